@@ -1,0 +1,1 @@
+"""Errors that torchsmith_fx_backend raises to its users."""

@@ -1,0 +1,1 @@
+"""Sources, guards, guard checkers and symbolic shapes for PyTorch compilers."""

@@ -1,0 +1,1 @@
+"""Errors that torchsmith_guards raises to its users."""

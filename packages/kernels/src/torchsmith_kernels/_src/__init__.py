@@ -1,0 +1,1 @@
+"""Triton kernels as torch.library ops, usable from eager PyTorch."""

@@ -1,0 +1,1 @@
+"""Errors that torchsmith_kernels raises to its users."""

@@ -1,0 +1,1 @@
+"""Compiles ordinary PyTorch programs: torchsmith.compile(model)."""

@@ -1,0 +1,1 @@
+"""Errors that torchsmith raises to its users."""

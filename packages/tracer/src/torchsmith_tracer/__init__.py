@@ -1,0 +1,1 @@
+"""Turns Python functions into torch.fx graphs, guards and new bytecode."""

@@ -1,0 +1,1 @@
+"""Errors that torchsmith_tracer raises to its users."""
