@@ -1,0 +1,204 @@
+"""The loop IR: a kernel is iteration ranges plus an SSA list of scalar operations.
+
+Everything here is frozen data. A ``Kernel`` says *what* is computed at each point of its iteration
+space; how the space is walked (vector lanes, threads, tiles, one pass or two) is the business of a
+schedule in ``codegen``. Two kernels that compute the same thing compare equal: names are positions
+(buffer arguments ``0..n-1``, SSA values by list index), so equal layers of a model share one kernel.
+
+Iteration space
+    ``ranges[:reduce_from]`` are the outer axes, ``ranges[reduce_from:]`` the reduction axes.
+    A kernel without reduction has ``reduce_from == len(ranges)``. An SSA value is *full* when it
+    depends on a reduction axis (through an index or an operand) and *outer* otherwise; a
+    ``Reduce`` consumes a full (or outer, which then counts every point) value and is outer.
+    Later operations may combine outer and full values, which is how softmax and layer norm are
+    one kernel. A store of a full value happens at each point, of an outer value once per outer
+    point.
+
+Numerics
+    Values of type bfloat16/float16 are only ever loaded, cast to float32, and cast back right
+    before a store: arithmetic never happens in low precision. Integer arithmetic wraps in its own
+    dtype. There is no fast-math: NaN and inf behave as in aten.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+import torch
+
+from torchsmith_fx_backend._src.loops.index import Index
+
+Size = Index  # a Const or an expression over Sym; never contains Var
+
+
+class Op(Enum):
+    """Scalar operations. Operand and result dtypes are equal unless the comment says otherwise."""
+
+    # arithmetic, float and int
+    ADD = "add"
+    SUB = "sub"
+    MUL = "mul"
+    DIV = "div"  # float only: true division
+    FLOORDIV = "floordiv"  # rounds to minus infinity
+    TRUNCDIV = "truncdiv"  # rounds to zero
+    MOD = "mod"  # sign of the divisor, as Python and torch.remainder
+    FMOD = "fmod"  # sign of the dividend, as C
+    NEG = "neg"
+    ABS = "abs"
+    MINIMUM = "minimum"  # propagates NaN
+    MAXIMUM = "maximum"  # propagates NaN
+    POW = "pow"
+    FMA = "fma"  # a * b + c, may or may not round in between
+    # float functions
+    EXP = "exp"
+    EXP2 = "exp2"
+    EXPM1 = "expm1"
+    LOG = "log"
+    LOG2 = "log2"
+    LOG1P = "log1p"
+    SQRT = "sqrt"
+    RSQRT = "rsqrt"
+    SIN = "sin"
+    COS = "cos"
+    TANH = "tanh"
+    ERF = "erf"
+    SIGMOID = "sigmoid"
+    RECIPROCAL = "reciprocal"
+    FLOOR = "floor"
+    CEIL = "ceil"
+    TRUNC = "trunc"
+    ROUND = "round"  # half to even
+    ISNAN = "isnan"  # -> bool
+    ISINF = "isinf"  # -> bool
+    # bits and logic
+    AND = "and"  # int and bool: bitwise
+    OR = "or"
+    XOR = "xor"
+    NOT = "not"
+    SHL = "shl"
+    SHR = "shr"
+    # comparisons -> bool
+    EQ = "eq"
+    NE = "ne"
+    LT = "lt"
+    LE = "le"
+    GT = "gt"
+    GE = "ge"
+    WHERE = "where"  # (bool, T, T) -> T
+    CAST = "cast"  # any -> node.dtype, as Tensor.to
+
+
+class ReduceOp(Enum):
+    """Reductions over all reduction axes. Result dtype is the operand's."""
+
+    SUM = "sum"
+    PROD = "prod"
+    MAX = "max"  # propagates NaN
+    MIN = "min"  # propagates NaN
+    ANY = "any"  # bool
+    ALL = "all"  # bool
+    ARGMAX = "argmax"  # -> int64, flat position within the reduction axes, first of equals, NaN wins
+    ARGMIN = "argmin"
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """A scalar constant of ``dtype``."""
+
+    value: float | int | bool
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class IndexValue:
+    """The value of an index expression at this point (``arange``), as int64."""
+
+    index: Index
+    dtype: torch.dtype  # always torch.int64
+
+
+@dataclass(frozen=True, slots=True)
+class ScalarArg:
+    """A size symbol or Python number handed in at launch (a scalar of the graph), as ``dtype``."""
+
+    name: str
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Read ``kernel.args[arg]`` at element offset ``index``.
+
+    With ``mask`` (an SSA id of a bool value) the memory is only touched where the mask is true;
+    elsewhere the value is zero.
+    """
+
+    arg: int
+    index: Index
+    dtype: torch.dtype
+    mask: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """Apply ``op`` to SSA values ``args``; ``dtype`` is the result's."""
+
+    op: Op
+    args: tuple[int, ...]
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Reduce:
+    """Reduce SSA value ``value`` over every reduction axis of the kernel."""
+
+    op: ReduceOp
+    value: int
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """Write SSA value ``value`` to ``kernel.args[arg]`` at element offset ``index``. No result."""
+
+    arg: int
+    index: Index
+    value: int
+
+
+Node = Literal | IndexValue | ScalarArg | Load | Compute | Reduce | Store
+
+
+@dataclass(frozen=True, slots=True)
+class BufferArg:
+    """One pointer argument. ``written``: some Store targets it; ``read``: some Load does.
+
+    ``inplace``: it is read and written, and every load happens at the very index that the same
+    point stores later, so lanes may run in any order.
+    """
+
+    dtype: torch.dtype
+    read: bool
+    written: bool
+    inplace: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A loop nest over ``ranges`` that evaluates ``body`` at each point. See the module docstring.
+
+    Attributes:
+        ranges: extents, outer axes first; ``Const`` or expressions over ``Sym``. Row-major order:
+            the last axis varies fastest and is the one that vectorises.
+        reduce_from: index of the first reduction axis.
+        body: SSA list; an operand id is the list index of an earlier node.
+        args: pointer arguments in launch order.
+        symbols: names of size symbols (and scalar args) in launch order, after the pointers.
+    """
+
+    ranges: tuple[Size, ...]
+    reduce_from: int
+    body: tuple[Node, ...]
+    args: tuple[BufferArg, ...]
+    symbols: tuple[str, ...]

@@ -1,0 +1,109 @@
+"""The plan: what the runtime executes, in order. The hand-over from scheduling to code generation.
+
+A plan is straight-line: allocate, launch, call, free, return. Names are those of the generated
+wrapper's local variables.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from torchsmith_fx_backend._src.loops.index import Index
+from torchsmith_fx_backend._src.loops.ir import Kernel
+
+# An argument of an extern call: a Name, a symbol expression, a Python constant, or nested tuples
+# and lists of these.
+Argument = object
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """A reference to a local of the wrapper (graph input, buffer, or extern result)."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Dtype, device, sizes and strides (elements) of a dense strided tensor."""
+
+    dtype: torch.dtype
+    device: torch.device
+    size: tuple[Index, ...]
+    stride: tuple[Index, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Allocate:
+    """``name = empty_strided(layout)``; or, with ``reuse``, a view of that dead buffer's storage."""
+
+    name: str
+    layout: Layout
+    reuse: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Run ``kernel`` with pointers of ``args`` (tensor names; their storage offset counts) and the
+    values of ``kernel.symbols``. ``origins`` are user source lines or op names, for the comment."""
+
+    kernel: Kernel
+    args: tuple[str, ...]
+    device: torch.device
+    origins: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ExternCall:
+    """``results = target(*args, **kwargs)`` through aten (GEMM, convolution, attention, views,
+    unknown ops). With ``out`` the result is written into that allocated buffer when the overload
+    has an out variant; otherwise results are fresh. A tuple result unpacks into ``results``;
+    entries may be None for unused elements."""
+
+    target: object
+    args: tuple[Argument, ...]
+    kwargs: tuple[tuple[str, Argument], ...]
+    results: tuple[str | None, ...]
+    unpack: bool = False
+    out: str | None = None
+    origins: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BindSymbol:
+    """``symbol = tensor.size(axis)`` (or stride): how a size symbol gets its value in the wrapper."""
+
+    symbol: str
+    tensor: str
+    what: Literal["size", "stride", "storage_offset"]
+    axis: int
+
+
+@dataclass(frozen=True, slots=True)
+class Free:
+    """``del name``: the last use has passed."""
+
+    name: str
+
+
+Step = Allocate | Launch | ExternCall | BindSymbol | Free
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Inputs, steps and outputs of one compiled graph.
+
+    Attributes:
+        inputs: wrapper parameter names in order (tensors, or ints for symbol inputs).
+        constants: tensors lifted out of the graph, by name; live as long as the callable.
+        steps: in execution order.
+        outputs: one per graph output: a Name, a symbol expression, or a Python constant.
+    """
+
+    inputs: tuple[str, ...]
+    constants: tuple[tuple[str, torch.Tensor], ...]
+    steps: tuple[Step, ...]
+    outputs: tuple[Argument, ...]

@@ -1,0 +1,60 @@
+"""The registry of graph-break kinds: id, what happened, category, advice.
+
+One entry a kind; ``Unsupported(kind_name, **details)`` fills the templates. Ids are stable and
+documented in ``docs/reference/breaks.md``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Category(Enum):
+    """Who can do something about a break."""
+
+    USER_CODE = "user code"
+    DATA_DEPENDENT = "data-dependent"
+    NOT_SUPPORTED = "not supported yet"
+    OUR_BUG = "our bug"
+    FOLLOWS = "caused by an earlier break"
+
+
+@dataclass(frozen=True, slots=True)
+class BreakKind:
+    """``what`` and ``advice`` are format templates over the details of the signal."""
+
+    id: str
+    name: str
+    category: Category
+    what: str
+    advice: str
+
+
+KINDS: dict[str, BreakKind] = {}
+
+
+def kind(id: str, name: str, category: Category, what: str, advice: str) -> None:
+    """Register a break kind; a name or id used twice is an error."""
+    if name in KINDS or any(k.id == id for k in KINDS.values()):
+        raise ValueError(f"break kind {id} {name!r} is registered already")
+    KINDS[name] = BreakKind(id, name, category, what, advice)
+
+
+_C = Category
+kind("TS-T001", "unsupported-slot", _C.NOT_SUPPORTED, "{what} is not supported while tracing",
+     "Move this operation out of the compiled function, or compute it from tensors or constants.")
+kind("TS-T002", "not-constant", _C.NOT_SUPPORTED, "the value of {what} must be known while tracing",
+     "Pass it as a Python constant, or keep this computation in tensor operations.")
+kind("TS-T003", "not-a-graph-argument", _C.NOT_SUPPORTED,
+     "{what} cannot be an argument of a tensor operation in the graph",
+     "Pass tensors, numbers, or lists and tuples of these.")
+kind("TS-T010", "opaque-call", _C.USER_CODE, "call of {what}, which cannot be looked into",
+     "If it only computes on tensors, wrap it as a torch.library op; else keep it outside.")
+kind("TS-T011", "print", _C.USER_CODE, "call of print()",
+     "Remove it, or print after the compiled function has returned.")
+kind("TS-T012", "data-dependent-branch", _C.DATA_DEPENDENT,
+     "a branch depends on the value of {what}",
+     "Use torch.where or torch.cond, or compute the condition outside the compiled function.")
+kind("TS-T013", "item", _C.DATA_DEPENDENT, "{what} reads a tensor's value into Python",
+     "Keep the value as a tensor; 0-dim tensors take part in arithmetic as numbers do.")

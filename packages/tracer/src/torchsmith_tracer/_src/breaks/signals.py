@@ -1,0 +1,34 @@
+"""Host-side exceptions that steer tracing. Users never see them; they see errors and reports."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torchsmith_tracer._src.values.base import Value
+
+
+class Unsupported(Exception):
+    """A graph break: ``kind`` is a name in ``breaks.kinds.KINDS``; ``details`` fill its template.
+
+    Raised anywhere below an instruction; the interpreter rolls the trace back to the start of
+    that instruction and the code generator splits the program there.
+    """
+
+    def __init__(self, kind: str, **details: object) -> None:
+        super().__init__(kind, details)
+        self.kind = kind
+        self.details = details
+
+
+class ObservedException(Exception):
+    """The traced program raised: ``exc`` is the symbolic exception instance. The interpreter
+    looks for a handler in the frame's exception table, then unwinds to the caller."""
+
+    def __init__(self, exc: Value) -> None:
+        super().__init__(exc)
+        self.exc = exc
+
+
+class InternalError(Exception):
+    """A broken invariant of the tracer itself: a bug of ours, reported as such."""

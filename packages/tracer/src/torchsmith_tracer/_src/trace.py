@@ -1,0 +1,54 @@
+"""``Trace``: the state that one compilation of one entry function shares.
+
+It bundles the stages; it has no logic of its own beyond checkpoint and rollback of all of them
+together (graph, guards, journal, shape environment), which is what makes graph breaks linear.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torchsmith_guards import GuardSet
+
+    from torchsmith_tracer._src.build.builder import Builder
+    from torchsmith_tracer._src.effects.journal import Journal
+    from torchsmith_tracer._src.frames.frame import Frame
+    from torchsmith_tracer._src.graph.output import OutputGraph
+    from torchsmith_tracer._src.interp.interpreter import Interpreter
+    from torchsmith_tracer._src.settings import Settings
+
+
+@dataclass(slots=True)
+class Trace:
+    """Shared by all frames inlined into one compiled body.
+
+    Attributes:
+        graph: the fx graph under construction, its inputs and fake values.
+        guards: facts about the inputs that the trace relied on.
+        journal: side effects so far.
+        builder: makes values from real objects and their sources.
+        interp: runs frames; ``interp.call_function(fn, args, kwargs)`` inlines.
+        frames: innermost last.
+        settings: frozen options of this compile.
+    """
+
+    graph: OutputGraph
+    guards: GuardSet
+    journal: Journal
+    builder: Builder
+    interp: Interpreter
+    settings: Settings
+    frames: list[Frame] = field(default_factory=list)
+
+    def checkpoint(self) -> tuple[object, ...]:
+        """Marks of all stages, for ``rollback``."""
+        return (self.graph.checkpoint(), self.guards.checkpoint(), self.journal.checkpoint())
+
+    def rollback(self, marks: tuple[object, ...]) -> None:
+        """Bring all stages back to ``marks``."""
+        graph, guards, journal = marks
+        self.journal.rollback(journal)
+        self.guards.rollback(guards)
+        self.graph.rollback(graph)

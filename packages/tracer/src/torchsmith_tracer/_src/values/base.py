@@ -1,0 +1,119 @@
+"""``Value``: what the interpreter computes with. One method per CPython slot.
+
+A value stands for one Python object of the traced program. It knows its ``Source`` (how to fetch
+that object again when the compiled code runs) or has none because the object is born in the traced
+code. Values dispatch on CPython's slots; a type that does not implement a slot inherits the
+default here, which is a graph break that names the slot and the type.
+
+``tx`` is the ``Trace``: everything that one compilation shares (graph, guards, journal, builder,
+stack of frames). Slots return values, raise ``Unsupported`` (graph break) or ``ObservedException``
+(the traced program raised).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from torchsmith_tracer._src.breaks.signals import Unsupported
+
+if TYPE_CHECKING:
+    from torch import fx
+    from torchsmith_guards import Source
+
+    from torchsmith_tracer._src.trace import Trace
+
+
+class Value:
+    """Base of all symbolic values. Identity is Python identity: one traced object, one Value."""
+
+    __slots__ = ("__weakref__", "source")
+
+    def __init__(self, source: Source | None = None) -> None:
+        self.source = source
+
+    # --- facts -----------------------------------------------------------------------------
+    def python_type(self) -> type:
+        """The type of the object that this value stands for (``type(obj)``)."""
+        raise NotImplementedError(type(self).__name__)  # every concrete class defines it
+
+    def is_constant(self) -> bool:
+        """True when ``as_constant`` gives the object itself without a guard being missing."""
+        return False
+
+    def as_constant(self) -> object:
+        """The Python object, for values fully known while tracing."""
+        raise Unsupported("not-constant", what=self.describe())
+
+    def as_proxy(self) -> fx.Node | object:
+        """What to put into an fx node's arguments: a node, a constant, or a nest of these."""
+        raise Unsupported("not-a-graph-argument", what=self.describe())
+
+    def describe(self) -> str:
+        """Short text in the user's terms, for messages: ``list of 3``, ``function foo``."""
+        return f"object of type {self.python_type().__name__}"
+
+    # --- tp_call, attributes ---------------------------------------------------------------
+    def call(self, tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+        raise self._no(tx, "call")
+
+    def getattr(self, tx: Trace, name: str) -> Value:
+        raise self._no(tx, f"attribute {name!r} of")
+
+    def setattr(self, tx: Trace, name: str, value: Value) -> None:
+        raise self._no(tx, f"setting attribute {name!r} of")
+
+    def delattr(self, tx: Trace, name: str) -> None:
+        raise self._no(tx, f"deleting attribute {name!r} of")
+
+    # --- mapping and sequence slots --------------------------------------------------------
+    def getitem(self, tx: Trace, key: Value) -> Value:
+        raise self._no(tx, "subscript of")
+
+    def setitem(self, tx: Trace, key: Value, value: Value) -> None:
+        raise self._no(tx, "item assignment on")
+
+    def delitem(self, tx: Trace, key: Value) -> None:
+        raise self._no(tx, "item deletion on")
+
+    def length(self, tx: Trace) -> Value:
+        raise self._no(tx, "len() of")
+
+    def contains(self, tx: Trace, item: Value) -> Value:
+        raise self._no(tx, "`in` on")
+
+    # --- iteration -------------------------------------------------------------------------
+    def iter(self, tx: Trace) -> Value:
+        raise self._no(tx, "iteration over")
+
+    def next(self, tx: Trace) -> Value:
+        """The next item; raises ``ObservedException`` of StopIteration at the end."""
+        raise self._no(tx, "next() on")
+
+    # --- numbers, comparison, conversion ---------------------------------------------------
+    def binary(self, tx: Trace, op: str, other: Value, *, reflected: bool = False) -> Value | None:
+        """``op`` is the operator module's name (``add``, ``iadd``, ``matmul`` ...). Returns None
+        for NotImplemented; the caller then tries the other operand."""
+        return None
+
+    def unary(self, tx: Trace, op: str) -> Value:
+        """``op``: ``neg``, ``pos``, ``invert``."""
+        raise self._no(tx, f"unary {op} on")
+
+    def richcompare(self, tx: Trace, op: str, other: Value) -> Value | None:
+        """``op``: ``lt le eq ne gt ge``. None for NotImplemented."""
+        return None
+
+    def bool(self, tx: Trace) -> bool:
+        """Truth value, known while tracing; a data-dependent one raises ``Unsupported``."""
+        raise self._no(tx, "truth value of")
+
+    def hash_key(self, tx: Trace) -> object:
+        """A hashable stand-in such that equal keys are equal traced objects (for dict and set)."""
+        raise self._no(tx, "hash of")
+
+    # --- context managers ------------------------------------------------------------------
+    # ``__enter__``/``__exit__`` are looked up by ``getattr`` and called; no own slots.
+
+    def _no(self, tx: Trace, slot: str) -> Unsupported:
+        return Unsupported("unsupported-slot", what=f"{slot} {self.describe()}")
