@@ -1,0 +1,209 @@
+"""Every task of the project. ``nox -l`` lists them; ``nox -s tests`` and ``nox -t ci`` check all.
+
+Each package is tested in an environment that holds only that package, its declared dependencies
+and its declared siblings, so that an undeclared import fails here and not at a user.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import nox
+
+nox.needs_version = ">=2024.10"
+nox.options.sessions = ["tests"]
+nox.options.error_on_missing_interpreters = True
+nox.options.reuse_existing_virtualenvs = True
+
+ROOT = Path(__file__).parent
+DIST = ROOT / "dist"
+# package folder -> sibling folders that it declares, in installation order
+SIBLINGS = {
+    "guards": [],
+    "kernels": [],
+    "tracer": ["guards"],
+    "fx-backend": ["guards"],
+    "torchsmith": ["guards", "kernels", "tracer", "fx-backend"],
+}
+IMPORTS = {name: "torchsmith_" + name.replace("-", "_") for name in SIBLINGS} | {
+    "torchsmith": "torchsmith"
+}
+MATRIX = ["3.12", "3.13"]
+
+
+def torch(session: nox.Session) -> None:
+    """Install the pinned torch first, by pip: everything else then finds it satisfied."""
+    session.install("-q", "-r", "constraints/torch.txt")
+
+
+def install(session: nox.Session, *packages: str) -> None:
+    """Install package folders of this repository with their third-party dependencies."""
+    session.install("-q", "-c", "constraints/tools.txt", *(f"packages/{name}" for name in packages))
+
+
+def tools(session: nox.Session, *names: str) -> None:
+    """Install tools at the versions of ``constraints/tools.txt``."""
+    session.install("-q", "-c", "constraints/tools.txt", *names)
+
+
+def pytest(session: nox.Session, *args: str) -> None:
+    """Run pytest with warnings of ours as errors and a fresh compile cache."""
+    cache = session.create_tmp()
+    session.run(
+        "python", "-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations=5", *args,
+        *session.posargs, env={"TORCHSMITH_CACHE_DIR": f"{cache}/cache"},
+    )  # fmt: skip
+
+
+def test_package(session: nox.Session, name: str) -> None:
+    """Test one package with only its declared siblings installed."""
+    torch(session)
+    tools(session, "pytest", "hypothesis", "pytest-xdist")
+    install(session, *SIBLINGS[name], name)
+    pytest(session, f"packages/{name}/tests", "-n", "2")
+
+
+@nox.session(tags=["ci"])
+def tests(session: nox.Session) -> None:
+    """All tests on the running Python: style, types, each package alone, all together."""
+    for name in ("style", "types", "guards", "tracer", "kernels", "fx-backend", "torchsmith",
+                 "integration", "wheels", "readme", "isolation"):  # fmt: skip
+        session.notify(name)
+
+
+@nox.session(tags=["ci"])
+def style(session: nox.Session) -> None:
+    """ruff, file sizes, import contracts, declared dependencies."""
+    tools(session, "ruff", "import-linter", "pytest")
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+    env = {"PYTHONPATH": ":".join(f"packages/{name}/src" for name in SIBLINGS)}
+    session.run("lint-imports", "--no-cache", env=env)
+    session.run("python", "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/repository")
+
+
+@nox.session(tags=["ci"])
+def types(session: nox.Session) -> None:
+    """mypy --strict, package by package."""
+    torch(session)
+    tools(session, "mypy", "networkx", "triton")
+    install(session, *SIBLINGS)
+    for name in SIBLINGS:
+        session.run("mypy", f"packages/{name}/src")
+
+
+@nox.session(tags=["ci"])
+def guards(session: nox.Session) -> None:
+    """Test the guards package alone."""
+    test_package(session, "guards")
+
+
+@nox.session(tags=["ci"])
+def tracer(session: nox.Session) -> None:
+    """Test the tracer with guards only."""
+    test_package(session, "tracer")
+
+
+@nox.session(tags=["ci"])
+def kernels(session: nox.Session) -> None:
+    """Test the kernels alone; on a machine without a GPU through Triton's interpreter."""
+    test_package(session, "kernels")
+
+
+@nox.session(name="fx-backend", tags=["ci"])
+def fx_backend(session: nox.Session) -> None:
+    """Test the backend with guards; Triton is there for the code generator's tests only."""
+    torch(session)
+    tools(session, "pytest", "hypothesis", "pytest-xdist", "triton")
+    install(session, "guards", "fx-backend")
+    pytest(session, "packages/fx-backend/tests", "-n", "2")
+
+
+@nox.session(tags=["ci"])
+def torchsmith(session: nox.Session) -> None:
+    """Test the front door with everything installed."""
+    test_package(session, "torchsmith")
+
+
+@nox.session(tags=["ci"])
+def integration(session: nox.Session) -> None:
+    """Real models through all packages, against eager."""
+    torch(session)
+    tools(session, "pytest", "transformers")
+    install(session, *SIBLINGS)
+    pytest(session, "tests/integration")
+
+
+@nox.session(python=MATRIX, tags=["ci"])
+def matrix(session: nox.Session) -> None:
+    """guards, tracer and fx-backend on the other Pythons, in one environment per Python.
+
+    The packages go in one after the other, each tested before the next is there.
+    """
+    torch(session)
+    tools(session, "pytest", "hypothesis", "pytest-xdist")
+    for name in ("guards", "tracer", "fx-backend"):
+        install(session, name)
+        pytest(session, f"packages/{name}/tests", "-n", "2")
+
+
+@nox.session(tags=["ci"])
+def wheels(session: nox.Session) -> None:
+    """Build all wheels and use each in isolation, installed by its path from ``dist`` only."""
+    tools(session, "build", "hatchling")
+    shutil.rmtree(DIST, ignore_errors=True)
+    for name in SIBLINGS:
+        session.run(
+            "python", "-m", "build", "-w", "-n", "-o", str(DIST), f"packages/{name}", silent=True
+        )
+    torch(session)
+    tools(session, "bytecode", "sympy")
+    script = "tests/isolation/use_installed.py"
+    for name in ("guards", "tracer"):
+        wheel = next(DIST.glob(f"{IMPORTS[name]}-*.whl"))
+        session.install("-q", "--force-reinstall", "--no-deps", "--no-index", str(wheel))
+        session.run("python", script, IMPORTS[name])
+
+
+@nox.session(tags=["ci"])
+def readme(session: nox.Session) -> None:
+    """Run the Python blocks of every README, check its commands, and run the examples."""
+    torch(session)
+    tools(session, "pytest", "transformers")
+    install(session, *SIBLINGS)
+    pytest(session, "tests/readme")
+
+
+@nox.session(tags=["ci"])
+def isolation(session: nox.Session) -> None:
+    """Self-test: a planted undeclared import must make the isolated test of a package fail."""
+    torch(session)
+    tools(session, "pytest")
+    session.run("python", "tests/isolation/planted_import.py", str(session.create_tmp()))
+
+
+@nox.session(tags=["ci"])
+def demo(session: nox.Session) -> None:
+    """Compile a small GPT and an image model, compare with eager and torch.compile."""
+    torch(session)
+    tools(session, "transformers")
+    install(session, *SIBLINGS)
+    session.run("python", "benchmarks/demo.py", *session.posargs)
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """Measure every model side by side: eager, torch.compile, torchsmith. Arguments pass on."""
+    torch(session)
+    tools(session, "transformers", "matplotlib")
+    install(session, *SIBLINGS)
+    session.run("python", "benchmarks/run.py", *session.posargs)
+
+
+@nox.session(name="format")
+def format_(session: nox.Session) -> None:
+    """Rewrite the sources to the house style."""
+    tools(session, "ruff")
+    session.run("ruff", "check", "--fix", ".")
+    session.run("ruff", "format", ".")

@@ -1,0 +1,83 @@
+"""The tracer's entry points with ``smith`` as the default backend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypeVar, overload
+
+import torchsmith_fx_backend
+import torchsmith_tracer
+from torchsmith_tracer import Explanation
+
+F = TypeVar("F", bound=Callable[..., object])
+Backend = str | Callable[..., Callable[..., object]]
+Options = Mapping[str, str | int | bool]
+
+
+@overload
+def compile(
+    model: F,
+    *,
+    backend: Backend = ...,
+    fullgraph: bool = ...,
+    dynamic: bool | None = ...,
+    mode: str | None = ...,
+    options: Options | None = ...,
+) -> F: ...
+
+
+@overload
+def compile(
+    model: None = None,
+    *,
+    backend: Backend = ...,
+    fullgraph: bool = ...,
+    dynamic: bool | None = ...,
+    mode: str | None = ...,
+    options: Options | None = ...,
+) -> Callable[[F], F]: ...
+
+
+def compile(
+    model: F | None = None,
+    *,
+    backend: Backend = "smith",
+    fullgraph: bool = False,
+    dynamic: bool | None = None,
+    mode: str | None = None,
+    options: Options | None = None,
+) -> F | Callable[[F], F]:
+    """Compile a function or module; also usable as a decorator. ``torch.compile``'s signature.
+
+    Args:
+        model: a function, method, callable or ``nn.Module``; without it a decorator is returned.
+        backend: a registered name (``smith``, ``eager``) or ``f(graph_module, inputs)``.
+        fullgraph: raise a clear error at the first graph break instead of splitting.
+        dynamic: True makes sizes symbolic at once, False never, None once they change.
+        mode: as for ``torch.compile``; ``default`` is the only mode of this release.
+        options: settings by name; an unknown one is an error that lists the valid ones.
+
+    Returns:
+        A callable with the same signature; for a module, an object that is that module for every
+        purpose: ``isinstance``, ``state_dict``, attributes, pickling.
+
+    Raises:
+        TypeError: ``model`` is not callable.
+        torchsmith_tracer.errors.TracerError: unknown backend, mode or option.
+    """
+    return torchsmith_tracer.compile(
+        model, backend=backend, fullgraph=fullgraph, dynamic=dynamic, mode=mode, options=options
+    )
+
+
+def explain(
+    model: Callable[..., object], *, backend: Backend = "smith"
+) -> Callable[..., Explanation]:
+    """``explain(f)(*args)`` compiles and runs ``f`` and reports graphs, breaks, guards, kernels."""
+    return torchsmith_tracer.explain(model, backend=backend)
+
+
+def reset() -> None:
+    """Forget all compiled code of this process; the cache on disk stays."""
+    torchsmith_tracer.reset()
+    torchsmith_fx_backend.reset()

@@ -1,0 +1,92 @@
+"""The front door: names, defaults, and one program all the way through."""
+
+import inspect
+
+import pytest
+import torch
+import torchsmith
+
+
+def test_public_names() -> None:
+    assert set(torchsmith.__all__) == {"compile", "explain", "make_fx", "reset"}
+    parameters = inspect.signature(torchsmith.compile).parameters
+    assert list(parameters) == ["model", "backend", "fullgraph", "dynamic", "mode", "options"]
+    assert parameters["backend"].default == "smith"
+
+
+def test_function() -> None:
+    def f(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(x * 2 + y, -1)
+
+    x, y = torch.randn(4, 8), torch.randn(8)
+    torch.testing.assert_close(torchsmith.compile(f, fullgraph=True)(x, y), f(x, y))
+
+
+def test_decorators() -> None:
+    @torchsmith.compile
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return x.exp() + 1
+
+    @torchsmith.compile(fullgraph=True)
+    def g(x: torch.Tensor) -> torch.Tensor:
+        return x.exp() + 1
+
+    x = torch.randn(5)
+    torch.testing.assert_close(f(x), x.exp() + 1)
+    torch.testing.assert_close(g(x), x.exp() + 1)
+
+
+def test_module_stays_itself() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU()).eval()
+    compiled = torchsmith.compile(model)
+    x = torch.randn(2, 4)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(x), model(x))
+    assert isinstance(compiled, torch.nn.Sequential)
+    assert list(compiled.state_dict()) == list(model.state_dict())
+
+
+def test_gradients_are_right() -> None:
+    model = torch.nn.Linear(4, 4)
+    x = torch.randn(2, 4)
+    torchsmith.compile(model)(x).sum().backward()
+    got = model.weight.grad
+    model.weight.grad = None
+    model(x).sum().backward()
+    torch.testing.assert_close(got, model.weight.grad)
+
+
+def test_explain_lists_kernels() -> None:
+    report = torchsmith.explain(lambda x: torch.softmax(x, -1))(torch.randn(4, 8))
+    assert len(report.graphs) == 1
+    assert len(report.graphs[0].kernels) == 1
+
+
+def test_make_fx() -> None:
+    graph = torchsmith.make_fx(lambda x: x.sin() + 1)(torch.randn(3))
+    targets = [node.target for node in graph.graph.nodes if node.op == "call_function"]
+    assert targets == [torch.ops.aten.sin.default, torch.ops.aten.add.Tensor]
+
+
+def test_bad_arguments() -> None:
+    with pytest.raises(TypeError):
+        torchsmith.compile(3)  # type: ignore[type-var]
+    with pytest.raises(Exception, match="smith"):
+        torchsmith.compile(lambda x: x, backend="nonesuch")(torch.ones(1))
+    with pytest.raises(Exception, match="nonesuch"):
+        torchsmith.compile(lambda x: x, options={"nonesuch": 1})(torch.ones(1))
+
+
+def test_user_exceptions_arrive_unchanged() -> None:
+    class Mine(ValueError):
+        pass
+
+    @torchsmith.compile
+    def f(x: torch.Tensor) -> torch.Tensor:
+        if x.shape[0] > 2:
+            raise Mine("too long")
+        return x + 1
+
+    with pytest.raises(Mine, match="too long"):
+        f(torch.ones(3))
+    assert torch.equal(f(torch.ones(2)), torch.full((2,), 2.0))

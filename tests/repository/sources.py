@@ -1,0 +1,52 @@
+"""What the repository's own checks read: source files and their imports."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = {
+    "guards": "torchsmith_guards",
+    "tracer": "torchsmith_tracer",
+    "kernels": "torchsmith_kernels",
+    "fx-backend": "torchsmith_fx_backend",
+    "torchsmith": "torchsmith",
+}
+
+
+def product_files(package: str) -> list[Path]:
+    """The Python files of a package that its wheel holds."""
+    return sorted((ROOT / "packages" / package / "src").rglob("*.py"))
+
+
+def imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """(line, absolute dotted module) of every import, ``from a import b`` also as ``a.b``, and of
+    every ``import_module("literal")``."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            yield node.lineno, node.module
+            for alias in node.names:
+                yield node.lineno, f"{node.module}.{alias.name}"
+        elif isinstance(node, ast.Call) and node.args:
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+            name = node.func.id if isinstance(node.func, ast.Name) else name
+            first = node.args[0]
+            if name in ("import_module", "__import__") and isinstance(first, ast.Constant):
+                yield node.lineno, str(first.value)
+
+
+def attribute_chains(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """(line, ``a.b.c``) of every attribute access that starts at a plain name."""
+    for node in ast.walk(tree):
+        parts: list[str] = []
+        inner: ast.AST = node
+        while isinstance(inner, ast.Attribute):
+            parts.append(inner.attr)
+            inner = inner.value
+        if parts and isinstance(inner, ast.Name):
+            yield node.lineno, ".".join([inner.id, *reversed(parts)])
