@@ -1,0 +1,92 @@
+"""Where devices plug in: who compiles and launches the kernels of which device type.
+
+A ``Launcher`` turns ``KernelRequest``s into ``LoadedKernel``s. Their ``launch`` is called by the
+generated wrapper with positional arguments only: one data pointer (``int``) per kernel argument,
+then one number per kernel symbol. A launcher is imported the first time that a plan needs it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, cast
+
+import torch
+
+from torchsmith_fx_backend._src.loops.ir import Kernel
+from torchsmith_fx_backend._src.runtime.cache import Cache
+
+
+@dataclass(frozen=True, slots=True)
+class KernelRequest:
+    """One distinct kernel that a graph needs, and the comment that its source shall carry."""
+
+    kernel: Kernel
+    device: torch.device
+    origins: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedKernel:
+    """A kernel that is ready to run.
+
+    Attributes:
+        key: content address, understood by ``Launcher.restore`` in another process.
+        name: the function's name in ``source``.
+        source: the generated source text.
+        launch: ``launch(*data_pointers, *symbol_values)``; returns None.
+    """
+
+    key: str
+    name: str
+    source: str
+    launch: Callable[..., object]
+
+
+class Unavailable(Exception):
+    """This launcher cannot work here (no compiler, no device); the graph runs through aten."""
+
+
+class Launcher(Protocol):
+    """Compiles and loads kernels for one device type."""
+
+    def load(self, requests: Sequence[KernelRequest], cache: Cache) -> list[LoadedKernel]:
+        """One loaded kernel per request, in order.
+
+        Raises:
+            Unavailable: kernels cannot be built here; the launcher has warned about it once.
+        """
+        ...
+
+    def restore(
+        self, keys: Sequence[str], device: torch.device, cache: Cache
+    ) -> list[LoadedKernel] | None:
+        """The kernels of these content addresses from the cache, or None if any is missing."""
+        ...
+
+
+_PACKAGE = "torchsmith_fx_backend._src.runtime"
+
+# device type -> module and class; imported on first use, so that a CPU program never loads triton
+_LAUNCHERS: dict[str, tuple[str, str]] = {
+    "cpu": (f"{_PACKAGE}.native", "NativeLauncher"),
+    "cuda": (f"{_PACKAGE}.gpu", "GpuLauncher"),
+}
+_instances: dict[str, Launcher] = {}
+
+
+def launcher_for(device: torch.device) -> Launcher:
+    """The launcher of ``device``'s type, one per process.
+
+    Raises:
+        Unavailable: nothing generates kernels for this device type.
+    """
+    instance = _instances.get(device.type)
+    if instance is None:
+        if device.type not in _LAUNCHERS:
+            raise Unavailable(f"no kernels are generated for device type {device.type!r}")
+        module, name = _LAUNCHERS[device.type]
+        factory = cast("Callable[[], Launcher]", getattr(importlib.import_module(module), name))
+        instance = _instances[device.type] = factory()
+    return instance
