@@ -1,1 +1,1 @@
-"""Sources, guards, guard checkers and symbolic shapes for PyTorch compilers."""
+"""Private code of ``torchsmith_guards``; import from the top-level package instead."""

@@ -1,0 +1,110 @@
+"""``TensorSpec``: what a guard on a tensor compares."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """Metadata of a tensor; None stands for a size or stride that may vary.
+
+    Attributes:
+        type: exact Python type.
+        dtype: element type.
+        device: device with index.
+        requires_grad: as the tensor says.
+        size: one entry per dimension, None where symbolic.
+        stride: likewise; None altogether for layouts without strides.
+        layout: ``torch.strided`` for nearly everything.
+        conj: conjugate bit.
+        neg: negative bit.
+    """
+
+    type: type[torch.Tensor]
+    dtype: torch.dtype
+    device: torch.device
+    requires_grad: bool
+    size: tuple[int | None, ...]
+    stride: tuple[int | None, ...] | None
+    layout: torch.layout = torch.strided
+    conj: bool = False
+    neg: bool = False
+
+    @staticmethod
+    def of(
+        tensor: torch.Tensor,
+        dynamic_dims: Collection[int] = (),
+        *,
+        dynamic_strides: bool | Collection[int] | None = None,
+    ) -> TensorSpec:
+        """The spec of a real tensor.
+
+        Args:
+            tensor: the tensor to describe.
+            dynamic_dims: dimensions whose size may vary.
+            dynamic_strides: dimensions whose stride may vary; by default those whose stride is a
+                product with a dynamic size in it when the tensor is dense, so that a contiguous
+                tensor with a dynamic batch keeps its strides guarded and one with a dynamic inner
+                size does not. ``True`` frees all strides.
+        """
+        size: tuple[int | None, ...] = tuple(
+            None if d in dynamic_dims else int(s) for d, s in enumerate(tensor.shape)
+        )
+        stride: tuple[int | None, ...] | None = None
+        if tensor.layout is torch.strided:
+            free = _free_strides(tensor, dynamic_dims, dynamic_strides)
+            stride = tuple(
+                None if d in free else int(s) for d, s in enumerate(tensor.stride())
+            )
+        return TensorSpec(
+            type(tensor),
+            tensor.dtype,
+            tensor.device,
+            tensor.requires_grad,
+            size,
+            stride,
+            tensor.layout,
+            tensor.is_conj(),
+            tensor.is_neg(),
+        )
+
+
+def _free_strides(
+    tensor: torch.Tensor,
+    dynamic_dims: Collection[int],
+    dynamic_strides: bool | Collection[int] | None,
+) -> frozenset[int]:
+    if dynamic_strides is True:
+        return frozenset(range(tensor.dim()))
+    if dynamic_strides is None:
+        return stride_dependents(tensor, dynamic_dims)
+    return frozenset() if dynamic_strides is False else frozenset(dynamic_strides)
+
+
+def stride_dependents(tensor: torch.Tensor, dynamic_dims: Collection[int]) -> frozenset[int]:
+    """Dimensions whose stride is a product that contains a dynamic size.
+
+    Dimensions are visited from the smallest stride up; while the strides are those of a dense
+    tensor, each is the product of the sizes visited so far. A stride that is not such a product
+    (a slice of a bigger tensor, an expanded dimension) is a constant of its own.
+    """
+    if not dynamic_dims:
+        return frozenset()
+    free: set[int] = set()
+    expected, tainted = 1, False
+    order = sorted(range(tensor.dim()), key=lambda d: (tensor.stride(d), -d))
+    for d in order:
+        size, stride = int(tensor.size(d)), int(tensor.stride(d))
+        if stride != expected or stride == 0:
+            if stride != 0:
+                expected, tainted = stride * size, d in dynamic_dims
+            continue
+        if tainted:
+            free.add(d)
+        expected = stride * size
+        tainted = tainted or d in dynamic_dims
+    return frozenset(free)
