@@ -52,7 +52,10 @@ def test_the_front_page_opens_with_the_two_commands() -> None:
     assert "nox -s tests" in first
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda p: p.name)
+PROGRAMS = [*sorted((ROOT / "examples").glob("*.py")), ROOT / "docs" / "from_scratch.py"]
+
+
+@pytest.mark.parametrize("path", PROGRAMS, ids=lambda p: p.name)
 def test_examples_run(path: Path) -> None:
     done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
