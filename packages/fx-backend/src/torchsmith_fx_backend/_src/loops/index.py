@@ -1,19 +1,28 @@
 """Integer index expressions: affine sums over iteration ranges, with floor division and modulo.
 
 Own small expressions instead of sympy: they are built and substituted for every load and store of
-every kernel, so a node is a tuple-sized frozen object, hash-consed by its constructor functions.
+every kernel, so a node is a tuple-sized frozen object, made canonical by its constructor functions.
 Constructors (``add``, ``mul``, ``floordiv``, ``mod``) return canonical form; the node classes are
-never called directly by other modules.
+never called directly by other modules, except ``Const``, ``Sym`` and ``Var``, which are canonical.
+
+Where a simplification needs to know how far a variable runs, the constructor takes ``ranges``, a
+mapping (or sequence) from axis number to extent. All variables are ``>= 0``; size symbols are
+taken to be ``>= 1``, because nothing runs in an empty iteration space.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
 class Index:
     """Base of all index nodes. Immutable, hashable, printable as C-like infix text."""
+
+    def __str__(self) -> str:
+        return render(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +31,16 @@ class Const(Index):
 
     value: int
 
+    __str__ = Index.__str__
+
 
 @dataclass(frozen=True, slots=True)
 class Sym(Index):
     """A size symbol such as ``s0``: an int64 argument of the kernel, constant during a launch."""
 
     name: str
+
+    __str__ = Index.__str__
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +49,8 @@ class Var(Index):
 
     axis: int
 
+    __str__ = Index.__str__
+
 
 @dataclass(frozen=True, slots=True)
 class Add(Index):
@@ -43,12 +58,16 @@ class Add(Index):
 
     terms: tuple[Index, ...]
 
+    __str__ = Index.__str__
+
 
 @dataclass(frozen=True, slots=True)
 class Mul(Index):
     """Product of two or more factors, sorted; at most one ``Const`` among them, first."""
 
     factors: tuple[Index, ...]
+
+    __str__ = Index.__str__
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +77,8 @@ class FloorDiv(Index):
     num: Index
     den: Index
 
+    __str__ = Index.__str__
+
 
 @dataclass(frozen=True, slots=True)
 class Mod(Index):
@@ -65,3 +86,542 @@ class Mod(Index):
 
     num: Index
     den: Index
+
+    __str__ = Index.__str__
+
+
+Ranges = Mapping[int, Index] | Sequence[Index]
+ZERO = Const(0)
+ONE = Const(1)
+_NO_RANGES: dict[int, Index] = {}
+_VARS = tuple(Var(i) for i in range(64))
+
+
+def const(value: int) -> Const:
+    """The literal ``value``."""
+    return ZERO if value == 0 else ONE if value == 1 else Const(value)
+
+
+def var(axis: int) -> Var:
+    """Iteration variable number ``axis``."""
+    return _VARS[axis] if axis < len(_VARS) else Var(axis)
+
+
+# ------------------------------------------------------------------------------- canonical order
+
+
+def _key(x: Index) -> tuple[Any, ...]:
+    # Payloads of one rank have one shape, so that keys compare without type errors.
+    match x:
+        case Var(axis):
+            return (0, axis)
+        case Sym(name):
+            return (1, name)
+        case FloorDiv(num, den):
+            return (2, _key(num), _key(den))
+        case Mod(num, den):
+            return (3, _key(num), _key(den))
+        case Mul(factors):
+            rest = factors[1:] if type(factors[0]) is Const else factors
+            coefficient = factors[0].value if type(factors[0]) is Const else 1
+            return (4, tuple(map(_key, rest)), coefficient)
+        case Add(terms):
+            return (5, tuple(map(_key, terms)))
+        case Const(value):
+            return (6, value)
+    raise TypeError(f"not an index expression: {x!r}")
+
+
+# ----------------------------------------------------------------------------------- constructors
+
+
+def _split(x: Index) -> tuple[int, Index]:
+    """``x`` as (coefficient, rest) where rest has no constant factor."""
+    if type(x) is Mul:
+        first = x.factors[0]
+        if type(first) is Const:
+            rest = x.factors[1:]
+            return first.value, rest[0] if len(rest) == 1 else Mul(rest)
+    return 1, x
+
+
+def _scaled(coefficient: int, rest: Index) -> Index:
+    if coefficient == 1:
+        return rest
+    if type(rest) is Mul:
+        return Mul((Const(coefficient), *rest.factors))
+    return Mul((Const(coefficient), rest))
+
+
+def _collect(terms: Sequence[Index]) -> tuple[dict[Index, int], int]:
+    acc: dict[Index, int] = {}
+    constant = 0
+    stack = list(terms)
+    while stack:
+        x = stack.pop()
+        kind = type(x)
+        if kind is Const:
+            constant += x.value  # type: ignore[attr-defined]
+        elif kind is Add:
+            stack.extend(x.terms)  # type: ignore[attr-defined]
+        else:
+            coefficient, rest = _split(x)
+            acc[rest] = acc.get(rest, 0) + coefficient
+    return acc, constant
+
+
+def _recombine(acc: dict[Index, int]) -> dict[Index, int]:
+    """Apply ``(x // d) * d + x % d == x`` until nothing changes."""
+    changed = True
+    while changed:
+        changed = False
+        for term, c in list(acc.items()):
+            if c == 0:
+                continue
+            extra: Index | None = None
+            inner = term
+            if type(term) is Mul:  # symbolic stride times a modulo
+                mods = [f for f in term.factors if type(f) is Mod]
+                if len(mods) != 1:
+                    continue
+                inner = mods[0]
+                others = tuple(f for f in term.factors if f is not inner)
+                extra = others[0] if len(others) == 1 else Mul(others)
+            if type(inner) is not Mod:
+                continue
+            quotient = floordiv(inner.num, inner.den)
+            whole = mul(quotient, inner.den) if extra is None else mul(quotient, inner.den, extra)
+            qc, qrest = _split(whole)
+            if type(qrest) is Add or acc.get(qrest, 0) != c * qc:
+                continue
+            del acc[term], acc[qrest]
+            restored = inner.num if extra is None else mul(inner.num, extra)
+            more, constant = _collect([mul(Const(c), restored)])
+            for rest, value in more.items():
+                acc[rest] = acc.get(rest, 0) + value
+            if constant:
+                acc[ONE] = acc.get(ONE, 0) + constant
+            changed = True
+            break
+    return acc
+
+
+def add(*terms: Index) -> Index:
+    """The sum of ``terms`` in canonical form."""
+    acc, constant = _collect(terms)
+    if any(type(t) is Mod or type(t) is Mul for t in acc) and len(acc) > 1:
+        acc = _recombine(acc)
+        constant += acc.pop(ONE, 0)
+    parts = [_scaled(c, rest) for rest, c in acc.items() if c]
+    if len(parts) > 1:
+        parts.sort(key=_key)
+    if constant or not parts:
+        parts.append(const(constant))
+    return parts[0] if len(parts) == 1 else Add(tuple(parts))
+
+
+def sub(a: Index, b: Index) -> Index:
+    """``a - b`` in canonical form."""
+    if b == ZERO:
+        return a
+    return add(a, mul(Const(-1), b))
+
+
+def mul(*factors: Index) -> Index:
+    """The product of ``factors`` in canonical form; distributes over sums."""
+    constant = 1
+    rest: list[Index] = []
+    stack = list(reversed(factors))
+    while stack:
+        x = stack.pop()
+        kind = type(x)
+        if kind is Const:
+            constant *= x.value  # type: ignore[attr-defined]
+        elif kind is Mul:
+            stack.extend(x.factors)  # type: ignore[attr-defined]
+        elif kind is Add:
+            others = [Const(constant), *rest, *stack]
+            return add(*(mul(term, *others) for term in x.terms))  # type: ignore[attr-defined]
+        else:
+            rest.append(x)
+    if constant == 0:
+        return ZERO
+    if not rest:
+        return const(constant)
+    if len(rest) == 1:
+        return _scaled(constant, rest[0])
+    rest.sort(key=_key)
+    return Mul((Const(constant), *rest)) if constant != 1 else Mul(tuple(rest))
+
+
+def product(factors: Sequence[Index]) -> Index:
+    """The product of any number of factors (``1`` for none)."""
+    return mul(*factors) if factors else ONE
+
+
+def _exact_quotient(term: Index, den: Index) -> Index | None:
+    """``term / den`` when it divides for sure, else None."""
+    if term == den:
+        return ONE
+    dc, drest = (den.value, None) if type(den) is Const else _split(den)
+    if type(term) is Const:
+        return const(term.value // dc) if drest is None and term.value % dc == 0 else None
+    tc, trest = _split(term)
+    if tc % dc:
+        return None
+    factors = list(trest.factors) if type(trest) is Mul else [trest]
+    if drest is not None:
+        for factor in drest.factors if type(drest) is Mul else (drest,):
+            if factor not in factors:
+                return None
+            factors.remove(factor)
+    return mul(Const(tc // dc), *factors)
+
+
+def floordiv(num: Index, den: Index, ranges: Ranges = _NO_RANGES) -> Index:
+    """``num // den`` in canonical form; ``den`` is positive."""
+    if den == ONE or num == ZERO:
+        return num
+    if type(num) is Const and type(den) is Const:
+        return const(num.value // den.value)
+    exact = _exact_quotient(num, den) if type(num) is not Add else None
+    if exact is not None:
+        return exact
+    if type(num) is FloorDiv:
+        return floordiv(num.num, mul(num.den, den), ranges)
+    if type(num) is Add:
+        whole: list[Index] = []
+        left: list[Index] = []
+        for term in num.terms:
+            q = _exact_quotient(term, den)
+            (left if q is None else whole).append(term if q is None else q)
+        if type(den) is Const and left and type(left[-1]) is Const:
+            q, r = divmod(left[-1].value, den.value)
+            if q:
+                whole.append(const(q))
+                left[-1] = const(r)
+        if whole:
+            return add(*whole, floordiv(add(*left), den, ranges))
+        common = _common_factor(num, den)
+        if common > 1:
+            g = const(common)
+            return floordiv(_divide(num, common), _exact_quotient(den, g) or den, ranges)
+    elif type(den) is Const:
+        coefficient, rest = _split(num)
+        common = _gcd(coefficient, den.value)
+        if common > 1:
+            return floordiv(
+                _scaled(coefficient // common, rest), const(den.value // common), ranges
+            )
+    if in_range(num, den, ranges):
+        return ZERO
+    return FloorDiv(num, den)
+
+
+def mod(num: Index, den: Index, ranges: Ranges = _NO_RANGES) -> Index:
+    """``num % den`` in canonical form; ``den`` is positive."""
+    if den == ONE or num == ZERO:
+        return ZERO
+    if type(num) is Const and type(den) is Const:
+        return const(num.value % den.value)
+    left: list[Index] = []
+    for term in num.terms if type(num) is Add else (num,):
+        if _exact_quotient(term, den) is not None:
+            continue
+        if type(den) is Const:
+            if type(term) is Const:
+                term = const(term.value % den.value)
+        if type(term) is Mod and _exact_quotient(term.den, den) is not None:
+            term = term.num
+            if _exact_quotient(term, den) is not None:
+                continue
+        left.append(term)
+    num = add(*left)
+    if num == ZERO:
+        return ZERO
+    if type(num) is Const and type(den) is Const:
+        return const(num.value % den.value)
+    if in_range(num, den, ranges):
+        return num
+    if type(den) is Const:
+        common = _common_factor(num, den)
+        if common > 1:
+            inner = mod(_divide(num, common), const(den.value // common), ranges)
+            return mul(const(common), inner)
+    return Mod(num, den)
+
+
+def _gcd(a: int, b: int) -> int:
+    while b:
+        a, b = b, a % b
+    return abs(a)
+
+
+def _common_factor(num: Index, den: Index) -> int:
+    """Greatest constant that divides every term of ``num`` and ``den`` (1 when unknown)."""
+    if type(den) is not Const:
+        return 1
+    common = den.value
+    for term in num.terms if type(num) is Add else (num,):
+        value = term.value if type(term) is Const else _split(term)[0]
+        common = _gcd(common, value)
+        if common == 1:
+            return 1
+    return common
+
+
+def _divide(num: Index, by: int) -> Index:
+    parts = []
+    for term in num.terms if type(num) is Add else (num,):
+        if type(term) is Const:
+            parts.append(const(term.value // by))
+        else:
+            coefficient, rest = _split(term)
+            parts.append(_scaled(coefficient // by, rest))
+    return add(*parts)
+
+
+# ------------------------------------------------------------------------------------ facts
+
+
+def _extent(axis: int, ranges: Ranges) -> Index | None:
+    if isinstance(ranges, Mapping):
+        return ranges.get(axis)
+    return ranges[axis] if axis < len(ranges) else None
+
+
+def bounds(x: Index, ranges: Ranges = _NO_RANGES) -> tuple[int | None, int | None]:
+    """Smallest and largest value as integers; None where unknown or symbolic."""
+    match x:
+        case Const(value):
+            return value, value
+        case Sym():
+            return 1, None
+        case Var(axis):
+            extent = _extent(axis, ranges)
+            return 0, extent.value - 1 if type(extent) is Const else None
+        case Add(terms):
+            lo: int | None = 0
+            hi: int | None = 0
+            for term in terms:
+                a, b = bounds(term, ranges)
+                lo = None if lo is None or a is None else lo + a
+                hi = None if hi is None or b is None else hi + b
+            return lo, hi
+        case Mul(factors):
+            constant = 1
+            if type(factors[0]) is Const:
+                constant, factors = factors[0].value, factors[1:]
+            lo, hi = 1, 1
+            for factor in factors:
+                a, b = bounds(factor, ranges)
+                if a is None or a < 0:
+                    return None, None
+                lo = a * (lo or 0)
+                hi = None if hi is None or b is None else hi * b
+            low = None if lo is None else lo * constant
+            high = None if hi is None else hi * constant
+            return (low, high) if constant >= 0 else (high, low)
+        case FloorDiv(num, den):
+            a, b = bounds(num, ranges)
+            c, d = bounds(den, ranges)
+            low = None if a is None else 0 if d is None and a >= 0 else a // (d or 1)
+            high = None if b is None or c is None or c <= 0 else b // c
+            return low, high
+        case Mod(num, den):
+            _, b = bounds(num, ranges)
+            _, d = bounds(den, ranges)
+            tops = [t for t in (b, None if d is None else d - 1) if t is not None]
+            return 0, min(tops) if tops else None
+    raise TypeError(f"not an index expression: {x!r}")
+
+
+def _upper(x: Index, ranges: Ranges) -> Index | None:
+    """A symbolic upper bound of ``x`` without variables, or None."""
+    match x:
+        case Const() | Sym():
+            return x
+        case Var(axis):
+            extent = _extent(axis, ranges)
+            return None if extent is None else add(extent, Const(-1))
+        case Add(terms):
+            tops = [_upper(term, ranges) for term in terms]
+            return None if None in tops else add(*(t for t in tops if t is not None))
+        case Mul(factors):
+            if not has_var(x):
+                return x
+            if type(factors[0]) is Const and factors[0].value < 0:
+                low, _ = bounds(_scaled(-factors[0].value, _split(x)[1]), ranges)
+                return None if low is None else const(-low)
+            tops = [_upper(factor, ranges) for factor in factors]
+            return None if None in tops else mul(*(t for t in tops if t is not None))
+        case FloorDiv(num, den):
+            if not has_var(x):
+                return x
+            top = _upper(num, ranges)
+            return None if top is None or has_var(den) else floordiv(top, den)
+        case Mod(num, den):
+            return None if has_var(den) else add(den, Const(-1))
+    return None
+
+
+def in_range(x: Index, extent: Index, ranges: Ranges = _NO_RANGES) -> bool:
+    """Whether ``0 <= x < extent`` can be proved."""
+    low, high = bounds(x, ranges)
+    if low is None or low < 0:
+        return False
+    if high is not None and type(extent) is Const:
+        return high < extent.value
+    top = _upper(x, ranges)
+    if top is None:
+        return False
+    slack, _ = bounds(sub(sub(extent, ONE), top))
+    return slack is not None and slack >= 0
+
+
+def has_var(x: Index) -> bool:
+    """Whether any iteration variable occurs in ``x``."""
+    match x:
+        case Var():
+            return True
+        case Add(parts) | Mul(parts):
+            return any(has_var(p) for p in parts)
+        case FloorDiv(num, den) | Mod(num, den):
+            return has_var(num) or has_var(den)
+    return False
+
+
+def variables(x: Index, into: set[int] | None = None) -> set[int]:
+    """The axes of all iteration variables in ``x``."""
+    found: set[int] = set() if into is None else into
+    match x:
+        case Var(axis):
+            found.add(axis)
+        case Add(parts) | Mul(parts):
+            for part in parts:
+                variables(part, found)
+        case FloorDiv(num, den) | Mod(num, den):
+            variables(num, found)
+            variables(den, found)
+    return found
+
+
+def symbols(x: Index, into: set[str] | None = None) -> set[str]:
+    """The names of all size symbols in ``x``."""
+    found: set[str] = set() if into is None else into
+    match x:
+        case Sym(name):
+            found.add(name)
+        case Add(parts) | Mul(parts):
+            for part in parts:
+                symbols(part, found)
+        case FloorDiv(num, den) | Mod(num, den):
+            symbols(num, found)
+            symbols(den, found)
+    return found
+
+
+def coefficient(x: Index, axis: int) -> Index | None:
+    """The stride of ``x`` along ``axis``: None when ``x`` is not affine in that variable."""
+    total: list[Index] = []
+    for term in x.terms if type(x) is Add else (x,):
+        if type(term) is Var:
+            if term.axis == axis:
+                total.append(ONE)
+        elif type(term) is Mul:
+            hits = [f for f in term.factors if type(f) is Var and f.axis == axis]
+            rest = [f for f in term.factors if not (type(f) is Var and f.axis == axis)]
+            if len(hits) > 1 or any(axis in variables(f) for f in rest):
+                return None
+            if hits:
+                total.append(product(rest))
+        elif axis in variables(term):
+            return None
+    return add(*total) if total else ZERO
+
+
+# ------------------------------------------------------------------------------ transformation
+
+
+def substitute(x: Index, mapping: Mapping[int, Index], ranges: Ranges = _NO_RANGES) -> Index:
+    """Replace variables by expressions; ``ranges`` are those of the *new* variables."""
+    match x:
+        case Var(axis):
+            return mapping.get(axis, x)
+        case Const() | Sym():
+            return x
+        case Add(terms):
+            return add(*(substitute(t, mapping, ranges) for t in terms))
+        case Mul(factors):
+            return mul(*(substitute(f, mapping, ranges) for f in factors))
+        case FloorDiv(num, den):
+            return floordiv(
+                substitute(num, mapping, ranges), substitute(den, mapping, ranges), ranges
+            )
+        case Mod(num, den):
+            return mod(substitute(num, mapping, ranges), substitute(den, mapping, ranges), ranges)
+    raise TypeError(f"not an index expression: {x!r}")
+
+
+def evaluate(x: Index, point: Mapping[int, Any] | Sequence[Any], values: Mapping[str, int]) -> Any:
+    """The value of ``x`` where variable ``i`` is ``point[i]`` (ints, or tensors for many points)."""
+    match x:
+        case Const(value):
+            return value
+        case Sym(name):
+            return values[name]
+        case Var(axis):
+            return point[axis]
+        case Add(terms):
+            total = evaluate(terms[0], point, values)
+            for term in terms[1:]:
+                total = total + evaluate(term, point, values)
+            return total
+        case Mul(factors):
+            total = evaluate(factors[0], point, values)
+            for factor in factors[1:]:
+                total = total * evaluate(factor, point, values)
+            return total
+        case FloorDiv(num, den):
+            return evaluate(num, point, values) // evaluate(den, point, values)
+        case Mod(num, den):
+            return evaluate(num, point, values) % evaluate(den, point, values)
+    raise TypeError(f"not an index expression: {x!r}")
+
+
+def render(
+    x: Index,
+    var_name: Callable[[int], str] = lambda axis: f"i{axis}",
+    sym_name: Callable[[str], str] = lambda name: name,
+    div: str = "//",
+) -> str:
+    """``x`` as infix text; give ``div="/"`` for C.
+
+    Args:
+        x: the expression.
+        var_name: text for an iteration variable, by axis.
+        sym_name: text for a size symbol, by name.
+        div: the operator for floor division of non-negative integers.
+    """
+
+    def go(node: Index, level: int) -> str:
+        match node:
+            case Const(value):
+                return str(value) if value >= 0 else f"({value})"
+            case Sym(name):
+                return sym_name(name)
+            case Var(axis):
+                return var_name(axis)
+            case Add(terms):
+                text = " + ".join(go(t, 1) for t in terms)
+                return f"({text})" if level > 1 else text
+            case Mul(factors):
+                text = " * ".join(go(f, 2) for f in factors)
+                return f"({text})" if level > 2 else text
+            case FloorDiv(num, den):
+                return f"({go(num, 2)} {div} {go(den, 3)})"
+            case Mod(num, den):
+                return f"({go(num, 2)} % {go(den, 3)})"
+        raise TypeError(f"not an index expression: {node!r}")
+
+    return go(x, 0)

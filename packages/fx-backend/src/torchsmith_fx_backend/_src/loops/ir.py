@@ -11,8 +11,9 @@ Iteration space
     depends on a reduction axis (through an index or an operand) and *outer* otherwise; a
     ``Reduce`` consumes a full (or outer, which then counts every point) value and is outer.
     Later operations may combine outer and full values, which is how softmax and layer norm are
-    one kernel. A store of a full value happens at each point, of an outer value once per outer
-    point.
+    one kernel. A store happens at each point when its value *or its index* is full, otherwise once
+    per outer point. ``verify.full_values`` tells which is which, ``verify.reduce_levels`` how many
+    passes over a row a plain loop needs.
 
 Numerics
     Values of type bfloat16/float16 are only ever loaded, cast to float32, and cast back right
@@ -98,7 +99,9 @@ class ReduceOp(Enum):
     MIN = "min"  # propagates NaN
     ANY = "any"  # bool
     ALL = "all"  # bool
-    ARGMAX = "argmax"  # -> int64, flat position within the reduction axes, first of equals, NaN wins
+    ARGMAX = (
+        "argmax"  # -> int64, flat position within the reduction axes, first of equals, NaN wins
+    )
     ARGMIN = "argmin"
 
 
@@ -175,7 +178,8 @@ class BufferArg:
     """One pointer argument. ``written``: some Store targets it; ``read``: some Load does.
 
     ``inplace``: it is read and written, and every load happens at the very index that the same
-    point stores later, so lanes may run in any order.
+    point stores later, so lanes may run in any order. In a kernel with reductions the store belongs
+    to the last level (see ``verify.reduce_levels``), so an earlier pass never sees new values.
     """
 
     dtype: torch.dtype

@@ -1,0 +1,184 @@
+"""Reference evaluator of the loop IR: slow, vectorised over the whole iteration space with torch.
+
+The meaning of a kernel, for tests of the printers and as the last resort without a compiler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+
+from torchsmith_fx_backend._src.loops.index import Index
+from torchsmith_fx_backend._src.loops.index import evaluate as index_value
+from torchsmith_fx_backend._src.loops.ir import (
+    Compute,
+    IndexValue,
+    Kernel,
+    Literal,
+    Load,
+    Op,
+    Reduce,
+    ReduceOp,
+    ScalarArg,
+    Store,
+)
+from torchsmith_fx_backend._src.loops.verify import IllegalKernelError, verify
+
+__all__ = ["IllegalKernelError", "evaluate", "verify"]
+
+_COMPUTE: dict[Op, Callable[..., torch.Tensor]] = {
+    Op.ADD: torch.add,
+    Op.SUB: torch.sub,
+    Op.MUL: torch.mul,
+    Op.DIV: torch.true_divide,
+    Op.FLOORDIV: lambda a, b: torch.div(a, b, rounding_mode="floor"),
+    Op.TRUNCDIV: lambda a, b: torch.div(a, b, rounding_mode="trunc"),
+    Op.MOD: torch.remainder,
+    Op.FMOD: torch.fmod,
+    Op.NEG: torch.neg,
+    Op.ABS: torch.abs,
+    Op.MINIMUM: torch.minimum,
+    Op.MAXIMUM: torch.maximum,
+    Op.POW: torch.pow,
+    Op.FMA: lambda a, b, c: a * b + c,
+    Op.EXP: torch.exp,
+    Op.EXP2: torch.exp2,
+    Op.EXPM1: torch.expm1,
+    Op.LOG: torch.log,
+    Op.LOG2: torch.log2,
+    Op.LOG1P: torch.log1p,
+    Op.SQRT: torch.sqrt,
+    Op.RSQRT: torch.rsqrt,
+    Op.SIN: torch.sin,
+    Op.COS: torch.cos,
+    Op.TANH: torch.tanh,
+    Op.ERF: torch.erf,
+    Op.SIGMOID: torch.sigmoid,
+    Op.RECIPROCAL: torch.reciprocal,
+    Op.FLOOR: torch.floor,
+    Op.CEIL: torch.ceil,
+    Op.TRUNC: torch.trunc,
+    Op.ROUND: torch.round,
+    Op.ISNAN: torch.isnan,
+    Op.ISINF: torch.isinf,
+    Op.AND: torch.bitwise_and,
+    Op.OR: torch.bitwise_or,
+    Op.XOR: torch.bitwise_xor,
+    Op.NOT: torch.bitwise_not,
+    Op.SHL: torch.bitwise_left_shift,
+    Op.SHR: torch.bitwise_right_shift,
+    Op.EQ: torch.eq,
+    Op.NE: torch.ne,
+    Op.LT: torch.lt,
+    Op.LE: torch.le,
+    Op.GT: torch.gt,
+    Op.GE: torch.ge,
+    Op.WHERE: torch.where,
+}
+
+
+def _reduce(op: ReduceOp, x: torch.Tensor, dims: list[int], dtype: torch.dtype) -> torch.Tensor:
+    # Reduction axes are trailing; one flat axis makes every op, argmax included, uniform.
+    shape = x.shape
+    flat = x.reshape(*shape[: dims[0]], -1)
+    match op:
+        case ReduceOp.SUM:
+            y = flat.sum(-1, dtype=dtype)
+        case ReduceOp.PROD:
+            y = flat.prod(-1, dtype=dtype)
+        case ReduceOp.MAX:
+            y = flat.amax(-1)
+        case ReduceOp.MIN:
+            y = flat.amin(-1)
+        case ReduceOp.ANY:
+            y = flat.any(-1)
+        case ReduceOp.ALL:
+            y = flat.all(-1)
+        case ReduceOp.ARGMAX:
+            y = flat.argmax(-1)
+        case ReduceOp.ARGMIN:
+            y = flat.argmin(-1)
+    return y.reshape(*shape[: dims[0]], *(1 for _ in dims))
+
+
+def evaluate(
+    kernel: Kernel,
+    tensors: Sequence[torch.Tensor],
+    symbols: Mapping[str, int | float | bool] | None = None,
+) -> None:
+    """Run ``kernel`` on ``tensors``; stores write into them.
+
+    Args:
+        kernel: a legal kernel (see ``verify``).
+        tensors: one per ``kernel.args``, in order; index 0 is the tensor's first element, whatever
+            its strides (as a raw data pointer would have it).
+        symbols: values of ``kernel.symbols`` by name.
+    """
+    values: Mapping[str, int | float | bool] = symbols or {}
+    sizes = {name: int(value) for name, value in values.items()}
+    shape = [int(index_value(size, (), sizes)) for size in kernel.ranges]
+    if 0 in shape[: kernel.reduce_from]:
+        return
+    rank = len(shape)
+    device = tensors[0].device if tensors else torch.device("cpu")
+    grid = [
+        torch.arange(n, device=device).reshape([n if i == axis else 1 for i in range(rank)])
+        for axis, n in enumerate(shape)
+    ]
+    flats = [
+        t.as_strided((t.untyped_storage().nbytes() // t.element_size() - t.storage_offset(),), (1,))
+        for t in tensors
+    ]
+    reduce_dims = list(range(kernel.reduce_from, rank))
+
+    def offsets(index: Index) -> torch.Tensor:
+        value = index_value(index, grid, sizes)
+        if isinstance(value, torch.Tensor):
+            return value
+        return torch.full([1] * rank, value, dtype=torch.int64, device=device)
+
+    done: list[torch.Tensor | None] = []
+
+    def get(position: int) -> torch.Tensor:
+        value = done[position]
+        if value is None:
+            raise IllegalKernelError(f"%{position} has no value")
+        return value
+
+    for node in kernel.body:
+        result: torch.Tensor | None = None
+        match node:
+            case Literal(number, dtype):
+                result = torch.full([1] * rank, number, dtype=dtype, device=device)
+            case IndexValue(index):
+                result = offsets(index)
+            case ScalarArg(name, dtype):
+                result = torch.full([1] * rank, values[name], dtype=dtype, device=device)
+            case Load(arg, index, _, None):
+                result = flats[arg][offsets(index)]
+            case Load(arg, index, dtype, int(mask)):
+                keep, where = torch.broadcast_tensors(get(mask), offsets(index))
+                zero = torch.zeros((), dtype=dtype, device=device)
+                if flats[arg].numel():
+                    loaded = flats[arg][torch.where(keep, where, 0)]
+                    result = torch.where(keep, loaded, zero)
+                else:
+                    result = zero.expand(keep.shape)
+            case Compute(Op.CAST, (value,), dtype):
+                result = get(value).to(dtype)
+            case Compute(op, args, dtype):
+                result = _COMPUTE[op](*(get(a) for a in args)).to(dtype)
+            case Reduce(op, value, dtype):
+                x = get(value)
+                want = [max(a, b) for a, b in zip(x.shape, _reduced(shape, x, reduce_dims))]
+                result = _reduce(op, x.expand(want), reduce_dims, dtype)
+            case Store(arg, index, value):
+                where, x = torch.broadcast_tensors(offsets(index), get(value))
+                if where.numel():
+                    flats[arg].index_put_((where.reshape(-1),), x.reshape(-1))
+        done.append(result)
+
+
+def _reduced(shape: list[int], x: torch.Tensor, dims: list[int]) -> list[int]:
+    return [shape[i] if i in dims else x.shape[i] for i in range(len(shape))]

@@ -1,0 +1,215 @@
+"""Check that a kernel is legal loop IR. Runs in tests and under ``TORCHSMITH_VERIFY=1``."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+
+from torchsmith_fx_backend._src.loops.index import Index, has_var, symbols, variables
+from torchsmith_fx_backend._src.loops.ir import (
+    Compute,
+    IndexValue,
+    Kernel,
+    Literal,
+    Load,
+    Node,
+    Op,
+    Reduce,
+    ReduceOp,
+    ScalarArg,
+    Store,
+)
+
+LOW_PRECISION = frozenset({torch.bfloat16, torch.float16})
+COMPARISONS = frozenset({Op.EQ, Op.NE, Op.LT, Op.LE, Op.GT, Op.GE})
+PREDICATES = frozenset({Op.ISNAN, Op.ISINF})
+_ARITY = {
+    **dict.fromkeys(
+        "add sub mul div floordiv truncdiv mod fmod minimum maximum pow and or xor shl shr "
+        "eq ne lt le gt ge".split(),
+        2,
+    ),
+    "fma": 3,
+    "where": 3,
+}
+
+
+class NeedFn(Protocol):
+    """The check callback of ``verify``."""
+
+    def __call__(self, ok: bool, rule: str, position: int | None = None) -> None: ...
+
+
+class IllegalKernelError(ValueError):
+    """A kernel breaks a rule of the loop IR; the message holds the rule and the node's position."""
+
+
+def full_values(kernel: Kernel) -> list[bool]:
+    """For each node of the body: whether its value differs along a reduction axis.
+
+    For a ``Store`` it says whether it happens at every point (value or index is full) rather than
+    once per outer point.
+    """
+    start = kernel.reduce_from
+    full: list[bool] = []
+    for node in kernel.body:
+        match node:
+            case IndexValue(index):
+                value = any(axis >= start for axis in variables(index))
+            case Load(_, index, _, mask):
+                value = any(axis >= start for axis in variables(index))
+                value = value or (mask is not None and full[mask])
+            case Compute(_, args):
+                value = any(full[a] for a in args)
+            case Store(_, index, stored):
+                value = full[stored] or any(axis >= start for axis in variables(index))
+            case _:
+                value = False
+        full.append(value)
+    return full
+
+
+def reduce_levels(kernel: Kernel) -> list[int]:
+    """For each node: how many reductions lie one after the other before it.
+
+    A printer that walks a row several times handles the full values of level ``n`` in pass ``n``.
+    """
+    levels: list[int] = []
+    for node in kernel.body:
+        match node:
+            case Compute(_, args):
+                level = max((levels[a] for a in args), default=0)
+            case Load(mask=mask):
+                level = 0 if mask is None else levels[mask]
+            case Reduce(_, value):
+                level = levels[value] + 1
+            case Store(value=value):
+                level = levels[value]
+            case _:
+                level = 0
+        levels.append(level)
+    return levels
+
+
+def verify(kernel: Kernel) -> None:
+    """Raise ``IllegalKernelError`` unless ``kernel`` obeys the rules of ``ir.py``."""
+
+    def need(ok: bool, rule: str, position: int | None = None) -> None:
+        if not ok:
+            where = "" if position is None else f" at %{position}: {kernel.body[position]!r}"
+            raise IllegalKernelError(f"{rule}{where}")
+
+    need(0 <= kernel.reduce_from <= len(kernel.ranges), "reduce_from lies outside the ranges")
+    known = set(kernel.symbols)
+    need(len(known) == len(kernel.symbols), "symbols are not unique")
+    for size in kernel.ranges:
+        need(not has_var(size), "a range contains an iteration variable")
+        need(symbols(size) <= known, "a range uses a symbol that is not an argument")
+
+    def check_index(index: Index, position: int) -> None:
+        need(
+            all(0 <= axis < len(kernel.ranges) for axis in variables(index)),
+            "index uses an axis that does not exist",
+            position,
+        )
+        need(symbols(index) <= known, "index uses a symbol that is not an argument", position)
+
+    dtypes: list[torch.dtype | None] = []
+    read = [False] * len(kernel.args)
+    written = [False] * len(kernel.args)
+
+    def operand(value: int, position: int) -> torch.dtype:
+        need(0 <= value < position, "operand is not defined before its use", position)
+        dtype = dtypes[value]
+        need(dtype is not None, "operand has no value", position)
+        assert dtype is not None
+        return dtype
+
+    for position, node in enumerate(kernel.body):
+        dtype: torch.dtype | None = None
+        match node:
+            case Literal():
+                dtype = node.dtype
+            case IndexValue(index):
+                check_index(index, position)
+                need(node.dtype is torch.int64, "index values are int64", position)
+                dtype = node.dtype
+            case ScalarArg(name):
+                need(name in known, "scalar is not an argument", position)
+                dtype = node.dtype
+            case Load(arg, index, dtype, mask):
+                check_index(index, position)
+                need(0 <= arg < len(kernel.args), "argument does not exist", position)
+                need(kernel.args[arg].dtype is dtype, "load dtype is not the buffer's", position)
+                if mask is not None:
+                    need(operand(mask, position) is torch.bool, "mask is not bool", position)
+                read[arg] = True
+            case Compute():
+                _check_compute(node, [operand(a, position) for a in node.args], need, position)
+                dtype = node.dtype
+            case Reduce(op, value):
+                given = operand(value, position)
+                need(given not in LOW_PRECISION, "reduction in low precision", position)
+                if op in (ReduceOp.ARGMAX, ReduceOp.ARGMIN):
+                    need(node.dtype is torch.int64, "positions are int64", position)
+                else:
+                    need(given is node.dtype, "reduction changes the dtype", position)
+                if op in (ReduceOp.ANY, ReduceOp.ALL):
+                    need(given is torch.bool, "any/all take bool", position)
+                need(kernel.reduce_from < len(kernel.ranges), "no reduction axis", position)
+                dtype = node.dtype
+            case Store(arg, index, value):
+                check_index(index, position)
+                need(0 <= arg < len(kernel.args), "argument does not exist", position)
+                given = operand(value, position)
+                need(kernel.args[arg].dtype is given, "store dtype is not the buffer's", position)
+                written[arg] = True
+        dtypes.append(dtype)
+    for number, buffer in enumerate(kernel.args):
+        need(buffer.read == read[number], f"argument {number}: wrong read flag")
+        need(buffer.written == written[number], f"argument {number}: wrong written flag")
+        both = buffer.read and buffer.written
+        need(buffer.inplace == both, f"argument {number}: read and written but not in place")
+        if both:
+            _check_inplace(kernel, number, need)
+
+
+def _check_compute(node: Compute, given: list[torch.dtype], need: NeedFn, position: int) -> None:
+    op = node.op
+    need(len(given) == _ARITY.get(op.value, 1), "wrong number of operands", position)
+    if op is Op.CAST:
+        return
+    need(
+        not any(d in LOW_PRECISION for d in (*given, node.dtype)),
+        "arithmetic in low precision",
+        position,
+    )
+    if op is Op.WHERE:
+        need(given[0] is torch.bool, "condition is not bool", position)
+        given = given[1:]
+    need(len(set(given)) == 1, "operands differ in dtype", position)
+    if op in COMPARISONS or op in PREDICATES:
+        need(node.dtype is torch.bool, "result is not bool", position)
+    else:
+        need(node.dtype is given[0], "result dtype is not the operands'", position)
+
+
+def _check_inplace(kernel: Kernel, number: int, need: NeedFn) -> None:
+    stores = [n for n in kernel.body if isinstance(n, Store) and n.arg == number]
+    need(len(stores) == 1, f"argument {number}: in place with several stores")
+    for node in kernel.body:
+        if isinstance(node, Load) and node.arg == number:
+            need(node.index == stores[0].index, f"argument {number}: in place at another index")
+
+
+def uses(node: Node) -> tuple[int, ...]:
+    """SSA ids that ``node`` reads."""
+    match node:
+        case Compute(_, args):
+            return args
+        case Load(mask=mask):
+            return () if mask is None else (mask,)
+        case Reduce(value=value) | Store(value=value):
+            return (value,)
+    return ()
