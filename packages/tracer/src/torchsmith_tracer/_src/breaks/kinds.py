@@ -42,19 +42,55 @@ def kind(id: str, name: str, category: Category, what: str, advice: str) -> None
 
 
 _C = Category
-kind("TS-T001", "unsupported-slot", _C.NOT_SUPPORTED, "{what} is not supported while tracing",
-     "Move this operation out of the compiled function, or compute it from tensors or constants.")
-kind("TS-T002", "not-constant", _C.NOT_SUPPORTED, "the value of {what} must be known while tracing",
-     "Pass it as a Python constant, or keep this computation in tensor operations.")
-kind("TS-T003", "not-a-graph-argument", _C.NOT_SUPPORTED,
-     "{what} cannot be an argument of a tensor operation in the graph",
-     "Pass tensors, numbers, or lists and tuples of these.")
-kind("TS-T010", "opaque-call", _C.USER_CODE, "call of {what}, which cannot be looked into",
-     "If it only computes on tensors, wrap it as a torch.library op; else keep it outside.")
-kind("TS-T011", "print", _C.USER_CODE, "call of print()",
-     "Remove it, or print after the compiled function has returned.")
-kind("TS-T012", "data-dependent-branch", _C.DATA_DEPENDENT,
-     "a branch depends on the value of {what}",
-     "Use torch.where or torch.cond, or compute the condition outside the compiled function.")
-kind("TS-T013", "item", _C.DATA_DEPENDENT, "{what} reads a tensor's value into Python",
-     "Keep the value as a tensor; 0-dim tensors take part in arithmetic as numbers do.")
+kind(
+    "TS-T001",
+    "unsupported-slot",
+    _C.NOT_SUPPORTED,
+    "{what} is not supported while tracing",
+    "Move this operation out of the compiled function, or compute it from tensors or constants.",
+)
+kind(
+    "TS-T002",
+    "not-constant",
+    _C.NOT_SUPPORTED,
+    "the value of {what} must be known while tracing",
+    "Pass it as a Python constant, or keep this computation in tensor operations.",
+)
+kind(
+    "TS-T003",
+    "not-a-graph-argument",
+    _C.NOT_SUPPORTED,
+    "{what} cannot be an argument of a tensor operation in the graph",
+    "Pass tensors, numbers, or lists and tuples of these.",
+)
+kind(
+    "TS-T010",
+    "opaque-call",
+    _C.USER_CODE,
+    "call of {what}, which cannot be looked into",
+    "If it only computes on tensors, wrap it as a torch.library op; else keep it outside.",
+)
+kind(
+    "TS-T011",
+    "print",
+    _C.USER_CODE,
+    "call of print()",
+    "Remove it, or print after the compiled function has returned.",
+)
+kind(
+    "TS-T012",
+    "data-dependent-branch",
+    _C.DATA_DEPENDENT,
+    "a branch depends on the value of {what}",
+    "Use torch.where or torch.cond, or compute the condition outside the compiled function.",
+)
+kind(
+    "TS-T013",
+    "item",
+    _C.DATA_DEPENDENT,
+    "{what} reads a tensor's value into Python",
+    "Keep the value as a tensor; 0-dim tensors take part in arithmetic as numbers do.",
+)
+kind("TS-T020", "cannot-rebuild", _C.NOT_SUPPORTED,
+     "{what} is needed after the compiled part but cannot be rebuilt there",
+     "Return tensors, numbers or plain containers, or keep the object alive outside.")
