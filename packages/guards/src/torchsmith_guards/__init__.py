@@ -1,7 +1,8 @@
 """Sources, guards, guard checkers and symbolic shapes for PyTorch compilers."""
 
 from torchsmith_guards._src.fake.mode import FakeMode
-from torchsmith_guards._src.guards.checker import Checker, Failure
+from torchsmith_guards._src.guards.checker import Checker
+from torchsmith_guards._src.guards.explain import Failure
 from torchsmith_guards._src.guards.global_state import AutocastState, GlobalState
 from torchsmith_guards._src.guards.guard import Guard, GuardKind
 from torchsmith_guards._src.guards.guard_set import GuardSet

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from types import CodeType
 
 from torchsmith_guards._src.guards.global_state import GlobalState
+from torchsmith_guards._src.guards.shape_relation import ShapeRelation
 from torchsmith_guards._src.guards.tensor_spec import TensorSpec
 from torchsmith_guards._src.sources.sources import Source
 from torchsmith_guards.errors import GuardError
@@ -70,6 +71,8 @@ def _valid(kind: GuardKind, expected: object) -> bool:
             return isinstance(expected, tuple) and all(isinstance(s, Source) for s in expected)
         case GuardKind.GLOBAL_STATE:
             return isinstance(expected, GlobalState)
+        case GuardKind.SHAPE:
+            return isinstance(expected, ShapeRelation)
         case _:
             return True
 

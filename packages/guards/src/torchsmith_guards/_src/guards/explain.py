@@ -1,0 +1,231 @@
+"""Why a checker says no: guards evaluated one by one, slowly, with old and new values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from torchsmith_guards._src.guards import helpers
+from torchsmith_guards._src.guards.global_state import GlobalState
+from torchsmith_guards._src.guards.guard import Guard, GuardKind
+from torchsmith_guards._src.guards.shape_relation import ShapeRelation
+from torchsmith_guards._src.guards.tensor_spec import TensorSpec
+from torchsmith_guards._src.sources.sources import Source
+
+_AUTOMATIC = "it becomes symbolic at the recompile; compile with dynamic=True to start that way"
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One guard that does not hold.
+
+    Attributes:
+        guard: the guard.
+        old: what the compiled code was made for.
+        new: what was found instead (an exception where the path is gone).
+        hint: how to avoid the recompile.
+    """
+
+    guard: Guard
+    old: object
+    new: object
+    hint: str
+
+    def __str__(self) -> str:
+        where = f" ({self.guard.user_line})" if self.guard.user_line else ""
+        text = f"{self.guard.source.expr}: expected {self.old}, got {self.new}{where}"
+        why = f"\n  needed because: {self.guard.why}" if self.guard.why else ""
+        return f"{text}{why}" + (f"\n  hint: {self.hint}" if self.hint else "")
+
+
+def explain(guard: Guard, roots: Mapping[str, object]) -> Failure | None:
+    """The failure of ``guard`` for these arguments, or None when it holds."""
+    try:
+        return _explain(guard, roots)
+    except Exception as error:
+        # As in a checker: whatever a lookup raises means that the path is not there any more.
+        return Failure(guard, _old(guard), error, "the object is not where it was")
+
+
+def _explain(guard: Guard, roots: Mapping[str, object]) -> Failure | None:
+    if guard.kind is GuardKind.GLOBAL_STATE:
+        return _global_state(guard)
+    if guard.kind is GuardKind.SHAPE:
+        return _shape(guard, roots)
+    value = helpers.fetch(guard.source, roots)
+    if isinstance(guard.expected, TensorSpec):
+        return _tensor(guard, guard.expected, value)
+    if guard.kind is GuardKind.SAME_OBJECT:
+        assert isinstance(guard.expected, Source), "checked by Guard"
+        other = helpers.fetch(guard.expected, roots)
+        text = f"the same object as {guard.expected.expr}"
+        hint = "two inputs were one object at the first call; pass them alike"
+        return None if value is other else Failure(guard, text, "another object", hint)
+    if guard.kind is GuardKind.NOT_SAME:
+        return _distinct(guard, value, roots)
+    if _holds(guard, value):
+        return None
+    return Failure(guard, _old(guard), _new(guard, value), _hint(guard, value))
+
+
+def _holds(guard: Guard, value: Any) -> bool:
+    expected: Any = guard.expected
+    match guard.kind:
+        case GuardKind.TYPE:
+            return type(value) is expected
+        case GuardKind.ID:
+            return value is expected
+        case GuardKind.CONSTANT:
+            return helpers.same_constant(value, expected)
+        case GuardKind.LENGTH:
+            return type(value) is expected[0] and len(value) == expected[1]
+        case GuardKind.DICT_KEYS:
+            return type(value) is expected[0] and helpers.same_keys(value, expected[1])
+        case GuardKind.DICT_CONTAINS:
+            return (expected[0] in value) is expected[1]
+        case GuardKind.HASATTR:
+            return hasattr(value, expected[0]) is expected[1]
+        case GuardKind.NOT_NONE:
+            return value is not None
+        case GuardKind.NONE:
+            return value is None
+        case GuardKind.CODE:
+            return value.__code__ is expected
+        case GuardKind.TUPLE_ITERATOR_LENGTH:
+            return type(value) is expected[0] and value.__length_hint__() == expected[1]
+        case GuardKind.WEAKREF_ALIVE:
+            return value() is not None
+        case GuardKind.EMPTY:
+            return not value
+        case _:
+            raise TypeError(f"{guard.kind} is not about one value")
+
+
+def _old(guard: Guard) -> object:
+    expected: Any = guard.expected
+    match guard.kind:
+        case GuardKind.LENGTH | GuardKind.TUPLE_ITERATOR_LENGTH:
+            return f"{expected[0].__name__} of {expected[1]}"
+        case GuardKind.DICT_KEYS:
+            return f"{expected[0].__name__} with keys {list(expected[1])}"
+        case GuardKind.DICT_CONTAINS:
+            return f"key {expected[0]!r} {'present' if expected[1] else 'absent'}"
+        case GuardKind.HASATTR:
+            return f"attribute {expected[0]!r} {'present' if expected[1] else 'absent'}"
+        case GuardKind.TYPE:
+            return f"type {expected.__name__}"
+        case GuardKind.NOT_NONE:
+            return "not None"
+        case GuardKind.WEAKREF_ALIVE:
+            return "a live weak reference"
+        case GuardKind.EMPTY:
+            return "empty"
+        case _:
+            return expected
+
+
+def _new(guard: Guard, value: Any) -> object:
+    match guard.kind:
+        case GuardKind.LENGTH | GuardKind.TUPLE_ITERATOR_LENGTH:
+            size = len(value) if guard.kind is GuardKind.LENGTH else value.__length_hint__()
+            return f"{type(value).__name__} of {size}"
+        case GuardKind.DICT_KEYS:
+            return f"{type(value).__name__} with keys {list(value)}"
+        case GuardKind.DICT_CONTAINS | GuardKind.HASATTR:
+            assert isinstance(guard.expected, tuple), "checked by Guard"
+            return "absent" if guard.expected[1] else "present"
+        case GuardKind.TYPE:
+            return f"type {type(value).__name__}"
+        case GuardKind.WEAKREF_ALIVE:
+            return "a dead one"
+        case GuardKind.CODE:
+            return value.__code__
+        case _:
+            return value
+
+
+def _hint(guard: Guard, value: object) -> str:
+    match guard.kind:
+        case GuardKind.CONSTANT if type(value) is int and type(guard.expected) is int:
+            return f"an int that changes: {_AUTOMATIC}"
+        case GuardKind.CONSTANT if type(value) is float and type(guard.expected) is float:
+            return "a float is specialised on; pass it as a 0-dim tensor"
+        case GuardKind.CONSTANT:
+            return "each distinct constant has its own compiled code; pass few of them"
+        case GuardKind.TYPE:
+            return "pass the same type on every call"
+        case GuardKind.ID | GuardKind.CODE:
+            return "the object was replaced; create functions, classes and modules once"
+        case GuardKind.LENGTH | GuardKind.DICT_KEYS | GuardKind.TUPLE_ITERATOR_LENGTH:
+            return "the structure of a container is specialised on; keep it fixed, or stack it"
+        case _:
+            return ""
+
+
+def _tensor(guard: Guard, spec: TensorSpec, value: Any) -> Failure | None:
+    if not isinstance(value, torch.Tensor):
+        old = f"a {spec.type.__name__}"
+        return Failure(guard, old, f"type {type(value).__name__}", "pass a tensor on every call")
+    found = TensorSpec.of(value)
+    for name, hint in (
+        ("type", "pass the same tensor class on every call"),
+        ("dtype", "convert once, outside of the compiled function"),
+        ("device", "each device has its own compiled code"),
+        ("requires_grad", "call under the same grad setting, or detach"),
+        ("layout", "pass tensors of one layout"),
+        ("conj", "call .resolve_conj() first"),
+        ("neg", "call .resolve_neg() first"),
+    ):
+        old, new = getattr(spec, name), getattr(found, name)
+        if old != new:
+            return Failure(guard, f"{name} {old}", f"{name} {new}", hint)
+    if len(spec.size) != len(found.size):
+        hint = "each number of dimensions has its own compiled code"
+        return Failure(guard, f"{len(spec.size)} dims", f"{len(found.size)} dims", hint)
+    for name, olds, news in (
+        ("size", spec.size, found.size),
+        ("stride", spec.stride or (), found.stride or ()),
+    ):
+        for dim, (old, new) in enumerate(zip(olds, news, strict=True)):
+            if old is not None and old != new:
+                hint = _AUTOMATIC if name == "size" else "call .contiguous() first"
+                if name == "size" and 0 in (old, new) or 1 in (old, new):
+                    hint = "sizes 0 and 1 always have their own compiled code"
+                return Failure(guard, f"{name}({dim}) == {old}", f"{new}", hint)
+    return None
+
+
+def _global_state(guard: Guard) -> Failure | None:
+    assert isinstance(guard.expected, GlobalState), "checked by Guard"
+    now = GlobalState.capture()
+    different = guard.expected.differences(now)
+    if not different:
+        return None
+    old = ", ".join(f"{name}={a}" for name, a, _ in different)
+    new = ", ".join(f"{name}={b}" for name, _, b in different)
+    return Failure(guard, old, new, "call under the same grad, autocast and default settings")
+
+
+def _distinct(guard: Guard, value: object, roots: Mapping[str, object]) -> Failure | None:
+    assert isinstance(guard.expected, tuple), "checked by Guard"
+    seen = {id(value): guard.source.expr}
+    for source in guard.expected:
+        other = helpers.fetch(source, roots)
+        if id(other) in seen:
+            old = f"{source.expr} and {seen[id(other)]} distinct"
+            return Failure(guard, old, "one object", "do not pass one tensor twice")
+        seen[id(other)] = source.expr
+    return None
+
+
+def _shape(guard: Guard, roots: Mapping[str, object]) -> Failure | None:
+    assert isinstance(guard.expected, ShapeRelation), "checked by Guard"
+    values = {name: helpers.fetch(s, roots) for name, s in guard.expected.bindings}
+    if guard.expected.condition.evaluate(values):
+        return None
+    new = ", ".join(f"{s.expr} = {values[name]}" for name, s in guard.expected.bindings)
+    hint = "the program branched on this relation of sizes; each outcome has its own code"
+    return Failure(guard, guard.expected.text(), new, hint)

@@ -1,0 +1,244 @@
+"""Symbolic truth values: relations between symbolic numbers and their combinations.
+
+A relation is kept as ``left op right`` with positive terms on both sides and no common factor, so
+that equal conditions are the same object. What follows from bounds alone is decided at once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from torchsmith_guards._src.shapes import expr as ex
+from torchsmith_guards._src.shapes.expr import Const, Number, SymExpr, Symbol
+
+RelationOp = Literal["==", "!=", "<="]
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """``left op right``; build with ``relate``."""
+
+    op: RelationOp
+    left: SymExpr
+    right: SymExpr
+
+    @property
+    def free_symbols(self) -> frozenset[Symbol]:
+        """The symbols on both sides."""
+        return self.left.free_symbols | self.right.free_symbols
+
+    def evaluate(self, values: Mapping[str, Number]) -> bool:
+        """The truth for given values of the symbols."""
+        left, right = self.left.evaluate(values), self.right.evaluate(values)
+        match self.op:
+            case "==":
+                return left == right
+            case "!=":
+                return left != right
+            case "<=":
+                return left <= right
+
+    def text(self, names: Mapping[str, str] | None = None) -> str:
+        """Python source."""
+        return f"{self.left.text(names)} {self.op} {self.right.text(names)}"
+
+    def __repr__(self) -> str:
+        return self.text()
+
+
+@dataclass(frozen=True, slots=True)
+class FloatRelation:
+    """``left op right`` over floats, which have no normal form (NaN); ``op`` as in Python."""
+
+    op: str
+    left: SymExpr
+    right: SymExpr
+
+    @property
+    def free_symbols(self) -> frozenset[Symbol]:
+        """The symbols on both sides."""
+        return self.left.free_symbols | self.right.free_symbols
+
+    def evaluate(self, values: Mapping[str, Number]) -> bool:
+        """The truth for given values of the symbols."""
+        return compare(self.op, self.left.evaluate(values), self.right.evaluate(values))
+
+    def text(self, names: Mapping[str, str] | None = None) -> str:
+        """Python source."""
+        return f"{self.left.text(names)} {self.op} {self.right.text(names)}"
+
+    def __repr__(self) -> str:
+        return self.text()
+
+
+@dataclass(frozen=True, slots=True)
+class Junction:
+    """All (``op`` "and") or some ("or") of several conditions."""
+
+    op: Literal["and", "or"]
+    parts: tuple[SymCondition, ...]
+
+    @property
+    def free_symbols(self) -> frozenset[Symbol]:
+        """The symbols of all parts."""
+        return frozenset().union(*(p.free_symbols for p in self.parts))
+
+    def evaluate(self, values: Mapping[str, Number]) -> bool:
+        """The truth for given values of the symbols."""
+        found = (p.evaluate(values) for p in self.parts)
+        return all(found) if self.op == "and" else any(found)
+
+    def text(self, names: Mapping[str, str] | None = None) -> str:
+        """Python source."""
+        return f" {self.op} ".join(
+            f"({p.text(names)})" if isinstance(p, Junction) else p.text(names) for p in self.parts
+        )
+
+    def __repr__(self) -> str:
+        return self.text()
+
+
+@dataclass(frozen=True, slots=True)
+class Inverted:
+    """``not part``, for conditions whose negation is no relation."""
+
+    part: SymCondition
+
+    @property
+    def free_symbols(self) -> frozenset[Symbol]:
+        """The symbols of the part."""
+        return self.part.free_symbols
+
+    def evaluate(self, values: Mapping[str, Number]) -> bool:
+        """The truth for given values of the symbols."""
+        return not self.part.evaluate(values)
+
+    def text(self, names: Mapping[str, str] | None = None) -> str:
+        """Python source."""
+        return f"not ({self.part.text(names)})"
+
+    def __repr__(self) -> str:
+        return self.text()
+
+
+SymCondition = Relation | FloatRelation | Junction | Inverted
+
+
+def compare(op: str, left: Number, right: Number) -> bool:
+    """Python's ``left op right`` for ``op`` in ``== != < <= > >=``."""
+    match op:
+        case "==":
+            return left == right
+        case "!=":
+            return left != right
+        case "<":
+            return left < right
+        case "<=":
+            return left <= right
+        case ">":
+            return left > right
+        case _:
+            return left >= right
+
+
+def relate(op: str, left: SymExpr, right: SymExpr) -> SymCondition | bool:
+    """``left op right`` in normal form, or its truth when the bounds decide it."""
+    if isinstance(left, Const) and isinstance(right, Const):
+        return compare(op, left.value, right.value)
+    if left.is_float or right.is_float:
+        return FloatRelation(op, left, right)
+    match op:
+        case "<":
+            return relate("<=", ex.add(left, ex.const(1)), right)
+        case ">":
+            return relate("<=", ex.add(right, ex.const(1)), left)
+        case ">=":
+            return relate("<=", right, left)
+        case "==" | "!=" | "<=":
+            return _normal(op, ex.sub(right, left))
+        case _:
+            raise ValueError(f"unknown comparison {op!r}")
+
+
+def _normal(op: RelationOp, difference: SymExpr) -> Relation | bool:
+    """``0 op difference``."""
+    if op == "<=":
+        if difference.lo >= 0:
+            return True
+        if difference.hi < 0:
+            return False
+    elif difference.lo > 0 or difference.hi < 0:
+        return op == "!="
+    elif difference.lo == 0 == difference.hi:
+        return op == "=="
+    terms = ex._poly(difference)
+    literal = terms.pop((), 0)
+    common = math.gcd(*terms.values())
+    if common > 1:
+        if op == "<=":  # 0 <= c*t + k  <=>  0 <= t + floor(k / c)
+            literal = literal // common
+        elif literal % common:
+            return op == "!="
+        else:
+            literal //= common
+        terms = {m: c // common for m, c in terms.items()}
+    if op != "<=":
+        terms, literal = _orient(terms, literal)
+    left = {m: -c for m, c in terms.items() if c < 0}
+    right = {m: c for m, c in terms.items() if c > 0}
+    if literal < 0 or (literal > 0 and not left and right):
+        # A literal stands on the side that has no other terms, else where it is positive.
+        left[()] = -literal
+    elif literal > 0:
+        right[()] = literal
+    if left and not right and () in left and len(left) > 1:
+        right[()] = -left.pop(())
+    return Relation(op, ex._from_poly(left), ex._from_poly(right))
+
+
+def _orient(terms: ex._Poly, literal: int) -> tuple[ex._Poly, int]:
+    """Equalities read the same in both directions: the first term goes to the left."""
+    first = min(terms, key=lambda m: ex._term_order(ex._mul_node(1, m)))
+    if terms[first] > 0:
+        return {m: -c for m, c in terms.items()}, -literal
+    return terms, literal
+
+
+def invert(condition: SymCondition | bool) -> SymCondition | bool:
+    """``not condition``."""
+    if isinstance(condition, bool):
+        return not condition
+    if isinstance(condition, Inverted):
+        return condition.part
+    if isinstance(condition, Relation):
+        match condition.op:
+            case "==":
+                return Relation("!=", condition.left, condition.right)
+            case "!=":
+                return Relation("==", condition.left, condition.right)
+            case "<=":
+                return relate("<", condition.right, condition.left)
+    return Inverted(condition)
+
+
+def join(op: Literal["and", "or"], *parts: SymCondition | bool) -> SymCondition | bool:
+    """``a and b and ...`` or ``a or b or ...``."""
+    decisive = op == "or"
+    kept: dict[SymCondition, None] = {}
+    for part in parts:
+        if isinstance(part, bool):
+            if part is decisive:
+                return decisive
+        elif isinstance(part, Junction) and part.op == op:
+            kept.update(dict.fromkeys(part.parts))
+        else:
+            kept[part] = None
+    if not kept:
+        return not decisive
+    if len(kept) == 1:
+        return next(iter(kept))
+    return Junction(op, tuple(kept))
+
