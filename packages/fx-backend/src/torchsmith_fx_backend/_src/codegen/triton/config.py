@@ -1,0 +1,209 @@
+"""Which schedule and which tile sizes a kernel gets: a small table, no search.
+
+The table is keyed by the kind of loop nest, its extents and the width of its elements. It aims at
+16-byte accesses with several independent loads in flight per thread, and at enough programs to fill
+the chip. Nothing in it is measured per kernel; a different ``Config`` changes speed, never results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from torchsmith_fx_backend._src.codegen.triton import index as ix
+from torchsmith_fx_backend._src.loops.index import Index, evaluate
+from torchsmith_fx_backend._src.loops.index import symbols as symbols_of
+from torchsmith_fx_backend._src.loops.ir import Kernel, Load, Reduce, ReduceOp, Store
+from torchsmith_fx_backend._src.loops.verify import full_values, uses
+
+PERSISTENT_LIMIT = 16384  # longest row, in elements, that one program holds in registers
+DEFAULT_HINT = 1024  # assumed size of a symbol that nobody gave a hint for
+SM_COUNT = 132  # H100 and H200; used where no device was asked
+
+
+class Schedule(Enum):
+    """How a kernel's iteration space is walked."""
+
+    POINTWISE = "pointwise"  # flat blocks over all points
+    TILE = "tile"  # two-dimensional blocks, for transposes
+    PERSISTENT = "persistent"  # whole rows in registers, one pass
+    LOOPED = "looped"  # a loop over the row, one pass per level of dependent reductions
+    SPLIT = "split"  # partial results per part of the reduction, then a second kernel
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Schedule and tile sizes of one kernel.
+
+    Attributes:
+        schedule: the schedule.
+        x_block: outer points per program (of the last axis for ``TILE``).
+        y_block: points of ``y_axis`` per program; only for ``TILE``.
+        y_axis: the axis that pairs with the last one; only for ``TILE``.
+        r_block: reduction points per step; 1 for schedules without reduction.
+        splits: parts of the reduction axis; only for ``SPLIT``.
+        num_warps: warps per program.
+        num_stages: software pipelining depth handed to Triton.
+    """
+
+    schedule: Schedule
+    x_block: int
+    y_block: int = 1
+    y_axis: int = 0
+    r_block: int = 1
+    splits: int = 1
+    num_warps: int = 4
+    num_stages: int = 1
+
+
+def next_power_of_2(n: int) -> int:
+    """Smallest power of two that is at least ``n`` (1 for 0)."""
+    return 1 << max(n - 1, 0).bit_length()
+
+
+def _clamp_power(n: int, low: int, high: int) -> int:
+    return max(low, min(high, next_power_of_2(n)))
+
+
+def _product(extents: tuple[Index, ...], symbols: Mapping[str, int]) -> int:
+    result = 1
+    for extent in extents:
+        result *= int(evaluate(extent, (), symbols))
+    return result
+
+
+def fill_hints(kernel: Kernel, hints: Mapping[str, int]) -> dict[str, int]:
+    """A value for every symbol that extents and indices mention."""
+    names: set[str] = set(kernel.symbols)
+    for expression in (*kernel.ranges, *ix.index_expressions(kernel)):
+        names |= symbols_of(expression)
+    return {name: hints.get(name, DEFAULT_HINT) for name in names}
+
+
+def choose(
+    kernel: Kernel, hints: Mapping[str, int] | None = None, sm_count: int = SM_COUNT
+) -> Config:
+    """Picks schedule and tile sizes.
+
+    Args:
+        kernel: the loop nest.
+        hints: likely values of the size symbols; correctness never depends on them.
+        sm_count: multiprocessors of the device, to decide when a reduction is split.
+    """
+    symbols = fill_hints(kernel, hints or {})
+    if kernel.reduce_from == len(kernel.ranges):
+        return _choose_pointwise(kernel, symbols, sm_count)
+    return _choose_reduction(kernel, symbols, sm_count)
+
+
+def _widest(kernel: Kernel) -> int:
+    return max((arg.dtype.itemsize for arg in kernel.args), default=4)
+
+
+def _choose_pointwise(kernel: Kernel, symbols: Mapping[str, int], sm_count: int) -> Config:
+    if (axis := _transposed_axis(kernel, symbols)) is not None:
+        extent_x = int(evaluate(kernel.ranges[-1], (), symbols))
+        extent_y = int(evaluate(kernel.ranges[axis], (), symbols))
+        x_block = _clamp_power(extent_x, 16, 64)
+        y_block = _clamp_power(extent_y, 16, 4096 // x_block)
+        x_block = _clamp_power(extent_x, 16, 4096 // y_block)
+        warps = _clamp_power(x_block * y_block // 512, 1, 8)
+        return Config(Schedule.TILE, x_block, y_block, axis, num_warps=warps)
+    points = _product(kernel.ranges, symbols)
+    # 8 elements a thread are one 16-byte access of bf16 and two of fp32; small kernels use smaller
+    # blocks so that every multiprocessor gets some.
+    block = 1024 if _widest(kernel) <= 4 else 512
+    while block > 128 and points < block * sm_count * 2:
+        block //= 2
+    return Config(Schedule.POINTWISE, block, num_warps=max(1, block // 256))
+
+
+def _transposed_axis(kernel: Kernel, symbols: Mapping[str, int]) -> int | None:
+    """An axis that some load walks contiguously while the stores walk the last one."""
+    rank = len(kernel.ranges)
+    if rank < 2:
+        return None
+    last = rank - 1
+    extents = [int(evaluate(extent, (), symbols)) for extent in kernel.ranges]
+    for node in kernel.body:
+        if not isinstance(node, Load | Store):
+            continue
+        along_last = ix.step(node.index, last, symbols)
+        if along_last is None or abs(along_last) <= 1:
+            continue
+        for axis in range(last):
+            contiguous = ix.step(node.index, axis, symbols) == 1
+            if contiguous and extents[axis] >= 8 and extents[last] >= 8:
+                return axis
+    return None
+
+
+def _choose_reduction(kernel: Kernel, symbols: Mapping[str, int], sm_count: int) -> Config:
+    rows = _product(kernel.ranges[: kernel.reduce_from], symbols)
+    cols = _product(kernel.ranges[kernel.reduce_from :], symbols)
+    if _reduces_outer_axis(kernel, symbols):
+        x_block = _clamp_power(rows, 1, 64)
+        r_block = _clamp_power(cols, 1, 4096 // x_block if x_block >= 16 else 512)
+        warps = _clamp_power(x_block * r_block // 512, 1, 8)
+    else:
+        static = all(not symbols_of(extent) for extent in kernel.ranges[kernel.reduce_from :])
+        if static and cols <= PERSISTENT_LIMIT:
+            r_block = next_power_of_2(cols)
+            x_block = 1
+            # Short rows share a program, as long as the chip stays full.
+            while x_block * r_block < 1024 and rows > x_block * 2 * sm_count * 4:
+                x_block *= 2
+            warps = _clamp_power(x_block * r_block // 512, 1, 16)
+            return Config(Schedule.PERSISTENT, x_block, r_block=r_block, num_warps=warps)
+        x_block = 1
+        r_block = _clamp_power(cols, 128, 4096)
+        warps = _clamp_power(r_block // 512, 1, 8)
+    programs = -(-rows // x_block)
+    splits = min(-(-cols // (r_block * 4)), -(-2 * sm_count // max(programs, 1)), 1024)
+    if splits > 1 and can_split(kernel):
+        return Config(
+            Schedule.SPLIT, x_block, r_block=r_block, splits=splits, num_warps=warps
+        )
+    return Config(Schedule.LOOPED, x_block, r_block=r_block, num_warps=warps)
+
+
+def _reduces_outer_axis(kernel: Kernel, symbols: Mapping[str, int]) -> bool:
+    """Whether most bytes are contiguous along the last outer axis, not the last reduced one."""
+    if kernel.reduce_from == 0:
+        return False
+    inner, outer = 0, 0
+    for node in kernel.body:
+        if not isinstance(node, Load | Store):
+            continue
+        width = kernel.args[node.arg].dtype.itemsize
+        last_inner = ix.step(node.index, len(kernel.ranges) - 1, symbols)
+        last_outer = ix.step(node.index, kernel.reduce_from - 1, symbols)
+        if last_inner == 1 and last_outer != 1:
+            inner += width
+        elif last_outer == 1 and last_inner not in (0, 1):
+            outer += width
+    return outer > inner
+
+
+def can_split(kernel: Kernel) -> bool:
+    """Whether partial reductions can be combined by a second kernel.
+
+    That needs every reduction to be independent of the others, and no full value to depend on one.
+    """
+    depends: list[bool] = []
+    full = full_values(kernel)
+    for number, node in enumerate(kernel.body):
+        after = any(depends[operand] for operand in uses(node))
+        if isinstance(node, Reduce):
+            if after:
+                return False
+            depends.append(True)
+            continue
+        if after and full[number]:
+            return False
+        depends.append(after)
+    return True
+
+
+ARG_REDUCTIONS = (ReduceOp.ARGMAX, ReduceOp.ARGMIN)

@@ -1,0 +1,236 @@
+"""Functions that generated Triton kernels call, beyond what ``triton.language`` offers.
+
+Elementary functions come from libdevice, the library that CUDA's own math functions (and so eager
+PyTorch's kernels) are built from; that keeps accuracy and the treatment of NaN, infinities and
+subnormals the same as in aten. Triton's interpreter cannot call libdevice, so there the same names
+are NumPy functions, which lets every generated kernel run on a machine without a GPU.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import libdevice
+
+INTERPRETED = triton.knobs.runtime.interpret
+
+if INTERPRETED:
+    from torchsmith_fx_backend._src.codegen.triton import interpreted as _fn
+else:
+    _fn = libdevice
+
+exp = _fn.exp
+exp2 = _fn.exp2
+expm1 = _fn.expm1
+log = _fn.log
+log2 = _fn.log2
+log1p = _fn.log1p
+sin = _fn.sin
+cos = _fn.cos
+tanh = _fn.tanh
+erf = _fn.erf
+power = _fn.pow
+fmod = _fn.fmod
+trunc = _fn.trunc
+nearbyint = _fn.rint
+copysign = _fn.copysign
+rsqrt = _fn.rsqrt
+
+
+@triton.jit
+def sigmoid(x):
+    """``1 / (1 + exp(-x))``; 0 at minus infinity, 1 at infinity."""
+    one = tl.full([], 1.0, x.dtype)
+    return divide(one, one + exp(-x))
+
+
+@triton.jit
+def divide(a, b):
+    """IEEE division, as aten; Triton's own ``/`` rounds fp32 less exactly."""
+    if a.dtype == tl.float32:
+        return tl.div_rn(a, b)
+    else:
+        return a / b
+
+
+@triton.jit
+def square_root(x):
+    """IEEE square root."""
+    if x.dtype == tl.float32:
+        return tl.sqrt_rn(x)
+    else:
+        return tl.sqrt(x)
+
+
+@triton.jit
+def maximum(a, b):
+    """Larger value; NaN wins over everything."""
+    if a.dtype.is_floating():
+        return tl.where((a > b) | (a != a), a, b)
+    else:
+        return tl.maximum(a, b)
+
+
+@triton.jit
+def minimum(a, b):
+    """Smaller value; NaN wins over everything."""
+    if a.dtype.is_floating():
+        return tl.where((a < b) | (a != a), a, b)
+    else:
+        return tl.minimum(a, b)
+
+
+@triton.jit
+def multiply(a, b):
+    """Combine function of a product reduction."""
+    return a * b
+
+
+@triton.jit
+def reduce_max(x):
+    """Maximum over axis 1, kept as extent 1; propagates NaN."""
+    return tl.reduce(x, 1, maximum)[:, None]
+
+
+@triton.jit
+def reduce_min(x):
+    """Minimum over axis 1, kept as extent 1; propagates NaN."""
+    return tl.reduce(x, 1, minimum)[:, None]
+
+
+@triton.jit
+def reduce_sum(x):
+    """Sum over axis 1, kept as extent 1."""
+    return tl.sum(x, 1)[:, None]
+
+
+@triton.jit
+def reduce_prod(x):
+    """Product over axis 1, kept as extent 1."""
+    return tl.reduce(x, 1, multiply)[:, None]
+
+
+@triton.jit
+def reduce_any(x):
+    """Logical or over axis 1, kept as extent 1."""
+    return (tl.max(x.to(tl.int32), 1) > 0)[:, None]
+
+
+@triton.jit
+def reduce_all(x):
+    """Logical and over axis 1, kept as extent 1."""
+    return (tl.min(x.to(tl.int32), 1) > 0)[:, None]
+
+
+@triton.jit
+def argmax_index(value, position, best):
+    """Smallest position whose value equals ``best`` (or is NaN when ``best`` is), over axis 1."""
+    hit = (value == best) | ((value != value) & (best != best))
+    far = tl.full([], 9223372036854775807, tl.int64)
+    return tl.min(tl.where(hit, position, far), 1)[:, None]
+
+
+@triton.jit
+def greater(a, b):
+    """``a`` strictly beats ``b`` in an argmax: larger, or NaN against a number."""
+    return (a > b) | ((a != a) & (b == b))
+
+
+@triton.jit
+def less(a, b):
+    """``a`` strictly beats ``b`` in an argmin: smaller, or NaN against a number."""
+    return (a < b) | ((a != a) & (b == b))
+
+
+@triton.jit
+def floor_divide_int(a, b):
+    """Integer division that rounds to minus infinity."""
+    quotient = a // b
+    remainder = a - quotient * b
+    return quotient - ((remainder != 0) & ((remainder < 0) != (b < 0))).to(a.dtype)
+
+
+@triton.jit
+def modulo_int(a, b):
+    """Integer remainder with the divisor's sign."""
+    remainder = a % b
+    wrong = (remainder != 0) & ((remainder < 0) != (b < 0))
+    return tl.where(wrong, remainder + b, remainder)
+
+
+@triton.jit
+def modulo_float(a, b):
+    """Float remainder with the divisor's sign, as ``torch.remainder``."""
+    remainder = fmod(a, b)
+    wrong = (remainder != 0) & ((remainder < 0) != (b < 0))
+    return tl.where(wrong, remainder + b, remainder)
+
+
+@triton.jit
+def floor_divide_float(a, b):
+    """Float division rounded to minus infinity by the algorithm of CPython and aten."""
+    remainder = fmod(a, b)
+    quotient = divide(a - remainder, b)
+    wrong = (remainder != 0) & ((b < 0) != (remainder < 0))
+    quotient = tl.where(wrong, quotient - 1, quotient)
+    floored = tl.floor(quotient)
+    floored = tl.where(quotient - floored > 0.5, floored + 1, floored)
+    plain = divide(a, b)
+    floored = tl.where(quotient == 0, copysign(quotient, plain), floored)
+    return tl.where(b == 0, plain, floored)
+
+
+@triton.jit
+def power_int(base, exponent):
+    """Integer power by squaring, wrapping; a negative exponent gives 1, -1 or 0 as in aten."""
+    result = base * 0 + 1
+    factor = base
+    left = tl.where(exponent < 0, 0, exponent)
+    for _ in range(63):
+        result = tl.where((left & 1) != 0, result * factor, result)
+        factor = factor * factor
+        left = left >> 1
+    odd = (exponent & 1) != 0
+    unit = tl.where(base == -1, tl.where(odd, -1, 1), tl.where(base == 1, 1, 0))
+    return tl.where(exponent < 0, unit.to(base.dtype), result)
+
+
+@triton.jit
+def shift_left(a, b, BITS: tl.constexpr):
+    """``a << b``; 0 where the shift is negative or at least the width, as aten."""
+    ok = (b >= 0) & (b < BITS)
+    safe = tl.where(ok, b, 0)
+    return tl.where(ok, a << safe, 0).to(a.dtype)
+
+
+@triton.jit
+def shift_right(a, b, BITS: tl.constexpr):
+    """``a >> b`` with the sign kept; an out-of-range shift leaves only the sign, as aten."""
+    ok = (b >= 0) & (b < BITS)
+    safe = tl.where(ok, b, BITS - 1).to(a.dtype)
+    shifted = (a >> safe).to(a.dtype)
+    if a.dtype.is_int_unsigned():
+        shifted = tl.where(ok, shifted, 0).to(a.dtype)
+    return shifted
+
+
+@triton.jit
+def online_update(running, total, value, keep):
+    """One step of a one-pass softmax: folds ``value`` into (running maximum, scaled sum).
+
+    Lanes where ``keep`` is false leave the state unchanged. Equal operands are compared instead of
+    subtracted, since infinity minus infinity is NaN; ``online_sum`` restores aten's NaN at the end.
+    """
+    value = tl.where(keep, value, running)
+    new = maximum(running, value)
+    old_scale = tl.where(running == new, 1.0, exp(running - new))
+    term = tl.where(value == new, 1.0, exp(value - new))
+    return new, total * old_scale + tl.where(keep, term, 0.0)
+
+
+@triton.jit
+def online_sum(running, total, best):
+    """Sum of ``exp(value - best)`` over axis 1 from per-lane states; NaN unless best is finite."""
+    scale = tl.where(running == best, 1.0, exp(running - best))
+    result = tl.sum(total * scale, 1)[:, None]
+    return tl.where(tl.abs(best) < float("inf"), result, float("nan"))

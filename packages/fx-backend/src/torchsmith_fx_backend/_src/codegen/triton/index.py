@@ -1,0 +1,92 @@
+"""Questions that the Triton printer asks about index expressions, on top of ``loops.index``.
+
+Printed text is valid inside a kernel (variables are Triton tensors) as well as in the launcher
+(symbols are Python ints), since indices are never negative where ``//`` and ``%`` are applied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from torchsmith_fx_backend._src.loops.index import (
+    Add,
+    Const,
+    FloorDiv,
+    Index,
+    Mod,
+    Mul,
+    Sym,
+    Var,
+    coefficient,
+    evaluate,
+    render,
+    symbols,
+)
+from torchsmith_fx_backend._src.loops.ir import IndexValue, Kernel, Load, Store
+
+
+def text(index: Index, variables: Mapping[int, str], names: Mapping[str, str]) -> str:
+    """``index`` as Python text, with names for iteration variables and size symbols."""
+    return render(index, variables.__getitem__, names.__getitem__)
+
+
+def step(index: Index, axis: int, values: Mapping[str, int]) -> int | None:
+    """How far ``index`` moves per step of ``axis``; None where it is not affine in that axis."""
+    stride = coefficient(index, axis)
+    if stride is None:
+        return None
+    try:
+        return int(evaluate(stride, (), values))
+    except IndexError:  # another variable multiplies this one
+        return None
+
+
+def index_expressions(kernel: Kernel) -> Iterator[Index]:
+    """Every index expression of a kernel's body, in order."""
+    for node in kernel.body:
+        if isinstance(node, Load | Store | IndexValue):
+            yield node.index
+
+
+def is_static(kernel: Kernel) -> bool:
+    """Whether no extent and no index expression mentions a size symbol."""
+    return not any(symbols(index) for index in (*kernel.ranges, *index_expressions(kernel)))
+
+
+def max_offset_text(kernel: Kernel, names: Mapping[str, str]) -> str:
+    """Python text of a bound on every integer that a launch computes as an offset or flat index.
+
+    Signs are ignored, so the bound is a sum of absolute values: exact for the usual non-negative
+    strides, merely careful for the rest.
+    """
+    extents = [f"({text(extent, {}, names)})" for extent in kernel.ranges]
+
+    def bound(node: Index) -> str:
+        match node:
+            case Const(value):
+                return str(abs(value))
+            case Sym(name):
+                return names[name]
+            case Var(axis):
+                return extents[axis]
+            case Add(terms):
+                return f"({' + '.join(bound(term) for term in terms)})"
+            case Mul(factors):
+                return " * ".join(bound(factor) for factor in factors)
+            case FloorDiv(num, den) | Mod(num, den):
+                # The numerator is an intermediate result of the same width.
+                return f"max({bound(num)}, {bound(den)})"
+            case _:
+                raise TypeError(f"not an index node: {node!r}")
+
+    bounds = [" * ".join(extents[: kernel.reduce_from]), " * ".join(extents[kernel.reduce_from :])]
+    bounds += [bound(index) for index in index_expressions(kernel)]
+    return f"max({', '.join(dict.fromkeys(part for part in bounds if part))}, 0)"
+
+
+def max_offset(kernel: Kernel) -> int | None:
+    """That bound as a number for a kernel without size symbols, else None."""
+    if not is_static(kernel):
+        return None
+    # The text is our own arithmetic on literals; evaluating it keeps one definition of the bound.
+    return int(eval(max_offset_text(kernel, {}), {"max": max}))
