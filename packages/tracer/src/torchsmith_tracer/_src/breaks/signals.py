@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from torchsmith_tracer._src.frames.frame import FrameState
     from torchsmith_tracer._src.values.base import Value
 
 
@@ -32,3 +33,13 @@ class ObservedException(Exception):
 
 class InternalError(Exception):
     """A broken invariant of the tracer itself: a bug of ours, reported as such."""
+
+
+class BreakAt(Exception):
+    """A graph break with its place: ``frames`` holds the stopped frames, innermost first. All but
+    the first are in the middle of a call instruction (``FrameState.in_call``)."""
+
+    def __init__(self, signal: Unsupported, frames: list[FrameState]) -> None:
+        super().__init__(signal.kind, signal.details)
+        self.signal = signal
+        self.frames = frames

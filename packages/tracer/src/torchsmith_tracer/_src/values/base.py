@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from torch import fx
     from torchsmith_guards import Source
 
+    from torchsmith_tracer._src.codegen.emitter import Emitter
     from torchsmith_tracer._src.trace import Trace
 
 
@@ -45,6 +46,11 @@ class Value:
         """The Python object, for values fully known while tracing."""
         raise Unsupported("not-constant", what=self.describe())
 
+    def base_value(self) -> Value:
+        """For an instance of a user subclass of a builtin type (``class D(dict)``): the value of
+        the builtin part; else the value itself."""
+        return self
+
     def as_proxy(self) -> fx.Node | object:
         """What to put into an fx node's arguments: a node, a constant, or a nest of these."""
         raise Unsupported("not-a-graph-argument", what=self.describe())
@@ -56,6 +62,14 @@ class Value:
     # --- tp_call, attributes ---------------------------------------------------------------
     def call(self, tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
         raise self._no(tx, "call")
+
+    def call_target(
+        self, tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]
+    ) -> tuple[Value, Sequence[Value], dict[str, Value]] | None:
+        """Another callable and its arguments to which calling this value comes down entirely (a
+        bound method's function, a hook-less module's ``forward``), or None. Call instructions
+        follow it, so that a break below can resume in every frame."""
+        return None
 
     def getattr(self, tx: Trace, name: str) -> Value:
         raise self._no(tx, f"attribute {name!r} of")
@@ -111,6 +125,16 @@ class Value:
     def hash_key(self, tx: Trace) -> object:
         """A hashable stand-in such that equal keys are equal traced objects (for dict and set)."""
         raise self._no(tx, "hash of")
+
+    # --- generated code --------------------------------------------------------------------
+    def reconstruct(self, cg: Emitter) -> None:
+        """Emit code that leaves the object on the stack. Values with a source are loaded by it
+        before this is asked."""
+        raise Unsupported("cannot-rebuild", what=self.describe())
+
+    def reconstruct_fill(self, cg: Emitter) -> None:
+        """Second phase for containers and objects that may hold themselves: fill the object that
+        ``reconstruct`` made (``cg.load(self)`` gives it); leaves the stack as it was."""
 
     # --- context managers ------------------------------------------------------------------
     # ``__enter__``/``__exit__`` are looked up by ``getattr`` and called; no own slots.

@@ -1,0 +1,231 @@
+"""Decoding of code objects for CPython 3.11 to 3.13.
+
+One pass over ``co_code`` gives a list of ``Instruction`` with resolved arguments and jump targets as
+list indices, so that the interpreter never touches byte offsets. Inline caches and EXTENDED_ARG
+prefixes disappear. Decoding is done once for each code object.
+"""
+
+from __future__ import annotations
+
+import dis
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import CodeType
+from typing import NamedTuple
+
+VERSION = sys.version_info[:2]
+
+_CONST = frozenset(dis.hasconst)
+_NAME = frozenset(dis.hasname)
+_LOCAL = frozenset(dis.haslocal)
+_FREE = frozenset(dis.hasfree)
+_JUMP = frozenset(dis.hasjrel) | frozenset(dis.hasjabs)
+_NO_ARG_BELOW = dis.HAVE_ARGUMENT
+_EXTENDED = dis.EXTENDED_ARG
+_LOAD_GLOBAL = dis.opmap["LOAD_GLOBAL"]
+_LOAD_ATTR = dis.opmap["LOAD_ATTR"] if VERSION >= (3, 12) else -1
+_LOAD_SUPER_ATTR = dis.opmap.get("LOAD_SUPER_ATTR", -1)
+_COMPARE = dis.opmap["COMPARE_OP"]
+_COMPARE_SHIFT = {(3, 11): 0, (3, 12): 4}.get(VERSION, 5)
+_PAIRS = frozenset(
+    dis.opmap[name]
+    for name in ("LOAD_FAST_LOAD_FAST", "STORE_FAST_LOAD_FAST", "STORE_FAST_STORE_FAST")
+    if name in dis.opmap
+)
+
+
+class Instruction:
+    """One instruction.
+
+    Attributes:
+        opname: name in ``dis.opmap``.
+        arg: raw argument, extended prefixes folded in (0 when the opcode has none).
+        argval: the resolved argument: constant, name, operator text, pair of names, or ``arg``.
+        index: position in ``CodeInfo.instructions``.
+        offset: byte offset of the instruction itself (not of its EXTENDED_ARG prefix).
+        target: index of the jump target, -1 when the instruction does not jump.
+        run: the opcode handler, bound when the code is first interpreted.
+        guarded: whether the interpreter takes a checkpoint before it (see ``interp``).
+    """
+
+    __slots__ = ("arg", "argval", "guarded", "index", "offset", "opname", "run", "start", "target")
+
+    def __init__(self, opname: str, arg: int, argval: object, index: int, offset: int) -> None:
+        self.opname = opname
+        self.arg = arg
+        self.argval = argval
+        self.index = index
+        self.offset = offset
+        self.start = offset
+        self.target = -1
+        self.run: Callable[..., int | None] | None = None
+        self.guarded = True
+
+    def __repr__(self) -> str:
+        jump = f" -> {self.target}" if self.target >= 0 else ""
+        return f"<{self.index}: {self.opname} {self.argval!r}{jump}>"
+
+
+class Handler(NamedTuple):
+    """One entry of the exception table, in instruction indices; ``end`` is exclusive."""
+
+    start: int
+    end: int
+    target: int
+    depth: int
+    push_lasti: bool
+
+
+@dataclass(slots=True)
+class CodeInfo:
+    """A decoded code object.
+
+    Attributes:
+        code: the code object.
+        instructions: without caches and prefixes.
+        exceptions: the exception table, in table order.
+        handler_at: for each instruction, its innermost handler or None.
+        cell_names: ``co_cellvars`` and ``co_freevars`` in that order.
+        bound: whether the handlers in ``Instruction.run`` are set.
+    """
+
+    code: CodeType
+    instructions: list[Instruction]
+    exceptions: list[Handler]
+    handler_at: list[Handler | None]
+    cell_names: tuple[str, ...]
+    bound: bool = False
+    live: list[int] | None = None
+    _positions: list[tuple[int | None, int | None, int | None, int | None]] | None = None
+
+    def position(self, index: int) -> tuple[int | None, int | None, int | None, int | None]:
+        """(line, end line, column, end column) of an instruction."""
+        if self._positions is None:
+            self._positions = list(self.code.co_positions())
+        return self._positions[self.instructions[index].offset // 2]
+
+    def line(self, index: int) -> int:
+        """Line number of an instruction, or of the function when it has none."""
+        return self.position(index)[0] or self.code.co_firstlineno
+
+    def index_of(self, offset: int) -> int:
+        """The instruction at a byte offset (of itself or of its prefix)."""
+        for ins in self.instructions:
+            if ins.start <= offset <= ins.offset:
+                return ins.index
+        raise ValueError(f"no instruction at offset {offset}")
+
+
+def parse_exception_table(table: bytes) -> Iterator[tuple[int, int, int, int, bool]]:
+    """(start, end, target, depth, push lasti) with byte offsets; varints as in CPython's
+    ``Objects/exception_handling_notes.txt``."""
+    data = iter(table)
+
+    def varint(first: int) -> int:
+        value = first & 63
+        while first & 64:
+            first = next(data)
+            value = (value << 6) | (first & 63)
+        return value
+
+    for first in data:
+        start = varint(first) * 2
+        length = varint(next(data)) * 2
+        target = varint(next(data)) * 2
+        depth_lasti = varint(next(data))
+        yield start, start + length, target, depth_lasti >> 1, bool(depth_lasti & 1)
+
+
+def _localsplus(code: CodeType) -> tuple[str, ...]:
+    cells = tuple(name for name in code.co_cellvars if name not in code.co_varnames)
+    return code.co_varnames + cells + code.co_freevars
+
+
+def _argval(op: int, arg: int, code: CodeType, plus: tuple[str, ...]) -> object:
+    if op in _CONST:
+        return code.co_consts[arg]
+    if op in _PAIRS:
+        return plus[arg >> 4], plus[arg & 15]
+    if op in _LOCAL or op in _FREE:
+        return plus[arg]
+    if op in _NAME:
+        if op == _LOAD_GLOBAL or op == _LOAD_ATTR:
+            return code.co_names[arg >> 1]
+        if op == _LOAD_SUPER_ATTR:
+            return code.co_names[arg >> 2]
+        return code.co_names[arg]
+    if op == _COMPARE:
+        return dis.cmp_op[arg >> _COMPARE_SHIFT]
+    return arg
+
+
+def decode(code: CodeType) -> CodeInfo:
+    """Decode ``code`` (cached: the same code object gives the same ``CodeInfo``)."""
+    cached = _cache.get(id(code))
+    if cached is not None and cached.code is code:
+        return cached
+    info = _decode(code)
+    if len(_cache) > 20_000:
+        _cache.clear()
+    _cache[id(code)] = info
+    return info
+
+
+_cache: dict[int, CodeInfo] = {}
+
+
+def _decode(code: CodeType) -> CodeInfo:
+    raw = code.co_code
+    plus = _localsplus(code)
+    opnames = dis.opname
+    out: list[Instruction] = []
+    at_offset: dict[int, int] = {}
+    jumps: list[tuple[Instruction, int]] = []
+    extended = 0
+    prefix_at = -1
+    for offset in range(0, len(raw), 2):
+        op = raw[offset]
+        if op == 0:
+            continue
+        if op == _EXTENDED:
+            if prefix_at < 0:
+                prefix_at = offset
+            extended = (extended | raw[offset + 1]) << 8
+            continue
+        arg = (raw[offset + 1] | extended) if op >= _NO_ARG_BELOW else 0
+        extended = 0
+        name = opnames[op]
+        ins = Instruction(name, arg, _argval(op, arg, code, plus), len(out), offset)
+        if prefix_at >= 0:
+            ins.start = prefix_at
+            prefix_at = -1
+        at_offset[ins.start] = at_offset[offset] = ins.index
+        if op in _JUMP:
+            after = offset + 2
+            while after < len(raw) and raw[after] == 0:
+                after += 2
+            jumps.append((ins, after - 2 * arg if "BACKWARD" in name else after + 2 * arg))
+        out.append(ins)
+    for ins, where in jumps:
+        ins.target = at_offset[where]
+        ins.argval = ins.target
+    handlers: list[Handler] = []
+    handler_at: list[Handler | None] = [None] * len(out)
+    for start, end, target, depth, lasti in parse_exception_table(code.co_exceptiontable):
+        first, last = _span(out, at_offset, start, end)
+        entry = Handler(first, last, at_offset[target], depth, lasti)
+        handlers.append(entry)
+        for i in range(first, last):
+            handler_at[i] = entry
+    return CodeInfo(code, out, handlers, handler_at, code.co_cellvars + code.co_freevars)
+
+
+def _span(
+    out: list[Instruction], at_offset: dict[int, int], start: int, end: int
+) -> tuple[int, int]:
+    first = at_offset[start]
+    last = first
+    while last < len(out) and out[last].offset < end:
+        last += 1
+    return first, last

@@ -1,0 +1,175 @@
+"""``Frame``: one activation of a traced function; ``FrameState``: where it stopped."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import CodeType
+from typing import TYPE_CHECKING
+
+from torchsmith_tracer._src.frames.code import CodeInfo, Instruction, decode
+
+if TYPE_CHECKING:
+    from torchsmith_tracer._src.values.base import Value
+    from torchsmith_tracer._src.values.functions import CellValue, FunctionValue
+    from torchsmith_tracer._src.values.namespaces import NamespaceValue
+
+
+class Null:
+    """The empty stack slot that calls use (``PUSH_NULL``)."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "NULL"
+
+
+NULL = Null()
+
+
+class LastInstruction:
+    """The instruction index that an exception table entry asks to be pushed."""
+
+    __slots__ = ("index",)
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+
+    def __repr__(self) -> str:
+        return f"lasti={self.index}"
+
+
+StackItem = "Value | Null | LastInstruction"
+
+
+@dataclass(slots=True)
+class RaisedAt:
+    """The state before the instruction whose exception is being handled, so that a break inside
+    the handler can go back to it."""
+
+    ip: int
+    stack: list[Value | Null | LastInstruction]
+    locals: dict[str, Value]
+    cells: dict[str, CellValue]
+    marks: tuple[object, ...]
+    kw_names: tuple[str, ...]
+    exc: Value
+    handled: Value | None
+
+
+class Frame:
+    """One activation record.
+
+    Attributes:
+        info: the decoded code (``code`` is the same object under the contract's name).
+        locals: fast locals that are bound; an unbound name is absent.
+        cells: cell and free variables by name.
+        stack: the value stack, bottom first.
+        ip: index of the current instruction.
+        globals: namespace that LOAD_GLOBAL reads.
+        fn: the function value that is being run, if any.
+        names: the class or module body's namespace for LOAD_NAME, if any.
+        resumable: a break inside may be resumed in this frame (it was entered by a call
+            instruction of a resumable frame, or it is the root).
+        kw_names: pending keyword names (3.11 and 3.12).
+        handling: exceptions that active ``except`` and ``with`` handlers of this frame hold.
+        result: value returned or yielded when ``run`` stops.
+        marks, saved: checkpoint and stack copy taken before the current instruction.
+    """
+
+    __slots__ = (
+        "cells",
+        "fn",
+        "globals",
+        "handling",
+        "info",
+        "ip",
+        "kw_names",
+        "locals",
+        "marks",
+        "names",
+        "resumable",
+        "result",
+        "saved",
+        "stack",
+    )
+
+    def __init__(
+        self,
+        code: CodeType | CodeInfo,
+        globals: NamespaceValue,
+        locals: dict[str, Value] | None = None,
+        cells: dict[str, CellValue] | None = None,
+        *,
+        fn: FunctionValue | None = None,
+        stack: list[Value | Null | LastInstruction] | None = None,
+        ip: int = 0,
+        resumable: bool = False,
+    ) -> None:
+        self.info = code if isinstance(code, CodeInfo) else decode(code)
+        self.globals = globals
+        self.locals: dict[str, Value] = {} if locals is None else locals
+        self.cells: dict[str, CellValue] = {} if cells is None else cells
+        self.fn = fn
+        self.stack: list[Value | Null | LastInstruction] = [] if stack is None else stack
+        self.ip = ip
+        self.resumable = resumable
+        self.names: Value | None = None
+        self.kw_names: tuple[str, ...] = ()
+        self.handling: list[RaisedAt] = []
+        self.result: Value | None = None
+        self.marks: tuple[object, ...] | None = None
+        self.saved: list[Value | Null | LastInstruction] = []
+
+    @property
+    def code(self) -> CodeInfo:
+        """The decoded code."""
+        return self.info
+
+    @property
+    def instruction(self) -> Instruction:
+        """The current instruction."""
+        return self.info.instructions[self.ip]
+
+    @property
+    def line(self) -> int:
+        """The user's line number that is being run."""
+        return self.info.line(self.ip)
+
+    def state(self, *, in_call: bool) -> FrameState:
+        """A snapshot for a break report. ``in_call``: the instruction is a call whose callee has
+        been entered; its operands are off the stack and its result is what gets pushed."""
+        return FrameState(
+            frame=self,
+            ip=self.ip,
+            stack=list(self.stack),
+            locals=dict(self.locals),
+            cells=dict(self.cells),
+            kw_names=self.kw_names,
+            in_call=in_call,
+        )
+
+
+@dataclass(slots=True)
+class FrameState:
+    """A frame of a broken chain. ``in_call`` false: the instruction at ``ip`` is the one that
+    could not be traced and ``stack`` is as before it. ``in_call`` true: the instruction at ``ip``
+    is a call, ``stack`` is as after popping callee and arguments, and execution continues at
+    ``ip + 1`` with the inner frame's return value pushed."""
+
+    frame: Frame
+    ip: int
+    stack: list[Value | Null | LastInstruction]
+    locals: dict[str, Value]
+    cells: dict[str, CellValue]
+    kw_names: tuple[str, ...]
+    in_call: bool
+
+    @property
+    def info(self) -> CodeInfo:
+        """The decoded code."""
+        return self.frame.info
+
+    @property
+    def instruction(self) -> Instruction:
+        """The instruction at which the frame stopped."""
+        return self.frame.info.instructions[self.ip]

@@ -1,0 +1,90 @@
+"""Which locals an instruction may still read: what a resume function has to be given.
+
+Backward data flow over the decoded instructions, exception edges included; sets are bit masks over
+the names of the code object, and the result is kept on the ``CodeInfo``.
+"""
+
+from __future__ import annotations
+
+from torchsmith_tracer._src.frames.code import CodeInfo, Instruction
+
+_READS = frozenset(
+    (
+        "LOAD_FAST",
+        "LOAD_FAST_CHECK",
+        "LOAD_FAST_AND_CLEAR",
+        "DELETE_FAST",
+        "LOAD_CLOSURE",
+        "LOAD_DEREF",
+        "LOAD_CLASSDEREF",
+        "LOAD_FROM_DICT_OR_DEREF",
+        "STORE_DEREF",
+        "DELETE_DEREF",
+        "MAKE_CELL",
+    )
+)
+_ENDS = frozenset(
+    ("RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE", "JUMP_FORWARD", "JUMP_BACKWARD")
+    + ("JUMP_BACKWARD_NO_INTERRUPT", "INTERPRETER_EXIT")
+)
+
+
+def live_locals(info: CodeInfo, index: int) -> frozenset[str]:
+    """Names of locals and cells that may be read when execution continues at ``index``."""
+    if info.live is None:
+        info.live = _solve(info)
+    names = _names(info)
+    mask = info.live[index]
+    return frozenset(name for i, name in enumerate(names) if mask >> i & 1)
+
+
+def _names(info: CodeInfo) -> list[str]:
+    code = info.code
+    return list(dict.fromkeys(code.co_varnames + code.co_cellvars + code.co_freevars))
+
+
+def _effects(ins: Instruction, bit: dict[str, int]) -> tuple[int, int]:
+    """(reads, writes) as masks; reads happen before writes."""
+    name = ins.opname
+    value = ins.argval
+    if name in _READS:
+        return bit[str(value)], 0
+    if name == "STORE_FAST":
+        return 0, bit[str(value)]
+    if isinstance(value, tuple) and len(value) == 2:
+        if name == "LOAD_FAST_LOAD_FAST":
+            return bit[value[0]] | bit[value[1]], 0
+        if name == "STORE_FAST_LOAD_FAST":
+            second = bit[value[1]] if value[0] != value[1] else 0
+            return second, bit[value[0]]
+        if name == "STORE_FAST_STORE_FAST":
+            return 0, bit[value[0]] | bit[value[1]]
+    return 0, 0
+
+
+def _solve(info: CodeInfo) -> list[int]:
+    bit = {name: 1 << i for i, name in enumerate(_names(info))}
+    instructions = info.instructions
+    effects = [_effects(ins, bit) for ins in instructions]
+    # Cells are shared with inner functions: a cell variable stays live as long as its frame.
+    always = 0
+    for name in info.cell_names:
+        always |= bit[name]
+    live = [0] * (len(instructions) + 1)
+    changed = True
+    while changed:
+        changed = False
+        for ins in reversed(instructions):
+            i = ins.index
+            out = 0 if ins.opname in _ENDS else live[i + 1]
+            if ins.target >= 0:
+                out |= live[ins.target]
+            handler = info.handler_at[i]
+            reads, writes = effects[i]
+            new = reads | (out & ~writes) | always
+            if handler is not None:
+                new |= live[handler.target]
+            if new != live[i]:
+                live[i] = new
+                changed = True
+    return live

@@ -1,0 +1,103 @@
+"""Attribute access on instances of builtin types: the type's table decides, there is no dict."""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING
+
+from torchsmith_tracer._src.values.base import Value
+
+if TYPE_CHECKING:
+    from torchsmith_tracer._src.trace import Trace
+
+METHOD_TYPES = (
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.BuiltinFunctionType,
+    types.ClassMethodDescriptorType,
+)
+
+
+class BuiltinObject(Value):
+    """Base of values whose type is builtin: methods come from the type, wrapped as bound."""
+
+    __slots__ = ()
+
+    def getattr(self, tx: Trace, name: str) -> Value:
+        cls = self.python_type()
+        for base in cls.__mro__:
+            descriptor = base.__dict__.get(name, _MISSING)
+            if descriptor is not _MISSING:
+                if name == "__class__":
+                    return tx.interp.type_of(self)
+                if isinstance(descriptor, METHOD_TYPES):
+                    return tx.interp.builtin_method(self, name, base, descriptor)
+                if name == "__hash__" and descriptor is None:
+                    return tx.interp.const(None)
+                return self.c_attribute(tx, name, descriptor)
+        message = f"{cls.__name__!r} object has no attribute {name!r}"
+        raise tx.interp.error(AttributeError, message, name=name, obj=self)
+
+    def c_attribute(self, tx: Trace, name: str, descriptor: object) -> Value:
+        """An attribute of the type that is not a method: getset, member, Python function ..."""
+        return tx.interp.bind_attribute(descriptor, self, self.python_type(), name)
+
+    def setattr(self, tx: Trace, name: str, value: Value) -> None:
+        cls = self.python_type()
+        if any(name in base.__dict__ for base in cls.__mro__):
+            message = f"{cls.__name__!r} object attribute {name!r} is read-only"
+        else:
+            message = f"{cls.__name__!r} object has no attribute {name!r}"
+        raise tx.interp.error(AttributeError, message, name=name, obj=self)
+
+    def delattr(self, tx: Trace, name: str) -> None:
+        self.setattr(tx, name, self)
+
+    def call(
+        self, tx: Trace, args: object, kwargs: object
+    ) -> Value:
+        raise tx.interp.error(TypeError, f"{self.python_type().__name__!r} object is not callable")
+
+    def getitem(self, tx: Trace, key: Value) -> Value:
+        name = self.python_type().__name__
+        raise tx.interp.error(TypeError, f"{name!r} object is not subscriptable")
+
+    def setitem(self, tx: Trace, key: Value, value: Value) -> None:
+        name = self.python_type().__name__
+        raise tx.interp.error(TypeError, f"{name!r} object does not support item assignment")
+
+    def delitem(self, tx: Trace, key: Value) -> None:
+        name = self.python_type().__name__
+        raise tx.interp.error(TypeError, f"{name!r} object does not support item deletion")
+
+    def length(self, tx: Trace) -> Value:
+        name = self.python_type().__name__
+        raise tx.interp.error(TypeError, f"object of type {name!r} has no len()")
+
+    def contains(self, tx: Trace, item: Value) -> Value:
+        return tx.interp.contains_by_iteration(self, item)
+
+    def iter(self, tx: Trace) -> Value:
+        name = self.python_type().__name__
+        raise tx.interp.error(TypeError, f"{name!r} object is not iterable")
+
+    def next(self, tx: Trace) -> Value:
+        name = self.python_type().__name__
+        raise tx.interp.error(TypeError, f"{name!r} object is not an iterator")
+
+    def unary(self, tx: Trace, op: str) -> Value:
+        name = self.python_type().__name__
+        sign = {"neg": "-", "pos": "+", "invert": "~"}[op]
+        raise tx.interp.error(TypeError, f"bad operand type for unary {sign}: {name!r}")
+
+    def bool(self, tx: Trace) -> bool:
+        return True
+
+    def hash_key(self, tx: Trace) -> object:
+        if self.python_type().__hash__ is None:
+            name = self.python_type().__name__
+            raise tx.interp.error(TypeError, f"unhashable type: {name!r}")
+        return tx.interp.identity_key(self)
+
+
+_MISSING = object()

@@ -1,0 +1,339 @@
+"""Classes and ``super`` objects."""
+
+from __future__ import annotations
+
+import enum
+import types
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from torchsmith_tracer._src.effects.journal import DELETED
+from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.constants import ConstantValue, bool_value
+from torchsmith_tracer._src.values.lookup import (
+    attr_value,
+    bind,
+    is_data_descriptor,
+    lookup,
+    lookup_in,
+)
+
+if TYPE_CHECKING:
+    from torchsmith_guards import Source
+
+    from torchsmith_tracer._src.codegen.emitter import Emitter
+    from torchsmith_tracer._src.trace import Trace
+
+
+class ClassValue(Value):
+    """A class. Stores to it are attribute stores in the journal.
+
+    Attributes:
+        obj: the class; for a class made by traced code a stand-in with the same bases and name,
+            whose attributes are all in the journal.
+        recipe: for a class made by traced code: metaclass, bases and keywords as values.
+    """
+
+    __slots__ = ("obj", "recipe")
+
+    def __init__(self, obj: type, source: Source | None = None) -> None:
+        super().__init__(source)
+        self.obj = obj
+        self.recipe: tuple[Value, tuple[Value, ...], dict[str, Value]] | None = None
+
+    def __repr__(self) -> str:
+        return f"ClassValue({self.obj.__name__})"
+
+    def python_type(self) -> type:
+        return type(self.obj)
+
+    def describe(self) -> str:
+        return f"class {self.obj.__name__}"
+
+    def is_constant(self) -> bool:
+        return self.recipe is None
+
+    def as_constant(self) -> object:
+        return self.obj if self.recipe is None else super().as_constant()
+
+    def as_proxy(self) -> object:
+        return self.obj
+
+    def call(self, tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+        return tx.interp.call_class(self, args, kwargs)
+
+    def getattr(self, tx: Trace, name: str) -> Value:
+        meta = type(self.obj)
+        if meta is not type:
+            hook = lookup(tx, meta, "__getattribute__")
+            if hook is not None and isinstance(hook.attr, types.FunctionType):
+                method = bind(tx, hook, self, tx.interp.type_of(self), "__getattribute__")
+                return tx.interp.call(method, [ConstantValue(name)])
+        return self.generic_getattr(tx, name)
+
+    def generic_getattr(self, tx: Trace, name: str) -> Value:
+        """``type.__getattribute__``."""
+        cls = self.obj
+        meta = type(cls)
+        on_meta = lookup(tx, meta, name)
+        if on_meta is not None and is_data_descriptor(tx, on_meta.attr):
+            special = self._special(tx, name)
+            if special is not None:
+                return special
+            return bind(tx, on_meta, self, tx.interp.type_of(self), name)
+        found = lookup(tx, cls, name)
+        if found is not None:
+            if isinstance(cls, enum.EnumMeta) and isinstance(found.attr, cls):
+                return tx.interp.const(found.attr)
+            return bind(tx, found, None, self, name)
+        if on_meta is not None:
+            return bind(tx, on_meta, self, tx.interp.type_of(self), name)
+        if isinstance(cls, enum.EnumMeta) and name in cls.__members__:
+            return tx.interp.const(cls.__members__[name])
+        hook = lookup(tx, meta, "__getattr__")
+        if hook is not None and not tx.interp.trusted_module(hook.owner.__module__):
+            method = bind(tx, hook, self, tx.interp.type_of(self), "__getattr__")
+            return tx.interp.call(method, [ConstantValue(name)])
+        message = f"type object {cls.__name__!r} has no attribute {name!r}"
+        raise tx.interp.error(AttributeError, message, name=name, obj=self)
+
+    def _special(self, tx: Trace, name: str) -> Value | None:
+        """Attributes that ``type`` computes."""
+        stored = tx.journal.load_attr(self, name)
+        if stored is not None and stored is not DELETED:
+            return stored  # type: ignore[return-value]
+        cls = self.obj
+        if name == "__class__":
+            return tx.interp.type_of(self)
+        if name in ("__name__", "__qualname__", "__module__", "__doc__"):
+            return tx.interp.fold(getattr, cls, name)
+        if name in ("__mro__", "__bases__"):
+            return tx.interp.tuple([tx.interp.class_value(c) for c in getattr(cls, name)])
+        if name == "__base__":
+            return tx.interp.class_value(cls.__base__ or object)
+        if name == "__dict__":
+            return tx.interp.class_dict(self)
+        if name in ("__flags__", "__basicsize__", "__itemsize__", "__dictoffset__"):
+            return tx.interp.fold(getattr, cls, name)
+        if name == "__abstractmethods__":
+            return tx.interp.fold(getattr, cls, name)
+        if name == "__annotations__":
+            return tx.builder.wrap_new(getattr(cls, name, {}))
+        return None
+
+    def setattr(self, tx: Trace, name: str, value: Value) -> None:
+        meta = type(self.obj)
+        hook = lookup(tx, meta, "__setattr__")
+        if hook is not None and isinstance(hook.attr, types.FunctionType):
+            if not tx.interp.trusted_module(hook.owner.__module__):
+                method = bind(tx, hook, self, tx.interp.type_of(self), "__setattr__")
+                tx.interp.call(method, [ConstantValue(name), value])
+                return
+        self.generic_setattr(tx, name, value)
+
+    def generic_setattr(self, tx: Trace, name: str, value: Value) -> None:
+        """``type.__setattr__``."""
+        if not self.obj.__flags__ & (1 << 9):
+            message = f"cannot set {name!r} attribute of immutable type {self.obj.__name__!r}"
+            raise tx.interp.error(TypeError, message)
+        found = lookup(tx, type(self.obj), name)
+        if found is not None and isinstance(found.attr, Value | property):
+            if is_data_descriptor(tx, found.attr):
+                tx.interp.descriptor_set(found, self, name, value)
+                return
+        tx.interp.patch_class(self)
+        tx.journal.store_attr(self, name, value)
+
+    def delattr(self, tx: Trace, name: str) -> None:
+        found = lookup_in(tx, (self.obj,), name)
+        if found is None:
+            message = f"type object {self.obj.__name__!r} has no attribute {name!r}"
+            raise tx.interp.error(AttributeError, message, name=name, obj=self)
+        tx.interp.patch_class(self)
+        tx.journal.store_attr(self, name, DELETED)
+
+    def _meta_method(self, tx: Trace, name: str) -> Value | None:
+        found = lookup(tx, type(self.obj), name)
+        if found is None or found.owner in (object, type):
+            return None
+        return bind(tx, found, self, tx.interp.type_of(self), name)
+
+    def getitem(self, tx: Trace, key: Value) -> Value:
+        method = self._meta_method(tx, "__getitem__")
+        if method is not None:
+            if isinstance(self.obj, enum.EnumMeta):
+                return tx.interp.fold(lambda k: self.obj[k], tx.interp.concrete(key))  # type: ignore[index]
+            return tx.interp.call(method, [key])
+        found = lookup(tx, self.obj, "__class_getitem__")
+        if found is None:
+            message = f"type {self.obj.__name__!r} is not subscriptable"
+            raise tx.interp.error(TypeError, message)
+        if not isinstance(found.attr, Value) and self.is_constant():
+            known = tx.interp.try_concrete(key)
+            if known is not tx.interp.UNKNOWN:
+                return tx.interp.fold(lambda k: self.obj[k], known)  # type: ignore[index]
+        return tx.interp.call(bind(tx, found, None, self, "__class_getitem__"), [key])
+
+    def contains(self, tx: Trace, item: Value) -> Value:
+        if isinstance(self.obj, enum.EnumMeta):
+            return tx.interp.fold(lambda k: k in self.obj, tx.interp.concrete(item))  # type: ignore[operator]
+        method = self._meta_method(tx, "__contains__")
+        if method is None:
+            return tx.interp.contains_by_iteration(self, item)
+        return bool_value(tx.interp.truth(tx.interp.call(method, [item])))
+
+    def iter(self, tx: Trace) -> Value:
+        if isinstance(self.obj, enum.EnumMeta):
+            members: list[object] = list(self.obj)
+            return tx.interp.iterator([tx.interp.const(m) for m in members], self)
+        method = self._meta_method(tx, "__iter__")
+        if method is None:
+            raise tx.interp.error(TypeError, f"{type(self.obj).__name__!r} object is not iterable")
+        return tx.interp.check_iterator(tx.interp.call(method, []))
+
+    def length(self, tx: Trace) -> Value:
+        if isinstance(self.obj, enum.EnumMeta):
+            return ConstantValue(len(self.obj))
+        method = self._meta_method(tx, "__len__")
+        if method is None:
+            name = type(self.obj).__name__
+            raise tx.interp.error(TypeError, f"object of type {name!r} has no len()")
+        return tx.interp.call(method, [])
+
+    def bool(self, tx: Trace) -> bool:
+        method = self._meta_method(tx, "__bool__")
+        if method is not None and not isinstance(self.obj, enum.EnumMeta):
+            return tx.interp.check_bool(tx.interp.call(method, []))
+        return True
+
+    def binary(self, tx: Trace, op: str, other: Value, *, reflected: bool = False) -> Value | None:
+        if op == "or_":
+            mine, theirs = self.obj, tx.interp.try_concrete(other)
+            if self.is_constant() and theirs is not tx.interp.UNKNOWN:
+                pair = (theirs, mine) if reflected else (mine, theirs)
+                return tx.interp.fold(lambda a, b: a | b, *pair)
+        return None
+
+    def richcompare(self, tx: Trace, op: str, other: Value) -> Value | None:
+        if op in ("eq", "ne") and isinstance(other, ClassValue):
+            found = lookup(tx, type(self.obj), f"__{op}__")
+            if found is None or found.owner in (object, type):
+                return bool_value((self.obj is other.obj) == (op == "eq"))
+        return None
+
+    def hash_key(self, tx: Trace) -> object:
+        return self.obj
+
+    def reconstruct(self, cg: Emitter) -> None:
+        if self.recipe is not None:
+            super().reconstruct(cg)
+        cg.load_global_constant(self.obj, self.obj.__name__)
+
+
+class SuperValue(Value):
+    """``super(cls, obj)``. ``obj`` may be an instance or a class."""
+
+    __slots__ = ("cls", "obj", "start")
+
+    def __init__(self, cls: ClassValue, obj: Value, start: type) -> None:
+        super().__init__(None)
+        self.cls = cls
+        self.obj = obj
+        self.start = start  # the type whose MRO is searched
+
+    def python_type(self) -> type:
+        return super
+
+    def describe(self) -> str:
+        return f"super of {self.cls.obj.__name__}"
+
+    def getattr(self, tx: Trace, name: str) -> Value:
+        if name == "__class__":
+            return tx.interp.const(super)
+        mro = self.start.__mro__
+        rest = mro[mro.index(self.cls.obj) + 1 :]
+        found = lookup_in(tx, rest, name)
+        if found is None:
+            message = f"'super' object has no attribute {name!r}"
+            raise tx.interp.error(AttributeError, message, name=name, obj=self)
+        if isinstance(self.obj, ClassValue) and self.obj.obj is self.start:
+            return bind(tx, found, None, self.obj, name)
+        return bind(tx, found, self.obj, tx.interp.class_value(self.start), name)
+
+    def bool(self, tx: Trace) -> bool:
+        return True
+
+    def hash_key(self, tx: Trace) -> object:
+        return tx.interp.identity_key(self)
+
+    def reconstruct(self, cg: Emitter) -> None:
+        cg.load_callable(super, "super")
+        cg.load(self.cls)
+        cg.load(self.obj)
+        cg.call(2)
+
+
+class DescriptorValue(Value):
+    """A ``property``, ``staticmethod`` or ``classmethod`` object made by traced code.
+
+    ``parts``: the functions by attribute name (``fget``, ``fset``, ``fdel``, ``__func__``).
+    """
+
+    __slots__ = ("kind", "parts")
+
+    def __init__(self, kind: type, parts: dict[str, Value], source: Source | None = None) -> None:
+        super().__init__(source)
+        self.kind = kind
+        self.parts = parts
+
+    def python_type(self) -> type:
+        return self.kind
+
+    def describe(self) -> str:
+        return f"{self.kind.__name__} object"
+
+    def getattr(self, tx: Trace, name: str) -> Value:
+        if name in self.parts:
+            return self.parts[name]
+        if self.kind is property:
+            if name in ("fget", "fset", "fdel"):
+                return tx.interp.none
+            if name in ("setter", "getter", "deleter"):
+                return tx.interp.builtin_method(self, name, property, property.__dict__[name])
+            if name == "__doc__" and "fget" in self.parts:
+                return self.parts["fget"].getattr(tx, "__doc__")
+        elif name in ("__wrapped__", "__name__", "__qualname__", "__doc__", "__module__"):
+            func = self.parts["__func__"]
+            return func if name == "__wrapped__" else func.getattr(tx, name)
+        if name == "__class__":
+            return tx.interp.const(self.kind)
+        message = f"{self.kind.__name__!r} object has no attribute {name!r}"
+        raise tx.interp.error(AttributeError, message, name=name, obj=self)
+
+    def call(self, tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+        if self.kind is staticmethod:
+            return self.parts["__func__"].call(tx, args, kwargs)
+        raise tx.interp.error(TypeError, f"{self.kind.__name__!r} object is not callable")
+
+    def bool(self, tx: Trace) -> bool:
+        return True
+
+    def hash_key(self, tx: Trace) -> object:
+        return tx.interp.identity_key(self)
+
+    def reconstruct(self, cg: Emitter) -> None:
+        cg.load_callable(self.kind, self.kind.__name__)
+        names = ("fget", "fset", "fdel") if self.kind is property else ("__func__",)
+        for name in names:
+            part = self.parts.get(name)
+            if part is None:
+                cg.load_const(None)
+            else:
+                cg.load(part)
+        cg.call(len(names))
+
+
+def unbound(tx: Trace, cls: ClassValue, name: str) -> Value | None:
+    """The raw entry of the class's MRO as a value, or None."""
+    found = lookup(tx, cls.obj, name)
+    return None if found is None else attr_value(tx, found, name)

@@ -1,0 +1,155 @@
+"""Values that are known completely while tracing: numbers, strings, None, enum members, dtypes.
+
+Every slot computes on the real object and wraps the result again; an exception of the real
+operation becomes an exception of the traced program.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from torchsmith_tracer._src.breaks.signals import Unsupported
+from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.builtin_object import BuiltinObject
+
+if TYPE_CHECKING:
+    from torchsmith_guards import Source
+
+    from torchsmith_tracer._src.codegen.emitter import Emitter
+    from torchsmith_tracer._src.trace import Trace
+
+BINARY = {
+    name: getattr(operator, name)
+    for name in (
+        "add sub mul truediv floordiv mod pow matmul lshift rshift and_ or_ xor".split()
+    )
+}
+BINARY["and"] = operator.and_
+BINARY["or"] = operator.or_
+BINARY["divmod"] = divmod
+COMPARE = {name: getattr(operator, name) for name in ("lt", "le", "eq", "ne", "gt", "ge")}
+UNARY = {"neg": operator.neg, "pos": operator.pos, "invert": operator.invert}
+
+_LIMIT = 1_000_000  # longest sequence or number of bits that folding may make
+
+
+def explodes(op: str, a: object, b: object) -> bool:
+    """True when folding ``a op b`` could take unreasonable time or memory."""
+    if op == "mul":
+        for n, seq in ((a, b), (b, a)):
+            if isinstance(n, int) and isinstance(seq, str | bytes | tuple | list):
+                return n * len(seq) > _LIMIT
+    elif isinstance(a, int) and isinstance(b, int):
+        if op == "pow":
+            return b > 0 and a.bit_length() * b > _LIMIT
+        if op == "lshift":
+            return a.bit_length() + b > _LIMIT
+    return False
+
+
+class ConstantValue(BuiltinObject):
+    """One immutable Python object, ``value``."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: object, source: Source | None = None) -> None:
+        self.source = source
+        self.value = value
+
+    def __repr__(self) -> str:
+        return f"ConstantValue({self.value!r})"
+
+    def python_type(self) -> type:
+        return type(self.value)
+
+    def is_constant(self) -> bool:
+        return True
+
+    def as_constant(self) -> object:
+        return self.value
+
+    def as_proxy(self) -> object:
+        return self.value
+
+    def describe(self) -> str:
+        text = repr(self.value)
+        return f"the constant {text if len(text) < 60 else text[:57] + '...'}"
+
+    def call(self, tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+        if callable(self.value):
+            raise Unsupported("opaque-call", what=repr(self.value))
+        name = type(self.value).__name__
+        raise tx.interp.error(TypeError, f"{name!r} object is not callable")
+
+    def c_attribute(self, tx: Trace, name: str, descriptor: object) -> Value:
+        return tx.interp.fold(getattr, self.value, name)
+
+    def getitem(self, tx: Trace, key: Value) -> Value:
+        return tx.interp.fold(operator.getitem, self.value, tx.interp.concrete(key))
+
+    def length(self, tx: Trace) -> Value:
+        return tx.interp.fold(len, self.value)
+
+    def contains(self, tx: Trace, item: Value) -> Value:
+        return tx.interp.fold(operator.contains, self.value, tx.interp.concrete(item))
+
+    def iter(self, tx: Trace) -> Value:
+        if isinstance(self.value, str | bytes):
+            return tx.interp.iterator([tx.interp.const(c) for c in self.value], self)
+        if hasattr(type(self.value), "__iter__"):
+            items = list(self.value)  # type: ignore[call-overload]
+            return tx.interp.iterator([tx.interp.const(c) for c in items], self)
+        name = type(self.value).__name__
+        raise tx.interp.error(TypeError, f"{name!r} object is not iterable")
+
+    def binary(self, tx: Trace, op: str, other: Value, *, reflected: bool = False) -> Value | None:
+        fn = BINARY.get(op)
+        if fn is None:
+            return None
+        if not isinstance(other, ConstantValue):
+            if op == "mod" and not reflected and isinstance(self.value, str | bytes):
+                return tx.interp.fold(operator.mod, self.value, tx.interp.concrete(other))
+            return None
+        a, b = (other.value, self.value) if reflected else (self.value, other.value)
+        if explodes(op, a, b):
+            raise Unsupported("too-large-to-fold", what=f"{op} of {type(a).__name__}")
+        return tx.interp.fold(fn, a, b)
+
+    def unary(self, tx: Trace, op: str) -> Value:
+        return tx.interp.fold(UNARY[op], self.value)
+
+    def richcompare(self, tx: Trace, op: str, other: Value) -> Value | None:
+        if isinstance(other, ConstantValue):
+            return tx.interp.fold(COMPARE[op], self.value, other.value)
+        return None
+
+    def bool(self, tx: Trace) -> bool:
+        return bool(self.value)
+
+    def hash_key(self, tx: Trace) -> object:
+        try:
+            hash(self.value)
+        except TypeError as e:
+            raise tx.interp.host_error(e) from None
+        return self.value
+
+    def reconstruct(self, cg: Emitter) -> None:
+        cg.load_const(self.value)
+
+
+NONE = ConstantValue(None)
+TRUE = ConstantValue(True)
+FALSE = ConstantValue(False)
+NOT_IMPLEMENTED = ConstantValue(NotImplemented)
+
+
+def bool_value(flag: object) -> ConstantValue:
+    """TRUE or FALSE."""
+    return TRUE if flag else FALSE
+
+
+def is_none(value: Value) -> bool:
+    """True for the constant None."""
+    return isinstance(value, ConstantValue) and value.value is None

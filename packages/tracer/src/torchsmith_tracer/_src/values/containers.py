@@ -1,0 +1,511 @@
+"""Sequences: tuple, list, deque, slice, range. Contents are values; mutation is journalled."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from torchsmith_tracer._src.breaks.signals import Unsupported
+from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.builtin_object import BuiltinObject
+from torchsmith_tracer._src.values.constants import COMPARE, ConstantValue, bool_value
+from torchsmith_tracer._src.values.lazy import LazyValue, realize
+
+if TYPE_CHECKING:
+    from torchsmith_guards import Source
+
+    from torchsmith_tracer._src.codegen.emitter import Emitter
+    from torchsmith_tracer._src.trace import Trace
+
+_MAX_ITEMS = 10_000_000
+
+
+class SequenceValue(BuiltinObject):
+    """Common part of tuple, list and deque. ``items`` may hold ``LazyValue``s."""
+
+    __slots__ = ("items",)
+    cls: type = object
+    ordered = True
+
+    def __init__(self, items: Iterable[Value], source: Source | None = None) -> None:
+        self.source = source
+        self.items: list[Value] = list(items)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.items!r})"
+
+    def python_type(self) -> type:
+        return self.cls
+
+    def describe(self) -> str:
+        return f"{self.python_type().__name__} of {len(self.items)}"
+
+    def as_constant(self) -> object:
+        return self.cls([_constant(v) for v in self.items])  # type: ignore[call-arg]
+
+    def as_proxy(self) -> object:
+        return self.cls([v.as_proxy() for v in self.items])  # type: ignore[call-arg]
+
+    def like(self, items: list[Value]) -> Value:
+        """A new sequence of the same builtin type."""
+        return type(self)(items)
+
+    def item(self, tx: Trace, i: int) -> Value:
+        """Item number ``i`` (0 <= i < len), realised."""
+        value = self.items[i]
+        if type(value) is LazyValue:
+            # Not written back: a rollback would keep the value and lose its guards; the builder
+            # gives the same value for the same object.
+            return realize(tx, value)
+        return value
+
+    def unpack(self, tx: Trace) -> list[Value]:
+        """All items, realised."""
+        return [realize(tx, v) if type(v) is LazyValue else v for v in self.items]
+
+    def getitem(self, tx: Trace, key: Value) -> Value:
+        if isinstance(key, ConstantValue) and type(key.value) is int:
+            index = key.value
+            items = self.items
+            if index < 0:
+                index += len(items)
+            if 0 <= index < len(items):
+                value = items[index]
+                return realize(tx, value) if type(value) is LazyValue else value
+            raise tx.interp.error(IndexError, f"{self._noun()} index out of range")
+        if isinstance(key, SliceValue):
+            return self.like(self.items[key.as_slice(tx)])
+        return self.item(tx, self.position(tx, key))
+
+    def _noun(self) -> str:
+        return self.python_type().__name__
+
+    def position(self, tx: Trace, key: Value) -> int:
+        """``key`` as a valid index from the front; IndexError or TypeError as in CPython."""
+        index = tx.interp.try_index(key)
+        if index is None:
+            have, want = key.python_type().__name__, "integers or slices"
+            noun = self._noun()
+            if noun == "deque":
+                message = f"sequence index must be integer, not {have!r}"
+            else:
+                message = f"{noun} indices must be {want}, not {have}"
+            raise tx.interp.error(TypeError, message)
+        if index < 0:
+            index += len(self.items)
+        if not 0 <= index < len(self.items):
+            raise tx.interp.error(IndexError, f"{self._noun()} index out of range")
+        return index
+
+    def length(self, tx: Trace) -> Value:
+        return ConstantValue(len(self.items))
+
+    def bool(self, tx: Trace) -> bool:
+        return bool(self.items)
+
+    def iter(self, tx: Trace) -> Value:
+        return tx.interp.sequence_iterator(self)
+
+    def contains(self, tx: Trace, item: Value) -> Value:
+        return bool_value(any(tx.interp.equal(realize(tx, v), item) for v in list(self.items)))
+
+    def binary(self, tx: Trace, op: str, other: Value, *, reflected: bool = False) -> Value | None:
+        if op == "mul":
+            count = tx.interp.try_index(other)
+            if count is None:
+                return None
+            self._check_size(tx, len(self.items) * count)
+            return self.like(self.items * count)
+        other = other.base_value()
+        if op == "add" and not reflected:
+            if isinstance(other, SequenceValue) and other.base_type() is self.base_type():
+                return self.like(self.items + other.items)
+        return None
+
+    def base_type(self) -> type:
+        """The builtin type whose methods apply."""
+        return self.cls
+
+    def _check_size(self, tx: Trace, size: int) -> None:
+        if size > _MAX_ITEMS:
+            raise Unsupported("too-large-to-fold", what=f"a {self._noun()} of {size} items")
+
+    def richcompare(self, tx: Trace, op: str, other: Value) -> Value | None:
+        other = other.base_value()
+        if not isinstance(other, SequenceValue) or other.base_type() is not self.base_type():
+            return None
+        mine, theirs = self.items, other.items
+        if op in ("eq", "ne") and len(mine) != len(theirs):
+            return bool_value(op == "ne")
+        for i, (a, b) in enumerate(zip(list(mine), list(theirs), strict=False)):
+            if i >= len(mine) or i >= len(theirs):
+                break
+            if not tx.interp.equal(realize(tx, a), realize(tx, b)):
+                if op in ("eq", "ne"):
+                    return bool_value(op == "ne")
+                return tx.interp.compare(op, realize(tx, a), realize(tx, b))
+        return bool_value(COMPARE[op](len(mine), len(theirs)))
+
+
+def _constant(value: Value) -> object:
+    return value.obj if isinstance(value, LazyValue) else value.as_constant()
+
+
+class TupleValue(SequenceValue):
+    """A tuple."""
+
+    __slots__ = ()
+    cls = tuple
+
+    def is_constant(self) -> bool:
+        return all(v.is_constant() for v in self.items)
+
+    def getitem(self, tx: Trace, key: Value) -> Value:
+        if isinstance(key, SliceValue) and key.is_full():
+            return self
+        return super().getitem(tx, key)
+
+    def like(self, items: list[Value]) -> Value:
+        return TupleValue(items)
+
+    def hash_key(self, tx: Trace) -> object:
+        return tuple([tx.interp.hash_key(realize(tx, v)) for v in self.items])
+
+    def reconstruct(self, cg: Emitter) -> None:
+        for item in self.items:
+            cg.load(item)
+        cg.build_tuple(len(self.items))
+
+
+class NamedTupleValue(TupleValue):
+    """An instance of a named tuple class or of a struct sequence (``torch.return_types.max``)."""
+
+    __slots__ = ("tuple_class",)
+
+    def __init__(
+        self, items: Iterable[Value], tuple_class: type, source: Source | None = None
+    ) -> None:
+        super().__init__(items, source)
+        self.tuple_class = tuple_class
+
+    def python_type(self) -> type:
+        return self.tuple_class
+
+    def _struct(self) -> bool:
+        return not hasattr(self.tuple_class, "_fields")
+
+    def fields(self) -> tuple[str, ...]:
+        """Field names in order."""
+        names: tuple[str, ...] | None = getattr(self.tuple_class, "_fields", None)
+        if names is not None:
+            return names
+        members = vars(self.tuple_class).items()
+        count = len(self.items)
+        return tuple(k for k, v in members if type(v).__name__ == "member_descriptor")[:count]
+
+    def as_constant(self) -> object:
+        values = [_constant(v) for v in self.items]
+        return self.tuple_class(values) if self._struct() else self.tuple_class(*values)
+
+    def as_proxy(self) -> object:
+        values = [v.as_proxy() for v in self.items]
+        return tuple(values) if self._struct() else self.tuple_class(*values)
+
+    def getattr(self, tx: Trace, name: str) -> Value:
+        fields = self.fields()
+        if name in fields:
+            return self.item(tx, fields.index(name))
+        for base in self.tuple_class.__mro__:
+            if name in base.__dict__ and base is not tuple and base is not object:
+                return tx.interp.bind_attribute(base.__dict__[name], self, base, name)
+        return super().getattr(tx, name)
+
+    def reconstruct(self, cg: Emitter) -> None:
+        cg.load_callable(self.tuple_class, self.tuple_class.__name__)
+        for item in self.items:
+            cg.load(item)
+        if self._struct():
+            cg.build_tuple(len(self.items))
+            cg.call(1)
+        else:
+            cg.call(len(self.items))
+
+
+class ListValue(SequenceValue):
+    """A list."""
+
+    __slots__ = ()
+    cls = list
+
+    def replace(self, tx: Trace, items: list[Value]) -> None:
+        """Give the list a new content (any length)."""
+        old = self.items
+
+        def undo() -> None:
+            self.items = old
+
+        tx.journal.mutate(self, undo)
+        self.items = items
+
+    def append(self, tx: Trace, item: Value) -> None:
+        """``list.append``."""
+        items = self.items
+        tx.journal.mutate(self, items.pop)
+        items.append(item)
+
+    def setitem(self, tx: Trace, key: Value, value: Value) -> None:
+        if isinstance(key, SliceValue):
+            items = list(self.items)
+            new = tx.interp.unpack_for(value, "can only assign an iterable")
+            try:
+                items[key.as_slice(tx)] = new
+            except ValueError as e:
+                raise tx.interp.host_error(e) from None
+            self.replace(tx, items)
+            return
+        index = tx.interp.try_index(key)
+        if index is not None and not -len(self.items) <= index < len(self.items):
+            raise tx.interp.error(IndexError, f"{self._noun()} assignment index out of range")
+        i = self.position(tx, key)
+        items = self.items
+        old = items[i]
+        tx.journal.mutate(self, lambda: items.__setitem__(i, old))
+        items[i] = value
+
+    def delitem(self, tx: Trace, key: Value) -> None:
+        items = list(self.items)
+        if isinstance(key, SliceValue):
+            del items[key.as_slice(tx)]
+        else:
+            index = tx.interp.try_index(key)
+            if index is not None and not -len(items) <= index < len(items):
+                raise tx.interp.error(IndexError, f"{self._noun()} assignment index out of range")
+            del items[self.position(tx, key)]
+        self.replace(tx, items)
+
+    def binary(self, tx: Trace, op: str, other: Value, *, reflected: bool = False) -> Value | None:
+        if op == "iadd":
+            self.replace(tx, self.items + tx.interp.unpack(other))
+            return self
+        if op == "imul":
+            count = tx.interp.try_index(other)
+            if count is None:
+                return None
+            self._check_size(tx, len(self.items) * count)
+            self.replace(tx, self.items * count)
+            return self
+        return super().binary(tx, op, other, reflected=reflected)
+
+    def hash_key(self, tx: Trace) -> object:
+        raise tx.interp.error(TypeError, f"unhashable type: {self._noun()!r}")
+
+    def reconstruct(self, cg: Emitter) -> None:
+        cg.build_list(0)
+
+    def reconstruct_fill(self, cg: Emitter) -> None:
+        if not self.items:
+            return
+        cg.load_method(self, "extend")
+        for item in self.items:
+            cg.load(item)
+        cg.build_list(len(self.items))
+        cg.call(1)
+        cg.pop_top()
+
+
+class DequeValue(ListValue):
+    """A ``collections.deque``; ``maxlen`` is None for unbounded."""
+
+    __slots__ = ("maxlen",)
+    cls = collections.deque
+
+    def __init__(
+        self, items: Iterable[Value], maxlen: int | None = None, source: Source | None = None
+    ) -> None:
+        super().__init__(items, source)
+        self.maxlen = maxlen
+        if maxlen is not None and len(self.items) > maxlen:
+            self.items = self.items[len(self.items) - maxlen :]
+
+    def like(self, items: list[Value]) -> Value:
+        return DequeValue(items, self.maxlen)
+
+    def as_constant(self) -> object:
+        return collections.deque([_constant(v) for v in self.items], self.maxlen)
+
+    def replace(self, tx: Trace, items: list[Value]) -> None:
+        if self.maxlen is not None and len(items) > self.maxlen:
+            items = items[len(items) - self.maxlen :]
+        super().replace(tx, items)
+
+    def append(self, tx: Trace, item: Value) -> None:
+        self.replace(tx, [*self.items, item])
+
+    def getitem(self, tx: Trace, key: Value) -> Value:
+        if isinstance(key, SliceValue):
+            raise tx.interp.error(TypeError, "sequence index must be integer, not 'slice'")
+        return super().getitem(tx, key)
+
+    def c_attribute(self, tx: Trace, name: str, descriptor: object) -> Value:
+        if name == "maxlen":
+            return ConstantValue(self.maxlen)
+        return super().c_attribute(tx, name, descriptor)
+
+    def reconstruct(self, cg: Emitter) -> None:
+        cg.load_callable(collections.deque, "deque")
+        cg.build_tuple(0)
+        cg.load_const(self.maxlen)
+        cg.call(2)
+
+
+class SliceValue(BuiltinObject):
+    """``slice(start, stop, step)``; each part is a value."""
+
+    __slots__ = ("start", "step", "stop")
+
+    def __init__(
+        self, start: Value, stop: Value, step: Value, source: Source | None = None
+    ) -> None:
+        self.source = source
+        self.start = start
+        self.stop = stop
+        self.step = step
+
+    @property
+    def items(self) -> list[Value]:
+        """start, stop, step."""
+        return [self.start, self.stop, self.step]
+
+    def python_type(self) -> type:
+        return slice
+
+    def is_constant(self) -> bool:
+        return all(v.is_constant() for v in self.items)
+
+    def is_full(self) -> bool:
+        """``[:]``."""
+        return all(isinstance(v, ConstantValue) and v.value is None for v in self.items)
+
+    def as_constant(self) -> object:
+        return slice(*[v.as_constant() for v in self.items])
+
+    def as_proxy(self) -> object:
+        return slice(*[v.as_proxy() for v in self.items])
+
+    def as_slice(self, tx: Trace) -> slice:
+        """A host slice for indexing items; TypeError or ValueError as in CPython."""
+        parts: list[int | None] = []
+        for value in self.items:
+            if isinstance(value, ConstantValue) and (value.value is None or type(value.value) is int):
+                parts.append(value.value)
+                continue
+            index = tx.interp.try_index(value)
+            if index is None:
+                message = "slice indices must be integers or None or have an __index__ method"
+                raise tx.interp.error(TypeError, message)
+            parts.append(index)
+        if parts[2] == 0:
+            raise tx.interp.error(ValueError, "slice step cannot be zero")
+        return slice(*parts)
+
+    def c_attribute(self, tx: Trace, name: str, descriptor: object) -> Value:
+        if name in ("start", "stop", "step"):
+            return {"start": self.start, "stop": self.stop, "step": self.step}[name]
+        return super().c_attribute(tx, name, descriptor)
+
+    def richcompare(self, tx: Trace, op: str, other: Value) -> Value | None:
+        if not isinstance(other, SliceValue):
+            return None
+        return tx.interp.compare(op, TupleValue(self.items), TupleValue(other.items))
+
+    def reconstruct(self, cg: Emitter) -> None:
+        for item in self.items:
+            cg.load(item)
+        cg.build_slice(3)
+
+
+class RangeValue(BuiltinObject):
+    """``range(start, stop, step)``; the parts may be symbolic, iterating makes them known."""
+
+    __slots__ = ("start", "step", "stop")
+
+    def __init__(
+        self, start: Value, stop: Value, step: Value, source: Source | None = None
+    ) -> None:
+        self.source = source
+        self.start = start
+        self.stop = stop
+        self.step = step
+
+    @staticmethod
+    def of(host: range) -> RangeValue:
+        """The value of a real range."""
+        start, stop, step = map(ConstantValue, (host.start, host.stop, host.step))
+        return RangeValue(start, stop, step)
+
+    @property
+    def items(self) -> list[Value]:
+        """start, stop, step."""
+        return [self.start, self.stop, self.step]
+
+    def python_type(self) -> type:
+        return range
+
+    def is_constant(self) -> bool:
+        return all(v.is_constant() for v in self.items)
+
+    def as_constant(self) -> range:
+        start, stop, step = (v.as_constant() for v in self.items)
+        return range(start, stop, step)  # type: ignore[arg-type]
+
+    def host(self, tx: Trace) -> range:
+        """The range with its parts made known (guarding symbolic ones)."""
+        start, stop, step = (tx.interp.index(v) for v in self.items)
+        return range(start, stop, step)
+
+    def c_attribute(self, tx: Trace, name: str, descriptor: object) -> Value:
+        if name in ("start", "stop", "step"):
+            return {"start": self.start, "stop": self.stop, "step": self.step}[name]
+        return super().c_attribute(tx, name, descriptor)
+
+    def getitem(self, tx: Trace, key: Value) -> Value:
+        real = self.host(tx)
+        if isinstance(key, SliceValue):
+            return RangeValue.of(real[key.as_slice(tx)])
+        index = tx.interp.try_index(key)
+        if index is None:
+            have = key.python_type().__name__
+            message = f"range indices must be integers or slices, not {have}"
+            raise tx.interp.error(TypeError, message)
+        return tx.interp.fold(real.__getitem__, index)
+
+    def length(self, tx: Trace) -> Value:
+        return tx.interp.fold(len, self.host(tx))
+
+    def bool(self, tx: Trace) -> bool:
+        return bool(self.host(tx))
+
+    def iter(self, tx: Trace) -> Value:
+        return tx.interp.range_iterator(self.host(tx))
+
+    def contains(self, tx: Trace, item: Value) -> Value:
+        if isinstance(item, ConstantValue) and isinstance(item.value, int | float | complex):
+            return bool_value(item.value in self.host(tx))
+        return tx.interp.contains_by_iteration(self, item)
+
+    def richcompare(self, tx: Trace, op: str, other: Value) -> Value | None:
+        if not isinstance(other, RangeValue) or op not in ("eq", "ne"):
+            return None
+        return bool_value((self.host(tx) == other.host(tx)) == (op == "eq"))
+
+    def hash_key(self, tx: Trace) -> object:
+        return self.host(tx)
+
+    def reconstruct(self, cg: Emitter) -> None:
+        cg.load_callable(range, "range")
+        for item in self.items:
+            cg.load(item)
+        cg.call(3)
+
+

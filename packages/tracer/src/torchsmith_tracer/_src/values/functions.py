@@ -1,0 +1,498 @@
+"""Functions, cells, bound methods and builtin callables."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from torchsmith_guards import AttrSource, ClosureSource, DefaultsSource, ItemSource
+
+from torchsmith_tracer._src.breaks.signals import Unsupported
+from torchsmith_tracer._src.effects.journal import DELETED
+from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.constants import ConstantValue
+
+if TYPE_CHECKING:
+    from torchsmith_guards import Source
+
+    from torchsmith_tracer._src.codegen.emitter import Emitter
+    from torchsmith_tracer._src.trace import Trace
+    from torchsmith_tracer._src.values.namespaces import NamespaceValue
+
+
+class CellValue(Value):
+    """A closure cell. ``contents`` is None while empty or not yet read.
+
+    Args:
+        contents: what the cell holds, for cells born while tracing.
+        obj: the real cell, if it exists already.
+        source: where the cell object itself is (not its contents).
+        contents_source: where its contents are; default ``source.cell_contents``.
+    """
+
+    __slots__ = ("_unread", "contents", "contents_source", "obj")
+
+    def __init__(
+        self,
+        contents: Value | None = None,
+        obj: types.CellType | None = None,
+        source: Source | None = None,
+        contents_source: Source | None = None,
+    ) -> None:
+        super().__init__(source)
+        self.contents = contents
+        self.obj = obj
+        self.contents_source = contents_source
+        if contents_source is None and source is not None:
+            self.contents_source = AttrSource(source, "cell_contents")
+        self._unread = obj is not None and contents is None
+
+    def python_type(self) -> type:
+        return types.CellType
+
+    def describe(self) -> str:
+        return "a closure cell"
+
+    def load(self, tx: Trace) -> Value | None:
+        """The contents, or None when the cell is empty."""
+        if self._unread:
+            assert self.obj is not None
+            try:
+                obj = self.obj.cell_contents
+            except ValueError:
+                return None
+            # Not kept: a rollback removes the guards that wrapping has installed, and the
+            # builder has its own memory.
+            if self.contents_source is not None:
+                return tx.builder.wrap(obj, self.contents_source)
+            return tx.builder.wrap_new(obj)
+        return self.contents
+
+    def store(self, tx: Trace, value: Value | None) -> None:
+        """Set (None: empty) the contents."""
+        old, unread = self.contents, self._unread
+
+        def undo() -> None:
+            self.contents, self._unread = old, unread
+
+        if self.source is None and self.obj is None:
+            tx.journal.record(undo)
+        else:
+            tx.journal.mutate(self, undo)
+        self.contents, self._unread = value, False
+
+    def getattr(self, tx: Trace, name: str) -> Value:
+        if name == "cell_contents":
+            value = self.load(tx)
+            if value is None:
+                raise tx.interp.error(ValueError, "Cell is empty")
+            return value
+        return super().getattr(tx, name)
+
+    def setattr(self, tx: Trace, name: str, value: Value) -> None:
+        if name != "cell_contents":
+            super().setattr(tx, name, value)
+        self.store(tx, value)
+
+    def reconstruct(self, cg: Emitter) -> None:
+        if self.obj is not None:
+            cg.load_global_constant(self.obj, "cell")
+            return
+        cg.load_callable(types.CellType, "make_cell")
+        cg.call(0)
+
+    def reconstruct_fill(self, cg: Emitter) -> None:
+        if self.obj is None and self.contents is not None:
+            cg.load(self.contents)
+            cg.load(self)
+            cg.store_attr("cell_contents")
+
+
+class FunctionValue(Value):
+    """A Python function, existing (``fn``) or made by traced code (``fn`` None).
+
+    Attributes:
+        fn: the real function or None.
+        code: its code object.
+        globals: the namespace it reads.
+        closure: its cells, one for each of ``code.co_freevars``.
+        defaults: positional defaults, last parameters first filled as in CPython; None: none.
+        kwdefaults: keyword-only defaults by name.
+    """
+
+    __slots__ = (
+        "_defaults",
+        "_kwdefaults",
+        "annotations",
+        "closure",
+        "code",
+        "fn",
+        "globals",
+        "name",
+        "qualname",
+    )
+
+    def __init__(
+        self,
+        code: types.CodeType,
+        globals: NamespaceValue,
+        closure: Sequence[CellValue] = (),
+        defaults: Sequence[Value] | None = None,
+        kwdefaults: dict[str, Value] | None = None,
+        fn: types.FunctionType | None = None,
+        source: Source | None = None,
+    ) -> None:
+        super().__init__(source)
+        self.fn = fn
+        self.code = code
+        self.globals = globals
+        self.closure = tuple(closure)
+        self._defaults = tuple(defaults) if defaults else None
+        self._kwdefaults = kwdefaults
+        self.annotations: Value | None = None
+        self.name = code.co_name if fn is None else fn.__name__
+        self.qualname = code.co_qualname if fn is None else fn.__qualname__
+
+    @classmethod
+    def existing(
+        cls, tx: Trace, fn: types.FunctionType, source: Source | None = None
+    ) -> FunctionValue:
+        """The value of a real function; its cells are shared with other functions of the trace.
+        The caller has installed the guard on the code object."""
+        cells = tuple(
+            tx.interp.cell(
+                cell,
+                None if source is None else ItemSource(AttrSource(source, "__closure__"), i),
+                None if source is None else ClosureSource(source, i),
+            )
+            for i, cell in enumerate(fn.__closure__ or ())
+        )
+        return cls(fn.__code__, tx.interp.namespace(fn.__globals__), cells, fn=fn, source=source)
+
+    def __repr__(self) -> str:
+        return f"FunctionValue({self.qualname})"
+
+    def python_type(self) -> type:
+        return types.FunctionType
+
+    def describe(self) -> str:
+        return f"function {self.qualname}"
+
+    def default(self, tx: Trace, i: int) -> Value | None:
+        """The default of positional parameter number ``i``, or None."""
+        if self.fn is None:
+            table = self._defaults
+            offset = self.code.co_argcount - len(table or ())
+            return table[i - offset] if table is not None and i >= offset else None
+        real = self.fn.__defaults__
+        offset = self.code.co_argcount - len(real or ())
+        if real is None or i < offset:
+            return None
+        obj = real[i - offset]
+        if self.source is None or _plain(obj):
+            return tx.builder.wrap_new(obj)
+        return tx.builder.wrap(obj, DefaultsSource(self.source, i - offset))
+
+    def kwdefault(self, tx: Trace, name: str) -> Value | None:
+        """The default of a keyword-only parameter, or None."""
+        if self.fn is None:
+            return None if self._kwdefaults is None else self._kwdefaults.get(name)
+        real = self.fn.__kwdefaults__
+        if real is None or name not in real:
+            return None
+        if self.source is None or _plain(real[name]):
+            return tx.builder.wrap_new(real[name])
+        return tx.builder.wrap(real[name], DefaultsSource(self.source, name))
+
+    def call(self, tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+        return tx.interp.call_python(self, args, kwargs, resumable=False)
+
+    def getattr(self, tx: Trace, name: str) -> Value:
+        stored = tx.journal.load_attr(self, name)
+        if stored is not None and stored is not DELETED:
+            return stored  # type: ignore[return-value]
+        if name == "__call__":
+            return self
+        if stored is None:
+            found = self._attribute(tx, name)
+            if found is not None:
+                return found
+        message = f"'function' object has no attribute {name!r}"
+        raise tx.interp.error(AttributeError, message, name=name, obj=self)
+
+    def _attribute(self, tx: Trace, name: str) -> Value | None:
+        const = tx.interp.const
+        if name == "__get__":
+            return BuiltinMethodValue(self, "__get__")
+        if name in ("__name__", "__qualname__"):
+            return ConstantValue(self.name if name == "__name__" else self.qualname)
+        if name == "__code__":
+            return ConstantValue(self.code)
+        if name == "__globals__":
+            return self.globals
+        if name == "__closure__":
+            return tx.interp.tuple(self.closure) if self.closure else const(None)
+        if name == "__class__":
+            return const(types.FunctionType)
+        if name == "__dict__":
+            return tx.interp.instance_dict(self)
+        if self.fn is not None:
+            if not hasattr(self.fn, name):
+                return None
+            obj = getattr(self.fn, name)
+            if self.source is None or name in ("__doc__", "__module__", "__annotations__"):
+                return tx.builder.wrap_new(obj)
+            return tx.builder.wrap(obj, AttrSource(self.source, name))
+        if name == "__defaults__":
+            return tx.interp.tuple(self._defaults) if self._defaults else const(None)
+        if name == "__kwdefaults__":
+            table = self._kwdefaults
+            return tx.interp.dict(table) if table else const(None)
+        if name == "__annotations__":
+            if self.annotations is None:
+                self.annotations = tx.interp.dict({})
+            return self.annotations
+        if name == "__doc__":
+            consts = self.code.co_consts
+            return const(consts[0] if consts and isinstance(consts[0], str) else None)
+        if name == "__module__":
+            return const(self.globals.obj.get("__name__"))
+        if name == "__type_params__":
+            return tx.interp.tuple(())
+        return None
+
+    def setattr(self, tx: Trace, name: str, value: Value) -> None:
+        if name in ("__code__", "__globals__", "__closure__"):
+            super().setattr(tx, name, value)
+        tx.journal.store_attr(self, name, value)
+        if name in ("__defaults__", "__kwdefaults__"):
+            raise Unsupported("unsupported-slot", what=f"setting {name} of {self.describe()}")
+
+    def delattr(self, tx: Trace, name: str) -> None:
+        self.getattr(tx, name)
+        tx.journal.store_attr(self, name, DELETED)
+
+    def bool(self, tx: Trace) -> bool:
+        return True
+
+    def hash_key(self, tx: Trace) -> object:
+        return self.fn if self.fn is not None else tx.interp.identity_key(self)
+
+    def reconstruct(self, cg: Emitter) -> None:
+        if self.fn is not None:
+            cg.load_global_constant(self.fn, self.name)
+            return
+        cg.load_callable(types.FunctionType, "make_function")
+        cg.load_const(self.code)
+        cg.load(self.globals)
+        cg.load_const(self.name)
+        for default in self._defaults or ():
+            cg.load(default)
+        if self._defaults:
+            cg.build_tuple(len(self._defaults))
+        else:
+            cg.load_const(None)
+        for cell in self.closure:
+            cg.load(cell)
+        if self.closure:
+            cg.build_tuple(len(self.closure))
+        else:
+            cg.load_const(None)
+        cg.call(5)
+
+    def reconstruct_fill(self, cg: Emitter) -> None:
+        if self.fn is not None:
+            return
+        if self._kwdefaults:
+            for name, default in self._kwdefaults.items():
+                cg.load_const(name)
+                cg.load(default)
+            cg.build_map(len(self._kwdefaults))
+            cg.load(self)
+            cg.store_attr("__kwdefaults__")
+        if self.annotations is not None:
+            cg.load(self.annotations)
+            cg.load(self)
+            cg.store_attr("__annotations__")
+        if self.qualname != self.name:
+            cg.load_const(self.qualname)
+            cg.load(self)
+            cg.store_attr("__qualname__")
+
+
+def _plain(obj: object) -> bool:
+    """Defaults of these types are guarded together with the function's code object."""
+    return obj is None or type(obj) in (int, float, bool, str, bytes)
+
+
+class BoundMethodValue(Value):
+    """A bound method: ``func`` called with ``self_value`` first."""
+
+    __slots__ = ("func", "self_value")
+
+    def __init__(self, func: Value, self_value: Value, source: Source | None = None) -> None:
+        super().__init__(source)
+        self.func = func
+        self.self_value = self_value
+
+    def __repr__(self) -> str:
+        return f"BoundMethodValue({self.func!r})"
+
+    def python_type(self) -> type:
+        return types.MethodType
+
+    def describe(self) -> str:
+        return f"method {getattr(self.func, 'qualname', '?')}"
+
+    def call(self, tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+        return self.func.call(tx, [self.self_value, *args], kwargs)
+
+    def call_target(
+        self, tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]
+    ) -> tuple[Value, Sequence[Value], dict[str, Value]]:
+        return self.func, [self.self_value, *args], kwargs
+
+    def getattr(self, tx: Trace, name: str) -> Value:
+        if name == "__self__":
+            return self.self_value
+        if name == "__func__":
+            return self.func
+        if name == "__call__":
+            return self
+        if name == "__class__":
+            return tx.interp.const(types.MethodType)
+        return self.func.getattr(tx, name)
+
+    def setattr(self, tx: Trace, name: str, value: Value) -> None:
+        message = f"'method' object has no attribute {name!r}"
+        raise tx.interp.error(AttributeError, message)
+
+    def bool(self, tx: Trace) -> bool:
+        return True
+
+    def richcompare(self, tx: Trace, op: str, other: Value) -> Value | None:
+        if op not in ("eq", "ne") or not isinstance(other, BoundMethodValue):
+            return None
+        same = tx.interp.is_same(self.self_value, other.self_value)
+        same = same and tx.interp.is_same(self.func, other.func)
+        return ConstantValue(same == (op == "eq"))
+
+    def hash_key(self, tx: Trace) -> object:
+        return ("method", tx.interp.identity_key(self.self_value), self.func.hash_key(tx))
+
+    def reconstruct(self, cg: Emitter) -> None:
+        cg.load_callable(types.MethodType, "make_method")
+        cg.load(self.func)
+        cg.load(self.self_value)
+        cg.call(2)
+
+
+class BuiltinMethodValue(Value):
+    """A method or slot of a builtin type bound to a value: ``[].append``, ``x.__len__``.
+
+    ``descriptor`` is the type's attribute (method descriptor, slot wrapper, ...) or None when the
+    method is known by its name only.
+    """
+
+    __slots__ = ("descriptor", "name", "owner", "self_value")
+
+    def __init__(
+        self,
+        self_value: Value,
+        name: str,
+        descriptor: object = None,
+        owner: type | None = None,
+    ) -> None:
+        super().__init__(None)
+        self.self_value = self_value
+        self.name = name
+        self.descriptor = descriptor
+        self.owner = owner
+
+    def __repr__(self) -> str:
+        return f"BuiltinMethodValue({self.self_value!r}.{self.name})"
+
+    def python_type(self) -> type:
+        if isinstance(self.descriptor, types.WrapperDescriptorType):
+            return types.MethodWrapperType
+        return types.BuiltinMethodType
+
+    def describe(self) -> str:
+        return f"method {self.name!r} of {self.self_value.describe()}"
+
+    def call(self, tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+        return tx.interp.call_builtin_method(
+            self.self_value, self.name, self.owner, self.descriptor, args, kwargs
+        )
+
+    def getattr(self, tx: Trace, name: str) -> Value:
+        if name == "__self__":
+            return self.self_value
+        if name in ("__name__", "__qualname__"):
+            owner = self.self_value.python_type().__name__
+            return ConstantValue(self.name if name == "__name__" else f"{owner}.{self.name}")
+        if name == "__call__":
+            return self
+        if name == "__doc__":
+            return ConstantValue(getattr(self.descriptor, "__doc__", None))
+        if name == "__class__":
+            return tx.interp.const(self.python_type())
+        message = f"'builtin_function_or_method' object has no attribute {name!r}"
+        raise tx.interp.error(AttributeError, message)
+
+    def bool(self, tx: Trace) -> bool:
+        return True
+
+    def richcompare(self, tx: Trace, op: str, other: Value) -> Value | None:
+        if op not in ("eq", "ne") or not isinstance(other, BuiltinMethodValue):
+            return None
+        same = self.name == other.name and tx.interp.is_same(self.self_value, other.self_value)
+        return ConstantValue(same == (op == "eq"))
+
+    def hash_key(self, tx: Trace) -> object:
+        return ("builtin method", tx.interp.identity_key(self.self_value), self.name)
+
+    def reconstruct(self, cg: Emitter) -> None:
+        cg.load_method(self.self_value, self.name)
+
+
+class BuiltinValue(Value):
+    """A callable implemented in C or replaced as a whole: ``len``, ``math.sqrt``, ``dict.get``.
+
+    What a call does is found by identity in ``values.builtins.registry``.
+    """
+
+    __slots__ = ("obj",)
+
+    def __init__(self, obj: object, source: Source | None = None) -> None:
+        super().__init__(source)
+        self.obj = obj
+
+    def __repr__(self) -> str:
+        return f"BuiltinValue({self.obj!r})"
+
+    def python_type(self) -> type:
+        return type(self.obj)
+
+    def describe(self) -> str:
+        module = getattr(self.obj, "__module__", None)
+        name = getattr(self.obj, "__qualname__", None) or repr(self.obj)
+        return f"{module}.{name}" if module not in (None, "builtins") else str(name)
+
+    def call(self, tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+        return tx.interp.call_builtin(self, args, kwargs)
+
+    def getattr(self, tx: Trace, name: str) -> Value:
+        if name == "__call__":
+            return self
+        return tx.interp.fold(getattr, self.obj, name)
+
+    def bool(self, tx: Trace) -> bool:
+        return True
+
+    def hash_key(self, tx: Trace) -> object:
+        return self.obj
+
+    def reconstruct(self, cg: Emitter) -> None:
+        cg.load_global_constant(self.obj, getattr(self.obj, "__name__", "fn"))

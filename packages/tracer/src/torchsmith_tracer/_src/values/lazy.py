@@ -1,0 +1,37 @@
+"""``LazyValue``: an element of an existing container that nothing has looked at yet.
+
+It costs neither a guard nor a graph input. Containers realise it when it is read; when it is only
+moved around, generated code loads it by its source.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torchsmith_tracer._src.values.base import Value
+
+if TYPE_CHECKING:
+    from torchsmith_guards import Source
+
+    from torchsmith_tracer._src.trace import Trace
+
+
+class LazyValue(Value):
+    """``obj`` as found at ``source``; never on a frame's stack or in its locals."""
+
+    __slots__ = ("obj",)
+    source: Source
+
+    def __init__(self, source: Source, obj: object) -> None:
+        super().__init__(source)
+        self.obj = obj
+
+    def python_type(self) -> type:
+        return type(self.obj)
+
+
+def realize(tx: Trace, value: Value) -> Value:
+    """The value itself; a lazy one is wrapped now, with its guards."""
+    if type(value) is LazyValue:
+        return tx.builder.wrap(value.obj, value.source)
+    return value

@@ -1,0 +1,204 @@
+"""Attribute lookup on classes: MRO walk, stores journalled for classes, binding of descriptors.
+
+This is ``_PyType_Lookup`` and ``tp_descr_get`` for real and traced classes. A class attribute is
+either a host object from a real class's ``__dict__`` or a ``Value`` stored by traced code.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from typing import TYPE_CHECKING, NamedTuple
+
+from torchsmith_guards import AttrSource, ItemSource
+
+from torchsmith_tracer._src.breaks.signals import Unsupported
+from torchsmith_tracer._src.effects.journal import DELETED
+from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.builtin_object import METHOD_TYPES
+from torchsmith_tracer._src.values.functions import BoundMethodValue, FunctionValue
+
+if TYPE_CHECKING:
+    from torchsmith_guards import Source
+
+    from torchsmith_tracer._src.trace import Trace
+
+
+class Found(NamedTuple):
+    """A class attribute: a host object or a ``Value``, and the class whose dict holds it."""
+
+    attr: object
+    owner: type
+
+
+_ABSENT = object()
+C_DATA = (types.GetSetDescriptorType, types.MemberDescriptorType)
+
+
+def lookup(tx: Trace, cls: type, name: str) -> Found | None:
+    """Find ``name`` along the MRO of ``cls``."""
+    interp = tx.interp
+    key = (cls, name)
+    if not interp.patched_classes:
+        found = interp.class_cache.get(key, _ABSENT)
+        if found is not _ABSENT:
+            return found  # type: ignore[return-value]
+    found = lookup_in(tx, cls.__mro__, name)
+    if not interp.patched_classes:
+        interp.class_cache[key] = found
+    return found  # type: ignore[return-value]
+
+
+def lookup_in(tx: Trace, mro: tuple[type, ...], name: str) -> Found | None:
+    """Find ``name`` in the given classes, in order."""
+    patched = tx.interp.patched_classes
+    for base in mro:
+        value = patched.get(base)
+        if value is not None:
+            stored = tx.journal.load_attr(value, name)
+            if stored is DELETED:
+                continue
+            if stored is not None:
+                return Found(stored, base)
+        attr = base.__dict__.get(name, _ABSENT)
+        if attr is not _ABSENT:
+            return Found(attr, base)
+    return None
+
+
+def attr_value(tx: Trace, found: Found, name: str) -> Value:
+    """The class attribute itself as a value, not bound."""
+    if isinstance(found.attr, Value):
+        return found.attr
+    interp = tx.interp
+    key = (found.owner, name)
+    value = interp.class_attr_values.get(key)
+    if value is None:
+        source = class_source(tx, found.owner)
+        if source is None or isinstance(found.attr, staticmethod | classmethod):
+            value = tx.builder.wrap_new(found.attr)
+        else:
+            value = tx.builder.wrap(found.attr, AttrSource(source, name))
+        interp.class_attr_values[key] = value
+        tx.journal.record(lambda: interp.class_attr_values.pop(key, None))
+    return value
+
+
+def function_value(tx: Trace, found: Found, name: str, fn: object, *path: str) -> Value:
+    """The function inside a class attribute (``property.fget``, ``staticmethod.__func__``)."""
+    if isinstance(fn, Value):
+        return fn
+    source = class_source(tx, found.owner)
+    if source is None:
+        return tx.builder.wrap_new(fn)
+    # ``__dict__`` gives the descriptor itself: plain access would bind it.
+    source = ItemSource(AttrSource(source, "__dict__"), name)
+    for step in path:
+        source = AttrSource(source, step)  # type: ignore[assignment]
+    return tx.builder.wrap(fn, source)
+
+
+def class_source(tx: Trace, cls: type) -> Source | None:
+    """Where the class was found, directly or as a base of a class with a known source; None for
+    classes that are trusted not to change."""
+    interp = tx.interp
+    if interp.trusted_module(cls.__module__):
+        return None
+    source = interp.class_sources.get(cls)
+    if source is None:
+        for known, root in interp.class_sources.items():
+            if cls in known.__mro__:
+                mro = AttrSource(root, "__mro__")
+                source = ItemSource(mro, known.__mro__.index(cls))
+                break
+    return source
+
+
+def is_data_descriptor(tx: Trace, attr: object) -> bool:
+    """True when the attribute overrides the instance dict."""
+    if isinstance(attr, Value):
+        cls = attr.python_type()
+        return lookup(tx, cls, "__set__") is not None or lookup(tx, cls, "__delete__") is not None
+    cls = type(attr)
+    return hasattr(cls, "__set__") or hasattr(cls, "__delete__")
+
+
+def bind(tx: Trace, found: Found, instance: Value | None, owner: Value, name: str) -> Value:
+    """``tp_descr_get``: the attribute as seen through ``instance`` (None: through the class
+    ``owner``)."""
+    attr = found.attr
+    if isinstance(attr, Value):
+        return _bind_value(tx, attr, instance, owner)
+    if isinstance(attr, types.FunctionType):
+        value = attr_value(tx, found, name)
+        if instance is None or not isinstance(value, FunctionValue):
+            return value if instance is None else BoundMethodValue(value, instance)
+        return BoundMethodValue(value, instance)
+    if isinstance(attr, property):
+        if instance is None:
+            return attr_value(tx, found, name)
+        if attr.fget is None:
+            kind = instance.python_type().__name__
+            message = f"property {name!r} of {kind!r} object has no getter"
+            raise tx.interp.error(AttributeError, message)
+        return tx.interp.call(function_value(tx, found, name, attr.fget, "fget"), [instance])
+    if isinstance(attr, staticmethod):
+        return function_value(tx, found, name, attr.__func__, "__func__")
+    if isinstance(attr, classmethod):
+        func = function_value(tx, found, name, attr.__func__, "__func__")
+        if isinstance(func, FunctionValue):
+            return BoundMethodValue(func, owner)
+        return _bind_value(tx, func, owner, owner)
+    if isinstance(attr, functools.cached_property):
+        if instance is None:
+            return attr_value(tx, found, name)
+        return cached(tx, function_value(tx, found, name, attr.func, "func"), instance, name)
+    if isinstance(attr, METHOD_TYPES):
+        if isinstance(attr, types.ClassMethodDescriptorType):
+            return tx.interp.builtin_method(owner, name, found.owner, attr)
+        if isinstance(attr, types.BuiltinFunctionType) or instance is None:
+            return attr_value(tx, found, name)
+        return tx.interp.builtin_method(instance, name, found.owner, attr)
+    if isinstance(attr, C_DATA):
+        if instance is None:
+            return attr_value(tx, found, name)
+        return tx.interp.c_attribute(instance, name, attr)
+    getter = lookup(tx, type(attr), "__get__")
+    if getter is None:
+        return attr_value(tx, found, name)
+    if isinstance(getter.attr, types.FunctionType):
+        descriptor = attr_value(tx, found, name)
+        bound = bind(tx, getter, descriptor, tx.interp.type_of(descriptor), "__get__")
+        return tx.interp.call(bound, [tx.interp.none if instance is None else instance, owner])
+    return tx.interp.c_descriptor(attr, instance, owner, found, name)
+
+
+def _bind_value(tx: Trace, attr: Value, instance: Value | None, owner: Value) -> Value:
+    if isinstance(attr, FunctionValue):
+        return attr if instance is None else BoundMethodValue(attr, instance)
+    return tx.interp.bind_descriptor(attr, instance, owner)
+
+
+def cached(tx: Trace, func: Value, instance: Value, name: str) -> Value:
+    """``functools.cached_property.__get__`` without its lock."""
+    found = instance.instance_get(tx, name) if isinstance(instance, HasInstanceDict) else None
+    if found is None:
+        found = tx.interp.call(func, [instance])
+        if not isinstance(instance, HasInstanceDict):
+            raise Unsupported("unsupported-slot", what=f"cached property {name!r}")
+        instance.instance_set(tx, name, found)
+    return found
+
+
+class HasInstanceDict:
+    """Mixin of values that have an instance ``__dict__``."""
+
+    __slots__ = ()
+
+    def instance_get(self, tx: Trace, name: str) -> Value | None:
+        """The entry of the instance dict, or None."""
+        raise NotImplementedError(name)
+
+    def instance_set(self, tx: Trace, name: str, value: Value) -> None:
+        """Store into the instance dict."""
+        raise NotImplementedError(name)

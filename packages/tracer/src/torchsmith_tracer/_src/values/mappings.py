@@ -1,0 +1,522 @@
+"""Hash tables: dict and its builtin subclasses, set, frozenset, dict views, mapping proxies."""
+
+from __future__ import annotations
+
+import collections
+import types
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.builtin_object import BuiltinObject
+from torchsmith_tracer._src.values.constants import ConstantValue, bool_value
+from torchsmith_tracer._src.values.lazy import LazyValue, realize
+
+if TYPE_CHECKING:
+    from torchsmith_guards import Source
+
+    from torchsmith_tracer._src.codegen.emitter import Emitter
+    from torchsmith_tracer._src.trace import Trace
+
+Table = dict[object, tuple[Value, Value]]
+
+
+class DictValue(BuiltinObject):
+    """A dict, OrderedDict or defaultdict.
+
+    Attributes:
+        table: ``hash_key`` of the key -> (key, value), in order; values may be lazy.
+        cls: ``dict``, ``collections.OrderedDict`` or ``collections.defaultdict``.
+        factory: of a defaultdict, else None.
+        owner: the instance of a user subclass whose content this is (for ``__missing__``).
+    """
+
+    __slots__ = ("cls", "factory", "owner", "table")
+
+    def __init__(
+        self,
+        table: Table | None = None,
+        source: Source | None = None,
+        cls: type = dict,
+        factory: Value | None = None,
+    ) -> None:
+        self.source = source
+        self.table: Table = {} if table is None else table
+        self.cls = cls
+        self.factory = factory
+        self.owner: Value | None = None
+
+    def __repr__(self) -> str:
+        return f"DictValue({list(self.table.values())!r})"
+
+    def python_type(self) -> type:
+        return self.cls
+
+    def describe(self) -> str:
+        return f"{self.cls.__name__} of {len(self.table)}"
+
+    def as_constant(self) -> object:
+        pairs = {
+            k.as_constant(): v.obj if isinstance(v, LazyValue) else v.as_constant()
+            for k, v in self.table.values()
+        }
+        if self.cls is collections.defaultdict:
+            factory = None if self.factory is None else self.factory.as_constant()
+            return collections.defaultdict(factory, pairs)  # type: ignore[arg-type]
+        return self.cls(pairs)
+
+    def as_proxy(self) -> object:
+        return {k.as_constant(): v.as_proxy() for k, v in self.table.values()}
+
+    # --- host-side access (no ``__missing__``, no overrides) -------------------------------
+    def get(self, tx: Trace, key: Value) -> Value | None:
+        """The value stored for ``key``, realised, or None."""
+        pair = self.table.get(tx.interp.hash_key(key))
+        return None if pair is None else realize(tx, pair[1])
+
+    def get_str(self, tx: Trace, key: str) -> Value | None:
+        """The value stored for a string key, or None."""
+        pair = self.table.get(key)
+        return None if pair is None else realize(tx, pair[1])
+
+    def put(self, tx: Trace, key: Value, value: Value) -> None:
+        """Store; an existing key object is kept."""
+        hkey = tx.interp.hash_key(key)
+        table = self.table
+        old = table.get(hkey)
+        if old is None:
+            tx.journal.mutate(self, lambda: table.__delitem__(hkey))
+            table[hkey] = (key, value)
+        else:
+            tx.journal.mutate(self, lambda: table.__setitem__(hkey, old))
+            table[hkey] = (old[0], value)
+
+    def remove(self, tx: Trace, key: Value) -> Value | None:
+        """Delete and return the value, or None when the key is absent."""
+        hkey = tx.interp.hash_key(key)
+        if hkey not in self.table:
+            return None
+        table = dict(self.table)
+        _, value = table.pop(hkey)
+        self.replace(tx, table)
+        return realize(tx, value)
+
+    def replace(self, tx: Trace, table: Table) -> None:
+        """Give the dict a new content."""
+        old = self.table
+
+        def undo() -> None:
+            self.table = old
+
+        tx.journal.mutate(self, undo)
+        self.table = table
+
+    def keys(self) -> list[Value]:
+        """The key values in order."""
+        return [k for k, _ in self.table.values()]
+
+    def values(self, tx: Trace) -> list[Value]:
+        """The values in order, realised."""
+        return [realize(tx, v) for _, v in self.table.values()]
+
+    # --- slots -----------------------------------------------------------------------------
+    def getitem(self, tx: Trace, key: Value) -> Value:
+        pair = self.table.get(tx.interp.hash_key(key))
+        if pair is not None:
+            return realize(tx, pair[1])
+        if self.owner is not None:
+            missing = tx.interp.class_method(self.owner, "__missing__")
+            if missing is not None:
+                return missing.call(tx, [key], {})
+        elif self.factory is not None:
+            value = tx.interp.call(self.factory, [])
+            self.put(tx, key, value)
+            return value
+        raise tx.interp.error_with(KeyError, [key])
+
+    def setitem(self, tx: Trace, key: Value, value: Value) -> None:
+        self.put(tx, key, value)
+
+    def delitem(self, tx: Trace, key: Value) -> None:
+        if self.remove(tx, key) is None:
+            raise tx.interp.error_with(KeyError, [key])
+
+    def length(self, tx: Trace) -> Value:
+        return ConstantValue(len(self.table))
+
+    def bool(self, tx: Trace) -> bool:
+        return bool(self.table)
+
+    def contains(self, tx: Trace, item: Value) -> Value:
+        return bool_value(tx.interp.hash_key(item) in self.table)
+
+    def iter(self, tx: Trace) -> Value:
+        return tx.interp.dict_iterator(self, "keys")
+
+    def binary(self, tx: Trace, op: str, other: Value, *, reflected: bool = False) -> Value | None:
+        other = other.base_value()
+        if op == "ior":
+            tx.interp.dict_update(self, other)
+            return self
+        if op == "or_" and isinstance(other, DictValue) and not reflected:
+            new = self.copy()
+            tx.interp.dict_update(new, other)
+            return new
+        return None
+
+    def copy(self) -> DictValue:
+        """A shallow copy of the same builtin type."""
+        return DictValue(dict(self.table), None, self.cls, self.factory)
+
+    def richcompare(self, tx: Trace, op: str, other: Value) -> Value | None:
+        other = other.base_value()
+        if op not in ("eq", "ne") or not isinstance(other, DictValue):
+            return None
+        return bool_value(self._equal(tx, other) == (op == "eq"))
+
+    def _equal(self, tx: Trace, other: DictValue) -> bool:
+        if len(self.table) != len(other.table):
+            return False
+        ordered = issubclass(self.cls, collections.OrderedDict)
+        if ordered and issubclass(other.cls, collections.OrderedDict):
+            if list(self.table) != list(other.table):
+                return False
+        for hkey, (_, value) in list(self.table.items()):
+            pair = other.table.get(hkey)
+            if pair is None or not tx.interp.equal(realize(tx, value), realize(tx, pair[1])):
+                return False
+        return True
+
+    def hash_key(self, tx: Trace) -> object:
+        raise tx.interp.error(TypeError, f"unhashable type: {self.cls.__name__!r}")
+
+    def c_attribute(self, tx: Trace, name: str, descriptor: object) -> Value:
+        if name == "default_factory":
+            stored = tx.journal.load_attr(self, name)
+            if isinstance(stored, Value):
+                return stored
+            return self.factory if self.factory is not None else ConstantValue(None)
+        return super().c_attribute(tx, name, descriptor)
+
+    def reconstruct(self, cg: Emitter) -> None:
+        if self.cls is dict:
+            cg.build_map(0)
+            return
+        cg.load_callable(self.cls, self.cls.__name__)
+        if self.cls is collections.defaultdict:
+            cg.load(self.factory if self.factory is not None else ConstantValue(None))
+            cg.call(1)
+        else:
+            cg.call(0)
+
+    def reconstruct_fill(self, cg: Emitter) -> None:
+        if not self.table:
+            return
+        cg.load_method(self, "update")
+        for key, value in self.table.values():
+            cg.load(key)
+            cg.load(value)
+        cg.build_map(len(self.table))
+        cg.call(1)
+        cg.pop_top()
+
+
+class SetValue(BuiltinObject):
+    """A set (``cls`` set) or frozenset. ``table``: ``hash_key`` -> element."""
+
+    __slots__ = ("cls", "table")
+
+    def __init__(
+        self,
+        table: dict[object, Value] | None = None,
+        source: Source | None = None,
+        cls: type = set,
+    ) -> None:
+        self.source = source
+        self.table: dict[object, Value] = {} if table is None else table
+        self.cls = cls
+
+    def __repr__(self) -> str:
+        return f"SetValue({list(self.table.values())!r})"
+
+    @staticmethod
+    def of(tx: Trace, items: Iterable[Value], cls: type = set) -> SetValue:
+        """A new set of ``items``; the first of equal elements is kept."""
+        table: dict[object, Value] = {}
+        for item in items:
+            table.setdefault(tx.interp.hash_key(item), item)
+        return SetValue(table, None, cls)
+
+    @property
+    def items(self) -> list[Value]:
+        """The elements."""
+        return list(self.table.values())
+
+    def python_type(self) -> type:
+        return self.cls
+
+    def describe(self) -> str:
+        return f"{self.cls.__name__} of {len(self.table)}"
+
+    def is_constant(self) -> bool:
+        return self.cls is frozenset and all(v.is_constant() for v in self.table.values())
+
+    def as_constant(self) -> object:
+        return self.cls([v.as_constant() for v in self.table.values()])
+
+    def as_proxy(self) -> object:
+        return self.cls([v.as_proxy() for v in self.table.values()])
+
+    def in_order(self) -> list[Value]:
+        """Elements in the order in which the real set would give them, where that is known: sets
+        of constants iterate in hash order."""
+        items = list(self.table.values())
+        if len(items) > 1 and all(isinstance(v, ConstantValue) for v in items):
+            by_key = {v.value: v for v in items if isinstance(v, ConstantValue)}
+            return [by_key[key] for key in self.cls(by_key)]
+        return items
+
+    def replace(self, tx: Trace, table: dict[object, Value]) -> None:
+        """Give the set a new content."""
+        old = self.table
+
+        def undo() -> None:
+            self.table = old
+
+        tx.journal.mutate(self, undo)
+        self.table = table
+
+    def add(self, tx: Trace, item: Value) -> None:
+        """``set.add``."""
+        key = tx.interp.hash_key(item)
+        table = self.table
+        if key not in table:
+            tx.journal.mutate(self, lambda: table.__delitem__(key))
+            table[key] = item
+
+    def length(self, tx: Trace) -> Value:
+        return ConstantValue(len(self.table))
+
+    def bool(self, tx: Trace) -> bool:
+        return bool(self.table)
+
+    def contains(self, tx: Trace, item: Value) -> Value:
+        other = item.base_value()
+        if isinstance(other, SetValue) and other.cls is set:
+            return bool_value(frozenset(other.table) in self.table)
+        return bool_value(tx.interp.hash_key(item) in self.table)
+
+    def iter(self, tx: Trace) -> Value:
+        return tx.interp.iterator(self.in_order(), self)
+
+    def binary(self, tx: Trace, op: str, other: Value, *, reflected: bool = False) -> Value | None:
+        inplace = op in ("ior", "iand", "isub", "ixor")
+        if inplace and self.cls is frozenset:
+            return None
+        theirs = set_table(other)
+        if theirs is None or reflected or op not in _SET_OPS:
+            return None
+        table = _SET_OPS[op](self.table, theirs)
+        if inplace:
+            self.replace(tx, table)
+            return self
+        return SetValue(table, None, self.cls)
+
+    def richcompare(self, tx: Trace, op: str, other: Value) -> Value | None:
+        theirs = set_table(other)
+        if theirs is None:
+            return None
+        return bool_value(compare_keys(op, self.table, theirs))
+
+    def hash_key(self, tx: Trace) -> object:
+        if self.cls is set:
+            raise tx.interp.error(TypeError, "unhashable type: 'set'")
+        return frozenset(self.table)
+
+    def reconstruct(self, cg: Emitter) -> None:
+        if self.cls is set:
+            cg.build_set(0)
+            return
+        cg.load_callable(self.cls, self.cls.__name__)
+        for item in self.table.values():
+            cg.load(item)
+        cg.build_tuple(len(self.table))
+        cg.call(1)
+
+    def reconstruct_fill(self, cg: Emitter) -> None:
+        if self.cls is not set or not self.table:
+            return
+        cg.load_method(self, "update")
+        for item in self.table.values():
+            cg.load(item)
+        cg.build_tuple(len(self.table))
+        cg.call(1)
+        cg.pop_top()
+
+
+def _union(a: dict[object, Value], b: dict[object, Value]) -> dict[object, Value]:
+    return {**b, **a} if len(a) == 0 else {**a, **{k: v for k, v in b.items() if k not in a}}
+
+
+_SET_OPS = {
+    "or_": _union,
+    "and_": lambda a, b: {k: v for k, v in a.items() if k in b},
+    "sub": lambda a, b: {k: v for k, v in a.items() if k not in b},
+    "xor": lambda a, b: {
+        **{k: v for k, v in a.items() if k not in b},
+        **{k: v for k, v in b.items() if k not in a},
+    },
+}
+_SET_OPS["ior"] = _SET_OPS["or_"]
+_SET_OPS["iand"] = _SET_OPS["and_"]
+_SET_OPS["isub"] = _SET_OPS["sub"]
+_SET_OPS["ixor"] = _SET_OPS["xor"]
+
+
+def set_table(value: Value) -> dict[object, Value] | None:
+    """The elements of a set or of a keys/items view, by hash key; None for anything else."""
+    value = value.base_value()
+    if isinstance(value, SetValue):
+        return value.table
+    if isinstance(value, DictViewValue) and value.kind == "keys":
+        return {h: k for h, (k, _) in value.mapping.table.items()}
+    return None
+
+
+def compare_keys(op: str, a: dict[object, Value], b: dict[object, Value]) -> bool:
+    """Set comparison: ``le`` is subset."""
+    mine, theirs = a.keys(), b.keys()
+    match op:
+        case "eq":
+            return mine == theirs
+        case "ne":
+            return mine != theirs
+        case "lt":
+            return mine < theirs
+        case "le":
+            return mine <= theirs
+        case "gt":
+            return mine > theirs
+        case _:
+            return mine >= theirs
+
+
+_VIEWS = {
+    ("keys", False): type({}.keys()),
+    ("values", False): type({}.values()),
+    ("items", False): type({}.items()),
+    ("keys", True): type(collections.OrderedDict().keys()),
+    ("values", True): type(collections.OrderedDict().values()),
+    ("items", True): type(collections.OrderedDict().items()),
+}
+
+
+class DictViewValue(BuiltinObject):
+    """``d.keys()``, ``d.values()`` or ``d.items()`` (``kind``)."""
+
+    __slots__ = ("kind", "mapping")
+
+    def __init__(self, mapping: DictValue, kind: str) -> None:
+        self.source = None
+        self.mapping = mapping
+        self.kind = kind
+
+    def python_type(self) -> type:
+        return _VIEWS[self.kind, issubclass(self.mapping.cls, collections.OrderedDict)]
+
+    def length(self, tx: Trace) -> Value:
+        return ConstantValue(len(self.mapping.table))
+
+    def bool(self, tx: Trace) -> bool:
+        return bool(self.mapping.table)
+
+    def as_constant(self) -> object:
+        mapping = self.mapping.as_constant()
+        return getattr(mapping, self.kind)()
+
+    def iter(self, tx: Trace) -> Value:
+        return tx.interp.dict_iterator(self.mapping, self.kind)
+
+    def contains(self, tx: Trace, item: Value) -> Value:
+        if self.kind == "keys":
+            return self.mapping.contains(tx, item)
+        if self.kind == "items":
+            parts = tx.interp.unpack(item)
+            found = self.mapping.get(tx, parts[0]) if len(parts) == 2 else None
+            return bool_value(found is not None and tx.interp.equal(found, parts[1]))
+        return tx.interp.contains_by_iteration(self, item)
+
+    def _as_set(self, tx: Trace) -> SetValue:
+        return SetValue.of(tx, tx.interp.unpack(self))
+
+    def binary(self, tx: Trace, op: str, other: Value, *, reflected: bool = False) -> Value | None:
+        if self.kind == "values" or op not in ("or_", "and_", "sub", "xor"):
+            return None
+        if reflected:
+            return SetValue.of(tx, tx.interp.unpack(other)).binary(tx, op, self._as_set(tx))
+        return self._as_set(tx).binary(tx, op, SetValue.of(tx, tx.interp.unpack(other)))
+
+    def richcompare(self, tx: Trace, op: str, other: Value) -> Value | None:
+        if self.kind == "values":
+            return None
+        other = other.base_value()
+        if isinstance(other, DictViewValue):
+            other = other._as_set(tx)
+        return self._as_set(tx).richcompare(tx, op, other)
+
+    def c_attribute(self, tx: Trace, name: str, descriptor: object) -> Value:
+        if name == "mapping":
+            return MappingProxyValue(self.mapping)
+        return super().c_attribute(tx, name, descriptor)
+
+    def reconstruct(self, cg: Emitter) -> None:
+        cg.load_method(self.mapping, self.kind)
+        cg.call(0)
+
+
+class MappingProxyValue(BuiltinObject):
+    """``types.MappingProxyType`` over a dict."""
+
+    __slots__ = ("mapping",)
+
+    def __init__(self, mapping: Value, source: Source | None = None) -> None:
+        self.source = source
+        self.mapping = mapping
+
+    def python_type(self) -> type:
+        return types.MappingProxyType
+
+    def getattr(self, tx: Trace, name: str) -> Value:
+        if name in ("get", "keys", "values", "items", "copy"):
+            return self.mapping.getattr(tx, name)
+        return super().getattr(tx, name)
+
+    def getitem(self, tx: Trace, key: Value) -> Value:
+        return self.mapping.getitem(tx, key)
+
+    def length(self, tx: Trace) -> Value:
+        return self.mapping.length(tx)
+
+    def contains(self, tx: Trace, item: Value) -> Value:
+        return self.mapping.contains(tx, item)
+
+    def iter(self, tx: Trace) -> Value:
+        return self.mapping.iter(tx)
+
+    def bool(self, tx: Trace) -> bool:
+        return self.mapping.bool(tx)
+
+    def binary(self, tx: Trace, op: str, other: Value, *, reflected: bool = False) -> Value | None:
+        if op == "or_":
+            other = other.mapping if isinstance(other, MappingProxyValue) else other
+            return self.mapping.binary(tx, op, other, reflected=reflected)
+        return None
+
+    def richcompare(self, tx: Trace, op: str, other: Value) -> Value | None:
+        other = other.mapping if isinstance(other, MappingProxyValue) else other
+        return self.mapping.richcompare(tx, op, other)
+
+    def reconstruct(self, cg: Emitter) -> None:
+        cg.load_callable(types.MappingProxyType, "mappingproxy")
+        cg.load(self.mapping)
+        cg.call(1)

@@ -1,0 +1,476 @@
+"""Instances of Python classes: existing ones and those born while tracing.
+
+Attribute access is CPython's generic algorithm over ``lookup``; the other slots find the dunder
+method on the class. An instance of a user subclass of a builtin type carries the builtin part in
+``storage``, to which inherited C methods apply.
+"""
+
+from __future__ import annotations
+
+import collections
+import enum
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from torchsmith_guards import AttrSource, Guard, GuardKind
+
+from torchsmith_tracer._src.breaks.signals import ObservedException
+from torchsmith_tracer._src.effects.journal import DELETED
+from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.constants import NOT_IMPLEMENTED, ConstantValue
+from torchsmith_tracer._src.values.lookup import (
+    C_DATA,
+    Found,
+    HasInstanceDict,
+    bind,
+    is_data_descriptor,
+    lookup,
+)
+
+if TYPE_CHECKING:
+    from torchsmith_guards import Source
+
+    from torchsmith_tracer._src.codegen.emitter import Emitter
+    from torchsmith_tracer._src.effects.journal import Journal
+    from torchsmith_tracer._src.trace import Trace
+
+_UNARY = {"neg": "__neg__", "pos": "__pos__", "invert": "__invert__"}
+
+
+def dunder(op: str, *, reflected: bool = False) -> str:
+    """``add`` -> ``__add__`` or ``__radd__``; ``and_`` -> ``__and__``."""
+    name = op.rstrip("_")
+    return f"__r{name}__" if reflected else f"__{name}__"
+
+
+class ObjectValue(Value, HasInstanceDict):
+    """An existing object of a Python class; the builder has guarded its type.
+
+    Attributes:
+        obj: the real object (None for ``NewObjectValue``).
+        cls: its class.
+        storage: value of the builtin part for subclasses of dict, list, tuple, int ..., or None.
+    """
+
+    __slots__ = ("cls", "obj", "storage")
+
+    def __init__(
+        self, obj: object, source: Source | None = None, storage: Value | None = None
+    ) -> None:
+        super().__init__(source)
+        self.obj = obj
+        self.cls: type = type(obj)
+        self.storage = storage
+        if storage is not None and hasattr(storage, "owner"):
+            storage.owner = self
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.cls.__name__})"
+
+    def python_type(self) -> type:
+        return self.cls
+
+    def base_value(self) -> Value:
+        return self if self.storage is None else self.storage
+
+    def is_constant(self) -> bool:
+        return False
+
+    def as_constant(self) -> object:
+        if self.storage is not None:
+            return self.storage.as_constant()
+        return super().as_constant()
+
+    def as_proxy(self) -> object:
+        if self.storage is not None:
+            return self.storage.as_proxy()
+        return super().as_proxy()
+
+    # --- instance dict -----------------------------------------------------------------------
+    def instance_get(self, tx: Trace, name: str) -> Value | None:
+        stored = tx.journal.load_attr(self, name)
+        if stored is not None:
+            return None if stored is DELETED else stored  # type: ignore[return-value]
+        return self.real_get(tx, name)
+
+    def real_get(self, tx: Trace, name: str) -> Value | None:
+        """An entry of the real object's dict, wrapped and guarded."""
+        real = getattr(self.obj, "__dict__", None)
+        if real is None or name not in real:
+            return None
+        if self.source is None:
+            return tx.builder.wrap_new(real[name])
+        return tx.builder.wrap(real[name], self.entry_source(name))
+
+    def entry_source(self, name: str) -> Source:
+        """Source of an instance dict entry; plain attribute access unless a class hook or data
+        descriptor would intercept it."""
+        assert self.source is not None
+        return AttrSource(self.source, name)
+
+    def instance_set(self, tx: Trace, name: str, value: Value) -> None:
+        tx.journal.store_attr(self, name, value)
+
+    def instance_names(self, tx: Trace) -> list[str]:
+        """Names in the instance dict, in order."""
+        real = getattr(self.obj, "__dict__", None) or {}
+        table = tx.journal.attrs.get(self) or {}
+        names = [n for n in real if table.get(n) is not DELETED]
+        names += [n for n, v in table.items() if v is not DELETED and n not in real]
+        slots = self._slot_names() if table else frozenset()
+        return [n for n in names if n not in slots]
+
+    def _slot_names(self) -> frozenset[str]:
+        return frozenset(
+            name
+            for base in self.cls.__mro__
+            for name, attr in base.__dict__.items()
+            if isinstance(attr, C_DATA[1])
+        )
+
+    def guard_missing(self, tx: Trace, name: str) -> None:
+        """Guard that the instance dict of an existing object lacks ``name``, which the class then
+        provides."""
+        if self.source is None or not hasattr(self.obj, "__dict__"):
+            return
+        source = AttrSource(self.source, "__dict__")
+        why = f"attribute {name!r} comes from the class"
+        tx.guards.add(Guard(source, GuardKind.DICT_CONTAINS, (name, False), why))
+
+    # --- attributes --------------------------------------------------------------------------
+    def getattr(self, tx: Trace, name: str) -> Value:
+        getter = lookup(tx, self.cls, "__getattribute__")
+        if getter is not None and getter.owner is not object and self._overrides(getter):
+            method = bind(tx, getter, self, tx.interp.type_of(self), "__getattribute__")
+            try:
+                return tx.interp.call(method, [ConstantValue(name)])
+            except ObservedException as e:
+                return self._fallback(tx, name, e)
+        try:
+            return self.generic_getattr(tx, name)
+        except ObservedException as e:
+            return self._fallback(tx, name, e)
+
+    @staticmethod
+    def _overrides(getter: Found) -> bool:
+        return type(getter.attr).__name__ != "wrapper_descriptor"
+
+    def _fallback(self, tx: Trace, name: str, error: ObservedException) -> Value:
+        """``__getattr__``, when the first lookup ended in AttributeError."""
+        hook = lookup(tx, self.cls, "__getattr__")
+        if hook is None or not tx.interp.exception_matches(error.exc, AttributeError):
+            raise error
+        method = bind(tx, hook, self, tx.interp.type_of(self), "__getattr__")
+        return tx.interp.call(method, [ConstantValue(name)])
+
+    def generic_getattr(self, tx: Trace, name: str) -> Value:
+        """``object.__getattribute__``."""
+        found = lookup(tx, self.cls, name)
+        if found is not None and is_data_descriptor(tx, found.attr):
+            return bind(tx, found, self, tx.interp.type_of(self), name)
+        value = self.instance_get(tx, name)
+        if value is not None:
+            return value
+        if found is not None:
+            self.guard_missing(tx, name)
+            return bind(tx, found, self, tx.interp.type_of(self), name)
+        if self.source is not None and tx.journal.load_attr(self, name) is None:
+            self.guard_missing(tx, name)
+        message = f"{self.cls.__name__!r} object has no attribute {name!r}"
+        raise tx.interp.error(AttributeError, message, name=name, obj=self)
+
+    def setattr(self, tx: Trace, name: str, value: Value) -> None:
+        hook = lookup(tx, self.cls, "__setattr__")
+        if hook is not None and self._overrides(hook):
+            method = bind(tx, hook, self, tx.interp.type_of(self), "__setattr__")
+            tx.interp.call(method, [ConstantValue(name), value])
+            return
+        self.generic_setattr(tx, name, value)
+
+    def generic_setattr(self, tx: Trace, name: str, value: Value) -> None:
+        """``object.__setattr__``."""
+        found = lookup(tx, self.cls, name)
+        if found is not None and is_data_descriptor(tx, found.attr):
+            tx.interp.descriptor_set(found, self, name, value)
+            return
+        self._require_dict(tx, name, found)
+        self.instance_set(tx, name, value)
+
+    def _require_dict(self, tx: Trace, name: str, found: Found | None) -> None:
+        if self.cls.__dictoffset__ == 0:
+            what = "attribute" if found is None else "attribute"
+            message = f"{self.cls.__name__!r} object has no {what} {name!r}"
+            if found is not None:
+                message = f"{self.cls.__name__!r} object attribute {name!r} is read-only"
+            raise tx.interp.error(AttributeError, message, name=name, obj=self)
+
+    def delattr(self, tx: Trace, name: str) -> None:
+        hook = lookup(tx, self.cls, "__delattr__")
+        if hook is not None and self._overrides(hook):
+            method = bind(tx, hook, self, tx.interp.type_of(self), "__delattr__")
+            tx.interp.call(method, [ConstantValue(name)])
+            return
+        self.generic_delattr(tx, name)
+
+    def generic_delattr(self, tx: Trace, name: str) -> None:
+        """``object.__delattr__``."""
+        found = lookup(tx, self.cls, name)
+        if found is not None and is_data_descriptor(tx, found.attr):
+            tx.interp.descriptor_delete(found, self, name)
+            return
+        if self.instance_get(tx, name) is None:
+            message = f"{self.cls.__name__!r} object has no attribute {name!r}"
+            raise tx.interp.error(AttributeError, message, name=name, obj=self)
+        tx.journal.store_attr(self, name, DELETED)
+
+    def slot_get(self, tx: Trace, name: str, descriptor: object) -> Value:
+        """A ``__slots__`` member or other C-level attribute (getset) of the instance."""
+        stored = tx.journal.load_attr(self, name)
+        if stored is not None and stored is not DELETED:
+            return stored  # type: ignore[return-value]
+        if name == "__dict__":
+            return tx.interp.instance_dict(self)
+        if name == "__weakref__":
+            return tx.interp.none
+        if self.storage is not None and not isinstance(descriptor, C_DATA[1]):
+            return self.storage.getattr(tx, name)
+        if stored is None and self.obj is not None:
+            try:
+                obj = descriptor.__get__(self.obj, self.cls)  # type: ignore[attr-defined]
+            except AttributeError as e:
+                raise tx.interp.host_error(e) from None
+            if self.source is None:
+                return tx.builder.wrap_new(obj)
+            return tx.builder.wrap(obj, AttrSource(self.source, name))
+        message = f"{self.cls.__name__!r} object has no attribute {name!r}"
+        raise tx.interp.error(AttributeError, message, name=name, obj=self)
+
+    # --- other slots: the class's dunder methods -----------------------------------------------
+    def method(self, tx: Trace, name: str) -> Value | None:
+        """The class's method ``name`` bound to this object, or None when absent or None."""
+        found = lookup(tx, self.cls, name)
+        if found is None or found.attr is None:
+            return None
+        return bind(tx, found, self, tx.interp.type_of(self), name)
+
+    def _slot(self, tx: Trace, name: str, args: Sequence[Value], message: str) -> Value:
+        method = self.method(tx, name)
+        if method is None:
+            raise tx.interp.error(TypeError, message.format(self.cls.__name__))
+        return tx.interp.call(method, args)
+
+    def call(self, tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+        target = self.call_target(tx, args, kwargs)
+        if target is None:
+            raise tx.interp.error(TypeError, f"{self.cls.__name__!r} object is not callable")
+        return target[0].call(tx, target[1], target[2])
+
+    def call_target(
+        self, tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]
+    ) -> tuple[Value, Sequence[Value], dict[str, Value]] | None:
+        method = self.method(tx, "__call__")
+        return None if method is None else (method, args, kwargs)
+
+    def getitem(self, tx: Trace, key: Value) -> Value:
+        return self._slot(tx, "__getitem__", [key], "{!r} object is not subscriptable")
+
+    def setitem(self, tx: Trace, key: Value, value: Value) -> None:
+        message = "{!r} object does not support item assignment"
+        self._slot(tx, "__setitem__", [key, value], message)
+
+    def delitem(self, tx: Trace, key: Value) -> None:
+        self._slot(tx, "__delitem__", [key], "{!r} object does not support item deletion")
+
+    def length(self, tx: Trace) -> Value:
+        value = self._slot(tx, "__len__", [], "object of type {!r} has no len()")
+        if self.storage is not None and not value.is_constant():
+            return value
+        return tx.interp.check_length(value)
+
+    def contains(self, tx: Trace, item: Value) -> Value:
+        found = lookup(tx, self.cls, "__contains__")
+        if found is None:
+            return tx.interp.contains_by_iteration(self, item)
+        method = self.method(tx, "__contains__")
+        if method is None:
+            name = self.cls.__name__
+            raise tx.interp.error(TypeError, f"{name!r} object is not a container")
+        return ConstantValue(tx.interp.truth(tx.interp.call(method, [item])))
+
+    def iter(self, tx: Trace) -> Value:
+        found = lookup(tx, self.cls, "__iter__")
+        if found is None and lookup(tx, self.cls, "__getitem__") is not None:
+            return tx.interp.getitem_iterator(self)
+        result = self._slot(tx, "__iter__", [], "{!r} object is not iterable")
+        return tx.interp.check_iterator(result)
+
+    def next(self, tx: Trace) -> Value:
+        return self._slot(tx, "__next__", [], "{!r} object is not an iterator")
+
+    def binary(self, tx: Trace, op: str, other: Value, *, reflected: bool = False) -> Value | None:
+        method = self.method(tx, dunder(op, reflected=reflected))
+        if method is None:
+            return None
+        return _implemented(tx.interp.call(method, [other]))
+
+    def unary(self, tx: Trace, op: str) -> Value:
+        sign = {"neg": "-", "pos": "+", "invert": "~"}[op]
+        return self._slot(tx, _UNARY[op], [], f"bad operand type for unary {sign}: {{!r}}")
+
+    def richcompare(self, tx: Trace, op: str, other: Value) -> Value | None:
+        method = self.method(tx, f"__{op}__")
+        return None if method is None else _implemented(tx.interp.call(method, [other]))
+
+    def bool(self, tx: Trace) -> bool:
+        method = self.method(tx, "__bool__")
+        if method is not None:
+            return tx.interp.check_bool(tx.interp.call(method, []))
+        if lookup(tx, self.cls, "__len__") is not None:
+            return tx.interp.truth(self.length(tx))
+        return True
+
+    def hash_key(self, tx: Trace) -> object:
+        found = lookup(tx, self.cls, "__hash__")
+        if found is None or found.attr is None:
+            raise tx.interp.error(TypeError, f"unhashable type: {self.cls.__name__!r}")
+        if found.owner is object:
+            return tx.interp.identity_key(self)
+        if self.storage is not None and type(found.attr).__name__ == "wrapper_descriptor":
+            return self.storage.hash_key(tx)
+        return tx.interp.user_key(self)
+
+    def reconstruct(self, cg: Emitter) -> None:
+        if self.obj is None:
+            super().reconstruct(cg)
+        cg.load_global_constant(self.obj, self.cls.__name__)
+
+
+def _implemented(value: Value) -> Value | None:
+    return None if value is NOT_IMPLEMENTED or _is_not_implemented(value) else value
+
+
+def _is_not_implemented(value: Value) -> bool:
+    return isinstance(value, ConstantValue) and value.value is NotImplemented
+
+
+class NewObjectValue(ObjectValue):
+    """An instance made by traced code. Its attributes live in the journal's attribute table.
+
+    Args:
+        journal: the trace's journal.
+        cls: its class (for a class made by traced code, the stand-in class).
+        cls_value: the class as a value.
+        storage: the builtin part, if any.
+    """
+
+    __slots__ = ("cls_value", "journal")
+
+    def __init__(
+        self,
+        journal: Journal,
+        cls: type,
+        cls_value: Value | None = None,
+        storage: Value | None = None,
+    ) -> None:
+        super().__init__(None, None, storage)
+        self.journal = journal
+        self.cls = cls
+        self.cls_value = cls_value
+
+    def describe(self) -> str:
+        return f"new object of class {self.cls.__name__}"
+
+    def real_get(self, tx: Trace, name: str) -> Value | None:
+        return None
+
+    def reconstruct(self, cg: Emitter) -> None:
+        base = _storage_base(self.cls)
+        maker = base.__new__ if self.storage is not None else object.__new__
+        cg.load_callable(maker, "new")
+        self._load_class(cg)
+        if isinstance(self.storage, ConstantValue) or base in (tuple, frozenset):
+            assert self.storage is not None
+            cg.load(self.storage)
+            cg.call(2)
+        else:
+            cg.call(1)
+
+    def _load_class(self, cg: Emitter) -> None:
+        if self.cls_value is not None:
+            cg.load(self.cls_value)
+        else:
+            cg.load_global_constant(self.cls, self.cls.__name__)
+
+    def reconstruct_fill(self, cg: Emitter) -> None:
+        self._fill_storage(cg)
+        for name, value in (self.journal.attrs.get(self) or {}).items():
+            if value is DELETED:
+                continue
+            cg.load_callable(object.__setattr__, "set_attribute")
+            cg.load(self)
+            cg.load_const(name)
+            cg.load(value)
+            cg.call(3)
+            cg.pop_top()
+
+    def _fill_storage(self, cg: Emitter) -> None:
+        base = _storage_base(self.cls)
+        fill = _FILL.get(base)
+        if self.storage is None or fill is None:
+            return
+        cg.load_callable(fill, "fill")
+        cg.load(self)
+        cg.load(self.storage)
+        cg.call(2)
+        cg.pop_top()
+
+
+def _fill_dict(obj: dict[object, object], content: dict[object, object]) -> None:
+    for key, value in content.items():
+        dict.__setitem__(obj, key, value)
+
+
+def _fill_ordered(obj: object, content: dict[object, object]) -> None:
+    for key, value in content.items():
+        collections.OrderedDict.__setitem__(obj, key, value)  # type: ignore[arg-type]
+
+
+_FILL = {dict: _fill_dict, list: list.extend, set: set.update}
+
+
+def _storage_base(cls: type) -> type:
+    """The builtin class that lays out instances of ``cls``."""
+    for base in cls.__mro__:
+        if not base.__flags__ & _HEAP_TYPE or base.__module__ in ("collections",):
+            return base
+    return object
+
+
+_HEAP_TYPE = 1 << 9
+
+
+class EnumValue(ConstantValue):
+    """A member of an enum class: a constant, with the attributes and methods of its class."""
+
+    __slots__ = ()
+
+    def getattr(self, tx: Trace, name: str) -> Value:
+        if name in ("name", "value", "_name_", "_value_"):
+            return tx.interp.fold(getattr, self.value, name)
+        cls = type(self.value)
+        found = lookup(tx, cls, name)
+        member = self.value
+        if found is not None and not tx.interp.trusted_module(found.owner.__module__):
+            if isinstance(member, enum.Enum) and name in cls.__members__:
+                return tx.interp.const(getattr(member, name))
+            return bind(tx, found, self, tx.interp.type_of(self), name)
+        if found is None and name in getattr(member, "__dict__", ()):
+            return tx.builder.wrap_new(member.__dict__[name])
+        return super().getattr(tx, name)
+
+    def call(self, tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+        return tx.interp.call(self.getattr(tx, "__call__"), args, kwargs)
+
+    def reconstruct(self, cg: Emitter) -> None:
+        cg.load_global_constant(self.value, "member")
+
