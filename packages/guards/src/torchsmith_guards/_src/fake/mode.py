@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Collection
+from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from torchsmith_guards._src.sources.sources import Source
+from torchsmith_guards._src.fake.lean import make_mode
+from torchsmith_guards._src.shapes.env import ShapeEnv
+from torchsmith_guards._src.sources.sources import Source, TensorPropertySource
 from torchsmith_guards.errors import UnsupportedTensorError
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 class FakeMode:
@@ -17,11 +22,14 @@ class FakeMode:
 
     Attributes:
         mode: context manager; operators called inside compute metadata only.
+        shape_env: owner of the symbols; None when all shapes are static.
     """
 
-    def __init__(self, shape_env: object | None = None) -> None:
+    mode: FakeTensorMode
+
+    def __init__(self, shape_env: ShapeEnv | None = None) -> None:
         self.shape_env = shape_env
-        self.mode = FakeTensorMode()
+        self.mode = make_mode(shape_env)
         self._memo: dict[int, tuple[weakref.ref[torch.Tensor], FakeTensor]] = {}
 
     def fakeify(
@@ -30,31 +38,92 @@ class FakeMode:
         source: Source | None = None,
         dynamic_dims: Collection[int] | None = None,
     ) -> FakeTensor:
-        """The fake tensor of a real one; the same one again for the same tensor."""
+        """The fake tensor of a real one; the same one again for the same tensor.
+
+        Strides, device, dtype, ``requires_grad``, leaf-ness, conjugate and negative bits and
+        being a parameter are kept. Views come back as tensors of their own.
+
+        Args:
+            tensor: a plain strided tensor or a parameter (or a fake tensor, given back as it is).
+            source: where it was found; needed for ``dynamic_dims``.
+            dynamic_dims: dimensions whose size becomes a symbol. Equal sizes share one; sizes 0 and
+                1 stay as they are. A stride that is a product with a dynamic size in it becomes
+                that product, and the shape environment guards it.
+
+        Raises:
+            UnsupportedTensorError: sparse, quantised, nested or subclassed tensors.
+        """
         if isinstance(tensor, FakeTensor):
             return tensor
         known = self._memo.get(id(tensor))
         if known is not None and known[0]() is tensor:
             return known[1]
-        if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or (
-            tensor.layout is not torch.strided
-        ):
+        if type(tensor) not in _PLAIN or tensor.layout is not torch.strided or tensor.is_nested:
             raise UnsupportedTensorError(what=f"{type(tensor).__name__} of {tensor.layout}")
-        fake = self._static(tensor)
+        if tensor.is_quantized:
+            raise UnsupportedTensorError(what=f"a quantised tensor of {tensor.dtype}")
+        size: tuple[Any, ...] = tuple(tensor.size())
+        stride: tuple[Any, ...] = tensor.stride()
+        if dynamic_dims and source is not None and self.shape_env is not None:
+            size, stride = _symbolic_layout(self.shape_env, tensor, source, dynamic_dims)
+        fake = self._finish(tensor, self._allocate(tensor, size, stride))
         self._memo[id(tensor)] = (weakref.ref(tensor), fake)
         return fake
 
-    def _static(self, tensor: torch.Tensor) -> FakeTensor:
-        device = tensor.device
-        meta = torch.empty_strided(
-            tensor.size(), tensor.stride(), dtype=tensor.dtype, device="meta"
-        )
-        fake = FakeTensor(self.mode, meta, device)
-        if type(tensor) is torch.nn.Parameter:
-            with self.mode:
-                param = torch.nn.Parameter(fake, requires_grad=tensor.requires_grad)
-            assert isinstance(param, FakeTensor)
-            return param
-        if tensor.requires_grad:
-            fake.requires_grad_()
+    def _allocate(
+        self, tensor: torch.Tensor, size: tuple[Any, ...], stride: tuple[Any, ...]
+    ) -> FakeTensor:
+        offset = tensor.storage_offset()
+        meta = torch.empty_strided(size, stride, dtype=tensor.dtype, device="meta")
+        if offset:
+            extent = meta.untyped_storage().nbytes() // meta.element_size() + offset
+            meta = torch.empty(extent, dtype=tensor.dtype, device="meta")
+            meta = meta.as_strided(size, stride, offset)
+        return FakeTensor(self.mode, meta, tensor.device)
+
+    def _finish(self, tensor: torch.Tensor, fake: torch.Tensor) -> FakeTensor:
+        """Bits, leaf-ness and class, which are not part of the layout."""
+        with self.mode:
+            if tensor.is_conj():
+                fake = torch.conj(fake)
+            if tensor.is_neg():
+                fake = torch._neg_view(fake)
+            if type(tensor) is torch.nn.Parameter:
+                fake = torch.nn.Parameter(fake, requires_grad=tensor.requires_grad)
+            elif tensor.requires_grad:
+                fake = fake.detach() if not fake.is_leaf else fake
+                fake.requires_grad_()
+                if not tensor.is_leaf:
+                    with torch.enable_grad():
+                        fake = fake.view_as(fake)
+        assert isinstance(fake, FakeTensor), "every step above keeps the class"
         return fake
+
+
+def _symbolic_layout(
+    env: ShapeEnv, tensor: torch.Tensor, source: Source, dynamic_dims: Collection[int]
+) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Sizes with symbols for ``dynamic_dims``, and strides as products of them.
+
+    Dimensions are visited from the smallest stride up, as in ``stride_dependents``, which leaves
+    the same strides free in the tensor's guard.
+    """
+    sizes: list[Any] = [
+        env.create_symbol(int(size), TensorPropertySource(source, "size", dim), "dynamic")
+        if dim in dynamic_dims
+        else int(size)
+        for dim, size in enumerate(tensor.size())
+    ]
+    strides: list[Any] = list(tensor.stride())
+    expected, symbolic = 1, 1
+    for dim in sorted(range(tensor.dim()), key=lambda d: (tensor.stride(d), -d)):
+        size, stride = tensor.size(dim), tensor.stride(dim)
+        if stride == 0:
+            continue
+        if stride != expected:
+            expected, symbolic = stride, stride
+        elif isinstance(symbolic, torch.SymInt):
+            strides[dim] = symbolic
+            env.track(TensorPropertySource(source, "stride", dim), symbolic)
+        expected, symbolic = expected * size, symbolic * sizes[dim]
+    return tuple(sizes), tuple(strides)

@@ -1,0 +1,351 @@
+"""``ShapeEnv``: the symbols of one trace, what is assumed about them, and what must be guarded.
+
+Static first: a condition that follows from the bounds of its symbols, or from guards that exist
+already, is answered without a new guard. Otherwise it is answered for the sizes of this call (the
+hints) and recorded. Sizes 0 and 1 never become symbols; equal sizes share one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+import torch
+
+from torchsmith_guards._src.guards.guard import Guard, GuardKind
+from torchsmith_guards._src.guards.shape_relation import ShapeRelation
+from torchsmith_guards._src.shapes import expr as ex
+from torchsmith_guards._src.shapes import relation as rel
+from torchsmith_guards._src.shapes.expr import INF, Bound, Const, Number, SymExpr, Symbol
+from torchsmith_guards._src.shapes.node import SymNode
+from torchsmith_guards._src.shapes.protocol import TorchProtocol
+from torchsmith_guards._src.shapes.ranges import bounds, refine
+from torchsmith_guards._src.shapes.relation import Relation, SymCondition
+from torchsmith_guards._src.sources.sources import SHAPES, Source, TensorPropertySource
+from torchsmith_guards.errors import DataDependentError
+
+SymbolKind = Literal["dynamic", "unspecified", "unbacked"]
+_K = TypeVar("_K")
+_V = TypeVar("_V")
+Where = Callable[[], str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class ShapeGuard:
+    """A recorded condition and the user's line that branched on it, when known."""
+
+    condition: SymCondition
+    user_line: str | None
+
+
+class ShapeEnv(TorchProtocol):
+    """Owner of all symbols of one trace.
+
+    Attributes:
+        guards: conditions that the program branched on, in order.
+        runtime_asserts: conditions on data-dependent symbols, to be checked when they are known.
+        bindings: for every symbol with a source: where its number is found.
+        hints: number of each backed symbol at this call.
+        where: gives the user's current ``file:line``; set by the tracer.
+    """
+
+    def __init__(self, where: Where | None = None) -> None:
+        super().__init__()
+        self.where: Where = where or (lambda: None)
+        self.hints: dict[str, Number] = {}
+        self.bindings: dict[str, Source] = {}
+        self.runtime_asserts: list[ShapeGuard] = []
+        self._symbols: dict[str, Symbol] = {}
+        self._counts: dict[str, int] = {}
+        self._by_source: dict[Source, Symbol] = {}
+        self._by_size: dict[int, Symbol] = {}
+        self._tracked: list[tuple[Source, SymExpr]] = []
+        self._guards: dict[SymCondition, ShapeGuard] = {}
+        self._ranges: dict[Symbol, tuple[Bound, Bound]] = {}
+        self._replacements: dict[Symbol, SymExpr] = {}
+        self._undo: list[Callable[[], object]] = []
+        self._frozen = 0
+
+    # --- symbols ---------------------------------------------------------------------------
+
+    def create_symbol(
+        self, hint: Number | None, source: Source | None, kind: SymbolKind = "dynamic"
+    ) -> torch.SymInt | torch.SymFloat | Number:
+        """A symbolic number.
+
+        Args:
+            hint: its value at this call; None only for ``unbacked``.
+            source: where the value is found; None only for ``unbacked``.
+            kind: ``dynamic`` for sizes (equal ones share a symbol), ``unspecified`` for ints and
+                floats of the program, ``unbacked`` for numbers that depend on tensor contents.
+
+        Returns:
+            A ``torch.SymInt`` (``SymFloat`` for a float hint) whose node is ours. Ints 0 and 1 come
+            back as they are: they are specialised, and the caller guards their value.
+        """
+        if kind == "unbacked":
+            return torch.SymInt(SymNode(self, self._new("u", None, None, -INF, INF)))
+        assert hint is not None and source is not None, "only unbacked symbols have no source"
+        if isinstance(hint, float):
+            return torch.SymFloat(SymNode(self, self._new("zf", hint, source, -INF, INF)))
+        if hint in (0, 1):
+            return hint
+        known = self._by_source.get(source)
+        if known is None and kind == "dynamic":
+            known = self._by_size.get(hint)
+            if known is not None:
+                self._bind(source, known)
+                self.track(source, known)
+        if known is None:
+            lo, hi = (2, INF) if hint > 1 else (-INF, -1)
+            known = self._new("s", hint, source, lo, hi)
+            if kind == "dynamic":
+                self._set(self._by_size, hint, known)
+        return torch.SymInt(SymNode(self, known))
+
+    def create_unbacked(self, *, size: bool = False) -> torch.SymInt:
+        """A number that only the data determines; ``size`` says that it is not negative."""
+        return torch.SymInt(SymNode(self, self._new("u", None, None, 0 if size else -INF, INF)))
+
+    def track(self, source: Source, value: SymExpr | torch.SymInt) -> None:
+        """State that the number at ``source`` equals ``value``; becomes a guard."""
+        expr = value.node.value if isinstance(value, torch.SymInt) else value
+        self._tracked.append((source, expr))
+        self._undo.append(self._tracked.pop)
+
+    def symbol_of(self, source: Source) -> Symbol | None:
+        """The symbol bound to ``source``, if there is one."""
+        return self._by_source.get(source)
+
+    def _new(
+        self, prefix: str, hint: Number | None, source: Source | None, lo: Bound, hi: Bound
+    ) -> Symbol:
+        number = self._counts.get(prefix, 0)
+        self._counts[prefix] = number + 1
+        self._undo.append(lambda: self._counts.__setitem__(prefix, number))
+        name = f"{prefix}{number}"
+        made = ex.symbol(name, lo, hi, floating=isinstance(hint, float))
+        self._set(self._symbols, name, made)
+        if hint is not None:
+            self._set(self.hints, name, hint)
+        if source is not None:
+            self._set(self.bindings, name, source)
+            self._bind(source, made)
+        return made
+
+    def _bind(self, source: Source, symbol: Symbol) -> None:
+        self._set(self._by_source, source, symbol)
+
+    def _set(self, table: dict[_K, _V], key: _K, value: _V) -> None:
+        """Set an entry so that ``rollback`` can restore what was there."""
+        if key in table:
+            old = table[key]
+            self._undo.append(lambda: table.__setitem__(key, old))
+        else:
+            self._undo.append(lambda: table.pop(key))
+        table[key] = value
+
+    # --- decisions -------------------------------------------------------------------------
+
+    @property
+    def guards(self) -> list[ShapeGuard]:
+        return list(self._guards.values())
+
+    def simplify(self, expr: SymExpr) -> SymExpr:
+        """``expr`` with symbols replaced that guards have made equal to something."""
+        if not self._replacements or expr.free_symbols.isdisjoint(self._replacements):
+            return expr
+        return self.simplify(ex.substitute(expr, self._replacements))
+
+    def hint_of(self, value: SymExpr | SymCondition) -> Number | bool | None:
+        """The value at this call, or None when it depends on tensor contents."""
+        if any(s.name not in self.hints for s in value.free_symbols):
+            return None
+        return value.evaluate(self.hints)
+
+    def static_truth(self, condition: SymCondition | bool) -> bool | None:
+        """The truth if it holds for all sizes that the guards so far allow, else None."""
+        if isinstance(condition, bool):
+            return condition
+        if condition in self._guards:
+            return True
+        opposite = rel.invert(condition)
+        if isinstance(opposite, bool) or opposite in self._guards:
+            return False
+        if isinstance(condition, rel.Junction):
+            return self._static_junction(condition)
+        if isinstance(condition, rel.Inverted):
+            inner = self.static_truth(condition.part)
+            return None if inner is None else not inner
+        if not isinstance(condition, Relation):
+            return None
+        left, right = self.simplify(condition.left), self.simplify(condition.right)
+        if left is not condition.left or right is not condition.right:
+            return self.static_truth(rel.relate(condition.op, left, right))
+        if not self._ranges:
+            return None  # bounds from birth were used when the relation was built
+        lo, hi = bounds(ex.sub(right, left), self._ranges)
+        if condition.op == "<=":
+            return True if lo >= 0 else False if hi < 0 else None
+        if lo > 0 or hi < 0:
+            return condition.op == "!="
+        return condition.op == "==" if lo == hi == 0 else None
+
+    def _static_junction(self, condition: rel.Junction) -> bool | None:
+        decisive = condition.op == "or"
+        truths = [self.static_truth(part) for part in condition.parts]
+        if decisive in truths:
+            return decisive
+        return None if None in truths else not decisive
+
+    def evaluate_condition(
+        self, condition: SymCondition | bool, fallback: bool | None = None
+    ) -> bool:
+        """Decide a branch: statically if possible, else by the hints, recording a guard.
+
+        Args:
+            condition: what the program asks.
+            fallback: answer for a data-dependent condition that nothing decides.
+
+        Raises:
+            DataDependentError: the condition depends on tensor contents and has no fallback.
+        """
+        known = self.static_truth(condition)
+        if known is not None:
+            return known
+        assert not isinstance(condition, bool), "a bool is its own static truth"
+        truth = self.hint_of(condition)
+        if truth is None:
+            if fallback is None:
+                raise self._data_dependent(condition)
+            return fallback
+        self._record(condition if truth else rel.invert(condition))
+        return bool(truth)
+
+    def evaluate_number(self, expr: SymExpr) -> Number:
+        """The value at this call; the program is specialised on it by a guard.
+
+        Raises:
+            DataDependentError: it depends on tensor contents.
+        """
+        simple = self.simplify(expr)
+        if isinstance(simple, Const):
+            return simple.value
+        value = self.hint_of(simple)
+        if value is None:
+            raise self._data_dependent(simple)
+        self._record(rel.relate("==", simple, ex.const(value)))
+        return value
+
+    def require(self, condition: SymCondition | bool) -> bool:
+        """``torch._check``: the condition holds, or the program raises. Facts about data become
+        runtime asserts; they count as known from here on."""
+        known = self.static_truth(condition)
+        if known is not None:
+            return known
+        assert not isinstance(condition, bool), "a bool is its own static truth"
+        if self.hint_of(condition) is not None:
+            return self.evaluate_condition(condition)
+        self.runtime_asserts.append(ShapeGuard(condition, self.where()))
+        self._undo.append(self.runtime_asserts.pop)
+        self._learn(condition)
+        return True
+
+    def _data_dependent(self, value: SymExpr | SymCondition) -> DataDependentError:
+        names = sorted(s.name for s in value.free_symbols if s.name not in self.hints)
+        return DataDependentError(expr=value.text(), symbols=", ".join(names))
+
+    def _record(self, condition: SymCondition | bool) -> None:
+        if isinstance(condition, bool) or self._frozen or condition in self._guards:
+            return
+        self._set(self._guards, condition, ShapeGuard(condition, self.where()))
+        self._learn(condition)
+
+    def _learn(self, condition: SymCondition) -> None:
+        """Use a fact for later static answers."""
+        if isinstance(condition, rel.Junction) and condition.op == "and":
+            for part in condition.parts:
+                self._learn(part)
+        if not isinstance(condition, Relation):
+            return
+        if condition.op == "==":
+            for one, other in (
+                (condition.left, condition.right),
+                (condition.right, condition.left),
+            ):
+                if isinstance(one, Symbol) and one not in self.simplify(other).free_symbols:
+                    if one not in self._replacements:
+                        self._set(self._replacements, one, other)
+                    break
+        refined = refine(condition, self._ranges)
+        if refined is not None:
+            self._set(self._ranges, refined[0], refined[1])
+
+    # --- guards ----------------------------------------------------------------------------
+
+    def shape_guards(self) -> list[Guard]:
+        """The guards that make the trace valid for other sizes: types and ranges of bound
+        symbols, equalities between sources, and every recorded condition."""
+        found: list[Guard] = []
+        for name, source in self.bindings.items():
+            symbol = self._symbols[name]
+            if not isinstance(source, TensorPropertySource):
+                number = float if symbol.floating else int
+                found.append(Guard(source, GuardKind.TYPE, number, "symbolic number"))
+            if symbol.lo > -INF:
+                found += self._guard(Relation("<=", ex.const(symbol.lo), symbol), _RANGE, None)
+            if symbol.hi < INF:
+                found += self._guard(Relation("<=", symbol, ex.const(symbol.hi)), _RANGE, None)
+        for source, expr in self._tracked:
+            found.append(self._equality(source, expr))
+        for guard in self._guards.values():
+            found += self._guard(guard.condition, "branch on sizes", guard.user_line)
+        return found
+
+    def guard_exprs(self) -> list[str]:
+        """The relations among ``shape_guards`` as Python over source expressions."""
+        return [
+            guard.expected.text()
+            for guard in self.shape_guards()
+            if isinstance(guard.expected, ShapeRelation)
+        ]
+
+    def _guard(self, condition: SymCondition, why: str, user_line: str | None) -> list[Guard]:
+        names = sorted(s.name for s in condition.free_symbols)
+        if any(n not in self.bindings for n in names):
+            return []  # about data: checked by a runtime assert
+        bound = tuple((n, self.bindings[n]) for n in names)
+        return [Guard(SHAPES, GuardKind.SHAPE, ShapeRelation(condition, bound), why, user_line)]
+
+    def _equality(self, source: Source, expr: SymExpr) -> Guard:
+        here = ex.symbol("value")
+        names = sorted(s.name for s in expr.free_symbols)
+        bound = (("value", source), *((n, self.bindings[n]) for n in names))
+        condition = Relation("==", here, expr)
+        return Guard(SHAPES, GuardKind.SHAPE, ShapeRelation(condition, bound), "equal sizes")
+
+    # --- rollback --------------------------------------------------------------------------
+
+    def checkpoint(self) -> int:
+        """A mark for ``rollback``."""
+        return len(self._undo)
+
+    def rollback(self, mark: int) -> None:
+        """Forget symbols and guards made since ``mark``."""
+        while len(self._undo) > mark:
+            self._undo.pop()()
+
+    @contextlib.contextmanager
+    def suppress_guards(self) -> Iterator[None]:
+        """Inside, branches on sizes are answered by hints and record nothing; for code that only
+        looks (printing, debugging)."""
+        self._frozen += 1
+        try:
+            yield
+        finally:
+            self._frozen -= 1
+
+
+_RANGE = "sizes 0 and 1 have their own code"

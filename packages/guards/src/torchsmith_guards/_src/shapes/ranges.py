@@ -1,0 +1,48 @@
+"""Bounds of expressions under refined bounds of their symbols, and refinement by guards."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torchsmith_guards._src.shapes import expr as ex
+from torchsmith_guards._src.shapes.expr import Bound, Const, SymExpr, Symbol
+from torchsmith_guards._src.shapes.relation import Relation
+
+Range = tuple[Bound, Bound]
+
+
+def bounds(expr: SymExpr, ranges: Mapping[Symbol, Range]) -> Range:
+    """The bounds of ``expr`` when symbols lie in ``ranges`` (or in the ranges of their birth)."""
+    if expr.free_symbols.isdisjoint(ranges):
+        return expr.lo, expr.hi
+    # Stand-in symbols with the tighter bounds: the constructors then derive the rest.
+    narrowed = {
+        s: ex.symbol(s.name, *ranges[s], floating=s.floating)
+        for s in expr.free_symbols
+        if s in ranges
+    }
+    result = ex.substitute(expr, {s: n for s, n in narrowed.items() if n is not s})
+    return result.lo, result.hi
+
+
+def refine(relation: Relation, ranges: Mapping[Symbol, Range]) -> tuple[Symbol, Range] | None:
+    """The symbol and its new range, when ``relation`` bounds a single symbol more tightly."""
+    left, right = relation.left, relation.right
+    if isinstance(left, Symbol) and isinstance(right, Const):
+        symbol, low, high = left, None, right.value
+    elif isinstance(right, Symbol) and isinstance(left, Const):
+        symbol, low, high = right, left.value, None
+    else:
+        return None
+    lo, hi = ranges.get(symbol, (symbol.lo, symbol.hi))
+    match relation.op:
+        case "<=":
+            new = (lo if low is None else max(lo, low), hi if high is None else min(hi, high))
+        case "==":
+            value = high if low is None else low
+            assert value is not None, "one side is the constant"
+            new = (value, value)
+        case "!=":
+            value = high if low is None else low
+            new = (lo + 1 if value == lo else lo, hi - 1 if value == hi else hi)
+    return None if new == (lo, hi) else (symbol, new)

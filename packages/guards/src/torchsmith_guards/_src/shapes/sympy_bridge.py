@@ -1,0 +1,54 @@
+"""Conversion to sympy: for torch, which asks for it in rare places, and for explicit requests.
+
+sympy is imported on first use only.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from torchsmith_guards._src.shapes import expr as ex
+from torchsmith_guards._src.shapes.expr import SymExpr
+
+
+@lru_cache(maxsize=4096)
+def to_sympy(expr: SymExpr) -> Any:
+    """``expr`` as a sympy expression; symbols keep their names.
+
+    Float functions without a sympy counterpart become undefined functions of that name.
+    """
+    import sympy
+
+    def convert(part: SymExpr) -> Any:
+        match part:
+            case ex.Const():
+                return sympy.sympify(part.value)
+            case ex.Symbol():
+                if part.floating:
+                    return sympy.Symbol(part.name, real=True)
+                return sympy.Symbol(part.name, integer=True, positive=part.lo > 0 or None)
+            case ex.Add():
+                return sympy.Add(*map(convert, part.terms))
+            case ex.Mul():
+                return sympy.Mul(*map(convert, part.factors))
+            case ex.FloorDiv():
+                return sympy.floor(convert(part.num) / convert(part.den))
+            case ex.Mod():
+                return sympy.Mod(convert(part.num), convert(part.den))
+            case ex.Min():
+                return sympy.Min(*map(convert, part.args))
+            case ex.Max():
+                return sympy.Max(*map(convert, part.args))
+            case ex.Call():
+                return sympy.Function(part.name)(*map(convert, part.args))
+        raise TypeError(f"unknown expression {type(part).__name__}")
+
+    return convert(expr)
+
+
+def simplify(expr: SymExpr) -> str:
+    """sympy's simplification as text; slow, for display."""
+    import sympy
+
+    return str(sympy.simplify(to_sympy(expr)))
