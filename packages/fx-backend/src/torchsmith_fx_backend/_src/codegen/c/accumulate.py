@@ -1,0 +1,163 @@
+"""How each reduction accumulates: its variables, its step, its OpenMP clause, its final value.
+
+Floating-point sums and products accumulate in double, so the vector lanes' partial sums lose
+nothing. Maximum and minimum keep NaN in a flag of their own, since that vectorises where a
+NaN-propagating comparison does not. ``place`` is text appended to the variable names: empty for
+scalars, ``[l]`` for one accumulator per vector lane, ``[part]`` for one per parallel part.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from torchsmith_fx_backend._src.codegen.c.scalars import dtype_of, literal, value_type
+from torchsmith_fx_backend._src.loops.ir import Kernel, Reduce, ReduceOp
+
+_INT_MIN = {
+    torch.int8: -(2**7),
+    torch.int16: -(2**15),
+    torch.int32: -(2**31),
+    torch.int64: -(2**63),
+    torch.uint8: 0,
+}
+_INT_MAX = {
+    torch.int8: 2**7 - 1,
+    torch.int16: 2**15 - 1,
+    torch.int32: 2**31 - 1,
+    torch.int64: 2**63 - 1,
+    torch.uint8: 2**8 - 1,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """One C variable of an accumulator: its type, name, start value and reduction operator."""
+
+    ctype: str
+    name: str
+    start: str
+    operator: str
+
+
+@dataclass(frozen=True, slots=True)
+class Accumulator:
+    """The accumulator of the ``Reduce`` at ``position``."""
+
+    position: int
+    op: ReduceOp
+    dtype: torch.dtype  # of the reduced value
+
+    @property
+    def vectorises(self) -> bool:
+        """Whether vector lanes may keep partial results that ``clause`` combines."""
+        return self.op not in (ReduceOp.ARGMAX, ReduceOp.ARGMIN)
+
+    def variables(self) -> tuple[Variable, ...]:
+        """The C variables, main one first."""
+        name = f"acc{self.position}"
+        floating = self.dtype.is_floating_point
+        if self.dtype is torch.bool and self.op not in (ReduceOp.ARGMAX, ReduceOp.ARGMIN):
+            every = self.op in (ReduceOp.ALL, ReduceOp.MIN, ReduceOp.PROD)
+            return (Variable("int", name, "1" if every else "0", "&" if every else "|"),)
+        wide = "double" if floating else "int64_t"
+        match self.op:
+            case ReduceOp.SUM:
+                return (Variable(wide, name, "0", "+"),)
+            case ReduceOp.PROD:
+                return (Variable(wide, name, "1", "*"),)
+            case ReduceOp.MAX | ReduceOp.MIN:
+                word = "max" if self.op is ReduceOp.MAX else "min"
+                main = Variable(value_type(self.dtype), name, self._extreme(), word)
+                if not floating:
+                    return (main,)
+                return (main, Variable("int", f"nan{self.position}", "0", "|"))
+            case ReduceOp.ARGMAX | ReduceOp.ARGMIN:
+                ctype = value_type(self.dtype)
+                return (
+                    Variable(ctype, f"best{self.position}", "0", ""),
+                    Variable("int64_t", name, "-1", ""),
+                )
+            case _:
+                return (Variable("int", name, "0", "|"),)
+
+    def _extreme(self) -> str:
+        low = self.op is ReduceOp.MAX
+        if self.dtype.is_floating_point:
+            return literal(float("-inf") if low else float("inf"), self.dtype)
+        return literal((_INT_MIN if low else _INT_MAX)[self.dtype], self.dtype)
+
+    def clause(self) -> str:
+        """OpenMP ``reduction(...)`` clauses for a simd loop."""
+        return " ".join(f"reduction({v.operator}:{v.name})" for v in self.variables())
+
+    def step(self, value: str, flat: str, place: str = "") -> list[str]:
+        """Statements that take in ``value``, which stands at row-major position ``flat``."""
+        main = self.variables()[0].name + place
+        if self.dtype is torch.bool and self.vectorises:
+            return [f"{main} {self.variables()[0].operator}= {value};"]
+        match self.op:
+            case ReduceOp.SUM:
+                return [f"{main} += {value};"]
+            case ReduceOp.PROD:
+                return [f"{main} *= {value};"]
+            case ReduceOp.MAX | ReduceOp.MIN:
+                sign = ">" if self.op is ReduceOp.MAX else "<"
+                steps = [f"{main} = {value} {sign} {main} ? {value} : {main};"]
+                if self.dtype.is_floating_point:
+                    steps.append(f"{self.variables()[1].name}{place} |= {value} != {value};")
+                return steps
+            case _:
+                best, where = (v.name + place for v in self.variables())
+                wins = self._wins(value, best, where)
+                return [
+                    f"const int wins{self.position} = {wins};",
+                    f"{best} = wins{self.position} ? {value} : {best};",
+                    f"{where} = wins{self.position} ? {flat} : {where};",
+                ]
+
+    def _wins(self, value: str, best: str, where: str) -> str:
+        sign = ">" if self.op is ReduceOp.ARGMAX else "<"
+        text = f"({where} < 0) | ({value} {sign} {best})"
+        if self.dtype.is_floating_point:
+            text += f" | (({value} != {value}) & ({best} == {best}))"
+        return text
+
+    def merge(self, source: str) -> list[str]:
+        """Statements that take in the partial result whose variables end in ``source``."""
+        if self.vectorises:
+            lines = []
+            for v in self.variables():
+                part = v.name + source
+                if v.operator in ("max", "min"):
+                    sign = ">" if v.operator == "max" else "<"
+                    lines.append(f"{v.name} = {part} {sign} {v.name} ? {part} : {v.name};")
+                else:
+                    lines.append(f"{v.name} {v.operator}= {part};")
+            return lines
+        best, where = self.variables()
+        # Parts come in ascending order, so an equal later one does not win.
+        wins = self._wins(best.name + source, best.name, where.name)
+        return [
+            f"if (({where.name}{source} >= 0) && ({wins})) "
+            f"{{ {best.name} = {best.name}{source}; {where.name} = {where.name}{source}; }}"
+        ]
+
+    def result(self, place: str = "") -> str:
+        """The final value."""
+        names = [v.name + place for v in self.variables()]
+        if not self.vectorises:
+            return f"{names[1]} < 0 ? 0 : {names[1]}"
+        if len(names) == 2:
+            nan = literal(float("nan"), self.dtype)
+            return f"{names[1]} ? {nan} : {names[0]}"
+        return f"({value_type(self.dtype)}){names[0]}"
+
+
+def accumulator(kernel: Kernel, position: int) -> Accumulator:
+    """The accumulator of the ``Reduce`` at ``position``."""
+    node = kernel.body[position]
+    if not isinstance(node, Reduce):
+        raise TypeError(f"%{position} is not a reduction")
+    return Accumulator(position, node.op, dtype_of(kernel, node.value))

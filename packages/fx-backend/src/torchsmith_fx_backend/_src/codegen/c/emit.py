@@ -1,0 +1,182 @@
+"""Writing C: indented lines, SSA nodes as statements, and loops with their OpenMP pragmas."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+from torchsmith_fx_backend._src.codegen.c import scalars
+from torchsmith_fx_backend._src.codegen.c.analysis import PARALLEL_WORK, Facts, static
+from torchsmith_fx_backend._src.loops.index import (
+    ZERO,
+    Const,
+    Index,
+    add,
+    mul,
+    product,
+    render,
+    var,
+)
+from torchsmith_fx_backend._src.loops.ir import (
+    Compute,
+    IndexValue,
+    Literal,
+    Load,
+    Reduce,
+    ScalarArg,
+    Store,
+)
+
+
+class Emitter:
+    """The text of one kernel in the making.
+
+    Attributes:
+        facts: the kernel's facts.
+        names: C text of the SSA values that are in scope, by position.
+    """
+
+    def __init__(self, facts: Facts) -> None:
+        """Start with an empty function body."""
+        self.facts = facts
+        self.kernel = facts.kernel
+        self.names: dict[int, str] = {}
+        self._lines: list[str] = []
+        self._indent = 1
+        self._scopes: list[dict[int, str]] = []
+
+    def text(self) -> str:
+        """Everything written so far."""
+        return "\n".join(self._lines)
+
+    def line(self, text: str) -> None:
+        """Write one line at the current indentation (pragmas at the same)."""
+        self._lines.append("  " * self._indent + text if text else "")
+
+    def open(self, header: str) -> None:
+        """``header {``; ``close`` ends the block and the scope of the values named in it."""
+        self._scopes.append(dict(self.names))
+        self.line(header + " {" if header else "{")
+        self._indent += 1
+
+    def close(self) -> None:
+        """``}``"""
+        self._indent -= 1
+        self.line("}")
+        self.names = self._scopes.pop()
+
+    @contextmanager
+    def block(self, header: str) -> Iterator[None]:
+        """``header { ... }``; values named inside go out of scope with it."""
+        self.open(header)
+        yield
+        self.close()
+
+    @contextmanager
+    def loops(self, axes: Sequence[int]) -> Iterator[None]:
+        """A perfect nest of plain loops over ``axes``, outermost first."""
+        for axis in axes:
+            self.open(self.loop_header(axis))
+        yield
+        for _ in axes:
+            self.close()
+
+    def loop_header(self, axis: int, low: str = "0", high: str | None = None) -> str:
+        """``for (...)`` over ``axis``."""
+        end = self.index(self.kernel.ranges[axis]) if high is None else high
+        return f"for (int64_t i{axis} = {low}; i{axis} < {end}; i{axis}++)"
+
+    def index(self, index: Index) -> str:
+        """``index`` as C text over the loop variables."""
+        return render(index, sym_name=scalars.symbol_name, div="/")
+
+    def parallel(self, what: str, points: Index, work: int) -> bool:
+        """Write ``#pragma omp parallel {what}`` if that much work is worth a parallel region.
+
+        For sizes known only at launch the pragma decides then.
+        """
+        known = static(points)
+        if known is not None:
+            if known * work < PARALLEL_WORK:
+                return False
+            self.line(f"#pragma omp parallel {what}".rstrip())
+            return True
+        least = max(1, PARALLEL_WORK // max(work, 1))
+        clause = f"if ({self.index(points)} >= {least})"
+        self.line(f"#pragma omp parallel {what} {clause}" if what else f"#pragma omp parallel {clause}")
+        return True
+
+    def is_parallel(self, points: Index, work: int) -> bool:
+        """Whether ``parallel`` would write its pragma."""
+        known = static(points)
+        return known is None or known * work >= PARALLEL_WORK
+
+    # ------------------------------------------------------------------------------ SSA nodes
+
+    def value(self, position: int) -> str:
+        """C text for SSA value ``position``: a name in scope, or a constant."""
+        node = self.kernel.body[position]
+        if isinstance(node, Literal):
+            return scalars.literal(node.value, node.dtype)
+        return self.names[position]
+
+    def emit(self, positions: Iterable[int]) -> None:
+        """Statements for those nodes that have none in scope yet; stores come last."""
+        stores = []
+        for position in positions:
+            node = self.kernel.body[position]
+            if isinstance(node, Store):
+                stores.append(node)
+            elif not isinstance(node, (Literal, Reduce)) and position not in self.names:
+                self.define(position, self._expression(position))
+        for node in stores:
+            self.line(f"a{node.arg}[{self.index(node.index)}] = {self.value(node.value)};")
+
+    def define(self, position: int, text: str) -> None:
+        """``const T t<position> = text;``"""
+        name = f"t{position}"
+        ctype = scalars.value_type(scalars.dtype_of(self.kernel, position))
+        self.line(f"const {ctype} {name} = {text};")
+        self.names[position] = name
+
+    def _expression(self, position: int) -> str:
+        node = self.kernel.body[position]
+        match node:
+            case Load(arg, index, dtype, None):
+                return scalars.from_cell(f"a{arg}[{self.index(index)}]", dtype)
+            case Load(arg, index, dtype, int(mask)):
+                cell = scalars.from_cell(f"a{arg}[{self.index(index)}]", dtype)
+                return f"{self.value(mask)} ? {cell} : {scalars.literal(0, dtype)}"
+            case IndexValue(index):
+                return self.index(index)
+            case ScalarArg(name, dtype):
+                return f"({scalars.value_type(dtype)}){scalars.symbol_name(name)}"
+            case Compute(_, args):
+                return scalars.compute(node, [self.value(a) for a in args], self.kernel)
+            case _:
+                raise TypeError(f"{node!r} is not a scalar expression")
+
+
+def chunk_count(extent: Index, most: int = 64) -> int:
+    """Into how many parts a parallel loop over ``extent`` is cut; fixed, so results are, too."""
+    known = static(extent)
+    return most if known is None else max(1, min(most, known))
+
+
+def flat_position(facts: Facts) -> Index:
+    """The row-major position within the reduction axes, as an index expression."""
+    total: Index = ZERO
+    for axis in facts.reduce_axes:
+        total = add(mul(total, facts.kernel.ranges[axis]), var(axis))
+    return total
+
+
+def reduce_points(facts: Facts) -> Index:
+    """Number of points of one reduction."""
+    return product([facts.kernel.ranges[axis] for axis in facts.reduce_axes])
+
+
+def outer_points(facts: Facts) -> Index:
+    """Number of reductions, or of points of a kernel that has none."""
+    sizes = [facts.kernel.ranges[axis] for axis in facts.outer_axes]
+    return product(sizes) if sizes else Const(1)

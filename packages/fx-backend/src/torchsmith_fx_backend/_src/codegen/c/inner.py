@@ -1,0 +1,190 @@
+"""Schedule of reductions along memory: one row at a time, rows in parallel.
+
+A row is walked once per pass (see ``passes``); it stays in cache between passes. When there are too
+few rows to keep the threads busy, each pass is cut into a fixed number of parts instead, whose
+partial results are combined in order: the result does not depend on the number of threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torchsmith_fx_backend._src.codegen.c import scalars
+from torchsmith_fx_backend._src.codegen.c.accumulate import Accumulator, accumulator
+from torchsmith_fx_backend._src.codegen.c.analysis import PARALLEL_WORK, Facts, static
+from torchsmith_fx_backend._src.codegen.c.emit import (
+    Emitter,
+    flat_position,
+    outer_points,
+    reduce_points,
+)
+from torchsmith_fx_backend._src.codegen.c.passes import Pass, plan_passes
+from torchsmith_fx_backend._src.loops.ir import Reduce, Store
+
+_STACK_BYTES = 128 * 1024  # row buffers up to this size live on the thread's stack
+_PARTS = 64
+
+
+def emit_inner(out: Emitter) -> None:
+    """Write a kernel whose reductions run along memory."""
+    facts = out.facts
+    rows = static(outer_points(facts))
+    length = static(reduce_points(facts))
+    work = facts.work()
+    in_parts = (
+        rows is not None
+        and rows < 4
+        and (length is None or length * work >= PARALLEL_WORK)
+        and static(facts.points()) != 0
+    )
+    outer = list(facts.outer_axes)
+    if in_parts:
+        with out.loops(outer):
+            _row(out, plan_passes(facts, buffers=False), parts=True)
+        return
+    passes = plan_passes(facts, buffers=True)
+    kept = [position for one in passes for position in one.kept]
+    heap = kept and (length is None or _bytes(facts, kept) * length > _STACK_BYTES)
+    if not heap:
+        if outer:
+            collapse = f" collapse({len(outer)})" if len(outer) > 1 else ""
+            out.parallel(f"for schedule(static){collapse}", facts.points(), work)
+        with out.loops(outer):
+            for position in kept:
+                ctype = scalars.value_type(scalars.dtype_of(facts.kernel, position))
+                out.line(f"{ctype} row{position}[{length}] __attribute__((aligned(64)));")
+            _row(out, passes, parts=False)
+        return
+    size = out.index(reduce_points(facts))
+    if outer:
+        out.parallel("", facts.points(), work)
+    with out.block(""):
+        for position in kept:
+            ctype = scalars.value_type(scalars.dtype_of(facts.kernel, position))
+            out.line(f"{ctype} *row{position} = __builtin_malloc(({size}) * sizeof({ctype}));")
+        if outer and out.is_parallel(facts.points(), work):
+            collapse = f" collapse({len(outer)})" if len(outer) > 1 else ""
+            out.line(f"#pragma omp for schedule(static){collapse}")
+        with out.loops(outer):
+            _row(out, passes, parts=False)
+        for position in kept:
+            out.line(f"__builtin_free(row{position});")
+
+
+def _bytes(facts: Facts, kept: Sequence[int]) -> int:
+    return sum(scalars.dtype_of(facts.kernel, position).itemsize for position in kept)
+
+
+def _row(out: Emitter, passes: list[Pass], *, parts: bool) -> None:
+    """One row: outer values as they become ready, the passes, and the stores of outer values."""
+    facts = out.facts
+    body = facts.kernel.body
+    outer = [
+        p
+        for p, node in enumerate(body)
+        if not facts.full[p] and not isinstance(node, (Store, Reduce))
+    ]
+    done = 0
+    for one in passes:
+        out.emit(p for p in outer if facts.level[p] <= done)
+        _walk(out, one, parts=parts)
+        done = max([done, *(facts.level[p] for p in one.reduces)])
+    out.emit(p for p in outer if facts.level[p] <= done)
+    out.emit(p for p, node in enumerate(body) if isinstance(node, Store) and not facts.full[p])
+
+
+def _walk(out: Emitter, one: Pass, *, parts: bool) -> None:
+    """One pass over the reduction axes."""
+    facts = out.facts
+    accumulators = [accumulator(facts.kernel, position) for position in one.reduces]
+    axes = list(facts.reduce_axes)
+    if len(axes) > 1 and all(a.vectorises for a in accumulators):
+        # The fastest axis through memory goes last; sums do not mind the order of the others.
+        lane = facts.best_lane(axes, one.needed)
+        axes = [axis for axis in axes if axis != lane] + [lane]
+    if parts:
+        _in_parts(out, one, accumulators, axes)
+    else:
+        _declare(out, accumulators)
+        _nest(out, one, accumulators, axes, None)
+    for a in accumulators:
+        out.define(a.position, a.result())
+
+
+def _declare(out: Emitter, accumulators: list[Accumulator]) -> None:
+    for a in accumulators:
+        for v in a.variables():
+            out.line(f"{v.ctype} {v.name} = {v.start};")
+
+
+def _nest(
+    out: Emitter,
+    one: Pass,
+    accumulators: list[Accumulator],
+    axes: list[int],
+    bounds: tuple[str, str] | None,
+) -> None:
+    """The loops of a pass; ``bounds`` limit the first of them."""
+    facts = out.facts
+    flat = out.index(flat_position(facts))
+    lane = axes[-1]
+    for depth, axis in enumerate(axes):
+        low, high = bounds if bounds is not None and depth == 0 else ("0", None)
+        header = out.loop_header(axis, low, high)
+        if axis != lane:
+            out.open(header)
+            inner = set(axes[depth + 1 :])
+            out.emit(
+                p
+                for p in one.needed
+                if not facts.axes[p] & inner
+                and p not in one.fetched
+                and not isinstance(facts.kernel.body[p], Store)
+            )
+            continue
+        if all(a.vectorises for a in accumulators):
+            clauses = " ".join(a.clause() for a in accumulators)
+            out.line(f"#pragma omp simd {clauses}".rstrip())
+        with out.block(header):
+            for position in sorted(one.fetched):
+                out.define(position, f"row{position}[{flat}]")
+            out.emit(p for p in one.needed if not isinstance(facts.kernel.body[p], Store))
+            for position in one.kept:
+                out.line(f"row{position}[{flat}] = {out.value(position)};")
+            for a in accumulators:
+                node = facts.kernel.body[a.position]
+                assert isinstance(node, Reduce)
+                for text in a.step(out.value(node.value), flat):
+                    out.line(text)
+            out.emit(p for p in one.needed if isinstance(facts.kernel.body[p], Store))
+    for _ in axes[:-1]:
+        out.close()
+
+
+def _in_parts(
+    out: Emitter, one: Pass, accumulators: list[Accumulator], axes: list[int]
+) -> None:
+    """A pass in ``_PARTS`` parallel parts of its longest axis."""
+    facts = out.facts
+    sizes = {axis: static(facts.kernel.ranges[axis]) for axis in axes}
+    ordered = any(not a.vectorises for a in accumulators)
+    first = axes[0] if ordered else max(axes, key=lambda a: sizes[a] or 1 << 62)
+    loops = [first, *(axis for axis in axes if axis != first)]
+    end = out.index(facts.kernel.ranges[first])
+    partial = [v for a in accumulators for v in a.variables()]
+    for v in partial:
+        out.line(f"{v.ctype} {v.name}_parts[{_PARTS}];")
+    out.parallel("for schedule(static)", reduce_points(facts), facts.work())
+    with out.block(f"for (int64_t part = 0; part < {_PARTS}; part++)"):
+        out.line(f"const int64_t low = ({end}) * part / {_PARTS};")
+        out.line(f"const int64_t high = ({end}) * (part + 1) / {_PARTS};")
+        _declare(out, accumulators)
+        _nest(out, one, accumulators, loops, ("low", "high"))
+        for v in partial:
+            out.line(f"{v.name}_parts[part] = {v.name};")
+    _declare(out, accumulators)
+    if accumulators:
+        with out.block(f"for (int64_t part = 0; part < {_PARTS}; part++)"):
+            for a in accumulators:
+                for text in a.merge("_parts[part]"):
+                    out.line(text)

@@ -1,0 +1,108 @@
+"""Picks the schedule of a kernel and prints it as one C function."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torchsmith_fx_backend._src.codegen.c import scalars
+from torchsmith_fx_backend._src.codegen.c.analysis import Facts, analyse, static
+from torchsmith_fx_backend._src.codegen.c.emit import Emitter, reduce_points
+from torchsmith_fx_backend._src.codegen.c.inner import emit_inner
+from torchsmith_fx_backend._src.codegen.c.outer import emit_outer
+from torchsmith_fx_backend._src.codegen.c.pointwise import emit_pointwise
+from torchsmith_fx_backend._src.codegen.c.ranges import simplify_ranges
+from torchsmith_fx_backend._src.loops.index import ONE
+from torchsmith_fx_backend._src.loops.ir import Kernel, Load, ScalarArg, Store
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter of the C function: a data pointer, a size, or a floating-point scalar."""
+
+    kind: str  # "pointer", "integer" or "floating"
+    declaration: str
+    name: str
+
+
+def parameters(kernel: Kernel) -> tuple[Parameter, ...]:
+    """The C parameters in launch order: pointers, then symbols."""
+    result = []
+    for number, buffer in enumerate(kernel.args):
+        const = "" if buffer.written else "const "
+        cell = scalars.cell_type(buffer.dtype)
+        result.append(Parameter("pointer", f"{const}{cell} *a{number}", f"a{number}"))
+    floating = {
+        node.name
+        for node in kernel.body
+        if isinstance(node, ScalarArg) and node.dtype.is_floating_point
+    }
+    for name in kernel.symbols:
+        kind, ctype = ("floating", "double") if name in floating else ("integer", "int64_t")
+        name = scalars.symbol_name(name)
+        result.append(Parameter(kind, f"{ctype} {name}", name))
+    return tuple(result)
+
+
+def kernel_function(kernel: Kernel, name: str, origins: tuple[str, ...] = ()) -> str:
+    """``kernel`` as the definition of the C function ``name``.
+
+    Args:
+        kernel: a legal kernel.
+        name: the C identifier.
+        origins: source lines of the user, or op names, for the comment above the function.
+    """
+    declared = ", ".join(p.declaration for p in parameters(kernel))
+    out = Emitter(analyse(simplify_ranges(kernel)))
+    _emit(out)
+    comment = "".join(f"/* {origin.replace('*/', '* /')} */\n" for origin in origins)
+    return f"{comment}void {name}({declared}) {{\n{out.text()}\n}}\n"
+
+
+def _emit(out: Emitter) -> None:
+    facts = out.facts
+    kernel = facts.kernel
+    if kernel.reduce_from == len(kernel.ranges):
+        emit_pointwise(out)
+        return
+    lane = _outer_lane(facts)
+    if lane is None:
+        emit_inner(out)
+    else:
+        emit_outer(out, lane)
+
+
+def _outer_lane(facts: Facts) -> int | None:
+    """The outer axis to vectorise, when that reads memory better than the reduction axes do."""
+    kernel = facts.kernel
+    if not facts.outer_axes:
+        return None
+    accesses = [
+        p
+        for p, node in enumerate(kernel.body)
+        if isinstance(node, (Load, Store)) and facts.full[p]
+    ]
+    reduce_lane = facts.best_lane(list(facts.reduce_axes), accesses)
+    outer_lane = facts.best_lane(list(facts.outer_axes), accesses)
+    length = static(reduce_points(facts))
+    size = static(kernel.ranges[outer_lane])
+    along = _contiguous(facts, accesses, reduce_lane)
+    across = _contiguous(facts, accesses, outer_lane)
+    if size is not None and size < 8:
+        return None
+    if across > along:
+        return outer_lane
+    # Short rows leave most of a vector empty; many of them fill it across.
+    if length is not None and length < 16 and (size is None or size >= 32):
+        return outer_lane
+    return None
+
+
+def _contiguous(facts: Facts, accesses: list[int], axis: int) -> int:
+    """Bytes per point that are read or written with step one along ``axis``."""
+    steps = facts.strides(axis)
+    total = 0
+    for p in accesses:
+        node = facts.kernel.body[p]
+        if isinstance(node, (Load, Store)) and steps[p] == ONE:
+            total += facts.kernel.args[node.arg].dtype.itemsize
+    return total

@@ -1,0 +1,359 @@
+"""One SSA node to one C expression: dtypes, literals, loads, stores and the scalar operations.
+
+A value of dtype bfloat16 or float16 is held as its 16 bits (``uint16_t``) and a bool as ``_Bool``;
+all other dtypes map to the C type of the same width. Arithmetic on 16-bit floats, should it occur,
+is done in float32 and rounded after each operation.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import struct
+
+import torch
+
+from torchsmith_fx_backend._src.loops.ir import Compute, Kernel, Literal, Op
+
+# dtype -> type of a value, type of a memory cell
+_TYPES: dict[torch.dtype, tuple[str, str]] = {
+    torch.float32: ("float", "float"),
+    torch.float64: ("double", "double"),
+    torch.bfloat16: ("uint16_t", "uint16_t"),
+    torch.float16: ("uint16_t", "uint16_t"),
+    torch.int64: ("int64_t", "int64_t"),
+    torch.int32: ("int32_t", "int32_t"),
+    torch.int16: ("int16_t", "int16_t"),
+    torch.int8: ("int8_t", "int8_t"),
+    torch.uint8: ("uint8_t", "uint8_t"),
+    torch.bool: ("_Bool", "uint8_t"),
+}
+
+HALF = {torch.bfloat16: "bf16", torch.float16: "f16"}
+_BITS = {
+    torch.int8: 8,
+    torch.uint8: 8,
+    torch.int16: 16,
+    torch.int32: 32,
+    torch.int64: 64,
+    torch.bool: 1,
+}
+
+DTYPES = frozenset(_TYPES)
+
+_PLAIN_SYMBOL = re.compile(r"[su]\d+")
+
+
+def value_type(dtype: torch.dtype) -> str:
+    """The C type that holds an SSA value of ``dtype``."""
+    return _TYPES[dtype][0]
+
+
+def cell_type(dtype: torch.dtype) -> str:
+    """The C type of an element in memory."""
+    return _TYPES[dtype][1]
+
+
+def symbol_name(name: str) -> str:
+    """The C parameter of size symbol or scalar ``name``; never one of the emitter's own names."""
+    return name if _PLAIN_SYMBOL.fullmatch(name) else f"sym_{name}"
+
+
+def literal(value: float | int | bool, dtype: torch.dtype) -> str:
+    """``value`` as a C constant of ``dtype``."""
+    if dtype is torch.bool:
+        return "1" if value else "0"
+    if dtype in HALF:
+        bits = torch.tensor(value, dtype=dtype).view(torch.int16).item()
+        return f"{int(bits) & 0xFFFF:#06x}"
+    if dtype is torch.float32:
+        return _float32(float(value))
+    if dtype is torch.float64:
+        number = float(value)
+        if math.isnan(number):
+            return '__builtin_nan("")'
+        if math.isinf(number):
+            return "__builtin_inf()" if number > 0 else "-__builtin_inf()"
+        return repr(number)
+    number = int(value)
+    if number == -(2**63):
+        return "INT64_MIN"
+    return f"INT64_C({number})" if dtype is torch.int64 and abs(number) >= 2**31 else str(number)
+
+
+def _float32(value: float) -> str:
+    if math.isnan(value):
+        return '__builtin_nanf("")'
+    try:
+        rounded: float = struct.unpack("f", struct.pack("f", value))[0]
+    except OverflowError:
+        rounded = math.copysign(math.inf, value)
+    if math.isinf(rounded):
+        return "__builtin_inff()" if rounded > 0 else "-__builtin_inff()"
+    text = f"{rounded:.9g}"
+    for digits in range(1, 9):
+        short = f"{rounded:.{digits}g}"
+        if struct.unpack("f", struct.pack("f", float(short)))[0] == rounded:
+            text = short
+            break
+    return text + ("f" if any(c in text for c in ".en") else ".0f")
+
+
+def from_cell(text: str, dtype: torch.dtype) -> str:
+    """The value that a memory cell holds."""
+    return f"{text} != 0" if dtype is torch.bool else text
+
+
+_INFIX: dict[Op, str] = {
+    Op.ADD: "+",
+    Op.SUB: "-",
+    Op.MUL: "*",
+    Op.DIV: "/",
+    Op.AND: "&",
+    Op.OR: "|",
+    Op.XOR: "^",
+    Op.EQ: "==",
+    Op.NE: "!=",
+    Op.LT: "<",
+    Op.LE: "<=",
+    Op.GT: ">",
+    Op.GE: ">=",
+}
+
+# libm functions; the float32 ones of ``_OWN`` are ours instead
+_LIBM: dict[Op, str] = {
+    Op.EXP: "exp",
+    Op.EXP2: "exp2",
+    Op.EXPM1: "expm1",
+    Op.LOG: "log",
+    Op.LOG2: "log2",
+    Op.LOG1P: "log1p",
+    Op.SQRT: "sqrt",
+    Op.SIN: "sin",
+    Op.COS: "cos",
+    Op.TANH: "tanh",
+    Op.ERF: "erf",
+    Op.FLOOR: "floor",
+    Op.CEIL: "ceil",
+    Op.TRUNC: "trunc",
+    Op.ROUND: "rint",
+    Op.FMOD: "fmod",
+    Op.POW: "pow",
+    Op.ABS: "fabs",
+}
+_OWN: dict[Op, str] = {
+    Op.EXP: "ts_exp",
+    Op.EXP2: "ts_exp2",
+    Op.EXPM1: "ts_expm1",
+    Op.LOG: "ts_log",
+    Op.LOG2: "ts_log2",
+    Op.LOG1P: "ts_log1p",
+    Op.SIN: "ts_sin",
+    Op.COS: "ts_cos",
+    Op.TANH: "ts_tanh",
+    Op.ERF: "ts_erf",
+    Op.POW: "ts_pow",
+    Op.SIGMOID: "ts_sigmoid",
+}
+_INT_CALL: dict[Op, str] = {
+    Op.TRUNCDIV: "ts_truncdiv",
+    Op.FMOD: "ts_fmod",
+    Op.FLOORDIV: "ts_floordiv",
+    Op.MOD: "ts_rem",
+    Op.POW: "ts_ipow",
+}
+
+_COMPARISONS = frozenset({Op.EQ, Op.NE, Op.LT, Op.LE, Op.GT, Op.GE})
+
+# Rough time per element in units of one add; what a schedule weighs recomputation with.
+COST: dict[Op, int] = {
+    Op.EXP: 12,
+    Op.EXP2: 10,
+    Op.EXPM1: 14,
+    Op.LOG: 14,
+    Op.LOG2: 14,
+    Op.LOG1P: 20,
+    Op.SIN: 30,
+    Op.COS: 30,
+    Op.TANH: 20,
+    Op.ERF: 24,
+    Op.SIGMOID: 16,
+    Op.POW: 50,
+    Op.DIV: 4,
+    Op.SQRT: 5,
+    Op.RSQRT: 8,
+    Op.RECIPROCAL: 4,
+    Op.FLOORDIV: 30,
+    Op.TRUNCDIV: 20,
+    Op.MOD: 30,
+    Op.FMOD: 30,
+}
+
+def compute(node: Compute, operands: list[str], kernel: Kernel) -> str:
+    """The C expression of ``node`` over the C names of its operands.
+
+    Args:
+        node: the operation.
+        operands: a name or constant for each of ``node.args``.
+        kernel: where the operands' nodes are looked up for their dtype.
+    """
+    source = dtype_of(kernel, node.args[-1])
+    if node.op is Op.CAST:
+        return _cast(operands[0], source, node.dtype)
+    if node.op is Op.WHERE:
+        condition, then, other = operands
+        return f"{condition} ? {then} : {other}"
+    if source in HALF:
+        wide = [f"ts_{HALF[source]}_to_f32({x})" for x in operands]
+        text = _apply(node, wide, torch.float32, kernel)
+        return f"ts_f32_to_{HALF[source]}({text})" if node.dtype in HALF else text
+    return _apply(node, operands, source, kernel)
+
+
+def dtype_of(kernel: Kernel, position: int) -> torch.dtype:
+    """The dtype of SSA value ``position``."""
+    node = kernel.body[position]
+    dtype = getattr(node, "dtype", None)
+    if not isinstance(dtype, torch.dtype):
+        raise TypeError(f"%{position} is a store and has no value")
+    return dtype
+
+
+def _apply(node: Compute, x: list[str], dtype: torch.dtype, kernel: Kernel) -> str:
+    op = node.op
+    if op in _INFIX:
+        text = f"{x[0]} {_INFIX[op]} {x[1]}"
+        if op in _COMPARISONS or dtype.is_floating_point:
+            return text
+        return _wrap(text, dtype) if op in (Op.ADD, Op.SUB, Op.MUL) else text
+    return _float(node, x, dtype, kernel) if dtype.is_floating_point else _integer(op, x, dtype)
+
+
+def _wrap(text: str, dtype: torch.dtype) -> str:
+    # C computes narrow integers as int; aten wraps in their own width.
+    if dtype in (torch.int32, torch.int64):
+        return text
+    return f"({value_type(dtype)})({text})"
+
+
+def _float(node: Compute, x: list[str], dtype: torch.dtype, kernel: Kernel) -> str:
+    op = node.op
+    single = dtype is torch.float32
+    suffix = "f" if single else ""
+    one = "1.0f" if single else "1.0"
+    width = "f32" if single else "f64"
+    if op is Op.POW:
+        special = _power(node, x, suffix, one, kernel)
+        if special is not None:
+            return special
+    if single and op in _OWN:
+        return f"{_OWN[op]}({', '.join(x)})"
+    if op in _LIBM:
+        return f"__builtin_{_LIBM[op]}{suffix}({', '.join(x)})"
+    match op:
+        case Op.NEG:
+            return f"-{x[0]}" if not x[0].startswith("-") else f"-({x[0]})"
+        case Op.MINIMUM:
+            return f"({x[0]} < {x[1]}) | ({x[0]} != {x[0]}) ? {x[0]} : {x[1]}"
+        case Op.MAXIMUM:
+            return f"({x[0]} > {x[1]}) | ({x[0]} != {x[0]}) ? {x[0]} : {x[1]}"
+        case Op.FMA:
+            return f"{'TS_FMA' if single else 'TS_FMAD'}({', '.join(x)})"
+        case Op.RSQRT:
+            return f"{one} / __builtin_sqrt{suffix}({x[0]})"
+        case Op.RECIPROCAL:
+            return f"{one} / {x[0]}"
+        case Op.SIGMOID:
+            return f"{one} / ({one} + __builtin_exp(-({x[0]})))"
+        case Op.TRUNCDIV:
+            return f"__builtin_trunc{suffix}({x[0]} / {x[1]})"
+        case Op.FLOORDIV:
+            return f"ts_floordiv_{width}({x[0]}, {x[1]})"
+        case Op.MOD:
+            return f"ts_rem_{width}({x[0]}, {x[1]})"
+        case Op.ISNAN:
+            return f"{x[0]} != {x[0]}"
+        case Op.ISINF:
+            return f"__builtin_fabs{suffix}({x[0]}) == __builtin_inf{suffix}()"
+        case _:
+            raise TypeError(f"{op} is not defined for {dtype}")
+
+
+def _power(node: Compute, x: list[str], suffix: str, one: str, kernel: Kernel) -> str | None:
+    """aten's own shortcuts for constant exponents, which round differently from ``pow``."""
+    exponent = kernel.body[node.args[1]]
+    if not isinstance(exponent, Literal):
+        return None
+    base = x[0]
+    match exponent.value:
+        case 0.5:
+            return f"__builtin_sqrt{suffix}({base})"
+        case -0.5:
+            return f"{one} / __builtin_sqrt{suffix}({base})"
+        case 1:
+            return base
+        case 2:
+            return f"{base} * {base}"
+        case 3:
+            return f"{base} * {base} * {base}"
+        case -1:
+            return f"{one} / {base}"
+        case -2:
+            return f"{one} / ({base} * {base})"
+        case _:
+            return None
+
+
+def _integer(op: Op, x: list[str], dtype: torch.dtype) -> str:
+    ctype = value_type(dtype)
+    bits = _BITS[dtype]
+    if op in _INT_CALL:
+        return f"({ctype}){_INT_CALL[op]}({', '.join(x)})"
+    match op:
+        case Op.NEG:
+            return _wrap(f"-({x[0]})", dtype)
+        case Op.ABS:
+            if dtype in (torch.uint8, torch.bool):
+                return x[0]
+            return _wrap(f"{x[0]} < 0 ? -{x[0]} : {x[0]}", dtype)
+        case Op.MINIMUM:
+            return f"{x[0]} < {x[1]} ? {x[0]} : {x[1]}"
+        case Op.MAXIMUM:
+            return f"{x[0]} > {x[1]} ? {x[0]} : {x[1]}"
+        case Op.NOT:
+            return f"!{x[0]}" if dtype is torch.bool else _wrap(f"~{x[0]}", dtype)
+        case Op.SHL:
+            inside = f"(uint64_t){x[1]} < {bits}"
+            return f"{inside} ? ({ctype})((uint64_t){x[0]} << ({x[1]} & 63)) : 0"
+        case Op.SHR:
+            inside = f"(uint64_t){x[1]} < {bits}"
+            return f"({ctype})({x[0]} >> ({inside} ? {x[1]} : {bits - 1}))"
+        case Op.FMA:
+            return _wrap(f"{x[0]} * {x[1]} + {x[2]}", dtype)
+        case Op.ISNAN | Op.ISINF:
+            return "0"
+        case Op.FLOOR | Op.CEIL | Op.TRUNC | Op.ROUND:
+            return x[0]
+        case _:
+            raise TypeError(f"{op} is not defined for {dtype}")
+
+
+def _cast(x: str, source: torch.dtype, target: torch.dtype) -> str:
+    if source is target:
+        return x
+    if source in HALF:
+        return _cast(f"ts_{HALF[source]}_to_f32({x})", torch.float32, target)
+    if target in HALF:
+        return f"ts_f32_to_{HALF[target]}({_cast(x, source, torch.float32)})"
+    if target is torch.bool:
+        return f"{x} != 0"
+    if source.is_floating_point and not target.is_floating_point:
+        # Out of range values take the path that aten's own casts take, then wrap.
+        step = "int64_t" if target in (torch.int64, torch.uint8) else "int32_t"
+        text = f"({step}){_atom(x)}"
+        return text if step == value_type(target) else f"({value_type(target)}){text}"
+    return f"({value_type(target)}){_atom(x)}"
+
+
+def _atom(x: str) -> str:
+    return x if x.replace("_", "").isalnum() or x.endswith(")") else f"({x})"

@@ -1,0 +1,357 @@
+"""The launcher for CUDA devices: loop IR kernels -> Triton -> cubins, kept in the cache.
+
+``GpuLauncher`` is what the wrapper's builder finds under the device type ``cuda``. Kernels of one
+graph are printed, then compiled in parallel (triton spends most of its time outside the
+interpreter lock); a warm start reads cubins back and never imports triton.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache as once
+from importlib import metadata, util
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from torchsmith_fx_backend._src.codegen.triton import index as ix
+from torchsmith_fx_backend._src.codegen.triton.config import Config, Schedule, choose
+from torchsmith_fx_backend._src.codegen.triton.kernel import (
+    Stage,
+    Symbol,
+    TritonSource,
+    Workspace,
+    content_hash,
+    generate,
+)
+from torchsmith_fx_backend._src.loops.ir import Kernel
+from torchsmith_fx_backend._src.runtime.cache import Cache, default_cache
+from torchsmith_fx_backend._src.runtime.gpu_driver import driver
+from torchsmith_fx_backend._src.runtime.launchers import KernelRequest, LoadedKernel, Unavailable
+from torchsmith_fx_backend._src.runtime.triton_compile import (
+    Binary,
+    TritonCompileError,
+    compile_source,
+)
+from torchsmith_fx_backend._src.runtime.triton_launcher import (
+    INT32_ROOM,
+    TritonKernel,
+    Variant,
+)
+
+OLDEST_CAPABILITY = 80  # Ampere; older chips lack bfloat16 and are not tested
+
+
+@once
+def _toolchain() -> str:
+    """Changes whenever our printer or triton does, so that stale cubins are never found."""
+    digest = hashlib.sha256()
+    here = Path(__file__).parent
+    folders = (here.parent / "codegen" / "triton", here.parent / "loops")
+    own = [here / "triton_compile.py", here / "triton_launcher.py", here / "gpu.py"]
+    for path in (*sorted(p for folder in folders for p in folder.glob("*.py")), *own):
+        digest.update(path.read_bytes())
+    digest.update(metadata.version("triton").encode())
+    return digest.hexdigest()
+
+
+def print_kernel(
+    kernel: Kernel,
+    *,
+    hints: Mapping[str, int] | None = None,
+    sm_count: int | None = None,
+    origins: Sequence[str] = (),
+    config: Config | None = None,
+) -> dict[bool, TritonSource]:
+    """The source of every address width that ``kernel`` may need, the usual one first.
+
+    Args:
+        kernel: the loop nest.
+        hints: likely values of size symbols; they steer tile sizes only.
+        sm_count: multiprocessors of the device.
+        origins: user source lines for the comments.
+        config: schedule and tile sizes, instead of the table's.
+    """
+    if config is None:
+        config = choose(kernel, hints, sm_count) if sm_count else choose(kernel, hints)
+    largest = ix.max_offset(kernel)
+    if largest is not None:
+        wide = largest > INT32_ROOM
+        return {wide: generate(kernel, config, wide=wide, origins=origins)}
+    return {
+        wide: generate(kernel, config, wide=wide, origins=origins) for wide in (False, True)
+    }
+
+
+class GpuLauncher:
+    """Compiles and loads kernels for NVIDIA GPUs. See ``launchers.Launcher``."""
+
+    def __init__(self) -> None:
+        """Nothing is imported or asked before the first kernel."""
+        self._warned = False
+
+    def load(self, requests: Sequence[KernelRequest], cache: Cache) -> list[LoadedKernel]:
+        """One loaded kernel per request; new ones are compiled in parallel.
+
+        Raises:
+            Unavailable: there is no triton here, the GPU is not supported, or triton rejects a
+                kernel; one warning says which.
+        """
+        if not requests:
+            return []
+        try:
+            self._require_support(requests[0].device)
+            if len(requests) == 1:
+                return [_load(requests[0], cache)]
+            with ThreadPoolExecutor(min(len(requests), 8, os.cpu_count() or 1)) as pool:
+                # Compilation runs in the pool; loading needs this thread's CUDA context.
+                prepared = list(pool.map(lambda request: _prepare(request, cache), requests))
+            return [_finish(*parts, cache) for parts in prepared]
+        except (Unavailable, TritonCompileError, OSError) as error:
+            if not self._warned:
+                self._warned = True
+                warnings.warn(
+                    f"torchsmith: no generated GPU kernels, the graph runs through aten: {error}",
+                    stacklevel=2,
+                )
+            raise Unavailable(str(error)) from error
+
+    def restore(
+        self, keys: Sequence[str], device: torch.device, cache: Cache
+    ) -> list[LoadedKernel] | None:
+        """The kernels of these content addresses from the cache, or None if any is missing."""
+        loaded = []
+        for key in keys:
+            entry = _read_entry(key, cache)
+            if entry is None:
+                return None
+            loaded.append(_finish(key, _ordinal(device), *entry, cache))
+        return loaded
+
+    def _require_support(self, device: torch.device) -> None:
+        if torch.version.hip is not None:
+            raise Unavailable("AMD GPUs are not supported yet")
+        if util.find_spec("triton") is None:
+            raise Unavailable("triton is not installed (pip install torchsmith-fx-backend[gpu])")
+        found = _capability(_ordinal(device))
+        if found < OLDEST_CAPABILITY:
+            raise Unavailable(
+                f"compute capability {found // 10}.{found % 10} is below "
+                f"{OLDEST_CAPABILITY // 10}.{OLDEST_CAPABILITY % 10}"
+            )
+
+
+def make_launcher(
+    kernel: Kernel,
+    device: torch.device,
+    *,
+    hints: Mapping[str, int] | None = None,
+    config: Config | None = None,
+    cache: Cache | None = None,
+) -> Callable[..., None]:
+    """A function of tensors (in the order of ``kernel.args``), then one number per symbol.
+
+    The wrapper calls ``LoadedKernel.launch`` with data pointers instead; this is the convenient
+    form, for tests and for trying a configuration.
+
+    Args:
+        kernel: the loop nest.
+        device: a CUDA device.
+        hints: likely values of size symbols.
+        config: schedule and tile sizes, instead of the table's.
+        cache: where source and cubins are kept; the process-wide cache by default.
+
+    Raises:
+        TritonCompileError: triton rejects the kernel.
+    """
+    store = cache or default_cache()
+    request = KernelRequest(kernel, device)
+    launch = _finish(*_prepare(request, store, hints, config), store).launch
+    count = len(kernel.args)
+
+    def call(*args: object) -> None:
+        pointers = [tensor.data_ptr() for tensor in args[:count]]  # type: ignore[attr-defined]
+        launch(*pointers, *args[count:])
+
+    return call
+
+
+Entry = tuple[dict[bool, TritonSource], list[Binary]]
+
+
+def _load(request: KernelRequest, cache: Cache) -> LoadedKernel:
+    return _finish(*_prepare(request, cache), cache)
+
+
+def _prepare(
+    request: KernelRequest,
+    cache: Cache,
+    hints: Mapping[str, int] | None = None,
+    config: Config | None = None,
+) -> tuple[str, int, dict[bool, TritonSource], list[Binary]]:
+    """Everything but loading: (key, device ordinal, sources, usual binaries)."""
+    ordinal = _ordinal(request.device)
+    capability, sm_count = _capability(ordinal), _sm_count(ordinal)
+    chosen = f"{sorted((hints or {}).items())}:{config}" if hints or config else ""
+    key = (
+        f"triton:{_toolchain()}:sm_{capability}:{sm_count}:{content_hash(request.kernel)}:{chosen}"
+    )
+    entry = _read_entry(key, cache)
+    if entry is None:
+        sources = print_kernel(
+            request.kernel, hints=hints, sm_count=sm_count, origins=request.origins, config=config
+        )
+        usual = next(iter(sources))
+        binaries = _compile(sources[usual], capability, True, cache)
+        _write_entry(key, sources, binaries, cache)
+        entry = sources, binaries
+    return (key, ordinal, *entry)
+
+
+def _finish(
+    key: str,
+    ordinal: int,
+    sources: dict[bool, TritonSource],
+    binaries: Sequence[Binary],
+    cache: Cache,
+) -> LoadedKernel:
+    usual = Variant(next(iter(sources)), True)
+
+    def obtain(variant: Variant) -> Sequence[Binary]:
+        if variant == usual:
+            return binaries
+        rare = f"{key}:{variant}"
+        entry = _read_entry(rare, cache)
+        if entry is not None:
+            return entry[1]
+        source = sources[variant.wide]
+        made = _compile(source, _capability(ordinal), variant.aligned, cache)
+        _write_entry(rare, {variant.wide: source}, made, cache)
+        return made
+
+    kernel = TritonKernel(sources, ordinal, obtain, driver())
+    source = kernel.source
+    return LoadedKernel(key, source.stages[0].function, source.text, kernel.launch)
+
+
+def _ordinal(device: torch.device) -> int:
+    return torch.cuda.current_device() if device.index is None else device.index
+
+
+@once
+def _capability(ordinal: int) -> int:
+    major, minor = torch.cuda.get_device_capability(ordinal)
+    return 10 * major + minor
+
+
+@once
+def _sm_count(ordinal: int) -> int:
+    return int(torch.cuda.get_device_properties(ordinal).multi_processor_count)
+
+
+def _compile(source: TritonSource, capability: int, aligned: bool, cache: Cache) -> list[Binary]:
+    text = source.text.encode()
+    key = f"triton-source:{hashlib.sha256(text).hexdigest()}"
+    name = f"{source.stages[0].function}.py"
+    if cache.put(key, {name: text}):
+        return compile_source(
+            source, cache.path(key, name), capability, aligned=aligned, cache_root=cache.root
+        )
+    with tempfile.TemporaryDirectory(prefix="torchsmith-") as folder:
+        path = Path(folder) / name
+        path.write_bytes(text)
+        return compile_source(
+            source, path, capability, aligned=aligned, cache_root=Path(folder)
+        )
+
+
+def _write_entry(
+    key: str, sources: Mapping[bool, TritonSource], binaries: Sequence[Binary], cache: Cache
+) -> None:
+    files = {"entry.json": json.dumps(_to_json(sources, binaries)).encode()}
+    for number, binary in enumerate(binaries):
+        files[f"stage{number}.cubin"] = binary.cubin
+    cache.put(key, files)
+
+
+def _read_entry(key: str, cache: Cache) -> Entry | None:
+    files = cache.get(key)
+    if files is None:
+        return None
+    entry = json.loads(files["entry.json"])
+    sources = {item["wide"]: _source_from_json(item) for item in entry["sources"]}
+    binaries = [
+        Binary(cubin=files[f"stage{number}.cubin"], **fields)
+        for number, fields in enumerate(entry["binaries"])
+    ]
+    return sources, binaries
+
+
+def _to_json(
+    sources: Mapping[bool, TritonSource], binaries: Sequence[Binary]
+) -> dict[str, object]:
+    return {
+        "sources": [_source_to_json(source) for source in sources.values()],
+        "binaries": [
+            {
+                "name": binary.name,
+                "shared": binary.shared,
+                "num_warps": binary.num_warps,
+                "parameters": binary.parameters,
+            }
+            for binary in binaries
+        ],
+    }
+
+
+def _source_to_json(source: TritonSource) -> dict[str, object]:
+    config = source.config
+    return {
+        "text": source.text,
+        "wide": source.wide,
+        "stages": [[stage.function, list(stage.grid)] for stage in source.stages],
+        "pointers": [[name, str(dtype)] for name, dtype in source.pointers],
+        "workspaces": [[w.name, str(w.dtype), w.length] for w in source.workspaces],
+        "symbols": [[symbol.name, symbol.kind] for symbol in source.symbols],
+        "offset_bound": source.offset_bound,
+        "config": {
+            "schedule": config.schedule.value,
+            "x_block": config.x_block,
+            "y_block": config.y_block,
+            "y_axis": config.y_axis,
+            "r_block": config.r_block,
+            "splits": config.splits,
+            "num_warps": config.num_warps,
+            "num_stages": config.num_stages,
+        },
+    }
+
+
+def _source_from_json(fields: dict[str, Any]) -> TritonSource:
+    config = fields["config"]
+    return TritonSource(
+        text=fields["text"],
+        stages=tuple(Stage(name, (grid[0], grid[1])) for name, grid in fields["stages"]),
+        pointers=tuple((name, _dtype(dtype)) for name, dtype in fields["pointers"]),
+        workspaces=tuple(
+            Workspace(name, _dtype(dtype), length) for name, dtype, length in fields["workspaces"]
+        ),
+        symbols=tuple(Symbol(name, kind) for name, kind in fields["symbols"]),
+        offset_bound=fields["offset_bound"],
+        config=Config(**{**config, "schedule": Schedule(config["schedule"])}),
+        wide=fields["wide"],
+    )
+
+
+def _dtype(name: str) -> torch.dtype:
+    dtype = getattr(torch, name.removeprefix("torch."), None)
+    if not isinstance(dtype, torch.dtype):
+        raise ValueError(f"{name!r} is not a dtype")
+    return dtype

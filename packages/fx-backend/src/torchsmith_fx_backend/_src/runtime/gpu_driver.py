@@ -1,0 +1,158 @@
+"""The few CUDA driver calls that loading and launching a compiled kernel takes, through ctypes.
+
+Going to the driver directly means that no launcher stub is compiled per kernel signature, that a
+warm start needs no triton at all, and that a launch is one foreign call on prepared arguments.
+This is also the adapter for the private names of ``torch`` that a launch needs.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+import torch
+
+_SUCCESS = 0
+_INVALID_CONTEXT = 201
+_MAX_DYNAMIC_SHARED_MEMORY = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+_SHARED_MEMORY_WITHOUT_ASKING = 48 * 1024
+
+
+class DriverError(RuntimeError):
+    """A CUDA driver call failed; the message names the call and the driver's own text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A kernel loaded into one device's context.
+
+    Attributes:
+        handle: the driver's ``CUfunction``.
+        module: its ``CUmodule``; never unloaded, as captured graphs may refer to it.
+    """
+
+    handle: int
+    module: int
+
+
+class Driver:
+    """The CUDA driver library of this process."""
+
+    def __init__(self, library: str = "libcuda.so.1") -> None:
+        """Open ``library``.
+
+        Raises:
+            OSError: there is no such library.
+        """
+        self.library = ctypes.CDLL(library)
+        #: ``cuLaunchKernel``; called with ready-made ctypes objects, so no argtypes are set.
+        self.launch_kernel: Callable[..., int] = self.library.cuLaunchKernel
+
+    def check(self, status: int, call: str) -> None:
+        """Raise ``DriverError`` unless ``status`` is success."""
+        if status == _SUCCESS:
+            return
+        text = ctypes.c_char_p()
+        self.library.cuGetErrorString(ctypes.c_int(status), ctypes.byref(text))
+        reason = text.value.decode() if text.value else "unknown error"
+        raise DriverError(f"{call} failed with CUDA error {status}: {reason}")
+
+    def ensure_context(self, device: int) -> None:
+        """Make ``device``'s primary context current in this thread if none is."""
+        current = ctypes.c_void_p()
+        self.check(self.library.cuCtxGetCurrent(ctypes.byref(current)), "cuCtxGetCurrent")
+        if current.value:
+            return
+        handle = ctypes.c_int()
+        self.check(
+            self.library.cuDeviceGet(ctypes.byref(handle), ctypes.c_int(device)), "cuDeviceGet"
+        )
+        context = ctypes.c_void_p()
+        self.check(
+            self.library.cuDevicePrimaryCtxRetain(ctypes.byref(context), handle),
+            "cuDevicePrimaryCtxRetain",
+        )
+        self.check(self.library.cuCtxSetCurrent(context), "cuCtxSetCurrent")
+
+    def load(self, binary: bytes, name: str, shared: int, device: int) -> Function:
+        """Load a cubin into the current context.
+
+        Args:
+            binary: the cubin.
+            name: the kernel's entry name.
+            shared: bytes of dynamic shared memory that launches will ask for.
+            device: ordinal of the current device.
+
+        Raises:
+            DriverError: the driver refuses the binary, or the device has less shared memory.
+        """
+        self.ensure_context(device)
+        module = ctypes.c_void_p()
+        self.check(
+            self.library.cuModuleLoadData(ctypes.byref(module), ctypes.c_char_p(binary)),
+            "cuModuleLoadData",
+        )
+        function = ctypes.c_void_p()
+        self.check(
+            self.library.cuModuleGetFunction(
+                ctypes.byref(function), module, ctypes.c_char_p(name.encode())
+            ),
+            "cuModuleGetFunction",
+        )
+        if shared > _SHARED_MEMORY_WITHOUT_ASKING:
+            self.check(
+                self.library.cuFuncSetAttribute(
+                    function, ctypes.c_int(_MAX_DYNAMIC_SHARED_MEMORY), ctypes.c_int(shared)
+                ),
+                "cuFuncSetAttribute",
+            )
+        return Function(int(function.value or 0), int(module.value or 0))
+
+    def retry_without_context(self, status: int, device: int) -> bool:
+        """Whether a failed launch is worth repeating: this thread had no context yet."""
+        if status != _INVALID_CONTEXT:
+            return False
+        self.ensure_context(device)
+        return True
+
+
+_driver: Driver | None = None
+_driver_lock = threading.Lock()
+
+
+def driver() -> Driver:
+    """The process-wide driver.
+
+    Raises:
+        OSError: there is no CUDA driver on this machine.
+    """
+    global _driver
+    if _driver is None:
+        with _driver_lock:
+            if _driver is None:
+                _driver = Driver()
+    return _driver
+
+
+def _find(name: str, otherwise: Callable[..., int]) -> Callable[..., int]:
+    found: Callable[..., int] = getattr(torch._C, name, otherwise)
+    return found
+
+
+def _public_stream(device: int) -> int:
+    return int(torch.cuda.current_stream(device).cuda_stream)
+
+
+#: ``current_stream(device)`` -> the raw ``CUstream`` that work is queued on now.
+current_stream = _find("_cuda_getCurrentRawStream", _public_stream)
+#: ``current_device()`` -> ordinal of this thread's current device.
+current_device = _find("_cuda_getDevice", torch.cuda.current_device)
+
+
+def on_device(device: int) -> AbstractContextManager[None]:
+    """Makes ``device`` the current one for a while."""
+    guard: AbstractContextManager[None] = torch.cuda.device(device)
+    return guard
