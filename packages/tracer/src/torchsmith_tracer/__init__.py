@@ -1,1 +1,22 @@
 """Turns Python functions into torch.fx graphs, guards and new bytecode."""
+
+from torchsmith_tracer._src.breaks.explain import Explanation
+from torchsmith_tracer._src.breaks.report import BreakReport, FrameReport, Place, Recompile
+from torchsmith_tracer._src.regions.api import compile, disable, explain, reset
+from torchsmith_tracer._src.regions.backends import backend_names, eager
+from torchsmith_tracer._src.settings import Settings
+
+__all__ = [
+    "BreakReport",
+    "Explanation",
+    "FrameReport",
+    "Place",
+    "Recompile",
+    "Settings",
+    "backend_names",
+    "compile",
+    "disable",
+    "eager",
+    "explain",
+    "reset",
+]

@@ -1,7 +1,8 @@
 """``Trace``: the state that one compilation of one entry function shares.
 
 It bundles the stages; it has no logic of its own beyond checkpoint and rollback of all of them
-together (graph, guards, journal, shape environment), which is what makes graph breaks linear.
+together (graph with its shape environment, guards, journal), which is what makes graph breaks
+linear.
 """
 
 from __future__ import annotations
@@ -24,22 +25,24 @@ if TYPE_CHECKING:
 class Trace:
     """Shared by all frames inlined into one compiled body.
 
+    ``builder`` and ``interp`` need the trace themselves and are set right after it is made.
+
     Attributes:
         graph: the fx graph under construction, its inputs and fake values.
         guards: facts about the inputs that the trace relied on.
         journal: side effects so far.
+        settings: frozen options of this compile.
         builder: makes values from real objects and their sources.
         interp: runs frames; ``interp.call_function(fn, args, kwargs)`` inlines.
         frames: innermost last.
-        settings: frozen options of this compile.
     """
 
     graph: OutputGraph
     guards: GuardSet
     journal: Journal
-    builder: Builder
-    interp: Interpreter
     settings: Settings
+    builder: Builder = field(init=False)
+    interp: Interpreter = field(init=False)
     frames: list[Frame] = field(default_factory=list)
 
     def checkpoint(self) -> tuple[object, ...]:
@@ -49,6 +52,6 @@ class Trace:
     def rollback(self, marks: tuple[object, ...]) -> None:
         """Bring all stages back to ``marks``."""
         graph, guards, journal = marks
-        self.journal.rollback(journal)
-        self.guards.rollback(guards)
-        self.graph.rollback(graph)
+        self.journal.rollback(journal)  # type: ignore[arg-type]
+        self.guards.rollback(guards)  # type: ignore[arg-type]
+        self.graph.rollback(graph)  # type: ignore[arg-type]

@@ -38,6 +38,7 @@ Example::
 
 from __future__ import annotations
 
+import builtins
 import keyword
 import types
 from collections.abc import Callable, Sequence
@@ -56,6 +57,7 @@ from torchsmith_guards import (
 from torchsmith_tracer._src.breaks.signals import InternalError, Unsupported
 
 if TYPE_CHECKING:
+    from torchsmith_tracer._src.effects.journal import Journal
     from torchsmith_tracer._src.values.base import Value
 
 _LITERALS = (int, str, bytes, bool, type(None), type(Ellipsis))
@@ -77,20 +79,26 @@ class Emitter:
     Args:
         params: names of the body's parameters (``F`` first when the function has free variables).
         bind: objects that source roots denote (``G``, ``M``); they become globals of the body.
+        journal: attribute stores on new objects are taken from here when such an object is made.
     """
 
-    def __init__(self, params: Sequence[str], bind: dict[str, object]) -> None:
-        self.params = tuple(params)
+    def __init__(
+        self, params: Sequence[str], bind: dict[str, object], journal: Journal | None = None
+    ) -> None:
+        # Parameters keep the user's names unless these hide a builtin that emitted text uses.
+        self.params = {name: _safe(name) for name in params}
         self.namespace: dict[str, object] = dict(bind)
+        self._journal = journal
         self.loads: list[str] = []  # statements before the graph call
         self.lines: list[str] = []  # statements after it
+        self.new_attrs: set[Value] = set()  # new objects whose attribute stores were emitted
         self.outputs: dict[Value, str] = {}  # values the graph must return -> local name
         self._stack: list[tuple[str, bool]] = []  # (expression, evaluating it twice is harmless)
         self._memo: dict[Value, str] = {}
         self._sources: dict[Source, str] = {}
         self._constants: dict[int, str] = {}
         self._temps = 0
-        self._taken = {*self.params, *self.namespace}
+        self._taken = {*self.params.values(), *self.namespace}
 
     # --- loading -----------------------------------------------------------------------------
     def load(self, value: Value) -> None:
@@ -280,7 +288,7 @@ class Emitter:
         if isinstance(root, LocalSource):
             return root.name in self.params
         if isinstance(root, CellSource | FunctionSource):
-            return "F" in self.params or "F" in self.namespace
+            return "F" in self._taken
         if isinstance(root, ConstantSource | SyntheticSource):
             return root.name in self._taken
         return True
@@ -294,7 +302,9 @@ class Emitter:
         if not self.loadable(source):
             raise InternalError(f"source {source.expr} cannot be loaded here")
         if source.base is None:
-            if isinstance(root, LocalSource | ConstantSource | SyntheticSource | FunctionSource):
+            if isinstance(root, LocalSource):
+                name = self.params[root.name]
+            elif isinstance(root, ConstantSource | SyntheticSource | FunctionSource):
                 name = source.expr
             elif isinstance(root, NamespaceSource) and root.module is None:
                 name = "G"
@@ -338,6 +348,12 @@ class Emitter:
         else:
             name = self.store_temp()
         self._memo[value] = name
+        stores = None if self._journal is None else self._journal.attrs.get(value)
+        if stores is not None and value.source is None:
+            from torchsmith_tracer._src.effects.replay import emit_attrs
+
+            self.new_attrs.add(value)
+            emit_attrs(self, value, stores)
         fill = getattr(value, "reconstruct_fill", None)
         if fill is not None:
             fill(self)
@@ -358,12 +374,19 @@ class Emitter:
         return [text for text, _ in taken]
 
 
+def _safe(name: str) -> str:
+    plain = name.replace(".", "___dot")
+    hidden = plain in _RESERVED or (plain[0] == "g" and plain[1:].isdigit())
+    return f"{plain}_" if hidden else plain
+
+
 def _plain_name(name: str) -> bool:
     # Names with two leading underscores are fine here: bodies are never inside a class.
     return name.isidentifier() and name not in _KEYWORDS
 
 
 _KEYWORDS = frozenset(keyword.kwlist)
+_RESERVED = frozenset(("F", "G", "M", "next_nth", "remaining", *dir(builtins)))
 
 
 def make_cell(content: object) -> types.CellType:

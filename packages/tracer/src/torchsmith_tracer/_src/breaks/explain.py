@@ -1,0 +1,105 @@
+"""``Explanation``: what ``explain(fn)(*args)`` returns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import fx
+
+from torchsmith_tracer._src.breaks.report import BreakReport, FrameReport, Recompile
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """The report on one call of a function; prints as text.
+
+    Attributes:
+        function: name of what was explained.
+        frames: one report for each compiled piece, in the order in which they were compiled.
+        recompiles: pieces that had to be compiled more than once, and why.
+        result: what the call returned.
+    """
+
+    function: str
+    frames: tuple[FrameReport, ...]
+    recompiles: tuple[Recompile, ...]
+    result: object
+
+    @property
+    def graphs(self) -> list[fx.GraphModule]:
+        """The captured graphs."""
+        return [f.graph for f in self.frames if f.graph is not None]
+
+    @property
+    def breaks(self) -> list[BreakReport]:
+        """The graph breaks."""
+        return [f.break_ for f in self.frames if f.break_ is not None]
+
+    @property
+    def guards(self) -> list[str]:
+        """The guard checks as Python source, one for each compiled piece."""
+        return [f.guards for f in self.frames]
+
+    @property
+    def kernels(self) -> list[str]:
+        """Kernels that the compiled graphs name (empty for backends that name none)."""
+        return [k for f in self.frames for k in f.kernels]
+
+    @property
+    def graph_count(self) -> int:
+        """Number of graphs."""
+        return len(self.graphs)
+
+    @property
+    def break_count(self) -> int:
+        """Number of graph breaks."""
+        return len(self.breaks)
+
+    @property
+    def op_count(self) -> int:
+        """Number of calls in all graphs."""
+        return sum(f.op_count() for f in self.frames)
+
+    def to_json(self) -> dict[str, object]:
+        """Plain data: dicts, lists, strings and numbers."""
+        return {
+            "function": self.function,
+            "graph_count": self.graph_count,
+            "break_count": self.break_count,
+            "op_count": self.op_count,
+            "frames": [f.to_json() for f in self.frames],
+            "breaks": [b.to_json() for b in self.breaks],
+            "recompiles": [r.to_json() for r in self.recompiles],
+            "kernels": self.kernels,
+        }
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.function}: {_count(self.graph_count, 'graph')}, "
+            f"{_count(self.break_count, 'break')}, {_count(self.op_count, 'op')}"
+        ]
+        for number, item in enumerate(self.breaks, 1):
+            lines += ["", f"Break {number}: {item}"]
+        for number, frame in enumerate(self.frames, 1):
+            lines += ["", f"Piece {number}: {frame.place}"]
+            if frame.note:
+                lines.append(f"  {frame.note}")
+            if frame.graph is not None:
+                lines.append(f"  Graph, {_count(frame.op_count(), 'op')}:")
+                lines += _indented(frame.graph.code)
+            if frame.guards:
+                lines.append("  Guards:")
+                lines += _indented(frame.guards)
+            if frame.kernels:
+                lines.append("  Kernels: " + ", ".join(frame.kernels))
+        for item in self.recompiles:
+            lines += ["", f"Recompiled: {item}"]
+        return "\n".join(lines)
+
+
+def _count(n: int, what: str) -> str:
+    return f"{n} {what}" + ("" if n == 1 else "s")
+
+
+def _indented(text: str) -> list[str]:
+    return [f"    {line}" for line in text.strip("\n").splitlines()]

@@ -1,0 +1,116 @@
+"""The body of one compiled version: fetch inputs, run the graph, replay effects, go on.
+
+::
+
+    def f(a, o):
+        s_1 = o.weight                 # inputs and existing objects, as they are at entry
+        try:
+            g0, g1 = graph_1(a, s_1)   # what the backend made of the captured graph
+        except Exception as error:
+            return failed(error, a, o)
+        o.last = g1                    # side effects
+        return [g0]                    # the result, rebuilt; or a step around a graph break
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torch import fx
+
+from torchsmith_tracer._src.codegen.emitter import Emitter
+from torchsmith_tracer._src.effects.replay import replay
+from torchsmith_tracer._src.regions.dispatcher import compile_source, forget_source
+
+if TYPE_CHECKING:
+    from torchsmith_tracer._src.regions.record import CodeRecord
+    from torchsmith_tracer._src.trace import Trace
+    from torchsmith_tracer._src.values.base import Value
+
+Function = Callable[..., object]
+Failed = Callable[..., object]
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """A finished body.
+
+    Attributes:
+        fn: takes the record's parameters by position.
+        text: its source.
+        graph: the captured graph, None when nothing needs computing.
+        compiled: what the backend made of it.
+    """
+
+    fn: Function
+    text: str
+    graph: fx.GraphModule | None
+    compiled: Function | None
+
+
+def new_emitter(trace: Trace, record: CodeRecord) -> Emitter:
+    """An emitter for a body of ``record``."""
+    bind: dict[str, object] = {"G": record.globals, "M": trace.interp.modules}
+    return Emitter(record.parameter_names(), bind, trace.journal)
+
+
+def emit_return(trace: Trace, cg: Emitter, value: Value) -> None:
+    """Effects, then the return value."""
+    replay(cg, trace.journal)
+    cg.load(value)
+    cg.statement(f"return {cg.pop_expr()}")
+
+
+def assemble(
+    trace: Trace,
+    record: CodeRecord,
+    cg: Emitter,
+    failed: Failed,
+    compile_graph: Callable[[fx.GraphModule, list[object]], Function],
+) -> Body:
+    """Finish the graph with the outputs that ``cg`` asked for, compile it, and make the body.
+
+    Args:
+        trace: the finished trace.
+        record: whose body this is.
+        cg: with everything emitted but the graph call.
+        failed: called with the exception and the body's arguments when the graph raises.
+        compile_graph: the backend.
+    """
+    graph: fx.GraphModule | None = trace.graph.finish(list(cg.outputs))
+    assert graph is not None
+    lines = list(cg.lines)
+    compiled: Function | None = None
+    if not trace.graph.is_empty() or cg.outputs:
+        inputs = [cg.source_name(entry.source) for entry in trace.graph.inputs]
+        compiled = compile_graph(graph, trace.graph.example_inputs())
+        name = cg.fresh("graph")
+        cg.namespace[name] = compiled
+        error, handler = cg.fresh("error"), cg.fresh("failed")
+        cg.namespace[handler] = failed
+        targets = ", ".join(cg.outputs.values())
+        call = f"{name}({', '.join(inputs)})"
+        params = ", ".join([error, *cg.params.values()])
+        lines[:0] = [
+            "try:",
+            f"    {targets}, = {call}" if targets else f"    {call}",
+            f"except Exception as {error}:",
+            f"    return {handler}({params})",
+        ]
+    else:
+        graph = None
+    text = [f"def {_name(record)}({', '.join(cg.params.values())}):"]
+    text += [f"    {line}" for line in [*cg.loads, *lines]]
+    source = "\n".join(text) + "\n"
+    filename = compile_source(source, f"body {record.name}", cg.namespace)
+    fn: Function = cg.namespace.pop(_name(record))  # type: ignore[assignment]
+    weakref.finalize(fn, forget_source, filename)
+    return Body(fn, source, graph, compiled)
+
+
+def _name(record: CodeRecord) -> str:
+    name = record.code.co_name
+    return f"{name}_body" if name.isidentifier() else "lambda_body"

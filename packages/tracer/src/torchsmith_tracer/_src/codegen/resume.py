@@ -1,0 +1,320 @@
+"""Step and resume functions: the user's own bytecode, entered in the middle.
+
+From CPython 3.11 on a frame in mid-flight is its locals, its cells, its value stack and an
+instruction pointer; ``try``, ``with`` and ``for`` keep nothing else. So
+
+* a *resume function* is the user's code object with a prologue: parameters are locals and stack
+  slots, the prologue pushes the stack and jumps to the instruction to continue at;
+* a *step function* runs the one instruction that could not be traced. When a handler of the user's
+  function covers that instruction the step is a full copy of the code as well, so that an exception
+  goes where it would have gone; otherwise it consists of the instruction alone. It ends by
+  returning a ``TailCall`` of the resume function.
+
+Both keep the user's file name, function name and line positions, so tracebacks read as in eager.
+Cell and free variables of the original all become free variables here: the cells exist already.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import CodeType
+from typing import Any
+
+from bytecode import Bytecode, CellVar, FreeVar, Instr, Label, TryBegin, TryEnd
+from bytecode.flags import CompilerFlags
+
+from torchsmith_tracer._src.breaks.signals import InternalError
+from torchsmith_tracer._src.codegen.tail import TailCall
+
+_V = sys.version_info[:2]
+_ARGS, _KWARGS = "___args", "___kwargs"
+_KEPT_FLAGS = CompilerFlags.OPTIMIZED | CompilerFlags.NEWLOCALS | CompilerFlags.NESTED
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeCode:
+    """A resume function's code.
+
+    Attributes:
+        code: parameters are ``locals``, then one per object on the stack.
+        locals: the user's locals that are passed.
+        prologue: how many instructions come before the user's; instruction ``i`` of the original
+            is instruction ``i + prologue`` here.
+        original: the user's code object.
+    """
+
+    code: CodeType
+    locals: tuple[str, ...]
+    prologue: int
+    original: CodeType
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """One way out of a step: ``entry`` is the callable that the TailCall names; ``results`` how
+    many objects the instruction leaves on the stack for it."""
+
+    entry: Callable[..., object]
+    results: int
+
+
+def cells_of(code: CodeType) -> tuple[str, ...]:
+    """Names of the free variables that step and resume functions of ``code`` have."""
+    return tuple(dict.fromkeys(code.co_cellvars + code.co_freevars))
+
+
+def plain_name(name: str) -> str:
+    """A local's name as an identifier (comprehensions call their argument ``.0``)."""
+    return name.replace(".", "___dot")
+
+
+def push_null_call(load: Sequence[Instr], location: Any) -> list[Instr]:
+    """A callable with the empty slot of a function call, in this version's order."""
+    null = Instr("PUSH_NULL", location=location)
+    return [*load, null] if _V >= (3, 13) else [null, *load]
+
+
+def resume_code(
+    code: CodeType, index: int, stack: Sequence[bool], local_names: Sequence[str]
+) -> ResumeCode:
+    """Code that continues ``code`` at instruction ``index``.
+
+    Args:
+        code: the user's code object.
+        index: instruction to continue at, not counting caches and prefixes.
+        stack: one entry per slot, bottom first; False for an empty (NULL) slot.
+        local_names: locals that are passed; all others are unbound.
+    """
+    body = _copy(code)
+    labels: dict[int, Label] = {}
+    _label_instruction(body, index, labels)
+    params = [plain_name(n) for n in local_names]
+    slots = [f"___s{i}" for i, full in enumerate(stack) if full]
+    names = iter(slots)
+    prologue: list[Any] = _entry(code)
+    prologue += [
+        Instr("LOAD_FAST", next(names)) if full else Instr("PUSH_NULL") for full in stack
+    ]
+    prologue.append(Instr("JUMP_FORWARD", labels[index]))
+    for instr in prologue:
+        instr.lineno = code.co_firstlineno
+    out = _shell(code, [*params, *slots], bool(cells_of(code)))
+    out.extend([*prologue, *body])
+    return ResumeCode(out.to_code(compute_exception_stack_depths=False), tuple(local_names), len(prologue), code)
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """What a step does with its operands; see ``operations.py`` for how they are chosen.
+
+    Attributes:
+        call: the function called with ``*___args, **___kwargs`` instead of the instruction.
+        instr: the instruction to run otherwise (``bytecode`` form); a jump goes to exit 1.
+        after_jump: instructions at the start of exit 1 (loops end with END_FOR there).
+    """
+
+    call: Callable[..., object] | None = None
+    instr: Callable[[Label], list[Instr]] | None = None
+    after_jump: tuple[str, ...] = ()
+
+
+def step_code(
+    code: CodeType,
+    index: int,
+    operation: Operation,
+    operands: Sequence[bool],
+    exits: Sequence[Exit],
+    local_names: Sequence[str] | None,
+) -> CodeType:
+    """Code that runs instruction ``index`` natively and hands on to one of ``exits``.
+
+    Parameters of the result, in order: ``___args`` and ``___kwargs`` if the operation is a call;
+    one ``___rest`` tuple for each exit; the non-NULL ``operands``; the locals.
+
+    Args:
+        code: the user's code object.
+        index: the instruction.
+        operation: what to run.
+        operands: stack slots to push first, bottom first; False for NULL.
+        exits: where to go afterwards; the second one is taken by a jump.
+        local_names: for a full copy of the code (a handler covers the instruction): the locals
+            that are passed; None for the instruction alone.
+    """
+    location = _location(code, index)
+    end, jump_end = Label(), Label()
+    native: list[Any] = []
+    if operation.call is not None:
+        native += push_null_call([Instr("LOAD_CONST", operation.call, location=location)], location)
+        native += [
+            Instr("LOAD_FAST", _ARGS, location=location),
+            Instr("LOAD_FAST", _KWARGS, location=location),
+            Instr("CALL_FUNCTION_EX", 1, location=location),
+        ]
+    elif operation.instr is not None:
+        native += operation.instr(jump_end)
+    for instr in native:
+        instr.location = location
+    slots = [f"___s{i}" for i, full in enumerate(operands) if full]
+    names = iter(slots)
+    full_copy = local_names is not None
+    pushes: list[Any] = _entry(code) if full_copy else [Instr("RESUME", 0)]
+    pushes += [Instr("LOAD_FAST", next(names)) if full else Instr("PUSH_NULL") for full in operands]
+    for instr in pushes:
+        instr.lineno = code.co_firstlineno
+    leftover = _leftover(operation, operands, exits)
+    params = [_ARGS, _KWARGS] if operation.call is not None else []
+    params += [f"___rest{i}" for i in range(len(exits))] + slots
+    if local_names is not None:
+        # The original instruction stays where it is: handlers may run into it again in a loop.
+        body = _copy(code)
+        cover = _cover(body, _position_of(body, index))
+        params += [plain_name(n) for n in local_names]
+        listing = [*pushes, *_covered(native, cover)]
+        listing += [Instr("JUMP_FORWARD", end, location=location), *body, end]
+    else:
+        listing = [*pushes, *native, end]
+    listing += _tail(0, exits[0], leftover, location) if exits else []
+    if len(exits) > 1:
+        listing.append(jump_end)
+        listing += [Instr(name, location=location) for name in operation.after_jump]
+        listing += _tail(1, exits[1], leftover, location)
+    if not exits:  # the instruction raises
+        listing += [
+            Instr("LOAD_CONST", None, location=location),
+            Instr("RETURN_VALUE", location=location),
+        ]
+    out = _shell(code, params, full_copy and bool(cells_of(code)))
+    out.extend(listing)
+    return out.to_code(compute_exception_stack_depths=False)
+
+
+def _leftover(operation: Operation, operands: Sequence[bool], exits: Sequence[Exit]) -> int:
+    """Slots below the results when the step leaves; they are dropped before returning."""
+    if operation.call is not None or operation.instr is None:
+        return len(operands)
+    effects = [_effect(i) for i in operation.instr(Label())]
+    return len(operands) + sum(effects) - exits[0].results if exits else 0
+
+
+def _effect(instr: Instr) -> int:
+    return instr.stack_effect(jump=False)
+
+
+def _tail(number: int, exit: Exit, leftover: int, location: Any) -> list[Any]:
+    out: list[Any] = []
+    results = [f"___r{i}" for i in range(exit.results)]
+    for name in reversed(results):
+        out.append(Instr("STORE_FAST", name))
+    # STORE_FAST takes NULL as well (it unbinds), POP_TOP would not.
+    out += [Instr("STORE_FAST", "___junk") for _ in range(leftover)]
+    out += push_null_call([Instr("LOAD_CONST", TailCall)], location)
+    out += [Instr("LOAD_CONST", exit.entry), Instr("LOAD_FAST", f"___rest{number}")]
+    out += [Instr("LOAD_FAST", name) for name in results]
+    out.append(Instr("BUILD_TUPLE", len(results)))
+    if _V == (3, 11):
+        out.append(Instr("PRECALL", 3))
+    out += [Instr("CALL", 3), Instr("RETURN_VALUE")]
+    for instr in out:
+        instr.location = location
+    return out
+
+
+def _entry(code: CodeType) -> list[Any]:
+    cells = cells_of(code)
+    head = [Instr("COPY_FREE_VARS", len(cells))] if cells else []
+    return [*head, Instr("RESUME", 0)]
+
+
+def _shell(code: CodeType, params: Sequence[str], closure: bool) -> Bytecode:
+    out = Bytecode()
+    out.name = code.co_name
+    out.qualname = code.co_qualname
+    out.filename = code.co_filename
+    out.first_lineno = code.co_firstlineno
+    out.docstring = None
+    out.flags = CompilerFlags(code.co_flags) & _KEPT_FLAGS
+    out.argnames = list(params)
+    out.argcount = len(params)
+    out.freevars = list(cells_of(code)) if closure else []
+    return out
+
+
+def _copy(code: CodeType) -> list[Any]:
+    """The instructions of ``code`` with every cell turned into a free variable."""
+    source = Bytecode.from_code(code, conserve_exception_block_stackdepth=True)
+    out: list[Any] = []
+    in_head = True
+    for item in source:
+        if isinstance(item, Instr):
+            if in_head and item.name in ("MAKE_CELL", "COPY_FREE_VARS"):
+                # The prologue has the cells already; keep the numbering of instructions.
+                item = Instr("NOP", location=item.location)
+            elif item.name == "RESUME":
+                in_head = False
+            item = freed(item)
+        out.append(item)
+    return out
+
+
+def freed(item: Instr) -> Instr:
+    """``item`` with cell variables turned into free ones and names into identifiers."""
+    arg = item.arg
+    if isinstance(arg, CellVar):
+        return _with_arg(item, FreeVar(arg.name))
+    if isinstance(arg, str) and "." in arg and "FAST" in item.name:
+        return _with_arg(item, plain_name(arg))
+    if isinstance(arg, tuple) and "FAST" in item.name:
+        return _with_arg(item, tuple(map(_plain_arg, arg)))
+    return item
+
+
+def _plain_arg(arg: object) -> object:
+    return plain_name(arg) if isinstance(arg, str) else arg
+
+
+def _with_arg(item: Instr, arg: Any) -> Instr:
+    return Instr(item.name, arg, location=item.location)
+
+
+def _position_of(body: list[Any], index: int) -> int:
+    seen = -1
+    for position, item in enumerate(body):
+        if isinstance(item, Instr):
+            seen += 1
+            if seen == index:
+                return position
+    raise InternalError(f"no instruction {index}")
+
+
+def _cover(body: list[Any], position: int) -> TryBegin | None:
+    """The exception table entry that covers a position."""
+    active: TryBegin | None = None
+    for item in body[:position]:
+        if isinstance(item, TryBegin):
+            active = item
+        elif isinstance(item, TryEnd):
+            active = None
+    return active
+
+
+def _covered(native: list[Any], cover: TryBegin | None) -> list[Any]:
+    if cover is None:
+        return native
+    begin = TryBegin(cover.target, cover.push_lasti, cover.stack_depth)
+    return [begin, *native, TryEnd(begin)]
+
+
+def _label_instruction(body: list[Any], index: int, labels: dict[int, Label]) -> None:
+    position = _position_of(body, index)
+    # A TryBegin just before the instruction must stay between the label and the instruction:
+    # jumping to a label inside the covered range keeps the instruction covered.
+    label = labels[index] = Label()
+    body.insert(position, label)
+
+
+def _location(code: CodeType, index: int) -> Any:
+    body = Bytecode.from_code(code)
+    return body[_position_of(list(body), index)].location
+

@@ -1,0 +1,238 @@
+"""The part of a body after the graph when tracing met a break.
+
+For each frame of the chain, innermost first, a step function is made (``resume.py``): the innermost
+one runs the instruction that could not be traced, each outer one runs the step of the frame that
+it called. The body computes their arguments: locals, cells and stack slots of every frame.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torchsmith_tracer._src.breaks.signals import InternalError
+from torchsmith_tracer._src.codegen.operations import Native, NativeExit, is_call, native
+from torchsmith_tracer._src.codegen.resume import (
+    Exit,
+    Operation,
+    cells_of,
+    plain_name,
+    step_code,
+)
+from torchsmith_tracer._src.codegen.tail import drive
+from torchsmith_tracer._src.effects.replay import replay
+from torchsmith_tracer._src.frames.code import VERSION, decode
+from torchsmith_tracer._src.frames.frame import NULL
+from torchsmith_tracer._src.frames.liveness import live_locals
+
+if TYPE_CHECKING:
+    from torchsmith_tracer._src.codegen.emitter import Emitter
+    from torchsmith_tracer._src.frames.code import Instruction
+    from torchsmith_tracer._src.frames.frame import FrameState
+    from torchsmith_tracer._src.regions.record import CodeRecord
+    from torchsmith_tracer._src.regions.region import Region
+    from torchsmith_tracer._src.trace import Trace
+    from torchsmith_tracer._src.values.base import Value
+
+
+@dataclass(slots=True)
+class _CallOperands:
+    """A call instruction taken apart; texts are expressions."""
+
+    callee: str
+    args: list[str]
+    kwargs: str
+    popped: int
+
+
+def emit_break(
+    trace: Trace, cg: Emitter, record: CodeRecord, frames: Sequence[FrameState]
+) -> None:
+    """Effects, then the steps of all frames (innermost first in ``frames``)."""
+    replay(cg, trace.journal)
+    for context in trace.graph.contexts:
+        cg.load(context)  # type: ignore[arg-type]
+        cg.pop_top()
+    step = ""
+    args: list[str] = []
+    for state in frames:
+        step, args = _frame_step(cg, record.region, state, step, args)
+    call = f"{step}({', '.join(args)})"
+    if record.resume is None:
+        cg.load_callable(drive, "drive")
+        call = f"{cg.pop_expr()}({', '.join([step, *args])})"
+    cg.statement(f"return {call}")
+
+
+def _frame_step(
+    cg: Emitter, region: Region, state: FrameState, inner: str, inner_args: list[str]
+) -> tuple[str, list[str]]:
+    """Expression for the step function of one frame, and those for its arguments."""
+    info, ins = state.info, state.instruction
+    code, prologue = region.origin(info.code)
+    index = ins.index - prologue
+    if index < 0:
+        raise InternalError("a break in the prologue of a resume function")
+    space: dict[str, object] = state.frame.globals.obj
+    values = _Values(cg, state, code)
+    call_args: list[str] = []
+    if inner:
+        plan = Native(Operation(call=drive), 0, 0, (NativeExit(index + 1, "R"),))
+        call_args = [f"({inner}, {', '.join(inner_args)},)" if inner_args else f"({inner},)", "{}"]
+    elif is_call(ins):
+        operands = _call_operands(cg, state)
+        plan = Native(
+            Operation(call=region.call), 0, operands.popped, (NativeExit(index + 1, "R"),)
+        )
+        listed = ", ".join([operands.callee, *operands.args])
+        call_args = [f"({listed},)", operands.kwargs]
+    else:
+        original = decode(code)
+        plan = native(code, original, original.instructions[index])
+    stack = state.stack
+    below = len(stack) - (plan.pops if plan.operation.call is not None else 0)
+    handler = info.handler_at[ins.index]
+    if handler is not None:
+        pushed = stack[:below]
+        local_names: list[str] | None = values.bound(live_locals(info, handler.target))
+    else:
+        first = 0 if plan.operation.call is None else below
+        if plan.operation.call is None:
+            first = max(len(stack) - plan.pops - plan.peeks, 0)
+        pushed = stack[first:below]
+        local_names = None
+    exits: list[Exit] = []
+    rests: list[str] = []
+    kept = stack[: len(stack) - plan.pops]
+    for way in plan.exits:
+        shape = [item is not NULL for item in kept] + [c == "R" for c in way.shape]
+        names = values.bound(live_locals(info, way.index + prologue))
+        target = region.resume(code, space, way.index, shape, names)
+        entry = target.enter if target.pass_function else target.dispatcher(target.make_function())
+        exits.append(Exit(entry, way.shape.count("R")))
+        head = [values.cells()] if target.pass_function else []
+        rests.append(_tuple([*head, *values.locals(names), *values.stack(kept)]))
+    step = step_code(
+        code,
+        index,
+        plan.operation,
+        [item is not NULL for item in pushed],
+        exits,
+        local_names,
+    )
+    args = [*call_args, *rests, *values.stack(pushed)]
+    if local_names is not None:
+        args += values.locals(local_names)
+    if step.co_freevars:
+        cg.load_callable(types.FunctionType, "make_function")
+        cg.load_const(step)
+        cg.load_global_constant(space, "globals")
+        cg.load_const(code.co_name)
+        cg.load_const(None)
+        none_, name_, globals_, code_, maker = (cg.pop_expr() for _ in range(5))
+        return f"{maker}({code_}, {globals_}, {name_}, {none_}, {values.cells()})", args
+    cg.load_global_constant(types.FunctionType(step, space, code.co_name), "step")
+    return cg.pop_expr(), args
+
+
+class _Values:
+    """Expressions for the state of one frame."""
+
+    def __init__(self, cg: Emitter, state: FrameState, code: types.CodeType) -> None:
+        self.cg = cg
+        self.state = state
+        self.code = code
+        self.cell_names = cells_of(code)
+        self._real = {plain_name(n): n for n in code.co_varnames}
+
+    def bound(self, live: frozenset[str]) -> list[str]:
+        """Locals of the original code that are live and bound, in order."""
+        found = self.state.locals
+        return [
+            name
+            for name in self.code.co_varnames
+            if name not in self.cell_names
+            and (plain_name(name) in live or name in live)
+            and (name in found or plain_name(name) in found)
+        ]
+
+    def locals(self, names: Sequence[str]) -> list[str]:
+        found = self.state.locals
+        return [self.cg.expr(found[n] if n in found else found[plain_name(n)]) for n in names]
+
+    def stack(self, items: Sequence[object]) -> list[str]:
+        return [self.cg.expr(item) for item in items if item is not NULL]  # type: ignore[arg-type]
+
+    def cells(self) -> str:
+        """The tuple of cell objects for ``cell_names``."""
+        out = []
+        for name in self.cell_names:
+            cell: Value | None = self.state.cells.get(name)
+            if cell is None:
+                # Not made yet, or emptied: an inlined comprehension makes its own.
+                self.cg.load_callable(types.CellType, "make_cell")
+                self.cg.call(0)
+                self.cg.load_temp(self.cg.store_temp())
+                out.append(self.cg.pop_expr())
+            else:
+                out.append(self.cg.expr(cell))
+        return _tuple(out)
+
+
+def _call_operands(cg: Emitter, state: FrameState) -> _CallOperands:
+    """Callee and arguments of the call instruction at which a frame stopped."""
+    ins, stack = state.instruction, state.stack
+
+    def text(item: object) -> str:
+        return cg.expr(item)  # type: ignore[arg-type]
+
+    if ins.opname == "CALL_FUNCTION_EX":
+        has_kwargs = ins.arg & 1
+        popped = 3 + has_kwargs
+        items = stack[len(stack) - popped :]
+        callee = items[1] if VERSION < (3, 13) else items[0]
+        args = items[2]
+        kwargs = f"{{**{text(items[3])}}}" if has_kwargs else "{}"
+        return _CallOperands(text(callee), [f"*{text(args)}"], kwargs, popped)
+    names = state.kw_names
+    count = ins.arg
+    if ins.opname == "CALL_KW":
+        popped = count + 3
+        names = stack[-1].as_constant()  # type: ignore[union-attr, assignment]
+        items = stack[len(stack) - popped : -1]
+    else:
+        popped = count + 2
+        items = stack[len(stack) - popped :]
+        names = names or _names_before(state)
+    first, second, *rest = items
+    if VERSION >= (3, 13):
+        callee, own = first, second
+    else:
+        callee, own = (second, NULL) if first is NULL else (first, second)
+    values = [*([] if own is NULL else [own]), *rest]
+    split = len(values) - len(names)
+    pairs = [f"{n!r}: {text(v)}" for n, v in zip(names, values[split:], strict=True)]
+    return _CallOperands(
+        text(callee),
+        [text(v) for v in values[:split]],
+        "{" + ", ".join(pairs) + "}",
+        popped,
+    )
+
+
+def _names_before(state: FrameState) -> tuple[str, ...]:
+    """Keyword names that a KW_NAMES instruction just before the call announces."""
+    at = state.ip - 1
+    found: Instruction = state.info.instructions[at]
+    if found.opname == "PRECALL":
+        found = state.info.instructions[at - 1]
+    if found.opname != "KW_NAMES":
+        return ()
+    names = found.argval if isinstance(found.argval, tuple) else state.info.code.co_consts[found.arg]
+    return tuple(map(str, names))
+
+
+def _tuple(items: Sequence[str]) -> str:
+    return f"({', '.join(items)}{',' if len(items) == 1 else ''})"

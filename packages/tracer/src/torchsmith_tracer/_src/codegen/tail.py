@@ -1,0 +1,34 @@
+"""How control passes from one piece of a broken function to the next without growing the stack.
+
+A step function runs one instruction natively and then hands on to a resume function. Doing that
+by a call would nest once for each iteration of a loop with a break in it, so it *returns* a
+``TailCall``; ``drive``, run once per activation of a user's function, makes the calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+
+class TailCall:
+    """``entry(*rest, *results)`` is what is to be run next."""
+
+    __slots__ = ("entry", "rest", "results")
+
+    def __init__(
+        self,
+        entry: Callable[..., object],
+        rest: tuple[object, ...],
+        results: tuple[object, ...],
+    ) -> None:
+        self.entry = entry
+        self.rest = rest
+        self.results = results
+
+
+def drive(step: Callable[..., object], *args: object) -> object:
+    """Run one activation to its end and return what the user's function returns."""
+    out = step(*args)
+    while type(out) is TailCall:
+        out = out.entry(*out.rest, *out.results)
+    return out

@@ -1,0 +1,217 @@
+"""``compile``, ``explain``, ``disable``, ``reset``: what users call."""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, TypeVar, overload
+
+import torch
+
+from torchsmith_tracer._src.breaks.explain import Explanation
+from torchsmith_tracer._src.regions import marks
+from torchsmith_tracer._src.regions.backends import resolve
+from torchsmith_tracer._src.regions.modules import wrap_module
+from torchsmith_tracer._src.regions.region import Region, reset_all
+from torchsmith_tracer._src.settings import Settings
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+BackendName = str | Callable[..., object]
+
+
+@overload
+def compile(
+    fn_or_module: _F,
+    *,
+    backend: BackendName = ...,
+    fullgraph: bool = ...,
+    dynamic: bool | None = ...,
+    mode: str | None = ...,
+    options: Mapping[str, object] | None = ...,
+) -> _F: ...
+@overload
+def compile(
+    fn_or_module: None = None,
+    *,
+    backend: BackendName = ...,
+    fullgraph: bool = ...,
+    dynamic: bool | None = ...,
+    mode: str | None = ...,
+    options: Mapping[str, object] | None = ...,
+) -> Callable[[_F], _F]: ...
+
+
+def compile(
+    fn_or_module: Callable[..., Any] | None = None,
+    *,
+    backend: BackendName = "eager",
+    fullgraph: bool = False,
+    dynamic: bool | None = None,
+    mode: str | None = None,
+    options: Mapping[str, object] | None = None,
+) -> Any:
+    """Compile a function or module; use it as a function or as a decorator.
+
+    Nothing is traced before the first call. Each kind of input that the compiled code relies on
+    is guarded; other inputs are compiled anew.
+
+    Args:
+        fn_or_module: a function, bound method, ``functools.partial``, callable object or
+            ``nn.Module``. Left out: returns a decorator.
+        backend: a name from the entry-point group ``torchsmith.backends``, or a callable
+            ``backend(gm, example_inputs) -> callable``.
+        fullgraph: raise instead of splitting the program at a graph break.
+        dynamic: True: sizes are symbolic from the start; False: never; None: those that changed.
+        mode: passed to backends that have modes.
+        options: settings of the tracer (``recompile_limit`` ...) and options of the backend.
+
+    Returns:
+        A function with the same signature, or an object of the module's own class.
+
+    Raises:
+        TypeError: ``fn_or_module`` cannot be called.
+        UnknownBackendError, UnknownOptionError: an unknown name; the message lists the valid ones.
+    """
+    choice, own = resolve(backend, mode, options)
+    if fn_or_module is None:
+        return functools.partial(
+            compile,
+            backend=backend,
+            fullgraph=fullgraph,
+            dynamic=dynamic,
+            mode=mode,
+            options=options,
+        )
+    if not callable(fn_or_module):
+        raise TypeError(
+            f"compile needs a function, a module or another callable, not "
+            f"{type(fn_or_module).__name__}"
+        )
+    settings = replace(
+        Settings.current().with_options(own), fullgraph=bool(fullgraph), dynamic=dynamic
+    )
+    return compile_in(Region(choice, settings), fn_or_module)
+
+
+def compile_in(region: Region, target: Callable[..., Any]) -> Any:
+    """Compile ``target`` as the entry of ``region``."""
+    original = marks.original_of(target)
+    if original is not None:
+        target = original  # type: ignore[assignment]
+    if marks.is_disabled(target):
+        return target
+    match target:
+        case torch.nn.Module():
+            return wrap_module(region, target)
+        case types.FunctionType():
+            return _entry(region, target, target)
+        case types.MethodType():
+            if isinstance(target.__func__, types.FunctionType):
+                return _entry(region, target.__func__, target, target.__self__)
+        case functools.partial():
+            return functools.partial(
+                compile_in(region, target.func), *target.args, **target.keywords
+            )
+    method = None if isinstance(target, type) else type(target).__call__
+    if isinstance(method, types.FunctionType):
+        return _entry(region, method, target, target)
+    return _entry(region, _forwarder(target), target)
+
+
+def _entry(
+    region: Region, fn: types.FunctionType, target: Callable[..., Any], *bound: object
+) -> types.FunctionType:
+    if not _traceable(fn):
+        raise TypeError(
+            f"cannot compile {getattr(target, '__qualname__', target)!r}: generator functions and "
+            "coroutines are not supported; compile the function that consumes them"
+        )
+    owner = bound[0] if bound else None
+    kind = type(owner) if isinstance(owner, torch.nn.Module) else None
+    out = region.record(fn, kind).dispatcher(fn, *bound)
+    for name in functools.WRAPPER_ASSIGNMENTS:
+        try:
+            setattr(out, name, getattr(target, name))
+        except (AttributeError, TypeError):
+            continue  # partials and callable objects have no such name
+    out.__dict__.update(fn.__dict__)
+    out.__dict__[marks.ORIGINAL] = target
+    out.__dict__["__wrapped__"] = target
+    out.__dict__["_torchsmith_region"] = region
+    return out
+
+
+def _traceable(fn: types.FunctionType) -> bool:
+    from torchsmith_tracer._src.regions.region import _NEVER_FLAGS
+
+    return not fn.__code__.co_flags & _NEVER_FLAGS
+
+
+def _forwarder(target: Callable[..., Any]) -> types.FunctionType:
+    """A Python function that calls a builtin or class, so that there is code to trace."""
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        return target(*args, **kwargs)
+
+    return forward  # type: ignore[return-value]
+
+
+def explain(
+    fn: Callable[..., Any], **compile_options: Any
+) -> Callable[..., Explanation]:
+    """``explain(fn)(*args)`` calls ``fn`` compiled, once and afresh, and reports what happened.
+
+    Args:
+        fn: what ``compile`` accepts, or something it returned.
+        compile_options: keywords of ``compile``.
+
+    Returns:
+        A function with the arguments of ``fn`` that returns an ``Explanation``.
+    """
+    original = marks.original_of(fn)
+    target: Callable[..., Any] = fn if original is None else original  # type: ignore[assignment]
+    if not callable(target):
+        raise TypeError(f"explain needs a callable, not {type(fn).__name__}")
+
+    def run(*args: Any, **kwargs: Any) -> Explanation:
+        compiled = compile(target, **compile_options)
+        region = _region_of(compiled)
+        result = compiled(*args, **kwargs)
+        name = getattr(target, "__qualname__", type(target).__qualname__)
+        return Explanation(name, tuple(region.log.frames), tuple(region.log.recompiles), result)
+
+    return run
+
+
+def _region_of(compiled: Any) -> Region:
+    while isinstance(compiled, functools.partial):
+        compiled = compiled.func
+    region: Region = compiled._torchsmith_region
+    return region
+
+
+def disable(fn: _F) -> _F:
+    """Mark a function or module as one that runs eagerly, also when compiled code calls it.
+
+    The call is a graph break. Returns a new function; a module is marked itself.
+    """
+    if isinstance(fn, torch.nn.Module):
+        fn.__dict__[marks.DISABLED] = True
+        return fn
+    if not callable(fn):
+        raise TypeError(f"disable needs a callable, not {type(fn).__name__}")
+
+    @functools.wraps(fn)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        return fn(*args, **kwargs)
+
+    run.__dict__[marks.DISABLED] = True
+    run.__dict__.pop(marks.ORIGINAL, None)
+    return run  # type: ignore[return-value]
+
+
+def reset() -> None:
+    """Forget all compiled code and history; the next calls compile afresh."""
+    reset_all()

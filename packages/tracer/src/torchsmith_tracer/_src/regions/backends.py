@@ -1,0 +1,127 @@
+"""Finding backends by name, and calling them so that their failures say whose they are.
+
+A backend is ``backend(gm: GraphModule, example_inputs: list) -> callable``, the protocol of
+``torch.compile``. Names come from the entry-point group ``torchsmith.backends``. A backend may
+name the options and modes it takes in attributes ``option_names`` and ``modes``; it is then called
+with ``options=`` and ``mode=`` keywords when these were given. A returned callable may list what
+it launches in an attribute ``kernels``.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from torch import fx
+
+from torchsmith_tracer._src.settings import Settings
+from torchsmith_tracer.errors import BackendError, UnknownBackendError, UnknownOptionError
+
+GROUP = "torchsmith.backends"
+MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+
+Compiled = Callable[..., object]
+
+
+class Backend(Protocol):
+    """What a backend looks like to the tracer."""
+
+    def __call__(self, gm: fx.GraphModule, example_inputs: list[object]) -> Compiled: ...
+
+
+def eager(gm: fx.GraphModule, example_inputs: list[object]) -> Compiled:
+    """The backend that runs the graph as it was captured, without compiling it."""
+    # The forward function itself: a module's call adds hooks that no captured graph has.
+    return gm.forward
+
+
+@dataclass(frozen=True, slots=True)
+class BackendChoice:
+    """A resolved backend with the keywords it is called with."""
+
+    name: str
+    fn: Callable[..., object]
+    kwargs: Mapping[str, object] = field(default_factory=dict)
+
+    def compile(self, gm: fx.GraphModule, example_inputs: list[object]) -> Compiled:
+        """Compile one graph.
+
+        Raises:
+            BackendError: the backend raised, or returned nothing that can be called.
+        """
+        try:
+            compiled = self.fn(gm, example_inputs, **self.kwargs)
+        except Exception as e:
+            raise BackendError(self.name, f"raised {type(e).__name__}: {e}") from e
+        if not callable(compiled):
+            raise BackendError(self.name, f"returned {compiled!r}, which is not callable")
+        return compiled
+
+
+def backend_names() -> list[str]:
+    """Names of the installed backends."""
+    return sorted({p.name for p in importlib.metadata.entry_points(group=GROUP)} | {"eager"})
+
+
+def resolve(
+    backend: str | Callable[..., object],
+    mode: str | None,
+    options: Mapping[str, object] | None,
+) -> tuple[BackendChoice, dict[str, object]]:
+    """The backend, and those of the options that are settings of the tracer.
+
+    Raises:
+        UnknownBackendError: no such name.
+        UnknownOptionError: a mode or option that nobody knows.
+        TypeError: ``backend`` is neither a name nor callable.
+    """
+    name, fn = _find(backend)
+    kwargs: dict[str, object] = {}
+    modes: Sequence[str] = getattr(fn, "modes", MODES)
+    if mode is not None:
+        if mode not in modes:
+            raise UnknownOptionError(
+                f"[{UnknownOptionError.code}] unknown mode {mode!r}; valid: {', '.join(modes)}"
+            )
+        if mode != "default" and hasattr(fn, "modes"):
+            kwargs["mode"] = mode
+    own: dict[str, object] = {}
+    theirs: dict[str, object] = {}
+    settings = Settings.option_names()
+    known: Sequence[str] | None = getattr(fn, "option_names", () if isinstance(backend, str) else None)
+    for key, value in (options or {}).items():
+        if key in settings:
+            own[key] = value
+        elif known is None or key in known:
+            theirs[key] = value
+        else:
+            valid = ", ".join(sorted({*settings, *known}))
+            raise UnknownOptionError(
+                f"[{UnknownOptionError.code}] unknown option {key!r} for backend {name!r}; "
+                f"valid: {valid}"
+            )
+    if theirs:
+        kwargs["options"] = theirs
+    return BackendChoice(name, fn, kwargs), own
+
+
+def _find(backend: str | Callable[..., object]) -> tuple[str, Callable[..., object]]:
+    if callable(backend):
+        return str(getattr(backend, "__name__", type(backend).__name__)), backend
+    if not isinstance(backend, str):
+        raise TypeError(
+            f"backend must be a name or a callable, not {type(backend).__name__}; "
+            f"valid names: {', '.join(backend_names())}"
+        )
+    if backend == "eager":
+        return backend, eager
+    for point in importlib.metadata.entry_points(group=GROUP):
+        if point.name == backend:
+            loaded: Callable[..., object] = point.load()
+            return backend, loaded
+    raise UnknownBackendError(
+        f"[{UnknownBackendError.code}] unknown backend {backend!r}; "
+        f"valid: {', '.join(backend_names())}, or a callable"
+    )

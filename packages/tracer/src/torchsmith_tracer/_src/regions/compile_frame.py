@@ -1,0 +1,236 @@
+"""One compile of one code object: trace, generate the body, compile the guards, report.
+
+What cannot be compiled runs natively under the guards found so far, and the report says so:
+a path that raises (running it gives the user's own exception and traceback), a break that cannot be
+resumed, and our own bugs.
+"""
+
+from __future__ import annotations
+
+import types
+import warnings
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+import torch
+from torch import fx
+from torchsmith_guards import GLOBAL_STATE, FakeMode, GlobalState, Guard, GuardKind, GuardSet, ShapeEnv
+
+from torchsmith_tracer._src.breaks.report import BreakReport, FrameReport, Place
+from torchsmith_tracer._src.breaks.signals import BreakAt, ObservedException, Unsupported
+from torchsmith_tracer._src.build.builder import Builder
+from torchsmith_tracer._src.codegen.body import Body, assemble, emit_return, new_emitter
+from torchsmith_tracer._src.codegen.split import emit_break
+from torchsmith_tracer._src.effects.journal import Journal
+from torchsmith_tracer._src.frames.code import decode
+from torchsmith_tracer._src.graph.output import OutputGraph
+from torchsmith_tracer._src.interp.interpreter import Interpreter
+from torchsmith_tracer._src.regions.record import CodeRecord, Entry
+from torchsmith_tracer._src.trace import Trace
+from torchsmith_tracer.errors import InternalTracerError, TracerError, TracerWarning
+
+if TYPE_CHECKING:
+    from torchsmith_guards import Checker
+
+    from torchsmith_tracer._src.values.base import Value
+
+_AMBIENT = "torch's ambient state (grad mode, autocast, defaults) is part of what was captured"
+
+
+def compile_frame(
+    record: CodeRecord, fn: types.FunctionType, flat: Sequence[object], number: int
+) -> Entry:
+    """Compile ``record`` for the arguments ``flat`` (in the order of its signature).
+
+    Raises:
+        FullGraphError: ``fullgraph=True`` and the graph breaks.
+        BackendError: the backend failed.
+        InternalTracerError: our bug, under ``fullgraph=True``.
+    """
+    place = _start(record)
+    report = FrameReport(record.name, place)
+    with record.region.tracing():
+        trace = _new_trace(record)
+        trace.guards.add(Guard(GLOBAL_STATE, GuardKind.GLOBAL_STATE, GlobalState.capture(), _AMBIENT))
+        try:
+            body = _trace_and_generate(trace, record, fn, flat, report)
+        except TracerError:
+            raise
+        except ObservedException as e:
+            report.note = f"raises {e.exc.python_type().__name__}"
+            body = None
+        except Unsupported as e:
+            _broke(record, report, BreakReport.of(e, _stack(trace), resumed=False))
+            body = None
+        except Exception as e:
+            _bug(record, report, e)
+            body = None
+        try:
+            checker = _compile_guards(trace, record, fn)
+        except Exception as e:
+            if body is not None:
+                _bug(record, report, e)
+            body = None
+            checker = GuardSet([]).compile(record.parameter_names(), {})
+    report.guards = checker.code
+    if body is None:
+        report.eager = True
+        run: Callable[..., object] = _native_body(record, fn)
+    else:
+        run = body.fn
+        report.graph = body.graph
+        report.body = body.text
+        names = getattr(body.compiled, "kernels", ())
+        report.kernels = tuple(str(k) for k in (names() if callable(names) else names))
+    record.region.log.frames.append(report)
+    _print_stages(record, report)
+    return Entry(number, checker, run, report)
+
+
+def _new_trace(record: CodeRecord) -> Trace:
+    settings = record.region.settings
+    env = ShapeEnv()
+    trace = Trace(
+        graph=OutputGraph(FakeMode(env)),
+        guards=GuardSet(),
+        journal=Journal(),
+        settings=settings,
+    )
+    trace.graph.attach(trace)
+    trace.interp = Interpreter(trace)
+    trace.builder = Builder(trace, record.frame_state)
+    return trace
+
+
+def _trace_and_generate(
+    trace: Trace,
+    record: CodeRecord,
+    fn: types.FunctionType,
+    flat: Sequence[object],
+    report: FrameReport,
+) -> Body:
+    region = record.region
+    result: Value | None = None
+    broke: BreakAt | None = None
+    try:
+        result = trace.interp.run_entry(fn, dict(zip(record.signature.names, flat, strict=True)))
+    except BreakAt as e:
+        broke = e
+    cg = new_emitter(trace, record)
+    if broke is None:
+        assert result is not None
+        emit_return(trace, cg, result)
+    else:
+        frames = broke.frames
+        stack = [Place.of(f.info, f.ip) for f in reversed(frames)]
+        _broke(record, report, BreakReport.of(broke.signal, stack))
+        emit_break(trace, cg, record, frames)
+    mutates = bool(trace.graph.mutated)
+    failed = partial(_graph_failed, record, fn, mutates, torch.is_grad_enabled())
+    return assemble(trace, record, cg, failed, region.backend.compile)
+
+
+def _broke(record: CodeRecord, report: FrameReport, found: BreakReport) -> None:
+    report.break_ = found
+    if record.region.settings.fullgraph:
+        raise found.error()
+    record.region.settings.emit_log("breaks", record.name, str(found))
+
+
+def _bug(record: CodeRecord, report: FrameReport, error: Exception) -> None:
+    """Our own failure: never a wrong result, never silent."""
+    text = (
+        f"[{InternalTracerError.code}] the tracer failed on {record.name} "
+        f"({report.place.file}:{report.place.line}): {type(error).__name__}: {error}"
+    )
+    if record.region.settings.fullgraph:
+        raise InternalTracerError(text) from error
+    kind = Unsupported("internal-error", what=f"{type(error).__name__}: {error}")
+    report.break_ = BreakReport.of(kind, [report.place], resumed=False)
+    warnings.warn(f"{text}; it runs eagerly for these inputs", TracerWarning, stacklevel=6)
+
+
+def _stack(trace: Trace) -> list[Place]:
+    return [Place.of(f.info, f.ip) for f in trace.frames]
+
+
+def _compile_guards(trace: Trace, record: CodeRecord, fn: types.FunctionType) -> Checker:
+    env = trace.graph.shape_env
+    if env is not None:
+        for guard in env.shape_guards():
+            trace.guards.add(guard)
+    bind: dict[str, object] = {"G": record.globals, "M": trace.interp.modules}
+    if not record.pass_function:
+        bind["F"] = fn
+    return trace.guards.compile(record.parameter_names(), bind)
+
+
+def _native_body(record: CodeRecord, fn: types.FunctionType) -> Callable[..., object]:
+    if record.pass_function:
+        return lambda f, *flat: record.native(f, flat)
+    return lambda *flat: record.native(fn, flat)
+
+
+def _graph_failed(
+    record: CodeRecord,
+    fn: types.FunctionType,
+    mutates: bool,
+    grad_enabled: bool,
+    error: Exception,
+    *args: object,
+) -> object:
+    """The graph raised. Nothing has been replayed yet, so unless the graph writes to its inputs
+    running the user's code instead gives the user's exception, from the user's line, and honours
+    ``try`` blocks around the operator."""
+    torch.set_grad_enabled(grad_enabled)
+    if mutates:
+        raise error
+    flat = args
+    if record.pass_function:
+        fn, flat = args[0], args[1:]  # type: ignore[assignment]
+    try:
+        result = record.native(fn, tuple(flat))
+    except Exception as own:
+        raise own.with_traceback(_outer(own)) from None
+    warnings.warn(
+        f"[TS-T905] the compiled graph of {record.name} raised {type(error).__name__}: {error}; "
+        "running the function eagerly did not, so its result was used",
+        TracerWarning,
+        stacklevel=3,
+    )
+    return result
+
+
+def _outer(error: Exception) -> types.TracebackType | None:
+    """The traceback from the user's function on, without our frames in between."""
+    tb = error.__traceback__
+    while tb is not None and tb.tb_frame.f_globals.get("__package__", "").startswith(
+        "torchsmith_tracer"
+    ):
+        tb = tb.tb_next
+    return tb
+
+
+def _start(record: CodeRecord) -> Place:
+    code = record.code
+    line = code.co_firstlineno
+    if record.resume is not None:
+        info = decode(code)
+        jump = info.instructions[record.resume.prologue - 1]
+        line = info.line(jump.target)
+    return Place(code.co_filename, line, code.co_qualname)
+
+
+def _print_stages(record: CodeRecord, report: FrameReport) -> None:
+    settings = record.region.settings
+    if not settings.log:
+        return
+    if report.graph is not None:
+        settings.emit_log("graph", record.name, _graph_text(report.graph))
+    settings.emit_log("guards", record.name, report.guards)
+    settings.emit_log("bytecode", record.name, report.body)
+
+
+def _graph_text(graph: fx.GraphModule) -> str:
+    return str(graph.code).strip("\n")

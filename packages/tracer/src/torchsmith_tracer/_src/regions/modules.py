@@ -1,0 +1,56 @@
+"""``compile(module)``: an object that is the module for every purpose, with a compiled call.
+
+The wrapper is an instance of a subclass made for it that shares the module's ``__dict__``: one set
+of parameters, buffers, submodules, hooks and flags, seen from both sides. Copying and pickling
+give the original kind of object.
+"""
+
+from __future__ import annotations
+
+import copy
+import types
+from typing import Any, TypeVar
+
+import torch
+
+from torchsmith_tracer._src.regions import marks
+from torchsmith_tracer._src.regions.region import Region
+
+_M = TypeVar("_M", bound=torch.nn.Module)
+
+
+def wrap_module(region: Region, module: _M) -> _M:
+    """The compiled form of ``module``.
+
+    Raises:
+        TypeError: instances of its class have ``__slots__`` besides their dict, or a metaclass
+            refuses subclasses, so the state cannot be shared.
+    """
+    kind = type(module)
+    call = kind.__call__
+    if not isinstance(call, types.FunctionType):
+        raise TypeError(f"{kind.__name__}.__call__ is not a Python function")
+    record = region.record(call, kind)
+    namespace: dict[str, Any] = {
+        "__call__": record.dispatcher(call, module),
+        "__reduce_ex__": lambda self, protocol: module.__reduce_ex__(protocol),
+        "__deepcopy__": lambda self, memo: copy.deepcopy(module, memo),
+        "__copy__": lambda self: copy.copy(module),
+        "__module__": kind.__module__,
+        "__qualname__": kind.__qualname__,
+        "__doc__": kind.__doc__,
+        "__slots__": (),
+        "_orig_mod": property(lambda self: module, doc="The module that was compiled."),
+        "_torchsmith_region": region,
+        marks.ORIGINAL: module,
+    }
+    subclass = types.new_class(kind.__name__, (kind,), exec_body=lambda ns: ns.update(namespace))
+    out = object.__new__(subclass)
+    out.__dict__ = module.__dict__
+    return out
+
+
+def unwrap_module(module: torch.nn.Module) -> torch.nn.Module:
+    """The module behind a compiled one, or ``module`` itself."""
+    original = marks.original_of(module)
+    return original if isinstance(original, torch.nn.Module) else module

@@ -1,0 +1,213 @@
+"""``Region``: the owner of all code compiled for one ``compile`` call.
+
+Everything compiled below it hangs on it: records by code object, resume functions by break point.
+Nothing is global, so two regions share no limits and no state, and code dies with its owner.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import sysconfig
+import threading
+import types
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+
+from torchsmith_tracer._src.breaks.report import Log
+from torchsmith_tracer._src.codegen.resume import ResumeCode, resume_code
+from torchsmith_tracer._src.regions import marks
+from torchsmith_tracer._src.regions.backends import BackendChoice
+from torchsmith_tracer._src.regions.record import CodeRecord
+from torchsmith_tracer._src.settings import Settings
+
+Function = Callable[..., object]
+
+_NEVER_FLAGS = (
+    inspect.CO_GENERATOR
+    | inspect.CO_COROUTINE
+    | inspect.CO_ASYNC_GENERATOR
+    | inspect.CO_ITERABLE_COROUTINE
+)
+_STDLIB = sysconfig.get_paths()["stdlib"] + os.sep
+_SITE = tuple(sysconfig.get_paths()[k] + os.sep for k in ("purelib", "platlib"))
+_TORCH = os.path.dirname(torch.__file__) + os.sep
+_TORCH_MODULES = os.path.join(_TORCH, "nn", "modules") + os.sep
+_HERE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
+
+_live: weakref.WeakSet[Region]
+
+
+class Region:
+    """See the module's docstring.
+
+    Attributes:
+        backend: compiles the graphs.
+        settings: options of this region.
+        log: what was compiled, for ``explain``.
+    """
+
+    def __init__(self, backend: BackendChoice, settings: Settings) -> None:
+        self.backend = backend
+        self.settings = settings
+        self.log = Log()
+        self._records: dict[object, CodeRecord] = {}
+        self._resumes: dict[object, CodeRecord] = {}
+        self._origin: dict[int, ResumeCode] = {}
+        self._dispatchers: weakref.WeakKeyDictionary[types.FunctionType, Function] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._lock = threading.RLock()
+        self._busy = threading.local()
+        _live.add(self)
+
+    # --- records -------------------------------------------------------------------------------
+    def record(self, fn: types.FunctionType, owner: type | None = None) -> CodeRecord:
+        """The record of a function's code. Methods of modules have one for each class."""
+        key = (id(fn.__code__), id(fn.__globals__), owner)
+        found = self._records.get(key)
+        if found is None:
+            with self._lock:
+                found = self._records.get(key)
+                if found is None:
+                    found = self._records[key] = CodeRecord(self, fn.__code__, fn.__globals__)
+        return found
+
+    def resume(
+        self,
+        code: types.CodeType,
+        space: dict[str, object],
+        index: int,
+        stack: Sequence[bool],
+        local_names: Sequence[str],
+    ) -> CodeRecord:
+        """The record of the resume function that continues ``code`` at an instruction."""
+        key = (id(code), id(space), index, tuple(stack), tuple(local_names))
+        found = self._resumes.get(key)
+        if found is None:
+            with self._lock:
+                made = resume_code(code, index, stack, local_names)
+                found = self._resumes[key] = CodeRecord(self, made.code, space, made)
+                self._origin[id(made.code)] = made
+        return found
+
+    def origin(self, code: types.CodeType) -> tuple[types.CodeType, int]:
+        """The user's code object behind ``code`` and how many instructions precede it there."""
+        made = self._origin.get(id(code))
+        return (code, 0) if made is None else (made.original, made.prologue)
+
+    def reset(self) -> None:
+        """Forget all compiled code."""
+        with self._lock:
+            for record in [*self._records.values(), *self._resumes.values()]:
+                record.reset()
+            self.log = Log()
+
+    # --- calls below a break -------------------------------------------------------------------
+    def call(self, callee: Function, /, *args: object, **kwargs: object) -> object:
+        """Call a user's callable from generated code, compiled where that is possible."""
+        return self.compiled(callee)(*args, **kwargs)
+
+    def compiled(self, callee: Function) -> Function:
+        """The compiled version of ``callee``, or itself when there is nothing to compile."""
+        match callee:
+            case types.FunctionType():
+                return self._function(callee)
+            case types.MethodType():
+                inner = callee.__func__
+                if isinstance(inner, types.FunctionType):
+                    return types.MethodType(self._function(inner, callee.__self__), callee.__self__)
+                return callee
+            case functools.partial():
+                compiled = self.compiled(callee.func)
+                if compiled is callee.func:
+                    return callee
+                return functools.partial(compiled, *callee.args, **callee.keywords)
+            case type():
+                return self._constructor(callee)
+        kind = type(callee)
+        method = kind.__call__ if "__call__" in dir(kind) else None
+        if isinstance(method, types.FunctionType) and marks.original_of(callee) is None:
+            if marks.is_disabled(callee):
+                return callee
+            return types.MethodType(self._function(method, callee), callee)
+        return callee
+
+    def _function(self, fn: types.FunctionType, owner: object = None) -> Function:
+        module = isinstance(owner, torch.nn.Module)
+        if not module:
+            known = self._dispatchers.get(fn)
+            if known is not None:
+                return known
+        if not self.compilable(fn):
+            return fn
+        if module:
+            record = self.record(fn, type(owner))
+            shared = getattr(record, "shared", None)
+            if shared is None:
+                shared = record.shared = record.dispatcher(fn)
+            return shared
+        made = self._dispatchers[fn] = self.record(fn).dispatcher(fn)
+        return made
+
+    def _constructor(self, cls: type) -> Function:
+        """``cls(...)`` with a compiled ``__init__``, for classes made in the ordinary way."""
+        init = cls.__init__  # type: ignore[misc]
+        if (
+            type(cls) is not type
+            or cls.__new__ is not object.__new__
+            or not isinstance(init, types.FunctionType)
+        ):
+            return cls
+        compiled = self._function(init)
+        if compiled is init:
+            return cls
+
+        def construct(*args: object, **kwargs: object) -> object:
+            new: object = object.__new__(cls)
+            compiled(new, *args, **kwargs)
+            return new
+
+        return construct
+
+    @staticmethod
+    def compilable(fn: types.FunctionType) -> bool:
+        """False for functions that are not the user's, are disabled, or cannot be traced."""
+        code = fn.__code__
+        if code.co_flags & _NEVER_FLAGS or marks.is_disabled(fn):
+            return False
+        if marks.original_of(fn) is not None:
+            return False
+        path = code.co_filename
+        if path.startswith(_TORCH):
+            return path.startswith(_TORCH_MODULES)
+        if path.startswith(("<torchsmith", "<frozen", _HERE)):
+            return False
+        return not (path.startswith(_STDLIB) and not path.startswith(_SITE))
+
+    # --- compiling -----------------------------------------------------------------------------
+    def inactive(self) -> bool:
+        """True while this thread is tracing: compiled functions then run natively."""
+        return getattr(self._busy, "depth", 0) > 0
+
+    @contextmanager
+    def tracing(self) -> Iterator[None]:
+        """Marks this thread as tracing."""
+        self._busy.depth = getattr(self._busy, "depth", 0) + 1
+        try:
+            yield
+        finally:
+            self._busy.depth -= 1
+
+
+_live = weakref.WeakSet()
+
+
+def reset_all() -> None:
+    """Forget the compiled code of every live region."""
+    for region in list(_live):
+        region.reset()
