@@ -1,6 +1,6 @@
 """Prints one loop IR kernel as a module of Triton source.
 
-The text is complete: importing it needs only triton and ``device.py``. Static extents, strides and
+The text is complete: importing it needs only triton and ``functions.py``. Static extents, strides and
 tile sizes are literals, so that Triton's compiler sees divisibility without any specialisation;
 size symbols are 64-bit integer arguments. Addresses are 32-bit where the launcher has shown that
 every offset fits, else 64-bit: the same kernel, printed twice.
@@ -49,7 +49,7 @@ _HEADER = """\
 import triton
 import triton.language as tl
 
-from torchsmith_fx_backend._src.codegen.triton import device as ts
+from torchsmith_fx_backend._src.codegen.triton import functions as ts
 """
 
 

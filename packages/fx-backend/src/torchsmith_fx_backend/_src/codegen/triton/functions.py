@@ -185,14 +185,18 @@ def power_int(base, exponent):
     """Integer power by squaring, wrapping; a negative exponent gives 1, -1 or 0 as in aten."""
     result = base * 0 + 1
     factor = base
-    left = tl.where(exponent < 0, 0, exponent)
+    left = exponent
+    if base.dtype.is_int_signed():
+        left = tl.where(exponent < 0, 0, exponent)
     for _ in range(63):
         result = tl.where((left & 1) != 0, result * factor, result)
         factor = factor * factor
         left = left >> 1
-    odd = (exponent & 1) != 0
-    unit = tl.where(base == -1, tl.where(odd, -1, 1), tl.where(base == 1, 1, 0))
-    return tl.where(exponent < 0, unit.to(base.dtype), result)
+    if base.dtype.is_int_signed():
+        odd = (exponent & 1) != 0
+        unit = tl.where(base == -1, tl.where(odd, -1, 1), tl.where(base == 1, 1, 0))
+        result = tl.where(exponent < 0, unit.to(base.dtype), result)
+    return result
 
 
 @triton.jit

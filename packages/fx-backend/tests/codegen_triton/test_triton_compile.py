@@ -1,0 +1,269 @@
+"""Printed kernels through triton's real compiler for sm_90, which needs no GPU."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+import triton
+from samples import Body, f32, f64, i64, row_major
+
+from torchsmith_fx_backend._src.codegen.triton.config import Config, Schedule, choose
+from torchsmith_fx_backend._src.codegen.triton.kernel import TritonSource, generate
+from torchsmith_fx_backend._src.loops.index import add, const, mul, var
+from torchsmith_fx_backend._src.loops.ir import Kernel, Op, ReduceOp
+from torchsmith_fx_backend._src.runtime.triton_compile import (
+    TritonCompileError,
+    compile_source,
+    compile_stages,
+    parameter_count,
+    to_binary,
+)
+
+bf16 = torch.bfloat16
+CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+
+
+@dataclass(frozen=True)
+class Usage:
+    registers: int
+    stack: int
+    shared: int
+    ptx: str
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+def compile_kernel(kernel: Kernel, cache: Path, config: Config | None = None,
+                   wide: bool = False, aligned: bool = True) -> list[Usage]:
+    source = generate(kernel, config or choose(kernel), wide=wide)
+    return compile_text(source, cache, aligned)
+
+
+def compile_text(source: TritonSource, cache: Path, aligned: bool = True) -> list[Usage]:
+    path = cache / f"{source.stages[0].function}.py"
+    path.write_text(source.text)
+    with triton.knobs.cache.scope():
+        triton.knobs.cache.dir = str(cache / "triton")
+        stages = compile_stages(source, path, 90, aligned=aligned)
+    return [usage_of(stage.asm["cubin"], stage.asm["ptx"], stage.metadata.shared, cache)
+            for stage in stages]
+
+
+def usage_of(cubin: bytes, ptx: str, shared: int, folder: Path) -> Usage:
+    file = folder / "last.cubin"
+    file.write_bytes(cubin)
+    text = subprocess.run(
+        [str(CUOBJDUMP), "-res-usage", str(file)], check=True, capture_output=True, text=True
+    ).stdout
+    found = re.search(r"REG:(\d+) STACK:(\d+)", text)
+    assert found, text
+    return Usage(int(found[1]), int(found[2]), shared, ptx)
+
+
+def gelu(n: int, dtype: torch.dtype = bf16) -> Kernel:
+    body = Body()
+    x = body.cast(body.load(0, var(0), dtype), f32)
+    erf = body.op(Op.ERF, body.op(Op.MUL, x, body.literal(0.7071067811865476)))
+    half = body.op(Op.MUL, x, body.literal(0.5))
+    y = body.op(Op.MUL, half, body.op(Op.ADD, erf, body.literal(1.0)))
+    body.store(1, var(0), body.cast(y, dtype))
+    return body.kernel([n])
+
+
+def softmax(rows: int | str, cols: int | str, dtype: torch.dtype = bf16) -> Kernel:
+    body = Body()
+    here = row_major([rows, cols])
+    x = body.cast(body.load(0, here, dtype), f32)
+    e = body.op(Op.EXP, body.op(Op.SUB, x, body.reduce(ReduceOp.MAX, x)))
+    y = body.op(Op.DIV, e, body.reduce(ReduceOp.SUM, e))
+    body.store(1, here, body.cast(y, dtype))
+    return body.kernel([rows, cols], 1, symbols=[s for s in (rows, cols) if isinstance(s, str)])
+
+
+def column_sum(rows: int, cols: int) -> Kernel:
+    body = Body()
+    total = body.reduce(
+        ReduceOp.SUM, body.cast(body.load(0, add(mul(const(cols), var(1)), var(0)), bf16), f32)
+    )
+    body.store(1, var(0), total)
+    return body.kernel([cols, rows], 1)
+
+
+def arg_max(rows: int, cols: int) -> Kernel:
+    body = Body()
+    body.store(1, var(0), body.reduce(ReduceOp.ARGMAX, body.load(0, row_major([rows, cols]))))
+    return body.kernel([rows, cols], 1)
+
+
+def transpose(rows: int, cols: int) -> Kernel:
+    body = Body()
+    body.store(1, row_major([rows, cols]),
+               body.load(0, add(mul(const(rows), var(1)), var(0)), bf16))
+    return body.kernel([rows, cols])
+
+
+@pytest.mark.parametrize(
+    ("name", "kernel", "registers"),
+    [
+        ("gelu", gelu(1 << 20), 64),
+        ("softmax 4096", softmax(8192, 4096), 64),
+        ("softmax 16384", softmax(8192, 16384), 128),
+        ("softmax 100000", softmax(512, 100_000), 96),
+        ("softmax unknown", softmax("s0", "s1"), 128),
+        ("column sum", column_sum(100_000, 768), 96),
+        ("row sum split", column_sum(1_000_000, 1), 96),
+        ("argmax", arg_max(4096, 8000), 96),
+        ("argmax split", arg_max(2, 1_000_000), 96),
+        ("transpose", transpose(2048, 4096), 64),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_kernels_compile_without_spills(
+    name: str, kernel: Kernel, registers: int, cache: Path
+) -> None:
+    for usage in compile_kernel(kernel, cache):
+        assert usage.stack == 0, f"{name}: local memory is in use"
+        assert usage.registers <= registers, name
+        assert usage.shared <= 48 * 1024, name
+
+
+@pytest.mark.parametrize(
+    ("kernel", "access"),
+    [
+        (gelu(1 << 20), "ld.global.v4.b32"),
+        (softmax(8192, 4096), "ld.global"),
+        (gelu(1 << 20, f32), "ld.global"),
+    ],
+    ids=["gelu bf16", "softmax", "gelu f32"],
+)
+def test_aligned_accesses_are_sixteen_bytes_wide(kernel: Kernel, access: str, cache: Path) -> None:
+    if kernel.args[0].dtype is f32:
+        body = Body()
+        body.store(1, var(0), body.op(Op.EXP, body.load(0, var(0))))
+        kernel = body.kernel([1 << 20])
+    (usage,) = compile_kernel(kernel, cache)
+    assert "v4.b32" in usage.ptx and access in usage.ptx
+
+
+def test_unaligned_variant_assumes_nothing(cache: Path) -> None:
+    (usage,) = compile_kernel(gelu(1 << 20), cache, aligned=False)
+    assert "ld.global.v4" not in usage.ptx
+
+
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("schedule", [Schedule.PERSISTENT, Schedule.LOOPED, Schedule.SPLIT])
+@pytest.mark.parametrize("dtype", [f32, f64, torch.int32, i64, torch.int8, torch.uint8], ids=str)
+def test_every_reduction_compiles_for_every_dtype(
+    dtype: torch.dtype, schedule: Schedule, wide: bool, cache: Path
+) -> None:
+    body = Body()
+    x = body.load(0, row_major([10, 300]), dtype)
+    ops = [ReduceOp.SUM, ReduceOp.PROD, ReduceOp.MAX, ReduceOp.MIN, ReduceOp.ARGMAX,
+           ReduceOp.ARGMIN]
+    for number, op in enumerate(ops, 1):
+        body.store(number, var(0), body.reduce(op, x))
+    flag = body.op(Op.GT, x, body.literal(0, dtype))
+    body.store(7, var(0), body.reduce(ReduceOp.ANY, flag))
+    body.store(8, var(0), body.reduce(ReduceOp.ALL, flag))
+    r_block = 512 if schedule is Schedule.PERSISTENT else 64
+    config = Config(schedule, 1, r_block=r_block, splits=4 if schedule is Schedule.SPLIT else 1)
+    assert compile_kernel(body.kernel([10, 300], 1), cache, config, wide)
+
+
+FLOAT_OPS = [op for op in Op if op not in (
+    Op.AND, Op.OR, Op.XOR, Op.NOT, Op.SHL, Op.SHR, Op.CAST, Op.WHERE, Op.FMA)]
+INT_OPS = [
+    Op.ADD, Op.SUB, Op.MUL, Op.FLOORDIV, Op.TRUNCDIV, Op.MOD, Op.FMOD, Op.NEG, Op.ABS, Op.POW,
+    Op.MINIMUM, Op.MAXIMUM, Op.AND, Op.OR, Op.XOR, Op.NOT, Op.SHL, Op.SHR, Op.EQ, Op.LT,
+]
+UNARY = {
+    Op.NEG, Op.ABS, Op.EXP, Op.EXP2, Op.EXPM1, Op.LOG, Op.LOG2, Op.LOG1P, Op.SQRT, Op.RSQRT, Op.SIN,
+    Op.COS, Op.TANH, Op.ERF, Op.SIGMOID, Op.RECIPROCAL, Op.FLOOR, Op.CEIL, Op.TRUNC, Op.ROUND,
+    Op.ISNAN, Op.ISINF, Op.NOT,
+}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "ops"),
+    [(f32, FLOAT_OPS), (f64, FLOAT_OPS), *((d, INT_OPS) for d in (
+        torch.uint8, torch.int8, torch.int16, torch.int32, i64))],
+    ids=lambda value: str(value) if isinstance(value, torch.dtype) else "",
+)
+def test_every_scalar_operation_compiles(
+    dtype: torch.dtype, ops: list[Op], cache: Path
+) -> None:
+    body = Body()
+    a, b = body.load(0, var(0), dtype), body.load(1, var(0), dtype)
+    for number, op in enumerate(ops, 2):
+        body.store(number, var(0), body.op(op, a) if op in UNARY else body.op(op, a, b))
+    assert compile_kernel(body.kernel([1000]), cache)
+
+
+def test_every_cast_compiles(cache: Path) -> None:
+    kinds = [torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, i64, torch.float16,
+             bf16, f32, f64]
+    for source in kinds:
+        body = Body()
+        x = body.load(0, var(0), source)
+        for number, target in enumerate(kinds, 1):
+            body.store(number, var(0), body.cast(x, target))
+        assert compile_kernel(body.kernel([1000]), cache)
+
+
+def test_subnormals_survive_libdevice(cache: Path) -> None:
+    body = Body()
+    body.store(1, var(0), body.op(Op.LOG1P, body.op(Op.POW, body.load(0, var(0)), body.literal(3.0))))
+    (usage,) = compile_kernel(body.kernel([1000]), cache)
+    assert not re.search(r"(add|mul|fma|sub)(\.rn)?\.ftz", usage.ptx)
+
+
+def test_binary_holds_what_a_launch_needs(cache: Path) -> None:
+    source = generate(softmax("s0", "s1"), choose(softmax("s0", "s1")))
+    path = cache / "binary.py"
+    path.write_text(source.text)
+    (binary,) = compile_source(source, path, 90, aligned=True, cache_root=cache)
+    assert binary.name == source.stages[0].function
+    assert binary.cubin[:4] == b"\x7fELF"
+    assert binary.num_warps == source.config.num_warps
+    assert binary.parameters >= len(source.pointers) + len(source.symbols)
+    assert (cache / "triton").is_dir(), "triton's own cache lies below ours"
+    assert triton.knobs.cache.dir != str(cache / "triton"), "and only while we compile"
+
+
+def test_parameter_count_rejects_narrow_parameters() -> None:
+    head = ".visible .entry k(\n .param .u64 .ptr .global k_param_0,\n .param .u32 k_param_1\n)"
+    with pytest.raises(TritonCompileError, match="unexpected kernel parameters"):
+        parameter_count(head)
+    assert parameter_count(head.replace("u32", "u64")) == 2
+
+
+def test_a_kernel_that_triton_rejects_names_its_file(tmp_path: Path) -> None:
+    source = generate(gelu(64), choose(gelu(64)))
+    broken = source.text.replace("tl.load(", "tl.no_such_function(")
+    path = tmp_path / "broken.py"
+    path.write_text(broken)
+    import dataclasses
+
+    with pytest.raises(TritonCompileError, match=str(path)):
+        compile_source(
+            dataclasses.replace(source, text=broken), path, 90, aligned=True, cache_root=tmp_path
+        )
+
+
+def test_to_binary_refuses_scratch_memory() -> None:
+    class Metadata:
+        name, global_scratch_size, num_ctas = "k", 64, 1
+
+    class Compiled:
+        metadata = Metadata
+
+    with pytest.raises(TritonCompileError, match="scratch"):
+        to_binary(Compiled)
