@@ -7,12 +7,18 @@ has other attributes than the ones known here, it falls back to that constructor
 
 from __future__ import annotations
 
+import contextlib
 import dis
 import functools
 import traceback
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
+from torch._dispatch.python import enable_python_dispatcher
+from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensorConverter, FakeTensorMode
 
 if TYPE_CHECKING:
@@ -52,6 +58,37 @@ class _LeanMode(FakeTensorMode):
         super(FakeTensorMode, self).__init__()
         for name, value in _settings(shape_env).items():
             setattr(self, name, value)
+        self._dispatchers: list[contextlib.AbstractContextManager[None]] = []
+
+    def __enter__(self) -> Self:
+        # With symbolic sizes, operators must take their Python decompositions: the C++ ones ask
+        # for the sizes as plain ints, which specialises them.
+        dispatcher = nullcontext() if self.static_shapes else enable_python_dispatcher()
+        dispatcher.__enter__()
+        self._dispatchers.append(dispatcher)
+        return super().__enter__()
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        super().__exit__(exc_type, exc, trace)
+        self._dispatchers.pop().__exit__(exc_type, exc, trace)
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else torch wraps the method below in a call that imports the stack
+
+    def __torch_dispatch__(
+        self,
+        func: OpOverload[..., Any],
+        types: Sequence[type],
+        args: Sequence[object] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
+        return self.dispatch(func, types, args, kwargs or {})
 
 
 @functools.cache

@@ -434,7 +434,7 @@ def floordiv(num: SymExpr, den: SymExpr) -> SymExpr:
         num, den = _cancel(num, den)
         if isinstance(den, Const) and den.value == 1:
             return num
-    if den.lo > 0 and num.lo >= 0 and num.hi < den.lo:
+    if num.lo >= 0 and _surely_less(num, den):
         return const(0)
     if isinstance(num, FloorDiv) and num.den.lo > 0 and den.lo > 0:
         return floordiv(num.num, mul(num.den, den))
@@ -461,7 +461,7 @@ def mod(num: SymExpr, den: SymExpr) -> SymExpr:
             return const(0)
         if whole:
             return mod(_from_poly(rest), den)
-    if den.lo > 0 and num.lo >= 0 and num.hi < den.lo:
+    if num.lo >= 0 and _surely_less(num, den):
         return num
     lo, hi = (0, min(den.hi - 1, num.hi if num.lo >= 0 else INF)) if den.lo > 0 else (-INF, INF)
     return _intern(Mod, (num, den), lo, hi, num=num, den=den)
@@ -491,7 +491,7 @@ def call(name: str, *args: SymExpr) -> SymExpr:
     """``FUNCTIONS[name]`` of ``args``; computed at once when all are literals."""
     if all(isinstance(a, Const) for a in args):
         return const(FUNCTIONS[name](*(a.value for a in args if isinstance(a, Const))))
-    lo, hi = (0, 1) if name == "bool_to_int" else (-INF, INF)
+    lo, hi = (args[0].lo, args[0].hi) if name == "float" else (-INF, INF)
     return _intern(Call, (name, *args), lo, hi, name=name, args=args)
 
 
@@ -547,7 +547,30 @@ def _from_poly(poly: _Poly) -> SymExpr:
     if len(terms) == 1:
         return terms[0]
     key = tuple(terms)
-    return _intern(Add, key, sum(t.lo for t in key), sum(t.hi for t in key), terms=key)
+    lo, hi = sum(t.lo for t in key), sum(t.hi for t in key)
+    if not literal and (lo < 0 or hi > 0) and (Add, *key) not in _TABLE:
+        lo, hi = _factored_bounds(poly, lo, hi)
+    return _intern(Add, key, lo, hi, terms=key)
+
+
+def _factored_bounds(poly: _Poly, lo: Bound, hi: Bound) -> tuple[Bound, Bound]:
+    """Bounds of a sum whose terms share positive factors: ``s0*s1 - s0`` is ``s0*(s1 - 1)``."""
+    monomials = list(poly)
+    shared: list[SymExpr] = []
+    for atom in dict.fromkeys(monomials[0]):
+        if atom.lo > 0:
+            shared += [atom] * min(m.count(atom) for m in monomials)
+    if not shared:
+        return lo, hi
+    factor = _mul_node(1, tuple(shared))
+    rest: _Poly = {}
+    for monomial, coefficient in poly.items():
+        left = _remove(monomial, tuple(shared))
+        assert left is not None, "every monomial has the shared factors"
+        rest[left] = coefficient
+    quotient = _from_poly(rest)
+    ends = [_mul_bound(a, b) for a in (quotient.lo, quotient.hi) for b in (factor.lo, factor.hi)]
+    return max(lo, min(ends)), min(hi, max(ends))
 
 
 def _term_order(term: SymExpr) -> tuple[object, ...]:
@@ -664,3 +687,7 @@ def _surely_le(left: SymExpr, right: SymExpr) -> bool:
     if left.hi <= right.lo:
         return left is not right
     return sub(right, left).lo >= 0
+
+
+def _surely_less(left: SymExpr, right: SymExpr) -> bool:
+    return left.hi < right.lo or sub(right, left).lo > 0

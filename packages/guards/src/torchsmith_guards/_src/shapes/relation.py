@@ -149,6 +149,9 @@ def relate(op: str, left: SymExpr, right: SymExpr) -> SymCondition | bool:
     if isinstance(left, Const) and isinstance(right, Const):
         return compare(op, left.value, right.value)
     if left.is_float or right.is_float:
+        if left.lo > right.hi or left.hi < right.lo:
+            # Unknown floats have no bounds; these are converted ints or literals, never NaN.
+            return compare(op, 1, 0) if left.lo > right.hi else compare(op, 0, 1)
         return FloatRelation(op, left, right)
     match op:
         case "<":
