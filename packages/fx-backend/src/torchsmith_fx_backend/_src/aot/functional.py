@@ -1,0 +1,612 @@
+"""``FunctionalMode``: records what a program computes as a graph without writes.
+
+One pass over the dispatcher does everything: it decomposes, records, and turns writes into new
+values. The program itself runs on fake tensors and keeps eager's view of sizes, strides and
+aliases; the graph beside it is functional. The algorithm is that of PyTorch's functionalization:
+tensors that share storage have a common ``Base`` with a current value and a generation; each is
+the base plus a chain of view steps; a write makes a new value of the base, and readers that are
+behind replay their chain.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import fx
+
+from torchsmith_fx_backend._src.aot.mutable import call_on_copies
+from torchsmith_fx_backend._src.aot.views import Step, scatter
+from torchsmith_fx_backend._src.capture.meta import LAYOUT_RULES
+from torchsmith_fx_backend._src.capture.ops import (
+    QUERIES,
+    Effect,
+    OpInfo,
+    functional_variant,
+    is_out_variant,
+    op_info,
+)
+from torchsmith_fx_backend._src.capture.recorder import Recorder
+from torchsmith_fx_backend._src.capture.symbols import SYMBOLIC_TYPES
+from torchsmith_fx_backend._src.capture.torch_private import (
+    DispatchMode,
+    FakeTensor,
+    FakeTensorMode,
+    OpOverload,
+    make_fake,
+    number_in,
+    run_composite_kernel,
+)
+from torchsmith_fx_backend.errors import UnsupportedError
+
+aten = torch.ops.aten
+
+# rule(mode, *args, **kwargs) -> result, or NotImplemented to decline
+Rule = Callable[..., Any]
+
+_PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device, complex)
+_SYM = frozenset(SYMBOLIC_TYPES)
+
+
+@dataclass(slots=True, eq=False)
+class Base:
+    """A storage.
+
+    Attributes:
+        node: its current value.
+        origin: the placeholder or ``get_attr`` node when the storage belongs to the caller.
+        generation: number of writes so far.
+        exact: ``node`` has the strides that eager's tensor has.
+    """
+
+    node: fx.Node
+    origin: fx.Node | None
+    generation: int = 0
+    exact: bool = True
+
+
+@dataclass(slots=True, eq=False)
+class Value:
+    """A tensor object of the program: where its data is and which node holds it now."""
+
+    tensor: torch.Tensor
+    base: Base
+    steps: tuple[Step, ...]
+    node: fx.Node
+    generation: int
+    exact: bool
+
+
+@dataclass(slots=True)
+class _Call:
+    """One operator's arguments, for the program and for the graph."""
+
+    args: list[Any]  # fake tensors
+    kwargs: dict[str, Any]
+    node_args: list[Any]  # nodes
+    node_kwargs: dict[str, Any]
+    values: list[Value] = field(default_factory=list)  # one per tensor argument, in order
+    exact: bool = True
+
+
+class FunctionalMode(DispatchMode):
+    """Records a functional graph of primitive operators.
+
+    Attributes:
+        recorder: where nodes go.
+        fake_mode: computes metadata.
+    """
+
+    def __init__(
+        self, recorder: Recorder, fake_mode: FakeTensorMode, rules: Mapping[Any, Rule], static: bool
+    ) -> None:
+        """Start recording.
+
+        Args:
+            recorder: the graph.
+            fake_mode: the mode that the inputs' fake tensors belong to.
+            rules: decompositions.
+            static: no size is symbolic, so layouts may be computed without the fake mode.
+        """
+        super().__init__()
+        self.recorder = recorder
+        self.fake_mode = fake_mode
+        self._rules = rules
+        self._static = static
+        self._values: dict[int, Value] = {}
+        self._adopted: dict[int, tuple[torch.Tensor, FakeTensor]] = {}
+        self._names: dict[int, str] = {}
+        self._bases: list[Base] = []
+
+    # Roots: what belongs to the caller.
+
+    def add_root(self, tensor: torch.Tensor, node: fx.Node) -> None:
+        """``tensor`` (fake) is an input or attribute that ``node`` reads."""
+        base = Base(node, origin=node)
+        self._bases.append(base)
+        self._values[id(tensor)] = Value(tensor, base, (), node, 0, True)
+        self.recorder.symbols.bind_tensor(tensor, node)
+
+    def name_tensors(self, named: Mapping[str, torch.Tensor]) -> None:
+        """Names for real tensors that the program may refer to."""
+        for name, tensor in named.items():
+            self._names.setdefault(id(tensor), name)
+
+    def adopt(self, tensor: torch.Tensor) -> FakeTensor:
+        """The fake tensor that stands for a real one which is no input."""
+        known = self._adopted.get(id(tensor))
+        if known is not None:
+            return known[1]
+        if tensor.layout is not torch.strided:
+            raise UnsupportedError(what=f"a {tensor.layout} tensor in the graph")
+        fake = make_fake(
+            self.fake_mode, tensor.size(), tensor.stride(), tensor.dtype, tensor.device
+        )
+        name = self._names.get(id(tensor))
+        if name is None:
+            name = self.recorder.fresh_attribute_name("_tensor_constant")
+        self._adopted[id(tensor)] = (tensor, fake)
+        self.add_root(fake, self.recorder.attribute(name, tensor, fake))
+        return fake
+
+    # Dispatch.
+
+    def __torch_dispatch__(
+        self,
+        func: OpOverload,
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        return self.call(func, *args, **(kwargs or {}))
+
+    def call(self, func: OpOverload, *args: Any, **kwargs: Any) -> Any:
+        """Run ``func`` on the program's tensors and record it."""
+        rule = self._rules.get(func)
+        if rule is not None:
+            result = rule(self, *args, **kwargs)
+            if result is not NotImplemented:
+                return result
+        if func in QUERIES:
+            return func(*args, **kwargs)
+        info = op_info(func)
+        if info.composite and func not in KEPT_WHOLE:
+            with self:
+                return run_composite_kernel(func, args, kwargs)
+        if func is aten.lift_fresh.default and not isinstance(args[0], FakeTensor):
+            return self._lift(args[0])
+        match info.effect:
+            case Effect.NONE:
+                return self._record(func, info, args, kwargs)
+            case Effect.VIEW:
+                return self._record_view(func, info, args, kwargs)
+            case Effect.WRITE:
+                return self._record_write(func, info, args, kwargs)
+            case Effect.METADATA:
+                return self._record_metadata_change(func, args, kwargs)
+
+    def _prepare(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Call:
+        call = _Call([], {}, [], {})
+        for arg in args:
+            fake, node = self._map(arg, call)
+            call.args.append(fake)
+            call.node_args.append(node)
+        for key, arg in kwargs.items():
+            call.kwargs[key], call.node_kwargs[key] = self._map(arg, call)
+        return call
+
+    def _map(self, arg: Any, call: _Call) -> tuple[Any, Any]:
+        """``arg`` for the program (real tensors become fake) and for the graph."""
+        kind = type(arg)
+        if kind in _PLAIN:
+            return arg, arg
+        if isinstance(arg, torch.Tensor):
+            value = self.value_of(arg)
+            call.values.append(value)
+            call.exact = call.exact and value.exact
+            return value.tensor, value.node
+        if isinstance(arg, (list, tuple)):
+            pairs = [self._map(item, call) for item in arg]
+            return [p[0] for p in pairs], [p[1] for p in pairs]
+        if kind in _SYM:
+            node = self.recorder.symbols.lower(arg)
+            return (arg if isinstance(node, fx.Node) else node), node
+        return arg, arg
+
+    def value_of(self, tensor: torch.Tensor) -> Value:
+        """What is known about a tensor of the program, brought up to date with writes."""
+        value = self._values.get(id(tensor))
+        if value is None:
+            if isinstance(tensor, FakeTensor):
+                raise UnsupportedError(what="a tensor that was computed outside of the trace")
+            value = self._values[id(self.adopt(tensor))]
+        if value.generation != value.base.generation:
+            value.node = self._replay(value.base.node, value.steps)
+            value.generation = value.base.generation
+            value.exact = _same_layout(value.node.meta["val"], value.tensor)
+        return value
+
+    # Nodes from nodes.
+
+    def evaluate(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Metadata of a call on fake tensors."""
+        if self._static:
+            rule = LAYOUT_RULES.get(func)
+            if rule is not None:
+                layout = rule(*args, **kwargs)
+                if layout is not None:
+                    return make_fake(self.fake_mode, *layout)
+        if func in KEPT_WHOLE:
+            return run_composite_kernel(func, args, kwargs)
+        return func(*args, **kwargs)
+
+    def apply(self, target: OpOverload, args: Sequence[Any], **kwargs: Any) -> fx.Node:
+        """Add a call on graph nodes; its metadata follows from theirs."""
+        values = [_value_of_node(arg) for arg in args]
+        if target is aten.reshape.default:
+            return self._reshape(args[0], values[0], args[1])
+        result = self.evaluate(target, values, kwargs)
+        return self.recorder.call(
+            target, self._lower_symbols(args), kwargs, result, op_info(target).name
+        )
+
+    def _lower_symbols(self, args: Any) -> Any:
+        lower = self.recorder.symbols.lower
+        return [
+            self._lower_symbols(a)
+            if isinstance(a, list)
+            else lower(a)
+            if type(a) in _SYM
+            else a
+            for a in args
+        ]
+
+    def _reshape(self, node: fx.Node, value: torch.Tensor, size: list[Any]) -> fx.Node:
+        if list(value.shape) == list(size):
+            return node
+        if not value.is_contiguous():
+            node = self.apply(aten.clone.default, (node,), memory_format=torch.contiguous_format)
+        return self.apply(aten.view.default, (node, size))
+
+    def _replay(self, node: fx.Node, steps: Sequence[Step]) -> fx.Node:
+        for step in steps:
+            if step.target is aten.as_strided.default and not node.meta["val"].is_contiguous():
+                raise UnsupportedError(what="as_strided after a write to its base")
+            values = [_value_of_node(a) for a in step.args]
+            try:
+                result = self.evaluate(
+                    step.target, [node.meta["val"], *values], dict(step.kwargs)
+                )
+            except RuntimeError as error:
+                raise UnsupportedError(what=f"{step.target} after a write to its base") from error
+            name = op_info(step.target).name
+            node = self.recorder.call(
+                step.target, (node, *step.args), dict(step.kwargs), result, name
+            )
+            if step.index is not None:
+                node = self._item(node, step.index, result[step.index])
+        return node
+
+    def _item(self, node: fx.Node, index: int, value: Any) -> fx.Node:
+        return self.recorder.call(operator.getitem, (node, index), {}, value, "getitem")
+
+    # The four effects.
+
+    def _record(
+        self, func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        call = self._prepare(args, kwargs)
+        result = self.evaluate(func, call.args, call.kwargs)
+        value = result
+        if not call.exact:
+            value = self.evaluate(
+                func,
+                [_value_of_node(a) for a in call.node_args],
+                {k: _value_of_node(v) for k, v in call.node_kwargs.items()},
+            )
+        node = self.recorder.call(func, call.node_args, call.node_kwargs, value, info.name)
+        self._track(result, value, node)
+        return result
+
+    def _track(self, result: Any, value: Any, node: fx.Node) -> None:
+        if isinstance(result, torch.Tensor):
+            if id(result) in self._values:
+                return
+            exact = result is value or _same_layout(value, result)
+            base = Base(node, None, 0, exact)
+            self._values[id(result)] = Value(result, base, (), node, 0, exact)
+            if not self._static:
+                self.recorder.symbols.bind_tensor(result, node)
+        elif isinstance(result, (list, tuple)):
+            for index, (item, item_value) in enumerate(zip(result, value)):
+                if isinstance(item, torch.Tensor) or type(item) in _SYM:
+                    self._track(item, item_value, self._item(node, index, item_value))
+        elif type(result) in _SYM:
+            self.recorder.symbols.bind(result, node)
+
+    def _record_view(
+        self, func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        call = self._prepare(args, kwargs)
+        source = call.values[0]
+        result = self.evaluate(func, call.args, call.kwargs)
+        if result is source.tensor:
+            return result
+        step = Step(func, _freeze(call.node_args[1:]), tuple(call.node_kwargs.items()))
+        if isinstance(result, (list, tuple)):
+            for index, item in enumerate(result):
+                self._add_view(source, item, replace(step, index=index))
+            return result
+        if not source.exact:
+            self._add_view(source, result, step)
+            return result
+        node = self.recorder.call(func, call.node_args, call.node_kwargs, result, info.name)
+        base, steps = source.base, (*source.steps, step)
+        self._values[id(result)] = Value(result, base, steps, node, base.generation, True)
+        return result
+
+    def _add_view(self, source: Value, result: torch.Tensor, step: Step) -> None:
+        node = self._replay(source.node, (step,))
+        base, steps = source.base, (*source.steps, step)
+        exact = _same_layout(node.meta["val"], result)
+        self._values[id(result)] = Value(result, base, steps, node, base.generation, exact)
+
+    def _record_write(
+        self, func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        call = self._prepare(args, kwargs)
+        written = [
+            call.args[i] if i < len(call.args) else call.kwargs.get(info.names[i])
+            for i in info.writes
+        ]
+        targets = [t for w in written for t in (w if isinstance(w, list) else [w]) if t is not None]
+        if any(_overlaps_itself(t) for t in targets):
+            func(*call.args, **call.kwargs)  # eager refuses most of these: let it say so
+            raise UnsupportedError(what=f"{func} on a tensor that overlaps itself")
+        variant = functional_variant(func)
+        if func is aten.copy_.default:
+            news = [self._copied(call, func)]
+            result: Any = None
+        elif variant is None:
+            news, result = self._call_on_copies(func, info, call)
+        else:
+            news, result = self._call_variant(func, variant, info, call, targets)
+        for target, new in zip(targets, news):
+            self.write(target, new, func, call)
+        if info.effect is Effect.WRITE and func._schema.returns and result is None:
+            return targets[0] if len(func._schema.returns) == 1 else tuple(targets)
+        return result
+
+    def _call_variant(
+        self,
+        func: OpOverload,
+        variant: OpOverload,
+        info: OpInfo,
+        call: _Call,
+        targets: list[torch.Tensor],
+    ) -> tuple[list[fx.Node], Any]:
+        args, kwargs = list(call.node_args), dict(call.node_kwargs)
+        if is_out_variant(func):
+            for i in info.writes:
+                kwargs.pop(info.names[i], None)
+            args = args[: len(variant._schema.arguments)]
+        values = [_value_of_node(a) for a in args]
+        value_kwargs = {k: _value_of_node(v) for k, v in kwargs.items()}
+        value = self.evaluate(variant, values, value_kwargs)
+        node = self.recorder.call(variant, args, kwargs, value, op_info(variant).name)
+        if isinstance(value, torch.Tensor):
+            return [node], None
+        parts = [self._item(node, i, part) for i, part in enumerate(value)]
+        if len(parts) == len(targets):
+            return parts, None
+        # Results first, then the new values of what is written.
+        plain = len(parts) - len(targets)
+        results = []
+        for part in parts[:plain]:
+            self._track(part.meta["val"], part.meta["val"], part)
+            results.append(part.meta["val"])
+        return parts[plain:], tuple(results) if plain != 1 else results[0]
+
+    def _call_on_copies(
+        self, func: OpOverload, info: OpInfo, call: _Call
+    ) -> tuple[list[fx.Node], Any]:
+        schema = func._schema.arguments
+        if any("[]" in str(schema[i].type) for i in info.writes):
+            raise UnsupportedError(what=f"{func}, which writes a list of tensors")
+        fakes, nodes = list(call.args), list(call.node_args)
+        for arg in schema[len(fakes) :]:
+            fakes.append(call.kwargs.get(arg.name, arg.default_value))
+            nodes.append(call.node_kwargs.get(arg.name, arg.default_value))
+        writes = [i for i in info.writes if fakes[i] is not None]
+        name = f"{func._schema.name}.{func._schema.overload_name or 'default'}"
+        value = call_on_copies(name, writes, *fakes)
+        node = self.recorder.call(call_on_copies, (name, writes, *nodes), {}, value, info.name)
+        parts = [self._item(node, i, part) for i, part in enumerate(value)]
+        plain = len(parts) - len(writes)
+        results: list[Any] = []
+        for part in parts[:plain]:
+            self._track(part.meta["val"], part.meta["val"], part)
+            results.append(part.meta["val"])
+        returns_written = any(r.alias_info is not None for r in func._schema.returns)
+        if returns_written:
+            return parts[plain:], None
+        result = None if not results else results[0] if plain == 1 else tuple(results)
+        return parts[plain:], result
+
+    def _copied(self, call: _Call, func: OpOverload) -> fx.Node:
+        """The value that ``copy_`` gives its target: expanded, converted, and never an alias."""
+        target, source = call.args[0], call.args[1]
+        node = call.node_args[1]
+        if list(source.shape) != list(target.shape):
+            node = self.apply(aten.expand.default, (node, list(target.shape)))
+        if source.dtype != target.dtype or source.device != target.device:
+            kwargs: dict[str, Any] = {}
+            if source.dtype != target.dtype:
+                kwargs["dtype"] = target.dtype
+            if source.device != target.device:
+                kwargs["device"] = target.device
+            return self.apply(aten._to_copy.default, (node,), **kwargs)
+        return self.apply(aten.clone.default, (node,))
+
+    def write(self, tensor: torch.Tensor, new: fx.Node, func: OpOverload, call: _Call) -> None:
+        """``tensor`` now has the value of ``new``."""
+        value = self._values[id(tensor)]
+        new_value = new.meta["val"]
+        if list(new_value.shape) != list(tensor.shape):
+            func(*call.args, **call.kwargs)  # raises as eager does, when it does
+            raise UnsupportedError(what=f"{func}, which resizes its target")
+        if new_value.dtype != tensor.dtype:
+            if not torch.can_cast(new_value.dtype, tensor.dtype):
+                func(*call.args, **call.kwargs)
+            new = self.apply(aten._to_copy.default, (new,), dtype=tensor.dtype)
+        base = value.base
+        whole = new
+        if value.steps:
+            prefixes = [base.node]
+            for step in value.steps[:-1]:
+                prefixes.append(self._replay(prefixes[-1], (step,)))
+            for before, step in zip(reversed(prefixes), reversed(value.steps)):
+                whole = scatter(self, before, whole, step)
+        exact_before = base.node.meta["val"] if base.exact else None
+        base.node = whole
+        base.exact = exact_before is not None and _same_layout(
+            whole.meta["val"], exact_before
+        )
+        base.generation += 1
+        value.node = new
+        value.generation = base.generation
+        value.exact = _same_layout(new.meta["val"], tensor)
+
+    def _record_metadata_change(
+        self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        if func is aten.detach_.default:
+            return args[0]
+        call = self._prepare(args, kwargs)
+        value = call.values[0]
+        if value.base.origin is not None and not value.steps:
+            raise UnsupportedError(what=f"{func} on an input, which changes its sizes")
+        variant = _view_variant(func)
+        if variant is None:
+            raise UnsupportedError(what=str(func))
+        tensor = value.tensor
+        for node in {value.node, value.base.node}:
+            if node.meta["val"] is tensor:
+                node.meta["val"] = self._snapshot(tensor)
+        func(*call.args, **call.kwargs)
+        step = Step(variant, _freeze(call.node_args[1:]), tuple(call.node_kwargs.items()))
+        value.node = self._replay(value.node, (step,))
+        value.steps = (*value.steps, step)
+        value.exact = _same_layout(value.node.meta["val"], tensor)
+        return tensor
+
+    def _snapshot(self, tensor: torch.Tensor) -> FakeTensor:
+        return make_fake(
+            self.fake_mode,
+            tensor.size(),
+            tensor.stride(),
+            tensor.dtype,
+            tensor.device,
+            tensor.storage_offset(),
+        )
+
+    def _lift(self, tensor: torch.Tensor) -> Any:
+        """A literal: one element becomes a ``full``, more become a copied attribute."""
+        if tensor.numel() == 1 and tensor.device.type == "cpu" and not tensor.is_complex():
+            return self.call(
+                aten.full.default,
+                list(tensor.shape),
+                number_in(tensor),
+                dtype=tensor.dtype,
+                device=tensor.device,
+                pin_memory=False,
+            )
+        return self._record(
+            aten.lift_fresh_copy.default, op_info(aten.lift_fresh_copy.default), (tensor,), {}
+        )
+
+    # The end of the graph.
+
+    def write_back(self) -> None:
+        """Copy the final values of written inputs and attributes into them."""
+        for base in self._bases:
+            origin = base.origin
+            if origin is None or base.generation == 0 or base.node is origin:
+                continue
+            self.recorder.call(
+                aten.copy_.default, (origin, base.node), {}, origin.meta["val"], "copy_"
+            )
+
+    def output(self, tensor: torch.Tensor) -> fx.Node:
+        """The node to return for ``tensor``: with eager's strides, aliases and identity.
+
+        Call after ``write_back``: views of written inputs are taken from the inputs themselves.
+        """
+        value = self._values.get(id(tensor)) or self.value_of(tensor)
+        base = value.base
+        if base.origin is not None:
+            if not value.steps:
+                return base.origin
+            if base.generation == 0:
+                return value.node
+            return self._replay(base.origin, value.steps)
+        value = self.value_of(tensor)
+        if value.steps and base.generation and base.exact:
+            return self._replay(base.node, value.steps)
+        if value.exact:
+            return value.node
+        return self._restride(value)
+
+    def _restride(self, value: Value) -> fx.Node:
+        """The same values in a fresh tensor with the strides that eager's result has."""
+        tensor = value.tensor
+        empty = self.apply(
+            aten.empty_strided.default,
+            (list(tensor.shape), list(tensor.stride())),
+            dtype=tensor.dtype,
+            device=tensor.device,
+        )
+        return self.apply(aten.copy.default, (empty, value.node))
+
+
+# Composite operators that stay one node, because eager's own implementation is the fast one.
+KEPT_WHOLE = frozenset(
+    {
+        aten.linear.default,
+        aten.matmul.default,
+        aten.scaled_dot_product_attention.default,
+    }
+)
+
+
+def _value_of_node(arg: Any) -> Any:
+    if isinstance(arg, fx.Node):
+        return arg.meta["val"]
+    if isinstance(arg, (list, tuple)):
+        return [_value_of_node(item) for item in arg]
+    return arg
+
+
+def _freeze(args: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple(list(a) if isinstance(a, (list, tuple)) else a for a in args)
+
+
+def _same_layout(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return a is b or (a.shape == b.shape and a.stride() == b.stride())
+
+
+def _overlaps_itself(tensor: torch.Tensor) -> bool:
+    return any(
+        type(stride) is int and stride == 0 and (type(size) is not int or size > 1)
+        for size, stride in zip(tensor.shape, tensor.stride())
+    )
+
+
+def _view_variant(func: OpOverload) -> OpOverload | None:
+    name = op_info(func).name
+    packet = getattr(aten, name.removesuffix("_"), None)
+    found = getattr(packet, func._schema.overload_name or "default", None)
+    return found if found is not None and op_info(found).effect is Effect.VIEW else None

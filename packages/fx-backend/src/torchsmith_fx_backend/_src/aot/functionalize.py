@@ -1,0 +1,268 @@
+"""From a captured graph to a functional graph of primitive operators, in one pass.
+
+In comes a graph module as a tracer makes it: torch functions, methods, in-place operations, fake or
+real example inputs. Out goes a flat graph: the same placeholders, aten operators without writes,
+then ``copy_`` of new values into written inputs, then one flat tuple of outputs that keep eager's
+strides, aliases and identities.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+import torchsmith_guards as guards
+from torchsmith_fx_backend._src.aot.functional import FunctionalMode, Rule
+from torchsmith_fx_backend._src.capture.recorder import LazyGraphModule, Recorder
+from torchsmith_fx_backend._src.capture.symbols import SYMBOLIC_TYPES
+from torchsmith_fx_backend._src.capture.torch_private import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+    HigherOrderOperator,
+    below_autograd,
+    fake_mode_of,
+    make_fake,
+    no_autocast_cache,
+    pytree,
+)
+from torchsmith_fx_backend.errors import UnsupportedError
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionalGraph:
+    """A functional graph and how its flat outputs form the original result.
+
+    Attributes:
+        module: the graph. Each node's ``meta["val"]`` describes its value.
+        out_spec: structure of the result.
+        static: no size is symbolic.
+        mutated: positions of inputs that the graph writes.
+        frozen: inputs that are Python values, which the graph has as literals, by position.
+    """
+
+    module: fx.GraphModule
+    out_spec: Any
+    static: bool
+    mutated: tuple[int, ...]
+    frozen: tuple[tuple[int, object], ...]
+
+
+def functionalize(
+    program: fx.GraphModule | Callable[..., object],
+    inputs: Sequence[object],
+    rules: Mapping[Any, Rule],
+) -> FunctionalGraph:
+    """Record ``program`` on ``inputs`` as a functional graph.
+
+    Args:
+        program: a captured graph, or a Python function.
+        inputs: one per placeholder (or argument): real or fake tensors, symbolic ints, Python values. A
+            placeholder whose ``meta`` holds a fake tensor as ``example_value`` or ``val`` uses
+            that.
+        rules: decompositions.
+
+    Raises:
+        UnsupportedError: the graph does something that has no functional form here.
+    """
+    names, examples = _examples(program, inputs)
+    fake_mode = _find_fake_mode(examples)
+    static = not any(_is_symbolic(value) for value in examples)
+    recorder = Recorder()
+    mode = FunctionalMode(recorder, fake_mode, rules, static)
+    if isinstance(program, torch.nn.Module):
+        mode.name_tensors(_named_tensors(program))
+    values: list[Any] = []
+    fakes: dict[int, FakeTensor] = {}
+    nodes: list[fx.Node] = []
+    frozen: list[tuple[int, object]] = []
+    for index, (name, example) in enumerate(zip(names, examples)):
+        if isinstance(example, torch.Tensor):
+            known = fakes.get(id(example))
+            fake = _fresh_fake(example, fake_mode) if known is None else known
+            node = recorder.placeholder(name, fake)
+            if known is None:  # one tensor passed twice is one tensor: the first place counts
+                fakes[id(example)] = fake
+                mode.add_root(fake, node)
+            values.append(fake)
+        else:
+            node = recorder.placeholder(name, example)
+            if isinstance(example, SYMBOLIC_TYPES):
+                recorder.symbols.bind(example, node)
+            else:
+                frozen.append((index, example))
+            values.append(example)
+        nodes.append(node)
+    grad_mode = torch.is_grad_enabled()
+    try:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(torch.no_grad())
+            stack.enter_context(no_autocast_cache())
+            stack.enter_context(below_autograd())
+            stack.enter_context(fake_mode)
+            stack.enter_context(mode)
+            if isinstance(program, fx.GraphModule):
+                result = _Run(program, mode, recorder).run(values)
+            else:
+                result = program(*values)
+    except (DataDependentOutputException, DynamicOutputShapeException) as error:
+        raise UnsupportedError(what=f"a result that depends on tensor contents ({error})") from error
+    finally:
+        torch.set_grad_enabled(grad_mode)
+    recorder.origin = None
+    leaves, out_spec = pytree.tree_flatten(result)
+    with fake_mode, below_autograd(), torch.no_grad():
+        mode.write_back()
+        outputs = [_output(mode, recorder, leaf) for leaf in leaves]
+    recorder.graph.output(tuple(outputs))
+    module = LazyGraphModule(_root(recorder.attributes), recorder.graph)
+    written = {n.args[0] for n in recorder.graph.nodes if n.target is _COPY}
+    return FunctionalGraph(
+        module=module,
+        out_spec=out_spec,
+        static=static,
+        mutated=tuple(i for i, node in enumerate(nodes) if node in written),
+        frozen=tuple(frozen),
+    )
+
+
+_COPY = torch.ops.aten.copy_.default
+
+
+class _Run:
+    """Executes the nodes of a captured graph under the recording mode."""
+
+    def __init__(self, gm: fx.GraphModule, mode: FunctionalMode, recorder: Recorder) -> None:
+        self.gm = gm
+        self.mode = mode
+        self.recorder = recorder
+
+    def run(self, inputs: Sequence[Any]) -> Any:
+        env: dict[fx.Node, Any] = {}
+        remaining = iter(inputs)
+        last_use: dict[fx.Node, Any] = {}
+        for node in self.gm.graph.nodes:
+            if node.op == "placeholder":
+                env[node] = next(remaining)
+            elif node.op == "get_attr":
+                env[node] = self._attribute(str(node.target))
+            elif node.op == "output":
+                return fx.node.map_arg(node.args[0], env.__getitem__)
+            else:
+                self.recorder.origin = node
+                args = fx.node.map_arg(node.args, env.__getitem__)
+                kwargs = fx.node.map_arg(node.kwargs, env.__getitem__)
+                try:
+                    env[node] = self._execute(node, args, kwargs)
+                except Exception as error:
+                    error.add_note(f"while compiling the graph node {node.format_node()}")
+                    raise
+        raise UnsupportedError(what="a graph without an output node")
+
+    def _execute(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
+        target: Any = node.target
+        if node.op == "call_method":
+            return getattr(args[0], target)(*args[1:], **kwargs)
+        if node.op == "call_module":
+            return self.gm.get_submodule(target)(*args, **kwargs)
+        if isinstance(target, HigherOrderOperator):
+            return self._opaque(target, args, kwargs)
+        return target(*args, **kwargs)
+
+    def _attribute(self, path: str) -> Any:
+        value: Any = self.gm
+        for part in path.split("."):
+            value = getattr(value, part)
+        if isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor):
+            return self.mode.adopt(value)
+        return value
+
+    def _opaque(self, target: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        raise UnsupportedError(what=f"the higher-order operator {target}")
+
+
+def _example(node: fx.Node, value: object) -> object:
+    for key in ("example_value", "val"):
+        known = node.meta.get(key)
+        if isinstance(known, (FakeTensor, *SYMBOLIC_TYPES)):
+            return known
+    return value
+
+
+def _examples(
+    program: object, inputs: Sequence[object]
+) -> tuple[list[str], list[object]]:
+    if not isinstance(program, fx.GraphModule):
+        return [f"arg{i}" for i in range(len(inputs))], list(inputs)
+    placeholders = [node for node in program.graph.nodes if node.op == "placeholder"]
+    names = [str(node.target).replace(".", "_").lstrip("*") for node in placeholders]
+    return names, [_example(node, value) for node, value in zip(placeholders, inputs)]
+
+
+def _find_fake_mode(examples: Sequence[object]) -> FakeTensorMode:
+    for example in examples:
+        found = fake_mode_of(example) if isinstance(example, torch.Tensor) else None
+        if found is not None:
+            return found
+    return guards.FakeMode().mode
+
+
+def _is_symbolic(value: object) -> bool:
+    if isinstance(value, SYMBOLIC_TYPES):
+        return True
+    if not isinstance(value, torch.Tensor):
+        return False
+    layout = (*value.shape, *value.stride())
+    return any(isinstance(n, torch.SymInt) for n in layout)
+
+
+def _fresh_fake(tensor: torch.Tensor, mode: FakeTensorMode) -> FakeTensor:
+    if tensor.layout is not torch.strided or type(tensor) not in _TENSOR_TYPES:
+        raise UnsupportedError(what=f"an input of type {type(tensor).__name__} ({tensor.layout})")
+    if tensor.is_conj() or tensor.is_neg():
+        raise UnsupportedError(what="an input with a lazy conjugation or negation")
+    return make_fake(mode, tensor.size(), tensor.stride(), tensor.dtype, tensor.device)
+
+
+_TENSOR_TYPES = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, FakeTensor)
+
+
+def _named_tensors(gm: torch.nn.Module) -> dict[str, torch.Tensor]:
+    named = dict(gm.named_parameters(remove_duplicate=False))
+    named.update(gm.named_buffers(remove_duplicate=False))
+    for name, value in vars(gm).items():
+        if isinstance(value, torch.Tensor):
+            named.setdefault(name, value)
+    return named
+
+
+def _output(mode: FunctionalMode, recorder: Recorder, leaf: object) -> object:
+    if isinstance(leaf, torch.Tensor):
+        return mode.output(leaf)
+    if isinstance(leaf, SYMBOLIC_TYPES):
+        return recorder.symbols.lower(leaf)
+    return leaf
+
+
+def _root(attributes: Mapping[str, object]) -> torch.nn.Module:
+    root = torch.nn.Module()
+    for path, value in attributes.items():
+        owner = root
+        *parents, name = path.split(".")
+        for parent in parents:
+            if not hasattr(owner, parent):
+                owner.add_module(parent, torch.nn.Module())
+            owner = getattr(owner, parent)
+        if isinstance(value, torch.nn.Parameter):
+            owner.register_parameter(name, value)
+        elif isinstance(value, torch.Tensor):
+            owner.register_buffer(name, value, persistent=False)
+        else:
+            setattr(owner, name, value)
+    return root

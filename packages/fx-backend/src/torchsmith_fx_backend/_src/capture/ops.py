@@ -1,0 +1,146 @@
+"""What tracing needs to know about an operator, read once from its schema."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from functools import lru_cache
+
+import torch
+
+from torchsmith_fx_backend._src.capture.torch_private import OpOverload, has_composite_kernel
+
+aten = torch.ops.aten
+
+
+class Effect(Enum):
+    """What an operator does to memory that exists before the call."""
+
+    NONE = "none"  # results are fresh tensors
+    VIEW = "view"  # results share the first argument's storage
+    WRITE = "write"  # writes into arguments
+    METADATA = "metadata"  # changes sizes or strides of the first argument's tensor object
+
+
+@dataclass(frozen=True, slots=True)
+class OpInfo:
+    """Facts about one overload.
+
+    Attributes:
+        name: its name without namespace and overload.
+        effect: what it does to existing memory.
+        writes: positions of the arguments that it writes, in schema order.
+        names: argument names by position.
+        composite: it is defined by other operators.
+        impure: it must stay in the graph even when nothing uses its result.
+        reads_value: it returns a Python number read from a tensor.
+        seeded: it draws random numbers.
+    """
+
+    name: str
+    effect: Effect
+    writes: tuple[int, ...]
+    names: tuple[str, ...]
+    composite: bool
+    impure: bool
+    reads_value: bool
+    seeded: bool
+
+
+# Queries about a tensor object: answered from metadata, never recorded.
+QUERIES = frozenset(
+    {
+        torch.ops.prim.device.default,
+        aten.size.default,
+        aten.stride.default,
+        aten.storage_offset.default,
+        aten.sym_size.default,
+        aten.sym_stride.default,
+        aten.sym_storage_offset.default,
+        aten.sym_numel.default,
+        aten.is_contiguous.default,
+        aten.is_contiguous.memory_format,
+        aten.is_strides_like_format.default,
+        aten.is_non_overlapping_and_dense.default,
+        aten.dim.default,
+        aten.numel.default,
+    }
+)
+
+
+@lru_cache(maxsize=None)
+def op_info(op: OpOverload) -> OpInfo:
+    """The facts about ``op``."""
+    schema = op._schema
+    writes = tuple(
+        i
+        for i, arg in enumerate(schema.arguments)
+        if arg.alias_info is not None and arg.alias_info.is_write
+    )
+    tags = op.tags
+    if torch.Tag.inplace_view in tags:
+        effect = Effect.METADATA
+    elif writes:
+        effect = Effect.WRITE
+    elif schema.arguments and any(r.alias_info is not None for r in schema.returns):
+        effect = Effect.VIEW
+    else:
+        effect = Effect.NONE
+    seeded = torch.Tag.nondeterministic_seeded in tags
+    return OpInfo(
+        name=schema.name.split("::")[1],
+        effect=effect,
+        writes=writes,
+        names=tuple(arg.name for arg in schema.arguments),
+        composite=has_composite_kernel(op),
+        impure=bool(writes) or seeded or not schema.returns,
+        reads_value=torch.Tag.data_dependent_output in tags,
+        seeded=seeded,
+    )
+
+
+_FUNCTIONAL_NAMES = {
+    ("normal_", "default"): ("normal_functional", "default"),
+    ("bernoulli_", "float"): ("bernoulli", "p"),
+    ("_native_batch_norm_legit", "default"): ("_native_batch_norm_legit_functional", "default"),
+    ("_batch_norm_with_update", "default"): ("_batch_norm_with_update_functional", "default"),
+}
+
+
+@lru_cache(maxsize=None)
+def functional_variant(op: OpOverload) -> OpOverload | None:
+    """The overload that returns what ``op`` writes, instead of writing it; None without one.
+
+    In-place names lose their underscore. An ``out`` overload maps to the one with the same
+    arguments less the written ones.
+    """
+    schema = op._schema
+    name = schema.name.split("::")[1]
+    namespace = getattr(torch.ops, op.namespace)
+    overload = schema.overload_name or "default"
+    if op.namespace == "aten" and (name, overload) in _FUNCTIONAL_NAMES:
+        name, overload = _FUNCTIONAL_NAMES[name, overload]
+        return getattr(getattr(namespace, name), overload)
+    if name.endswith("_") and not name.startswith("__"):
+        packet = getattr(namespace, name[:-1], None)
+        found = getattr(packet, overload, None)
+        return found if found is not None and op_info(found).effect is Effect.NONE else None
+    if name.startswith("__i") and hasattr(namespace, "__" + name[3:]):
+        return getattr(getattr(namespace, "__" + name[3:]), overload, None)
+    if not is_out_variant(op):
+        return None
+    wanted = [
+        (a.name, str(a.type)) for i, a in enumerate(schema.arguments) if i not in op_info(op).writes
+    ]
+    packet = op.overloadpacket
+    for candidate_name in packet.overloads():
+        candidate = getattr(packet, candidate_name)
+        have = [(a.name, str(a.type)) for a in candidate._schema.arguments]
+        if have == wanted and op_info(candidate).effect is Effect.NONE:
+            return candidate
+    return None
+
+
+def is_out_variant(op: OpOverload) -> bool:
+    """Whether ``op`` writes keyword arguments (``out=``) rather than its first argument."""
+    return all(op._schema.arguments[i].kwarg_only for i in op_info(op).writes)

@@ -1,0 +1,121 @@
+"""The growing graph of a trace: nodes, attributes, and names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from torchsmith_fx_backend._src.capture.symbols import SymbolNodes
+
+# Metadata that a recorded node takes over from the node of the incoming graph it comes from.
+INHERITED = ("stack_trace", "nn_module_stack", "source_fn_stack", "user_line")
+
+
+class Recorder:
+    """Appends nodes to a graph and keeps the tensors that the graph refers to by name.
+
+    Attributes:
+        graph: the graph under construction.
+        attributes: what its ``get_attr`` nodes name.
+        symbols: nodes of symbolic numbers.
+        origin: the node of an incoming graph that is being executed, if there is one.
+    """
+
+    def __init__(self, attributes: Mapping[str, object] | None = None) -> None:
+        self.graph = fx.Graph()
+        self.attributes: dict[str, object] = dict(attributes or {})
+        self.symbols = SymbolNodes(self.graph)
+        self.origin: fx.Node | None = None
+        self._attribute_nodes: dict[str, fx.Node] = {}
+
+    def placeholder(self, name: str, value: object) -> fx.Node:
+        """Add an input."""
+        node = self.graph.placeholder(name)
+        node.meta["val"] = value
+        return node
+
+    def call(
+        self,
+        target: Any,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        value: object,
+        name: str | None = None,
+    ) -> fx.Node:
+        """Add a call whose result looks like ``value``."""
+        node = self.graph.create_node("call_function", target, tuple(args), dict(kwargs), name)
+        node.meta["val"] = value
+        origin = self.origin
+        if origin is not None:
+            meta = origin.meta
+            for key in INHERITED:
+                if key in meta:
+                    node.meta[key] = meta[key]
+            node.meta["from_node"] = origin.name
+        return node
+
+    def attribute(self, name: str, value: object, fake: object) -> fx.Node:
+        """The node that reads attribute ``name`` of the root, which is ``value``."""
+        node = self._attribute_nodes.get(name)
+        if node is None:
+            self.attributes[name] = value
+            node = self.graph.create_node("get_attr", name)
+            node.meta["val"] = fake
+            self._attribute_nodes[name] = node
+        return node
+
+    def fresh_attribute_name(self, prefix: str) -> str:
+        """``prefix0``, ``prefix1``, ...: the first one that is free."""
+        index = 0
+        while f"{prefix}{index}" in self.attributes:
+            index += 1
+        return f"{prefix}{index}"
+
+
+class LazyGraphModule(fx.GraphModule):
+    """A graph module whose Python code is generated when it is first run or printed.
+
+    Graphs between stages are walked, not run, so most never need code.
+    """
+
+    def __init__(self, root: Any, graph: fx.Graph, class_name: str = "GraphModule") -> None:
+        self._stale = False
+        super().__init__(root, graph, class_name)
+
+    def recompile(self) -> Any:
+        """Mark the code as out of date."""
+        self._stale = True
+        return None
+
+    def _refresh(self) -> None:
+        if self._stale:
+            self._stale = False
+            super().recompile()
+
+    @property
+    def code(self) -> str:
+        """Python source of ``forward``."""
+        self._refresh()
+        return super().code
+
+    def forward(self, *args: object, **kwargs: object) -> object:
+        """Run the graph."""
+        self._refresh()
+        return type(self).forward(self, *args, **kwargs)
+
+
+def tensors_in(values: object) -> list[torch.Tensor]:
+    """All tensors in nested lists, tuples and dicts, in order."""
+    if isinstance(values, torch.Tensor):
+        return [values]
+    found: list[torch.Tensor] = []
+    if isinstance(values, (list, tuple)):
+        for value in values:
+            found.extend(tensors_in(value))
+    elif isinstance(values, dict):
+        for value in values.values():
+            found.extend(tensors_in(value))
+    return found

@@ -1,0 +1,17 @@
+"""Decompositions: operators as formulas of about 150 primitive ones, chosen so that they fuse.
+
+In: an operator call. Out: calls of simpler operators through the recording mode. Matrix products,
+convolution and attention are left whole: eager's kernels are the fast ones. Read ``registry.py``
+first, then any rule file; ``from_torch.py`` takes rare formulas from torch's own table.
+"""
+
+from torchsmith_fx_backend._src.capture.rules import (  # noqa: F401  (they register their rules)
+    activation,
+    normalization,
+    pointwise,
+    reduction,
+    shape,
+)
+from torchsmith_fx_backend._src.capture.rules.registry import RULES, Mode, Rule
+
+__all__ = ["RULES", "Mode", "Rule"]

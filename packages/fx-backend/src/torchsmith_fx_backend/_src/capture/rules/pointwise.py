@@ -1,0 +1,328 @@
+"""Compound arithmetic, selections and factories in terms of simpler ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from torchsmith_fx_backend._src.capture.rules.registry import (
+    FLOATS,
+    Mode,
+    Tensor,
+    add,
+    aten,
+    div,
+    full,
+    mul,
+    rule,
+    scalar,
+    sub,
+    to,
+    up,
+    where,
+)
+
+
+@rule(aten.rsub.Scalar)
+def _rsub_scalar(m: Mode, x: Tensor, other: Any, alpha: Any = 1) -> Any:
+    if alpha != 1 or x.dtype is torch.bool:
+        return NotImplemented
+    return add(m, m.call(aten.neg.default, x), other)
+
+
+@rule(aten.rsub.Tensor)
+def _rsub(m: Mode, x: Tensor, other: Any, *, alpha: Any = 1) -> Any:
+    if alpha != 1:
+        return NotImplemented
+    if not isinstance(other, torch.Tensor):
+        return _rsub_scalar(m, x, other)
+    return sub(m, other, x)
+
+
+@rule(aten.square.default)
+def _square(m: Mode, x: Tensor) -> Any:
+    return mul(m, x, x) if x.dtype in FLOATS else NotImplemented
+
+
+@rule(aten.pow.Tensor_Scalar)
+def _pow(m: Mode, x: Tensor, exponent: Any) -> Any:
+    if x.dtype not in FLOATS or type(exponent) not in (int, float):
+        return NotImplemented
+    wide = up(m, x)
+    if exponent == 2:
+        result = mul(m, wide, wide)
+    elif exponent == 3:
+        result = mul(m, mul(m, wide, wide), wide)
+    elif exponent == 0.5:
+        result = m.call(aten.sqrt.default, wide)
+    elif exponent == -0.5:
+        result = m.call(aten.rsqrt.default, wide)
+    elif exponent == -1:
+        result = m.call(aten.reciprocal.default, wide)
+    else:
+        return NotImplemented
+    return to(m, result, x.dtype)
+
+
+def _all_float(*tensors: Any) -> bool:
+    return all(isinstance(t, torch.Tensor) and t.dtype in FLOATS for t in tensors)
+
+
+@rule(aten.addcmul.default)
+def _addcmul(m: Mode, x: Tensor, a: Tensor, b: Tensor, *, value: Any = 1) -> Any:
+    if not _all_float(x, a, b) or not x.dtype == a.dtype == b.dtype:
+        return NotImplemented
+    product = mul(m, up(m, a), up(m, b))
+    return to(m, add(m, up(m, x), product if value == 1 else mul(m, product, value)), x.dtype)
+
+
+@rule(aten.addcdiv.default)
+def _addcdiv(m: Mode, x: Tensor, a: Tensor, b: Tensor, *, value: Any = 1) -> Any:
+    if not _all_float(x, a, b) or not x.dtype == a.dtype == b.dtype:
+        return NotImplemented
+    scaled = up(m, a) if value == 1 else mul(m, up(m, a), value)
+    return to(m, add(m, up(m, x), div(m, scaled, up(m, b))), x.dtype)
+
+
+@rule(aten.lerp.Scalar)
+def _lerp(m: Mode, start: Tensor, end: Tensor, weight: Any) -> Any:
+    if not _all_float(start, end) or start.dtype != end.dtype or type(weight) is not float:
+        return NotImplemented
+    a, b = up(m, start), up(m, end)
+    difference = sub(m, b, a)
+    if abs(weight) < 0.5:
+        result = add(m, a, mul(m, difference, weight))
+    else:
+        result = sub(m, b, mul(m, difference, 1 - weight))
+    return to(m, result, start.dtype)
+
+
+@rule(aten.clamp.Tensor)
+def _clamp(m: Mode, x: Tensor, low: Tensor | None = None, high: Tensor | None = None) -> Any:
+    if low is not None:
+        x = m.call(aten.maximum.default, x, low)
+    return x if high is None else m.call(aten.minimum.default, x, high)
+
+
+def _masked_fill(m: Mode, x: Tensor, mask: Tensor, value: Tensor) -> Any:
+    # Eager returns a contiguous tensor of the broadcast shape.
+    if not x.is_contiguous() or mask.dim() > x.dim() or mask.dtype is not torch.bool:
+        return NotImplemented
+    aligned = x.shape[x.dim() - mask.dim() :]
+    if any(type(n) is not int or (n != k and n != 1) for n, k in zip(mask.shape, aligned)):
+        return NotImplemented
+    return where(m, mask, value, x)
+
+
+@rule(aten.masked_fill.Scalar)
+def _masked_fill_scalar(m: Mode, x: Tensor, mask: Tensor, value: Any) -> Any:
+    if x.dtype not in (*FLOATS, torch.int64, torch.int32, torch.bool):
+        return NotImplemented
+    if x.dtype not in FLOATS and type(value) is float:
+        return NotImplemented
+    return _masked_fill(m, x, mask, scalar(m, value, x))
+
+
+@rule(aten.masked_fill.Tensor)
+def _masked_fill_tensor(m: Mode, x: Tensor, mask: Tensor, value: Tensor) -> Any:
+    if value.dim() or value.device != x.device or not torch.can_cast(value.dtype, x.dtype):
+        return NotImplemented
+    return _masked_fill(m, x, mask, to(m, value, x.dtype))
+
+
+def _triangle(m: Mode, x: Tensor, diagonal: int, comparison: Any) -> Any:
+    if not x.is_contiguous() or x.dim() < 2 or x.dtype.is_complex:
+        return NotImplemented
+    rows, columns = (_counting(m, n, x.device) for n in x.shape[-2:])
+    distance = sub(m, columns, m.call(aten.unsqueeze.default, rows, 1))
+    keep = m.call(comparison, distance, diagonal)
+    return where(m, keep, x, scalar(m, False if x.dtype is torch.bool else 0, x))
+
+
+def _counting(m: Mode, n: Any, device: torch.device) -> Tensor:
+    return m.call(
+        aten.arange.start_step, 0, n, 1, dtype=torch.int64, device=device, pin_memory=False
+    )
+
+
+@rule(aten.tril.default)
+def _tril(m: Mode, x: Tensor, diagonal: int = 0) -> Any:
+    return _triangle(m, x, diagonal, aten.le.Scalar)
+
+
+@rule(aten.triu.default)
+def _triu(m: Mode, x: Tensor, diagonal: int = 0) -> Any:
+    return _triangle(m, x, diagonal, aten.ge.Scalar)
+
+
+# Factories: all become ``full`` and ``arange.start_step`` with explicit type and device.
+
+
+def _filled(
+    m: Mode, size: Sequence[Any], value: Any, dtype: Any, layout: Any, device: Any, pin: Any
+) -> Any:
+    if layout not in (None, torch.strided) or pin:
+        return NotImplemented
+    kind = dtype if dtype is not None else torch.get_default_dtype()
+    place = torch.device("cpu") if device is None else torch.device(device)
+    return full(m, size, _as_kind(value, kind), kind, place)
+
+
+def _as_kind(value: Any, dtype: torch.dtype) -> Any:
+    if type(value) not in (bool, int, float):
+        return value
+    if dtype is torch.bool:
+        return bool(value)
+    return float(value) if dtype.is_floating_point else value
+
+
+@rule(aten.zeros.default)
+def _zeros(
+    m: Mode,
+    size: Sequence[Any],
+    *,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: Any = None,
+) -> Any:
+    return _filled(m, size, 0, dtype, layout, device, pin_memory)
+
+
+@rule(aten.ones.default)
+def _ones(
+    m: Mode,
+    size: Sequence[Any],
+    *,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: Any = None,
+) -> Any:
+    return _filled(m, size, 1, dtype, layout, device, pin_memory)
+
+
+@rule(aten.scalar_tensor.default)
+def _scalar_tensor(
+    m: Mode,
+    value: Any,
+    *,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: Any = None,
+) -> Any:
+    return _filled(m, (), value, dtype, layout, device, pin_memory)
+
+
+def _filled_like(m: Mode, x: Tensor, value: Any, options: dict[str, Any]) -> Any:
+    memory_format = options.pop("memory_format", None)
+    if memory_format not in (None, torch.preserve_format, torch.contiguous_format):
+        return NotImplemented
+    if not x.is_contiguous() and memory_format is not torch.contiguous_format:
+        return NotImplemented
+    return _filled_new(m, x, list(x.shape), value, options)
+
+
+def _filled_new(
+    m: Mode, x: Tensor, size: Sequence[Any], value: Any, options: dict[str, Any]
+) -> Any:
+    return _filled(
+        m,
+        size,
+        value,
+        options.get("dtype") or x.dtype,
+        options.get("layout"),
+        options.get("device") or x.device,
+        options.get("pin_memory"),
+    )
+
+
+@rule(aten.zeros_like.default)
+def _zeros_like(m: Mode, x: Tensor, **options: Any) -> Any:
+    return _filled_like(m, x, 0, options)
+
+
+@rule(aten.ones_like.default)
+def _ones_like(m: Mode, x: Tensor, **options: Any) -> Any:
+    return _filled_like(m, x, 1, options)
+
+
+@rule(aten.full_like.default)
+def _full_like(m: Mode, x: Tensor, value: Any, **options: Any) -> Any:
+    return _filled_like(m, x, value, options)
+
+
+@rule(aten.new_zeros.default)
+def _new_zeros(m: Mode, x: Tensor, size: Sequence[Any], **options: Any) -> Any:
+    return _filled_new(m, x, size, 0, options)
+
+
+@rule(aten.new_ones.default)
+def _new_ones(m: Mode, x: Tensor, size: Sequence[Any], **options: Any) -> Any:
+    return _filled_new(m, x, size, 1, options)
+
+
+@rule(aten.new_full.default)
+def _new_full(m: Mode, x: Tensor, size: Sequence[Any], value: Any, **options: Any) -> Any:
+    return _filled_new(m, x, size, value, options)
+
+
+@rule(aten.fill.Scalar)
+def _fill(m: Mode, x: Tensor, value: Any) -> Any:
+    if not x.is_contiguous():
+        return NotImplemented
+    return full(m, x.shape, _as_kind(value, x.dtype), x.dtype, x.device)
+
+
+@rule(aten.zero.default)
+def _zero(m: Mode, x: Tensor) -> Any:
+    return _fill(m, x, 0)
+
+
+def _arange(
+    m: Mode, start: Any, end: Any, step: Any, dtype: Any, layout: Any, device: Any, pin: Any
+) -> Any:
+    if layout not in (None, torch.strided) or pin:
+        return NotImplemented
+    if dtype is None:
+        floating = any(isinstance(v, float) for v in (start, end, step))
+        dtype = torch.get_default_dtype() if floating else torch.int64
+    return m.call(
+        aten.arange.start_step,
+        start,
+        end,
+        step,
+        dtype=dtype,
+        device=torch.device("cpu") if device is None else torch.device(device),
+        pin_memory=False,
+    )
+
+
+@rule(aten.arange.default)
+def _arange_end(
+    m: Mode,
+    end: Any,
+    *,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: Any = None,
+) -> Any:
+    return _arange(m, 0, end, 1, dtype, layout, device, pin_memory)
+
+
+@rule(aten.arange.start)
+def _arange_start(
+    m: Mode,
+    start: Any,
+    end: Any,
+    *,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: Any = None,
+) -> Any:
+    return _arange(m, start, end, 1, dtype, layout, device, pin_memory)

@@ -1,0 +1,149 @@
+"""The table of decompositions and the vocabulary they are written in.
+
+A rule is a function ``rule(mode, *operator_args, **operator_kwargs)`` that calls simpler operators
+through ``mode.call`` and returns what the operator returns, or ``NotImplemented`` to leave the
+operator as it is. The helpers below are one call each, so that a rule reads like its formula.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+
+from torchsmith_fx_backend._src.capture.torch_private import OpOverload
+
+aten = torch.ops.aten
+
+Tensor = torch.Tensor
+Rule = Callable[..., Any]
+
+
+class Mode(Protocol):
+    """What a rule needs from the recording mode."""
+
+    def call(self, func: OpOverload, *args: Any, **kwargs: Any) -> Any:
+        """Run an operator and record it."""
+        ...
+
+
+RULES: dict[OpOverload, Rule] = {}
+
+LOW_PRECISION = (torch.bfloat16, torch.float16)
+FLOATS = (torch.float32, torch.float64, *LOW_PRECISION)
+
+
+def rule(*targets: OpOverload) -> Callable[[Rule], Rule]:
+    """Register a decomposition of ``targets``."""
+
+    def register(function: Rule) -> Rule:
+        for target in targets:
+            if target in RULES:
+                raise ValueError(f"{target} has a decomposition already")
+            RULES[target] = function
+        return function
+
+    return register
+
+
+def float_rule(*targets: OpOverload) -> Callable[[Rule], Rule]:
+    """Register a decomposition for floating-point first arguments, computed in float32 at least
+    and rounded once to the argument's type."""
+
+    def register(function: Rule) -> Rule:
+        def in_high_precision(mode: Mode, x: Tensor, *args: Any, **kwargs: Any) -> Any:
+            if x.dtype not in FLOATS:
+                return NotImplemented
+            result = function(mode, up(mode, x), *args, **kwargs)
+            return result if result is NotImplemented else to(mode, result, x.dtype)
+
+        return rule(*targets)(in_high_precision)
+
+    return register
+
+
+def to(m: Mode, x: Tensor, dtype: torch.dtype) -> Tensor:
+    """``x`` as ``dtype``; itself when it is."""
+    return x if x.dtype == dtype else m.call(aten._to_copy.default, x, dtype=dtype)
+
+
+def up(m: Mode, x: Tensor) -> Tensor:
+    """``x`` in the type that arithmetic on it happens in."""
+    return to(m, x, torch.float32) if x.dtype in LOW_PRECISION else x
+
+
+def add(m: Mode, a: Tensor, b: Any) -> Tensor:
+    """``a + b``."""
+    return m.call(aten.add.Tensor, a, b)
+
+
+def sub(m: Mode, a: Tensor, b: Any) -> Tensor:
+    """``a - b``."""
+    return m.call(aten.sub.Tensor, a, b)
+
+
+def mul(m: Mode, a: Tensor, b: Any) -> Tensor:
+    """``a * b``."""
+    return m.call(aten.mul.Tensor, a, b)
+
+
+def div(m: Mode, a: Tensor, b: Any) -> Tensor:
+    """``a / b``."""
+    return m.call(aten.div.Tensor, a, b)
+
+
+def exp(m: Mode, a: Tensor) -> Tensor:
+    """``exp(a)``."""
+    return m.call(aten.exp.default, a)
+
+
+def rsqrt(m: Mode, a: Tensor) -> Tensor:
+    """``1 / sqrt(a)``."""
+    return m.call(aten.rsqrt.default, a)
+
+
+def where(m: Mode, condition: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """Elementwise choice."""
+    return m.call(aten.where.self, condition, a, b)
+
+
+def view(m: Mode, x: Tensor, size: Sequence[Any]) -> Tensor:
+    """``x`` with another shape."""
+    return m.call(aten.view.default, x, list(size))
+
+
+def scalar(m: Mode, value: Any, like: Tensor) -> Tensor:
+    """A tensor without dimensions, of the type and device of ``like``."""
+    return full(m, (), value, like.dtype, like.device)
+
+
+def full(
+    m: Mode, size: Sequence[Any], value: Any, dtype: torch.dtype, device: torch.device
+) -> Tensor:
+    """A tensor of one repeated value."""
+    return m.call(
+        aten.full.default, list(size), value, dtype=dtype, device=device, pin_memory=False
+    )
+
+
+def total(m: Mode, x: Tensor, dims: Sequence[int], keepdim: bool = True) -> Tensor:
+    """Sum over ``dims``."""
+    return m.call(aten.sum.dim_IntList, x, list(dims), keepdim)
+
+
+def count(x: Tensor, dims: Sequence[int]) -> Any:
+    """Number of elements along ``dims``: an int, symbolic when a size is."""
+    number: Any = 1
+    for dim in dims:
+        number = number * x.shape[dim]
+    return number
+
+
+def axes(x: Tensor, dim: Any) -> list[int]:
+    """Non-negative reduction axes from a ``dim`` argument; none means all."""
+    rank = x.dim()
+    if dim is None or (isinstance(dim, (list, tuple)) and not dim):
+        return list(range(rank))
+    dims = dim if isinstance(dim, (list, tuple)) else [dim]
+    return [d % rank if rank else 0 for d in dims]

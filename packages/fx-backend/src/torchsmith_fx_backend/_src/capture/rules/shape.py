@@ -1,0 +1,114 @@
+"""Views and conversions in canonical form: ``view``, ``slice``, ``select``, ``_to_copy``, ``clone``.
+
+Operators that return their input when there is nothing to do return the very same tensor here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from torchsmith_fx_backend._src.capture.meta import view_strides
+from torchsmith_fx_backend._src.capture.rules.registry import Mode, Tensor, aten, rule
+
+
+def _static(x: Tensor) -> bool:
+    return all(type(n) is int for n in (*x.shape, *x.stride()))
+
+
+@rule(aten.reshape.default)
+def _reshape(m: Mode, x: Tensor, shape: Sequence[Any]) -> Any:
+    size = list(shape)
+    if not _static(x) or any(type(n) is not int for n in size) or 0 in x.shape:
+        return NotImplemented
+    if -1 in size:
+        rest = 1
+        for n in size:
+            rest *= n if n != -1 else 1
+        if rest == 0 or size.count(-1) > 1 or x.numel() % rest:
+            return NotImplemented
+        size[size.index(-1)] = x.numel() // rest
+    count = 1
+    for n in size:
+        count *= n
+    if count != x.numel():
+        return NotImplemented  # eager's own error
+    if view_strides(x.shape, x.stride(), size) is not None:
+        return m.call(aten.view.default, x, size)
+    copied = m.call(aten.clone.default, x, memory_format=torch.contiguous_format)
+    return m.call(aten._unsafe_view.default, copied, size)
+
+
+@rule(aten.contiguous.default)
+def _contiguous(
+    m: Mode, x: Tensor, *, memory_format: torch.memory_format = torch.contiguous_format
+) -> Any:
+    if memory_format is torch.preserve_format:
+        return NotImplemented
+    if x.is_contiguous(memory_format=memory_format):
+        return x
+    return m.call(aten.clone.default, x, memory_format=memory_format)
+
+
+@rule(aten.to.dtype)
+def _to_dtype(
+    m: Mode,
+    x: Tensor,
+    dtype: torch.dtype,
+    non_blocking: bool = False,
+    copy: bool = False,
+    memory_format: torch.memory_format | None = None,
+) -> Any:
+    if memory_format not in (None, torch.preserve_format) or copy:
+        return NotImplemented
+    return x if x.dtype == dtype else m.call(aten._to_copy.default, x, dtype=dtype)
+
+
+@rule(aten.dropout.default, aten.feature_dropout.default, aten.alpha_dropout.default)
+def _dropout(m: Mode, x: Tensor, p: float, train: bool) -> Any:
+    return NotImplemented if train and p != 0 else x
+
+
+@rule(aten.split.Tensor)
+def _split(m: Mode, x: Tensor, split_size: Any, dim: int = 0) -> Any:
+    extent = x.shape[dim]
+    if type(split_size) is not int or type(extent) is not int or split_size <= 0:
+        return NotImplemented
+    starts = range(0, max(extent, 1), split_size)
+    return [_piece(m, x, dim, start, min(start + split_size, extent)) for start in starts]
+
+
+@rule(aten.split_with_sizes.default)
+def _split_with_sizes(m: Mode, x: Tensor, split_sizes: Sequence[Any], dim: int = 0) -> Any:
+    extent = x.shape[dim]
+    if type(extent) is not int or any(type(n) is not int for n in split_sizes):
+        return NotImplemented
+    if sum(split_sizes) != extent:
+        return NotImplemented  # eager's own error
+    pieces, start = [], 0
+    for size in split_sizes:
+        pieces.append(_piece(m, x, dim, start, start + size))
+        start += size
+    return pieces
+
+
+def _piece(m: Mode, x: Tensor, dim: int, start: int, end: int) -> Tensor:
+    return m.call(aten.slice.Tensor, x, dim, start, end)
+
+
+@rule(aten.unbind.int)
+def _unbind(m: Mode, x: Tensor, dim: int = 0) -> Any:
+    extent = x.shape[dim]
+    if type(extent) is not int:
+        return NotImplemented
+    return [m.call(aten.select.int, x, dim, index) for index in range(extent)]
+
+
+@rule(aten.stack.default)
+def _stack(m: Mode, tensors: Sequence[Tensor], dim: int = 0) -> Any:
+    if any(tuple(t.shape) != tuple(tensors[0].shape) for t in tensors):
+        return NotImplemented
+    axis = dim % (tensors[0].dim() + 1)
+    return m.call(aten.cat.default, [m.call(aten.unsqueeze.default, t, axis) for t in tensors], axis)

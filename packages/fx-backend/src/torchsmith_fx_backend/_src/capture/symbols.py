@@ -1,0 +1,140 @@
+"""Symbolic sizes in a recorded graph: from an expression over size symbols to graph nodes.
+
+A graph node for size arithmetic is made when something uses the value, never when it is computed,
+and once per distinct expression. So unused arithmetic leaves no trace, and ``s0 * 1`` is ``s0``.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx
+
+import torchsmith_guards as guards
+from torchsmith_fx_backend.errors import UnsupportedError, UntrackedError
+
+SymNumber = torch.SymInt | torch.SymFloat | torch.SymBool
+SYMBOLIC_TYPES = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+aten = torch.ops.aten
+
+_QUERIES = {
+    "size": aten.sym_size.int,
+    "stride": aten.sym_stride.int,
+    "storage_offset": aten.sym_storage_offset.default,
+}
+_FOLDS: dict[str, Callable[..., object]] = {
+    "Add": operator.add,
+    "Mul": operator.mul,
+    "FloorDiv": operator.floordiv,
+    "Mod": operator.mod,
+    "Min": torch.sym_min,
+    "Max": torch.sym_max,
+}
+
+
+class SymbolNodes:
+    """The graph nodes that stand for symbolic numbers.
+
+    Attributes:
+        graph: where nodes are added.
+    """
+
+    def __init__(self, graph: fx.Graph) -> None:
+        self.graph = graph
+        self._origins: dict[str, tuple[fx.Node, str, int, object]] = {}
+        self._nodes: dict[object, fx.Node | int | float | bool] = {}
+
+    def bind(self, value: SymNumber, node: fx.Node) -> None:
+        """``node`` computes ``value``; the first binding of an expression stays."""
+        self._nodes.setdefault(self._key(value), node)
+
+    def bind_tensor(self, tensor: torch.Tensor, node: fx.Node) -> list[tuple[str, str, int]]:
+        """Make the symbols in the layout of ``tensor`` available from ``node``.
+
+        Returns:
+            (symbol, ``size``/``stride``/``storage_offset``, axis) for each symbol not known before.
+        """
+        found: list[tuple[str, str, int]] = []
+        for axis, size in enumerate(tensor.shape):
+            self._bind_one(size, node, "size", axis, found)
+        if tensor.layout is torch.strided:
+            for axis, stride in enumerate(tensor.stride()):
+                self._bind_one(stride, node, "stride", axis, found)
+            self._bind_one(tensor.storage_offset(), node, "storage_offset", 0, found)
+        return found
+
+    def _bind_one(
+        self,
+        value: object,
+        node: fx.Node,
+        what: str,
+        axis: int,
+        found: list[tuple[str, str, int]],
+    ) -> None:
+        if not isinstance(value, torch.SymInt):
+            return
+        expr = guards.expr_of(value)
+        name = getattr(expr, "name", None) if type(expr).__name__ == "Symbol" else None
+        if name is not None and name not in self._origins and expr not in self._nodes:
+            self._origins[name] = (node, what, axis, value)
+            found.append((name, what, axis))
+
+    def _key(self, value: SymNumber) -> object:
+        if isinstance(value, torch.SymBool):
+            return id(value.node)
+        return guards.expr_of(value)
+
+    def lower(self, value: SymNumber) -> fx.Node | int | float | bool:
+        """The node that computes ``value``, or the number itself when it is constant.
+
+        Raises:
+            UntrackedError: a symbol in it comes from no input of this graph.
+            UnsupportedError: its expression has no graph form.
+        """
+        key = self._key(value)
+        known = self._nodes.get(key)
+        if known is not None:
+            return known
+        if isinstance(value, torch.SymBool):
+            raise UntrackedError(what=f"the symbolic bool {value}")
+        return self._lower_expr(key)
+
+    def _lower_expr(self, expr: Any) -> fx.Node | int | float | bool:
+        known = self._nodes.get(expr)
+        if known is not None:
+            return known
+        kind = type(expr).__name__
+        made: fx.Node | int | float | bool
+        if kind == "Const":
+            made = expr.value
+        elif kind == "Symbol":
+            made = self._query(expr.name)
+        elif kind in _FOLDS:
+            parts = [self._lower_expr(part) for part in expr.parts()]
+            made = parts[0]
+            for part in parts[1:]:
+                made = self._apply(_FOLDS[kind], made, part)
+        else:
+            raise UnsupportedError(what=f"the size expression `{expr}`")
+        self._nodes[expr] = made
+        return made
+
+    def _query(self, name: str) -> fx.Node:
+        origin = self._origins.get(name)
+        if origin is None:
+            raise UntrackedError(what=f"the size symbol {name}")
+        node, what, axis, value = origin
+        args: tuple[Any, ...] = (node,) if what == "storage_offset" else (node, axis)
+        made = self.graph.call_function(_QUERIES[what], args)
+        made.meta["val"] = value
+        return made
+
+    def _apply(self, op: Callable[..., object], left: Any, right: Any) -> fx.Node:
+        made = self.graph.call_function(op, (left, right))
+        values = [x.meta["val"] if isinstance(x, fx.Node) else x for x in (left, right)]
+        made.meta["val"] = op(*values)
+        return made

@@ -1,0 +1,130 @@
+"""Adapter: the only module of this package's capture side that touches private torch names.
+
+A new torch release can break this file only. Everything here is thin: a name, or a function of a
+few lines around one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+
+import torch
+from torch._dispatch.python import enable_python_dispatcher
+from torch._ops import HigherOrderOperator, OpOverload
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+    unset_fake_temporarily,
+)
+from torch.fx.graph import _PyTreeCodeGen, _PyTreeInfo
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    _disable_current_modes,
+    _get_current_dispatch_mode_stack,
+)
+
+__all__ = [
+    "DataDependentOutputException",
+    "DispatchMode",
+    "DynamicOutputShapeException",
+    "FakeTensor",
+    "FakeTensorMode",
+    "HigherOrderOperator",
+    "OpOverload",
+    "active_modes",
+    "below_autograd",
+    "enable_python_dispatcher",
+    "fake_mode_of",
+    "has_composite_kernel",
+    "make_fake",
+    "no_autocast_cache",
+    "number_in",
+    "pytree",
+    "pytree_codegen",
+    "run_composite_kernel",
+    "unset_fake_temporarily",
+    "without_active_modes",
+    "without_dispatch",
+]
+
+_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+
+below_autograd: Callable[[], AbstractContextManager[object]] = torch._C._AutoDispatchBelowAutograd
+without_dispatch: Callable[[], AbstractContextManager[object]] = torch._C._DisableTorchDispatch
+without_active_modes: Callable[[], AbstractContextManager[object]] = _disable_current_modes
+
+
+class DispatchMode(TorchDispatchMode):
+    """A dispatch mode whose handler torch does not wrap (the wrapper imports torch._dynamo)."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+
+def number_in(tensor: torch.Tensor) -> int | float | bool:
+    """The number in a real one-element tensor, read past any active mode."""
+    with without_dispatch():
+        return tensor.item()
+
+
+def active_modes() -> Sequence[TorchDispatchMode]:
+    """The dispatch modes of this thread, outermost first."""
+    return _get_current_dispatch_mode_stack()
+
+
+def has_composite_kernel(op: OpOverload) -> bool:
+    """Whether ``op`` is defined by other operators rather than by kernels of its own."""
+    return torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd")
+
+
+def run_composite_kernel(
+    op: OpOverload, args: Sequence[object], kwargs: Mapping[str, object]
+) -> object:
+    """Run the C++ definition of a composite operator; Python replacements are passed over,
+    because some of them differ in aliasing (dropout copies its input, for instance)."""
+    return op._op_dk(_COMPOSITE, *args, **kwargs)
+
+
+def make_fake(
+    mode: FakeTensorMode,
+    size: Sequence[int | torch.SymInt],
+    stride: Sequence[int | torch.SymInt],
+    dtype: torch.dtype,
+    device: torch.device,
+    offset: int | torch.SymInt = 0,
+) -> FakeTensor:
+    """A fake tensor of this layout, without running any operator under the mode."""
+    with without_dispatch():
+        meta = torch.empty_strided(size, stride, dtype=dtype, device="meta")
+        if not (type(offset) is int and offset == 0):
+            meta = torch.as_strided(meta, size, stride, offset)
+        return FakeTensor(mode, meta, device)
+
+
+def fake_mode_of(tensor: torch.Tensor) -> FakeTensorMode | None:
+    """The mode that a fake tensor belongs to; None for other tensors."""
+    return tensor.fake_mode if isinstance(tensor, FakeTensor) else None
+
+
+@contextlib.contextmanager
+def no_autocast_cache() -> Iterator[None]:
+    """Switch autocast's cache of cast weights off, so that a trace records each cast."""
+    before = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)
+    try:
+        yield
+    finally:
+        torch.set_autocast_cache_enabled(before)
+
+
+def pytree_codegen(
+    names: Sequence[str], in_spec: pytree.TreeSpec, out_spec: pytree.TreeSpec | None
+) -> torch.fx.graph.CodeGen:
+    """Code generation for a graph module that takes and returns nested containers."""
+    return _PyTreeCodeGen(_PyTreeInfo(list(names), in_spec, out_spec))

@@ -1,0 +1,68 @@
+"""The options of this package: one frozen object, patchable for the current thread or task."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass, fields, replace
+
+from torchsmith_fx_backend.errors import SettingError
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a user can choose about compilation.
+
+    Attributes:
+        graph_cache: keep whole compiled graphs on disk, so that a later process with the same
+            graph skips capture, lowering and scheduling.
+        verify: check the functional graph after each pass (slow; for debugging a pass).
+    """
+
+    graph_cache: bool = True
+    verify: bool = False
+
+    @staticmethod
+    def from_environment() -> Settings:
+        """Defaults, with ``TORCHSMITH_VERIFY=1`` and ``TORCHSMITH_GRAPH_CACHE=0`` respected."""
+        return Settings(
+            graph_cache=os.environ.get("TORCHSMITH_GRAPH_CACHE", "1") != "0",
+            verify=os.environ.get("TORCHSMITH_VERIFY", "0") == "1",
+        )
+
+    def with_options(self, **options: object) -> Settings:
+        """A copy with ``options`` replaced.
+
+        Raises:
+            SettingError: an option name is unknown.
+        """
+        known = [f.name for f in fields(self)]
+        for name in options:
+            if name not in known:
+                raise SettingError(name=name, known=", ".join(known))
+        return replace(self, **options)  # type: ignore[arg-type]
+
+
+_CURRENT: ContextVar[Settings | None] = ContextVar("torchsmith_fx_backend_settings", default=None)
+
+
+def current() -> Settings:
+    """The settings in force in this context."""
+    return _CURRENT.get() or Settings.from_environment()
+
+
+@contextlib.contextmanager
+def patch(**options: object) -> Iterator[Settings]:
+    """Use other ``options`` inside the ``with`` block.
+
+    Raises:
+        SettingError: an option name is unknown.
+    """
+    changed = current().with_options(**options)
+    token = _CURRENT.set(changed)
+    try:
+        yield changed
+    finally:
+        _CURRENT.reset(token)
