@@ -8,13 +8,29 @@ addresses of its kernels. Loading needs no lowering, no scheduling and no compil
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Protocol
+import hashlib
+import json
+import linecache
+from collections.abc import Callable, Mapping, Sequence
+from types import CodeType, FunctionType
+from typing import Protocol, cast
 
 import torch
 
-from torchsmith_fx_backend._src.runtime.cache import Cache
-from torchsmith_fx_backend._src.schedule.plan import Plan
+from torchsmith_fx_backend._src.codegen.wrapper import Wrapper, print_wrapper
+from torchsmith_fx_backend._src.loops.ir import Kernel
+from torchsmith_fx_backend._src.loops.reference import evaluate
+from torchsmith_fx_backend._src.runtime.cache import Cache, default_cache
+from torchsmith_fx_backend._src.runtime.launchers import (
+    KernelRequest,
+    LoadedKernel,
+    Unavailable,
+    launcher_for,
+)
+from torchsmith_fx_backend._src.schedule.plan import Launch, Plan
+
+_FORMAT = 1
+_MAX_CONSTANT_BYTES = 16 * 1024 * 1024
 
 
 class CompiledGraph(Protocol):
@@ -51,16 +67,143 @@ def build(
             has no usable compiler. Without it, kernels run in the reference evaluator then.
         name: the generated function's name, as tracebacks show it.
     """
-    raise RuntimeError("being written")
+    cache = default_cache() if cache is None else cache
+    launches = [step for step in plan.steps if isinstance(step, Launch)]
+    distinct: dict[tuple[Kernel, str], int] = {}
+    requests: list[KernelRequest] = []
+    numbers = []
+    for step in launches:
+        identity = (step.kernel, str(step.device))
+        number = distinct.setdefault(identity, len(requests))
+        if number == len(requests):
+            requests.append(KernelRequest(step.kernel, step.device, step.origins))
+        numbers.append(number)
+    names = [f"kernel_{number}" for number in numbers]
+    try:
+        loaded = _load(requests, cache)
+    except Unavailable as problem:
+        if fallback is not None:
+            return _through_aten(fallback, problem)
+        wrapper = print_wrapper(plan, names, name=name, pointers=False)
+        slow = {f"kernel_{i}": _evaluator(r.kernel) for i, r in enumerate(requests)}
+        return _finish(wrapper, {**slow, **dict(plan.constants)}, (), cache, storable=False)
+    wrapper = print_wrapper(plan, names, name=name)
+    bound: dict[str, object] = {f"kernel_{i}": kernel.launch for i, kernel in enumerate(loaded)}
+    bound.update(plan.constants)
+    kernels = [
+        (kernel.name, kernel.source, kernel.key, str(request.device))
+        for kernel, request in zip(loaded, requests, strict=True)
+    ]
+    return _finish(wrapper, bound, kernels, cache, constants=dict(plan.constants))
+
+
+def _load(requests: Sequence[KernelRequest], cache: Cache) -> list[LoadedKernel]:
+    """Loaded kernels in the order of ``requests``; one call per device type."""
+    groups: dict[str, list[int]] = {}
+    for number, request in enumerate(requests):
+        groups.setdefault(request.device.type, []).append(number)
+    result: dict[int, LoadedKernel] = {}
+    for positions in groups.values():
+        launcher = launcher_for(requests[positions[0]].device)
+        loaded = launcher.load([requests[p] for p in positions], cache)
+        result.update(zip(positions, loaded, strict=True))
+    return [result[number] for number in range(len(requests))]
+
+
+def _evaluator(kernel: Kernel) -> Callable[..., None]:
+    """Runs ``kernel`` in the reference evaluator, on tensors instead of pointers."""
+    count = len(kernel.args)
+
+    def run(*arguments: object) -> None:
+        tensors = cast("tuple[torch.Tensor, ...]", arguments[:count])
+        values = cast("tuple[int | float | bool, ...]", arguments[count:])
+        evaluate(kernel, tensors, dict(zip(kernel.symbols, values, strict=True)))
+
+    return run
+
+
+def _through_aten(fallback: Callable[..., object], problem: Unavailable) -> CompiledGraph:
+    def graph(*inputs: object) -> tuple[object, ...]:
+        outputs = fallback(*inputs)
+        return tuple(outputs) if isinstance(outputs, (tuple, list)) else (outputs,)
+
+    result = cast(CompiledGraph, graph)
+    result.source = f"# runs through aten: {problem}\n"
+    result.kernels = ()
+    result.storable = False
+    return result
+
+
+# What ``save_graph`` writes, by function; held by the function itself.
+_RECORD = "_torchsmith_record"
+
+
+def _finish(
+    wrapper: Wrapper,
+    bound: Mapping[str, object],
+    kernels: Sequence[tuple[str, str, str, str]],
+    cache: Cache,
+    *,
+    constants: Mapping[str, torch.Tensor] | None = None,
+    storable: bool = True,
+) -> CompiledGraph:
+    """Execute the wrapper's module and dress up its function."""
+    namespace: dict[str, object] = {"__name__": "torchsmith_generated"}
+    exec(_code(wrapper.text, cache), namespace)
+    namespace.update(wrapper.bindings)
+    namespace.update(bound)
+    function = namespace[wrapper.function]
+    assert isinstance(function, FunctionType)
+    graph = cast(CompiledGraph, function)
+    graph.source = wrapper.text
+    graph.kernels = tuple((name, source) for name, source, _, _ in kernels)
+    graph.storable = storable and not wrapper.bindings
+    record = {
+        "format": _FORMAT,
+        "function": wrapper.function,
+        "kernels": [[key, device] for _, _, key, device in kernels],
+    }
+    setattr(graph, _RECORD, (record, dict(constants or {})))
+    return graph
+
+
+def _code(text: str, cache: Cache) -> CodeType:
+    """The compiled module, from a file in the cache directory if that can be written."""
+    key = "wrapper " + hashlib.sha256(text.encode()).hexdigest()
+    if cache.get(key) is not None or cache.put(key, {"wrapper.py": text.encode()}):
+        filename = str(cache.path(key, "wrapper.py"))
+    else:
+        filename = f"<torchsmith {key}>"
+        linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
+    return compile(text, filename, "exec")
 
 
 def save_graph(key: str, graph: CompiledGraph, *, cache: Cache | None = None) -> bool:
     """Keep ``graph`` under ``key`` (which must cover everything that it was compiled from).
 
     Returns:
-        Whether it is stored; graphs with unnamed callables are not.
+        Whether it is stored; graphs with unnamed callables or large constants are not.
     """
-    raise RuntimeError("being written")
+    cache = default_cache() if cache is None else cache
+    saved = getattr(graph, _RECORD, None)
+    if saved is None or not graph.storable:
+        return False
+    record, constants = saved
+    files = {"wrapper.py": graph.source.encode()}
+    described = []
+    for name, tensor in constants.items():
+        data = _tensor_bytes(tensor)
+        if data is None:
+            return False
+        file = f"constant{len(described)}.bin"
+        described.append(
+            [name, str(tensor.dtype), list(tensor.shape), list(tensor.stride()), file]
+        )
+        files[file] = data
+    if sum(map(len, files.values())) > _MAX_CONSTANT_BYTES:
+        return False
+    files["graph.json"] = json.dumps({**record, "constants": described}).encode()
+    return cache.put(f"graph {key}", files)
 
 
 def load_graph(
@@ -76,4 +219,53 @@ def load_graph(
         cache: the process-wide cache by default.
         constants: the plan's lifted tensors by name; those not given come from the entry.
     """
-    raise RuntimeError("being written")
+    cache = default_cache() if cache is None else cache
+    files = cache.get(f"graph {key}")
+    if files is None:
+        return None
+    record = json.loads(files["graph.json"])
+    if record["format"] != _FORMAT:
+        return None
+    devices: dict[str, list[str]] = {}
+    for address, device in record["kernels"]:
+        devices.setdefault(device, []).append(address)
+    found: dict[tuple[str, str], LoadedKernel] = {}
+    for device, addresses in devices.items():
+        try:
+            target = torch.device(device)
+            loaded = launcher_for(target).restore(addresses, target, cache)
+        except Unavailable:
+            return None
+        if loaded is None:
+            return None
+        found.update({(a, device): k for a, k in zip(addresses, loaded, strict=True)})
+    tensors: dict[str, torch.Tensor] = {}
+    for name, dtype, size, stride, file in record["constants"]:
+        given = constants.get(name) if constants is not None else None
+        tensors[name] = _tensor(files[file], dtype, size, stride) if given is None else given
+    bound: dict[str, object] = dict(tensors)
+    kernels = []
+    for number, (address, device) in enumerate(record["kernels"]):
+        kernel = found[address, device]
+        bound[f"kernel_{number}"] = kernel.launch
+        kernels.append((kernel.name, kernel.source, address, device))
+    wrapper = Wrapper(files["wrapper.py"].decode(), record["function"], {})
+    return _finish(wrapper, bound, kernels, cache, constants=tensors)
+
+
+def _tensor_bytes(tensor: torch.Tensor) -> bytes | None:
+    """The elements of a plain dense CPU tensor, row by row; None for anything else."""
+    if type(tensor) is not torch.Tensor or tensor.device.type != "cpu" or tensor.is_sparse:
+        return None
+    if tensor.layout is not torch.strided or tensor.is_conj() or tensor.is_neg():
+        return None
+    flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+    return bytes(flat.tolist())
+
+
+def _tensor(data: bytes, dtype: str, size: list[int], stride: list[int]) -> torch.Tensor:
+    kind = getattr(torch, dtype.removeprefix("torch."))
+    result = torch.empty_strided(size, stride, dtype=kind)
+    if data:
+        result.copy_(torch.frombuffer(bytearray(data), dtype=kind).reshape(size))
+    return result

@@ -1,0 +1,370 @@
+"""Prints a plan as a plain Python module with one function: the program that runs.
+
+Everything that has a name is written by name (``torch.mm``, ``torch.float32``), so the text alone
+can be kept and executed by another process. What has none (a Python callable made on the fly) is
+bound from outside; ``Wrapper.bindings`` lists it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import keyword
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from torchsmith_fx_backend._src.loops.index import Const, Index, mul, product, render
+from torchsmith_fx_backend._src.schedule.plan import (
+    Allocate,
+    BindSymbol,
+    ExternCall,
+    Free,
+    Launch,
+    Layout,
+    Name,
+    Plan,
+)
+
+# aten overload -> the public function of the same meaning whose call is cheaper, and whether it
+# takes out=
+_DIRECT: dict[str, tuple[str, bool]] = {
+    "aten.mm.default": ("torch.mm", True),
+    "aten.addmm.default": ("torch.addmm", True),
+    "aten.bmm.default": ("torch.bmm", True),
+    "aten.baddbmm.default": ("torch.baddbmm", True),
+    "aten.mv.default": ("torch.mv", True),
+    "aten.dot.default": ("torch.dot", True),
+    "aten.matmul.default": ("torch.matmul", True),
+    "aten.cat.default": ("torch.cat", True),
+    "aten.convolution.default": ("torch.convolution", False),
+    "aten.embedding.default": ("torch.embedding", False),
+    "aten.linear.default": ("torch.nn.functional.linear", False),
+    "aten.scaled_dot_product_attention.default": (
+        "torch.nn.functional.scaled_dot_product_attention",
+        False,
+    ),
+    "aten.view.default": ("torch.Tensor.view", False),
+    "aten.permute.default": ("torch.Tensor.permute", False),
+    "aten.transpose.int": ("torch.Tensor.transpose", False),
+    "aten.t.default": ("torch.Tensor.t", False),
+    "aten.expand.default": ("torch.Tensor.expand", False),
+    "aten.unsqueeze.default": ("torch.Tensor.unsqueeze", False),
+    "aten.squeeze.dim": ("torch.Tensor.squeeze", False),
+    "aten.select.int": ("torch.Tensor.select", False),
+    "aten.as_strided.default": ("torch.as_strided", False),
+}
+
+_SUPPORT = "torchsmith_fx_backend._src.runtime.support"
+_HUGE_BYTES = 4 * 1024 * 1024  # fresh buffers from this size on ask for huge pages
+
+
+@dataclass(frozen=True, slots=True)
+class Wrapper:
+    """A generated module.
+
+    Attributes:
+        text: its source.
+        function: the name of the function in it.
+        bindings: objects that the text refers to but cannot name, by global name.
+    """
+
+    text: str
+    function: str
+    bindings: dict[str, object]
+
+
+@dataclass
+class _Printer:
+    plan: Plan
+    pointers: bool
+    locals: set[str]
+    header: dict[str, str] = field(default_factory=dict)  # global name -> expression
+    globals: dict[str, str] = field(default_factory=dict)  # expression -> global name
+    bindings: dict[str, object] = field(default_factory=dict)
+    lines: list[str] = field(default_factory=list)
+    layouts: dict[str, Layout] = field(default_factory=dict)
+
+    # ------------------------------------------------------------------------------- names
+
+    def constant(self, expression: str, wanted: str) -> str:
+        """The module-level name of ``expression``."""
+        name = self.globals.get(expression)
+        if name is None:
+            name = wanted
+            while name in self.locals or name in self.header or name in self.bindings:
+                name = f"torch_{name}"
+            self.globals[expression] = name
+            self.header[name] = expression
+        return name
+
+    def bind(self, value: object, wanted: str) -> str:
+        """The global name under which ``value`` is put into the module from outside."""
+        for name, bound in self.bindings.items():
+            if bound is value:
+                return name
+        number = 0
+        while f"{wanted}_{number}" in self.locals | self.header.keys() | self.bindings.keys():
+            number += 1
+        self.bindings[f"{wanted}_{number}"] = value
+        return f"{wanted}_{number}"
+
+    # ------------------------------------------------------------------------------- values
+
+    def value(self, argument: object) -> str:
+        """A plan argument as Python text."""
+        match argument:
+            case Name(name):
+                return name
+            case Index():
+                return render(argument)
+            case None | bool() | int() | str():
+                return repr(argument)
+            case float():
+                return repr(argument) if math.isfinite(argument) else f'float("{argument}")'
+            case complex():
+                return repr(argument)
+            case tuple():
+                inner = ", ".join(self.value(a) for a in argument)
+                return f"({inner},)" if len(argument) == 1 else f"({inner})"
+            case list():
+                return f"[{', '.join(self.value(a) for a in argument)}]"
+            case slice():
+                parts = (argument.start, argument.stop, argument.step)
+                return f"slice({', '.join(self.value(p) for p in parts)})"
+            case dict():
+                items = (f"{self.value(k)}: {self.value(v)}" for k, v in argument.items())
+                return f"{{{', '.join(items)}}}"
+            case torch.dtype() | torch.memory_format() | torch.layout():
+                text = str(argument)
+                return self.constant(text, text.removeprefix("torch."))
+            case torch.device():
+                return self.device(argument)
+        return self.bind(argument, "object")
+
+    def device(self, device: torch.device) -> str:
+        """A device as a module-level constant."""
+        text = f'torch.device("{device}")'
+        return self.constant(text, str(device).replace(":", ""))
+
+    def sizes(self, sizes: Sequence[Index]) -> str:
+        """A tuple of size expressions."""
+        inner = ", ".join(render(size) for size in sizes)
+        return f"({inner},)" if len(sizes) == 1 else f"({inner})"
+
+    # -------------------------------------------------------------------------------- steps
+
+    def line(self, text: str) -> None:
+        self.lines.append(f"    {text}" if text else "")
+
+    def comment(self, origins: Sequence[str]) -> None:
+        for origin in origins:
+            for text in origin.splitlines():
+                self.line(f"# {text}")
+
+    def allocate(self, step: Allocate) -> None:
+        layout = step.layout
+        before = self.layouts.get(step.reuse) if step.reuse is not None else None
+        self.layouts[step.name] = layout
+        if step.reuse is not None:
+            if before == layout:
+                self.line(f"{step.name} = {step.reuse}  # reused")
+                return
+            size, stride = self.sizes(layout.size), self.sizes(layout.stride)
+            source = step.reuse
+            if before is None or before.dtype != layout.dtype:
+                as_dtype = self.constant("torch.empty", "empty")
+                dtype = self.value(layout.dtype)
+                device = self.device(layout.device)
+                self.line(
+                    f"{step.name} = {as_dtype}((0,), dtype={dtype}, device={device}).set_("
+                    f"{source}.untyped_storage(), 0, {size}, {stride})  # reused"
+                )
+                return
+            view = self.constant("torch.as_strided", "as_strided")
+            self.line(f"{step.name} = {view}({source}, {size}, {stride}, 0)  # reused")
+            return
+        empty = self.constant("torch.empty_strided", "empty_strided")
+        self.line(
+            f"{step.name} = {empty}({self.sizes(layout.size)}, {self.sizes(layout.stride)}, "
+            f"dtype={self.value(layout.dtype)}, device={self.device(layout.device)})"
+        )
+        size_in_bytes = mul(product(layout.size), Const(layout.dtype.itemsize))
+        if (
+            self.pointers
+            and layout.device.type == "cpu"
+            and isinstance(size_in_bytes, Const)
+            and size_in_bytes.value >= _HUGE_BYTES
+        ):
+            advise = self.constant(f"{_SUPPORT}.advise_huge", "advise_huge")
+            self.line(f"{advise}({step.name}.data_ptr(), {size_in_bytes.value})")
+
+    def launch(self, step: Launch, kernel: str) -> None:
+        ranges = step.kernel.ranges[: step.kernel.reduce_from]
+        if any(isinstance(size, Const) and size.value == 0 for size in ranges):
+            return  # no point to compute
+        self.comment(step.origins)
+        suffix = ".data_ptr()" if self.pointers else ""
+        arguments = [name + suffix for name in step.args] + list(step.kernel.symbols)
+        self.line(f"{kernel}({', '.join(arguments)})")
+
+    def extern(self, step: ExternCall) -> None:
+        self.comment(step.origins)
+        target, out_target = self.target(step.target, out=step.out is not None)
+        arguments = [self.value(a) for a in step.args]
+        arguments += [f"{key}={self.value(a)}" for key, a in step.kwargs]
+        if step.out is not None and out_target is not None:
+            self.line(f"{out_target}({', '.join([*arguments, f'out={step.out}'])})")
+            for result in step.results:
+                if result is not None and result != step.out:
+                    self.line(f"{result} = {step.out}")
+            return
+        call = f"{target}({', '.join(arguments)})"
+        results = [result for result in step.results if result is not None]
+        if step.out is not None:
+            self.line(f"{step.out} = {call}")
+            for result in results:
+                if result != step.out:
+                    self.line(f"{result} = {step.out}")
+        elif step.unpack and step.results:
+            names = ["_" if result is None else result for result in step.results]
+            self.line(f"{', '.join(names)}{',' if len(names) == 1 else ''} = {call}")
+            if "_" in names:
+                self.line("del _")
+        elif results:
+            self.line(f"{results[0]} = {call}")
+        else:
+            self.line(call)
+
+    def target(self, target: object, *, out: bool) -> tuple[str, str | None]:
+        """Global names for ``target`` and, if wanted and there is one, its out= form."""
+        if isinstance(target, torch._ops.OpOverload):
+            return self._overload(target, out=out)
+        module = getattr(target, "__module__", None)
+        qualified = getattr(target, "__qualname__", None)
+        if isinstance(module, str) and isinstance(qualified, str) and qualified.isidentifier():
+            try:
+                same = getattr(importlib.import_module(module), qualified, None) is target
+            except ImportError:
+                same = False
+            if same and module != "__main__":
+                return self.constant(f"{module}.{qualified}", qualified), None
+        return self.bind(target, "extern"), None
+
+    def _overload(self, target: torch._ops.OpOverload, *, out: bool) -> tuple[str, str | None]:
+        text = str(target)
+        plain = text.replace(".", "_").removesuffix("_default")
+        if text in _DIRECT:
+            public, has_out = _DIRECT[text]
+            name = self.constant(public, public.rpartition(".")[2])
+            return name, name if has_out and out else None
+        name = self.constant(f"torch.ops.{text}", plain)
+        variant = out_variant(target) if out else None
+        if variant is None:
+            return name, None
+        return name, self.constant(f"torch.ops.{variant}", str(variant).replace(".", "_"))
+
+
+def out_variant(target: torch._ops.OpOverload) -> torch._ops.OpOverload | None:
+    """The overload that does the same into ``out=``, if there is one."""
+    wanted = [(a.name, str(a.type)) for a in target._schema.arguments]
+    packet = target.overloadpacket
+    for overload in packet.overloads():
+        candidate = getattr(packet, overload)
+        arguments = candidate._schema.arguments
+        outs = [a for a in arguments if a.is_out]
+        given = [(a.name, str(a.type)) for a in arguments if not a.is_out]
+        if len(outs) == 1 and outs[0].name == "out" and given == wanted:
+            return candidate  # type: ignore[no-any-return]
+    return None
+
+
+def print_wrapper(
+    plan: Plan, kernels: Sequence[str], *, name: str = "graph", pointers: bool = True
+) -> Wrapper:
+    """The module that executes ``plan``.
+
+    Args:
+        plan: what to do.
+        kernels: the global name of the kernel of each ``Launch`` step, in order.
+        name: the function's name.
+        pointers: kernels take data pointers; otherwise they take the tensors themselves.
+    """
+    function = name if name.isidentifier() and not keyword.iskeyword(name) else "graph"
+    printer = _Printer(plan, pointers, _local_names(plan) | {function, "torch", *kernels})
+    launches = iter(kernels)
+    for step in plan.steps:
+        match step:
+            case Allocate():
+                printer.allocate(step)
+            case Launch():
+                printer.launch(step, next(launches))
+            case ExternCall():
+                printer.extern(step)
+            case BindSymbol(symbol, tensor, what, axis):
+                where = "" if what == "storage_offset" else str(axis)
+                printer.line(f"{symbol} = {tensor}.{what}({where})")
+            case Free(dead):
+                printer.line(f"del {dead}")
+    outputs = ", ".join(printer.value(o) for o in plan.outputs)
+    printer.line(f"return ({outputs}{',' if len(plan.outputs) == 1 else ''})")
+    body = printer.lines
+    if any(isinstance(step, ExternCall) for step in plan.steps):
+        body = _without_grad(printer, body)
+    return Wrapper(_module(printer, function, body), function, printer.bindings)
+
+
+def _without_grad(printer: _Printer, body: list[str]) -> list[str]:
+    """aten calls on parameters must not record a graph that nobody will ask for."""
+    enabled = printer.constant("torch.is_grad_enabled", "is_grad_enabled")
+    switch = printer.constant(f"{_SUPPORT}.set_grad_enabled", "set_grad_enabled")
+    before = "grad_before"
+    while before in printer.locals:
+        before += "_"
+    return [
+        f"    {before} = {enabled}()",
+        f"    {switch}(False)",
+        "    try:",
+        *(f"    {line}" if line else "" for line in body),
+        "    finally:",
+        f"        {switch}({before})",
+    ]
+
+
+def _module(printer: _Printer, function: str, body: list[str]) -> str:
+    modules = {"torch"}
+    for expression in printer.header.values():
+        module = expression.partition("(")[0].rpartition(".")[0]
+        while module and not module.startswith("torch.") and module != "torch":
+            try:
+                importlib.import_module(module)
+            except ImportError:
+                module = module.rpartition(".")[0]
+                continue
+            modules.add(module)
+            break
+    head = ['"""Generated by torchsmith: runs one graph."""', ""]
+    head += [f"import {module}" for module in sorted(modules)]
+    head += ["", *(f"{name} = {expression}" for name, expression in printer.header.items())]
+    parameters = ", ".join(printer.plan.inputs)
+    return "\n".join([*head, "", "", f"def {function}({parameters}):", *body, ""])
+
+
+def _local_names(plan: Plan) -> set[str]:
+    names = {*plan.inputs, *(name for name, _ in plan.constants)}
+    for step in plan.steps:
+        match step:
+            case Allocate(name):
+                names.add(name)
+            case ExternCall():
+                names.update(result for result in step.results if result is not None)
+                if step.out is not None:
+                    names.add(step.out)
+            case BindSymbol(symbol):
+                names.add(symbol)
+            case Launch():
+                names.update(step.args, step.kernel.symbols)
+            case Free(name):
+                names.add(name)
+    return names

@@ -1,0 +1,50 @@
+"""What generated wrappers call besides aten and kernels. The runtime's only private torch names.
+
+``set_grad_enabled`` is the switch behind ``torch.set_grad_enabled`` without its context manager,
+which costs ten times as much.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+__all__ = ["advise_huge", "set_grad_enabled"]
+
+set_grad_enabled: Callable[[bool], None] = torch._C._set_grad_enabled
+
+_PAGE = mmap.PAGESIZE
+_MADV_HUGEPAGE = 14
+
+
+def _madvise() -> Callable[[int, int, int], int] | None:
+    """libc's ``madvise`` where the kernel honours requests for huge pages, else None."""
+    try:
+        state = Path("/sys/kernel/mm/transparent_hugepage/enabled").read_text()
+        function = ctypes.CDLL(None).madvise
+    except (OSError, AttributeError):
+        return None
+    if "[never]" in state:
+        return None
+    function.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    function.restype = ctypes.c_int
+    return function  # type: ignore[no-any-return]
+
+
+_advise = _madvise()
+
+
+def advise_huge(address: int, size: int) -> None:
+    """Ask for huge pages below a large fresh buffer: its first touch then faults 500 times less.
+
+    Only advice: whatever the kernel answers, the memory works.
+    """
+    if _advise is not None:
+        start = -(-address // _PAGE) * _PAGE
+        length = (address + size - start) // _PAGE * _PAGE
+        if length > 0:
+            _advise(start, length, _MADV_HUGEPAGE)
