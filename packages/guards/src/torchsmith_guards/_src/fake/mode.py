@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from torchsmith_guards._src.fake.lean import make_mode
+from torchsmith_guards._src.fake.torch_mode import TorchMode
 from torchsmith_guards._src.shapes.env import ShapeEnv
 from torchsmith_guards._src.sources.sources import Source, TensorPropertySource
 from torchsmith_guards.errors import UnsupportedTensorError
@@ -29,7 +29,7 @@ class FakeMode:
 
     def __init__(self, shape_env: ShapeEnv | None = None) -> None:
         self.shape_env = shape_env
-        self.mode = make_mode(shape_env)
+        self.mode = TorchMode(shape_env)
         self._memo: dict[int, tuple[weakref.ref[torch.Tensor], FakeTensor]] = {}
 
     def fakeify(
