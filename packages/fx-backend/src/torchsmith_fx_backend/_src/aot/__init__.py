@@ -1,1 +1,6 @@
-"""Stage folder."""
+"""Functional graphs: from a captured graph with writes and aliases to one without.
+
+In: a graph module and example inputs. Out: ``FunctionalGraph``, a flat graph of primitive operators
+whose only writes are final ``copy_`` nodes. Read ``functionalize.py`` for the frame, ``functional.py``
+for the recording mode and ``views.py`` for what a view is.
+"""

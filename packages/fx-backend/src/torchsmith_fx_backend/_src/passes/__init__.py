@@ -1,1 +1,33 @@
-"""Stage folder."""
+"""Passes over functional graphs: in place, fx graph to fx graph, each with one purpose.
+
+A pass is a frozen dataclass with a ``name`` and ``run(graph) -> bool`` (whether it changed
+anything). It requires a functional graph as ``aot`` makes it (no writes but final ``copy_`` nodes,
+``meta["val"]`` on every node) and guarantees one. It keeps eager's aliasing of outputs. Read
+``base.py`` first; ``PASSES`` is the order in which the driver runs them.
+"""
+
+from torchsmith_fx_backend._src.passes.base import Pass, run_passes
+from torchsmith_fx_backend._src.passes.casts import RedundantCasts
+from torchsmith_fx_backend._src.passes.common import CommonSubexpressions
+from torchsmith_fx_backend._src.passes.dead import DeadCode
+from torchsmith_fx_backend._src.passes.fold import FoldConstants
+from torchsmith_fx_backend._src.passes.noop import NoOps
+
+PASSES: tuple[Pass, ...] = (
+    RedundantCasts(),
+    NoOps(),
+    FoldConstants(),
+    CommonSubexpressions(),
+    DeadCode(),
+)
+
+__all__ = [
+    "PASSES",
+    "CommonSubexpressions",
+    "DeadCode",
+    "FoldConstants",
+    "NoOps",
+    "Pass",
+    "RedundantCasts",
+    "run_passes",
+]

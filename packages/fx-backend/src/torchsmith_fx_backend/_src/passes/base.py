@@ -1,0 +1,151 @@
+"""What all passes share: their protocol, the verifier, and the question of what escapes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+import torch
+from torch import fx
+
+from torchsmith_fx_backend._src.capture.ops import Effect, op_info
+from torchsmith_fx_backend._src.capture.torch_private import OpOverload
+from torchsmith_fx_backend.errors import StageError
+
+aten = torch.ops.aten
+COPY = aten.copy_.default
+
+
+class Pass(Protocol):
+    """A rewrite of a functional graph."""
+
+    @property
+    def name(self) -> str:
+        """Identifier for logs and errors."""
+        ...
+
+    def run(self, graph: fx.Graph) -> bool:
+        """Rewrite ``graph`` in place; return whether anything changed."""
+        ...
+
+
+def run_passes(graph: fx.Graph, passes: Iterable[Pass], *, check: bool = False) -> None:
+    """Run ``passes`` in order.
+
+    Args:
+        graph: a functional graph, changed in place.
+        passes: what to run.
+        check: verify the graph after each pass.
+
+    Raises:
+        StageError: with ``check``, a pass left a graph that is not functional.
+    """
+    for each in passes:
+        each.run(graph)
+        if check:
+            try:
+                verify(graph)
+            except (RuntimeError, ValueError) as error:
+                raise StageError(stage=f"pass {each.name}", error=error) from error
+
+
+def verify(graph: fx.Graph) -> None:
+    """Check that ``graph`` is functional and that every value has metadata.
+
+    Raises:
+        ValueError: it is not; the message names the node.
+    """
+    graph.lint()
+    for node in graph.nodes:
+        if node.op in ("placeholder", "get_attr", "call_function") and "val" not in node.meta:
+            raise ValueError(f"no metadata: {node.format_node()}")
+        if node.op != "call_function" or not isinstance(node.target, OpOverload):
+            continue
+        if node.target is COPY:
+            if node.args[0].op not in ("placeholder", "get_attr"):
+                raise ValueError(f"copies into an intermediate: {node.format_node()}")
+        elif op_info(node.target).effect not in (Effect.NONE, Effect.VIEW):
+            raise ValueError(f"writes: {node.format_node()}")
+
+
+def is_pure(node: fx.Node) -> bool:
+    """Whether the node may be dropped when unused, merged with an equal one, or moved."""
+    if node.op == "get_attr":
+        return True
+    if node.op != "call_function":
+        return False
+    if isinstance(node.target, OpOverload):
+        return not op_info(node.target).impure
+    return getattr(node.target, "__module__", None) in ("_operator", "torch")
+
+
+def is_view(node: fx.Node) -> bool:
+    """Whether the node shares memory with its first argument."""
+    return (
+        node.op == "call_function"
+        and isinstance(node.target, OpOverload)
+        and op_info(node.target).effect is Effect.VIEW
+    )
+
+
+def source(node: fx.Node) -> fx.Node:
+    """The node whose memory ``node`` shares: itself unless it is a view."""
+    while True:
+        if is_view(node):
+            node = node.args[0]  # type: ignore[assignment]
+        elif node.op == "call_function" and _is_item_of_view(node):
+            node = node.args[0]  # type: ignore[assignment]
+        else:
+            return node
+
+
+def _is_item_of_view(node: fx.Node) -> bool:
+    parent = node.args[0] if node.args else None
+    return (
+        getattr(node.target, "__name__", "") == "getitem"
+        and isinstance(parent, fx.Node)
+        and is_view(parent)
+    )
+
+
+def returned(graph: fx.Graph) -> set[fx.Node]:
+    """The nodes that the graph returns as they are."""
+    return set(graph.output_node().all_input_nodes)
+
+
+def escaping(graph: fx.Graph) -> set[fx.Node]:
+    """The nodes whose memory the caller gets to see: returned ones and what those are views of."""
+    found: set[fx.Node] = set()
+    for node in returned(graph):
+        current: Any = node
+        while current not in found:
+            found.add(current)
+            if not (is_view(current) or _is_item_of_view(current)):
+                break
+            current = current.args[0]
+    return found
+
+
+def copied_back(graph: fx.Graph) -> set[fx.Node]:
+    """The nodes that share memory with what is copied into inputs at the end."""
+    found: set[fx.Node] = set()
+    for node in graph.nodes:
+        if node.op == "call_function" and node.target is COPY:
+            current: Any = node.args[1]
+            found.add(current)
+            while is_view(current) or _is_item_of_view(current):
+                current = current.args[0]
+                found.add(current)
+    return found
+
+
+def same_layout(a: Any, b: Any) -> bool:
+    """Whether two tensors' metadata agree in everything but values."""
+    return (
+        isinstance(a, torch.Tensor)
+        and isinstance(b, torch.Tensor)
+        and a.dtype == b.dtype
+        and a.device == b.device
+        and a.shape == b.shape
+        and a.stride() == b.stride()
+    )

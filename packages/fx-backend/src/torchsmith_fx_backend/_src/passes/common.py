@@ -1,0 +1,52 @@
+"""Common subexpressions: one node for equal calls."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import fx
+
+from torchsmith_fx_backend._src.passes.base import escaping, is_pure
+
+
+@dataclass(frozen=True)
+class CommonSubexpressions:
+    """Merges calls with equal targets and arguments. Two results that the caller both sees stay
+    two tensors."""
+
+    name: str = "common-subexpressions"
+
+    def run(self, graph: fx.Graph) -> bool:
+        """Rewrite ``graph`` in place."""
+        seen: dict[Any, fx.Node] = {}
+        visible = escaping(graph)
+        changed = False
+        for node in list(graph.nodes):
+            if not is_pure(node):
+                continue
+            key = (node.op, node.target, _key(node.args), _key(node.kwargs))
+            first = seen.setdefault(key, node)
+            if first is node:
+                continue
+            if node in visible:
+                if first in visible:
+                    continue
+                visible.add(first)
+            node.replace_all_uses_with(first)
+            graph.erase_node(node)
+            changed = True
+        return changed
+
+
+def _key(value: Any) -> Any:
+    """A hashable stand-in in which 1, 1.0 and True differ, and so do 0.0 and -0.0."""
+    if isinstance(value, fx.Node):
+        return value
+    if isinstance(value, (list, tuple)):
+        return tuple(_key(item) for item in value)
+    if isinstance(value, dict):
+        return tuple((name, _key(item)) for name, item in value.items())
+    if isinstance(value, (bool, int, float, complex)):
+        return type(value), repr(value)
+    return value

@@ -1,0 +1,71 @@
+"""No-ops: copies and views that change nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import fx
+
+from torchsmith_fx_backend._src.passes.base import (
+    copied_back,
+    escaping,
+    is_view,
+    returned,
+    same_layout,
+    source,
+)
+
+aten = torch.ops.aten
+
+COPIES = frozenset(
+    {aten.clone.default, aten._to_copy.default, aten.lift_fresh_copy.default}
+)
+
+
+@dataclass(frozen=True)
+class NoOps:
+    """Drops copies that nobody can tell from their source, and views equal to what they view."""
+
+    name: str = "no-ops"
+
+    def run(self, graph: fx.Graph) -> bool:
+        """Rewrite ``graph`` in place."""
+        outputs, visible, written = returned(graph), escaping(graph), copied_back(graph)
+        changed = False
+        for node in list(graph.nodes):
+            if node.op != "call_function" or not node.args:
+                continue
+            before = node.args[0]
+            if not isinstance(before, fx.Node):
+                continue
+            is_copy = node.target in COPIES
+            if not is_copy and not is_view(node):
+                continue
+            if not same_layout(node.meta["val"], before.meta["val"]):
+                continue
+            if is_copy and not can_share(node, before, visible, written):
+                continue
+            if not is_copy and node in outputs:
+                continue
+            node.replace_all_uses_with(before)
+            graph.erase_node(node)
+            for group in (outputs, visible, written):
+                if node in group:
+                    group.add(before)
+                    group.add(source(before))
+            changed = True
+        return changed
+
+
+def can_share(
+    node: fx.Node, before: fx.Node, visible: set[fx.Node], written: set[fx.Node]
+) -> bool:
+    """Whether users of the fresh tensor ``node`` may get ``before``, which has equal values."""
+    owner = source(before)
+    belongs_to_caller = owner.op in ("placeholder", "get_attr")
+    if belongs_to_caller and node in written:
+        return False  # the source may be overwritten before it is copied
+    if node not in visible:
+        return True
+    return not belongs_to_caller and owner not in visible and owner is before
