@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
-
 from torchsmith_fx_backend._src.codegen.triton.config import Config, Schedule, choose
-from torchsmith_fx_backend._src.codegen.triton.kernel import TritonSource, generate
+from torchsmith_fx_backend._src.codegen.triton.kernel import generate
+from torchsmith_fx_backend._src.codegen.triton.source import TritonSource
 from torchsmith_fx_backend._src.loops.index import Index, Sym, add, const, mul, product, var
 from torchsmith_fx_backend._src.loops.ir import (
     BufferArg,
@@ -28,6 +28,8 @@ from torchsmith_fx_backend._src.loops.ir import (
 )
 from torchsmith_fx_backend._src.loops.reference import evaluate
 from torchsmith_fx_backend._src.loops.verify import verify
+from torchsmith_fx_backend._src.runtime.triton_compile import Binary, compile_source
+from torchsmith_fx_backend._src.runtime.triton_launcher import TritonKernel, Variant
 
 f32, f64, i64 = torch.float32, torch.float64, torch.int64
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -47,7 +49,9 @@ class Body:
         self.dtypes.append(dtype)
         return len(self.nodes) - 1
 
-    def load(self, arg: int, index: Index, dtype: torch.dtype = f32, mask: int | None = None) -> int:
+    def load(
+        self, arg: int, index: Index, dtype: torch.dtype = f32, mask: int | None = None
+    ) -> int:
         self.buffers.setdefault(arg, [dtype, False, False])[1] = True
         return self._push(Load(arg, index, dtype, mask), dtype)
 
@@ -80,7 +84,9 @@ class Body:
         return self._push(Reduce(op, value, dtype), dtype)
 
     def kernel(
-        self, ranges: Sequence[int | str], reduce_from: int | None = None,
+        self,
+        ranges: Sequence[int | str],
+        reduce_from: int | None = None,
         symbols: Sequence[str] = (),
     ) -> Kernel:
         sizes = tuple(const(r) if isinstance(r, int) else Sym(r) for r in ranges)
@@ -89,8 +95,11 @@ class Body:
             for _, (dtype, read, written) in sorted(self.buffers.items())
         )
         kernel = Kernel(
-            sizes, len(sizes) if reduce_from is None else reduce_from,
-            tuple(self.nodes), args, tuple(symbols),
+            sizes,
+            len(sizes) if reduce_from is None else reduce_from,
+            tuple(self.nodes),
+            args,
+            tuple(symbols),
         )
         verify(kernel)
         return kernel
@@ -111,26 +120,46 @@ _counter = itertools.count()
 
 
 def run_source(
-    source: TritonSource, tensors: Sequence[torch.Tensor], symbols: Mapping[str, float],
+    source: TritonSource,
+    tensors: Sequence[torch.Tensor],
+    symbols: Mapping[str, float],
     folder: Path,
 ) -> None:
-    """Imports printed text and launches its stages through Triton's front door."""
+    """Runs printed text: with our own launcher on a GPU, else under triton's interpreter."""
     path = folder / f"kernel_{next(_counter)}.py"
     path.write_text(source.text)
+    values = {
+        symbol.name: float(value) if symbol.kind == "fp64" else int(value)
+        for symbol, value in zip(source.symbols, symbols.values(), strict=True)
+    }
+    if DEVICE.type == "cuda":
+        _launch(source, path, [t.data_ptr() for t in tensors], list(values.values()))
+        return
     namespace: dict[str, object] = {}
     exec(compile(source.text, str(path), "exec"), namespace)
-    values = dict(zip((s.name for s in source.symbols), symbols.values(), strict=True))
     workspaces = [
-        torch.full((eval(w.length, {}, values),), 77, device=DEVICE).to(w.dtype)
-        for w in source.workspaces
+        torch.full((eval(w.length, {}, values),), 77).to(w.dtype) for w in source.workspaces
     ]
     for stage in source.stages:
         grid = tuple(eval(part, {}, values) for part in stage.grid)
         if 0 not in grid:
             function = namespace[stage.function]
-            function[grid](  # type: ignore[index]
-                *tensors, *workspaces, *values.values(), num_warps=source.config.num_warps
-            )
+            function[grid](*tensors, *workspaces, *values.values())  # type: ignore[index]
+
+
+def _launch(
+    source: TritonSource, path: Path, pointers: Sequence[int], values: Sequence[float]
+) -> None:
+    major, minor = torch.cuda.get_device_capability()
+
+    def obtain(variant: Variant) -> list[Binary]:
+        return compile_source(
+            source, path, 10 * major + minor, aligned=variant.aligned, cache_root=path.parent
+        )
+
+    device = torch.cuda.current_device()
+    TritonKernel({source.wide: source}, device, obtain).launch(*pointers, *values)
+    torch.cuda.synchronize()
 
 
 def check(
@@ -149,8 +178,12 @@ def check(
     symbols = symbols or {}
     expected = [t.clone() for t in tensors]
     evaluate(kernel, expected, symbols)
-    source = generate(kernel, config or choose(kernel, {k: int(v) for k, v in symbols.items()}),
-                      wide=wide, origins=("a test",))
+    source = generate(
+        kernel,
+        config or choose(kernel, {k: int(v) for k, v in symbols.items()}),
+        wide=wide,
+        origins=("a test",),
+    )
     given = [t.clone().to(DEVICE) for t in tensors]
     run_source(source, given, symbols, folder)
     for arg, (want, got) in enumerate(zip(expected, given, strict=True)):
@@ -159,7 +192,11 @@ def check(
         else:
             limits = (max(rtol, ULP.get(want.dtype, 0.0)), atol)
         torch.testing.assert_close(
-            got.cpu(), want, rtol=limits[0], atol=limits[1], equal_nan=True,
+            got.cpu(),
+            want,
+            rtol=limits[0],
+            atol=limits[1],
+            equal_nan=True,
             msg=lambda m, arg=arg: f"arg {arg}: {m}\n{source.text}",
         )
     return source

@@ -11,9 +11,9 @@ import pytest
 import torch
 import triton
 from samples import Body, f32, f64, i64, row_major
-
 from torchsmith_fx_backend._src.codegen.triton.config import Config, Schedule, choose
-from torchsmith_fx_backend._src.codegen.triton.kernel import TritonSource, generate
+from torchsmith_fx_backend._src.codegen.triton.kernel import generate
+from torchsmith_fx_backend._src.codegen.triton.source import TritonSource
 from torchsmith_fx_backend._src.loops.index import add, const, mul, var
 from torchsmith_fx_backend._src.loops.ir import Kernel, Op, ReduceOp
 from torchsmith_fx_backend._src.runtime.triton_compile import (
@@ -41,8 +41,13 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("cache")
 
 
-def compile_kernel(kernel: Kernel, cache: Path, config: Config | None = None,
-                   wide: bool = False, aligned: bool = True) -> list[Usage]:
+def compile_kernel(
+    kernel: Kernel,
+    cache: Path,
+    config: Config | None = None,
+    wide: bool = False,
+    aligned: bool = True,
+) -> list[Usage]:
     source = generate(kernel, config or choose(kernel), wide=wide)
     return compile_text(source, cache, aligned)
 
@@ -53,8 +58,10 @@ def compile_text(source: TritonSource, cache: Path, aligned: bool = True) -> lis
     with triton.knobs.cache.scope():
         triton.knobs.cache.dir = str(cache / "triton")
         stages = compile_stages(source, path, 90, aligned=aligned)
-    return [usage_of(stage.asm["cubin"], stage.asm["ptx"], stage.metadata.shared, cache)
-            for stage in stages]
+    return [
+        usage_of(stage.asm["cubin"], stage.asm["ptx"], stage.metadata.shared, cache)
+        for stage in stages
+    ]
 
 
 def usage_of(cubin: bytes, ptx: str, shared: int, folder: Path) -> Usage:
@@ -105,8 +112,9 @@ def arg_max(rows: int, cols: int) -> Kernel:
 
 def transpose(rows: int, cols: int) -> Kernel:
     body = Body()
-    body.store(1, row_major([rows, cols]),
-               body.load(0, add(mul(const(rows), var(1)), var(0)), bf16))
+    body.store(
+        1, row_major([rows, cols]), body.load(0, add(mul(const(rows), var(1)), var(0)), bf16)
+    )
     return body.kernel([rows, cols])
 
 
@@ -166,8 +174,14 @@ def test_every_reduction_compiles_for_every_dtype(
 ) -> None:
     body = Body()
     x = body.load(0, row_major([10, 300]), dtype)
-    ops = [ReduceOp.SUM, ReduceOp.PROD, ReduceOp.MAX, ReduceOp.MIN, ReduceOp.ARGMAX,
-           ReduceOp.ARGMIN]
+    ops = [
+        ReduceOp.SUM,
+        ReduceOp.PROD,
+        ReduceOp.MAX,
+        ReduceOp.MIN,
+        ReduceOp.ARGMAX,
+        ReduceOp.ARGMIN,
+    ]
     for number, op in enumerate(ops, 1):
         body.store(number, var(0), body.reduce(op, x))
     flag = body.op(Op.GT, x, body.literal(0, dtype))
@@ -178,28 +192,70 @@ def test_every_reduction_compiles_for_every_dtype(
     assert compile_kernel(body.kernel([10, 300], 1), cache, config, wide)
 
 
-FLOAT_OPS = [op for op in Op if op not in (
-    Op.AND, Op.OR, Op.XOR, Op.NOT, Op.SHL, Op.SHR, Op.CAST, Op.WHERE, Op.FMA)]
+FLOAT_OPS = [
+    op
+    for op in Op
+    if op not in (Op.AND, Op.OR, Op.XOR, Op.NOT, Op.SHL, Op.SHR, Op.CAST, Op.WHERE, Op.FMA)
+]
 INT_OPS = [
-    Op.ADD, Op.SUB, Op.MUL, Op.FLOORDIV, Op.TRUNCDIV, Op.MOD, Op.FMOD, Op.NEG, Op.ABS, Op.POW,
-    Op.MINIMUM, Op.MAXIMUM, Op.AND, Op.OR, Op.XOR, Op.NOT, Op.SHL, Op.SHR, Op.EQ, Op.LT,
+    Op.ADD,
+    Op.SUB,
+    Op.MUL,
+    Op.FLOORDIV,
+    Op.TRUNCDIV,
+    Op.MOD,
+    Op.FMOD,
+    Op.NEG,
+    Op.ABS,
+    Op.POW,
+    Op.MINIMUM,
+    Op.MAXIMUM,
+    Op.AND,
+    Op.OR,
+    Op.XOR,
+    Op.NOT,
+    Op.SHL,
+    Op.SHR,
+    Op.EQ,
+    Op.LT,
 ]
 UNARY = {
-    Op.NEG, Op.ABS, Op.EXP, Op.EXP2, Op.EXPM1, Op.LOG, Op.LOG2, Op.LOG1P, Op.SQRT, Op.RSQRT, Op.SIN,
-    Op.COS, Op.TANH, Op.ERF, Op.SIGMOID, Op.RECIPROCAL, Op.FLOOR, Op.CEIL, Op.TRUNC, Op.ROUND,
-    Op.ISNAN, Op.ISINF, Op.NOT,
+    Op.NEG,
+    Op.ABS,
+    Op.EXP,
+    Op.EXP2,
+    Op.EXPM1,
+    Op.LOG,
+    Op.LOG2,
+    Op.LOG1P,
+    Op.SQRT,
+    Op.RSQRT,
+    Op.SIN,
+    Op.COS,
+    Op.TANH,
+    Op.ERF,
+    Op.SIGMOID,
+    Op.RECIPROCAL,
+    Op.FLOOR,
+    Op.CEIL,
+    Op.TRUNC,
+    Op.ROUND,
+    Op.ISNAN,
+    Op.ISINF,
+    Op.NOT,
 }
 
 
 @pytest.mark.parametrize(
     ("dtype", "ops"),
-    [(f32, FLOAT_OPS), (f64, FLOAT_OPS), *((d, INT_OPS) for d in (
-        torch.uint8, torch.int8, torch.int16, torch.int32, i64))],
+    [
+        (f32, FLOAT_OPS),
+        (f64, FLOAT_OPS),
+        *((d, INT_OPS) for d in (torch.uint8, torch.int8, torch.int16, torch.int32, i64)),
+    ],
     ids=lambda value: str(value) if isinstance(value, torch.dtype) else "",
 )
-def test_every_scalar_operation_compiles(
-    dtype: torch.dtype, ops: list[Op], cache: Path
-) -> None:
+def test_every_scalar_operation_compiles(dtype: torch.dtype, ops: list[Op], cache: Path) -> None:
     body = Body()
     a, b = body.load(0, var(0), dtype), body.load(1, var(0), dtype)
     for number, op in enumerate(ops, 2):
@@ -208,8 +264,18 @@ def test_every_scalar_operation_compiles(
 
 
 def test_every_cast_compiles(cache: Path) -> None:
-    kinds = [torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, i64, torch.float16,
-             bf16, f32, f64]
+    kinds = [
+        torch.bool,
+        torch.uint8,
+        torch.int8,
+        torch.int16,
+        torch.int32,
+        i64,
+        torch.float16,
+        bf16,
+        f32,
+        f64,
+    ]
     for source in kinds:
         body = Body()
         x = body.load(0, var(0), source)
@@ -220,7 +286,9 @@ def test_every_cast_compiles(cache: Path) -> None:
 
 def test_subnormals_survive_libdevice(cache: Path) -> None:
     body = Body()
-    body.store(1, var(0), body.op(Op.LOG1P, body.op(Op.POW, body.load(0, var(0)), body.literal(3.0))))
+    body.store(
+        1, var(0), body.op(Op.LOG1P, body.op(Op.POW, body.load(0, var(0)), body.literal(3.0)))
+    )
     (usage,) = compile_kernel(body.kernel([1000]), cache)
     assert not re.search(r"(add|mul|fma|sub)(\.rn)?\.ftz", usage.ptx)
 

@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 import torch
 from samples import Body, f32, row_major
-
 from torchsmith_fx_backend._src.codegen.triton.config import Config, Schedule
-from torchsmith_fx_backend._src.codegen.triton.kernel import TritonSource
+from torchsmith_fx_backend._src.codegen.triton.source import TritonSource
 from torchsmith_fx_backend._src.loops.index import Sym, add, mul, var
 from torchsmith_fx_backend._src.loops.ir import Kernel, Op, ReduceOp
 from torchsmith_fx_backend._src.runtime import gpu_driver
@@ -138,10 +137,14 @@ def test_dynamic_kernel_switches_to_wide_addresses_and_skips_empty_grids(
     small, large = driver.launches()
     block = kernel.source.config.x_block
     assert (small.name, small.grid[0], small.values[2]) == (
-        b"wideFalse_alignedTrue_0", -(-3000 // block), 3000,
+        b"wideFalse_alignedTrue_0",
+        -(-3000 // block),
+        3000,
     )
     assert (large.name, large.grid[0], large.values[2]) == (
-        b"wideTrue_alignedTrue_0", 2**31 // block, 2**31,
+        b"wideTrue_alignedTrue_0",
+        2**31 // block,
+        2**31,
     )
     assert made == [Variant(False, True), Variant(True, True)]
 

@@ -8,25 +8,76 @@ from pathlib import Path
 import pytest
 import torch
 from samples import Body, check, f32, f64, i64
-
 from torchsmith_fx_backend._src.codegen.triton.config import Config, Schedule
 from torchsmith_fx_backend._src.loops.index import var
 from torchsmith_fx_backend._src.loops.ir import Op
 
 SPECIAL = [0.0, -0.0, math.inf, -math.inf, math.nan, 1.0, -1.0, 0.5, 2.5, -2.5, 1e-40, 80.0, -90.0]
 UNARY = [
-    Op.NEG, Op.ABS, Op.EXP, Op.EXP2, Op.EXPM1, Op.LOG, Op.LOG2, Op.LOG1P, Op.SQRT, Op.RSQRT, Op.SIN,
-    Op.COS, Op.TANH, Op.ERF, Op.SIGMOID, Op.RECIPROCAL, Op.FLOOR, Op.CEIL, Op.TRUNC, Op.ROUND,
-    Op.ISNAN, Op.ISINF,
+    Op.NEG,
+    Op.ABS,
+    Op.EXP,
+    Op.EXP2,
+    Op.EXPM1,
+    Op.LOG,
+    Op.LOG2,
+    Op.LOG1P,
+    Op.SQRT,
+    Op.RSQRT,
+    Op.SIN,
+    Op.COS,
+    Op.TANH,
+    Op.ERF,
+    Op.SIGMOID,
+    Op.RECIPROCAL,
+    Op.FLOOR,
+    Op.CEIL,
+    Op.TRUNC,
+    Op.ROUND,
+    Op.ISNAN,
+    Op.ISINF,
 ]
 BINARY = [
-    Op.ADD, Op.SUB, Op.MUL, Op.DIV, Op.FLOORDIV, Op.TRUNCDIV, Op.MOD, Op.FMOD, Op.MINIMUM,
-    Op.MAXIMUM, Op.POW, Op.EQ, Op.NE, Op.LT, Op.LE, Op.GT, Op.GE,
+    Op.ADD,
+    Op.SUB,
+    Op.MUL,
+    Op.DIV,
+    Op.FLOORDIV,
+    Op.TRUNCDIV,
+    Op.MOD,
+    Op.FMOD,
+    Op.MINIMUM,
+    Op.MAXIMUM,
+    Op.POW,
+    Op.EQ,
+    Op.NE,
+    Op.LT,
+    Op.LE,
+    Op.GT,
+    Op.GE,
 ]
 INT_UNARY = [Op.NEG, Op.ABS, Op.NOT]
 INT_BINARY = [
-    Op.ADD, Op.SUB, Op.MUL, Op.FLOORDIV, Op.TRUNCDIV, Op.MOD, Op.FMOD, Op.MINIMUM, Op.MAXIMUM,
-    Op.AND, Op.OR, Op.XOR, Op.SHL, Op.SHR, Op.EQ, Op.NE, Op.LT, Op.LE, Op.GT, Op.GE,
+    Op.ADD,
+    Op.SUB,
+    Op.MUL,
+    Op.FLOORDIV,
+    Op.TRUNCDIV,
+    Op.MOD,
+    Op.FMOD,
+    Op.MINIMUM,
+    Op.MAXIMUM,
+    Op.AND,
+    Op.OR,
+    Op.XOR,
+    Op.SHL,
+    Op.SHR,
+    Op.EQ,
+    Op.NE,
+    Op.LT,
+    Op.LE,
+    Op.GT,
+    Op.GE,
 ]
 POINTWISE = Config(Schedule.POINTWISE, 64)
 
@@ -110,7 +161,6 @@ def test_integer_power(exponent: int, tmp_path: Path) -> None:
         check(kernel, [base, powers, torch.zeros_like(base)], tmp_path, config=POINTWISE)
         return
     from samples import DEVICE, run_source
-
     from torchsmith_fx_backend._src.codegen.triton.kernel import generate
 
     out = torch.full_like(base, 9).to(DEVICE)
@@ -128,14 +178,23 @@ def test_where(dtype: torch.dtype, tmp_path: Path) -> None:
     torch.manual_seed(3)
     condition = torch.rand(40) > 0.5
     pointwise(
-        Op.WHERE, [condition, (torch.randn(40) * 9).to(dtype), (torch.randn(40) * 9).to(dtype)],
+        Op.WHERE,
+        [condition, (torch.randn(40) * 9).to(dtype), (torch.randn(40) * 9).to(dtype)],
         tmp_path,
     )
 
 
 ALL = [
-    torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, i64, torch.float16,
-    torch.bfloat16, f32, f64,
+    torch.bool,
+    torch.uint8,
+    torch.int8,
+    torch.int16,
+    torch.int32,
+    i64,
+    torch.float16,
+    torch.bfloat16,
+    f32,
+    f64,
 ]
 
 
@@ -150,8 +209,14 @@ def test_cast(source: torch.dtype, target: torch.dtype, tmp_path: Path) -> None:
     x = torch.tensor(values, dtype=f64).to(source)
     body = Body()
     body.store(1, var(0), body.cast(body.load(0, var(0), source), target))
-    check(body.kernel([x.numel()]), [x, torch.ones(x.numel()).to(target)], tmp_path,
-          config=POINTWISE, rtol=0, atol=0)
+    check(
+        body.kernel([x.numel()]),
+        [x, torch.ones(x.numel()).to(target)],
+        tmp_path,
+        config=POINTWISE,
+        rtol=0,
+        atol=0,
+    )
 
 
 @pytest.mark.parametrize("dtype", [f32, f64], ids=str)
@@ -169,8 +234,13 @@ def test_literals_keep_double_precision(op: Op, value: float, tmp_path: Path) ->
     result = body.op(op, body.load(0, var(0), f64), body.literal(value, f64))
     body.store(1, var(0), result)
     x = torch.tensor([0.3, -1.0, 5.0], dtype=f64)
-    check(body.kernel([3]), [x, torch.zeros(3).to(body.dtypes[result])], tmp_path,
-          config=POINTWISE, exact=True)
+    check(
+        body.kernel([3]),
+        [x, torch.zeros(3).to(body.dtypes[result])],
+        tmp_path,
+        config=POINTWISE,
+        exact=True,
+    )
 
 
 def test_scalar_arguments(tmp_path: Path) -> None:
@@ -182,5 +252,10 @@ def test_scalar_arguments(tmp_path: Path) -> None:
     body.store(1, var(0), flag)
     kernel = body.kernel([20], symbols=["scale", "count", "flag"])
     for flag_value in (True, False):
-        check(kernel, [torch.randn(20), torch.zeros(20)], tmp_path,
-              symbols={"scale": 0.1, "count": 2**40, "flag": flag_value}, config=POINTWISE)
+        check(
+            kernel,
+            [torch.randn(20), torch.zeros(20)],
+            tmp_path,
+            symbols={"scale": 0.1, "count": 2**40, "flag": flag_value},
+            config=POINTWISE,
+        )

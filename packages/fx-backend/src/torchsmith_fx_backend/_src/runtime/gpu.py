@@ -23,13 +23,13 @@ import torch
 
 from torchsmith_fx_backend._src.codegen.triton import index as ix
 from torchsmith_fx_backend._src.codegen.triton.config import Config, Schedule, choose
-from torchsmith_fx_backend._src.codegen.triton.kernel import (
+from torchsmith_fx_backend._src.codegen.triton.kernel import generate
+from torchsmith_fx_backend._src.codegen.triton.source import (
     Stage,
     Symbol,
     TritonSource,
     Workspace,
     content_hash,
-    generate,
 )
 from torchsmith_fx_backend._src.loops.ir import Kernel
 from torchsmith_fx_backend._src.runtime.cache import Cache, default_cache
@@ -85,9 +85,7 @@ def print_kernel(
     if largest is not None:
         wide = largest > INT32_ROOM
         return {wide: generate(kernel, config, wide=wide, origins=origins)}
-    return {
-        wide: generate(kernel, config, wide=wide, origins=origins) for wide in (False, True)
-    }
+    return {wide: generate(kernel, config, wide=wide, origins=origins) for wide in (False, True)}
 
 
 class GpuLauncher:
@@ -267,9 +265,7 @@ def _compile(source: TritonSource, capability: int, aligned: bool, cache: Cache)
     with tempfile.TemporaryDirectory(prefix="torchsmith-") as folder:
         path = Path(folder) / name
         path.write_bytes(text)
-        return compile_source(
-            source, path, capability, aligned=aligned, cache_root=Path(folder)
-        )
+        return compile_source(source, path, capability, aligned=aligned, cache_root=Path(folder))
 
 
 def _write_entry(
@@ -294,9 +290,7 @@ def _read_entry(key: str, cache: Cache) -> Entry | None:
     return sources, binaries
 
 
-def _to_json(
-    sources: Mapping[bool, TritonSource], binaries: Sequence[Binary]
-) -> dict[str, object]:
+def _to_json(sources: Mapping[bool, TritonSource], binaries: Sequence[Binary]) -> dict[str, object]:
     return {
         "sources": [_source_to_json(source) for source in sources.values()],
         "binaries": [

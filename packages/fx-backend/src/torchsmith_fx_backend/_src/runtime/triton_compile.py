@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torchsmith_fx_backend._src.codegen.triton.kernel import TritonSource
 from torchsmith_fx_backend._src.codegen.triton.scalars import SIGNATURES
+from torchsmith_fx_backend._src.codegen.triton.source import TritonSource
 
 
 @dataclass(frozen=True, slots=True)

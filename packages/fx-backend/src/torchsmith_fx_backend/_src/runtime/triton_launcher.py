@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from torchsmith_fx_backend._src.codegen.triton.kernel import TritonSource
+from torchsmith_fx_backend._src.codegen.triton.source import TritonSource
 from torchsmith_fx_backend._src.runtime import gpu_driver
 from torchsmith_fx_backend._src.runtime.gpu_driver import Driver
 from torchsmith_fx_backend._src.runtime.triton_compile import Binary

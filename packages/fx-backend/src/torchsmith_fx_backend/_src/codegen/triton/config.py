@@ -162,9 +162,7 @@ def _choose_reduction(kernel: Kernel, symbols: Mapping[str, int], sm_count: int)
     programs = -(-rows // x_block)
     splits = min(-(-cols // (r_block * 4)), -(-2 * sm_count // max(programs, 1)), 1024)
     if splits > 1 and can_split(kernel):
-        return Config(
-            Schedule.SPLIT, x_block, r_block=r_block, splits=splits, num_warps=warps
-        )
+        return Config(Schedule.SPLIT, x_block, r_block=r_block, splits=splits, num_warps=warps)
     return Config(Schedule.LOOPED, x_block, r_block=r_block, num_warps=warps)
 
 

@@ -8,9 +8,16 @@ are NumPy functions, which lets every generated kernel run on a machine without 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
 import triton
 import triton.language as tl
 from triton.language.extra.cuda import libdevice
+
+Function = TypeVar("Function", bound=Callable[..., object])
+# Typed here, since triton's own decorator has no types that survive without triton installed.
+jit: Callable[[Function], Function] = triton.jit
 
 INTERPRETED = triton.knobs.runtime.interpret
 
@@ -37,15 +44,15 @@ copysign = _fn.copysign
 rsqrt = _fn.rsqrt
 
 
-@triton.jit
-def sigmoid(x):
+@jit
+def sigmoid(x: tl.tensor) -> tl.tensor:
     """``1 / (1 + exp(-x))``; 0 at minus infinity, 1 at infinity."""
     one = tl.full([], 1.0, x.dtype)
     return divide(one, one + exp(-x))
 
 
-@triton.jit
-def divide(a, b):
+@jit
+def divide(a: tl.tensor, b: tl.tensor) -> tl.tensor:
     """IEEE division, as aten; Triton's own ``/`` rounds fp32 less exactly."""
     if a.dtype == tl.float32:
         return tl.div_rn(a, b)
@@ -53,8 +60,8 @@ def divide(a, b):
         return a / b
 
 
-@triton.jit
-def square_root(x):
+@jit
+def square_root(x: tl.tensor) -> tl.tensor:
     """IEEE square root."""
     if x.dtype == tl.float32:
         return tl.sqrt_rn(x)
@@ -62,8 +69,8 @@ def square_root(x):
         return tl.sqrt(x)
 
 
-@triton.jit
-def maximum(a, b):
+@jit
+def maximum(a: tl.tensor, b: tl.tensor) -> tl.tensor:
     """Larger value; NaN wins over everything."""
     if a.dtype.is_floating():
         return tl.where((a > b) | (a != a), a, b)
@@ -71,8 +78,8 @@ def maximum(a, b):
         return tl.maximum(a, b)
 
 
-@triton.jit
-def minimum(a, b):
+@jit
+def minimum(a: tl.tensor, b: tl.tensor) -> tl.tensor:
     """Smaller value; NaN wins over everything."""
     if a.dtype.is_floating():
         return tl.where((a < b) | (a != a), a, b)
@@ -80,94 +87,94 @@ def minimum(a, b):
         return tl.minimum(a, b)
 
 
-@triton.jit
-def multiply(a, b):
+@jit
+def multiply(a: tl.tensor, b: tl.tensor) -> tl.tensor:
     """Combine function of a product reduction."""
     return a * b
 
 
-@triton.jit
-def reduce_max(x):
+@jit
+def reduce_max(x: tl.tensor) -> tl.tensor:
     """Maximum over axis 1, kept as extent 1; propagates NaN."""
     return tl.reduce(x, 1, maximum)[:, None]
 
 
-@triton.jit
-def reduce_min(x):
+@jit
+def reduce_min(x: tl.tensor) -> tl.tensor:
     """Minimum over axis 1, kept as extent 1; propagates NaN."""
     return tl.reduce(x, 1, minimum)[:, None]
 
 
-@triton.jit
-def reduce_sum(x):
+@jit
+def reduce_sum(x: tl.tensor) -> tl.tensor:
     """Sum over axis 1, kept as extent 1."""
     return tl.sum(x, 1)[:, None]
 
 
-@triton.jit
-def reduce_prod(x):
+@jit
+def reduce_prod(x: tl.tensor) -> tl.tensor:
     """Product over axis 1, kept as extent 1."""
     return tl.reduce(x, 1, multiply)[:, None]
 
 
-@triton.jit
-def reduce_any(x):
+@jit
+def reduce_any(x: tl.tensor) -> tl.tensor:
     """Logical or over axis 1, kept as extent 1."""
     return (tl.max(x.to(tl.int32), 1) > 0)[:, None]
 
 
-@triton.jit
-def reduce_all(x):
+@jit
+def reduce_all(x: tl.tensor) -> tl.tensor:
     """Logical and over axis 1, kept as extent 1."""
     return (tl.min(x.to(tl.int32), 1) > 0)[:, None]
 
 
-@triton.jit
-def argmax_index(value, position, best):
+@jit
+def argmax_index(value: tl.tensor, position: tl.tensor, best: tl.tensor) -> tl.tensor:
     """Smallest position whose value equals ``best`` (or is NaN when ``best`` is), over axis 1."""
     hit = (value == best) | ((value != value) & (best != best))
     far = tl.full([], 9223372036854775807, tl.int64)
     return tl.min(tl.where(hit, position, far), 1)[:, None]
 
 
-@triton.jit
-def greater(a, b):
+@jit
+def greater(a: tl.tensor, b: tl.tensor) -> tl.tensor:
     """``a`` strictly beats ``b`` in an argmax: larger, or NaN against a number."""
     return (a > b) | ((a != a) & (b == b))
 
 
-@triton.jit
-def less(a, b):
+@jit
+def less(a: tl.tensor, b: tl.tensor) -> tl.tensor:
     """``a`` strictly beats ``b`` in an argmin: smaller, or NaN against a number."""
     return (a < b) | ((a != a) & (b == b))
 
 
-@triton.jit
-def floor_divide_int(a, b):
+@jit
+def floor_divide_int(a: tl.tensor, b: tl.tensor) -> tl.tensor:
     """Integer division that rounds to minus infinity."""
     quotient = a // b
     remainder = a - quotient * b
     return quotient - ((remainder != 0) & ((remainder < 0) != (b < 0))).to(a.dtype)
 
 
-@triton.jit
-def modulo_int(a, b):
+@jit
+def modulo_int(a: tl.tensor, b: tl.tensor) -> tl.tensor:
     """Integer remainder with the divisor's sign."""
     remainder = a % b
     wrong = (remainder != 0) & ((remainder < 0) != (b < 0))
     return tl.where(wrong, remainder + b, remainder)
 
 
-@triton.jit
-def modulo_float(a, b):
+@jit
+def modulo_float(a: tl.tensor, b: tl.tensor) -> tl.tensor:
     """Float remainder with the divisor's sign, as ``torch.remainder``."""
     remainder = fmod(a, b)
     wrong = (remainder != 0) & ((remainder < 0) != (b < 0))
     return tl.where(wrong, remainder + b, remainder)
 
 
-@triton.jit
-def floor_divide_float(a, b):
+@jit
+def floor_divide_float(a: tl.tensor, b: tl.tensor) -> tl.tensor:
     """Float division rounded to minus infinity by the algorithm of CPython and aten."""
     remainder = fmod(a, b)
     quotient = divide(a - remainder, b)
@@ -180,8 +187,8 @@ def floor_divide_float(a, b):
     return tl.where(b == 0, plain, floored)
 
 
-@triton.jit
-def power_int(base, exponent):
+@jit
+def power_int(base: tl.tensor, exponent: tl.tensor) -> tl.tensor:
     """Integer power by squaring, wrapping; a negative exponent gives 1, -1 or 0 as in aten."""
     result = base * 0 + 1
     factor = base
@@ -199,16 +206,16 @@ def power_int(base, exponent):
     return result
 
 
-@triton.jit
-def shift_left(a, b, BITS: tl.constexpr):
+@jit
+def shift_left(a: tl.tensor, b: tl.tensor, BITS: tl.constexpr) -> tl.tensor:
     """``a << b``; 0 where the shift is negative or at least the width, as aten."""
     ok = (b >= 0) & (b < BITS)
     safe = tl.where(ok, b, 0)
     return tl.where(ok, a << safe, 0).to(a.dtype)
 
 
-@triton.jit
-def shift_right(a, b, BITS: tl.constexpr):
+@jit
+def shift_right(a: tl.tensor, b: tl.tensor, BITS: tl.constexpr) -> tl.tensor:
     """``a >> b`` with the sign kept; an out-of-range shift leaves only the sign, as aten."""
     ok = (b >= 0) & (b < BITS)
     safe = tl.where(ok, b, BITS - 1).to(a.dtype)
@@ -218,8 +225,10 @@ def shift_right(a, b, BITS: tl.constexpr):
     return shifted
 
 
-@triton.jit
-def online_update(running, total, value, keep):
+@jit
+def online_update(
+    running: tl.tensor, total: tl.tensor, value: tl.tensor, keep: tl.tensor
+) -> tuple[tl.tensor, tl.tensor]:
     """One step of a one-pass softmax: folds ``value`` into (running maximum, scaled sum).
 
     Lanes where ``keep`` is false leave the state unchanged. Equal operands are compared instead of
@@ -232,8 +241,8 @@ def online_update(running, total, value, keep):
     return new, total * old_scale + tl.where(keep, term, 0.0)
 
 
-@triton.jit
-def online_sum(running, total, best):
+@jit
+def online_sum(running: tl.tensor, total: tl.tensor, best: tl.tensor) -> tl.tensor:
     """Sum of ``exp(value - best)`` over axis 1 from per-lane states; NaN unless best is finite."""
     scale = tl.where(running == best, 1.0, exp(running - best))
     result = tl.sum(total * scale, 1)[:, None]

@@ -123,9 +123,7 @@ def cast_text(value: str, source: torch.dtype, target: torch.dtype) -> str:
     return f"{value}.to({TYPES[target]})"
 
 
-def compute_text(
-    op: Op, args: Sequence[str], source: torch.dtype, target: torch.dtype
-) -> str:
+def compute_text(op: Op, args: Sequence[str], source: torch.dtype, target: torch.dtype) -> str:
     """The expression for ``op``.
 
     Args:
@@ -180,7 +178,9 @@ def compute_text(
         case Op.ISINF:
             return f'tl.abs({args[0]}) == float("inf")'
         case Op.NOT:
-            return f"{args[0]} == 0" if source is torch.bool else f"~{args[0]}"
+            if source is torch.bool:
+                return f"{args[0]} == 0"
+            return f"{args[0]} ^ 255" if source is torch.uint8 else f"~{args[0]}"
         case Op.SHL:
             return f"ts.shift_left({args[0]}, {args[1]}, {_BITS[source]})"
         case Op.SHR:
