@@ -6,6 +6,7 @@ from torchsmith_guards._src.guards.explain import Failure
 from torchsmith_guards._src.guards.global_state import AutocastState, GlobalState
 from torchsmith_guards._src.guards.guard import Guard, GuardKind
 from torchsmith_guards._src.guards.guard_set import GuardSet
+from torchsmith_guards._src.guards.shape_relation import ShapeRelation
 from torchsmith_guards._src.guards.tensor_spec import TensorSpec, stride_dependents
 from torchsmith_guards._src.shapes.env import ShapeEnv, ShapeGuard
 from torchsmith_guards._src.shapes.expr import (
@@ -17,13 +18,12 @@ from torchsmith_guards._src.shapes.expr import (
     Min,
     Mod,
     Mul,
-    SymExpr,
     Symbol,
+    SymExpr,
 )
 from torchsmith_guards._src.shapes.node import SymNode
 from torchsmith_guards._src.shapes.queries import expr_of, hint_of, is_symbolic
 from torchsmith_guards._src.shapes.relation import SymCondition
-from torchsmith_guards._src.guards.shape_relation import ShapeRelation
 from torchsmith_guards._src.sources.sources import (
     GLOBAL_STATE,
     SHAPES,
@@ -52,38 +52,25 @@ from torchsmith_guards._src.sources.sources import (
 )
 
 __all__ = [
-    "ShapeRelation",
-    "SymCondition",
-    "is_symbolic",
-    "hint_of",
-    "expr_of",
-    "SymNode",
-    "Symbol",
-    "SymExpr",
-    "Mul",
-    "Mod",
-    "Min",
-    "Max",
-    "FloorDiv",
-    "Const",
-    "Call",
+    "GLOBAL_STATE",
+    "SHAPES",
     "Add",
-    "ShapeGuard",
-    "ShapeEnv",
     "AttrSource",
     "AutocastState",
+    "Call",
     "CallSource",
     "CellSource",
     "Checker",
     "ClosureSource",
+    "Const",
     "ConstantSource",
     "DefaultsSource",
     "DictKeySource",
     "Failure",
     "FakeMode",
+    "FloorDiv",
     "FuncSource",
     "FunctionSource",
-    "GLOBAL_STATE",
     "GlobalSource",
     "GlobalState",
     "GlobalStateSource",
@@ -94,14 +81,27 @@ __all__ = [
     "ItemSource",
     "IteratorItemSource",
     "LocalSource",
+    "Max",
     "MethodSelfSource",
+    "Min",
+    "Mod",
+    "Mul",
     "NamespaceSource",
-    "SHAPES",
+    "ShapeEnv",
     "ShapeEnvSource",
+    "ShapeGuard",
+    "ShapeRelation",
     "Source",
+    "SymCondition",
+    "SymExpr",
+    "SymNode",
+    "Symbol",
     "SyntheticSource",
     "TensorPropertySource",
     "TensorSpec",
     "TypeSource",
+    "expr_of",
+    "hint_of",
+    "is_symbolic",
     "stride_dependents",
 ]

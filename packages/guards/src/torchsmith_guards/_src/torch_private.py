@@ -34,7 +34,7 @@ def autocast_devices() -> tuple[str, ...]:
     accelerator = torch.accelerator.current_accelerator()
     if accelerator is not None and accelerator.type != "cpu":
         devices.append(accelerator.type)
-    elif torch.backends.cuda.is_built():
+    elif torch.version.cuda is not None:
         devices.append("cuda")  # autocast("cuda") can be entered without a device
     return tuple(devices)
 

@@ -501,4 +501,3 @@ def _branch_rank(node: _Node) -> tuple[int, float]:
     """Branches with an argument-like leaf first (they change between calls), then the cheap."""
     changing = any(g.kind in (GuardKind.TENSOR, GuardKind.CONSTANT) for g in node.guards)
     return (0 if changing else 1, node.cost())
-

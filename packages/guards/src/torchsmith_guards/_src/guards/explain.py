@@ -45,8 +45,7 @@ def explain(guard: Guard, roots: Mapping[str, object]) -> Failure | None:
     """The failure of ``guard`` for these arguments, or None when it holds."""
     try:
         return _explain(guard, roots)
-    except Exception as error:
-        # As in a checker: whatever a lookup raises means that the path is not there any more.
+    except Exception as error:  # noqa: BLE001 - user code may run here, as in a checker
         return Failure(guard, _old(guard), error, "the object is not where it was")
 
 
@@ -189,12 +188,12 @@ def _tensor(guard: Guard, spec: TensorSpec, value: Any) -> Failure | None:
         ("size", spec.size, found.size),
         ("stride", spec.stride or (), found.stride or ()),
     ):
-        for dim, (old, new) in enumerate(zip(olds, news, strict=True)):
-            if old is not None and old != new:
+        for dim, (was, now) in enumerate(zip(olds, news, strict=True)):
+            if was is not None and was != now:
                 hint = _AUTOMATIC if name == "size" else "call .contiguous() first"
-                if name == "size" and 0 in (old, new) or 1 in (old, new):
+                if name == "size" and {was, now} & {0, 1}:
                     hint = "sizes 0 and 1 always have their own compiled code"
-                return Failure(guard, f"{name}({dim}) == {old}", f"{new}", hint)
+                return Failure(guard, f"{name}({dim}) == {was}", f"{now}", hint)
     return None
 
 

@@ -40,9 +40,7 @@ class GuardSet:
         for key in [k for k, g in self._guards.items() if source.is_prefix_of(g.source)]:
             del self._guards[key]
 
-    def compile(
-        self, params: Sequence[str], bind: Mapping[str, object] | None = None
-    ) -> Checker:
+    def compile(self, params: Sequence[str], bind: Mapping[str, object] | None = None) -> Checker:
         """Generate the checker of this set.
 
         Args:

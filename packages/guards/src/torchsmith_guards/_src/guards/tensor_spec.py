@@ -57,9 +57,7 @@ class TensorSpec:
         stride: tuple[int | None, ...] | None = None
         if tensor.layout is torch.strided:
             free = _free_strides(tensor, dynamic_dims, dynamic_strides)
-            stride = tuple(
-                None if d in free else int(s) for d, s in enumerate(tensor.stride())
-            )
+            stride = tuple(None if d in free else int(s) for d, s in enumerate(tensor.stride()))
         return TensorSpec(
             type(tensor),
             tensor.dtype,

@@ -18,7 +18,7 @@ from torchsmith_guards._src.guards.guard import Guard, GuardKind
 from torchsmith_guards._src.guards.shape_relation import ShapeRelation
 from torchsmith_guards._src.shapes import expr as ex
 from torchsmith_guards._src.shapes import relation as rel
-from torchsmith_guards._src.shapes.expr import INF, Bound, Const, Number, SymExpr, Symbol
+from torchsmith_guards._src.shapes.expr import INF, Bound, Const, Number, Symbol, SymExpr
 from torchsmith_guards._src.shapes.node import SymNode
 from torchsmith_guards._src.shapes.protocol import TorchProtocol
 from torchsmith_guards._src.shapes.ranges import bounds, refine
@@ -30,6 +30,9 @@ SymbolKind = Literal["dynamic", "unspecified", "unbacked"]
 _K = TypeVar("_K")
 _V = TypeVar("_V")
 Where = Callable[[], str | None]
+# Torch's constructors have no types.
+_sym_int: Callable[[SymNode], torch.SymInt] = torch.SymInt
+_sym_float: Callable[[SymNode], torch.SymFloat] = torch.SymFloat
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +89,10 @@ class ShapeEnv(TorchProtocol):
             back as they are: they are specialised, and the caller guards their value.
         """
         if kind == "unbacked":
-            return torch.SymInt(SymNode(self, self._new("u", None, None, -INF, INF)))
+            return self.create_unbacked()
         assert hint is not None and source is not None, "only unbacked symbols have no source"
         if isinstance(hint, float):
-            return torch.SymFloat(SymNode(self, self._new("zf", hint, source, -INF, INF)))
+            return _sym_float(SymNode(self, self._new("zf", hint, source, -INF, INF)))
         if hint in (0, 1):
             return hint
         known = self._by_source.get(source)
@@ -103,17 +106,22 @@ class ShapeEnv(TorchProtocol):
             known = self._new("s", hint, source, lo, hi)
             if kind == "dynamic":
                 self._set(self._by_size, hint, known)
-        return torch.SymInt(SymNode(self, known))
+        return _sym_int(SymNode(self, known))
 
     def create_unbacked(self, *, size: bool = False) -> torch.SymInt:
         """A number that only the data determines; ``size`` says that it is not negative."""
-        return torch.SymInt(SymNode(self, self._new("u", None, None, 0 if size else -INF, INF)))
+        return _sym_int(SymNode(self, self._new("u", None, None, 0 if size else -INF, INF)))
 
     def track(self, source: Source, value: SymExpr | torch.SymInt) -> None:
         """State that the number at ``source`` equals ``value``; becomes a guard."""
         expr = value.node.value if isinstance(value, torch.SymInt) else value
         self._tracked.append((source, expr))
         self._undo.append(self._tracked.pop)
+
+    @property
+    def has_symbols(self) -> bool:
+        """True once a symbol exists."""
+        return bool(self._symbols)
 
     def symbol_of(self, source: Source) -> Symbol | None:
         """The symbol bound to ``source``, if there is one."""

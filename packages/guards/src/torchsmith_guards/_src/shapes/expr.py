@@ -85,9 +85,7 @@ class SymExpr:
         return self.text()
 
 
-def _intern(
-    cls: type[_E], key: tuple[object, ...], lo: Bound, hi: Bound, **fields: object
-) -> _E:
+def _intern(cls: type[_E], key: tuple[object, ...], lo: Bound, hi: Bound, **fields: object) -> _E:
     """The one object of this class and key. Entries live as long as the process: their number
     is bounded by the distinct expressions met, and names of symbols repeat between compiles."""
     full = (cls, *key)
@@ -367,9 +365,7 @@ def const(value: Number) -> Const:
     return _intern(Const, (type(value), repr(value)), value, value, value=value)
 
 
-def symbol(
-    name: str, lo: Bound = -INF, hi: Bound = INF, *, floating: bool = False
-) -> Symbol:
+def symbol(name: str, lo: Bound = -INF, hi: Bound = INF, *, floating: bool = False) -> Symbol:
     """The symbol ``name`` with values assumed in ``lo .. hi``."""
     return _intern(Symbol, (name, lo, hi, floating), lo, hi, name=name, floating=floating)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from abc import abstractmethod
 from collections.abc import Iterator
-from types import SimpleNamespace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,13 +19,17 @@ if TYPE_CHECKING:
     from torchsmith_guards._src.shapes.relation import SymCondition
 
 
+@dataclass(frozen=True, slots=True)
+class _Settings:
+    allow_scalar_outputs: bool = True
+    allow_dynamic_output_shape_ops: bool = True
+
+
 class TorchProtocol:
     """The attributes and methods that torch uses on ``FakeTensorMode.shape_env``."""
 
     def __init__(self) -> None:
-        self.settings = SimpleNamespace(
-            allow_scalar_outputs=True, allow_dynamic_output_shape_ops=True
-        )
+        self.settings = _Settings()  # part of the key of torch's cache of fake results
         self.allow_scalar_outputs = True
         self.allow_dynamic_output_shape_ops = True
         self.fake_tensor_cache: dict[object, object] = {}

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from torchsmith_guards._src.shapes import expr as ex
-from torchsmith_guards._src.shapes.expr import Const, Number, SymExpr, Symbol
+from torchsmith_guards._src.shapes.expr import Const, Number, Symbol, SymExpr
 
 RelationOp = Literal["==", "!=", "<="]
 
@@ -244,4 +244,3 @@ def join(op: Literal["and", "or"], *parts: SymCondition | bool) -> SymCondition 
     if len(kept) == 1:
         return next(iter(kept))
     return Junction(op, tuple(kept))
-

@@ -5,6 +5,7 @@ sympy is imported on first use only.
 
 from __future__ import annotations
 
+import importlib
 from functools import lru_cache
 from typing import Any
 
@@ -18,7 +19,7 @@ def to_sympy(expr: SymExpr) -> Any:
 
     Float functions without a sympy counterpart become undefined functions of that name.
     """
-    import sympy
+    sympy: Any = importlib.import_module("sympy")
 
     def convert(part: SymExpr) -> Any:
         match part:
@@ -49,6 +50,6 @@ def to_sympy(expr: SymExpr) -> Any:
 
 def simplify(expr: SymExpr) -> str:
     """sympy's simplification as text; slow, for display."""
-    import sympy
+    sympy: Any = importlib.import_module("sympy")
 
     return str(sympy.simplify(to_sympy(expr)))

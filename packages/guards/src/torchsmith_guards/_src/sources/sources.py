@@ -377,12 +377,12 @@ class TensorPropertySource(_Step):
         return f"{self.base.expr}.{self.prop}({self.dim})"
 
 
-def MethodSelfSource(base: Source) -> AttrSource:  # noqa: N802 - reads as a source class
+def MethodSelfSource(base: Source) -> AttrSource:
     """``base.__self__`` of a bound method."""
     return AttrSource(base, "__self__")
 
 
-def FuncSource(base: Source) -> AttrSource:  # noqa: N802 - reads as a source class
+def FuncSource(base: Source) -> AttrSource:
     """``base.__func__`` of a bound method."""
     return AttrSource(base, "__func__")
 
