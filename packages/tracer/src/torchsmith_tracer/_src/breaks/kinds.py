@@ -97,3 +97,80 @@ kind("TS-T020", "cannot-rebuild", _C.NOT_SUPPORTED,
 kind("TS-T900", "internal-error", _C.OUR_BUG, "the tracer failed: {what}",
      "Please report this with the function that triggers it; results are right, since it runs "
      "eagerly.")
+kind(
+    "TS-T030",
+    "data-dependent-op",
+    _C.DATA_DEPENDENT,
+    "the result of {what} has a size or value that depends on the data ({error})",
+    "Use a form with a fixed size (torch.where, masks), or call it outside the compiled function.",
+)
+kind(
+    "TS-T031",
+    "op-without-fake",
+    _C.NOT_SUPPORTED,
+    "{what} cannot be run without data ({error})",
+    "Register a fake implementation with torch.library.register_fake.",
+)
+kind(
+    "TS-T032",
+    "op-failed",
+    _C.USER_CODE,
+    "{what} fails on these arguments: {error}",
+    "The operation runs natively and raises its own error, unless the arguments are changed.",
+)
+kind(
+    "TS-T033",
+    "op-result",
+    _C.NOT_SUPPORTED,
+    "{what} returned an object of type {type}, which has no symbolic form",
+    "Call it outside the compiled function.",
+)
+kind(
+    "TS-T034",
+    "out-argument",
+    _C.NOT_SUPPORTED,
+    "{what} writes to its argument out=",
+    "Use the result instead of out=.",
+)
+kind(
+    "TS-T035",
+    "tensor-attribute",
+    _C.NOT_SUPPORTED,
+    "{what} of {tensor} is not supported while tracing",
+    "Move this access out of the compiled function.",
+)
+kind(
+    "TS-T036",
+    "tensor-attribute-store",
+    _C.NOT_SUPPORTED,
+    "setting {what} of {tensor} is not supported while tracing",
+    "Set it outside the compiled function.",
+)
+kind(
+    "TS-T037",
+    "torch-state",
+    _C.NOT_SUPPORTED,
+    "{what} reads or changes state of torch that a graph cannot hold",
+    "Call it outside the compiled function.",
+)
+kind(
+    "TS-T038",
+    "module-attribute-store",
+    _C.NOT_SUPPORTED,
+    "registering {what} on {module} while tracing",
+    "Register parameters, buffers and submodules before the module is called.",
+)
+kind(
+    "TS-T039",
+    "opaque-attribute",
+    _C.NOT_SUPPORTED,
+    "attribute {what} of {object}, which cannot be looked into",
+    "Read it outside the compiled function and pass the value.",
+)
+kind(
+    "TS-T040",
+    "unsupported-tensor",
+    _C.NOT_SUPPORTED,
+    "{what} is a {type}, which cannot be traced",
+    "Plain strided tensors and parameters are supported.",
+)

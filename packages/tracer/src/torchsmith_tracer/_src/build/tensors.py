@@ -1,0 +1,77 @@
+"""Wrapping real tensors: fake counterpart, graph input, guard."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+from torchsmith_guards import AttrSource, GuardKind, ItemSource, Source, TensorSpec
+
+from torchsmith_tracer._src.breaks.signals import InternalError
+from torchsmith_tracer._src.torch_private import FakeTensor
+from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.opaque import OpaqueValue
+from torchsmith_tracer._src.values.tensor import TensorValue
+
+if TYPE_CHECKING:
+    from torchsmith_tracer._src.build.builder import Builder
+
+
+def wrap_tensor(builder: Builder, obj: object, source: Source | None) -> Value:
+    """A tensor found at ``source`` becomes a graph input; a kind of tensor that cannot be traced
+    becomes an opaque object."""
+    assert isinstance(obj, torch.Tensor)
+    if isinstance(obj, FakeTensor):
+        raise InternalError(f"a fake tensor was found at {source}")
+    if source is None:
+        source = builder.constant_source(obj)
+    if not is_plain(obj):
+        builder.guard(source, GuardKind.TYPE, type(obj), "tensor that cannot be traced")
+        if type(obj) in (torch.Tensor, nn.Parameter):
+            builder.guard(source, GuardKind.TENSOR, TensorSpec.of(obj), "layout of a tensor")
+        return OpaqueTensor(obj, source)
+    tx = builder.tx
+    dims: frozenset[int] = frozenset()
+    if source.guardable and not _is_static(obj, source):
+        dims = builder.frame_state.dynamic_dims(source, obj, tx.settings.dynamic)
+    fake = tx.graph.fake.fakeify(obj, source, dims)
+    builder.guard(source, GuardKind.TENSOR, TensorSpec.of(obj, dims), "metadata of a tensor")
+    node = tx.graph.add_input(source, fake, obj)
+    return TensorValue(node, fake, source, obj)
+
+
+def is_plain(tensor: torch.Tensor) -> bool:
+    """True for tensors that the graph can hold: strided, not nested, no Python subclass."""
+    return (
+        type(tensor) in (torch.Tensor, nn.Parameter)
+        and tensor.layout is torch.strided
+        and not tensor.is_nested
+        and not tensor.is_quantized
+        and not torch._is_functional_tensor(tensor)
+    )
+
+
+def _is_static(tensor: torch.Tensor, source: Source) -> bool:
+    """Parameters and what modules hold keep their sizes."""
+    if isinstance(tensor, nn.Parameter):
+        return True
+    base = source.base
+    return (
+        isinstance(source, ItemSource)
+        and isinstance(base, AttrSource)
+        and base.attr in ("_buffers", "_parameters")
+    )
+
+
+class OpaqueTensor(OpaqueValue):
+    """A tensor of a kind that is not traced: sparse, nested, quantized, a subclass."""
+
+    __slots__ = ()
+
+    def describe(self) -> str:
+        kind = type(self.obj)
+        what = kind.__qualname__
+        if isinstance(self.obj, torch.Tensor) and kind in (torch.Tensor, nn.Parameter):
+            what = f"{self.obj.layout} tensor".removeprefix("torch.")
+        return f"`{self.source.expr}` ({what})" if self.source is not None else what

@@ -1,0 +1,92 @@
+"""Cleanups of the finished graph: state toggles without effect, accessors without users."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+
+import torch
+from torch import fx
+
+from torchsmith_tracer._src.torch_private import enter_autocast, exit_autocast, set_grad_enabled
+
+GRAD_TOGGLES: frozenset[object] = frozenset([set_grad_enabled])
+
+_ACCESSOR_METHODS = {"size", "stride", "storage_offset", "numel", "dim"}
+_ACCESSORS: set[object] = {
+    operator.getitem,
+    getattr,
+    torch.ops.aten.sym_size.int,
+    torch.ops.aten.sym_stride.int,
+    torch.ops.aten.sym_numel.default,
+    torch.ops.aten.sym_storage_offset.default,
+}
+_SCALAR_OPS: set[Callable[..., object]] = {
+    operator.add,
+    operator.sub,
+    operator.mul,
+    operator.floordiv,
+    operator.truediv,
+    operator.mod,
+    operator.pow,
+    operator.neg,
+    torch.sym_max,
+    torch.sym_min,
+    torch.sym_int,
+    torch.sym_float,
+    torch.sym_not,
+}
+_SCALARS = (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
+def remove_redundant_toggles(graph: fx.Graph) -> None:
+    """Erase a grad-mode change that the next node takes back, and changes to the mode that holds
+    already; entering and leaving autocast with nothing between goes as well."""
+    changed = True
+    while changed:
+        changed = False
+        nodes = list(graph.nodes)
+        for first, second in zip(nodes, nodes[1:], strict=False):
+            if first._erased or second._erased:
+                continue
+            if first.target in GRAD_TOGGLES and second.target in GRAD_TOGGLES:
+                # The first of two adjacent toggles is overwritten at once.
+                graph.erase_node(first)
+                changed = True
+            elif first.target is enter_autocast and second.target is exit_autocast:
+                if second.args == (first,):
+                    graph.erase_node(second)
+                    graph.erase_node(first)
+                    changed = True
+    mode: object = None
+    for node in list(graph.nodes):
+        if node.target in GRAD_TOGGLES:
+            if mode is None:
+                mode = node.meta.get("grad_mode_before")
+            if node.args[0] == mode:
+                graph.erase_node(node)
+            mode = node.args[0] if not node._erased else mode
+
+
+def remove_trivial_dead_nodes(graph: fx.Graph) -> None:
+    """Erase accessors (item, attribute, size) and scalar arithmetic without users. Tensor
+    operators stay: whether they may go is the backend's decision."""
+    for node in reversed(list(graph.nodes)):
+        if node.users or node.op in ("placeholder", "output"):
+            continue
+        if node.op == "get_attr" or _is_accessor(node):
+            graph.erase_node(node)
+
+
+def _is_accessor(node: fx.Node) -> bool:
+    example = node.meta.get("example_value")
+    if node.op == "call_method":
+        return node.target in _ACCESSOR_METHODS
+    if node.op != "call_function":
+        return False
+    if node.target is operator.getitem:
+        # Indexing a tuple of results, or a view of a tensor; both have no effect.
+        return True
+    return node.target in _ACCESSORS or (
+        node.target in _SCALAR_OPS and isinstance(example, _SCALARS)
+    )

@@ -1,0 +1,357 @@
+"""``OutputGraph``: the fx graph of one trace, its inputs, and the fake value of every node.
+
+Each value-producing node carries ``meta["example_value"]`` (its fake result), call nodes also
+``meta["stack_trace"]`` (the user's frames) and ``meta["nn_module_stack"]``. Everything that
+changes the graph is recorded in an undo log, so that a graph break can roll back.
+
+How the other stages use it:
+
+* ``attach(tx)`` once, after the ``Trace`` exists.
+* ``call_function``/``call_method`` take ``Value`` arguments (or plain constants, or nests) and
+  give the ``Value`` of the result.
+* ``finish(outputs)`` closes open contexts, prunes and gives the ``GraphModule``; ``inputs`` then
+  lists what to load, in placeholder order; ``example_inputs()`` the real objects.
+* ``contexts``: context managers that traced code has entered and not left, outermost first, and
+  permanent changes of torch's ambient state. ``finish`` leaves them inside the graph, so
+  the graph is neutral; generated code enters them again after the graph (``cg.load(ctx)`` makes
+  and enters the real one), in this order.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+from torch import fx
+from torchsmith_guards import Source
+
+from torchsmith_tracer._src.breaks.signals import InternalError
+from torchsmith_tracer._src.graph import cleanup, provenance
+from torchsmith_tracer._src.graph.fakes import FakeRunner
+from torchsmith_tracer._src.torch_private import storage_id
+from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.containers import SequenceValue
+from torchsmith_tracer._src.values.lazy import LazyValue, realize
+
+if TYPE_CHECKING:
+    from torchsmith_guards import FakeMode
+
+    from torchsmith_tracer._src.trace import Trace
+    from torchsmith_tracer._src.values.tensor import TensorValue
+
+Mark = tuple[int, object]
+Undo = Callable[[], None]
+
+
+@dataclass(slots=True, eq=False)
+class GraphInput:
+    """One placeholder.
+
+    Attributes:
+        source: where generated code finds the object.
+        node: the placeholder.
+        example: the real object: tensor, int or float.
+        fake: its fake tensor or symbolic number.
+    """
+
+    source: Source
+    node: fx.Node
+    example: object
+    fake: object
+
+
+class OpenContext(Protocol):
+    """What ``OutputGraph.contexts`` holds: a value that can be closed inside the graph."""
+
+    def close_in_graph(self, graph: OutputGraph) -> None:
+        """Append the nodes that leave the context."""
+
+
+class OutputGraph:
+    """See the module's docstring.
+
+    Attributes:
+        fake: makes fake tensors; ``fake.mode`` is active while operators run on them.
+        graph: the fx graph.
+        inputs: placeholders in order.
+        contexts: open context managers, outermost first.
+        mutated: storages that traced code changes in place, by their identity.
+        op_count: call nodes so far.
+    """
+
+    def __init__(self, fake: FakeMode) -> None:
+        self.fake = fake
+        self.shape_env = fake.shape_env
+        self.graph = fx.Graph()
+        self.inputs: list[GraphInput] = []
+        self.contexts: list[OpenContext] = []
+        self.mutated: set[int] = set()
+        self.module_stack: list[tuple[str, str, type]] = []
+        self.op_count = 0
+        self._attrs: dict[str, torch.Tensor] = {}
+        self._undo: list[Undo] = []
+        self._names: set[str] = set()
+        self._runner = FakeRunner(fake)
+        self._insert_before: fx.Node | None = None  # first node that is no placeholder
+        self._tx: Trace | None = None
+
+    def attach(self, tx: Trace) -> None:
+        """Connect with the trace that this graph belongs to."""
+        self._tx = tx
+
+    @property
+    def tx(self) -> Trace:
+        """The trace that this graph belongs to."""
+        if self._tx is None:
+            raise InternalError("the output graph is not attached to a trace")
+        return self._tx
+
+    # --- checkpoints -----------------------------------------------------------------------
+    def checkpoint(self) -> Mark:
+        """A mark for ``rollback``."""
+        env = self.shape_env
+        return (len(self._undo), None if env is None else env.checkpoint())
+
+    def rollback(self, mark: Mark) -> None:
+        """Undo everything done since ``mark``, newest first."""
+        count, shapes = mark
+        undo = self._undo
+        while len(undo) > count:
+            undo.pop()()
+        if self.shape_env is not None:
+            self.shape_env.rollback(shapes)
+
+    def record(self, undo: Undo) -> None:
+        """Note how to undo a change of state that must roll back with the graph (memo tables of
+        the builder, fakes, contexts)."""
+        self._undo.append(undo)
+
+    # --- inputs ----------------------------------------------------------------------------
+    def add_input(self, source: Source, fake: object, example: object) -> fx.Node:
+        """A new placeholder, after the existing ones."""
+        name = self._fresh(_input_name(source))
+        with self.graph.inserting_before(self._first_call()):
+            node = self.graph.placeholder(name)
+        node.meta["example_value"] = fake
+        entry = GraphInput(source, node, example, fake)
+        self.inputs.append(entry)
+
+        def undo() -> None:
+            self.inputs.remove(entry)
+            self.graph.erase_node(node)
+
+        self._undo.append(undo)
+        return node
+
+    def add_constant(self, tensor: torch.Tensor, fake: object, hint: str = "constant") -> fx.Node:
+        """A ``get_attr`` node for a real tensor that no source leads to."""
+        for name, known in self._attrs.items():
+            if known is tensor:
+                break
+        else:
+            name = self._fresh(f"_{hint}")
+            self._attrs[name] = tensor
+            self._undo.append(lambda: self._attrs.pop(name, None) and None)
+        node = self.graph.create_node("get_attr", name)
+        self._added(node)
+        node.meta["example_value"] = fake
+        return node
+
+    def example_inputs(self) -> list[object]:
+        """The real objects for the placeholders, in order: what a backend is given."""
+        return [entry.example for entry in self.inputs]
+
+    # --- operators -------------------------------------------------------------------------
+    def call_function(
+        self,
+        target: Callable[..., object],
+        args: Sequence[object],
+        kwargs: Mapping[str, object] | None = None,
+    ) -> Value:
+        """Append ``target(*args, **kwargs)``; arguments are values, constants or nests of them.
+
+        Raises:
+            Unsupported: the operator needs real data, or fails on these arguments (running it
+                natively then raises the user's exception).
+        """
+        return self._call("call_function", target, args, kwargs or {})
+
+    def call_method(
+        self, name: str, args: Sequence[object], kwargs: Mapping[str, object] | None = None
+    ) -> Value:
+        """Append ``args[0].name(*args[1:], **kwargs)``."""
+        return self._call("call_method", name, args, kwargs or {})
+
+    def _call(
+        self,
+        op: str,
+        target: Callable[..., object] | str,
+        args: Sequence[object],
+        kwargs: Mapping[str, object],
+    ) -> Value:
+        node_args = tuple([self._argument(a) for a in args])
+        node_kwargs = {k: self._argument(v) for k, v in kwargs.items()}
+        result, mutated = self._runner.run(self.tx, op, target, node_args, node_kwargs)
+        same = (
+            _argument_with_fake((args, kwargs), result)
+            if isinstance(result, torch.Tensor)
+            else None
+        )
+        if same is not None and not mutated:
+            return same  # ``x.contiguous()``, ``dropout`` in evaluation: the very same object
+        node = self.add_call(op, target, node_args, node_kwargs, result)
+        for tensor in mutated:
+            self.note_mutation(tensor)
+        if same is not None:
+            same.replace_node(self.tx, node)
+            return same
+        return self.wrap_result(node, result)
+
+    def add_call(
+        self,
+        op: str,
+        target: Callable[..., object] | str,
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+        fake: object,
+    ) -> fx.Node:
+        """Append a call node whose fake result is known; arguments hold nodes and constants."""
+        node = self.graph.create_node(op, target, args, kwargs)  # type: ignore[arg-type]
+        self.op_count += 1
+        self._added(node)
+        meta = node.meta
+        meta["example_value"] = fake
+        trace = provenance.stack_trace(self.tx)
+        if trace:
+            meta["stack_trace"] = trace
+        modules = provenance.module_stack(self.tx)
+        if modules:
+            meta["nn_module_stack"] = modules
+        return node
+
+    def _added(self, node: fx.Node) -> None:
+        self._undo.append(lambda: self.graph.erase_node(node))
+        if self._insert_before is None:
+            self._insert_before = node
+
+            def forget() -> None:
+                self._insert_before = None
+
+            self._undo.append(forget)
+
+    def wrap_result(self, node: fx.Node, fake: object) -> Value:
+        """The value of a node's result: tensor, tuple or list of results, number, constant."""
+        from torchsmith_tracer._src.graph.results import wrap_result
+
+        return wrap_result(self, node, fake)
+
+    def note_mutation(self, fake: torch.Tensor) -> None:
+        """Remember that traced code writes to the storage of ``fake``."""
+        storage = storage_id(fake)
+        if storage not in self.mutated:
+            self.mutated.add(storage)
+            self._undo.append(lambda: self.mutated.discard(storage))
+
+    # --- contexts --------------------------------------------------------------------------
+    def enter_context(self, context: OpenContext) -> None:
+        """Note that traced code has entered ``context``."""
+        self.contexts.append(context)
+        self._undo.append(lambda: self.contexts.remove(context))
+
+    def exit_context(self, context: OpenContext) -> None:
+        """Note that traced code has left ``context``."""
+        at = self.contexts.index(context)
+        del self.contexts[at]
+        self._undo.append(lambda: self.contexts.insert(at, context))
+
+    # --- the end ---------------------------------------------------------------------------
+    def finish(self, outputs: Sequence[Value]) -> fx.GraphModule:
+        """Add the output node (a tuple), prune, and make the module.
+
+        ``inputs`` is reduced to the placeholders that are used. Open contexts are left inside
+        the graph; they stay in ``contexts`` for the code generator.
+        """
+        for context in reversed(self.contexts):
+            context.close_in_graph(self)
+        results = tuple([self._argument(v) for v in outputs])
+        node = self.graph.output(results)
+        node.meta["example_value"] = fx.node.map_arg(results, lambda n: n.meta["example_value"])
+        cleanup.remove_redundant_toggles(self.graph)
+        cleanup.remove_trivial_dead_nodes(self.graph)
+        kept = []
+        for entry in self.inputs:
+            if entry.node.users:
+                kept.append(entry)
+            else:
+                self.graph.erase_node(entry.node)
+        self.inputs = kept
+        module = fx.GraphModule(self._attrs, self.graph, class_name="CapturedGraph")
+        module.meta["sources"] = [entry.source for entry in kept]
+        return module
+
+    def is_empty(self) -> bool:
+        """True when the graph has no call that computes anything."""
+        return not any(n.op in ("call_function", "call_method") for n in self.graph.nodes)
+
+    # --- helpers ---------------------------------------------------------------------------
+    def _argument(self, value: object) -> object:
+        """The form in which an argument stands in a node; lazy elements are read now."""
+        if isinstance(value, SequenceValue):
+            if any(type(v) is LazyValue for v in value.items):
+                value = value.like(value.unpack(self.tx))
+            return value.as_proxy()
+        if isinstance(value, Value):
+            return realize(self.tx, value).as_proxy()
+        if type(value) is tuple:
+            return tuple([self._argument(v) for v in value])
+        if type(value) is list:
+            return [self._argument(v) for v in value]
+        return value
+
+    def _first_call(self) -> fx.Node:
+        if self._insert_before is not None:
+            return self._insert_before
+        root = self.graph._root
+        return root  # inserting before the root appends
+
+    def _fresh(self, name: str) -> str:
+        candidate, n = name, 0
+        while candidate in self._names:
+            n += 1
+            candidate = f"{name}_{n}"
+        self._names.add(candidate)
+        return candidate
+
+
+def _argument_with_fake(nest: object, fake: torch.Tensor) -> TensorValue | None:
+    """The tensor argument whose fake is ``fake``."""
+    from torchsmith_tracer._src.values.tensor import TensorValue
+
+    if isinstance(nest, TensorValue):
+        return nest if nest.fake is fake else None
+    if isinstance(nest, SequenceValue):
+        nest = nest.items
+    parts = nest.values() if isinstance(nest, dict) else nest
+    if isinstance(parts, tuple | list) or parts is not nest:
+        for part in parts:  # type: ignore[attr-defined]
+            found = _argument_with_fake(part, fake)
+            if found is not None:
+                return found
+    return None
+
+
+_STRIP = re.compile(r"\W+")
+
+
+def _input_name(source: Source) -> str:
+    """A readable placeholder name from a source, kept short for deep module paths."""
+    text = source.expr
+    for noise in ("._modules", "._parameters", "._buffers"):
+        text = text.replace(noise, "")
+    text = _STRIP.sub("_", text).strip("_") or "arg"
+    if not text[0].isalpha():
+        text = f"arg_{text}"
+    return text if len(text) <= 80 else text[-80:].lstrip("_0123456789")

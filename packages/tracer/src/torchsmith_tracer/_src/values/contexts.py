@@ -1,0 +1,404 @@
+"""Torch's context managers: grad mode, inference mode, autocast.
+
+Entering one emits a node that changes the state and changes it for real while tracing, so that
+fake operators and queries see it; the change is undone when the trace rolls back. What is still
+open at the end of the graph is left inside it and entered again by generated code
+(``OutputGraph.contexts``, ``reenter``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import fx
+
+from torchsmith_tracer._src.breaks.signals import Unsupported
+from torchsmith_tracer._src.torch_private import (
+    context_decorator,
+    enter_autocast,
+    enter_inference_mode,
+    exit_autocast,
+    exit_inference_mode,
+    set_grad_enabled,
+)
+from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.constants import FALSE, NONE, ConstantValue
+
+if TYPE_CHECKING:
+    from torchsmith_guards import Source
+
+    from torchsmith_tracer._src.codegen.emitter import Emitter
+    from torchsmith_tracer._src.graph.output import OutputGraph
+    from torchsmith_tracer._src.trace import Trace
+
+
+class ContextValue(Value):
+    """Base: an instance of one of torch's context manager classes."""
+
+    __slots__ = ("cls", "entered")
+
+    def __init__(self, cls: type, source: Source | None = None) -> None:
+        super().__init__(source)
+        self.cls = cls
+        self.entered = 0
+
+    def python_type(self) -> type:
+        return self.cls
+
+    def describe(self) -> str:
+        return f"context manager {self.cls.__name__}"
+
+    def getattr(self, tx: Trace, name: str) -> Value:
+        stored = tx.journal.load_attr(self, name)
+        if isinstance(stored, Value):
+            return stored
+        if name in ("__enter__", "__exit__", "clone"):
+            return ContextMethod(self, name)
+        if name == "__class__":
+            return tx.interp.type_of(self)
+        raise Unsupported("unsupported-slot", what=f"attribute {name!r} of {self.describe()}")
+
+    def call(self, tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+        """Use as a decorator: ``ctx(fn)``, by torch's own Python code."""
+        fn = tx.builder.wrap_new(context_decorator)
+        return tx.interp.call(fn, [ContextMethod(self, "clone"), *args], kwargs)
+
+    def bool(self, tx: Trace) -> bool:
+        return True
+
+    def hash_key(self, tx: Trace) -> object:
+        return tx.interp.identity_key(self)
+
+    def enter(self, tx: Trace) -> None:
+        """``__enter__``: state change, node, bookkeeping."""
+        raise NotImplementedError(type(self).__name__)  # every concrete class defines it
+
+    def exit(self, tx: Trace) -> None:
+        """``__exit__``."""
+        raise NotImplementedError(type(self).__name__)  # every concrete class defines it
+
+    def clone(self) -> ContextValue:
+        """A fresh context manager with the same arguments."""
+        raise NotImplementedError(type(self).__name__)  # every concrete class defines it
+
+    def close_in_graph(self, graph: OutputGraph) -> None:
+        """Append the nodes that leave the context at the end of the graph."""
+        raise NotImplementedError(type(self).__name__)  # every concrete class defines it
+
+    def reenter(self, cg: Emitter) -> None:
+        """Emit code that enters the real context manager."""
+        cg.load_method(self, "__enter__")
+        cg.call(0)
+        cg.pop_top()
+
+    def _count(self, tx: Trace, by: int) -> None:
+        self.entered += by
+
+        def undo() -> None:
+            self.entered -= by
+
+        tx.graph.record(undo)
+
+
+class ContextMethod(Value):
+    """``__enter__``, ``__exit__`` or ``clone`` of a context manager, bound."""
+
+    __slots__ = ("context", "name")
+
+    def __init__(self, context: ContextValue, name: str) -> None:
+        super().__init__(None)
+        self.context = context
+        self.name = name
+
+    def python_type(self) -> type:
+        return type(self.context.enter)
+
+    def describe(self) -> str:
+        return f"{self.name} of {self.context.describe()}"
+
+    def call(self, tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+        if self.name == "clone":
+            return self.context.clone()
+        if self.name == "__enter__":
+            self.context.enter(tx)
+            return self.context if isinstance(self.context, AutocastValue) else NONE
+        self.context.exit(tx)
+        return FALSE if isinstance(self.context, AutocastValue) else NONE
+
+    def getattr(self, tx: Trace, name: str) -> Value:
+        if name == "__self__":
+            return self.context
+        return super().getattr(tx, name)
+
+    def bool(self, tx: Trace) -> bool:
+        return True
+
+    def reconstruct(self, cg: Emitter) -> None:
+        cg.load_method(self.context, self.name)
+
+
+def _toggle(graph: OutputGraph, mode: bool) -> None:
+    """A grad-mode node."""
+    node = graph.add_call("call_function", set_grad_enabled, (mode,), {}, None)
+    node.meta["grad_mode_before"] = torch.is_grad_enabled()
+
+
+class GradModeValue(ContextValue):
+    """``torch.no_grad()``, ``enable_grad()``, ``set_grad_enabled(mode)``.
+
+    The latter changes the mode when it is made (``apply``), and again when it is entered.
+    """
+
+    __slots__ = ("immediate", "mode", "previous")
+
+    def __init__(self, cls: type, mode: bool, source: Source | None = None) -> None:
+        super().__init__(cls, source)
+        self.mode = mode
+        self.previous: list[bool] = []
+        self.immediate = False
+
+    def _set(self, tx: Trace, mode: bool) -> None:
+        before = torch.is_grad_enabled()
+        _toggle(tx.graph, mode)
+        tx.graph.record(lambda: set_grad_enabled(before))
+        set_grad_enabled(mode)
+
+    def apply(self, tx: Trace) -> GradModeValue:
+        """The effect of making a ``torch.set_grad_enabled`` object."""
+        self._push(tx)
+        self.immediate = True
+        self._set(tx, self.mode)
+        return self
+
+    def _push(self, tx: Trace) -> None:
+        self.previous.append(torch.is_grad_enabled())
+        tx.graph.record(self.previous.pop)  # type: ignore[arg-type]
+        tx.graph.enter_context(self)
+        self._count(tx, 1)
+
+    def enter(self, tx: Trace) -> None:
+        if not self.immediate or not self.previous:
+            self._push(tx)
+        self._set(tx, self.mode)
+
+    def exit(self, tx: Trace) -> None:
+        previous = self.previous.pop()
+        tx.graph.record(lambda: self.previous.append(previous))
+        tx.graph.exit_context(self)
+        self._count(tx, -1)
+        self._set(tx, previous)
+
+    def clone(self) -> ContextValue:
+        if self.cls is torch.set_grad_enabled:
+            raise Unsupported("unsupported-slot", what="clone of set_grad_enabled")
+        return GradModeValue(self.cls, self.mode)
+
+    def close_in_graph(self, graph: OutputGraph) -> None:
+        _toggle(graph, self.previous[-1])
+
+    def reenter(self, cg: Emitter) -> None:
+        if self.immediate and self.source is None:
+            cg.load(self)  # making the object changes the mode
+            cg.pop_top()
+            return
+        super().reenter(cg)
+
+    def reconstruct(self, cg: Emitter) -> None:
+        cg.load_callable(self.cls, self.cls.__name__)
+        if self.cls is torch.set_grad_enabled:
+            cg.load_const(self.mode)
+            cg.call(1)
+        else:
+            cg.call(0)
+
+
+class InferenceModeValue(ContextValue):
+    """``torch.inference_mode(mode)``."""
+
+    __slots__ = ("mode", "stack")
+
+    def __init__(self, cls: type, mode: bool, source: Source | None = None) -> None:
+        super().__init__(cls, source)
+        self.mode = mode
+        self.stack: list[tuple[fx.Node, object]] = []
+
+    def enter(self, tx: Trace) -> None:
+        node = tx.graph.add_call("call_function", enter_inference_mode, (self.mode,), {}, None)
+        entry = (node, enter_inference_mode(self.mode))
+        self.stack.append(entry)
+
+        def undo() -> None:
+            self.stack.remove(entry)
+            exit_inference_mode(entry[1])
+
+        tx.graph.record(undo)
+        tx.graph.enter_context(self)
+        self._count(tx, 1)
+
+    def exit(self, tx: Trace) -> None:
+        node, real = self.stack.pop()
+        tx.graph.add_call("call_function", exit_inference_mode, (node,), {}, None)
+        exit_inference_mode(real)
+        tx.graph.record(lambda: self.stack.append((node, enter_inference_mode(self.mode))))
+        tx.graph.exit_context(self)
+        self._count(tx, -1)
+
+    def clone(self) -> ContextValue:
+        return InferenceModeValue(self.cls, self.mode)
+
+    def close_in_graph(self, graph: OutputGraph) -> None:
+        node = self.stack[-1][0]
+        graph.add_call("call_function", exit_inference_mode, (node,), {}, None)
+
+    def reconstruct(self, cg: Emitter) -> None:
+        cg.load_callable(self.cls, self.cls.__name__)
+        cg.load_const(self.mode)
+        cg.call(1)
+
+
+class AutocastValue(ContextValue):
+    """``torch.autocast(device_type, dtype, enabled, cache_enabled)``.
+
+    ``host`` is a real autocast object with the same arguments; it validates them and changes the
+    state while tracing.
+    """
+
+    __slots__ = ("host", "stack")
+
+    def __init__(self, host: torch.autocast, source: Source | None = None) -> None:
+        super().__init__(type(host), source)
+        self.host = host
+        self.stack: list[fx.Node] = []
+
+    def _arguments(self) -> tuple[str, torch.dtype, bool, bool]:
+        host = self.host
+        return host.device, host.fast_dtype, host._enabled, host._cache_enabled
+
+    def _leave(self) -> None:
+        self.host.__exit__(None, None, None)
+
+    def enter(self, tx: Trace) -> None:
+        if self.stack:
+            raise Unsupported("unsupported-slot", what="entering an autocast object twice")
+        node = tx.graph.add_call("call_function", enter_autocast, self._arguments(), {}, None)
+        self.stack.append(node)
+        self.host.__enter__()
+
+        def undo() -> None:
+            self.stack.remove(node)
+            self._leave()
+
+        tx.graph.record(undo)
+        tx.graph.enter_context(self)
+        self._count(tx, 1)
+
+    def exit(self, tx: Trace) -> None:
+        node = self.stack.pop()
+        tx.graph.add_call("call_function", exit_autocast, (node,), {}, None)
+        self._leave()
+
+        def undo() -> None:
+            self.stack.append(node)
+            self.host.__enter__()
+
+        tx.graph.record(undo)
+        tx.graph.exit_context(self)
+        self._count(tx, -1)
+
+    def clone(self) -> ContextValue:
+        device, dtype, enabled, cache = self._arguments()
+        return AutocastValue(torch.autocast(device, dtype, enabled, cache))
+
+    def close_in_graph(self, graph: OutputGraph) -> None:
+        graph.add_call("call_function", exit_autocast, (self.stack[-1],), {}, None)
+
+    def reconstruct(self, cg: Emitter) -> None:
+        cg.load_callable(torch.autocast, "autocast")
+        for argument in self._arguments():
+            cg.load_const(argument)
+        cg.call(4)
+
+
+class NullContextValue(ContextValue):
+    """A context manager without effect on results: profiler ranges."""
+
+    __slots__ = ()
+
+    def enter(self, tx: Trace) -> None:
+        return None
+
+    def exit(self, tx: Trace) -> None:
+        return None
+
+    def clone(self) -> ContextValue:
+        return NullContextValue(self.cls)
+
+    def reconstruct(self, cg: Emitter) -> None:
+        cg.load_callable(self.cls, self.cls.__name__)
+        cg.load_const("compiled")
+        cg.call(1)
+
+
+Maker = Callable[["Trace", Sequence[Value], dict[str, Value]], ContextValue]
+
+
+def _grad_mode(cls: type, mode: bool) -> Maker:
+    def make(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> ContextValue:
+        return GradModeValue(cls, mode)
+
+    return make
+
+
+def _set_grad_mode(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> ContextValue:
+    mode = args[0] if args else kwargs["mode"]
+    return GradModeValue(torch.set_grad_enabled, bool(mode.as_constant())).apply(tx)
+
+
+def _inference_mode(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> ContextValue:
+    mode = args[0] if args else kwargs.get("mode", ConstantValue(True))
+    return InferenceModeValue(torch.inference_mode, bool(mode.as_constant()))
+
+
+def _autocast(cls: Callable[..., torch.autocast]) -> Maker:
+    def make(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> ContextValue:
+        values = [a.as_constant() for a in args]
+        named = {k: v.as_constant() for k, v in kwargs.items()}
+        try:
+            host = cls(*values, **named)
+        except Exception as e:
+            raise tx.interp.host_error(e) from None
+        return AutocastValue(host)
+
+    return make
+
+
+def _null(cls: type) -> Maker:
+    return lambda tx, args, kwargs: NullContextValue(cls)
+
+
+MAKERS: dict[type, Maker] = {
+    torch.no_grad: _grad_mode(torch.no_grad, False),
+    torch.enable_grad: _grad_mode(torch.enable_grad, True),
+    torch.set_grad_enabled: _set_grad_mode,
+    torch.inference_mode: _inference_mode,
+    torch.autocast: _autocast(torch.autocast),
+    torch.cuda.amp.autocast: _autocast(torch.cuda.amp.autocast),
+    torch.cpu.amp.autocast: _autocast(torch.cpu.amp.autocast),
+    torch.profiler.record_function: _null(torch.profiler.record_function),
+}
+
+
+def wrap_context(obj: object, source: Source | None) -> ContextValue | None:
+    """The value of an existing context manager object, or None."""
+    cls = type(obj)
+    if cls is torch.no_grad or cls is torch.enable_grad:
+        return GradModeValue(cls, cls is torch.enable_grad, source)
+    if isinstance(obj, torch.inference_mode):
+        return InferenceModeValue(cls, obj.mode, source)
+    if isinstance(obj, torch.autocast):
+        device, dtype = obj.device, obj.fast_dtype
+        host = torch.autocast(device, dtype, obj._enabled, obj._cache_enabled)
+        return AutocastValue(host, source)
+    return None

@@ -1,0 +1,200 @@
+"""``nn.Module`` instances that exist already.
+
+Attribute access short-cuts ``Module.__getattr__`` and ``Module.__setattr__``: parameters, buffers
+and submodules are read from the module's tables, one graph input or value at a time. A call
+without hooks comes down to ``forward``; with hooks ``Module._call_impl`` is traced itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+from torchsmith_guards import AttrSource, GlobalSource, Guard, GuardKind, ItemSource
+
+from torchsmith_tracer._src.breaks.signals import Unsupported
+from torchsmith_tracer._src.effects.journal import DELETED
+from torchsmith_tracer._src.torch_private import (
+    GLOBAL_HOOKS,
+    MODULE_FILE,
+    MODULE_HOOKS,
+    global_hooks_empty,
+    module_call,
+    module_call_impl,
+    module_getattr,
+    module_setattr,
+)
+from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.constants import ConstantValue
+from torchsmith_tracer._src.values.lookup import bind, is_data_descriptor, lookup
+from torchsmith_tracer._src.values.mappings import DictValue
+from torchsmith_tracer._src.values.objects import ObjectValue
+
+if TYPE_CHECKING:
+    from torchsmith_guards import Source
+
+    from torchsmith_tracer._src.trace import Trace
+
+_TABLES = ("_parameters", "_buffers", "_modules")
+_CONTAINERS = re.compile(r"\._(?:modules|parameters|buffers)\['([^']*)'\]")
+
+
+class ModuleValue(ObjectValue):
+    """See the module's docstring. ``path`` names the module in the user's terms."""
+
+    __slots__ = ("path",)
+
+    def __init__(self, obj: nn.Module, source: Source | None = None) -> None:
+        super().__init__(obj, source)
+        expr = type(obj).__name__ if source is None else source.expr
+        self.path = _CONTAINERS.sub(r".\1", expr)
+
+    def describe(self) -> str:
+        return f"module {self.path} ({self.cls.__name__})"
+
+    # --- attributes --------------------------------------------------------------------------
+    def getattr(self, tx: Trace, name: str) -> Value:
+        found = lookup(tx, self.cls, name)
+        if found is not None:
+            if is_data_descriptor(tx, found.attr) or self._custom_getattribute(tx):
+                return super().getattr(tx, name)
+            value = self.instance_get(tx, name)
+            if value is not None:
+                return value
+            self.guard_missing(tx, name)
+            return bind(tx, found, self, tx.interp.type_of(self), name)
+        if self._custom_getattribute(tx):
+            return super().getattr(tx, name)
+        value = self.instance_get(tx, name)
+        if value is not None:
+            return value
+        hook = lookup(tx, self.cls, "__getattr__")
+        if hook is None or hook.attr is not module_getattr:
+            return super().getattr(tx, name)
+        for table in _TABLES:
+            value = self.table_get(tx, table, name)
+            if value is not None:
+                return value
+        self.guard_missing(tx, name)
+        message = f"'{self.cls.__name__}' object has no attribute '{name}'"
+        raise tx.interp.error(AttributeError, message, name=name, obj=self)
+
+    def _custom_getattribute(self, tx: Trace) -> bool:
+        getter = lookup(tx, self.cls, "__getattribute__")
+        return getter is not None and getter.owner is not object
+
+    def table_get(self, tx: Trace, table: str, name: str) -> Value | None:
+        """An entry of ``_parameters``, ``_buffers`` or ``_modules``, or None."""
+        value, changed = self._changed_table(tx, table)
+        if changed:
+            return None if value is None else value.get_str(tx, name)
+        assert self.obj is not None
+        entries = self.obj.__dict__.get(table)
+        if entries is None:
+            return None
+        if name not in entries:
+            if self.source is not None:
+                why = f"attribute {name!r} is not in {table}"
+                source = AttrSource(self.source, table)
+                tx.guards.add(Guard(source, GuardKind.DICT_CONTAINS, (name, False), why))
+            return None
+        if self.source is None:
+            return tx.builder.wrap_new(entries[name])
+        return tx.builder.wrap(entries[name], ItemSource(AttrSource(self.source, table), name))
+
+    def _changed_table(self, tx: Trace, table: str) -> tuple[DictValue | None, bool]:
+        """The table as a value and True, if traced code has changed or replaced it."""
+        stored = tx.journal.load_attr(self, table)
+        if stored is DELETED:
+            return None, True
+        if stored is not None:
+            return (stored if isinstance(stored, DictValue) else None), True
+        assert self.obj is not None
+        known = tx.builder.known(self.obj.__dict__.get(table))
+        if isinstance(known, DictValue) and known in tx.journal.mutated:
+            return known, True
+        return None, False
+
+    def setattr(self, tx: Trace, name: str, value: Value) -> None:
+        hook = lookup(tx, self.cls, "__setattr__")
+        found = lookup(tx, self.cls, name)
+        if (
+            hook is None
+            or hook.attr is not module_setattr
+            or (found is not None and is_data_descriptor(tx, found.attr))
+        ):
+            super().setattr(tx, name, value)
+            return
+        table = self._owner_table(tx, name, value)
+        if table is None:
+            self.instance_set(tx, name, value)
+            return
+        entries = self.instance_get(tx, table)
+        if not isinstance(entries, DictValue):
+            raise Unsupported("module-attribute-store", what=name, module=self.describe())
+        entries.put(tx, ConstantValue(name), value)
+
+    def _owner_table(self, tx: Trace, name: str, value: Value) -> str | None:
+        """The table that ``Module.__setattr__`` would store into, None for the instance dict."""
+        kind = value.python_type()
+        assert self.obj is not None
+        known = [t for t in _TABLES if name in self.obj.__dict__.get(t, ())]
+        if issubclass(kind, nn.Parameter) or issubclass(kind, nn.Module):
+            table = "_parameters" if issubclass(kind, nn.Parameter) else "_modules"
+            if known != [table]:
+                # A new registration moves the name between tables; the real method does that.
+                raise Unsupported("module-attribute-store", what=name, module=self.describe())
+            return table
+        if not known:
+            return None
+        if known == ["_buffers"] or kind is type(None):
+            if issubclass(kind, torch.Tensor) or kind is type(None):
+                return known[0]
+        raise Unsupported("module-attribute-store", what=name, module=self.describe())
+
+    def delattr(self, tx: Trace, name: str) -> None:
+        assert self.obj is not None
+        if any(name in self.obj.__dict__.get(t, ()) for t in _TABLES):
+            raise Unsupported("module-attribute-store", what=name, module=self.describe())
+        self.generic_delattr(tx, name)
+
+    # --- calls -------------------------------------------------------------------------------
+    def call_target(
+        self, tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]
+    ) -> tuple[Value, Sequence[Value], dict[str, Value]] | None:
+        if isinstance(self.obj, nn.RNNBase):
+            raise Unsupported("opaque-call", what=self.describe())
+        call = lookup(tx, self.cls, "__call__")
+        impl = lookup(tx, self.cls, "_call_impl")
+        if (
+            call is None
+            or call.attr is not module_call
+            or impl is None
+            or impl.attr is not module_call_impl
+        ):
+            return super().call_target(tx, args, kwargs)
+        if self._without_hooks(tx):
+            return self.getattr(tx, "forward"), args, kwargs
+        return self.getattr(tx, "_call_impl"), args, kwargs
+
+    def _without_hooks(self, tx: Trace) -> bool:
+        """True when nothing but ``forward`` runs; guarded."""
+        assert self.obj is not None
+        attrs = self.obj.__dict__
+        changed = tx.journal.attrs.get(self, {})
+        for name in MODULE_HOOKS:
+            if attrs.get(name) or name in changed or self._changed_table(tx, name)[1]:
+                return False
+        if not global_hooks_empty():
+            return False
+        why = "modules without hooks are entered directly"
+        if self.source is not None:
+            for name in MODULE_HOOKS:
+                tx.guards.add(Guard(AttrSource(self.source, name), GuardKind.EMPTY, None, why))
+        tx.interp.namespace(nn.Module.__call__.__globals__)
+        for name in GLOBAL_HOOKS:
+            tx.guards.add(Guard(GlobalSource(name, MODULE_FILE), GuardKind.EMPTY, None, why))
+        return True

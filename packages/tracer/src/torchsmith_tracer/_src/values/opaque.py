@@ -1,0 +1,53 @@
+"""Objects that the tracer does not look into: every use is a graph break that names them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torchsmith_tracer._src.breaks.signals import Unsupported
+from torchsmith_tracer._src.values.base import Value
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torchsmith_guards import Source
+
+    from torchsmith_tracer._src.codegen.emitter import Emitter
+    from torchsmith_tracer._src.trace import Trace
+
+
+class OpaqueValue(Value):
+    """An existing object that can be passed around and compared by identity, nothing else."""
+
+    __slots__ = ("obj",)
+
+    def __init__(self, obj: object, source: Source | None = None) -> None:
+        super().__init__(source)
+        self.obj = obj
+
+    def __repr__(self) -> str:
+        return f"OpaqueValue({type(self.obj).__name__})"
+
+    def python_type(self) -> type:
+        return type(self.obj)
+
+    def describe(self) -> str:
+        name = getattr(self.obj, "__qualname__", None)
+        if isinstance(name, str):
+            return name
+        where = f" `{self.source.expr}`" if self.source is not None else ""
+        return f"object{where} of type {type(self.obj).__qualname__}"
+
+    def call(self, tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+        raise Unsupported("opaque-call", what=self.describe())
+
+    def getattr(self, tx: Trace, name: str) -> Value:
+        if name == "__class__":
+            return tx.interp.type_of(self)
+        raise Unsupported("opaque-attribute", what=name, object=self.describe())
+
+    def hash_key(self, tx: Trace) -> object:
+        return tx.interp.identity_key(self)
+
+    def reconstruct(self, cg: Emitter) -> None:
+        cg.load_global_constant(self.obj, type(self.obj).__name__)

@@ -1,0 +1,98 @@
+"""``torch.Size`` values: constant when all sizes are, else a tuple with symbolic numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+from torch import fx
+
+from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.constants import ConstantValue
+from torchsmith_tracer._src.values.containers import SequenceValue, TupleValue
+from torchsmith_tracer._src.values.symnum import SymNumValue
+
+if TYPE_CHECKING:
+    from torchsmith_tracer._src.codegen.emitter import Emitter
+    from torchsmith_tracer._src.graph.output import OutputGraph
+    from torchsmith_tracer._src.trace import Trace
+
+
+class SizeValue(TupleValue):
+    """A ``torch.Size`` that holds at least one symbolic number."""
+
+    __slots__ = ()
+    cls = torch.Size
+
+    def base_type(self) -> type:
+        return tuple
+
+    def like(self, items: list[Value]) -> Value:
+        return make_size(items)
+
+    def as_proxy(self) -> object:
+        return tuple([v.as_proxy() for v in self.items])
+
+    def binary(self, tx: Trace, op: str, other: Value, *, reflected: bool = False) -> Value | None:
+        other = other.base_value()
+        if op == "add" and isinstance(other, SequenceValue) and other.base_type() is tuple:
+            mine, theirs = self.items, other.items
+            return make_size([*theirs, *mine] if reflected else [*mine, *theirs])
+        if op == "add" and isinstance(other, ConstantValue) and isinstance(other.value, tuple):
+            theirs = [ConstantValue(v) for v in other.value]
+            return make_size([*theirs, *self.items] if reflected else [*self.items, *theirs])
+        return super().binary(tx, op, other, reflected=reflected)
+
+    def getattr(self, tx: Trace, name: str) -> Value:
+        if name == "numel":
+            return SizeNumel(self)
+        return super().getattr(tx, name)
+
+    def reconstruct(self, cg: Emitter) -> None:
+        cg.load_callable(torch.Size, "Size")
+        for item in self.items:
+            cg.load(item)
+        cg.build_tuple(len(self.items))
+        cg.call(1)
+
+
+class SizeNumel(Value):
+    """``size.numel`` of a symbolic size."""
+
+    __slots__ = ("size",)
+
+    def __init__(self, size: SizeValue) -> None:
+        super().__init__(None)
+        self.size = size
+
+    def python_type(self) -> type:
+        return type(torch.Size().numel)
+
+    def call(self, tx: Trace, args: object, kwargs: object) -> Value:
+        result: Value = ConstantValue(1)
+        for item in self.size.items:
+            product = result.binary(tx, "mul", item)
+            if product is None:
+                product = item.binary(tx, "mul", result, reflected=True)
+            assert product is not None
+            result = product
+        return result
+
+    def reconstruct(self, cg: Emitter) -> None:
+        cg.load_method(self.size, "numel")
+
+
+def make_size(items: list[Value]) -> Value:
+    """A size of these numbers; a constant when all are known."""
+    if all(isinstance(v, ConstantValue) for v in items):
+        return ConstantValue(torch.Size([v.value for v in items]))  # type: ignore[attr-defined]
+    return SizeValue(items)
+
+
+def size_value(graph: OutputGraph, sizes: torch.Size, node_of: Callable[[int], fx.Node]) -> Value:
+    """The value of ``sizes``; ``node_of(i)`` gives the node of a symbolic one."""
+    items: list[Value] = []
+    for i, n in enumerate(sizes):
+        items.append(ConstantValue(n) if type(n) is int else SymNumValue(node_of(i), n))
+    return make_size(items)

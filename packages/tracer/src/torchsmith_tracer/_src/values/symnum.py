@@ -1,0 +1,200 @@
+"""Symbolic numbers: sizes, int arguments that vary, and what is computed from them.
+
+Arithmetic stays symbolic and goes into the graph; a comparison is decided with the number of this
+call and recorded as a guard; whatever needs the number itself specialises on it.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+from torch import fx
+
+from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.constants import ConstantValue
+
+if TYPE_CHECKING:
+    from torchsmith_guards import Source
+
+    from torchsmith_tracer._src.codegen.emitter import Emitter
+    from torchsmith_tracer._src.trace import Trace
+
+Number = int | float | bool
+Symbolic = torch.SymInt | torch.SymFloat | torch.SymBool
+
+_BINARY: dict[str, Callable[..., object]] = {
+    name: getattr(operator, name)
+    for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and_", "or_")
+}
+_COMPARE: dict[str, Callable[..., object]] = {
+    name: getattr(operator, name) for name in ("lt", "le", "eq", "ne", "gt", "ge")
+}
+_CONVERSIONS = ("__int__", "__index__", "__trunc__", "__float__", "__floor__", "__ceil__")
+
+
+class SymNumValue(Value):
+    """A number that may differ between calls of the compiled code.
+
+    Attributes:
+        node: the fx node that computes it.
+        sym: the symbolic number; its node knows the number of this call.
+    """
+
+    __slots__ = ("node", "sym")
+
+    def __init__(self, node: fx.Node, sym: Symbolic, source: Source | None = None) -> None:
+        super().__init__(source)
+        self.node = node
+        self.sym = sym
+
+    def __repr__(self) -> str:
+        return f"SymNumValue({self.sym})"
+
+    def python_type(self) -> type:
+        if isinstance(self.sym, torch.SymInt):
+            return int
+        return float if isinstance(self.sym, torch.SymFloat) else bool
+
+    def describe(self) -> str:
+        return f"the symbolic {self.python_type().__name__} {self.sym}"
+
+    def as_proxy(self) -> fx.Node:
+        return self.node
+
+    def specialize(self) -> Number:
+        """The number of this call; a guard records that the compiled code relies on it."""
+        if isinstance(self.sym, torch.SymInt):
+            return int(self.sym)
+        return float(self.sym) if isinstance(self.sym, torch.SymFloat) else bool(self.sym)
+
+    def as_constant(self) -> object:
+        return self.specialize()
+
+    def constant(self) -> ConstantValue:
+        """The specialised number as a value."""
+        return ConstantValue(self.specialize())
+
+    # --- numbers -----------------------------------------------------------------------------
+    def binary(self, tx: Trace, op: str, other: Value, *, reflected: bool = False) -> Value | None:
+        other_sym = _number(other)
+        if other_sym is None:
+            return None
+        fn = _BINARY.get(op)
+        if fn is None:
+            if op.startswith("i") and op[1:] in _BINARY and not reflected:
+                return None  # numbers have no in-place operators
+            return self.constant().binary(tx, op, _known(other), reflected=reflected)
+        if isinstance(self.sym, torch.SymBool):
+            return self.constant().binary(tx, op, _known(other), reflected=reflected)
+        if op in ("truediv", "floordiv", "mod") and not reflected and _is_zero(other_sym):
+            return self.constant().binary(tx, op, _known(other))
+        if op in ("and_", "or_", "pow"):
+            return self.constant().binary(tx, op, _known(other), reflected=reflected)
+        pair: tuple[Value, Value] = (other, self) if reflected else (self, other)
+        numbers = tuple(_number(v) for v in pair)
+        return combine(tx, fn, pair, fn(*numbers))
+
+    def unary(self, tx: Trace, op: str) -> Value:
+        if op == "pos" and not isinstance(self.sym, torch.SymBool):
+            return self
+        if op == "neg" and not isinstance(self.sym, torch.SymBool):
+            return combine(tx, operator.neg, (self,), operator.neg(self.sym))
+        return self.constant().unary(tx, op)
+
+    def richcompare(self, tx: Trace, op: str, other: Value) -> Value | None:
+        other_sym = _number(other)
+        if other_sym is None:
+            return None
+        return ConstantValue(bool(_COMPARE[op](self.sym, other_sym)))
+
+    def bool(self, tx: Trace) -> bool:
+        if isinstance(self.sym, torch.SymBool):
+            return bool(self.sym)
+        return bool(self.sym != 0)
+
+    def hash_key(self, tx: Trace) -> object:
+        return self.specialize()
+
+    def getattr(self, tx: Trace, name: str) -> Value:
+        if name in ("real", "numerator") and not isinstance(self.sym, torch.SymBool):
+            return self
+        if name in ("imag", "denominator") and isinstance(self.sym, torch.SymInt):
+            return ConstantValue(0 if name == "imag" else 1)
+        if name in _CONVERSIONS:
+            return SymConversion(self, name)
+        return self.constant().getattr(tx, name)
+
+    # --- conversions used by builtins --------------------------------------------------------
+    def to_int(self, tx: Trace) -> Value:
+        """``int(self)``."""
+        if isinstance(self.sym, torch.SymInt):
+            return self
+        return ConstantValue(int(self.specialize()))
+
+    def to_float(self, tx: Trace) -> Value:
+        """``float(self)``."""
+        if isinstance(self.sym, torch.SymFloat):
+            return self
+        if isinstance(self.sym, torch.SymInt):
+            return combine(tx, torch.sym_float, (self,), torch.sym_float(self.sym))
+        return ConstantValue(float(self.specialize()))
+
+    def reconstruct(self, cg: Emitter) -> None:
+        cg.graph_output(self)
+
+
+class SymConversion(Value):
+    """``n.__int__`` and the like of a symbolic number."""
+
+    __slots__ = ("name", "number")
+
+    def __init__(self, number: SymNumValue, name: str) -> None:
+        super().__init__(None)
+        self.number = number
+        self.name = name
+
+    def python_type(self) -> type:
+        return type((1).__int__)
+
+    def call(self, tx: Trace, args: object, kwargs: object) -> Value:
+        if self.name == "__float__":
+            return self.number.to_float(tx)
+        if self.name in ("__floor__", "__ceil__") and isinstance(self.number.sym, torch.SymFloat):
+            fn = math.floor if self.name == "__floor__" else math.ceil
+            return ConstantValue(fn(self.number.specialize()))
+        return self.number.to_int(tx)
+
+    def reconstruct(self, cg: Emitter) -> None:
+        cg.load_method(self.number, self.name)
+
+
+def combine(
+    tx: Trace, fn: Callable[..., object], operands: tuple[Value, ...], result: object
+) -> Value:
+    """The value of ``fn(*operands)`` whose symbolic result is ``result``; a result that turned
+    out to be known needs no node."""
+    if isinstance(result, torch.SymInt | torch.SymFloat | torch.SymBool):
+        args = tuple(v.as_proxy() for v in operands)
+        node = tx.graph.add_call("call_function", fn, args, {}, result)
+        return SymNumValue(node, result)
+    return ConstantValue(result)
+
+
+def _number(value: Value) -> Symbolic | Number | None:
+    if isinstance(value, SymNumValue):
+        return value.sym
+    if isinstance(value, ConstantValue) and type(value.value) in (int, float, bool):
+        return value.value  # type: ignore[return-value]
+    return None
+
+
+def _known(value: Value) -> Value:
+    return value.constant() if isinstance(value, SymNumValue) else value
+
+
+def _is_zero(number: object) -> bool:
+    return not isinstance(number, torch.SymInt | torch.SymFloat) and number == 0

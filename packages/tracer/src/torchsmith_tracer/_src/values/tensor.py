@@ -1,0 +1,378 @@
+"""``TensorValue``: a tensor of the traced program, an fx node plus its fake tensor.
+
+Metadata comes from the fake; everything that computes becomes a node. What would read the data
+(``item``, ``bool``, ``tolist`` ...) is a graph break. In-place operators keep the value's identity:
+the node of the mutated tensor is replaced, so that later uses depend on the change.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import fx
+from torchsmith_guards import AttrSource, GradSource, Guard, GuardKind
+
+from torchsmith_tracer._src.breaks.signals import Unsupported
+from torchsmith_tracer._src.effects.journal import DELETED
+from torchsmith_tracer._src.torch_private import no_torch_function
+from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.constants import ConstantValue
+from torchsmith_tracer._src.values.sizes import size_value
+from torchsmith_tracer._src.values.symnum import SymNumValue
+
+if TYPE_CHECKING:
+    from torchsmith_guards import Source
+
+    from torchsmith_tracer._src.codegen.emitter import Emitter
+    from torchsmith_tracer._src.trace import Trace
+
+_OPERATORS: dict[str, Callable[..., object]] = {
+    name: getattr(operator, name)
+    for name in (
+        "add sub mul truediv floordiv mod pow matmul and_ or_ xor lshift rshift "
+        "iadd isub imul itruediv ifloordiv imod ipow iand ior ixor ilshift irshift"
+    ).split()
+}
+_OPERATORS["and"] = operator.and_
+_OPERATORS["or"] = operator.or_
+_COMPARE = {name: getattr(operator, name) for name in ("lt", "le", "eq", "ne", "gt", "ge")}
+_UNARY = {"neg": operator.neg, "pos": operator.pos, "invert": operator.invert}
+_SLOT_METHODS = {
+    "__getitem__",
+    "__setitem__",
+    "__len__",
+    "__iter__",
+    "__bool__",
+    "__contains__",
+    "__hash__",
+}
+
+
+class TensorValue(Value):
+    """See the module's docstring.
+
+    Attributes:
+        node: the fx node that holds the tensor now.
+        fake: its fake tensor.
+        real: the real tensor of a graph input, else None.
+        cls: ``torch.Tensor`` or ``torch.nn.Parameter``.
+    """
+
+    __slots__ = ("cls", "fake", "node", "real")
+
+    def __init__(
+        self,
+        node: fx.Node,
+        fake: torch.Tensor,
+        source: Source | None = None,
+        real: torch.Tensor | None = None,
+    ) -> None:
+        super().__init__(source)
+        self.node = node
+        self.fake = fake
+        self.real = real
+        self.cls: type = torch.Tensor if real is None else type(real)
+
+    def __repr__(self) -> str:
+        return f"TensorValue({self.node.name}: {tuple(self.fake.shape)} {self.fake.dtype})"
+
+    def python_type(self) -> type:
+        return self.cls
+
+    def describe(self) -> str:
+        sizes = "x".join(str(n) for n in self.fake.shape) or "0-dim"
+        name = f" `{self.source.expr}`" if self.source is not None else ""
+        return f"tensor{name} ({sizes}, {str(self.fake.dtype).removeprefix('torch.')})"
+
+    def as_proxy(self) -> fx.Node:
+        return self.node
+
+    def replace_node(self, tx: Trace, node: fx.Node) -> None:
+        """The tensor was changed in place by ``node``; later uses depend on it."""
+        old = self.node
+
+        def undo() -> None:
+            self.node = old
+
+        tx.graph.record(undo)
+        self.node = node
+
+    # --- attributes --------------------------------------------------------------------------
+    def getattr(self, tx: Trace, name: str) -> Value:
+        stored = tx.journal.load_attr(self, name)
+        if stored is not None and stored is not DELETED:
+            return stored  # type: ignore[return-value]
+        if stored is None:
+            prop = PROPERTIES.get(name)
+            if prop is not None:
+                return prop(tx, self)
+            attr = getattr(self.cls, name, None)
+            if attr is not None and callable(attr):
+                if name == "__torch_function__" or attr is no_torch_function:
+                    raise Unsupported("tensor-attribute", what=name, tensor=self.describe())
+                return TensorMethod(self, name)
+            if attr is not None and name not in ("__dict__", "__doc__", "__module__"):
+                raise Unsupported("tensor-attribute", what=name, tensor=self.describe())
+            found = self._user_attribute(tx, name)
+            if found is not None:
+                return found
+        message = f"{self.cls.__name__!r} object has no attribute {name!r}"
+        raise tx.interp.error(AttributeError, message, name=name, obj=self)
+
+    def _user_attribute(self, tx: Trace, name: str) -> Value | None:
+        """An attribute that the user has put on the real tensor."""
+        if self.real is None:
+            return None
+        attrs = self.real.__dict__
+        if name in attrs:
+            if self.source is None:
+                return tx.builder.wrap_new(attrs[name])
+            return tx.builder.wrap(attrs[name], AttrSource(self.source, name))
+        if self.source is not None:
+            why = f"tensor attribute {name!r} was looked up"
+            tx.guards.add(Guard(self.source, GuardKind.HASATTR, (name, False), why))
+        return None
+
+    def setattr(self, tx: Trace, name: str, value: Value) -> None:
+        if hasattr(torch.Tensor, name):
+            raise Unsupported("tensor-attribute-store", what=name, tensor=self.describe())
+        tx.journal.store_attr(self, name, value)
+
+    def delattr(self, tx: Trace, name: str) -> None:
+        self.getattr(tx, name)
+        if hasattr(torch.Tensor, name):
+            raise Unsupported("tensor-attribute-store", what=name, tensor=self.describe())
+        tx.journal.store_attr(self, name, DELETED)
+
+    def size(self, tx: Trace) -> Value:
+        """``self.shape``."""
+        return size_value(tx.graph, self.fake.shape, lambda d: size_node(tx, self, d))
+
+    def size_of(self, tx: Trace, dim: int) -> Value:
+        """``self.shape[dim]`` for a valid dimension."""
+        n = self.fake.shape[dim]
+        return ConstantValue(n) if type(n) is int else SymNumValue(size_node(tx, self, dim), n)
+
+    # --- items -------------------------------------------------------------------------------
+    def getitem(self, tx: Trace, key: Value) -> Value:
+        return tx.graph.call_function(operator.getitem, (self, key))
+
+    def setitem(self, tx: Trace, key: Value, value: Value) -> None:
+        tx.graph.call_function(operator.setitem, (self, key, value))
+
+    def length(self, tx: Trace) -> Value:
+        if self.fake.dim() == 0:
+            raise tx.interp.error(TypeError, "len() of a 0-d tensor")
+        return self.size_of(tx, 0)
+
+    def iter(self, tx: Trace) -> Value:
+        if self.fake.dim() == 0:
+            raise tx.interp.error(TypeError, "iteration over a 0-d tensor")
+        first = self.size_of(tx, 0)
+        if isinstance(first, SymNumValue):
+            first.specialize()
+        return tx.graph.call_method("unbind", (self, 0)).iter(tx)
+
+    def contains(self, tx: Trace, item: Value) -> Value:
+        raise Unsupported("item", what="`in` on a tensor")
+
+    # --- numbers -----------------------------------------------------------------------------
+    def binary(self, tx: Trace, op: str, other: Value, *, reflected: bool = False) -> Value | None:
+        fn = _OPERATORS.get(op)
+        if fn is None or not is_operand(other):
+            return None
+        args = (other, self) if reflected else (self, other)
+        return tx.graph.call_function(fn, args)
+
+    def unary(self, tx: Trace, op: str) -> Value:
+        return tx.graph.call_function(_UNARY[op], (self,))
+
+    def richcompare(self, tx: Trace, op: str, other: Value) -> Value | None:
+        if not is_operand(other):
+            return None
+        return tx.graph.call_function(_COMPARE[op], (self, other))
+
+    def bool(self, tx: Trace) -> bool:
+        raise Unsupported("data-dependent-branch", what=self.describe())
+
+    def hash_key(self, tx: Trace) -> object:
+        return tx.interp.identity_key(self)
+
+    def call(self, tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+        raise tx.interp.error(TypeError, f"{self.cls.__name__!r} object is not callable")
+
+    def reconstruct(self, cg: Emitter) -> None:
+        cg.graph_output(self)
+
+
+class TensorMethod(Value):
+    """A method of a tensor, bound."""
+
+    __slots__ = ("name", "tensor")
+
+    def __init__(self, tensor: TensorValue, name: str) -> None:
+        super().__init__(None)
+        self.tensor = tensor
+        self.name = name
+
+    def python_type(self) -> type:
+        return type(getattr(torch.zeros(()), self.name))
+
+    def describe(self) -> str:
+        return f"method {self.name} of a {self.tensor.describe()}"
+
+    def call(self, tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+        return call_tensor_method(tx, self.tensor, self.name, args, kwargs)
+
+    def getattr(self, tx: Trace, name: str) -> Value:
+        if name == "__self__":
+            return self.tensor
+        if name == "__name__":
+            return ConstantValue(self.name)
+        if name == "__call__":
+            return self
+        return super().getattr(tx, name)
+
+    def bool(self, tx: Trace) -> bool:
+        return True
+
+    def reconstruct(self, cg: Emitter) -> None:
+        cg.load_method(self.tensor, self.name)
+
+
+def is_operand(value: Value) -> bool:
+    """True for what may stand on the other side of a tensor in an operator."""
+    if isinstance(value, TensorValue | SymNumValue):
+        return True
+    return isinstance(value, ConstantValue) and type(value.value) in (int, float, bool, complex)
+
+
+def size_node(tx: Trace, tensor: TensorValue, dim: int) -> fx.Node:
+    """The node of a symbolic size."""
+    return _symbol_node(tx, torch.ops.aten.sym_size.int, tensor.node, dim, tensor.fake.shape[dim])
+
+
+def stride_node(tx: Trace, tensor: TensorValue, dim: int) -> fx.Node:
+    """The node of a symbolic stride."""
+    return _symbol_node(
+        tx, torch.ops.aten.sym_stride.int, tensor.node, dim, tensor.fake.stride()[dim]
+    )
+
+
+def _symbol_node(
+    tx: Trace, target: Callable[..., object], node: fx.Node, dim: int, sym: object
+) -> fx.Node:
+    for user in node.users:
+        if user.target is target and user.args == (node, dim):
+            return user
+    return tx.graph.add_call("call_function", target, (node, dim), {}, sym)
+
+
+def call_tensor_method(
+    tx: Trace,
+    tensor: TensorValue,
+    name: str,
+    args: Sequence[Value],
+    kwargs: dict[str, Value],
+) -> Value:
+    """``tensor.name(*args, **kwargs)``."""
+    from torchsmith_tracer._src.values.tensor_methods import METHODS
+
+    handler = METHODS.get(name)
+    if handler is not None:
+        result = handler(tx, tensor, list(args), kwargs)
+        if result is not None:
+            return result
+    if name in _SLOT_METHODS or name in _ABSTRACT:
+        raise Unsupported("tensor-attribute", what=name, tensor=tensor.describe())
+    return tx.graph.call_method(name, (tensor, *args), kwargs)
+
+
+_ABSTRACT = {"__reduce_ex__", "__reduce__", "__setstate__", "__dir__", "__init_subclass__"}
+
+
+# --- properties ------------------------------------------------------------------------------
+
+Property = Callable[["Trace", TensorValue], Value]
+
+
+def _metadata(name: str) -> Property:
+    def read(tx: Trace, tensor: TensorValue) -> Value:
+        return ConstantValue(getattr(tensor.fake, name))
+
+    return read
+
+
+def _computed(name: str) -> Property:
+    def read(tx: Trace, tensor: TensorValue) -> Value:
+        return tx.graph.call_function(getattr, (tensor, name))
+
+    return read
+
+
+def _real_first(name: str) -> Property:
+    """Facts about autograd that the fake of an input does not carry."""
+
+    def read(tx: Trace, tensor: TensorValue) -> Value:
+        return ConstantValue(getattr(tensor.fake if tensor.real is None else tensor.real, name))
+
+    return read
+
+
+def _grad(tx: Trace, tensor: TensorValue) -> Value:
+    if tensor.real is None or tensor.source is None:
+        if tensor.fake.requires_grad:
+            raise Unsupported("tensor-attribute", what="grad", tensor=tensor.describe())
+        return ConstantValue(None)
+    return tx.builder.wrap(tensor.real.grad, GradSource(tensor.source))
+
+
+def _grad_fn(tx: Trace, tensor: TensorValue) -> Value:
+    if tensor.fake.requires_grad and (tensor.real is None or tensor.real.grad_fn is not None):
+        raise Unsupported("tensor-attribute", what="grad_fn", tensor=tensor.describe())
+    return ConstantValue(None)
+
+
+def _numel_bytes(tx: Trace, tensor: TensorValue) -> Value:
+    n = tensor.fake.numel()
+    if type(n) is int:
+        return ConstantValue(n * tensor.fake.element_size())
+    raise Unsupported("tensor-attribute", what="nbytes", tensor=tensor.describe())
+
+
+def _data(tx: Trace, tensor: TensorValue) -> Value:
+    return tx.graph.call_method("detach", (tensor,))
+
+
+def _class(tx: Trace, tensor: TensorValue) -> Value:
+    return tx.interp.type_of(tensor)
+
+
+def _user_dict(tx: Trace, tensor: TensorValue) -> Value:
+    raise Unsupported("tensor-attribute", what="__dict__", tensor=tensor.describe())
+
+
+PROPERTIES: dict[str, Property] = {
+    **{
+        name: _metadata(name)
+        for name in (
+            "device dtype layout ndim is_cpu is_cuda is_ipu is_meta is_mkldnn is_mps is_mtia "
+            "is_nested is_quantized is_sparse is_sparse_csr is_vulkan is_xla is_xpu is_maia "
+            "itemsize requires_grad names __array_priority__ output_nr"
+        ).split()
+        if hasattr(torch.Tensor, name)
+    },
+    **{name: _computed(name) for name in ("T", "mT", "H", "mH", "real", "imag")},
+    **{name: _real_first(name) for name in ("is_leaf", "retains_grad", "name")},
+    "shape": lambda tx, tensor: tensor.size(tx),
+    "grad": _grad,
+    "grad_fn": _grad_fn,
+    "nbytes": _numel_bytes,
+    "data": _data,
+    "__class__": _class,
+    "__dict__": _user_dict,
+    "_backward_hooks": lambda tx, tensor: ConstantValue(None),
+}

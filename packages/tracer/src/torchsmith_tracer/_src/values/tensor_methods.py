@@ -1,0 +1,227 @@
+"""Tensor methods that are not plain operators: metadata queries, data reads, slots by name.
+
+A handler gives the result, or None to become an ordinary graph node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+
+from torchsmith_tracer._src.breaks.signals import Unsupported
+from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.constants import ConstantValue
+from torchsmith_tracer._src.values.sizes import SizeNumel, SizeValue, size_value
+from torchsmith_tracer._src.values.symnum import SymNumValue
+from torchsmith_tracer._src.values.tensor import TensorValue, stride_node
+
+if TYPE_CHECKING:
+    from torchsmith_tracer._src.trace import Trace
+
+Handler = Callable[["Trace", TensorValue, list[Value], dict[str, Value]], Value | None]
+
+METHODS: dict[str, Handler] = {}
+
+
+def method(*names: str) -> Callable[[Handler], Handler]:
+    """Register a handler; a name used twice is an error."""
+
+    def add(handler: Handler) -> Handler:
+        for name in names:
+            if name in METHODS:
+                raise ValueError(f"tensor method {name} has a handler already")
+            METHODS[name] = handler
+        return handler
+
+    return add
+
+
+def _dim_argument(
+    tensor: TensorValue, args: list[Value], kwargs: dict[str, Value]
+) -> int | None | bool:
+    """The dimension asked for; None: all; False: not a valid known dimension."""
+    value = args[0] if args else kwargs.get("dim")
+    if value is None or (isinstance(value, ConstantValue) and value.value is None):
+        return None
+    dim = value.as_constant()
+    rank = tensor.fake.dim()
+    if type(dim) is not int or not -rank <= dim < rank:
+        return False
+    return dim % rank
+
+
+@method("size")
+def _size(
+    tx: Trace, tensor: TensorValue, args: list[Value], kwargs: dict[str, Value]
+) -> Value | None:
+    dim = _dim_argument(tensor, args, kwargs)
+    if dim is None:
+        return tensor.size(tx)
+    return None if dim is False else tensor.size_of(tx, dim)
+
+
+@method("stride")
+def _stride(
+    tx: Trace, tensor: TensorValue, args: list[Value], kwargs: dict[str, Value]
+) -> Value | None:
+    dim = _dim_argument(tensor, args, kwargs)
+    if dim is False:
+        return None
+    strides = tensor.fake.stride()
+    if dim is not None:
+        n = strides[dim]
+        return ConstantValue(n) if type(n) is int else SymNumValue(stride_node(tx, tensor, dim), n)
+    whole = size_value(tx.graph, torch.Size(strides), lambda d: stride_node(tx, tensor, d))
+    if isinstance(whole, SizeValue):
+        return tx.interp.tuple(whole.items)
+    return ConstantValue(tuple(strides))
+
+
+@method("numel", "nelement")
+def _numel(
+    tx: Trace, tensor: TensorValue, args: list[Value], kwargs: dict[str, Value]
+) -> Value | None:
+    shape = tensor.size(tx)
+    if isinstance(shape, SizeValue):
+        return SizeNumel(shape).call(tx, (), {})
+    return ConstantValue(tensor.fake.numel())
+
+
+@method("storage_offset")
+def _storage_offset(
+    tx: Trace, tensor: TensorValue, args: list[Value], kwargs: dict[str, Value]
+) -> Value | None:
+    offset = tensor.fake.storage_offset()
+    if tensor.real is not None or type(offset) is not int:
+        raise Unsupported("tensor-attribute", what="storage_offset", tensor=tensor.describe())
+    return ConstantValue(offset)
+
+
+def _fold(name: str) -> Handler:
+    """A query about metadata, answered by the fake."""
+
+    def query(
+        tx: Trace, tensor: TensorValue, args: list[Value], kwargs: dict[str, Value]
+    ) -> Value | None:
+        values = [_metadata_argument(a) for a in args]
+        named = {k: _metadata_argument(v) for k, v in kwargs.items()}
+        result = getattr(tensor.fake, name)(*values, **named)
+        if isinstance(result, torch.SymBool):
+            result = bool(result)
+        return ConstantValue(result)
+
+    return query
+
+
+def _metadata_argument(value: Value) -> object:
+    return value.fake if isinstance(value, TensorValue) else value.as_constant()
+
+
+for _name in (
+    "dim ndimension element_size is_contiguous is_floating_point is_complex is_signed get_device "
+    "is_inference is_conj is_neg is_same_size is_coalesced has_names is_distributed"
+).split():
+    if hasattr(torch.Tensor, _name):
+        method(_name)(_fold(_name))
+
+
+@method("is_shared", "is_pinned")
+def _real_storage(
+    tx: Trace, tensor: TensorValue, args: list[Value], kwargs: dict[str, Value]
+) -> Value | None:
+    raise Unsupported("tensor-attribute", what="storage facts", tensor=tensor.describe())
+
+
+@method("type")
+def _type(
+    tx: Trace, tensor: TensorValue, args: list[Value], kwargs: dict[str, Value]
+) -> Value | None:
+    if args or kwargs.get("dtype") is not None:
+        return None
+    fake = tensor.fake
+    place = "" if fake.device.type == "cpu" else f"{fake.device.type}."
+    return ConstantValue(f"torch.{place}{_TYPE_NAMES[fake.dtype]}Tensor")
+
+
+_TYPE_NAMES = {
+    torch.float32: "Float",
+    torch.float64: "Double",
+    torch.float16: "Half",
+    torch.bfloat16: "BFloat16",
+    torch.uint8: "Byte",
+    torch.int8: "Char",
+    torch.int16: "Short",
+    torch.int32: "Int",
+    torch.int64: "Long",
+    torch.bool: "Bool",
+    torch.complex64: "ComplexFloat",
+    torch.complex128: "ComplexDouble",
+}
+
+
+def _reads_data(name: str) -> Handler:
+    def read(
+        tx: Trace, tensor: TensorValue, args: list[Value], kwargs: dict[str, Value]
+    ) -> Value | None:
+        raise Unsupported("item", what=f"{name}() of a {tensor.describe()}")
+
+    return read
+
+
+for _name in (
+    "item tolist numpy __array__ __int__ __float__ __complex__ __index__ __bool__ __nonzero__ "
+    "__long__ __format__ __repr__ __str__ __contains__ equal allclose is_nonzero data_ptr"
+).split():
+    method(_name)(_reads_data(_name))
+
+
+def _opaque(name: str) -> Handler:
+    def refuse(
+        tx: Trace, tensor: TensorValue, args: list[Value], kwargs: dict[str, Value]
+    ) -> Value | None:
+        raise Unsupported("tensor-attribute", what=name, tensor=tensor.describe())
+
+    return refuse
+
+
+for _name in (
+    "backward register_hook register_post_accumulate_grad_hook retain_grad storage "
+    "untyped_storage _typed_storage share_memory_ as_subclass apply_ map_ map2_ __deepcopy__ "
+    "__dlpack__ __dlpack_device__ __reversed__ set_ resize_ resize_as_ rename_ rename "
+    "requires_grad_ detach_ t_ transpose_ unsqueeze_ squeeze_ swapaxes_ swapdims_ as_strided_ "
+    "sparse_resize_ sparse_resize_and_clear_ module_load _make_subclass reinforce "
+    "to_sparse to_sparse_coo to_sparse_csr to_sparse_csc to_sparse_bsr to_sparse_bsc to_mkldnn"
+).split():
+    if _name not in METHODS:
+        method(_name)(_opaque(_name))
+
+
+@method("__len__")
+def _len(
+    tx: Trace, tensor: TensorValue, args: list[Value], kwargs: dict[str, Value]
+) -> Value | None:
+    return tensor.length(tx)
+
+
+@method("__iter__")
+def _iter(
+    tx: Trace, tensor: TensorValue, args: list[Value], kwargs: dict[str, Value]
+) -> Value | None:
+    return tensor.iter(tx)
+
+
+@method("__getitem__")
+def _getitem(
+    tx: Trace, tensor: TensorValue, args: list[Value], kwargs: dict[str, Value]
+) -> Value | None:
+    return tensor.getitem(tx, args[0])
+
+
+@method("__setitem__")
+def _setitem(
+    tx: Trace, tensor: TensorValue, args: list[Value], kwargs: dict[str, Value]
+) -> Value | None:
+    tensor.setitem(tx, args[0], args[1])
+    return ConstantValue(None)

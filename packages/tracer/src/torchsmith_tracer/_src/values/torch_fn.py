@@ -1,0 +1,234 @@
+"""Callables of the torch namespace: graph node, folded query, or Python that is inlined.
+
+``is_torch_callable(obj)`` is true for operators (C functions, ``torch.nn.functional``,
+``torch.ops``, tensor methods taken from the class) and for queries with a handler in
+``torch_queries.HANDLERS``. All other Python functions of torch are ordinary functions to the
+interpreter and are inlined.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from torchsmith_tracer._src.breaks.signals import Unsupported
+from torchsmith_tracer._src.torch_private import base_tensor, c_namespaces
+from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.constants import ConstantValue
+from torchsmith_tracer._src.values.tensor import TensorValue, call_tensor_method
+
+if TYPE_CHECKING:
+    from torchsmith_guards import Source
+
+    from torchsmith_tracer._src.codegen.emitter import Emitter
+    from torchsmith_tracer._src.trace import Trace
+
+_C_FUNCTION = (types.BuiltinFunctionType, types.BuiltinMethodType)
+_DESCRIPTORS = (types.MethodDescriptorType, types.WrapperDescriptorType)
+_FUNCTION_MODULES = (
+    torch.functional,
+    torch.nn.functional,
+    torch.special,
+    torch.linalg,
+    torch.fft,
+)
+_OPS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
+
+# Functions of these namespaces that change or read state rather than compute.
+_NOT_OPERATORS = {
+    "manual_seed",
+    "seed",
+    "initial_seed",
+    "set_rng_state",
+    "get_rng_state",
+    "set_num_threads",
+    "set_num_interop_threads",
+    "set_flush_denormal",
+    "set_default_dtype",
+    "set_default_device",
+    "set_default_tensor_type",
+    "set_printoptions",
+    "set_float32_matmul_precision",
+    "set_deterministic_debug_mode",
+    "set_warn_always",
+    "use_deterministic_algorithms",
+    "set_anomaly_enabled",
+    "set_autocast_enabled",
+    "set_autocast_dtype",
+    "set_autocast_cache_enabled",
+    "set_autocast_cpu_enabled",
+    "set_autocast_cpu_dtype",
+    "set_autocast_gpu_dtype",
+    "set_autocast_ipu_enabled",
+    "set_autocast_ipu_dtype",
+    "set_autocast_xla_enabled",
+    "set_autocast_xla_dtype",
+    "autocast_increment_nesting",
+    "autocast_decrement_nesting",
+    "clear_autocast_cache",
+    "init_num_threads",
+    "wait",
+    "fork",
+    "import_ir_module",
+    "import_ir_module_from_buffer",
+    "parse_ir",
+    "parse_schema",
+    "parse_type_comment",
+    "merge_type_from_type_comment",
+    "from_file",
+    "frombuffer",
+    "from_numpy",
+    "from_dlpack",
+    "to_dlpack",
+    "save",
+    "load",
+    "compile",
+    "handle_torch_function",
+    "is_nonzero",
+    "equal",
+    "allclose",
+}
+_READS_DATA = {"is_nonzero", "equal", "allclose"}
+
+_operators: dict[int, object] = {}
+_tensor_methods: dict[int, str] = {}
+
+
+def _load_tables() -> None:
+    """Collect the operators once; ids are stable because the objects are torch's own."""
+    for space in (*c_namespaces(), torch, *_FUNCTION_MODULES):
+        for name in dir(space):
+            if name.startswith("__") or name in _NOT_OPERATORS:
+                continue
+            try:
+                obj = getattr(space, name)
+            except (AttributeError, RuntimeError):
+                continue
+            if _is_operator(obj, space, name):
+                _operators[id(obj)] = obj
+    for cls in (torch.Tensor, base_tensor, *base_tensor.__mro__[1:-1]):
+        for name, attr in vars(cls).items():
+            if isinstance(attr, (*_DESCRIPTORS, types.FunctionType)):
+                _tensor_methods[id(attr)] = name
+
+
+def _is_operator(obj: object, space: object, name: str) -> bool:
+    if isinstance(obj, _C_FUNCTION):
+        module = getattr(obj, "__module__", None) or ""
+        if space is not torch or module == "torch":
+            return not name.startswith(("_set_", "set_autocast", "is_autocast", "get_autocast"))
+        return False
+    if isinstance(obj, types.FunctionType) and space in _FUNCTION_MODULES:
+        return obj.__module__ in ("torch.nn.functional", "torch.functional") and (
+            not name.startswith("_")
+        )
+    return False
+
+
+def is_torch_callable(obj: object) -> bool:
+    """True when calling ``obj`` is a matter of this module."""
+    from torchsmith_tracer._src.values.torch_queries import find_handler
+
+    if isinstance(obj, _OPS):
+        return True
+    if not _operators:
+        _load_tables()
+    key = id(obj)
+    return key in _operators or key in _tensor_methods or find_handler(obj) is not None
+
+
+class TorchCallable(Value):
+    """An operator or query of torch."""
+
+    __slots__ = ("obj",)
+
+    def __init__(self, obj: object, source: Source | None = None) -> None:
+        super().__init__(source)
+        self.obj = obj
+
+    def __repr__(self) -> str:
+        return f"TorchCallable({_name(self.obj)})"
+
+    def python_type(self) -> type:
+        return type(self.obj)
+
+    def is_constant(self) -> bool:
+        return True
+
+    def as_constant(self) -> object:
+        return self.obj
+
+    def as_proxy(self) -> object:
+        return self.obj
+
+    def describe(self) -> str:
+        return _name(self.obj)
+
+    def call(self, tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+        return call_torch(tx, self.obj, args, kwargs)
+
+    def getattr(self, tx: Trace, name: str) -> Value:
+        if name == "__call__":
+            return self
+        if name == "__class__":
+            return tx.interp.type_of(self)
+        if not hasattr(self.obj, name):
+            message = f"{type(self.obj).__name__!r} object has no attribute {name!r}"
+            raise tx.interp.error(AttributeError, message)
+        return tx.builder.wrap_new(getattr(self.obj, name))
+
+    def bool(self, tx: Trace) -> bool:
+        return True
+
+    def richcompare(self, tx: Trace, op: str, other: Value) -> Value | None:
+        if op in ("eq", "ne") and isinstance(other, TorchCallable):
+            return ConstantValue((self.obj is other.obj) == (op == "eq"))
+        return None
+
+    def hash_key(self, tx: Trace) -> object:
+        return self.obj
+
+    def reconstruct(self, cg: Emitter) -> None:
+        cg.load_global_constant(self.obj, getattr(self.obj, "__name__", "op"))
+
+
+def call_torch(tx: Trace, obj: object, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+    """Call a torch callable on values.
+
+    Raises:
+        Unsupported: it would read data, change state, or has no fake implementation.
+    """
+    from torchsmith_tracer._src.values.torch_queries import find_handler
+
+    handler = find_handler(obj)
+    if handler is not None:
+        result = handler(tx, args, kwargs)
+        if result is not None:
+            return result
+    name = _tensor_methods.get(id(obj))
+    if name is not None:
+        return _unbound_method(tx, name, args, kwargs)
+    if id(obj) not in _operators and not isinstance(obj, _OPS):
+        raise Unsupported("opaque-call", what=_name(obj))
+    out = kwargs.get("out")
+    if out is not None and not (isinstance(out, ConstantValue) and out.value is None):
+        raise Unsupported("out-argument", what=_name(obj))
+    return tx.graph.call_function(obj, args, kwargs)  # type: ignore[arg-type]
+
+
+def _unbound_method(tx: Trace, name: str, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+    """``torch.Tensor.name(x, ...)``."""
+    if args and isinstance(args[0], TensorValue):
+        return call_tensor_method(tx, args[0], name, list(args[1:]), kwargs)
+    raise Unsupported("opaque-call", what=f"torch.Tensor.{name} without a tensor")
+
+
+def _name(obj: object) -> str:
+    if isinstance(obj, _OPS):
+        return f"torch.ops.{str(obj).replace('::', '.')}"
+    module = getattr(obj, "__module__", None) or "torch"
+    name = getattr(obj, "__qualname__", None) or getattr(obj, "__name__", repr(obj))
+    return f"{module.replace('torch._C._VariableFunctions', 'torch')}.{name}"

@@ -1,0 +1,333 @@
+"""Handlers of torch functions that are not operators: queries, checks, state.
+
+A handler takes ``(tx, args, kwargs)`` and gives the result, or None to become a graph node.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from torchsmith_tracer._src import torch_private as private
+from torchsmith_tracer._src.breaks.signals import Unsupported
+from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.constants import NONE, ConstantValue
+from torchsmith_tracer._src.values.sizes import SizeNumel, SizeValue
+from torchsmith_tracer._src.values.symnum import SymNumValue, combine
+from torchsmith_tracer._src.values.tensor import TensorValue, call_tensor_method
+
+if TYPE_CHECKING:
+    from torchsmith_tracer._src.trace import Trace
+
+Handler = Callable[["Trace", Sequence[Value], dict[str, Value]], Value | None]
+
+_by_id: dict[int, tuple[object, Handler]] = {}
+_by_name: dict[tuple[str, str], Handler] = {}
+
+
+def register(obj: object, handler: Handler) -> None:
+    """Give ``obj`` a handler; the same object twice is an error unless it is an alias."""
+    known = _by_id.get(id(obj))
+    if known is not None and known[1] is not handler:
+        raise ValueError(f"{obj!r} has a handler already")
+    _by_id[id(obj)] = (obj, handler)
+
+
+def register_name(module: str, qualname: str, handler: Handler) -> None:
+    """Like ``register``, for functions of modules that this package must not import."""
+    _by_name[module, qualname] = handler
+
+
+def find_handler(obj: object) -> Handler | None:
+    """The handler of a torch callable, or None."""
+    found = _by_id.get(id(obj))
+    if found is not None:
+        return found[1]
+    if isinstance(obj, types.FunctionType) and obj.__module__ is not None:
+        if obj.__module__.startswith("torch."):
+            return _by_name.get((obj.__module__, obj.__qualname__))
+    return None
+
+
+def _constant(result: object) -> Handler:
+    value = ConstantValue(result)
+
+    def answer(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+        return value
+
+    return answer
+
+
+def _fold(fn: Callable[..., object]) -> Handler:
+    """Run ``fn`` while tracing: its answer is fixed by its arguments and by ambient state that
+    every compiled body guards."""
+
+    def answer(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value | None:
+        values = [a.as_constant() for a in args]
+        named = {k: v.as_constant() for k, v in kwargs.items()}
+        return tx.interp.fold(lambda: fn(*values, **named))
+
+    return answer
+
+
+def _resolve(path: str) -> object:
+    obj: object = torch
+    for part in path.split("."):
+        obj = getattr(obj, part, None)
+        if obj is None:
+            return None
+    return obj
+
+
+def _each(paths: str, make: Callable[[Callable[..., object]], Handler]) -> None:
+    for path in paths.split():
+        obj = _resolve(path)
+        if callable(obj) and id(obj) not in _by_id:
+            register(obj, make(obj))
+
+
+_each(
+    "is_grad_enabled is_inference_mode_enabled is_autocast_enabled is_autocast_cpu_enabled "
+    "is_autocast_cache_enabled get_autocast_dtype get_autocast_gpu_dtype get_autocast_cpu_dtype "
+    "_C._is_any_autocast_enabled get_default_dtype get_default_device "
+    "are_deterministic_algorithms_enabled is_deterministic_algorithms_warn_only_enabled "
+    "get_deterministic_debug_mode is_warn_always_enabled get_float32_matmul_precision "
+    "promote_types can_cast broadcast_shapes typename amp.autocast_mode.is_autocast_available "
+    "amp.is_autocast_available _C._is_autocast_available "
+    "cuda.is_available cuda.device_count cuda.is_bf16_supported cuda.get_device_capability "
+    "cuda.is_initialized cuda.get_device_name cuda.get_device_properties "
+    "_C._cuda_getDeviceCount backends.mps.is_available backends.mps.is_built "
+    "backends.cuda.is_built backends.cudnn.is_available backends.mkldnn.is_available "
+    "backends.openmp.is_available xpu.is_available mps.is_available mtia.is_available "
+    "accelerator.is_available accelerator.device_count accelerator.current_accelerator "
+    "distributed.is_available distributed.is_initialized distributed.get_world_size "
+    "distributed.get_rank distributed.is_torchelastic_launched "
+    "backends.cuda.flash_sdp_enabled backends.cuda.mem_efficient_sdp_enabled "
+    "backends.cuda.math_sdp_enabled backends.cuda.cudnn_sdp_enabled "
+    "_C._get_cudnn_enabled _C._get_privateuse1_backend_name "
+    "get_num_threads _C._get_sdp_use_flash _C._get_math_sdp_enabled "
+    "_C._get_mem_efficient_sdp_enabled",
+    _fold,
+)
+
+
+def _is_true(fn: Callable[..., object]) -> Handler:
+    return _constant(True)
+
+
+def _is_false(fn: Callable[..., object]) -> Handler:
+    return _constant(False)
+
+
+def _is_none(fn: Callable[..., object]) -> Handler:
+    return _constant(None)
+
+
+_each("compiler.is_compiling compiler.is_dynamo_compiling _utils.is_compiling", _is_true)
+_each(
+    "jit.is_scripting jit.is_tracing _jit_internal.is_scripting compiler.is_exporting "
+    "onnx.is_in_onnx_export _C._is_tracing _C._has_torch_function overrides.has_torch_function "
+    "_C._has_torch_function_unary _C._has_torch_function_variadic "
+    "overrides.has_torch_function_unary overrides.has_torch_function_variadic "
+    "nn.functional.has_torch_function nn.functional.has_torch_function_unary "
+    "nn.functional.has_torch_function_variadic _C._is_torch_function_mode_enabled "
+    "_C._functorch.is_functorch_wrapped_tensor _C._functorch.is_batchedtensor "
+    "_C._functorch.is_gradtrackingtensor",
+    _is_false,
+)
+_each("_C._log_api_usage_once _C._get_tracing_state _C._functorch.peek_interpreter_stack", _is_none)
+for _module, _name, _answer in (
+    ("torch._dynamo.external_utils", "is_compiling", True),
+    ("torch._dynamo", "is_compiling", True),
+    ("torch._dynamo.eval_frame", "is_compiling", True),
+    ("torch.compiler", "is_compiling", True),
+    ("torch.compiler", "is_dynamo_compiling", True),
+    ("torch.compiler", "is_exporting", False),
+    ("torch._jit_internal", "is_scripting", False),
+    ("torch.jit._trace", "is_tracing", False),
+    ("torch.onnx.utils", "is_in_onnx_export", False),
+    ("torch.fx._symbolic_trace", "is_fx_tracing", False),
+    ("torch.fx._symbolic_trace", "is_fx_symbolic_tracing", False),
+):
+    register_name(_module, _name, _constant(_answer))
+
+
+# --- tensors as objects ----------------------------------------------------------------------
+
+
+def _is_tensor(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+    value = args[0] if args else kwargs["obj"]
+    return ConstantValue(issubclass(value.python_type(), torch.Tensor))
+
+
+register(torch.is_tensor, _is_tensor)
+register(torch.overrides.is_tensor_like, _is_tensor)
+
+
+def _as_method(name: str) -> Callable[[Callable[..., object]], Handler]:
+    def make(fn: Callable[..., object]) -> Handler:
+        def call(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value | None:
+            rest = dict(kwargs)
+            tensor = args[0] if args else rest.pop("input", None)
+            if isinstance(tensor, TensorValue):
+                return call_tensor_method(tx, tensor, name, list(args[1:]), rest)
+            return None
+
+        return call
+
+    return make
+
+
+for _name in "numel is_floating_point is_complex is_signed is_conj is_neg is_inference".split():
+    _each(_name, _as_method(_name))
+
+
+def _reads_data(fn: Callable[..., object]) -> Handler:
+    name = getattr(fn, "__name__", "?")
+
+    def refuse(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value | None:
+        raise Unsupported("item", what=f"torch.{name}")
+
+    return refuse
+
+
+_each("is_nonzero equal allclose", _reads_data)
+
+
+def _result_type(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+    values = [a.fake if isinstance(a, TensorValue) else a.as_constant() for a in args]
+    return ConstantValue(torch.result_type(*values))  # type: ignore[arg-type]
+
+
+register(torch.result_type, _result_type)
+
+
+# --- symbolic numbers ------------------------------------------------------------------------
+
+
+def _sym(fn: Callable[..., object]) -> Handler:
+    def call(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value | None:
+        if not all(isinstance(a, SymNumValue | ConstantValue) for a in args):
+            return None
+        numbers = [a.sym if isinstance(a, SymNumValue) else a.as_constant() for a in args]
+        return combine(tx, fn, tuple(args), fn(*numbers))
+
+    return call
+
+
+_each("sym_max sym_min sym_int sym_float sym_not sym_sum", _sym)
+
+
+def _size_of(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value | None:
+    if len(args) == 2 and isinstance(args[0], TensorValue) and args[1].is_constant():
+        return call_tensor_method(tx, args[0], "size", [args[1]], {})
+    return None
+
+
+register(torch.ops.aten.sym_size.int, _size_of)
+
+
+def _size_numel(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value | None:
+    if isinstance(args[0], SizeValue):
+        return SizeNumel(args[0]).call(tx, (), {})
+    return None
+
+
+# --- checks and state ------------------------------------------------------------------------
+
+
+def _assert(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+    condition = args[0] if args else kwargs["condition"]
+    if isinstance(condition, TensorValue):
+        tx.graph.call_function(torch._assert_async, (condition,), {})
+        return NONE
+    if tx.interp.truth(condition):
+        return NONE
+    message = args[1] if len(args) > 1 else kwargs.get("message", ConstantValue(""))
+    raise tx.interp.error(AssertionError, message.as_constant())
+
+
+register(torch._assert, _assert)
+
+
+def _check(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+    condition = args[0] if args else kwargs["cond"]
+    if isinstance(condition, TensorValue):
+        raise Unsupported("data-dependent-branch", what=condition.describe())
+    if tx.interp.truth(condition):
+        return NONE
+    message = args[1] if len(args) > 1 else kwargs.get("message")
+    if message is None or message.python_type() is type(None):
+        text: object = (
+            "Expected cond to be True, but got False. (Could this error message be improved? "
+            "If so, please report an enhancement request to PyTorch.)"
+        )
+    else:
+        text = tx.interp.call(message, []).as_constant()
+    raise tx.interp.error(RuntimeError, text)
+
+
+register(torch._check, _check)
+
+
+def _state(fn: Callable[..., object]) -> Handler:
+    name = getattr(fn, "__name__", "?")
+
+    def refuse(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+        raise Unsupported("torch-state", what=f"torch.{name}")
+
+    return refuse
+
+
+_each(
+    "manual_seed seed initial_seed set_rng_state get_rng_state set_num_threads "
+    "set_default_dtype set_default_device set_default_tensor_type use_deterministic_algorithms "
+    "set_float32_matmul_precision set_deterministic_debug_mode set_warn_always set_printoptions "
+    "set_autocast_enabled set_autocast_dtype set_autocast_cache_enabled "
+    "cuda.manual_seed cuda.manual_seed_all cuda.synchronize cuda.empty_cache "
+    "autograd.backward autograd.grad save load from_numpy frombuffer from_file compile "
+    "jit.script jit.trace vmap func.grad func.vmap func.jvp func.vjp func.functional_call",
+    _state,
+)
+
+
+def _set_grad(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+    from torchsmith_tracer._src.values.contexts import GradModeValue
+
+    GradModeValue(torch.set_grad_enabled, bool(args[0].as_constant())).apply(tx)
+    return NONE
+
+
+register(private.set_grad_enabled, _set_grad)
+
+
+def _identity(fn: Callable[..., object]) -> Handler:
+    def call(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+        return args[0]
+
+    return call
+
+
+_each("compiler.assume_constant_result jit.unused jit.ignore jit.export", _identity)
+
+
+def _checkpoint(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+    """Activation checkpointing changes what is saved for the backward pass, not the result; with
+    nothing to save it is the plain call."""
+    if torch.is_grad_enabled():
+        raise Unsupported("torch-state", what="torch.utils.checkpoint.checkpoint")
+    own = ("use_reentrant", "context_fn", "determinism_check", "debug", "preserve_rng_state")
+    rest = {k: v for k, v in kwargs.items() if k not in own and k != "early_stop"}
+    return tx.interp.call(args[0], list(args[1:]), rest)
+
+
+def _register_late() -> None:
+    import torch.utils.checkpoint
+
+    register(torch.utils.checkpoint.checkpoint, _checkpoint)
+
+
+_register_late()
