@@ -171,7 +171,8 @@ def _collect(terms: Sequence[Index]) -> tuple[dict[Index, int], int]:
 
 
 def _recombine(acc: dict[Index, int]) -> dict[Index, int]:
-    """Apply ``(x // d) * d + x % d == x`` until nothing changes."""
+    """Apply ``(x // d) * d + x % d == x`` and ``((x // d) % e) * d + x % d == x % (d * e)`` until
+    nothing changes."""
     changed = True
     while changed:
         changed = False
@@ -190,12 +191,25 @@ def _recombine(acc: dict[Index, int]) -> dict[Index, int]:
             if type(inner) is not Mod:
                 continue
             quotient = floordiv(inner.num, inner.den)
-            whole = mul(quotient, inner.den) if extra is None else mul(quotient, inner.den, extra)
-            qc, qrest = _split(whole)
-            if type(qrest) is Add or acc.get(qrest, 0) != c * qc:
+            scale = (inner.den,) if extra is None else (inner.den, extra)
+            qc, qrest = _split(mul(quotient, *scale))
+            restored: Index | None = None
+            if type(qrest) is not Add and acc.get(qrest, 0) == c * qc:
+                restored = inner.num
+            else:
+                for other in acc:
+                    high = _modulo_of(other, quotient)
+                    if high is None:
+                        continue
+                    qc, qrest = _split(mul(high, *scale))
+                    if acc.get(qrest, 0) == c * qc and qrest != term:
+                        restored = Mod(inner.num, mul(inner.den, high.den))
+                        break
+            if restored is None:
                 continue
             del acc[term], acc[qrest]
-            restored = inner.num if extra is None else mul(inner.num, extra)
+            if extra is not None:
+                restored = mul(restored, extra)
             more, constant = _collect([mul(Const(c), restored)])
             for rest, value in more.items():
                 acc[rest] = acc.get(rest, 0) + value
@@ -204,6 +218,14 @@ def _recombine(acc: dict[Index, int]) -> dict[Index, int]:
             changed = True
             break
     return acc
+
+
+def _modulo_of(term: Index, num: Index) -> Mod | None:
+    """The factor ``num % e`` of ``term``, for any ``e``."""
+    for factor in term.factors if type(term) is Mul else (term,):
+        if type(factor) is Mod and factor.num == num:
+            return factor
+    return None
 
 
 def add(*terms: Index) -> Index:
@@ -289,6 +311,10 @@ def floordiv(num: Index, den: Index, ranges: Ranges = _NO_RANGES) -> Index:
         return exact
     if type(num) is FloorDiv:
         return floordiv(num.num, mul(num.den, den), ranges)
+    if type(num) is Mod:
+        high = _exact_quotient(num.den, den)
+        if high is not None:
+            return mod(floordiv(num.num, den, ranges), high, ranges)
     if type(num) is Add:
         whole: list[Index] = []
         left: list[Index] = []

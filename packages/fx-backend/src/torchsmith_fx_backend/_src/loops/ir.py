@@ -105,12 +105,20 @@ class ReduceOp(Enum):
     ARGMIN = "argmin"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Literal:
-    """A scalar constant of ``dtype``."""
+    """A scalar constant of ``dtype``. Equality is by text: 0.0 is not -0.0, NaN is NaN."""
 
     value: float | int | bool
     dtype: torch.dtype
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not Literal:
+            return NotImplemented
+        return self.dtype is other.dtype and repr(self.value) == repr(other.value)
+
+    def __hash__(self) -> int:
+        return hash((repr(self.value), self.dtype))
 
 
 @dataclass(frozen=True, slots=True)

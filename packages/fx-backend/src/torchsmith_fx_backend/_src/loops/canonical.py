@@ -1,0 +1,292 @@
+"""From a finished nest to a kernel in canonical form.
+
+Dead values go, axes are split where index expressions divide them, ordered by memory strides and
+merged where every access allows, and everything is renumbered by position; so equal layers of a
+model give equal kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from torchsmith_fx_backend._src.loops import index as ix
+from torchsmith_fx_backend._src.loops.index import Const, FloorDiv, Index, Mod, Var
+from torchsmith_fx_backend._src.loops.ir import (
+    BufferArg,
+    Compute,
+    IndexValue,
+    Kernel,
+    Load,
+    Node,
+    Op,
+    Reduce,
+    ReduceOp,
+    ScalarArg,
+    Store,
+)
+from torchsmith_fx_backend._src.loops.nest import Member, Nest, substitute_node
+from torchsmith_fx_backend._src.loops.sizes import Info, estimate
+from torchsmith_fx_backend._src.loops.verify import reduce_levels, uses
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A kernel whose ``Load.arg`` and ``Store.arg`` are still value numbers of the graph."""
+
+    ranges: tuple[Index, ...]
+    reduce_from: int
+    body: tuple[Node, ...]
+    dtypes: tuple[tuple[int, torch.dtype], ...]  # of each value number
+
+    def loads(self) -> list[int]:
+        """Value numbers read, in order of first use."""
+        return list(dict.fromkeys(n.arg for n in self.body if type(n) is Load))
+
+    def stores(self) -> list[int]:
+        """Value numbers written, in order."""
+        return list(dict.fromkeys(n.arg for n in self.body if type(n) is Store))
+
+    def may_share(self, source: int, target: int) -> bool:
+        """Whether ``target`` may be written over ``source``: see ``ir.BufferArg.inplace``."""
+        dtypes = dict(self.dtypes)
+        if dtypes[source] is not dtypes[target]:
+            return False
+        stores = [i for i, n in enumerate(self.body) if type(n) is Store and n.arg == target]
+        if len(stores) != 1:
+            return False
+        store = self.body[stores[0]]
+        assert type(store) is Store
+        if any(type(n) is Load and n.arg == source and n.index != store.index for n in self.body):
+            return False
+        if self.reduce_from == len(self.ranges):
+            return True
+        levels = reduce_levels(Kernel(self.ranges, self.reduce_from, self.body, (), ()))
+        return levels[stores[0]] == max(levels)
+
+    def bind(self, same: dict[int, int]) -> tuple[Kernel, tuple[int, ...]]:
+        """The kernel, and the value numbers of its arguments in order.
+
+        Args:
+            same: written value number -> read value number whose memory it takes over.
+        """
+        order: dict[int, int] = {}
+        read: set[int] = set()
+        written: set[int] = set()
+        body: list[Node] = []
+        for node in self.body:
+            if type(node) is Load or type(node) is Store:
+                number = same.get(node.arg, node.arg)
+                place = order.setdefault(number, len(order))
+                (read if type(node) is Load else written).add(place)
+                node = replace(node, arg=place)
+            body.append(node)
+        dtypes = dict(self.dtypes)
+        args = tuple(
+            BufferArg(dtypes[number], i in read, i in written, i in read and i in written)
+            for number, i in order.items()
+        )
+        names = self._symbols()
+        return Kernel(self.ranges, self.reduce_from, tuple(body), args, names), tuple(order)
+
+    def _symbols(self) -> tuple[str, ...]:
+        found: set[str] = set()
+        for size in self.ranges:
+            ix.symbols(size, found)
+        for node in self.body:
+            if type(node) is ScalarArg:
+                found.add(node.name)
+            elif type(node) is Load or type(node) is Store or type(node) is IndexValue:
+                ix.symbols(node.index, found)
+        return tuple(sorted(found))
+
+
+def finish(nest: Nest, stores: Sequence[tuple[int, Member, Info]]) -> Draft:
+    """Close ``nest``: store the given members and bring it into canonical form."""
+    for number, member, info in stores:
+        value = member.value.cast(info.dtype)
+        offset = ix.add(*map(ix.mul, member.at, info.stride)) if member.at else ix.ZERO
+        nest.body.append(Store(number, offset, value.id))
+    body = _live(nest.body)
+    sizes = dict(nest.sizes)
+    outer = [a for a in sizes if a not in (nest.reduced or ())]
+    inner = list(nest.reduced or ())
+    for _ in range(2):
+        body, outer, inner = _split(body, sizes, outer, inner)
+    accesses = _accesses(body)
+    fixed = any(type(n) is Reduce and n.op in (ReduceOp.ARGMAX, ReduceOp.ARGMIN) for n in body)
+    outer = _ordered(accesses, outer)
+    inner = inner if fixed else _ordered(accesses, inner)
+    outer, body = _merge(body, sizes, outer)
+    inner, body = _merge(body, sizes, inner)
+    ranges = [sizes[a] for a in outer] or [ix.ONE]
+    reduce_from = len(ranges)
+    numbering = {a: i for i, a in enumerate(outer)}
+    numbering.update({a: reduce_from + i for i, a in enumerate(inner)})
+    ranges += [sizes[a] for a in inner]
+    if any(a != i for a, i in numbering.items()):
+        mapping: dict[int, Index] = {a: ix.var(i) for a, i in numbering.items()}
+        body = [substitute_node(n, mapping, ranges) for n in body]
+    dtypes = {number: info.dtype for number, _, info in stores}
+    for node in body:
+        if type(node) is Load:
+            dtypes[node.arg] = node.dtype
+    return Draft(tuple(ranges), reduce_from, tuple(body), tuple(dtypes.items()))
+
+
+def _live(body: Sequence[Node]) -> list[Node]:
+    """Drop values that no store needs; renumber operands."""
+    needed = [type(node) is Store for node in body]
+    for position in range(len(body) - 1, -1, -1):
+        if needed[position]:
+            for operand in uses(body[position]):
+                needed[operand] = True
+    place: dict[int, int] = {}
+    out: list[Node] = []
+    for position, node in enumerate(body):
+        if needed[position]:
+            place[position] = len(out)
+            out.append(renumber(node, place))
+    return out
+
+
+def renumber(node: Node, place: dict[int, int] | Sequence[int]) -> Node:
+    """``node`` with its operand ids replaced."""
+    match node:
+        case Compute(op, args, dtype):
+            return Compute(op, tuple(place[a] for a in args), dtype)
+        case Load(arg, index, dtype, int(mask)):
+            return Load(arg, index, dtype, place[mask])
+        case Reduce(op, value, dtype):
+            return Reduce(op, place[value], dtype)
+        case Store(arg, index, value):
+            return Store(arg, index, place[value])
+    return node
+
+
+def _indices(body: Sequence[Node]) -> list[Index]:
+    found: dict[Index, None] = {}
+    for node in body:
+        if type(node) is Load or type(node) is Store or type(node) is IndexValue:
+            found[node.index] = None
+    return list(found)
+
+
+def _accesses(body: Sequence[Node]) -> list[Index]:
+    """Memory accesses, the ones that decide the loop order first: stores, then loads; among
+    each those over more axes."""
+    ranked = [
+        (type(n) is Load, -len(ix.variables(n.index)), i, n.index)
+        for i, n in enumerate(body)
+        if type(n) is Load or type(n) is Store
+    ]
+    ranked.sort(key=lambda r: r[:3])
+    return list(dict.fromkeys(r[3] for r in ranked))
+
+
+# ------------------------------------------------------------------------------------ split
+
+
+def _boundaries(x: Index, into: dict[int, dict[Index, None]]) -> None:
+    match x:
+        case ix.Add(parts) | ix.Mul(parts):
+            for part in parts:
+                _boundaries(part, into)
+        case FloorDiv(Var(axis), den):
+            into.setdefault(axis, {})[den] = None
+        case Mod(Var(axis), den):
+            into.setdefault(axis, {})[den] = None
+        case Mod(FloorDiv(Var(axis), inner), den):
+            marks = into.setdefault(axis, {})
+            marks[inner] = None
+            marks[ix.mul(inner, den)] = None
+        case FloorDiv(num, _) | Mod(num, _):
+            _boundaries(num, into)
+
+
+def _divides(a: Index, b: Index) -> Index | None:
+    quotient = ix.floordiv(b, a)
+    return quotient if ix.mul(quotient, a) == b and not ix.has_var(quotient) else None
+
+
+def _split(
+    body: list[Node], sizes: dict[int, Index], outer: list[int], inner: list[int]
+) -> tuple[list[Node], list[int], list[int]]:
+    marks: dict[int, dict[Index, None]] = {}
+    for x in _indices(body):
+        _boundaries(x, marks)
+    mapping: dict[int, Index] = {}
+    for axis, dens in marks.items():
+        chain: list[Index] = [ix.ONE]
+        for den in sorted(dens, key=estimate):
+            below = _divides(chain[-1], den)
+            above = _divides(den, sizes[axis])
+            if below is not None and below != ix.ONE and above is not None and above != ix.ONE:
+                chain.append(den)
+        if len(chain) == 1:
+            continue
+        chain.append(sizes[axis])
+        parts: list[int] = []
+        total: Index = ix.ZERO
+        for low, high in zip(chain, chain[1:]):
+            fresh = max(sizes) + 1
+            sizes[fresh] = ix.floordiv(high, low)
+            parts.insert(0, fresh)
+            total = ix.add(total, ix.mul(low, ix.var(fresh)))
+        mapping[axis] = total
+        for axes in (outer, inner):
+            if axis in axes:
+                at = axes.index(axis)
+                axes[at : at + 1] = parts
+    if mapping:
+        body = [substitute_node(n, mapping, sizes) for n in body]
+    return body, outer, inner
+
+
+# ----------------------------------------------------------------------------- order, merge
+
+
+def _ordered(accesses: list[Index], axes: list[int]) -> list[int]:
+    """Largest stride first, as seen by the first access that moves along the axis."""
+    if len(axes) < 2:
+        return axes
+
+    def weight(axis: int) -> int:
+        for x in accesses:
+            stride = ix.coefficient(x, axis)
+            if stride is not None and stride != ix.ZERO:
+                return abs(estimate(stride)) if not ix.has_var(stride) else 0
+        return 0
+
+    return sorted(axes, key=lambda a: -weight(a))
+
+
+def _merge(
+    body: list[Node], sizes: dict[int, Index], axes: list[int]
+) -> tuple[list[int], list[Node]]:
+    """Make one axis of neighbours that every index expression walks as one."""
+    if len(axes) < 2:
+        return axes, body
+    indices = _indices(body)
+    strides = {a: [ix.coefficient(x, a) for x in indices] for a in axes}
+    out = [axes[-1]]
+    mapping: dict[int, Index] = {}
+    for axis in reversed(axes[:-1]):
+        last = out[0]
+        size = sizes[last]
+        if all(
+            a is not None and b is not None and a == ix.mul(b, size)
+            for a, b in zip(strides[axis], strides[last])
+        ):
+            mapping[axis] = ix.ZERO
+            sizes[last] = ix.mul(sizes[axis], size)
+        else:
+            out.insert(0, axis)
+    if mapping:
+        body = [substitute_node(n, mapping, sizes) for n in body]
+    return out, body
+
+
+__all__ = ["Const", "Draft", "Op", "finish", "renumber"]

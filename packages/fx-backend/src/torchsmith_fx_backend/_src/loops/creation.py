@@ -1,0 +1,269 @@
+"""Lowerings of operators that make tensors from nothing, and of those that move elements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import fx
+
+from torchsmith_fx_backend._src.loops import index as ix
+from torchsmith_fx_backend._src.loops.index import Index
+from torchsmith_fx_backend._src.loops.ir import Op
+from torchsmith_fx_backend._src.loops.nest import Point, Value, compute_dtype
+from torchsmith_fx_backend._src.loops.registry import Coords, lowering
+from torchsmith_fx_backend._src.loops.views import scalar
+
+aten = torch.ops.aten
+prims = torch.ops.prims
+
+
+def _fill(value: int | Callable[[Point], object], *ops: object) -> None:
+    @lowering(*ops, creation=True)
+    def emit(p: Point) -> Value:
+        return p.read(value(p) if callable(value) else value, p.dtype)
+
+
+_fill(0, aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default)
+_fill(1, aten.ones.default, aten.ones_like.default, aten.new_ones.default)
+_fill(lambda p: p.arg(1, "fill_value"), aten.full.default, aten.full_like.default)
+_fill(lambda p: p.arg(2, "fill_value"), aten.new_full.default)
+_fill(lambda p: p.arg(0), aten.scalar_tensor.default)
+_fill(lambda p: p.arg(1, "value"), aten.fill.Scalar)
+
+
+def _numbers(value: object) -> float | int | None:
+    return value if isinstance(value, (int, float)) else None
+
+
+def _ramp(p: Point, start: object, step: object) -> Value:
+    """``start + step * i`` in the node's dtype."""
+    (x,) = p.at
+    first, stride = _numbers(start), _numbers(step)
+    if isinstance(first, float) or isinstance(stride, float) or p.dtype.is_floating_point:
+        dtype = torch.float64 if p.dtype is torch.float64 else compute_dtype(p.dtype)
+        wide = p.nest.index_value(x).cast(dtype)
+        return (wide * p.read(step, dtype) + p.read(start, dtype)).cast(compute_dtype(p.dtype))
+    place = ix.add(scalar(start), ix.mul(scalar(step), x))
+    return p.nest.index_value(place).cast(compute_dtype(p.dtype))
+
+
+def _integral(node: fx.Node) -> bool:
+    """Float ramps stay with aten: it steps in double precision and chunks, bit for bit."""
+    numbers = [a for a in node.args if not isinstance(a, fx.Node)]
+    return all(isinstance(a, int) for a in numbers)
+
+
+@lowering(aten.arange.default, creation=True, applies=_integral)
+def arange(p: Point) -> Value:
+    return _ramp(p, 0, 1)
+
+
+@lowering(aten.arange.start, creation=True, applies=_integral)
+def arange_start(p: Point) -> Value:
+    return _ramp(p, p.arg(0), 1)
+
+
+@lowering(aten.arange.start_step, creation=True, applies=_integral)
+def arange_step(p: Point) -> Value:
+    return _ramp(p, p.arg(0), p.arg(2, "step", 1))
+
+
+@lowering(prims.iota.default, creation=True)
+def iota(p: Point) -> Value:
+    return _ramp(p, p.node.kwargs["start"], p.node.kwargs["step"])
+
+
+@lowering(aten.eye.default, aten.eye.m, creation=True)
+def eye(p: Point) -> Value:
+    row, column = (p.nest.index_value(x) for x in p.at)
+    return row.eq(column).cast(compute_dtype(p.dtype))
+
+
+# ------------------------------------------------------------------------------- triangles
+
+
+def _triangle(op: object, test: Op) -> None:
+    @lowering(op, cost=2)
+    def emit(p: Point) -> Value:
+        x = p.read(p.node.args[0], p.dtype)
+        row, column = p.at[-2:]
+        shift = p.nest.index_value(column) - p.nest.index_value(row)
+        return shift.test(test, p.read(p.arg(1, "diagonal", 0), torch.int64)).where(x, 0)
+
+
+_triangle(aten.tril.default, Op.LE)
+_triangle(aten.triu.default, Op.GE)
+
+
+# ------------------------------------------------------------------- elements from elsewhere
+
+
+def _moved(at: Coords, dim: int, x: Index) -> Coords:
+    return (*at[:dim], x, *at[dim + 1 :])
+
+
+def _one_dtype(node: fx.Node) -> bool:
+    tensors = [a for a in node.all_input_nodes if isinstance(a.meta.get("val"), torch.Tensor)]
+    device = node.meta["val"].device
+    return all(t.meta["val"].device == device for t in tensors)
+
+
+@lowering(aten.cat.default, cost=3, moves=True, applies=_one_dtype)
+def cat(p: Point) -> Value:
+    pieces = p.arg(0, "tensors")
+    assert isinstance(pieces, (list, tuple))
+    infos = {a: p.nest.graph.info(a) for a in pieces}
+    # A one-dimensional empty tensor is allowed beside tensors of any rank, and counts for nothing.
+    used = [a for a in pieces if len(infos[a].shape) == len(p.at) and ix.ZERO not in infos[a].shape]
+    dim = int(p.arg(1, "dim", 0)) % len(p.at)  # type: ignore[call-overload]
+    return _concatenate(p, used, [infos[a].shape[dim] for a in used], dim)
+
+
+def _concatenate(p: Point, pieces: list[fx.Node], sizes: list[Index], dim: int) -> Value:
+    if len(pieces) == 1:
+        value = p.at_of(pieces[0], p.at)
+        return p.convert(value, p.nest.graph.info(pieces[0]).dtype, p.dtype)
+    x = p.at[dim]
+    place = p.nest.index_value(x)
+    starts: list[Index] = [ix.ZERO]
+    for size in sizes:
+        starts.append(ix.add(starts[-1], size))
+    below = [place < p.nest.index_value(end) for end in starts[1:-1]]
+    values: list[Value] = []
+    for number, arg in enumerate(pieces):
+        if number == 0:
+            mask = below[0]
+        elif number == len(pieces) - 1:
+            mask = below[-1].op(Op.NOT)
+        else:
+            mask = below[number] & below[number - 1].op(Op.NOT)
+        at = _moved(p.at, dim, ix.sub(x, starts[number]))
+        value = p.nest.masked(mask, lambda arg=arg, at=at: p.at_of(arg, at))  # type: ignore[misc]
+        values.append(p.convert(value, p.nest.graph.info(arg).dtype, p.dtype))
+    result = values[-1]
+    for mask, value in zip(reversed(below), reversed(values[:-1])):
+        result = mask.where(value, result)
+    return result
+
+
+def _few_dims(node: fx.Node) -> bool:
+    return node.meta["val"].dim() >= 1
+
+
+@lowering(aten.stack.default, cost=3, moves=True, applies=_one_dtype)
+def stack(p: Point) -> Value:
+    pieces = p.arg(0, "tensors")
+    assert isinstance(pieces, (list, tuple))
+    dim = int(p.arg(1, "dim", 0)) % len(p.at)  # type: ignore[call-overload]
+    at = (*p.at[:dim], *p.at[dim + 1 :])
+    place = p.nest.index_value(p.at[dim])
+    values = []
+    for number, arg in enumerate(pieces):
+        read: Callable[[], Value] = lambda arg=arg: p.at_of(arg, at)  # type: ignore[misc]
+        value = p.nest.masked(place.eq(number), read) if len(pieces) > 1 else read()
+        values.append(p.convert(value, p.nest.graph.info(arg).dtype, p.dtype))
+    result = values[-1]
+    for number in reversed(range(len(values) - 1)):
+        result = place.eq(number).where(values[number], result)
+    return result
+
+
+@lowering(aten.constant_pad_nd.default, cost=3, moves=True)
+def constant_pad(p: Point) -> Value:
+    source, pads = p.node.args[0], p.node.args[1]
+    assert isinstance(source, fx.Node) and isinstance(pads, (list, tuple))
+    shape = p.nest.graph.info(source).shape
+    at = list(p.at)
+    tests: list[Value] = []
+    for k in range(0, len(pads), 2):
+        dim = len(at) - 1 - k // 2
+        before, after = scalar(pads[k]), scalar(pads[k + 1])
+        at[dim] = ix.sub(at[dim], before)
+        place = p.nest.index_value(at[dim])
+        if before != ix.ZERO:
+            tests.append(place >= 0)
+        if after != ix.ZERO:
+            tests.append(place < p.nest.index_value(shape[dim]))
+    if not tests:
+        return p.at_of(source, tuple(at))
+    mask = tests[0]
+    for test in tests[1:]:
+        mask = mask & test
+    value = p.nest.masked(mask, lambda: p.at_of(source, tuple(at)))
+    return mask.where(value, p.read(p.arg(2, "value", 0), p.dtype))
+
+
+@lowering(aten.slice_scatter.default, cost=4, moves=True, applies=_few_dims)
+def slice_scatter(p: Point) -> Value:
+    base, source = p.node.args[0], p.node.args[1]
+    assert isinstance(base, fx.Node) and isinstance(source, fx.Node)
+    dim = int(p.arg(2, "dim", 0)) % len(p.at)  # type: ignore[call-overload]
+    size, count = p.shape[dim], p.nest.graph.info(source).shape[dim]
+    start, step = p.arg(3, "start"), scalar(p.arg(5, "step", 1))
+    first = ix.ZERO if start is None else scalar(start)
+    low, _ = ix.bounds(first)
+    if low is None or low < 0:
+        first = ix.add(first, size)
+    offset = ix.sub(p.at[dim], first)
+    place = p.nest.index_value(offset)
+    mask = (place >= 0) & (place < p.nest.index_value(ix.mul(count, step)))
+    if step != ix.ONE:
+        mask = mask & place.op(Op.MOD, p.nest.index_value(step)).eq(0)
+    at = _moved(p.at, dim, ix.floordiv(offset, step))
+    value = p.nest.masked(mask, lambda: p.at_of(source, at))
+    value = p.convert(value, p.nest.graph.info(source).dtype, p.dtype)
+    return mask.where(value, p.at_of(base, p.at))
+
+
+@lowering(aten.select_scatter.default, cost=4, moves=True, applies=_few_dims)
+def select_scatter(p: Point) -> Value:
+    base, source = p.node.args[0], p.node.args[1]
+    assert isinstance(base, fx.Node) and isinstance(source, fx.Node)
+    dim = int(p.arg(2, "dim", 0)) % len(p.at)  # type: ignore[call-overload]
+    index = scalar(p.arg(3, "index"))
+    low, _ = ix.bounds(index)
+    if low is None or low < 0:
+        index = ix.add(index, p.shape[dim])
+    mask = p.nest.index_value(p.at[dim]).eq(p.nest.index_value(index))
+    at = (*p.at[:dim], *p.at[dim + 1 :])
+    value = p.nest.masked(mask, lambda: p.at_of(source, at))
+    value = p.convert(value, p.nest.graph.info(source).dtype, p.dtype)
+    return mask.where(value, p.at_of(base, p.at))
+
+
+@lowering(aten.flip.default, moves=True)
+def flip(p: Point) -> Value:
+    source, dims = p.node.args[0], p.node.args[1]
+    assert isinstance(source, fx.Node) and isinstance(dims, (list, tuple))
+    at = list(p.at)
+    for dim in dims:
+        d = int(dim) % max(len(at), 1)  # type: ignore[call-overload]
+        at[d] = ix.sub(ix.sub(p.shape[d], ix.ONE), at[d])
+    return p.at_of(source, tuple(at))
+
+
+@lowering(aten.roll.default, moves=True, applies=lambda n: len(n.args) > 2 and bool(n.args[2]))
+def roll(p: Point) -> Value:
+    source, shifts, dims = p.node.args[:3]
+    assert isinstance(source, fx.Node)
+    assert isinstance(shifts, (list, tuple)) and isinstance(dims, (list, tuple))
+    at = list(p.at)
+    for shift, dim in zip(shifts, dims, strict=True):
+        d = int(dim) % len(at)  # type: ignore[call-overload]
+        size, by = p.shape[d], scalar(shift)
+        if type(size) is ix.Const and type(by) is ix.Const:
+            by = ix.const(by.value % size.value)
+        moved = ix.add(at[d], ix.sub(size, by))
+        at[d] = ix.mod(moved, size, p.nest.sizes)
+    return p.at_of(source, tuple(at))
+
+
+@lowering(aten.repeat.default, moves=True)
+def repeat(p: Point) -> Value:
+    source = p.node.args[0]
+    assert isinstance(source, fx.Node)
+    shape = p.nest.graph.info(source).shape
+    tail = p.at[len(p.at) - len(shape) :]
+    at = tuple(ix.mod(x, size, p.nest.sizes) for x, size in zip(tail, shape))
+    return p.at_of(source, at)

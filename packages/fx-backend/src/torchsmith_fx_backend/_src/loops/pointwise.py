@@ -1,0 +1,522 @@
+"""Pointwise lowerings, derived from tables where operators are alike."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import fx
+
+from torchsmith_fx_backend._src.loops import index as ix
+from torchsmith_fx_backend._src.loops.ir import Op
+from torchsmith_fx_backend._src.loops.nest import Point, Value, compute_dtype
+from torchsmith_fx_backend._src.loops.registry import Pointwise, lowering, register
+from torchsmith_fx_backend._src.loops.sizes import is_tensor
+
+aten = torch.ops.aten
+prims = torch.ops.prims
+Formula = Callable[[Value], Value]
+
+_FLOAT_ORDER = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+def category(dtype: torch.dtype) -> int:
+    """0 for bool, 1 for integers, 2 for floats: torch promotes by category first."""
+    return 0 if dtype is torch.bool else 2 if dtype.is_floating_point else 1
+
+
+def promoted(p: Point, *args: object) -> torch.dtype:
+    """The dtype torch computes in for these operands: dimensioned tensors, then zero-dim tensors,
+    then Python numbers, a later group counting only when its category is higher."""
+    result: torch.dtype | None = None
+    for group in (_dtypes_of(p, args, True), _dtypes_of(p, args, False), _number_dtypes(args)):
+        for dtype in group[:1]:
+            merged = dtype
+            for other in group[1:]:
+                merged = torch.promote_types(merged, other)
+            if result is None or category(merged) > category(result):
+                result = merged
+    return result or torch.get_default_dtype()
+
+
+def _dtypes_of(p: Point, args: tuple[object, ...], dimensioned: bool) -> list[torch.dtype]:
+    infos = [p.nest.graph.info(a) for a in args if isinstance(a, fx.Node) and is_tensor(a)]
+    return [i.dtype for i in infos if bool(i.shape) == dimensioned]
+
+
+def _number_dtypes(args: tuple[object, ...]) -> list[torch.dtype]:
+    kinds: list[torch.dtype] = []
+    for arg in args:
+        value = arg.meta["val"] if isinstance(arg, fx.Node) else arg
+        if isinstance(value, torch.Tensor):
+            continue
+        if isinstance(value, bool | torch.SymBool):
+            kinds.append(torch.bool)
+        elif isinstance(value, int | torch.SymInt):
+            kinds.append(torch.int64)
+        elif isinstance(value, float | torch.SymFloat):
+            kinds.append(torch.get_default_dtype())
+    return kinds
+
+
+def _ops(name: str, *overloads: str) -> list[object]:
+    packet = getattr(aten, name, None)
+    found = (getattr(packet, overload, None) for overload in overloads)
+    return [op for op in found if op is not None]
+
+
+# ----------------------------------------------------------------------------- float functions
+
+
+def _float_unary(name: str, formula: Formula, cost: int) -> None:
+    def emit(p: Point) -> Value:
+        return formula(p.read(p.node.args[0], p.dtype))
+
+    for op in _ops(name, "default"):
+        register(op, Pointwise(emit, cost))
+
+
+_PRIMITIVE_FLOAT = {
+    "exp": (Op.EXP, 10),
+    "exp2": (Op.EXP2, 10),
+    "expm1": (Op.EXPM1, 12),
+    "log": (Op.LOG, 10),
+    "log2": (Op.LOG2, 10),
+    "log1p": (Op.LOG1P, 12),
+    "sqrt": (Op.SQRT, 4),
+    "rsqrt": (Op.RSQRT, 4),
+    "sin": (Op.SIN, 12),
+    "cos": (Op.COS, 12),
+    "tanh": (Op.TANH, 12),
+    "erf": (Op.ERF, 14),
+    "sigmoid": (Op.SIGMOID, 12),
+    "reciprocal": (Op.RECIPROCAL, 3),
+}
+for _name, (_op, _cost) in _PRIMITIVE_FLOAT.items():
+    _float_unary(_name, (lambda op: lambda x: x.op(op))(_op), _cost)
+
+
+def _silu(x: Value) -> Value:
+    return x / (1.0 + (-x).op(Op.EXP))
+
+
+def _log_sigmoid(x: Value) -> Value:
+    return x.op(Op.MINIMUM, 0.0) - (-x.op(Op.ABS)).op(Op.EXP).op(Op.LOG1P)
+
+
+def _mish(x: Value) -> Value:
+    softplus = (x > 20.0).where(x, x.op(Op.EXP).op(Op.LOG1P))
+    return x * softplus.op(Op.TANH)
+
+
+_FORMULA_FLOAT: dict[str, tuple[Formula, int]] = {
+    "silu": (_silu, 13),
+    "mish": (_mish, 34),
+    "log10": (lambda x: x.op(Op.LOG2) * math.log10(2.0), 11),
+    "cosh": (lambda x: (x.op(Op.EXP) + (-x).op(Op.EXP)) * 0.5, 22),
+}
+for _name, (_formula, _cost) in _FORMULA_FLOAT.items():
+    _float_unary(_name, _formula, _cost)
+
+
+# -------------------------------------------------------------------- functions of one dtype
+
+
+def _same_unary(name: str, formula: Callable[[Point, Value], Value], cost: int = 1) -> None:
+    def emit(p: Point) -> Value:
+        return formula(p, p.read(p.node.args[0], p.dtype))
+
+    for op in _ops(name, "default"):
+        register(op, Pointwise(emit, cost))
+
+
+def _is_float(p: Point) -> bool:
+    return p.dtype.is_floating_point
+
+
+def _rounding(op: Op) -> Callable[[Point, Value], Value]:
+    return lambda p, x: x.rounded(p.dtype).op(op) if _is_float(p) else x
+
+
+def _sign(p: Point, x: Value) -> Value:
+    if p.dtype is torch.bool:
+        return x
+    return (x > 0).cast(x.dtype) - (x < 0).cast(x.dtype)
+
+
+def _relu(p: Point, x: Value) -> Value:
+    return x.op(Op.MAXIMUM, 0)
+
+
+_SAME: dict[str, Callable[[Point, Value], Value]] = {
+    "neg": lambda p, x: -x,
+    "abs": lambda p, x: x.op(Op.ABS),
+    "relu": _relu,
+    "relu6": lambda p, x: x.op(Op.MAXIMUM, 0).op(Op.MINIMUM, 6),
+    "square": lambda p, x: x * x,
+    "sign": _sign,
+    "sgn": _sign,
+    "floor": _rounding(Op.FLOOR),
+    "ceil": _rounding(Op.CEIL),
+    "trunc": _rounding(Op.TRUNC),
+    "fix": _rounding(Op.TRUNC),
+    "round": _rounding(Op.ROUND),
+    "frac": lambda p, x: x - x.op(Op.TRUNC),
+    "bitwise_not": lambda p, x: x.op(Op.NOT),
+    "hardsigmoid": lambda p, x: (x + 3.0).op(Op.MAXIMUM, 0.0).op(Op.MINIMUM, 6.0) * (1 / 6),
+    "hardswish": lambda p, x: x * (x + 3.0).op(Op.MAXIMUM, 0.0).op(Op.MINIMUM, 6.0) * (1 / 6),
+    "log_sigmoid": lambda p, x: _log_sigmoid(x),
+}
+for _name, _rule in _SAME.items():
+    _same_unary(_name, _rule, 24 if _name == "log_sigmoid" else 2)
+
+
+@lowering(aten.logical_not.default)
+def logical_not(p: Point) -> Value:
+    return _truth(p, p.node.args[0]).op(Op.NOT)
+
+
+def _truth(p: Point, arg: object) -> Value:
+    x = p.read(arg, promoted(p, arg))
+    return x if x.dtype is torch.bool else x.ne(0)
+
+
+def _predicate(op: object, test: Formula, of_int: bool) -> None:
+    def emit(p: Point) -> Value:
+        (arg,) = p.node.args
+        assert isinstance(arg, fx.Node)
+        source = p.nest.graph.info(arg).dtype
+        if not source.is_floating_point:
+            return p.nest.literal(of_int, torch.bool)
+        return test(p.read(arg).rounded(source))
+
+    register(op, Pointwise(emit))
+
+
+_predicate(aten.isnan.default, lambda x: x.test(Op.ISNAN), False)
+_predicate(aten.isinf.default, lambda x: x.test(Op.ISINF), False)
+_predicate(
+    aten.isfinite.default,
+    lambda x: (x.test(Op.ISNAN) | x.test(Op.ISINF)).op(Op.NOT),
+    True,
+)
+
+
+# ---------------------------------------------------------------------------------- copies
+
+
+@lowering(
+    aten.clone.default,
+    aten._to_copy.default,
+    aten.contiguous.default,
+    prims.convert_element_type.default,
+    aten._conj.default,
+    aten.to.dtype,
+)
+def copy(p: Point) -> Value:
+    return p.read(p.node.args[0], p.dtype)
+
+
+@lowering(aten.copy.default)
+def copy_into(p: Point) -> Value:
+    return p.read(p.node.args[1], p.dtype)
+
+
+# ----------------------------------------------------------------------------- two operands
+
+
+def _binary(name: str, formula: Callable[[Point, Value, Value], Value], cost: int = 1) -> None:
+    """Both operands in the result's dtype; ``alpha`` scales the second."""
+
+    def emit(p: Point) -> Value:
+        x = p.read(p.node.args[0], p.dtype)
+        y = p.read(p.node.args[1], p.dtype)
+        alpha = p.arg(2, "alpha", 1)
+        if alpha != 1:
+            y = y * p.read(alpha, p.dtype)
+        return formula(p, x, y)
+
+    for op in _ops(name, "Tensor", "Scalar", "default"):
+        register(op, Pointwise(emit, cost))
+
+
+def _arithmetic(op: Op) -> Callable[[Point, Value, Value], Value]:
+    return lambda p, x, y: x.op(op, y)
+
+
+def _remainder(p: Point, x: Value, y: Value) -> Value:
+    return x.op(Op.MOD, y)
+
+
+def _fmax(low: bool) -> Callable[[Point, Value, Value], Value]:
+    def formula(p: Point, x: Value, y: Value) -> Value:
+        best = x.op(Op.MINIMUM if low else Op.MAXIMUM, y)
+        if not _is_float(p):
+            return best
+        return x.test(Op.ISNAN).where(y, y.test(Op.ISNAN).where(x, best))
+
+    return formula
+
+
+_BINARY: dict[str, tuple[Callable[[Point, Value, Value], Value], int]] = {
+    "add": (lambda p, x, y: x + y, 1),
+    "sub": (lambda p, x, y: x - y, 1),
+    "mul": (lambda p, x, y: x * y, 1),
+    "maximum": (_arithmetic(Op.MAXIMUM), 1),
+    "minimum": (_arithmetic(Op.MINIMUM), 1),
+    "fmax": (_fmax(False), 4),
+    "fmin": (_fmax(True), 4),
+    "remainder": (_remainder, 4),
+    "fmod": (_arithmetic(Op.FMOD), 4),
+    "bitwise_and": (_arithmetic(Op.AND), 1),
+    "bitwise_or": (_arithmetic(Op.OR), 1),
+    "bitwise_xor": (_arithmetic(Op.XOR), 1),
+    "bitwise_left_shift": (_arithmetic(Op.SHL), 1),
+    "bitwise_right_shift": (_arithmetic(Op.SHR), 1),
+    "__and__": (_arithmetic(Op.AND), 1),
+    "__or__": (_arithmetic(Op.OR), 1),
+    "__xor__": (_arithmetic(Op.XOR), 1),
+}
+for _name, (_binary_formula, _cost) in _BINARY.items():
+    _binary(_name, _binary_formula, _cost)
+
+
+@lowering(aten.rsub.Tensor, aten.rsub.Scalar)
+def rsub(p: Point) -> Value:
+    x = p.read(p.node.args[0], p.dtype)
+    alpha = p.arg(2, "alpha", 1)
+    if alpha != 1:
+        x = x * p.read(alpha, p.dtype)
+    return p.read(p.node.args[1], p.dtype) - x
+
+
+@lowering(aten.div.Tensor, aten.div.Scalar, aten.true_divide.Tensor, cost=3)
+def div(p: Point) -> Value:
+    return p.read(p.node.args[0], p.dtype) / p.read(p.node.args[1], p.dtype)
+
+
+@lowering(aten.div.Tensor_mode, aten.div.Scalar_mode, aten.floor_divide.default, cost=4)
+def div_mode(p: Point) -> Value:
+    x, y = p.read(p.node.args[0], p.dtype), p.read(p.node.args[1], p.dtype)
+    mode = "floor" if p.node.target is aten.floor_divide.default else p.arg(2, "rounding_mode")
+    if mode is None:
+        return x / y
+    if mode == "floor":
+        return x.op(Op.FLOORDIV, y)
+    return (x / y).op(Op.TRUNC) if _is_float(p) else x.op(Op.TRUNCDIV, y)
+
+
+def _compare(name: str, op: Op) -> None:
+    def emit(p: Point) -> Value:
+        a, b = p.node.args[:2]
+        dtype = promoted(p, a, b)
+        x, y = p.read(a, dtype), p.read(b, dtype)
+        return x.rounded(dtype).test(op, y.rounded(dtype))
+
+    for target in _ops(name, "Tensor", "Scalar"):
+        register(target, Pointwise(emit))
+
+
+for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
+    _compare(_name, Op(_name))
+
+
+def _logical(name: str, op: Op) -> None:
+    def emit(p: Point) -> Value:
+        return _truth(p, p.node.args[0]).op(op, _truth(p, p.node.args[1]))
+
+    for target in _ops(name, "default"):
+        register(target, Pointwise(emit))
+
+
+for _name, _op in (("and", Op.AND), ("or", Op.OR), ("xor", Op.XOR)):
+    _logical(f"logical_{_name}", _op)
+
+
+# -------------------------------------------------------------------------------------- pow
+
+
+def _power(p: Point, x: Value, exponent: float) -> Value | None:
+    """The cases in which aten multiplies (or takes a root) instead of calling ``pow``."""
+    if exponent == 2:
+        return x * x
+    if exponent == 3:
+        return x * x * x
+    if exponent == 1:
+        return x
+    if not _is_float(p):
+        return None
+    special: dict[float, Formula] = {
+        0.5: lambda v: v.op(Op.SQRT),
+        -0.5: lambda v: v.op(Op.RSQRT),
+        -1.0: lambda v: v.op(Op.RECIPROCAL),
+        -2.0: lambda v: (v * v).op(Op.RECIPROCAL),
+    }
+    formula = special.get(float(exponent))
+    return None if formula is None else formula(x)
+
+
+def _cheap_exponent(node: fx.Node) -> bool:
+    exponent = node.args[1]
+    return isinstance(exponent, (int, float)) and exponent in (1, 2, 3, 0.5, -0.5, -1, -2)
+
+
+def _int_pow_ok(node: fx.Node) -> bool:
+    """Integer powers other than small ones stay with aten: negative exponents raise there."""
+    return bool(node.meta["val"].dtype.is_floating_point) or _cheap_exponent(node)
+
+
+@lowering(aten.pow.Tensor_Scalar, cost=3, applies=_int_pow_ok)
+def pow_scalar(p: Point) -> Value:
+    x = p.read(p.node.args[0], p.dtype)
+    exponent = p.node.args[1]
+    if isinstance(exponent, (int, float)):
+        easy = _power(p, x, exponent)
+        if easy is not None:
+            return easy
+    return x.op(Op.POW, p.read(exponent, p.dtype))
+
+
+@lowering(aten.pow.Tensor_Tensor, aten.pow.Scalar, cost=20, applies=_int_pow_ok)
+def pow_tensor(p: Point) -> Value:
+    return p.read(p.node.args[0], p.dtype).op(Op.POW, p.read(p.node.args[1], p.dtype))
+
+
+# ------------------------------------------------------------------------- where and clamp
+
+
+@lowering(aten.where.self, aten.where.ScalarOther, aten.where.ScalarSelf, aten.where.Scalar)
+def where(p: Point) -> Value:
+    condition = p.read(p.node.args[0])
+    if condition.dtype is not torch.bool:
+        condition = condition.ne(0)
+    return condition.where(p.read(p.node.args[1], p.dtype), p.read(p.node.args[2], p.dtype))
+
+
+@lowering(aten.masked_fill.Scalar, aten.masked_fill.Tensor)
+def masked_fill(p: Point) -> Value:
+    fill = p.read(p.node.args[2], p.dtype)
+    return p.read(p.node.args[1]).where(fill, p.read(p.node.args[0], p.dtype))
+
+
+@lowering(
+    aten.clamp.default,
+    aten.clamp.Tensor,
+    aten.clamp_min.default,
+    aten.clamp_min.Tensor,
+    aten.clamp_max.default,
+    aten.clamp_max.Tensor,
+    aten.clip.default,
+    aten.hardtanh.default,
+)
+def clamp(p: Point) -> Value:
+    x = p.read(p.node.args[0], p.dtype)
+    low, high = p.arg(1, "min"), p.arg(2, "max")
+    match p.node.target:
+        case aten.hardtanh.default:
+            low, high = p.arg(1, "min_val", -1.0), p.arg(2, "max_val", 1.0)
+        case aten.clamp_max.default | aten.clamp_max.Tensor:
+            low, high = None, p.arg(1, "max")
+    if low is not None:
+        x = x.op(Op.MAXIMUM, p.read(low, p.dtype))
+    if high is not None:
+        x = x.op(Op.MINIMUM, p.read(high, p.dtype))
+    return x
+
+
+@lowering(aten.threshold.default)
+def threshold(p: Point) -> Value:
+    x = p.read(p.node.args[0], p.dtype)
+    return (x <= p.read(p.node.args[1], p.dtype)).where(p.read(p.node.args[2], p.dtype), x)
+
+
+@lowering(aten.nan_to_num.default, cost=4)
+def nan_to_num(p: Point) -> Value:
+    x = p.read(p.node.args[0], p.dtype)
+    if not _is_float(p):
+        return x
+    limits = torch.finfo(p.dtype)
+    nan, high, low = p.arg(1, "nan"), p.arg(2, "posinf"), p.arg(3, "neginf")
+    high = limits.max if high is None else high
+    low = limits.min if low is None else low
+    y = x.eq(math.inf).where(p.read(high, p.dtype), x)
+    y = x.eq(-math.inf).where(p.read(low, p.dtype), y)
+    return x.test(Op.ISNAN).where(p.read(0.0 if nan is None else nan, p.dtype), y)
+
+
+# ------------------------------------------------------------------------------ activations
+
+
+@lowering(aten.gelu.default, cost=20)
+def gelu(p: Point) -> Value:
+    x = p.read(p.node.args[0], p.dtype)
+    if p.arg(1, "approximate", "none") == "tanh":
+        inner = (x + x * x * x * 0.044715) * math.sqrt(2 / math.pi)
+        return x * 0.5 * (inner.op(Op.TANH) + 1.0)
+    return x * 0.5 * ((x * math.sqrt(0.5)).op(Op.ERF) + 1.0)
+
+
+@lowering(aten.leaky_relu.default, cost=2)
+def leaky_relu(p: Point) -> Value:
+    x = p.read(p.node.args[0], p.dtype)
+    return (x > 0).where(x, x * p.read(p.arg(1, "negative_slope", 0.01), p.dtype))
+
+
+@lowering(aten._prelu_kernel.default, cost=2)
+def prelu(p: Point) -> Value:
+    x = p.read(p.node.args[0], p.dtype)
+    return (x > 0).where(x, x * p.read(p.node.args[1], p.dtype))
+
+
+@lowering(aten.elu.default, cost=14)
+def elu(p: Point) -> Value:
+    x = p.read(p.node.args[0], p.dtype)
+    alpha, scale = p.arg(1, "alpha", 1), p.arg(2, "scale", 1)
+    input_scale = p.arg(3, "input_scale", 1)
+    assert isinstance(alpha, (int, float)) and isinstance(scale, (int, float))
+    negative = (x * p.read(input_scale, p.dtype)).op(Op.EXPM1) * float(alpha * scale)
+    return (x > 0).where(x * float(scale), negative)
+
+
+@lowering(aten.softplus.default, cost=24)
+def softplus(p: Point) -> Value:
+    x = p.read(p.node.args[0], p.dtype)
+    beta, limit = p.arg(1, "beta", 1), p.arg(2, "threshold", 20)
+    assert isinstance(beta, (int, float)) and isinstance(limit, (int, float))
+    scaled = x * float(beta)
+    return (scaled > float(limit)).where(x, scaled.op(Op.EXP).op(Op.LOG1P) * (1 / float(beta)))
+
+
+@lowering(aten.glu.default, cost=14, moves=True)
+def glu(p: Point) -> Value:
+    (arg,) = [a for a in p.node.args if isinstance(a, fx.Node)]
+    dim = int(p.arg(1, "dim", -1)) % len(p.at)  # type: ignore[call-overload]
+    half = p.shape[dim]
+    other = (*p.at[:dim], ix.add(p.at[dim], half), *p.at[dim + 1 :])
+    gate = p.at_of(arg, other).cast(compute_dtype(p.dtype))
+    return p.at_of(arg, p.at) * gate.op(Op.SIGMOID)
+
+
+# ---------------------------------------------------------------------------- three operands
+
+
+@lowering(aten.addcmul.default, aten.addcdiv.default, cost=4)
+def addcmul(p: Point) -> Value:
+    x, a, b = (p.read(arg, p.dtype) for arg in p.node.args[:3])
+    value = p.read(p.arg(3, "value", 1), p.dtype)
+    if p.node.target is aten.addcdiv.default:
+        return x + value * (a / b)
+    return x + value * a * b
+
+
+@lowering(aten.lerp.Scalar, aten.lerp.Tensor, cost=5)
+def lerp(p: Point) -> Value:
+    a, b, weight = (p.read(arg, p.dtype) for arg in p.node.args[:3])
+    # As aten: whichever end is nearer is the base, so that weights 0 and 1 are exact.
+    near = a + weight * (b - a)
+    far = b - (b - a) * (1 - weight)
+    return (weight.op(Op.ABS) < 0.5).where(near, far)
+
+
+__all__ = ["compute_dtype", "promoted"]

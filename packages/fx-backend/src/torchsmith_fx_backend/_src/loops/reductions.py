@@ -1,0 +1,287 @@
+"""Reduction lowerings, and the composite norms and softmaxes that a graph may still hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import fx
+
+from torchsmith_fx_backend._src.loops import index as ix
+from torchsmith_fx_backend._src.loops.ir import Op, ReduceOp
+from torchsmith_fx_backend._src.loops.nest import Point, Value
+from torchsmith_fx_backend._src.loops.registry import Reduction, register
+
+aten = torch.ops.aten
+Emit = Callable[[Point], Sequence[Value]]
+
+
+def _rank(node: fx.Node) -> int:
+    (source, *_) = node.args
+    assert isinstance(source, fx.Node)
+    return int(source.meta["val"].dim())
+
+
+def _dims(position: int | None) -> Callable[[fx.Node], tuple[int, ...]]:
+    """Reduced dimensions from an argument; all of them when it is None or an empty list."""
+
+    def dims(node: fx.Node) -> tuple[int, ...]:
+        rank = _rank(node)
+        value: object = None
+        if position is not None:
+            value = node.kwargs.get("dim")
+            if len(node.args) > position:
+                value = node.args[position]
+        if isinstance(value, int):
+            return (value % rank,) if rank else ()
+        if isinstance(value, (list, tuple)) and value:
+            return tuple(sorted({int(d) % rank for d in value})) if rank else ()
+        return tuple(range(rank))
+
+    return dims
+
+
+def _count(p: Point) -> Value:
+    """The number of reduced elements, as a float value of the computation's dtype."""
+    total = p.nest.numel(p.nest.reduced or ())
+    return p.nest.index_value(total)
+
+
+def _plain(op: ReduceOp, *targets: object, position: int | None) -> None:
+    def emit(p: Point) -> Sequence[Value]:
+        return (p.nest.reduce(op, p.read_input(p.output_dtype(0))),)
+
+    for target in targets:
+        register(target, Reduction(_dims(position), emit))
+
+
+_plain(ReduceOp.SUM, aten.sum.default, position=None)
+_plain(ReduceOp.SUM, aten.sum.dim_IntList, position=1)
+_plain(ReduceOp.MAX, aten.amax.default, position=1)
+_plain(ReduceOp.MIN, aten.amin.default, position=1)
+_plain(ReduceOp.MAX, aten.max.default, position=None)
+_plain(ReduceOp.MIN, aten.min.default, position=None)
+_plain(ReduceOp.PROD, aten.prod.default, position=None)
+_plain(ReduceOp.PROD, aten.prod.dim_int, position=1)
+
+
+def _boolean(op: ReduceOp, packet: object) -> None:
+    def emit(p: Point) -> Sequence[Value]:
+        x = p.read_input(None)
+        x = x if x.dtype is torch.bool else x.ne(0)
+        return (p.nest.reduce(op, x).cast(p.output_dtype(0)),)
+
+    for overload, position in (("default", None), ("dim", 1), ("dims", 1)):
+        target = getattr(packet, overload, None)
+        if target is not None:
+            register(target, Reduction(_dims(position), emit))
+
+
+_boolean(ReduceOp.ANY, aten.any)
+_boolean(ReduceOp.ALL, aten.all)
+
+
+def _mean_of(p: Point, x: Value) -> Value:
+    return p.nest.reduce(ReduceOp.SUM, x) / _count(p).cast(x.dtype)
+
+
+def _mean(p: Point) -> Sequence[Value]:
+    return (_mean_of(p, p.read_input(p.output_dtype(0))),)
+
+
+register(aten.mean.default, Reduction(_dims(None), _mean))
+register(aten.mean.dim, Reduction(_dims(1), _mean))
+
+
+def _argument(op: ReduceOp) -> Emit:
+    return lambda p: (p.nest.reduce(op, p.read_input_rounded()),)
+
+
+register(aten.argmax.default, Reduction(_dims(1), _argument(ReduceOp.ARGMAX)))
+register(aten.argmin.default, Reduction(_dims(1), _argument(ReduceOp.ARGMIN)))
+
+
+def _with_index(best: ReduceOp, where: ReduceOp) -> Emit:
+    def emit(p: Point) -> Sequence[Value]:
+        x = p.read_input_rounded()
+        return p.nest.reduce(best, x), p.nest.reduce(where, x)
+
+    return emit
+
+
+for _target, _best, _where in (
+    (aten.max.dim, ReduceOp.MAX, ReduceOp.ARGMAX),
+    (aten.min.dim, ReduceOp.MIN, ReduceOp.ARGMIN),
+):
+    register(_target, Reduction(_dims(1), _with_index(_best, _where), (False, False), several=True))
+
+
+# -------------------------------------------------------------------------------- variance
+
+
+def _correction(p: Point) -> float:
+    node = p.node
+    if "correction" in node.kwargs:
+        value = node.kwargs["correction"]
+        return 1.0 if value is None else float(value)  # type: ignore[arg-type]
+    unbiased = node.kwargs.get("unbiased", True)
+    for arg in node.args[1:]:
+        if isinstance(arg, bool):
+            unbiased = arg
+            break
+    return 1.0 if unbiased else 0.0
+
+
+def _moments(p: Point, x: Value, correction: float) -> tuple[Value, Value]:
+    """Variance and mean, in two passes over the row: exact where one pass would cancel."""
+    mean = _mean_of(p, x)
+    centred = x - mean
+    total = p.nest.reduce(ReduceOp.SUM, centred * centred)
+    count = _count(p).cast(x.dtype)
+    if correction:
+        count = (count - correction).op(Op.MAXIMUM, 0.0)
+    return total / count, mean
+
+
+def _variance(finish: Callable[[Value], Value], several: bool) -> Emit:
+    def emit(p: Point) -> Sequence[Value]:
+        variance, mean = _moments(p, p.read_input(p.output_dtype(0)), _correction(p))
+        return (finish(variance), mean) if several else (finish(variance),)
+
+    return emit
+
+
+def _unbiased_dims(node: fx.Node) -> tuple[int, ...]:
+    return tuple(range(_rank(node)))
+
+
+for _packet, _finish, _several in (
+    ("var", lambda v: v, False),
+    ("std", lambda v: v.op(Op.SQRT), False),
+    ("var_mean", lambda v: v, True),
+    ("std_mean", lambda v: v.op(Op.SQRT), True),
+):
+    for _overload in ("default", "dim", "correction"):
+        _op = getattr(getattr(aten, _packet), _overload)
+        _where_dims = _unbiased_dims if _overload == "default" else _dims(1)
+        register(
+            _op,
+            Reduction(
+                _where_dims,
+                _variance(_finish, _several),
+                (False, False) if _several else (False,),
+                several=_several,
+            ),
+        )
+
+
+# --------------------------------------------------------------------------------- softmax
+
+
+def _softmax(p: Point) -> Sequence[Value]:
+    x = p.read_input(p.output_dtype(0))
+    shifted = (x - p.nest.reduce(ReduceOp.MAX, x)).op(Op.EXP)
+    return (shifted / p.nest.reduce(ReduceOp.SUM, shifted),)
+
+
+def _log_softmax(p: Point) -> Sequence[Value]:
+    x = p.read_input(p.output_dtype(0))
+    shifted = x - p.nest.reduce(ReduceOp.MAX, x)
+    return (shifted - p.nest.reduce(ReduceOp.SUM, shifted.op(Op.EXP)).op(Op.LOG),)
+
+
+def _logsumexp(p: Point) -> Sequence[Value]:
+    x = p.read_input(p.output_dtype(0))
+    top = p.nest.reduce(ReduceOp.MAX, x)
+    # An infinite maximum would make NaN of inf - inf.
+    top = top.op(Op.ABS).test(Op.ISINF).where(0.0, top)
+    return (p.nest.reduce(ReduceOp.SUM, (x - top).op(Op.EXP)).op(Op.LOG) + top,)
+
+
+for _target in (aten._softmax.default, aten.softmax.int):
+    register(_target, Reduction(_dims(1), _softmax, (True,), cost=20))
+for _target in (aten._log_softmax.default, aten.log_softmax.int):
+    register(_target, Reduction(_dims(1), _log_softmax, (True,), cost=30))
+register(aten.logsumexp.default, Reduction(_dims(1), _logsumexp, cost=20))
+
+
+def _safe_softmax(p: Point) -> Sequence[Value]:
+    """Softmax whose rows without any finite entry are zero instead of NaN."""
+    (value,) = _softmax(p)
+    x = p.read_input(p.output_dtype(0))
+    empty = p.nest.reduce(ReduceOp.ALL, x.eq(float("-inf")))
+    return (empty.where(0.0, value),)
+
+
+register(aten._safe_softmax.default, Reduction(_dims(1), _safe_softmax, (True,), cost=24))
+
+
+# ----------------------------------------------------------------------------------- norms
+
+
+def _norm_dims(node: fx.Node) -> tuple[int, ...]:
+    shape = node.args[1]
+    assert isinstance(shape, (list, tuple))
+    rank = _rank(node)
+    return tuple(range(rank - len(shape), rank))
+
+
+def _scaled(p: Point, y: Value, position: int, name: str, op: Op) -> Value:
+    arg = p.arg(position, name)
+    if not isinstance(arg, fx.Node):
+        return y
+    at = p.at[len(p.at) - len(p.nest.graph.info(arg).shape) :]
+    at = tuple(ix.ZERO if s == ix.ONE else x for s, x in zip(p.nest.graph.info(arg).shape, at))
+    return y.op(op, p.at_of(arg, at).cast(y.dtype))
+
+
+def _layer_norm(p: Point) -> Sequence[Value]:
+    x = p.read_input(p.output_dtype(0))
+    variance, mean = _moments(p, x, 0.0)
+    eps = p.arg(4, "eps", 1e-5)
+    rstd = (variance + p.read(eps, x.dtype)).op(Op.RSQRT)
+    y = _scaled(p, (x - mean) * rstd, 2, "weight", Op.MUL)
+    return _scaled(p, y, 3, "bias", Op.ADD), mean, rstd
+
+
+register(
+    aten.native_layer_norm.default,
+    Reduction(_norm_dims, _layer_norm, (True, False, False), several=True, cost=20),
+)
+
+
+def _rms_norm(p: Point) -> Sequence[Value]:
+    x = p.read_input(p.output_dtype(0))
+    eps = p.arg(3, "eps")
+    if eps is None:
+        eps = torch.finfo(x.dtype).eps
+    rstd = (_mean_of(p, x * x) + p.read(eps, x.dtype)).op(Op.RSQRT)
+    return _scaled(p, x * rstd, 2, "weight", Op.MUL), rstd
+
+
+register(
+    aten._fused_rms_norm.default,
+    Reduction(_norm_dims, _rms_norm, (True, False), several=True, cost=16),
+)
+
+
+def _vector_norm_kind(node: fx.Node) -> bool:
+    order = node.args[1] if len(node.args) > 1 else node.kwargs.get("ord", 2)
+    return order in (1, 2, float("inf"), float("-inf"))
+
+
+def _vector_norm(p: Point) -> Sequence[Value]:
+    order = p.arg(1, "ord", 2)
+    x = p.read_input(p.output_dtype(0))
+    if order == 2:
+        return (p.nest.reduce(ReduceOp.SUM, x * x).op(Op.SQRT),)
+    size = x.op(Op.ABS)
+    if order == 1:
+        return (p.nest.reduce(ReduceOp.SUM, size),)
+    return (p.nest.reduce(ReduceOp.MAX if order == float("inf") else ReduceOp.MIN, size),)
+
+
+register(
+    aten.linalg_vector_norm.default,
+    Reduction(_dims(2), _vector_norm, applies=_vector_norm_kind, cost=6),
+)

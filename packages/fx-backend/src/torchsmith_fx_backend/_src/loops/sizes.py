@@ -1,0 +1,157 @@
+"""Sizes, strides and dtypes of graph values as index expressions.
+
+The only place that looks into symbolic integers: those of ``torchsmith_guards``, and those of
+torch's own tracer when this backend runs under ``torch.compile(backend="smith")``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import sympy
+import torch
+import torchsmith_guards
+from torch import fx
+
+from torchsmith_fx_backend._src.loops.index import (
+    Const,
+    Index,
+    Sym,
+    add,
+    const,
+    evaluate,
+    floordiv,
+    mod,
+    mul,
+    product,
+    symbols,
+)
+
+TYPICAL_SIZE = 512  # stands in for a symbolic size where only an estimate is wanted
+
+
+class UnrepresentableError(Exception):
+    """A size is no sum, product, quotient or remainder; its node must stay with aten."""
+
+
+@dataclass(frozen=True, slots=True)
+class Info:
+    """What a graph value looks like in eager: its layout, with sizes as index expressions."""
+
+    shape: tuple[Index, ...]
+    stride: tuple[Index, ...]
+    offset: Index
+    dtype: torch.dtype
+    device: torch.device
+
+    @property
+    def numel(self) -> Index:
+        return product(self.shape)
+
+    def bytes(self) -> int:
+        """Size in bytes; an estimate where sizes are symbolic."""
+        return estimate(self.numel) * self.dtype.itemsize
+
+    def dense(self) -> bool:
+        """Whether the strides are a permutation of contiguous ones, with no gap or overlap."""
+        dims = [
+            (estimate(stride), size, stride)
+            for size, stride in zip(self.shape, self.stride)
+            if size != const(1)
+        ]
+        expected: Index = const(1)
+        for _, size, stride in sorted(dims, key=lambda d: (d[0], estimate(d[1]))):
+            if stride != expected:
+                return False
+            expected = mul(expected, size)
+        return True
+
+
+def estimate(x: Index) -> int:
+    """The value of a size expression, with every symbol at a typical size."""
+    if type(x) is Const:
+        return x.value
+    return int(evaluate(x, (), dict.fromkeys(symbols(x), TYPICAL_SIZE)))
+
+
+def size_index(value: object) -> Index:
+    """An int or ``SymInt`` as an index expression.
+
+    Raises:
+        UnrepresentableError: the expression has no index form (``min``, ``max``, ...).
+    """
+    if type(value) is int:
+        return const(value)
+    if isinstance(value, torch.SymInt):
+        node = value.node
+        inner = getattr(node, "expr", None)
+        if isinstance(inner, sympy.Basic):
+            return _from_sympy(inner)
+        return _from_guards(torchsmith_guards.expr_of(value))
+    if isinstance(value, int):
+        return const(int(value))
+    raise UnrepresentableError(f"not an integer size: {value!r}")
+
+
+def _from_guards(x: object) -> Index:
+    match type(x).__name__:
+        case "Const" if isinstance(x.value, int):  # type: ignore[attr-defined]
+            return const(int(x.value))  # type: ignore[attr-defined]
+        case "Symbol":
+            return Sym(x.name)  # type: ignore[attr-defined]
+        case "Add":
+            return add(*map(_from_guards, x.terms))  # type: ignore[attr-defined]
+        case "Mul":
+            return mul(*map(_from_guards, x.factors))  # type: ignore[attr-defined]
+        case "FloorDiv":
+            return floordiv(_from_guards(x.num), _from_guards(x.den))  # type: ignore[attr-defined]
+        case "Mod":
+            return mod(_from_guards(x.num), _from_guards(x.den))  # type: ignore[attr-defined]
+    raise UnrepresentableError(str(x))
+
+
+def _from_sympy(x: sympy.Basic) -> Index:
+    if isinstance(x, sympy.Integer):
+        return const(int(x))
+    if isinstance(x, sympy.Symbol):
+        return Sym(x.name)
+    if isinstance(x, sympy.Add):
+        return add(*map(_from_sympy, x.args))
+    if isinstance(x, sympy.Mul):
+        return mul(*map(_from_sympy, x.args))
+    if isinstance(x, sympy.Pow) and isinstance(x.exp, sympy.Integer) and int(x.exp) > 0:
+        return mul(*[_from_sympy(x.base)] * int(x.exp))
+    match type(x).__name__:
+        case "FloorDiv" | "CleanDiv" | "IntTrueDiv":
+            return floordiv(_from_sympy(x.args[0]), _from_sympy(x.args[1]))
+        case "Mod" | "PythonMod" | "ModularIndexing" if len(x.args) == 2:
+            return mod(_from_sympy(x.args[0]), _from_sympy(x.args[1]))
+    raise UnrepresentableError(str(x))
+
+
+def sizes(values: Iterable[object]) -> tuple[Index, ...]:
+    """``size_index`` of each."""
+    return tuple(const(v) if type(v) is int else size_index(v) for v in values)
+
+
+def tensor_info(value: torch.Tensor) -> Info:
+    """The layout of a (fake) tensor.
+
+    Raises:
+        UnrepresentableError: a size has no index form, or the tensor is not strided.
+    """
+    if value.layout is not torch.strided:
+        raise UnrepresentableError(str(value.layout))
+    return Info(
+        sizes(value.shape),
+        sizes(value.stride()),
+        size_index(value.storage_offset()),
+        value.dtype,
+        value.device,
+    )
+
+
+def is_tensor(node: object) -> bool:
+    """Whether an argument of an fx node is a node with a tensor value."""
+    return isinstance(node, fx.Node) and isinstance(node.meta.get("val"), torch.Tensor)

@@ -1,0 +1,309 @@
+"""Facts about one graph: layouts, which lowering applies, what is recomputed, what must exist.
+
+A node is one of: an input, a view (folded into the index expressions of its readers), a computed
+node (joins a nest), an inlined node (cheap: recomputed in each nest that reads it), or an extern
+call. ``materialised`` nodes must exist in memory, because aten or the caller reads them.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable
+
+import torch
+from torch import fx
+
+from torchsmith_fx_backend._src import loops  # registers the lowerings
+from torchsmith_fx_backend._src.loops import index as ix
+from torchsmith_fx_backend._src.loops.index import Index
+from torchsmith_fx_backend._src.loops.registry import (
+    Coords,
+    Pointwise,
+    Reduction,
+    Rule,
+    View,
+    rule_for,
+)
+from torchsmith_fx_backend._src.loops.sizes import (
+    Info,
+    UnrepresentableError,
+    sizes,
+    size_index,
+    tensor_info,
+)
+from torchsmith_fx_backend._src.loops.views import PIECE, SPLITS
+
+aten = torch.ops.aten
+__all__ = ["Facts", "loops"]
+
+SUPPORTED = frozenset(
+    {
+        torch.float64,
+        torch.float32,
+        torch.bfloat16,
+        torch.float16,
+        torch.int64,
+        torch.int32,
+        torch.int16,
+        torch.int8,
+        torch.uint8,
+        torch.bool,
+    }
+)
+INLINE_COST = 12  # simple operations that may be done again rather than stored
+COPY = aten.copy_.default
+
+
+class Facts:
+    """Implements ``loops.values.GraphValues`` for one graph module."""
+
+    def __init__(self, gm: fx.GraphModule, refused: frozenset[fx.Node] = frozenset()) -> None:
+        self.gm = gm
+        self.refused = refused
+        self.nodes: list[fx.Node] = list(gm.graph.nodes)
+        self._number = {node: i for i, node in enumerate(self.nodes)}
+        self._info: dict[fx.Node, Info | None] = {}
+        self._rule: dict[fx.Node, Rule | None] = {}
+        self._leaves: dict[fx.Node, dict[fx.Node, int]] = {}
+        self._cost: dict[fx.Node, int] = {}
+        self.inline: set[fx.Node] = set()
+        self.materialised: set[fx.Node] = set()
+        self.called_views: set[fx.Node] = set()
+        self.dead: set[fx.Node] = set()
+        self._find_dead()
+        for node in self.nodes:
+            self._rule[node] = self._find_rule(node)
+        self._find_materialised()
+        for node in self.nodes:
+            self._find_inlined(node)
+
+    # ------------------------------------------------------------------- GraphValues
+
+    def info(self, node: fx.Node) -> Info:
+        found = self.try_info(node)
+        if found is None:
+            raise UnrepresentableError(node.name)
+        return found
+
+    def try_info(self, node: fx.Node) -> Info | None:
+        """Layout of a tensor node, or None when it has no strided layout in index form."""
+        if node not in self._info:
+            value = node.meta.get("val")
+            info = None
+            if isinstance(value, torch.Tensor):
+                try:
+                    info = tensor_info(value)
+                except UnrepresentableError:
+                    info = None
+            self._info[node] = info
+        return self._info[node]
+
+    def is_tensor(self, node: fx.Node) -> bool:
+        return isinstance(node.meta.get("val"), torch.Tensor)
+
+    def rule(self, node: fx.Node) -> Rule | None:
+        return self._rule[node]
+
+    def base(self, node: fx.Node) -> fx.Node:
+        first = node.args[0]
+        assert isinstance(first, fx.Node)
+        if node.target is operator.getitem and self._rule[node] is PIECE:
+            inner = first.args[0]
+            assert isinstance(inner, fx.Node)
+            return inner
+        return first
+
+    def inlined(self, node: fx.Node) -> bool:
+        return node in self.inline
+
+    def number(self, node: fx.Node) -> int:
+        return self._number[node]
+
+    def output_shapes(self, node: fx.Node) -> tuple[Coords, ...]:
+        value = node.meta["val"]
+        if isinstance(value, torch.Tensor):
+            return (self.info(node).shape,)
+        return tuple(sizes(v.shape) for v in value)
+
+    def scalar_index(self, node: fx.Node) -> Index | None:
+        value = node.meta.get("val")
+        if isinstance(value, int | torch.SymInt) and not isinstance(value, bool):
+            try:
+                return size_index(value)
+            except UnrepresentableError:
+                return None
+        return None
+
+    def scalar_name(self, node: fx.Node) -> str:
+        return node.name
+
+    # --------------------------------------------------------------------- structure
+
+    def root(self, node: fx.Node) -> fx.Node:
+        """The node behind a chain of views."""
+        while isinstance(self._rule[node], View):
+            node = self.base(node)
+        return node
+
+    def is_split(self, node: fx.Node) -> bool:
+        """Whether ``node`` cuts a tensor into views, each taken out by a ``getitem``."""
+        if node.target not in SPLITS:
+            return False
+        source = node.args[0]
+        assert isinstance(source, fx.Node)
+        if self.try_info(source) is None:
+            return False
+        try:
+            self.output_shapes(node)
+        except UnrepresentableError:
+            return False
+        return True
+
+    def is_output_of(self, node: fx.Node) -> fx.Node | None:
+        """For ``getitem`` of a lowered multi-output node: that node."""
+        if node.target is operator.getitem:
+            parent = node.args[0]
+            assert isinstance(parent, fx.Node)
+            rule = self._rule.get(parent)
+            if isinstance(rule, Reduction) and rule.several:
+                return parent
+        return None
+
+    def leaves(self, node: fx.Node) -> Iterable[fx.Node]:
+        """Nodes whose values are read when ``node`` is read: itself, unless view or inlined."""
+        return self._leaves[node]
+
+    def users(self, node: fx.Node) -> list[fx.Node]:
+        return [u for u in node.users if u not in self.dead]
+
+    # ----------------------------------------------------------------- classification
+
+    def _find_dead(self) -> None:
+        for node in reversed(self.nodes):
+            if node.op in ("output", "placeholder"):
+                continue
+            if all(u in self.dead for u in node.users) and not _has_effect(node):
+                self.dead.add(node)
+
+    def _find_rule(self, node: fx.Node) -> Rule | None:
+        if node.op != "call_function" or node in self.dead or node in self.refused:
+            return None
+        if node.target is operator.getitem:
+            parent = node.args[0]
+            assert isinstance(parent, fx.Node)
+            return PIECE if self.is_split(parent) else None
+        rule = rule_for(node)
+        if rule is None:
+            return None
+        inputs = [a for a in node.all_input_nodes if self.is_tensor(a)]
+        infos = [self.try_info(a) for a in inputs]
+        value = node.meta.get("val")
+        results = list(value) if isinstance(value, (tuple, list)) else [value]
+        if None in infos or not all(isinstance(r, torch.Tensor) for r in results):
+            return None
+        if isinstance(rule, View):
+            return rule if self.try_info(node) is not None else None
+        try:
+            shapes = [*self.output_shapes(node), *(i.shape for i in infos if i is not None)]
+        except UnrepresentableError:
+            return None
+        device = results[0].device
+        for arg, info in zip(inputs, infos):
+            assert info is not None
+            made = self._rule.get(self._chain_root(arg))
+            free = isinstance(made, Pointwise) and made.creation
+            if info.dtype not in SUPPORTED or (info.device != device and not free):
+                return None
+        if any(r.dtype not in SUPPORTED for r in results):
+            return None
+        if isinstance(rule, Reduction) or not rule.moves:
+            # Nothing to walk; aten knows what an empty reduction gives.
+            if any(ix.ZERO in shape for shape in shapes):
+                return None
+        elif any(ix.ZERO in shape for shape in self.output_shapes(node)):
+            return None
+        return rule
+
+    def _chain_root(self, node: fx.Node) -> fx.Node:
+        while isinstance(self._rule.get(node), View):
+            node = self.base(node)
+        return node
+
+    def _find_materialised(self) -> None:
+        for node in self.nodes:
+            if node in self.dead or node.op == "placeholder" or node.op == "get_attr":
+                continue
+            if node.op == "output" or (self._rule[node] is None and not self._is_result(node)):
+                if node.target is COPY or self.is_split(node):
+                    continue  # decided when it is fused; only its pieces count
+                for arg in node.all_input_nodes:
+                    self.require(arg)
+
+    def _is_result(self, node: fx.Node) -> bool:
+        return node.target is operator.getitem
+
+    def require(self, node: fx.Node) -> None:
+        """Note that ``node`` must exist in memory as a tensor of its own."""
+        while isinstance(self._rule[node], View):
+            self.called_views.add(node)
+            node = self.base(node)
+        self.materialised.add(node)
+
+    def _find_inlined(self, node: fx.Node) -> None:
+        rule = self._rule[node]
+        if isinstance(rule, View):
+            base = self.base(node)
+            self._leaves[node] = self._leaves[base]
+            self._cost[node] = self._cost[base]
+            return
+        self._leaves[node] = {node: 1}
+        self._cost[node] = 0
+        if not isinstance(rule, Pointwise):
+            return
+        cost, leaves = rule.cost, dict[fx.Node, int]()
+        for arg in node.all_input_nodes:
+            if self.is_tensor(arg):
+                cost += self._cost[arg]
+                leaves.update(self._leaves[arg])
+        cheap = rule.creation
+        if not cheap and node not in self.materialised and cost <= INLINE_COST:
+            cheap = self._saves_memory(node, leaves)
+        if not cheap and node not in self.materialised:
+            cheap = self._only_moved(node)
+        if cheap:
+            self.inline.add(node)
+            self._leaves[node] = leaves
+            self._cost[node] = cost
+
+    def _saves_memory(self, node: fx.Node, leaves: Iterable[fx.Node]) -> bool:
+        """Whether reading the leaves again costs no more bytes than storing the node would."""
+        info = self.info(node)
+        own, total = info.bytes(), 0
+        for leaf in leaves:
+            total += self.info(leaf).bytes()
+        return total <= own
+
+    def _only_moved(self, node: fx.Node) -> bool:
+        """Whether the one reader takes this node apart or puts it together with others."""
+        users = self.users(node)
+        if len(users) != 1:
+            return False
+        rule = self._rule[users[0]]
+        return isinstance(rule, Pointwise) and rule.moves and self._cost_of(node) <= 40
+
+    def _cost_of(self, node: fx.Node) -> int:
+        rule = self._rule[node]
+        own = rule.cost if isinstance(rule, Pointwise) else 0
+        return own + sum(self._cost[a] for a in node.all_input_nodes if self.is_tensor(a))
+
+
+def _has_effect(node: fx.Node) -> bool:
+    """Whether a call matters beyond its result."""
+    if node.op != "call_function":
+        return node.op != "get_attr"
+    target = node.target
+    if target in SPLITS or target is operator.getitem:
+        return False
+    if isinstance(target, torch._ops.OpOverload):
+        return bool(target._schema.is_mutable) or target.namespace not in ("aten", "prims")
+    return getattr(target, "__module__", "") not in ("_operator", "math")

@@ -1,0 +1,552 @@
+"""Fusion: put computed nodes into nests so that the fewest bytes move.
+
+One walk over the graph in order. A node joins the nest that computes its largest operand when it
+can be walked there at coordinates at which every operand of that nest is at hand (*vertical*
+fusion); otherwise it opens a nest of its own. A node with operands in two independent nests joins
+both into one. At the end nests that read the same memory at the same places are joined
+(*horizontal* fusion). A join that would make a cycle through an extern call is refused: each unit
+knows the units it depends on as the bits of one integer.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from torch import fx
+
+from torchsmith_fx_backend._src.loops import index as ix
+from torchsmith_fx_backend._src.loops.canonical import Draft, finish
+from torchsmith_fx_backend._src.loops.index import Const
+from torchsmith_fx_backend._src.loops.ir import Reduce
+from torchsmith_fx_backend._src.loops.nest import Member, MismatchError, Nest
+from torchsmith_fx_backend._src.loops.pointwise import copy_into
+from torchsmith_fx_backend._src.loops.registry import (
+    Coords,
+    Geometry,
+    Pointwise,
+    Reduction,
+    View,
+)
+from torchsmith_fx_backend._src.loops.sizes import UnrepresentableError
+from torchsmith_fx_backend._src.loops.views import reshape
+from torchsmith_fx_backend._src.schedule.facts import COPY, Facts
+from torchsmith_fx_backend._src.schedule.join import join_nests
+
+MAX_BODY = 600  # scalar operations in one kernel
+MAX_READS = 24  # different buffers read by one kernel
+FEW_ROWS, LONG_ROW = 16, 1 << 16  # rows this few and long are not walked twice in one kernel
+_COPY_INTO = Pointwise(copy_into)
+
+
+@dataclass(slots=True, eq=False)
+class Unit:
+    """One step of the schedule: a nest, or a node called through aten.
+
+    Attributes:
+        bit: this unit's number in dependency masks.
+        deps: every unit this one depends on, transitively.
+        last: position of its last node in the graph.
+        era: number of extern calls before it in the graph.
+        mutates: for in-place copies: input node -> the ``copy_`` node that writes it.
+    """
+
+    bit: int
+    nest: Nest | None
+    node: fx.Node | None
+    deps: int = 0
+    last: int = 0
+    era: int = 0
+    gone: bool = False
+    mutates: dict[fx.Node, fx.Node] = field(default_factory=dict)
+    draft: Draft | None = None
+
+
+class Fuser:
+    """Groups the nodes of a graph into units.
+
+    Args:
+        facts: the graph.
+        reach: how many extern calls may lie between nodes that share a kernel; None for any
+            number. Smaller values hold less memory at once.
+    """
+
+    def __init__(self, facts: Facts, reach: int | None = None) -> None:
+        self.facts = facts
+        self.reach = reach
+        self.units: list[Unit] = []
+        self.unit_of: dict[fx.Node, Unit] = {}
+        self._era = 0
+        self._ordered_effect: Unit | None = None
+
+    # ------------------------------------------------------------------------------- walk
+
+    def run(self) -> list[Unit]:
+        """Group all nodes; the units in execution order."""
+        facts = self.facts
+        copies: list[fx.Node] = []
+        for node in facts.nodes:
+            if node in facts.dead or node.op in ("placeholder", "get_attr", "output"):
+                continue
+            rule = facts.rule(node)
+            parent = facts.is_output_of(node)
+            if parent is not None:
+                self._take_output(node, parent)
+            elif node.target is COPY:
+                copies.append(node)
+            elif isinstance(rule, View):
+                if node in facts.called_views:
+                    self._call(node)
+            elif isinstance(rule, Pointwise | Reduction):
+                if not facts.inlined(node) or node in facts.materialised:
+                    self._place(node, rule)
+            elif not facts.is_split(node) and not self._is_symbolic(node):
+                self._call(node)
+        for node in copies:
+            self._write_back(node)
+        self._join_siblings()
+        return self._close(self._order())
+
+    def _is_symbolic(self, node: fx.Node) -> bool:
+        """Whether a node is a size that is known as an expression of the graph's symbols."""
+        value = node.meta.get("val")
+        if self.facts.is_tensor(node) or value is None or isinstance(value, (tuple, list)):
+            return False
+        if any(self.facts.is_tensor(a) for a in node.all_input_nodes):
+            name = getattr(node.target, "__name__", "")
+            if not name.startswith(("sym_size", "sym_stride", "sym_numel")):
+                return False
+        return self.facts.scalar_index(node) is not None
+
+    def _new_unit(self, nest: Nest | None, node: fx.Node | None) -> Unit:
+        unit = Unit(len(self.units), nest, node, era=self._era)
+        self.units.append(unit)
+        return unit
+
+    def _take_output(self, node: fx.Node, parent: fx.Node) -> None:
+        unit = self.unit_of[parent]
+        self.unit_of[node] = unit
+        if unit.nest is not None:
+            unit.nest.add_output(node, parent, int(node.args[1]))  # type: ignore[arg-type]
+
+    # ------------------------------------------------------------------------------ extern
+
+    def _call(self, node: fx.Node) -> None:
+        facts = self.facts
+        if node.target is operator.getitem and node.args[0] in self.unit_of:
+            self.unit_of[node] = self.unit_of[node.args[0]]  # type: ignore[index]
+            return
+        unit = self._new_unit(None, node)
+        self.unit_of[node] = unit
+        unit.last = facts.number(node)
+        is_view = isinstance(facts.rule(node), View)
+        sources = [facts.base(node)] if is_view else node.all_input_nodes
+        for arg in sources:
+            self._depend(unit, arg)
+        if not is_view:
+            self._era += 1
+            if self._impure(node):
+                # Effects keep their order, and writes come after every earlier reader.
+                mutable = bool(getattr(getattr(node.target, "_schema", None), "is_mutable", False))
+                for other in self.units if mutable else ():
+                    if other is not unit and not other.gone:
+                        self._add_deps(unit, other)
+                if self._ordered_effect is not None:
+                    self._add_deps(unit, self._ordered_effect)
+                self._ordered_effect = unit
+
+    @staticmethod
+    def _impure(node: fx.Node) -> bool:
+        tags = {str(t) for t in getattr(node.target, "tags", ())}
+        schema = getattr(node.target, "_schema", None)
+        random = "Tag.nondeterministic_seeded" in tags
+        return random or schema is None or bool(schema.is_mutable)
+
+    def _depend(self, unit: Unit, value: fx.Node) -> None:
+        producer = self.unit_of.get(value)
+        if producer is not None and producer is not unit:
+            self._add_deps(unit, producer)
+
+    def _add_deps(self, unit: Unit, producer: Unit) -> None:
+        more = (producer.deps | 1 << producer.bit) & ~unit.deps
+        if not more:
+            return
+        unit.deps |= more
+        if unit.nest is None and unit is self.units[-1]:
+            return  # brand new: nobody depends on it yet
+        mark = 1 << unit.bit
+        for other in self.units:
+            if other.deps & mark:
+                other.deps |= more
+
+    # ---------------------------------------------------------------------------- vertical
+
+    def _place(self, node: fx.Node, rule: Pointwise | Reduction) -> None:
+        for unit in self._hosts(node):
+            if self._try_join(unit, node, rule):
+                return
+        info = self.facts.info
+        source = node if isinstance(rule, Pointwise) else self.facts.base(node)
+        value = node.meta["val"]
+        first = value[0] if isinstance(value, (tuple, list)) else value
+        nest = Nest(self.facts, first.device)
+        unit = self._new_unit(nest, None)
+        at = nest.fresh_axes(info(source).shape)
+        try:
+            members = nest.compute(node, rule, at)
+        except (MismatchError, UnrepresentableError) as error:
+            raise RefusedError(node) from error
+        nest.enter(node, rule, at, members)
+        self._settle(unit, node, list(nest.reads))
+
+    def _hosts(self, node: fx.Node) -> list[Unit]:
+        """Nests that compute something ``node`` reads; the one that saves most bytes first."""
+        saved: dict[Unit, int] = {}
+        for arg in node.all_input_nodes:
+            if not self.facts.is_tensor(arg):
+                continue
+            for leaf in self.facts.leaves(arg):
+                unit = self.unit_of.get(leaf)
+                if unit is not None and unit.nest is not None:
+                    saved[unit] = saved.get(unit, 0) + self.facts.info(leaf).bytes()
+        return sorted(saved, key=lambda u: (-saved[u], -u.bit))
+
+    def _near(self, unit: Unit, era: int) -> bool:
+        return self.reach is None or era - unit.era <= self.reach
+
+    def _try_join(self, unit: Unit, node: fx.Node, rule: Pointwise | Reduction) -> bool:
+        nest = unit.nest
+        assert nest is not None
+        if not self._near(unit, self._era):
+            return False
+        if len(nest.body) > MAX_BODY or len(nest.reads) > MAX_READS:
+            return False
+        value = node.meta["val"]
+        first = value[0] if isinstance(value, (tuple, list)) else value
+        if first.device != nest.device:
+            return False
+        for at in self._candidates(nest, node, rule):
+            mark = nest.begin()
+            before = set(nest.reads)
+            try:
+                members = nest.compute(node, rule, at)
+            except MismatchError:
+                nest.rollback(mark)
+                continue
+            except UnrepresentableError as error:
+                raise RefusedError(node) from error
+            fresh = [r for r in nest.reads if r not in before]
+            if self._makes_cycle(unit, fresh) or self._too_serial(nest, members):
+                nest.rollback(mark)
+                return False
+            nest.enter(node, rule, at, members)
+            self._settle(unit, node, fresh)
+            for read in fresh:
+                self._join_producer(unit, read)
+            return True
+        return False
+
+    def _settle(self, unit: Unit, node: fx.Node, fresh: list[fx.Node]) -> None:
+        self.unit_of[node] = unit
+        unit.last = max(unit.last, self.facts.number(node))
+        unit.era = max(unit.era, self._era)
+        for read in fresh:
+            self._depend(unit, read)
+
+    def _makes_cycle(self, unit: Unit, reads: list[fx.Node]) -> bool:
+        for read in reads:
+            producer = self.unit_of.get(read)
+            if producer is None:
+                continue
+            if producer is unit or producer.deps >> unit.bit & 1:
+                return True
+        return False
+
+    @staticmethod
+    def _too_serial(nest: Nest, members: list[Member]) -> bool:
+        """Whether few very long rows would be walked again after their reduction.
+
+        Such a kernel has too little parallel work for the second walk; a kernel of its own has.
+        """
+        if not nest.reduced:
+            return False
+        rows, length = nest.numel(nest.outer_axes()), nest.numel(nest.reduced)
+        if type(rows) is not Const or type(length) is not Const:
+            return False
+        if rows.value >= FEW_ROWS or length.value < LONG_ROW:
+            return False
+        return any(
+            set(nest.reduced) & ix.variables(x)
+            and any(type(n) is Reduce for n in nest.body[: m.value.id])
+            for m in members
+            for x in m.at
+        )
+
+    def _candidates(
+        self, nest: Nest, node: fx.Node, rule: Pointwise | Reduction
+    ) -> Iterator[Coords]:
+        """Coordinates at which ``node`` might be walked in ``nest``, likeliest first."""
+        facts = self.facts
+        source = node if isinstance(rule, Pointwise) else facts.base(node)
+        shape = facts.info(source).shape
+        tried: list[Coords] = []
+        for at in nest.seen.get(shape, ()):
+            tried.append(at)
+            yield at
+        for arg in node.all_input_nodes:
+            if facts.is_tensor(arg) and facts.info(arg).shape == shape:
+                pushed = self._forward(nest, arg, 0)
+                if pushed is not None and pushed not in tried:
+                    tried.append(pushed)
+                    yield pushed
+        if tried:
+            return
+        total = ix.product(shape)
+        for seen, ats in list(nest.seen.items()):
+            if ix.product(seen) == total and total == nest.numel():
+                yield reshape(ats[0], seen, shape, nest.sizes)
+                return
+
+    def _forward(self, nest: Nest, node: fx.Node, depth: int) -> Coords | None:
+        """Coordinates of a view or inlined node, followed from a member of ``nest``."""
+        member = nest.members.get(node)
+        if member is not None:
+            return member.at
+        facts, rule = self.facts, self.facts.rule(node)
+        if depth > 20:
+            return None
+        if isinstance(rule, View):
+            base = facts.base(node)
+            at = self._forward(nest, base, depth + 1)
+            if at is None:
+                return None
+            shapes = facts.info(base).shape, facts.info(node).shape
+            return rule.push(Geometry(node, *shapes, nest.sizes), at)
+        if isinstance(rule, Pointwise) and facts.inlined(node) and not rule.moves:
+            shape = facts.info(node).shape
+            for arg in node.all_input_nodes:
+                if facts.is_tensor(arg) and facts.info(arg).shape == shape:
+                    at = self._forward(nest, arg, depth + 1)
+                    if at is not None:
+                        return at
+        return None
+
+    # ------------------------------------------------------------------------------- joins
+
+    def _independent(self, a: Unit, b: Unit) -> bool:
+        return not (a.deps >> b.bit & 1 or b.deps >> a.bit & 1)
+
+    def _join_producer(self, unit: Unit, read: fx.Node) -> None:
+        """Take in the nest that computes ``read``, when nothing else stands between."""
+        other = self.unit_of.get(read)
+        if other is None or other.nest is None or other is unit:
+            return
+        nest = unit.nest
+        assert nest is not None
+        # ``unit`` depends on ``other`` by this very read; any longer path forbids the join.
+        through = unit.deps & ~other.deps & ~(1 << other.bit)
+        for third in self.units:
+            if through >> third.bit & 1 and third.deps >> other.bit & 1:
+                return
+        ats = nest.reads[read]
+        if len(ats) != 1 or len(nest.body) + len(other.nest.body) > MAX_BODY:
+            return
+        if other.nest.members[read].at is None or not self._near(other, self._era):
+            return
+        merged = join_nests(nest, other.nest, next(iter(ats)), other.nest.members[read].at)
+        if merged is not None:
+            self._absorb(unit, other, merged)
+
+    def _absorb(self, unit: Unit, other: Unit, merged: Nest) -> None:
+        unit.nest = merged
+        for node, owner in self.unit_of.items():
+            if owner is other:
+                self.unit_of[node] = unit
+        both = 1 << unit.bit | 1 << other.bit
+        unit.deps = (unit.deps | other.deps) & ~both
+        unit.last, unit.era = max(unit.last, other.last), max(unit.era, other.era)
+        unit.mutates.update(other.mutates)
+        other.gone = True
+        for third in self.units:
+            if third is not unit and not third.gone and third.deps & both:
+                third.deps |= unit.deps | both
+
+    def _join_siblings(self) -> None:
+        """Horizontal fusion: nests that read the same value at the same places."""
+        readers: dict[fx.Node, list[Unit]] = {}
+        for unit in self.units:
+            if unit.gone or unit.nest is None:
+                continue
+            for read in list(unit.nest.reads):
+                if self._join_with_reader(unit, read, readers.setdefault(read, [])):
+                    break
+            else:
+                for read in unit.nest.reads:
+                    readers.setdefault(read, []).append(unit)
+
+    def _join_with_reader(self, unit: Unit, read: fx.Node, readers: list[Unit]) -> bool:
+        nest = unit.nest
+        assert nest is not None
+        ats = nest.reads[read]
+        for host in readers:
+            if host.gone or host is unit or host.nest is None:
+                continue
+            theirs = host.nest.reads.get(read)
+            if theirs is None or len(theirs) != 1 or len(ats) != 1:
+                continue
+            if host.era != unit.era or host.nest.device != nest.device:
+                continue
+            if not self._independent(host, unit):
+                continue
+            if len(nest.body) + len(host.nest.body) > MAX_BODY // 2:
+                continue
+            merged = join_nests(host.nest, nest, next(iter(theirs)), next(iter(ats)))
+            if merged is not None:
+                self._absorb(host, unit, merged)
+                return True
+        return False
+
+    # --------------------------------------------------------------------------- mutation
+
+    def _write_back(self, node: fx.Node) -> None:
+        """``copy_(input, value)``: store straight into the input where that is safe."""
+        target, source = node.args[0], node.args[1]
+        assert isinstance(target, fx.Node)
+        readers = [u for u in self.units if not u.gone and self._reads_memory_of(u, target)]
+        if self._lowerable(node, target, source):
+            assert isinstance(source, fx.Node)
+            for unit in self._hosts(node):
+                others = [u for u in readers if u is not unit]
+                if any(u.deps >> unit.bit & 1 for u in others):
+                    continue
+                if self._try_join(unit, node, _COPY_INTO) and self._claim(unit, node, target):
+                    for other in others:
+                        self._add_deps(unit, other)
+                    return
+        self._copy_by_aten(node, readers)
+
+    def _lowerable(self, node: fx.Node, target: fx.Node, source: object) -> bool:
+        info = self.facts.try_info(target)
+        if target.op != "placeholder" or info is None or not isinstance(source, fx.Node):
+            return False
+        other = self.facts.try_info(source)
+        return other is not None and other.device == info.device and info.dense()
+
+    def _claim(self, unit: Unit, node: fx.Node, target: fx.Node) -> bool:
+        """Whether the nest may store into ``target`` although it (perhaps) reads it, too."""
+        nest = unit.nest
+        assert nest is not None
+        member = nest.members[node]
+        info = self.facts.info(target)
+        draft = finish_copy(nest, [(self.facts.number(node), member, info)])
+        number = self.facts.number(target)
+        if number in draft.loads() and not draft.may_share(number, self.facts.number(node)):
+            del nest.members[node]
+            del self.unit_of[node]
+            return False
+        unit.mutates[target] = node
+        return True
+
+    def _copy_by_aten(self, node: fx.Node, readers: list[Unit]) -> None:
+        source = node.args[1]
+        if isinstance(source, fx.Node) and self.facts.is_tensor(source):
+            root = self.facts.root(source)
+            absent = self.unit_of.get(root) is None and root.op not in ("placeholder", "get_attr")
+            self.facts.require(source)
+            if absent and self.facts.rule(root) is not None:
+                rule = self.facts.rule(root)
+                assert isinstance(rule, Pointwise | Reduction)
+                self._place(root, rule)
+            view: fx.Node = source
+            chain: list[fx.Node] = []
+            while isinstance(self.facts.rule(view), View):
+                chain.append(view)
+                view = self.facts.base(view)
+            for step in reversed(chain):
+                if step not in self.unit_of:
+                    self._call(step)
+        unit = self._new_unit(None, node)
+        self.unit_of[node] = unit
+        unit.last = self.facts.number(node)
+        for arg in node.all_input_nodes:
+            self._depend(unit, arg)
+        for reader in readers:
+            self._add_deps(unit, reader)
+
+    def _reads_memory_of(self, unit: Unit, target: fx.Node) -> bool:
+        if unit.nest is not None:
+            return target in unit.nest.reads
+        assert unit.node is not None
+        return any(
+            self.facts.is_tensor(a) and self.facts.root(a) is target
+            for a in unit.node.all_input_nodes
+        )
+
+    # ------------------------------------------------------------------------------ close
+
+    def _close(self, order: list[Unit]) -> list[Unit]:
+        """Find what each nest must store, last unit first; drop nests that store nothing."""
+        facts = self.facts
+        wanted = {facts.number(node) for node in facts.materialised}
+        kept: list[Unit] = []
+        for unit in reversed(order):
+            nest = unit.nest
+            if nest is not None:
+                stores = []
+                copied = {copy: target for target, copy in unit.mutates.items()}
+                for node, member in nest.members.items():
+                    number = facts.number(node)
+                    if node in copied:
+                        stores.append((number, member, facts.info(copied[node])))
+                    elif number in wanted:
+                        stores.append((number, member, facts.info(node)))
+                if not stores:
+                    continue
+                unit.draft = finish(nest, stores)
+                wanted.update(unit.draft.loads())
+            kept.append(unit)
+        return kept[::-1]
+
+    def _order(self) -> list[Unit]:
+        """Execution order: each unit where its last node stood, or before its first reader."""
+        by_bit = {u.bit: u for u in self.units if not u.gone}
+        done: list[Unit] = []
+        emitted = 0
+        waiting = sorted(by_bit.values(), key=lambda u: u.last)
+        rank = {u: i for i, u in enumerate(waiting)}
+        for unit in waiting:
+            # Dependencies are transitive masks, so sorting by their number is a valid order.
+            missing = [by_bit[b] for b in bits(unit.deps & ~emitted) if b in by_bit]
+            for needed in sorted(missing, key=lambda u: (u.deps.bit_count(), rank[u])):
+                emitted |= 1 << needed.bit
+                done.append(needed)
+            if not emitted >> unit.bit & 1:
+                emitted |= 1 << unit.bit
+                done.append(unit)
+        return done
+
+
+def bits(mask: int) -> Iterator[int]:
+    """Positions of the set bits."""
+    while mask:
+        low = mask & -mask
+        yield low.bit_length() - 1
+        mask ^= low
+
+
+class RefusedError(Exception):
+    """A lowering met a call that it cannot express; the graph is scheduled again without it."""
+
+    def __init__(self, node: fx.Node) -> None:
+        super().__init__(node.name)
+        self.node = node
+
+
+def finish_copy(nest: Nest, stores: list[tuple[int, Member, object]]) -> Draft:
+    """``finish`` on a throw-away copy of the nest's body."""
+    body = list(nest.body)
+    try:
+        return finish(nest, stores)  # type: ignore[arg-type]
+    finally:
+        nest.body = body

@@ -1,0 +1,138 @@
+"""Make one nest of two that walk the same space."""
+
+from __future__ import annotations
+
+import torch
+
+from torchsmith_fx_backend._src.loops import index as ix
+from torchsmith_fx_backend._src.loops.canonical import renumber
+from torchsmith_fx_backend._src.loops.index import Index, Var
+from torchsmith_fx_backend._src.loops.ir import Compute, Load, Node, Op
+from torchsmith_fx_backend._src.loops.nest import Member, Nest, Value, substitute_node
+from torchsmith_fx_backend._src.loops.registry import Coords
+
+
+def join_nests(host: Nest, guest: Nest, there: Coords, here: Coords) -> Nest | None:
+    """``host`` and ``guest`` as one nest in which ``guest`` runs first, or None.
+
+    Args:
+        host: the nest whose axes are kept.
+        guest: the nest to bring in; it must not depend on ``host`` (``host`` may read members of
+            ``guest``; those loads become uses of the value).
+        there: coordinates, in axes of ``host``, of some value both walk ...
+        here: ... and the same coordinates in axes of ``guest``.
+    """
+    mapping = _align(host, guest, there, here)
+    if mapping is None:
+        return None
+    merged = Nest(host.graph, host.device)
+    merged.sizes = host.sizes
+    merged._next_axis = host._next_axis
+    if guest.reduced:
+        moved = merged.reduction_axes([mapping[a] for a in guest.reduced])
+        if moved is None:
+            return None
+        if host.reduced is None:
+            # Members of the host must be full or outer with regard to the new reduction.
+            outer = set(host.sizes) - set(moved)
+            for member in host.members.values():
+                covered = set().union(*map(ix.variables, member.at))
+                if covered not in (set(host.sizes), outer):
+                    return None
+        elif set(host.reduced) != set(moved) or host.reduced != moved:
+            return None
+        merged.reduced = moved
+    else:
+        merged.reduced = host.reduced
+
+    def move(at: Coords) -> Coords:
+        return tuple(ix.substitute(x, mapping, host.sizes) for x in at)
+
+    place: list[int] = []
+    for node in guest.body:
+        place.append(merged.push(substitute_node(renumber(node, place), mapping, host.sizes)))
+    for name, member in guest.members.items():
+        value = Value(merged, place[member.value.id], member.value.dtype)
+        merged.members[name] = Member(move(member.at), value)
+    for name, parts in guest.tuples.items():
+        merged.tuples[name] = tuple(
+            Member(move(m.at), Value(merged, place[m.value.id], m.value.dtype)) for m in parts
+        )
+    for read, ats in guest.reads.items():
+        merged.reads[read] = {move(at) for at in ats}
+    for shape, places in guest.seen.items():
+        for at in places:
+            merged._see(shape, move(at))
+
+    taken: dict[int, Value] = {}
+    for read, ats in host.reads.items():
+        member = merged.members.get(read)
+        if member is None:
+            merged.reads.setdefault(read, set()).update(ats)
+        elif ats != {member.at}:
+            return None
+        else:
+            taken[host.graph.number(read)] = member.value
+    place = []
+    for node in host.body:
+        place.append(_take(merged, renumber(node, place), taken))
+    for name, member in host.members.items():
+        merged.members[name] = Member(
+            member.at, Value(merged, place[member.value.id], member.value.dtype)
+        )
+    for name, parts in host.tuples.items():
+        merged.tuples[name] = tuple(
+            Member(m.at, Value(merged, place[m.value.id], m.value.dtype)) for m in parts
+        )
+    for shape, places in host.seen.items():
+        for at in places:
+            merged._see(shape, at)
+    return merged
+
+
+def _push(nest: Nest, node: Node) -> int:
+    return nest.push(node)
+
+
+def _take(nest: Nest, node: Node, taken: dict[int, Value]) -> int:
+    """Push a node of the host, with loads of the guest's members replaced by their values."""
+    if type(node) is Load and node.arg in taken:
+        value = taken[node.arg]
+        if value.dtype is node.dtype:
+            return value.id
+        # The load gave the stored (low-precision) form; its cast is undone right below.
+        return nest.cast(value, node.dtype).id
+    if type(node) is Compute and node.op is Op.CAST:
+        source = nest.body[node.args[0]]
+        if type(source) is Compute and source.op is Op.CAST:
+            inner = nest.body[source.args[0]]
+            low = source.dtype in (torch.bfloat16, torch.float16)
+            if low and getattr(inner, "dtype", None) is node.dtype:
+                return source.args[0]
+    return nest.push(node)
+
+
+def _align(host: Nest, guest: Nest, there: Coords, here: Coords) -> dict[int, Index] | None:
+    """Axes of ``guest`` as expressions over axes of ``host``."""
+    mapping: dict[int, Index] = {}
+    for x, y in zip(here, there, strict=True):
+        if x == ix.ZERO and y == ix.ZERO:
+            continue
+        if type(x) is not Var or x.axis in mapping:
+            return None
+        mapping[x.axis] = y
+    missing = [a for a in guest.sizes if a not in mapping]
+    if missing:
+        # What is left must be reduction axes on both sides, pairwise of one size.
+        if host.reduced is None or guest.reduced is None or missing != list(guest.reduced):
+            return None
+        if [guest.sizes[a] for a in guest.reduced] != [host.sizes[a] for a in host.reduced]:
+            return None
+        mapping.update({a: ix.var(b) for a, b in zip(guest.reduced, host.reduced)})
+    covered = set().union(*map(ix.variables, mapping.values()))
+    size = guest.numel()
+    if covered == set(host.sizes):
+        return mapping if size == host.numel() else None
+    if not guest.reduced and covered == host.outer_axes() and host.reduced:
+        return mapping if size == host.numel(covered) else None
+    return None

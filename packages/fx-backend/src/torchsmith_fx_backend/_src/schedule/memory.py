@@ -1,0 +1,427 @@
+"""The memory plan: when each buffer is made, taken over and dropped.
+
+A buffer dies with the last use of its storage. A dead buffer is taken over by the kernel that
+kills it (in place, when every element is read where it is written), or by a later allocation of
+the same size class (number of elements, dtype, device); else it is freed at once.
+"""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass, field
+
+from torch import fx
+
+from torchsmith_fx_backend._src.loops import index as ix
+from torchsmith_fx_backend._src.loops.index import Index
+from torchsmith_fx_backend._src.loops.registry import View
+from torchsmith_fx_backend._src.loops.sizes import Info
+from torchsmith_fx_backend._src.schedule.externs import (
+    OUT_VARIANTS,
+    Externs,
+    aliases_input,
+    origins,
+)
+from torchsmith_fx_backend._src.schedule.facts import COPY, Facts
+from torchsmith_fx_backend._src.schedule.fuse import Unit
+from torchsmith_fx_backend._src.schedule.plan import (
+    Allocate,
+    BindSymbol,
+    ExternCall,
+    Free,
+    Launch,
+    Layout,
+    Name,
+    Step,
+)
+
+SizeClass = tuple[Index, object, object]
+
+
+@dataclass(slots=True, eq=False)
+class Storage:
+    """Memory behind one or more names of the wrapper."""
+
+    node: fx.Node  # the value that starts it
+    owned: bool  # made inside the plan, and nothing outside can see it
+    reusable: bool = False
+    last: int = -1  # position of the last unit that touches it
+    values: list[fx.Node] = field(default_factory=list)
+    bytes: int = 0
+
+
+class MemoryPlanner:
+    """Turns ordered units into steps.
+
+    Args:
+        facts: the graph.
+        units: in execution order.
+        names: the wrapper's local for each node.
+        hold: how many units a dead buffer may wait for its next owner; None for any number.
+    """
+
+    def __init__(
+        self,
+        facts: Facts,
+        units: list[Unit],
+        names: dict[fx.Node, str],
+        hold: int | None = None,
+    ) -> None:
+        self.facts = facts
+        self.units = units
+        self.names = dict(names)
+        self.hold = hold
+        self.externs = Externs(facts, self.names)
+        self.storage: dict[fx.Node, Storage] = {}
+        self.steps: list[Step] = []
+        self.peak = 0
+        self._now = 0
+        self._bound: set[str] = set()
+        self._last: dict[fx.Node, int] = {}
+        self._pairs: dict[fx.Node, fx.Node] | None = None
+        self._pool: dict[SizeClass, list[tuple[int, Storage]]] = {}
+        self._order = dict(enumerate(facts.nodes))
+        for node in facts.nodes:
+            if node.target is COPY:
+                target = node.args[0]
+                assert isinstance(target, fx.Node)
+                self.names[node] = self.names[target]
+
+    # ---------------------------------------------------------------------------- lifetimes
+
+    def _analyse(self) -> None:
+        facts = self.facts
+        for node in facts.nodes:
+            if node.op in ("placeholder", "get_attr") and facts.is_tensor(node):
+                self._begin(node, owned=False)
+        for position, unit in enumerate(self.units):
+            for value in self._produced(unit):
+                source = self._alias_of(unit, value)
+                if source is not None:
+                    self.storage[value] = self.storage[source]
+                    self.storage[value].values.append(value)
+                else:
+                    self._begin(value, owned=True)
+                self._touch(value, position)
+            for value in self._read(unit):
+                self._touch(value, position)
+        forever = len(self.units)
+        for node in facts.nodes:
+            if node.op == "output":
+                for arg in node.all_input_nodes:
+                    if arg in self.storage:
+                        self._touch(arg, forever)
+                        self.storage[arg].owned = False
+
+    def _begin(self, node: fx.Node, owned: bool) -> None:
+        info = self.facts.try_info(node)
+        storage = Storage(node, owned, values=[node])
+        if info is not None:
+            storage.bytes = info.bytes()
+            storage.reusable = owned and info.dense() and info.offset == ix.ZERO
+        self.storage[node] = storage
+
+    def _touch(self, value: fx.Node, position: int) -> None:
+        self._last[value] = max(self._last.get(value, -1), position)
+        storage = self.storage[value]
+        storage.last = max(storage.last, position)
+
+    def _produced(self, unit: Unit) -> list[fx.Node]:
+        if unit.draft is not None:
+            stored = (self._order[number] for number in unit.draft.stores())
+            return [n for n in stored if n.target is not COPY]
+        node = unit.node
+        assert node is not None
+        if self.facts.is_tensor(node):
+            return [] if node.target is COPY else [node]
+        return [
+            u
+            for u in node.users
+            if u.target is operator.getitem and u not in self.facts.dead and self.facts.is_tensor(u)
+        ]
+
+    def _alias_of(self, unit: Unit, value: fx.Node) -> fx.Node | None:
+        """The value whose memory an extern result shares, when it (perhaps) does."""
+        node = unit.node
+        if node is None:
+            return None
+        if isinstance(self.facts.rule(node), View):
+            return self.facts.base(node)
+        if aliases_input(node):
+            inputs = [a for a in node.all_input_nodes if a in self.storage]
+            for other in inputs[1:]:  # which one is not known: none may be taken over
+                self.storage[other].owned = False
+            if inputs:
+                if len(inputs) > 1:
+                    self.storage[inputs[0]].owned = False
+                return inputs[0]
+        return None
+
+    def _read(self, unit: Unit) -> list[fx.Node]:
+        if unit.draft is not None:
+            loaded = [self._order[number] for number in unit.draft.loads()]
+            return [*loaded, *unit.mutates]
+        node = unit.node
+        assert node is not None
+        if isinstance(self.facts.rule(node), View):
+            return [self.facts.base(node)]
+        return [a for a in node.all_input_nodes if a in self.storage]
+
+    # -------------------------------------------------------------------------------- steps
+
+    def run(self) -> list[Step]:
+        """The steps; afterwards ``peak`` is the most memory (bytes) that they hold at once."""
+        self._analyse()
+        self._bind_inputs()
+        for position, unit in enumerate(self.units):
+            if unit.draft is not None:
+                self._launch(position, unit)
+            else:
+                self._extern(position, unit)
+            self._bury(position)
+        return self._without_idle(self.steps)
+
+    def _grow(self, amount: int) -> None:
+        self._now += amount
+        self.peak = max(self.peak, self._now)
+
+    def _class(self, info: Info) -> SizeClass:
+        return (info.numel, info.dtype, info.device)
+
+    def _take(self, position: int, info: Info) -> Storage | None:
+        """A dead buffer of the right class that waits in the pool."""
+        waiting = self._pool.get(self._class(info), [])
+        while waiting:
+            died, storage = waiting.pop()
+            if self.hold is None or position - died <= self.hold:
+                return storage
+        return None
+
+    def _allocate(self, value: fx.Node, info: Info, reuse: Storage | None) -> None:
+        layout = Layout(info.dtype, info.device, info.shape, info.stride)
+        name = self.names[value]
+        if reuse is None:
+            self.steps.append(Allocate(name, layout))
+            self._grow(info.bytes())
+        else:
+            self.steps.append(Allocate(name, layout, self.names[reuse.node]))
+            self.steps.append(Free(self.names[reuse.node]))
+
+    def _launch(self, position: int, unit: Unit) -> None:
+        draft = unit.draft
+        assert draft is not None
+        same: dict[int, int] = {}
+        for target, copy in unit.mutates.items():
+            if self.facts.number(target) in draft.loads():
+                same[self.facts.number(copy)] = self.facts.number(target)
+        claimed: set[Storage] = set()
+        for number in draft.stores():
+            value = self._order[number]
+            if value.target is COPY:
+                continue
+            info = self.facts.info(value)
+            source = self._dying_input(position, unit, number, info, claimed)
+            if source is not None:
+                claimed.add(self.storage[source])
+                same[number] = self.facts.number(source)
+                self._allocate(value, info, self.storage[source])
+            else:
+                self._allocate(value, info, self._take(position, info))
+        kernel, order = draft.bind(same)
+        written = {source: number for number, source in same.items()}
+        args = tuple(self.names[self._order[written.get(n, n)]] for n in order)
+        assert unit.nest is not None
+        self.steps.append(Launch(kernel, args, unit.nest.device, self._origins(unit)))
+        for storage in claimed:
+            storage.owned = False  # its memory lives on under another name
+
+    def _dying_input(
+        self, position: int, unit: Unit, number: int, info: Info, claimed: set[Storage]
+    ) -> fx.Node | None:
+        draft = unit.draft
+        assert draft is not None
+        for source in draft.loads():
+            value = self._order[source]
+            storage = self.storage[value]
+            if storage.last != position or not storage.owned or not storage.reusable:
+                continue
+            if storage in claimed or storage.node is not value:
+                continue
+            if self._class(self.facts.info(value)) != self._class(info):
+                continue
+            if draft.may_share(source, number):
+                return value
+        return None
+
+    def _extern(self, position: int, unit: Unit) -> None:
+        node = unit.node
+        assert node is not None
+        info = self.facts.try_info(node)
+        out = None
+        if node.target in OUT_VARIANTS and info is not None:
+            reuse = self._take(position, info)
+            if reuse is not None:
+                self._allocate(node, info, reuse)
+                out = self.names[node]
+        self.steps.extend(self.externs.calls(node, out))
+        for value in self._produced(unit):
+            if out is None and self.storage[value].node is value:
+                self._grow(self.storage[value].bytes)
+            self._bind(value)
+
+    def _origins(self, unit: Unit) -> tuple[str, ...]:
+        assert unit.nest is not None
+        names: dict[str, None] = {}
+        for node in unit.nest.members:
+            if node.target is not operator.getitem:
+                names[origins(node)[0]] = None
+        lines = [line for node in unit.nest.members for line in origins(node)[1:]]
+        return (*names, *lines[:1])
+
+    def _bury(self, position: int) -> None:
+        """Drop names whose last use this was; keep storages that a later step takes over."""
+        unit = self.units[position]
+        for value in dict.fromkeys([*self._read(unit), *self._produced(unit)]):
+            storage = self.storage[value]
+            if self._last[value] == position and value is not storage.node:
+                self.steps.append(Free(self.names[value]))
+            if storage.last == position and storage.owned:
+                storage.owned = False
+                info = self.facts.try_info(storage.node)
+                if storage.reusable and info is not None:
+                    self._pool.setdefault(self._class(info), []).append((position, storage))
+                self.steps.append(_Idle(storage))  # type: ignore[arg-type]
+
+    def _without_idle(self, steps: list[Step]) -> list[Step]:
+        """Settle, for each dead buffer, whether it waits for its next owner or is freed."""
+        taken = {s.reuse for s in steps if isinstance(s, Allocate) and s.reuse is not None}
+        out: list[Step] = []
+        now = peak = 0
+        sizes = {self.names[s.node]: s for s in self.storage.values()}
+        for step in steps:
+            match step:
+                case _Idle(storage):
+                    name = self.names[storage.node]
+                    if name in taken:
+                        continue
+                    out.append(Free(name))
+                    now -= storage.bytes
+                    continue
+                case Allocate(name, _, None):
+                    now += sizes[name].bytes
+                case ExternCall(results=results, out=None):
+                    for result in results:
+                        if result in sizes and result is not None:
+                            now += sizes[result].bytes
+                case _:
+                    pass
+            out.append(step)
+            peak = max(peak, now)
+        self.peak = peak
+        return out
+
+    # ------------------------------------------------------------------------------ symbols
+
+    def _bind_inputs(self) -> None:
+        for node in self.facts.nodes:
+            if node.op == "placeholder" and not self.facts.is_tensor(node):
+                index = self.facts.scalar_index(node)
+                if type(index) is ix.Sym:
+                    self._bound.add(index.name)
+        for node in self.facts.nodes:
+            if node.op == "placeholder" and self.facts.is_tensor(node):
+                self._bind(node)
+
+    def _bind(self, value: fx.Node) -> None:
+        """Give size symbols that first appear in the layout of ``value`` their number."""
+        info = self.facts.try_info(value)
+        if info is None:
+            return
+        name = self.names[value]
+        for what, sizes in (("size", info.shape), ("stride", info.stride)):
+            for axis, size in enumerate(sizes):
+                if type(size) is ix.Sym and size.name not in self._bound:
+                    self._bound.add(size.name)
+                    self.steps.append(BindSymbol(size.name, name, what, axis))  # type: ignore[arg-type]
+        for axis, size in enumerate(info.shape):
+            self._solve(size, name, axis)
+
+    def _solve(self, size: Index, name: str, axis: int) -> None:
+        """Bind the one unknown symbol of ``c * s + d`` from the size of an input."""
+        free = ix.symbols(size) - self._bound
+        if len(free) != 1 or type(size) is ix.Sym:
+            return
+        symbol = free.pop()
+        terms = size.terms if type(size) is ix.Add else (size,)
+        scale = rest = None
+        for term in terms:
+            if symbol in ix.symbols(term):
+                if scale is not None:
+                    return
+                scale = ix.floordiv(term, ix.Sym(symbol))
+            else:
+                rest = term if rest is None else ix.add(rest, term)
+        if scale is None or symbol in ix.symbols(scale):
+            return
+        whole = f"{symbol}_times"
+        self.steps.append(BindSymbol(whole, name, "size", axis))
+        value: Index = ix.Sym(whole)
+        if rest is not None:
+            value = ix.sub(value, rest)
+        self.steps.append(ExternCall(operator.floordiv, (value, _number(scale)), (), (symbol,)))
+        self._bound.add(symbol)
+
+
+def _number(x: Index) -> object:
+    return x.value if type(x) is ix.Const else x
+
+
+@dataclass(frozen=True, slots=True)
+class _Idle:
+    """Marks where a storage dies, while steps are made."""
+
+    storage: Storage
+
+
+def eager_peak(facts: Facts) -> int:
+    """Bytes that eager execution holds at once beyond the inputs, freeing at last use."""
+    root: dict[fx.Node, fx.Node] = {}
+    last: dict[fx.Node, int] = {}
+    for position, node in enumerate(facts.nodes):
+        if node.op in ("placeholder", "get_attr"):
+            root[node] = node
+            last[node] = len(facts.nodes)
+            continue
+        for arg in node.all_input_nodes:
+            if arg in root:
+                end = len(facts.nodes) if node.op == "output" else position
+                last[root[arg]] = max(last.get(root[arg], -1), end)
+        if isinstance(facts.rule(node), View) or facts.is_split(node):
+            source = facts.base(node) if isinstance(facts.rule(node), View) else node.args[0]
+            root[node] = root.get(source, node)  # type: ignore[arg-type]
+        elif node.target is operator.getitem or node.target is COPY:
+            root[node] = root.get(node.args[0], node)  # type: ignore[arg-type]
+        else:
+            root[node] = node
+        last[root[node]] = max(last.get(root[node], -1), position)
+    ends: dict[int, list[int]] = {}
+    now = peak = 0
+    for position, node in enumerate(facts.nodes):
+        if root.get(node) is node and node.op == "call_function":
+            size = _bytes(facts, node)
+            now += size
+            ends.setdefault(last[node], []).append(size)
+        peak = max(peak, now)
+        now -= sum(ends.pop(position, ()))
+    return peak
+
+
+def _bytes(facts: Facts, node: fx.Node) -> int:
+    value = node.meta.get("val")
+    if isinstance(value, (tuple, list)):
+        return sum(_bytes(facts, u) for u in node.users if facts.is_tensor(u))
+    info = facts.try_info(node)
+    return 0 if info is None else info.bytes()
+
+
+__all__ = ["MemoryPlanner", "Name", "eager_peak"]

@@ -1,0 +1,123 @@
+"""A plan interpreter over the reference evaluator, and short ways to make graphs, for tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import fx
+from torch.fx.experimental.proxy_tensor import make_fx  # the peer, as a graph source
+from torchsmith_fx_backend._src.loops import index as ix
+from torchsmith_fx_backend._src.loops.ir import Kernel
+from torchsmith_fx_backend._src.loops.reference import evaluate, verify
+from torchsmith_fx_backend._src.schedule import schedule_graph
+from torchsmith_fx_backend._src.schedule.plan import (
+    Allocate,
+    BindSymbol,
+    ExternCall,
+    Free,
+    Launch,
+    Name,
+    Plan,
+)
+
+
+def trace(fn: Callable, *args: object, decompose: dict | None = None, mode: str = "fake") -> fx.GraphModule:
+    with torch.no_grad():
+        gm = make_fx(torch.func.functionalize(fn), decompose or {}, tracing_mode=mode)(*args)
+    gm.graph.eliminate_dead_code()
+    return gm
+
+
+def kernels(plan: Plan) -> list[Kernel]:
+    return [s.kernel for s in plan.steps if isinstance(s, Launch)]
+
+
+def externs(plan: Plan) -> list[ExternCall]:
+    return [s for s in plan.steps if isinstance(s, ExternCall)]
+
+
+def run_plan(plan: Plan, inputs: Sequence[object]) -> list[object]:
+    """Execute ``plan``; each use of a freed or unknown name is a ``KeyError``."""
+    env: dict[str, object] = dict(zip(plan.inputs, inputs, strict=True))
+    env.update(plan.constants)
+
+    def resolve(arg: object) -> object:
+        if isinstance(arg, Name):
+            return env[arg.name]
+        if isinstance(arg, ix.Index):
+            return ix.evaluate(arg, (), env)
+        if isinstance(arg, (list, tuple)):
+            return type(arg)(resolve(a) for a in arg)
+        return arg
+
+    for step in plan.steps:
+        match step:
+            case Allocate(name, layout, reuse):
+                size = [resolve(s) for s in layout.size]
+                stride = [resolve(s) for s in layout.stride]
+                if reuse is None:
+                    new = torch.empty_strided(size, stride, dtype=layout.dtype, device=layout.device)
+                    if layout.dtype.is_floating_point:
+                        new.fill_(float("nan"))
+                    env[name] = new
+                else:
+                    env[name] = env[reuse].as_strided(size, stride)
+            case Launch(kernel, args, _, _):
+                verify(kernel)
+                symbols = {s: env[s] for s in kernel.symbols}
+                evaluate(kernel, [env[a] for a in args], symbols)
+            case ExternCall(target, args, kwargs, results, unpack, out, _):
+                call_args = [resolve(a) for a in args]
+                call_kwargs = {k: resolve(v) for k, v in kwargs}
+                if out is not None:
+                    packet = target._overloadpacket
+                    result = packet.out(*call_args, **call_kwargs, out=env[out])
+                    assert result is env[out] or result.data_ptr() == env[out].data_ptr()
+                else:
+                    result = target(*call_args, **call_kwargs)
+                if unpack:
+                    for name, value in zip(results, result, strict=True):
+                        if name is not None:
+                            env[name] = value
+                else:
+                    env[results[0]] = result
+            case BindSymbol(symbol, tensor, what, axis):
+                t = env[tensor]
+                env[symbol] = t.storage_offset() if what == "storage_offset" else getattr(t, what)(axis)
+            case Free(name):
+                del env[name]
+    return [resolve(o) for o in plan.outputs]
+
+
+def check(
+    fn: Callable,
+    *args: object,
+    decompose: dict | None = None,
+    tolerance: float = 2e-6,
+    mode: str = "fake",
+) -> Plan:
+    """Schedule ``fn``, run the plan, compare with eager; returns the plan."""
+    gm = trace(fn, *args, decompose=decompose, mode=mode)
+    plan = schedule_graph(gm)
+    want = fn(*(a.clone() if isinstance(a, torch.Tensor) else a for a in args))
+    want = list(want) if isinstance(want, (tuple, list)) else [want]
+    with torch.no_grad():
+        got = run_plan(plan, args)
+    assert len(got) == len(want)
+    for mine, theirs in zip(got, want):
+        if not isinstance(theirs, torch.Tensor):
+            assert mine == theirs
+            continue
+        assert mine.dtype == theirs.dtype
+        assert mine.shape == theirs.shape
+        assert mine.stride() == theirs.stride(), (mine.stride(), theirs.stride())
+        low = theirs.dtype in (torch.bfloat16, torch.float16)
+        torch.testing.assert_close(
+            mine,
+            theirs,
+            rtol=2e-2 if low else max(tolerance, 2e-6) if theirs.is_floating_point() else 0,
+            atol=2e-2 if low else tolerance if theirs.is_floating_point() else 0,
+            equal_nan=True,
+        )
+    return plan
