@@ -1,5 +1,7 @@
 """make_fx, loop IR, fusion, C and Triton code generation for torch.fx graphs."""
 
 from torchsmith_fx_backend._src.capture.make_fx import make_fx
+from torchsmith_fx_backend._src.driver import Compiled, compile_graph, smith
+from torchsmith_fx_backend._src.settings import Settings
 
-__all__ = ["make_fx"]
+__all__ = ["Compiled", "Settings", "compile_graph", "make_fx", "smith"]

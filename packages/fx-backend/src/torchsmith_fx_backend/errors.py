@@ -72,16 +72,8 @@ class TracingModeError(BackendError, AssertionError, ValueError):
     template = "tracing_mode is {mode!r}; it must be one of 'real', 'fake', 'symbolic'"
 
 
-class InputMismatchError(BackendError, TypeError):
-    """A compiled graph was called with other inputs than it was compiled for."""
-
-    code = "TS-B006"
-    template = "the compiled graph takes {expected}, got {got}"
-    hint = "A compiled graph is called with the same kinds of inputs as its example inputs."
-
-
 class SettingError(BackendError, TypeError):
     """An option name that does not exist."""
 
-    code = "TS-B007"
+    code = "TS-B006"
     template = "unknown option {name!r}; known options: {known}"

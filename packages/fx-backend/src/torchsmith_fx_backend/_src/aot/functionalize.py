@@ -77,7 +77,7 @@ def functionalize(
     recorder = Recorder()
     mode = FunctionalMode(recorder, fake_mode, rules, static)
     if isinstance(program, torch.nn.Module):
-        mode.name_tensors(_named_tensors(program))
+        mode.name_tensors(named_tensors(program))
     values: list[Any] = []
     fakes: dict[int, FakeTensor] = {}
     nodes: list[fx.Node] = []
@@ -233,7 +233,8 @@ def _fresh_fake(tensor: torch.Tensor, mode: FakeTensorMode) -> FakeTensor:
 _TENSOR_TYPES = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, FakeTensor)
 
 
-def _named_tensors(gm: torch.nn.Module) -> dict[str, torch.Tensor]:
+def named_tensors(gm: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Parameters, buffers and tensor attributes of ``gm`` by qualified name."""
     named = dict(gm.named_parameters(remove_duplicate=False))
     named.update(gm.named_buffers(remove_duplicate=False))
     for name, value in vars(gm).items():

@@ -1,0 +1,185 @@
+"""The compile driver: from a captured graph to a callable, through every stage.
+
+``smith`` is the backend that tracers call. What cannot be compiled runs as it was captured, and is
+logged; what should have compiled and did not is a ``StageError``.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Protocol, TypeVar
+
+import torch
+from torch import fx
+
+from torchsmith_fx_backend._src import graph_key, settings
+from torchsmith_fx_backend._src.aot.frame import Frame
+from torchsmith_fx_backend._src.aot.functionalize import FunctionalGraph, functionalize, named_tensors
+from torchsmith_fx_backend._src.capture.rules import RULES
+from torchsmith_fx_backend._src.passes import PASSES, run_passes
+from torchsmith_fx_backend._src.runtime import build, default_cache, load_graph, save_graph
+from torchsmith_fx_backend._src.schedule import schedule_graph
+from torchsmith_fx_backend._src.settings import Settings
+from torchsmith_fx_backend.errors import StageError, UnsupportedError
+
+log = logging.getLogger("torchsmith.backend")
+
+_Result = TypeVar("_Result")
+
+
+class Compiled(Protocol):
+    """A compiled graph: called with the graph's inputs, it returns what the graph returns.
+
+    Attributes:
+        source: text of the wrapper that runs.
+        kernels: name and source text of each distinct kernel.
+    """
+
+    source: str
+    kernels: tuple[tuple[str, str], ...]
+
+    def __call__(self, *inputs: Any) -> Any:
+        """Run the graph."""
+        ...
+
+
+def smith(
+    gm: fx.GraphModule, example_inputs: Sequence[object], **options: object
+) -> Callable[..., Any]:
+    """Compile ``gm`` for inputs like ``example_inputs``. The backend named ``smith``.
+
+    Args:
+        gm: a captured graph: torch functions, methods, aten operators; writes are fine.
+        example_inputs: one per placeholder: real or fake tensors, symbolic ints.
+        options: settings by name, see ``Settings``.
+
+    Returns:
+        A callable of the same inputs. When an input requires a gradient and grad mode is on, or
+        the graph does something unsupported, it is ``gm`` itself.
+
+    Raises:
+        StageError: a stage failed.
+        SettingError: an unknown option.
+    """
+    chosen = settings.current().with_options(**options)
+    if torch.is_grad_enabled() and any(
+        isinstance(x, torch.Tensor) and x.requires_grad for x in example_inputs
+    ):
+        _say_once(
+            logging.INFO,
+            "graphs whose inputs require gradients run operator by operator; "
+            "use torch.no_grad() or torch.inference_mode() for compiled inference",
+        )
+        return gm
+    try:
+        return compile_graph(gm, example_inputs, chosen)
+    except UnsupportedError as error:
+        _say_once(logging.WARNING, str(error))
+        return gm
+
+
+def compile_graph(
+    gm: fx.GraphModule, example_inputs: Sequence[object], chosen: Settings | None = None
+) -> Compiled:
+    """Compile an inference graph.
+
+    Args:
+        gm: as for ``smith``.
+        example_inputs: as for ``smith``.
+        chosen: settings; those in force by default.
+
+    Raises:
+        UnsupportedError: the graph has a part that has no functional form here.
+        StageError: a stage failed.
+    """
+    chosen = settings.current() if chosen is None else chosen
+    key = graph_key.of(gm, example_inputs) if chosen.graph_cache else None
+    if key is not None:
+        warm = _load(key, gm, example_inputs)
+        if warm is not None:
+            return warm
+    graph = functional_graph(gm, example_inputs, chosen)
+    plan = _stage("schedule", schedule_graph, graph.module)
+    ambient = _ambient_guard()
+
+    def through_aten(*inputs: object) -> object:
+        return fx.Interpreter(graph.module).run(*inputs)
+
+    built: Any = _stage(
+        "build", functools.partial(build, fallback=through_aten, name=_name_of(gm)), plan
+    )
+    frame = Frame(graph.out_spec, graph.mutated, graph.frozen)
+    if key is not None and save_graph(key, built):
+        default_cache().put(f"frame {key}", {"frame.json": frame.dump()})
+    return frame.wrap(built, gm, example_inputs, ambient)
+
+
+def _load(key: str, gm: fx.GraphModule, inputs: Sequence[object]) -> Compiled | None:
+    """The graph that an earlier run stored under ``key``."""
+    files = default_cache().get(f"frame {key}")
+    if files is None:
+        return None
+    built = load_graph(key, constants=named_tensors(gm))
+    if built is None:
+        return None
+    log.debug("graph from the cache: %s", key)
+    return Frame.load(files["frame.json"]).wrap(built, gm, inputs, _ambient_guard())
+
+
+def functional_graph(
+    gm: fx.GraphModule | Callable[..., object],
+    example_inputs: Sequence[object],
+    chosen: Settings | None = None,
+) -> FunctionalGraph:
+    """The functional graph of ``gm`` after all passes: what is lowered.
+
+    Raises:
+        UnsupportedError: the graph has a part that has no functional form here.
+        StageError: capture or a pass failed.
+    """
+    check = (settings.current() if chosen is None else chosen).verify
+    graph = _stage("capture", functionalize, gm, example_inputs, RULES)
+    _stage("passes", run_passes, graph.module.graph, PASSES, check=check)
+    graph.module.recompile()
+    log.debug("functional graph:\n%s", graph.module.graph)
+    return graph
+
+
+def _stage(stage: str, function: Callable[..., _Result], *args: Any, **kwargs: Any) -> _Result:
+    try:
+        return function(*args, **kwargs)
+    except (UnsupportedError, StageError):
+        raise
+    except Exception as error:
+        raise StageError(stage=stage, error=f"{type(error).__name__}: {error}") from error
+
+
+@functools.cache
+def _say_once(level: int, message: str) -> None:
+    log.log(level, message)
+
+
+def _name_of(gm: torch.nn.Module) -> str:
+    name = type(gm).__name__
+    return name if name.isidentifier() and name not in _DULL_NAMES else "graph"
+
+
+_DULL_NAMES = ("GraphModule", "LazyGraphModule", "GraphModuleImpl")
+
+
+def _ambient_guard() -> Callable[[], AbstractContextManager[object]] | None:
+    """A context for running: the graph has autocast's casts in it, so autocast is off then."""
+    devices = [d for d in ("cpu", "cuda") if torch.is_autocast_enabled(d)]
+    if not devices:
+        return None
+    return functools.partial(_without_autocast, tuple(devices))
+
+
+def _without_autocast(devices: tuple[str, ...]) -> AbstractContextManager[object]:
+    context: AbstractContextManager[object] = nullcontext()
+    for device in devices:
+        context = torch.autocast(device, enabled=False)
+    return context
