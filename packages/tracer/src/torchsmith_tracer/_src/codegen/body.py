@@ -53,13 +53,25 @@ class Body:
 
 def new_emitter(trace: Trace, record: CodeRecord) -> Emitter:
     """An emitter for a body of ``record``."""
-    bind: dict[str, object] = {"G": record.globals, "M": trace.interp.modules}
+    bind: dict[str, object] = {
+        "G": record.globals,
+        "M": modules_of(trace),
+        **trace.builder.constants,
+    }
     return Emitter(record.parameter_names(), bind, trace.journal)
+
+
+def modules_of(trace: Trace) -> dict[str, dict[str, object]]:
+    """Namespaces other than the entry function's own, by the names that sources use."""
+    spaces = trace.interp.namespaces.values()
+    return {space.module: space.obj for space in spaces if space.module is not None}
 
 
 def emit_return(trace: Trace, cg: Emitter, value: Value) -> None:
     """Effects, then the return value."""
     replay(cg, trace.journal)
+    for context in trace.graph.contexts:
+        context.reenter(cg)
     cg.load(value)
     cg.statement(f"return {cg.pop_expr()}")
 

@@ -30,6 +30,7 @@ from torchsmith_tracer._src.codegen.tail import TailCall
 
 _V = sys.version_info[:2]
 _ARGS, _KWARGS = "___args", "___kwargs"
+_EXTRA_STACK = 8
 _KEPT_FLAGS = CompilerFlags.OPTIMIZED | CompilerFlags.NEWLOCALS | CompilerFlags.NESTED
 
 
@@ -102,7 +103,7 @@ def resume_code(
         instr.lineno = code.co_firstlineno
     out = _shell(code, [*params, *slots], bool(cells_of(code)))
     out.extend([*prologue, *body])
-    return ResumeCode(out.to_code(compute_exception_stack_depths=False), tuple(local_names), len(prologue), code)
+    return ResumeCode(_assemble(out, code, stack), tuple(local_names), len(prologue), code)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +188,8 @@ def step_code(
         ]
     out = _shell(code, params, full_copy and bool(cells_of(code)))
     out.extend(listing)
-    return out.to_code(compute_exception_stack_depths=False)
+    results = max((e.results for e in exits), default=0)
+    return _assemble(out, code, [*operands, *([True] * results)])
 
 
 def _leftover(operation: Operation, operands: Sequence[bool], exits: Sequence[Exit]) -> int:
@@ -219,6 +221,13 @@ def _tail(number: int, exit: Exit, leftover: int, location: Any) -> list[Any]:
     for instr in out:
         instr.location = location
     return out
+
+
+def _assemble(out: Bytecode, code: CodeType, stack: Sequence[bool]) -> CodeType:
+    # The user's code keeps its own stack depths; what is added needs a few slots more. Stating the
+    # size also spares the assembler a data flow analysis, most of its time.
+    size = code.co_stacksize + len(stack) + _EXTRA_STACK
+    return out.to_code(stacksize=size, compute_exception_stack_depths=False)
 
 
 def _entry(code: CodeType) -> list[Any]:

@@ -8,7 +8,7 @@ it called. The body computes their arguments: locals, cells and stack slots of e
 from __future__ import annotations
 
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -48,17 +48,28 @@ class _CallOperands:
 
 
 def emit_break(
-    trace: Trace, cg: Emitter, record: CodeRecord, frames: Sequence[FrameState]
+    trace: Trace,
+    cg: Emitter,
+    record: CodeRecord,
+    frames: Sequence[FrameState],
+    refuse: Callable[..., object] | None = None,
 ) -> None:
-    """Effects, then the steps of all frames (innermost first in ``frames``)."""
+    """Effects, then the steps of all frames (innermost first in ``frames``).
+
+    Args:
+        trace: the trace that broke.
+        cg: where the code goes.
+        record: what is being compiled.
+        frames: the stopped frames.
+        refuse: called instead of any resume function, for a break that must end the program.
+    """
     replay(cg, trace.journal)
     for context in trace.graph.contexts:
-        cg.load(context)  # type: ignore[arg-type]
-        cg.pop_top()
+        context.reenter(cg)
     step = ""
     args: list[str] = []
     for state in frames:
-        step, args = _frame_step(cg, record.region, state, step, args)
+        step, args = _frame_step(cg, record.region, state, step, args, refuse)
     call = f"{step}({', '.join(args)})"
     if record.resume is None:
         cg.load_callable(drive, "drive")
@@ -67,7 +78,12 @@ def emit_break(
 
 
 def _frame_step(
-    cg: Emitter, region: Region, state: FrameState, inner: str, inner_args: list[str]
+    cg: Emitter,
+    region: Region,
+    state: FrameState,
+    inner: str,
+    inner_args: list[str],
+    refuse: Callable[..., object] | None,
 ) -> tuple[str, list[str]]:
     """Expression for the step function of one frame, and those for its arguments."""
     info, ins = state.info, state.instruction
@@ -110,7 +126,7 @@ def _frame_step(
         shape = [item is not NULL for item in kept] + [c == "R" for c in way.shape]
         names = values.bound(live_locals(info, way.index + prologue))
         target = region.resume(code, space, way.index, shape, names)
-        entry = target.enter if target.pass_function else target.dispatcher(target.make_function())
+        entry = target.entry()
         exits.append(Exit(entry, way.shape.count("R")))
         head = [values.cells()] if target.pass_function else []
         rests.append(_tuple([*head, *values.locals(names), *values.stack(kept)]))
@@ -174,8 +190,7 @@ class _Values:
                 # Not made yet, or emptied: an inlined comprehension makes its own.
                 self.cg.load_callable(types.CellType, "make_cell")
                 self.cg.call(0)
-                self.cg.load_temp(self.cg.store_temp())
-                out.append(self.cg.pop_expr())
+                out.append(self.cg.store_temp())
             else:
                 out.append(self.cg.expr(cell))
         return _tuple(out)

@@ -13,6 +13,7 @@ import torch
 from torchsmith_tracer._src.breaks.explain import Explanation
 from torchsmith_tracer._src.regions import marks
 from torchsmith_tracer._src.regions.backends import resolve
+from torchsmith_tracer._src.regions.compile_frame import compile_frame
 from torchsmith_tracer._src.regions.modules import wrap_module
 from torchsmith_tracer._src.regions.region import Region, reset_all
 from torchsmith_tracer._src.settings import Settings
@@ -92,7 +93,7 @@ def compile(
     settings = replace(
         Settings.current().with_options(own), fullgraph=bool(fullgraph), dynamic=dynamic
     )
-    return compile_in(Region(choice, settings), fn_or_module)
+    return compile_in(Region(choice, settings, compile_frame), fn_or_module)
 
 
 def compile_in(region: Region, target: Callable[..., Any]) -> Any:

@@ -15,12 +15,22 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import fx
-from torchsmith_guards import GLOBAL_STATE, FakeMode, GlobalState, Guard, GuardKind, GuardSet, ShapeEnv
+from torchsmith_guards import (
+    GLOBAL_STATE,
+    FakeMode,
+    FunctionSource,
+    GlobalState,
+    Guard,
+    GuardKind,
+    GuardSet,
+    LocalSource,
+    ShapeEnv,
+)
 
 from torchsmith_tracer._src.breaks.report import BreakReport, FrameReport, Place
 from torchsmith_tracer._src.breaks.signals import BreakAt, ObservedException, Unsupported
 from torchsmith_tracer._src.build.builder import Builder
-from torchsmith_tracer._src.codegen.body import Body, assemble, emit_return, new_emitter
+from torchsmith_tracer._src.codegen.body import Body, assemble, emit_return, modules_of, new_emitter
 from torchsmith_tracer._src.codegen.split import emit_break
 from torchsmith_tracer._src.effects.journal import Journal
 from torchsmith_tracer._src.frames.code import decode
@@ -36,6 +46,9 @@ if TYPE_CHECKING:
     from torchsmith_tracer._src.values.base import Value
 
 _AMBIENT = "torch's ambient state (grad mode, autocast, defaults) is part of what was captured"
+
+# Breaks at instructions that, run natively, raise the user's own exception.
+_RAISING = frozenset(("raises", "op-failed"))
 
 
 def compile_frame(
@@ -66,6 +79,8 @@ def compile_frame(
         except Exception as e:
             _bug(record, report, e)
             body = None
+        finally:
+            trace.graph.restore_state()
         try:
             checker = _compile_guards(trace, record, fn)
         except Exception as e:
@@ -114,7 +129,7 @@ def _trace_and_generate(
     result: Value | None = None
     broke: BreakAt | None = None
     try:
-        result = trace.interp.run_entry(fn, dict(zip(record.signature.names, flat, strict=True)))
+        result = _interpret(trace, record, fn, flat)
     except BreakAt as e:
         broke = e
     cg = new_emitter(trace, record)
@@ -124,16 +139,46 @@ def _trace_and_generate(
     else:
         frames = broke.frames
         stack = [Place.of(f.info, f.ip) for f in reversed(frames)]
-        _broke(record, report, BreakReport.of(broke.signal, stack))
-        emit_break(trace, cg, record, frames)
+        found = BreakReport.of(broke.signal, stack)
+        raising = broke.signal.kind in _RAISING
+        if broke.signal.kind == "raises":
+            report.note = found.what
+        else:
+            _broke(record, report, found, raising=raising)
+        refuse = _refusal(found) if raising and region.settings.fullgraph else None
+        emit_break(trace, cg, record, frames, refuse)
     mutates = bool(trace.graph.mutated)
     failed = partial(_graph_failed, record, fn, mutates, torch.is_grad_enabled())
     return assemble(trace, record, cg, failed, region.backend.compile)
 
 
-def _broke(record: CodeRecord, report: FrameReport, found: BreakReport) -> None:
+def _interpret(
+    trace: Trace, record: CodeRecord, fn: types.FunctionType, flat: Sequence[object]
+) -> Value:
+    interp, builder = trace.interp, trace.builder
+    interp.namespace(record.globals)  # the first one is the entry function's own
+    entry = interp.function(fn, FunctionSource())
+    names = record.signature.names
+    values = {
+        name: builder.wrap(obj, LocalSource(name)) for name, obj in zip(names, flat, strict=True)
+    }
+    return interp.run(interp.root_frame(entry, values))
+
+
+def _refusal(found: BreakReport) -> Callable[..., object]:
+    """What ``fullgraph=True`` runs after an instruction that was expected to raise."""
+
+    def refuse(*args: object) -> object:
+        raise found.error()
+
+    return refuse
+
+
+def _broke(
+    record: CodeRecord, report: FrameReport, found: BreakReport, *, raising: bool = False
+) -> None:
     report.break_ = found
-    if record.region.settings.fullgraph:
+    if record.region.settings.fullgraph and not raising:
         raise found.error()
     record.region.settings.emit_log("breaks", record.name, str(found))
 
@@ -160,7 +205,7 @@ def _compile_guards(trace: Trace, record: CodeRecord, fn: types.FunctionType) ->
     if env is not None:
         for guard in env.shape_guards():
             trace.guards.add(guard)
-    bind: dict[str, object] = {"G": record.globals, "M": trace.interp.modules}
+    bind: dict[str, object] = {"G": record.globals, "M": modules_of(trace)}
     if not record.pass_function:
         bind["F"] = fn
     return trace.guards.compile(record.parameter_names(), bind)

@@ -32,7 +32,7 @@ def wrap_module(region: Region, module: _M) -> _M:
         raise TypeError(f"{kind.__name__}.__call__ is not a Python function")
     record = region.record(call, kind)
     namespace: dict[str, Any] = {
-        "__call__": record.dispatcher(call, module),
+        "__call__": staticmethod(record.dispatcher(call, module)),
         "__reduce_ex__": lambda self, protocol: module.__reduce_ex__(protocol),
         "__deepcopy__": lambda self, memo: copy.deepcopy(module, memo),
         "__copy__": lambda self: copy.copy(module),

@@ -82,6 +82,7 @@ class CodeRecord:
         self._next = 0
         self._limited = False
         self._direct: types.FunctionType | None = None
+        self._shared: types.FunctionType | None = None
 
     @property
     def name(self) -> str:
@@ -108,6 +109,13 @@ class CodeRecord:
         self._dispatchers[out] = form
         return out
 
+    def shared(self, fn: types.FunctionType) -> types.FunctionType:
+        """One plain dispatcher that all callers use; ``fn`` is the function when it is made."""
+        if self._shared is None:
+            with self.lock:
+                self._shared = self._shared or self.dispatcher(fn)
+        return self._shared
+
     def enter(self, cells: tuple[types.CellType, ...], *args: object) -> object:
         """Call a resume function whose code has free variables."""
         direct = self._direct
@@ -117,6 +125,10 @@ class CodeRecord:
                 direct = self._direct = self._factory(form)(None, None)
                 self._dispatchers[direct] = form
         return direct(self.make_function(cells), *args)
+
+    def entry(self) -> Function:
+        """What a ``TailCall`` to this resume function names."""
+        return self.enter if self.pass_function else self.shared(self.make_function())
 
     def make_function(self, cells: tuple[types.CellType, ...] | None = None) -> types.FunctionType:
         """The function that ``code`` would be: what runs natively, and ``F`` of the checkers."""
@@ -185,8 +197,6 @@ class CodeRecord:
     def _compile(
         self, fn: types.FunctionType, flat: tuple[object, ...], args: tuple[object, ...]
     ) -> Entry | None:
-        from torchsmith_tracer._src.regions.compile_frame import compile_frame
-
         settings = self.region.settings
         if self.entries:
             self._note_recompile(args)
@@ -195,7 +205,7 @@ class CodeRecord:
             return None
         number = self._next
         self._next += 1
-        entry = compile_frame(self, fn, flat, number)
+        entry = self.region.compile_frame(self, fn, flat, number)
         self._install([entry, *self.entries])
         return entry
 

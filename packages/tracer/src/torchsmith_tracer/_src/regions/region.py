@@ -22,10 +22,11 @@ from torchsmith_tracer._src.breaks.report import Log
 from torchsmith_tracer._src.codegen.resume import ResumeCode, resume_code
 from torchsmith_tracer._src.regions import marks
 from torchsmith_tracer._src.regions.backends import BackendChoice
-from torchsmith_tracer._src.regions.record import CodeRecord
+from torchsmith_tracer._src.regions.record import CodeRecord, Entry
 from torchsmith_tracer._src.settings import Settings
 
 Function = Callable[..., object]
+CompileFrame = Callable[[CodeRecord, types.FunctionType, Sequence[object], int], Entry]
 
 _NEVER_FLAGS = (
     inspect.CO_GENERATOR
@@ -48,11 +49,15 @@ class Region:
     Attributes:
         backend: compiles the graphs.
         settings: options of this region.
+        compile_frame: makes an entry of a record for a function and its arguments.
         log: what was compiled, for ``explain``.
     """
 
-    def __init__(self, backend: BackendChoice, settings: Settings) -> None:
+    def __init__(
+        self, backend: BackendChoice, settings: Settings, compile_frame: CompileFrame
+    ) -> None:
         self.backend = backend
+        self.compile_frame = compile_frame
         self.settings = settings
         self.log = Log()
         self._records: dict[object, CodeRecord] = {}
@@ -129,8 +134,7 @@ class Region:
                 return functools.partial(compiled, *callee.args, **callee.keywords)
             case type():
                 return self._constructor(callee)
-        kind = type(callee)
-        method = kind.__call__ if "__call__" in dir(kind) else None
+        method = getattr(type(callee), "__call__", None)  # noqa: B004 - the method is wanted
         if isinstance(method, types.FunctionType) and marks.original_of(callee) is None:
             if marks.is_disabled(callee):
                 return callee
@@ -146,11 +150,8 @@ class Region:
         if not self.compilable(fn):
             return fn
         if module:
-            record = self.record(fn, type(owner))
-            shared = getattr(record, "shared", None)
-            if shared is None:
-                shared = record.shared = record.dispatcher(fn)
-            return shared
+            # Equal layers share their compiled code: the module itself is an argument.
+            return self.record(fn, type(owner)).shared(fn)
         made = self._dispatchers[fn] = self.record(fn).dispatcher(fn)
         return made
 

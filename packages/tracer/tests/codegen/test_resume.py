@@ -1,0 +1,279 @@
+"""Resume and step functions, made by hand and run natively, without any tracing."""
+
+import functools
+import inspect
+import traceback
+import types
+
+import pytest
+from torchsmith_tracer._src.codegen.operations import native
+from torchsmith_tracer._src.codegen.resume import (
+    Exit,
+    Operation,
+    cells_of,
+    resume_code,
+    step_code,
+)
+from torchsmith_tracer._src.codegen.tail import TailCall, drive
+from torchsmith_tracer._src.frames.code import decode
+
+
+class Recorder:
+    """A context manager that notes what happens to it and swallows exceptions."""
+
+    def __init__(self):
+        self.log = []
+
+    def __enter__(self):
+        self.log.append("enter")
+        return self
+
+    def __exit__(self, kind, *rest):
+        self.log.append(kind.__name__ if kind else "exit")
+        return True
+
+
+recorder = Recorder()
+
+
+def opaque(a, b):
+    if a == 6:
+        raise ValueError("six")
+    return a + b
+
+
+def loop_with_context(xs, k):
+    total = 0
+    for x in xs:
+        with recorder:
+            y = x * k
+            y = opaque(y, 2)
+            total += y
+    return total
+
+
+def instruction(fn, opname, after_global=None, nth=0):
+    """Index of an instruction; the first call after a global of that name was loaded."""
+    info = decode(fn.__code__)
+    start = 0
+    if after_global is not None:
+        start = next(
+            i.index
+            for i in info.instructions
+            if i.opname == "LOAD_GLOBAL" and i.argval == after_global
+        )
+    found = [i for i in info.instructions if i.index > start and i.opname == opname]
+    return found[nth]
+
+
+def test_resume_inside_for_and_with():
+    recorder.log = []
+    call = instruction(loop_with_context, "CALL", "opaque")
+    made = resume_code(
+        loop_with_context.__code__, call.index + 1, [True] * 3, ["xs", "k", "total"]
+    )
+    fn = types.FunctionType(made.code, globals())
+    # 100 for the first pass; 2 * 2 + 2; 6 raises and is swallowed; 4 * 2 + 2
+    assert fn([], 2, 0, iter([2, 3, 4]), recorder.__exit__, 100) == 100 + 6 + 10
+    assert recorder.log == ["exit", "enter", "exit", "enter", "ValueError", "enter", "exit"]
+
+
+def test_instruction_numbers_differ_by_the_prologue_only():
+    code = loop_with_context.__code__
+    call = instruction(loop_with_context, "CALL", "opaque")
+    made = resume_code(code, call.index + 1, [True] * 3, ["xs", "k", "total"])
+    old = [i.opname for i in decode(code).instructions]
+    new = [i.opname for i in decode(made.code).instructions]
+    assert new[made.prologue :] == old
+
+
+def test_step_leaves_by_a_tail_call():
+    call = instruction(loop_with_context, "CALL", "opaque")
+
+    def entry(*args):
+        return ("resumed", args)
+
+    code = step_code(
+        loop_with_context.__code__,
+        call.index,
+        Operation(call=lambda fn, *args, **kwargs: fn(*args, **kwargs)),
+        [True, True],
+        [Exit(entry, 1)],
+        ["xs", "k", "total"],
+    )
+    step = types.FunctionType(code, globals())
+    it = iter([1, 5])
+    out = step((opaque, 1), {"b": 2}, ("rest",), it, recorder.__exit__, [], 2, 50)
+    assert type(out) is TailCall
+    assert (out.rest, out.results) == (("rest",), (3,))
+    args = ((opaque, 1, 2), {}, ("rest",), it, recorder.__exit__, [], 2, 50)
+    assert drive(step, *args) == ("resumed", ("rest", 3))
+
+
+def test_exception_in_a_step_reaches_the_users_handler():
+    recorder.log = []
+    call = instruction(loop_with_context, "CALL", "opaque")
+    code = step_code(
+        loop_with_context.__code__,
+        call.index,
+        Operation(call=lambda fn, *args: fn(*args)),
+        [True, True],
+        [Exit(print, 1)],
+        ["xs", "k", "total"],
+    )
+    step = types.FunctionType(code, globals())
+    # 6 raises; the context swallows it; the loop goes on natively: 50 + (2 + 2) + (10 + 2)
+    args = ((opaque, 6, 2), {}, ("rest",), iter([1, 5]), recorder.__exit__, [], 2, 50)
+    assert step(*args) == 66
+    assert recorder.log == ["ValueError", "enter", "exit", "enter", "exit"]
+
+
+def test_step_without_handler_is_small_and_keeps_the_users_place():
+    def user(x):
+        y = x + 1
+        return opaque(y, 0) * 2
+
+    call = instruction(user, "CALL", "opaque")
+    code = step_code(
+        user.__code__, call.index, Operation(call=lambda fn, *a: fn(*a)), [], [Exit(print, 1)], None
+    )
+    assert len(code.co_code) < 120
+    step = types.FunctionType(code, globals())
+    with pytest.raises(ValueError, match="six") as caught:
+        step((opaque, 6, 0), {}, ())
+    frame = traceback.extract_tb(caught.value.__traceback__)[1]
+    assert frame.name == "user"
+    assert frame.filename == __file__
+    assert frame.line == "return opaque(y, 0) * 2"
+
+
+def test_cells_become_free_variables():
+    def user(a):
+        count = 0
+
+        def bump():
+            nonlocal count
+            count += a
+            return count
+
+        opaque(1, 1)
+        return bump() + count
+
+    assert cells_of(user.__code__) == ("a", "count")
+    call = instruction(user, "CALL", "opaque")
+    made = resume_code(user.__code__, call.index + 1, [True], ["bump"])
+    a, count = types.CellType(5), types.CellType(10)
+
+    def bump():
+        count.cell_contents += a.cell_contents
+        return count.cell_contents
+
+    fn = types.FunctionType(made.code, globals(), "user", None, (a, count))
+    assert fn(bump, None) == 15 + 15
+
+
+def test_null_slots_of_a_pending_call():
+    def user(x):
+        return max(x, opaque(x, 1))
+
+    call = instruction(user, "CALL", "opaque")
+    stack = [True, False, True, True] if _null_after() else [False, True, True, True]
+    made = resume_code(user.__code__, call.index + 1, stack, [])
+    fn = types.FunctionType(made.code, globals())
+    assert fn(max, 3, 8) == 8
+
+
+def _null_after():
+    import sys
+
+    return sys.version_info >= (3, 13)
+
+
+def test_generic_instruction_runs_natively():
+    def user(a, b):
+        return (a @ b) + 1
+
+    info = decode(user.__code__)
+    ins = next(i for i in info.instructions if i.opname == "BINARY_OP")
+    plan = native(user.__code__, info, ins)
+    assert (plan.pops, plan.peeks) == (2, 0)
+    assert [(e.index, e.shape) for e in plan.exits] == [(ins.index + 1, "R")]
+    code = step_code(
+        user.__code__, ins.index, plan.operation, [True, True], [Exit(print, 1)], None
+    )
+
+    class Matrix:
+        def __matmul__(self, other):
+            return 41
+
+    out = types.FunctionType(code, {})((), Matrix(), Matrix())
+    assert out.results == (41,)
+
+
+def test_branch_has_two_exits():
+    def user(a):
+        if a:
+            return 1
+        return 2
+
+    info = decode(user.__code__)
+    ins = next(i for i in info.instructions if "POP_JUMP" in i.opname)
+    plan = native(user.__code__, info, ins)
+    assert len(plan.exits) == 2
+
+    def fall(*args):
+        return ("fall", args)
+
+    def jump(*args):
+        return ("jump", args)
+
+    code = step_code(
+        user.__code__, ins.index, plan.operation, [True], [Exit(fall, 0), Exit(jump, 0)], None
+    )
+    step = types.FunctionType(code, {})
+    assert drive(step, ("f",), ("j",), True) == ("fall", ("f",))
+    assert drive(step, ("f",), ("j",), False) == ("jump", ("j",))
+
+
+def test_for_iter_has_an_exit_for_the_end():
+    def user(xs):
+        out = 0
+        for x in xs:
+            out += x
+        return out
+
+    info = decode(user.__code__)
+    ins = next(i for i in info.instructions if i.opname == "FOR_ITER")
+    plan = native(user.__code__, info, ins)
+    ends = []
+    for way in plan.exits:
+        shape = [c == "R" for c in way.shape]
+        made = resume_code(user.__code__, way.index, shape, ["out"])
+        ends.append(Exit(types.FunctionType(made.code, {}), len(shape)))
+    step = types.FunctionType(
+        step_code(user.__code__, ins.index, plan.operation, [True], ends, None), {}
+    )
+    assert drive(step, (10,), (10,), iter([1, 2])) == 13
+    assert drive(step, (10,), (10,), iter([])) == 10
+
+
+@pytest.mark.parametrize("module", [inspect, functools, traceback])
+def test_every_call_of_real_code_can_be_resumed(module):
+    """The assembled code has the user's instructions and handlers, whatever the code is."""
+    tried = 0
+    for fn in vars(module).values():
+        if not isinstance(fn, types.FunctionType) or fn.__code__.co_flags & inspect.CO_GENERATOR:
+            continue
+        info = decode(fn.__code__)
+        calls = [i for i in info.instructions if i.opname == "CALL"]
+        for ins in calls[:3]:
+            made = resume_code(fn.__code__, ins.index + 1, [True], [])
+            new = decode(made.code)
+            ours = [i.opname for i in new.instructions[made.prologue :]]
+            head = {"MAKE_CELL", "COPY_FREE_VARS", "NOP"}
+            for a, b in zip(ours, info.instructions, strict=True):
+                assert a == b.opname or (a == "NOP" and b.opname in head)
+            spans = {(h.target - made.prologue, h.depth, h.push_lasti) for h in new.exceptions}
+            assert spans == {(h.target, h.depth, h.push_lasti) for h in info.exceptions}
+            tried += 1
+    assert tried > 20

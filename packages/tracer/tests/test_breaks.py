@@ -1,0 +1,445 @@
+"""Graph breaks: right results, resumed wherever they are, and reported."""
+
+import contextlib
+
+import pytest
+import torch
+import torchsmith_tracer
+from torchsmith_tracer.errors import FullGraphError
+
+calls = []
+
+
+@torchsmith_tracer.disable
+def opaque(x, scale=2):
+    calls.append(scale)
+    return x * scale
+
+
+@pytest.fixture(autouse=True)
+def no_calls():
+    calls.clear()
+
+
+def test_print_splits_the_graph(check, capsys):
+    def f(a):
+        a = a + 1
+        print("hi")
+        return a * 2
+
+    check(f, torch.ones(3), graphs=2, breaks=["print"])
+    assert capsys.readouterr().out == "hi\n" * 4
+
+
+def test_fullgraph_names_id_place_and_advice():
+    def f(a):
+        a = a + 1
+        print("hi")
+        return a * 2
+
+    with pytest.raises(FullGraphError) as caught:
+        torchsmith_tracer.compile(f, fullgraph=True)(torch.ones(3))
+    error = caught.value
+    assert isinstance(error, RuntimeError)
+    assert error.code == "TS-T011"
+    assert error.place == f"{__file__}:{f.__code__.co_firstlineno + 2}"
+    text = str(error)
+    assert 'print("hi")' in text and "^^^^" in text and error.advice in text
+
+
+def test_opaque_call_with_keywords(check):
+    def f(a):
+        b = a + 1
+        c = opaque(b, scale=3)
+        return b, c - 1
+
+    check(f, torch.ones(3), graphs=2, breaks=["opaque-call"])
+    assert calls == [3] * 4
+
+
+def test_opaque_call_with_star_arguments(check):
+    def f(a, *rest, **named):
+        b = a + 1
+        c = opaque(b, *rest, **named)
+        return b + c
+
+    check(f, torch.ones(3), 4, graphs=2, breaks=["opaque-call"])
+    check(f, torch.ones(3), scale=5, breaks=["opaque-call"])
+
+
+def test_break_below_a_pending_call(check):
+    def f(a):
+        return torch.add(a * 2, opaque(a + 1)).relu()
+
+    check(f, torch.ones(3), graphs=2, breaks=["opaque-call"])
+
+
+def test_data_dependent_branch(check):
+    def f(a):
+        b = a * 2
+        if b.sum() > 0:
+            return b + 1
+        return b - 1
+
+    log = check(f, torch.ones(3), breaks=["data-dependent-branch"], graphs=2)
+    compiled = torchsmith_tracer.compile(f)
+    for x in (torch.ones(3), -torch.ones(3), torch.ones(3)):
+        assert torch.equal(compiled(x), f(x))
+    assert log.breaks[0].category.value == "data-dependent"
+
+
+@pytest.mark.parametrize("form", ["not", "and", "or", "while", "ternary", "assert"])
+def test_data_dependent_forms(form, check):
+    def negated(a):
+        return a + 1 if not (a.sum() > 0) else a - 1
+
+    def both(a):
+        b = a.sum() > 0 and a.max() > 2
+        return a + 1 if b else a
+
+    def either(a):
+        b = (a.sum() < 0) or a * 3
+        return b + 1
+
+    def loop(a):
+        while a.sum() < 10:
+            a = a * 2
+        return a
+
+    def ternary(a):
+        return (a + 1 if a[0] > 0 else a + 2) * 3
+
+    def asserts(a):
+        b = a + 1
+        assert b.sum() > 0, "negative"
+        return b * 2
+
+    fn = {
+        "not": negated,
+        "and": both,
+        "or": either,
+        "while": loop,
+        "ternary": ternary,
+        "assert": asserts,
+    }[form]
+    compiled = torchsmith_tracer.compile(fn)
+    for x in (torch.ones(3), torch.tensor([0.5, 3.0, 1.0]), torch.full((3,), 0.1)):
+        assert torch.equal(torch.as_tensor(compiled(x)), torch.as_tensor(fn(x)))
+
+
+def test_item(check):
+    def f(a):
+        n = (a + 1).sum().item()
+        return a * n
+
+    check(f, torch.ones(3), graphs=2, breaks=["item"])
+
+
+def test_loop_with_a_break_in_its_body_resumes_inside(check, capsys):
+    def f(a, n):
+        total = a
+        for i in range(n):
+            total = total * 2
+            print(i)
+            total = total + i
+        return total
+
+    compiled = torchsmith_tracer.compile(f)
+    a = torch.ones(3)
+    for n in (0, 1, 3, 6):
+        assert torch.equal(compiled(a, n), f(a, n))
+    report = torchsmith_tracer.explain(f)(a, 4)
+    assert report.graph_count >= 2
+    assert all(frame.eager is False for frame in report.frames)
+
+
+def test_long_loop_does_not_grow_the_stack():
+    def f(a, xs):
+        for x in xs:
+            opaque(x)
+            a = a + x
+        return a
+
+    compiled = torchsmith_tracer.compile(f)
+    out = compiled(torch.zeros(1), list(range(3000)))
+    assert out.item() == sum(range(3000))
+    assert len(calls) == 3000
+    region = compiled._torchsmith_region
+    assert len(region.log.frames) < 12
+
+
+def test_while_loop_with_a_break(check):
+    def f(a, n):
+        while n > 0:
+            a = a + n
+            opaque(a)
+            n -= 1
+        return a
+
+    compiled = torchsmith_tracer.compile(f)
+    a = torch.ones(2)
+    for n in (3, 1, 5):
+        assert torch.equal(compiled(a, n), f(a, n))
+
+
+def test_break_and_continue_around_a_break(check):
+    def f(a, xs):
+        for x in xs:
+            if x == 2:
+                continue
+            if x == 5:
+                break
+            a = opaque(a) + x
+        else:
+            a = a - 100
+        return a
+
+    compiled = torchsmith_tracer.compile(f)
+    for xs in ([1, 2, 3], [1, 5, 3], []):
+        assert torch.equal(compiled(torch.ones(2), xs), f(torch.ones(2), xs))
+
+
+class Recorder:
+    def __init__(self):
+        self.log = []
+
+    def __enter__(self):
+        self.log.append("enter")
+        return self
+
+    def __exit__(self, kind, *rest):
+        self.log.append(kind)
+        return False
+
+
+def test_break_within_a_context_manager():
+    def f(a, cm):
+        with cm:
+            b = a + 1
+            c = opaque(b)
+            d = c * 2
+        return d, b
+
+    compiled = torchsmith_tracer.compile(f)
+    for _ in range(2):
+        one, two = Recorder(), Recorder()
+        a = torch.ones(2)
+        got, expected = compiled(a, one), f(a, two)
+        assert torch.equal(got[0], expected[0]) and torch.equal(got[1], expected[1])
+        assert one.log == two.log == ["enter", None]
+
+
+def test_exception_of_an_opaque_call_leaves_through_the_context_manager():
+    @torchsmith_tracer.disable
+    def fail(x):
+        raise KeyError("gone")
+
+    def f(a, cm):
+        with cm:
+            fail(a + 1)
+        return a
+
+    compiled = torchsmith_tracer.compile(f)
+    cm = Recorder()
+    with pytest.raises(KeyError, match="gone"):
+        compiled(torch.ones(2), cm)
+    assert cm.log == ["enter", KeyError]
+
+
+def test_break_within_no_grad_resumes_inside_it(check):
+    def f(a):
+        with torch.no_grad():
+            b = a * 2
+            opaque(b)
+            c = b + a
+            inside = torch.is_grad_enabled()
+        return c, inside, torch.is_grad_enabled(), a * 3
+
+    check(f, torch.ones(3, requires_grad=True), graphs=2, breaks=["opaque-call"])
+    assert torch.is_grad_enabled()
+
+
+def test_grad_mode_is_restored_when_the_opaque_call_raises():
+    @torchsmith_tracer.disable
+    def fail(x):
+        raise KeyError("gone")
+
+    def f(a):
+        with torch.no_grad():
+            fail(a * 2)
+
+    compiled = torchsmith_tracer.compile(f)
+    for _ in range(2):
+        with pytest.raises(KeyError):
+            compiled(torch.ones(2))
+        assert torch.is_grad_enabled()
+
+
+def test_break_in_a_try_block_whose_handler_is_needed():
+    @torchsmith_tracer.disable
+    def fail(x, really):
+        if really:
+            raise ValueError("no")
+        return x
+
+    def f(a, really):
+        b = a + 1
+        try:
+            b = fail(b, really) * 2
+        except ValueError as e:
+            b = b - 10
+            text = str(e)
+        else:
+            text = "fine"
+        finally:
+            b = b + 100
+        return b, text
+
+    compiled = torchsmith_tracer.compile(f)
+    for really in (False, True, True, False):
+        got, expected = compiled(torch.ones(2), really), f(torch.ones(2), really)
+        assert torch.equal(got[0], expected[0]) and got[1] == expected[1]
+
+
+def test_break_in_an_inlined_callee_keeps_the_callers(check):
+    def inner(x, k):
+        y = x * k
+        y = opaque(y)
+        return y + 1
+
+    def middle(x):
+        z = x - 1
+        return inner(z, 3) * z
+
+    def outer(x):
+        w = x + 5
+        return middle(w) + w
+
+    log = check(outer, torch.ones(3), graphs=2, breaks=["opaque-call"])
+    functions = [p.function.split(".")[-1] for p in log.breaks[0].stack]
+    assert functions == ["outer", "middle", "inner"]
+    assert not any(frame.eager for frame in log.frames)
+
+
+def test_break_in_a_callee_inside_a_loop_and_a_context():
+    def inner(x, i):
+        return opaque(x, i) + 1
+
+    def f(a, cm, n):
+        out = []
+        for i in range(n):
+            with cm:
+                out.append(inner(a + i, i))
+        return out
+
+    compiled = torchsmith_tracer.compile(f)
+    one, two = Recorder(), Recorder()
+    got, expected = compiled(torch.ones(2), one, 4), f(torch.ones(2), two, 4)
+    assert all(torch.equal(x, y) for x, y in zip(got, expected, strict=True))
+    assert one.log == two.log
+
+
+def test_break_in_a_comprehension(check):
+    def f(a, xs):
+        b = a + 1
+        out = [opaque(b, x) for x in xs]
+        return out, b * 2
+
+    compiled = torchsmith_tracer.compile(f)
+    got, expected = compiled(torch.ones(2), [1, 2, 3]), f(torch.ones(2), [1, 2, 3])
+    assert all(torch.equal(x, y) for x, y in zip(got[0], expected[0], strict=True))
+    assert torch.equal(got[1], expected[1])
+
+
+def test_closures_over_a_break():
+    def f(a):
+        count = 0
+
+        def bump(x):
+            nonlocal count
+            count += 1
+            return x + count
+
+        b = bump(a)
+        opaque(b)
+        c = bump(b)
+        return c, count, bump
+
+    compiled = torchsmith_tracer.compile(f)
+    for _ in range(2):
+        c, count, bump = compiled(torch.ones(2))
+        assert torch.equal(c, torch.full((2,), 4.0)) and count == 2
+        assert torch.equal(bump(torch.zeros(1)), torch.tensor([3.0]))
+
+
+def test_live_variables_only(capture):
+    def f(a):
+        dead = a * 3
+        kept = a + 1
+        made = [kept]
+        opaque(a)
+        made.append(kept * 2)
+        return made
+
+    compiled = torchsmith_tracer.compile(f, backend=capture)
+    got = compiled(torch.ones(2))
+    assert torch.equal(got[0], torch.full((2,), 2.0))
+    assert torch.equal(got[1], torch.full((2,), 4.0))
+    assert len(capture.outputs(0)) == 1
+
+
+def test_what_is_called_below_a_break_is_captured(capture):
+    def below(x):
+        return (x * 2).relu()
+
+    @torchsmith_tracer.disable
+    def run(fn, x):
+        return fn(x)
+
+    def f(a, fn):
+        with contextlib.suppress(KeyError):
+            a = a + 1
+        print(end="")
+        return fn(a)
+
+    compiled = torchsmith_tracer.compile(f, backend=capture)
+    assert torch.equal(compiled(torch.ones(2), below), torch.full((2,), 4.0))
+    assert any("relu" in str(t) for i in range(capture.n) for t in capture.targets(i))
+
+
+def test_effects_before_a_break_are_seen_by_the_call():
+    class Box:
+        pass
+
+    seen = []
+
+    @torchsmith_tracer.disable
+    def look(box):
+        seen.append((box.value.clone(), list(box.items)))
+        box.value = box.value + 100
+
+    def f(a, box):
+        box.value = a + 1
+        box.items.append(1)
+        look(box)
+        box.items.append(2)
+        return box.value * 2
+
+    compiled = torchsmith_tracer.compile(f)
+    box = Box()
+    box.items = []
+    out = compiled(torch.ones(2), box)
+    assert torch.equal(out, torch.full((2,), 204.0))
+    assert torch.equal(seen[0][0], torch.full((2,), 2.0)) and seen[0][1] == [1]
+    assert box.items == [1, 2]
+
+
+def test_unsupported_python_is_a_recorded_break(check):
+    def f(a):
+        b = a + 1
+        names = sorted(vars(opaque))
+        c = b * len(names)
+        return c
+
+    compiled = torchsmith_tracer.compile(f)
+    assert torch.equal(compiled(torch.ones(2)), f(torch.ones(2)))

@@ -1,0 +1,94 @@
+"""Recompiles and automatic dynamic sizes, numbered as in the spec."""
+
+import pytest
+import torch
+import torchsmith_tracer
+
+
+def ones(*shape):
+    return torch.ones(*shape)
+
+
+def run(fn, inputs, capture, **options):
+    compiled = torchsmith_tracer.compile(fn, backend=capture, **options)
+    for args in inputs:
+        args = args if isinstance(args, tuple) else (args,)
+        assert torch.equal(torch.as_tensor(compiled(*args)), torch.as_tensor(fn(*args)))
+    return capture.n
+
+
+def test_05_automatic_dynamic(capture):
+    assert run(lambda a: a + 1, [ones(k, 4) for k in (3, 5, 9)], capture) == 2
+
+
+def test_06_rank_change(capture):
+    inputs = [ones(3), ones(3, 4), ones(5, 6)]
+    assert run(lambda a: a + 1, inputs, capture) == 2
+
+
+@pytest.mark.parametrize(("dynamic", "count"), [(True, 1), (False, 3)])
+def test_07_dynamic_option(dynamic, count, capture):
+    inputs = [ones(k, 4) for k in (3, 5, 9)]
+    assert run(lambda a: a * 2, inputs, capture, dynamic=dynamic) == count
+
+
+def test_08_zero_one_rule(capture):
+    assert run(lambda a: a * 2, [ones(k) for k in (3, 1, 7, 0)], capture, dynamic=True) == 3
+
+
+def test_09_duck_sharing(capture):
+    inputs = [(ones(4), ones(4)), (ones(5), ones(5)), (ones(5), ones(6))]
+    assert run(lambda a, b: a.sum() + b.sum(), inputs, capture) >= 2
+
+
+def test_14_int_arguments(capture):
+    assert run(lambda a, k: a * k, [(ones(2), k) for k in (3, 4, 5, 6)], capture) == 2
+
+
+def test_15_int_arguments_never_duck(capture):
+    inputs = [(ones(5), 5), (ones(5), 6), (ones(7), 6)]
+    assert run(lambda a, k: a * k, inputs, capture, dynamic=True) == 1
+
+
+def test_16_float_arguments(capture):
+    assert run(lambda a, k: a * k, [(ones(2), k) for k in (3.5, 4.5, 5.5)], capture) == 3
+
+
+def test_33_a_size_can_be_the_only_input(capture):
+    inputs = [ones(3), ones(5)]
+    assert run(lambda a: a.shape[0] * torch.ones(2), inputs, capture, dynamic=True) == 1
+
+
+def test_branch_on_a_size_is_a_guard(capture):
+    def f(a):
+        if a.shape[0] > 4:
+            return a + 1
+        return a - 1
+
+    assert run(f, [ones(k) for k in (3, 5, 9, 2, 7)], capture, dynamic=True) == 2
+
+
+def test_sizes_returned_are_real_ints():
+    compiled = torchsmith_tracer.compile(lambda a: (a.shape, a.shape[0] * 2), dynamic=True)
+    for k in (3, 5):
+        shape, twice = compiled(ones(k, 4))
+        assert type(shape) is torch.Size and shape == (k, 4)
+        assert type(twice) is int and twice == 2 * k
+
+
+def test_recompile_reason_and_advice():
+    compiled = torchsmith_tracer.compile(lambda a: a + 1)
+    compiled(ones(3))
+    compiled(ones(3).double())
+    (note,) = compiled._torchsmith_region.log.recompiles
+    assert "float32" in str(note) and "float64" in str(note)
+
+
+def test_72_recompile_limit():
+    with pytest.warns(torchsmith_tracer.errors.RecompileLimitWarning):
+        compiled = torchsmith_tracer.compile(
+            lambda a: a + 1, dynamic=False, options={"recompile_limit": 2}
+        )
+        for k in (2, 3, 4):
+            assert compiled(ones(k)).shape == (k,)
+    assert len(compiled._torchsmith_region.log.frames) == 2
