@@ -112,6 +112,10 @@ class ShapeEnv(TorchProtocol):
         """A number that only the data determines; ``size`` says that it is not negative."""
         return _sym_int(SymNode(self, self._new("u", None, None, 0 if size else -INF, INF)))
 
+    def create_unbacked_float(self) -> torch.SymFloat:
+        """A float that only the data determines."""
+        return _sym_float(SymNode(self, self._new("uf", None, None, -INF, INF, floating=True)))
+
     def track(self, source: Source, value: SymExpr | torch.SymInt) -> None:
         """State that the number at ``source`` equals ``value``; becomes a guard."""
         expr = value.node.value if isinstance(value, torch.SymInt) else value
@@ -128,13 +132,20 @@ class ShapeEnv(TorchProtocol):
         return self._by_source.get(source)
 
     def _new(
-        self, prefix: str, hint: Number | None, source: Source | None, lo: Bound, hi: Bound
+        self,
+        prefix: str,
+        hint: Number | None,
+        source: Source | None,
+        lo: Bound,
+        hi: Bound,
+        *,
+        floating: bool = False,
     ) -> Symbol:
         number = self._counts.get(prefix, 0)
         self._counts[prefix] = number + 1
         self._undo.append(lambda: self._counts.__setitem__(prefix, number))
         name = f"{prefix}{number}"
-        made = ex.symbol(name, lo, hi, floating=isinstance(hint, float))
+        made = ex.symbol(name, lo, hi, floating=floating or isinstance(hint, float))
         self._set(self._symbols, name, made)
         if hint is not None:
             self._set(self.hints, name, hint)

@@ -75,6 +75,19 @@ class TorchProtocol:
         """A size that an operator computes from data (``nonzero``, ``item``)."""
         return self.create_unbacked()
 
+    @abstractmethod
+    def create_unbacked_float(self) -> torch.SymFloat: ...
+
+    def create_unbacked_symfloat(self) -> torch.SymFloat:
+        """``item`` of a floating-point tensor."""
+        return self.create_unbacked_float()
+
+    def create_unbacked_symbool(self) -> torch.SymBool:
+        """``item`` of a bool tensor."""
+        truth = self.create_unbacked() == 1
+        assert isinstance(truth, torch.SymBool), "the data decides"
+        return truth
+
     @contextlib.contextmanager
     def ignore_fresh_unbacked_symbols(self) -> Iterator[None]:
         """Torch tracks unbacked symbols until they appear in an output; this package does not."""
