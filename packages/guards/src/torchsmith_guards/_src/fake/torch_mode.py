@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import logging
+import threading
 from contextlib import nullcontext
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -12,6 +14,27 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 if TYPE_CHECKING:
     from torchsmith_guards._src.shapes.env import ShapeEnv
+
+
+class _Quiet(logging.Filter):
+    """Drops torch's own traceback log of an operator that fails while our modes are active.
+
+    The exception itself goes to the caller, who reports it in the user's terms.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.active = threading.local()
+
+    def enter(self, step: int) -> None:
+        self.active.depth = getattr(self.active, "depth", 0) + step
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not getattr(self.active, "depth", 0)
+
+
+_QUIET = _Quiet()
+logging.getLogger(FakeTensorMode.__module__).addFilter(_QUIET)
 
 
 class TorchMode(FakeTensorMode):  # type: ignore[no-untyped-call]  # torch's __init_subclass__
@@ -44,6 +67,7 @@ class TorchMode(FakeTensorMode):  # type: ignore[no-untyped-call]  # torch's __i
         dispatcher = enable_python_dispatcher() if self._symbolic else nullcontext()
         dispatcher.__enter__()
         self._dispatchers.append(dispatcher)
+        _QUIET.enter(1)
         return super().__enter__()
 
     def __exit__(
@@ -53,4 +77,5 @@ class TorchMode(FakeTensorMode):  # type: ignore[no-untyped-call]  # torch's __i
         trace: TracebackType | None,
     ) -> None:
         super().__exit__(exc_type, exc, trace)
+        _QUIET.enter(-1)
         self._dispatchers.pop().__exit__(exc_type, exc, trace)

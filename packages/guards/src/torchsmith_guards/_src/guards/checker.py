@@ -43,7 +43,8 @@ class Checker:
         exec(compile(self.code, filename, "exec"), namespace)
         self.check = cast("Callable[..., bool]", namespace["check"])
         _register(filename, self.code)
-        weakref.finalize(self, _unregister, filename)
+        # Callers may keep the function and drop this object.
+        weakref.finalize(self.check, _unregister, filename)
 
     def explain(self, *args: object) -> list[Failure]:
         """The guards that do not hold for ``args``, with old and new values; empty if all do.

@@ -385,8 +385,9 @@ def mul(*factors: SymExpr) -> SymExpr:
     for factor in factors:
         poly = _poly(factor)
         if len(poly) * len(product) > _MAX_TERMS:
-            atoms = tuple(sorted((_from_poly(product), factor), key=_order))
-            return _mul_node(1, atoms)
+            (left, c1), (right, c2) = _as_monomial(product), _as_monomial(poly)
+            product = {tuple(sorted((*left, *right), key=_order)): c1 * c2}
+            continue
         result: _Poly = {}
         for m1, c1 in product.items():
             for m2, c2 in poly.items():
@@ -530,6 +531,13 @@ def _poly(expr: SymExpr) -> _Poly:
             return {tuple(rest): int(head.value)}
         return {expr.factors: 1}
     return {(expr,): 1}
+
+
+def _as_monomial(poly: _Poly) -> tuple[_Monomial, int]:
+    """A single product as its atoms and coefficient; a sum as an atom."""
+    if len(poly) == 1:
+        return next(iter(poly.items()))
+    return (_from_poly(poly),), 1
 
 
 def _from_poly(poly: _Poly) -> SymExpr:

@@ -173,6 +173,10 @@ def _normal(op: RelationOp, difference: SymExpr) -> Relation | bool:
             return True
         if difference.hi < 0:
             return False
+        if _without_divisions(difference, least=True).lo >= 0:
+            return True
+        if _without_divisions(difference, least=False).hi < 0:
+            return False
     elif difference.lo > 0 or difference.hi < 0:
         return op == "!="
     elif difference.lo == 0 == difference.hi:
@@ -200,6 +204,23 @@ def _normal(op: RelationOp, difference: SymExpr) -> Relation | bool:
     if left and not right and () in left and len(left) > 1:
         right[()] = -left.pop(())
     return Relation(op, ex._from_poly(left), ex._from_poly(right))
+
+
+def _without_divisions(difference: SymExpr, *, least: bool) -> SymExpr:
+    """A positive multiple of ``difference`` in which each ``num // c`` has been replaced by its
+    least or greatest value, ``(num - c + 1) / c`` and ``num / c``."""
+    for monomial, coefficient in ex._poly(difference).items():
+        if len(monomial) != 1 or not isinstance(monomial[0], ex.FloorDiv):
+            continue
+        division = monomial[0]
+        if not isinstance(division.den, Const) or division.den.value <= 0:
+            continue
+        down = least is (coefficient > 0)
+        bound = ex.sub(division.num, ex.const(division.den.value - 1)) if down else division.num
+        others = ex.sub(difference, ex.mul(ex.const(coefficient), division))
+        scaled = ex.add(ex.mul(division.den, others), ex.mul(ex.const(coefficient), bound))
+        return _without_divisions(scaled, least=least)
+    return difference
 
 
 def _orient(terms: ex._Poly, literal: int) -> tuple[ex._Poly, int]:

@@ -1,0 +1,476 @@
+"""Checkers: every kind holds for what was seen, fails for what changed, and explains itself."""
+
+import gc
+import linecache
+import traceback
+import types
+import weakref
+from collections import OrderedDict
+
+import pytest
+import torch
+from torchsmith_guards import (
+    GLOBAL_STATE,
+    SHAPES,
+    AttrSource,
+    CallSource,
+    CellSource,
+    ClosureSource,
+    ConstantSource,
+    DefaultsSource,
+    DictKeySource,
+    GlobalSource,
+    GlobalState,
+    GradSource,
+    Guard,
+    GuardKind,
+    GuardSet,
+    ItemSource,
+    IteratorItemSource,
+    LocalSource,
+    NamespaceSource,
+    ShapeEnv,
+    TensorPropertySource,
+    TensorSpec,
+    TypeSource,
+)
+from torchsmith_guards.errors import UnguardableSourceError
+
+K = GuardKind
+X = LocalSource("x")
+Y = LocalSource("y")
+
+
+class Box:
+    """An object with attributes."""
+
+    def __init__(self, **attributes):
+        self.__dict__.update(attributes)
+
+
+def checker(*guards, params=("x",), bind=None):
+    return GuardSet(guards).compile(params, bind)
+
+
+def assert_fails(made, *args):
+    """The generated check and the slow explanation agree that the guards do not hold."""
+    assert made.check(*args) is False, made.code
+    failures = made.explain(*args)
+    assert failures
+    assert all(str(f) for f in failures)
+
+
+def assert_holds(made, *args):
+    assert made.check(*args) is True, made.code
+    assert made.explain(*args) == []
+
+
+def iterator(values, skip=0):
+    it = iter(tuple(values))
+    for _ in range(skip):
+        next(it)
+    return it
+
+
+def plain(a, b=1, *, c=2):
+    return a
+
+
+def other(a, b=1, *, c=2):
+    return a
+
+
+NAN = float("nan")
+TENSOR = torch.arange(6.0).reshape(2, 3)
+ONE, TWO = object(), object()
+
+# (id, kind, expected, values for which it holds, values for which it fails)
+CASES = [
+    ("type", K.TYPE, list, [[], [1]], [(), None, type("L", (list,), {})()]),
+    ("id", K.ID, ONE, [ONE], [TWO, None]),
+    ("id of a class", K.ID, Box, [Box], [type("Box", (), {})]),
+    ("int", K.CONSTANT, 3, [3], [4, 3.0, True, "3", None]),
+    ("big int", K.CONSTANT, 10**30, [10**30], [10**30 + 1]),
+    ("bool", K.CONSTANT, True, [True], [1, False, 1.0]),
+    ("none", K.CONSTANT, None, [None], [0, False]),
+    ("str", K.CONSTANT, "a\n'\"", ["a\n'\""], ["a", b"a", None]),
+    ("bytes", K.CONSTANT, b"a", [b"a"], ["a", b"b"]),
+    ("float", K.CONSTANT, 1.5, [1.5], [1.25, 1, NAN]),
+    ("float of an int value", K.CONSTANT, 1.0, [1.0], [1, True]),
+    ("nan", K.CONSTANT, NAN, [NAN, float("nan")], [0.0]),
+    ("zero", K.CONSTANT, 0.0, [0.0], [-0.0, 0]),
+    ("minus zero", K.CONSTANT, -0.0, [-0.0], [0.0]),
+    ("inf", K.CONSTANT, float("inf"), [float("inf")], [float("-inf")]),
+    ("complex", K.CONSTANT, 1 + 2j, [1 + 2j], [1 - 2j, 1]),
+    ("tuple", K.CONSTANT, (1, "a", (2.0,)), [(1, "a", (2.0,))], [(1, "a", (2,)), (True, "a", (2.0,))]),
+    ("slice", K.CONSTANT, slice(1, 2), [slice(1, 2)], [slice(1, 3), slice(True, 2)]),
+    ("range", K.CONSTANT, range(3), [range(3)], [range(4)]),
+    ("frozenset", K.CONSTANT, frozenset({1}), [frozenset({1})], [frozenset({True})]),
+    ("dtype", K.CONSTANT, torch.float32, [torch.float32], [torch.float64, "torch.float32"]),
+    ("device", K.CONSTANT, torch.device("cpu"), [torch.device("cpu")], [torch.device("meta")]),
+    ("size", K.CONSTANT, torch.Size((2, 3)), [TENSOR.shape], [torch.Size((2, 4)), (2, 3)]),
+    ("length", K.LENGTH, (list, 2), [[1, 2]], [[1], (1, 2), [1, 2, 3]]),
+    ("dict keys", K.DICT_KEYS, (dict, ("a", "b")), [{"a": 1, "b": 2}],
+     [{"b": 1, "a": 2}, {"a": 1}, {"a": 1, "b": 2, "c": 3}, OrderedDict(a=1, b=2)]),
+    ("int keys", K.DICT_KEYS, (dict, (1, 2)), [{1: 0, 2: 0}], [{True: 0, 2: 0}, {1: 0, 2.0: 0}]),
+    ("object keys", K.DICT_KEYS, (dict, (ONE, "a")), [{ONE: 0, "a": 0}], [{TWO: 0, "a": 0}]),
+    ("no keys", K.DICT_KEYS, (dict, ()), [{}], [{"a": 1}]),
+    ("key present", K.DICT_CONTAINS, ("a", True), [{"a": 1}], [{}, None]),
+    ("key absent", K.DICT_CONTAINS, (ONE, False), [{}, {TWO: 1}], [{ONE: 1}]),
+    ("attribute present", K.HASATTR, ("n", True), [Box(n=1)], [Box()]),
+    ("attribute absent", K.HASATTR, ("n", False), [Box()], [Box(n=1)]),
+    ("not none", K.NOT_NONE, None, [0, []], [None]),
+    ("is none", K.NONE, None, [None], [0]),
+    ("code", K.CODE, plain.__code__, [plain, types.FunctionType(plain.__code__, {})], [other, len]),
+    ("iterator", K.TUPLE_ITERATOR_LENGTH, (type(iter(())), 2), [iterator("ab"), iterator("abc", 1)],
+     [iterator("abc"), iterator("ab", 2), iter([1, 2])]),
+    ("weakref", K.WEAKREF_ALIVE, None, [weakref.ref(plain)], [weakref.ref(Box())]),
+    ("empty", K.EMPTY, None, [{}, OrderedDict(), []], [{1: 1}, [0]]),
+    ("tensor", K.TENSOR, TensorSpec.of(TENSOR), [TENSOR, torch.ones(2, 3)],
+     [torch.ones(3, 2).t(), torch.ones(2, 4), torch.ones(6), torch.ones(2, 3, dtype=torch.float64),
+      torch.ones(2, 3, requires_grad=True), torch.nn.Parameter(TENSOR), torch.ones(2, 3, device="meta"),
+      torch.ones(2, 3).to_sparse(), torch._neg_view(TENSOR), None, 3, TENSOR.tolist()]),
+    ("strided tensor", K.TENSOR, TensorSpec.of(torch.ones(4, 6)[:, ::2]), [torch.ones(4, 6)[:, 1::2]],
+     [torch.ones(4, 3), torch.ones(4, 7)[:, :6:2]]),
+    ("size-1 tensor", K.TENSOR, TensorSpec.of(torch.ones(1, 3)), [torch.zeros(1, 3)],
+     [torch.ones(2, 3)[::2].as_strided((1, 3), (6, 1)), torch.ones(1, 1)]),
+    ("scalar tensor", K.TENSOR, TensorSpec.of(torch.tensor(1.0)), [torch.tensor(2.0)],
+     [torch.ones(1), torch.tensor(1.0).to_sparse()]),
+    ("expanded", K.TENSOR, TensorSpec.of(torch.ones(1).expand(3)), [torch.zeros(1).expand(3)],
+     [torch.ones(3), torch.ones(3).to_sparse()]),
+    ("empty tensor", K.TENSOR, TensorSpec.of(torch.ones(0, 3)), [torch.ones(0, 3)], [torch.ones(3, 0)]),
+    ("opaque", K.TENSOR, TensorSpec.of(TENSOR), [TENSOR], [TENSOR.to_mkldnn()]),
+    ("complex tensor", K.TENSOR, TensorSpec.of(torch.ones(2, dtype=torch.complex64)),
+     [torch.zeros(2, dtype=torch.complex64)], [torch.ones(2, dtype=torch.complex64).conj()]),
+    ("conjugate", K.TENSOR, TensorSpec.of(torch.ones(2, dtype=torch.complex64).conj()),
+     [torch.ones(2, dtype=torch.complex64).conj()], [torch.ones(2, dtype=torch.complex64)]),
+    ("parameter", K.TENSOR, TensorSpec.of(torch.nn.Parameter(TENSOR)), [torch.nn.Parameter(TENSOR + 1)],
+     [TENSOR, torch.nn.Parameter(TENSOR, requires_grad=False)]),
+    ("int tensor", K.TENSOR, TensorSpec.of(torch.tensor([1, 2])), [torch.tensor([3, 4])],
+     [torch.tensor([1, 2], dtype=torch.int32)]),
+    ("dynamic rows", K.TENSOR, TensorSpec.of(torch.ones(4, 3), {0}), [torch.ones(2, 3), torch.ones(9, 3)],
+     [torch.ones(4, 5), torch.ones(3, 4).t(), torch.ones(4), torch.ones(4, 3, 1)]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected", "same", "changed"), [c[1:] for c in CASES], ids=[c[0] for c in CASES]
+)
+def test_every_kind(kind, expected, same, changed):
+    made = checker(Guard(X, kind, expected))
+    for value in same:
+        assert_holds(made, value)
+    for value in changed:
+        assert_fails(made, value)
+
+
+def test_every_kind_is_tested():
+    single = {c[1] for c in CASES}
+    assert single | {K.GLOBAL_STATE, K.SAME_OBJECT, K.NOT_SAME, K.SHAPE} == set(GuardKind)
+
+
+# --- paths ---------------------------------------------------------------------------------------
+
+
+def make_closure(value):
+    def inner():
+        return value
+
+    return inner
+
+
+def test_paths_reach_nested_objects():
+    tensor = torch.ones(2)
+    tensor.grad = torch.ones(2)
+    closure = make_closure(7)
+    box = Box(items=[{"k": 5}], f=plain, g=closure, ref=weakref.ref(plain), t=tensor)
+    paths = [
+        (ItemSource(ItemSource(AttrSource(X, "items"), 0), "k"), 5),
+        (DefaultsSource(AttrSource(X, "f"), 0), 1),
+        (DefaultsSource(AttrSource(X, "f"), "c"), 2),
+        (ClosureSource(AttrSource(X, "g"), 0), 7),
+        (DictKeySource(ItemSource(AttrSource(X, "items"), 0), 0), "k"),
+        (TensorPropertySource(AttrSource(X, "t"), "size", 0), 2),
+        (TensorPropertySource(AttrSource(X, "t"), "storage_offset"), 0),
+    ]
+    guards = [Guard(source, K.CONSTANT, value) for source, value in paths]
+    guards += [
+        Guard(TypeSource(X), K.ID, Box),
+        Guard(CallSource(AttrSource(X, "ref")), K.ID, plain),
+        Guard(GradSource(AttrSource(X, "t")), K.TENSOR, TensorSpec.of(tensor.grad)),
+    ]
+    made = checker(*guards)
+    assert_holds(made, box)
+    box.items[0]["k"] = 6
+    assert_fails(made, box)
+    box.items[0]["k"] = 5
+    assert_holds(made, box)
+    tensor.grad = None
+    assert_fails(made, box)
+
+
+@pytest.mark.parametrize("broken", [None, Box(), Box(items=[]), Box(items=[{}]), Box(items=3)])
+def test_missing_paths_do_not_hold(broken):
+    made = checker(Guard(ItemSource(ItemSource(AttrSource(X, "items"), 0), "k"), K.CONSTANT, 5))
+    assert_fails(made, broken)
+
+
+def test_user_exceptions_while_fetching_do_not_escape():
+    class Angry:
+        @property
+        def value(self):
+            raise ValueError("no")
+
+    assert_fails(checker(Guard(AttrSource(X, "value"), K.NOT_NONE)), Angry())
+
+
+def test_iterator_items_are_not_consumed():
+    made = checker(Guard(IteratorItemSource(X, 1), K.CONSTANT, 3))
+    it = iterator([1, 2, 3], skip=1)
+    assert_holds(made, it)
+    assert list(it) == [2, 3]
+    assert_fails(made, iterator([1, 2, 3]))
+    assert_fails(made, iterator([1, 2, 3], skip=3))
+
+
+def test_roots_of_all_kinds():
+    closure = make_closure(7)
+    namespace = {"scale": 2.0}
+    modules = {"pkg.mod": {"flag": True}}
+    made = checker(
+        Guard(CellSource("value", 0), K.CONSTANT, 7),
+        Guard(GlobalSource("scale"), K.CONSTANT, 2.0),
+        Guard(GlobalSource("flag", "pkg.mod"), K.CONSTANT, True),
+        Guard(NamespaceSource(), K.DICT_CONTAINS, ("len", False)),
+        Guard(LocalSource("bound"), K.TYPE, Box),
+        params=(),
+        bind={"F": closure, "G": namespace, "M": modules, "bound": Box()},
+    )
+    assert_holds(made)
+    closure.__closure__[0].cell_contents = 8
+    assert_fails(made)
+    closure.__closure__[0].cell_contents = 7
+    namespace["len"] = len
+    assert_fails(made)
+    del namespace["len"]
+    modules["pkg.mod"]["flag"] = False
+    assert_fails(made)
+    modules["pkg.mod"]["flag"] = True
+    del namespace["scale"]
+    assert_fails(made)
+
+
+def test_roots_as_parameters():
+    guards = [
+        Guard(CellSource("value", 0), K.CONSTANT, 7),
+        Guard(GlobalSource("n"), K.CONSTANT, 1),
+        Guard(GlobalSource("n", "m"), K.CONSTANT, 2),
+    ]
+    made = checker(*guards, params=("F", "G", "M"))
+    assert_holds(made, make_closure(7), {"n": 1}, {"m": {"n": 2}})
+    assert_fails(made, make_closure(8), {"n": 1}, {"m": {"n": 2}})
+    assert_fails(made, make_closure(7), {"n": 1}, {"m": {"n": 3}})
+
+
+def test_unknown_roots_are_reported():
+    for source in (LocalSource("z"), CellSource("c", 0), GlobalSource("g"), GlobalSource("g", "m")):
+        with pytest.raises(UnguardableSourceError, match="TS-G002"):
+            checker(Guard(source, K.NOT_NONE))
+
+
+def test_constants_and_synthetic_locals_are_not_guarded():
+    made = checker(Guard(AttrSource(ConstantSource("c"), "a"), K.CONSTANT, 1), params=())
+    assert made.guards == ()
+    assert made.check() is True
+
+
+@pytest.mark.parametrize("name", ["type", "len", "id", "tuple", "map", "floor", "x_size0"])
+def test_parameters_named_like_what_the_text_uses(name):
+    source = LocalSource(name)
+    made = checker(
+        Guard(source, K.TENSOR, TensorSpec.of(torch.ones(4, 3), {0})),
+        Guard(X, K.LENGTH, (list, 1)),
+        params=(name, "x"),
+    )
+    assert_holds(made, torch.ones(5, 3), [1])
+    assert_fails(made, torch.ones(5, 4), [1])
+    assert_fails(made, torch.ones(5, 3), [1, 2])
+
+
+# --- relations -----------------------------------------------------------------------------------
+
+
+def test_same_object():
+    made = checker(Guard(X, K.SAME_OBJECT, Y), params=("x", "y"))
+    one = torch.ones(2)
+    assert_holds(made, one, one)
+    assert_fails(made, one, torch.ones(2))
+
+
+@pytest.mark.parametrize("count", [2, 3, 6])
+def test_not_same(count):
+    names = [f"a{i}" for i in range(count)]
+    first, *rest = map(LocalSource, names)
+    made = checker(Guard(first, K.NOT_SAME, tuple(rest)), params=names)
+    values = [torch.ones(1) for _ in names]
+    assert_holds(made, *values)
+    for i in range(count):
+        for j in range(i):
+            assert_fails(made, *[values[j] if k == i else v for k, v in enumerate(values)])
+
+
+def test_shape_relations_share_what_the_tensor_guards_read():
+    env = ShapeEnv()
+    x, y = torch.ones(4, 3), torch.ones(8, 3)
+    rows = env.create_symbol(4, TensorPropertySource(X, "size", 0))
+    more = env.create_symbol(8, TensorPropertySource(Y, "size", 0))
+    assert rows * 2 == more
+    guards = [
+        Guard(X, K.TENSOR, TensorSpec.of(x, {0})),
+        Guard(Y, K.TENSOR, TensorSpec.of(y, {0})),
+        *env.shape_guards(),
+    ]
+    made = checker(*guards, params=("x", "y"))
+    assert_holds(made, x, y)
+    assert_holds(made, torch.ones(5, 3), torch.ones(10, 3))
+    assert_fails(made, torch.ones(5, 3), torch.ones(9, 3))
+    assert_fails(made, torch.ones(1, 3), torch.ones(2, 3))
+    assert ".size(" not in made.code.split("return False", 1)[1].replace("#", "\n#").split("#")[0]
+
+
+def test_shape_relations_without_tensor_guards_read_the_sizes():
+    env = ShapeEnv()
+    n = env.create_symbol(6, LocalSource("y"), "unspecified")
+    rows = env.create_symbol(3, TensorPropertySource(X, "size", 0))
+    assert bool(rows < n)
+    made = checker(*env.shape_guards(), params=("x", "y"))
+    assert_holds(made, torch.ones(3), 6)
+    assert_fails(made, torch.ones(6), 6)
+    assert_fails(made, torch.ones(3), 6.5)
+
+
+def test_relational_guards_run_last():
+    made = checker(
+        Guard(X, K.SAME_OBJECT, Y),
+        Guard(X, K.TYPE, list),
+        Guard(Y, K.TYPE, list),
+        params=("x", "y"),
+    )
+    lines = made.code.splitlines()
+    relation = next(i for i, line in enumerate(lines) if "x is not y" in line)
+    assert all(i < relation for i, line in enumerate(lines) if "type(" in line)
+
+
+# --- ambient state -------------------------------------------------------------------------------
+
+
+def test_global_state():
+    made = checker(Guard(GLOBAL_STATE, K.GLOBAL_STATE, GlobalState.capture()), params=())
+    assert_holds(made)
+    with torch.no_grad():
+        assert_fails(made)
+    assert_holds(made)
+
+
+# --- structure -----------------------------------------------------------------------------------
+
+
+def module_guards(module):
+    root = LocalSource("self")
+    guards = [Guard(root, K.TYPE, type(module))]
+    for name, parameter in module.named_parameters():
+        *path, last = name.split(".")
+        source = root
+        for part in path:
+            source = ItemSource(AttrSource(source, "_modules"), part)
+        source = ItemSource(AttrSource(source, "_parameters"), last)
+        guards.append(Guard(source, K.TENSOR, TensorSpec.of(parameter)))
+    return guards
+
+
+def test_module_paths_are_fetched_once():
+    module = torch.nn.Sequential(*[torch.nn.Linear(2, 2) for _ in range(5)])
+    made = checker(*module_guards(module), params=("self",))
+    assert_holds(made, module)
+    assert made.code.count("._modules\n") == 1
+    assert made.code.count("._parameters\n") == 5
+    module[3].weight = torch.nn.Parameter(torch.ones(3, 2))
+    assert_fails(made, module)
+
+
+def test_in_place_changes_of_parameters_are_seen():
+    module = torch.nn.Linear(2, 2)
+    made = checker(*module_guards(module), params=("self",))
+    module.requires_grad_(False)
+    assert_fails(made, module)
+    module.requires_grad_(True)
+    assert_holds(made, module)
+    module.weight.data = torch.ones(2, 3)
+    assert_fails(made, module)
+    module.weight.data = torch.ones(2, 2)
+    module.double()
+    assert_fails(made, module)
+
+
+def test_text_is_readable_and_known_to_debuggers():
+    made = checker(Guard(X, K.CONSTANT, 3, "an int argument", "app.py:7"))
+    assert (
+        "if type(x) is not int or x != 3: return False  # x: an int argument; app.py:7" in made.code
+    )
+    filename = made.check.__code__.co_filename
+    assert "".join(linecache.getlines(filename)) == made.code
+    linecache.checkcache()
+    assert linecache.getline(filename, 1) == "def check(x):\n"
+
+
+def test_frames_of_a_checker_show_their_line():
+    lines = []
+
+    class Looks:
+        @property
+        def value(self):
+            lines.extend(f.line for f in traceback.extract_stack())
+
+    checker(Guard(AttrSource(X, "value"), K.NONE)).check(Looks())
+    assert "x_value = x.value" in lines
+
+
+def test_linecache_entries_go_with_the_checker():
+    one = checker(Guard(X, K.CONSTANT, 3))
+    two = checker(Guard(X, K.CONSTANT, 3))
+    filename = one.check.__code__.co_filename
+    assert filename == two.check.__code__.co_filename
+    del one
+    gc.collect()
+    assert filename in linecache.cache
+    del two
+    gc.collect()
+    assert filename not in linecache.cache
+
+
+def test_comments_cannot_break_the_text():
+    made = checker(Guard(ItemSource(X, "a\nb"), K.CONSTANT, "c\nreturn True", "two\nlines"))
+    assert_holds(made, {"a\nb": "c\nreturn True"})
+    assert_fails(made, {"a\nb": "c"})
+
+
+def test_no_guards_hold():
+    assert_holds(checker(), object())
+
+
+def test_explain_wants_all_arguments():
+    with pytest.raises(TypeError, match="expected 1 arguments, got 2"):
+        checker().explain(1, 2)
+
+
+def test_cost_grows_with_guards():
+    small = checker(Guard(X, K.TYPE, list))
+    large = checker(Guard(X, K.TENSOR, TensorSpec.of(TENSOR)), Guard(SHAPES, K.SHAPE, relation()))
+    assert 0 < small.cost_ns < large.cost_ns
+
+
+def relation():
+    env = ShapeEnv()
+    size = env.create_symbol(4, TensorPropertySource(X, "size", 0))
+    assert size > 3
+    return env.shape_guards()[-1].expected

@@ -1,0 +1,91 @@
+"""Failures: old value, new value, and advice in the user's terms."""
+
+import pytest
+import torch
+from torchsmith_guards import (
+    GLOBAL_STATE,
+    AttrSource,
+    GlobalState,
+    Guard,
+    GuardKind,
+    GuardSet,
+    LocalSource,
+    ShapeEnv,
+    TensorPropertySource,
+    TensorSpec,
+)
+
+X = LocalSource("x")
+K = GuardKind
+TENSOR = torch.ones(4, 3)
+
+
+def failure(guard, *args, params=("x",)):
+    (found,) = GuardSet([guard]).compile(params).explain(*args)
+    assert found.guard is guard
+    return found
+
+
+@pytest.mark.parametrize(
+    ("guard", "value", "old", "new", "hint"),
+    [
+        (Guard(X, K.CONSTANT, 3), 4, "3", "4", "becomes symbolic"),
+        (Guard(X, K.CONSTANT, 1.5), 2.5, "1.5", "2.5", "0-dim tensor"),
+        (Guard(X, K.CONSTANT, "a"), "b", "a", "b", "distinct constant"),
+        (Guard(X, K.TYPE, list), (), "type list", "type tuple", "same type"),
+        (Guard(X, K.LENGTH, (list, 2)), [1], "list of 2", "list of 1", "structure"),
+        (Guard(X, K.DICT_KEYS, (dict, ("a",))), {"b": 1}, "keys ['a']", "keys ['b']", "structure"),
+        (Guard(X, K.HASATTR, ("n", True)), 3, "'n' present", "absent", ""),
+        (Guard(X, K.TENSOR, TensorSpec.of(TENSOR)), torch.ones(5, 3), "size(0) == 4", "5", "dynamic=True"),
+        (Guard(X, K.TENSOR, TensorSpec.of(TENSOR)), torch.ones(1, 3), "size(0) == 4", "1", "0 and 1"),
+        (Guard(X, K.TENSOR, TensorSpec.of(TENSOR)), torch.ones(3, 4).t(), "stride(0) == 3", "1", "contiguous"),
+        (Guard(X, K.TENSOR, TensorSpec.of(TENSOR)), TENSOR.double(), "dtype torch.float32", "dtype torch.float64", "convert"),
+        (Guard(X, K.TENSOR, TensorSpec.of(TENSOR)), TENSOR[0], "2 dims", "1 dims", "number of dimensions"),
+        (Guard(X, K.TENSOR, TensorSpec.of(TENSOR)), 3, "a Tensor", "type int", "pass a tensor"),
+    ],
+)  # fmt: skip
+def test_old_new_hint(guard, value, old, new, hint):
+    found = failure(guard, value)
+    assert old in str(found.old)
+    assert new in str(found.new)
+    assert hint in found.hint
+
+
+def test_missing_path_names_the_exception():
+    found = failure(Guard(AttrSource(X, "a"), K.CONSTANT, 3), object())
+    assert isinstance(found.new, AttributeError)
+    assert "not where it was" in found.hint
+
+
+def test_global_state_names_what_changed():
+    guards = GuardSet([Guard(GLOBAL_STATE, K.GLOBAL_STATE, GlobalState.capture())]).compile([])
+    with torch.no_grad():
+        (found,) = guards.explain()
+    assert (found.old, found.new) == ("grad_enabled=True", "grad_enabled=False")
+
+
+def test_shape_relations_name_the_sizes():
+    env = ShapeEnv(where=lambda: "app.py:3")
+    size = env.create_symbol(4, TensorPropertySource(X, "size", 0))
+    assert size <= 7
+    guard = env.shape_guards()[-1]
+    found = failure(guard, torch.ones(9))
+    assert found.old == "x.size(0) <= 7"
+    assert found.new == "x.size(0) = 9"
+    assert "app.py:3" in str(found)
+
+
+def test_relations_between_objects():
+    y = LocalSource("y")
+    a, b = torch.ones(1), torch.ones(1)
+    assert "same object as y" in str(
+        failure(Guard(X, K.SAME_OBJECT, y), a, b, params=("x", "y")).old
+    )
+    assert "distinct" in str(failure(Guard(X, K.NOT_SAME, (y,)), a, a, params=("x", "y")).old)
+
+
+def test_text_has_reason_and_line():
+    text = str(failure(Guard(X, K.CONSTANT, 3, "an int argument", "app.py:7"), 4))
+    assert text.startswith("x: expected 3, got 4 (app.py:7)")
+    assert "needed because: an int argument" in text
+    assert "hint: " in text

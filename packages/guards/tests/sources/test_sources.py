@@ -1,0 +1,114 @@
+"""Sources: identity, text, prefixes."""
+
+import pickle
+from enum import Enum
+
+import pytest
+from torchsmith_guards import (
+    AttrSource,
+    CallSource,
+    CellSource,
+    ClosureSource,
+    ConstantSource,
+    DefaultsSource,
+    DictKeySource,
+    FuncSource,
+    GlobalSource,
+    GradSource,
+    ItemSource,
+    IteratorItemSource,
+    LocalSource,
+    MethodSelfSource,
+    NamespaceSource,
+    SyntheticSource,
+    TensorPropertySource,
+    TypeSource,
+)
+
+
+class Color(Enum):
+    RED = 1
+
+
+X = LocalSource("x")
+
+TEXTS = [
+    (X, "x"),
+    (CellSource("w", 2), "F.__closure__[2].cell_contents"),
+    (GlobalSource("g"), "G['g']"),
+    (GlobalSource("g", "pkg.mod"), "M['pkg.mod']['g']"),
+    (NamespaceSource(), "G"),
+    (NamespaceSource("pkg.mod"), "M['pkg.mod']"),
+    (AttrSource(X, "a"), "x.a"),
+    (AttrSource(X, "not an id"), "getattr(x, 'not an id')"),
+    (ItemSource(X, "k"), "x['k']"),
+    (ItemSource(X, (1, "a")), "x[(1, 'a')]"),
+    (ItemSource(X, Color.RED), "x[<Color.RED>]"),
+    (DictKeySource(X, 3), "next_nth(x, 3)"),
+    (IteratorItemSource(X, 1), "remaining(x)[1]"),
+    (TypeSource(X), "type(x)"),
+    (CallSource(X), "x()"),
+    (DefaultsSource(X, 0), "x.__defaults__[0]"),
+    (DefaultsSource(X, "k"), "x.__kwdefaults__['k']"),
+    (ClosureSource(X, 1), "x.__closure__[1].cell_contents"),
+    (MethodSelfSource(X), "x.__self__"),
+    (FuncSource(X), "x.__func__"),
+    (GradSource(X), "x.grad"),
+    (TensorPropertySource(X, "size", 1), "x.size(1)"),
+    (TensorPropertySource(X, "storage_offset"), "x.storage_offset()"),
+    (ConstantSource("c"), "c"),
+    (SyntheticSource("t"), "t"),
+]
+
+
+@pytest.mark.parametrize(("source", "text"), TEXTS, ids=[t for _, t in TEXTS])
+def test_text(source, text):
+    assert source.expr == text == str(source)
+
+
+def test_all_sources_differ_from_each_other():
+    # ConstantSource, SyntheticSource and LocalSource of one name are different things.
+    sources = [s for s, _ in TEXTS] + [ConstantSource("x"), SyntheticSource("x")]
+    assert len(set(sources)) == len(sources)
+
+
+def test_equal_paths_are_equal_keys():
+    one = ItemSource(AttrSource(LocalSource("m"), "layers"), 0)
+    two = ItemSource(AttrSource(LocalSource("m"), "layers"), 0)
+    assert one == two
+    assert hash(one) == hash(two)
+    assert {one: 1}[two] == 1
+
+
+def test_keys_of_different_type_are_different_paths():
+    assert ItemSource(X, 1) != ItemSource(X, True)
+    assert ItemSource(X, 1) != ItemSource(X, 1.0)
+
+
+def test_root_base_depth():
+    deep = ItemSource(AttrSource(X, "layers"), 0)
+    assert deep.root is X
+    assert deep.base == AttrSource(X, "layers")
+    assert (X.depth, deep.base.depth, deep.depth) == (0, 1, 2)
+    assert X.base is None
+
+
+def test_prefix():
+    layers = AttrSource(X, "layers")
+    assert layers.is_prefix_of(ItemSource(layers, 0))
+    assert layers.is_prefix_of(layers)
+    assert not ItemSource(layers, 0).is_prefix_of(layers)
+    assert not layers.is_prefix_of(AttrSource(X, "other"))
+
+
+def test_guardable():
+    assert AttrSource(X, "a").guardable
+    assert not AttrSource(ConstantSource("c"), "a").guardable
+    assert not ItemSource(SyntheticSource("t"), 0).guardable
+
+
+def test_sources_are_immutable_and_pickle():
+    with pytest.raises(AttributeError):
+        X.name = "y"
+    source = ItemSource(AttrSource(X, "a"), 1)
+    assert pickle.loads(pickle.dumps(source)) == source
