@@ -6,8 +6,10 @@ Each is looked up once, so that a new torch release can break this file only.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
+from torch import fx
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -16,6 +18,7 @@ from torch._subclasses.fake_tensor import (
     UnsupportedOperatorException,
 )
 from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
+from torch.cpu.amp.autocast_mode import autocast as cpu_autocast
 from torch.autograd.grad_mode import _enter_inference_mode, _exit_inference_mode
 from torch.nn.modules import module as _module
 from torch.utils._contextlib import context_decorator
@@ -27,6 +30,7 @@ __all__ = [
     "UnsupportedFakeTensorException",
     "UnsupportedOperatorException",
     "context_decorator",
+    "cpu_autocast",
 ]
 
 set_grad_enabled: Callable[[bool], None] = torch._C._set_grad_enabled
@@ -46,7 +50,7 @@ GLOBAL_HOOKS = (
     "_global_backward_hooks",
     "_global_backward_pre_hooks",
 )
-MODULE_FILE = _module.__name__
+module_globals: dict[str, object] = vars(_module)
 module_call: Callable[..., object] = torch.nn.Module.__call__
 module_call_impl: Callable[..., object] = torch.nn.Module._call_impl
 module_getattr: Callable[..., object] = torch.nn.Module.__getattr__
@@ -58,6 +62,21 @@ def global_hooks_empty() -> bool:
     return not any(getattr(_module, name) for name in GLOBAL_HOOKS)
 
 
+def enter(context: torch.autocast) -> None:
+    """``context.__enter__()``."""
+    context.__enter__()  # type: ignore[no-untyped-call]
+
+
+def leave(context: torch.autocast) -> None:
+    """``context.__exit__(None, None, None)``."""
+    context.__exit__(None, None, None)
+
+
+def map_nodes(nest: object, fn: Callable[[fx.Node], object]) -> Any:
+    """Replace the nodes in a nest of arguments."""
+    return fx.node.map_arg(nest, fn)  # type: ignore[type-var, arg-type]
+
+
 def c_namespaces() -> tuple[object, ...]:
     """Namespaces of operators that are implemented in C++."""
     names = ("_VariableFunctions", "_nn", "_special", "_linalg", "_fft", "_sparse", "_nested")
@@ -66,4 +85,5 @@ def c_namespaces() -> tuple[object, ...]:
 
 def storage_id(tensor: torch.Tensor) -> int:
     """Identity of the storage behind a (fake) tensor, shared by its views."""
-    return tensor.untyped_storage()._cdata
+    identity: int = tensor.untyped_storage()._cdata
+    return identity

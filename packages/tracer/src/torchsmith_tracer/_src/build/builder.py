@@ -36,6 +36,7 @@ from torchsmith_tracer._src.build.dynamic import FrameState
 from torchsmith_tracer._src.build.tensors import wrap_tensor
 from torchsmith_tracer._src.graph.provenance import user_line
 from torchsmith_tracer._src.regions import marks
+from torchsmith_tracer._src.torch_private import storage_id
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.classes import ClassValue
 from torchsmith_tracer._src.values.constants import ConstantValue
@@ -61,6 +62,7 @@ from torchsmith_tracer._src.values.objects import EnumValue, ObjectValue
 from torchsmith_tracer._src.values.opaque import OpaqueValue
 from torchsmith_tracer._src.values.symnum import SymNumValue
 
+from torchsmith_tracer._src.values.tensor import TensorValue
 from torchsmith_tracer._src.values.torch_fn import TorchCallable, is_torch_callable
 
 if TYPE_CHECKING:
@@ -153,7 +155,7 @@ class Builder:
     def _remember(self, obj: object, value: Value) -> Value:
         memo, key = self._memo, id(obj)
         memo[key] = (obj, value)
-        self.tx.graph.record(lambda: memo.pop(key, None) and None)
+        self.tx.graph.record(lambda: memo.__delitem__(key))
         return value
 
     def _same_object(self, value: Value, source: Source) -> None:
@@ -173,6 +175,42 @@ class Builder:
                 return obj
         return None
 
+    def distinct(self, a: Value, b: Value) -> None:
+        """Traced code relied on two existing objects being different ones."""
+        first, second = a.source, b.source
+        if first is None or second is None or first == second:
+            return
+        if first.guardable and second.guardable:
+            why = "two objects were compared by identity"
+            self.guard(first, GuardKind.NOT_SAME, (second,), why)
+
+    def add_aliasing_guards(self) -> None:
+        """Guard that what was changed in place is reached by no other path than those seen. To
+        be called once, at the end of the trace."""
+        tx = self.tx
+        changed: set[Value] = {*tx.journal.mutated, *tx.journal.attrs}
+        groups: dict[object, list[Value]] = {}
+        touched: set[object] = set()
+        for obj, value in self._memo.values():
+            source = value.source
+            if source is None or not source.guardable:
+                continue
+            key: object
+            if isinstance(value, TensorValue):
+                fake = value.fake
+                key = (type(obj), fake.dtype, fake.device, fake.dim())
+                hit = storage_id(fake) in tx.graph.mutated or value in changed
+            else:
+                key, hit = type(obj), value in changed
+            groups.setdefault(key, []).append(value)
+            if hit:
+                touched.add(key)
+        for key in touched:
+            sources = [v.source for v in groups[key] if v.source is not None]
+            if len(sources) > 1:
+                why = "one of these is changed in place"
+                self.guard(sources[0], GuardKind.NOT_SAME, tuple(sources[1:]), why)
+
     # --- numbers and other literals ----------------------------------------------------------
     def _literal(self, obj: object, source: Source) -> Value:
         known = self._scalars.get(source)
@@ -186,7 +224,7 @@ class Builder:
             kind = GuardKind.NONE if obj is None else GuardKind.CONSTANT
             self.guard(source, kind, obj, f"value of type {type(obj).__name__} is a constant")
         self._scalars[source] = value
-        self.tx.graph.record(lambda: self._scalars.pop(source, None) and None)
+        self.tx.graph.record(lambda: self._scalars.__delitem__(source))
         return value
 
     def _symbolic_int(self, obj: int, source: Source) -> Value | None:
@@ -345,25 +383,28 @@ class Builder:
     def _range(self, obj: object, source: Source | None) -> Value:
         assert isinstance(obj, range)
         self.guard(source, GuardKind.CONSTANT, obj, "range is a constant")
-        return RangeValue(*[ConstantValue(x) for x in (obj.start, obj.stop, obj.step)], source)
+        start, stop, step = (ConstantValue(x) for x in (obj.start, obj.stop, obj.step))
+        return RangeValue(start, stop, step, source)
 
     def _slice(self, obj: object, source: Source | None) -> Value:
         assert isinstance(obj, slice)
         if source is None:
-            parts = [self.wrap_new(x) for x in (obj.start, obj.stop, obj.step)]
+            start, stop, step = (self.wrap_new(x) for x in (obj.start, obj.stop, obj.step))
         else:
             self.guard(source, GuardKind.TYPE, slice, "slice")
-            names = ("start", "stop", "step")
-            parts = [self.wrap(getattr(obj, n), AttrSource(source, n)) for n in names]
-        return SliceValue(*parts, source)
+            start = self.wrap(obj.start, AttrSource(source, "start"))
+            stop = self.wrap(obj.stop, AttrSource(source, "stop"))
+            step = self.wrap(obj.step, AttrSource(source, "step"))
+        return SliceValue(start, stop, step, source)
 
     # --- code --------------------------------------------------------------------------------
     def _function(self, obj: object, source: Source | None) -> Value:
         assert isinstance(obj, types.FunctionType)
         original = marks.original_of(obj)
         if original is not None:
-            self.guard(source, GuardKind.ID, obj, "compiled function")
-            return self.wrap_new(original)
+            if source is None:
+                return self.wrap_new(original)
+            return self.wrap(original, AttrSource(source, marks.ORIGINAL))
         if not self._trusted(source):
             if marks.is_disabled(obj) or is_torch_callable(obj):
                 self.guard(source, GuardKind.ID, obj, "function")
@@ -395,8 +436,9 @@ class Builder:
     def _module(self, obj: nn.Module, source: Source | None) -> Value:
         original = marks.original_of(obj)
         if isinstance(original, nn.Module):
-            self.guard(source, GuardKind.ID, obj, "compiled module")
-            return self.wrap_new(original)
+            # The compiled form shares the module's instance dict: paths through it are the same.
+            self.guard(source, GuardKind.TYPE, type(obj), "class of a compiled module")
+            return ModuleValue(original, source)
         if not vars(obj) or isinstance(obj, torch.jit.ScriptModule):
             self.guard(source, GuardKind.TYPE, type(obj), "module")
             return OpaqueValue(obj, source)
@@ -467,7 +509,7 @@ def _is_argument(source: Source) -> bool:
 
 
 def _is_named_tuple(kind: type) -> bool:
-    return kind.__new__ is not tuple.__new__ and tuple in kind.__bases__
+    return tuple in kind.__bases__
 
 
 def _is_literal_tuple(key: object) -> bool:
@@ -492,8 +534,8 @@ _EXACT: dict[type, Maker] = {
     types.MethodType: Builder._method,
     types.CodeType: Builder._identity,
     re.Pattern: Builder._identity,
-    torch.Tensor: wrap_tensor,  # type: ignore[dict-item]
-    nn.Parameter: wrap_tensor,  # type: ignore[dict-item]
+    torch.Tensor: wrap_tensor,
+    nn.Parameter: wrap_tensor,
     **{t: Builder._constant for t in _TORCH_CONSTANTS},
 }
 _IMMUTABLE = (

@@ -21,6 +21,7 @@ from torchsmith_tracer._src.torch_private import (
     FakeTensor,
     UnsupportedFakeTensorException,
     UnsupportedOperatorException,
+    map_nodes,
     storage_id,
 )
 
@@ -70,10 +71,8 @@ class FakeRunner:
     ) -> tuple[object, list[torch.Tensor]]:
         """The fake result of a call whose arguments hold nodes and constants, and the fake
         arguments that it changed in place."""
-        fake_args: tuple[object, ...] = fx.node.map_arg(args, _example)  # type: ignore[assignment]
-        fake_kwargs: dict[str, object] = (
-            fx.node.map_arg(kwargs, _example) if kwargs else {}  # type: ignore[assignment]
-        )
+        fake_args: tuple[object, ...] = map_nodes(args, _example)
+        fake_kwargs: dict[str, object] = map_nodes(kwargs, _example) if kwargs else {}
         key = self._key(target, fake_args, fake_kwargs)
         if key is not None:
             recipe = self._memory.get(key)
@@ -166,7 +165,7 @@ def _args_key(args: tuple[object, ...] | list[object]) -> Hashable:
         elif kind is slice:
             parts.append((slice, _args_key((arg.start, arg.stop, arg.step))))  # type: ignore[attr-defined]
         elif kind is torch.finfo or kind is torch.iinfo:
-            parts.append(arg)  # type: ignore[arg-type]
+            parts.append(arg)
         else:
             raise _Uncacheable
     return tuple(parts)

@@ -13,8 +13,8 @@ How the other stages use it:
   lists what to load, in placeholder order; ``example_inputs()`` the real objects.
 * ``contexts``: context managers that traced code has entered and not left, outermost first, and
   permanent changes of torch's ambient state. ``finish`` leaves them inside the graph, so
-  the graph is neutral; generated code enters them again after the graph (``cg.load(ctx)`` makes
-  and enters the real one), in this order.
+  the graph is neutral; generated code enters them again after the graph (``ctx.reenter(cg)``), in
+  this order.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from torchsmith_guards import Source
 from torchsmith_tracer._src.breaks.signals import InternalError
 from torchsmith_tracer._src.graph import cleanup, provenance
 from torchsmith_tracer._src.graph.fakes import FakeRunner
-from torchsmith_tracer._src.torch_private import storage_id
+from torchsmith_tracer._src.torch_private import map_nodes, storage_id
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.containers import SequenceValue
 from torchsmith_tracer._src.values.lazy import LazyValue, realize
@@ -39,10 +39,11 @@ from torchsmith_tracer._src.values.lazy import LazyValue, realize
 if TYPE_CHECKING:
     from torchsmith_guards import FakeMode
 
+    from torchsmith_tracer._src.codegen.emitter import Emitter
     from torchsmith_tracer._src.trace import Trace
     from torchsmith_tracer._src.values.tensor import TensorValue
 
-Mark = tuple[int, object]
+Mark = tuple[int, int]
 Undo = Callable[[], None]
 
 
@@ -68,6 +69,12 @@ class OpenContext(Protocol):
 
     def close_in_graph(self, graph: OutputGraph) -> None:
         """Append the nodes that leave the context."""
+
+    def release(self) -> None:
+        """Undo the real change of state."""
+
+    def reenter(self, cg: Emitter) -> None:
+        """Emit code that enters the real context manager."""
 
 
 class OutputGraph:
@@ -96,6 +103,7 @@ class OutputGraph:
         self._names: set[str] = set()
         self._runner = FakeRunner(fake)
         self._insert_before: fx.Node | None = None  # first node that is no placeholder
+        self._restored = False
         self._tx: Trace | None = None
 
     def attach(self, tx: Trace) -> None:
@@ -113,7 +121,7 @@ class OutputGraph:
     def checkpoint(self) -> Mark:
         """A mark for ``rollback``."""
         env = self.shape_env
-        return (len(self._undo), None if env is None else env.checkpoint())
+        return (len(self._undo), 0 if env is None else env.checkpoint())
 
     def rollback(self, mark: Mark) -> None:
         """Undo everything done since ``mark``, newest first."""
@@ -154,7 +162,8 @@ class OutputGraph:
         else:
             name = self._fresh(f"_{hint}")
             self._attrs[name] = tensor
-            self._undo.append(lambda: self._attrs.pop(name, None) and None)
+            attrs = self._attrs
+            self._undo.append(lambda: attrs.__delitem__(name))
         node = self.graph.create_node("get_attr", name)
         self._added(node)
         node.meta["example_value"] = fake
@@ -267,6 +276,14 @@ class OutputGraph:
         del self.contexts[at]
         self._undo.append(lambda: self.contexts.insert(at, context))
 
+    def restore_state(self) -> None:
+        """Take back the real state changes of contexts that are still open. ``finish`` does it; a
+        trace that is given up must call it. Doing it twice is harmless."""
+        if not self._restored:
+            self._restored = True
+            for context in reversed(self.contexts):
+                context.release()
+
     # --- the end ---------------------------------------------------------------------------
     def finish(self, outputs: Sequence[Value]) -> fx.GraphModule:
         """Add the output node (a tuple), prune, and make the module.
@@ -276,9 +293,10 @@ class OutputGraph:
         """
         for context in reversed(self.contexts):
             context.close_in_graph(self)
+        self.restore_state()
         results = tuple([self._argument(v) for v in outputs])
-        node = self.graph.output(results)
-        node.meta["example_value"] = fx.node.map_arg(results, lambda n: n.meta["example_value"])
+        node = self.graph.output(results)  # type: ignore[arg-type]
+        node.meta["example_value"] = map_nodes(results, lambda n: n.meta["example_value"])
         cleanup.remove_redundant_toggles(self.graph)
         cleanup.remove_trivial_dead_nodes(self.graph)
         kept = []

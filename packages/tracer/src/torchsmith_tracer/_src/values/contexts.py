@@ -17,10 +17,13 @@ from torch import fx
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.torch_private import (
     context_decorator,
+    cpu_autocast,
+    enter,
     enter_autocast,
     enter_inference_mode,
     exit_autocast,
     exit_inference_mode,
+    leave,
     set_grad_enabled,
 )
 from torchsmith_tracer._src.values.base import Value
@@ -85,6 +88,10 @@ class ContextValue(Value):
 
     def close_in_graph(self, graph: OutputGraph) -> None:
         """Append the nodes that leave the context at the end of the graph."""
+        raise NotImplementedError(type(self).__name__)  # every concrete class defines it
+
+    def release(self) -> None:
+        """Undo the real change of state that entering made while tracing."""
         raise NotImplementedError(type(self).__name__)  # every concrete class defines it
 
     def reenter(self, cg: Emitter) -> None:
@@ -198,6 +205,9 @@ class GradModeValue(ContextValue):
     def close_in_graph(self, graph: OutputGraph) -> None:
         _toggle(graph, self.previous[-1])
 
+    def release(self) -> None:
+        set_grad_enabled(self.previous[-1])
+
     def reenter(self, cg: Emitter) -> None:
         if self.immediate and self.source is None:
             cg.load(self)  # making the object changes the mode
@@ -252,6 +262,9 @@ class InferenceModeValue(ContextValue):
         node = self.stack[-1][0]
         graph.add_call("call_function", exit_inference_mode, (node,), {}, None)
 
+    def release(self) -> None:
+        exit_inference_mode(self.stack[-1][1])
+
     def reconstruct(self, cg: Emitter) -> None:
         cg.load_callable(self.cls, self.cls.__name__)
         cg.load_const(self.mode)
@@ -277,14 +290,14 @@ class AutocastValue(ContextValue):
         return host.device, host.fast_dtype, host._enabled, host._cache_enabled
 
     def _leave(self) -> None:
-        self.host.__exit__(None, None, None)
+        leave(self.host)
 
     def enter(self, tx: Trace) -> None:
         if self.stack:
             raise Unsupported("unsupported-slot", what="entering an autocast object twice")
         node = tx.graph.add_call("call_function", enter_autocast, self._arguments(), {}, None)
         self.stack.append(node)
-        self.host.__enter__()
+        enter(self.host)
 
         def undo() -> None:
             self.stack.remove(node)
@@ -301,7 +314,7 @@ class AutocastValue(ContextValue):
 
         def undo() -> None:
             self.stack.append(node)
-            self.host.__enter__()
+            enter(self.host)
 
         tx.graph.record(undo)
         tx.graph.exit_context(self)
@@ -313,6 +326,9 @@ class AutocastValue(ContextValue):
 
     def close_in_graph(self, graph: OutputGraph) -> None:
         graph.add_call("call_function", exit_autocast, (self.stack[-1],), {}, None)
+
+    def release(self) -> None:
+        self._leave()
 
     def reconstruct(self, cg: Emitter) -> None:
         cg.load_callable(torch.autocast, "autocast")
@@ -385,7 +401,7 @@ MAKERS: dict[type, Maker] = {
     torch.inference_mode: _inference_mode,
     torch.autocast: _autocast(torch.autocast),
     torch.cuda.amp.autocast: _autocast(torch.cuda.amp.autocast),
-    torch.cpu.amp.autocast: _autocast(torch.cpu.amp.autocast),
+    cpu_autocast: _autocast(cpu_autocast),
     torch.profiler.record_function: _null(torch.profiler.record_function),
 }
 

@@ -19,12 +19,12 @@ from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.effects.journal import DELETED
 from torchsmith_tracer._src.torch_private import (
     GLOBAL_HOOKS,
-    MODULE_FILE,
     MODULE_HOOKS,
     global_hooks_empty,
     module_call,
     module_call_impl,
     module_getattr,
+    module_globals,
     module_setattr,
 )
 from torchsmith_tracer._src.values.base import Value
@@ -194,7 +194,7 @@ class ModuleValue(ObjectValue):
         if self.source is not None:
             for name in MODULE_HOOKS:
                 tx.guards.add(Guard(AttrSource(self.source, name), GuardKind.EMPTY, None, why))
-        tx.interp.namespace(nn.Module.__call__.__globals__)
+        space = tx.interp.namespace(module_globals)
         for name in GLOBAL_HOOKS:
-            tx.guards.add(Guard(GlobalSource(name, MODULE_FILE), GuardKind.EMPTY, None, why))
+            tx.guards.add(Guard(GlobalSource(name, space.module), GuardKind.EMPTY, None, why))
         return True

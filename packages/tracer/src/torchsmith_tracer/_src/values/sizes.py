@@ -11,7 +11,7 @@ from torch import fx
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.constants import ConstantValue
 from torchsmith_tracer._src.values.containers import SequenceValue, TupleValue
-from torchsmith_tracer._src.values.symnum import SymNumValue
+from torchsmith_tracer._src.values.symnum import symbolic
 
 if TYPE_CHECKING:
     from torchsmith_tracer._src.codegen.emitter import Emitter
@@ -23,7 +23,7 @@ class SizeValue(TupleValue):
     """A ``torch.Size`` that holds at least one symbolic number."""
 
     __slots__ = ()
-    cls = torch.Size
+    cls = torch.Size  # type: ignore[assignment]
 
     def base_type(self) -> type:
         return tuple
@@ -94,5 +94,5 @@ def size_value(graph: OutputGraph, sizes: torch.Size, node_of: Callable[[int], f
     """The value of ``sizes``; ``node_of(i)`` gives the node of a symbolic one."""
     items: list[Value] = []
     for i, n in enumerate(sizes):
-        items.append(ConstantValue(n) if type(n) is int else SymNumValue(node_of(i), n))
+        items.append(ConstantValue(n) if type(n) is int else symbolic(node_of(i), n))
     return make_size(items)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -102,7 +102,8 @@ class SymNumValue(Value):
         if op == "pos" and not isinstance(self.sym, torch.SymBool):
             return self
         if op == "neg" and not isinstance(self.sym, torch.SymBool):
-            return combine(tx, operator.neg, (self,), operator.neg(self.sym))
+            negate: Callable[..., object] = operator.neg
+            return combine(tx, negate, (self,), negate(self.sym))
         return self.constant().unary(tx, op)
 
     def richcompare(self, tx: Trace, op: str, other: Value) -> Value | None:
@@ -140,8 +141,16 @@ class SymNumValue(Value):
         if isinstance(self.sym, torch.SymFloat):
             return self
         if isinstance(self.sym, torch.SymInt):
-            return combine(tx, torch.sym_float, (self,), torch.sym_float(self.sym))
+            return combine(tx, torch.sym_float, (self,), sym_float(self.sym))
         return ConstantValue(float(self.specialize()))
+
+    def call_builtin(
+        self, tx: Trace, obj: object, args: Sequence[Value], kwargs: dict[str, Value]
+    ) -> Value | None:
+        """A Python builtin that got this number among its arguments, or None."""
+        from torchsmith_tracer._src.values.torch_classes import number_builtin
+
+        return number_builtin(tx, obj, args, kwargs)
 
     def reconstruct(self, cg: Emitter) -> None:
         cg.graph_output(self)
@@ -170,6 +179,17 @@ class SymConversion(Value):
 
     def reconstruct(self, cg: Emitter) -> None:
         cg.load_method(self.number, self.name)
+
+
+def symbolic(node: fx.Node, number: object) -> SymNumValue:
+    """The value of a symbolic size; torch's own annotations call these plain ints."""
+    assert isinstance(number, torch.SymInt | torch.SymFloat | torch.SymBool)
+    return SymNumValue(node, number)
+
+
+def sym_float(sym: torch.SymInt) -> object:
+    """``torch.sym_float``."""
+    return torch.sym_float(sym)  # type: ignore[no-untyped-call]
 
 
 def combine(

@@ -21,7 +21,7 @@ from torchsmith_tracer._src.torch_private import no_torch_function
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.constants import ConstantValue
 from torchsmith_tracer._src.values.sizes import size_value
-from torchsmith_tracer._src.values.symnum import SymNumValue
+from torchsmith_tracer._src.values.symnum import SymNumValue, symbolic
 
 if TYPE_CHECKING:
     from torchsmith_guards import Source
@@ -38,8 +38,14 @@ _OPERATORS: dict[str, Callable[..., object]] = {
 }
 _OPERATORS["and"] = operator.and_
 _OPERATORS["or"] = operator.or_
-_COMPARE = {name: getattr(operator, name) for name in ("lt", "le", "eq", "ne", "gt", "ge")}
-_UNARY = {"neg": operator.neg, "pos": operator.pos, "invert": operator.invert}
+_COMPARE: dict[str, Callable[..., object]] = {
+    name: getattr(operator, name) for name in ("lt", "le", "eq", "ne", "gt", "ge")
+}
+_UNARY: dict[str, Callable[..., object]] = {
+    "neg": operator.neg,
+    "pos": operator.pos,
+    "invert": operator.invert,
+}
 _SLOT_METHODS = {
     "__getitem__",
     "__setitem__",
@@ -154,7 +160,7 @@ class TensorValue(Value):
     def size_of(self, tx: Trace, dim: int) -> Value:
         """``self.shape[dim]`` for a valid dimension."""
         n = self.fake.shape[dim]
-        return ConstantValue(n) if type(n) is int else SymNumValue(size_node(tx, self, dim), n)
+        return ConstantValue(n) if type(n) is int else symbolic(size_node(tx, self, dim), n)
 
     # --- items -------------------------------------------------------------------------------
     def getitem(self, tx: Trace, key: Value) -> Value:
@@ -203,6 +209,14 @@ class TensorValue(Value):
 
     def call(self, tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
         raise tx.interp.error(TypeError, f"{self.cls.__name__!r} object is not callable")
+
+    def call_builtin(
+        self, tx: Trace, obj: object, args: Sequence[Value], kwargs: dict[str, Value]
+    ) -> Value | None:
+        """A Python builtin that got this tensor among its arguments, or None."""
+        from torchsmith_tracer._src.values.torch_classes import tensor_builtin
+
+        return tensor_builtin(tx, obj, args, kwargs)
 
     def reconstruct(self, cg: Emitter) -> None:
         cg.graph_output(self)

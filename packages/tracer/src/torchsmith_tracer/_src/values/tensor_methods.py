@@ -14,7 +14,7 @@ from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.constants import ConstantValue
 from torchsmith_tracer._src.values.sizes import SizeNumel, SizeValue, size_value
-from torchsmith_tracer._src.values.symnum import SymNumValue
+from torchsmith_tracer._src.values.symnum import symbolic
 from torchsmith_tracer._src.values.tensor import TensorValue, stride_node
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def _stride(
     strides = tensor.fake.stride()
     if dim is not None:
         n = strides[dim]
-        return ConstantValue(n) if type(n) is int else SymNumValue(stride_node(tx, tensor, dim), n)
+        return ConstantValue(n) if type(n) is int else symbolic(stride_node(tx, tensor, dim), n)
     whole = size_value(tx.graph, torch.Size(strides), lambda d: stride_node(tx, tensor, d))
     if isinstance(whole, SizeValue):
         return tx.interp.tuple(whole.items)

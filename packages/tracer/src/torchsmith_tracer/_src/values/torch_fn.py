@@ -132,12 +132,21 @@ def is_torch_callable(obj: object) -> bool:
     """True when calling ``obj`` is a matter of this module."""
     from torchsmith_tracer._src.values.torch_queries import find_handler
 
-    if isinstance(obj, _OPS):
-        return True
+    return is_operator(obj) or method_name(obj) is not None or find_handler(obj) is not None
+
+
+def is_operator(obj: object) -> bool:
+    """True for callables that become a graph node."""
     if not _operators:
         _load_tables()
-    key = id(obj)
-    return key in _operators or key in _tensor_methods or find_handler(obj) is not None
+    return id(obj) in _operators or isinstance(obj, _OPS)
+
+
+def method_name(obj: object) -> str | None:
+    """The name of a tensor method that was taken from the class, or None."""
+    if not _operators:
+        _load_tables()
+    return _tensor_methods.get(id(obj))
 
 
 class TorchCallable(Value):
@@ -208,10 +217,10 @@ def call_torch(tx: Trace, obj: object, args: Sequence[Value], kwargs: dict[str, 
         result = handler(tx, args, kwargs)
         if result is not None:
             return result
-    name = _tensor_methods.get(id(obj))
+    name = method_name(obj)
     if name is not None:
         return _unbound_method(tx, name, args, kwargs)
-    if id(obj) not in _operators and not isinstance(obj, _OPS):
+    if not is_operator(obj):
         raise Unsupported("opaque-call", what=_name(obj))
     out = kwargs.get("out")
     if out is not None and not (isinstance(out, ConstantValue) and out.value is None):

@@ -199,7 +199,7 @@ _each("is_nonzero equal allclose", _reads_data)
 
 def _result_type(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
     values = [a.fake if isinstance(a, TensorValue) else a.as_constant() for a in args]
-    return ConstantValue(torch.result_type(*values))  # type: ignore[arg-type]
+    return ConstantValue(torch.result_type(*values))  # type: ignore[call-overload]
 
 
 register(torch.result_type, _result_type)
@@ -322,6 +322,22 @@ def _checkpoint(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> V
     own = ("use_reentrant", "context_fn", "determinism_check", "debug", "preserve_rng_state")
     rest = {k: v for k, v in kwargs.items() if k not in own and k != "early_stop"}
     return tx.interp.call(args[0], list(args[1:]), rest)
+
+
+def _dropout(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value | None:
+    """Outside of training dropout gives its very argument."""
+    rate = args[1] if len(args) > 1 else kwargs.get("p", ConstantValue(0.5))
+    training = args[2] if len(args) > 2 else kwargs.get("training")
+    source = args[0] if args else kwargs.get("input")
+    if isinstance(training, ConstantValue) and training.value is False:
+        p = rate.as_constant()
+        if isinstance(p, int | float) and 0 <= p <= 1 and isinstance(source, TensorValue):
+            return source
+    return None
+
+
+register(torch.nn.functional.dropout, _dropout)
+register(torch.nn.functional.alpha_dropout, _dropout)
 
 
 def _register_late() -> None:
