@@ -72,6 +72,7 @@ class Frame:
             instruction of a resumable frame, or it is the root).
         kw_names: pending keyword names (3.11 and 3.12).
         handling: exceptions that active ``except`` and ``with`` handlers of this frame hold.
+        raised: the state before the exception that a handler is about to receive.
         result: value returned or yielded when ``run`` stops.
         marks, saved: checkpoint and stack copy taken before the current instruction.
     """
@@ -87,6 +88,7 @@ class Frame:
         "locals",
         "marks",
         "names",
+        "raised",
         "resumable",
         "result",
         "saved",
@@ -117,6 +119,7 @@ class Frame:
         self.kw_names: tuple[str, ...] = ()
         self.handling: list[RaisedAt] = []
         self.result: Value | None = None
+        self.raised: RaisedAt | None = None
         self.marks: tuple[object, ...] | None = None
         self.saved: list[Value | Null | LastInstruction] = []
 
@@ -154,7 +157,10 @@ class FrameState:
     """A frame of a broken chain. ``in_call`` false: the instruction at ``ip`` is the one that
     could not be traced and ``stack`` is as before it. ``in_call`` true: the instruction at ``ip``
     is a call, ``stack`` is as after popping callee and arguments, and execution continues at
-    ``ip + 1`` with the inner frame's return value pushed."""
+    ``ip + 1`` with the inner frame's return value pushed.
+
+    ``in_handler``: the break was inside an ``except`` or ``finally`` handler; the state is that
+    before the instruction whose exception is handled there, which has to be run natively."""
 
     frame: Frame
     ip: int
@@ -163,6 +169,7 @@ class FrameState:
     cells: dict[str, CellValue]
     kw_names: tuple[str, ...]
     in_call: bool
+    in_handler: bool = False
 
     @property
     def info(self) -> CodeInfo:

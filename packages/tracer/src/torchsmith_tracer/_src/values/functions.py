@@ -205,6 +205,14 @@ class FunctionValue(Value):
             return tx.builder.wrap_new(real[name])
         return tx.builder.wrap(real[name], DefaultsSource(self.source, name))
 
+    def set_defaults(self, defaults: tuple[Value, ...]) -> None:
+        """Positional defaults of a function that is being made."""
+        self._defaults = defaults or None
+
+    def set_kwdefaults(self, kwdefaults: dict[str, Value]) -> None:
+        """Keyword-only defaults of a function that is being made."""
+        self._kwdefaults = kwdefaults
+
     def call(self, tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
         return tx.interp.call_python(self, args, kwargs, resumable=False)
 

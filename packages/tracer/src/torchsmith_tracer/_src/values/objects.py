@@ -384,7 +384,7 @@ class NewObjectValue(ObjectValue):
         return None
 
     def reconstruct(self, cg: Emitter) -> None:
-        base = _storage_base(self.cls)
+        base = storage_base(self.cls)
         maker = base.__new__ if self.storage is not None else object.__new__
         cg.load_callable(maker, "new")
         self._load_class(cg)
@@ -414,7 +414,7 @@ class NewObjectValue(ObjectValue):
             cg.pop_top()
 
     def _fill_storage(self, cg: Emitter) -> None:
-        base = _storage_base(self.cls)
+        base = storage_base(self.cls)
         fill = _FILL.get(base)
         if self.storage is None or fill is None:
             return
@@ -438,15 +438,16 @@ def _fill_ordered(obj: object, content: dict[object, object]) -> None:
 _FILL = {dict: _fill_dict, list: list.extend, set: set.update}
 
 
-def _storage_base(cls: type) -> type:
+def storage_base(cls: type) -> type:
     """The builtin class that lays out instances of ``cls``."""
     for base in cls.__mro__:
-        if not base.__flags__ & _HEAP_TYPE or base.__module__ in ("collections",):
+        if not base.__flags__ & _HEAP_TYPE or base in _C_HEAP_TYPES:
             return base
     return object
 
 
 _HEAP_TYPE = 1 << 9
+_C_HEAP_TYPES = (collections.deque, collections.defaultdict, collections.OrderedDict)
 
 
 class EnumValue(ConstantValue):

@@ -1,0 +1,316 @@
+"""Types, descriptors, ``super``, instance dicts and imports."""
+
+from __future__ import annotations
+
+import importlib
+import types
+from typing import TYPE_CHECKING, cast
+
+from torchsmith_guards import TypeSource
+
+from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
+from torchsmith_tracer._src.effects.journal import DELETED
+from torchsmith_tracer._src.interp.operations import Operations
+from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.builtin_object import METHOD_TYPES, BuiltinObject
+from torchsmith_tracer._src.values.classes import ClassValue, DescriptorValue, SuperValue
+from torchsmith_tracer._src.values.constants import NONE, ConstantValue
+from torchsmith_tracer._src.values.exceptions import ExceptionValue
+from torchsmith_tracer._src.values.functions import (
+    BoundMethodValue,
+    BuiltinMethodValue,
+    BuiltinValue,
+    FunctionValue,
+)
+from torchsmith_tracer._src.values.instance_dict import InstanceDictValue
+from torchsmith_tracer._src.values.lookup import (
+    C_DATA,
+    Found,
+    attr_value,
+    bind,
+    cached,
+    function_value,
+    lookup,
+)
+from torchsmith_tracer._src.values.mappings import DictValue, MappingProxyValue
+from torchsmith_tracer._src.values.namespaces import NamespaceValue, PyModuleValue
+from torchsmith_tracer._src.values.objects import NewObjectValue, ObjectValue
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class Attributes(Operations):
+    """Attribute access beyond the values' own slots."""
+
+    def getattr(self, value: Value, name: str) -> Value:
+        """``value.name``."""
+        return value.getattr(self.tx, name)
+
+    def type_of(self, value: Value) -> ClassValue:
+        """``type(value)``."""
+        if isinstance(value, NewObjectValue) and isinstance(value.cls_value, ClassValue):
+            return value.cls_value
+        source = None if value.source is None else TypeSource(value.source)
+        if source is not None and not isinstance(value, ObjectValue):
+            source = None
+        return self.class_value(value.python_type(), source)
+
+    def class_method(self, value: Value, name: str) -> Value | None:
+        """A method that the class of ``value`` (not a builtin base) defines, bound; or None."""
+        found = lookup(self.tx, value.python_type(), name)
+        if found is None or found.attr is None:
+            return None
+        return bind(self.tx, found, value, self.type_of(value), name)
+
+    def special_method(self, value: Value, name: str) -> Value | None:
+        cls = value.python_type()
+        if not isinstance(value, ObjectValue | BuiltinObject | ClassValue):
+            return value.getattr(self.tx, name) if hasattr(cls, name) else None
+        found = lookup(self.tx, cls, name)
+        if found is None or found.attr is None:
+            return None
+        if isinstance(found.attr, METHOD_TYPES):
+            return self.builtin_method(value, name, found.owner, found.attr)
+        return bind(self.tx, found, value, self.type_of(value), name)
+
+    def builtin_method(
+        self, value: Value, name: str, owner: type, descriptor: object
+    ) -> BuiltinMethodValue:
+        """A C-level method of ``owner`` bound to ``value``."""
+        return BuiltinMethodValue(value, name, descriptor, owner)
+
+    def bind_attribute(self, attr: object, value: Value, owner: type, name: str) -> Value:
+        """A class attribute seen through a value of a builtin-like type."""
+        return bind(self.tx, Found(attr, owner), value, self.type_of(value), name)
+
+    def c_attribute(self, value: Value, name: str, descriptor: object) -> Value:
+        """A getset or member descriptor read through an instance."""
+        if isinstance(value, ObjectValue):
+            return value.slot_get(self.tx, name, descriptor)
+        if isinstance(value, ClassValue):
+            special = value._special(self.tx, name)
+            if special is not None:
+                return special
+            return self.fold(getattr, value.obj, name)
+        if name == "__dict__":
+            return self.instance_dict(value)
+        known = self.try_concrete(value)
+        if known is self.UNKNOWN:
+            what = f"attribute {name!r} of {value.describe()}"
+            raise Unsupported("unsupported-slot", what=what)
+        return self.fold(getattr, known, name)
+
+    def c_descriptor(
+        self, attr: object, instance: Value | None, owner: Value, found: Found, name: str
+    ) -> Value:
+        """A descriptor object implemented in C, other than methods and data."""
+        if type(attr).__name__ == "_tuplegetter":
+            if instance is None:
+                return attr_value(self.tx, found, name)
+            index = attr.__reduce__()[1][0]  # type: ignore[index]
+            return instance.base_value().getitem(self.tx, ConstantValue(index))
+        wrapped = getattr(attr, "__wrapped__", None)
+        if isinstance(wrapped, types.FunctionType):  # functools.lru_cache
+            func = function_value(self.tx, found, name, wrapped, "__wrapped__")
+            return func if instance is None else BoundMethodValue(func, instance)
+        if instance is None:
+            return attr_value(self.tx, found, name)
+        if isinstance(instance, ObjectValue) and instance.obj is not None:
+            return instance.slot_get(self.tx, name, attr)
+        what = f"descriptor {type(attr).__name__} {name!r}"
+        raise Unsupported("unsupported-slot", what=what)
+
+    def bind_descriptor(self, attr: Value, instance: Value | None, owner: Value) -> Value:
+        """``__get__`` of a class attribute that traced code stored."""
+        if isinstance(attr, DescriptorValue):
+            if attr.kind is property:
+                if instance is None:
+                    return attr
+                getter = attr.parts.get("fget")
+                if getter is None:
+                    raise self.error(AttributeError, "property has no getter")
+                return self.call(getter, [instance])
+            func = attr.parts["__func__"]
+            if attr.kind is staticmethod:
+                return func
+            if isinstance(func, FunctionValue):
+                return BoundMethodValue(func, owner)
+            return self.bind_descriptor(func, owner, owner)
+        if isinstance(attr, BuiltinValue) and isinstance(attr.obj, METHOD_TYPES):
+            if instance is None or isinstance(attr.obj, types.BuiltinFunctionType):
+                return attr
+            descriptor = attr.obj
+            return self.builtin_method(
+                instance, descriptor.__name__, getattr(descriptor, "__objclass__", object), descriptor
+            )
+        if isinstance(attr, ObjectValue):
+            getter = self.special_method(attr, "__get__")
+            if getter is not None:
+                return self.call(getter, [NONE if instance is None else instance, owner])
+        cached_fn = getattr(attr, "cached_function", None)
+        if cached_fn is not None and instance is not None:
+            func, name = cached_fn
+            return cached(self.tx, func, instance, name)
+        return attr
+
+    def descriptor_set(self, found: Found, instance: Value, name: str, value: Value) -> None:
+        """``type(attr).__set__(attr, instance, value)``."""
+        attr = found.attr
+        if isinstance(attr, property):
+            if attr.fset is None:
+                kind = instance.python_type().__name__
+                message = f"property {name!r} of {kind!r} object has no setter"
+                raise self.error(AttributeError, message)
+            setter = function_value(self.tx, found, name, attr.fset, "fset")
+            self.call(setter, [instance, value])
+            return
+        if isinstance(attr, DescriptorValue) and attr.kind is property:
+            if "fset" not in attr.parts:
+                kind = instance.python_type().__name__
+                message = f"property {name!r} of {kind!r} object has no setter"
+                raise self.error(AttributeError, message)
+            self.call(attr.parts["fset"], [instance, value])
+            return
+        if isinstance(attr, C_DATA):
+            self._store_c_field(instance, name, value, attr)
+            return
+        method = self._descriptor_method(found, name, "__set__")
+        if method is None:
+            raise self.error(AttributeError, "__set__")
+        self.call(method, [instance, value])
+
+    def _store_c_field(self, instance: Value, name: str, value: Value, attr: object) -> None:
+        if isinstance(instance, ExceptionValue):
+            instance.slot_set(self.tx, name, value)
+        elif name == "__dict__" and isinstance(instance, ObjectValue):
+            self._replace_dict(instance, value)
+        elif isinstance(attr, types.MemberDescriptorType) or name == "__class__":
+            if name == "__class__":
+                raise Unsupported("unsupported-slot", what="setting __class__")
+            self.tx.journal.store_attr(instance, name, value)
+        else:
+            kind = instance.python_type().__name__
+            message = f"attribute {name!r} of {kind!r} objects is not writable"
+            raise self.error(AttributeError, message)
+
+    def _replace_dict(self, instance: ObjectValue, value: Value) -> None:
+        source = value.base_value()
+        if not isinstance(source, DictValue):
+            kind = value.python_type().__name__
+            message = f"__dict__ must be set to a dictionary, not a '{kind}'"
+            raise self.error(TypeError, message)
+        for name in instance.instance_names(self.tx):
+            self.tx.journal.store_attr(instance, name, DELETED)
+        for key, item in list(source.table.values()):
+            instance.instance_set(self.tx, str(key.as_constant()), item)
+
+    def descriptor_delete(self, found: Found, instance: Value, name: str) -> None:
+        """``type(attr).__delete__(attr, instance)``."""
+        attr = found.attr
+        if isinstance(attr, property) or (
+            isinstance(attr, DescriptorValue) and attr.kind is property
+        ):
+            if isinstance(attr, property):
+                deleter = attr.fdel and function_value(self.tx, found, name, attr.fdel, "fdel")
+            else:
+                deleter = attr.parts.get("fdel")
+            if deleter is None:
+                kind = instance.python_type().__name__
+                message = f"property {name!r} of {kind!r} object has no deleter"
+                raise self.error(AttributeError, message)
+            self.call(deleter, [instance])
+            return
+        if isinstance(attr, C_DATA):
+            instance.getattr(self.tx, name)
+            self.tx.journal.store_attr(instance, name, DELETED)
+            return
+        method = self._descriptor_method(found, name, "__delete__")
+        if method is None:
+            raise self.error(AttributeError, "__delete__")
+        self.call(method, [instance])
+
+    def _descriptor_method(self, found: Found, name: str, slot: str) -> Value | None:
+        descriptor = attr_value(self.tx, found, name)
+        return self.special_method(descriptor, slot)
+
+    def instance_dict(self, value: Value) -> Value:
+        """``vars(value)`` as a live view of the instance's attributes."""
+        if isinstance(value, ObjectValue):
+            return InstanceDictValue(self.tx, value)
+        known = self.tx.journal.attrs.get(value) or {}
+        pairs = {k: v for k, v in known.items() if isinstance(v, Value)}
+        return self.dict(pairs)
+
+    def class_dict(self, cls: ClassValue) -> Value:
+        """``cls.__dict__``."""
+        table: dict[object, tuple[Value, Value]] = {}
+        stored = self.tx.journal.attrs.get(cls) or {}
+        for name, attr in vars(cls.obj).items():
+            if stored.get(name) is DELETED:
+                continue
+            value = attr_value(self.tx, Found(attr, cls.obj), name)
+            table[name] = (ConstantValue(name), value)
+        for name, entry in stored.items():
+            if isinstance(entry, Value):
+                table[name] = (ConstantValue(name), entry)
+        return MappingProxyValue(DictValue(table))
+
+    def patch_class(self, cls: ClassValue) -> None:
+        """Note that traced code stores to a class, so that lookups consult the journal."""
+        if cls.obj not in self.patched_classes:
+            self.patched_classes[cls.obj] = cls
+
+            def undo() -> None:
+                self.patched_classes.pop(cls.obj, None)
+                self.class_cache.clear()
+
+            self.tx.journal.record(undo)
+
+    def super(self, cls: Value, obj: Value) -> Value:
+        """``super(cls, obj)``."""
+        if not isinstance(cls, ClassValue):
+            kind = cls.python_type().__name__
+            message = f"super() argument 1 must be a type, not {kind}"
+            raise self.error(TypeError, message)
+        if isinstance(obj, ClassValue) and issubclass(obj.obj, cls.obj):
+            return SuperValue(cls, obj, obj.obj)
+        if issubclass(obj.python_type(), cls.obj):
+            return SuperValue(cls, obj, obj.python_type())
+        message = "super(type, obj): obj must be an instance or subtype of type"
+        raise self.error(TypeError, message)
+
+    # --- imports -----------------------------------------------------------------------------
+    def import_module(
+        self, name: str, globals: NamespaceValue, fromlist: object, level: object
+    ) -> Value:
+        """``__import__`` at trace time: importing is idempotent, and the module is a constant."""
+        space = {
+            k: globals.obj.get(k) for k in ("__name__", "__package__", "__path__", "__spec__")
+        }
+        space = {k: v for k, v in space.items() if v is not None}
+        try:
+            names = cast("Sequence[str]", fromlist or ())
+            module = __import__(name, space, None, names, cast(int, level))
+        except ImportError as e:
+            raise self.host_error(e) from None
+        return self.tx.builder.wrap_new(module)
+
+    def import_from(self, module: Value, name: str) -> Value:
+        """``from module import name``."""
+        try:
+            return module.getattr(self.tx, name)
+        except ObservedException as e:
+            if not self.exception_matches(e.exc, AttributeError):
+                raise
+            if not isinstance(module, PyModuleValue):
+                raise
+            try:
+                found = importlib.import_module(f"{module.obj.__name__}.{name}")
+            except ImportError:
+                where = module.obj.__name__
+                path = getattr(module.obj, "__file__", None)
+                at = f"({path})" if path else "(unknown location)"
+                message = f"cannot import name {name!r} from {where!r} {at}"
+                raise self.error(ImportError, message, name=where, path=path) from None
+            return self.tx.builder.wrap_new(found)

@@ -1,0 +1,338 @@
+"""Calling: Python functions, classes, builtin callables and methods of builtin types."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
+from torchsmith_tracer._src.frames.code import decode
+from torchsmith_tracer._src.frames.frame import Frame
+from torchsmith_tracer._src.interp.arguments import bind_arguments
+from torchsmith_tracer._src.interp.attributes import Attributes
+from torchsmith_tracer._src.regions.marks import is_disabled, original_of
+from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.builtins import registry
+from torchsmith_tracer._src.values.builtins.slots import SLOTS
+from torchsmith_tracer._src.values.classes import ClassValue
+from torchsmith_tracer._src.values.constants import ConstantValue
+from torchsmith_tracer._src.values.exceptions import ExceptionValue
+from torchsmith_tracer._src.values.functions import BuiltinValue, FunctionValue
+from torchsmith_tracer._src.values.generators import GeneratorValue
+from torchsmith_tracer._src.values.instances import construct
+from torchsmith_tracer._src.values.lookup import Found, lookup
+from torchsmith_tracer._src.values.objects import NewObjectValue, ObjectValue
+
+_GENERATOR = 0x20
+_ASYNC = 0x80 | 0x100 | 0x200
+_IMMUTABLE = (int, float, complex, str, bytes, tuple, frozenset, range, slice, type(None), bool)
+
+
+class Calls(Attributes):
+    """What calling a value does."""
+
+    if TYPE_CHECKING:
+
+        def run(self, frame: Frame) -> Value: ...
+
+    def call_from(
+        self, frame: Frame, fn: Value, args: Sequence[Value], kwargs: dict[str, Value]
+    ) -> Value:
+        """A call instruction of ``frame``: Python functions, also behind bound methods, modules
+        and ``__call__``, are entered so that a break inside can resume in every frame."""
+        resumable = frame.resumable and not frame.handling
+        while not isinstance(fn, FunctionValue):
+            target = fn.call_target(self.tx, args, kwargs)
+            if target is None:
+                return fn.call(self.tx, args, kwargs)
+            fn, args, kwargs = target
+        return self.call_python(fn, args, kwargs, resumable=resumable)
+
+    def call_python(
+        self,
+        fn: FunctionValue,
+        args: Sequence[Value],
+        kwargs: dict[str, Value],
+        *,
+        resumable: bool,
+    ) -> Value:
+        """Inline a Python function."""
+        real = fn.fn
+        if real is not None:
+            handler = registry.FUNCTIONS.get(real)
+            if handler is not None:
+                result = registry.invoke(self.tx, handler, real, args, kwargs)
+                if result is not None:
+                    return result
+            if real.__dict__:
+                if is_disabled(real):
+                    raise Unsupported("opaque-call", what=fn.describe())
+                original = original_of(real)
+                if original is not None:
+                    return self.tx.builder.wrap_new(original).call(self.tx, args, kwargs)
+        code = fn.code
+        variables = bind_arguments(self.tx, fn, args, kwargs)
+        cells = dict(zip(code.co_freevars, fn.closure, strict=True)) if fn.closure else {}
+        flags = code.co_flags
+        if flags & (_GENERATOR | _ASYNC):
+            frame = Frame(decode(code), fn.globals, variables, cells, fn=fn)
+            return GeneratorValue(frame, fn, (list(args), dict(kwargs)))
+        frame = Frame(decode(code), fn.globals, variables, cells, fn=fn, resumable=resumable)
+        return self.run(frame)
+
+    # --- classes -----------------------------------------------------------------------------
+    def call_class(
+        self, cls: ClassValue, args: Sequence[Value], kwargs: dict[str, Value]
+    ) -> Value:
+        """``type.__call__``, metaclass overrides and builtin classes included."""
+        handler = registry.CLASSES.get(cls.obj)
+        if handler is not None:
+            result = registry.invoke(self.tx, handler, cls.obj, args, kwargs)
+            if result is not None:
+                return result
+        meta = type(cls.obj)
+        if meta is not type:
+            found = lookup(self.tx, meta, "__call__")
+            if found is not None and found.owner is not type:
+                return self._call_metaclass(cls, found, args, kwargs)
+        return construct(self.tx, cls, args, kwargs)
+
+    def _call_metaclass(
+        self, cls: ClassValue, found: Found, args: Sequence[Value], kwargs: dict[str, Value]
+    ) -> Value:
+        if self.trusted_module(found.owner.__module__) and cls.recipe is None:
+            known = self.known(args, kwargs)
+            if found.owner.__module__ == "enum" and known is not None:
+                return self.fold(cls.obj, *known[0], **known[1])
+        method = self.class_method(cls, "__call__")
+        assert method is not None
+        return method.call(self.tx, args, kwargs)
+
+    def instantiate(self, cls: ClassValue, storage: Value | None = None) -> NewObjectValue:
+        """A bare new instance."""
+        return NewObjectValue(self.tx.journal, cls.obj, cls, storage)
+
+    # --- builtin callables ---------------------------------------------------------------------
+    def call_builtin(
+        self, fn: BuiltinValue, args: Sequence[Value], kwargs: dict[str, Value]
+    ) -> Value:
+        """A callable implemented in C (or replaced as a whole)."""
+        obj = fn.obj
+        tx = self.tx
+        handler = registry.find(obj)
+        if handler is not None:
+            result = registry.invoke(tx, handler, obj, args, kwargs)
+            if result is not None:
+                return result
+        for arg in args:
+            hook = getattr(arg, "call_builtin", None)
+            if hook is not None:
+                result = hook(tx, obj, args, kwargs)
+                if result is not None:
+                    return result
+        if isinstance(obj, types.MethodDescriptorType | types.WrapperDescriptorType):
+            return self._call_descriptor(obj, args, kwargs)
+        if isinstance(obj, types.BuiltinFunctionType) and obj.__self__ is not None:
+            owner = obj.__self__
+            if isinstance(owner, type):  # dict.fromkeys, object.__new__ ...
+                receiver: Value = self.class_value(owner)
+                return self.call_builtin_method(receiver, obj.__name__, owner, obj, args, kwargs)
+        if registry.is_pure(obj):
+            known = self.known(args, kwargs)
+            if known is not None:
+                assert callable(obj)
+                return self.fold(obj, *known[0], **known[1])
+        raise Unsupported("opaque-call", what=fn.describe())
+
+    def _call_descriptor(
+        self,
+        obj: types.MethodDescriptorType | types.WrapperDescriptorType,
+        args: Sequence[Value],
+        kwargs: dict[str, Value],
+    ) -> Value:
+        """``dict.get(d, k)``: an unbound method of a builtin type."""
+        owner, name = obj.__objclass__, obj.__name__
+        if not args:
+            message = f"unbound method {owner.__name__}.{name}() needs an argument"
+            raise self.error(TypeError, message)
+        receiver = args[0]
+        if not issubclass(receiver.python_type(), owner):
+            have = receiver.python_type().__name__
+            message = (
+                f"descriptor {name!r} for {owner.__name__!r} objects "
+                f"doesn't apply to a {have!r} object"
+            )
+            raise self.error(TypeError, message)
+        return self.call_builtin_method(receiver, name, owner, obj, args[1:], kwargs)
+
+    def call_builtin_method(
+        self,
+        receiver: Value,
+        name: str,
+        owner: type | None,
+        descriptor: object,
+        args: Sequence[Value],
+        kwargs: dict[str, Value],
+    ) -> Value:
+        """A C-level method: the registered one, else the slot of that name, else folded."""
+        tx = self.tx
+        base = receiver.base_value()
+        handler = registry.find_method(owner, base, name)
+        if handler is not None:
+            result = registry.invoke(tx, handler, descriptor, [receiver, *args], kwargs)
+            if result is not None:
+                return result
+        slot = SLOTS.get(name)
+        opaque = base is receiver and isinstance(receiver, ObjectValue)
+        if opaque and owner is not object and owner is not type:
+            slot = None  # a C class that has no model here: its slots lead back to this method
+        if slot is not None and not kwargs:
+            target = receiver if owner is object or owner is type else base
+            result = slot(tx, target, list(args))
+            if result is not None:
+                return result
+        real = self._foldable(base)
+        if real is not self.UNKNOWN:
+            known = self.known(args, kwargs)
+            if known is not None:
+                return self.fold(getattr(real, name), *known[0], **known[1])
+        what = f"method {name!r} of {receiver.describe()}"
+        raise Unsupported("opaque-call", what=what)
+
+    def _foldable(self, value: Value) -> object:
+        """The host object when its methods have no effect on it."""
+        if isinstance(value, ConstantValue):
+            return value.value
+        if isinstance(value, ClassValue):
+            return value.obj if value.recipe is None else self.UNKNOWN
+        if isinstance(value, ObjectValue):
+            if value.obj is not None and registry.is_immutable(value.obj):
+                return value.obj
+            return self.UNKNOWN
+        if issubclass(value.python_type(), _IMMUTABLE):
+            return self.try_concrete(value)
+        return self.UNKNOWN
+
+    # --- raising -------------------------------------------------------------------------------
+    def raise_value(self, exc: Value, cause: Value | None) -> Exception:
+        """``raise exc from cause``: the signal to raise."""
+        instance = self._exception_instance(exc)
+        if isinstance(instance, ExceptionValue):
+            if cause is not None:
+                if not self.is_none(cause):
+                    cause = self._exception_instance(cause, "exception causes must derive from ")
+                instance.slot_set(self.tx, "__cause__", cause)
+            handled = self.handled
+            if handled is not None and handled is not instance:
+                if self.is_none(instance.context):
+                    instance.slot_set(self.tx, "__context__", handled)
+        return ObservedException(instance)
+
+    def _exception_instance(
+        self, exc: Value, text: str = "exceptions must derive from "
+    ) -> Value:
+        if isinstance(exc, ClassValue) and issubclass(exc.obj, BaseException):
+            made = self.call(exc, [])
+            if not issubclass(made.python_type(), BaseException):
+                message = (
+                    f"calling {exc.obj!r} should have returned an instance of BaseException, "
+                    f"not {made.python_type()!r}"
+                )
+                raise self.error(TypeError, message)
+            return made
+        if not issubclass(exc.python_type(), BaseException):
+            raise self.error(TypeError, f"{text}BaseException")
+        return exc
+
+    def except_clause_matches(self, exc: Value, kinds: Value) -> bool:
+        """``except kinds``."""
+        classes = self._except_classes(kinds)
+        return issubclass(exc.python_type(), classes)
+
+    def _except_classes(self, kinds: Value) -> tuple[type, ...]:
+        base = kinds.base_value()
+        items = base.unpack(self.tx) if hasattr(base, "unpack") else [kinds]
+        out: list[type] = []
+        for item in items:
+            if not isinstance(item, ClassValue) or not issubclass(item.obj, BaseException):
+                message = "catching classes that do not inherit from BaseException is not allowed"
+                raise self.error(TypeError, message)
+            out.append(item.obj)
+        return tuple(out)
+
+    # --- match statements ------------------------------------------------------------------------
+    def match_keys(self, subject: Value, keys: Sequence[Value]) -> Value:
+        """MATCH_KEYS: a tuple of the values, or None."""
+        seen: set[object] = set()
+        getter = subject.getattr(self.tx, "get")
+        out: list[Value] = []
+        missing = ConstantValue(self.UNKNOWN)
+        for key in keys:
+            hkey = self.hash_key(key)
+            if hkey in seen:
+                text = self.concrete(self.repr_of(key))
+                raise self.error(ValueError, f"mapping pattern checks duplicate key ({text})")
+            seen.add(hkey)
+            value = self.call(getter, [key, missing])
+            if value is missing:
+                return self.none
+            out.append(value)
+        return self.tuple(out)
+
+    def match_class(
+        self, subject: Value, cls: Value, positional: int, names: Sequence[Value]
+    ) -> list[Value] | None:
+        """MATCH_CLASS: the matched attributes, or None."""
+        tx = self.tx
+        if not isinstance(cls, ClassValue):
+            raise self.error(TypeError, "called match pattern must be a class")
+        check = self.tx.builder.wrap_new(isinstance)
+        if not self.truth(self.call(check, [subject, cls])):
+            return None
+        name = cls.obj.__name__
+        attrs: list[str] = []
+        values: list[Value] = []
+        if positional:
+            fields: list[str] | None = None
+            try:
+                args = cls.getattr(tx, "__match_args__")
+                if not issubclass(args.python_type(), tuple):
+                    kind = args.python_type().__name__
+                    message = f"{name}.__match_args__ must be a tuple (got {kind})"
+                    raise self.error(TypeError, message)
+                fields = [str(self.concrete(v)) for v in self.unpack(args)]
+            except ObservedException as e:
+                if not self.exception_matches(e.exc, AttributeError):
+                    raise
+            if fields is None:
+                matches_self = cls.obj.__flags__ & (1 << 22)
+                allowed = 1 if matches_self else 0
+            else:
+                allowed = len(fields)
+            if positional > allowed:
+                plural = "" if allowed == 1 else "s"
+                message = (
+                    f"{name}() accepts {allowed} positional sub-pattern{plural} "
+                    f"({positional} given)"
+                )
+                raise self.error(TypeError, message)
+            if fields is None:
+                values.append(subject)
+            else:
+                attrs += fields[:positional]
+        for item in names:
+            attrs.append(str(self.concrete(item)))
+        seen: set[str] = set()
+        for attr in attrs:
+            if attr in seen:
+                message = f"{name}() got multiple sub-patterns for attribute {attr!r}"
+                raise self.error(TypeError, message)
+            seen.add(attr)
+            try:
+                values.append(subject.getattr(tx, attr))
+            except ObservedException as e:
+                if self.exception_matches(e.exc, AttributeError):
+                    return None
+                raise
+        return values

@@ -1,0 +1,307 @@
+"""``Interpreter``: runs frames.
+
+The loop is one handler call for each instruction. Before an instruction that may break or raise, it
+keeps a checkpoint of the trace and a copy of the stack; when the instruction turns out not to be
+traceable, everything is brought back to that point and the chain of stopped frames is reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from torchsmith_tracer._src.breaks.signals import (
+    BreakAt,
+    InternalError,
+    ObservedException,
+    Unsupported,
+)
+from torchsmith_tracer._src.frames.code import VERSION, Instruction
+from torchsmith_tracer._src.frames.frame import Frame, FrameState, LastInstruction, RaisedAt
+from torchsmith_tracer._src.interp import (  # noqa: F401 - they fill the table
+    opcodes_build,
+    opcodes_calls,
+    opcodes_control,
+    opcodes_exceptions,
+    opcodes_locals,
+    opcodes_match,
+    opcodes_names,
+    opcodes_numbers,
+)
+from torchsmith_tracer._src.interp.calls import Calls
+from torchsmith_tracer._src.interp.registry import RETURN, bind_handlers
+from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.exceptions import ExceptionValue
+from torchsmith_tracer._src.values.functions import FunctionValue
+from torchsmith_tracer._src.values.generators import GeneratorValue
+
+if TYPE_CHECKING:
+    import types
+
+    from torchsmith_guards import Source
+
+    from torchsmith_tracer._src.trace import Trace
+
+MAX_DEPTH = 200  # frames inlined into each other
+
+
+def _missing(tx: Trace, frame: Frame, ins: Instruction) -> None:
+    raise Unsupported("unsupported-opcode", what=ins.opname)
+
+
+class Interpreter(Calls):
+    """Runs frames of one trace.
+
+    ``run(frame)`` returns the value or raises ``BreakAt``; ``call_function`` inlines a callable from
+    a slot implementation.
+    """
+
+    def run(self, frame: Frame) -> Value:
+        """Run a frame to its return.
+
+        Raises:
+            BreakAt: an instruction could not be traced; the frames stopped there.
+            Unsupported: the same in a frame that cannot be resumed.
+            ObservedException: the traced program raised.
+        """
+        if self.execute(frame) != RETURN:
+            raise InternalError(f"{frame.info.code.co_qualname} yielded outside a generator")
+        assert frame.result is not None
+        return frame.result
+
+    def call_function(
+        self, fn: Value, args: Sequence[Value], kwargs: dict[str, Value] | None = None
+    ) -> Value:
+        """Call any callable value; a break inside is a break of the current instruction."""
+        return fn.call(self.tx, args, kwargs or {})
+
+    def root_frame(self, fn: FunctionValue, locals: dict[str, Value]) -> Frame:
+        """The resumable frame of the entry function."""
+        cells = dict(zip(fn.code.co_freevars, fn.closure, strict=True))
+        return Frame(fn.code, fn.globals, locals, cells, fn=fn, resumable=True)
+
+    def function(self, fn: types.FunctionType, source: Source | None = None) -> FunctionValue:
+        """The value of a real function whose code the caller has guarded."""
+        return FunctionValue.existing(self.tx, fn, source)
+
+    # --- the loop ----------------------------------------------------------------------------
+    def execute(self, frame: Frame) -> int:
+        """Run until the frame returns or yields: ``RETURN`` or ``YIELD``; ``frame.result``."""
+        tx = self.tx
+        info = frame.info
+        if not info.bound:
+            bind_handlers(info, _missing)
+        instructions = info.instructions
+        frames = tx.frames
+        if len(frames) >= MAX_DEPTH:
+            raise Unsupported("inline-depth", what=info.code.co_qualname)
+        frames.append(frame)
+        handled = self.handled
+        try:
+            while True:
+                try:
+                    ip = frame.ip
+                    while True:
+                        ins = instructions[ip]
+                        frame.ip = ip
+                        if ins.guarded:
+                            frame.marks = tx.checkpoint()
+                            frame.saved = frame.stack.copy()
+                        jump = ins.run(tx, frame, ins)  # type: ignore[misc]
+                        if jump is None:
+                            ip += 1
+                        elif jump >= 0:
+                            ip = jump
+                        else:
+                            frame.ip = ip + 1
+                            return jump
+                except ObservedException as e:
+                    if not self._unwind(frame, e):
+                        self.handled = handled
+                        if self._leaves_uncaught(frame):
+                            signal = Unsupported("raises", what=_message(e))
+                            raise self._stopped(frame, signal) from e
+                        raise
+                except Unsupported as e:
+                    self.handled = handled
+                    raise self._stopped(frame, e) from None
+                except BreakAt as e:
+                    self.handled = handled
+                    e.frames.append(frame.state(in_call=True))
+                    raise
+                except RecursionError:
+                    self.handled = handled
+                    signal = Unsupported("inline-depth", what=info.code.co_qualname)
+                    raise self._stopped(frame, signal) from None
+        finally:
+            frames.pop()
+
+    # --- exceptions --------------------------------------------------------------------------
+    def _unwind(self, frame: Frame, error: ObservedException) -> bool:
+        """Go to the handler of the current instruction; False when there is none."""
+        if isinstance(error.exc, ExceptionValue) and error.exc.where is None:
+            error.exc.where = (frame.info.code.co_filename, frame.line)
+        handler = frame.info.handler_at[frame.ip]
+        if handler is None:
+            return False
+        exc = error.exc
+        if not frame.handling:
+            frame.raised = RaisedAt(
+                ip=frame.ip,
+                stack=frame.saved,
+                locals=dict(frame.locals),
+                cells=dict(frame.cells),
+                marks=frame.marks or self.tx.checkpoint(),
+                kw_names=_pending_names(frame),
+                exc=exc,
+                handled=self.handled,
+            )
+        else:
+            frame.raised = frame.handling[0]
+        del frame.stack[handler.depth :]
+        if handler.push_lasti:
+            frame.stack.append(LastInstruction(frame.ip))
+        frame.stack.append(exc)
+        frame.kw_names = ()
+        frame.ip = handler.target
+        return True
+
+    def _leaves_uncaught(self, frame: Frame) -> bool:
+        """Whether the exception leaves ``frame`` for good: the whole chain is resumable and no
+        enclosing frame has a handler. It is then raised natively, with the user's traceback."""
+        if not frame.resumable:
+            return False
+        for outer in self.tx.frames[:-1]:
+            if outer.info.handler_at[outer.ip] is not None:
+                return False
+        return True
+
+    # --- breaks ------------------------------------------------------------------------------
+    def _stopped(self, frame: Frame, signal: Unsupported) -> Exception:
+        """Bring the trace back to before the current instruction and say where it stopped."""
+        if not frame.resumable:
+            return signal
+        if frame.handling:
+            at = frame.handling[0]
+            self.tx.rollback(at.marks)
+            self.handled = at.handled
+            frame.handling.clear()
+            frame.ip = at.ip
+            return BreakAt(signal, [FrameState(
+                frame, at.ip, at.stack, at.locals, at.cells, at.kw_names, in_call=False,
+                in_handler=True,
+            )])
+        if frame.marks is not None:
+            self.tx.rollback(frame.marks)
+            frame.stack = frame.saved
+        frame.kw_names = _pending_names(frame)
+        return BreakAt(signal, [frame.state(in_call=False)])
+
+    # --- generators --------------------------------------------------------------------------
+    def resume_generator(
+        self, gen: GeneratorValue, frame: Frame, value: Value, exc: Value | None
+    ) -> tuple[Value, bool]:
+        """Run a suspended generator until it yields or returns: (value, returned)."""
+        outer, self.handled = self.handled, gen.handled or self.handled
+        gen.running = True
+        try:
+            if exc is not None:
+                delegated = self._throw_into_delegate(frame, exc) if gen.started else None
+                if delegated is not None:
+                    return delegated, False
+                if self._pending_throw is not None:
+                    exc, self._pending_throw = self._pending_throw, None
+                    self._throw(gen, frame, exc)
+            elif gen.started:
+                frame.stack.append(value)
+            gen.started = True
+            status = self.execute(frame)
+        except ObservedException as e:
+            gen.frame = None
+            if VERSION < (3, 12) and self.exception_matches(e.exc, StopIteration):
+                error = self.error(RuntimeError, "generator raised StopIteration")
+                assert isinstance(error.exc, ExceptionValue)
+                error.exc.cause = error.exc.context = e.exc
+                raise error from None
+            raise
+        finally:
+            gen.running = False
+            gen.handled = self.handled if self.handled is not outer else None
+            self.handled = outer
+        assert frame.result is not None
+        if status == RETURN:
+            gen.frame = None
+            return frame.result, True
+        return frame.result, False
+
+    _pending_throw: Value | None = None
+
+    def _throw(self, gen: GeneratorValue, frame: Frame, exc: Value) -> None:
+        """Raise ``exc`` at the point where the generator is suspended."""
+        gen.started = True
+        frame.marks = self.tx.checkpoint()
+        frame.saved = list(frame.stack)
+        # The exception belongs to the YIELD that suspended the frame (or to its start).
+        frame.ip = max(frame.ip - 1, 0)
+        error = ObservedException(exc)
+        if not self._unwind(frame, error):
+            raise error
+
+    def _throw_into_delegate(self, frame: Frame, exc: Value) -> Value | None:
+        """``throw`` while suspended in ``yield from``: goes to the inner iterator first. A value
+        means that it yielded; None that the frame has to go on, at its new ``ip`` or with the
+        exception in ``_pending_throw``."""
+        self._pending_throw = exc
+        ins = frame.instruction
+        if ins.opname != "RESUME" or ins.arg & 3 < 2:
+            return None
+        inner = frame.stack[-1]
+        assert isinstance(inner, Value)
+        method: Value | None = None
+        if self.exception_matches(exc, GeneratorExit):
+            if isinstance(inner, GeneratorValue):
+                inner.close(self.tx)
+            return None
+        if isinstance(inner, GeneratorValue):
+            try:
+                return inner.throw(self.tx, exc)
+            except ObservedException as e:
+                error = e
+        else:
+            method = self.special_method(inner, "throw")
+            if method is None:
+                return None
+            try:
+                return self.call(method, [exc])
+            except ObservedException as e:
+                error = e
+        if not self.exception_matches(error.exc, StopIteration):
+            self._pending_throw = error.exc
+            return None
+        self._pending_throw = None
+        send = frame.info.instructions[frame.ip - 2]
+        if VERSION < (3, 12):
+            frame.stack.pop()
+        frame.stack.append(self.getattr(error.exc, "value"))
+        frame.ip = send.target
+        return None
+
+
+def _message(error: ObservedException) -> str:
+    exc = error.exc
+    return exc.describe()
+
+
+def _pending_names(frame: Frame) -> tuple[str, ...]:
+    """Keyword names that a KW_NAMES before the current call has set (3.11 and 3.12)."""
+    if VERSION >= (3, 13) or frame.ip == 0:
+        return ()
+    instructions = frame.info.instructions
+    before = instructions[frame.ip - 1]
+    if before.opname == "PRECALL" and frame.ip > 1:
+        before = instructions[frame.ip - 2]
+    if before.opname == "KW_NAMES" and instructions[frame.ip].opname in ("CALL", "PRECALL"):
+        return before.argval  # type: ignore[return-value]
+    return ()
+
+

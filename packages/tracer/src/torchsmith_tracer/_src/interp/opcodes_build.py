@@ -1,0 +1,147 @@
+"""Opcodes that build and unpack containers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from torchsmith_tracer._src.frames.code import Instruction
+from torchsmith_tracer._src.frames.frame import Frame
+from torchsmith_tracer._src.interp.registry import opcode
+from torchsmith_tracer._src.values.containers import ListValue, SliceValue, TupleValue
+from torchsmith_tracer._src.values.mappings import DictValue, SetValue
+
+if TYPE_CHECKING:
+    from torchsmith_tracer._src.trace import Trace
+    from torchsmith_tracer._src.values.base import Value
+
+
+def _popn(frame: Frame, n: int) -> list[Value]:
+    stack = frame.stack
+    if not n:
+        return []
+    items = stack[-n:]
+    del stack[-n:]
+    return cast("list[Value]", items)
+
+
+@opcode("BUILD_TUPLE", safe=True)
+def _build_tuple(tx: Trace, frame: Frame, ins: Instruction) -> None:
+    frame.stack.append(TupleValue(_popn(frame, ins.arg)))
+
+
+@opcode("BUILD_LIST", safe=True)
+def _build_list(tx: Trace, frame: Frame, ins: Instruction) -> None:
+    frame.stack.append(ListValue(_popn(frame, ins.arg)))
+
+
+@opcode("BUILD_SET")
+def _build_set(tx: Trace, frame: Frame, ins: Instruction) -> None:
+    frame.stack.append(SetValue.of(tx, _popn(frame, ins.arg)))
+
+
+@opcode("BUILD_MAP")
+def _build_map(tx: Trace, frame: Frame, ins: Instruction) -> None:
+    flat = _popn(frame, 2 * ins.arg)
+    frame.stack.append(tx.interp.dict_of(zip(flat[::2], flat[1::2], strict=True)))
+
+
+@opcode("BUILD_CONST_KEY_MAP")
+def _build_const_key_map(tx: Trace, frame: Frame, ins: Instruction) -> None:
+    keys = cast("TupleValue", frame.stack.pop()).items
+    frame.stack.append(tx.interp.dict_of(zip(keys, _popn(frame, ins.arg), strict=True)))
+
+
+@opcode("BUILD_SLICE", safe=True)
+def _build_slice(tx: Trace, frame: Frame, ins: Instruction) -> None:
+    parts = _popn(frame, ins.arg)
+    step = parts[2] if ins.arg == 3 else tx.interp.none
+    frame.stack.append(SliceValue(parts[0], parts[1], step))
+
+
+# The target of the following opcodes is the container of a display or comprehension, which the
+# program cannot see yet, or a literal list that is being extended.
+
+
+@opcode("LIST_APPEND")
+def _list_append(tx: Trace, frame: Frame, ins: Instruction) -> None:
+    item = cast("Value", frame.stack.pop())
+    cast("ListValue", frame.stack[-ins.arg]).append(tx, item)
+
+
+@opcode("LIST_EXTEND")
+def _list_extend(tx: Trace, frame: Frame, ins: Instruction) -> None:
+    items = cast("Value", frame.stack.pop())
+    target = cast("ListValue", frame.stack[-ins.arg])
+    new = tx.interp.unpack_for(items, "Value after * must be an iterable, not {}")
+    target.replace(tx, target.items + new)
+
+
+@opcode("SET_ADD")
+def _set_add(tx: Trace, frame: Frame, ins: Instruction) -> None:
+    item = cast("Value", frame.stack.pop())
+    cast("SetValue", frame.stack[-ins.arg]).add(tx, item)
+
+
+@opcode("SET_UPDATE")
+def _set_update(tx: Trace, frame: Frame, ins: Instruction) -> None:
+    items = cast("Value", frame.stack.pop())
+    target = cast("SetValue", frame.stack[-ins.arg])
+    for item in tx.interp.unpack(items):
+        target.add(tx, item)
+
+
+@opcode("MAP_ADD")
+def _map_add(tx: Trace, frame: Frame, ins: Instruction) -> None:
+    value = cast("Value", frame.stack.pop())
+    key = cast("Value", frame.stack.pop())
+    cast("DictValue", frame.stack[-ins.arg]).put(tx, key, value)
+
+
+@opcode("DICT_UPDATE")
+def _dict_update(tx: Trace, frame: Frame, ins: Instruction) -> None:
+    source = cast("Value", frame.stack.pop())
+    target = cast("DictValue", frame.stack[-ins.arg])
+    if not tx.interp.is_mapping(source):
+        name = source.python_type().__name__
+        raise tx.interp.error(TypeError, f"{name!r} object is not a mapping")
+    tx.interp.dict_update(target, source)
+
+
+@opcode("DICT_MERGE")
+def _dict_merge(tx: Trace, frame: Frame, ins: Instruction) -> None:
+    source = cast("Value", frame.stack.pop())
+    target = cast("DictValue", frame.stack[-ins.arg])
+    # The callee sits below the keyword dict; how far below differs with the null slot.
+    function = cast("Value", frame.stack[-(2 + ins.arg)])
+    tx.interp.merge_keywords(function, target, source)
+
+
+@opcode("LIST_TO_TUPLE", until=(3, 11), safe=True)
+def _list_to_tuple(tx: Trace, frame: Frame, ins: Instruction) -> None:
+    frame.stack.append(TupleValue(cast("ListValue", frame.stack.pop()).items))
+
+
+# --- unpacking -----------------------------------------------------------------------------------
+
+
+@opcode("UNPACK_SEQUENCE")
+def _unpack_sequence(tx: Trace, frame: Frame, ins: Instruction) -> None:
+    value = cast("Value", frame.stack.pop())
+    items = tx.interp.unpack_exactly(value, ins.arg)
+    frame.stack.extend(reversed(items))
+
+
+@opcode("UNPACK_EX")
+def _unpack_ex(tx: Trace, frame: Frame, ins: Instruction) -> None:
+    value = cast("Value", frame.stack.pop())
+    before, after = ins.arg & 0xFF, ins.arg >> 8
+    items = tx.interp.unpack_for(value, "cannot unpack non-iterable {} object")
+    if len(items) < before + after:
+        message = (
+            f"not enough values to unpack (expected at least {before + after}, got {len(items)})"
+        )
+        raise tx.interp.error(ValueError, message)
+    end = len(items) - after
+    frame.stack.extend(reversed(items[end:]))
+    frame.stack.append(ListValue(items[before:end]))
+    frame.stack.extend(reversed(items[:before]))

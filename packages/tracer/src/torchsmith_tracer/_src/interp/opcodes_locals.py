@@ -1,0 +1,266 @@
+"""Opcodes for the value stack, constants, fast locals and cells."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from torchsmith_tracer._src.breaks.signals import InternalError
+from torchsmith_tracer._src.frames.code import VERSION, Instruction
+from torchsmith_tracer._src.frames.frame import NULL, Frame, Null
+from torchsmith_tracer._src.interp.registry import opcode
+from torchsmith_tracer._src.values.functions import CellValue
+
+if TYPE_CHECKING:
+    from torchsmith_tracer._src.trace import Trace
+    from torchsmith_tracer._src.values.base import Value
+
+NULL_FIRST = VERSION < (3, 13)  # where calls put the empty slot: before or after the callable
+
+
+@opcode("NOP", "RESUME", "PRECALL", "CACHE", "COPY_FREE_VARS", safe=True)
+def _nop(tx: Trace, frame: Frame, ins: Instruction) -> None:
+    pass
+
+
+@opcode("POP_TOP", safe=True)
+def _pop_top(tx: Trace, frame: Frame, ins: Instruction) -> None:
+    frame.stack.pop()
+
+
+@opcode("PUSH_NULL", safe=True)
+def _push_null(tx: Trace, frame: Frame, ins: Instruction) -> None:
+    frame.stack.append(NULL)
+
+
+@opcode("COPY", safe=True)
+def _copy(tx: Trace, frame: Frame, ins: Instruction) -> None:
+    frame.stack.append(frame.stack[-ins.arg])
+
+
+@opcode("SWAP", safe=True)
+def _swap(tx: Trace, frame: Frame, ins: Instruction) -> None:
+    stack = frame.stack
+    stack[-1], stack[-ins.arg] = stack[-ins.arg], stack[-1]
+
+
+@opcode("LOAD_CONST", safe=True)
+def _load_const(tx: Trace, frame: Frame, ins: Instruction) -> None:
+    frame.stack.append(tx.interp.code_const(ins.argval))
+
+
+@opcode("KW_NAMES", until=(3, 12), safe=True)
+def _kw_names(tx: Trace, frame: Frame, ins: Instruction) -> None:
+    frame.kw_names = cast("tuple[str, ...]", ins.argval)
+
+
+@opcode("LOAD_ASSERTION_ERROR", safe=True)
+def _load_assertion_error(tx: Trace, frame: Frame, ins: Instruction) -> None:
+    frame.stack.append(tx.interp.const(AssertionError))
+
+
+# --- fast locals -----------------------------------------------------------------------------
+
+
+def _unbound(tx: Trace, name: str) -> Exception:
+    message = f"cannot access local variable {name!r} where it is not associated with a value"
+    return tx.interp.error(UnboundLocalError, message, name=name)
+
+
+@opcode("LOAD_FAST", "LOAD_FAST_CHECK")
+def _load_fast(tx: Trace, frame: Frame, ins: Instruction) -> None:
+    name = ins.argval
+    try:
+        frame.stack.append(frame.locals[name])  # type: ignore[index]
+    except KeyError:
+        raise _unbound(tx, str(name)) from None
+
+
+@opcode("STORE_FAST", safe=True)
+def _store_fast(tx: Trace, frame: Frame, ins: Instruction) -> None:
+    value = frame.stack.pop()
+    if value is NULL:
+        frame.locals.pop(ins.argval, None)  # type: ignore[call-overload]
+    else:
+        frame.locals[ins.argval] = value  # type: ignore[assignment, index]
+
+
+@opcode("DELETE_FAST")
+def _delete_fast(tx: Trace, frame: Frame, ins: Instruction) -> None:
+    name = str(ins.argval)
+    if name not in frame.locals:
+        raise _unbound(tx, name)
+    del frame.locals[name]
+
+
+@opcode("LOAD_FAST_AND_CLEAR", since=(3, 12), safe=True)
+def _load_fast_and_clear(tx: Trace, frame: Frame, ins: Instruction) -> None:
+    frame.stack.append(frame.locals.pop(str(ins.argval), NULL))
+
+
+@opcode("LOAD_FAST_LOAD_FAST", since=(3, 13))
+def _load_fast_load_fast(tx: Trace, frame: Frame, ins: Instruction) -> None:
+    for name in cast("tuple[str, str]", ins.argval):
+        if name not in frame.locals:
+            raise _unbound(tx, name)
+        frame.stack.append(frame.locals[name])
+
+
+@opcode("STORE_FAST_LOAD_FAST", since=(3, 13))
+def _store_fast_load_fast(tx: Trace, frame: Frame, ins: Instruction) -> None:
+    store, load = cast("tuple[str, str]", ins.argval)
+    _store(frame, store)
+    if load not in frame.locals:
+        raise _unbound(tx, load)
+    frame.stack.append(frame.locals[load])
+
+
+@opcode("STORE_FAST_STORE_FAST", since=(3, 13), safe=True)
+def _store_fast_store_fast(tx: Trace, frame: Frame, ins: Instruction) -> None:
+    for name in cast("tuple[str, str]", ins.argval):
+        _store(frame, name)
+
+
+def _store(frame: Frame, name: str) -> None:
+    value = frame.stack.pop()
+    if isinstance(value, Null):
+        frame.locals.pop(name, None)
+    else:
+        frame.locals[name] = value  # type: ignore[assignment]
+
+
+# --- the same for names whose slot may hold a cell ---------------------------------------------
+
+
+def _load_slot(tx: Trace, frame: Frame, name: str) -> Value:
+    value = frame.locals.get(name)
+    if value is None:
+        value = frame.cells.get(name)
+    if value is None:
+        raise _unbound(tx, name)
+    return value
+
+
+def _store_slot(frame: Frame, name: str) -> None:
+    value = frame.stack.pop()
+    if isinstance(value, CellValue):
+        frame.cells[name] = value
+        frame.locals.pop(name, None)
+        return
+    frame.cells.pop(name, None)
+    if isinstance(value, Null):
+        frame.locals.pop(name, None)
+    else:
+        frame.locals[name] = value  # type: ignore[assignment]
+
+
+@opcode("LOAD_FAST/cell", "LOAD_FAST_CHECK/cell")
+def _load_fast_cell(tx: Trace, frame: Frame, ins: Instruction) -> None:
+    frame.stack.append(_load_slot(tx, frame, str(ins.argval)))
+
+
+@opcode("STORE_FAST/cell")
+def _store_fast_cell(tx: Trace, frame: Frame, ins: Instruction) -> None:
+    _store_slot(frame, str(ins.argval))
+
+
+@opcode("DELETE_FAST/cell")
+def _delete_fast_cell(tx: Trace, frame: Frame, ins: Instruction) -> None:
+    name = str(ins.argval)
+    _load_slot(tx, frame, name)
+    frame.locals.pop(name, None)
+    frame.cells.pop(name, None)
+
+
+@opcode("LOAD_FAST_AND_CLEAR/cell", since=(3, 12))
+def _load_fast_and_clear_cell(tx: Trace, frame: Frame, ins: Instruction) -> None:
+    name = str(ins.argval)
+    value = frame.locals.pop(name, None)
+    if value is None:
+        value = frame.cells.pop(name, None)
+    frame.stack.append(NULL if value is None else value)
+
+
+@opcode("LOAD_FAST_LOAD_FAST/cell", since=(3, 13))
+def _load_fast_load_fast_cell(tx: Trace, frame: Frame, ins: Instruction) -> None:
+    for name in cast("tuple[str, str]", ins.argval):
+        frame.stack.append(_load_slot(tx, frame, name))
+
+
+@opcode("STORE_FAST_LOAD_FAST/cell", since=(3, 13))
+def _store_fast_load_fast_cell(tx: Trace, frame: Frame, ins: Instruction) -> None:
+    store, load = cast("tuple[str, str]", ins.argval)
+    _store_slot(frame, store)
+    frame.stack.append(_load_slot(tx, frame, load))
+
+
+@opcode("STORE_FAST_STORE_FAST/cell", since=(3, 13))
+def _store_fast_store_fast_cell(tx: Trace, frame: Frame, ins: Instruction) -> None:
+    for name in cast("tuple[str, str]", ins.argval):
+        _store_slot(frame, name)
+
+
+# --- cells -----------------------------------------------------------------------------------
+
+
+@opcode("MAKE_CELL", safe=True)
+def _make_cell(tx: Trace, frame: Frame, ins: Instruction) -> None:
+    name = str(ins.argval)
+    frame.cells[name] = CellValue(frame.locals.pop(name, None))
+
+
+@opcode("LOAD_CLOSURE", until=(3, 12), safe=True)
+def _load_closure(tx: Trace, frame: Frame, ins: Instruction) -> None:
+    frame.stack.append(_cell(frame, str(ins.argval)))
+
+
+def _cell(frame: Frame, name: str) -> CellValue:
+    cell = frame.cells.get(name)
+    if cell is None:
+        raise InternalError(f"no cell {name!r} in {frame.info.code.co_qualname}")
+    return cell
+
+
+def load_cell(tx: Trace, frame: Frame, name: str) -> Value:
+    """Contents of a cell or free variable; NameError or UnboundLocalError when empty."""
+    value = _cell(frame, name).load(tx)
+    if value is None:
+        if name in frame.info.code.co_cellvars:
+            raise _unbound(tx, name)
+        message = (
+            f"cannot access free variable {name!r} where it is not associated with a value "
+            "in enclosing scope"
+        )
+        raise tx.interp.error(NameError, message, name=name)
+    return value
+
+
+@opcode("LOAD_DEREF")
+def _load_deref(tx: Trace, frame: Frame, ins: Instruction) -> None:
+    frame.stack.append(load_cell(tx, frame, str(ins.argval)))
+
+
+@opcode("STORE_DEREF")
+def _store_deref(tx: Trace, frame: Frame, ins: Instruction) -> None:
+    _cell(frame, str(ins.argval)).store(tx, cast("Value", frame.stack.pop()))
+
+
+@opcode("DELETE_DEREF")
+def _delete_deref(tx: Trace, frame: Frame, ins: Instruction) -> None:
+    load_cell(tx, frame, str(ins.argval))
+    _cell(frame, str(ins.argval)).store(tx, None)
+
+
+@opcode("LOAD_CLASSDEREF", until=(3, 11))
+def _load_classderef(tx: Trace, frame: Frame, ins: Instruction) -> None:
+    name = str(ins.argval)
+    assert frame.names is not None
+    found = tx.interp.namespace_get(frame.names, name)
+    frame.stack.append(found if found is not None else load_cell(tx, frame, name))
+
+
+@opcode("LOAD_FROM_DICT_OR_DEREF", since=(3, 12))
+def _load_from_dict_or_deref(tx: Trace, frame: Frame, ins: Instruction) -> None:
+    name = str(ins.argval)
+    space = cast("Value", frame.stack.pop())
+    found = tx.interp.namespace_get(space, name)
+    frame.stack.append(found if found is not None else load_cell(tx, frame, name))

@@ -1,0 +1,373 @@
+"""Constants, errors, identity and truth: what all value classes need from the interpreter."""
+
+from __future__ import annotations
+
+import builtins
+import collections
+import enum
+import sys
+import types
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from torchsmith_guards import GlobalSource, NamespaceSource
+
+from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
+from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.builtin_object import BuiltinObject
+from torchsmith_tracer._src.values.classes import ClassValue
+from torchsmith_tracer._src.values.constants import FALSE, NONE, TRUE, ConstantValue, bool_value
+from torchsmith_tracer._src.values.containers import (
+    DequeValue,
+    ListValue,
+    NamedTupleValue,
+    RangeValue,
+    SliceValue,
+    TupleValue,
+)
+from torchsmith_tracer._src.values.exceptions import ExceptionValue
+from torchsmith_tracer._src.values.functions import CellValue
+from torchsmith_tracer._src.values.lazy import LazyValue
+from torchsmith_tracer._src.values.mappings import DictValue, SetValue
+from torchsmith_tracer._src.values.namespaces import NamespaceValue
+from torchsmith_tracer._src.values.objects import EnumValue, ObjectValue
+
+if TYPE_CHECKING:
+    from torchsmith_guards import Source
+
+    from torchsmith_tracer._src.trace import Trace
+
+_PLAIN = (int, str, float, bool, type(None), complex, bytes, type(Ellipsis), type(NotImplemented))
+_PLAIN_SET = frozenset(_PLAIN)
+_STDLIB = frozenset(sys.stdlib_module_names) | {"torch", "builtins", "numpy"}
+
+
+class Unknown:
+    """The result of ``try_concrete`` for what is not known."""
+
+    def __repr__(self) -> str:
+        return "UNKNOWN"
+
+
+class IdentityKey:
+    """Hash-table key of an object that hashes by identity."""
+
+    __slots__ = ("obj",)
+
+    def __init__(self, obj: object) -> None:
+        self.obj = obj
+
+    def __hash__(self) -> int:
+        return hash(id(self.obj))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, IdentityKey) and self.obj is other.obj
+
+
+class UserKey:
+    """Hash-table key of an instance whose class defines ``__hash__``: the host table calls the
+    traced ``__hash__`` and ``__eq__`` as the real table would."""
+
+    __slots__ = ("hash", "tx", "value")
+
+    def __init__(self, tx: Trace, value: Value) -> None:
+        self.tx = tx
+        self.value = value
+        self.hash = tx.interp.hash_of(value)
+
+    def __hash__(self) -> int:
+        return self.hash
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, UserKey):
+            return self.tx.interp.equal(self.value, other.value)
+        if isinstance(other, _PLAIN):
+            return self.tx.interp.equal(self.value, ConstantValue(other))
+        return NotImplemented
+
+
+class Services:
+    """State of one trace's interpreter and its elementary services."""
+
+    UNKNOWN = Unknown()
+    none: Value = NONE
+    version = sys.version_info[:2]
+
+    def __init__(self, tx: Trace | None = None) -> None:
+        self._tx = tx
+        self.handled: Value | None = None  # the exception that ``sys.exc_info()`` gives
+        self.builtins: dict[str, object] = vars(builtins)
+        self.builtin_names: dict[str, Value] = {}
+        self.namespaces: dict[int, NamespaceValue] = {}
+        self.class_cache: dict[tuple[type, str], object] = {}
+        self.class_attr_values: dict[tuple[type, str], Value] = {}
+        self.class_sources: dict[type, Source] = {}
+        self.patched_classes: dict[type, ClassValue] = {}
+        self._classes: dict[type, ClassValue] = {}
+        self._consts: dict[int, tuple[object, Value]] = {}
+        self._cells: dict[int, CellValue] = {}
+
+    @property
+    def tx(self) -> Trace:
+        """The trace (set when the trace is complete)."""
+        assert self._tx is not None
+        return self._tx
+
+    def attach(self, tx: Trace) -> None:
+        """Tell the interpreter its trace; for traces that are built before it."""
+        self._tx = tx
+
+    # --- making values -----------------------------------------------------------------------
+    def const(self, obj: object) -> Value:
+        """The value of a host object that a traced operation produced."""
+        kind = type(obj)
+        if kind is bool:
+            return TRUE if obj else FALSE
+        if obj is None:
+            return NONE
+        if kind in _PLAIN_SET or kind is types.CodeType:
+            return ConstantValue(obj)
+        if kind is tuple:
+            return TupleValue([self.const(x) for x in obj])  # type: ignore[attr-defined]
+        if kind is list:
+            return ListValue([self.const(x) for x in obj])  # type: ignore[attr-defined]
+        if kind is dict or kind is collections.OrderedDict:
+            assert isinstance(obj, dict)
+            pairs = [(self.const(k), self.const(v)) for k, v in obj.items()]
+            result = self.dict_of(pairs)
+            result.cls = kind
+            return result
+        if kind is set or kind is frozenset:
+            items = [self.const(x) for x in obj]  # type: ignore[attr-defined]
+            return SetValue.of(self.tx, items, kind)
+        if kind is collections.deque:
+            assert isinstance(obj, collections.deque)
+            return DequeValue([self.const(x) for x in obj], obj.maxlen)
+        if kind is slice:
+            assert isinstance(obj, slice)
+            return SliceValue(*[self.const(x) for x in (obj.start, obj.stop, obj.step)])
+        if kind is range:
+            assert isinstance(obj, range)
+            return RangeValue.of(obj)
+        if isinstance(obj, enum.Enum):
+            return EnumValue(obj)
+        if isinstance(obj, type):
+            return self.class_value(obj)
+        if isinstance(obj, tuple) and hasattr(kind, "_fields"):
+            return NamedTupleValue([self.const(x) for x in obj], kind)
+        if isinstance(obj, Value):
+            return obj
+        return self.tx.builder.wrap_new(obj)
+
+    def code_const(self, obj: object) -> Value:
+        """The value of a constant of a code object; the same object gives the same value."""
+        entry = self._consts.get(id(obj))
+        if entry is None:
+            entry = self._consts[id(obj)] = (obj, self.const(obj))
+        return entry[1]
+
+    def tuple(self, items: Iterable[Value]) -> TupleValue:
+        """A new tuple."""
+        return TupleValue(items)
+
+    def dict(self, items: Mapping[str, Value]) -> DictValue:
+        """A new dict with string keys."""
+        return DictValue({k: (ConstantValue(k), v) for k, v in items.items()})
+
+    def dict_of(self, pairs: Iterable[tuple[Value, Value]]) -> DictValue:
+        """A new dict; later pairs replace the values of earlier equal keys."""
+        table: dict[object, tuple[Value, Value]] = {}
+        for key, value in pairs:
+            hkey = self.hash_key(key)
+            old = table.get(hkey)
+            table[hkey] = (key if old is None else old[0], value)
+        return DictValue(table)
+
+    def namespace(self, obj: dict[str, object]) -> NamespaceValue:
+        """The namespace of a globals dict; the first one asked for is the entry function's."""
+        space = self.namespaces.get(id(obj))
+        if space is None:
+            module: str | None = None
+            if self.namespaces:
+                module = str(obj.get("__name__"))
+                taken = {s.module for s in self.namespaces.values()}
+                while module in taken:
+                    module += "'"
+            space = NamespaceValue(obj, module, NamespaceSource(module))
+            self.namespaces[id(obj)] = space
+        return space
+
+    def cell(
+        self,
+        obj: types.CellType,
+        source: Source | None = None,
+        contents_source: Source | None = None,
+    ) -> CellValue:
+        """The value of a real cell; functions that share a cell share its value."""
+        cell = self._cells.get(id(obj))
+        if cell is None:
+            cell = CellValue(None, obj, source, contents_source)
+            self._cells[id(obj)] = cell
+        elif cell.source is None and source is not None:
+            cell.source, cell.contents_source = source, contents_source
+        return cell
+
+    def class_value(self, cls: type, source: Source | None = None) -> ClassValue:
+        """The value of a class; the same for each request. A source makes its attributes, and
+        those of its bases, guarded when they are read."""
+        value = self._classes.get(cls)
+        if value is None:
+            value = self._classes[cls] = ClassValue(cls)
+        if source is not None and cls not in self.class_sources:
+            if not self.trusted_module(cls.__module__):
+                self.class_sources[cls] = source
+                self.tx.journal.record(lambda: self.class_sources.pop(cls, None))
+        return value
+
+    def global_source(self, space: NamespaceValue, name: str) -> GlobalSource:
+        """Source of a global variable."""
+        return GlobalSource(name, space.module)
+
+    def trusted_module(self, name: str | None) -> bool:
+        """Whether objects of a module count as never changing: the standard library and torch."""
+        return name is not None and name.partition(".")[0] in _STDLIB and name != "__main__"
+
+    # --- host objects ------------------------------------------------------------------------
+    def try_concrete(self, value: Value) -> object:
+        """The host object of a value that is known through and through, or ``UNKNOWN``. Mutable
+        containers are copied."""
+        if isinstance(value, ConstantValue):
+            return value.value
+        try:
+            return self.concrete(value)
+        except Unsupported:
+            return self.UNKNOWN
+
+    def known(
+        self, args: Iterable[Value], kwargs: Mapping[str, Value]
+    ) -> tuple[list[object], dict[str, object]] | None:
+        """Host objects of call arguments, or None when one is not known."""
+        hosts = [self.try_concrete(a) for a in args]
+        named = {k: self.try_concrete(v) for k, v in kwargs.items()}
+        if any(h is self.UNKNOWN for h in hosts) or any(h is self.UNKNOWN for h in named.values()):
+            return None
+        return hosts, named
+
+    def concrete(self, value: Value) -> object:
+        """Like ``try_concrete``; a value that is not known is a break."""
+        if isinstance(value, LazyValue):
+            return value.obj
+        return value.as_constant()
+
+    def fold(self, fn: Callable[..., object], *args: object, **kwargs: object) -> Value:
+        """Run ``fn`` on the host; its exception becomes one of the traced program."""
+        try:
+            result = fn(*args, **kwargs)
+        except (Unsupported, ObservedException):
+            raise
+        except RecursionError:
+            raise
+        except Exception as e:
+            raise self.host_error(e) from None
+        return self.const(result)
+
+    # --- errors ------------------------------------------------------------------------------
+    def error(
+        self, cls: type[BaseException], *args: object, **fields: object
+    ) -> ObservedException:
+        """An exception of a builtin class, to be raised by the caller."""
+        return self.error_with(cls, [self.const(a) for a in args], fields)
+
+    def error_with(
+        self,
+        cls: type[BaseException],
+        args: list[Value],
+        fields: dict[str, object] | None = None,
+    ) -> ObservedException:
+        """The same with values as arguments."""
+        table = {k: v if isinstance(v, Value) else self.const(v) for k, v in (fields or {}).items()}
+        exc = ExceptionValue(self.tx.journal, cls, args, None, table)
+        if self.handled is not None:
+            exc.context = self.handled
+        return ObservedException(exc)
+
+    def host_error(self, exc: BaseException) -> ObservedException:
+        """The traced program's version of an exception that a host operation raised."""
+        args: list[Value] = []
+        for arg in exc.args:
+            args.append(arg if isinstance(arg, Value) else self.const(arg))
+        cls = type(exc)
+        value = ExceptionValue(self.tx.journal, cls, args)
+        if isinstance(exc, AttributeError | NameError) and exc.name is not None:
+            value.fields["name"] = self.const(exc.name)
+        value.host = exc
+        if self.handled is not None:
+            value.context = self.handled
+        return ObservedException(value)
+
+    # --- identity and hashing ----------------------------------------------------------------
+    def is_same(self, a: Value, b: Value) -> bool:
+        """``a is b``."""
+        if a is b:
+            return True
+        if isinstance(a, ConstantValue) and isinstance(b, ConstantValue):
+            return a.value is b.value
+        if isinstance(a, ClassValue) and isinstance(b, ClassValue):
+            return a.obj is b.obj
+        for attr in ("obj", "fn"):
+            mine = getattr(a, attr, None)
+            if mine is not None and type(a) is type(b) and not isinstance(a, CellValue):
+                return mine is getattr(b, attr)
+        if isinstance(a, TupleValue) and isinstance(b, TupleValue):
+            return not a.items and not b.items and type(a) is type(b)
+        return False
+
+    def identity_key(self, value: Value) -> object:
+        """Hash-table key by identity."""
+        obj = getattr(value, "obj", None)
+        if obj is not None and isinstance(value, ObjectValue | ClassValue):
+            return IdentityKey(obj)
+        if isinstance(value, ConstantValue | ClassValue):
+            return value.hash_key(self.tx)
+        return IdentityKey(value)
+
+    def user_key(self, value: Value) -> object:
+        """Hash-table key by the value's own ``__hash__`` and ``__eq__``."""
+        return UserKey(self.tx, value)
+
+    def hash_key(self, value: Value) -> object:
+        """Hash-table key; TypeError for unhashable values."""
+        if type(value) is ConstantValue:
+            return value.value
+        return value.hash_key(self.tx)
+
+    # --- truth -------------------------------------------------------------------------------
+    def truth(self, value: Value) -> bool:
+        """``bool(value)``."""
+        if isinstance(value, ConstantValue):
+            return bool(value.value)
+        return value.bool(self.tx)
+
+    def keeps_truth(self, value: Value) -> bool:
+        """Whether converting to bool may be left to the following jump: the value is a tensor or a
+        symbolic number, or a bool already."""
+        if isinstance(value, ConstantValue):
+            return type(value.value) is bool
+        return not isinstance(value, BuiltinObject | ObjectValue | ClassValue)
+
+    def negate(self, value: Value) -> Value:
+        """``not value``."""
+        negated = getattr(value, "logical_not", None)
+        if negated is not None:
+            result: Value = negated(self.tx)
+            return result
+        return bool_value(not self.truth(value))
+
+    def is_none(self, value: Value) -> bool:
+        """``value is None``."""
+        return isinstance(value, ConstantValue) and value.value is None
+
+    if TYPE_CHECKING:
+
+        def hash_of(self, value: Value) -> int: ...
+        def equal(self, a: Value, b: Value) -> bool: ...

@@ -1,0 +1,407 @@
+"""Calls of builtin classes: numbers, text, containers, iterators, descriptors, ``type``, ``super``."""
+
+from __future__ import annotations
+
+import collections
+import types
+from typing import TYPE_CHECKING, cast
+
+from torchsmith_tracer._src.breaks.signals import Unsupported
+from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.builtin_object import METHOD_TYPES
+from torchsmith_tracer._src.values.builtins.registry import constructor
+from torchsmith_tracer._src.values.classes import DescriptorValue
+from torchsmith_tracer._src.values.constants import NONE, ConstantValue, bool_value
+from torchsmith_tracer._src.values.containers import (
+    DequeValue,
+    ListValue,
+    RangeValue,
+    SequenceValue,
+    SliceValue,
+    TupleValue,
+)
+from torchsmith_tracer._src.values.functions import (
+    BoundMethodValue,
+    CellValue,
+    FunctionValue,
+)
+from torchsmith_tracer._src.values.iterators import (
+    DictIterator,
+    EnumerateValue,
+    FilterValue,
+    MapValue,
+    ReversedValue,
+    ZipValue,
+)
+from torchsmith_tracer._src.values.lookup import lookup
+from torchsmith_tracer._src.values.mappings import (
+    DictValue,
+    DictViewValue,
+    MappingProxyValue,
+    SetValue,
+)
+from torchsmith_tracer._src.values.namespaces import NamespaceValue
+from torchsmith_tracer._src.values.objects import ObjectValue
+
+if TYPE_CHECKING:
+    from torchsmith_tracer._src.trace import Trace
+
+_FALSE = ConstantValue(False)
+_ZERO = ConstantValue(0)
+
+
+# --- numbers and text ----------------------------------------------------------------------------
+
+
+@constructor(bool)
+def _bool(tx: Trace, obj: Value = _FALSE, /) -> Value:
+    convert = getattr(obj, "as_bool", None)
+    if convert is not None:
+        result: Value = convert(tx)
+        return result
+    return bool_value(tx.interp.truth(obj))
+
+
+def _number(
+    tx: Trace, cls: type, obj: Value, names: tuple[str, ...], extra: list[Value]
+) -> Value | None:
+    base = obj.base_value()
+    if isinstance(obj, ObjectValue):
+        for name in names:
+            found = lookup(tx, obj.cls, name)
+            if found is not None and not isinstance(found.attr, METHOD_TYPES):
+                method = tx.interp.special_method(obj, name)
+                assert method is not None
+                result = tx.interp.call(method, [])
+                if not issubclass(result.python_type(), (cls, int)):
+                    kind = result.python_type().__name__
+                    message = f"{obj.cls.__name__}.{name} returned non-{cls.__name__} (type {kind})"
+                    raise tx.interp.error(TypeError, message)
+                return tx.interp.fold(cls, tx.interp.concrete(result))
+    if isinstance(base, ConstantValue):
+        return tx.interp.fold(cls, base.value, *[tx.interp.concrete(v) for v in extra])
+    if base is obj and not isinstance(obj, ObjectValue):
+        for name in names:
+            if hasattr(obj.python_type(), name):
+                return tx.interp.call(obj.getattr(tx, name), [])
+    known = tx.interp.try_concrete(obj)
+    if known is not tx.interp.UNKNOWN:
+        return tx.interp.fold(cls, known)
+    kind = obj.python_type().__name__
+    if cls is int:
+        message = (
+            "int() argument must be a string, a bytes-like object or a real number, "
+            f"not {kind!r}"
+        )
+    else:
+        message = f"{cls.__name__}() argument must be a string or a real number, not {kind!r}"
+    raise tx.interp.error(TypeError, message)
+
+
+@constructor(int)
+def _int(tx: Trace, obj: Value = _ZERO, /, base: Value | None = None) -> Value | None:
+    extra = [] if base is None else [base]
+    return _number(tx, int, obj, ("__int__", "__index__", "__trunc__"), extra)
+
+
+@constructor(float)
+def _float(tx: Trace, obj: Value = _ZERO, /) -> Value | None:
+    return _number(tx, float, obj, ("__float__", "__index__"), [])
+
+
+@constructor(complex)
+def _complex(tx: Trace, real: Value = _ZERO, imag: Value | None = None) -> Value:
+    if isinstance(real, ObjectValue):
+        method = tx.interp.special_method(real, "__complex__")
+        if method is not None:
+            return tx.interp.call(method, [])
+        real = tx.interp.class_value(float).call(tx, [real], {})
+    parts = [tx.interp.concrete(v) for v in (real, imag) if v is not None]
+    return tx.interp.fold(complex, *parts)
+
+
+@constructor(str)
+def _str(
+    tx: Trace,
+    object: Value | None = None,
+    encoding: Value | None = None,
+    errors: Value | None = None,
+) -> Value:
+    if encoding is not None or errors is not None:
+        parts = [tx.interp.concrete(v) for v in (object, encoding, errors) if v is not None]
+        return tx.interp.fold(str, *parts)
+    return ConstantValue("") if object is None else tx.interp.str_of(object)
+
+
+@constructor(bytes)
+def _bytes(tx: Trace, *args: Value, **kwargs: Value) -> Value:
+    hosts = [tx.interp.concrete(a) for a in args]
+    return tx.interp.fold(bytes, *hosts, **{k: tx.interp.concrete(v) for k, v in kwargs.items()})
+
+
+# --- containers ------------------------------------------------------------------------------------
+
+
+def _items(tx: Trace, iterable: Value | None) -> list[Value]:
+    if iterable is None:
+        return []
+    if isinstance(iterable, SequenceValue):
+        return list(iterable.items)  # untouched elements stay lazy
+    return tx.interp.unpack_for(iterable, "{!r} object is not iterable")
+
+
+@constructor(list)
+def _list(tx: Trace, iterable: Value | None = None, /) -> Value:
+    return ListValue(_items(tx, iterable))
+
+
+@constructor(tuple)
+def _tuple(tx: Trace, iterable: Value | None = None, /) -> Value:
+    if type(iterable) is TupleValue:
+        return iterable
+    return TupleValue(_items(tx, iterable))
+
+
+@constructor(set)
+def _set(tx: Trace, iterable: Value | None = None, /) -> Value:
+    items = [] if iterable is None else tx.interp.unpack_for(iterable, _NOT_ITERABLE)
+    return SetValue.of(tx, items)
+
+
+_NOT_ITERABLE = "{!r} object is not iterable"
+
+
+@constructor(frozenset)
+def _frozenset(tx: Trace, iterable: Value | None = None, /) -> Value:
+    if isinstance(iterable, SetValue) and iterable.cls is frozenset:
+        return iterable
+    items = [] if iterable is None else tx.interp.unpack_for(iterable, _NOT_ITERABLE)
+    return SetValue.of(tx, items, frozenset)
+
+
+@constructor(dict)
+def _dict(tx: Trace, *args: Value, **kwargs: Value) -> Value:
+    return fill_dict(tx, DictValue(), "dict", args, kwargs)
+
+
+def fill_dict(
+    tx: Trace, new: DictValue, name: str, args: tuple[Value, ...], kwargs: dict[str, Value]
+) -> DictValue:
+    """``dict(*args, **kwargs)`` into ``new``."""
+    if len(args) > 1:
+        message = f"{name} expected at most 1 argument, got {len(args)}"
+        raise tx.interp.error(TypeError, message)
+    if args:
+        tx.interp.dict_update(new, args[0])
+    for key, value in kwargs.items():
+        new.put(tx, ConstantValue(key), value)
+    return new
+
+
+@constructor(collections.OrderedDict)
+def _ordered_dict(tx: Trace, *args: Value, **kwargs: Value) -> Value:
+    new = DictValue(None, None, collections.OrderedDict)
+    return fill_dict(tx, new, "OrderedDict", args, kwargs)
+
+
+@constructor(collections.defaultdict)
+def _default_dict(tx: Trace, *args: Value, **kwargs: Value) -> Value:
+    factory = None if not args or tx.interp.is_none(args[0]) else args[0]
+    if isinstance(factory, ConstantValue | SequenceValue | DictValue):
+        raise tx.interp.error(TypeError, "first argument must be callable or None")
+    new = DictValue(None, None, collections.defaultdict, factory)
+    return fill_dict(tx, new, "defaultdict", args[1:], kwargs)
+
+
+@constructor(collections.deque)
+def _deque(tx: Trace, iterable: Value | None = None, maxlen: Value = NONE) -> Value:
+    limit = None if tx.interp.is_none(maxlen) else tx.interp.index(maxlen)
+    if limit is not None and limit < 0:
+        raise tx.interp.error(ValueError, "maxlen must be non-negative")
+    return DequeValue(_items(tx, iterable), limit)
+
+
+@constructor(types.MappingProxyType)
+def _mapping_proxy(tx: Trace, mapping: Value, /) -> Value:
+    return MappingProxyValue(mapping)
+
+
+@constructor(slice)
+def _slice(tx: Trace, a: Value, b: Value | None = None, c: Value = NONE, /) -> Value:
+    return SliceValue(NONE, a, NONE) if b is None else SliceValue(a, b, c)
+
+
+@constructor(range)
+def _range(tx: Trace, a: Value, b: Value | None = None, c: Value | None = None, /) -> Value:
+    start, stop = (_ZERO, a) if b is None else (a, b)
+    step = ConstantValue(1) if c is None else c
+    parts: list[Value] = []
+    for value in (start, stop, step):
+        if isinstance(value, ConstantValue) or isinstance(value, ObjectValue):
+            parts.append(ConstantValue(tx.interp.index(value)))
+        elif issubclass(value.python_type(), int):
+            parts.append(value)  # symbolic
+        else:
+            parts.append(ConstantValue(tx.interp.index(value)))
+    if isinstance(parts[2], ConstantValue) and parts[2].value == 0:
+        raise tx.interp.error(ValueError, "range() arg 3 must not be zero")
+    return RangeValue(parts[0], parts[1], parts[2])
+
+
+# --- iterators ---------------------------------------------------------------------------------------
+
+
+@constructor(enumerate)
+def _enumerate(tx: Trace, iterable: Value, start: Value = _ZERO) -> Value:
+    return EnumerateValue(iterable.iter(tx), tx.interp.index(start))
+
+
+@constructor(zip)
+def _zip(tx: Trace, *iterables: Value, strict: Value = _FALSE) -> Value:
+    return ZipValue([it.iter(tx) for it in iterables], strict=tx.interp.truth(strict))
+
+
+@constructor(map)
+def _map(tx: Trace, fn: Value, first: Value, /, *more: Value) -> Value:
+    return MapValue(fn, [it.iter(tx) for it in (first, *more)])
+
+
+@constructor(filter)
+def _filter(tx: Trace, fn: Value, iterable: Value, /) -> Value:
+    return FilterValue(None if tx.interp.is_none(fn) else fn, iterable.iter(tx))
+
+
+@constructor(reversed)
+def _reversed(tx: Trace, sequence: Value, /) -> Value:
+    if isinstance(sequence, ObjectValue):
+        found = lookup(tx, sequence.cls, "__reversed__")
+        if found is not None and found.attr is None:
+            name = sequence.cls.__name__
+            raise tx.interp.error(TypeError, f"{name!r} object is not reversible")
+        if found is not None and not isinstance(found.attr, METHOD_TYPES):
+            method = tx.interp.special_method(sequence, "__reversed__")
+            assert method is not None
+            return tx.interp.call(method, [])
+    base = sequence.base_value()
+    if isinstance(base, DictValue):
+        return DictIterator(base, "keys", reverse=True)
+    if isinstance(base, DictViewValue):
+        return DictIterator(base.mapping, base.kind, reverse=True)
+    if isinstance(base, RangeValue):
+        return tx.interp.range_iterator(base.host(tx)[::-1])
+    kind = sequence.python_type()
+    if not (hasattr(kind, "__getitem__") and hasattr(kind, "__len__")) or isinstance(base, SetValue):
+        if not (isinstance(sequence, ObjectValue) and lookup(tx, kind, "__getitem__")):
+            raise tx.interp.error(TypeError, f"{kind.__name__!r} object is not reversible")
+    own = getattr(sequence, "reversed", None)
+    if own is not None:
+        result: Value = own(tx)
+        return result
+    return ReversedValue(sequence, tx.interp.index(sequence.length(tx)))
+
+
+# --- descriptors ---------------------------------------------------------------------------------------
+
+
+@constructor(property)
+def _property(
+    tx: Trace, fget: Value = NONE, fset: Value = NONE, fdel: Value = NONE, doc: Value = NONE
+) -> Value:
+    given = {"fget": fget, "fset": fset, "fdel": fdel, "__doc__": doc}
+    parts = {k: v for k, v in given.items() if not tx.interp.is_none(v)}
+    return DescriptorValue(property, parts)
+
+
+@constructor(staticmethod)
+def _staticmethod(tx: Trace, function: Value, /) -> Value:
+    return DescriptorValue(staticmethod, {"__func__": function})
+
+
+@constructor(classmethod)
+def _classmethod(tx: Trace, function: Value, /) -> Value:
+    return DescriptorValue(classmethod, {"__func__": function})
+
+
+# --- functions and cells -------------------------------------------------------------------------------
+
+
+@constructor(types.MethodType)
+def _method_type(tx: Trace, function: Value, instance: Value, /) -> Value:
+    return BoundMethodValue(function, instance)
+
+
+@constructor(types.CellType)
+def _cell_type(tx: Trace, contents: Value | None = None, /) -> Value:
+    return CellValue(contents)
+
+
+@constructor(types.FunctionType)
+def _function_type(
+    tx: Trace,
+    code: Value,
+    globals: Value,
+    name: Value = NONE,
+    argdefs: Value = NONE,
+    closure: Value = NONE,
+    kwdefaults: Value = NONE,
+) -> Value:
+    if not isinstance(globals, NamespaceValue):
+        raise Unsupported("opaque-call", what="making a function with a new globals dict")
+    real = cast("types.CodeType", tx.interp.concrete(code))
+    cells = [] if tx.interp.is_none(closure) else tx.interp.unpack(closure)
+    defaults = None if tx.interp.is_none(argdefs) else tx.interp.unpack(argdefs)
+    fn = FunctionValue(real, globals, cast("list[CellValue]", cells), defaults)
+    if not tx.interp.is_none(name):
+        fn.name = str(tx.interp.concrete(name))
+    if isinstance(kwdefaults, DictValue):
+        fn.set_kwdefaults({str(k): v for k, (_, v) in kwdefaults.table.items()})
+    return fn
+
+
+# --- type and super --------------------------------------------------------------------------------------
+
+
+@constructor(type)
+def _type(tx: Trace, obj: Value, *rest: Value, **kwargs: Value) -> Value:
+    if not rest:
+        return tx.interp.type_of(obj)
+    if len(rest) != 2:
+        raise tx.interp.error(TypeError, "type() takes 1 or 3 arguments")
+    bases = tx.interp.unpack(rest[0])
+    namespace = rest[1].base_value()
+    if not isinstance(namespace, DictValue):
+        kind = rest[1].python_type().__name__
+        raise tx.interp.error(TypeError, f"type.__new__() argument 3 must be dict, not {kind}")
+    name = str(tx.interp.concrete(obj))
+    return tx.interp.make_class(name, bases, namespace.copy(), kwargs)
+
+
+@constructor(super)
+def _super(tx: Trace, cls: Value | None = None, obj: Value | None = None, /) -> Value:
+    if cls is not None and obj is not None:
+        return tx.interp.super(cls, obj)
+    if cls is not None:
+        raise Unsupported("opaque-call", what="super() with one argument")
+    frame = tx.frames[-1]
+    cell = frame.cells.get("__class__")
+    code = frame.info.code
+    if cell is None:
+        raise tx.interp.error(RuntimeError, "super(): __class__ cell not found")
+    if not code.co_argcount:
+        raise tx.interp.error(RuntimeError, "super(): no arguments")
+    owner = cell.load(tx)
+    first = frame.locals.get(code.co_varnames[0])
+    if first is None and code.co_varnames[0] in frame.cells:
+        first = frame.cells[code.co_varnames[0]].load(tx)
+    if owner is None:
+        raise tx.interp.error(RuntimeError, "super(): empty __class__ cell")
+    if first is None:
+        raise tx.interp.error(RuntimeError, "super(): arg[0] deleted")
+    return tx.interp.super(owner, first)
+
+
+@constructor(object)
+def _object(tx: Trace) -> Value:
+    return tx.interp.instantiate(tx.interp.class_value(object))
+
+

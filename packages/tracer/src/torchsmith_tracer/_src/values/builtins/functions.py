@@ -1,0 +1,449 @@
+"""The functions of the ``builtins`` module."""
+
+from __future__ import annotations
+
+import builtins
+import operator
+from typing import TYPE_CHECKING, cast
+
+from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
+from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.builtin_object import METHOD_TYPES
+from torchsmith_tracer._src.values.builtins.registry import builtin
+from torchsmith_tracer._src.values.classes import ClassValue
+from torchsmith_tracer._src.values.constants import NONE, ConstantValue, bool_value
+from torchsmith_tracer._src.values.containers import ListValue, TupleValue
+from torchsmith_tracer._src.values.functions import BoundMethodValue, FunctionValue
+from torchsmith_tracer._src.values.iterators import CallableIterator
+from torchsmith_tracer._src.values.lookup import lookup
+from torchsmith_tracer._src.values.namespaces import PyModuleValue
+from torchsmith_tracer._src.values.objects import ObjectValue
+
+if TYPE_CHECKING:
+    from torchsmith_tracer._src.trace import Trace
+
+
+@builtin(len)
+def _len(tx: Trace, obj: Value, /) -> Value:
+    return obj.length(tx)
+
+
+@builtin(iter)
+def _iter(tx: Trace, obj: Value, sentinel: Value | None = None, /) -> Value:
+    if sentinel is not None:
+        return CallableIterator(obj, sentinel)
+    return obj.iter(tx)
+
+
+@builtin(next)
+def _next(tx: Trace, it: Value, default: Value | None = None, /) -> Value:
+    if default is None:
+        return it.next(tx)
+    try:
+        return it.next(tx)
+    except ObservedException as e:
+        if tx.interp.exception_matches(e.exc, StopIteration):
+            return default
+        raise
+
+
+@builtin(callable)
+def _callable(tx: Trace, obj: Value, /) -> Value:
+    if isinstance(obj, ObjectValue):
+        return bool_value(lookup(tx, obj.cls, "__call__") is not None)
+    return bool_value(hasattr(obj.python_type(), "__call__"))  # noqa: B004 - its type's slot
+
+
+@builtin(id)
+def _id(tx: Trace, obj: Value, /) -> Value:
+    raise Unsupported("opaque-call", what="id()")
+
+
+@builtin(hash)
+def _hash(tx: Trace, obj: Value, /) -> Value:
+    if isinstance(obj, ObjectValue) and obj.storage is None and obj.obj is None:
+        found = lookup(tx, obj.cls, "__hash__")
+        if found is not None and found.owner is object:
+            raise Unsupported("opaque-call", what="hash() of a new object")
+    return ConstantValue(tx.interp.hash_of(obj))
+
+
+@builtin(repr)
+def _repr(tx: Trace, obj: Value, /) -> Value:
+    return tx.interp.repr_of(obj)
+
+
+@builtin(ascii)
+def _ascii(tx: Trace, obj: Value, /) -> Value:
+    return tx.interp.convert(obj, "ascii")
+
+
+@builtin(format)
+def _format(tx: Trace, obj: Value, spec: Value | None = None, /) -> Value:
+    return tx.interp.format(obj, spec)
+
+
+@builtin(print)
+def _print(tx: Trace, *args: Value, **kwargs: Value) -> Value:
+    raise Unsupported("print")
+
+
+# --- numbers -------------------------------------------------------------------------------------
+
+
+def _special(tx: Trace, obj: Value, name: str, message: str, *args: Value) -> Value | None:
+    """A dunder method of an instance; None for other values, which fold or ask their hook."""
+    if not isinstance(obj, ObjectValue):
+        return None
+    method = tx.interp.special_method(obj, name)
+    if method is None:
+        raise tx.interp.error(TypeError, message.format(obj.cls.__name__))
+    return tx.interp.call(method, args)
+
+
+@builtin(abs)
+def _abs(tx: Trace, obj: Value, /) -> Value | None:
+    if isinstance(obj, ConstantValue):
+        return tx.interp.fold(abs, obj.value)
+    found = _special(tx, obj, "__abs__", "bad operand type for abs(): {!r}")
+    if found is None and hasattr(obj.python_type(), "__abs__") and not hasattr(obj, "call_builtin"):
+        return tx.interp.call(obj.getattr(tx, "__abs__"), [])
+    return found
+
+
+@builtin(round)
+def _round(tx: Trace, number: Value, ndigits: Value = NONE) -> Value | None:
+    args = [] if tx.interp.is_none(ndigits) else [ndigits]
+    message = "type {} doesn't define __round__ method"
+    found = _special(tx, number, "__round__", message, *args)
+    is_constant = isinstance(number, ConstantValue)
+    if found is None and not is_constant and hasattr(number.python_type(), "__round__"):
+        if not hasattr(number, "call_builtin"):
+            return tx.interp.call(number.getattr(tx, "__round__"), args)
+    return found
+
+
+@builtin(divmod)
+def _divmod(tx: Trace, a: Value, b: Value, /) -> Value | None:
+    if isinstance(a, ConstantValue) and isinstance(b, ConstantValue):
+        return tx.interp.fold(divmod, a.value, b.value)
+    if isinstance(a, ObjectValue) or isinstance(b, ObjectValue):
+        return tx.interp.binary("divmod", a, b)
+    return TupleValue([tx.interp.binary("floordiv", a, b), tx.interp.binary("mod", a, b)])
+
+
+@builtin(pow)
+def _pow(tx: Trace, base: Value, exp: Value, mod: Value = NONE) -> Value | None:
+    if tx.interp.is_none(mod):
+        return tx.interp.binary("pow", base, exp)
+    if isinstance(base, ObjectValue):
+        method = tx.interp.special_method(base, "__pow__")
+        if method is not None:
+            return tx.interp.call(method, [exp, mod])
+    return None
+
+
+@builtin(sum)
+def _sum(tx: Trace, iterable: Value, /, start: Value = ConstantValue(0)) -> Value:  # noqa: B008
+    if isinstance(start, ConstantValue) and isinstance(start.value, str | bytes):
+        kind = "strings" if isinstance(start.value, str) else "bytes"
+        join = "''.join(seq)" if isinstance(start.value, str) else "b''.join(seq)"
+        raise tx.interp.error(TypeError, f"sum() can't sum {kind} [use {join} instead]")
+    items = tx.interp.unpack_for(iterable, "{!r} object is not iterable")
+    if isinstance(start, ConstantValue) and all(type(v) is ConstantValue for v in items):
+        return tx.interp.fold(sum, [cast("ConstantValue", v).value for v in items], start.value)
+    total = start
+    for item in items:
+        total = tx.interp.binary("add", total, item)
+    return total
+
+
+def _extreme(
+    tx: Trace, name: str, op: str, args: tuple[Value, ...], key: Value, default: Value | None
+) -> Value:
+    if not args:
+        raise tx.interp.error(TypeError, f"{name} expected at least 1 argument, got 0")
+    if len(args) == 1:
+        items = tx.interp.unpack_for(args[0], "{!r} object is not iterable")
+    else:
+        items = list(args)
+        if default is not None:
+            message = (
+                f"Cannot specify a default for {name}() with multiple positional arguments"
+            )
+            raise tx.interp.error(TypeError, message)
+    if not items:
+        if default is not None:
+            return default
+        empty = "arg is an empty sequence" if tx.interp.version < (3, 12) else "iterable argument is empty"
+        raise tx.interp.error(ValueError, f"{name}() {empty}")
+    keys = items if tx.interp.is_none(key) else [tx.interp.call(key, [v]) for v in items]
+    best, best_key = items[0], keys[0]
+    for item, item_key in zip(items[1:], keys[1:], strict=True):
+        pick = getattr(item_key, "extreme", None) or getattr(best_key, "extreme", None)
+        if pick is not None and tx.interp.is_none(key):
+            best = best_key = pick(tx, name, best, item)  # symbolic numbers stay symbolic
+        elif tx.interp.truth(tx.interp.compare(op, item_key, best_key)):
+            best, best_key = item, item_key
+    return best
+
+
+@builtin(min)
+def _min(tx: Trace, *args: Value, key: Value = NONE, default: Value | None = None) -> Value:
+    return _extreme(tx, "min", "lt", args, key, default)
+
+
+@builtin(max)
+def _max(tx: Trace, *args: Value, key: Value = NONE, default: Value | None = None) -> Value:
+    return _extreme(tx, "max", "gt", args, key, default)
+
+
+# --- iterables -------------------------------------------------------------------------------------
+
+
+@builtin(any)
+def _any(tx: Trace, iterable: Value, /) -> Value:
+    it = iterable.iter(tx)
+    while (item := tx.interp.step(it)) is not None:
+        if tx.interp.truth(item):
+            return ConstantValue(True)
+    return ConstantValue(False)
+
+
+@builtin(all)
+def _all(tx: Trace, iterable: Value, /) -> Value:
+    it = iterable.iter(tx)
+    while (item := tx.interp.step(it)) is not None:
+        if not tx.interp.truth(item):
+            return ConstantValue(False)
+    return ConstantValue(True)
+
+
+class _SortKey:
+    """Lets the host's sort compare values with the traced ``<``."""
+
+    __slots__ = ("tx", "value")
+
+    def __init__(self, tx: Trace, value: Value) -> None:
+        self.tx = tx
+        self.value = value
+
+    def __lt__(self, other: _SortKey) -> bool:
+        return self.tx.interp.truth(self.tx.interp.compare("lt", self.value, other.value))
+
+
+def sort(tx: Trace, items: list[Value], key: Value, reverse: Value) -> list[Value]:
+    """``sorted(items, key=key, reverse=reverse)``."""
+    down = tx.interp.truth(reverse)
+    keys = items if tx.interp.is_none(key) else [tx.interp.call(key, [v]) for v in items]
+    if all(type(k) is ConstantValue for k in keys):
+        hosts = [cast("ConstantValue", k).value for k in keys]
+        try:
+            order = sorted(range(len(items)), key=hosts.__getitem__, reverse=down)  # type: ignore[arg-type]
+        except Exception as e:
+            raise tx.interp.host_error(e) from None
+    else:
+        wrapped = [_SortKey(tx, k) for k in keys]
+        order = sorted(range(len(items)), key=wrapped.__getitem__, reverse=down)
+    return [items[i] for i in order]
+
+
+@builtin(sorted)
+def _sorted(
+    tx: Trace, iterable: Value, /, *, key: Value = NONE, reverse: Value = ConstantValue(False)  # noqa: B008
+) -> Value:
+    items = tx.interp.unpack_for(iterable, "{!r} object is not iterable")
+    return ListValue(sort(tx, items, key, reverse))
+
+
+# --- attributes and types -----------------------------------------------------------------------------
+
+
+def _attribute(tx: Trace, name: Value) -> str:
+    text = tx.interp.concrete(name)
+    if not isinstance(text, str):
+        kind = type(text).__name__
+        raise tx.interp.error(TypeError, f"attribute name must be string, not {kind!r}")
+    return text
+
+
+@builtin(getattr)
+def _getattr(tx: Trace, obj: Value, name: Value, default: Value | None = None, /) -> Value:
+    text = _attribute(tx, name)
+    if default is None:
+        return obj.getattr(tx, text)
+    try:
+        return obj.getattr(tx, text)
+    except ObservedException as e:
+        if tx.interp.exception_matches(e.exc, AttributeError):
+            return default
+        raise
+
+
+@builtin(hasattr)
+def _hasattr(tx: Trace, obj: Value, name: Value, /) -> Value:
+    text = _attribute(tx, name)
+    try:
+        obj.getattr(tx, text)
+    except ObservedException as e:
+        if tx.interp.exception_matches(e.exc, AttributeError):
+            return ConstantValue(False)
+        raise
+    return ConstantValue(True)
+
+
+@builtin(setattr)
+def _setattr(tx: Trace, obj: Value, name: Value, value: Value, /) -> Value:
+    obj.setattr(tx, _attribute(tx, name), value)
+    return NONE
+
+
+@builtin(delattr)
+def _delattr(tx: Trace, obj: Value, name: Value, /) -> Value:
+    obj.delattr(tx, _attribute(tx, name))
+    return NONE
+
+
+def flatten_classes(tx: Trace, classes: Value) -> list[Value]:
+    """The classes of ``isinstance``'s second argument: tuples and unions taken apart."""
+    if isinstance(classes, TupleValue):
+        out: list[Value] = []
+        for item in classes.unpack(tx):
+            out += flatten_classes(tx, item)
+        return out
+    known = tx.interp.try_concrete(classes)
+    args = getattr(known, "__args__", None)
+    if not isinstance(classes, ClassValue) and type(known).__name__ in ("UnionType", "_UnionGenericAlias"):
+        return [tx.interp.const(type(None) if a is None else a) for a in args or ()]
+    return [classes]
+
+
+def is_instance(tx: Trace, obj: Value, cls: Value) -> bool:
+    """``isinstance(obj, cls)`` for one class."""
+    if not isinstance(cls, ClassValue):
+        method = None
+        if isinstance(cls, ObjectValue):
+            method = tx.interp.special_method(cls, "__instancecheck__")
+        if method is None:
+            known = tx.interp.try_concrete(cls)
+            if isinstance(known, type):
+                return issubclass(obj.python_type(), known)
+            text = "isinstance() arg 2 must be a type, a tuple of types, or a union"
+            raise tx.interp.error(TypeError, text)
+        return tx.interp.truth(tx.interp.call(method, [obj]))
+    kind = obj.python_type()
+    if kind is cls.obj:
+        return True
+    found = lookup(tx, type(cls.obj), "__instancecheck__")
+    if found is not None and not isinstance(found.attr, METHOD_TYPES):
+        if not tx.interp.trusted_module(found.owner.__module__):
+            method = tx.interp.class_method(cls, "__instancecheck__")
+            assert method is not None
+            return tx.interp.truth(tx.interp.call(method, [obj]))
+        custom = getattr(obj, "isinstance_hook", None)
+        if custom is not None:
+            verdict = custom(tx, cls.obj)
+            if verdict is not None:
+                return bool(verdict)
+    return issubclass(kind, cls.obj)
+
+
+@builtin(isinstance)
+def _isinstance(tx: Trace, obj: Value, classes: Value, /) -> Value:
+    return bool_value(any(is_instance(tx, obj, c) for c in flatten_classes(tx, classes)))
+
+
+@builtin(issubclass)
+def _issubclass(tx: Trace, cls: Value, classes: Value, /) -> Value:
+    if not isinstance(cls, ClassValue):
+        raise tx.interp.error(TypeError, "issubclass() arg 1 must be a class")
+    for other in flatten_classes(tx, classes):
+        if not isinstance(other, ClassValue):
+            text = "issubclass() arg 2 must be a class, a tuple of classes, or a union"
+            raise tx.interp.error(TypeError, text)
+        found = lookup(tx, type(other.obj), "__subclasscheck__")
+        if found is not None and not isinstance(found.attr, METHOD_TYPES):
+            if not tx.interp.trusted_module(found.owner.__module__):
+                method = tx.interp.class_method(other, "__subclasscheck__")
+                assert method is not None
+                if tx.interp.truth(tx.interp.call(method, [cls])):
+                    return ConstantValue(True)
+                continue
+        if issubclass(cls.obj, other.obj):
+            return ConstantValue(True)
+    return ConstantValue(False)
+
+
+@builtin(vars)
+def _vars(tx: Trace, obj: Value | None = None, /) -> Value:
+    if obj is None:
+        return _locals(tx)
+    if isinstance(obj, ObjectValue | ClassValue | PyModuleValue | FunctionValue):
+        return obj.getattr(tx, "__dict__")
+    raise tx.interp.error(TypeError, "vars() argument must have __dict__ attribute")
+
+
+@builtin(dir)
+def _dir(tx: Trace, obj: Value | None = None, /) -> Value:
+    if obj is None:
+        names = sorted(_visible(tx))
+        return tx.interp.const(names)
+    if isinstance(obj, ObjectValue):
+        method = tx.interp.special_method(obj, "__dir__")
+        if isinstance(method, BoundMethodValue):
+            found = tx.interp.unpack(tx.interp.call(method, []))
+            return ListValue(sort(tx, found, NONE, ConstantValue(False)))
+        names = sorted({*obj.instance_names(tx), *dir(obj.cls)})
+        return tx.interp.const(names)
+    if isinstance(obj, ClassValue | PyModuleValue):
+        return tx.interp.fold(dir, obj.obj)
+    return tx.interp.fold(lambda: dir(obj.python_type()))
+
+
+def _visible(tx: Trace) -> dict[str, Value]:
+    frame = tx.frames[-1]
+    out = {k: v for k, v in frame.locals.items() if not k.startswith(".")}
+    for name, cell in frame.cells.items():
+        value = cell.load(tx)
+        if value is not None and name not in out:
+            out[name] = value
+    return out
+
+
+@builtin(locals)
+def _locals(tx: Trace) -> Value:
+    frame = tx.frames[-1]
+    if frame.names is not None:
+        return frame.names
+    order = {name: i for i, name in enumerate(frame.info.code.co_varnames)}
+    items = sorted(_visible(tx).items(), key=lambda kv: order.get(kv[0], len(order)))
+    return tx.interp.dict(dict(items))
+
+
+@builtin(globals)
+def _globals(tx: Trace) -> Value:
+    return tx.frames[-1].globals
+
+
+@builtin(builtins.__import__)
+def _import(
+    tx: Trace,
+    name: Value,
+    globals: Value | None = None,
+    locals: Value | None = None,
+    fromlist: Value | None = None,
+    level: Value | None = None,
+) -> Value:
+    names = () if fromlist is None else tx.interp.concrete(fromlist)
+    depth = 0 if level is None else tx.interp.concrete(level)
+    space = tx.frames[-1].globals
+    return tx.interp.import_module(str(tx.interp.concrete(name)), space, names, depth)
+
+
+@builtin(operator.index)
+def _index(tx: Trace, obj: Value, /) -> Value:
+    if not isinstance(obj, ObjectValue | ConstantValue) and issubclass(obj.python_type(), int):
+        return obj
+    return ConstantValue(tx.interp.index(obj))
+
+

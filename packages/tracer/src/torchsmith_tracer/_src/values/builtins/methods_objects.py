@@ -1,0 +1,324 @@
+"""Methods of object, type, exceptions, generators, properties, functions and strings."""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING, cast
+
+from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
+from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.builtins.functions import is_instance
+from torchsmith_tracer._src.values.builtins.registry import method
+from torchsmith_tracer._src.values.classes import ClassValue, DescriptorValue
+from torchsmith_tracer._src.values.constants import NONE, NOT_IMPLEMENTED, ConstantValue, bool_value
+from torchsmith_tracer._src.values.containers import ListValue, TupleValue
+from torchsmith_tracer._src.values.exceptions import ExceptionValue
+from torchsmith_tracer._src.values.functions import BoundMethodValue, FunctionValue
+from torchsmith_tracer._src.values.generators import GeneratorValue
+from torchsmith_tracer._src.values.instances import construct, new_instance
+from torchsmith_tracer._src.values.lookup import lookup
+from torchsmith_tracer._src.values.mappings import DictValue
+
+if TYPE_CHECKING:
+    from torchsmith_tracer._src.trace import Trace
+
+# --- object ------------------------------------------------------------------------------------------
+
+
+def _new(tx: Trace, cls: Value, /, *args: Value, **kwargs: Value) -> Value:
+    target = args[0] if args else None
+    if not isinstance(target, ClassValue):
+        raise tx.interp.error(TypeError, "object.__new__(): not enough arguments")
+    maker = lookup(tx, target.obj, "__new__")
+    # Called by name with arguments: those beyond the class are for a builtin part only.
+    if isinstance(cls, ClassValue) and cls.obj is object:
+        if len(args) > 1 or kwargs:
+            overrides = maker is not None and maker.owner is not object
+            init = lookup(tx, target.obj, "__init__")
+            if overrides or (init is not None and init.owner is object):
+                message = "object.__new__() takes exactly one argument (the type to instantiate)"
+                raise tx.interp.error(TypeError, message)
+        return new_instance(tx, target, [], {}, None)
+    if isinstance(cls, ClassValue) and target.obj is cls.obj and not issubclass(cls.obj, type):
+        return tx.interp.call_class(target, args[1:], kwargs)
+    return new_instance(tx, target, args[1:], kwargs, None)
+
+
+for _base in (object, dict, list, tuple, set, frozenset, int, float, str, bytes, BaseException):
+    method(_base, "__new__")(_new)
+
+
+@method(object, "__init__")
+def _object_init(tx: Trace, self: Value, /, *args: Value, **kwargs: Value) -> Value:
+    if args or kwargs:
+        init = lookup(tx, self.python_type(), "__init__")
+        if init is not None and init.owner is not object:
+            message = (
+                "object.__init__() takes exactly one argument (the instance to initialize)"
+            )
+            raise tx.interp.error(TypeError, message)
+    return NONE
+
+
+@method(object, "__init_subclass__")
+def _init_subclass(tx: Trace, cls: Value, /, **kwargs: Value) -> Value:
+    if kwargs:
+        name = cast("ClassValue", cls).obj.__name__
+        raise tx.interp.error(TypeError, f"{name}.__init_subclass__() takes no keyword arguments")
+    return NONE
+
+
+@method(object, "__subclasshook__")
+def _subclasshook(tx: Trace, cls: Value, other: Value, /) -> Value:
+    return NOT_IMPLEMENTED
+
+
+@method(object, "__reduce__", "__reduce_ex__", "__sizeof__", "__getstate__")
+def _pickle(tx: Trace, self: Value, /, *args: Value) -> Value:
+    raise Unsupported("opaque-call", what=f"pickling or copying {self.describe()}")
+
+
+# --- type --------------------------------------------------------------------------------------------
+
+
+@method(type, "__call__")
+def _type_call(tx: Trace, cls: Value, /, *args: Value, **kwargs: Value) -> Value:
+    return construct(tx, cast("ClassValue", cls), args, kwargs)
+
+
+@method(type, "__instancecheck__")
+def _instancecheck(tx: Trace, cls: Value, obj: Value, /) -> Value:
+    return bool_value(issubclass(obj.python_type(), cast("ClassValue", cls).obj))
+
+
+@method(type, "__subclasscheck__")
+def _subclasscheck(tx: Trace, cls: Value, other: Value, /) -> Value:
+    mine, theirs = cast("ClassValue", cls).obj, other
+    if not isinstance(theirs, ClassValue):
+        raise tx.interp.error(TypeError, "issubclass() arg 1 must be a class")
+    return bool_value(mine in theirs.obj.__mro__)
+
+
+@method(type, "mro")
+def _mro(tx: Trace, cls: Value, /) -> Value:
+    mro = cast("ClassValue", cls).obj.__mro__
+    return ListValue([tx.interp.class_value(c) for c in mro])
+
+
+@method(type, "__subclasses__")
+def _subclasses(tx: Trace, cls: Value, /) -> Value:
+    raise Unsupported("opaque-call", what="type.__subclasses__()")
+
+
+# --- exceptions --------------------------------------------------------------------------------------
+
+
+@method(BaseException, "__init__")
+def _exception_init(tx: Trace, self: Value, /, *args: Value, **kwargs: Value) -> Value:
+    exc = cast("ExceptionValue", self)
+    if isinstance(exc, ExceptionValue):
+        exc.slot_set(tx, "args", TupleValue(args))
+        if kwargs:
+            old = exc.fields
+            tx.journal.record(lambda: setattr(exc, "fields", old))
+            exc.fields = {**old, **kwargs}
+    return NONE
+
+
+for _cls in (OSError, ImportError, AttributeError, NameError, StopIteration, SystemExit, SyntaxError):
+    if "__init__" in vars(_cls):
+        method(_cls, "__init__")(_exception_init)
+
+
+@method(BaseException, "with_traceback")
+def _with_traceback(tx: Trace, self: Value, tb: Value, /) -> Value:
+    return self
+
+
+@method(BaseException, "add_note")
+def _add_note(tx: Trace, self: Value, note: Value, /) -> Value:
+    exc = cast("ExceptionValue", self)
+    notes = exc.instance_get(tx, "__notes__")
+    if not isinstance(notes, ListValue):
+        notes = ListValue([])
+        exc.instance_set(tx, "__notes__", notes)
+    notes.append(tx, note)
+    return NONE
+
+
+def _message_value(tx: Trace, exc: ExceptionValue) -> Value:
+    items = exc.args.items
+    if not items:
+        return ConstantValue("")
+    if len(items) == 1:
+        if issubclass(exc.cls, KeyError):
+            return tx.interp.repr_of(items[0])
+        return tx.interp.str_of(items[0])
+    if issubclass(exc.cls, OSError):
+        known = [tx.interp.concrete(v) for v in items]
+        return tx.interp.fold(lambda: str(OSError(*known)))
+    return tx.interp.str_of(exc.args)
+
+
+@method(BaseException, "__str__")
+@method(KeyError, "__str__")
+@method(OSError, "__str__")
+def _exception_str(tx: Trace, self: Value, /) -> Value | None:
+    return _message_value(tx, self) if isinstance(self, ExceptionValue) else None
+
+
+for _cls in (ImportError, UnicodeDecodeError, UnicodeEncodeError, SyntaxError):
+    if "__str__" in vars(_cls):
+        method(_cls, "__str__")(_exception_str)
+
+
+@method(BaseException, "__repr__")
+def _exception_repr(tx: Trace, self: Value, /) -> Value | None:
+    if not isinstance(self, ExceptionValue):
+        return None
+    parts = [str(tx.interp.concrete(tx.interp.repr_of(v))) for v in self.args.items]
+    return ConstantValue(f"{self.cls.__name__}({', '.join(parts)})")
+
+
+@method(BaseException, "__setstate__", "__reduce__")
+def _exception_state(tx: Trace, self: Value, /, *args: Value) -> Value:
+    raise Unsupported("opaque-call", what="pickling an exception")
+
+
+# --- generators --------------------------------------------------------------------------------------
+
+
+@method(types.GeneratorType, "send")
+def _send(tx: Trace, self: Value, value: Value, /) -> Value:
+    return cast("GeneratorValue", self).send(tx, value)
+
+
+@method(types.GeneratorType, "close")
+def _close(tx: Trace, self: Value, /) -> Value:
+    return cast("GeneratorValue", self).close(tx)
+
+
+@method(types.GeneratorType, "throw")
+def _throw(
+    tx: Trace, self: Value, kind: Value, value: Value = NONE, tb: Value = NONE, /
+) -> Value:
+    if isinstance(kind, ClassValue) and issubclass(kind.obj, BaseException):
+        if is_instance(tx, value, kind):
+            exc = value
+        elif tx.interp.is_none(value):
+            exc = tx.interp.call(kind, [])
+        elif isinstance(value, TupleValue):
+            exc = tx.interp.call(kind, value.unpack(tx))
+        else:
+            exc = tx.interp.call(kind, [value])
+    elif issubclass(kind.python_type(), BaseException):
+        if not tx.interp.is_none(value):
+            raise tx.interp.error(TypeError, "instance exception may not have a separate value")
+        exc = kind
+    else:
+        name = kind.python_type().__name__
+        message = f"exceptions must be classes or instances deriving from BaseException, not {name}"
+        raise tx.interp.error(TypeError, message)
+    return cast("GeneratorValue", self).throw(tx, exc)
+
+
+# --- descriptors and functions -----------------------------------------------------------------------
+
+
+def _with_part(self: Value, name: str, fn: Value) -> Value:
+    old = cast("DescriptorValue", self)
+    return DescriptorValue(property, {**old.parts, name: fn})
+
+
+@method(property, "getter")
+def _getter(tx: Trace, self: Value, fn: Value, /) -> Value | None:
+    return _with_part(self, "fget", fn) if isinstance(self, DescriptorValue) else None
+
+
+@method(property, "setter")
+def _setter(tx: Trace, self: Value, fn: Value, /) -> Value | None:
+    return _with_part(self, "fset", fn) if isinstance(self, DescriptorValue) else None
+
+
+@method(property, "deleter")
+def _deleter(tx: Trace, self: Value, fn: Value, /) -> Value | None:
+    return _with_part(self, "fdel", fn) if isinstance(self, DescriptorValue) else None
+
+
+@method(types.FunctionType, "__get__")
+def _function_get(tx: Trace, self: Value, instance: Value, owner: Value = NONE, /) -> Value:
+    if tx.interp.is_none(instance) or not isinstance(self, FunctionValue):
+        return self
+    return BoundMethodValue(self, instance)
+
+
+# --- text --------------------------------------------------------------------------------------------
+
+
+@method(str, "join")
+def _join(tx: Trace, self: Value, iterable: Value, /) -> Value:
+    separator = tx.interp.concrete(self)
+    assert isinstance(separator, str)
+    items = tx.interp.unpack_for(iterable, "can only join an iterable")
+    texts: list[str] = []
+    for i, item in enumerate(items):
+        known = tx.interp.try_concrete(item)
+        if not isinstance(known, str):
+            kind = item.python_type().__name__
+            message = f"sequence item {i}: expected str instance, {kind} found"
+            raise tx.interp.error(TypeError, message)
+        texts.append(known)
+    return ConstantValue(separator.join(texts))
+
+
+class _Formatted:
+    """Stands for a value inside the host's ``str.format``."""
+
+    def __init__(self, tx: Trace, value: Value) -> None:
+        self._tx = tx
+        self._value = value
+
+    def __format__(self, spec: str) -> str:
+        text = self._tx.interp.format(self._value, ConstantValue(spec))
+        return str(self._tx.interp.concrete(text))
+
+    def __str__(self) -> str:
+        return str(self._tx.interp.concrete(self._tx.interp.str_of(self._value)))
+
+    def __repr__(self) -> str:
+        return str(self._tx.interp.concrete(self._tx.interp.repr_of(self._value)))
+
+    def __getattr__(self, name: str) -> _Formatted:
+        return _Formatted(self._tx, self._value.getattr(self._tx, name))
+
+    def __getitem__(self, key: object) -> _Formatted:
+        tx = self._tx
+        return _Formatted(tx, self._value.getitem(tx, tx.interp.const(key)))
+
+
+@method(str, "format")
+def _format(tx: Trace, self: Value, /, *args: Value, **kwargs: Value) -> Value:
+    template = tx.interp.concrete(self)
+    assert isinstance(template, str)
+    hosts = [_Formatted(tx, a) for a in args]
+    named = {k: _Formatted(tx, v) for k, v in kwargs.items()}
+    try:
+        return ConstantValue(template.format(*hosts, **named))
+    except (ObservedException, Unsupported):
+        raise
+    except Exception as e:
+        raise tx.interp.host_error(e) from None
+
+
+@method(str, "format_map")
+def _format_map(tx: Trace, self: Value, mapping: Value, /) -> Value:
+    template = tx.interp.concrete(self)
+    assert isinstance(template, str)
+    table = mapping.base_value()
+    if not isinstance(table, DictValue):
+        raise Unsupported("opaque-call", what="str.format_map of this mapping")
+    named = {str(k): _Formatted(tx, v) for k, (_, v) in table.table.items()}
+    try:
+        return ConstantValue(template.format_map(named))
+    except KeyError as e:
+        raise tx.interp.host_error(e) from None

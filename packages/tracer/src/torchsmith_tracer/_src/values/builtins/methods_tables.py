@@ -1,0 +1,346 @@
+"""Methods of dict, OrderedDict, defaultdict, set and frozenset."""
+
+from __future__ import annotations
+
+import collections
+from typing import TYPE_CHECKING, cast
+
+from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.builtins.constructors import fill_dict
+from torchsmith_tracer._src.values.builtins.registry import method
+from torchsmith_tracer._src.values.classes import ClassValue
+from torchsmith_tracer._src.values.constants import NONE, ConstantValue, bool_value
+from torchsmith_tracer._src.values.containers import TupleValue
+from torchsmith_tracer._src.values.iterators import DictIterator
+from torchsmith_tracer._src.values.lazy import realize
+from torchsmith_tracer._src.values.mappings import (
+    DictValue,
+    DictViewValue,
+    SetValue,
+    compare_keys,
+    set_table,
+)
+from torchsmith_tracer._src.values.objects import ObjectValue
+
+if TYPE_CHECKING:
+    from torchsmith_tracer._src.trace import Trace
+
+_TRUE = ConstantValue(True)
+
+
+def _dict(value: Value) -> DictValue:
+    return cast("DictValue", value.base_value())
+
+
+@method(dict, "__init__")
+@method(collections.OrderedDict, "__init__")
+def _init(tx: Trace, self: Value, /, *args: Value, **kwargs: Value) -> Value:
+    target = _dict(self)
+    if isinstance(self, ObjectValue) and target.owner is self:
+        # OrderedDict.__init__ and dict.update of a subclass go through its __setitem__.
+        setter = tx.interp.class_method(self, "__setitem__")
+        if target.cls is collections.OrderedDict and setter is not None:
+            new = fill_dict(tx, DictValue(), "OrderedDict", args, kwargs)
+            for key, value in list(new.table.values()):
+                tx.interp.setitem(self, key, realize(tx, value))
+            return NONE
+    fill_dict(tx, target, target.cls.__name__, args, kwargs)
+    return NONE
+
+
+@method(collections.defaultdict, "__init__")
+def _default_init(tx: Trace, self: Value, /, *args: Value, **kwargs: Value) -> Value:
+    target = _dict(self)
+    old = target.factory
+    tx.journal.record(lambda: setattr(target, "factory", old))
+    target.factory = None if not args or tx.interp.is_none(args[0]) else args[0]
+    fill_dict(tx, target, "defaultdict", args[1:], kwargs)
+    return NONE
+
+
+@method(collections.defaultdict, "__missing__")
+def _missing(tx: Trace, self: Value, key: Value, /) -> Value:
+    target = _dict(self)
+    if target.factory is None:
+        raise tx.interp.error_with(KeyError, [key])
+    value = tx.interp.call(target.factory, [])
+    tx.interp.setitem(self, key, value)
+    return value
+
+
+@method(dict, "get")
+def _get(tx: Trace, self: Value, key: Value, default: Value = NONE, /) -> Value:
+    found = _dict(self).get(tx, key)
+    return default if found is None else found
+
+
+@method(dict, "keys")
+def _keys(tx: Trace, self: Value, /) -> Value:
+    return DictViewValue(_dict(self), "keys")
+
+
+@method(dict, "values")
+def _values(tx: Trace, self: Value, /) -> Value:
+    return DictViewValue(_dict(self), "values")
+
+
+@method(dict, "items")
+def _items(tx: Trace, self: Value, /) -> Value:
+    return DictViewValue(_dict(self), "items")
+
+
+@method(dict, "setdefault")
+def _setdefault(tx: Trace, self: Value, key: Value, default: Value = NONE) -> Value:
+    target = _dict(self)
+    found = target.get(tx, key)
+    if found is None:
+        target.put(tx, key, default)
+        return default
+    return found
+
+
+@method(dict, "pop")
+def _pop(tx: Trace, self: Value, key: Value, default: Value | None = None) -> Value:
+    found = _dict(self).remove(tx, key)
+    if found is not None:
+        return found
+    if default is None:
+        raise tx.interp.error_with(KeyError, [key])
+    return default
+
+
+@method(dict, "popitem")
+def _popitem(tx: Trace, self: Value, /) -> Value:
+    return _take(tx, _dict(self), last=True)
+
+
+@method(collections.OrderedDict, "popitem")
+def _ordered_popitem(tx: Trace, self: Value, last: Value = _TRUE) -> Value:
+    return _take(tx, _dict(self), last=tx.interp.truth(last))
+
+
+def _take(tx: Trace, target: DictValue, *, last: bool) -> Value:
+    table = target.table
+    if not table:
+        noun = "dictionary" if target.cls is collections.OrderedDict else "popitem(): dictionary"
+        raise tx.interp.error(KeyError, f"{noun} is empty")
+    hkey = next(reversed(table)) if last else next(iter(table))
+    key, value = table[hkey]
+    target.remove(tx, key)
+    return TupleValue([key, realize(tx, value)])
+
+
+@method(dict, "clear")
+def _clear(tx: Trace, self: Value, /) -> Value:
+    _dict(self).replace(tx, {})
+    return NONE
+
+
+@method(dict, "copy")
+@method(collections.OrderedDict, "copy", "__copy__")
+@method(collections.defaultdict, "copy", "__copy__")
+def _copy(tx: Trace, self: Value, /) -> Value:
+    target = _dict(self)
+    if isinstance(self, ObjectValue) and target.cls is collections.OrderedDict:
+        return tx.interp.call(tx.interp.type_of(self), [self])
+    return target.copy() if target.cls is not dict else DictValue(dict(target.table))
+
+
+@method(dict, "update")
+def _update(tx: Trace, self: Value, /, *args: Value, **kwargs: Value) -> Value:
+    fill_dict(tx, _dict(self), "update", args, kwargs)
+    return NONE
+
+
+@method(dict, "fromkeys")
+def _fromkeys(tx: Trace, cls: Value, iterable: Value, value: Value = NONE, /) -> Value:
+    keys = tx.interp.unpack(iterable)
+    if isinstance(cls, ClassValue) and cls.obj is dict:
+        return tx.interp.dict_of([(k, value) for k in keys])
+    new = tx.interp.call(cls, [])
+    for key in keys:
+        tx.interp.setitem(new, key, value)
+    return new
+
+
+@method(collections.OrderedDict, "fromkeys")
+def _ordered_fromkeys(tx: Trace, cls: Value, iterable: Value, value: Value = NONE) -> Value:
+    return _fromkeys(tx, cls, iterable, value)
+
+
+@method(dict, "__reversed__")
+def _reversed(tx: Trace, self: Value, /) -> Value:
+    return DictIterator(_dict(self), "keys", reverse=True)
+
+
+@method(collections.OrderedDict, "move_to_end")
+def _move_to_end(tx: Trace, self: Value, key: Value, last: Value = _TRUE) -> Value:
+    target = _dict(self)
+    hkey = tx.interp.hash_key(key)
+    if hkey not in target.table:
+        raise tx.interp.error_with(KeyError, [key])
+    table = dict(target.table)
+    pair = table.pop(hkey)
+    table = {**table, hkey: pair} if tx.interp.truth(last) else {hkey: pair, **table}
+    target.replace(tx, table)
+    return NONE
+
+
+# --- sets --------------------------------------------------------------------------------------------
+
+
+def _set(value: Value) -> SetValue:
+    return cast("SetValue", value.base_value())
+
+
+def _table(tx: Trace, value: Value) -> dict[object, Value]:
+    found = set_table(value)
+    if found is not None:
+        return found
+    return SetValue.of(tx, tx.interp.unpack_for(value, "{!r} object is not iterable")).table
+
+
+@method(set, "__init__")
+def _set_init(tx: Trace, self: Value, iterable: Value | None = None, /) -> Value:
+    _set(self).replace(tx, {} if iterable is None else dict(_table(tx, iterable)))
+    return NONE
+
+
+@method(set, "add")
+def _add(tx: Trace, self: Value, item: Value, /) -> Value:
+    _set(self).add(tx, item)
+    return NONE
+
+
+@method(set, "discard")
+def _discard(tx: Trace, self: Value, item: Value, /) -> Value:
+    target = _set(self)
+    key = _element_key(tx, item)
+    if key in target.table:
+        target.replace(tx, {k: v for k, v in target.table.items() if k != key})
+    return NONE
+
+
+def _element_key(tx: Trace, item: Value) -> object:
+    base = item.base_value()
+    if isinstance(base, SetValue):
+        return frozenset(base.table)
+    return tx.interp.hash_key(item)
+
+
+@method(set, "remove")
+def _remove(tx: Trace, self: Value, item: Value, /) -> Value:
+    if _element_key(tx, item) not in _set(self).table:
+        raise tx.interp.error_with(KeyError, [item])
+    return _discard(tx, self, item)
+
+
+@method(set, "pop")
+def _set_pop(tx: Trace, self: Value, /) -> Value:
+    target = _set(self)
+    if not target.table:
+        raise tx.interp.error(KeyError, "pop from an empty set")
+    item = target.in_order()[0]
+    _discard(tx, self, item)
+    return item
+
+
+@method(set, "clear")
+def _set_clear(tx: Trace, self: Value, /) -> Value:
+    _set(self).replace(tx, {})
+    return NONE
+
+
+@method(set, "copy")
+@method(frozenset, "copy")
+def _set_copy(tx: Trace, self: Value, /) -> Value:
+    target = _set(self)
+    if target.cls is frozenset and target is self:
+        return self
+    return SetValue(dict(target.table), None, target.cls)
+
+
+@method(set, "update")
+def _set_update(tx: Trace, self: Value, /, *others: Value) -> Value:
+    for other in others:
+        for item in list(_table(tx, other).values()):
+            _set(self).add(tx, item)
+    return NONE
+
+
+def _fold(tx: Trace, self: Value, op: str, others: tuple[Value, ...]) -> dict[object, Value]:
+    current: Value = SetValue(dict(_set(self).table), None, _set(self).cls)
+    for other in others:
+        result = current.binary(tx, op, SetValue(_table(tx, other)))
+        assert result is not None
+        current = result
+    return cast("SetValue", current).table
+
+
+@method(set, "union")
+@method(frozenset, "union")
+def _union(tx: Trace, self: Value, /, *others: Value) -> Value:
+    return SetValue(_fold(tx, self, "or_", others), None, _set(self).cls)
+
+
+@method(set, "intersection")
+@method(frozenset, "intersection")
+def _intersection(tx: Trace, self: Value, /, *others: Value) -> Value:
+    return SetValue(_fold(tx, self, "and_", others), None, _set(self).cls)
+
+
+@method(set, "difference")
+@method(frozenset, "difference")
+def _difference(tx: Trace, self: Value, /, *others: Value) -> Value:
+    return SetValue(_fold(tx, self, "sub", others), None, _set(self).cls)
+
+
+@method(set, "symmetric_difference")
+@method(frozenset, "symmetric_difference")
+def _symmetric_difference(tx: Trace, self: Value, other: Value, /) -> Value:
+    return SetValue(_fold(tx, self, "xor", (other,)), None, _set(self).cls)
+
+
+@method(set, "intersection_update")
+def _intersection_update(tx: Trace, self: Value, /, *others: Value) -> Value:
+    _set(self).replace(tx, _fold(tx, self, "and_", others))
+    return NONE
+
+
+@method(set, "difference_update")
+def _difference_update(tx: Trace, self: Value, /, *others: Value) -> Value:
+    _set(self).replace(tx, _fold(tx, self, "sub", others))
+    return NONE
+
+
+@method(set, "symmetric_difference_update")
+def _symmetric_difference_update(tx: Trace, self: Value, other: Value, /) -> Value:
+    _set(self).replace(tx, _fold(tx, self, "xor", (other,)))
+    return NONE
+
+
+@method(set, "issubset")
+@method(frozenset, "issubset")
+def _issubset(tx: Trace, self: Value, other: Value, /) -> Value:
+    return bool_value(compare_keys("le", _set(self).table, _table(tx, other)))
+
+
+@method(set, "issuperset")
+@method(frozenset, "issuperset")
+def _issuperset(tx: Trace, self: Value, other: Value, /) -> Value:
+    return bool_value(compare_keys("ge", _set(self).table, _table(tx, other)))
+
+
+@method(set, "isdisjoint")
+@method(frozenset, "isdisjoint")
+def _isdisjoint(tx: Trace, self: Value, other: Value, /) -> Value:
+    return bool_value(not (_set(self).table.keys() & _table(tx, other).keys()))
+
+
+for _part in ("keys", "items"):
+    _kind = type(getattr({}, _part)())
+    method(_kind, "isdisjoint")(
+        lambda tx, self, other, /: bool_value(
+            not (SetValue.of(tx, tx.interp.unpack(self)).table.keys() & _table(tx, other).keys())
+        )
+    )

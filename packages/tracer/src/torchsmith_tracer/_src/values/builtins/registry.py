@@ -1,0 +1,201 @@
+"""Tables of implementations for builtin callables, keyed by the callable itself."""
+
+from __future__ import annotations
+
+import cmath
+import datetime
+import fractions
+import inspect
+import math
+import operator
+import pathlib
+import re
+import string
+import types
+import uuid
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from typing import TYPE_CHECKING
+
+from torchsmith_tracer._src.breaks.signals import Unsupported
+from torchsmith_tracer._src.values.base import Value
+
+if TYPE_CHECKING:
+    from torchsmith_tracer._src.trace import Trace
+
+Implementation = Callable[..., "Value | None"]
+
+BUILTINS: dict[object, Implementation] = {}  # C functions and other callables
+FUNCTIONS: dict[object, Implementation] = {}  # Python functions that are replaced as a whole
+CLASSES: dict[type, Implementation] = {}  # constructors
+METHODS: dict[tuple[type, str], Implementation] = {}  # C methods by type and name
+_ARITY: dict[Implementation, inspect.Signature] = {}
+
+
+def _add(table: dict[object, Implementation], key: object, fn: Implementation) -> None:
+    if key in table:
+        raise ValueError(f"{key!r} is registered twice")
+    table[key] = fn
+
+
+def builtin(*objs: object) -> Callable[[Implementation], Implementation]:
+    """Register ``fn(tx, *args, **kwargs)`` for builtin callables or Python functions."""
+
+    def register(fn: Implementation) -> Implementation:
+        for obj in objs:
+            _add(FUNCTIONS if isinstance(obj, types.FunctionType) else BUILTINS, obj, fn)
+        return fn
+
+    return register
+
+
+def constructor(*classes: type) -> Callable[[Implementation], Implementation]:
+    """Register ``fn(tx, *args, **kwargs)`` for calls of classes."""
+
+    def register(fn: Implementation) -> Implementation:
+        for cls in classes:
+            _add(CLASSES, cls, fn)  # type: ignore[arg-type]
+        return fn
+
+    return register
+
+
+def method(cls: type, *names: str) -> Callable[[Implementation], Implementation]:
+    """Register ``fn(tx, self, *args, **kwargs)`` for methods of a builtin type."""
+
+    def register(fn: Implementation) -> Implementation:
+        for name in names:
+            _add(METHODS, (cls, name), fn)  # type: ignore[arg-type]
+        return fn
+
+    return register
+
+
+def find(obj: object) -> Implementation | None:
+    """The implementation for a callable, or None."""
+    try:
+        return BUILTINS.get(obj) or FUNCTIONS.get(obj)
+    except TypeError:
+        return None  # not hashable
+
+
+def find_method(owner: type | None, receiver: Value, name: str) -> Implementation | None:
+    """The implementation of a C method for a receiver; ``owner`` is the class that defines it."""
+    if owner is not None:
+        found = METHODS.get((owner, name))
+        if found is not None:
+            return found
+    if owner is object or owner is type:
+        return None
+    for base in receiver.python_type().__mro__:
+        found = METHODS.get((base, name))
+        if found is not None:
+            return found
+    return None
+
+
+def invoke(
+    tx: Trace,
+    fn: Implementation,
+    obj: object,
+    args: Sequence[Value],
+    kwargs: dict[str, Value],
+) -> Value | None:
+    """Call an implementation; arguments that do not fit raise what CPython raises."""
+    signature = _ARITY.get(fn)
+    if signature is None:
+        signature = _ARITY[fn] = inspect.signature(fn)
+    try:
+        signature.bind(tx, *args, **kwargs)
+    except TypeError as e:
+        raise wrong_arguments(tx, obj, args, kwargs, e) from None
+    return fn(tx, *args, **kwargs)
+
+
+def wrong_arguments(
+    tx: Trace, obj: object, args: Sequence[Value], kwargs: dict[str, Value], error: TypeError
+) -> Exception:
+    """The TypeError for arguments that an implementation does not take: CPython's own where the
+    real callable also refuses them, else a break."""
+    known = [tx.interp.try_concrete(a) for a in args]
+    if callable(obj) and tx.interp.UNKNOWN not in known:
+        if not (isinstance(obj, types.BuiltinFunctionType | type) and not is_pure(obj)):
+            try:
+                inspect.signature(obj).bind(*args, **kwargs)
+            except (TypeError, ValueError):
+                try:
+                    obj(*known, **{k: None for k in kwargs})
+                except TypeError as e:
+                    return tx.interp.host_error(e)
+    if callable(obj):
+        try:
+            inspect.signature(obj).bind(*args, **kwargs)
+        except TypeError as e:
+            return tx.interp.host_error(e)
+        except ValueError:
+            return tx.interp.error(TypeError, str(error))
+    return Unsupported("opaque-call", what=f"{getattr(obj, '__name__', obj)} with these arguments")
+
+
+# --- purity ----------------------------------------------------------------------------------
+
+_PURE_MODULES = {"math", "cmath", "_operator", "operator", "_struct", "unicodedata", "_bisect"}
+_PURE: set[object] = {
+    abs,
+    ascii,
+    bin,
+    chr,
+    divmod,
+    format,
+    hash,
+    hex,
+    len,
+    max,
+    min,
+    oct,
+    ord,
+    pow,
+    repr,
+    round,
+    sorted,
+    sum,
+    str.maketrans,
+    bytes.fromhex,
+    float.fromhex,
+    int.from_bytes,
+    re.escape,
+    string.capwords,
+}
+_IMMUTABLE = (
+    re.Pattern,
+    re.Match,
+    pathlib.PurePath,
+    datetime.date,
+    datetime.time,
+    datetime.timedelta,
+    fractions.Fraction,
+    Decimal,
+    uuid.UUID,
+    operator.attrgetter,
+    operator.itemgetter,
+    operator.methodcaller,
+)
+
+
+def is_pure(obj: object) -> bool:
+    """Whether a call depends only on its arguments and has no effect."""
+    if isinstance(obj, types.BuiltinFunctionType):
+        owner = obj.__self__
+        if isinstance(owner, types.ModuleType) and owner.__name__ in _PURE_MODULES:
+            return True
+        if isinstance(owner, type) and owner in (str, bytes, int, float, complex):
+            return True
+    try:
+        return obj in _PURE or obj in vars(math).values() or obj in vars(cmath).values()
+    except TypeError:
+        return False
+
+
+def is_immutable(obj: object) -> bool:
+    """Whether methods of ``obj`` can be run while tracing without any effect."""
+    return isinstance(obj, _IMMUTABLE)

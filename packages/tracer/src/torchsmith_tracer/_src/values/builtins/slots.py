@@ -1,0 +1,221 @@
+"""Dunder methods of builtin types, called by name, as slots of ``Value``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from torchsmith_tracer._src.breaks.signals import Unsupported
+from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.classes import ClassValue
+from torchsmith_tracer._src.values.constants import NONE, NOT_IMPLEMENTED, ConstantValue, bool_value
+from torchsmith_tracer._src.values.objects import ObjectValue
+
+if TYPE_CHECKING:
+    from torchsmith_tracer._src.trace import Trace
+
+Slot = Callable[["Trace", Value, list[Value]], "Value | None"]
+
+SLOTS: dict[str, Slot] = {}
+
+
+def _slot(*names: str) -> Callable[[Slot], Slot]:
+    def register(fn: Slot) -> Slot:
+        for name in names:
+            SLOTS[name] = fn
+        return fn
+
+    return register
+
+
+def _name(tx: Trace, value: Value) -> str:
+    name = tx.interp.concrete(value)
+    if not isinstance(name, str):
+        kind = type(name).__name__
+        raise tx.interp.error(TypeError, f"attribute name must be string, not {kind!r}")
+    return name
+
+
+@_slot("__len__")
+def _len(tx: Trace, obj: Value, args: list[Value]) -> Value:
+    return obj.length(tx)
+
+
+@_slot("__getitem__")
+def _getitem(tx: Trace, obj: Value, args: list[Value]) -> Value:
+    return obj.getitem(tx, args[0])
+
+
+@_slot("__setitem__")
+def _setitem(tx: Trace, obj: Value, args: list[Value]) -> Value:
+    obj.setitem(tx, args[0], args[1])
+    return NONE
+
+
+@_slot("__delitem__")
+def _delitem(tx: Trace, obj: Value, args: list[Value]) -> Value:
+    obj.delitem(tx, args[0])
+    return NONE
+
+
+@_slot("__contains__")
+def _contains(tx: Trace, obj: Value, args: list[Value]) -> Value:
+    return obj.contains(tx, args[0])
+
+
+@_slot("__iter__")
+def _iter(tx: Trace, obj: Value, args: list[Value]) -> Value:
+    return obj.iter(tx)
+
+
+@_slot("__next__")
+def _next(tx: Trace, obj: Value, args: list[Value]) -> Value:
+    return obj.next(tx)
+
+
+@_slot("__bool__")
+def _bool(tx: Trace, obj: Value, args: list[Value]) -> Value:
+    return bool_value(obj.bool(tx))
+
+
+@_slot("__hash__")
+def _hash(tx: Trace, obj: Value, args: list[Value]) -> Value:
+    if isinstance(obj, ObjectValue):
+        return ConstantValue(hash(tx.interp.identity_key(obj)))
+    return ConstantValue(hash(obj.hash_key(tx)))
+
+
+@_slot("__call__")
+def _call(tx: Trace, obj: Value, args: list[Value]) -> Value:
+    return obj.call(tx, args, {})
+
+
+@_slot("__getattribute__")
+def _getattribute(tx: Trace, obj: Value, args: list[Value]) -> Value:
+    name = _name(tx, args[0])
+    if isinstance(obj, ObjectValue | ClassValue):
+        return obj.generic_getattr(tx, name)
+    return obj.getattr(tx, name)
+
+
+@_slot("__setattr__")
+def _setattr(tx: Trace, obj: Value, args: list[Value]) -> Value:
+    name = _name(tx, args[0])
+    if isinstance(obj, ObjectValue | ClassValue):
+        obj.generic_setattr(tx, name, args[1])
+    else:
+        obj.setattr(tx, name, args[1])
+    return NONE
+
+
+@_slot("__delattr__")
+def _delattr(tx: Trace, obj: Value, args: list[Value]) -> Value:
+    name = _name(tx, args[0])
+    if isinstance(obj, ObjectValue):
+        obj.generic_delattr(tx, name)
+    else:
+        obj.delattr(tx, name)
+    return NONE
+
+
+@_slot("__repr__")
+def _repr(tx: Trace, obj: Value, args: list[Value]) -> Value:
+    return tx.interp.default_text(obj, "__repr__")
+
+
+@_slot("__str__")
+def _str(tx: Trace, obj: Value, args: list[Value]) -> Value:
+    if isinstance(obj, ObjectValue):
+        return tx.interp.repr_of(obj)
+    return tx.interp.str_of(obj)
+
+
+@_slot("__format__")
+def _format(tx: Trace, obj: Value, args: list[Value]) -> Value:
+    if isinstance(obj, ObjectValue):
+        if tx.interp.concrete(args[0]):
+            name = obj.cls.__name__
+            message = f"unsupported format string passed to {name}.__format__"
+            raise tx.interp.error(TypeError, message)
+        return tx.interp.str_of(obj)
+    return tx.interp.format(obj, args[0])
+
+
+@_slot("__index__", "__int__", "__trunc__")
+def _int(tx: Trace, obj: Value, args: list[Value]) -> Value | None:
+    if isinstance(obj, ConstantValue) and isinstance(obj.value, int | float):
+        return tx.interp.fold(int, obj.value)
+    return None
+
+
+@_slot("__float__")
+def _float(tx: Trace, obj: Value, args: list[Value]) -> Value | None:
+    return tx.interp.fold(float, obj.value) if isinstance(obj, ConstantValue) else None
+
+
+@_slot("__length_hint__")
+def _length_hint(tx: Trace, obj: Value, args: list[Value]) -> Value:
+    remaining = getattr(obj, "remaining", None)
+    count = None if remaining is None else remaining(tx)
+    return NOT_IMPLEMENTED if count is None else ConstantValue(count)
+
+
+@_slot("__init_subclass__", "__subclasshook__")
+def _nothing(tx: Trace, obj: Value, args: list[Value]) -> Value:
+    return NONE
+
+
+@_slot("__enter__")
+def _enter(tx: Trace, obj: Value, args: list[Value]) -> Value:
+    raise Unsupported("opaque-call", what=f"entering {obj.describe()}")
+
+
+def _comparison(op: str) -> Slot:
+    def slot(tx: Trace, obj: Value, args: list[Value]) -> Value:
+        if isinstance(obj, ObjectValue):  # object.__eq__ and its kin
+            if op == "eq" and tx.interp.is_same(obj, args[0]):
+                return ConstantValue(True)
+            if op == "ne":
+                result = obj.richcompare(tx, "eq", args[0])
+                if result is not None and not _default_eq(obj):
+                    return bool_value(not tx.interp.truth(result))
+            return NOT_IMPLEMENTED
+        result = obj.richcompare(tx, op, args[0])
+        return NOT_IMPLEMENTED if result is None else result
+
+    return slot
+
+
+def _default_eq(obj: ObjectValue) -> bool:
+    return getattr(obj.cls, "__eq__", None) is object.__eq__
+
+
+for _op in ("lt", "le", "eq", "ne", "gt", "ge"):
+    SLOTS[f"__{_op}__"] = _comparison(_op)
+
+
+def _operator(op: str, *, reflected: bool) -> Slot:
+    def slot(tx: Trace, obj: Value, args: list[Value]) -> Value:
+        result = obj.binary(tx, op, args[0], reflected=reflected)
+        return NOT_IMPLEMENTED if result is None else result
+
+    return slot
+
+
+_OPERATORS = "add sub mul truediv floordiv mod pow matmul lshift rshift and_ or_ xor divmod"
+for _op in _OPERATORS.split():
+    _bare = _op.rstrip("_")
+    SLOTS[f"__{_bare}__"] = _operator(_op, reflected=False)
+    SLOTS[f"__r{_bare}__"] = _operator(_op, reflected=True)
+    SLOTS[f"__i{_bare}__"] = _operator("i" + _bare, reflected=False)
+
+
+def _unary(op: str) -> Slot:
+    def slot(tx: Trace, obj: Value, args: list[Value]) -> Value:
+        return obj.unary(tx, op)
+
+    return slot
+
+
+for _op in ("neg", "pos", "invert"):
+    SLOTS[f"__{_op}__"] = _unary(_op)

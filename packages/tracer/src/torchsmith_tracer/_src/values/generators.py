@@ -1,0 +1,166 @@
+"""Generators of the traced program: each holds its own frame, which ``run`` resumes."""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING
+
+from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
+from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.constants import NONE
+from torchsmith_tracer._src.values.iterators import IteratorValue
+
+if TYPE_CHECKING:
+    from torchsmith_tracer._src.codegen.emitter import Emitter
+    from torchsmith_tracer._src.frames.frame import Frame
+    from torchsmith_tracer._src.trace import Trace
+    from torchsmith_tracer._src.values.functions import FunctionValue
+
+
+class GeneratorValue(IteratorValue):
+    """A generator (or, with ``coroutine`` flags, a coroutine) object.
+
+    Attributes:
+        frame: its activation; None once finished.
+        fn, args: the call that made it, to make it again while it has not started.
+        started: whether it ran at all.
+        handled: the exception that the suspended body is handling.
+    """
+
+    __slots__ = ("args", "fn", "frame", "handled", "name", "running", "started")
+    kind = types.GeneratorType
+
+    def __init__(
+        self,
+        frame: Frame,
+        fn: FunctionValue,
+        args: tuple[list[Value], dict[str, Value]],
+    ) -> None:
+        self.source = None
+        self.frame: Frame | None = frame
+        self.fn = fn
+        self.args = args
+        self.name = fn.name
+        self.started = False
+        self.running = False
+        self.handled: Value | None = None
+
+    def describe(self) -> str:
+        return f"generator {self.name}"
+
+    def step(self, tx: Trace) -> Value | None:
+        value, done = self._resume(tx, NONE, None)
+        return None if done else value
+
+    def next(self, tx: Trace) -> Value:
+        return self.send(tx, NONE)
+
+    def send(self, tx: Trace, value: Value) -> Value:
+        """``gen.send(value)``; StopIteration carries the return value."""
+        result, done = self._resume(tx, value, None)
+        if done:
+            args = [] if result is NONE or tx.interp.is_none(result) else [result]
+            raise tx.interp.error_with(StopIteration, args)
+        return result
+
+    def send_or_end(self, tx: Trace, value: Value) -> tuple[Value, bool]:
+        """(yielded or returned value, whether it returned)."""
+        return self._resume(tx, value, None)
+
+    def throw(self, tx: Trace, exc: Value) -> Value:
+        """``gen.throw(exc)``."""
+        result, done = self._resume(tx, NONE, exc)
+        if done:
+            args = [] if tx.interp.is_none(result) else [result]
+            raise tx.interp.error_with(StopIteration, args)
+        return result
+
+    def close(self, tx: Trace) -> Value:
+        """``gen.close()``."""
+        if self.frame is None:
+            return NONE
+        if not self.started:
+            self._finish(tx)
+            return NONE
+        exc = tx.interp.error(GeneratorExit).exc
+        try:
+            value, done = self._resume(tx, NONE, exc)
+        except ObservedException as e:
+            if tx.interp.exception_matches(e.exc, (GeneratorExit, StopIteration)):
+                return NONE
+            raise
+        if not done:
+            raise tx.interp.error(RuntimeError, "generator ignored GeneratorExit")
+        return value if tx.interp.version >= (3, 13) else NONE
+
+    def _finish(self, tx: Trace) -> None:
+        frame = self.frame
+        tx.journal.record(lambda: setattr(self, "frame", frame))
+        self.frame = None
+
+    def _resume(self, tx: Trace, value: Value, exc: Value | None) -> tuple[Value, bool]:
+        frame = self.frame
+        if self.running:
+            raise tx.interp.error(ValueError, "generator already executing")
+        if frame is None:
+            if exc is not None:
+                raise ObservedException(exc)
+            return NONE, True
+        if not self.started and not tx.interp.is_none(value):
+            message = "can't send non-None value to a just-started generator"
+            raise tx.interp.error(TypeError, message)
+        self._remember(tx, frame)
+        return tx.interp.resume_generator(self, frame, value, exc)
+
+    def _remember(self, tx: Trace, frame: Frame) -> None:
+        """Record how to come back to the present state."""
+        ip, stack, variables = frame.ip, list(frame.stack), dict(frame.locals)
+        cells, handling = dict(frame.cells), list(frame.handling)
+        started, handled = self.started, self.handled
+
+        def undo() -> None:
+            self.frame, self.started, self.handled = frame, started, handled
+            self.running = False
+            frame.ip, frame.stack, frame.locals = ip, stack, variables
+            frame.cells, frame.handling = cells, handling
+
+        tx.journal.record(undo)
+
+    def getattr(self, tx: Trace, name: str) -> Value:
+        if name == "gi_frame":
+            if self.frame is None:
+                return NONE
+            raise Unsupported("unsupported-slot", what="gi_frame of a generator")
+        if name in ("__name__", "__qualname__"):
+            return tx.interp.const(self.fn.name if name == "__name__" else self.fn.qualname)
+        if name == "gi_running":
+            return tx.interp.const(self.running)
+        if name == "gi_code":
+            return tx.interp.const(self.fn.code)
+        return super().getattr(tx, name)
+
+    def reconstruct(self, cg: Emitter) -> None:
+        if self.frame is None:
+            cg.load_callable(_finished, "finished")
+            cg.call(0)
+            return
+        if self.started:
+            raise Unsupported("cannot-rebuild", what=f"the suspended {self.describe()}")
+        args, kwargs = self.args
+        cg.load(self.fn)
+        for arg in args:
+            cg.load(arg)
+        for arg in kwargs.values():
+            cg.load(arg)
+        cg.call(len(args) + len(kwargs), tuple(kwargs))
+
+
+def _finished() -> types.GeneratorType[None, None, None]:
+    def empty() -> types.GeneratorType[None, None, None]:  # type: ignore[misc]
+        return
+        yield
+
+    generator = empty()
+    for _ in generator:
+        pass
+    return generator

@@ -1,0 +1,92 @@
+"""``obj.__dict__``: a live dict view of an instance's attributes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torchsmith_guards import AttrSource, Guard, GuardKind
+
+from torchsmith_tracer._src.effects.journal import DELETED
+from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.constants import ConstantValue, bool_value
+from torchsmith_tracer._src.values.mappings import DictValue, Table
+from torchsmith_tracer._src.values.objects import ObjectValue
+
+if TYPE_CHECKING:
+    from torchsmith_tracer._src.codegen.emitter import Emitter
+    from torchsmith_tracer._src.trace import Trace
+
+
+class InstanceDictValue(DictValue):
+    """The content is computed from the instance at each access; stores go to the instance."""
+
+    __slots__ = ("instance", "tx")
+
+    def __init__(self, tx: Trace, instance: ObjectValue) -> None:
+        self.tx = tx
+        self.instance = instance
+        super().__init__()
+
+    @property
+    def table(self) -> Table:  # type: ignore[override]
+        """All attributes; guards the names of an existing object."""
+        tx, instance = self.tx, self.instance
+        if instance.source is not None:
+            keys = tuple(vars(instance.obj))
+            source = AttrSource(instance.source, "__dict__")
+            tx.guards.add(Guard(source, GuardKind.DICT_KEYS, (dict, keys), "vars() was listed"))
+        out: Table = {}
+        for name in instance.instance_names(tx):
+            value = instance.instance_get(tx, name)
+            if value is not None:
+                out[name] = (ConstantValue(name), value)
+        return out
+
+    @table.setter
+    def table(self, table: Table) -> None:
+        pass  # the base class's __init__ stores an empty table
+
+    def get(self, tx: Trace, key: Value) -> Value | None:
+        name = key.as_constant()
+        return self.get_str(tx, name) if isinstance(name, str) else None
+
+    def get_str(self, tx: Trace, key: str) -> Value | None:
+        value = self.instance.instance_get(tx, key)
+        if value is None:
+            self.instance.guard_missing(tx, key)
+        return value
+
+    def put(self, tx: Trace, key: Value, value: Value) -> None:
+        self.instance.instance_set(tx, str(key.as_constant()), value)
+
+    def remove(self, tx: Trace, key: Value) -> Value | None:
+        value = self.get(tx, key)
+        if value is not None:
+            tx.journal.store_attr(self.instance, str(key.as_constant()), DELETED)
+        return value
+
+    def replace(self, tx: Trace, table: Table) -> None:
+        for name in self.instance.instance_names(tx):
+            if name not in table:
+                tx.journal.store_attr(self.instance, name, DELETED)
+        for name, (_, value) in table.items():
+            self.instance.instance_set(tx, str(name), value)
+
+    def getitem(self, tx: Trace, key: Value) -> Value:
+        value = self.get(tx, key)
+        if value is None:
+            raise tx.interp.error_with(KeyError, [key])
+        return value
+
+    def contains(self, tx: Trace, item: Value) -> Value:
+        return bool_value(self.get(tx, item) is not None)
+
+    def copy(self) -> DictValue:
+        return DictValue(dict(self.table))
+
+    def reconstruct(self, cg: Emitter) -> None:
+        cg.load(self.instance)
+        cg.load_attr("__dict__")
+
+    def reconstruct_fill(self, cg: Emitter) -> None:
+        pass  # the instance brings its content

@@ -1,0 +1,181 @@
+"""Making instances: ``type.__call__``, ``object.__new__`` and the builtin bases' ``__new__``."""
+
+from __future__ import annotations
+
+import collections
+import types
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from torchsmith_tracer._src.breaks.signals import Unsupported
+from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.classes import ClassValue
+from torchsmith_tracer._src.values.constants import ConstantValue
+from torchsmith_tracer._src.values.containers import DequeValue, ListValue, TupleValue
+from torchsmith_tracer._src.values.exceptions import ExceptionValue
+from torchsmith_tracer._src.values.lookup import Found, bind, lookup
+from torchsmith_tracer._src.values.mappings import DictValue, SetValue
+from torchsmith_tracer._src.values.objects import NewObjectValue, storage_base
+
+if TYPE_CHECKING:
+    from torchsmith_tracer._src.trace import Trace
+
+Args = Sequence[Value]
+Kwargs = dict[str, Value]
+
+
+def construct(tx: Trace, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
+    """``type.__call__(cls, *args, **kwargs)``."""
+    maker = lookup(tx, cls.obj, "__new__")
+    assert maker is not None
+    obj = make(tx, maker, cls, args, kwargs)
+    if not issubclass(obj.python_type(), cls.obj):
+        return obj
+    actual = obj.python_type()
+    init = lookup(tx, actual, "__init__")
+    assert init is not None
+    if init.owner is object:
+        _check_no_arguments(tx, maker, init, cls, args, kwargs)
+        return obj
+    if isinstance(obj, ExceptionValue) and not _is_python(init):
+        return obj
+    if not isinstance(obj, NewObjectValue) and not _is_python(init):
+        return obj
+    method = bind(tx, init, obj, tx.interp.type_of(obj), "__init__")
+    result = method.call(tx, args, kwargs)
+    if not tx.interp.is_none(result):
+        kind = result.python_type().__name__
+        message = f"__init__() should return None, not {kind!r}"
+        raise tx.interp.error(TypeError, message)
+    return obj
+
+
+def _is_python(found: Found) -> bool:
+    return isinstance(found.attr, Value | types.FunctionType | staticmethod | classmethod)
+
+
+def make(tx: Trace, maker: Found, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
+    """``cls.__new__(cls, *args, **kwargs)``."""
+    if _is_python(maker):
+        fn = bind(tx, maker, None, cls, "__new__")
+        return fn.call(tx, [cls, *args], kwargs)
+    return new_instance(tx, cls, args, kwargs, maker)
+
+
+def new_instance(
+    tx: Trace, cls: ClassValue, args: Args, kwargs: Kwargs, maker: Found | None = None
+) -> Value:
+    """The C-level ``__new__`` of the builtin class that lays out ``cls``."""
+    real = cls.obj
+    if real.__flags__ & _ABSTRACT:
+        return tx.interp.fold(object.__new__, real)
+    if issubclass(real, BaseException):
+        return _new_exception(tx, cls, args, kwargs)
+    base = storage_base(real)
+    if base is object:
+        if args or kwargs:
+            init = lookup(tx, real, "__init__")
+            assert init is not None
+            if maker is not None and init.owner is object:
+                _check_no_arguments(tx, maker, init, cls, args, kwargs)
+        return tx.interp.instantiate(cls)
+    if issubclass(base, type):
+        raise Unsupported("opaque-call", what=f"making a class with metaclass {real.__name__}")
+    build = _STORAGE.get(base)
+    if build is None:
+        raise Unsupported("opaque-call", what=f"constructor of {real.__qualname__}")
+    return tx.interp.instantiate(cls, build(tx, base, args, kwargs))
+
+
+_ABSTRACT = 1 << 20
+
+
+def _new_exception(tx: Trace, cls: ClassValue, args: Args, kwargs: Kwargs) -> ExceptionValue:
+    fields: dict[str, Value] = {}
+    init = lookup(tx, cls.obj, "__init__")
+    if kwargs and init is not None and not _is_python(init):
+        allowed = _FIELDS.get(init.owner, ())
+        for name in kwargs:
+            if name not in allowed:
+                message = f"{cls.obj.__name__}() takes no keyword arguments"
+                if allowed:
+                    message = f"{name!r} is an invalid keyword argument for this function"
+                raise tx.interp.error(TypeError, message)
+        fields = dict(kwargs)
+    exact = cls if cls.recipe is not None else None
+    return ExceptionValue(tx.journal, cls.obj, list(args), exact, fields)
+
+
+_FIELDS: dict[type, tuple[str, ...]] = {
+    ImportError: ("name", "path", "name_from"),
+    AttributeError: ("name", "obj"),
+    NameError: ("name",),
+}
+
+
+def _check_no_arguments(
+    tx: Trace, maker: Found, init: Found, cls: ClassValue, args: Args, kwargs: Kwargs
+) -> None:
+    """``object.__init__`` and ``object.__new__`` refuse arguments that nobody takes."""
+    if not args and not kwargs:
+        return
+    name = cls.obj.__name__
+    if maker.owner is object:
+        raise tx.interp.error(TypeError, f"{name}() takes no arguments")
+
+
+# --- builtin parts of instances ------------------------------------------------------------------
+
+Builder = Callable[["Trace", type, Args, Kwargs], Value]
+
+
+def _empty_dict(tx: Trace, base: type, args: Args, kwargs: Kwargs) -> Value:
+    return DictValue(None, None, base)
+
+
+def _empty_list(tx: Trace, base: type, args: Args, kwargs: Kwargs) -> Value:
+    return ListValue([])
+
+
+def _empty_deque(tx: Trace, base: type, args: Args, kwargs: Kwargs) -> Value:
+    return DequeValue([])
+
+
+def _empty_set(tx: Trace, base: type, args: Args, kwargs: Kwargs) -> Value:
+    return SetValue()
+
+
+def _frozenset(tx: Trace, base: type, args: Args, kwargs: Kwargs) -> Value:
+    return SetValue.of(tx, tx.interp.unpack(args[0]) if args else [], frozenset)
+
+
+def _tuple(tx: Trace, base: type, args: Args, kwargs: Kwargs) -> Value:
+    if len(args) > 1:
+        message = f"tuple expected at most 1 argument, got {len(args)}"
+        raise tx.interp.error(TypeError, message)
+    return TupleValue(tx.interp.unpack(args[0]) if args else [])
+
+
+def _constant(tx: Trace, base: type, args: Args, kwargs: Kwargs) -> Value:
+    value = tx.interp.class_value(base).call(tx, args, kwargs)
+    if not isinstance(value, ConstantValue):
+        raise Unsupported("not-constant", what=value.describe())
+    return value
+
+
+_STORAGE: dict[type, Builder] = {
+    dict: _empty_dict,
+    collections.OrderedDict: _empty_dict,
+    collections.defaultdict: _empty_dict,
+    list: _empty_list,
+    collections.deque: _empty_deque,
+    set: _empty_set,
+    frozenset: _frozenset,
+    tuple: _tuple,
+    int: _constant,
+    float: _constant,
+    str: _constant,
+    bytes: _constant,
+    complex: _constant,
+}
+

@@ -1,0 +1,501 @@
+"""Iterators over containers and the builtin iterator types ``enumerate``, ``zip``, ``map`` ...
+
+Every step is undoable, so that a break can go back to before it, and every iterator can be rebuilt
+in mid-flight, so that a loop can be resumed inside.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.builtin_object import BuiltinObject
+from torchsmith_tracer._src.values.constants import ConstantValue
+from torchsmith_tracer._src.values.containers import SequenceValue, TupleValue
+from torchsmith_tracer._src.values.lazy import realize
+from torchsmith_tracer._src.values.mappings import DictValue
+
+if TYPE_CHECKING:
+    from torchsmith_guards import Source
+
+    from torchsmith_tracer._src.codegen.emitter import Emitter
+    from torchsmith_tracer._src.trace import Trace
+
+
+class IteratorValue(BuiltinObject):
+    """Base of iterators: subclasses implement ``step``."""
+
+    __slots__ = ()
+    kind: type = type(iter([]))
+
+    def python_type(self) -> type:
+        return self.kind
+
+    def iter(self, tx: Trace) -> Value:
+        return self
+
+    def step(self, tx: Trace) -> Value | None:
+        """The next item, or None at the end."""
+        raise NotImplementedError(type(self).__name__)
+
+    def next(self, tx: Trace) -> Value:
+        value = self.step(tx)
+        if value is None:
+            raise tx.interp.error(StopIteration)
+        return value
+
+    def remaining(self, tx: Trace) -> int | None:
+        """``__length_hint__``, when known."""
+        return None
+
+
+class Counted(IteratorValue):
+    """An iterator whose state is an index; -1 when exhausted."""
+
+    __slots__ = ("index",)
+
+    def __init__(self, index: int = 0, source: Source | None = None) -> None:
+        self.source = source
+        self.index = index
+
+    def move(self, tx: Trace, index: int) -> None:
+        """Set the index, undoably."""
+        old = self.index
+
+        def undo() -> None:
+            self.index = old
+
+        if self.source is None:
+            tx.journal.record(undo)
+        else:
+            tx.journal.mutate(self, undo)
+        self.index = index
+
+
+class SequenceIterator(Counted):
+    """``iter(list)``, ``iter(tuple)``, ``iter(deque)``: sees changes of the sequence."""
+
+    __slots__ = ("sequence",)
+
+    def __init__(self, sequence: SequenceValue, index: int = 0) -> None:
+        super().__init__(index)
+        self.sequence = sequence
+
+    def python_type(self) -> type:
+        return _ITERATORS.get(self.sequence.base_type(), _ITERATORS[tuple])
+
+    def step(self, tx: Trace) -> Value | None:
+        i = self.index
+        items = self.sequence.items
+        if i < 0:
+            return None
+        if i >= len(items):
+            self.move(tx, -1)
+            return None
+        self.move(tx, i + 1)
+        return realize(tx, items[i])
+
+    def remaining(self, tx: Trace) -> int:
+        return max(0, len(self.sequence.items) - self.index) if self.index >= 0 else 0
+
+    def reconstruct(self, cg: Emitter) -> None:
+        rebuild(cg, self.sequence, self.index, len(self.sequence.items))
+
+
+_ITERATORS = {
+    list: type(iter([])),
+    tuple: type(iter(())),
+    collections.deque: type(iter(collections.deque())),
+}
+
+
+def rebuild(cg: Emitter, sequence: Value, index: int, length: int) -> None:
+    """Push ``iter(sequence)`` advanced by ``index`` (-1: exhausted)."""
+    cg.load_callable(advanced, "advanced")
+    cg.load_callable(iter, "iter")
+    cg.load(sequence)
+    cg.call(1)
+    cg.load_const(length + 1 if index < 0 else index)
+    cg.call(2)
+
+
+def advanced(it: Iterator[object], steps: int) -> Iterator[object]:
+    """``it`` after ``steps`` calls of next (fewer if it ends)."""
+    for _ in range(steps):
+        for _item in it:
+            break
+        else:
+            break
+    return it
+
+
+class ItemsIterator(Counted):
+    """An iterator over items known in advance. ``owner`` is what ``iter()`` was called on."""
+
+    __slots__ = ("items", "owner", "start", "type")
+
+    def __init__(
+        self,
+        items: Sequence[Value],
+        owner: Value | None = None,
+        kind: type | None = None,
+        source: Source | None = None,
+    ) -> None:
+        super().__init__(0, source)
+        self.items = list(items)
+        self.owner = owner
+        self.type = kind
+
+    def python_type(self) -> type:
+        if self.type is not None:
+            return self.type
+        if self.owner is not None:
+            cls = self.owner.python_type()
+            empty = {str: "", bytes: b"", set: set(), frozenset: frozenset()}.get(cls)
+            if empty is not None:
+                return type(iter(empty))
+        return self.kind
+
+    def step(self, tx: Trace) -> Value | None:
+        i = self.index
+        if i >= len(self.items):
+            return None
+        self.move(tx, i + 1)
+        return realize(tx, self.items[i])
+
+    def remaining(self, tx: Trace) -> int:
+        return len(self.items) - self.index
+
+    def reconstruct(self, cg: Emitter) -> None:
+        if self.owner is not None:
+            rebuild(cg, self.owner, self.index, len(self.items))
+            return
+        cg.load_callable(iter, "iter")
+        left = self.items[self.index :]
+        for item in left:
+            cg.load(item)
+        cg.build_tuple(len(left))
+        cg.call(1)
+
+    def write_back(self, cg: Emitter) -> None:
+        """Advance the real iterator as far as traced code did."""
+        cg.load_callable(advanced, "advanced")
+        cg.load(self)
+        cg.load_const(self.index)
+        cg.call(2)
+        cg.pop_top()
+
+
+class RangeIterator(Counted):
+    """``iter(range)``."""
+
+    __slots__ = ("range",)
+    kind = type(iter(range(0)))
+
+    def __init__(self, host: range, index: int = 0) -> None:
+        super().__init__(index)
+        self.range = host
+
+    def step(self, tx: Trace) -> Value | None:
+        i = self.index
+        if i >= len(self.range):
+            return None
+        self.move(tx, i + 1)
+        return ConstantValue(self.range[i])
+
+    def remaining(self, tx: Trace) -> int:
+        return len(self.range) - self.index
+
+    def reconstruct(self, cg: Emitter) -> None:
+        left = self.range[self.index :]
+        cg.load_callable(iter, "iter")
+        cg.load_callable(range, "range")
+        for part in (left.start, left.stop, left.step):
+            cg.load_const(part)
+        cg.call(3)
+        cg.call(1)
+
+
+_DICT_ITERATORS = {
+    "keys": type(iter({})),
+    "values": type(iter({}.values())),
+    "items": type(iter({}.items())),
+}
+
+
+class DictIterator(Counted):
+    """Iterator over a dict or a view (``kind``); notices changes of size."""
+
+    __slots__ = ("hkeys", "mapping", "part", "reverse")
+
+    def __init__(self, mapping: DictValue, part: str, *, reverse: bool = False) -> None:
+        super().__init__(0)
+        self.mapping = mapping
+        self.part = part
+        self.hkeys = list(mapping.table)
+        self.reverse = reverse
+        if reverse:
+            self.hkeys.reverse()
+
+    def python_type(self) -> type:
+        return _DICT_ITERATORS[self.part]
+
+    def step(self, tx: Trace) -> Value | None:
+        i = self.index
+        if i < 0:
+            return None
+        table = self.mapping.table
+        if len(table) != len(self.hkeys):
+            self.move(tx, -1)
+            noun = "dictionary changed size"
+            if issubclass(self.mapping.cls, collections.OrderedDict):
+                noun = "OrderedDict mutated"
+            raise tx.interp.error(RuntimeError, f"{noun} during iteration")
+        if i >= len(self.hkeys):
+            self.move(tx, -1)
+            return None
+        pair = table.get(self.hkeys[i])
+        if pair is None:
+            message = "dictionary keys changed during iteration"
+            if issubclass(self.mapping.cls, collections.OrderedDict):
+                message = "OrderedDict mutated during iteration"
+            raise tx.interp.error(RuntimeError, message)
+        self.move(tx, i + 1)
+        if self.part == "keys":
+            return pair[0]
+        value = realize(tx, pair[1])
+        return value if self.part == "values" else TupleValue([pair[0], value])
+
+    def remaining(self, tx: Trace) -> int:
+        return len(self.hkeys) - self.index if self.index >= 0 else 0
+
+    def reconstruct(self, cg: Emitter) -> None:
+        cg.load_callable(advanced, "advanced")
+        cg.load_callable(reversed if self.reverse else iter, "iter")
+        cg.load_method(self.mapping, self.part)
+        cg.call(0)
+        cg.call(1)
+        cg.load_const(len(self.hkeys) + 1 if self.index < 0 else self.index)
+        cg.call(2)
+
+
+class ReversedValue(Counted):
+    """``reversed(sequence)``; ``index`` counts down to -1. ``sequence`` is anything with
+    ``__len__`` and ``__getitem__``."""
+
+    __slots__ = ("sequence",)
+
+    def __init__(self, sequence: Value, length: int) -> None:
+        super().__init__(length - 1)
+        self.sequence = sequence
+
+    def python_type(self) -> type:
+        cls = self.sequence.python_type()
+        return type(reversed([])) if cls is list else reversed
+
+    def step(self, tx: Trace) -> Value | None:
+        i = self.index
+        if i < 0:
+            return None
+        base = self.sequence
+        if isinstance(base, SequenceValue) and i >= len(base.items):
+            self.move(tx, -1)
+            return None
+        self.move(tx, i - 1)
+        return tx.interp.getitem(base, ConstantValue(i))
+
+    def remaining(self, tx: Trace) -> int:
+        return self.index + 1
+
+    def reconstruct(self, cg: Emitter) -> None:
+        cg.load_callable(_reversed_at, "reversed_at")
+        cg.load(self.sequence)
+        cg.load_const(self.index)
+        cg.call(2)
+
+
+def _reversed_at(sequence: Sequence[object], index: int) -> Iterator[object]:
+    it = reversed(sequence)
+    return advanced(it, len(sequence) - 1 - index)
+
+
+class GetitemIterator(Counted):
+    """``iter()`` of an object that only has ``__getitem__``."""
+
+    __slots__ = ("obj",)
+    kind = type(iter(type("S", (), {"__getitem__": lambda self, i: i})()))
+
+    def __init__(self, obj: Value) -> None:
+        super().__init__(0)
+        self.obj = obj
+
+    def step(self, tx: Trace) -> Value | None:
+        i = self.index
+        if i < 0:
+            return None
+        value = tx.interp.item_or_end(self.obj, i)
+        self.move(tx, -1 if value is None else i + 1)
+        return value
+
+    def reconstruct(self, cg: Emitter) -> None:
+        rebuild(cg, self.obj, self.index, 1 << 30)
+
+
+class CallableIterator(IteratorValue):
+    """``iter(callable, sentinel)``."""
+
+    __slots__ = ("done", "fn", "sentinel")
+    kind = type(iter(int, 1))
+
+    def __init__(self, fn: Value, sentinel: Value) -> None:
+        self.source = None
+        self.fn = fn
+        self.sentinel = sentinel
+        self.done = False
+
+    def step(self, tx: Trace) -> Value | None:
+        if self.done:
+            return None
+        value = tx.interp.call(self.fn, [])
+        if tx.interp.equal(self.sentinel, value):
+            self.done = True
+            tx.journal.record(lambda: setattr(self, "done", False))
+            return None
+        return value
+
+    def reconstruct(self, cg: Emitter) -> None:
+        cg.load_callable(iter, "iter")
+        cg.load(self.fn)
+        cg.load(self.sentinel)
+        cg.call(2)
+
+
+class EnumerateValue(Counted):
+    """``enumerate(it, start)``; ``index`` is the next number."""
+
+    __slots__ = ("it",)
+    kind = enumerate
+
+    def __init__(self, it: Value, start: int) -> None:
+        super().__init__(start)
+        self.it = it
+
+    def step(self, tx: Trace) -> Value | None:
+        value = tx.interp.step(self.it)
+        if value is None:
+            return None
+        i = self.index
+        self.move(tx, i + 1)
+        return TupleValue([ConstantValue(i), value])
+
+    def reconstruct(self, cg: Emitter) -> None:
+        cg.load_callable(enumerate, "enumerate")
+        cg.load(self.it)
+        cg.load_const(self.index)
+        cg.call(2)
+
+
+class ZipValue(IteratorValue):
+    """``zip(*its)``."""
+
+    __slots__ = ("its", "strict")
+    kind = zip
+
+    def __init__(self, its: list[Value], *, strict: bool) -> None:
+        self.source = None
+        self.its = its
+        self.strict = strict
+
+    def step(self, tx: Trace) -> Value | None:
+        if not self.its:
+            return None
+        out: list[Value] = []
+        for i, it in enumerate(self.its):
+            value = tx.interp.step(it)
+            if value is None:
+                if self.strict:
+                    self._check(tx, i)
+                return None
+            out.append(value)
+        return TupleValue(out)
+
+    def _check(self, tx: Trace, ended: int) -> None:
+        def text(n: int) -> str:
+            return "argument 1" if n == 1 else f"arguments 1-{n}"
+
+        if ended:
+            message = f"zip() argument {ended + 1} is shorter than {text(ended)}"
+            raise tx.interp.error(ValueError, message)
+        for i, it in enumerate(self.its[1:], 1):
+            if tx.interp.step(it) is not None:
+                message = f"zip() argument {i + 1} is longer than {text(i)}"
+                raise tx.interp.error(ValueError, message)
+
+    def reconstruct(self, cg: Emitter) -> None:
+        cg.load_callable(zip, "zip")
+        for it in self.its:
+            cg.load(it)
+        if self.strict:
+            cg.load_const(True)
+            cg.call(len(self.its) + 1, ("strict",))
+        else:
+            cg.call(len(self.its))
+
+
+class MapValue(IteratorValue):
+    """``map(fn, *its)``."""
+
+    __slots__ = ("fn", "its")
+    kind = map
+
+    def __init__(self, fn: Value, its: list[Value]) -> None:
+        self.source = None
+        self.fn = fn
+        self.its = its
+
+    def step(self, tx: Trace) -> Value | None:
+        args: list[Value] = []
+        for it in self.its:
+            value = tx.interp.step(it)
+            if value is None:
+                return None
+            args.append(value)
+        return tx.interp.call(self.fn, args)
+
+    def reconstruct(self, cg: Emitter) -> None:
+        cg.load_callable(map, "map")
+        cg.load(self.fn)
+        for it in self.its:
+            cg.load(it)
+        cg.call(len(self.its) + 1)
+
+
+class FilterValue(IteratorValue):
+    """``filter(fn, it)``; ``fn`` None keeps true items."""
+
+    __slots__ = ("fn", "it")
+    kind = filter
+
+    def __init__(self, fn: Value | None, it: Value) -> None:
+        self.source = None
+        self.fn = fn
+        self.it = it
+
+    def step(self, tx: Trace) -> Value | None:
+        while True:
+            value = tx.interp.step(self.it)
+            if value is None:
+                return None
+            verdict = value if self.fn is None else tx.interp.call(self.fn, [value])
+            if tx.interp.truth(verdict):
+                return value
+
+    def reconstruct(self, cg: Emitter) -> None:
+        cg.load_callable(filter, "filter")
+        cg.load(self.fn if self.fn is not None else ConstantValue(None))
+        cg.load(self.it)
+        cg.call(2)
+
+
