@@ -105,7 +105,7 @@ def assemble(
         cg.namespace[handler] = failed
         targets = ", ".join(cg.outputs.values())
         call = f"{name}({', '.join(inputs)})"
-        params = ", ".join([error, *cg.params.values()])
+        params = ", ".join([error, *cg.params])
         lines[:0] = [
             "try:",
             f"    {targets}, = {call}" if targets else f"    {call}",
@@ -114,7 +114,7 @@ def assemble(
         ]
     else:
         graph = None
-    text = [f"def {_name(record)}({', '.join(cg.params.values())}):"]
+    text = [f"def {_name(record)}({', '.join(cg.params)}):"]
     text += [f"    {line}" for line in [*cg.loads, *lines]]
     source = "\n".join(text) + "\n"
     filename = compile_source(source, f"body {record.name}", cg.namespace)

@@ -55,6 +55,7 @@ from torchsmith_guards import (
 )
 
 from torchsmith_tracer._src.breaks.signals import InternalError, Unsupported
+from torchsmith_tracer._src.codegen.resume import plain_name
 
 if TYPE_CHECKING:
     from torchsmith_tracer._src.effects.journal import Journal
@@ -77,7 +78,8 @@ class Emitter:
     """Builds the source text of one body.
 
     Args:
-        params: names of the body's parameters (``F`` first when the function has free variables).
+        params: names of the body's parameters (``safe_name`` has been applied to the user's; ``F``
+            comes first when the function has free variables).
         bind: objects that source roots denote (``G``, ``M``); they become globals of the body.
         journal: attribute stores on new objects are taken from here when such an object is made.
     """
@@ -85,8 +87,7 @@ class Emitter:
     def __init__(
         self, params: Sequence[str], bind: dict[str, object], journal: Journal | None = None
     ) -> None:
-        # Parameters keep the user's names unless these hide a builtin that emitted text uses.
-        self.params = {name: _safe(name) for name in params}
+        self.params = tuple(params)
         self.namespace: dict[str, object] = dict(bind)
         self._journal = journal
         self.loads: list[str] = []  # statements before the graph call
@@ -98,7 +99,7 @@ class Emitter:
         self._sources: dict[Source, str] = {}
         self._constants: dict[int, str] = {}
         self._temps = 0
-        self._taken = {*self.params.values(), *self.namespace}
+        self._taken = {*self.params, *self.namespace}
 
     # --- loading -----------------------------------------------------------------------------
     def load(self, value: Value) -> None:
@@ -302,9 +303,7 @@ class Emitter:
         if not self.loadable(source):
             raise InternalError(f"source {source.expr} cannot be loaded here")
         if source.base is None:
-            if isinstance(root, LocalSource):
-                name = self.params[root.name]
-            elif isinstance(root, ConstantSource | SyntheticSource | FunctionSource):
+            if isinstance(root, LocalSource | ConstantSource | SyntheticSource | FunctionSource):
                 name = source.expr
             elif isinstance(root, NamespaceSource) and root.module is None:
                 name = "G"
@@ -374,8 +373,10 @@ class Emitter:
         return [text for text, _ in taken]
 
 
-def _safe(name: str) -> str:
-    plain = name.replace(".", "___dot")
+def safe_name(name: str) -> str:
+    """A user's parameter name as a name in bodies and checkers: an identifier that hides neither
+    a builtin that generated text uses nor one of its own names."""
+    plain = plain_name(name)
     hidden = plain in _RESERVED or (plain[0] == "g" and plain[1:].isdigit())
     return f"{plain}_" if hidden else plain
 

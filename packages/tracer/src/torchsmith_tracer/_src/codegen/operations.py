@@ -41,6 +41,7 @@ class Native:
     peeks: int
     pops: int
     exits: tuple[NativeExit, ...]
+    reads_cells: bool = False
 
 
 _TABLE: dict[str, tuple[Count, Count, Shape]] = {
@@ -63,6 +64,7 @@ _TABLE: dict[str, tuple[Count, Count, Shape]] = {
     "CONVERT_VALUE": (0, 1, "R"),
     "DELETE_ATTR": (0, 1, ""),
     "DELETE_DEREF": (0, 0, ""),
+    "DELETE_FAST": (0, 0, ""),
     "DELETE_GLOBAL": (0, 0, ""),
     "DELETE_NAME": (0, 0, ""),
     "DELETE_SUBSCR": (0, 2, ""),
@@ -85,6 +87,9 @@ _TABLE: dict[str, tuple[Count, Count, Shape]] = {
     "LOAD_BUILD_CLASS": (0, 0, "R"),
     "LOAD_CLASSDEREF": (0, 0, "R"),
     "LOAD_DEREF": (0, 0, "R"),
+    "LOAD_FAST": (0, 0, "R"),
+    "LOAD_FAST_CHECK": (0, 0, "R"),
+    "LOAD_FROM_DICT_OR_DEREF": (0, 1, "R"),
     "LOAD_NAME": (0, 0, "R"),
     "MAKE_FUNCTION": (0, lambda n: 1 + (n & 15).bit_count(), "R"),
     "MAP_ADD": (lambda n: n, 2, ""),
@@ -155,9 +160,8 @@ def native(code: CodeType, info: CodeInfo, ins: Instruction) -> Native:
         raise InternalError(f"no way to run {name} natively")
     peeks, pops, shape = (_number(part, arg) for part in row)
     assert isinstance(peeks, int) and isinstance(pops, int) and isinstance(shape, str)
-    return Native(
-        Operation(instr=lambda _: [original]), peeks, pops, (NativeExit(after, shape),)
-    )
+    operation = Operation(instr=lambda _: [original])
+    return Native(operation, peeks, pops, (NativeExit(after, shape),), "DEREF" in name)
 
 
 def _number(part: Any, arg: int) -> int | str:

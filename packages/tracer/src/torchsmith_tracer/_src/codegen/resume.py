@@ -29,7 +29,7 @@ from torchsmith_tracer._src.breaks.signals import InternalError
 from torchsmith_tracer._src.codegen.tail import TailCall
 
 _V = sys.version_info[:2]
-_ARGS, _KWARGS = "___args", "___kwargs"
+_CALLEE, _ARGS, _KWARGS = "___callee", "___args", "___kwargs"
 _EXTRA_STACK = 8
 _KEPT_FLAGS = CompilerFlags.OPTIMIZED | CompilerFlags.NEWLOCALS | CompilerFlags.NESTED
 
@@ -67,8 +67,11 @@ def cells_of(code: CodeType) -> tuple[str, ...]:
 
 
 def plain_name(name: str) -> str:
-    """A local's name as an identifier (comprehensions call their argument ``.0``)."""
-    return name.replace(".", "___dot")
+    """A local's name as an identifier: comprehensions call their argument ``.0``, and tools that
+    rewrite syntax trees choose names that no user could."""
+    if name.isidentifier():
+        return name
+    return "___" + "".join(c if c.isidentifier() or c.isdigit() else f"_{ord(c):x}_" for c in name)
 
 
 def push_null_call(load: Sequence[Instr], location: Any) -> list[Instr]:
@@ -112,13 +115,22 @@ class Operation:
 
     Attributes:
         call: the function called with ``*___args, **___kwargs`` instead of the instruction.
+        resolve: called with ``___callee`` to get that function, if it is not known. It is the
+            step itself that calls the function, so what looks at its caller's frame (warnings,
+            logging) finds the user's file and line.
         instr: the instruction to run otherwise (``bytecode`` form); a jump goes to exit 1.
         after_jump: instructions at the start of exit 1 (loops end with END_FOR there).
     """
 
     call: Callable[..., object] | None = None
+    resolve: Callable[..., object] | None = None
     instr: Callable[[Label], list[Instr]] | None = None
     after_jump: tuple[str, ...] = ()
+
+    @property
+    def calls(self) -> bool:
+        """Whether this is a call with operands in ``___args``."""
+        return self.call is not None or self.resolve is not None
 
 
 def step_code(
@@ -131,8 +143,8 @@ def step_code(
 ) -> CodeType:
     """Code that runs instruction ``index`` natively and hands on to one of ``exits``.
 
-    Parameters of the result, in order: ``___args`` and ``___kwargs`` if the operation is a call;
-    one ``___rest`` tuple for each exit; the non-NULL ``operands``; the locals.
+    Parameters of the result, in order: ``___callee`` if it has to be resolved; ``___args`` and
+    ``___kwargs`` if the operation is a call; one ``___rest`` tuple for each exit; the non-NULL ``operands``; the locals.
 
     Args:
         code: the user's code object.
@@ -146,8 +158,8 @@ def step_code(
     location = _location(code, index)
     end, jump_end = Label(), Label()
     native: list[Any] = []
-    if operation.call is not None:
-        native += push_null_call([Instr("LOAD_CONST", operation.call, location=location)], location)
+    if operation.calls:
+        native += push_null_call(_callee(operation), location)
         native += [
             Instr("LOAD_FAST", _ARGS, location=location),
             Instr("LOAD_FAST", _KWARGS, location=location),
@@ -165,7 +177,8 @@ def step_code(
     for instr in pushes:
         instr.lineno = code.co_firstlineno
     leftover = _leftover(operation, operands, exits)
-    params = [_ARGS, _KWARGS] if operation.call is not None else []
+    params = [_CALLEE] if operation.resolve is not None else []
+    params += [_ARGS, _KWARGS] if operation.calls else []
     params += [f"___rest{i}" for i in range(len(exits))] + slots
     if local_names is not None:
         # The original instruction stays where it is: handlers may run into it again in a loop.
@@ -192,9 +205,20 @@ def step_code(
     return _assemble(out, code, [*operands, *([True] * results)])
 
 
+def _callee(operation: Operation) -> list[Instr]:
+    if operation.resolve is None:
+        return [Instr("LOAD_CONST", operation.call)]
+    out = push_null_call([Instr("LOAD_CONST", operation.resolve)], None)
+    out.append(Instr("LOAD_FAST", _CALLEE))
+    if _V == (3, 11):
+        out.append(Instr("PRECALL", 1))
+    out.append(Instr("CALL", 1))
+    return out
+
+
 def _leftover(operation: Operation, operands: Sequence[bool], exits: Sequence[Exit]) -> int:
     """Slots below the results when the step leaves; they are dropped before returning."""
-    if operation.call is not None or operation.instr is None:
+    if operation.instr is None:
         return len(operands)
     effects = [_effect(i) for i in operation.instr(Label())]
     return len(operands) + sum(effects) - exits[0].results if exits else 0
@@ -272,7 +296,7 @@ def freed(item: Instr) -> Instr:
     arg = item.arg
     if isinstance(arg, CellVar):
         return _with_arg(item, FreeVar(arg.name))
-    if isinstance(arg, str) and "." in arg and "FAST" in item.name:
+    if isinstance(arg, str) and "FAST" in item.name and not arg.isidentifier():
         return _with_arg(item, plain_name(arg))
     if isinstance(arg, tuple) and "FAST" in item.name:
         return _with_arg(item, tuple(map(_plain_arg, arg)))

@@ -100,22 +100,22 @@ def _frame_step(
     elif is_call(ins):
         operands = _call_operands(cg, state)
         plan = Native(
-            Operation(call=region.call), 0, operands.popped, (NativeExit(index + 1, "R"),)
+            Operation(resolve=region.compiled), 0, operands.popped, (NativeExit(index + 1, "R"),)
         )
-        listed = ", ".join([operands.callee, *operands.args])
-        call_args = [f"({listed},)", operands.kwargs]
+        call_args = [operands.callee, _tuple(operands.args), operands.kwargs]
     else:
         original = decode(code)
         plan = native(code, original, original.instructions[index])
     stack = state.stack
-    below = len(stack) - (plan.pops if plan.operation.call is not None else 0)
+    below = len(stack) - (plan.pops if plan.operation.calls else 0)
     handler = info.handler_at[ins.index]
-    if handler is not None:
+    if handler is not None or plan.reads_cells:
         pushed = stack[:below]
-        local_names: list[str] | None = values.bound(live_locals(info, handler.target))
+        live = live_locals(info, ins.index if handler is None else handler.target)
+        local_names: list[str] | None = values.bound(live)
     else:
-        first = 0 if plan.operation.call is None else below
-        if plan.operation.call is None:
+        first = below
+        if not plan.operation.calls:
             first = max(len(stack) - plan.pops - plan.peeks, 0)
         pushed = stack[first:below]
         local_names = None
@@ -227,6 +227,9 @@ def _call_operands(cg: Emitter, state: FrameState) -> _CallOperands:
     else:
         callee, own = (second, NULL) if first is NULL else (first, second)
     values = [*([] if own is NULL else [own]), *rest]
+    special = _frame_builtin(cg, state, callee, values) if not names else None
+    if special is not None:
+        return _CallOperands(*special, "{}", popped)
     split = len(values) - len(names)
     pairs = [f"{n!r}: {text(v)}" for n, v in zip(names, values[split:], strict=True)]
     return _CallOperands(
@@ -235,6 +238,46 @@ def _call_operands(cg: Emitter, state: FrameState) -> _CallOperands:
         "{" + ", ".join(pairs) + "}",
         popped,
     )
+
+
+def _frame_builtin(
+    cg: Emitter, state: FrameState, callee: object, args: Sequence[object]
+) -> tuple[str, list[str]] | None:
+    """Callee and arguments for builtins that look at their caller's frame: the step's frame is
+    not the user's, so they are given what they would have found there."""
+    fn = getattr(callee, "obj", None) or getattr(callee, "fn", None)
+    space: dict[str, object] = state.frame.globals.obj
+
+    def const(obj: object, hint: str) -> str:
+        cg.load_global_constant(obj, hint)
+        return cg.pop_expr()
+
+    def frame_locals() -> str:
+        items = {n: cg.expr(v) for n, v in state.locals.items() if not n.startswith("___")}
+        for name, cell in state.cells.items():
+            if getattr(cell, "contents", None) is not None or getattr(cell, "obj", None):
+                items[name] = f"{cg.expr(cell)}.cell_contents"
+        return "{" + ", ".join(f"{n!r}: {text}" for n, text in items.items()) + "}"
+
+    if not args and fn is globals:
+        return const(_same, "same"), [const(space, "globals")]
+    if not args and fn in (locals, vars):
+        return const(_same, "same"), [frame_locals()]
+    if not args and fn is dir:
+        return const(sorted, "sorted"), [frame_locals()]
+    if not args and fn is super and "__class__" in state.cells:
+        first = state.info.code.co_varnames[0]
+        own = state.locals.get(first)
+        this = cg.expr(own) if own is not None else f"{cg.expr(state.cells[first])}.cell_contents"
+        return const(super, "super_"), [f"{cg.expr(state.cells['__class__'])}.cell_contents", this]
+    if fn in (eval, exec) and len(args) == 1:
+        source = cg.expr(args[0])  # type: ignore[arg-type]
+        return const(fn, "run"), [source, const(space, "globals"), frame_locals()]
+    return None
+
+
+def _same(obj: object) -> object:
+    return obj
 
 
 def _names_before(state: FrameState) -> tuple[str, ...]:

@@ -158,10 +158,8 @@ def _interpret(
     interp, builder = trace.interp, trace.builder
     interp.namespace(record.globals)  # the first one is the entry function's own
     entry = interp.function(fn, FunctionSource())
-    names = record.signature.names
-    values = {
-        name: builder.wrap(obj, LocalSource(name)) for name, obj in zip(names, flat, strict=True)
-    }
+    names = zip(record.signature.names, record.labels, flat, strict=True)
+    values = {name: builder.wrap(obj, LocalSource(label)) for name, label, obj in names}
     return interp.run(interp.root_frame(entry, values))
 
 
@@ -201,6 +199,7 @@ def _stack(trace: Trace) -> list[Place]:
 
 
 def _compile_guards(trace: Trace, record: CodeRecord, fn: types.FunctionType) -> Checker:
+    trace.builder.add_aliasing_guards()
     env = trace.graph.shape_env
     if env is not None:
         for guard in env.shape_guards():
@@ -238,6 +237,8 @@ def _graph_failed(
         result = record.native(fn, tuple(flat))
     except Exception as own:
         raise own.with_traceback(_outer(own)) from None
+    if record.code.co_exceptiontable:  # a handler of the user's may have dealt with it
+        return result
     warnings.warn(
         f"[TS-T905] the compiled graph of {record.name} raised {type(error).__name__}: {error}; "
         "running the function eagerly did not, so its result was used",

@@ -40,6 +40,7 @@ def wrap_module(region: Region, module: _M) -> _M:
         "__qualname__": kind.__qualname__,
         "__doc__": kind.__doc__,
         "__slots__": (),
+        "__class__": property(lambda self: kind),
         "_orig_mod": property(lambda self: module, doc="The module that was compiled."),
         "_torchsmith_region": region,
         marks.ORIGINAL: module,

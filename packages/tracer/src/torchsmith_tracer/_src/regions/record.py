@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from torchsmith_tracer._src.breaks.report import FrameReport, Recompile
 from torchsmith_tracer._src.build.dynamic import FrameState
+from torchsmith_tracer._src.codegen.emitter import safe_name
 from torchsmith_tracer._src.codegen.resume import ResumeCode
 from torchsmith_tracer._src.regions.dispatcher import (
     UNBOUND,
@@ -73,6 +74,7 @@ class CodeRecord:
 
     def __post_init__(self) -> None:
         self.signature = Signature.of(self.code)
+        self.labels = tuple(map(safe_name, self.signature.names))
         self.pass_function = bool(self.code.co_freevars)
         self._dispatchers: weakref.WeakKeyDictionary[types.FunctionType, Form] = (
             weakref.WeakKeyDictionary()
@@ -90,9 +92,8 @@ class CodeRecord:
         return self.code.co_qualname
 
     def parameter_names(self) -> tuple[str, ...]:
-        """Parameters of checkers and bodies."""
-        names = self.signature.names
-        return ("F", *names) if self.pass_function else names
+        """Parameters of checkers and bodies, by the names that sources use."""
+        return ("F", *self.labels) if self.pass_function else self.labels
 
     # --- dispatchers ---------------------------------------------------------------------------
     def dispatcher(self, fn: types.FunctionType, bound: object = UNBOUND) -> types.FunctionType:
