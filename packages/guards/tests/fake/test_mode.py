@@ -157,12 +157,14 @@ OPERATORS = {
     "view": (lambda a: a.view(-1), [((5, 4), {0})], []),
     "view heads": (lambda a: a.view(*a.shape[:2], 2, 4), [((5, 7, 8), {0, 1})], []),
     "reshape": (lambda a: a.reshape(a.shape[0] * a.shape[1], -1), [((5, 6, 4), {0, 1})], []),
-    "reshape copy": (lambda a: a.transpose(1, 2).reshape(a.shape[0], -1), [((5, 6, 4), {0, 1})], []),
+    "reshape copy": (lambda a: a.mT.reshape(a.shape[0], -1), [((5, 6, 4), {0, 1})], []),
     "cat": (lambda a, b: torch.cat([a, b]), [((5, 4), {0}), ((7, 4), {0})], []),
     "stack": (lambda a: torch.stack([a, a]), [((5, 4), {0})], []),
     "softmax": (lambda a: a.softmax(-1), [((5, 4), {0, 1})], []),
     "layer norm": (lambda a: F.layer_norm(a, (4,)), [((5, 7, 4), {0, 1})], []),
-    "layer norm weights": (lambda a, w: F.layer_norm(a, (4,), w, w), [((5, 4), {0}), ((4,), set())], []),
+    "layer norm weights": (
+        lambda a, w: F.layer_norm(a, (4,), w, w), [((5, 4), {0}), ((4,), set())], []
+    ),
     "rms norm": (lambda a: F.rms_norm(a, (4,)), [((5, 4), {0})], []),
     "group norm": (lambda a: F.group_norm(a, 2), [((5, 4, 6), {0})], []),
     "expand": (lambda a: a.unsqueeze(1).expand(-1, a.shape[0], -1), [((5, 4), {0})], []),
@@ -188,11 +190,17 @@ OPERATORS = {
     "gelu": (F.gelu, [((5, 4), {0, 1})], []),
     "where": (lambda a: torch.where(a > 0, a, 0.0), [((5, 4), {0})], []),
     "masked fill": (lambda a: a.masked_fill(a > 0, -1.0), [((5, 4), {0})], []),
-    "embedding": (lambda a: F.embedding(a.long().abs() % 3, torch.zeros(10, 4)), [((5, 4), {0})], []),
+    "embedding": (
+        lambda a: F.embedding(a.long().abs() % 3, torch.zeros(10, 4)), [((5, 4), {0})], []
+    ),
     "index": (lambda a: a[torch.arange(a.shape[0]), 0], [((5, 4), {0})], []),
     "split": (lambda a: a.split(2, -1)[1], [((5, 4), {0})], []),
     "chunk": (lambda a: a.chunk(2, -1)[1], [((5, 4), {0})], []),
-    "convolution": (lambda a, w: F.conv2d(a, w, padding=1), [((5, 3, 8, 8), {2, 3}), ((4, 3, 3, 3), set())], []),
+    "convolution": (
+        lambda a, w: F.conv2d(a, w, padding=1),
+        [((5, 3, 8, 8), {2, 3}), ((4, 3, 3, 3), set())],
+        [],
+    ),
     "max pool": (lambda a: F.max_pool2d(a, 2), [((5, 3, 8, 8), {0})], []),
     "adaptive pool": (lambda a: F.adaptive_avg_pool2d(a, 1), [((5, 3, 8, 8), {0})], []),
     "batch norm": (lambda a, w: F.batch_norm(a, w, w), [((5, 3, 8, 8), {0}), ((3,), set())], []),
@@ -204,12 +212,20 @@ OPERATORS = {
     "argmax": (lambda a: a.argmax(-1), [((5, 4), {0})], []),
     "repeat": (lambda a: a.repeat(2, 1), [((5, 4), {0})], []),
     "repeat interleave": (lambda a: a.repeat_interleave(2, 0), [((5, 4), {0})], []),
-    "einsum": (lambda a, b: torch.einsum("bij,jk->bik", a, b), [((5, 3, 4), {0}), ((4, 5), set())], []),
+    "einsum": (
+        lambda a, b: torch.einsum("bij,jk->bik", a, b), [((5, 3, 4), {0}), ((4, 5), set())], []
+    ),
     "unfold": (lambda a: a.unfold(0, 2, 1), [((5, 4), {0})], []),
     "to bfloat16": (lambda a: a.to(torch.bfloat16), [((5, 4), {0})], []),
-    "channels last": (lambda a: a.contiguous(memory_format=torch.channels_last) + 1, [((5, 3, 8, 8), {0})], []),
+    "channels last": (
+        lambda a: a.contiguous(memory_format=torch.channels_last) + 1, [((5, 3, 8, 8), {0})], []
+    ),
     "divide by a root": (lambda a: a / (a.shape[0] ** 0.5), [((5, 4), {0})], []),
-    "branch": (lambda a: a.view(a.shape[0] * 2, -1) if a.shape[0] > 3 else a, [((5, 4), {0})], ["4 <= s0"]),
+    "branch": (
+        lambda a: a.view(a.shape[0] * 2, -1) if a.shape[0] > 3 else a,
+        [((5, 4), {0})],
+        ["4 <= s0"],
+    ),
 }  # fmt: skip
 
 

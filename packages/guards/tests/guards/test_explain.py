@@ -18,6 +18,7 @@ from torchsmith_guards import (
 X = LocalSource("x")
 K = GuardKind
 TENSOR = torch.ones(4, 3)
+TENSOR_GUARD = Guard(X, K.TENSOR, TensorSpec.of(TENSOR))
 
 
 def failure(guard, *args, params=("x",)):
@@ -36,12 +37,12 @@ def failure(guard, *args, params=("x",)):
         (Guard(X, K.LENGTH, (list, 2)), [1], "list of 2", "list of 1", "structure"),
         (Guard(X, K.DICT_KEYS, (dict, ("a",))), {"b": 1}, "keys ['a']", "keys ['b']", "structure"),
         (Guard(X, K.HASATTR, ("n", True)), 3, "'n' present", "absent", ""),
-        (Guard(X, K.TENSOR, TensorSpec.of(TENSOR)), torch.ones(5, 3), "size(0) == 4", "5", "dynamic=True"),
-        (Guard(X, K.TENSOR, TensorSpec.of(TENSOR)), torch.ones(1, 3), "size(0) == 4", "1", "0 and 1"),
-        (Guard(X, K.TENSOR, TensorSpec.of(TENSOR)), torch.ones(3, 4).t(), "stride(0) == 3", "1", "contiguous"),
-        (Guard(X, K.TENSOR, TensorSpec.of(TENSOR)), TENSOR.double(), "dtype torch.float32", "dtype torch.float64", "convert"),
-        (Guard(X, K.TENSOR, TensorSpec.of(TENSOR)), TENSOR[0], "2 dims", "1 dims", "number of dimensions"),
-        (Guard(X, K.TENSOR, TensorSpec.of(TENSOR)), 3, "a Tensor", "type int", "pass a tensor"),
+        (TENSOR_GUARD, torch.ones(5, 3), "size(0) == 4", "5", "dynamic=True"),
+        (TENSOR_GUARD, torch.ones(1, 3), "size(0) == 4", "1", "0 and 1"),
+        (TENSOR_GUARD, torch.ones(3, 4).t(), "stride(0) == 3", "1", "contiguous"),
+        (TENSOR_GUARD, TENSOR.double(), "dtype torch.float32", "torch.float64", "convert"),
+        (TENSOR_GUARD, TENSOR[0], "2 dims", "1 dims", "number of dimensions"),
+        (TENSOR_GUARD, 3, "a Tensor", "type int", "pass a tensor"),
     ],
 )  # fmt: skip
 def test_old_new_hint(guard, value, old, new, hint):

@@ -15,7 +15,8 @@ CASES = [
     (torch.ones(4, 1).expand(4, 3), {0}, (None, 3), (1, 0)),
     (torch.ones(1, 5), {0, 1}, (1, None), (None, 1)),
     (torch.ones(0, 5), {0}, (0, 5), (5, 1)),
-    (torch.ones(2, 3, 4, 5).to(memory_format=torch.channels_last), {2}, (2, 3, None, 5), (None, 1, 15, 3)),
+    (torch.ones(2, 3, 4, 5).to(memory_format=torch.channels_last), {2},
+     (2, 3, None, 5), (None, 1, 15, 3)),
 ]  # fmt: skip
 
 

@@ -208,8 +208,10 @@ class _Division(SymExpr):
         return (self.num, self.den)
 
     def text(self, names: Mapping[str, str] | None = None) -> str:
-        den = self._paren(self.den, names, tight=True)
-        return f"{self._paren(self.num, names)}{self.sign}{den}"
+        num, den = self._paren(self.num, names), self._paren(self.den, names, tight=True)
+        if num.startswith("-"):
+            num = f"({num})"  # so that a sum does not take the sign for its own
+        return f"{num}{self.sign}{den}"
 
 
 class FloorDiv(_Division):
@@ -417,6 +419,8 @@ def floordiv(num: SymExpr, den: SymExpr) -> SymExpr:
         return const(num.value // den.value)
     if isinstance(den, Const) and den.value == 0:
         raise ZeroDivisionError("integer division or modulo by zero")
+    if isinstance(den, Const) and den.value < 0:
+        return floordiv(neg(num), const(-den.value))
     if isinstance(den, Const) and den.value == 1:
         return num
     nonzero = den.lo > 0 or den.hi < 0
@@ -452,6 +456,8 @@ def mod(num: SymExpr, den: SymExpr) -> SymExpr:
         return const(num.value % den.value)
     if isinstance(den, Const) and den.value == 0:
         raise ZeroDivisionError("integer division or modulo by zero")
+    if isinstance(den, Const) and den.value < 0:
+        return neg(mod(neg(num), const(-den.value)))
     if den.lo > 0 or den.hi < 0:
         whole, rest = _divide(num, den)
         if not rest:
