@@ -56,6 +56,9 @@ _DIRECT: dict[str, tuple[str, bool]] = {
     "aten.as_strided.default": ("torch.as_strided", False),
 }
 
+_NAMED_MODULES = frozenset(
+    {"torch", "operator", "_operator", "math", "torchsmith_kernels", "torchsmith_fx_backend"}
+)
 _SUPPORT = "torchsmith_fx_backend._src.runtime.support"
 _HUGE_BYTES = 4 * 1024 * 1024  # fresh buffers from this size on ask for huge pages
 
@@ -243,13 +246,11 @@ class _Printer:
             return self._overload(target, out=out)
         module = getattr(target, "__module__", None)
         qualified = getattr(target, "__qualname__", None)
-        if isinstance(module, str) and isinstance(qualified, str) and qualified.isidentifier():
-            try:
-                same = getattr(importlib.import_module(module), qualified, None) is target
-            except ImportError:
-                same = False
-            if same and module != "__main__":
-                return self.constant(f"{module}.{qualified}", qualified), None
+        if isinstance(module, str) and module.partition(".")[0] in _NAMED_MODULES:
+            # Looked up again by another process: only what belongs to the versions in the key.
+            found = getattr(importlib.import_module(module), str(qualified), None)
+            if found is target:
+                return self.constant(f"{module}.{qualified}", str(qualified)), None
         return self.bind(target, "extern"), None
 
     def _overload(self, target: torch._ops.OpOverload, *, out: bool) -> tuple[str, str | None]:

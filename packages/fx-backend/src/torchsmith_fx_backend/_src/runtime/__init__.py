@@ -1,8 +1,8 @@
 """Runs plans: compiles the kernels of a ``Plan``, caches them, and builds the callable.
 
 In comes a ``schedule.plan.Plan``, out goes a plain Python function with ``.source`` and
-``.kernels``. Read ``build.py`` first, then ``launchers.py`` (where a device plugs in), ``native.py``
-(C compiler and loader) and ``cache.py``.
+``.kernels``. Read ``build.py`` first, then ``launchers.py`` (where a device plugs in),
+``native.py`` (C compiler and loader) and ``cache.py``.
 """
 
 from torchsmith_fx_backend._src.runtime.build import CompiledGraph, build, load_graph, save_graph

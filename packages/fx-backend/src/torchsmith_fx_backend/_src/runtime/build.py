@@ -190,15 +190,13 @@ def save_graph(key: str, graph: CompiledGraph, *, cache: Cache | None = None) ->
         return False
     record, constants = saved
     files = {"wrapper.py": graph.source.encode()}
-    described = []
+    described: list[list[object]] = []
     for name, tensor in constants.items():
         data = _tensor_bytes(tensor)
         if data is None:
             return False
         file = f"constant{len(described)}.bin"
-        described.append(
-            [name, str(tensor.dtype), list(tensor.shape), list(tensor.stride()), file]
-        )
+        described.append([name, str(tensor.dtype), list(tensor.shape), list(tensor.stride()), file])
         files[file] = data
     if sum(map(len, files.values())) > _MAX_CONSTANT_BYTES:
         return False

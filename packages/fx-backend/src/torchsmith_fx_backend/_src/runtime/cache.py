@@ -69,13 +69,17 @@ class Cache:
         except FileNotFoundError:
             if entry.exists():
                 self._drop(entry)
-                return self._miss(key, "corrupt: a file is missing")
-            return self._miss(key, "absent")
+                self._miss(key, "corrupt: a file is missing")
+            else:
+                self._miss(key, "absent")
+            return None
         except _CorruptEntry as error:
             self._drop(entry)
-            return self._miss(key, f"corrupt: {error}")
+            self._miss(key, f"corrupt: {error}")
+            return None
         except OSError as error:
-            return self._miss(key, f"unreadable: {error.strerror}")
+            self._miss(key, f"unreadable: {error.strerror}")
+            return None
         self.hits += 1
         return files
 

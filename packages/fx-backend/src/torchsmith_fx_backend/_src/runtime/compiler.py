@@ -1,7 +1,7 @@
 """Finds a C compiler and turns C files into shared objects.
 
-Tried in order: ``$CC``, ``cc``, ``gcc``, ``clang``. Kernels must share the OpenMP runtime that torch
-already runs (a second one would double the threads), so that one is linked by path when the
+Tried in order: ``$CC``, ``cc``, ``gcc``, ``clang``. Kernels must share the OpenMP runtime that
+torch already runs (a second one would double the threads), so that one is linked by path when the
 compiler's own default would be another file.
 """
 
@@ -57,10 +57,7 @@ class Compiler:
         waiting = list(jobs)
         message = ""
         for flags in self.flags:
-            running = [
-                (job, self._start(job, flags))
-                for job in waiting
-            ]
+            running = [(job, self._start(job, flags)) for job in waiting]
             waiting = []
             for job, process in running:
                 _, errors = process.communicate()

@@ -1,8 +1,8 @@
 """Launcher of C kernels: compiles those that are missing, loads them, makes them callable.
 
 Kernels are addressed by a hash of their C text and of the toolchain, so equal kernels of any graph
-in any process compile once. All missing kernels of a graph go into one C file (a few files, compiled
-side by side, when there are many).
+in any process compile once. All missing kernels of a graph go into one C file (a few files,
+compiled side by side, when there are many).
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
-import shutil
 import tempfile
 import threading
 import warnings
@@ -177,7 +176,9 @@ class NativeLauncher:
         if stored:
             for key in keys:
                 cache.put(f"kernel {key}", {"unit": unit_key.encode()})
-        self._load_unit(cache.path(unit_key, "unit.so") if stored else built, files["unit.so"], files)
+        self._load_unit(
+            cache.path(unit_key, "unit.so") if stored else built, files["unit.so"], files
+        )
 
     def _load_unit(self, path: Path, data: bytes, files: dict[str, bytes]) -> None:
         library = _open_library(path, data)
@@ -236,9 +237,9 @@ def _callable(library: ctypes.CDLL, name: str) -> Callable[..., object]:
     definition = _MethodDef(name.encode(), address, _METH_FASTCALL, None)
     _definitions.append(definition)
     _libraries.append(library)
-    make = ctypes.PYFUNCTYPE(
-        ctypes.py_object, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p
-    )(("PyCFunction_NewEx", ctypes.pythonapi))
+    make = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)(
+        ("PyCFunction_NewEx", ctypes.pythonapi)
+    )
     return cast("Callable[..., object]", make(ctypes.addressof(definition), None, None))
 
 

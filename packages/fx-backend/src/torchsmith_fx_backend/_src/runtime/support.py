@@ -10,6 +10,7 @@ import ctypes
 import mmap
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import torch
 
@@ -32,7 +33,7 @@ def _madvise() -> Callable[[int, int, int], int] | None:
         return None
     function.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     function.restype = ctypes.c_int
-    return function  # type: ignore[no-any-return]
+    return cast("Callable[[int, int, int], int]", function)
 
 
 _advise = _madvise()

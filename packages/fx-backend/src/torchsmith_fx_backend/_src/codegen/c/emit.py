@@ -103,7 +103,9 @@ class Emitter:
             return True
         least = max(1, PARALLEL_WORK // max(work, 1))
         clause = f"if ({self.index(points)} >= {least})"
-        self.line(f"#pragma omp parallel {what} {clause}" if what else f"#pragma omp parallel {clause}")
+        self.line(
+            f"#pragma omp parallel {what} {clause}" if what else f"#pragma omp parallel {clause}"
+        )
         return True
 
     def is_parallel(self, points: Index, work: int) -> bool:

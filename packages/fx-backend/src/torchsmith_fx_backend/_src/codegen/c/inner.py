@@ -161,9 +161,7 @@ def _nest(
         out.close()
 
 
-def _in_parts(
-    out: Emitter, one: Pass, accumulators: list[Accumulator], axes: list[int]
-) -> None:
+def _in_parts(out: Emitter, one: Pass, accumulators: list[Accumulator], axes: list[int]) -> None:
     """A pass in ``_PARTS`` parallel parts of its longest axis."""
     facts = out.facts
     sizes = {axis: static(facts.kernel.ranges[axis]) for axis in axes}

@@ -77,9 +77,7 @@ def _outer_lane(facts: Facts) -> int | None:
     if not facts.outer_axes:
         return None
     accesses = [
-        p
-        for p, node in enumerate(kernel.body)
-        if isinstance(node, (Load, Store)) and facts.full[p]
+        p for p, node in enumerate(kernel.body) if isinstance(node, (Load, Store)) and facts.full[p]
     ]
     reduce_lane = facts.best_lane(list(facts.reduce_axes), accesses)
     outer_lane = facts.best_lane(list(facts.outer_axes), accesses)

@@ -1,7 +1,7 @@
 """Schedule of reductions across memory: an outer axis is the contiguous one.
 
-Vector lanes are neighbouring *results*: a block of them accumulates side by side while the reduction
-axes are walked, so every load is contiguous. Blocks run in parallel.
+Vector lanes are neighbouring *results*: a block of them accumulates side by side while the
+reduction axes are walked, so every load is contiguous. Blocks run in parallel.
 """
 
 from __future__ import annotations

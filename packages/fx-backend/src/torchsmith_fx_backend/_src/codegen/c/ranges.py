@@ -119,7 +119,7 @@ def _split_once(kernel: Kernel) -> Kernel | None:
 
 
 def _inner_extent(term: Index, den: Index, ranges: tuple[Index, ...]) -> tuple[int, Index] | None:
-    """``(axis, extent)``: splitting off an inner axis of that extent makes ``term // den`` exact."""
+    """``(axis, extent)``: with an inner axis of that extent split off, ``den`` divides evenly."""
     scale: Index = ONE
     if isinstance(term, Mul) and isinstance(term.factors[0], Const) and len(term.factors) == 2:
         scale, term = term.factors
@@ -166,5 +166,3 @@ def _merge(kernel: Kernel, axis: int) -> Kernel | None:
     mapping[axis], mapping[axis + 1] = ZERO, var(axis)
     reduce_from = kernel.reduce_from - (axis < kernel.reduce_from)
     return _rebuild(kernel, ranges, reduce_from, mapping)
-
-

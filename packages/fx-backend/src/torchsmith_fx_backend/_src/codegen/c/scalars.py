@@ -189,6 +189,7 @@ COST: dict[Op, int] = {
     Op.FMOD: 30,
 }
 
+
 def compute(node: Compute, operands: list[str], kernel: Kernel) -> str:
     """The C expression of ``node`` over the C names of its operands.
 

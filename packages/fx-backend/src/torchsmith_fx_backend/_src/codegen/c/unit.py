@@ -1,9 +1,10 @@
 """One C file for many kernels: prelude, kernels, and an entry point for Python per kernel.
 
-The entry points have the signature of ``METH_FASTCALL`` functions, so that a call from Python costs
-60 ns instead of the 300 ns of a foreign function call. The few functions of CPython's stable ABI that
-they use arrive as pointers through ``ts_bind``: no Python header, no link dependency, one binary for
-all supported versions of Python. The global interpreter lock is released while a kernel runs.
+The entry points have the signature of ``METH_FASTCALL`` functions, so that a call from Python
+costs 60 ns instead of the 300 ns of a foreign function call. The few functions of CPython's stable
+ABI that they use arrive as pointers through ``ts_bind``: no Python header, no link dependency, one
+binary for all supported versions of Python. The global interpreter lock is released while a kernel
+runs.
 """
 
 from __future__ import annotations

@@ -1,0 +1,350 @@
+"""Every scalar operation in every dtype against float64 or eager, special values included."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+from native_kernels import Body, check, row_major, run
+from torchsmith_fx_backend._src.codegen.c import scalars
+from torchsmith_fx_backend._src.loops.index import var
+from torchsmith_fx_backend._src.loops.ir import Op
+
+INTS = [torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64]
+FLOATS = [torch.float32, torch.float64]
+HALVES = [torch.bfloat16, torch.float16]
+INF, NAN = math.inf, math.nan
+
+SPECIAL = [0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 2.0, -2.0, 2.5, -3.0, INF, -INF, NAN, 1e-45, -1e-45]
+SPECIAL += [1.2e-38, 3.4e38, -3.4e38, 88.7, 88.8, -87.4, -103.9, -104.1, 1e-8, -1e-8, 1e10, 1e30]
+
+UNARY = {
+    Op.EXP: torch.exp,
+    Op.EXP2: torch.exp2,
+    Op.EXPM1: torch.expm1,
+    Op.LOG: torch.log,
+    Op.LOG2: torch.log2,
+    Op.LOG1P: torch.log1p,
+    Op.SQRT: torch.sqrt,
+    Op.RSQRT: torch.rsqrt,
+    Op.SIN: torch.sin,
+    Op.COS: torch.cos,
+    Op.TANH: torch.tanh,
+    Op.ERF: torch.erf,
+    Op.RECIPROCAL: torch.reciprocal,
+    Op.FLOOR: torch.floor,
+    Op.CEIL: torch.ceil,
+    Op.TRUNC: torch.trunc,
+    Op.ROUND: torch.round,
+    Op.NEG: torch.neg,
+    Op.ABS: torch.abs,
+}
+
+
+def floats(dtype: torch.dtype) -> torch.Tensor:
+    """Special values, and ordinary ones of all magnitudes."""
+    generator = torch.Generator().manual_seed(1)
+    small = torch.randn(3000, generator=generator, dtype=torch.float64)
+    scales = 10.0 ** torch.randint(-6, 6, (3000,), generator=generator).double()
+    values = torch.cat([torch.tensor(SPECIAL, dtype=torch.float64), small, small * scales])
+    return values.float().to(dtype)
+
+
+def apply(op: Op, inputs: list[torch.Tensor], out: torch.dtype | None = None) -> torch.Tensor:
+    """``op`` on each element, through a compiled kernel."""
+    body = Body()
+    values = [body.load(n, var(0), x.dtype) for n, x in enumerate(inputs)]
+    result = body.op(op, *values, dtype=out)
+    body.store(len(inputs), var(0), result)
+    size = inputs[0].numel()
+    target = torch.zeros(size, dtype=body.dtypes[result])
+    run(body.kernel([size]), [*inputs, target])
+    return target
+
+
+def ulps(got: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
+    """Distance to the float64 result in units of the last place; NaN and inf must agree."""
+    rounded = exact.to(got.dtype)
+    same = (got == rounded) | (got.isnan() & rounded.isnan())
+    unit = torch.nextafter(rounded.abs(), torch.full_like(rounded, INF)) - rounded.abs()
+    distance = (got.double() - exact).abs() / unit.double()
+    distance = distance.nan_to_num(nan=INF)
+    return torch.where(same, 0.0, torch.where(torch.isfinite(rounded), distance, INF))
+
+
+@pytest.mark.parametrize("op", UNARY, ids=lambda op: op.value)
+def test_float32_functions_are_within_two_ulp(op: Op) -> None:
+    x = floats(torch.float32)
+    got = apply(op, [x])
+    worst = ulps(got, UNARY[op](x.double())).max()
+    assert worst <= 2.0, f"{worst} ulp at {x[ulps(got, UNARY[op](x.double())).argmax()]}"
+
+
+@pytest.mark.parametrize("op", UNARY, ids=lambda op: op.value)
+def test_float64_functions_equal_eager(op: Op) -> None:
+    x = floats(torch.float64)
+    torch.testing.assert_close(apply(op, [x]), UNARY[op](x), rtol=1e-14, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_sigmoid_is_as_good_as_eager(dtype: torch.dtype) -> None:
+    x = floats(dtype)
+    got, exact = apply(Op.SIGMOID, [x]).double(), torch.sigmoid(x.double())
+    eager = torch.sigmoid(x).double()
+    bound = 2 * (eager - exact).nan_to_num().abs().max() + 1e-12
+    assert torch.equal(got.isnan(), exact.isnan())
+    assert (got - exact).nan_to_num().abs().max() <= bound
+
+
+def pairs(dtype: torch.dtype, values: list[float]) -> list[torch.Tensor]:
+    grid = torch.tensor(list(itertools.product(values, values)), dtype=torch.float64)
+    return [grid[:, 0].to(dtype).contiguous(), grid[:, 1].to(dtype).contiguous()]
+
+
+FLOAT_BINARY = {
+    Op.ADD: torch.add,
+    Op.SUB: torch.sub,
+    Op.MUL: torch.mul,
+    Op.DIV: torch.div,
+    Op.MINIMUM: torch.minimum,
+    Op.MAXIMUM: torch.maximum,
+    Op.MOD: torch.remainder,
+    Op.FMOD: torch.fmod,
+    Op.FLOORDIV: lambda a, b: torch.div(a, b, rounding_mode="floor"),
+    Op.TRUNCDIV: lambda a, b: torch.div(a, b, rounding_mode="trunc"),
+    Op.EQ: torch.eq,
+    Op.NE: torch.ne,
+    Op.LT: torch.lt,
+    Op.LE: torch.le,
+    Op.GT: torch.gt,
+    Op.GE: torch.ge,
+}
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("op", FLOAT_BINARY, ids=lambda op: op.value)
+def test_float_binary_equals_eager(op: Op, dtype: torch.dtype) -> None:
+    a, b = pairs(dtype, [*SPECIAL, 7.3, -7.3, 0.1])
+    out = torch.bool if op.value in ("eq", "ne", "lt", "le", "gt", "ge") else None
+    expected = FLOAT_BINARY[op](a, b)
+    if op in (Op.MOD, Op.FMOD):
+        # Exact in any precision; eager's float32 vector code gives up on large quotients.
+        expected = FLOAT_BINARY[op](a.double(), b.double()).to(dtype)
+    torch.testing.assert_close(apply(op, [a, b], out), expected, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_pow_has_all_special_cases(dtype: torch.dtype) -> None:
+    a, b = pairs(dtype, [*SPECIAL, 7.3, -7.3, 0.1, 3.0, -5.0, 1e20])
+    got, exact = apply(Op.POW, [a, b]), torch.pow(a.double(), b.double())
+    assert ulps(got, exact).max() <= 2.0
+    assert torch.equal(torch.signbit(got) & ~got.isnan(), torch.signbit(exact) & ~exact.isnan())
+
+
+@pytest.mark.parametrize("exponent", [0.5, -0.5, 1.0, 2.0, 3.0, -1.0, -2.0, 2.7])
+def test_pow_with_constant_exponent_equals_eager(exponent: float) -> None:
+    x = floats(torch.float32)
+    body = Body()
+    value = body.op(Op.POW, body.load(0, var(0)), body.literal(exponent))
+    body.store(1, var(0), value)
+    target = torch.zeros_like(x)
+    run(body.kernel([x.numel()]), [x, target])
+    exact = torch.pow(x.double(), torch.tensor(exponent).double())
+    eager = ulps(torch.pow(x, exponent), exact)
+    assert (ulps(target, exact) <= eager.clamp(min=1.0)).all()
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_predicates(dtype: torch.dtype) -> None:
+    x = floats(dtype)
+    assert torch.equal(apply(Op.ISNAN, [x]), torch.isnan(x))
+    assert torch.equal(apply(Op.ISINF, [x]), torch.isinf(x))
+
+
+INT_BINARY = {
+    Op.ADD: torch.add,
+    Op.SUB: torch.sub,
+    Op.MUL: torch.mul,
+    Op.MINIMUM: torch.minimum,
+    Op.MAXIMUM: torch.maximum,
+    Op.AND: torch.bitwise_and,
+    Op.OR: torch.bitwise_or,
+    Op.XOR: torch.bitwise_xor,
+    Op.EQ: torch.eq,
+    Op.NE: torch.ne,
+    Op.LT: torch.lt,
+    Op.LE: torch.le,
+    Op.GT: torch.gt,
+    Op.GE: torch.ge,
+}
+INT_DIVISION = {
+    Op.MOD: torch.remainder,
+    Op.FMOD: torch.fmod,
+    Op.FLOORDIV: lambda a, b: torch.div(a, b, rounding_mode="floor"),
+    Op.TRUNCDIV: lambda a, b: torch.div(a, b, rounding_mode="trunc"),
+}
+
+
+def integers(dtype: torch.dtype) -> list[int]:
+    info = torch.iinfo(dtype)
+    found = [0, 1, 2, 3, 7, info.max, info.max - 1, info.min]
+    return found if info.min == 0 else [*found, -1, -2, -3, -7, info.min + 1]
+
+
+def int_pairs(dtype: torch.dtype) -> list[torch.Tensor]:
+    grid = list(itertools.product(integers(dtype), integers(dtype)))
+    return [torch.tensor([pair[side] for pair in grid], dtype=dtype) for side in (0, 1)]
+
+
+@pytest.mark.parametrize("dtype", INTS)
+@pytest.mark.parametrize("op", INT_BINARY, ids=lambda op: op.value)
+def test_int_binary_equals_eager(op: Op, dtype: torch.dtype) -> None:
+    a, b = int_pairs(dtype)
+    out = torch.bool if op.value in ("eq", "ne", "lt", "le", "gt", "ge") else None
+    assert torch.equal(apply(op, [a, b], out), INT_BINARY[op](a, b))
+
+
+@pytest.mark.parametrize("dtype", INTS)
+@pytest.mark.parametrize("op", INT_DIVISION, ids=lambda op: op.value)
+def test_int_division_equals_eager_and_never_traps(op: Op, dtype: torch.dtype) -> None:
+    a, b = int_pairs(dtype)
+    lowest = torch.iinfo(dtype).min
+    # eager itself raises for zero and overflows for lowest / -1
+    plain = (b != 0) & ~((a == lowest) & (b == -1) & (lowest < 0))
+    got = apply(op, [a, b])
+    assert torch.equal(got[plain], INT_DIVISION[op](a[plain], b[plain]))
+    assert (got[b == 0] <= torch.iinfo(dtype).max).all()
+
+
+@pytest.mark.parametrize("dtype", INTS)
+def test_int_unary_and_shifts(dtype: torch.dtype) -> None:
+    x = torch.tensor(integers(dtype), dtype=dtype)
+    assert torch.equal(apply(Op.NEG, [x]), -x)
+    assert torch.equal(apply(Op.ABS, [x]), x.abs())
+    assert torch.equal(apply(Op.NOT, [x]), ~x)
+    shifts = torch.arange(0, x.element_size() * 8, dtype=dtype)
+    grid = torch.cartesian_prod(x, shifts)
+    a, b = grid[:, 0].contiguous(), grid[:, 1].contiguous()
+    assert torch.equal(apply(Op.SHL, [a, b]), a << b)
+    assert torch.equal(apply(Op.SHR, [a, b]), a >> b)
+
+
+def test_integer_power() -> None:
+    a = torch.tensor([2, 3, -3, 1, -1, 0, -1, 5, 2])
+    b = torch.tensor([10, 5, 3, 99, 7, 0, -3, -1, 63])
+    expected = torch.tensor([1024, 243, -27, 1, -1, 1, -1, 0, -(2**63)])
+    assert torch.equal(apply(Op.POW, [a, b]), expected)
+
+
+def test_bool_logic() -> None:
+    a, b = torch.tensor([True, True, False, False]), torch.tensor([True, False, True, False])
+    assert torch.equal(apply(Op.AND, [a, b]), a & b)
+    assert torch.equal(apply(Op.OR, [a, b]), a | b)
+    assert torch.equal(apply(Op.XOR, [a, b]), a ^ b)
+    assert torch.equal(apply(Op.NOT, [a]), ~a)
+    assert torch.equal(apply(Op.MAXIMUM, [a, b]), a | b)
+    assert torch.equal(apply(Op.MINIMUM, [a, b]), a & b)
+
+
+def test_bool_memory_holding_other_bytes_reads_as_true() -> None:
+    bytes_ = torch.tensor([0, 1, 2, 255], dtype=torch.uint8)
+    body = Body()
+    body.store(1, var(0), body.cast(body.load(0, var(0), torch.bool), torch.int64))
+    target = torch.zeros(4, dtype=torch.int64)
+    run(body.kernel([4]), [bytes_, target])
+    assert target.tolist() == [0, 1, 1, 1]
+
+
+@pytest.mark.parametrize("dtype", [*INTS, *FLOATS, torch.bool])
+def test_where(dtype: torch.dtype) -> None:
+    a, b = torch.arange(64).to(dtype), (torch.arange(64) * 7 + 1).to(dtype)
+    condition = torch.arange(64) % 3 == 0
+    assert torch.equal(apply(Op.WHERE, [condition, a, b]), torch.where(condition, a, b))
+
+
+def test_multiply_add_rounds_once_or_twice() -> None:
+    a, b, c = torch.randn(3, 1000).unbind()
+    got = apply(Op.FMA, [a.contiguous(), b.contiguous(), c.contiguous()])
+    torch.testing.assert_close(got, a * b + c, rtol=1e-6, atol=1e-6)
+
+
+ALL = [*INTS, *FLOATS, *HALVES, torch.bool]
+
+
+@pytest.mark.parametrize("target", ALL, ids=str)
+@pytest.mark.parametrize("source", ALL, ids=str)
+def test_casts_equal_eager(source: torch.dtype, target: torch.dtype) -> None:
+    values = [0.0, 1.0, -1.0, 2.5, -2.5, 3.5, 100.0, 0.3, 65504.0, 65520.0, 1e-7, -6e-8]
+    if source.is_floating_point and (target.is_floating_point or target is torch.bool):
+        values += SPECIAL
+    x = torch.tensor(values, dtype=torch.float64)
+    if not source.is_floating_point and source is not torch.bool:
+        info = torch.iinfo(source)
+        x = torch.tensor(integers(source), dtype=source)
+        assert info.bits >= 8
+    elif source.is_floating_point and not target.is_floating_point and target is not torch.bool:
+        info = torch.iinfo(target)  # out of range is undefined in eager, too
+        x = x[(x >= info.min) & (x <= min(info.max, 2**31 - 128))]
+    x = x.to(source)
+    got = apply(Op.CAST, [x], target)
+    torch.testing.assert_close(got, x.to(target), rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+def test_all_half_values_convert_exactly(dtype: torch.dtype) -> None:
+    x = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
+    wide = apply(Op.CAST, [x], torch.float32)
+    torch.testing.assert_close(wide, x.float(), rtol=0, atol=0, equal_nan=True)
+    # halfway cases, ties to even
+    between = torch.cat([wide, wide * (1 + 2.0**-9), wide * (1 + 2.0**-12), wide * 1.0001])
+    got = apply(Op.CAST, [between], dtype)
+    torch.testing.assert_close(got, between.to(dtype), rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype", "text"),
+    [
+        (0.5, torch.float32, "0.5f"),
+        (1.0, torch.float32, "1.0f"),
+        (1e-5, torch.float32, "1e-05f"),
+        (1e39, torch.float32, "__builtin_inff()"),
+        (-INF, torch.float64, "-__builtin_inf()"),
+        (NAN, torch.float32, '__builtin_nanf("")'),
+        (True, torch.bool, "1"),
+        (-(2**63), torch.int64, "INT64_MIN"),
+        (2**40, torch.int64, "INT64_C(1099511627776)"),
+        (1.0, torch.bfloat16, "0x3f80"),
+    ],
+)
+def test_literal_text(value: float, dtype: torch.dtype, text: str) -> None:
+    assert scalars.literal(value, dtype) == text
+
+
+@pytest.mark.parametrize("dtype", ALL, ids=str)
+def test_literals_round_trip(dtype: torch.dtype) -> None:
+    values = [0, 1] if dtype is torch.bool else [0, 1, 5, 100]
+    if dtype.is_floating_point:
+        values = [0.1, -2.0 / 3, INF, -INF, NAN, 1e-40, 65504.0]
+    for value in values:
+        body = Body()
+        body.store(0, var(0), body.literal(value, dtype))
+        check(body.kernel([3]), [torch.zeros(3, dtype=dtype)], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float32, torch.float64])
+def test_scalar_arguments(dtype: torch.dtype) -> None:
+    body = Body()
+    value = body.op(Op.ADD, body.load(0, var(0), dtype), body.scalar("alpha", dtype))
+    body.store(1, var(0), value)
+    kernel = body.kernel(["s0"], symbols=("s0", "alpha"))
+    alpha = 3 if dtype is torch.int64 else 0.1
+    x = torch.arange(10).to(dtype)
+    check(kernel, [x, torch.zeros_like(x)], {"s0": 10, "alpha": alpha}, rtol=0, atol=0)
+
+
+def test_index_values() -> None:
+    body = Body()
+    body.store(0, row_major([5, 7]), body.index(row_major([5, 7])))
+    check(body.kernel([5, 7]), [torch.zeros(35, dtype=torch.int64)])
