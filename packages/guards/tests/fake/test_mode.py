@@ -138,6 +138,18 @@ def test_tensor_spec_and_shape_guards_accept_exactly_the_same_layouts():
         assert made.check(bad) is False
 
 
+def test_rollback_forgets_fakes_with_their_symbols():
+    env = ShapeEnv()
+    mode, real = FakeMode(env), torch.ones(4, 3)
+    mark = env.checkpoint()
+    first = mode.fakeify(real, X, {0})
+    env.rollback(mark)
+    assert env.bindings == {}
+    second = mode.fakeify(real, X, {0})
+    assert second is not first
+    assert list(env.bindings) == ["s0"]
+
+
 # --- operators -----------------------------------------------------------------------------------
 
 

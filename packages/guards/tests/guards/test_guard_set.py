@@ -70,6 +70,21 @@ def test_synthetic_sources_are_dropped():
     assert len(GuardSet([Guard(SyntheticSource("t"), K.TYPE, int)])) == 0
 
 
+def test_relations_with_synthetic_sources_are_dropped():
+    t = SyntheticSource("t")
+    guards = GuardSet([Guard(X, K.SAME_OBJECT, t), Guard(X, K.NOT_SAME, (LocalSource("y"), t))])
+    assert len(guards) == 0
+
+
+def test_objects_that_print_alike_are_different_constants():
+    class Quiet:
+        def __repr__(self):
+            return "quiet"
+
+    guards = GuardSet([Guard(X, K.CONSTANT, Quiet()), Guard(X, K.CONSTANT, Quiet())])
+    assert len(guards) == 2
+
+
 def test_compiled_checkers_do_not_follow_the_set():
     guards = GuardSet([Guard(X, K.TYPE, int)])
     made = guards.compile(["x"])

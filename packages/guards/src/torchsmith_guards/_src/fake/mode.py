@@ -67,7 +67,11 @@ class FakeMode:
         if dynamic_dims and source is not None and self.shape_env is not None:
             size, stride = _symbolic_layout(self.shape_env, tensor, source, dynamic_dims)
         fake = self._finish(tensor, self._allocate(tensor, size, stride))
-        self._memo[id(tensor)] = (weakref.ref(tensor), fake)
+        key = id(tensor)
+        self._memo[key] = (weakref.ref(tensor), fake)
+        if self.shape_env is not None:
+            # Its symbols go with a rollback, so the fake tensor must not be found again.
+            self.shape_env.on_rollback(lambda: self._memo.pop(key, None))
         return fake
 
     def _allocate(

@@ -156,20 +156,12 @@ class _Generator:
 
     def _need(self, guard: Guard) -> None:
         """Make sure that the paths of a relation are fetched."""
-        match guard.expected:
-            case Source() as other:
-                self._node(guard.source)
-                self._node(other)
-            case ShapeRelation() as relation:
-                for _, source in relation.bindings:
-                    if isinstance(source, src.TensorPropertySource):
-                        self._node(source.base)
-                        self.needed.setdefault(source.base, {})[source] = None
-                    else:
-                        self._node(source)
-            case tuple() as others:
-                for other in (guard.source, *others):
-                    self._node(other)
+        for source in guard.sources():
+            if isinstance(source, src.TensorPropertySource) and guard.kind is GuardKind.SHAPE:
+                self._node(source.base)
+                self.needed.setdefault(source.base, {})[source] = None
+            else:
+                self._node(source)
 
     # --- names -----------------------------------------------------------------------------
 

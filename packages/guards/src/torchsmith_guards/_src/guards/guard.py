@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from types import CodeType
 
 from torchsmith_guards._src.guards.global_state import GlobalState
+from torchsmith_guards._src.guards.helpers import is_literal
 from torchsmith_guards._src.guards.shape_relation import ShapeRelation
 from torchsmith_guards._src.guards.tensor_spec import TensorSpec
 from torchsmith_guards._src.sources.sources import Source
@@ -102,14 +103,28 @@ class Guard:
         if not _valid(self.kind, self.expected):
             raise GuardError(kind=self.kind.name, source=self.source.expr, expected=self.expected)
 
+    def sources(self) -> tuple[Source, ...]:
+        """All sources that the check reads."""
+        match self.expected:
+            case Source() as other:
+                return (self.source, other)
+            case ShapeRelation() as relation:
+                return tuple(source for _, source in relation.bindings)
+            case tuple() as others if self.kind is GuardKind.NOT_SAME:
+                return (self.source, *others)
+            case _:
+                return (self.source,)
+
     def key(self) -> Hashable:
         """Equal keys mean the same check: guard sets keep one of them."""
         expected = self.expected
         match self.kind:
             case GuardKind.ID | GuardKind.TYPE | GuardKind.CODE:
                 return (self.source, self.kind, id(expected))
-            case GuardKind.CONSTANT:
+            case GuardKind.CONSTANT if is_literal(expected):
                 return (self.source, self.kind, type(expected), repr(expected))
+            case GuardKind.CONSTANT:
+                return (self.source, self.kind, id(expected))
             case GuardKind.DICT_KEYS | GuardKind.DICT_CONTAINS:
                 return (self.source, self.kind, _identity_key(expected))
             case _:

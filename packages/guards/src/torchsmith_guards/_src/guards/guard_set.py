@@ -20,7 +20,7 @@ class GuardSet:
     def add(self, guard: Guard) -> None:
         """Keep ``guard`` unless an equal one is there. Guards on constants that the compiler
         installed and on locals that emitted code makes are dropped: nothing can change them."""
-        if guard.source.guardable:
+        if all(source.guardable for source in guard.sources()):
             self._guards.setdefault(guard.key(), guard)
 
     def checkpoint(self) -> int:

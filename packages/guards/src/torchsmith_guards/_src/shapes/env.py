@@ -356,6 +356,10 @@ class ShapeEnv(TorchProtocol):
         while len(self._undo) > mark:
             self._undo.pop()()
 
+    def on_rollback(self, undo: Callable[[], object]) -> None:
+        """Have ``undo`` called when the trace is rolled back to before this point."""
+        self._undo.append(undo)
+
     @contextlib.contextmanager
     def suppress_guards(self) -> Iterator[None]:
         """Inside, branches on sizes are answered by hints and record nothing; for code that only

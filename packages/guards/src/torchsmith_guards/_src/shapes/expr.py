@@ -13,13 +13,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import ClassVar, TypeVar, cast
+from weakref import WeakValueDictionary
 
 INF = math.inf
 Number = int | float
 Bound = int | float  # an int, or plus/minus infinity
 _E = TypeVar("_E", bound="SymExpr")
 
-_TABLE: dict[tuple[object, ...], SymExpr] = {}
+# Weak, so that a process that compiles forever does not keep every size it has met.
+_TABLE: WeakValueDictionary[tuple[object, ...], SymExpr] = WeakValueDictionary()
 
 
 class SymExpr:
@@ -30,7 +32,7 @@ class SymExpr:
         hi: least known upper bound.
     """
 
-    __slots__ = ("_free", "_order", "hi", "lo")
+    __slots__ = ("__weakref__", "_free", "_order", "hi", "lo")
     precedence: ClassVar[int] = 10
     lo: Bound
     hi: Bound
@@ -86,8 +88,7 @@ class SymExpr:
 
 
 def _intern(cls: type[_E], key: tuple[object, ...], lo: Bound, hi: Bound, **fields: object) -> _E:
-    """The one object of this class and key. Entries live as long as the process: their number
-    is bounded by the distinct expressions met, and names of symbols repeat between compiles."""
+    """The one object of this class and key."""
     full = (cls, *key)
     found = _TABLE.get(full)
     if found is None:
