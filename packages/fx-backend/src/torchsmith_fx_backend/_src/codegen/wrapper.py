@@ -235,9 +235,9 @@ class _Printer:
             self.line(f"{', '.join(names)}{',' if len(names) == 1 else ''} = {call}")
             if "_" in names:
                 self.line("del _")
-        elif results:
+        elif results and Name(results[0]) not in step.args[:1]:
             self.line(f"{results[0]} = {call}")
-        else:
+        else:  # a write into an input or constant keeps its name
             self.line(call)
 
     def target(self, target: object, *, out: bool) -> tuple[str, str | None]:
