@@ -13,7 +13,17 @@ from torchsmith_tracer._src.interp.arguments import bind_arguments
 from torchsmith_tracer._src.interp.attributes import Attributes
 from torchsmith_tracer._src.regions.marks import is_disabled, original_of
 from torchsmith_tracer._src.values.base import Value
-from torchsmith_tracer._src.values.builtins import registry
+from torchsmith_tracer._src.values.builtins import (  # noqa: F401 - they fill the tables
+    constructors,
+    functional,
+    functions,
+    library,
+    make_class,
+    methods_objects,
+    methods_sequences,
+    methods_tables,
+    registry,
+)
 from torchsmith_tracer._src.values.builtins.slots import SLOTS
 from torchsmith_tracer._src.values.classes import ClassValue
 from torchsmith_tracer._src.values.constants import ConstantValue

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, cast
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtin_object import METHOD_TYPES
+from torchsmith_tracer._src.values.builtins.make_class import make_class
 from torchsmith_tracer._src.values.builtins.registry import constructor
 from torchsmith_tracer._src.values.classes import DescriptorValue
 from torchsmith_tracer._src.values.constants import NONE, ConstantValue, bool_value
@@ -373,7 +374,7 @@ def _type(tx: Trace, obj: Value, *rest: Value, **kwargs: Value) -> Value:
         kind = rest[1].python_type().__name__
         raise tx.interp.error(TypeError, f"type.__new__() argument 3 must be dict, not {kind}")
     name = str(tx.interp.concrete(obj))
-    return tx.interp.make_class(name, bases, namespace.copy(), kwargs)
+    return make_class(tx, name, bases, namespace.copy(), kwargs)
 
 
 @constructor(super)

@@ -1,0 +1,142 @@
+"""``functools``, ``itertools`` and the ``operator`` getters."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import operator
+from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
+
+from torchsmith_tracer._src.breaks.signals import ObservedException
+from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.builtins import polyfills
+from torchsmith_tracer._src.values.builtins.registry import builtin, constructor, method
+from torchsmith_tracer._src.values.functions import FunctionValue
+from torchsmith_tracer._src.values.mappings import DictValue
+from torchsmith_tracer._src.values.objects import ObjectValue
+from torchsmith_tracer._src.values.partials import GetterValue, PartialValue, get
+
+if TYPE_CHECKING:
+    from torchsmith_tracer._src.trace import Trace
+
+# --- functools -------------------------------------------------------------------------------------
+
+
+@constructor(functools.partial)
+def _partial(tx: Trace, func: Value, /, *args: Value, **keywords: Value) -> Value:
+    if isinstance(func, PartialValue):
+        return PartialValue(func.func, [*func.args, *args], {**func.keywords, **keywords})
+    return PartialValue(func, args, keywords)
+
+
+@method(functools.partial, "__call__")
+def _call_partial(tx: Trace, self: Value, /, *args: Value, **kwargs: Value) -> Value:
+    if isinstance(self, PartialValue):
+        return self.call(tx, args, kwargs)
+    func = self.getattr(tx, "func")
+    first = tx.interp.unpack(self.getattr(tx, "args"))
+    keywords = self.getattr(tx, "keywords").base_value()
+    assert isinstance(keywords, DictValue)
+    names = {str(k): keywords.get_str(tx, str(k)) for k in keywords.table}
+    known = {k: v for k, v in names.items() if v is not None}
+    return func.call(tx, [*first, *args], {**known, **kwargs})
+
+
+@builtin(functools.reduce)
+def _reduce(
+    tx: Trace, function: Value, iterable: Value, initial: Value | None = None, /
+) -> Value:
+    it = iterable.iter(tx)
+    total = initial
+    if total is None:
+        total = tx.interp.step(it)
+        if total is None:
+            raise tx.interp.error(TypeError, "reduce() of empty iterable with no initial value")
+    while (item := tx.interp.step(it)) is not None:
+        total = tx.interp.call(function, [total, item])
+    return total
+
+
+@method(functools._lru_cache_wrapper, "__call__")
+def _call_cached(tx: Trace, self: Value, /, *args: Value, **kwargs: Value) -> Value:
+    return self.getattr(tx, "__wrapped__").call(tx, args, kwargs)
+
+
+@builtin(functools.update_wrapper)
+def _update_wrapper(
+    tx: Trace,
+    wrapper: Value,
+    wrapped: Value,
+    assigned: Value | None = None,
+    updated: Value | None = None,
+) -> Value | None:
+    if not isinstance(wrapper, FunctionValue):
+        return None
+    names = functools.WRAPPER_ASSIGNMENTS
+    chosen = names if assigned is None else cast("tuple[str, ...]", tx.interp.concrete(assigned))
+    for name in chosen:
+        if name == "__type_params__":
+            continue
+        try:
+            value = wrapped.getattr(tx, name)
+        except ObservedException as e:
+            if not tx.interp.exception_matches(e.exc, AttributeError):
+                raise
+            continue
+        wrapper.setattr(tx, name, value)
+    real = wrapped.fn if isinstance(wrapped, FunctionValue) else None
+    for name in real.__dict__ if real is not None else ():
+        wrapper.setattr(tx, name, wrapped.getattr(tx, name))
+    wrapper.setattr(tx, "__wrapped__", wrapped)
+    return wrapper
+
+
+# --- operator getters --------------------------------------------------------------------------------
+
+
+def _getter(cls: type) -> None:
+    def make(tx: Trace, first: Value, /, *args: Value, **kwargs: Value) -> Value:
+        return GetterValue(cls, [first, *args], kwargs)
+
+    def call(tx: Trace, self: Value, obj: Value, /) -> Value:
+        if isinstance(self, GetterValue):
+            return self.call(tx, [obj], {})
+        assert isinstance(self, ObjectValue)
+        made = self.obj.__reduce__()
+        assert isinstance(made, tuple)
+        args = [tx.interp.const(a) for a in made[1]]
+        return get(tx, cls, obj, args, {})
+
+    constructor(cls)(make)
+    method(cls, "__call__")(call)
+
+
+for _cls in (operator.itemgetter, operator.attrgetter, operator.methodcaller):
+    _getter(_cls)
+
+
+# --- itertools: replaced by generators of the same behaviour, which are traced -------------------------
+
+
+def _polyfill(real: object, replacement: Callable[..., object]) -> None:
+    def implementation(tx: Trace, /, *args: Value, **kwargs: Value) -> Value:
+        return tx.builder.wrap_new(replacement).call(tx, args, kwargs)
+
+    if isinstance(real, type):
+        constructor(real)(implementation)
+    else:
+        builtin(real)(implementation)
+
+
+for _name, _replacement in polyfills.ITERTOOLS.items():
+    _real = getattr(itertools, _name, None)
+    if _real is not None:
+        _polyfill(_real, _replacement)
+
+
+@method(itertools.chain, "from_iterable")
+def _from_iterable(tx: Trace, cls: Value, iterables: Value, /) -> Value:
+    return tx.builder.wrap_new(polyfills.chain_from_iterable).call(tx, [iterables], {})
+
+

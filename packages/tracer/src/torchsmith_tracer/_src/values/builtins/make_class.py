@@ -1,0 +1,188 @@
+"""``class`` statements and three-argument ``type()`` inside traced code.
+
+The class becomes a stand-in: a real class with the same name, bases and slots, whose attributes
+are values in the journal. Instances, lookups, ``super`` and ``isinstance`` work on it; only
+handing the class out of the compiled code is a break.
+"""
+
+from __future__ import annotations
+
+import abc
+import builtins
+import types
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from torchsmith_tracer._src.breaks.signals import Unsupported
+from torchsmith_tracer._src.frames.code import decode
+from torchsmith_tracer._src.frames.frame import Frame
+from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.builtins.registry import builtin, method
+from torchsmith_tracer._src.values.classes import ClassValue, DescriptorValue
+from torchsmith_tracer._src.values.constants import NONE, ConstantValue
+from torchsmith_tracer._src.values.functions import CellValue, FunctionValue
+from torchsmith_tracer._src.values.lookup import lookup_in
+from torchsmith_tracer._src.values.mappings import DictValue
+
+if TYPE_CHECKING:
+    from torchsmith_tracer._src.trace import Trace
+
+_METACLASSES = (type, abc.ABCMeta)
+
+
+@builtin(builtins.__build_class__)
+def _build_class(tx: Trace, body: Value, name: Value, /, *bases: Value, **kwargs: Value) -> Value:
+    if not isinstance(body, FunctionValue):
+        raise Unsupported("opaque-call", what="__build_class__ without a function")
+    text = str(tx.interp.concrete(name))
+    namespace = DictValue()
+    frame = Frame(
+        decode(body.code),
+        body.globals,
+        {},
+        dict(zip(body.code.co_freevars, body.closure, strict=True)),
+        fn=body,
+    )
+    frame.names = namespace
+    cell = tx.interp.run(frame)
+    cls = make_class(tx, text, bases, namespace, kwargs)
+    if isinstance(cell, CellValue):
+        cell.store(tx, cls)
+    return cls
+
+
+def make_class(
+    tx: Trace,
+    name: str,
+    bases: Sequence[Value],
+    namespace: DictValue,
+    kwargs: dict[str, Value],
+) -> ClassValue:
+    """A new class from its name, bases, namespace and class keywords."""
+    kwargs = dict(kwargs)
+    given = kwargs.pop("metaclass", None)
+    real_bases: list[type] = []
+    for base in bases:
+        if not isinstance(base, ClassValue):
+            raise Unsupported("opaque-call", what=f"class {name} with base {base.describe()}")
+        real_bases.append(base.obj)
+    meta = _metaclass(tx, name, given, real_bases)
+    entries = {str(tx.interp.concrete(k)): v for k, v in namespace.table.values()}
+    values = {key: namespace.get_str(tx, key) for key in entries}
+    table: dict[str, Value] = {k: v for k, v in values.items() if v is not None}
+    cell = table.pop("__classcell__", None)
+    stand_in = _stand_in(tx, name, meta, real_bases, table)
+    cls = tx.interp.class_value(stand_in)
+    cls.recipe = (tx.interp.class_value(meta), tuple(bases), kwargs)
+    tx.interp.patch_class(cls)
+    for key, value in table.items():
+        tx.journal.store_attr(cls, key, _implicit(key, value))
+    if "__eq__" in table and "__hash__" not in table:
+        tx.journal.store_attr(cls, "__hash__", NONE)
+    if isinstance(cell, CellValue):
+        cell.store(tx, cls)
+    for key, value in table.items():
+        hook = tx.interp.special_method(value, "__set_name__") if _may_hook(value) else None
+        if hook is not None:
+            tx.interp.call(hook, [cls, ConstantValue(key)])
+    found = lookup_in(tx, stand_in.__mro__[1:], "__init_subclass__")
+    if found is not None and found.owner is not object:
+        parent = tx.interp.super(cls, cls)
+        tx.interp.call(parent.getattr(tx, "__init_subclass__"), [], kwargs)
+    elif kwargs:
+        message = f"{name}.__init_subclass__() takes no keyword arguments"
+        raise tx.interp.error(TypeError, message)
+    return cls
+
+
+def _may_hook(value: Value) -> bool:
+    return not isinstance(value, FunctionValue | ConstantValue | DescriptorValue | ClassValue)
+
+
+def _metaclass(tx: Trace, name: str, given: Value | None, bases: list[type]) -> type:
+    candidates = [type(base) for base in bases]
+    if given is not None:
+        if not isinstance(given, ClassValue):
+            raise Unsupported("opaque-call", what=f"class {name} with metaclass {given.describe()}")
+        candidates.append(given.obj)
+    meta: type = type
+    for candidate in candidates:
+        if issubclass(candidate, meta):
+            meta = candidate
+    if meta not in _METACLASSES:
+        raise Unsupported("opaque-call", what=f"class {name} with metaclass {meta.__name__}")
+    return meta
+
+
+def _stand_in(
+    tx: Trace, name: str, meta: type, bases: list[type], table: dict[str, Value]
+) -> type:
+    """The real class: same layout, and every attribute present under its name."""
+    namespace: dict[str, object] = {}
+    for key, value in table.items():
+        known = tx.interp.try_concrete(value)
+        if known is not tx.interp.UNKNOWN and not isinstance(value, ClassValue):
+            namespace[key] = known
+        elif isinstance(value, FunctionValue):
+            namespace[key] = _placeholder(value, key)
+        elif key not in ("__init_subclass__", "__set_name__", "__class_getitem__"):
+            namespace[key] = property(None) if isinstance(value, DescriptorValue) else object()
+    namespace.pop("__init_subclass__", None)
+    namespace.pop("__new__", None)
+    namespace.pop("__classcell__", None)
+    if any(_hooks(base) for base in bases):
+        # The bases' own hook is traced, not run here.
+        bases = [_plain(base) for base in bases]
+    try:
+        return types.new_class(
+            name, tuple(bases) or (object,), {"metaclass": meta}, lambda ns: ns.update(namespace)
+        )
+    except Exception as e:
+        raise tx.interp.host_error(e) from None
+
+
+def _hooks(base: type) -> bool:
+    hook = getattr(base, "__init_subclass__", None)
+    return isinstance(getattr(hook, "__func__", None), types.FunctionType)
+
+
+def _plain(base: type) -> type:
+    if _hooks(base):
+        raise Unsupported("opaque-call", what=f"subclass of {base.__name__}, which has a hook")
+    return base
+
+
+def _placeholder(value: FunctionValue, name: str) -> object:
+    def stand_in(*args: object, **kwargs: object) -> object:
+        raise Unsupported("opaque-call", what=f"method {name!r} of a class made while tracing")
+
+    stand_in.__name__ = name
+    if value.annotations is None:
+        stand_in.__annotations__ = {}
+    return stand_in
+
+
+_IMPLICIT = {
+    "__new__": staticmethod,
+    "__init_subclass__": classmethod,
+    "__class_getitem__": classmethod,
+}
+
+
+def _implicit(name: str, value: Value) -> Value:
+    kind = _IMPLICIT.get(name)
+    if kind is None or not isinstance(value, FunctionValue):
+        return value
+    return DescriptorValue(kind, {"__func__": value})
+
+
+@method(type, "__new__")
+def _type_new(tx: Trace, cls: Value, /, *args: Value, **kwargs: Value) -> Value:
+    if len(args) != 4:
+        raise Unsupported("opaque-call", what="type.__new__ with these arguments")
+    namespace = args[3].base_value()
+    if not isinstance(namespace, DictValue) or not isinstance(args[0], ClassValue):
+        raise Unsupported("opaque-call", what="type.__new__ with these arguments")
+    bases = tx.interp.unpack(args[2])
+    name = str(tx.interp.concrete(args[1]))
+    return make_class(tx, name, bases, namespace, {**kwargs, "metaclass": args[0]})
