@@ -9,7 +9,7 @@ from torchsmith_guards._src.guards.guard_set import GuardSet
 from torchsmith_guards._src.guards.shape_relation import ShapeRelation
 from torchsmith_guards._src.guards.tensor_spec import TensorSpec, stride_dependents
 from torchsmith_guards._src.shapes.env import ShapeEnv, ShapeGuard
-from torchsmith_guards._src.shapes.expr import (
+from torchsmith_guards._src.shapes.nodes import (
     Add,
     Call,
     Const,
@@ -21,9 +21,9 @@ from torchsmith_guards._src.shapes.expr import (
     Symbol,
     SymExpr,
 )
-from torchsmith_guards._src.shapes.node import SymNode
 from torchsmith_guards._src.shapes.queries import expr_of, hint_of, is_symbolic
 from torchsmith_guards._src.shapes.relation import SymCondition
+from torchsmith_guards._src.shapes.sym_node import SymNode
 from torchsmith_guards._src.sources.sources import (
     GLOBAL_STATE,
     SHAPES,

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torchsmith_guards._src.shapes import expr as ex
+from torchsmith_guards._src.shapes import nodes
 from torchsmith_guards._src.shapes import relation as rel
 from torchsmith_guards._src.shapes.sympy_bridge import simplify, to_sympy
 
@@ -124,7 +125,7 @@ def test_substitution_of_values_gives_a_literal(tree, values):
         return
     literals = {symbol: ex.const(values[name]) for name, (symbol, _) in SYMBOLS.items()}
     result = ex.substitute(pair[0], literals)
-    assert isinstance(result, ex.Const)
+    assert isinstance(result, nodes.Const)
     assert result.value == pair[1]
 
 

@@ -23,7 +23,7 @@ from torchsmith_guards._src.guards.global_state import GlobalState
 from torchsmith_guards._src.guards.guard import Guard, GuardKind
 from torchsmith_guards._src.guards.shape_relation import ShapeRelation
 from torchsmith_guards._src.guards.tensor_spec import TensorSpec
-from torchsmith_guards._src.shapes.expr import FUNCTIONS
+from torchsmith_guards._src.shapes.nodes import FUNCTIONS
 from torchsmith_guards._src.sources import sources as src
 from torchsmith_guards._src.sources.sources import Source
 from torchsmith_guards.errors import UnguardableSourceError

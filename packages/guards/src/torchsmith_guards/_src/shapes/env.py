@@ -18,11 +18,11 @@ from torchsmith_guards._src.guards.guard import Guard, GuardKind
 from torchsmith_guards._src.guards.shape_relation import ShapeRelation
 from torchsmith_guards._src.shapes import expr as ex
 from torchsmith_guards._src.shapes import relation as rel
-from torchsmith_guards._src.shapes.expr import INF, Bound, Const, Number, Symbol, SymExpr
-from torchsmith_guards._src.shapes.node import SymNode
+from torchsmith_guards._src.shapes.nodes import INF, Bound, Const, Number, Symbol, SymExpr
 from torchsmith_guards._src.shapes.protocol import TorchProtocol
 from torchsmith_guards._src.shapes.ranges import bounds, refine
 from torchsmith_guards._src.shapes.relation import Relation, SymCondition
+from torchsmith_guards._src.shapes.sym_node import SymNode
 from torchsmith_guards._src.sources.sources import SHAPES, Source, TensorPropertySource
 from torchsmith_guards.errors import DataDependentError
 

@@ -1,360 +1,34 @@
-"""Symbolic numbers: small hash-consed expressions over size symbols.
+"""Constructors of symbolic numbers.
 
 Integers are kept as polynomials in canonical form (a sum of integer multiples of products), so
 that equal sizes are usually the same object and ``s0*s1 + s1 == (s0 + 1)*s1`` needs no solver.
 Everything else (floor division, modulo, minimum, maximum, floats) is an atom in such a polynomial.
 Every integer expression knows bounds that follow from the bounds its symbols were born with.
-
-Build expressions with the functions here (``add``, ``mul``, ...), never with the classes.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
-from typing import ClassVar, TypeVar, cast
-from weakref import WeakValueDictionary
-
-INF = math.inf
-Number = int | float
-Bound = int | float  # an int, or plus/minus infinity
-_E = TypeVar("_E", bound="SymExpr")
-
-# Weak, so that a process that compiles forever does not keep every size it has met.
-_TABLE: WeakValueDictionary[tuple[object, ...], SymExpr] = WeakValueDictionary()
-
-
-class SymExpr:
-    """Base of all expressions. Immutable; equal expressions are the same object.
-
-    Attributes:
-        lo: greatest known lower bound (``-inf`` if none).
-        hi: least known upper bound.
-    """
-
-    __slots__ = ("__weakref__", "_free", "_order", "hi", "lo")
-    precedence: ClassVar[int] = 10
-    lo: Bound
-    hi: Bound
-    _order: tuple[object, ...]
-    _free: frozenset[Symbol] | None
-
-    @property
-    def free_symbols(self) -> frozenset[Symbol]:
-        """The symbols in the expression."""
-        if self._free is None:
-            found: frozenset[Symbol] = frozenset()
-            for part in self.parts():
-                found |= part.free_symbols
-            self._free = found
-        return self._free
-
-    @property
-    def is_float(self) -> bool:
-        """True for expressions whose value is a Python float."""
-        return any(part.is_float for part in self.parts())
-
-    def parts(self) -> tuple[SymExpr, ...]:
-        """The direct operands."""
-        return ()
-
-    def evaluate(self, values: Mapping[str, Number]) -> Number:
-        """The number that the expression stands for.
-
-        Args:
-            values: a number for the name of every symbol in it.
-
-        Raises:
-            KeyError: a symbol has no value.
-            ZeroDivisionError: as Python's ``//`` and ``%`` do.
-        """
-        raise NotImplementedError(type(self).__name__)  # every concrete class defines it
-
-    def text(self, names: Mapping[str, str] | None = None) -> str:
-        """Python source of the expression, with symbols renamed by ``names``."""
-        raise NotImplementedError(type(self).__name__)  # every concrete class defines it
-
-    def rebuild(self, change: Callable[[SymExpr], SymExpr]) -> SymExpr:
-        """The same expression over changed operands."""
-        return self
-
-    def _paren(self, part: SymExpr, names: Mapping[str, str] | None, *, tight: bool = False) -> str:
-        text = part.text(names)
-        loose = part.precedence < self.precedence or (tight and part.precedence == self.precedence)
-        return f"({text})" if loose else text
-
-    def __repr__(self) -> str:
-        return self.text()
-
-
-def _intern(cls: type[_E], key: tuple[object, ...], lo: Bound, hi: Bound, **fields: object) -> _E:
-    """The one object of this class and key."""
-    full = (cls, *key)
-    found = _TABLE.get(full)
-    if found is None:
-        found = object.__new__(cls)
-        for name, value in fields.items():
-            object.__setattr__(found, name, value)
-        found.lo, found.hi = lo, hi
-        found._free = None
-        found._order = (_RANK[cls], found.text())
-        found = _TABLE.setdefault(full, found)
-    return cast(_E, found)
-
-
-class Const(SymExpr):
-    """A literal: an int, or a float in float expressions."""
-
-    __slots__ = ("value",)
-    value: Number
-
-    @property
-    def precedence(self) -> int:  # type: ignore[override]
-        return 9 if self.value < 0 else 10
-
-    @property
-    def is_float(self) -> bool:
-        return isinstance(self.value, float)
-
-    def evaluate(self, values: Mapping[str, Number]) -> Number:
-        return self.value
-
-    def text(self, names: Mapping[str, str] | None = None) -> str:
-        if isinstance(self.value, float) and not math.isfinite(self.value):
-            return f"float({str(self.value)!r})"
-        return repr(self.value)
-
-
-class Symbol(SymExpr):
-    """A named unknown: ``s0`` (size), ``i1`` (int argument), ``f2`` (float), ``u3`` (from data).
-
-    ``lo`` and ``hi`` are assumptions made when the symbol was created; whoever makes it guards
-    them.
-    """
-
-    __slots__ = ("floating", "name")
-    name: str
-    floating: bool
-
-    @property
-    def free_symbols(self) -> frozenset[Symbol]:
-        return frozenset((self,))
-
-    @property
-    def is_float(self) -> bool:
-        return self.floating
-
-    def evaluate(self, values: Mapping[str, Number]) -> Number:
-        return values[self.name]
-
-    def text(self, names: Mapping[str, str] | None = None) -> str:
-        return self.name if names is None else names.get(self.name, self.name)
-
-
-class Add(SymExpr):
-    """Sum of two or more terms in a fixed order; at most one is a ``Const``, and it is last."""
-
-    __slots__ = ("terms",)
-    precedence = 5
-    terms: tuple[SymExpr, ...]
-
-    def parts(self) -> tuple[SymExpr, ...]:
-        return self.terms
-
-    def evaluate(self, values: Mapping[str, Number]) -> Number:
-        return sum(t.evaluate(values) for t in self.terms)
-
-    def text(self, names: Mapping[str, str] | None = None) -> str:
-        out = self.terms[0].text(names)
-        for term in self.terms[1:]:
-            text = term.text(names)
-            out += f" - {text[1:]}" if text.startswith("-") else f" + {text}"
-        return out
-
-    def rebuild(self, change: Callable[[SymExpr], SymExpr]) -> SymExpr:
-        return add(*(change(t) for t in self.terms))
-
-
-class Mul(SymExpr):
-    """Product of two or more factors in a fixed order; at most one is a ``Const``, the first."""
-
-    __slots__ = ("factors",)
-    precedence = 6
-    factors: tuple[SymExpr, ...]
-
-    def parts(self) -> tuple[SymExpr, ...]:
-        return self.factors
-
-    def evaluate(self, values: Mapping[str, Number]) -> Number:
-        return math.prod(f.evaluate(values) for f in self.factors)
-
-    def text(self, names: Mapping[str, str] | None = None) -> str:
-        head, *rest = self.factors
-        if isinstance(head, Const) and head.value == -1:
-            return "-" + "*".join(self._paren(f, names, tight=True) for f in rest)
-        return "*".join(self._paren(f, names, tight=i > 0) for i, f in enumerate(self.factors))
-
-    def rebuild(self, change: Callable[[SymExpr], SymExpr]) -> SymExpr:
-        return mul(*(change(f) for f in self.factors))
-
-
-class _Division(SymExpr):
-    __slots__ = ("den", "num")
-    precedence = 6
-    num: SymExpr
-    den: SymExpr
-    sign: ClassVar[str]
-
-    def parts(self) -> tuple[SymExpr, ...]:
-        return (self.num, self.den)
-
-    def text(self, names: Mapping[str, str] | None = None) -> str:
-        num, den = self._paren(self.num, names), self._paren(self.den, names, tight=True)
-        if num.startswith("-"):
-            num = f"({num})"  # so that a sum does not take the sign for its own
-        return f"{num}{self.sign}{den}"
-
-
-class FloorDiv(_Division):
-    """``num // den`` with Python's rounding (towards minus infinity)."""
-
-    __slots__ = ()
-    sign = "//"
-
-    def evaluate(self, values: Mapping[str, Number]) -> Number:
-        return self.num.evaluate(values) // self.den.evaluate(values)
-
-    def rebuild(self, change: Callable[[SymExpr], SymExpr]) -> SymExpr:
-        return floordiv(change(self.num), change(self.den))
-
-
-class Mod(_Division):
-    """``num % den`` with Python's sign (that of the divisor)."""
-
-    __slots__ = ()
-    sign = " % "
-
-    def evaluate(self, values: Mapping[str, Number]) -> Number:
-        return self.num.evaluate(values) % self.den.evaluate(values)
-
-    def rebuild(self, change: Callable[[SymExpr], SymExpr]) -> SymExpr:
-        return mod(change(self.num), change(self.den))
-
-
-class _Extreme(SymExpr):
-    __slots__ = ("args",)
-    args: tuple[SymExpr, ...]
-    function: ClassVar[str]
-
-    def parts(self) -> tuple[SymExpr, ...]:
-        return self.args
-
-    def text(self, names: Mapping[str, str] | None = None) -> str:
-        return f"{self.function}({', '.join(a.text(names) for a in self.args)})"
-
-
-class Min(_Extreme):
-    """The least of two or more numbers."""
-
-    __slots__ = ()
-    function = "min"
-
-    def evaluate(self, values: Mapping[str, Number]) -> Number:
-        return min(a.evaluate(values) for a in self.args)
-
-    def rebuild(self, change: Callable[[SymExpr], SymExpr]) -> SymExpr:
-        return minimum(*(change(a) for a in self.args))
-
-
-class Max(_Extreme):
-    """The greatest of two or more numbers."""
-
-    __slots__ = ()
-    function = "max"
-
-    def evaluate(self, values: Mapping[str, Number]) -> Number:
-        return max(a.evaluate(values) for a in self.args)
-
-    def rebuild(self, change: Callable[[SymExpr], SymExpr]) -> SymExpr:
-        return maximum(*(change(a) for a in self.args))
-
-
-class Call(SymExpr):
-    """A function of ``FUNCTIONS`` applied to numbers: float arithmetic, conversions, shifts."""
-
-    __slots__ = ("args", "name")
-    name: str
-    args: tuple[SymExpr, ...]
-
-    @property
-    def is_float(self) -> bool:
-        return self.name not in INTEGER_FUNCTIONS
-
-    def parts(self) -> tuple[SymExpr, ...]:
-        return self.args
-
-    def evaluate(self, values: Mapping[str, Number]) -> Number:
-        return FUNCTIONS[self.name](*(a.evaluate(values) for a in self.args))
-
-    def text(self, names: Mapping[str, str] | None = None) -> str:
-        return f"{self.name}({', '.join(a.text(names) for a in self.args)})"
-
-    def rebuild(self, change: Callable[[SymExpr], SymExpr]) -> SymExpr:
-        return call(self.name, *(change(a) for a in self.args))
-
-
-_RANK: dict[type[SymExpr], int] = {
-    Symbol: 0,
-    Mul: 1,
-    FloorDiv: 2,
-    Mod: 3,
-    Min: 4,
-    Max: 5,
-    Call: 6,
-    Add: 7,
-    Const: 8,
-}
-
-#: Functions that ``Call`` may name. They print by this name and are bound in generated code.
-FUNCTIONS: dict[str, Callable[..., Number]] = {
-    "float": float,
-    "truediv": lambda a, b: a / b,
-    "float_add": lambda a, b: a + b,
-    "float_sub": lambda a, b: a - b,
-    "float_mul": lambda a, b: a * b,
-    "float_floordiv": lambda a, b: a // b,
-    "float_mod": lambda a, b: a % b,
-    "float_min": min,
-    "float_max": max,
-    "float_neg": lambda a: -a,
-    "float_abs": abs,
-    "float_pow": lambda a, b: float(a) ** b,
-    "int_pow": lambda a, b: a**b,
-    "lshift": lambda a, b: a << b,
-    "rshift": lambda a, b: a >> b,
-    "bitand": lambda a, b: a & b,
-    "bitor": lambda a, b: a | b,
-    "bitxor": lambda a, b: a ^ b,
-    "trunc": math.trunc,
-    "floor": math.floor,
-    "ceil": math.ceil,
-    "round_to_int": round,
-    "round_digits": round,
-    "bool_to_int": int,
-    **{
-        f: getattr(math, f)
-        for f in (
-            "sqrt", "exp", "log", "log2", "sin", "cos", "tan", "sinh", "cosh", "tanh",
-            "asin", "acos", "atan",
-        )
-    },
-}  # fmt: skip
-INTEGER_FUNCTIONS = frozenset(
-    {"int_pow", "lshift", "rshift", "bitand", "bitor", "bitxor", "trunc", "floor", "ceil"}
-    | {"round_to_int", "bool_to_int"}
+from collections.abc import Iterable, Mapping
+
+from torchsmith_guards._src.shapes.nodes import (
+    FUNCTIONS,
+    INF,
+    Add,
+    Bound,
+    Call,
+    Const,
+    FloorDiv,
+    Max,
+    Min,
+    Mod,
+    Mul,
+    Number,
+    Symbol,
+    SymExpr,
+    exists,
+    intern,
 )
-
-# --- constructors -------------------------------------------------------------------------------
 
 # Products of sums are multiplied out up to this many terms; beyond it they stay atoms.
 _MAX_TERMS = 32
@@ -365,12 +39,12 @@ _Poly = dict[_Monomial, int]
 
 def const(value: Number) -> Const:
     """The literal ``value``."""
-    return _intern(Const, (type(value), repr(value)), value, value, value=value)
+    return intern(Const, (type(value), repr(value)), value, value, value=value)
 
 
 def symbol(name: str, lo: Bound = -INF, hi: Bound = INF, *, floating: bool = False) -> Symbol:
     """The symbol ``name`` with values assumed in ``lo .. hi``."""
-    return _intern(Symbol, (name, lo, hi, floating), lo, hi, name=name, floating=floating)
+    return intern(Symbol, (name, lo, hi, floating), lo, hi, name=name, floating=floating)
 
 
 def add(*terms: SymExpr) -> SymExpr:
@@ -444,7 +118,7 @@ def floordiv(num: SymExpr, den: SymExpr) -> SymExpr:
     if den.lo > 0:
         lo = _floordiv_bound(num.lo, den.hi if num.lo >= 0 else den.lo)
         hi = _floordiv_bound(num.hi, den.lo if num.hi >= 0 else den.hi)
-    return _intern(FloorDiv, (num, den), lo, hi, num=num, den=den)
+    return intern(FloorDiv, (num, den), lo, hi, num=num, den=den)
 
 
 def mod(num: SymExpr, den: SymExpr) -> SymExpr:
@@ -468,7 +142,7 @@ def mod(num: SymExpr, den: SymExpr) -> SymExpr:
     if num.lo >= 0 and _surely_less(num, den):
         return num
     lo, hi = (0, min(den.hi - 1, num.hi if num.lo >= 0 else INF)) if den.lo > 0 else (-INF, INF)
-    return _intern(Mod, (num, den), lo, hi, num=num, den=den)
+    return intern(Mod, (num, den), lo, hi, num=num, den=den)
 
 
 def minimum(*args: SymExpr) -> SymExpr:
@@ -478,7 +152,7 @@ def minimum(*args: SymExpr) -> SymExpr:
     if len(low) == 1:
         return low[0]
     key = tuple(sorted(low or flat, key=_order))
-    return _intern(Min, key, min(a.lo for a in key), min(a.hi for a in key), args=key)
+    return intern(Min, key, min(a.lo for a in key), min(a.hi for a in key), args=key)
 
 
 def maximum(*args: SymExpr) -> SymExpr:
@@ -488,7 +162,7 @@ def maximum(*args: SymExpr) -> SymExpr:
     if len(high) == 1:
         return high[0]
     key = tuple(sorted(high or flat, key=_order))
-    return _intern(Max, key, max(a.lo for a in key), max(a.hi for a in key), args=key)
+    return intern(Max, key, max(a.lo for a in key), max(a.hi for a in key), args=key)
 
 
 def call(name: str, *args: SymExpr) -> SymExpr:
@@ -496,7 +170,7 @@ def call(name: str, *args: SymExpr) -> SymExpr:
     if all(isinstance(a, Const) for a in args):
         return const(FUNCTIONS[name](*(a.value for a in args if isinstance(a, Const))))
     lo, hi = (args[0].lo, args[0].hi) if name == "float" else (-INF, INF)
-    return _intern(Call, (name, *args), lo, hi, name=name, args=args)
+    return intern(Call, (name, *args), lo, hi, name=name, args=args)
 
 
 def substitute(expr: SymExpr, values: Mapping[Symbol, SymExpr]) -> SymExpr:
@@ -505,7 +179,23 @@ def substitute(expr: SymExpr, values: Mapping[Symbol, SymExpr]) -> SymExpr:
         return values.get(expr, expr)
     if expr.free_symbols.isdisjoint(values):
         return expr
-    return expr.rebuild(lambda part: substitute(part, values))
+    parts = [substitute(part, values) for part in expr.parts()]
+    match expr:
+        case Add():
+            return add(*parts)
+        case Mul():
+            return mul(*parts)
+        case FloorDiv():
+            return floordiv(*parts)
+        case Mod():
+            return mod(*parts)
+        case Min():
+            return minimum(*parts)
+        case Max():
+            return maximum(*parts)
+        case Call():
+            return call(expr.name, *parts)
+    raise TypeError(f"unknown expression {type(expr).__name__}")
 
 
 # --- polynomials --------------------------------------------------------------------------------
@@ -559,9 +249,9 @@ def _from_poly(poly: _Poly) -> SymExpr:
         return terms[0]
     key = tuple(terms)
     lo, hi = sum(t.lo for t in key), sum(t.hi for t in key)
-    if not literal and (lo < 0 or hi > 0) and (Add, *key) not in _TABLE:
+    if not literal and (lo < 0 or hi > 0) and not exists(Add, key):
         lo, hi = _factored_bounds(poly, lo, hi)
-    return _intern(Add, key, lo, hi, terms=key)
+    return intern(Add, key, lo, hi, terms=key)
 
 
 def _factored_bounds(poly: _Poly, lo: Bound, hi: Bound) -> tuple[Bound, Bound]:
@@ -601,7 +291,7 @@ def _mul_node(coefficient: int, atoms: _Monomial) -> SymExpr:
     for factor in factors:
         ends = [_mul_bound(a, b) for a in (lo, hi) for b in (factor.lo, factor.hi)]
         lo, hi = min(ends), max(ends)
-    return _intern(Mul, factors, lo, hi, factors=factors)
+    return intern(Mul, factors, lo, hi, factors=factors)
 
 
 def _mul_bound(a: Bound, b: Bound) -> Bound:

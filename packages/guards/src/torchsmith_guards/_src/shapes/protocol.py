@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 if TYPE_CHECKING:
-    from torchsmith_guards._src.shapes.node import SymNode
     from torchsmith_guards._src.shapes.relation import SymCondition
+    from torchsmith_guards._src.shapes.sym_node import SymNode
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from torchsmith_guards._src.shapes import expr as ex
-from torchsmith_guards._src.shapes.expr import Number, SymExpr
-from torchsmith_guards._src.shapes.node import SymNode
+from torchsmith_guards._src.shapes.nodes import Number, SymExpr
+from torchsmith_guards._src.shapes.sym_node import SymNode
 
 
 def is_symbolic(value: object) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from torchsmith_guards._src.shapes import expr as ex
-from torchsmith_guards._src.shapes.expr import Bound, Const, Symbol, SymExpr
+from torchsmith_guards._src.shapes.nodes import Bound, Const, Symbol, SymExpr
 from torchsmith_guards._src.shapes.relation import Relation
 
 Range = tuple[Bound, Bound]

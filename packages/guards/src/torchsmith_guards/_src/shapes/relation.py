@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from torchsmith_guards._src.shapes import expr as ex
-from torchsmith_guards._src.shapes.expr import Const, Number, Symbol, SymExpr
+from torchsmith_guards._src.shapes import nodes
+from torchsmith_guards._src.shapes.nodes import Const, Number, Symbol, SymExpr
 
 RelationOp = Literal["==", "!=", "<="]
 
@@ -210,7 +211,7 @@ def _without_divisions(difference: SymExpr, *, least: bool) -> SymExpr:
     """A positive multiple of ``difference`` in which each ``num // c`` has been replaced by its
     least or greatest value, ``(num - c + 1) / c`` and ``num / c``."""
     for monomial, coefficient in ex._poly(difference).items():
-        if len(monomial) != 1 or not isinstance(monomial[0], ex.FloorDiv):
+        if len(monomial) != 1 or not isinstance(monomial[0], nodes.FloorDiv):
             continue
         division = monomial[0]
         if not isinstance(division.den, Const) or division.den.value <= 0:

@@ -9,8 +9,8 @@ import importlib
 from functools import lru_cache
 from typing import Any
 
-from torchsmith_guards._src.shapes import expr as ex
-from torchsmith_guards._src.shapes.expr import SymExpr
+from torchsmith_guards._src.shapes import nodes
+from torchsmith_guards._src.shapes.nodes import SymExpr
 
 
 @lru_cache(maxsize=4096)
@@ -23,25 +23,25 @@ def to_sympy(expr: SymExpr) -> Any:
 
     def convert(part: SymExpr) -> Any:
         match part:
-            case ex.Const():
+            case nodes.Const():
                 return sympy.sympify(part.value)
-            case ex.Symbol():
+            case nodes.Symbol():
                 if part.floating:
                     return sympy.Symbol(part.name, real=True)
                 return sympy.Symbol(part.name, integer=True, positive=part.lo > 0 or None)
-            case ex.Add():
+            case nodes.Add():
                 return sympy.Add(*map(convert, part.terms))
-            case ex.Mul():
+            case nodes.Mul():
                 return sympy.Mul(*map(convert, part.factors))
-            case ex.FloorDiv():
+            case nodes.FloorDiv():
                 return sympy.floor(convert(part.num) / convert(part.den))
-            case ex.Mod():
+            case nodes.Mod():
                 return sympy.Mod(convert(part.num), convert(part.den))
-            case ex.Min():
+            case nodes.Min():
                 return sympy.Min(*map(convert, part.args))
-            case ex.Max():
+            case nodes.Max():
                 return sympy.Max(*map(convert, part.args))
-            case ex.Call():
+            case nodes.Call():
                 return sympy.Function(part.name)(*map(convert, part.args))
         raise TypeError(f"unknown expression {type(part).__name__}")
 

@@ -12,8 +12,9 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from torchsmith_guards._src.shapes import expr as ex
+from torchsmith_guards._src.shapes import nodes
 from torchsmith_guards._src.shapes import relation as rel
-from torchsmith_guards._src.shapes.expr import Const, Number, SymExpr
+from torchsmith_guards._src.shapes.nodes import Const, Number, SymExpr
 from torchsmith_guards._src.shapes.relation import SymCondition
 from torchsmith_guards._src.shapes.sympy_bridge import to_sympy
 from torchsmith_guards.errors import SymbolicTypeError
@@ -443,9 +444,9 @@ def _hint_or_largest(node: SymNode) -> Number:
 
 def _integer_quotient(function: str, value: SymExpr) -> SymExpr:
     """``floor(a / b)`` of ints is ``a // b``, and ``ceil`` likewise; no detour over floats."""
-    if isinstance(value, ex.Call) and value.name == "float":
+    if isinstance(value, nodes.Call) and value.name == "float":
         return value.args[0]
-    if isinstance(value, ex.Call) and value.name == "truediv":
+    if isinstance(value, nodes.Call) and value.name == "truediv":
         num, den = (_strip_float(a) for a in value.args)
         whole = not (num.is_float or den.is_float)
         if whole and den.lo > 0 and function == "ceil":
@@ -456,7 +457,7 @@ def _integer_quotient(function: str, value: SymExpr) -> SymExpr:
 
 
 def _strip_float(value: SymExpr) -> SymExpr:
-    if isinstance(value, ex.Call) and value.name == "float":
+    if isinstance(value, nodes.Call) and value.name == "float":
         return value.args[0]
     if isinstance(value, Const) and isinstance(value.value, float) and value.value.is_integer():
         return ex.const(int(value.value))
