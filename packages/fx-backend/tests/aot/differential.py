@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import fx
 from torch.utils import _pytree as pytree
-
 from torchsmith_fx_backend._src.aot.functionalize import FunctionalGraph, functionalize
 from torchsmith_fx_backend._src.capture.ops import Effect, op_info
 from torchsmith_fx_backend._src.capture.rules import RULES

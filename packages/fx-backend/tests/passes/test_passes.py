@@ -7,10 +7,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "aot"))
 
 import pytest
 import torch
-import torch.nn.functional as F
+from corpus import CASES, tolerance
 from differential import capture, check
-from test_functionalize import CASES
-
 from torchsmith_fx_backend._src.passes import (
     PASSES,
     CommonSubexpressions,
@@ -34,14 +32,12 @@ def targets(fn, *inputs, passes):
 @pytest.mark.parametrize("name", CASES)
 def test_all_passes_keep_the_program(name):
     fn, *inputs = CASES[name]
-    low = any(isinstance(x, torch.Tensor) and x.dtype in (torch.bfloat16, torch.float16) for x in inputs)
-    tolerance = {"rtol": 2e-2, "atol": 2e-2} if low else {"rtol": 2e-5, "atol": 2e-5}
 
     def transform(module):
         run_passes(module.graph, PASSES, check=True)
         module.recompile()
 
-    check(fn, *inputs, transform=transform, **tolerance)
+    check(fn, *inputs, transform=transform, **tolerance(inputs))
 
 
 def test_dead_code_goes_and_random_draws_stay():

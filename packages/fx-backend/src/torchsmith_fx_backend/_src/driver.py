@@ -17,7 +17,11 @@ from torch import fx
 
 from torchsmith_fx_backend._src import graph_key, settings
 from torchsmith_fx_backend._src.aot.frame import Frame
-from torchsmith_fx_backend._src.aot.functionalize import FunctionalGraph, functionalize, named_tensors
+from torchsmith_fx_backend._src.aot.functionalize import (
+    FunctionalGraph,
+    functionalize,
+    named_tensors,
+)
 from torchsmith_fx_backend._src.capture.rules import RULES
 from torchsmith_fx_backend._src.passes import PASSES, run_passes
 from torchsmith_fx_backend._src.runtime import build, default_cache, load_graph, save_graph
@@ -111,10 +115,17 @@ def compile_graph(
     built: Any = _stage(
         "build", functools.partial(build, fallback=through_aten, name=_name_of(gm)), plan
     )
-    frame = Frame(graph.out_spec, graph.mutated, graph.frozen)
+    known = named_tensors(gm)
+    attributes = tuple(
+        (node.name, str(node.target))
+        for node in graph.module.graph.nodes
+        if node.op == "get_attr" and node.target in known
+    )
+    frame = Frame(graph.out_spec, graph.mutated, graph.frozen, attributes)
     if key is not None and save_graph(key, built):
         default_cache().put(f"frame {key}", {"frame.json": frame.dump()})
-    return frame.wrap(built, gm, example_inputs, ambient)
+    compiled: Compiled = frame.wrap(built, gm, example_inputs, ambient)
+    return compiled
 
 
 def _load(key: str, gm: fx.GraphModule, inputs: Sequence[object]) -> Compiled | None:
@@ -122,11 +133,14 @@ def _load(key: str, gm: fx.GraphModule, inputs: Sequence[object]) -> Compiled | 
     files = default_cache().get(f"frame {key}")
     if files is None:
         return None
-    built = load_graph(key, constants=named_tensors(gm))
+    frame = Frame.load(files["frame.json"])
+    named = named_tensors(gm)
+    built = load_graph(key, constants={name: named[path] for name, path in frame.attributes})
     if built is None:
         return None
     log.debug("graph from the cache: %s", key)
-    return Frame.load(files["frame.json"]).wrap(built, gm, inputs, _ambient_guard())
+    compiled: Compiled = frame.wrap(built, gm, inputs, _ambient_guard())
+    return compiled
 
 
 def functional_graph(

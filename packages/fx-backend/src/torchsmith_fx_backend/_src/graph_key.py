@@ -45,7 +45,9 @@ def of(gm: fx.GraphModule, inputs: Sequence[object]) -> str | None:
                 return None
             else:
                 target = node.target if isinstance(node.target, str) else _function(node.target)
-                lines.append(f"{node.op} {target}{_text(node.args, names)}{_text(node.kwargs, names)}")
+                lines.append(
+                    f"{node.op} {target}{_text(node.args, names)}{_text(node.kwargs, names)}"
+                )
     except _NoKeyError:
         return None
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()

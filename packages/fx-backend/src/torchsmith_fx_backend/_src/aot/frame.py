@@ -25,11 +25,14 @@ class Frame:
         out_spec: structure of the result.
         mutated: positions of inputs that the graph writes.
         frozen: Python values that the graph has as literals, by position.
+        attributes: names of the plan's constants that are attributes of the captured graph, with
+            their paths.
     """
 
     out_spec: Any
     mutated: tuple[int, ...]
     frozen: tuple[tuple[int, object], ...]
+    attributes: tuple[tuple[str, str], ...] = ()
 
     def dump(self) -> bytes:
         """A text form of the frame."""
@@ -37,6 +40,7 @@ class Frame:
             "out_spec": pytree.treespec_dumps(self.out_spec),
             "mutated": list(self.mutated),
             "frozen": [list(pair) for pair in self.frozen],
+            "attributes": [list(pair) for pair in self.attributes],
         }
         return json.dumps(record).encode()
 
@@ -48,6 +52,7 @@ class Frame:
             pytree.treespec_loads(record["out_spec"]),
             tuple(record["mutated"]),
             tuple((position, value) for position, value in record["frozen"]),
+            tuple((name, path) for name, path in record["attributes"]),
         )
 
     def wrap(
@@ -66,7 +71,7 @@ class Frame:
             examples: the example inputs.
             ambient: makes a context to run in.
         """
-        call = built
+        call: Any = built
         if ambient is not None:
             call = _inside(ambient, call)
         call = _restructured(call, self.out_spec)

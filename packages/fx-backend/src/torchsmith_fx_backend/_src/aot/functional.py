@@ -92,7 +92,7 @@ class _Call:
     exact: bool = True
 
 
-class FunctionalMode(DispatchMode):
+class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
     """Records a functional graph of primitive operators.
 
     Attributes:
@@ -111,7 +111,7 @@ class FunctionalMode(DispatchMode):
             rules: decompositions.
             static: no size is symbolic, so layouts may be computed without the fake mode.
         """
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.recorder = recorder
         self.fake_mode = fake_mode
         self._rules = rules
@@ -188,6 +188,12 @@ class FunctionalMode(DispatchMode):
             case Effect.METADATA:
                 return self._record_metadata_change(func, args, kwargs)
 
+    def tensor(self, func: OpOverload, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """``call`` of an operator that returns one tensor."""
+        result = self.call(func, *args, **kwargs)
+        assert isinstance(result, torch.Tensor), f"{func} returns a tensor"
+        return result
+
     def _prepare(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Call:
         call = _Call([], {}, [], {})
         for arg in args:
@@ -256,11 +262,7 @@ class FunctionalMode(DispatchMode):
     def _lower_symbols(self, args: Any) -> Any:
         lower = self.recorder.symbols.lower
         return [
-            self._lower_symbols(a)
-            if isinstance(a, list)
-            else lower(a)
-            if type(a) in _SYM
-            else a
+            self._lower_symbols(a) if isinstance(a, list) else lower(a) if type(a) in _SYM else a
             for a in args
         ]
 
@@ -277,9 +279,7 @@ class FunctionalMode(DispatchMode):
                 raise UnsupportedError(what="as_strided after a write to its base")
             values = [_value_of_node(a) for a in step.args]
             try:
-                result = self.evaluate(
-                    step.target, [node.meta["val"], *values], dict(step.kwargs)
-                )
+                result = self.evaluate(step.target, [node.meta["val"], *values], dict(step.kwargs))
             except RuntimeError as error:
                 raise UnsupportedError(what=f"{step.target} after a write to its base") from error
             name = op_info(step.target).name
@@ -393,6 +393,7 @@ class FunctionalMode(DispatchMode):
             for i in info.writes:
                 kwargs.pop(info.names[i], None)
             args = args[: len(variant._schema.arguments)]
+        _add_defaults(func, variant, args, kwargs)
         values = [_value_of_node(a) for a in args]
         value_kwargs = {k: _value_of_node(v) for k, v in kwargs.items()}
         value = self.evaluate(variant, values, value_kwargs)
@@ -472,9 +473,7 @@ class FunctionalMode(DispatchMode):
                 whole = scatter(self, before, whole, step)
         exact_before = base.node.meta["val"] if base.exact else None
         base.node = whole
-        base.exact = exact_before is not None and _same_layout(
-            whole.meta["val"], exact_before
-        )
+        base.exact = exact_before is not None and _same_layout(whole.meta["val"], exact_before)
         base.generation += 1
         value.node = new
         value.generation = base.generation
@@ -588,6 +587,18 @@ def _value_of_node(arg: Any) -> Any:
     if isinstance(arg, (list, tuple)):
         return [_value_of_node(item) for item in arg]
     return arg
+
+
+def _add_defaults(
+    func: OpOverload, variant: OpOverload, args: list[Any], kwargs: dict[str, Any]
+) -> None:
+    """Append what ``func`` has a default for and ``variant`` requires."""
+    defaults = {a.name: a.default_value for a in func._schema.arguments if a.has_default_value()}
+    for argument in variant._schema.arguments[len(args) :]:
+        name = argument.name
+        if argument.has_default_value() or name in kwargs or name not in defaults:
+            continue
+        kwargs[name] = defaults[name]
 
 
 def _freeze(args: Sequence[Any]) -> tuple[Any, ...]:

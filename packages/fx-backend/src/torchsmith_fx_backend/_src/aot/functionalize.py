@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torchsmith_guards as guards
 from torch import fx
 
-import torchsmith_guards as guards
 from torchsmith_fx_backend._src.aot.functional import FunctionalMode, Rule
 from torchsmith_fx_backend._src.capture.recorder import LazyGraphModule, Recorder
 from torchsmith_fx_backend._src.capture.symbols import SYMBOLIC_TYPES
@@ -63,9 +63,9 @@ def functionalize(
 
     Args:
         program: a captured graph, or a Python function.
-        inputs: one per placeholder (or argument): real or fake tensors, symbolic ints, Python values. A
-            placeholder whose ``meta`` holds a fake tensor as ``example_value`` or ``val`` uses
-            that.
+        inputs: one per placeholder (or argument): real or fake tensors, symbolic ints, Python
+            values. A placeholder whose ``meta`` holds a fake tensor as ``example_value`` or
+            ``val`` uses that.
         rules: decompositions.
 
     Raises:
@@ -112,14 +112,16 @@ def functionalize(
             else:
                 result = program(*values)
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
-        raise UnsupportedError(what=f"a result that depends on tensor contents ({error})") from error
+        raise UnsupportedError(
+            what=f"a result that depends on tensor contents ({error})"
+        ) from error
     finally:
         torch.set_grad_enabled(grad_mode)
     recorder.origin = None
     leaves, out_spec = pytree.tree_flatten(result)
     with fake_mode, below_autograd(), torch.no_grad():
         mode.write_back()
-        outputs = [_output(mode, recorder, leaf) for leaf in leaves]
+        outputs: Any = [_output(mode, recorder, leaf) for leaf in leaves]
     recorder.graph.output(tuple(outputs))
     module = LazyGraphModule(_root(recorder.attributes), recorder.graph)
     written = {n.args[0] for n in recorder.graph.nodes if n.target is _COPY}
@@ -146,7 +148,6 @@ class _Run:
     def run(self, inputs: Sequence[Any]) -> Any:
         env: dict[fx.Node, Any] = {}
         remaining = iter(inputs)
-        last_use: dict[fx.Node, Any] = {}
         for node in self.gm.graph.nodes:
             if node.op == "placeholder":
                 env[node] = next(remaining)
@@ -195,9 +196,7 @@ def _example(node: fx.Node, value: object) -> object:
     return value
 
 
-def _examples(
-    program: object, inputs: Sequence[object]
-) -> tuple[list[str], list[object]]:
+def _examples(program: object, inputs: Sequence[object]) -> tuple[list[str], list[object]]:
     if not isinstance(program, fx.GraphModule):
         return [f"arg{i}" for i in range(len(inputs))], list(inputs)
     placeholders = [node for node in program.graph.nodes if node.op == "placeholder"]
@@ -235,7 +234,7 @@ _TENSOR_TYPES = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, FakeTensor)
 
 def named_tensors(gm: torch.nn.Module) -> dict[str, torch.Tensor]:
     """Parameters, buffers and tensor attributes of ``gm`` by qualified name."""
-    named = dict(gm.named_parameters(remove_duplicate=False))
+    named: dict[str, torch.Tensor] = dict(gm.named_parameters(remove_duplicate=False))
     named.update(gm.named_buffers(remove_duplicate=False))
     for name, value in vars(gm).items():
         if isinstance(value, torch.Tensor):

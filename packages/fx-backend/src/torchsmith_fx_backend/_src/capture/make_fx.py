@@ -6,12 +6,12 @@ import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
+import torchsmith_guards as guards
 from torch import fx
 
-import torchsmith_guards as guards
 from torchsmith_fx_backend._src.capture.mode import Decompositions, ProxyMode
 from torchsmith_fx_backend._src.capture.recorder import Recorder
 from torchsmith_fx_backend._src.capture.torch_private import (
@@ -116,21 +116,16 @@ def _trace(
         stack.enter_context(mode.tracing())
         result = fn(*pytree.tree_unflatten(inputs, in_spec))
     out_leaves, out_spec = pytree.tree_flatten(result)
-    outputs = [mode.map(leaf) for leaf in out_leaves]
-    flat_output = isinstance(result, torch.Tensor) or out_spec.is_leaf()
+    outputs: Any = [mode.map(leaf) for leaf in out_leaves]
     if nested or not _is_flat(result):
-        recorder.graph.set_codegen(
-            pytree_codegen(
-                [f"arg{i}" for i in range(len(args))],
-                pytree.tree_flatten((tuple(args), {}))[1],
-                out_spec,
-            )
-        )
+        arguments = pytree.tree_flatten((tuple(args), {}))[1]
+        positions = [f"arg{i}" for i in range(len(args))]
+        recorder.graph.set_codegen(pytree_codegen(positions, arguments, out_spec))
         recorder.graph.output(outputs)
-    elif flat_output and len(outputs) == 1:
+    elif out_spec.is_leaf():
         recorder.graph.output(outputs[0])
     else:
-        recorder.graph.output(type(result)(outputs) if type(result) in (list, tuple) else outputs)
+        recorder.graph.output(tuple(outputs) if type(result) is tuple else outputs)
     root = torch.nn.Module()
     for name, value in recorder.attributes.items():
         _set_attribute(root, name, value)
@@ -141,11 +136,10 @@ def _trace(
 
 
 def _is_flat(result: object) -> bool:
-    if isinstance(result, (list, tuple)):
-        return type(result) in (list, tuple) and not any(
-            isinstance(item, (list, tuple, dict)) for item in result
-        )
-    return not isinstance(result, dict) and result is not None
+    """Whether the graph's output node can hold ``result`` as it is."""
+    if type(result) in (list, tuple):
+        return all(pytree.tree_structure(item).is_leaf() for item in cast("list[object]", result))
+    return pytree.tree_structure(result).is_leaf()
 
 
 def _fake_mode_for(
@@ -157,7 +151,7 @@ def _fake_mode_for(
     for leaf in leaves:
         found = fake_mode_of(leaf) if isinstance(leaf, torch.Tensor) else None
         if found is not None:
-            env = found.shape_env
+            env: Any = found.shape_env
             if tracing_mode == "symbolic" and env is None:
                 raise TracingModeError(mode="symbolic with fake inputs that have no ShapeEnv")
             return found, env if tracing_mode == "symbolic" else None
@@ -185,9 +179,7 @@ def _convert_inputs(
     return converted
 
 
-def _input_names(
-    fn: Callable[..., object], args: int, nested: bool, leaves: int
-) -> list[str]:
+def _input_names(fn: Callable[..., object], args: int, nested: bool, leaves: int) -> list[str]:
     """Placeholder names: the parameters' own where there is one tensor for each."""
     if nested or isinstance(fn, torch.nn.Module):
         return [f"arg{i}_1" for i in range(leaves)]
@@ -221,5 +213,3 @@ def _class_name(fn: Callable[..., object]) -> str:
         return type(fn).__name__
     name = getattr(fn, "__name__", "GraphModule")
     return name if name.isidentifier() else "GraphModule"
-
-

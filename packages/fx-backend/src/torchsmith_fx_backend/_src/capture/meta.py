@@ -18,7 +18,7 @@ from torchsmith_fx_backend._src.capture.torch_private import OpOverload
 aten = torch.ops.aten
 
 # size, stride, dtype, device, storage offset
-Layout = tuple[Sequence[int], Sequence[int], torch.dtype, torch.device, int]
+Layout = tuple[Sequence[int], Sequence[int], torch.dtype, torch.device, int | torch.SymInt]
 LayoutRule = Callable[..., Layout | None]
 
 LAYOUT_RULES: dict[OpOverload, LayoutRule] = {}
@@ -62,9 +62,7 @@ def is_dense(size: tuple[int, ...], stride: tuple[int, ...]) -> bool:
 # Pointwise operators.
 
 _DEFAULT, _TO_FLOAT, _TO_BOOL, _SAME = range(4)
-_INTEGRAL = frozenset(
-    {torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
-)
+_INTEGRAL = frozenset({torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
 
 
 @lru_cache(maxsize=4096)

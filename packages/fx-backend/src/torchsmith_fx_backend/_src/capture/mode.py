@@ -39,7 +39,7 @@ _PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter, FakeTensor)
 _CONSTANT_NUMEL = 1
 
 
-class ProxyMode(DispatchMode):
+class ProxyMode(DispatchMode):  # type: ignore[no-untyped-call]
     """Records operators on real or fake tensors.
 
     Attributes:
@@ -55,7 +55,7 @@ class ProxyMode(DispatchMode):
         *,
         error_on_data_dependent: bool = True,
     ) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.recorder = recorder
         self.suspended = False
         self._fake_mode = fake_mode
@@ -281,5 +281,3 @@ def describe(tensor: torch.Tensor) -> dict[str, object]:
         "device": tensor.device,
         "layout": tensor.layout,
     }
-
-

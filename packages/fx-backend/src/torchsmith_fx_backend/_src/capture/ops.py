@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from functools import lru_cache
+from functools import cache
 
 import torch
 
@@ -68,7 +68,7 @@ QUERIES = frozenset(
 )
 
 
-@lru_cache(maxsize=None)
+@cache
 def op_info(op: OpOverload) -> OpInfo:
     """The facts about ``op``."""
     schema = op._schema
@@ -107,7 +107,7 @@ _FUNCTIONAL_NAMES = {
 }
 
 
-@lru_cache(maxsize=None)
+@cache
 def functional_variant(op: OpOverload) -> OpOverload | None:
     """The overload that returns what ``op`` writes, instead of writing it; None without one.
 
@@ -120,13 +120,13 @@ def functional_variant(op: OpOverload) -> OpOverload | None:
     overload = schema.overload_name or "default"
     if op.namespace == "aten" and (name, overload) in _FUNCTIONAL_NAMES:
         name, overload = _FUNCTIONAL_NAMES[name, overload]
-        return getattr(getattr(namespace, name), overload)
+        return _overload(getattr(namespace, name), overload)
     if name.endswith("_") and not name.startswith("__"):
         packet = getattr(namespace, name[:-1], None)
-        found = getattr(packet, overload, None)
+        found = _overload(packet, overload)
         return found if found is not None and op_info(found).effect is Effect.NONE else None
     if name.startswith("__i") and hasattr(namespace, "__" + name[3:]):
-        return getattr(getattr(namespace, "__" + name[3:]), overload, None)
+        return _overload(getattr(namespace, "__" + name[3:]), overload)
     if not is_out_variant(op):
         return None
     wanted = [
@@ -134,11 +134,18 @@ def functional_variant(op: OpOverload) -> OpOverload | None:
     ]
     packet = op.overloadpacket
     for candidate_name in packet.overloads():
-        candidate = getattr(packet, candidate_name)
+        candidate = _overload(packet, candidate_name)
+        if candidate is None:
+            continue
         have = [(a.name, str(a.type)) for a in candidate._schema.arguments]
         if have == wanted and op_info(candidate).effect is Effect.NONE:
             return candidate
     return None
+
+
+def _overload(packet: object, name: str) -> OpOverload | None:
+    found = getattr(packet, name, None)
+    return found if isinstance(found, OpOverload) else None
 
 
 def is_out_variant(op: OpOverload) -> bool:

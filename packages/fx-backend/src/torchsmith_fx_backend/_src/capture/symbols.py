@@ -6,14 +6,15 @@ and once per distinct expression. So unused arithmetic leaves no trace, and ``s0
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable
 from typing import Any
 
 import torch
+import torchsmith_guards as guards
 from torch import fx
 
-import torchsmith_guards as guards
 from torchsmith_fx_backend.errors import UnsupportedError, UntrackedError
 
 SymNumber = torch.SymInt | torch.SymFloat | torch.SymBool
@@ -33,6 +34,31 @@ _FOLDS: dict[str, Callable[..., object]] = {
     "Mod": operator.mod,
     "Min": torch.sym_min,
     "Max": torch.sym_max,
+}
+_CALLS: dict[str, Callable[..., object]] = {
+    "float": torch.sym_float,
+    "floor": math.floor,
+    "ceil": math.ceil,
+    "trunc": math.trunc,
+    "truediv": operator.truediv,
+    "float_add": operator.add,
+    "float_sub": operator.sub,
+    "float_mul": operator.mul,
+    "float_floordiv": operator.floordiv,
+    "float_mod": operator.mod,
+    "float_min": torch.sym_min,
+    "float_max": torch.sym_max,
+    "float_neg": operator.neg,
+    "float_abs": operator.abs,
+    "float_pow": operator.pow,
+    "int_pow": operator.pow,
+    "lshift": operator.lshift,
+    "rshift": operator.rshift,
+    "bitand": operator.and_,
+    "bitor": operator.or_,
+    "bitxor": operator.xor,
+    "round_to_int": round,
+    "round_digits": round,
 }
 
 
@@ -117,7 +143,9 @@ class SymbolNodes:
             parts = [self._lower_expr(part) for part in expr.parts()]
             made = parts[0]
             for part in parts[1:]:
-                made = self._apply(_FOLDS[kind], made, part)
+                made = self._apply(_FOLDS[kind], (made, part))
+        elif kind == "Call" and expr.name in _CALLS:
+            made = self._apply(_CALLS[expr.name], tuple(map(self._lower_expr, expr.parts())))
         else:
             raise UnsupportedError(what=f"the size expression `{expr}`")
         self._nodes[expr] = made
@@ -133,8 +161,7 @@ class SymbolNodes:
         made.meta["val"] = value
         return made
 
-    def _apply(self, op: Callable[..., object], left: Any, right: Any) -> fx.Node:
-        made = self.graph.call_function(op, (left, right))
-        values = [x.meta["val"] if isinstance(x, fx.Node) else x for x in (left, right)]
-        made.meta["val"] = op(*values)
+    def _apply(self, op: Callable[..., object], args: tuple[Any, ...]) -> fx.Node:
+        made = self.graph.call_function(op, args)
+        made.meta["val"] = op(*(x.meta["val"] if isinstance(x, fx.Node) else x for x in args))
         return made

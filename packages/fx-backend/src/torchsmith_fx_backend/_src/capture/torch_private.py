@@ -59,7 +59,7 @@ without_dispatch: Callable[[], AbstractContextManager[object]] = torch._C._Disab
 without_active_modes: Callable[[], AbstractContextManager[object]] = _disable_current_modes
 
 
-class DispatchMode(TorchDispatchMode):
+class DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """A dispatch mode whose handler torch does not wrap (the wrapper imports torch._dynamo)."""
 
     @classmethod
@@ -80,7 +80,8 @@ def active_modes() -> Sequence[TorchDispatchMode]:
 
 def has_composite_kernel(op: OpOverload) -> bool:
     """Whether ``op`` is defined by other operators rather than by kernels of its own."""
-    return torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd")
+    name: str = op.name()  # type: ignore[no-untyped-call]
+    return torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeImplicitAutograd")
 
 
 def run_composite_kernel(

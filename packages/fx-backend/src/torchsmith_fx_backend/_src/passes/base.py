@@ -91,9 +91,7 @@ def is_view(node: fx.Node) -> bool:
 def source(node: fx.Node) -> fx.Node:
     """The node whose memory ``node`` shares: itself unless it is a view."""
     while True:
-        if is_view(node):
-            node = node.args[0]  # type: ignore[assignment]
-        elif node.op == "call_function" and _is_item_of_view(node):
+        if is_view(node) or (node.op == "call_function" and _is_item_of_view(node)):
             node = node.args[0]  # type: ignore[assignment]
         else:
             return node

@@ -68,6 +68,4 @@ class RedundantCasts:
 
 
 def _is_plain_cast(node: fx.Node) -> bool:
-    return (
-        node.op == "call_function" and node.target is CAST and set(node.kwargs) == {"dtype"}
-    )
+    return node.op == "call_function" and node.target is CAST and set(node.kwargs) == {"dtype"}

@@ -18,9 +18,7 @@ from torchsmith_fx_backend._src.passes.base import (
 
 aten = torch.ops.aten
 
-COPIES = frozenset(
-    {aten.clone.default, aten._to_copy.default, aten.lift_fresh_copy.default}
-)
+COPIES = frozenset({aten.clone.default, aten._to_copy.default, aten.lift_fresh_copy.default})
 
 
 @dataclass(frozen=True)
@@ -58,9 +56,7 @@ class NoOps:
         return changed
 
 
-def can_share(
-    node: fx.Node, before: fx.Node, visible: set[fx.Node], written: set[fx.Node]
-) -> bool:
+def can_share(node: fx.Node, before: fx.Node, visible: set[fx.Node], written: set[fx.Node]) -> bool:
     """Whether users of the fresh tensor ``node`` may get ``before``, which has equal values."""
     owner = source(before)
     belongs_to_caller = owner.op in ("placeholder", "get_attr")

@@ -39,14 +39,12 @@ def _silu(m: Mode, x: Tensor) -> Any:
 
 @float_rule(aten.mish.default)
 def _mish(m: Mode, x: Tensor) -> Any:
-    softplus = where(
-        m, m.call(aten.gt.Scalar, x, 20.0), x, m.call(aten.log1p.default, exp(m, x))
-    )
+    softplus = where(m, m.call(aten.gt.Scalar, x, 20.0), x, m.call(aten.log1p.default, exp(m, x)))
     return mul(m, x, m.call(aten.tanh.default, softplus))
 
 
 def _clamp(m: Mode, x: Tensor, low: Any, high: Any) -> Tensor:
-    return m.call(aten.clamp.default, x, low, high)
+    return m.tensor(aten.clamp.default, x, low, high)
 
 
 @float_rule(aten.hardtanh.default)
@@ -70,9 +68,7 @@ def _leaky_relu(m: Mode, x: Tensor, negative_slope: float = 0.01) -> Any:
 
 
 @float_rule(aten.elu.default)
-def _elu(
-    m: Mode, x: Tensor, alpha: float = 1, scale: float = 1, input_scale: float = 1
-) -> Any:
+def _elu(m: Mode, x: Tensor, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Any:
     below = mul(m, m.call(aten.expm1.default, mul(m, x, input_scale)), alpha * scale)
     above = x if scale == 1 else mul(m, x, scale)
     return where(m, m.call(aten.lt.Scalar, x, 0), below, above)

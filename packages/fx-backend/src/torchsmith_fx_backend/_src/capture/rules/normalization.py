@@ -243,11 +243,11 @@ def _batch_norm_training(
     eps: float,
 ) -> Tensor:
     if running_mean is None or running_var is None:
-        results = m.call(
+        result: Tensor = m.call(
             aten._native_batch_norm_legit.no_stats, x, weight, bias, True, momentum, eps
-        )
-        return results[0]
-    results = m.call(
+        )[0]
+        return result
+    result = m.call(
         aten._native_batch_norm_legit.default,
         x,
         weight,
@@ -257,5 +257,5 @@ def _batch_norm_training(
         True,
         momentum,
         eps,
-    )
-    return results[0]
+    )[0]
+    return result

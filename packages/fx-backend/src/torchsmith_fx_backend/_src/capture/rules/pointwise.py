@@ -142,7 +142,7 @@ def _triangle(m: Mode, x: Tensor, diagonal: int, comparison: Any) -> Any:
 
 
 def _counting(m: Mode, n: Any, device: torch.device) -> Tensor:
-    return m.call(
+    return m.tensor(
         aten.arange.start_step, 0, n, 1, dtype=torch.int64, device=device, pin_memory=False
     )
 

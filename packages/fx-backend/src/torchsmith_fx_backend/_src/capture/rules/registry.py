@@ -27,6 +27,10 @@ class Mode(Protocol):
         """Run an operator and record it."""
         ...
 
+    def tensor(self, func: OpOverload, *args: Any, **kwargs: Any) -> Tensor:
+        """``call`` of an operator that returns one tensor."""
+        ...
+
 
 RULES: dict[OpOverload, Rule] = {}
 
@@ -65,7 +69,7 @@ def float_rule(*targets: OpOverload) -> Callable[[Rule], Rule]:
 
 def to(m: Mode, x: Tensor, dtype: torch.dtype) -> Tensor:
     """``x`` as ``dtype``; itself when it is."""
-    return x if x.dtype == dtype else m.call(aten._to_copy.default, x, dtype=dtype)
+    return x if x.dtype == dtype else m.tensor(aten._to_copy.default, x, dtype=dtype)
 
 
 def up(m: Mode, x: Tensor) -> Tensor:
@@ -75,42 +79,42 @@ def up(m: Mode, x: Tensor) -> Tensor:
 
 def add(m: Mode, a: Tensor, b: Any) -> Tensor:
     """``a + b``."""
-    return m.call(aten.add.Tensor, a, b)
+    return m.tensor(aten.add.Tensor, a, b)
 
 
 def sub(m: Mode, a: Tensor, b: Any) -> Tensor:
     """``a - b``."""
-    return m.call(aten.sub.Tensor, a, b)
+    return m.tensor(aten.sub.Tensor, a, b)
 
 
 def mul(m: Mode, a: Tensor, b: Any) -> Tensor:
     """``a * b``."""
-    return m.call(aten.mul.Tensor, a, b)
+    return m.tensor(aten.mul.Tensor, a, b)
 
 
 def div(m: Mode, a: Tensor, b: Any) -> Tensor:
     """``a / b``."""
-    return m.call(aten.div.Tensor, a, b)
+    return m.tensor(aten.div.Tensor, a, b)
 
 
 def exp(m: Mode, a: Tensor) -> Tensor:
     """``exp(a)``."""
-    return m.call(aten.exp.default, a)
+    return m.tensor(aten.exp.default, a)
 
 
 def rsqrt(m: Mode, a: Tensor) -> Tensor:
     """``1 / sqrt(a)``."""
-    return m.call(aten.rsqrt.default, a)
+    return m.tensor(aten.rsqrt.default, a)
 
 
 def where(m: Mode, condition: Tensor, a: Tensor, b: Tensor) -> Tensor:
     """Elementwise choice."""
-    return m.call(aten.where.self, condition, a, b)
+    return m.tensor(aten.where.self, condition, a, b)
 
 
 def view(m: Mode, x: Tensor, size: Sequence[Any]) -> Tensor:
     """``x`` with another shape."""
-    return m.call(aten.view.default, x, list(size))
+    return m.tensor(aten.view.default, x, list(size))
 
 
 def scalar(m: Mode, value: Any, like: Tensor) -> Tensor:
@@ -122,14 +126,14 @@ def full(
     m: Mode, size: Sequence[Any], value: Any, dtype: torch.dtype, device: torch.device
 ) -> Tensor:
     """A tensor of one repeated value."""
-    return m.call(
+    return m.tensor(
         aten.full.default, list(size), value, dtype=dtype, device=device, pin_memory=False
     )
 
 
 def total(m: Mode, x: Tensor, dims: Sequence[int], keepdim: bool = True) -> Tensor:
     """Sum over ``dims``."""
-    return m.call(aten.sum.dim_IntList, x, list(dims), keepdim)
+    return m.tensor(aten.sum.dim_IntList, x, list(dims), keepdim)
 
 
 def count(x: Tensor, dims: Sequence[int]) -> Any:

@@ -1,4 +1,4 @@
-"""Views and conversions in canonical form: ``view``, ``slice``, ``select``, ``_to_copy``, ``clone``.
+"""Views and conversions in canonical form: ``view``, ``slice``, ``select``, ``_to_copy``.
 
 Operators that return their input when there is nothing to do return the very same tensor here.
 """
@@ -95,7 +95,7 @@ def _split_with_sizes(m: Mode, x: Tensor, split_sizes: Sequence[Any], dim: int =
 
 
 def _piece(m: Mode, x: Tensor, dim: int, start: int, end: int) -> Tensor:
-    return m.call(aten.slice.Tensor, x, dim, start, end)
+    return m.tensor(aten.slice.Tensor, x, dim, start, end)
 
 
 @rule(aten.unbind.int)
@@ -111,4 +111,6 @@ def _stack(m: Mode, tensors: Sequence[Tensor], dim: int = 0) -> Any:
     if any(tuple(t.shape) != tuple(tensors[0].shape) for t in tensors):
         return NotImplemented
     axis = dim % (tensors[0].dim() + 1)
-    return m.call(aten.cat.default, [m.call(aten.unsqueeze.default, t, axis) for t in tensors], axis)
+    return m.call(
+        aten.cat.default, [m.call(aten.unsqueeze.default, t, axis) for t in tensors], axis
+    )
