@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
 from torchsmith_guards._src.shapes.nodes import (
     FUNCTIONS,
@@ -37,9 +38,22 @@ _Monomial = tuple[SymExpr, ...]  # sorted atoms, repeated for powers
 _Poly = dict[_Monomial, int]
 
 
+# Fake execution asks for the same few results over and over.
+_cached = lru_cache(maxsize=16384)
+
+
 def const(value: Number) -> Const:
     """The literal ``value``."""
+    return _int_const(value) if type(value) is int else _const(value)
+
+
+def _const(value: Number) -> Const:
     return intern(Const, (type(value), repr(value)), value, value, value=value)
+
+
+@_cached
+def _int_const(value: int) -> Const:
+    return _const(value)
 
 
 def symbol(name: str, lo: Bound = -INF, hi: Bound = INF, *, floating: bool = False) -> Symbol:
@@ -47,6 +61,7 @@ def symbol(name: str, lo: Bound = -INF, hi: Bound = INF, *, floating: bool = Fal
     return intern(Symbol, (name, lo, hi, floating), lo, hi, name=name, floating=floating)
 
 
+@_cached
 def add(*terms: SymExpr) -> SymExpr:
     """The sum of integer expressions."""
     total: _Poly = {}
@@ -56,6 +71,7 @@ def add(*terms: SymExpr) -> SymExpr:
     return _from_poly(total)
 
 
+@_cached
 def mul(*factors: SymExpr) -> SymExpr:
     """The product of integer expressions, multiplied out."""
     product: _Poly = {(): 1}
@@ -84,6 +100,7 @@ def sub(left: SymExpr, right: SymExpr) -> SymExpr:
     return add(left, neg(right))
 
 
+@_cached
 def floordiv(num: SymExpr, den: SymExpr) -> SymExpr:
     """``num // den``; constant parts and common factors are divided out.
 
@@ -121,6 +138,7 @@ def floordiv(num: SymExpr, den: SymExpr) -> SymExpr:
     return intern(FloorDiv, (num, den), lo, hi, num=num, den=den)
 
 
+@_cached
 def mod(num: SymExpr, den: SymExpr) -> SymExpr:
     """``num % den``; multiples of ``den`` vanish.
 
@@ -145,6 +163,7 @@ def mod(num: SymExpr, den: SymExpr) -> SymExpr:
     return intern(Mod, (num, den), lo, hi, num=num, den=den)
 
 
+@_cached
 def minimum(*args: SymExpr) -> SymExpr:
     """The least of some integer expressions."""
     flat = _flatten(Min, args)
@@ -155,6 +174,7 @@ def minimum(*args: SymExpr) -> SymExpr:
     return intern(Min, key, min(a.lo for a in key), min(a.hi for a in key), args=key)
 
 
+@_cached
 def maximum(*args: SymExpr) -> SymExpr:
     """The greatest of some integer expressions."""
     flat = _flatten(Max, args)

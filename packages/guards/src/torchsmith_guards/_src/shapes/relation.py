@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 from torchsmith_guards._src.shapes import expr as ex
@@ -145,6 +146,7 @@ def compare(op: str, left: Number, right: Number) -> bool:
             return left >= right
 
 
+@lru_cache(maxsize=16384)
 def relate(op: str, left: SymExpr, right: SymExpr) -> SymCondition | bool:
     """``left op right`` in normal form, or its truth when the bounds decide it."""
     if isinstance(left, Const) and isinstance(right, Const):
@@ -232,6 +234,7 @@ def _orient(terms: ex._Poly, literal: int) -> tuple[ex._Poly, int]:
     return terms, literal
 
 
+@lru_cache(maxsize=16384)
 def invert(condition: SymCondition | bool) -> SymCondition | bool:
     """``not condition``."""
     if isinstance(condition, bool):
