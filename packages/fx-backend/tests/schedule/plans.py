@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 
 import torch
 from torch import fx
+from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx  # the peer, as a graph source
 from torchsmith_fx_backend._src.loops import index as ix
 from torchsmith_fx_backend._src.loops.ir import Kernel
@@ -27,6 +29,32 @@ def trace(fn: Callable, *args: object, decompose: dict | None = None, mode: str 
         gm = make_fx(torch.func.functionalize(fn), decompose or {}, tracing_mode=mode)(*args)
     gm.graph.eliminate_dead_code()
     return gm
+
+
+def graph_of(op: object, *args: object) -> fx.GraphModule:
+    """A graph of one call, for operators that tracing would take apart."""
+    graph = fx.Graph()
+    mode = FakeTensorMode()
+    nodes, fakes = [], []
+    for number, arg in enumerate(args):
+        if isinstance(arg, torch.Tensor):
+            node = graph.placeholder(f"x{number}")
+            node.meta["val"] = arg = mode.from_tensor(arg)
+            nodes.append(node)
+        else:
+            nodes.append(arg)
+        fakes.append(arg)
+    node = graph.call_function(op, tuple(nodes))
+    with mode:
+        value = node.meta["val"] = op(*fakes)
+    results = [node]
+    if isinstance(value, (tuple, list)):
+        results = []
+        for number, part in enumerate(value):
+            results.append(graph.call_function(operator.getitem, (node, number)))
+            results[-1].meta["val"] = part
+    graph.output(tuple(results))
+    return fx.GraphModule(torch.nn.Module(), graph)
 
 
 def kernels(plan: Plan) -> list[Kernel]:
@@ -97,13 +125,17 @@ def check(
     tolerance: float = 2e-6,
     mode: str = "fake",
 ) -> Plan:
-    """Schedule ``fn``, run the plan, compare with eager; returns the plan."""
-    gm = trace(fn, *args, decompose=decompose, mode=mode)
+    """Schedule ``fn`` (an operator: as one node), run the plan, compare with eager; the plan."""
+    if isinstance(fn, torch._ops.OpOverload):
+        gm = graph_of(fn, *args)
+    else:
+        gm = trace(fn, *args, decompose=decompose, mode=mode)
     plan = schedule_graph(gm)
     want = fn(*(a.clone() if isinstance(a, torch.Tensor) else a for a in args))
     want = list(want) if isinstance(want, (tuple, list)) else [want]
     with torch.no_grad():
-        got = run_plan(plan, args)
+        given = [a for a in args if isinstance(a, torch.Tensor)] if mode == "fake" else args
+        got = run_plan(plan, given)
     assert len(got) == len(want)
     for mine, theirs in zip(got, want):
         if not isinstance(theirs, torch.Tensor):

@@ -11,7 +11,7 @@ from torchsmith_fx_backend._src.loops import index as ix
 from torchsmith_fx_backend._src.loops.index import Index
 from torchsmith_fx_backend._src.loops.ir import Op
 from torchsmith_fx_backend._src.loops.nest import Point, Value, compute_dtype
-from torchsmith_fx_backend._src.loops.registry import Coords, lowering
+from torchsmith_fx_backend._src.loops.registry import Coords, Geometry, lowering
 from torchsmith_fx_backend._src.loops.views import scalar
 
 aten = torch.ops.aten
@@ -169,7 +169,11 @@ def stack(p: Point) -> Value:
     return result
 
 
-@lowering(aten.constant_pad_nd.default, cost=3, moves=True)
+def _pad_push(g: Geometry, at: Coords) -> Coords | None:
+    return at if g.base == g.shape and not any(g.arg(1, "pad")) else None
+
+
+@lowering(aten.constant_pad_nd.default, cost=3, moves=True, push=_pad_push)
 def constant_pad(p: Point) -> Value:
     source, pads = p.node.args[0], p.node.args[1]
     assert isinstance(source, fx.Node) and isinstance(pads, (list, tuple))
@@ -232,31 +236,43 @@ def select_scatter(p: Point) -> Value:
     return mask.where(value, p.at_of(base, p.at))
 
 
-@lowering(aten.flip.default, moves=True)
+def _flipped(g: Geometry, at: Coords) -> Coords:
+    out = list(at)
+    for dim in g.arg(1, "dims"):
+        d = int(dim) % max(len(out), 1)
+        out[d] = ix.sub(ix.sub(g.shape[d], ix.ONE), out[d])
+    return tuple(out)
+
+
+@lowering(aten.flip.default, moves=True, push=_flipped)
 def flip(p: Point) -> Value:
-    source, dims = p.node.args[0], p.node.args[1]
-    assert isinstance(source, fx.Node) and isinstance(dims, (list, tuple))
-    at = list(p.at)
-    for dim in dims:
-        d = int(dim) % max(len(at), 1)  # type: ignore[call-overload]
-        at[d] = ix.sub(ix.sub(p.shape[d], ix.ONE), at[d])
-    return p.at_of(source, tuple(at))
-
-
-@lowering(aten.roll.default, moves=True, applies=lambda n: len(n.args) > 2 and bool(n.args[2]))
-def roll(p: Point) -> Value:
-    source, shifts, dims = p.node.args[:3]
+    source = p.node.args[0]
     assert isinstance(source, fx.Node)
-    assert isinstance(shifts, (list, tuple)) and isinstance(dims, (list, tuple))
-    at = list(p.at)
-    for shift, dim in zip(shifts, dims, strict=True):
-        d = int(dim) % len(at)  # type: ignore[call-overload]
-        size, by = p.shape[d], scalar(shift)
+    return p.at_of(source, _flipped(Geometry(p.node, p.shape, p.shape, p.nest.sizes), p.at))
+
+
+def _rolled(g: Geometry, at: Coords, forward: bool) -> Coords:
+    out = list(at)
+    for shift, dim in zip(g.arg(1, "shifts"), g.arg(2, "dims"), strict=True):
+        d = int(dim) % len(out)
+        size, by = g.shape[d], scalar(shift)
         if type(size) is ix.Const and type(by) is ix.Const:
             by = ix.const(by.value % size.value)
-        moved = ix.add(at[d], ix.sub(size, by))
-        at[d] = ix.mod(moved, size, p.nest.sizes)
-    return p.at_of(source, tuple(at))
+        # Both ways the number stays non-negative before the remainder is taken.
+        out[d] = ix.mod(ix.add(out[d], by if forward else ix.sub(size, by)), size, g.axes)
+    return tuple(out)
+
+
+@lowering(
+    aten.roll.default,
+    moves=True,
+    applies=lambda n: len(n.args) > 2 and bool(n.args[2]),
+    push=lambda g, at: _rolled(g, at, True),
+)
+def roll(p: Point) -> Value:
+    source = p.node.args[0]
+    assert isinstance(source, fx.Node)
+    return p.at_of(source, _rolled(Geometry(p.node, p.shape, p.shape, p.nest.sizes), p.at, False))
 
 
 @lowering(aten.repeat.default, moves=True)

@@ -198,12 +198,14 @@ def _recombine(acc: dict[Index, int]) -> dict[Index, int]:
                 restored = inner.num
             else:
                 for other in acc:
-                    high = _modulo_of(other, quotient)
-                    if high is None:
+                    found = _modulo_of(other, quotient)
+                    if found is None:
                         continue
+                    high, ahead = found
                     qc, qrest = _split(mul(high, *scale))
                     if acc.get(qrest, 0) == c * qc and qrest != term:
-                        restored = Mod(inner.num, mul(inner.den, high.den))
+                        whole = add(inner.num, mul(inner.den, Const(ahead)))
+                        restored = Mod(whole, mul(inner.den, high.den))
                         break
             if restored is None:
                 continue
@@ -220,11 +222,16 @@ def _recombine(acc: dict[Index, int]) -> dict[Index, int]:
     return acc
 
 
-def _modulo_of(term: Index, num: Index) -> Mod | None:
-    """The factor ``num % e`` of ``term``, for any ``e``."""
+def _modulo_of(term: Index, num: Index) -> tuple[Mod, int] | None:
+    """The factor ``(num + k) % e`` of ``term`` and its ``k``, for any ``e``."""
     for factor in term.factors if type(term) is Mul else (term,):
-        if type(factor) is Mod and factor.num == num:
-            return factor
+        if type(factor) is Mod:
+            if factor.num == num:
+                return factor, 0
+            if type(factor.num) is Add and type(factor.num.terms[-1]) is Const:
+                ahead = sub(factor.num, num)
+                if type(ahead) is Const and ahead.value > 0:
+                    return factor, ahead.value
     return None
 
 
@@ -351,6 +358,7 @@ def mod(num: Index, den: Index, ranges: Ranges = _NO_RANGES) -> Index:
     if type(num) is Const and type(den) is Const:
         return const(num.value % den.value)
     left: list[Index] = []
+    stripped = False
     for term in num.terms if type(num) is Add else (num,):
         if _exact_quotient(term, den) is not None:
             continue
@@ -359,10 +367,11 @@ def mod(num: Index, den: Index, ranges: Ranges = _NO_RANGES) -> Index:
                 term = const(term.value % den.value)
         if type(term) is Mod and _exact_quotient(term.den, den) is not None:
             term = term.num
-            if _exact_quotient(term, den) is not None:
-                continue
+            stripped = True
         left.append(term)
     num = add(*left)
+    if stripped:  # what was inside may have multiples of ``den`` in turn
+        return mod(num, den, ranges)
     if num == ZERO:
         return ZERO
     if type(num) is Const and type(den) is Const:
@@ -639,7 +648,8 @@ def render(
             case Var(axis):
                 return var_name(axis)
             case Add(terms):
-                text = " + ".join(go(t, 1) for t in terms)
+                strided_first = sorted(terms, key=lambda t: (type(t) is Const, type(t) is not Mul))
+                text = " + ".join(go(t, 1) for t in strided_first)
                 return f"({text})" if level > 1 else text
             case Mul(factors):
                 text = " * ".join(go(f, 2) for f in factors)

@@ -63,7 +63,10 @@ class Value:
             if not isinstance(other, Value):
                 other = self.nest.literal(other, self.dtype)
             args.append(other.id)
-        return Value(self.nest, self.nest.push(Compute(op, tuple(args), self.dtype)), self.dtype)
+        found = _identity(self.nest.body, op, args)
+        if found is None:
+            found = self.nest.push(Compute(op, tuple(args), self.dtype))
+        return Value(self.nest, found, self.dtype)
 
     def test(self, op: Op, *others: Value | Number) -> Value:
         """Apply a comparison or predicate; the result is bool."""
@@ -84,8 +87,6 @@ class Value:
         return self.nest.literal(other, self.dtype).op(Op.SUB, self)
 
     def __mul__(self, other: Value | Number) -> Value:
-        if type(other) is float and other == 1.0:
-            return self
         return self.op(Op.MUL if self.dtype is not torch.bool else Op.AND, other)
 
     def __truediv__(self, other: Value | Number) -> Value:
@@ -144,6 +145,31 @@ class Value:
     def rounded(self, dtype: torch.dtype) -> Value:
         """The value as eager sees it when the tensor is of low precision ``dtype``."""
         return self.cast(dtype).cast(torch.float32) if dtype in _LOW else self
+
+
+_NEUTRAL_RIGHT = {Op.ADD: 0, Op.SUB: 0, Op.MUL: 1, Op.DIV: 1, Op.AND: True, Op.OR: False}
+_COMMUTATIVE = frozenset({Op.ADD, Op.MUL, Op.AND, Op.OR})
+
+
+def _identity(body: list[Node], op: Op, args: list[int]) -> int | None:
+    """The operand that ``op`` gives back unchanged, bit for bit, because the other is neutral."""
+    neutral = _NEUTRAL_RIGHT.get(op)
+    if neutral is None or len(args) != 2:
+        return None
+    for value, other in ((args[0], args[1]), (args[1], args[0])):
+        node = body[other]
+        if type(node) is Literal and type(node.value) is not complex and node.value == neutral:
+            floating = node.dtype.is_floating_point
+            boolean = node.dtype is torch.bool
+            if op in (Op.AND, Op.OR):
+                if boolean:
+                    return value
+            elif not boolean and not (op is Op.ADD and floating):  # -0.0 + 0.0 is 0.0
+                if not (op is Op.SUB and floating and str(node.value).startswith("-")):
+                    return value
+        if op not in _COMMUTATIVE:
+            return None
+    return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,25 +27,6 @@ Coords = tuple[Index, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Pointwise:
-    """``emit(point)`` gives the node's value at ``point.at``.
-
-    Attributes:
-        emit: the function.
-        cost: rough number of simple operations; 10 for a transcendental function.
-        moves: the node only moves elements (``cat``, ``pad``, ``roll``): operands are read at
-            other places than the node's own coordinates.
-        applies: whether the rule handles this very call (argument values included).
-    """
-
-    emit: Callable[[Point], Value]
-    cost: int = 1
-    moves: bool = False
-    creation: bool = False
-    applies: Callable[[fx.Node], bool] | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Geometry:
     """A view node with the shapes of its base and of itself, and the extents of the axes that
     occur in the coordinates at hand."""
@@ -63,6 +44,28 @@ class Geometry:
     def dim(self, position: int, name: str = "dim", default: int = 0) -> int:
         """A dimension argument, made non-negative for the base's rank."""
         return int(self.arg(position, name, default)) % max(len(self.base), 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Pointwise:
+    """``emit(point)`` gives the node's value at ``point.at``.
+
+    Attributes:
+        emit: the function.
+        cost: rough number of simple operations; 10 for a transcendental function.
+        moves: the node only moves elements (``cat``, ``pad``, ``roll``): operands are read at
+            other places than the node's own coordinates.
+        applies: whether the rule handles this very call (argument values included).
+        push: for a node that only permutes elements: where an element of the first operand goes,
+            as in ``View``.
+    """
+
+    emit: Callable[[Point], Value]
+    cost: int = 1
+    moves: bool = False
+    creation: bool = False
+    applies: Callable[[fx.Node], bool] | None = None
+    push: Callable[[Geometry, Coords], Coords | None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +114,13 @@ def lowering(
     moves: bool = False,
     creation: bool = False,
     applies: Callable[[fx.Node], bool] | None = None,
+    push: Callable[[Geometry, Coords], Coords | None] | None = None,
 ) -> Callable[[Callable[[Point], Value]], Callable[[Point], Value]]:
     """Register a pointwise lowering for ``ops``: ``@lowering(aten.add.Tensor)``."""
 
     def enter(emit: Callable[[Point], Value]) -> Callable[[Point], Value]:
         for op in ops:
-            register(op, Pointwise(emit, cost, moves, creation, applies))
+            register(op, Pointwise(emit, cost, moves, creation, applies, push))
         return emit
 
     return enter

@@ -108,7 +108,18 @@ def _from_guards(x: object) -> Index:
             return floordiv(_from_guards(x.num), _from_guards(x.den))  # type: ignore[attr-defined]
         case "Mod":
             return mod(_from_guards(x.num), _from_guards(x.den))  # type: ignore[attr-defined]
+        case "Max":
+            return _at_least_one([_from_guards(a) for a in x.args])  # type: ignore[attr-defined]
     raise UnrepresentableError(str(x))
+
+
+def _at_least_one(args: list[Index]) -> Index:
+    """``max(1, n)`` is how torch writes the stride of a contiguous tensor: ``n`` unless empty,
+    and then no element is ever addressed."""
+    rest = [a for a in args if a != const(1)]
+    if len(rest) == 1 and len(args) == 2:
+        return rest[0]
+    raise UnrepresentableError(f"max of {args}")
 
 
 def _from_sympy(x: sympy.Basic) -> Index:
@@ -125,7 +136,9 @@ def _from_sympy(x: sympy.Basic) -> Index:
     match type(x).__name__:
         case "FloorDiv" | "CleanDiv" | "IntTrueDiv":
             return floordiv(_from_sympy(x.args[0]), _from_sympy(x.args[1]))
-        case "Mod" | "PythonMod" | "ModularIndexing" if len(x.args) == 2:
+        case "Max":
+            return _at_least_one([_from_sympy(a) for a in x.args])
+        case "Mod" | "PythonMod":
             return mod(_from_sympy(x.args[0]), _from_sympy(x.args[1]))
     raise UnrepresentableError(str(x))
 

@@ -201,6 +201,10 @@ def _check_inplace(kernel: Kernel, number: int, need: NeedFn) -> None:
     for node in kernel.body:
         if isinstance(node, Load) and node.arg == number:
             need(node.index == stores[0].index, f"argument {number}: in place at another index")
+    if kernel.reduce_from < len(kernel.ranges):
+        levels = reduce_levels(kernel)
+        store = kernel.body.index(stores[0])
+        need(levels[store] == max(levels), f"argument {number}: in place before the last level")
 
 
 def uses(node: Node) -> tuple[int, ...]:

@@ -27,6 +27,7 @@ from torchsmith_fx_backend._src.loops.registry import (
 from torchsmith_fx_backend._src.loops.sizes import (
     Info,
     UnrepresentableError,
+    estimate,
     sizes,
     size_index,
     tensor_info,
@@ -50,7 +51,11 @@ SUPPORTED = frozenset(
         torch.bool,
     }
 )
-INLINE_COST = 12  # simple operations that may be done again rather than stored
+INLINE_COST = 9  # simple operations that may be done again rather than stored
+MOVED_COST = 40  # the same for a node whose one reader moves its elements
+SMALL_COST = 16  # the same for a node that is small beside its readers ...
+MUCH_LARGER = 8  # ... by this factor
+FEW_REPEATS = 4  # how often a node is computed over when its one reader repeats it
 COPY = aten.copy_.default
 
 
@@ -73,6 +78,8 @@ class Facts:
         self._find_dead()
         for node in self.nodes:
             self._rule[node] = self._find_rule(node)
+        self._era: dict[fx.Node, int] = {}
+        self._count_eras()
         self._find_materialised()
         for node in self.nodes:
             self._find_inlined(node)
@@ -239,6 +246,15 @@ class Facts:
                 for arg in node.all_input_nodes:
                     self.require(arg)
 
+    def _count_eras(self) -> None:
+        """Number the stretches between calls that do real work through aten."""
+        era = 0
+        for node in self.nodes:
+            self._era[node] = era
+            if node.op == "call_function" and self._rule[node] is None:
+                if not self._is_result(node) and not self.is_split(node) and node not in self.dead:
+                    era += 1
+
     def _is_result(self, node: fx.Node) -> bool:
         return node.target is operator.getitem
 
@@ -269,11 +285,54 @@ class Facts:
         if not cheap and node not in self.materialised and cost <= INLINE_COST:
             cheap = self._saves_memory(node, leaves)
         if not cheap and node not in self.materialised:
-            cheap = self._only_moved(node)
+            cheap = self._small_beside_readers(node, cost, leaves)
+        if not cheap and node not in self.materialised:
+            limit = self._budget_in_reader(node)
+            tree = self._own_producers(node, limit) if limit else None
+            if tree is not None:
+                for member in sorted({node, *tree}, key=self.number):
+                    self._inline_now(member)
+                return
         if cheap:
             self.inline.add(node)
             self._leaves[node] = leaves
             self._cost[node] = cost
+
+    def _inline_now(self, node: fx.Node) -> None:
+        """Make ``node`` (or a view on the way to it) one that is recomputed by its reader."""
+        rule = self._rule[node]
+        leaves: dict[fx.Node, int] = {}
+        cost = rule.cost if isinstance(rule, Pointwise) else 0
+        for arg in [self.base(node)] if isinstance(rule, View) else node.all_input_nodes:
+            if self.is_tensor(arg):
+                cost += self._cost[arg]
+                leaves.update(self._leaves[arg])
+        if isinstance(rule, Pointwise):
+            self.inline.add(node)
+        self._leaves[node] = leaves
+        self._cost[node] = cost
+
+    def _own_producers(self, node: fx.Node, limit: int) -> set[fx.Node] | None:
+        """Pointwise nodes (and views between) that only ``node`` reads; None when too costly."""
+        tree: set[fx.Node] = {node}
+        total = 0
+        pending = [node]
+        while pending:
+            reader = pending.pop()
+            rule = self._rule[reader]
+            total += rule.cost if isinstance(rule, Pointwise) else 0
+            if total > limit:
+                return None
+            for arg in reader.all_input_nodes:
+                rule = self._rule[arg]
+                if arg in tree or not isinstance(rule, Pointwise | View):
+                    continue
+                if arg in self.materialised or arg in self.called_views or arg in self.inline:
+                    continue
+                if self._era[arg] == self._era[node] and tree.issuperset(self.users(arg)):
+                    tree.add(arg)
+                    pending.append(arg)
+        return tree
 
     def _saves_memory(self, node: fx.Node, leaves: Iterable[fx.Node]) -> bool:
         """Whether reading the leaves again costs no more bytes than storing the node would."""
@@ -283,18 +342,45 @@ class Facts:
             total += self.info(leaf).bytes()
         return total <= own
 
-    def _only_moved(self, node: fx.Node) -> bool:
-        """Whether the one reader takes this node apart or puts it together with others."""
+    def _budget_in_reader(self, node: fx.Node) -> int:
+        """What it may cost to compute ``node`` inside its one reader, when that is nearby and
+        cannot walk the node's own space: it moves elements, or repeats them a few times."""
         users = self.users(node)
-        if len(users) != 1:
-            return False
+        while len(users) == 1 and isinstance(self._rule[users[0]], View):
+            users = self.users(users[0])
+        if len(users) != 1 or self._era[users[0]] != self._era[node]:
+            return 0
         rule = self._rule[users[0]]
-        return isinstance(rule, Pointwise) and rule.moves and self._cost_of(node) <= 40
+        if not isinstance(rule, Pointwise) or self.try_info(users[0]) is None:
+            return 0
+        if rule.moves:
+            return MOVED_COST
+        own, other = estimate(self.info(node).numel), estimate(self.info(users[0]).numel)
+        return 2 * INLINE_COST if 1 < other / max(own, 1) <= FEW_REPEATS else 0
 
-    def _cost_of(self, node: fx.Node) -> int:
-        rule = self._rule[node]
-        own = rule.cost if isinstance(rule, Pointwise) else 0
-        return own + sum(self._cost[a] for a in node.all_input_nodes if self.is_tensor(a))
+    def _small_beside_readers(
+        self, node: fx.Node, cost: int, leaves: Iterable[fx.Node]
+    ) -> bool:
+        """Whether all readers are much larger (a scale per channel): not worth a buffer."""
+        if cost > SMALL_COST:
+            return False
+        size = max([self.info(node).bytes(), *(self.info(leaf).bytes() for leaf in leaves)])
+        return self._much_larger_readers(node, size, 0)
+
+    def _much_larger_readers(self, node: fx.Node, size: int, depth: int) -> bool:
+        if depth > 4 or node in self.materialised:
+            return False
+        users = self.users(node)
+        return bool(users) and all(self._much_larger(user, size, depth) for user in users)
+
+    def _much_larger(self, user: fx.Node, size: int, depth: int) -> bool:
+        rule = self._rule[user]
+        if isinstance(rule, View):
+            return self._much_larger_readers(user, size, depth)
+        if not isinstance(rule, Pointwise) or rule.cost > SMALL_COST:
+            return False
+        larger = self.info(user).bytes() >= MUCH_LARGER * size
+        return larger or self._much_larger_readers(user, size, depth + 1)
 
 
 def _has_effect(node: fx.Node) -> bool:

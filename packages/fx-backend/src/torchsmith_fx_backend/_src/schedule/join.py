@@ -122,6 +122,11 @@ def _align(host: Nest, guest: Nest, there: Coords, here: Coords) -> dict[int, In
             return None
         mapping[x.axis] = y
     missing = [a for a in guest.sizes if a not in mapping]
+    if missing and list(guest.sizes.values()) == list(host.sizes.values()):
+        # The value is broadcast in both; their axes agree one by one.
+        pairs = {a: ix.var(b) for a, b in zip(guest.sizes, host.sizes)}
+        if all(pairs[a] == x for a, x in mapping.items()):
+            mapping, missing = dict(pairs), []
     if missing:
         # What is left must be reduction axes on both sides, pairwise of one size.
         if host.reduced is None or guest.reduced is None or missing != list(guest.reduced):

@@ -272,10 +272,10 @@ class MemoryPlanner:
     def _origins(self, unit: Unit) -> tuple[str, ...]:
         assert unit.nest is not None
         names: dict[str, None] = {}
-        for node in unit.nest.members:
-            if node.target is not operator.getitem:
-                names[origins(node)[0]] = None
-        lines = [line for node in unit.nest.members for line in origins(node)[1:]]
+        nodes = [self.facts.is_output_of(n) or n for n in unit.nest.members]
+        for node in nodes:
+            names[origins(node)[0]] = None
+        lines = [line for node in nodes for line in origins(node)[1:]]
         return (*names, *lines[:1])
 
     def _bury(self, position: int) -> None:

@@ -1,0 +1,211 @@
+"""Kernels as Python text that a person reads and that ``read_kernel`` runs to get the kernel back.
+
+Printed for ``TORCHSMITH_LOGS=loops``::
+
+    @kernel(ranges=(10, 16), reduce_from=1, args=("float32 read", "float32 written"), symbols=())
+    def _(a0, a1, i0, i1):
+        v0 = load(a0, 16 * i0 + i1)
+        v1 = reduce_max(v0)
+        ...
+        store(a1, 16 * i0 + i1, v5)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from torchsmith_fx_backend._src.loops import index as ix
+from torchsmith_fx_backend._src.loops.index import Index
+from torchsmith_fx_backend._src.loops.ir import (
+    BufferArg,
+    Compute,
+    IndexValue,
+    Kernel,
+    Literal,
+    Load,
+    Node,
+    Op,
+    Reduce,
+    ReduceOp,
+    ScalarArg,
+    Store,
+)
+from torchsmith_fx_backend._src.loops.verify import COMPARISONS, PREDICATES
+
+
+def _dtype(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _argument(arg: BufferArg) -> str:
+    words = [_dtype(arg.dtype)]
+    words += [word for word in ("read", "written", "inplace") if getattr(arg, word)]
+    return repr(" ".join(words))
+
+
+def print_node(node: Node) -> str:
+    """One SSA operation, without its name."""
+    match node:
+        case Literal(value, dtype):
+            text = (
+                f"float({str(value)!r})" if value != value or abs(value) == float("inf") else value
+            )
+            return f"literal({text}, {_dtype(dtype)!r})"
+        case IndexValue(index):
+            return f"index({index})"
+        case ScalarArg(name, dtype):
+            return f"scalar({name!r}, {_dtype(dtype)!r})"
+        case Load(arg, index, _, mask):
+            guard = "" if mask is None else f", mask=v{mask}"
+            return f"load(a{arg}, {index}{guard})"
+        case Compute(Op.CAST, (value,), dtype):
+            return f"cast(v{value}, {_dtype(dtype)!r})"
+        case Compute(op, args, _):
+            name = f"{op.value}_" if op in (Op.AND, Op.OR, Op.NOT) else op.value
+            return f"{name}({', '.join(f'v{a}' for a in args)})"
+        case Reduce(op, value, _):
+            return f"reduce_{op.value}(v{value})"
+        case Store(arg, index, value):
+            return f"store(a{arg}, {index}, v{value})"
+
+
+def print_kernel(kernel: Kernel) -> str:
+    """``kernel`` as Python text; see the module docstring."""
+    ranges = ", ".join(map(str, kernel.ranges)) + ("," if len(kernel.ranges) == 1 else "")
+    args = ", ".join(map(_argument, kernel.args)) + ("," if len(kernel.args) == 1 else "")
+    names = [f"a{i}" for i in range(len(kernel.args))]
+    names += [f"i{i}" for i in range(len(kernel.ranges))]
+    lines = [
+        f"@kernel(ranges=({ranges}), reduce_from={kernel.reduce_from}, args=({args}), "
+        f"symbols={kernel.symbols!r})",
+        f"def _({', '.join(names)}):",
+    ]
+    for position, node in enumerate(kernel.body):
+        name = "" if isinstance(node, Store) else f"v{position} = "
+        lines.append(f"    {name}{print_node(node)}")
+    if not kernel.body:
+        lines.append("    pass")
+    return "\n".join(lines) + "\n"
+
+
+# ------------------------------------------------------------------------------- and back
+
+
+class _Text:
+    """An index expression while a printed kernel is run: Python operators build it."""
+
+    def __init__(self, index: Index) -> None:
+        self.index = index
+
+    def __add__(self, other: _Text | int) -> _Text:
+        return _Text(ix.add(self.index, _index(other)))
+
+    def __mul__(self, other: _Text | int) -> _Text:
+        return _Text(ix.mul(self.index, _index(other)))
+
+    def __floordiv__(self, other: _Text | int) -> _Text:
+        return _Text(ix.FloorDiv(self.index, _index(other)))
+
+    def __mod__(self, other: _Text | int) -> _Text:
+        return _Text(ix.Mod(self.index, _index(other)))
+
+    __radd__ = __add__
+    __rmul__ = __mul__
+
+
+def _index(value: _Text | int) -> Index:
+    return value.index if isinstance(value, _Text) else ix.const(value)
+
+
+class _Reader:
+    def __init__(self) -> None:
+        self.body: list[Node] = []
+        self.buffers: list[BufferArg] = []
+        self.result: Kernel | None = None
+
+    def push(self, node: Node) -> int:
+        self.body.append(node)
+        return len(self.body) - 1
+
+    def dtype(self, value: int) -> torch.dtype:
+        node = self.body[value]
+        assert not isinstance(node, Store)
+        return node.dtype
+
+    def compute(self, op: Op) -> Callable[..., int]:
+        def emit(*args: int) -> int:
+            truth = op in COMPARISONS or op in PREDICATES
+            dtype = torch.bool if truth else self.dtype(args[-1])
+            return self.push(Compute(op, args, dtype))
+
+        return emit
+
+    def reduce(self, op: ReduceOp) -> Callable[[int], int]:
+        position = op in (ReduceOp.ARGMAX, ReduceOp.ARGMIN)
+        return lambda value: self.push(
+            Reduce(op, value, torch.int64 if position else self.dtype(value))
+        )
+
+    def kernel(
+        self,
+        ranges: tuple[_Text | int, ...],
+        reduce_from: int,
+        args: tuple[str, ...],
+        symbols: tuple[str, ...],
+    ) -> Callable[[Callable[..., None]], None]:
+        for text in args:
+            dtype, *words = text.split()
+            flags = {word: True for word in words}
+            read, written = flags.pop("read", False), flags.pop("written", False)
+            self.buffers.append(BufferArg(getattr(torch, dtype), read, written, **flags))
+
+        def run(function: Callable[..., None]) -> None:
+            axes = [_Text(ix.var(i)) for i in range(len(ranges))]
+            function(*range(len(args)), *axes)
+            self.result = Kernel(
+                tuple(map(_index, ranges)),
+                reduce_from,
+                tuple(self.body),
+                tuple(self.buffers),
+                symbols,
+            )
+
+        return run
+
+
+def read_kernel(text: str) -> Kernel:
+    """The kernel that ``print_kernel`` printed. Runs the text: only for text of our own."""
+    reader = _Reader()
+    names: dict[str, object] = {
+        "kernel": reader.kernel,
+        "literal": lambda v, d: reader.push(Literal(v, getattr(torch, d))),
+        "index": lambda i: reader.push(IndexValue(_index(i), torch.int64)),
+        "scalar": lambda n, d: reader.push(ScalarArg(n, getattr(torch, d))),
+        "load": lambda a, i, mask=None: reader.push(
+            Load(a, _index(i), reader.buffers[a].dtype, mask)
+        ),
+        "cast": lambda v, d: reader.push(Compute(Op.CAST, (v,), getattr(torch, d))),
+        "store": lambda a, i, v: reader.push(Store(a, _index(i), v)),
+    }
+    for op in Op:
+        if op is not Op.CAST:
+            names[f"{op.value}_" if op in (Op.AND, Op.OR, Op.NOT) else op.value] = reader.compute(
+                op
+            )
+    for reduce_op in ReduceOp:
+        names[f"reduce_{reduce_op.value}"] = reader.reduce(reduce_op)
+    known = _Symbols(names)
+    exec(compile(text, "<kernel>", "exec"), known)  # noqa: S102
+    assert reader.result is not None
+    return reader.result
+
+
+class _Symbols(dict[str, object]):
+    """A namespace in which every unknown name is a size symbol."""
+
+    def __missing__(self, name: str) -> object:
+        if name in ("float", "__builtins__"):
+            raise KeyError(name)
+        return _Text(ix.Sym(name))

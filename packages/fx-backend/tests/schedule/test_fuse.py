@@ -1,0 +1,263 @@
+"""What becomes one kernel, what must not, and that results stay right."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from plans import check, externs, graph_of, kernels, run_plan, trace
+from torch._decomp import core_aten_decompositions
+from torchsmith_fx_backend._src.loops.ir import Op, Reduce
+from torchsmith_fx_backend._src.schedule import schedule_graph
+from torchsmith_fx_backend._src.schedule.plan import Launch
+
+DECOMPOSED = core_aten_decompositions()
+TABLES = [pytest.param({}, id="composite"), pytest.param(DECOMPOSED, id="decomposed")]
+X = torch.randn(2, 5, 16)
+W, B = torch.randn(16), torch.randn(16)
+
+
+def one_kernel(fn, *args, outputs=1, **kwargs):
+    plan = check(fn, *args, **kwargs)
+    assert len(kernels(plan)) == 1, [s.origins for s in plan.steps if isinstance(s, Launch)]
+    (kernel,) = kernels(plan)
+    assert sum(a.written for a in kernel.args) == outputs
+    return kernel
+
+
+def rms_norm(x, w):
+    h = x.float()
+    return w * (h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + 1e-6)).to(x.dtype)
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_softmax_with_scale_and_mask(table):
+    def fn(x, mask):
+        return F.softmax(x / math.sqrt(8) + mask, -1)
+
+    kernel = one_kernel(fn, torch.randn(2, 4, 6, 6), torch.randn(2, 1, 6, 6), decompose=table)
+    assert sum(isinstance(n, Reduce) for n in kernel.body) == 2
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_layer_norm(table):
+    one_kernel(lambda x, w, b: F.layer_norm(x, (16,), w, b), X, W, B, decompose=table)
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_residual_and_layer_norm_is_one_kernel_with_two_outputs(table):
+    def fn(x, y, w, b):
+        h = x + y
+        return h, F.layer_norm(h, (16,), w, b)
+
+    one_kernel(fn, X, X * 2, W, B, outputs=2, decompose=table)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_residual_and_rms_norm(dtype):
+    def fn(x, y, w):
+        h = x + y
+        return h, rms_norm(h, w)
+
+    one_kernel(fn, X.to(dtype), X.to(dtype) * 2, W.to(dtype), outputs=2)
+
+
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+def test_gelu_mlp_piece(approximate):
+    def fn(x, w1, w2):
+        return F.gelu(x @ w1, approximate=approximate) @ w2
+
+    plan = check(fn, X, torch.randn(16, 32), torch.randn(32, 16), tolerance=1e-4)
+    assert len(kernels(plan)) == 1
+
+
+def test_hand_written_gelu():
+    def fn(x):
+        return 0.5 * x * (1 + torch.tanh(0.79788456 * (x + 0.044715 * torch.pow(x, 3))))
+
+    one_kernel(fn, X)
+
+
+def test_gated_mlp_piece():
+    def fn(x, gate, up, down):
+        return (F.silu(x @ gate) * (x @ up)) @ down
+
+    plan = check(
+        fn, X, torch.randn(16, 24), torch.randn(16, 24), torch.randn(24, 16), tolerance=1e-4
+    )
+    assert len(kernels(plan)) == 1
+
+
+def test_gate_in_halves_of_one_product():
+    def fn(x):
+        gate, up = x.chunk(2, -1)
+        return F.silu(gate) * up
+
+    one_kernel(fn, X)
+
+
+def test_rotary_embedding():
+    def fn(q, cos, sin):
+        q = q.view(2, 5, 2, 8).transpose(1, 2)
+        turned = torch.cat((-q[..., 4:], q[..., :4]), -1)
+        return q * cos + turned * sin
+
+    one_kernel(fn, X, torch.randn(5, 8), torch.randn(5, 8))
+
+
+def test_group_norm_splits_the_channel_axis():
+    def fn(x, w, b):
+        g = x.view(2, 4, -1)
+        y = (g - g.mean(-1, keepdim=True)) * torch.rsqrt(g.var(-1, correction=0, keepdim=True) + 1e-5)
+        return y.view(2, 8, 3, 3) * w.view(1, 8, 1, 1) + b.view(1, 8, 1, 1)
+
+    one_kernel(fn, torch.randn(2, 8, 3, 3), torch.randn(8), torch.randn(8))
+    one_kernel(lambda x, w, b: fn(x * 2, w, b), torch.randn(2, 8, 3, 3), torch.randn(8), torch.randn(8))
+
+
+def test_window_partition_joins_the_norm_before_it():
+    def fn(x, w, b):
+        h = F.layer_norm(x, (16,), w, b).view(1, 4, 4, 16).roll((-1, -1), (1, 2))
+        h = h.view(1, 2, 2, 2, 2, 16).permute(0, 1, 3, 2, 4, 5).contiguous()
+        return h.view(-1, 4, 16)
+
+    one_kernel(fn, torch.randn(1, 16, 16), W, B)
+
+
+def test_batch_norm_scale_is_not_a_kernel_of_its_own():
+    def fn(x, w, b, m, v):
+        scale = w * torch.rsqrt(v + 1e-5)
+        shift = b - m * scale
+        y = x * scale.view(1, -1, 1, 1) + shift.view(1, -1, 1, 1)
+        return torch.relu(y)
+
+    c = [torch.rand(4) + 0.5 for _ in range(4)]
+    one_kernel(fn, torch.randn(2, 4, 8, 8), *c)
+
+
+def test_log_softmax_and_mean():
+    one_kernel(lambda x: F.log_softmax(x, -1).mean(-1), X)
+
+
+def test_two_norms_added_are_one_kernel():
+    def fn(x, y, w):
+        return rms_norm(x, w) + rms_norm(y, w)
+
+    one_kernel(fn, X, torch.randn(2, 5, 16), W)
+
+
+def test_siblings_that_read_the_same_values_share_a_kernel():
+    one_kernel(lambda x: (x.sin(), x.cos()), X, outputs=2)
+    one_kernel(lambda x: (x.exp(), x.sum(-1)), X, outputs=2)
+    one_kernel(lambda x, y: ((x + y).exp(), (x * y).sin()), X, X + 1, outputs=2)
+
+
+def test_different_reductions_do_not_share():
+    plan = check(lambda x: (x.sum(-1), x.sum(0)), X)
+    assert len(kernels(plan)) == 2
+
+
+def test_no_cycle_through_an_extern():
+    def fn(x, w):
+        h = x.exp()
+        return h + torch.mm(h, w)
+
+    plan = check(fn, torch.randn(4, 4), torch.randn(4, 4), tolerance=1e-4)
+    assert len(kernels(plan)) == 2
+
+
+def test_no_cycle_through_two_externs():
+    def fn(x, w):
+        a, b = x.exp(), x.sin()
+        m = torch.mm(a, w)
+        n = torch.mm((b + m).cos(), w)
+        return (a * n).tanh() + b
+
+    check(fn, torch.randn(4, 4), torch.randn(4, 4) * 0.1, tolerance=1e-4)
+
+
+def test_cheap_producers_are_recomputed_and_dear_ones_are_not():
+    def fn(x, w, cheap):
+        h = x.neg() if cheap else x.sin()
+        return torch.mm(x, w) + h, torch.mm(w, x) * h
+
+    square = torch.randn(8, 8)
+    plan = check(lambda x, w: fn(x, w, True), square, square * 0.1, tolerance=1e-4)
+    # No kernel only negates: each that does also reads a product.
+    assert all(sum(a.read for a in k.args) >= 2 for k in kernels(plan))
+    plan = check(lambda x, w: fn(x, w, False), square, square * 0.1, tolerance=1e-4)
+    sines = sum(getattr(n, "op", None) is Op.SIN for k in kernels(plan) for n in k.body)
+    assert sines == 1
+
+
+def test_few_long_rows_are_not_walked_twice():
+    plan = check(lambda x: x - x.sum(), torch.randn(1 << 17), tolerance=1e-3)
+    assert len(kernels(plan)) == 2
+
+
+def test_dead_code_makes_no_kernel():
+    def fn(x):
+        x.exp().sum()
+        return x + 1
+
+    one_kernel(fn, X)
+
+
+def test_square_transposes_are_not_confused():
+    check(lambda x: x.exp() + x.exp().t(), torch.randn(6, 6))
+    check(lambda x: (x.exp() + x.exp().t()).sum(0), torch.randn(6, 6))
+    check(lambda x: F.softmax(x.exp().t(), -1) + F.softmax(x.exp(), -1), torch.randn(6, 6))
+
+
+def test_unknown_operators_are_calls():
+    plan = check(lambda x: torch.cumsum(x * 2, -1) + 1, X)
+    assert [str(e.target) for e in externs(plan)] == ["aten.cumsum.default"]
+    check(lambda x: torch.sort(x * 2, -1)[1] + 1, X)
+    check(lambda x: torch.topk(x * 2, 3, -1), X)
+
+
+def test_unsupported_dtypes_are_calls():
+    z = torch.randn(4, dtype=torch.complex64)
+    plan = check(lambda x: (x * 2).abs() + 1, z)
+    assert {str(e.target) for e in externs(plan)} == {"aten.mul.Tensor", "aten.abs.default"}
+
+
+def test_views_of_results_alias():
+    def fn(x):
+        y = x * 2
+        return y, y.view(-1), y.transpose(0, 1)
+
+    gm = trace(fn, X)
+    y, flat, turned = run_plan(schedule_graph(gm), [X])
+    assert y.data_ptr() == flat.data_ptr() == turned.data_ptr()
+
+
+def _block(x, w, n1, n2):
+    h = x + torch.mm(rms_norm(x, n1), w)
+    return h + torch.mm(F.gelu(torch.mm(rms_norm(h, n2), w)), w)
+
+
+@pytest.mark.parametrize("layers", [2, 6])
+def test_equal_layers_share_kernels(layers):
+    def fn(x, w, n1, n2):
+        for _ in range(layers):
+            x = _block(x, w, n1, n2)
+        return x
+
+    plan = check(fn, torch.randn(8, 16), torch.randn(16, 16) * 0.1, W, B, tolerance=1e-4)
+    assert len(set(kernels(plan))) == 5  # first norm, norm 1, norm 2, gelu, last add
+    assert len(kernels(plan)) == 3 * layers + 1
+
+
+def test_splits_that_an_extern_takes():
+    gm = graph_of(torch.ops.aten.split.Tensor, torch.randn(6, 4), 2)
+    x = torch.randn(6, 4)
+    got = run_plan(schedule_graph(gm), [x])
+    for mine, theirs in zip(got, x.split(2)):
+        assert torch.equal(mine, theirs) and mine.data_ptr() == theirs.data_ptr()
+    check(lambda x: torch.mm(x.split(2, 1)[1].contiguous(), x.unbind(0)[1].view(2, 2)),
+          torch.randn(6, 4), tolerance=1e-4)
+
+
+def test_mixed_devices_of_scalars():
+    check(lambda x, s: x * s + s, X, torch.tensor(2.5))
