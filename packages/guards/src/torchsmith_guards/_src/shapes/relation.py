@@ -194,7 +194,9 @@ def _normal(op: RelationOp, difference: SymExpr) -> Relation | bool:
             return op == "!="
         else:
             literal //= common
-        terms = {m: c // common for m, c in terms.items()}
+        reduced = {m: c // common for m, c in terms.items()}
+        # The reduced form has tighter bounds: an inequality may be decided now.
+        return _normal(op, ex._from_poly({**reduced, (): literal} if literal else reduced))
     if op != "<=":
         terms, literal = _orient(terms, literal)
     left = {m: -c for m, c in terms.items() if c < 0}
