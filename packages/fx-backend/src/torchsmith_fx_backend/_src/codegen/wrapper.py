@@ -174,19 +174,11 @@ class _Printer:
             if before == layout:
                 self.line(f"{step.name} = {step.reuse}  # reused")
                 return
-            size, stride = self.sizes(layout.size), self.sizes(layout.stride)
-            source = step.reuse
-            if before is None or before.dtype != layout.dtype:
-                as_dtype = self.constant("torch.empty", "empty")
-                dtype = self.value(layout.dtype)
-                device = self.device(layout.device)
-                self.line(
-                    f"{step.name} = {as_dtype}((0,), dtype={dtype}, device={device}).set_("
-                    f"{source}.untyped_storage(), 0, {size}, {stride})  # reused"
-                )
-                return
-            view = self.constant("torch.as_strided", "as_strided")
-            self.line(f"{step.name} = {view}({source}, {size}, {stride}, 0)  # reused")
+            recycle = self.constant(f"{_SUPPORT}.reuse", "reuse")
+            self.line(
+                f"{step.name} = {recycle}({step.reuse}, {self.sizes(layout.size)}, "
+                f"{self.sizes(layout.stride)}, {self.value(layout.dtype)})"
+            )
             return
         empty = self.constant("torch.empty_strided", "empty_strided")
         self.line(

@@ -1,11 +1,11 @@
 """Runs plans: compiles the kernels of a ``Plan``, caches them, and builds the callable.
 
 In comes a ``schedule.plan.Plan``, out goes a plain Python function with ``.source`` and
-``.kernels``. Read ``build.py`` first, then ``launchers.py`` (where a device plugs in),
+``.kernels``. Read ``graphs.py`` first, then ``launchers.py`` (where a device plugs in),
 ``native.py`` (C compiler and loader) and ``cache.py``.
 """
 
-from torchsmith_fx_backend._src.runtime.build import CompiledGraph, build, load_graph, save_graph
+from torchsmith_fx_backend._src.runtime.graphs import CompiledGraph, build, load_graph, save_graph
 from torchsmith_fx_backend._src.runtime.cache import Cache, CacheWarning, default_cache
 from torchsmith_fx_backend._src.runtime.launchers import (
     KernelRequest,

@@ -14,7 +14,7 @@ from typing import cast
 
 import torch
 
-__all__ = ["advise_huge", "set_grad_enabled"]
+__all__ = ["advise_huge", "reuse", "set_grad_enabled"]
 
 set_grad_enabled: Callable[[bool], None] = torch._C._set_grad_enabled
 
@@ -49,3 +49,15 @@ def advise_huge(address: int, size: int) -> None:
         length = (address + size - start) // _PAGE * _PAGE
         if length > 0:
             _advise(start, length, _MADV_HUGEPAGE)
+
+
+def reuse(
+    dead: torch.Tensor, size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype
+) -> torch.Tensor:
+    """A tensor of that layout in the storage of ``dead``, which nobody reads any more."""
+    if dead.dtype is dtype:
+        if dead.shape == size and dead.stride() == stride:
+            return dead
+        return torch.as_strided(dead, size, stride, 0)
+    fresh = torch.empty((0,), dtype=dtype, device=dead.device)
+    return fresh.set_(dead.untyped_storage(), 0, size, stride)

@@ -34,8 +34,9 @@ from torchsmith_fx_backend._src.loops.verify import full_values, reduce_levels, 
 
 ARG_REDUCTIONS = frozenset({ReduceOp.ARGMAX, ReduceOp.ARGMIN})
 
-# A parallel region costs some microseconds; below this much work, in adds, it does not pay.
-PARALLEL_WORK = 150_000
+# Entering and leaving a parallel region costs some microseconds, which a thread needs for about
+# this much work (in adds); below it, parallel is slower.
+PARALLEL_WORK = 600_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,9 @@ class Facts:
                 plain = len(self.kernel.ranges) == 0 or coefficient(
                     index, len(self.kernel.ranges) - 1
                 ) in (ZERO, ONE)
-                return (2 if dtype in HALF else 1) + (0 if plain else 4)
+                return (4 if dtype in HALF else 3) + (0 if plain else 4)
+            case Store():
+                return 3
             case Compute(op, _, dtype):
                 cost = COST.get(op, 1)
                 return cost * 4 if dtype is torch.float64 and cost > 8 else cost

@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from torchsmith_fx_backend._src.codegen.c.analysis import Facts
-from torchsmith_fx_backend._src.loops.ir import Literal, Load, Reduce, Store
+from torchsmith_fx_backend._src.loops.ir import Literal, Reduce, Store
 
-_DEAR = 9  # recomputing costs more adds than a write and a read of a cached buffer
+_DEAR = 10  # recomputing costs more, in adds, than a write and a read of a cached buffer
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +41,8 @@ def plan_passes(facts: Facts, *, buffers: bool) -> list[Pass]:
         if isinstance(node, Reduce):
             roots.setdefault(facts.level[node.value], []).append(position)
     stores = [p for p, n in enumerate(kernel.body) if isinstance(n, Store) and facts.full[p]]
-    last_load = _last_inplace_load(facts, roots)
     for position in stores:
-        node = kernel.body[position]
-        assert isinstance(node, Store)
-        level = max(facts.level[position], last_load.get(node.arg, 0))
-        roots.setdefault(level, []).append(position)
+        roots.setdefault(facts.level[position], []).append(position)
     levels = sorted(roots)
     points = {level: _points(facts, roots[level]) for level in levels}
     kept: dict[int, int] = {}  # value -> level whose pass writes it
@@ -113,22 +109,3 @@ def _recompute_cost(facts: Facts, position: int, kept: dict[int, int]) -> int:
         for p in facts.closure([position], stop - {position})
         if p not in stop and not isinstance(facts.kernel.body[p], Literal)
     )
-
-
-def _last_inplace_load(facts: Facts, roots: dict[int, list[int]]) -> dict[int, int]:
-    """For each in-place argument: the last level whose pass reads it again."""
-    body = facts.kernel.body
-    inplace = {number for number, buffer in enumerate(facts.kernel.args) if buffer.inplace}
-    if not inplace:
-        return {}
-    last: dict[int, int] = {}
-    everything = {level: list(found) for level, found in roots.items()}
-    for position, node in enumerate(body):
-        if isinstance(node, Store) and facts.full[position]:
-            everything.setdefault(facts.level[position], []).append(position)
-    for level, found in everything.items():
-        for position in _inside(facts, _points(facts, found), {}, level):
-            node = body[position]
-            if isinstance(node, Load) and node.arg in inplace:
-                last[node.arg] = max(last.get(node.arg, 0), level)
-    return last
