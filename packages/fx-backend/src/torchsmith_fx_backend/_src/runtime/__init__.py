@@ -5,8 +5,8 @@ In comes a ``schedule.plan.Plan``, out goes a plain Python function with ``.sour
 ``native.py`` (C compiler and loader) and ``cache.py``.
 """
 
-from torchsmith_fx_backend._src.runtime.graphs import CompiledGraph, build, load_graph, save_graph
 from torchsmith_fx_backend._src.runtime.cache import Cache, CacheWarning, default_cache
+from torchsmith_fx_backend._src.runtime.graphs import CompiledGraph, build, load_graph, save_graph
 from torchsmith_fx_backend._src.runtime.launchers import (
     KernelRequest,
     LoadedKernel,
