@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+import torchsmith_guards as guards
 from torch import fx
 from torch.utils import _pytree as pytree
 from torchsmith_fx_backend._src.aot.functionalize import FunctionalGraph, functionalize
@@ -127,6 +128,32 @@ def check(
     compare(expected_leaves, actual_leaves, rtol, atol)
     compare(eager_in, ours_in, rtol, atol)
     assert aliases(eager_in, expected_leaves) == aliases(ours_in, actual_leaves)
+    return graph
+
+
+def check_symbolic(
+    fn: Callable[..., Any], *inputs: Any, rtol: float, atol: float
+) -> FunctionalGraph:
+    """As ``check``, with a graph recorded for symbolic sizes."""
+    env = guards.ShapeEnv()
+    mode = guards.FakeMode(env)
+    fakes = [
+        mode.fakeify(x, guards.LocalSource(f"a{i}"), set(range(x.dim())))
+        if isinstance(x, torch.Tensor)
+        else x
+        for i, x in enumerate(inputs)
+    ]
+    graph = functionalize(fn, fakes, RULES)
+    assert_functional(graph)
+    eager_in, ours_in = copies(inputs), copies(inputs)
+    with torch.no_grad():
+        expected = fn(*eager_in)
+        flat = fx.Interpreter(graph.module).run(*ours_in)
+    actual = pytree.tree_leaves(pytree.tree_unflatten(list(flat), graph.out_spec))
+    expected_leaves = pytree.tree_leaves(expected)
+    compare(expected_leaves, actual, rtol, atol)
+    compare(eager_in, ours_in, rtol, atol)
+    assert aliases(eager_in, expected_leaves) == aliases(ours_in, actual)
     return graph
 
 

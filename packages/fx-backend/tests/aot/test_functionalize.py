@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 import torchsmith_guards as guards
 from corpus import CASES, put, t, then, tolerance
-from differential import capture, check
+from differential import capture, check, check_symbolic
 from torch import fx
 from torchsmith_fx_backend._src.aot.functionalize import functionalize
 from torchsmith_fx_backend._src.capture.rules import RULES
@@ -29,6 +29,12 @@ def test_matches_eager(name):
 def test_matches_eager_without_decompositions(name):
     fn, *inputs = CASES[name]
     check(fn, *inputs, rules={}, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_symbolic_sizes_match_eager(name):
+    fn, *inputs = CASES[name]
+    check_symbolic(fn, *inputs, **tolerance(inputs))
 
 
 def targets(fn, *inputs, rules=RULES):
@@ -144,7 +150,7 @@ def test_what_has_no_functional_form_is_said(fn, what):
 
 
 def test_eager_errors_come_through():
-    with pytest.raises(RuntimeError, match="can't be cast"):
+    with pytest.raises(RuntimeError, match="cast|in-place"):
         functionalize(lambda a: a.add_(1.5), [t(3, dtype=torch.int64)], RULES)
     with pytest.raises(RuntimeError, match="broadcast|must match"):
         functionalize(lambda a, b: a.add_(b), [t(3), t(2, 3)], RULES)

@@ -301,6 +301,34 @@ def test_example_values_on_placeholders_win():
         assert compiled(torch.randn(7, 4)).shape == (7, 4)
 
 
+def test_symbols_of_torch_compile_run_as_captured(caplog):
+    driver._say_once.cache_clear()
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda a: a * 2, backend=smith, dynamic=True)
+    x = torch.randn(3, 4)
+    with torch.no_grad(), caplog.at_level(logging.WARNING, "torchsmith.backend"):
+        assert torch.equal(compiled(x), x * 2)
+        assert torch.equal(compiled(x[:2]), x[:2] * 2)
+    assert any("symbolic value of a foreign library" in r.message for r in caplog.records)
+
+
+def test_as_backend_of_torch_compile():
+    torch._dynamo.reset()
+    block, x = Block().eval(), torch.randn(4, 16)
+    with torch.no_grad():
+        same(torch.compile(block, backend="smith", fullgraph=True)(x), block(x))
+        write = torch.compile(lambda a: (a.add_(1), a.t()), backend="smith", dynamic=False)
+        mine = x.clone()
+        out = write(mine)
+    assert out[0] is mine and torch.equal(mine, x + 1) and out[1].stride() == (1, 16)
+
+
+def test_overlapping_write_raises_eagers_error():
+    compiled = smith(traced(lambda a: a.expand(3, 4).add_(1)), [torch.randn(1, 4)])
+    with torch.no_grad(), pytest.raises(RuntimeError, match="written-to tensor"):
+        compiled(torch.randn(1, 4))
+
+
 # The graph cache.
 
 
@@ -326,15 +354,19 @@ def test_cached_graph_uses_the_attributes_of_this_module():
     class Scale(torch.nn.Module):
         def __init__(self, value):
             super().__init__()
-            self.register_buffer("scale", torch.full((3,), value))
+            self.inner = torch.nn.Module()
+            self.inner.register_buffer("scale", torch.full((3,), value))
 
         def forward(self, x):
-            return x * self.scale
+            self.inner.scale.add_(1)
+            return x * self.inner.scale
 
     x = torch.randn(3)
     with torch.no_grad():
         for value in (2.0, 5.0):
-            same(compile_graph(traced(Scale(value)), [x])(x), x * value)
+            scale = Scale(value)
+            same(compile_graph(traced(scale), [x])(x), x * (value + 1))
+            assert torch.equal(scale.inner.scale, torch.full((3,), value + 1))
 
 
 def test_cache_keeps_frames():

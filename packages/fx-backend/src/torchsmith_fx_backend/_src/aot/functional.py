@@ -20,7 +20,7 @@ from torch import fx
 
 from torchsmith_fx_backend._src.aot.mutable import call_on_copies
 from torchsmith_fx_backend._src.aot.views import Step, scatter
-from torchsmith_fx_backend._src.capture.meta import LAYOUT_RULES
+from torchsmith_fx_backend._src.capture.meta import LAYOUT_RULES, is_contiguous, same_sizes
 from torchsmith_fx_backend._src.capture.ops import (
     QUERIES,
     Effect,
@@ -109,13 +109,15 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
             recorder: the graph.
             fake_mode: the mode that the inputs' fake tensors belong to.
             rules: decompositions.
-            static: no size is symbolic, so layouts may be computed without the fake mode.
+            static: no size is symbolic.
         """
         super().__init__()  # type: ignore[no-untyped-call]
         self.recorder = recorder
         self.fake_mode = fake_mode
         self._rules = rules
         self._static = static
+        # Every symbol is a size of at least two; sizes that come from data may be anything.
+        self._bounded = True
         self._values: dict[int, Value] = {}
         self._adopted: dict[int, tuple[torch.Tensor, FakeTensor]] = {}
         self._names: dict[int, str] = {}
@@ -239,7 +241,7 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
 
     def evaluate(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Metadata of a call on fake tensors."""
-        if self._static:
+        if self._bounded:
             rule = LAYOUT_RULES.get(func)
             if rule is not None:
                 layout = rule(*args, **kwargs)
@@ -267,15 +269,15 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
         ]
 
     def _reshape(self, node: fx.Node, value: torch.Tensor, size: list[Any]) -> fx.Node:
-        if list(value.shape) == list(size):
+        if same_sizes(value.shape, size):
             return node
-        if not value.is_contiguous():
+        if not is_contiguous(value):
             node = self.apply(aten.clone.default, (node,), memory_format=torch.contiguous_format)
         return self.apply(aten.view.default, (node, size))
 
     def _replay(self, node: fx.Node, steps: Sequence[Step]) -> fx.Node:
         for step in steps:
-            if step.target is aten.as_strided.default and not node.meta["val"].is_contiguous():
+            if step.target is aten.as_strided.default and not is_contiguous(node.meta["val"]):
                 raise UnsupportedError(what="as_strided after a write to its base")
             values = [_value_of_node(a) for a in step.args]
             try:
@@ -319,7 +321,8 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
             base = Base(node, None, 0, exact)
             self._values[id(result)] = Value(result, base, (), node, 0, exact)
             if not self._static:
-                self.recorder.symbols.bind_tensor(result, node)
+                found = self.recorder.symbols.bind_tensor(result, node)
+                self._bounded = self._bounded and not any(n.startswith("u") for n, _, _ in found)
         elif isinstance(result, (list, tuple)):
             for index, (item, item_value) in enumerate(zip(result, value)):
                 if isinstance(item, torch.Tensor) or type(item) in _SYM:
@@ -441,7 +444,7 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
         """The value that ``copy_`` gives its target: expanded, converted, and never an alias."""
         target, source = call.args[0], call.args[1]
         node = call.node_args[1]
-        if list(source.shape) != list(target.shape):
+        if not same_sizes(source.shape, target.shape):
             node = self.apply(aten.expand.default, (node, list(target.shape)))
         if source.dtype != target.dtype or source.device != target.device:
             kwargs: dict[str, Any] = {}
@@ -456,7 +459,7 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
         """``tensor`` now has the value of ``new``."""
         value = self._values[id(tensor)]
         new_value = new.meta["val"]
-        if list(new_value.shape) != list(tensor.shape):
+        if not same_sizes(new_value.shape, tensor.shape):
             func(*call.args, **call.kwargs)  # raises as eager does, when it does
             raise UnsupportedError(what=f"{func}, which resizes its target")
         if new_value.dtype != tensor.dtype:
@@ -606,7 +609,7 @@ def _freeze(args: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def _same_layout(a: torch.Tensor, b: torch.Tensor) -> bool:
-    return a is b or (a.shape == b.shape and a.stride() == b.stride())
+    return a is b or (same_sizes(a.shape, b.shape) and same_sizes(a.stride(), b.stride()))
 
 
 def _overlaps_itself(tensor: torch.Tensor) -> bool:

@@ -74,6 +74,9 @@ def functionalize(
     names, examples = _examples(program, inputs)
     fake_mode = _find_fake_mode(examples)
     static = not any(_is_symbolic(value) for value in examples)
+    if not static:
+        for value in examples:
+            _refuse_foreign(value)
     recorder = Recorder()
     mode = FunctionalMode(recorder, fake_mode, rules, static)
     if isinstance(program, torch.nn.Module):
@@ -215,10 +218,23 @@ def _find_fake_mode(examples: Sequence[object]) -> FakeTensorMode:
 def _is_symbolic(value: object) -> bool:
     if isinstance(value, SYMBOLIC_TYPES):
         return True
-    if not isinstance(value, torch.Tensor):
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
         return False
-    layout = (*value.shape, *value.stride())
-    return any(isinstance(n, torch.SymInt) for n in layout)
+    return any(isinstance(n, torch.SymInt) for n in (*value.shape, *value.stride()))
+
+
+def _refuse_foreign(value: object) -> None:
+    """Only symbols of torchsmith_guards can be lowered; those of torch.compile cannot."""
+    symbols: tuple[object, ...] = ()
+    if isinstance(value, SYMBOLIC_TYPES):
+        symbols = (value,)
+    elif isinstance(value, torch.Tensor) and _is_symbolic(value):
+        symbols = (*value.shape, *value.stride())
+    for symbol in symbols:
+        try:
+            guards.hint_of(symbol)
+        except TypeError as error:
+            raise UnsupportedError(what=f"a size that is a {error}") from error
 
 
 def _fresh_fake(tensor: torch.Tensor, mode: FakeTensorMode) -> FakeTensor:

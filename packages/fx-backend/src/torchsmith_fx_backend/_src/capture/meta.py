@@ -1,8 +1,10 @@
 """Layouts of common operators' results, computed directly.
 
 The fake mode gives the layout of any operator, in 50 to 500 microseconds. The rules here give that
-of the frequent ones in a few, for static sizes. A rule returns None when it is not sure; then the
-fake mode is asked. They never raise: wrong arguments are left to the fake mode to complain about.
+of the frequent ones in a few. A rule returns None when it is not sure; then the fake mode is
+asked. Rules never raise: wrong arguments are left to the fake mode to complain about. They never
+make a guard either: symbolic sizes are compared as expressions, and an answer that depends on the
+value of a symbol is left to the fake mode.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 import torch
+import torchsmith_guards as guards
 
 from torchsmith_fx_backend._src.capture.torch_private import OpOverload
 
@@ -35,28 +38,78 @@ def _rule(*targets: OpOverload) -> Callable[[LayoutRule], LayoutRule]:
     return register
 
 
-@lru_cache(maxsize=4096)
-def contiguous_strides(size: tuple[int, ...]) -> tuple[int, ...]:
+def same(a: Any, b: Any) -> bool:
+    """Whether two sizes are equal for every value of their symbols. Never makes a guard."""
+    if type(a) is int and type(b) is int:
+        return a == b
+    try:
+        return guards.expr_of(a) is guards.expr_of(b)
+    except TypeError:
+        return False  # symbols of another library
+
+
+def same_sizes(a: Sequence[Any], b: Sequence[Any]) -> bool:
+    """``same``, for each of two equally long lists."""
+    return len(a) == len(b) and all(x is y or same(x, y) for x, y in zip(a, b))
+
+
+def holds(size: Sequence[Any], value: int) -> bool:
+    """Whether one of the sizes is ``value``. Symbols are at least two."""
+    return any(type(n) is int and n == value for n in size)
+
+
+def contiguous_strides(size: Sequence[Any]) -> tuple[Any, ...]:
     """Row-major strides of a tensor of this size, as ``torch.empty`` gives them."""
-    strides = [1] * len(size)
+    try:
+        return _contiguous_strides(tuple(size))
+    except TypeError:  # symbols have no hash
+        return _contiguous_strides.__wrapped__(size)  # type: ignore[no-any-return, arg-type]
+
+
+@lru_cache(maxsize=4096)
+def _contiguous_strides(size: tuple[Any, ...]) -> tuple[Any, ...]:
+    strides: list[Any] = [1] * len(size)
     for axis in range(len(size) - 2, -1, -1):
-        strides[axis] = strides[axis + 1] * max(size[axis + 1], 1)
+        extent = size[axis + 1]
+        strides[axis] = strides[axis + 1] * (1 if type(extent) is int and extent == 0 else extent)
     return tuple(strides)
 
 
-@lru_cache(maxsize=4096)
-def is_dense(size: tuple[int, ...], stride: tuple[int, ...]) -> bool:
+def is_contiguous(x: torch.Tensor) -> bool:
+    """Whether ``x`` is row-major for every value of its symbols. Never makes a guard."""
+    size, stride = x.shape, x.stride()
+    for n in (*size, *stride):
+        if type(n) is not int:
+            break
+    else:
+        return x.is_contiguous()
+    return all(
+        same(step, wanted) or (type(n) is int and n == 1)
+        for n, step, wanted in zip(size, stride, contiguous_strides(size))
+    )
+
+
+def is_dense(size: Sequence[Any], stride: Sequence[Any]) -> bool:
     """Whether the elements fill one block of memory, each once, in some order of the axes."""
-    expected = 1
-    for extent, step in sorted(
-        ((n, s) for n, s in zip(size, stride) if n != 1), key=lambda pair: pair[1]
-    ):
-        if extent == 0:
+    try:
+        return _is_dense(tuple(size), tuple(stride))
+    except TypeError:  # symbols have no hash
+        return _is_dense.__wrapped__(size, stride)  # type: ignore[no-any-return, arg-type]
+
+
+@lru_cache(maxsize=4096)
+def _is_dense(size: tuple[Any, ...], stride: tuple[Any, ...]) -> bool:
+    rest = [(n, step) for n, step in zip(size, stride) if not (type(n) is int and n == 1)]
+    expected: Any = 1
+    while rest:
+        for index, (extent, step) in enumerate(rest):
+            if same(step, expected):
+                expected = expected * extent
+                del rest[index]
+                break
+        else:
             return False
-        if step != expected:
-            return False
-        expected *= extent
-    return True
+    return not holds(size, 0)
 
 
 # Pointwise operators.
@@ -115,10 +168,10 @@ def _pointwise(kind: int, operands: Sequence[Any]) -> Layout | None:
         return None
     device = tensors[0].device
     first = tensors[0]
-    size: tuple[int, ...] = tuple(first.shape)
+    size: tuple[Any, ...] = tuple(first.shape)
     if len(tensors) > 1:
         for other in tensors[1:]:
-            if tuple(other.shape) != size:
+            if not same_sizes(other.shape, size):
                 merged = _broadcast(size, tuple(other.shape))
                 if merged is None:
                     return None
@@ -152,41 +205,40 @@ def _pointwise(kind: int, operands: Sequence[Any]) -> Layout | None:
     return size, stride, dtype, device, 0
 
 
-def _broadcast(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...] | None:
+def _broadcast(a: tuple[Any, ...], b: tuple[Any, ...]) -> tuple[Any, ...] | None:
     if len(a) < len(b):
         a, b = b, a
     merged = list(a)
     offset = len(a) - len(b)
     for i, extent in enumerate(b):
         have = merged[offset + i]
-        if have == extent or extent == 1:
+        if same(have, extent) or (type(extent) is int and extent == 1):
             continue
-        if have != 1:
+        if not (type(have) is int and have == 1):
             return None
         merged[offset + i] = extent
     return tuple(merged)
 
 
 def _pointwise_stride(
-    tensors: Sequence[torch.Tensor], size: tuple[int, ...]
-) -> tuple[int, ...] | None:
+    tensors: Sequence[torch.Tensor], size: tuple[Any, ...]
+) -> tuple[Any, ...] | None:
     """Strides that TensorIterator gives its output, where that is easy to say."""
-    full = [t for t in tensors if tuple(t.shape) == size]
+    full = [t for t in tensors if same_sizes(t.shape, size)]
     if len(full) == len(tensors):
-        if all(t.is_contiguous() for t in full):
+        if all(is_contiguous(t) for t in full):
             return contiguous_strides(size)
         stride = full[0].stride()
-        if all(t.stride() == stride for t in full) and is_dense(size, stride):
+        if all(same_sizes(t.stride(), stride) for t in full) and is_dense(size, stride):
             return tuple(stride)
+    if holds(size, 1) or holds(size, 0):
         return None
-    if 1 in size or 0 in size:
-        return None
-    if all(t.is_contiguous() for t in tensors):
+    if all(is_contiguous(t) for t in tensors):
         return contiguous_strides(size)
-    if full and all(t.dim() == 0 or tuple(t.shape) == size for t in tensors):
-        stride = full[0].stride()
-        if all(t.stride() == stride for t in full) and is_dense(size, stride):
-            return tuple(stride)
+    # Axes are ordered by the first operand's strides; one without holes decides every pair.
+    first = next((t for t in tensors if t.dim()), None)
+    if first is not None and same_sizes(first.shape, size) and is_dense(size, first.stride()):
+        return tuple(first.stride())
     return None
 
 
@@ -328,7 +380,7 @@ def _copy_layout(
     memory_format: torch.memory_format | None,
 ) -> Layout | None:
     size = tuple(x.shape)
-    if memory_format is torch.contiguous_format or x.is_contiguous():
+    if memory_format is torch.contiguous_format or is_contiguous(x):
         if memory_format not in (None, torch.contiguous_format, torch.preserve_format):
             return None
         return size, contiguous_strides(size), dtype, device, 0
@@ -356,7 +408,7 @@ def _full(
 # Reductions.
 
 
-def _reduced(x: torch.Tensor, dim: Any, keepdim: bool) -> tuple[int, ...] | None:
+def _reduced(x: torch.Tensor, dim: Any, keepdim: bool) -> tuple[Any, ...] | None:
     rank = x.dim()
     if dim is None or (isinstance(dim, (list, tuple)) and not dim):
         axes = set(range(rank))
@@ -372,7 +424,7 @@ def _reduced(x: torch.Tensor, dim: Any, keepdim: bool) -> tuple[int, ...] | None
     return tuple(n for i, n in enumerate(x.shape) if i not in axes)
 
 
-def _contiguous(size: tuple[int, ...] | None, x: torch.Tensor, dtype: torch.dtype) -> Layout | None:
+def _contiguous(size: tuple[Any, ...] | None, x: torch.Tensor, dtype: torch.dtype) -> Layout | None:
     return None if size is None else (size, contiguous_strides(size), dtype, x.device, 0)
 
 
@@ -386,7 +438,7 @@ def _sum(
 
 @_rule(aten.amax.default, aten.amin.default)
 def _amax(x: torch.Tensor, dim: Any = (), keepdim: bool = False) -> Layout | None:
-    return None if 0 in x.shape else _contiguous(_reduced(x, dim, keepdim), x, x.dtype)
+    return None if holds(x.shape, 0) else _contiguous(_reduced(x, dim, keepdim), x, x.dtype)
 
 
 # Views.
@@ -421,22 +473,33 @@ def view_strides(
 
 @_rule(aten.view.default, aten._unsafe_view.default)
 def _view(x: torch.Tensor, size: Sequence[int]) -> Layout | None:
-    new = list(size)
-    total = x.numel()
-    if -1 in new:
-        rest = 1
-        for n in new:
-            rest *= n if n != -1 else 1
-        if rest == 0 or total % rest or new.count(-1) > 1:
-            return None
-        new[new.index(-1)] = total // rest
-    count = 1
-    for n in new:
-        count *= n
-    if count != total or total == 0:
+    new = resolve_size(x, size)
+    if new is None or holds(x.shape, 0):
         return None
-    strides = view_strides(x.shape, x.stride(), new)
+    if all(type(n) is int for n in (*x.shape, *x.stride(), *new)):
+        strides = view_strides(x.shape, x.stride(), new)
+    else:
+        strides = contiguous_strides(new) if is_contiguous(x) else None
     return None if strides is None else (new, strides, x.dtype, x.device, x.storage_offset())
+
+
+def resolve_size(x: torch.Tensor, size: Sequence[Any]) -> list[Any] | None:
+    """``size`` with -1 replaced, if ``x`` has as many elements for every value of its symbols."""
+    new = list(size)
+    unknown = [i for i, n in enumerate(new) if type(n) is int and n == -1]
+    rest: Any = 1
+    for n in new:
+        if not (type(n) is int and n == -1):
+            rest = rest * n
+    total: Any = 1
+    for n in x.shape:
+        total = total * n
+    if unknown:
+        if len(unknown) > 1 or (type(rest) is int and rest == 0):
+            return None
+        new[unknown[0]] = total // rest
+        rest = rest * new[unknown[0]]
+    return new if same(rest, total) else None
 
 
 def _viewed(x: torch.Tensor, size: Sequence[int], stride: Sequence[int], offset: int = 0) -> Layout:
@@ -498,19 +561,19 @@ def _expand(x: torch.Tensor, size: Sequence[int], *, implicit: bool = False) -> 
     extra = len(size) - x.dim()
     if extra < 0:
         return None
-    new, stride = list(size), [0] * len(size)
+    new: list[Any] = list(size)
+    stride: list[Any] = [0] * len(size)
     for axis in range(len(size) - 1, -1, -1):
         wanted = size[axis]
+        literal = wanted if type(wanted) is int else None
         if axis < extra:
-            if wanted < 0:
-                return None
-            if wanted == 1:
+            if literal is not None and literal <= 1:
                 return None  # strides of leading axes of extent one: left to the fake mode
             continue
         have, step = x.shape[axis - extra], x.stride(axis - extra)
-        if wanted in (-1, have):
+        if literal == -1 or same(wanted, have):
             new[axis], stride[axis] = have, step
-        elif have != 1 or wanted < 0:
+        elif not same(have, 1) or (literal is not None and literal < 0):
             return None
     return _viewed(x, new, stride)
 
@@ -520,11 +583,14 @@ def _select(x: torch.Tensor, dim: int, index: int) -> Layout | None:
     rank = x.dim()
     if type(index) is not int or not -rank <= dim < rank:
         return None
-    extent = x.shape[dim]
-    if not -extent <= index < extent:
+    extent: Any = x.shape[dim]
+    if type(extent) is not int:
+        if index not in (0, -1):
+            return None
+    elif not -extent <= index < extent:
         return None
     size, stride = list(x.shape), list(x.stride())
-    offset = (index % extent) * stride[dim]
+    offset = (index + extent if index < 0 else index) * stride[dim]
     del size[dim % rank], stride[dim % rank]
     return _viewed(x, size, stride, offset)
 
@@ -540,7 +606,10 @@ def _slice(
     rank = x.dim()
     if not -rank <= dim < rank or type(step) is not int or step < 1:
         return None
-    extent = x.shape[dim]
+    extent: Any = x.shape[dim]
+    if type(extent) is not int:
+        whole = start in (None, 0) and (end is None or _beyond(end)) and step == 1
+        return _viewed(x, x.shape, x.stride()) if whole else None
     begin = 0 if start is None else start
     stop = extent if end is None else end
     if type(begin) is not int or type(stop) is not int:
@@ -554,6 +623,11 @@ def _slice(
     return _viewed(x, size, stride, offset)
 
 
+def _beyond(end: object) -> bool:
+    """Whether a slice ends past any size: Python writes ``x[1:]`` with the greatest int."""
+    return type(end) is int and end >= 2**63 - 1
+
+
 @_rule(aten.detach.default, aten.alias.default)
 def _alias(x: torch.Tensor) -> Layout | None:
     return _viewed(x, x.shape, x.stride())
@@ -564,11 +638,11 @@ def _alias(x: torch.Tensor) -> Layout | None:
 
 @_rule(aten.linear.default)
 def _linear(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None = None) -> Layout | None:
-    if w.dim() != 2 or x.dim() < 2 or x.shape[-1] != w.shape[1] or x.dtype != w.dtype:
+    if w.dim() != 2 or x.dim() < 2 or not same(x.shape[-1], w.shape[1]) or x.dtype != w.dtype:
         return None
-    if b is not None and (b.dtype != x.dtype or tuple(b.shape) != (w.shape[0],)):
+    if b is not None and (b.dtype != x.dtype or not same_sizes(b.shape, (w.shape[0],))):
         return None
-    if x.device != w.device or not x.is_contiguous() or 0 in x.shape:
+    if x.device != w.device or not is_contiguous(x) or holds(x.shape, 0):
         return None
     return _contiguous((*x.shape[:-1], w.shape[0]), x, x.dtype)
 
@@ -577,7 +651,9 @@ def _linear(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None = None) -> 
 def _matmul(a: torch.Tensor, b: torch.Tensor) -> Layout | None:
     if a.dtype != b.dtype or a.device != b.device or a.dim() < 2 or b.dim() < 2:
         return None
-    if a.shape[-1] != b.shape[-2] or a.shape[:-2] != b.shape[:-2] or 0 in a.shape or 0 in b.shape:
+    if not same(a.shape[-1], b.shape[-2]) or not same_sizes(a.shape[:-2], b.shape[:-2]):
+        return None
+    if holds(a.shape, 0) or holds(b.shape, 0):
         return None
     return _contiguous((*a.shape[:-1], b.shape[-1]), a, a.dtype)
 
@@ -600,7 +676,7 @@ def _embedding(
     scale_grad_by_freq: bool = False,
     sparse: bool = False,
 ) -> Layout | None:
-    if weight.dim() != 2 or not indices.is_contiguous() or indices.device != weight.device:
+    if weight.dim() != 2 or not is_contiguous(indices) or indices.device != weight.device:
         return None
     return _contiguous((*indices.shape, weight.shape[1]), weight, weight.dtype)
 
@@ -612,15 +688,15 @@ def _cat(tensors: Sequence[torch.Tensor], dim: int = 0) -> Layout | None:
     if not rank or not -rank <= dim < rank:
         return None
     axis = dim % rank
-    total = 0
+    total: Any = 0
     for tensor in tensors:
         if tensor.dtype != first.dtype or tensor.device != first.device or tensor.dim() != rank:
             return None
-        if not tensor.is_contiguous() or any(
-            i != axis and n != first.shape[i] for i, n in enumerate(tensor.shape)
+        if not is_contiguous(tensor) or any(
+            i != axis and not same(n, first.shape[i]) for i, n in enumerate(tensor.shape)
         ):
             return None
-        total += tensor.shape[axis]
-    size = list(first.shape)
+        total = total + tensor.shape[axis]
+    size: list[Any] = list(first.shape)
     size[axis] = total
     return _contiguous(tuple(size), first, first.dtype)

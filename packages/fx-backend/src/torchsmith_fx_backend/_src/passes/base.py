@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import fx
 
+from torchsmith_fx_backend._src.capture.meta import same_sizes
 from torchsmith_fx_backend._src.capture.ops import Effect, op_info
 from torchsmith_fx_backend._src.capture.torch_private import OpOverload
 from torchsmith_fx_backend.errors import StageError
@@ -144,6 +145,6 @@ def same_layout(a: Any, b: Any) -> bool:
         and isinstance(b, torch.Tensor)
         and a.dtype == b.dtype
         and a.device == b.device
-        and a.shape == b.shape
-        and a.stride() == b.stride()
+        and same_sizes(a.shape, b.shape)
+        and same_sizes(a.stride(), b.stride())
     )

@@ -70,7 +70,7 @@ class FoldConstants:
             if not operands or not all(_is_literal(n) for n in operands):
                 continue
             value = node.meta["val"]
-            if not value.is_contiguous() or any(type(n) is not int for n in value.shape):
+            if any(type(n) is not int for n in value.shape) or not value.is_contiguous():
                 continue
             number = _compute(node)
             if number is None:

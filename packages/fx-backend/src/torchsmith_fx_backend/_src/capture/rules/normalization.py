@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from torchsmith_fx_backend._src.capture.meta import is_contiguous
 from torchsmith_fx_backend._src.capture.rules.registry import (
     FLOATS,
     Mode,
@@ -47,7 +48,7 @@ def _softmax_int(m: Mode, x: Tensor, dim: int, dtype: torch.dtype | None = None)
 
 @rule(aten._softmax.default)
 def _softmax(m: Mode, x: Tensor, dim: int, half_to_float: bool) -> Any:
-    if x.dtype not in FLOATS or _is_empty(x) or not x.is_contiguous():
+    if x.dtype not in FLOATS or _is_empty(x) or not is_contiguous(x):
         return NotImplemented
     _, powers, norm = _exponentials(m, up(m, x), dim)
     return to(m, div(m, powers, norm), torch.float32 if half_to_float else x.dtype)
@@ -62,7 +63,7 @@ def _log_softmax_int(m: Mode, x: Tensor, dim: int, dtype: torch.dtype | None = N
 
 @rule(aten._log_softmax.default)
 def _log_softmax(m: Mode, x: Tensor, dim: int, half_to_float: bool) -> Any:
-    if x.dtype not in FLOATS or _is_empty(x) or not x.is_contiguous():
+    if x.dtype not in FLOATS or _is_empty(x) or not is_contiguous(x):
         return NotImplemented
     shifted, _, norm = _exponentials(m, up(m, x), dim)
     result = sub(m, shifted, m.call(aten.log.default, norm))
@@ -106,7 +107,7 @@ def _layer_norm_parts(
     m: Mode, x: Tensor, shape: Sequence[Any], weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> tuple[Tensor, Tensor, Tensor] | None:
     rank = len(shape)
-    if x.dtype not in FLOATS or _is_empty(x) or not rank or not x.is_contiguous():
+    if x.dtype not in FLOATS or _is_empty(x) or not rank or not is_contiguous(x):
         return None
     result, mean, scale = _normalize(m, up(m, x), range(x.dim() - rank, x.dim()), eps)
     if weight is not None:
@@ -158,7 +159,7 @@ def _rms_norm(
     eps: float | None = None,
 ) -> Any:
     rank = len(normalized_shape)
-    if x.dtype not in FLOATS or _is_empty(x) or not rank or not x.is_contiguous():
+    if x.dtype not in FLOATS or _is_empty(x) or not rank or not is_contiguous(x):
         return NotImplemented
     if list(x.shape[-rank:]) != list(normalized_shape):
         return NotImplemented
@@ -183,7 +184,7 @@ def _group_norm(
     eps: float = 1e-5,
     cudnn_enabled: bool = True,
 ) -> Any:
-    if x.dtype not in FLOATS or _is_empty(x) or not x.is_contiguous() or x.dim() < 2:
+    if x.dtype not in FLOATS or _is_empty(x) or not is_contiguous(x) or x.dim() < 2:
         return NotImplemented
     channels = x.shape[1]
     if type(channels) is not int or channels % num_groups:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from torchsmith_fx_backend._src.capture.meta import is_contiguous
 from torchsmith_fx_backend._src.capture.rules.registry import (
     FLOATS,
     Mode,
@@ -108,7 +109,7 @@ def _clamp(m: Mode, x: Tensor, low: Tensor | None = None, high: Tensor | None = 
 
 def _masked_fill(m: Mode, x: Tensor, mask: Tensor, value: Tensor) -> Any:
     # Eager returns a contiguous tensor of the broadcast shape.
-    if not x.is_contiguous() or mask.dim() > x.dim() or mask.dtype is not torch.bool:
+    if not is_contiguous(x) or mask.dim() > x.dim() or mask.dtype is not torch.bool:
         return NotImplemented
     aligned = x.shape[x.dim() - mask.dim() :]
     if any(type(n) is not int or (n != k and n != 1) for n, k in zip(mask.shape, aligned)):
@@ -133,7 +134,7 @@ def _masked_fill_tensor(m: Mode, x: Tensor, mask: Tensor, value: Tensor) -> Any:
 
 
 def _triangle(m: Mode, x: Tensor, diagonal: int, comparison: Any) -> Any:
-    if not x.is_contiguous() or x.dim() < 2 or x.dtype.is_complex:
+    if not is_contiguous(x) or x.dim() < 2 or x.dtype.is_complex:
         return NotImplemented
     rows, columns = (_counting(m, n, x.device) for n in x.shape[-2:])
     distance = sub(m, columns, m.call(aten.unsqueeze.default, rows, 1))
@@ -221,7 +222,7 @@ def _filled_like(m: Mode, x: Tensor, value: Any, options: dict[str, Any]) -> Any
     memory_format = options.pop("memory_format", None)
     if memory_format not in (None, torch.preserve_format, torch.contiguous_format):
         return NotImplemented
-    if not x.is_contiguous() and memory_format is not torch.contiguous_format:
+    if not is_contiguous(x) and memory_format is not torch.contiguous_format:
         return NotImplemented
     return _filled_new(m, x, list(x.shape), value, options)
 
@@ -272,7 +273,7 @@ def _new_full(m: Mode, x: Tensor, size: Sequence[Any], value: Any, **options: An
 
 @rule(aten.fill.Scalar)
 def _fill(m: Mode, x: Tensor, value: Any) -> Any:
-    if not x.is_contiguous():
+    if not is_contiguous(x):
         return NotImplemented
     return full(m, x.shape, _as_kind(value, x.dtype), x.dtype, x.device)
 

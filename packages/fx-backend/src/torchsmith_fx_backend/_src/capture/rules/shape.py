@@ -10,32 +10,27 @@ from typing import Any
 
 import torch
 
-from torchsmith_fx_backend._src.capture.meta import view_strides
+from torchsmith_fx_backend._src.capture.meta import (
+    holds,
+    is_contiguous,
+    resolve_size,
+    view_strides,
+)
 from torchsmith_fx_backend._src.capture.rules.registry import Mode, Tensor, aten, rule
-
-
-def _static(x: Tensor) -> bool:
-    return all(type(n) is int for n in (*x.shape, *x.stride()))
 
 
 @rule(aten.reshape.default)
 def _reshape(m: Mode, x: Tensor, shape: Sequence[Any]) -> Any:
-    size = list(shape)
-    if not _static(x) or any(type(n) is not int for n in size) or 0 in x.shape:
+    size = resolve_size(x, shape)
+    if size is None or holds(x.shape, 0):
+        return NotImplemented  # empty, wrong, or different for different sizes
+    if all(type(n) is int for n in (*x.shape, *x.stride(), *size)):
+        as_view = view_strides(x.shape, x.stride(), size) is not None
+    elif is_contiguous(x):
+        as_view = True
+    else:
         return NotImplemented
-    if -1 in size:
-        rest = 1
-        for n in size:
-            rest *= n if n != -1 else 1
-        if rest == 0 or size.count(-1) > 1 or x.numel() % rest:
-            return NotImplemented
-        size[size.index(-1)] = x.numel() // rest
-    count = 1
-    for n in size:
-        count *= n
-    if count != x.numel():
-        return NotImplemented  # eager's own error
-    if view_strides(x.shape, x.stride(), size) is not None:
+    if as_view:
         return m.call(aten.view.default, x, size)
     copied = m.call(aten.clone.default, x, memory_format=torch.contiguous_format)
     return m.call(aten._unsafe_view.default, copied, size)
@@ -47,6 +42,8 @@ def _contiguous(
 ) -> Any:
     if memory_format is torch.preserve_format:
         return NotImplemented
+    if memory_format is torch.contiguous_format and is_contiguous(x):
+        return x
     if x.is_contiguous(memory_format=memory_format):
         return x
     return m.call(aten.clone.default, x, memory_format=memory_format)
