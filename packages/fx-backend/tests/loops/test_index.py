@@ -83,9 +83,7 @@ def test_render_for_c():
     assert ix.render(x, lambda a: "xyz"[a], div="/") == "4 * (x / s0) + (-3)"
 
 
-leaves = st.one_of(
-    st.integers(0, 6).map(c), st.sampled_from([i, j, s]), st.sampled_from([i, j])
-)
+leaves = st.one_of(st.integers(0, 6).map(c), st.sampled_from([i, j, s]), st.sampled_from([i, j]))
 POINT_RANGES = {0: c(7), 1: c(12)}
 
 

@@ -72,7 +72,13 @@ def test_print_and_read_back():
     assert "store(a1, 16 * i0 + i1, v5)" in text
 
 
-def kernel(body, args=((F, True, False, False), (F, False, True, False)), ranges=(4, 16), start=1, symbols=()):
+def kernel(
+    body,
+    args=((F, True, False, False), (F, False, True, False)),
+    ranges=(4, 16),
+    start=1,
+    symbols=(),
+):
     buffers = tuple(BufferArg(*a) for a in args)
     return Kernel(tuple(map(c, ranges)), start, tuple(body), buffers, symbols)
 

@@ -24,7 +24,9 @@ from torchsmith_fx_backend._src.schedule.plan import (
 )
 
 
-def trace(fn: Callable, *args: object, decompose: dict | None = None, mode: str = "fake") -> fx.GraphModule:
+def trace(
+    fn: Callable, *args: object, decompose: dict | None = None, mode: str = "fake"
+) -> fx.GraphModule:
     with torch.no_grad():
         gm = make_fx(torch.func.functionalize(fn), decompose or {}, tracing_mode=mode)(*args)
     gm.graph.eliminate_dead_code()
@@ -85,7 +87,9 @@ def run_plan(plan: Plan, inputs: Sequence[object]) -> list[object]:
                 size = [resolve(s) for s in layout.size]
                 stride = [resolve(s) for s in layout.stride]
                 if reuse is None:
-                    new = torch.empty_strided(size, stride, dtype=layout.dtype, device=layout.device)
+                    new = torch.empty_strided(
+                        size, stride, dtype=layout.dtype, device=layout.device
+                    )
                     if layout.dtype.is_floating_point:
                         new.fill_(float("nan"))
                     env[name] = new
@@ -112,7 +116,9 @@ def run_plan(plan: Plan, inputs: Sequence[object]) -> list[object]:
                     env[results[0]] = result
             case BindSymbol(symbol, tensor, what, axis):
                 t = env[tensor]
-                env[symbol] = t.storage_offset() if what == "storage_offset" else getattr(t, what)(axis)
+                env[symbol] = (
+                    t.storage_offset() if what == "storage_offset" else getattr(t, what)(axis)
+                )
             case Free(name):
                 del env[name]
     return [resolve(o) for o in plan.outputs]

@@ -108,11 +108,15 @@ def test_rotary_embedding():
 def test_group_norm_splits_the_channel_axis():
     def fn(x, w, b):
         g = x.view(2, 4, -1)
-        y = (g - g.mean(-1, keepdim=True)) * torch.rsqrt(g.var(-1, correction=0, keepdim=True) + 1e-5)
+        y = (g - g.mean(-1, keepdim=True)) * torch.rsqrt(
+            g.var(-1, correction=0, keepdim=True) + 1e-5
+        )
         return y.view(2, 8, 3, 3) * w.view(1, 8, 1, 1) + b.view(1, 8, 1, 1)
 
     one_kernel(fn, torch.randn(2, 8, 3, 3), torch.randn(8), torch.randn(8))
-    one_kernel(lambda x, w, b: fn(x * 2, w, b), torch.randn(2, 8, 3, 3), torch.randn(8), torch.randn(8))
+    one_kernel(
+        lambda x, w, b: fn(x * 2, w, b), torch.randn(2, 8, 3, 3), torch.randn(8), torch.randn(8)
+    )
 
 
 def test_window_partition_joins_the_norm_before_it():
@@ -255,8 +259,11 @@ def test_splits_that_an_extern_takes():
     got = run_plan(schedule_graph(gm), [x])
     for mine, theirs in zip(got, x.split(2)):
         assert torch.equal(mine, theirs) and mine.data_ptr() == theirs.data_ptr()
-    check(lambda x: torch.mm(x.split(2, 1)[1].contiguous(), x.unbind(0)[1].view(2, 2)),
-          torch.randn(6, 4), tolerance=1e-4)
+    check(
+        lambda x: torch.mm(x.split(2, 1)[1].contiguous(), x.unbind(0)[1].view(2, 2)),
+        torch.randn(6, 4),
+        tolerance=1e-4,
+    )
 
 
 def test_mixed_devices_of_scalars():

@@ -51,8 +51,9 @@ def test_one_plan_for_other_sizes(name):
 
 
 def test_symbols_are_bound_once_from_inputs():
-    plan = schedule_graph(trace(lambda x, y: x + y, torch.randn(5, 7), torch.randn(5, 7),
-                                mode="symbolic"))
+    plan = schedule_graph(
+        trace(lambda x, y: x + y, torch.randn(5, 7), torch.randn(5, 7), mode="symbolic")
+    )
     bound = [s.symbol for s in plan.steps if isinstance(s, BindSymbol)]
     assert len(bound) == len(set(bound)) > 0
     (kernel,) = kernels(plan)

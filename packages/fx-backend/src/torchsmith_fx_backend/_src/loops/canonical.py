@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import torch
 
 from torchsmith_fx_backend._src.loops import index as ix
-from torchsmith_fx_backend._src.loops.index import Const, FloorDiv, Index, Mod, Var
+from torchsmith_fx_backend._src.loops.index import FloorDiv, Index, Mod, Var
 from torchsmith_fx_backend._src.loops.ir import (
     BufferArg,
     Compute,
@@ -21,7 +22,6 @@ from torchsmith_fx_backend._src.loops.ir import (
     Kernel,
     Load,
     Node,
-    Op,
     Reduce,
     ReduceOp,
     ScalarArg,
@@ -230,7 +230,7 @@ def _split(
         chain.append(sizes[axis])
         parts: list[int] = []
         total: Index = ix.ZERO
-        for low, high in zip(chain, chain[1:]):
+        for low, high in pairwise(chain):
             fresh = max(sizes) + 1
             sizes[fresh] = ix.floordiv(high, low)
             parts.insert(0, fresh)
@@ -287,6 +287,3 @@ def _merge(
     if mapping:
         body = [substitute_node(n, mapping, sizes) for n in body]
     return out, body
-
-
-__all__ = ["Const", "Draft", "Op", "finish", "renumber"]

@@ -148,7 +148,7 @@ def _concatenate(p: Point, pieces: list[fx.Node], sizes: list[Index], dim: int) 
 
 
 def _few_dims(node: fx.Node) -> bool:
-    return node.meta["val"].dim() >= 1
+    return int(node.meta["val"].dim()) >= 1
 
 
 @lowering(aten.stack.default, cost=3, moves=True, applies=_one_dtype)

@@ -45,7 +45,7 @@ class Sym(Index):
 
 @dataclass(frozen=True, slots=True)
 class Var(Index):
-    """Iteration variable number ``axis`` of the kernel; runs over ``0 .. kernel.ranges[axis]-1``."""
+    """Iteration variable number ``axis`` of the kernel: ``0 .. kernel.ranges[axis]-1``."""
 
     axis: int
 
@@ -329,10 +329,10 @@ def floordiv(num: Index, den: Index, ranges: Ranges = _NO_RANGES) -> Index:
             q = _exact_quotient(term, den)
             (left if q is None else whole).append(term if q is None else q)
         if type(den) is Const and left and type(left[-1]) is Const:
-            q, r = divmod(left[-1].value, den.value)
-            if q:
-                whole.append(const(q))
-                left[-1] = const(r)
+            times, remainder = divmod(left[-1].value, den.value)
+            if times:
+                whole.append(const(times))
+                left[-1] = const(remainder)
         if whole:
             return add(*whole, floordiv(add(*left), den, ranges))
         common = _common_factor(num, den)
@@ -362,9 +362,8 @@ def mod(num: Index, den: Index, ranges: Ranges = _NO_RANGES) -> Index:
     for term in num.terms if type(num) is Add else (num,):
         if _exact_quotient(term, den) is not None:
             continue
-        if type(den) is Const:
-            if type(term) is Const:
-                term = const(term.value % den.value)
+        if type(den) is Const and type(term) is Const:
+            term = const(term.value % den.value)
         if type(term) is Mod and _exact_quotient(term.den, den) is not None:
             term = term.num
             stripped = True
@@ -406,7 +405,7 @@ def _common_factor(num: Index, den: Index) -> int:
 
 
 def _divide(num: Index, by: int) -> Index:
-    parts = []
+    parts: list[Index] = []
     for term in num.terms if type(num) is Add else (num,):
         if type(term) is Const:
             parts.append(const(term.value // by))
@@ -447,16 +446,15 @@ def bounds(x: Index, ranges: Ranges = _NO_RANGES) -> tuple[int | None, int | Non
             constant = 1
             if type(factors[0]) is Const:
                 constant, factors = factors[0].value, factors[1:]
-            lo, hi = 1, 1
+            smallest = constant
+            largest: int | None = constant
             for factor in factors:
                 a, b = bounds(factor, ranges)
                 if a is None or a < 0:
                     return None, None
-                lo = a * (lo or 0)
-                hi = None if hi is None or b is None else hi * b
-            low = None if lo is None else lo * constant
-            high = None if hi is None else hi * constant
-            return (low, high) if constant >= 0 else (high, low)
+                smallest *= a
+                largest = None if largest is None or b is None else largest * b
+            return (smallest, largest) if constant >= 0 else (largest, smallest)
         case FloorDiv(num, den):
             a, b = bounds(num, ranges)
             c, d = bounds(den, ranges)
@@ -599,7 +597,7 @@ def substitute(x: Index, mapping: Mapping[int, Index], ranges: Ranges = _NO_RANG
 
 
 def evaluate(x: Index, point: Mapping[int, Any] | Sequence[Any], values: Mapping[str, int]) -> Any:
-    """The value of ``x`` where variable ``i`` is ``point[i]`` (ints, or tensors for many points)."""
+    """The value of ``x`` where variable ``i`` is ``point[i]``: an int, or a tensor of many."""
     match x:
         case Const(value):
             return value

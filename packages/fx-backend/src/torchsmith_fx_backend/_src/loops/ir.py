@@ -3,7 +3,7 @@
 Everything here is frozen data. A ``Kernel`` says *what* is computed at each point of its iteration
 space; how the space is walked (vector lanes, threads, tiles, one pass or two) is the business of a
 schedule in ``codegen``. Two kernels that compute the same thing compare equal: names are positions
-(buffer arguments ``0..n-1``, SSA values by list index), so equal layers of a model share one kernel.
+(buffer arguments ``0..n-1``, SSA values by list index), so equal layers share one kernel.
 
 Iteration space
     ``ranges[:reduce_from]`` are the outer axes, ``ranges[reduce_from:]`` the reduction axes.

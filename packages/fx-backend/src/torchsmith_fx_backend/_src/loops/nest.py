@@ -164,12 +164,16 @@ def _identity(body: list[Node], op: Op, args: list[int]) -> int | None:
             if op in (Op.AND, Op.OR):
                 if boolean:
                     return value
-            elif not boolean and not (op is Op.ADD and floating):  # -0.0 + 0.0 is 0.0
-                if not (op is Op.SUB and floating and str(node.value).startswith("-")):
-                    return value
+            elif not boolean and not (floating and neutral == 0 and _signed(op, node)):
+                return value
         if op not in _COMMUTATIVE:
             return None
     return None
+
+
+def _signed(op: Op, zero: Literal) -> bool:
+    """Whether adding or subtracting this zero may turn -0.0 into 0.0."""
+    return op is Op.ADD or str(zero.value).startswith("-")
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,9 +272,9 @@ class Nest:
 
     def rollback(self, mark: tuple[int, int]) -> None:
         length, entries = mark
-        for node in self.body[length:]:
-            if self._ids.get(node, -1) >= length:
-                del self._ids[node]
+        for emitted in self.body[length:]:
+            if self._ids.get(emitted, -1) >= length:
+                del self._ids[emitted]
         del self.body[length:]
         for node, at, key in self._log[entries:]:
             if key is not None:
@@ -322,9 +326,9 @@ class Nest:
         if value.dtype is dtype:
             return value
         node = self.body[value.id]
-        if type(node) is Literal and dtype not in _LOW:
-            if not isinstance(node.value, float) or dtype in _FLOATS:
-                return self.literal(node.value, dtype)
+        whole = type(node) is Literal and not isinstance(node.value, float)
+        if type(node) is Literal and dtype not in _LOW and (whole or dtype in _FLOATS):
+            return self.literal(node.value, dtype)
         if type(node) is Compute and node.op is Op.CAST and value.dtype is torch.float32:
             source = self.body[node.args[0]]
             if getattr(source, "dtype", None) is dtype and dtype in _LOW:

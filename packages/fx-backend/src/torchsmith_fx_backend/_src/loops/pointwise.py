@@ -479,6 +479,13 @@ def elu(p: Point) -> Value:
     return (x > 0).where(x * float(scale), negative)
 
 
+@lowering(aten.celu.default, cost=14)
+def celu(p: Point) -> Value:
+    x, alpha = p.read(p.node.args[0], p.dtype), p.arg(1, "alpha", 1.0)
+    assert isinstance(alpha, (int, float))
+    return (x > 0).where(x, (x * (1.0 / alpha)).op(Op.EXPM1) * float(alpha))
+
+
 @lowering(aten.softplus.default, cost=24)
 def softplus(p: Point) -> Value:
     x = p.read(p.node.args[0], p.dtype)
@@ -517,6 +524,3 @@ def lerp(p: Point) -> Value:
     near = a + weight * (b - a)
     far = b - (b - a) * (1 - weight)
     return (weight.op(Op.ABS) < 0.5).where(near, far)
-
-
-__all__ = ["compute_dtype", "promoted"]

@@ -158,7 +158,7 @@ def evaluate(
             case Load(arg, index, _, None):
                 result = flats[arg][offsets(index)]
             case Load(arg, index, dtype, int(mask)):
-                keep, where = torch.broadcast_tensors(get(mask), offsets(index))
+                keep, where = _together(get(mask), offsets(index))
                 zero = torch.zeros((), dtype=dtype, device=device)
                 if flats[arg].numel():
                     loaded = flats[arg][torch.where(keep, where, 0)]
@@ -174,10 +174,15 @@ def evaluate(
                 want = [max(a, b) for a, b in zip(x.shape, _reduced(shape, x, reduce_dims))]
                 result = _reduce(op, x.expand(want), reduce_dims, dtype)
             case Store(arg, index, value):
-                where, x = torch.broadcast_tensors(offsets(index), get(value))
+                where, x = _together(offsets(index), get(value))
                 if where.numel():
                     flats[arg].index_put_((where.reshape(-1),), x.reshape(-1))
         done.append(result)
+
+
+def _together(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    shape = [m if n == 1 else n for m, n in zip(a.shape, b.shape)]
+    return a.expand(shape), b.expand(shape)
 
 
 def _reduced(shape: list[int], x: torch.Tensor, dims: list[int]) -> list[int]:

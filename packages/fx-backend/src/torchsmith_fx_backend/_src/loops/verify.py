@@ -26,8 +26,11 @@ COMPARISONS = frozenset({Op.EQ, Op.NE, Op.LT, Op.LE, Op.GT, Op.GE})
 PREDICATES = frozenset({Op.ISNAN, Op.ISINF})
 _ARITY = {
     **dict.fromkeys(
-        "add sub mul div floordiv truncdiv mod fmod minimum maximum pow and or xor shl shr "
-        "eq ne lt le gt ge".split(),
+        (
+            *("add", "sub", "mul", "div", "floordiv", "truncdiv", "mod", "fmod", "pow"),
+            *("minimum", "maximum", "and", "or", "xor", "shl", "shr"),
+            *("eq", "ne", "lt", "le", "gt", "ge"),
+        ),
         2,
     ),
     "fma": 3,

@@ -4,6 +4,9 @@ In: a functional aten graph. Out: a ``Plan``. Read ``plan.py`` first, then ``fus
 ``memory.py`` (buffers); ``facts.py`` answers questions about the graph.
 """
 
+from torchsmith_fx_backend._src import loops  # importing it registers the lowerings
 from torchsmith_fx_backend._src.schedule.scheduler import schedule_graph
+
+assert loops
 
 __all__ = ["schedule_graph"]

@@ -10,7 +10,7 @@ from torch import fx
 from torchsmith_fx_backend._src.loops import index as ix
 from torchsmith_fx_backend._src.loops.index import Index
 from torchsmith_fx_backend._src.loops.registry import Geometry, View
-from torchsmith_fx_backend._src.loops.sizes import UnrepresentableError, size_index
+from torchsmith_fx_backend._src.loops.sizes import size_index
 from torchsmith_fx_backend._src.loops.views import PIECE, split_pull
 from torchsmith_fx_backend._src.schedule.facts import Facts
 from torchsmith_fx_backend._src.schedule.plan import Argument, ExternCall, Name
@@ -178,6 +178,3 @@ def aliases_input(node: fx.Node) -> bool:
     if not isinstance(target, torch._ops.OpOverload):
         return True
     return any(r.alias_info is not None for r in target._schema.returns)
-
-
-__all__ = ["OUT_VARIANTS", "Externs", "UnrepresentableError", "aliases_input", "origins"]

@@ -13,7 +13,6 @@ from collections.abc import Iterable
 import torch
 from torch import fx
 
-from torchsmith_fx_backend._src import loops  # registers the lowerings
 from torchsmith_fx_backend._src.loops import index as ix
 from torchsmith_fx_backend._src.loops.index import Index
 from torchsmith_fx_backend._src.loops.registry import (
@@ -28,14 +27,13 @@ from torchsmith_fx_backend._src.loops.sizes import (
     Info,
     UnrepresentableError,
     estimate,
-    sizes,
     size_index,
+    sizes,
     tensor_info,
 )
 from torchsmith_fx_backend._src.loops.views import PIECE, SPLITS
 
 aten = torch.ops.aten
-__all__ = ["Facts", "loops"]
 
 SUPPORTED = frozenset(
     {
@@ -206,7 +204,8 @@ class Facts:
         infos = [self.try_info(a) for a in inputs]
         value = node.meta.get("val")
         results = list(value) if isinstance(value, (tuple, list)) else [value]
-        if None in infos or not all(isinstance(r, torch.Tensor) for r in results):
+        tensors = [r for r in results if isinstance(r, torch.Tensor)]
+        if None in infos or not tensors or len(tensors) != len(results):
             return None
         if isinstance(rule, View):
             return rule if self.try_info(node) is not None else None
@@ -214,14 +213,14 @@ class Facts:
             shapes = [*self.output_shapes(node), *(i.shape for i in infos if i is not None)]
         except UnrepresentableError:
             return None
-        device = results[0].device
+        device = tensors[0].device
         for arg, info in zip(inputs, infos):
             assert info is not None
             made = self._rule.get(self._chain_root(arg))
             free = isinstance(made, Pointwise) and made.creation
             if info.dtype not in SUPPORTED or (info.device != device and not free):
                 return None
-        if any(r.dtype not in SUPPORTED for r in results):
+        if any(r.dtype not in SUPPORTED for r in tensors):
             return None
         if isinstance(rule, Reduction) or not rule.moves:
             # Nothing to walk; aten knows what an empty reduction gives.
@@ -251,9 +250,10 @@ class Facts:
         era = 0
         for node in self.nodes:
             self._era[node] = era
-            if node.op == "call_function" and self._rule[node] is None:
-                if not self._is_result(node) and not self.is_split(node) and node not in self.dead:
-                    era += 1
+            if node.op != "call_function" or self._rule[node] is not None or node in self.dead:
+                continue
+            if not self._is_result(node) and not self.is_split(node):
+                era += 1
 
     def _is_result(self, node: fx.Node) -> bool:
         return node.target is operator.getitem
@@ -358,9 +358,7 @@ class Facts:
         own, other = estimate(self.info(node).numel), estimate(self.info(users[0]).numel)
         return 2 * INLINE_COST if 1 < other / max(own, 1) <= FEW_REPEATS else 0
 
-    def _small_beside_readers(
-        self, node: fx.Node, cost: int, leaves: Iterable[fx.Node]
-    ) -> bool:
+    def _small_beside_readers(self, node: fx.Node, cost: int, leaves: Iterable[fx.Node]) -> bool:
         """Whether all readers are much larger (a scale per channel): not worth a buffer."""
         if cost > SMALL_COST:
             return False

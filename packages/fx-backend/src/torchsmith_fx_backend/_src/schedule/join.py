@@ -66,13 +66,13 @@ def join_nests(host: Nest, guest: Nest, there: Coords, here: Coords) -> Nest | N
 
     taken: dict[int, Value] = {}
     for read, ats in host.reads.items():
-        member = merged.members.get(read)
-        if member is None:
+        made = merged.members.get(read)
+        if made is None:
             merged.reads.setdefault(read, set()).update(ats)
-        elif ats != {member.at}:
+        elif ats != {made.at}:
             return None
         else:
-            taken[host.graph.number(read)] = member.value
+            taken[host.graph.number(read)] = made.value
     place = []
     for node in host.body:
         place.append(_take(merged, renumber(node, place), taken))

@@ -31,7 +31,6 @@ from torchsmith_fx_backend._src.schedule.plan import (
     Free,
     Launch,
     Layout,
-    Name,
     Step,
 )
 
@@ -422,6 +421,3 @@ def _bytes(facts: Facts, node: fx.Node) -> int:
         return sum(_bytes(facts, u) for u in node.users if facts.is_tensor(u))
     info = facts.try_info(node)
     return 0 if info is None else info.bytes()
-
-
-__all__ = ["MemoryPlanner", "Name", "eager_peak"]

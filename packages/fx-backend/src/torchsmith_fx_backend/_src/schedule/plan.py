@@ -38,7 +38,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Allocate:
-    """``name = empty_strided(layout)``; or, with ``reuse``, a view of that dead buffer's storage."""
+    """``name = empty_strided(layout)``; with ``reuse``, a view of that dead buffer's storage."""
 
     name: str
     layout: Layout
@@ -74,7 +74,7 @@ class ExternCall:
 
 @dataclass(frozen=True, slots=True)
 class BindSymbol:
-    """``symbol = tensor.size(axis)`` (or stride): how a size symbol gets its value in the wrapper."""
+    """``symbol = tensor.size(axis)`` (or stride): gives a size symbol its value."""
 
     symbol: str
     tensor: str

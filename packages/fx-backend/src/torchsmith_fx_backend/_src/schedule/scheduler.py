@@ -2,30 +2,56 @@
 
 from __future__ import annotations
 
+import logging
+
 from torch import Tensor, fx
 
 from torchsmith_fx_backend._src.loops import index as ix
+from torchsmith_fx_backend._src.loops.printing import print_kernel
+from torchsmith_fx_backend._src.loops.verify import verify
 from torchsmith_fx_backend._src.schedule.externs import Externs, getattr_path
 from torchsmith_fx_backend._src.schedule.facts import Facts
 from torchsmith_fx_backend._src.schedule.fuse import Fuser, RefusedError
 from torchsmith_fx_backend._src.schedule.memory import MemoryPlanner, eager_peak
-from torchsmith_fx_backend._src.schedule.plan import Argument, Plan
+from torchsmith_fx_backend._src.schedule.plan import Argument, Launch, Plan
+from torchsmith_fx_backend._src.schedule.printing import print_plan
+
+loops_log = logging.getLogger("torchsmith.loops")
+schedule_log = logging.getLogger("torchsmith.schedule")
 
 # Tried in turn until the plan holds no more memory than eager does: how many extern calls a kernel
 # may reach across, and how many steps a dead buffer may wait for its next owner.
 _POLICIES: tuple[tuple[int | None, int | None], ...] = ((None, None), (None, 4), (1, 2), (0, 0))
 
 
-def schedule_graph(gm: fx.GraphModule) -> Plan:
+def schedule_graph(gm: fx.GraphModule, *, check: bool = False) -> Plan:
     """Lower and fuse a functional aten graph.
 
     Args:
         gm: placeholders are tensors or ``SymInt``; ``node.meta["val"]`` holds the fake result of
             each node; ``get_attr`` nodes are constants; ``copy_`` nodes at the end write inputs.
+        check: verify each kernel.
 
     Returns:
         The plan: kernels for everything that has a lowering, aten calls for the rest.
+
+    Raises:
+        IllegalKernelError: with ``check``, when a kernel breaks a rule of the loop IR.
     """
+    plan = _best_plan(gm)
+    distinct = dict.fromkeys(s.kernel for s in plan.steps if isinstance(s, Launch))
+    if check:
+        for kernel in distinct:
+            verify(kernel)
+    if loops_log.isEnabledFor(logging.DEBUG):
+        for number, kernel in enumerate(distinct):
+            loops_log.debug("kernel%d\n%s", number, print_kernel(kernel))
+    if schedule_log.isEnabledFor(logging.DEBUG):
+        schedule_log.debug("plan\n%s", print_plan(plan))
+    return plan
+
+
+def _best_plan(gm: fx.GraphModule) -> Plan:
     refused: set[fx.Node] = set()
     best: tuple[int, Plan] | None = None
     limit: int | None = None
