@@ -5,12 +5,16 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from types import MappingProxyType, TracebackType
+from typing import TYPE_CHECKING, Any, Self
 
 from torch._dispatch.python import enable_python_dispatcher
+from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensorMode
+
+from torchsmith_guards._src.fake.results import ResultCache
 
 if TYPE_CHECKING:
     from torchsmith_guards._src.shapes.env import ShapeEnv
@@ -33,6 +37,7 @@ class _Quiet(logging.Filter):
         return not getattr(self.active, "depth", 0)
 
 
+_NOTHING: Mapping[str, object] = MappingProxyType({})
 _QUIET = _Quiet()
 logging.getLogger(FakeTensorMode.__module__).addFilter(_QUIET)
 
@@ -44,6 +49,7 @@ class TorchMode(FakeTensorMode):  # type: ignore[no-untyped-call]  # torch's __i
         # Constants of the traced program are real tensors and may meet fake ones.
         super().__init__(allow_non_fake_inputs=True, static_shapes=shape_env is None)
         self._env = shape_env
+        self._results = None if shape_env is None else ResultCache(shape_env)
         self._dispatchers: list[contextlib.AbstractContextManager[None]] = []
         if shape_env is not None:
             self.shape_env = shape_env  # type: ignore[assignment]  # see TorchProtocol
@@ -60,6 +66,24 @@ class TorchMode(FakeTensorMode):  # type: ignore[no-untyped-call]  # torch's __i
     @cache_enabled.setter
     def cache_enabled(self, enabled: bool) -> None:
         self._cache_enabled = enabled
+
+    def dispatch(
+        self,
+        func: OpOverload[..., Any],
+        types: Sequence[type],
+        args: Sequence[object] = (),
+        kwargs: Mapping[str, object] = _NOTHING,
+    ) -> object:
+        if self._results is None or not self._symbolic:
+            return super().dispatch(func, types, args, kwargs)
+        key = self._results.key(self, func, args, kwargs)
+        if key is None:
+            return super().dispatch(func, types, args, kwargs)
+        result = self._results.get(self, key)
+        if result is NotImplemented:
+            result = super().dispatch(func, types, args, kwargs)
+            self._results.put(key, result, (*args, *kwargs.values()))
+        return result
 
     def __enter__(self) -> Self:
         # With symbolic sizes, operators must take their Python decompositions: the C++ ones ask

@@ -356,6 +356,11 @@ class ShapeEnv(TorchProtocol):
         while len(self._undo) > mark:
             self._undo.pop()()
 
+    @property
+    def suppressed(self) -> bool:
+        """True inside ``suppress_guards``."""
+        return self._frozen > 0
+
     def on_rollback(self, undo: Callable[[], object]) -> None:
         """Have ``undo`` called when the trace is rolled back to before this point."""
         self._undo.append(undo)
