@@ -63,7 +63,7 @@ def contiguous_strides(size: Sequence[Any]) -> tuple[Any, ...]:
     try:
         return _contiguous_strides(tuple(size))
     except TypeError:  # symbols have no hash
-        return _contiguous_strides.__wrapped__(size)  # type: ignore[no-any-return, arg-type]
+        return _contiguous_strides.__wrapped__(size)
 
 
 @lru_cache(maxsize=4096)
@@ -94,7 +94,7 @@ def is_dense(size: Sequence[Any], stride: Sequence[Any]) -> bool:
     try:
         return _is_dense(tuple(size), tuple(stride))
     except TypeError:  # symbols have no hash
-        return _is_dense.__wrapped__(size, stride)  # type: ignore[no-any-return, arg-type]
+        return _is_dense.__wrapped__(size, stride)
 
 
 @lru_cache(maxsize=4096)
