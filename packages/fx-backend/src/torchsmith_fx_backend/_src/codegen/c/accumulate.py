@@ -137,11 +137,17 @@ class Accumulator:
                     lines.append(f"{v.name} {v.operator}= {part};")
             return lines
         best, where = self.variables()
-        # Parts come in ascending order, so an equal later one does not win.
-        wins = self._wins(best.name + source, best.name, where.name)
+        value, at = best.name + source, where.name + source
+        first = f"({at} < {where.name}) & ({value} == {best.name})"
+        if self.dtype.is_floating_point:
+            both_nan = f"({value} != {value}) & ({best.name} != {best.name})"
+            first = f"({at} < {where.name}) & (({value} == {best.name}) | ({both_nan}))"
+        wins = f"({self._wins(value, best.name, where.name)}) | ({first})"
         return [
-            f"if (({where.name}{source} >= 0) && ({wins})) "
-            f"{{ {best.name} = {best.name}{source}; {where.name} = {where.name}{source}; }}"
+            f"if (({at} >= 0) && ({wins})) {{",
+            f"  {best.name} = {value};",
+            f"  {where.name} = {at};",
+            "}",
         ]
 
     def result(self, place: str = "") -> str:

@@ -23,6 +23,7 @@ from torchsmith_fx_backend._src.loops.ir import Reduce, Store
 
 _STACK_BYTES = 128 * 1024  # row buffers up to this size live on the thread's stack
 _PARTS = 64
+_POSITION_LANES = 64
 
 
 def emit_inner(out: Emitter) -> None:
@@ -99,14 +100,13 @@ def _walk(out: Emitter, one: Pass, *, parts: bool) -> None:
     accumulators = [accumulator(facts.kernel, position) for position in one.reduces]
     axes = list(facts.reduce_axes)
     if len(axes) > 1 and all(a.vectorises for a in accumulators):
-        # The fastest axis through memory goes last; sums do not mind the order of the others.
+        # The fastest axis through memory goes last; only positions mind the order of a walk.
         lane = facts.best_lane(axes, one.needed)
         axes = [axis for axis in axes if axis != lane] + [lane]
     if parts:
         _in_parts(out, one, accumulators, axes)
     else:
-        _declare(out, accumulators)
-        _nest(out, one, accumulators, axes, None)
+        _accumulate(out, one, accumulators, axes, None)
     for a in accumulators:
         out.define(a.position, a.result())
 
@@ -117,48 +117,88 @@ def _declare(out: Emitter, accumulators: list[Accumulator]) -> None:
             out.line(f"{v.ctype} {v.name} = {v.start};")
 
 
-def _nest(
+def _accumulate(
     out: Emitter,
     one: Pass,
     accumulators: list[Accumulator],
     axes: list[int],
     bounds: tuple[str, str] | None,
 ) -> None:
-    """The loops of a pass; ``bounds`` limit the first of them."""
-    facts = out.facts
-    flat = out.index(flat_position(facts))
-    lane = axes[-1]
-    for depth, axis in enumerate(axes):
-        low, high = bounds if bounds is not None and depth == 0 else ("0", None)
-        header = out.loop_header(axis, low, high)
-        if axis != lane:
-            out.open(header)
-            inner = set(axes[depth + 1 :])
-            out.emit(
-                p
-                for p in one.needed
-                if not facts.axes[p] & inner
-                and p not in one.fetched
-                and not isinstance(facts.kernel.body[p], Store)
-            )
-            continue
-        if all(a.vectorises for a in accumulators):
-            clauses = " ".join(a.clause() for a in accumulators)
-            out.line(f"#pragma omp simd {clauses}".rstrip())
-        with out.block(header):
-            for position in sorted(one.fetched):
-                out.define(position, f"row{position}[{flat}]")
-            out.emit(p for p in one.needed if not isinstance(facts.kernel.body[p], Store))
-            for position in one.kept:
-                out.line(f"row{position}[{flat}] = {out.value(position)};")
-            for a in accumulators:
-                node = facts.kernel.body[a.position]
-                assert isinstance(node, Reduce)
-                for text in a.step(out.value(node.value), flat):
+    """Declare the accumulators and run the loops of a pass; ``bounds`` limit the first of them."""
+    _declare(out, accumulators)
+    positions = [a for a in accumulators if not a.vectorises]
+    width = min(_POSITION_LANES, static(out.kernel.ranges[axes[-1]]) or _POSITION_LANES)
+    if positions:
+        # No OpenMP clause knows them: each lane of a block keeps the best that it has seen.
+        variables = [v for a in positions for v in a.variables()]
+        for v in variables:
+            out.line(f"{v.ctype} {v.name}_lanes[{width}];")
+        with out.block(f"for (int64_t l = 0; l < {width}; l++)"):
+            for v in variables:
+                out.line(f"{v.name}_lanes[l] = {v.start};")
+    _nest(out, one, accumulators, axes, bounds, width)
+    if positions:
+        with out.block(f"for (int64_t l = 0; l < {width}; l++)"):
+            for a in positions:
+                for text in a.merge("_lanes[l]"):
                     out.line(text)
-            out.emit(p for p in one.needed if isinstance(facts.kernel.body[p], Store))
+
+
+def _nest(
+    out: Emitter,
+    one: Pass,
+    accumulators: list[Accumulator],
+    axes: list[int],
+    bounds: tuple[str, str] | None,
+    width: int,
+) -> None:
+    facts = out.facts
+    lane = axes[-1]
+    for depth, axis in enumerate(axes[:-1]):
+        low, high = bounds if bounds is not None and depth == 0 else ("0", None)
+        out.open(out.loop_header(axis, low, high))
+        inner = set(axes[depth + 1 :])
+        out.emit(
+            p
+            for p in one.needed
+            if not facts.axes[p] & inner
+            and p not in one.fetched
+            and not isinstance(facts.kernel.body[p], Store)
+        )
+    end = out.index(facts.kernel.ranges[lane])
+    low, high = bounds if bounds is not None and len(axes) == 1 else ("0", end)
+    clauses = " ".join(a.clause() for a in accumulators if a.vectorises)
+    simd = f"#pragma omp simd {clauses}".rstrip()
+    if all(a.vectorises for a in accumulators):
+        out.line(simd)
+        with out.block(out.loop_header(lane, low, high)):
+            _point(out, one, accumulators, "")
+    else:
+        with out.block(f"for (int64_t b{lane} = {low}; b{lane} < {high}; b{lane} += {width})"):
+            stop = f"{high} - b{lane} < {width} ? {high} : b{lane} + {width}"
+            out.line(f"const int64_t e{lane} = {stop};")
+            out.line(simd)
+            with out.block(out.loop_header(lane, f"b{lane}", f"e{lane}")):
+                _point(out, one, accumulators, f"_lanes[i{lane} - b{lane}]")
     for _ in axes[:-1]:
         out.close()
+
+
+def _point(out: Emitter, one: Pass, accumulators: list[Accumulator], place: str) -> None:
+    """What a pass does at one point; ``place`` is where positions are accumulated."""
+    facts = out.facts
+    flat = out.index(flat_position(facts))
+    for position in sorted(one.fetched):
+        out.define(position, f"row{position}[{flat}]")
+    out.emit(p for p in one.needed if not isinstance(facts.kernel.body[p], Store))
+    for position in one.kept:
+        out.line(f"row{position}[{flat}] = {out.value(position)};")
+    for a in accumulators:
+        node = facts.kernel.body[a.position]
+        assert isinstance(node, Reduce)
+        for text in a.step(out.value(node.value), flat, "" if a.vectorises else place):
+            out.line(text)
+    out.emit(p for p in one.needed if isinstance(facts.kernel.body[p], Store))
 
 
 def _in_parts(out: Emitter, one: Pass, accumulators: list[Accumulator], axes: list[int]) -> None:
@@ -176,8 +216,7 @@ def _in_parts(out: Emitter, one: Pass, accumulators: list[Accumulator], axes: li
     with out.block(f"for (int64_t part = 0; part < {_PARTS}; part++)"):
         out.line(f"const int64_t low = ({end}) * part / {_PARTS};")
         out.line(f"const int64_t high = ({end}) * (part + 1) / {_PARTS};")
-        _declare(out, accumulators)
-        _nest(out, one, accumulators, loops, ("low", "high"))
+        _accumulate(out, one, accumulators, loops, ("low", "high"))
         for v in partial:
             out.line(f"{v.name}_parts[part] = {v.name};")
     _declare(out, accumulators)

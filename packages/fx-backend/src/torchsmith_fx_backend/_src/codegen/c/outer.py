@@ -10,11 +10,11 @@ from collections.abc import Iterable
 
 from torchsmith_fx_backend._src.codegen.c import scalars
 from torchsmith_fx_backend._src.codegen.c.accumulate import Accumulator, accumulator
-from torchsmith_fx_backend._src.codegen.c.analysis import static
+from torchsmith_fx_backend._src.codegen.c.analysis import Facts, static
 from torchsmith_fx_backend._src.codegen.c.emit import Emitter, flat_position
 from torchsmith_fx_backend._src.codegen.c.passes import Pass, plan_passes
 from torchsmith_fx_backend._src.loops.index import product
-from torchsmith_fx_backend._src.loops.ir import Reduce, Store
+from torchsmith_fx_backend._src.loops.ir import Reduce, ReduceOp, Store
 
 _LANES = "for (int64_t l = 0; l < width; l++)"
 
@@ -117,17 +117,58 @@ def _walk(
         with out.block(_LANES):
             for v in variables:
                 out.line(f"{v.name}[l] = {v.start};")
-    flat = out.index(flat_position(facts))
     stores = [p for p in one.needed if isinstance(facts.kernel.body[p], Store)]
-    with out.loops(list(facts.reduce_axes)):
+    *slow, fast = facts.reduce_axes
+    unroll = 1 if stores else _unroll(facts, one, accumulators)
+    end = out.index(facts.kernel.ranges[fast])
+    with out.loops(slow):
+        if unroll > 1:
+            out.line("int64_t r = 0;")
+            out.open(f"for (; r + {unroll} <= {end}; r += {unroll})")
+            out.line("#pragma omp simd")
+            with out.block(_LANES):
+                out.line(f"const int64_t i{lane} = low + l;")
+                for a in accumulators:
+                    out.line(f"{scalars.value_type(a.dtype)} part{a.position} = 0;")
+                for step in range(unroll):
+                    with out.block(""):
+                        out.line(f"const int64_t i{fast} = r + {step};")
+                        _evaluate(out, one.needed, ready)
+                        for a in accumulators:
+                            out.line(f"part{a.position} += {_operand(out, a, ready)};")
+                for a in accumulators:
+                    out.line(f"acc{a.position}[l] += part{a.position};")
+            out.close()
+            out.open(out.loop_header(fast, "r"))
+        else:
+            out.open(out.loop_header(fast))
+        flat = out.index(flat_position(facts))
         out.line("#pragma omp simd")
         with out.block(_LANES):
             out.line(f"const int64_t i{lane} = low + l;")
             _evaluate(out, one.needed, ready)
             for a in accumulators:
-                node = facts.kernel.body[a.position]
-                assert isinstance(node, Reduce)
-                _evaluate(out, [node.value], ready)
-                for text in a.step(out.value(node.value), flat, "[l]"):
+                for text in a.step(_operand(out, a, ready), flat, "[l]"):
                     out.line(text)
             out.emit(stores)
+        out.close()
+
+
+def _operand(out: Emitter, a: Accumulator, ready: set[int]) -> str:
+    """C text of the value that ``a`` takes in."""
+    node = out.kernel.body[a.position]
+    assert isinstance(node, Reduce)
+    _evaluate(out, [node.value], ready)
+    return out.value(node.value)
+
+
+def _unroll(facts: Facts, one: Pass, accumulators: list[Accumulator]) -> int:
+    """How many steps share one visit to the accumulators, which lie in memory.
+
+    Sums only: up to eight float32 terms added before they go to the double lose nothing that a
+    pairwise sum would keep.
+    """
+    if not accumulators or any(a.op is not ReduceOp.SUM for a in accumulators):
+        return 1
+    size = sum(facts.cost(p) for p in one.needed)
+    return 8 if size <= 8 else 4 if size <= 20 else 1
