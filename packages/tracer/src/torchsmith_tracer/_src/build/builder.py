@@ -37,6 +37,7 @@ from torchsmith_tracer._src.build.tensors import wrap_tensor
 from torchsmith_tracer._src.graph.provenance import user_line
 from torchsmith_tracer._src.regions import marks
 from torchsmith_tracer._src.torch_private import storage_id
+from torchsmith_tracer._src.values import torch_classes  # noqa: F401 - fills the tables
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.classes import ClassValue
 from torchsmith_tracer._src.values.constants import ConstantValue

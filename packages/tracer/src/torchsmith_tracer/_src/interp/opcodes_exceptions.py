@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, cast
 
 from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
 from torchsmith_tracer._src.frames.code import Instruction
-from torchsmith_tracer._src.frames.frame import Frame, LastInstruction
+from torchsmith_tracer._src.frames.frame import Frame
 from torchsmith_tracer._src.interp.registry import opcode
 from torchsmith_tracer._src.values.constants import NONE, bool_value, is_none
 
@@ -57,12 +57,8 @@ def _prep_reraise_star(tx: Trace, frame: Frame, ins: Instruction) -> None:
 
 @opcode("RERAISE")
 def _reraise(tx: Trace, frame: Frame, ins: Instruction) -> None:
-    exc = _pop(frame)
-    if ins.arg:
-        last = frame.stack[-ins.arg]
-        if isinstance(last, LastInstruction):
-            frame.ip = last.index
-    raise ObservedException(exc)
+    # The pushed instruction index is for line numbers only: the handler is looked up for this one.
+    raise ObservedException(_pop(frame))
 
 
 @opcode("RAISE_VARARGS")
