@@ -149,10 +149,13 @@ def native(code: CodeType, info: CodeInfo, ins: Instruction) -> Native:
     if "JUMP_IF" in name or name.startswith("POP_JUMP"):
         kept = "R" if name.endswith("OR_POP") else ""
         opname = _FORWARD.get(name, name)
-        operation = Operation(instr=lambda label: [Instr(opname, label)])
-        return Native(
-            operation, 0, 1, (NativeExit(after, ""), NativeExit(ins.target, kept))
-        )
+        # From 3.13 on jumps want a real bool; tracing puts that off to the jump.
+        first = [Instr("TO_BOOL")] if _V >= (3, 13) and not name.endswith("NONE") else []
+        operation = Operation(instr=lambda label: [*first, Instr(opname, label)])
+        return Native(operation, 0, 1, (NativeExit(after, ""), NativeExit(ins.target, kept)))
+    if name == "UNARY_NOT" and _V >= (3, 13):
+        operation = Operation(instr=lambda _: [Instr("TO_BOOL"), Instr("UNARY_NOT")])
+        return Native(operation, 0, 1, (NativeExit(after, "R"),))
     if name == "RAISE_VARARGS":
         return Native(Operation(instr=lambda _: [original]), 0, arg, ())
     row = _TABLE.get(name)

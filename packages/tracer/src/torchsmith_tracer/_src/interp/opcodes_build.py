@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-from torchsmith_tracer._src.frames.code import Instruction
+from torchsmith_tracer._src.frames.code import VERSION, Instruction
 from torchsmith_tracer._src.frames.frame import Frame
 from torchsmith_tracer._src.interp.registry import opcode
 from torchsmith_tracer._src.values.containers import ListValue, SliceValue, TupleValue
@@ -111,8 +111,9 @@ def _dict_update(tx: Trace, frame: Frame, ins: Instruction) -> None:
 def _dict_merge(tx: Trace, frame: Frame, ins: Instruction) -> None:
     source = cast("Value", frame.stack.pop())
     target = cast("DictValue", frame.stack[-ins.arg])
-    # The callee sits below the keyword dict; how far below differs with the null slot.
-    function = cast("Value", frame.stack[-(2 + ins.arg)])
+    # The callee sits below the positional arguments; from 3.13 on the null slot is between them.
+    below = 3 if VERSION >= (3, 13) else 2
+    function = cast("Value", frame.stack[-(below + ins.arg)])
     tx.interp.merge_keywords(function, target, source)
 
 
