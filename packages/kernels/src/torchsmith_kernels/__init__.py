@@ -1,1 +1,37 @@
-"""Triton kernels as torch.library ops, usable from eager PyTorch."""
+"""Triton kernels as torch.library ops, usable from eager PyTorch.
+
+>>> import torch
+>>> from torchsmith_kernels import rms_norm
+>>> rms_norm(torch.tensor([[3.0, 4.0]]), (2,), eps=0.0)
+tensor([[0.8485, 1.1314]])
+"""
+
+from torchsmith_kernels._src.rms_norm.module import RMSNorm
+from torchsmith_kernels._src.rms_norm.op import rms_norm
+from torchsmith_kernels._src.rms_norm.template import rms_norm_template
+from torchsmith_kernels._src.template import Template
+from torchsmith_kernels.errors import (
+    ArgumentTypeError,
+    DeviceError,
+    DtypeError,
+    FallbackWarning,
+    KernelsError,
+    ShapeError,
+    TuningError,
+)
+from torchsmith_kernels.tune import tune
+
+__all__ = [
+    "ArgumentTypeError",
+    "DeviceError",
+    "DtypeError",
+    "FallbackWarning",
+    "KernelsError",
+    "RMSNorm",
+    "ShapeError",
+    "Template",
+    "TuningError",
+    "rms_norm",
+    "rms_norm_template",
+    "tune",
+]

@@ -1,0 +1,39 @@
+"""The private names of torch that this package uses, in one place.
+
+Those about the current device have public, slower stand-ins; the other two have none, and are what
+``torch.library`` and ``torch.autograd.Function`` themselves are built on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+import torch
+
+
+def below_autograd() -> AbstractContextManager[None]:
+    """Calls inside skip autograd and reach the device's kernel."""
+    guard: AbstractContextManager[None] = torch._C._AutoDispatchBelowAutograd()
+    return guard
+
+
+def transforms_active() -> bool:
+    """Whether this runs inside ``torch.func.grad``, ``vmap`` or the like."""
+    active: bool = torch._C._are_functorch_transforms_active()
+    return active
+
+
+def _public_stream(device: int) -> int:
+    return int(torch.cuda.current_stream(device).cuda_stream)
+
+
+def _find(name: str, otherwise: Callable[..., int]) -> Callable[..., int]:
+    found: Callable[..., int] = getattr(torch._C, name, otherwise)
+    return found
+
+
+#: ``current_stream(device)`` -> the raw stream that work is queued on now.
+current_stream = _find("_cuda_getCurrentRawStream", _public_stream)
+#: ``current_device()`` -> ordinal of this thread's current device.
+current_device = _find("_cuda_getDevice", torch.cuda.current_device)

@@ -1,0 +1,35 @@
+"""What a compiler needs to know about an op, to put it in place of others: plain attributes.
+
+A template is published under the entry point group ``torchsmith.kernels``. Whoever finds it there
+never imports this package by name, so the protocol is structural; the README spells it out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """An op that can stand for other ops.
+
+    Attributes:
+        name: the op's name.
+        targets: overload names that it can replace (``aten.rms_norm.default``), each with the
+            position of the output that it computes; a target with one output has position 0. A
+            target with more outputs may be replaced only where the others are unused.
+        parameters: names of the op's arguments in order; they are those of ``matches`` as well.
+        op: the ``torch.ops`` overload to call, with the target's arguments in the same order.
+        matches: whether the op's own kernels take a call, by argument name; tensors may be fake.
+        speedup: measured time of the compiler's own fused code over that of this op for a call, or
+            None where nobody measured; a compiler keeps its own code unless this exceeds 1.
+    """
+
+    name: str
+    targets: Mapping[str, int]
+    parameters: tuple[str, ...]
+    op: Any
+    matches: Callable[[Mapping[str, object]], bool]
+    speedup: Callable[[Mapping[str, object]], float | None]
