@@ -56,13 +56,14 @@ from torchsmith_tracer._src.values.functions import (
     FunctionValue,
 )
 from torchsmith_tracer._src.values.lazy import LazyValue
-from torchsmith_tracer._src.values.mappings import DictValue, SetValue
+from torchsmith_tracer._src.values.mappings import DictValue, MappingProxyValue, SetValue
 from torchsmith_tracer._src.values.modules import ModuleValue
 from torchsmith_tracer._src.values.namespaces import PyModuleValue
 from torchsmith_tracer._src.values.objects import EnumValue, ObjectValue
 from torchsmith_tracer._src.values.opaque import OpaqueValue
 from torchsmith_tracer._src.values.symnum import SymNumValue
 
+from torchsmith_tracer._src.values.sizes import SizeValue
 from torchsmith_tracer._src.values.tensor import TensorValue
 from torchsmith_tracer._src.values.torch_fn import TorchCallable, is_torch_callable
 
@@ -316,7 +317,7 @@ class Builder:
     def _size(self, obj: object, source: Source | None) -> Value:
         assert isinstance(obj, torch.Size)
         self.guard(source, GuardKind.CONSTANT, obj, "torch.Size is a constant")
-        return ConstantValue(obj, source)
+        return SizeValue([ConstantValue(n) for n in obj], source)
 
     def _named_tuple(self, obj: tuple[object, ...], source: Source | None) -> Value:
         kind = type(obj)
@@ -368,6 +369,11 @@ class Builder:
                 entry = LazyValue(values, item)
             table[self.tx.interp.hash_key(key_value)] = (key_value, entry)
         return table
+
+    def _proxy(self, obj: object, source: Source | None) -> Value:
+        assert isinstance(obj, types.MappingProxyType)
+        table = self._table(obj, source, types.MappingProxyType)
+        return MappingProxyValue(DictValue(table), source)
 
     def _set(self, obj: object, source: Source | None) -> Value:
         assert isinstance(obj, set | frozenset)
@@ -527,6 +533,7 @@ _EXACT: dict[type, Maker] = {
     dict: Builder._dict,
     collections.OrderedDict: Builder._dict,
     collections.defaultdict: Builder._dict,
+    types.MappingProxyType: Builder._proxy,
     set: Builder._set,
     frozenset: Builder._set,
     range: Builder._range,

@@ -232,6 +232,8 @@ class ObjectValue(Value, HasInstanceDict):
             return tx.interp.instance_dict(self)
         if name == "__weakref__":
             return tx.interp.none
+        if name == "__class__":
+            return tx.interp.type_of(self)
         if self.storage is not None and not isinstance(descriptor, C_DATA[1]):
             return self.storage.getattr(tx, name)
         if stored is None and self.obj is not None:
@@ -402,16 +404,8 @@ class NewObjectValue(ObjectValue):
             cg.load_global_constant(self.cls, self.cls.__name__)
 
     def reconstruct_fill(self, cg: Emitter) -> None:
+        # The attributes are in the journal; the emitter stores those of any new object.
         self._fill_storage(cg)
-        for name, value in (self.journal.attrs.get(self) or {}).items():
-            if value is DELETED:
-                continue
-            cg.load_callable(object.__setattr__, "set_attribute")
-            cg.load(self)
-            cg.load_const(name)
-            cg.load(value)
-            cg.call(3)
-            cg.pop_top()
 
     def _fill_storage(self, cg: Emitter) -> None:
         base = storage_base(self.cls)
@@ -435,7 +429,14 @@ def _fill_ordered(obj: object, content: dict[object, object]) -> None:
         collections.OrderedDict.__setitem__(obj, key, value)  # type: ignore[arg-type]
 
 
-_FILL = {dict: _fill_dict, list: list.extend, set: set.update}
+_FILL = {
+    dict: _fill_dict,
+    collections.defaultdict: _fill_dict,
+    collections.OrderedDict: _fill_ordered,
+    list: list.extend,
+    collections.deque: collections.deque.extend,
+    set: set.update,
+}
 
 
 def storage_base(cls: type) -> type:

@@ -1,4 +1,4 @@
-"""``torch.Size`` values: constant when all sizes are, else a tuple with symbolic numbers."""
+"""``torch.Size`` values: tuples of known and symbolic numbers."""
 
 from __future__ import annotations
 
@@ -19,8 +19,14 @@ if TYPE_CHECKING:
     from torchsmith_tracer._src.trace import Trace
 
 
+# From 2.13 on (at the latest) sizes stay sizes when they are added to tuples.
+_OWN_ADD = "__add__" in vars(torch.Size)
+_OWN_RADD = "__radd__" in vars(torch.Size)
+_OWN_MUL = "__mul__" in vars(torch.Size)
+
+
 class SizeValue(TupleValue):
-    """A ``torch.Size`` that holds at least one symbolic number."""
+    """A ``torch.Size``; its numbers may be symbolic."""
 
     __slots__ = ()
     cls = torch.Size  # type: ignore[assignment]
@@ -29,7 +35,7 @@ class SizeValue(TupleValue):
         return tuple
 
     def like(self, items: list[Value]) -> Value:
-        return make_size(items)
+        return SizeValue(items)
 
     def as_proxy(self) -> object:
         return tuple([v.as_proxy() for v in self.items])
@@ -37,12 +43,13 @@ class SizeValue(TupleValue):
     def binary(self, tx: Trace, op: str, other: Value, *, reflected: bool = False) -> Value | None:
         other = other.base_value()
         if op == "add" and isinstance(other, SequenceValue) and other.base_type() is tuple:
-            mine, theirs = self.items, other.items
-            return make_size([*theirs, *mine] if reflected else [*mine, *theirs])
-        if op == "add" and isinstance(other, ConstantValue) and isinstance(other.value, tuple):
-            theirs = [ConstantValue(v) for v in other.value]
-            return make_size([*theirs, *self.items] if reflected else [*self.items, *theirs])
-        return super().binary(tx, op, other, reflected=reflected)
+            mine, theirs = self.items, other.unpack(tx)
+            items = [*theirs, *mine] if reflected else [*mine, *theirs]
+            return SizeValue(items) if (_OWN_RADD if reflected else _OWN_ADD) else TupleValue(items)
+        result = super().binary(tx, op, other, reflected=reflected)
+        if isinstance(result, SizeValue) and op == "mul" and not _OWN_MUL:
+            return TupleValue(result.items)
+        return result
 
     def getattr(self, tx: Trace, name: str) -> Value:
         if name == "numel":
@@ -50,6 +57,9 @@ class SizeValue(TupleValue):
         return super().getattr(tx, name)
 
     def reconstruct(self, cg: Emitter) -> None:
+        if self.is_constant():
+            cg.load_global_constant(self.as_constant(), "size")
+            return
         cg.load_callable(torch.Size, "Size")
         for item in self.items:
             cg.load(item)
@@ -83,16 +93,11 @@ class SizeNumel(Value):
         cg.load_method(self.size, "numel")
 
 
-def make_size(items: list[Value]) -> Value:
-    """A size of these numbers; a constant when all are known."""
-    if all(isinstance(v, ConstantValue) for v in items):
-        return ConstantValue(torch.Size([v.value for v in items]))  # type: ignore[attr-defined]
-    return SizeValue(items)
-
-
-def size_value(graph: OutputGraph, sizes: torch.Size, node_of: Callable[[int], fx.Node]) -> Value:
+def size_value(
+    graph: OutputGraph, sizes: torch.Size, node_of: Callable[[int], fx.Node]
+) -> SizeValue:
     """The value of ``sizes``; ``node_of(i)`` gives the node of a symbolic one."""
     items: list[Value] = []
     for i, n in enumerate(sizes):
         items.append(ConstantValue(n) if type(n) is int else symbolic(node_of(i), n))
-    return make_size(items)
+    return SizeValue(items)

@@ -20,7 +20,7 @@ from torchsmith_tracer._src.effects.journal import DELETED
 from torchsmith_tracer._src.torch_private import no_torch_function
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.constants import ConstantValue
-from torchsmith_tracer._src.values.sizes import size_value
+from torchsmith_tracer._src.values.sizes import SizeValue, size_value
 from torchsmith_tracer._src.values.symnum import SymNumValue, symbolic
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ class TensorValue(Value):
             raise Unsupported("tensor-attribute-store", what=name, tensor=self.describe())
         tx.journal.store_attr(self, name, DELETED)
 
-    def size(self, tx: Trace) -> Value:
+    def size(self, tx: Trace) -> SizeValue:
         """``self.shape``."""
         return size_value(tx.graph, self.fake.shape, lambda d: size_node(tx, self, d))
 

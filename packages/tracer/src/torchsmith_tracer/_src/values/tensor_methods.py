@@ -13,7 +13,7 @@ import torch
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.constants import ConstantValue
-from torchsmith_tracer._src.values.sizes import SizeNumel, SizeValue, size_value
+from torchsmith_tracer._src.values.sizes import SizeNumel, size_value
 from torchsmith_tracer._src.values.symnum import symbolic
 from torchsmith_tracer._src.values.tensor import TensorValue, stride_node
 
@@ -74,19 +74,14 @@ def _stride(
         n = strides[dim]
         return ConstantValue(n) if type(n) is int else symbolic(stride_node(tx, tensor, dim), n)
     whole = size_value(tx.graph, torch.Size(strides), lambda d: stride_node(tx, tensor, d))
-    if isinstance(whole, SizeValue):
-        return tx.interp.tuple(whole.items)
-    return ConstantValue(tuple(strides))
+    return tx.interp.tuple(whole.items)
 
 
 @method("numel", "nelement")
 def _numel(
     tx: Trace, tensor: TensorValue, args: list[Value], kwargs: dict[str, Value]
 ) -> Value | None:
-    shape = tensor.size(tx)
-    if isinstance(shape, SizeValue):
-        return SizeNumel(shape).call(tx, (), {})
-    return ConstantValue(tensor.fake.numel())
+    return SizeNumel(tensor.size(tx)).call(tx, (), {})
 
 
 @method("storage_offset")

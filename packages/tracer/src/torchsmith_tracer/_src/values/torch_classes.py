@@ -18,7 +18,7 @@ from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtins.registry import constructor
 from torchsmith_tracer._src.values.constants import ConstantValue
 from torchsmith_tracer._src.values.contexts import MAKERS
-from torchsmith_tracer._src.values.sizes import make_size
+from torchsmith_tracer._src.values.sizes import SizeValue
 from torchsmith_tracer._src.values.symnum import SymNumValue, combine
 from torchsmith_tracer._src.values.tensor import TensorValue
 
@@ -42,7 +42,7 @@ _register_contexts()
 
 @constructor(torch.Size)
 def _size(tx: Trace, items: Value | None = None) -> Value:
-    return make_size([] if items is None else tx.interp.unpack(items))
+    return SizeValue([] if items is None else tx.interp.unpack(items))
 
 
 def _folded(cls: type) -> None:

@@ -1,0 +1,194 @@
+"""Grad mode, inference mode and autocast while tracing."""
+
+import torch
+import torchsmith_tracer
+from torchsmith_tracer._src.torch_private import enter_autocast, exit_autocast, set_grad_enabled
+
+X = torch.arange(4.0)
+
+
+def test_no_grad_leaves_two_toggles(check, capture):
+    w = torch.ones(4, requires_grad=True)
+
+    def f(a, w):
+        b = a * w
+        with torch.no_grad():
+            c = b * 2
+        return c, c.requires_grad, torch.is_grad_enabled(), b * 3
+
+    check(f, X, w, graphs=1, fullgraph=True)
+    assert capture.targets().count(set_grad_enabled) == 2
+
+
+def test_empty_context_leaves_nothing(check, capture):
+    def f(a):
+        with torch.no_grad():
+            pass
+        return a + 1
+
+    check(f, X, fullgraph=True)
+    assert set_grad_enabled not in capture.targets()
+
+
+def test_toggle_to_the_mode_that_holds_is_dropped(capture):
+    def f(a):
+        with torch.no_grad():
+            b = a * 2
+        return b + 1
+
+    with torch.no_grad():
+        torchsmith_tracer.compile(f, backend=capture, fullgraph=True)(X)
+    assert set_grad_enabled not in capture.targets()
+
+
+def test_decorators_and_nesting(check):
+    @torch.no_grad()
+    def half(a):
+        with torch.enable_grad():
+            inside = torch.is_grad_enabled()
+        return a / 2, inside, torch.is_grad_enabled()
+
+    def f(a):
+        return half(a), torch.is_grad_enabled()
+
+    check(f, X, graphs=1, fullgraph=True)
+
+
+def test_set_grad_enabled_as_function_and_context(check):
+    def f(a):
+        with torch.set_grad_enabled(False):
+            inner = torch.is_grad_enabled()
+        old = torch.is_grad_enabled()
+        torch.set_grad_enabled(False)
+        now = torch.is_grad_enabled()
+        torch.set_grad_enabled(old)
+        return inner, now, torch.is_grad_enabled(), a + 1
+
+    check(f, X, graphs=1, fullgraph=True)
+
+
+def test_mode_set_for_good_persists(capture):
+    def f(a):
+        torch.set_grad_enabled(False)
+        return a + 1
+
+    compiled = torchsmith_tracer.compile(f, backend=capture, fullgraph=True)
+    try:
+        compiled(X)
+        assert not torch.is_grad_enabled()
+    finally:
+        torch.set_grad_enabled(True)
+
+
+def test_state_is_restored_after_tracing_and_after_errors(capture):
+    def f(a):
+        with torch.no_grad():
+            raise ValueError("no")
+
+    compiled = torchsmith_tracer.compile(f, backend=capture)
+    try:
+        compiled(X)
+    except ValueError:
+        pass
+    assert torch.is_grad_enabled()
+
+
+def test_break_inside_no_grad(check):
+    def f(a):
+        with torch.no_grad():
+            b = a * 2
+            print(end="")
+            c = b + 1
+            inside = torch.is_grad_enabled()
+        return c, c.requires_grad, inside, torch.is_grad_enabled()
+
+    check(f, torch.ones(4, requires_grad=True), breaks=["print"])
+
+
+def test_autocast(check, capture):
+    w = torch.randn(4, 4)
+
+    def f(a, w):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            b = a @ w
+            inside = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
+            with torch.autocast("cpu", enabled=False):
+                c = a @ w
+        return b, c, inside, torch.is_autocast_enabled("cpu")
+
+    check(f, X, w, graphs=1, fullgraph=True)
+    assert capture.targets().count(enter_autocast) == 2
+    assert capture.targets().count(exit_autocast) == 2
+
+
+def test_break_inside_autocast(check):
+    w = torch.randn(4, 4)
+
+    def f(a, w):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            b = a @ w
+            print(end="")
+            c = a @ w
+        return b, c, torch.is_autocast_enabled("cpu"), a @ w
+
+    check(f, X, w, breaks=["print"])
+
+
+def test_inference_mode(check):
+    def f(a):
+        with torch.inference_mode():
+            b = a * 2
+            inside = torch.is_inference_mode_enabled()
+        return inside, torch.is_inference_mode_enabled(), a + 1
+
+    check(f, X, graphs=1, fullgraph=True)
+
+
+def test_call_under_inference_mode(capture):
+    m = torch.nn.Linear(4, 4)
+    compiled = torchsmith_tracer.compile(m, backend=capture, fullgraph=True)
+    with torch.inference_mode():
+        assert torch.equal(compiled(X), m(X))
+    assert capture.n == 1
+
+
+def test_global_state_is_guarded(capture):
+    compiled = torchsmith_tracer.compile(
+        lambda a: (torch.is_grad_enabled(), a + 1), backend=capture, fullgraph=True
+    )
+    assert compiled(X)[0] is True
+    with torch.no_grad():
+        assert compiled(X)[0] is False
+    assert compiled(X)[0] is True
+    assert capture.n == 2
+
+
+def test_contexts_held_in_variables(check):
+    quiet = torch.no_grad()
+
+    def f(a, on):
+        ctx = torch.no_grad() if on else torch.enable_grad()
+        with ctx, quiet:
+            b = a * 2
+        return b, torch.is_grad_enabled()
+
+    check(f, X, True, graphs=1, fullgraph=True)
+
+
+def test_exception_leaves_the_context(check):
+    def f(a):
+        try:
+            with torch.no_grad():
+                raise KeyError("k")
+        except KeyError:
+            return torch.is_grad_enabled(), a + 1
+
+    check(f, X, graphs=1, fullgraph=True)
+
+
+def test_profiler_ranges_are_ignored(check):
+    def f(a):
+        with torch.profiler.record_function("part"):
+            return a + 1
+
+    check(f, X, graphs=1, fullgraph=True)

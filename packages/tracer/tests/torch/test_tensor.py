@@ -1,0 +1,305 @@
+"""Tensor values: attributes, operators, methods, items, in-place changes."""
+
+import operator
+
+import pytest
+import torch
+
+X = torch.arange(12.0).reshape(3, 4)
+
+
+@pytest.mark.parametrize(
+    "op", ["add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul"]
+)
+def test_operators_with_tensors(check, op):
+    fn = getattr(operator, op)
+    right = X.T.contiguous() if op == "matmul" else X + 2
+    check(lambda a, b: fn(a, b), X + 1, right, graphs=1, fullgraph=True)
+
+
+@pytest.mark.parametrize("op", ["add", "sub", "mul", "truediv", "floordiv", "mod", "pow"])
+def test_operators_with_numbers_on_both_sides(check, op):
+    fn = getattr(operator, op)
+    check(lambda a: (fn(a, 3), fn(2, a), fn(a, 0.5)), X + 1, graphs=1, fullgraph=True)
+
+
+@pytest.mark.parametrize("op", ["and_", "or_", "xor", "lshift", "rshift"])
+def test_bit_operators(check, op):
+    fn = getattr(operator, op)
+    i = torch.tensor([1, 2, 3])
+    check(lambda a, b: fn(a, b), i, torch.tensor([1, 1, 2]), graphs=1, fullgraph=True)
+
+
+def test_unary_and_comparison(check):
+    def f(a, b):
+        return -a, +a, abs(a), ~(a > 2), a < b, 3 <= a, a == 2, a != b, a >= 1.5
+
+    check(f, X, X.flip(0), graphs=1, fullgraph=True)
+
+
+def test_comparison_with_other_objects_is_identity(check):
+    check(lambda a: (a is None, a is not None, a == None), X, fullgraph=True)  # noqa: E711
+
+
+def test_metadata_is_constant(check, capture):
+    def f(a):
+        facts = (
+            a.shape,
+            a.size(),
+            a.size(1),
+            a.size(-1),
+            a.ndim,
+            a.dim(),
+            a.dtype,
+            a.device,
+            a.numel(),
+            a.nelement(),
+            a.stride(),
+            a.stride(0),
+            a.is_contiguous(),
+            a.is_floating_point(),
+            a.is_cuda,
+            a.requires_grad,
+            a.element_size(),
+            a.itemsize,
+            a.is_leaf,
+            a.grad is None,
+            a.layout,
+            a.type(),
+            len(a),
+        )
+        return facts, a + 1
+
+    check(f, X, fullgraph=True)
+    assert len(capture.targets()) == 1
+
+
+def test_transposes(check):
+    def f(a, c):
+        return a.T, a.mT, a.transpose(0, 1).contiguous(), c.real, c.imag, c.H
+
+    check(f, X, torch.randn(2, 2, dtype=torch.complex64), graphs=1, fullgraph=True)
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        0,
+        -1,
+        slice(1, 3),
+        (slice(None), 1),
+        (..., 0),
+        (None, 1),
+        [0, 2],
+        (slice(None, None, 2), None, slice(0, 1)),
+        torch.tensor([2, 0]),
+        (torch.tensor([0, 1]), torch.tensor([1, 3])),
+        True,
+    ],
+    ids=str,
+)
+def test_indexing(check, index):
+    check(lambda a: a[index] * 2, X, graphs=1, fullgraph=True)
+
+
+def test_index_by_mask_breaks_and_is_right(check):
+    check(lambda a: a[a > 3] * 2, X, breaks=["data-dependent-op"])
+
+
+def test_iteration_and_unpacking(check):
+    def f(a):
+        p, q, r = a
+        total = 0
+        for row in a:
+            total = total + row
+        first, *rest = a
+        return p, q * r, total, [x + 1 for x in rest], list(a)[1]
+
+    check(f, X, graphs=1, fullgraph=True)
+
+
+def test_in_place_keeps_identity(check):
+    def f(a):
+        b = a + 1
+        c = b
+        b += 2
+        b.mul_(3)
+        b[0] = 7
+        return b, c, b is c
+
+    check(f, X, graphs=1, fullgraph=True)
+
+
+def test_in_place_on_an_argument_is_visible(check):
+    def f(a):
+        a.add_(1)
+        a[1:, 0] = -1
+        v = a.view(-1)
+        v *= 2
+        return a, v
+
+    check(f, X, graphs=1, fullgraph=True)
+
+
+def test_in_place_makes_aliases_distinct(capture):
+    import torchsmith_tracer
+
+    def f(a, b):
+        a.add_(1)
+        return a + b
+
+    compiled = torchsmith_tracer.compile(f, backend=capture, fullgraph=True)
+    x, y = torch.ones(3), torch.ones(3)
+    assert torch.equal(compiled(x, y), torch.full((3,), 3.0))
+    z = torch.ones(3)
+    assert torch.equal(compiled(z, z), torch.full((3,), 4.0))
+    assert capture.n == 2
+
+
+def test_the_very_same_object_comes_back(check):
+    def f(a):
+        b = a.contiguous()
+        c = a.to(torch.float32)
+        d = torch.nn.functional.dropout(a, 0.5, False)
+        return b is a, c is a, d is a, a + 1
+
+    check(f, X, fullgraph=True)
+
+
+def test_conversions(check):
+    def f(a):
+        return (
+            a.to(torch.float64),
+            a.double(),
+            a.int(),
+            a.to(dtype=torch.bfloat16),
+            a.type(torch.long),
+            a.type_as(a.double()),
+            a.bool(),
+            a.to("cpu"),
+            a.to(a.device, torch.float16),
+        )
+
+    check(f, X, graphs=1, fullgraph=True)
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda a: a.sum().item(),
+        lambda a: a.tolist(),
+        lambda a: float(a.sum()),
+        lambda a: int(a.max()),
+        lambda a: a.numpy().sum(),
+        lambda a: bool(a.sum() > 0),
+    ],
+)
+def test_reading_data_breaks(check, read):
+    check(lambda a: (read(a + 1), a * 2), X, breaks=["item"])
+
+
+def test_branch_on_data(check):
+    def f(a):
+        if a.sum() > 0:
+            return a + 1
+        return a - 1
+
+    check(f, X, breaks=["data-dependent-branch"])
+
+
+def test_user_attributes(check):
+    def f(a):
+        return a + getattr(a, "scale", 2), hasattr(a, "nothing")
+
+    x = X.clone()
+    check(f, x, graphs=1, fullgraph=True)
+
+
+def test_results_with_names(check):
+    def f(a):
+        m = a.max(dim=1)
+        values, indices = torch.sort(a, descending=True)
+        return m.values, m.indices, m[0], values, indices, torch.topk(a, 2)
+
+    check(f, X, graphs=1, fullgraph=True)
+
+
+def test_split_chunk_unbind(check):
+    def f(a):
+        q, k = a.chunk(2, dim=1)
+        return q, k, a.split([1, 3], dim=1), torch.unbind(a), a.split(2)
+
+    check(f, X, graphs=1, fullgraph=True)
+
+
+def test_isinstance_and_identity(check):
+    def f(a, b):
+        return (
+            isinstance(a, torch.Tensor),
+            isinstance(a, torch.nn.Parameter),
+            type(a) is torch.Tensor,
+            a is b,
+            a is a,
+            torch.is_tensor(a),
+            torch.is_tensor(3),
+            a + b,
+        )
+
+    check(f, X, X.clone(), fullgraph=True)
+
+
+def test_identity_of_arguments_is_guarded(capture):
+    import torchsmith_tracer
+
+    compiled = torchsmith_tracer.compile(lambda a, b: (a is b, a + b), backend=capture)
+    x, y = torch.ones(2), torch.ones(2)
+    assert compiled(x, y)[0] is False
+    assert compiled(x, x)[0] is True
+    assert compiled(x, y)[0] is False
+
+
+def test_one_object_twice_is_one_input(capture):
+    import torchsmith_tracer
+
+    compiled = torchsmith_tracer.compile(lambda a, b: a + b, backend=capture)
+    x, y = torch.ones(2), torch.ones(2)
+    compiled(x, x)
+    assert len(capture.placeholders()) == 1
+    assert torch.equal(compiled(x, y * 3), torch.full((2,), 4.0))
+    assert len(capture.placeholders()) == 2
+
+
+def test_failing_operator_raises_what_eager_raises(check):
+    check(lambda a, b: a @ b, X, torch.ones(3, 4), breaks=["op-failed"])
+
+
+def test_failing_operator_can_be_caught(check):
+    def f(a, b):
+        try:
+            return a @ b
+        except RuntimeError:
+            return a * 2
+
+    check(f, X, torch.ones(3, 4), breaks=["op-failed"])
+
+
+def test_sparse_and_subclasses_are_right(check):
+    class Mine(torch.Tensor):
+        pass
+
+    check(lambda a: a + a, X.to_sparse(), breaks=["unsupported-slot"])
+    x = X.as_subclass(Mine)
+    import torchsmith_tracer
+
+    out = torchsmith_tracer.compile(lambda a: a + 1)(x)
+    assert type(out) is Mine
+
+
+def test_symbolic_facts_survive_a_rollback(check):
+    def f(a):
+        b = a + 1
+        print(end="")
+        b += 1
+        return b
+
+    check(f, X, breaks=["print"])
