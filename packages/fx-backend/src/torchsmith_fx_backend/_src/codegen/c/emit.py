@@ -34,6 +34,7 @@ class Emitter:
     Attributes:
         facts: the kernel's facts.
         names: C text of the SSA values that are in scope, by position.
+        staged: C text of the local copies that loads read instead of memory, by position.
     """
 
     def __init__(self, facts: Facts) -> None:
@@ -41,6 +42,7 @@ class Emitter:
         self.facts = facts
         self.kernel = facts.kernel
         self.names: dict[int, str] = {}
+        self.staged: dict[int, str] = {}
         self._lines: list[str] = []
         self._indent = 1
         self._scopes: list[dict[int, str]] = []
@@ -144,6 +146,8 @@ class Emitter:
     def _expression(self, position: int) -> str:
         node = self.kernel.body[position]
         match node:
+            case Load(dtype=dtype) if position in self.staged:
+                return scalars.from_cell(self.staged[position], dtype)
             case Load(arg, index, dtype, None):
                 return scalars.from_cell(f"a{arg}[{self.index(index)}]", dtype)
             case Load(arg, index, dtype, int(mask)):

@@ -7,10 +7,11 @@ first-level cache.
 
 from __future__ import annotations
 
+from torchsmith_fx_backend._src.codegen.c import scalars
 from torchsmith_fx_backend._src.codegen.c.analysis import Facts, static
 from torchsmith_fx_backend._src.codegen.c.emit import Emitter
 from torchsmith_fx_backend._src.loops.index import ONE, ZERO, product
-from torchsmith_fx_backend._src.loops.ir import Store
+from torchsmith_fx_backend._src.loops.ir import Load, Store
 
 _TILE = 32
 _CHUNK = 8192  # elements of the inner axis per task when the outer axes alone are too few
@@ -109,5 +110,28 @@ def _tiled(out: Emitter, others: list[int], cross: int, lane: int) -> None:
                     f"const int64_t e{axis} = "
                     f"{end} - b{axis} < {_TILE} ? {end} : b{axis} + {_TILE};"
                 )
+            _stage(out, cross, lane)
             with out.block(out.loop_header(cross, f"b{cross}", f"e{cross}")):
                 _lane(out, lane, f"b{lane}", f"e{lane}")
+
+
+def _stage(out: Emitter, cross: int, lane: int) -> None:
+    """Copy the tile of each load that runs along ``cross`` into a local array, as it lies.
+
+    Reading the array across is cheap: it is in the first-level cache, and its odd row length
+    spreads a column over all cache sets, which a large power of two would not.
+    """
+    along, across = out.facts.strides(lane), out.facts.strides(cross)
+    for position, node in enumerate(out.kernel.body):
+        if not isinstance(node, Load) or node.mask is not None:
+            continue
+        if across[position] != ONE or along[position] in (None, ZERO, ONE):
+            continue
+        ctype = scalars.cell_type(node.dtype)
+        place = f"tile{position}[i{lane} - b{lane}][i{cross} - b{cross}]"
+        out.line(f"{ctype} tile{position}[{_TILE}][{_TILE + 1}];")
+        with out.block(out.loop_header(lane, f"b{lane}", f"e{lane}")):
+            out.line("#pragma omp simd")
+            with out.block(out.loop_header(cross, f"b{cross}", f"e{cross}")):
+                out.line(f"{place} = a{node.arg}[{out.index(node.index)}];")
+        out.staged[position] = place
