@@ -9,6 +9,7 @@ from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
 from torchsmith_tracer._src.interp.services import Services
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtin_object import METHOD_TYPES
+from torchsmith_tracer._src.values.builtins import registry
 from torchsmith_tracer._src.values.classes import ClassValue
 from torchsmith_tracer._src.values.constants import (
     COMPARE,
@@ -469,8 +470,13 @@ class Operations(Services):
                 message = f"{name} returned non-string (type {kind})"
                 raise self.error(TypeError, message)
             return result
-        if name == "__str__" and found is not None and found.owner is object:
-            return self._text(value, "__repr__")
+        if found is not None:
+            handler = registry.find_method(found.owner, value.base_value(), name)
+            result = None if handler is None else handler(self.tx, value)
+            if result is not None:
+                return result
+            if name == "__str__" and found.owner is object:
+                return self._text(value, "__repr__")
         return self.default_text(value, name)
 
     def format(self, value: Value, spec: Value | None) -> Value:

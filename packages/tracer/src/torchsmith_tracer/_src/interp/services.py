@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import collections
 import enum
+import re
 import sys
 import types
 from collections.abc import Callable, Iterable, Mapping
@@ -157,6 +158,8 @@ class Services:
             return NamedTupleValue([self.const(x) for x in obj], kind)
         if isinstance(obj, Value):
             return obj
+        if kind is re.Match:
+            return ConstantValue(obj)
         return self.tx.builder.wrap_new(obj)
 
     def code_const(self, obj: object) -> Value:

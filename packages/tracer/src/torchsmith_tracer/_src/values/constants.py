@@ -111,6 +111,10 @@ class ConstantValue(BuiltinObject):
         if not isinstance(other, ConstantValue):
             if op == "mod" and not reflected and isinstance(self.value, str | bytes):
                 return tx.interp.fold(operator.mod, self.value, tx.interp.concrete(other))
+            if op == "mul" and isinstance(self.value, str | bytes):
+                count = tx.interp.try_index(other)
+                if count is not None:
+                    return self.binary(tx, op, ConstantValue(count))
             return None
         a, b = (other.value, self.value) if reflected else (self.value, other.value)
         if explodes(op, a, b):

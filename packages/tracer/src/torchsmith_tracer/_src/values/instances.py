@@ -11,7 +11,12 @@ from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.classes import ClassValue
 from torchsmith_tracer._src.values.constants import ConstantValue
-from torchsmith_tracer._src.values.containers import DequeValue, ListValue, TupleValue
+from torchsmith_tracer._src.values.containers import (
+    DequeValue,
+    ListValue,
+    NamedTupleValue,
+    TupleValue,
+)
 from torchsmith_tracer._src.values.exceptions import ExceptionValue
 from torchsmith_tracer._src.values.lookup import Found, bind, lookup
 from torchsmith_tracer._src.values.mappings import DictValue, SetValue
@@ -84,7 +89,10 @@ def new_instance(
     build = _STORAGE.get(base)
     if build is None:
         raise Unsupported("opaque-call", what=f"constructor of {real.__qualname__}")
-    return tx.interp.instantiate(cls, build(tx, base, args, kwargs))
+    storage = build(tx, base, args, kwargs)
+    if isinstance(storage, TupleValue) and tuple in real.__bases__ and hasattr(real, "_fields"):
+        return NamedTupleValue(storage.items, real)
+    return tx.interp.instantiate(cls, storage)
 
 
 _ABSTRACT = 1 << 20
@@ -102,6 +110,10 @@ def _new_exception(tx: Trace, cls: ClassValue, args: Args, kwargs: Kwargs) -> Ex
                     message = f"{name!r} is an invalid keyword argument for this function"
                 raise tx.interp.error(TypeError, message)
         fields = dict(kwargs)
+    if cls.obj is OSError and len(args) >= 2:
+        errno = tx.interp.try_concrete(args[0])
+        if isinstance(errno, int):  # the constructor picks the subclass for the error number
+            cls = tx.interp.class_value(type(OSError(errno, "")))
     exact = cls if cls.recipe is not None else None
     return ExceptionValue(tx.journal, cls.obj, list(args), exact, fields)
 
@@ -126,7 +138,7 @@ def _check_no_arguments(
 
 # --- builtin parts of instances ------------------------------------------------------------------
 
-Builder = Callable[["Trace", type, Args, Kwargs], Value]
+Builder = Callable[["Trace", type, Args, Kwargs], Value | None]
 
 
 def _empty_dict(tx: Trace, base: type, args: Args, kwargs: Kwargs) -> Value:
@@ -163,7 +175,12 @@ def _constant(tx: Trace, base: type, args: Args, kwargs: Kwargs) -> Value:
     return value
 
 
+def _namespace(tx: Trace, base: type, args: Args, kwargs: Kwargs) -> Value | None:
+    return None  # its attributes are all there is
+
+
 _STORAGE: dict[type, Builder] = {
+    types.SimpleNamespace: _namespace,
     dict: _empty_dict,
     collections.OrderedDict: _empty_dict,
     collections.defaultdict: _empty_dict,

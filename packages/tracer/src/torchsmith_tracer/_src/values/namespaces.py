@@ -101,7 +101,7 @@ def load_builtin(tx: Trace, name: str) -> Value:
         table = tx.interp.builtins
         if name not in table:
             raise tx.interp.error(NameError, f"name {name!r} is not defined", name=name)
-        value = cache[name] = tx.builder.wrap_new(table[name])
+        value = cache[name] = tx.interp.const(table[name])
     return value
 
 

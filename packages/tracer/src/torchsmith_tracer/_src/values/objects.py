@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import enum
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -198,9 +199,10 @@ class ObjectValue(Value, HasInstanceDict):
 
     def _require_dict(self, tx: Trace, name: str, found: Found | None) -> None:
         if self.cls.__dictoffset__ == 0:
-            what = "attribute" if found is None else "attribute"
-            message = f"{self.cls.__name__!r} object has no {what} {name!r}"
-            if found is not None:
+            message = f"{self.cls.__name__!r} object has no attribute {name!r}"
+            if found is None and sys.version_info >= (3, 13):
+                message += " and no __dict__ for setting new attributes"
+            elif found is not None:
                 message = f"{self.cls.__name__!r} object attribute {name!r} is read-only"
             raise tx.interp.error(AttributeError, message, name=name, obj=self)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 import itertools
 import operator
@@ -12,6 +13,7 @@ from torchsmith_tracer._src.breaks.signals import ObservedException
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtins import polyfills
 from torchsmith_tracer._src.values.builtins.registry import builtin, constructor, method
+from torchsmith_tracer._src.values.constants import NONE, ConstantValue
 from torchsmith_tracer._src.values.functions import FunctionValue
 from torchsmith_tracer._src.values.mappings import DictValue
 from torchsmith_tracer._src.values.objects import ObjectValue
@@ -90,6 +92,20 @@ def _update_wrapper(
         wrapper.setattr(tx, name, wrapped.getattr(tx, name))
     wrapper.setattr(tx, "__wrapped__", wrapped)
     return wrapper
+
+
+@builtin(functools.cmp_to_key)
+def _cmp_to_key(tx: Trace, mycmp: Value) -> Value:
+    return tx.builder.wrap_new(polyfills.cmp_to_key).call(tx, [mycmp], {})
+
+
+@builtin(collections._count_elements)  # type: ignore[attr-defined]
+def _count_elements(tx: Trace, mapping: Value, iterable: Value, /) -> Value:
+    for item in tx.interp.unpack(iterable):
+        getter = mapping.getattr(tx, "get")
+        count = tx.interp.call(getter, [item, ConstantValue(0)])
+        tx.interp.setitem(mapping, item, tx.interp.binary("add", count, ConstantValue(1)))
+    return NONE
 
 
 # --- operator getters --------------------------------------------------------------------------------

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import _thread
 import builtins
 import operator
+import types
+import typing
+from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
@@ -14,6 +18,7 @@ from torchsmith_tracer._src.values.classes import ClassValue
 from torchsmith_tracer._src.values.constants import NONE, ConstantValue, bool_value
 from torchsmith_tracer._src.values.containers import ListValue, TupleValue
 from torchsmith_tracer._src.values.functions import BoundMethodValue, FunctionValue
+from torchsmith_tracer._src.values.identity import IdentityValue
 from torchsmith_tracer._src.values.iterators import CallableIterator
 from torchsmith_tracer._src.values.lookup import lookup
 from torchsmith_tracer._src.values.namespaces import PyModuleValue
@@ -49,14 +54,17 @@ def _next(tx: Trace, it: Value, default: Value | None = None, /) -> Value:
 
 @builtin(callable)
 def _callable(tx: Trace, obj: Value, /) -> Value:
-    if isinstance(obj, ObjectValue):
-        return bool_value(lookup(tx, obj.cls, "__call__") is not None)
-    return bool_value(hasattr(obj.python_type(), "__call__"))  # noqa: B004 - its type's slot
+    return bool_value(lookup(tx, obj.python_type(), "__call__") is not None)
 
 
 @builtin(id)
 def _id(tx: Trace, obj: Value, /) -> Value:
-    raise Unsupported("opaque-call", what="id()")
+    return IdentityValue(obj)
+
+
+@builtin(_thread.get_ident)
+def _get_ident(tx: Trace) -> Value:
+    return IdentityValue(NONE)
 
 
 @builtin(hash)
@@ -121,6 +129,14 @@ def _round(tx: Trace, number: Value, ndigits: Value = NONE) -> Value | None:
         if not hasattr(number, "call_builtin"):
             return tx.interp.call(number.getattr(tx, "__round__"), args)
     return found
+
+
+def _digits(fn: Callable[[int], str]) -> None:
+    builtin(fn)(lambda tx, obj, /: tx.interp.fold(fn, tx.interp.index(obj)))
+
+
+for _fn in (hex, oct, bin):
+    _digits(_fn)
 
 
 @builtin(divmod)
@@ -304,6 +320,9 @@ def _delattr(tx: Trace, obj: Value, name: Value, /) -> Value:
     return NONE
 
 
+_UNIONS = (types.UnionType, type(typing.Union[int, str]))  # noqa: UP007 - the typing form
+
+
 def flatten_classes(tx: Trace, classes: Value) -> list[Value]:
     """The classes of ``isinstance``'s second argument: tuples and unions taken apart."""
     if isinstance(classes, TupleValue):
@@ -311,10 +330,10 @@ def flatten_classes(tx: Trace, classes: Value) -> list[Value]:
         for item in classes.unpack(tx):
             out += flatten_classes(tx, item)
         return out
-    known = tx.interp.try_concrete(classes)
-    args = getattr(known, "__args__", None)
-    if not isinstance(classes, ClassValue) and type(known).__name__ in ("UnionType", "_UnionGenericAlias"):
-        return [tx.interp.const(type(None) if a is None else a) for a in args or ()]
+    known = getattr(classes, "obj", None)
+    if not isinstance(classes, ClassValue) and isinstance(known, _UNIONS):
+        args = typing.get_args(known)
+        return [tx.interp.const(type(None) if a is None else a) for a in args]
     return [classes]
 
 

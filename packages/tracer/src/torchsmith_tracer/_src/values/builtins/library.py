@@ -11,6 +11,7 @@ import inspect
 import logging
 import math
 import operator
+import re
 import sys
 import types
 import typing
@@ -19,7 +20,8 @@ from typing import TYPE_CHECKING
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.values.base import Value
-from torchsmith_tracer._src.values.builtins.registry import builtin
+from torchsmith_tracer._src.values.builtins import polyfills
+from torchsmith_tracer._src.values.builtins.registry import builtin, constructor, method
 from torchsmith_tracer._src.values.classes import ClassValue
 from torchsmith_tracer._src.values.constants import NONE, ConstantValue, bool_value
 from torchsmith_tracer._src.values.containers import (
@@ -343,6 +345,25 @@ def _deep(tx: Trace, x: Value, memo: dict[Value, Value]) -> Value:
     raise Unsupported("opaque-call", what=f"deep copy of {x.describe()}")
 
 
+@method(re.Pattern, "sub")
+def _pattern_sub(
+    tx: Trace, self: Value, repl: Value, string: Value, count: Value = ConstantValue(0)  # noqa: B008
+) -> Value | None:
+    if isinstance(repl, ConstantValue):
+        return None
+    replacement = tx.builder.wrap_new(polyfills.pattern_sub)
+    return replacement.call(tx, [self, repl, string, count], {})
+
+
+@method(re.Pattern, "finditer")
+def _finditer(tx: Trace, self: Value, /, *args: Value) -> Value:
+    pattern = tx.interp.concrete(self)
+    assert isinstance(pattern, re.Pattern)
+    known = [tx.interp.concrete(a) for a in args]
+    found = list(pattern.finditer(*known))  # type: ignore[arg-type]
+    return tx.interp.iterator([tx.interp.const(m) for m in found])
+
+
 # --- inspect, dataclasses, typing -----------------------------------------------------------------------
 
 
@@ -416,6 +437,14 @@ def _type_hints(tx: Trace, obj: Value, *args: Value, **kwargs: Value) -> Value:
     if real is None:
         raise Unsupported("opaque-call", what=f"typing.get_type_hints of {obj.describe()}")
     return tx.builder.wrap_new(typing.get_type_hints(real))
+
+
+@constructor(typing.TypeVar, typing.ParamSpec)
+def _type_variable(tx: Trace, *args: Value, **kwargs: Value) -> Value:
+    known = tx.interp.known(args, kwargs)
+    if known is None:
+        raise Unsupported("opaque-call", what="typing.TypeVar with these arguments")
+    return tx.builder.wrap_new(typing.TypeVar(*known[0], **known[1]))  # type: ignore[misc, arg-type]
 
 
 @builtin(collections.namedtuple)

@@ -18,6 +18,7 @@ from torchsmith_tracer._src.values.generators import GeneratorValue
 from torchsmith_tracer._src.values.instances import construct, new_instance
 from torchsmith_tracer._src.values.lookup import lookup
 from torchsmith_tracer._src.values.mappings import DictValue
+from torchsmith_tracer._src.values.objects import ObjectValue
 
 if TYPE_CHECKING:
     from torchsmith_tracer._src.trace import Trace
@@ -76,6 +77,37 @@ def _subclasshook(tx: Trace, cls: Value, other: Value, /) -> Value:
 @method(object, "__reduce__", "__reduce_ex__", "__sizeof__", "__getstate__")
 def _pickle(tx: Trace, self: Value, /, *args: Value) -> Value:
     raise Unsupported("opaque-call", what=f"pickling or copying {self.describe()}")
+
+
+@method(types.SimpleNamespace, "__init__")
+def _namespace_init(tx: Trace, self: Value, /, *args: Value, **kwargs: Value) -> Value:
+    table = DictValue()
+    if args:
+        tx.interp.dict_update(table, args[0])
+    for key, value in (*table.table.values(), *((ConstantValue(k), v) for k, v in kwargs.items())):
+        self.setattr(tx, str(tx.interp.concrete(key)), value)
+    return NONE
+
+
+@method(types.SimpleNamespace, "__repr__")
+def _namespace_repr(tx: Trace, self: Value, /) -> Value | None:
+    if not isinstance(self, ObjectValue):
+        return None
+    parts = []
+    for name in self.instance_names(tx):
+        value = self.instance_get(tx, name)
+        assert value is not None
+        parts.append(f"{name}={tx.interp.concrete(tx.interp.repr_of(value))}")
+    name = "namespace" if self.cls is types.SimpleNamespace else self.cls.__name__
+    return ConstantValue(f"{name}({', '.join(parts)})")
+
+
+@method(types.SimpleNamespace, "__eq__")
+def _namespace_eq(tx: Trace, self: Value, other: Value, /) -> Value:
+    if not issubclass(other.python_type(), types.SimpleNamespace):
+        return NOT_IMPLEMENTED
+    mine, theirs = self.getattr(tx, "__dict__"), other.getattr(tx, "__dict__")
+    return tx.interp.compare("eq", mine, theirs)
 
 
 # --- type --------------------------------------------------------------------------------------------

@@ -309,6 +309,52 @@ def _batched(it, n, strict):
         yield tuple(batch)
 
 
+class _Compared:
+    __slots__ = ("cmp", "obj")
+
+    def __init__(self, cmp, obj):
+        self.cmp = cmp
+        self.obj = obj
+
+    def __lt__(self, other):
+        return self.cmp(self.obj, other.obj) < 0
+
+    def __gt__(self, other):
+        return self.cmp(self.obj, other.obj) > 0
+
+    def __eq__(self, other):
+        return self.cmp(self.obj, other.obj) == 0
+
+    def __le__(self, other):
+        return self.cmp(self.obj, other.obj) <= 0
+
+    def __ge__(self, other):
+        return self.cmp(self.obj, other.obj) >= 0
+
+    __hash__ = None
+
+
+def cmp_to_key(cmp):
+    def key(obj):
+        return _Compared(cmp, obj)
+
+    return key
+
+
+def pattern_sub(pattern, repl, string, count=0):
+    pieces = []
+    position = done = 0
+    for match in pattern.finditer(string):
+        if count and done >= count:
+            break
+        pieces.append(string[position : match.start()])
+        pieces.append(repl(match))
+        position = match.end()
+        done += 1
+    pieces.append(string[position:])
+    return "".join(pieces)
+
+
 ITERTOOLS: dict[str, Callable[..., object]] = {
     fn.__name__: fn
     for fn in (

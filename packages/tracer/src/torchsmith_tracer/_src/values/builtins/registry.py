@@ -8,9 +8,11 @@ import fractions
 import inspect
 import math
 import operator
+import os
 import pathlib
 import re
 import string
+import sys
 import types
 import uuid
 from collections.abc import Callable, Sequence
@@ -140,6 +142,7 @@ def wrong_arguments(
 # --- purity ----------------------------------------------------------------------------------
 
 _PURE_MODULES = {"math", "cmath", "_operator", "operator", "_struct", "unicodedata", "_bisect"}
+_PURE_MODULES |= {"_sre", "_string", "binascii", "zlib", "_json"}
 _PURE: set[object] = {
     abs,
     ascii,
@@ -164,6 +167,9 @@ _PURE: set[object] = {
     float.fromhex,
     int.from_bytes,
     re.escape,
+    os.fspath,
+    inspect.cleandoc,
+    sys.getsizeof,
     string.capwords,
 }
 _IMMUTABLE = (

@@ -1,0 +1,16 @@
+"""Every function of the corpus gives in the interpreter what it gives in CPython."""
+
+from __future__ import annotations
+
+import pytest
+
+import corpus_language
+import corpus_library
+from interp_harness import check
+
+CASES = corpus_language.CASES + corpus_library.CASES
+
+
+@pytest.mark.parametrize(("fn", "args"), CASES, ids=[fn.__name__ for fn, _ in CASES])
+def test_same_as_cpython(fn, args):
+    check(fn, *args)
