@@ -1,6 +1,7 @@
 """Fixtures shared by the tests of this package."""
 
 import copy
+import types
 
 import pytest
 import torch
@@ -16,6 +17,8 @@ def same(a, b, path="result"):
         assert a.stride() == b.stride(), path
         assert a.requires_grad == b.requires_grad, path
         assert torch.equal(a, b) or torch.allclose(a, b, equal_nan=True), path
+    elif isinstance(a, types.FunctionType):
+        assert a.__code__ is b.__code__, path
     elif isinstance(a, dict):
         assert list(a) == list(b), path
         for key in a:
@@ -24,7 +27,7 @@ def same(a, b, path="result"):
         assert len(a) == len(b), path
         for i, (x, y) in enumerate(zip(a, b)):
             same(x, y, f"{path}[{i}]")
-    elif hasattr(a, "__dict__") and not callable(a):
+    elif hasattr(a, "__dict__") and not isinstance(a, type) and type(a).__eq__ is object.__eq__:
         same(vars(a), vars(b), f"vars({path})")
     elif isinstance(a, float) and a != a:
         assert b != b, path

@@ -9,7 +9,7 @@ import torch
 import torchsmith_tracer
 from torchsmith_tracer import __main__ as command
 
-PROGRAM = '''
+PROGRAM = """
 import torch
 
 
@@ -25,7 +25,7 @@ def parts(a):
 
 def example_inputs():
     return (torch.ones(3),)
-'''
+"""
 
 
 def parts(a):

@@ -69,9 +69,7 @@ def instruction(fn, opname, after_global=None, nth=0):
 def test_resume_inside_for_and_with():
     recorder.log = []
     call = instruction(loop_with_context, "CALL", "opaque")
-    made = resume_code(
-        loop_with_context.__code__, call.index + 1, [True] * 3, ["xs", "k", "total"]
-    )
+    made = resume_code(loop_with_context.__code__, call.index + 1, [True] * 3, ["xs", "k", "total"])
     fn = types.FunctionType(made.code, globals())
     # 100 for the first pass; 2 * 2 + 2; 6 raises and is swallowed; 4 * 2 + 2
     assert fn([], 2, 0, iter([2, 3, 4]), recorder.__exit__, 100) == 100 + 6 + 10
@@ -198,9 +196,7 @@ def test_generic_instruction_runs_natively():
     plan = native(user.__code__, info, ins)
     assert (plan.pops, plan.peeks) == (2, 0)
     assert [(e.index, e.shape) for e in plan.exits] == [(ins.index + 1, "R")]
-    code = step_code(
-        user.__code__, ins.index, plan.operation, [True, True], [Exit(print, 1)], None
-    )
+    code = step_code(user.__code__, ins.index, plan.operation, [True, True], [Exit(print, 1)], None)
 
     class Matrix:
         def __matmul__(self, other):

@@ -14,7 +14,6 @@ from torchsmith_tracer._src.regions.region import Region
 from torchsmith_tracer._src.settings import Settings
 from torchsmith_tracer.errors import RecompileLimitError, RecompileLimitWarning
 
-
 compiled_kinds = []
 
 

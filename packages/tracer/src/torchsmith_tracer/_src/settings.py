@@ -1,8 +1,8 @@
 """Settings of the tracer: one frozen object, passed along; no process-wide state in a hot path.
 
 ``compile(..., options={...})`` sets fields for one region; ``Settings.patch`` changes the defaults
-for the compile calls within a ``with`` block of this thread. Logging is asked for by the environment:
-``TORCHSMITH_LOGS=graph,guards,bytecode,recompiles,breaks``.
+for the compile calls within a ``with`` block of this thread. Logging is asked for by the
+environment: ``TORCHSMITH_LOGS=graph,guards,bytecode,recompiles,breaks``.
 """
 
 from __future__ import annotations
@@ -82,7 +82,8 @@ class Settings:
     def emit_log(self, stage: str, title: str, text: str) -> None:
         """Print a stage to stderr when it is switched on."""
         if stage in self.log:
-            print(f"[torchsmith {stage}] {title}\n{text}", file=sys.stderr, flush=True)
+            sys.stderr.write(f"[torchsmith {stage}] {title}\n{text}\n")
 
 
-_current: ContextVar[Settings] = ContextVar("torchsmith_tracer_settings", default=Settings())
+_DEFAULTS = Settings()
+_current: ContextVar[Settings] = ContextVar("torchsmith_tracer_settings", default=_DEFAULTS)

@@ -92,8 +92,8 @@ class Explanation:
                 lines += _indented(frame.guards)
             if frame.kernels:
                 lines.append("  Kernels: " + ", ".join(frame.kernels))
-        for item in self.recompiles:
-            lines += ["", f"Recompiled: {item}"]
+        for note in self.recompiles:
+            lines += ["", f"Recompiled: {note}"]
         return "\n".join(lines)
 
 

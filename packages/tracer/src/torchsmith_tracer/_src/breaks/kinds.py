@@ -91,12 +91,21 @@ kind(
     "{what} reads a tensor's value into Python",
     "Keep the value as a tensor; 0-dim tensors take part in arithmetic as numbers do.",
 )
-kind("TS-T020", "cannot-rebuild", _C.NOT_SUPPORTED,
-     "{what} is needed after the compiled part but cannot be rebuilt there",
-     "Return tensors, numbers or plain containers, or keep the object alive outside.")
-kind("TS-T900", "internal-error", _C.OUR_BUG, "the tracer failed: {what}",
-     "Please report this with the function that triggers it; results are right, since it runs "
-     "eagerly.")
+kind(
+    "TS-T020",
+    "cannot-rebuild",
+    _C.NOT_SUPPORTED,
+    "{what} is needed after the compiled part but cannot be rebuilt there",
+    "Return tensors, numbers or plain containers, or keep the object alive outside.",
+)
+kind(
+    "TS-T900",
+    "internal-error",
+    _C.OUR_BUG,
+    "the tracer failed: {what}",
+    "Please report this with the function that triggers it; results are right, since it runs "
+    "eagerly.",
+)
 kind(
     "TS-T030",
     "data-dependent-op",

@@ -68,7 +68,7 @@ _LONGEST_LITERAL = 2000
 def _is_literal(obj: object) -> bool:
     kind = type(obj)
     if kind is tuple:
-        return all(map(_is_literal, obj))  # type: ignore[call-overload, no-any-return]
+        return all(map(_is_literal, obj))  # type: ignore[call-overload]
     if kind is float:
         return obj == obj and obj not in (float("inf"), float("-inf"))
     return kind in _LITERALS

@@ -98,9 +98,7 @@ def resume_code(
     slots = [f"___s{i}" for i, full in enumerate(stack) if full]
     names = iter(slots)
     prologue: list[Any] = _entry(code)
-    prologue += [
-        Instr("LOAD_FAST", next(names)) if full else Instr("PUSH_NULL") for full in stack
-    ]
+    prologue += [Instr("LOAD_FAST", next(names)) if full else Instr("PUSH_NULL") for full in stack]
     prologue.append(Instr("JUMP_FORWARD", labels[index]))
     for instr in prologue:
         instr.lineno = code.co_firstlineno
@@ -144,7 +142,8 @@ def step_code(
     """Code that runs instruction ``index`` natively and hands on to one of ``exits``.
 
     Parameters of the result, in order: ``___callee`` if it has to be resolved; ``___args`` and
-    ``___kwargs`` if the operation is a call; one ``___rest`` tuple for each exit; the non-NULL ``operands``; the locals.
+    ``___kwargs`` if the operation is a call; one ``___rest`` tuple for each exit; the non-NULL
+    ``operands``; the locals.
 
     Args:
         code: the user's code object.
@@ -225,7 +224,8 @@ def _leftover(operation: Operation, operands: Sequence[bool], exits: Sequence[Ex
 
 
 def _effect(instr: Instr) -> int:
-    return instr.stack_effect(jump=False)
+    effect: int = instr.stack_effect(jump=False)
+    return effect
 
 
 def _tail(number: int, exit: Exit, leftover: int, location: Any) -> list[Any]:
@@ -251,7 +251,8 @@ def _assemble(out: Bytecode, code: CodeType, stack: Sequence[bool]) -> CodeType:
     # The user's code keeps its own stack depths; what is added needs a few slots more. Stating the
     # size also spares the assembler a data flow analysis, most of its time.
     size = code.co_stacksize + len(stack) + _EXTRA_STACK
-    return out.to_code(stacksize=size, compute_exception_stack_depths=False)
+    made: CodeType = out.to_code(stacksize=size, compute_exception_stack_depths=False)
+    return made
 
 
 def _entry(code: CodeType) -> list[Any]:
@@ -350,4 +351,3 @@ def _label_instruction(body: list[Any], index: int, labels: dict[int, Label]) ->
 def _location(code: CodeType, index: int) -> Any:
     body = Bytecode.from_code(code)
     return body[_position_of(list(body), index)].location
-

@@ -288,7 +288,9 @@ def _names_before(state: FrameState) -> tuple[str, ...]:
         found = state.info.instructions[at - 1]
     if found.opname != "KW_NAMES":
         return ()
-    names = found.argval if isinstance(found.argval, tuple) else state.info.code.co_consts[found.arg]
+    names = (
+        found.argval if isinstance(found.argval, tuple) else state.info.code.co_consts[found.arg]
+    )
     return tuple(map(str, names))
 
 

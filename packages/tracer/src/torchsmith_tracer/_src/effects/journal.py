@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torchsmith_tracer._src.values.base import Value
 
-Undo = Callable[[], None]
+Undo = Callable[[], object]
 
 
-class _Deleted:
+class Deleted:
     """Marks an attribute that traced code deleted."""
 
     def __repr__(self) -> str:
         return "<deleted>"
 
 
-DELETED = _Deleted()
+DELETED = Deleted()
 
 
 class Journal:
@@ -33,7 +33,7 @@ class Journal:
     def __init__(self) -> None:
         self._undo: list[Undo] = []
         self.mutated: dict[Value, None] = {}  # containers to write back, in first-change order
-        self.attrs: dict[Value, dict[str, Value | _Deleted]] = {}  # attribute stores, likewise
+        self.attrs: dict[Value, dict[str, Value | Deleted]] = {}  # attribute stores, likewise
         self.effects: list[Value | tuple[object, ...]] = []  # ordered replays (hooks, seeds ...)
 
     def checkpoint(self) -> int:
@@ -57,7 +57,7 @@ class Journal:
             self.mutated[value] = None
             self._undo.append(lambda: self.mutated.pop(value))
 
-    def store_attr(self, value: Value, name: str, new: Value | _Deleted) -> None:
+    def store_attr(self, value: Value, name: str, new: Value | Deleted) -> None:
         """Note ``value.name = new`` (or its deletion)."""
         table = self.attrs.get(value)
         if table is None:
@@ -70,7 +70,7 @@ class Journal:
             self._undo.append(lambda: table.pop(name))
         table[name] = new
 
-    def load_attr(self, value: Value, name: str) -> Value | _Deleted | None:
+    def load_attr(self, value: Value, name: str) -> Value | Deleted | None:
         """The pending store of ``value.name``: a value, DELETED, or None when there is none."""
         table = self.attrs.get(value)
         return None if table is None else table.get(name)

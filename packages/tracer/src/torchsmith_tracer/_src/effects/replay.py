@@ -12,12 +12,19 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from torchsmith_tracer._src.breaks.signals import InternalError
-from torchsmith_tracer._src.effects.journal import DELETED, Journal
+from torchsmith_tracer._src.effects.journal import Deleted, Journal
 
 if TYPE_CHECKING:
     from torchsmith_tracer._src.codegen.emitter import Emitter
-    from torchsmith_tracer._src.effects.journal import _Deleted
     from torchsmith_tracer._src.values.base import Value
+
+
+_PLAIN_SETATTR: tuple[object, ...] = (
+    object.__setattr__,
+    types.ModuleType.__setattr__,
+    type.__setattr__,
+    types.FunctionType.__setattr__,
+)
 
 
 def exists(value: Value) -> bool:
@@ -43,12 +50,12 @@ def replay(cg: Emitter, journal: Journal) -> None:
             cg.pop_top()
 
 
-def emit_attrs(cg: Emitter, value: Value, stores: Mapping[str, Value | _Deleted]) -> None:
+def emit_attrs(cg: Emitter, value: Value, stores: Mapping[str, Value | Deleted]) -> None:
     """Emit attribute stores and deletions on one object."""
     kind = value.python_type()
     if kind is dict:  # a namespace: stores are global variables
         for name, new in stores.items():
-            if isinstance(new, type(DELETED)):
+            if isinstance(new, Deleted):
                 cg.load(value)
                 cg.load_const(name)
                 cg.delete_subscr()
@@ -58,14 +65,9 @@ def emit_attrs(cg: Emitter, value: Value, stores: Mapping[str, Value | _Deleted]
                 cg.load_const(name)
                 cg.store_subscr()
         return
-    plain = kind.__setattr__ in (
-        object.__setattr__,
-        types.ModuleType.__setattr__,
-        type.__setattr__,
-        types.FunctionType.__setattr__,
-    )
+    plain = kind.__setattr__ in _PLAIN_SETATTR
     for name, new in stores.items():
-        if isinstance(new, type(DELETED)):
+        if isinstance(new, Deleted):
             if plain:
                 cg.load(value)
                 cg.delete_attr(name)

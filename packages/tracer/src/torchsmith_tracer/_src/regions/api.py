@@ -159,9 +159,7 @@ def _forwarder(target: Callable[..., Any]) -> types.FunctionType:
     return forward  # type: ignore[return-value]
 
 
-def explain(
-    fn: Callable[..., Any], **compile_options: Any
-) -> Callable[..., Explanation]:
+def explain(fn: Callable[..., Any], **compile_options: Any) -> Callable[..., Explanation]:
     """``explain(fn)(*args)`` calls ``fn`` compiled, once and afresh, and reports what happened.
 
     Args:

@@ -90,7 +90,9 @@ def resolve(
     own: dict[str, object] = {}
     theirs: dict[str, object] = {}
     settings = Settings.option_names()
-    known: Sequence[str] | None = getattr(fn, "option_names", () if isinstance(backend, str) else None)
+    known: Sequence[str] | None = getattr(
+        fn, "option_names", () if isinstance(backend, str) else None
+    )
     for key, value in (options or {}).items():
         if key in settings:
             own[key] = value

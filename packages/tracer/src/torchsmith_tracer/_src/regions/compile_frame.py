@@ -65,7 +65,9 @@ def compile_frame(
     report = FrameReport(record.name, place)
     with record.region.tracing():
         trace = _new_trace(record)
-        trace.guards.add(Guard(GLOBAL_STATE, GuardKind.GLOBAL_STATE, GlobalState.capture(), _AMBIENT))
+        trace.guards.add(
+            Guard(GLOBAL_STATE, GuardKind.GLOBAL_STATE, GlobalState.capture(), _AMBIENT)
+        )
         try:
             body = _trace_and_generate(trace, record, fn, flat, report)
         except TracerError:
@@ -76,14 +78,14 @@ def compile_frame(
         except Unsupported as e:
             _broke(record, report, BreakReport.of(e, _stack(trace), resumed=False))
             body = None
-        except Exception as e:
+        except Exception as e:  # noqa: BLE001 - reported as our bug; the user's code runs
             _bug(record, report, e)
             body = None
         finally:
             trace.graph.restore_state()
         try:
             checker = _compile_guards(trace, record, fn)
-        except Exception as e:
+        except Exception as e:  # noqa: BLE001 - as above
             if body is not None:
                 _bug(record, report, e)
             body = None
@@ -235,7 +237,7 @@ def _graph_failed(
         fn, flat = args[0], args[1:]  # type: ignore[assignment]
     try:
         result = record.native(fn, tuple(flat))
-    except Exception as own:
+    except Exception as own:  # noqa: BLE001 - raised again, with the user's traceback
         raise own.with_traceback(_outer(own)) from None
     if record.code.co_exceptiontable:  # a handler of the user's may have dealt with it
         return result

@@ -58,9 +58,7 @@ class Signature:
         if code.co_flags & inspect.CO_VARKEYWORDS:
             varkw = code.co_varnames[end]
             names.append(varkw)
-        return Signature(
-            tuple(names), positional, code.co_posonlyargcount, kwonly, varargs, varkw
-        )
+        return Signature(tuple(names), positional, code.co_posonlyargcount, kwonly, varargs, varkw)
 
     def parameters(
         self, skip: int, prefix: dict[str, str], defaults: int, kwdefaults: frozenset[str]
@@ -89,7 +87,8 @@ class Signature:
         """Call ``fn`` with values in the order of ``names``."""
         args = list(flat[: self.positional])
         end = self.positional + self.kwonly
-        kwargs = dict(zip(self.names[self.positional : end], flat[self.positional : end], strict=True))
+        keywords = self.names[self.positional : end]
+        kwargs = dict(zip(keywords, flat[self.positional : end], strict=True))
         rest = list(flat[end:])
         if self.varargs is not None:
             args.extend(rest.pop(0))  # type: ignore[arg-type]

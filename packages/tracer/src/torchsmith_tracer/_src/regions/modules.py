@@ -46,7 +46,7 @@ def wrap_module(region: Region, module: _M) -> _M:
         marks.ORIGINAL: module,
     }
     subclass = types.new_class(kind.__name__, (kind,), exec_body=lambda ns: ns.update(namespace))
-    out = object.__new__(subclass)
+    out: _M = object.__new__(subclass)
     out.__dict__ = module.__dict__
     return out
 

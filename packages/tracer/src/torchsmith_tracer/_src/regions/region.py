@@ -160,7 +160,7 @@ class Region:
         init = cls.__init__  # type: ignore[misc]
         if (
             type(cls) is not type
-            or cls.__new__ is not object.__new__
+            or getattr(cls, "__new__", None) is not object.__new__
             or not isinstance(init, types.FunctionType)
         ):
             return cls
