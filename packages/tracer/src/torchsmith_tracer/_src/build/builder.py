@@ -425,6 +425,8 @@ class Builder:
 
     def _method(self, obj: object, source: Source | None) -> Value:
         assert isinstance(obj, types.MethodType)
+        if wrap_context(obj.__self__, None) is not None:
+            return self._context_method(obj, source)
         if source is None:
             func, self_value = self.wrap_new(obj.__func__), self.wrap_new(obj.__self__)
         else:
@@ -432,6 +434,18 @@ class Builder:
             func = self.wrap(obj.__func__, AttrSource(source, "__func__"))
             self_value = self.wrap(obj.__self__, AttrSource(source, "__self__"))
         return BoundMethodValue(func, self_value, source)
+
+    def _context_method(self, obj: types.MethodType, source: Source | None) -> Value:
+        """``__exit__`` and the like of a context manager of torch."""
+        name = obj.__name__
+        if source is None:
+            return self.wrap_new(obj.__self__).getattr(self.tx, name)
+        self.guard(source, GuardKind.TYPE, types.MethodType, "bound method")
+        self.wrap(obj.__func__, AttrSource(source, "__func__"))
+        context = self.wrap(obj.__self__, AttrSource(source, "__self__"))
+        method = context.getattr(self.tx, name)
+        method.source = source
+        return method
 
     def _class(self, obj: type, source: Source | None) -> Value:
         if not self._trusted(source):
