@@ -39,9 +39,14 @@ _SCALAR_OPS: set[Callable[..., object]] = {
 _SCALARS = (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
-def remove_redundant_toggles(graph: fx.Graph) -> None:
+def remove_redundant_toggles(graph: fx.Graph, mode: bool) -> None:
     """Erase a grad-mode change that the next node takes back, and changes to the mode that holds
-    already; entering and leaving autocast with nothing between goes as well."""
+    already; entering and leaving autocast with nothing between goes as well.
+
+    Args:
+        graph: changed in place.
+        mode: whether gradients are enabled when the graph is entered.
+    """
     changed = True
     while changed:
         changed = False
@@ -58,14 +63,11 @@ def remove_redundant_toggles(graph: fx.Graph) -> None:
                     graph.erase_node(second)
                     graph.erase_node(first)
                     changed = True
-    mode: object = None
     for node in list(graph.nodes):
         if node.target in GRAD_TOGGLES:
-            if mode is None:
-                mode = node.meta.get("grad_mode_before")
             if node.args[0] == mode:
                 graph.erase_node(node)
-            mode = node.args[0] if not node._erased else mode
+            mode = bool(node.args[0])
 
 
 def remove_trivial_dead_nodes(graph: fx.Graph) -> None:

@@ -98,6 +98,7 @@ class OutputGraph:
         self.mutated: set[int] = set()
         self.module_stack: list[tuple[str, str, type]] = []
         self.op_count = 0
+        self._entry_grad_mode = torch.is_grad_enabled()
         self._attrs: dict[str, torch.Tensor] = {}
         self._undo: list[Undo] = []
         self._names: set[str] = set()
@@ -109,6 +110,12 @@ class OutputGraph:
     def attach(self, tx: Trace) -> None:
         """Connect with the trace that this graph belongs to."""
         self._tx = tx
+        env = self.shape_env
+        if env is not None:
+            env.where = lambda: provenance.user_line(tx)
+            # Results whose size or value only the data determines are graph breaks.
+            env.allow_scalar_outputs = False
+            env.allow_dynamic_output_shape_ops = False
 
     @property
     def tx(self) -> Trace:
@@ -297,7 +304,7 @@ class OutputGraph:
         results = tuple([self._argument(v) for v in outputs])
         node = self.graph.output(results)  # type: ignore[arg-type]
         node.meta["example_value"] = map_nodes(results, lambda n: n.meta["example_value"])
-        cleanup.remove_redundant_toggles(self.graph)
+        cleanup.remove_redundant_toggles(self.graph, self._entry_grad_mode)
         cleanup.remove_trivial_dead_nodes(self.graph)
         kept = []
         for entry in self.inputs:

@@ -230,7 +230,7 @@ class Operations(Services):
         if issubclass(value.python_type(), int):
             known = self.try_concrete(value)
             return int(known) if isinstance(known, int) else None
-        if "__index__" in value.python_type().__dict__:
+        if hasattr(value.python_type(), "__index__"):
             known = self.concrete(self.call(value.getattr(self.tx, "__index__"), []))
             return known if isinstance(known, int) else None
         return None

@@ -320,9 +320,13 @@ class Services:
         for attr in ("obj", "fn"):
             mine = getattr(a, attr, None)
             if mine is not None and type(a) is type(b) and not isinstance(a, CellValue):
-                return mine is getattr(b, attr)
+                if mine is getattr(b, attr):
+                    return True
+                self.tx.builder.distinct(a, b)
+                return False
         if isinstance(a, TupleValue) and isinstance(b, TupleValue):
             return not a.items and not b.items and type(a) is type(b)
+        self.tx.builder.distinct(a, b)
         return False
 
     def identity_key(self, value: Value) -> object:

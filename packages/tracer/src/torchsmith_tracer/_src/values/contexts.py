@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import fx
+from torchsmith_guards import AttrSource
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.torch_private import (
@@ -38,14 +39,21 @@ if TYPE_CHECKING:
 
 
 class ContextValue(Value):
-    """Base: an instance of one of torch's context manager classes."""
+    """Base: an instance of one of torch's context manager classes.
 
-    __slots__ = ("cls", "entered")
+    Attributes:
+        cls: its class.
+        entered: how often traced code has entered it and not left.
+        real: the object itself if it existed before the trace.
+    """
+
+    __slots__ = ("cls", "entered", "real")
 
     def __init__(self, cls: type, source: Source | None = None) -> None:
         super().__init__(source)
         self.cls = cls
         self.entered = 0
+        self.real: object = None
 
     def python_type(self) -> type:
         return self.cls
@@ -131,7 +139,10 @@ class ContextMethod(Value):
         if self.name == "__enter__":
             self.context.enter(tx)
             return self.context if isinstance(self.context, AutocastValue) else NONE
-        self.context.exit(tx)
+        if self.context.entered:
+            self.context.exit(tx)
+        else:
+            _leave_existing(tx, self.context)
         return FALSE if isinstance(self.context, AutocastValue) else NONE
 
     def getattr(self, tx: Trace, name: str) -> Value:
@@ -148,8 +159,7 @@ class ContextMethod(Value):
 
 def _toggle(graph: OutputGraph, mode: bool) -> None:
     """A grad-mode node."""
-    node = graph.add_call("call_function", set_grad_enabled, (mode,), {}, None)
-    node.meta["grad_mode_before"] = torch.is_grad_enabled()
+    graph.add_call("call_function", set_grad_enabled, (mode,), {}, None)
 
 
 class GradModeValue(ContextValue):
@@ -343,9 +353,17 @@ class NullContextValue(ContextValue):
     __slots__ = ()
 
     def enter(self, tx: Trace) -> None:
-        return None
+        tx.graph.enter_context(self)
+        self._count(tx, 1)
 
     def exit(self, tx: Trace) -> None:
+        tx.graph.exit_context(self)
+        self._count(tx, -1)
+
+    def close_in_graph(self, graph: OutputGraph) -> None:
+        return None
+
+    def release(self) -> None:
         return None
 
     def clone(self) -> ContextValue:
@@ -355,6 +373,61 @@ class NullContextValue(ContextValue):
         cg.load_callable(self.cls, self.cls.__name__)
         cg.load_const("compiled")
         cg.call(1)
+
+
+class LeftContext(ContextValue):
+    """A context manager that was entered before the trace and is left in it.
+
+    In the graph the state from before it is entered as a context of its own (``inner``), which
+    ``finish`` closes; generated code then leaves the real one.
+    """
+
+    __slots__ = ("inner", "outer")
+
+    def __init__(self, outer: ContextValue, inner: ContextValue) -> None:
+        super().__init__(outer.cls)
+        self.outer = outer
+        self.inner = inner
+
+    def close_in_graph(self, graph: OutputGraph) -> None:
+        self.inner.close_in_graph(graph)
+
+    def release(self) -> None:
+        self.inner.release()
+
+    def reenter(self, cg: Emitter) -> None:
+        cg.load_method(self.outer, "__exit__")
+        for _ in range(3):
+            cg.load_const(None)
+        cg.call(3)
+        cg.pop_top()
+
+
+def _leave_existing(tx: Trace, context: ContextValue) -> None:
+    """Leave a context manager that was entered before the trace began."""
+    real = context.real
+    if real is None or context.source is None:
+        raise tx.interp.error(AttributeError, f"{context.describe()} was never entered")
+    if isinstance(context, GradModeValue):
+        previous = _read(tx, context, "prev")
+        inner: ContextValue = GradModeValue(torch.set_grad_enabled, bool(previous))
+    elif isinstance(context, AutocastValue) and hasattr(real, "prev"):
+        enabled = bool(_read(tx, context, "prev"))
+        dtype = _read(tx, context, "prev_fastdtype")
+        cache = bool(_read(tx, context, "prev_cache_enabled"))
+        inner = AutocastValue(torch.autocast(context.host.device, dtype, enabled, cache))  # type: ignore[arg-type]
+    else:
+        raise Unsupported("unsupported-slot", what=f"leaving {context.describe()} here")
+    inner.enter(tx)
+    tx.graph.exit_context(inner)
+    tx.graph.enter_context(LeftContext(context, inner))
+
+
+def _read(tx: Trace, context: ContextValue, name: str) -> object:
+    """An attribute of the real context manager, guarded."""
+    assert context.source is not None
+    value = tx.builder.wrap(getattr(context.real, name), AttrSource(context.source, name))
+    return value.as_constant()
 
 
 Maker = Callable[["Trace", Sequence[Value], dict[str, Value]], ContextValue]
@@ -409,12 +482,18 @@ MAKERS: dict[type, Maker] = {
 def wrap_context(obj: object, source: Source | None) -> ContextValue | None:
     """The value of an existing context manager object, or None."""
     cls = type(obj)
+    context: ContextValue
     if cls is torch.no_grad or cls is torch.enable_grad:
-        return GradModeValue(cls, cls is torch.enable_grad, source)
-    if isinstance(obj, torch.inference_mode):
-        return InferenceModeValue(cls, obj.mode, source)
-    if isinstance(obj, torch.autocast):
+        context = GradModeValue(cls, cls is torch.enable_grad, source)
+    elif isinstance(obj, torch.set_grad_enabled):
+        context = GradModeValue(cls, obj.mode, source)
+    elif isinstance(obj, torch.inference_mode):
+        context = InferenceModeValue(cls, obj.mode, source)
+    elif isinstance(obj, torch.autocast):
         device, dtype = obj.device, obj.fast_dtype
         host = torch.autocast(device, dtype, obj._enabled, obj._cache_enabled)
-        return AutocastValue(host, source)
-    return None
+        context = AutocastValue(host, source)
+    else:
+        return None
+    context.real = obj
+    return context

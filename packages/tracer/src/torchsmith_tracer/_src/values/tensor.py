@@ -164,6 +164,9 @@ class TensorValue(Value):
 
     # --- items -------------------------------------------------------------------------------
     def getitem(self, tx: Trace, key: Value) -> Value:
+        if isinstance(key, SymNumValue) and self.fake.dim():
+            # Python indexing would specialise the number; ``select`` keeps it symbolic.
+            return tx.graph.call_method("select", (self, 0, key))
         return tx.graph.call_function(operator.getitem, (self, key))
 
     def setitem(self, tx: Trace, key: Value, value: Value) -> None:
@@ -209,6 +212,10 @@ class TensorValue(Value):
 
     def call(self, tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
         raise tx.interp.error(TypeError, f"{self.cls.__name__!r} object is not callable")
+
+    def format(self, tx: Trace, spec: str) -> Value:
+        """``format(self, spec)``: text shows data."""
+        raise Unsupported("item", what=f"text of a {self.describe()}")
 
     def call_builtin(
         self, tx: Trace, obj: object, args: Sequence[Value], kwargs: dict[str, Value]
