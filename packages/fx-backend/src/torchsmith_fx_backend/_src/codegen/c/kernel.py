@@ -10,7 +10,6 @@ from torchsmith_fx_backend._src.codegen.c.emit import Emitter, reduce_points
 from torchsmith_fx_backend._src.codegen.c.inner import emit_inner
 from torchsmith_fx_backend._src.codegen.c.outer import emit_outer
 from torchsmith_fx_backend._src.codegen.c.pointwise import emit_pointwise
-from torchsmith_fx_backend._src.codegen.c.ranges import simplify_ranges
 from torchsmith_fx_backend._src.loops.index import ONE
 from torchsmith_fx_backend._src.loops.ir import Kernel, Load, ScalarArg, Store
 
@@ -47,12 +46,12 @@ def kernel_function(kernel: Kernel, name: str, origins: tuple[str, ...] = ()) ->
     """``kernel`` as the definition of the C function ``name``.
 
     Args:
-        kernel: a legal kernel.
+        kernel: a legal kernel; one in canonical form (``loops.canonical``) gives the best loops.
         name: the C identifier.
         origins: source lines of the user, or op names, for the comment above the function.
     """
     declared = ", ".join(p.declaration for p in parameters(kernel))
-    out = Emitter(analyse(simplify_ranges(kernel)))
+    out = Emitter(analyse(kernel))
     _emit(out)
     comment = "".join(f"/* {origin.replace('*/', '* /')} */\n" for origin in origins)
     return f"{comment}void {name}({declared}) {{\n{out.text()}\n}}\n"
