@@ -113,8 +113,8 @@ def row_major(ranges: Sequence[int | str], axes: Sequence[int] | None = None) ->
     return add(*terms)
 
 
-# The interpreter truncates to bfloat16 where hardware rounds.
-ULP = {torch.bfloat16: 2.0**-7, torch.float16: 2.0**-10}
+# The interpreter truncates to bfloat16 where hardware rounds; CUDA's functions err by a few ulp.
+ULP = {torch.bfloat16: 2.0**-7, torch.float16: 2.0**-10, torch.float32: 2e-6}
 
 _counter = itertools.count()
 
@@ -178,28 +178,27 @@ def check(
     symbols = symbols or {}
     expected = [t.clone() for t in tensors]
     evaluate(kernel, expected, symbols)
-    source = generate(
-        kernel,
-        config or choose(kernel, {k: int(v) for k, v in symbols.items()}),
-        wide=wide,
-        origins=("a test",),
-    )
+    hints = {name: int(value) for name, value in symbols.items()}
+    source = generate(kernel, config or choose(kernel, hints), wide=wide, origins=("a test",))
     given = [t.clone().to(DEVICE) for t in tensors]
     run_source(source, given, symbols, folder)
     for arg, (want, got) in enumerate(zip(expected, given, strict=True)):
-        if exact or not want.dtype.is_floating_point:
-            limits = (0.0, 0.0)
-        else:
-            limits = (max(rtol, ULP.get(want.dtype, 0.0)), atol)
-        torch.testing.assert_close(
-            got.cpu(),
-            want,
-            rtol=limits[0],
-            atol=limits[1],
-            equal_nan=True,
-            msg=lambda m, arg=arg: f"arg {arg}: {m}\n{source.text}",
-        )
+        where = f"arg {arg} of\n{source.text}"
+        compare(got.cpu(), want, (0.0, 0.0) if exact else (rtol, atol), where)
     return source
+
+
+def compare(got: torch.Tensor, want: torch.Tensor, limits: tuple[float, float], where: str) -> None:
+    """Asserts closeness within (rtol, atol); integers must be equal, NaN meets NaN."""
+    if not want.dtype.is_floating_point:
+        limits = (0.0, 0.0)
+    elif limits != (0.0, 0.0):
+        limits = (max(limits[0], ULP.get(want.dtype, 0.0)), limits[1])
+    elif want.dtype in ULP and INTERPRETED:
+        limits = (ULP[want.dtype], 0.0)
+    torch.testing.assert_close(
+        got, want, rtol=limits[0], atol=limits[1], equal_nan=True, msg=lambda m: f"{where}{m}"
+    )
 
 
 REDUCTION_CONFIGS = {

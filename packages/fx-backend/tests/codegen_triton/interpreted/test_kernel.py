@@ -378,11 +378,11 @@ def test_full_store_next_to_a_reduction(schedule: str, tmp_path: Path) -> None:
     body = Body()
     here = row_major([4, 50])
     doubled = body.op(Op.ADD, body.load(0, here), body.load(1, var(0)))
-    body.store(0, here, doubled)
+    body.store(3, here, doubled)
     body.store(2, var(0), body.reduce(ReduceOp.SUM, doubled))
     check(
         body.kernel([4, 50], 1),
-        [torch.randn(200), torch.randn(4), torch.zeros(4)],
+        [torch.randn(200), torch.randn(4), torch.zeros(4), torch.zeros(200)],
         tmp_path,
         config=REDUCTION_CONFIGS[schedule],
     )

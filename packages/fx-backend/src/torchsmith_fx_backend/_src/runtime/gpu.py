@@ -33,7 +33,7 @@ from torchsmith_fx_backend._src.codegen.triton.source import (
 )
 from torchsmith_fx_backend._src.loops.ir import Kernel
 from torchsmith_fx_backend._src.runtime.cache import Cache, default_cache
-from torchsmith_fx_backend._src.runtime.gpu_driver import driver
+from torchsmith_fx_backend._src.runtime.gpu_driver import DriverError, driver
 from torchsmith_fx_backend._src.runtime.launchers import KernelRequest, LoadedKernel, Unavailable
 from torchsmith_fx_backend._src.runtime.triton_compile import (
     Binary,
@@ -112,7 +112,7 @@ class GpuLauncher:
                 # Compilation runs in the pool; loading needs this thread's CUDA context.
                 prepared = list(pool.map(lambda request: _prepare(request, cache), requests))
             return [_finish(*parts, cache) for parts in prepared]
-        except (Unavailable, TritonCompileError, OSError) as error:
+        except (Unavailable, TritonCompileError, DriverError, OSError) as error:
             if not self._warned:
                 self._warned = True
                 warnings.warn(
@@ -126,11 +126,14 @@ class GpuLauncher:
     ) -> list[LoadedKernel] | None:
         """The kernels of these content addresses from the cache, or None if any is missing."""
         loaded = []
-        for key in keys:
-            entry = _read_entry(key, cache)
-            if entry is None:
-                return None
-            loaded.append(_finish(key, _ordinal(device), *entry, cache))
+        try:
+            for key in keys:
+                entry = _read_entry(key, cache)
+                if entry is None:
+                    return None
+                loaded.append(_finish(key, _ordinal(device), *entry, cache))
+        except (DriverError, OSError) as error:
+            raise Unavailable(str(error)) from error
         return loaded
 
     def _require_support(self, device: torch.device) -> None:
