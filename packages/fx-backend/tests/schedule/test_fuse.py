@@ -268,3 +268,23 @@ def test_splits_that_an_extern_takes():
 
 def test_mixed_devices_of_scalars():
     check(lambda x, s: x * s + s, X, torch.tensor(2.5))
+
+
+def test_views_in_a_row_of_planned_memory_are_one_call():
+    def fn(x, w):
+        return torch.mm(x, w).view(2, 4, 2, 8).transpose(1, 2)[:, 1:]
+
+    plan = check(fn, torch.randn(8, 16), torch.randn(16, 16), tolerance=1e-4)
+    assert [str(e.target) for e in externs(plan)] == ["aten.mm.default", "aten.as_strided.default"]
+    x = torch.randn(50)[2:].view(6, 8)  # an input may start anywhere: its views stay views
+    plan = check(lambda x: (x.view(2, 3, 8).transpose(0, 1), x + 1), x)
+    assert all("as_strided" not in str(e.target) for e in externs(plan))
+
+
+def test_small_neighbours_share_a_launch():
+    def fn(x, y):
+        return x.sin(), y.cos()
+
+    one_kernel(fn, X, X * 2, outputs=2)
+    big = torch.randn(1 << 21)
+    assert len(kernels(check(fn, big, big * 2, tolerance=1e-5))) == 2

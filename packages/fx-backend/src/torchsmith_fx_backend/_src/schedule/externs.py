@@ -110,7 +110,9 @@ class Externs:
     # -------------------------------------------------------------------------------- views
 
     def _view(self, node: fx.Node) -> ExternCall:
-        facts, base = self.facts, self.facts.base(node)
+        facts, base = self.facts, self.facts.called_on(node)
+        if base is not facts.base(node):
+            return self._restride(node, base)
         if facts.rule(node) is PIECE:
             return self._piece(node, base)
         args = [Name(self.names[base]), *(self.argument(a) for a in node.args[1:])]
@@ -118,6 +120,17 @@ class Externs:
         return ExternCall(
             node.target, tuple(args), kwargs, (self.names[node],), origins=origins(node)
         )
+
+    def _restride(self, node: fx.Node, root: fx.Node) -> ExternCall:
+        """A chain of views of a planned buffer in one call."""
+        info = self.facts.info(node)
+        size = [_plain(s) for s in info.shape]
+        stride = [_plain(s) for s in info.stride]
+        args: list[Argument] = [Name(self.names[root]), size, stride]
+        if info.offset != ix.ZERO:
+            args.append(_plain(info.offset))
+        target = aten.as_strided.default
+        return ExternCall(target, tuple(args), (), (self.names[node],), origins=origins(node))
 
     def _piece(self, node: fx.Node, base: fx.Node) -> ExternCall:
         """One piece of a split, as a slice (or select) of its own."""

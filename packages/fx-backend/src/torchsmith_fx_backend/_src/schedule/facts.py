@@ -55,6 +55,15 @@ SMALL_COST = 16  # the same for a node that is small beside its readers ...
 MUCH_LARGER = 8  # ... by this factor
 FEW_REPEATS = 4  # how often a node is computed over when its one reader repeats it
 COPY = aten.copy_.default
+GEMMS = frozenset(
+    {
+        aten.linear.default,
+        aten.mm.default,
+        aten.bmm.default,
+        aten.addmm.default,
+        aten.baddbmm.default,
+    }
+)
 
 
 class Facts:
@@ -72,6 +81,7 @@ class Facts:
         self.inline: set[fx.Node] = set()
         self.materialised: set[fx.Node] = set()
         self.called_views: set[fx.Node] = set()
+        self._short: dict[fx.Node, fx.Node] = {}
         self.dead: set[fx.Node] = set()
         self._find_dead()
         for node in self.nodes:
@@ -260,10 +270,28 @@ class Facts:
 
     def require(self, node: fx.Node) -> None:
         """Note that ``node`` must exist in memory as a tensor of its own."""
+        root = self.root(node)
+        if node is not root and self.base(node) is not root and self._own_memory(root):
+            # Several views in a row of memory that is laid out as planned are one call.
+            self.called_views.add(node)
+            self._short[node] = root
+            self.materialised.add(root)
+            return
         while isinstance(self._rule[node], View):
             self.called_views.add(node)
             node = self.base(node)
         self.materialised.add(node)
+
+    def _own_memory(self, node: fx.Node) -> bool:
+        """Whether the node's memory surely starts its storage and has its fake's strides."""
+        info = self.try_info(node)
+        if info is None or info.offset != ix.ZERO or node.op != "call_function":
+            return False
+        return isinstance(self._rule[node], Pointwise | Reduction) or node.target in GEMMS
+
+    def called_on(self, view: fx.Node) -> fx.Node:
+        """The tensor that a view's call takes: its base, or what lies behind several views."""
+        return self._short.get(view) or self.base(view)
 
     def _find_inlined(self, node: fx.Node) -> None:
         rule = self._rule[node]

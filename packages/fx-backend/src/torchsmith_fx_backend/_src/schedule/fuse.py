@@ -29,13 +29,15 @@ from torchsmith_fx_backend._src.loops.registry import (
     Reduction,
     View,
 )
-from torchsmith_fx_backend._src.loops.sizes import UnrepresentableError
+from torchsmith_fx_backend._src.loops.sizes import UnrepresentableError, estimate
 from torchsmith_fx_backend._src.loops.views import reshape
 from torchsmith_fx_backend._src.schedule.facts import COPY, Facts
 from torchsmith_fx_backend._src.schedule.join import join_nests
 
 MAX_BODY = 600  # scalar operations in one kernel
 MAX_READS = 24  # different buffers read by one kernel
+NEIGHBOURS = 4  # how many nests back a launch may be shared ...
+SMALL_SPACE = 1 << 20  # ... when both have at most so many points
 FEW_ROWS, LONG_ROW = 16, 1 << 16  # rows this few and long are not walked twice in one kernel
 _COPY_INTO = Pointwise(copy_into)
 
@@ -69,12 +71,14 @@ class Fuser:
     Args:
         facts: the graph.
         reach: how many extern calls may lie between nodes that share a kernel; None for any
-            number. Smaller values hold less memory at once.
+            number, -1 for no fusion. Smaller values hold less memory at once.
+        share: whether to join nests that do not depend on each other.
     """
 
-    def __init__(self, facts: Facts, reach: int | None = None) -> None:
+    def __init__(self, facts: Facts, reach: int | None = None, share: bool = True) -> None:
         self.facts = facts
         self.reach = reach
+        self.share = share
         self.units: list[Unit] = []
         self.unit_of: dict[fx.Node, Unit] = {}
         self._era = 0
@@ -105,7 +109,8 @@ class Fuser:
                 self._call(node)
         for node in copies:
             self._write_back(node)
-        self._join_siblings()
+        if self.share:
+            self._join_siblings()
         return self._close(self._order())
 
     def _is_symbolic(self, node: fx.Node) -> bool:
@@ -141,7 +146,7 @@ class Fuser:
         self.unit_of[node] = unit
         unit.last = facts.number(node)
         is_view = isinstance(facts.rule(node), View)
-        sources = [facts.base(node)] if is_view else node.all_input_nodes
+        sources = [facts.called_on(node)] if is_view else node.all_input_nodes
         for arg in sources:
             self._depend(unit, arg)
         if not is_view:
@@ -391,6 +396,33 @@ class Fuser:
             else:
                 for read in unit.nest.reads:
                     readers.setdefault(read, []).append(unit)
+
+        small = [
+            u
+            for u in self.units
+            if not u.gone and u.nest is not None and u.nest.reduced is None and not u.mutates
+        ]
+        for number, unit in enumerate(small):
+            for host in small[max(0, number - NEIGHBOURS) : number]:
+                if self._join_neighbours(host, unit):
+                    break
+
+    def _join_neighbours(self, host: Unit, unit: Unit) -> bool:
+        """Save a launch: two small pointwise nests over one space, with nothing between them."""
+        a, b = host.nest, unit.nest
+        if a is None or b is None or host.gone or unit.gone or host.era != unit.era:
+            return False
+        if list(a.sizes.values()) != list(b.sizes.values()) or a.device != b.device:
+            return False
+        if estimate(a.numel()) > SMALL_SPACE or not self._independent(host, unit):
+            return False
+        if len(a.body) + len(b.body) > MAX_BODY // 4 or len(a.reads) + len(b.reads) > MAX_READS:
+            return False
+        merged = join_nests(a, b, (), ())
+        if merged is None:
+            return False
+        self._absorb(host, unit, merged)
+        return True
 
     def _join_with_reader(self, unit: Unit, read: fx.Node, readers: list[Unit]) -> bool:
         nest = unit.nest

@@ -120,6 +120,10 @@ def _align(host: Nest, guest: Nest, there: Coords, here: Coords) -> dict[int, In
             continue
         if type(x) is not Var or x.axis in mapping:
             return None
+        # The axis must run over exactly the same points in both; a slice or a shift does not.
+        axes = host.reduction_axes([y])
+        if axes is None or host.numel(axes) != guest.sizes[x.axis]:
+            return None
         mapping[x.axis] = y
     missing = [a for a in guest.sizes if a not in mapping]
     if missing and list(guest.sizes.values()) == list(host.sizes.values()):

@@ -145,7 +145,7 @@ class MemoryPlanner:
         if node is None:
             return None
         if isinstance(self.facts.rule(node), View):
-            return self.facts.base(node)
+            return self.facts.called_on(node)
         if aliases_input(node):
             inputs = [a for a in node.all_input_nodes if a in self.storage]
             for other in inputs[1:]:  # which one is not known: none may be taken over
@@ -163,7 +163,7 @@ class MemoryPlanner:
         node = unit.node
         assert node is not None
         if isinstance(self.facts.rule(node), View):
-            return [self.facts.base(node)]
+            return [self.facts.called_on(node)]
         return [a for a in node.all_input_nodes if a in self.storage]
 
     # -------------------------------------------------------------------------------- steps

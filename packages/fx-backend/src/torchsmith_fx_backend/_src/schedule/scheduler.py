@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 
 from torch import Tensor, fx
 
@@ -19,9 +20,31 @@ from torchsmith_fx_backend._src.schedule.printing import print_plan
 loops_log = logging.getLogger("torchsmith.loops")
 schedule_log = logging.getLogger("torchsmith.schedule")
 
-# Tried in turn until the plan holds no more memory than eager does: how many extern calls a kernel
-# may reach across, and how many steps a dead buffer may wait for its next owner.
-_POLICIES: tuple[tuple[int | None, int | None], ...] = ((None, None), (None, 4), (1, 2), (0, 0))
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How far scheduling may go for speed at the price of memory.
+
+    Attributes:
+        reach: how many extern calls a kernel may reach across; None: any number, -1: no fusion.
+        share: independent kernels may be joined.
+        hold: how many steps a dead buffer may wait for its next owner; None: any number.
+    """
+
+    reach: int | None = None
+    share: bool = True
+    hold: int | None = None
+
+
+# Tried in turn until the plan holds no more memory than eager does.
+POLICIES = (
+    Policy(),
+    Policy(hold=4),
+    Policy(reach=1, hold=2),
+    Policy(reach=0, share=False, hold=0),
+    Policy(reach=-1, share=False, hold=0),
+)
+SLACK = 1 << 16  # bytes by which a plan may exceed eager's peak: nothing to an allocator
 
 
 def schedule_graph(gm: fx.GraphModule, *, check: bool = False) -> Plan:
@@ -55,12 +78,11 @@ def _best_plan(gm: fx.GraphModule) -> Plan:
     refused: set[fx.Node] = set()
     best: tuple[int, Plan] | None = None
     limit: int | None = None
-    policies = list(_POLICIES)
+    policies = list(POLICIES)
     while policies:
-        reach, hold = policies[0]
         facts = Facts(gm, frozenset(refused))
         try:
-            peak, plan = _schedule(facts, reach, hold)
+            peak, plan = plan_with(facts, policies[0])
         except RefusedError as error:
             refused.add(error.node)
             continue
@@ -68,17 +90,18 @@ def _best_plan(gm: fx.GraphModule) -> Plan:
         if best is None or peak < best[0]:
             best = peak, plan
         if limit is None:
-            limit = eager_peak(facts)
+            limit = eager_peak(facts) + SLACK
         if best[0] <= limit:
             break
     assert best is not None
     return best[1]
 
 
-def _schedule(facts: Facts, reach: int | None, hold: int | None) -> tuple[int, Plan]:
-    units = Fuser(facts, reach).run()
+def plan_with(facts: Facts, policy: Policy) -> tuple[int, Plan]:
+    """The plan under one policy, and the most bytes that it holds at once beyond its inputs."""
+    units = Fuser(facts, policy.reach, policy.share).run()
     names = _names(facts)
-    planner = MemoryPlanner(facts, units, names, hold)
+    planner = MemoryPlanner(facts, units, names, policy.hold)
     steps = planner.run()
     externs = Externs(facts, planner.names)
     outputs: tuple[Argument, ...] = ()
