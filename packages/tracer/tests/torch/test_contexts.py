@@ -192,3 +192,25 @@ def test_profiler_ranges_are_ignored(check):
             return a + 1
 
     check(f, X, graphs=1, fullgraph=True)
+
+
+def test_uncaught_error_inside_a_context_keeps_its_line(check):
+    import traceback
+
+    def f(a, log):
+        log.append(a + 1)
+        try:
+            with torch.no_grad():
+                raise ValueError("no")
+        finally:
+            log.append(torch.is_grad_enabled())
+
+    log = []
+    try:
+        torchsmith_tracer.compile(f)(X, log)
+    except ValueError as e:
+        lines = [entry.line for entry in traceback.extract_tb(e.__traceback__)]
+        assert 'raise ValueError("no")' in lines
+    assert torch.equal(log[0], X + 1)
+    assert log[1] is True
+    check(f, X, [], breaks=[])

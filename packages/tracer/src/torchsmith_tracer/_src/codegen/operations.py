@@ -158,6 +158,8 @@ def native(code: CodeType, info: CodeInfo, ins: Instruction) -> Native:
         return Native(operation, 0, 1, (NativeExit(after, "R"),))
     if name == "RAISE_VARARGS":
         return Native(Operation(instr=lambda _: [original]), 0, arg, ())
+    if name == "RERAISE":
+        return Native(Operation(instr=lambda _: [Instr("RERAISE", 0)]), 0, 1, ())
     row = _TABLE.get(name)
     if row is None:
         raise InternalError(f"no way to run {name} natively")

@@ -72,6 +72,8 @@ class Frame:
             instruction of a resumable frame, or it is the root).
         kw_names: pending keyword names (3.11 and 3.12).
         handling: exceptions that active ``except`` and ``with`` handlers of this frame hold.
+        left: where the exception was raised whose handler has been left last; a handler without
+            a matching clause leaves itself before it raises again.
         raised: the state before the exception that a handler is about to receive.
         result: value returned or yielded when ``run`` stops.
         marks, saved: checkpoint and stack copy taken before the current instruction.
@@ -88,6 +90,7 @@ class Frame:
         "locals",
         "marks",
         "names",
+        "left",
         "raised",
         "resumable",
         "result",
@@ -120,6 +123,7 @@ class Frame:
         self.handling: list[RaisedAt] = []
         self.result: Value | None = None
         self.raised: RaisedAt | None = None
+        self.left: RaisedAt | None = None
         self.marks: tuple[object, ...] | None = None
         self.saved: list[Value | Null | LastInstruction] = []
 

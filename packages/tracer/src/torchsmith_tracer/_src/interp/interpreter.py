@@ -120,6 +120,9 @@ class Interpreter(Calls):
                         self.handled = handled
                         if self._leaves_uncaught(frame):
                             signal = Unsupported("raises", what=_message(e))
+                            if ins.opname == "RERAISE" and not frame.handling and frame.left:
+                                # Raised again natively where it was raised first.
+                                frame.handling.append(frame.left)
                             raise self._stopped(frame, signal) from e
                         raise
                 except Unsupported as e:
@@ -145,7 +148,11 @@ class Interpreter(Calls):
         if handler is None:
             return False
         exc = error.exc
-        if not frame.handling:
+        if frame.handling:
+            frame.raised = frame.handling[0]
+        elif frame.left is not None and frame.instruction.opname == "RERAISE":
+            frame.raised = frame.left
+        else:
             frame.raised = RaisedAt(
                 ip=frame.ip,
                 stack=frame.saved,
@@ -156,8 +163,6 @@ class Interpreter(Calls):
                 exc=exc,
                 handled=self.handled,
             )
-        else:
-            frame.raised = frame.handling[0]
         del frame.stack[handler.depth :]
         if handler.push_lasti:
             frame.stack.append(LastInstruction(frame.ip))

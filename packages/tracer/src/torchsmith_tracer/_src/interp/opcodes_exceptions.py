@@ -35,7 +35,7 @@ def _pop_except(tx: Trace, frame: Frame, ins: Instruction) -> None:
     previous = _pop(frame)
     tx.interp.handled = None if is_none(previous) else previous
     if frame.handling:
-        frame.handling.pop()
+        frame.left = frame.handling.pop()
 
 
 @opcode("CHECK_EXC_MATCH")
