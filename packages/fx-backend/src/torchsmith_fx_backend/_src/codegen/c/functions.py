@@ -111,6 +111,22 @@ FUNCTIONS: dict[str, str] = {
   return p * ts_pow2(h) * ts_pow2(k - h);
 }
 """,
+    "ts_exp_near": _F
+    + """float ts_exp_near(float x) {
+  /* exp for -87 <= x <= 88: no overflow, one power of two */
+  float t = TS_FMA(x, 0x1.715476p+0f, 0x1.8p+23f);
+  float n = t - 0x1.8p+23f;
+  float r = TS_FMA(n, -0x1.62e4p-1f, x);
+  r = TS_FMA(n, -0x1.7f7d1cp-20f, r);
+  float p = 0x1.6a4b38p-10f;
+  p = TS_FMA(p, r, 0x1.12398ep-7f);
+  p = TS_FMA(p, r, 0x1.5558b2p-5f);
+  p = TS_FMA(p, r, 0x1.555492p-3f);
+  p = TS_FMA(p, r, 0x1.fffffcp-2f);
+  p = 1.0f + TS_FMA(p, r * r, r);
+  return p * ts_float((ts_bits(t) << 23) + 0x3f800000u);
+}
+""",
     "ts_exp2": _F
     + """float ts_exp2(float x) {
   float c = x > 129.0f ? 129.0f : x;
@@ -225,7 +241,8 @@ FUNCTIONS: dict[str, str] = {
   p = TS_FMA(p, s, 0x1.110688p-3f);
   p = TS_FMA(p, s, -0x1.55553p-2f);
   p = TS_FMA(p * s, x, x);
-  float big = 1.0f - 2.0f / (ts_exp(a + a) + 1.0f);
+  float t = a > 10.0f ? 10.0f : a;
+  float big = 1.0f - 2.0f / (ts_exp_near(t + t) + 1.0f);
   return a < 0.625f ? p : __builtin_copysignf(big, x);
 }
 """,
@@ -249,7 +266,7 @@ FUNCTIONS: dict[str, str] = {
   q = TS_FMA(q, t, -0x1.b32568p-4f);
   q = TS_FMA(q, t, -0x1.45328ep-1f);
   q = TS_FMA(q, t, -0x1.0778dcp-3f);
-  q = 1.0f - ts_exp(TS_FMA(q, t, -t));
+  q = 1.0f - ts_exp_near(TS_FMA(q, t, -t));
   return a < 0.925f ? p : __builtin_copysignf(q, x);
 }
 """,
