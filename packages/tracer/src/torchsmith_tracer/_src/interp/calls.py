@@ -24,7 +24,7 @@ from torchsmith_tracer._src.values.builtins import (  # noqa: F401 - they fill t
     methods_tables,
     registry,
 )
-from torchsmith_tracer._src.values.builtins.slots import SLOTS
+from torchsmith_tracer._src.values.builtins.slots import call_slot
 from torchsmith_tracer._src.values.classes import ClassValue
 from torchsmith_tracer._src.values.constants import ConstantValue
 from torchsmith_tracer._src.values.exceptions import ExceptionValue
@@ -193,13 +193,11 @@ class Calls(Attributes):
             result = registry.invoke(tx, handler, descriptor, [receiver, *args], kwargs)
             if result is not None:
                 return result
-        slot = SLOTS.get(name)
-        opaque = base is receiver and isinstance(receiver, ObjectValue)
-        if opaque and owner is not object and owner is not type:
-            slot = None  # a C class that has no model here: its slots lead back to this method
-        if slot is not None and not kwargs:
-            target = receiver if owner is object or owner is type else base
-            result = slot(tx, target, list(args))
+        general = owner is object or owner is type
+        # A C class that has no model here: its slots would lead back to this method.
+        opaque = base is receiver and isinstance(receiver, ObjectValue) and not general
+        if not opaque and not kwargs:
+            result = call_slot(tx, name, receiver if general else base, list(args))
             if result is not None:
                 return result
         real = self._foldable(base)

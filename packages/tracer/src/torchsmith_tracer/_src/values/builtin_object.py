@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import types
 from typing import TYPE_CHECKING
 
@@ -48,6 +49,8 @@ class BuiltinObject(Value):
             message = f"{cls.__name__!r} object attribute {name!r} is read-only"
         else:
             message = f"{cls.__name__!r} object has no attribute {name!r}"
+            if sys.version_info >= (3, 13):
+                message += " and no __dict__ for setting new attributes"
         raise tx.interp.error(AttributeError, message, name=name, obj=self)
 
     def delattr(self, tx: Trace, name: str) -> None:

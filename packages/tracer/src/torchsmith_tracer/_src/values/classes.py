@@ -225,9 +225,24 @@ class ClassValue(Value):
         return self.obj
 
     def reconstruct(self, cg: Emitter) -> None:
-        if self.recipe is not None:
-            super().reconstruct(cg)
-        cg.load_global_constant(self.obj, self.obj.__name__)
+        if self.recipe is None:
+            cg.load_global_constant(self.obj, self.obj.__name__)
+            return
+        # The attributes are stored one by one afterwards: the journal has them.
+        meta, bases, _ = self.recipe
+        cg.load_callable(_make_class, "make_class")
+        cg.load(meta)
+        cg.load_const(self.obj.__name__)
+        for base in bases:
+            cg.load(base)
+        cg.build_tuple(len(bases))
+        cg.load_const(self.obj.__dict__.get("__slots__"))
+        cg.call(4)
+
+
+def _make_class(meta: type, name: str, bases: tuple[type, ...], slots: object) -> type:
+    namespace: dict[str, object] = {} if slots is None else {"__slots__": slots}
+    return types.new_class(name, bases, {"metaclass": meta}, lambda ns: ns.update(namespace))
 
 
 class SuperValue(Value):

@@ -189,6 +189,7 @@ _STORAGE: dict[type, Builder] = {
     set: _empty_set,
     frozenset: _frozenset,
     tuple: _tuple,
+    bool: _constant,
     int: _constant,
     float: _constant,
     str: _constant,

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
+from torchsmith_tracer._src.frames.code import decode
+from torchsmith_tracer._src.frames.frame import Frame
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtin_object import METHOD_TYPES
 from torchsmith_tracer._src.values.builtins.registry import builtin
@@ -21,6 +23,7 @@ from torchsmith_tracer._src.values.functions import BoundMethodValue, FunctionVa
 from torchsmith_tracer._src.values.identity import IdentityValue
 from torchsmith_tracer._src.values.iterators import CallableIterator
 from torchsmith_tracer._src.values.lookup import lookup
+from torchsmith_tracer._src.values.mappings import DictValue
 from torchsmith_tracer._src.values.namespaces import PyModuleValue
 from torchsmith_tracer._src.values.objects import ObjectValue
 
@@ -442,6 +445,30 @@ def _locals(tx: Trace) -> Value:
 @builtin(globals)
 def _globals(tx: Trace) -> Value:
     return tx.frames[-1].globals
+
+
+@builtin(eval)
+def _eval(tx: Trace, source: Value, globals: Value = NONE, locals: Value = NONE, /) -> Value:
+    text = tx.interp.concrete(source)
+    caller = tx.frames[-1]
+    if isinstance(text, str):
+        try:
+            text = compile(text.lstrip(), "<string>", "eval")
+        except (SyntaxError, ValueError) as e:
+            raise tx.interp.host_error(e) from None
+    if not isinstance(text, types.CodeType):
+        kind = type(text).__name__
+        raise tx.interp.error(TypeError, f"eval() arg 1 must be a string, bytes or code object, not {kind}")
+    names = _locals(tx) if tx.interp.is_none(locals) else locals
+    if not tx.interp.is_none(globals):
+        merged = DictValue()
+        tx.interp.dict_update(merged, globals)
+        if not tx.interp.is_none(locals):
+            tx.interp.dict_update(merged, locals)
+        names = merged
+    frame = Frame(decode(text), caller.globals)
+    frame.names = names
+    return tx.interp.run(frame)
 
 
 @builtin(builtins.__import__)

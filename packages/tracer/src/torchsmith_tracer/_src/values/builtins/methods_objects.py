@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import types
 from typing import TYPE_CHECKING, cast
 
@@ -45,7 +46,9 @@ def _new(tx: Trace, cls: Value, /, *args: Value, **kwargs: Value) -> Value:
     return new_instance(tx, target, args[1:], kwargs, None)
 
 
-for _base in (object, dict, list, tuple, set, frozenset, int, float, str, bytes, BaseException):
+_BASES = (object, dict, list, tuple, set, frozenset, int, float, str, bytes, complex, bool)
+_BASES += (BaseException, collections.deque, collections.OrderedDict, collections.defaultdict)
+for _base in _BASES:
     method(_base, "__new__")(_new)
 
 

@@ -17,7 +17,7 @@ import types
 import uuid
 from collections.abc import Callable, Sequence
 from decimal import Decimal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.values.base import Value
@@ -31,7 +31,7 @@ BUILTINS: dict[object, Implementation] = {}  # C functions and other callables
 FUNCTIONS: dict[object, Implementation] = {}  # Python functions that are replaced as a whole
 CLASSES: dict[type, Implementation] = {}  # constructors
 METHODS: dict[tuple[type, str], Implementation] = {}  # C methods by type and name
-_ARITY: dict[Implementation, inspect.Signature] = {}
+_ARITY: dict[Implementation, _Arity] = {}
 
 
 def _add(table: dict[object, Implementation], key: object, fn: Implementation) -> None:
@@ -83,11 +83,11 @@ def find(obj: object) -> Implementation | None:
 
 def find_method(owner: type | None, receiver: Value, name: str) -> Implementation | None:
     """The implementation of a C method for a receiver; ``owner`` is the class that defines it."""
-    if owner is not None:
-        found = METHODS.get((owner, name))
+    for base in () if owner is None else owner.__mro__:
+        found = METHODS.get((base, name))
         if found is not None:
             return found
-    if owner is object or owner is type:
+    if owner is object or owner is type or issubclass(receiver.python_type(), type):
         return None
     for base in receiver.python_type().__mro__:
         found = METHODS.get((base, name))
@@ -104,14 +104,38 @@ def invoke(
     kwargs: dict[str, Value],
 ) -> Value | None:
     """Call an implementation; arguments that do not fit raise what CPython raises."""
-    signature = _ARITY.get(fn)
-    if signature is None:
-        signature = _ARITY[fn] = inspect.signature(fn)
-    try:
-        signature.bind(tx, *args, **kwargs)
-    except TypeError as e:
-        raise wrong_arguments(tx, obj, args, kwargs, e) from None
+    arity = _ARITY.get(fn)
+    if arity is None:
+        arity = _ARITY[fn] = _arity(fn)
+    if kwargs or not arity.least <= len(args) <= arity.most:
+        try:
+            arity.signature.bind(tx, *args, **kwargs)
+        except TypeError as e:
+            raise wrong_arguments(tx, obj, args, kwargs, e) from None
     return fn(tx, *args, **kwargs)
+
+
+class _Arity(NamedTuple):
+    """How many positional arguments an implementation takes besides ``tx``."""
+
+    signature: inspect.Signature
+    least: int
+    most: int
+
+
+def _arity(fn: Implementation) -> _Arity:
+    signature = inspect.signature(fn)
+    least = most = -1  # ``tx`` does not count
+    for parameter in signature.parameters.values():
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            most = sys.maxsize
+        elif parameter.kind is parameter.KEYWORD_ONLY:
+            if parameter.default is parameter.empty:
+                least = sys.maxsize  # always bind
+        elif parameter.kind is not parameter.VAR_KEYWORD:
+            most += 1
+            least += parameter.default is parameter.empty
+    return _Arity(signature, least, most)
 
 
 def wrong_arguments(

@@ -17,6 +17,25 @@ if TYPE_CHECKING:
 Slot = Callable[["Trace", Value, list[Value]], "Value | None"]
 
 SLOTS: dict[str, Slot] = {}
+_TWO = frozenset(("__setitem__", "__setattr__"))
+_NONE = frozenset(
+    "__len__ __iter__ __next__ __bool__ __hash__ __repr__ __str__ __neg__ __pos__ __invert__ "
+    "__index__ __int__ __trunc__ __float__ __length_hint__ __enter__".split()
+)
+_ANY = frozenset(("__call__", "__init_subclass__", "__subclasshook__", "__pow__", "__rpow__"))
+
+
+def call_slot(tx: Trace, name: str, obj: Value, args: list[Value]) -> Value | None:
+    """``obj.<name>(*args)`` through the slot; None when there is no such slot."""
+    slot = SLOTS.get(name)
+    if slot is None:
+        return None
+    expected = 2 if name in _TWO else 0 if name in _NONE else 1
+    if len(args) != expected and name not in _ANY:
+        plural = "" if expected == 1 else "s"
+        message = f"expected {expected} argument{plural}, got {len(args)}"
+        raise tx.interp.error(TypeError, message)
+    return slot(tx, obj, args)
 
 
 def _slot(*names: str) -> Callable[[Slot], Slot]:
