@@ -183,3 +183,31 @@ kind(
     "{what} is a {type}, which cannot be traced",
     "Plain strided tensors and parameters are supported.",
 )
+kind(
+    "TS-T050",
+    "raises",
+    _C.USER_CODE,
+    "the program raises {what} here",
+    "The exception is raised natively, with its own traceback.",
+)
+kind(
+    "TS-T051",
+    "unsupported-opcode",
+    _C.NOT_SUPPORTED,
+    "the bytecode instruction {what} is not supported",
+    "Rewrite the statement, or move it out of the compiled function.",
+)
+kind(
+    "TS-T052",
+    "inline-depth",
+    _C.USER_CODE,
+    "calls are nested too deep to follow {what}",
+    "Use a loop instead of deep recursion, or move the recursion out of the compiled function.",
+)
+kind(
+    "TS-T053",
+    "too-large-to-fold",
+    _C.USER_CODE,
+    "computing {what} while tracing would take too much time or memory",
+    "Compute it outside the compiled function, or with tensors.",
+)

@@ -31,6 +31,8 @@ def exists(value: Value) -> bool:
     """True for values that stand for an object made before the trace."""
     if value.source is not None:
         return True
+    if getattr(value, "recipe", None) is not None:
+        return False  # the stand-in of a class that traced code has made
     return getattr(value, "obj", None) is not None or getattr(value, "fn", None) is not None
 
 

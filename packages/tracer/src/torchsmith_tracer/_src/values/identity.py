@@ -1,0 +1,36 @@
+"""What ``id()`` gives: a number that is only good for comparing and as a key."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.builtin_object import BuiltinObject
+from torchsmith_tracer._src.values.constants import bool_value
+
+if TYPE_CHECKING:
+    from torchsmith_tracer._src.trace import Trace
+
+
+class IdentityValue(BuiltinObject):
+    """``id(target)``. The number itself stays unknown: it differs between calls."""
+
+    __slots__ = ("target",)
+
+    def __init__(self, target: Value) -> None:
+        self.source = None
+        self.target = target
+
+    def python_type(self) -> type:
+        return int
+
+    def describe(self) -> str:
+        return "a number from id()"
+
+    def richcompare(self, tx: Trace, op: str, other: Value) -> Value | None:
+        if op in ("eq", "ne") and isinstance(other, IdentityValue):
+            return bool_value(tx.interp.is_same(self.target, other.target) == (op == "eq"))
+        return None
+
+    def hash_key(self, tx: Trace) -> object:
+        return ("id", tx.interp.identity_key(self.target))
