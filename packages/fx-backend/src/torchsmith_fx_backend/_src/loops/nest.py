@@ -353,7 +353,7 @@ class Nest:
         """
         member = self.members.get(node)
         if member is not None:
-            if member.at != at:
+            if member.at != at or not self.graph.fusable(node):
                 raise MismatchError
             return member.value
         mask = None if self._mask is None else self._mask.id

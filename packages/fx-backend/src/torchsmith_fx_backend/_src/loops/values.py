@@ -29,6 +29,9 @@ class GraphValues(Protocol):
     def inlined(self, node: fx.Node) -> bool:
         """Whether the node is recomputed in every nest that reads it."""
 
+    def fusable(self, node: fx.Node) -> bool:
+        """Whether a nest may use the value it computed instead of what is in memory."""
+
     def number(self, node: fx.Node) -> int:
         """The number that stands for the node in ``Load.arg``."""
 

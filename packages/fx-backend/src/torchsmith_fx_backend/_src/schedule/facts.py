@@ -84,8 +84,10 @@ class Facts:
         self._short: dict[fx.Node, fx.Node] = {}
         self.dead: set[fx.Node] = set()
         self._find_dead()
+        self.volatile: set[fx.Node] = set()
         for node in self.nodes:
             self._rule[node] = self._find_rule(node)
+        self._find_volatile()
         self._era: dict[fx.Node, int] = {}
         self._count_eras()
         self._find_materialised()
@@ -245,6 +247,29 @@ class Facts:
             node = self.base(node)
         return node
 
+    def _find_volatile(self) -> None:
+        """Note what calls write into: such a value is read from memory, at its place in order."""
+        for node in self.nodes:
+            if is_mutable(node) and node.target is not COPY:
+                self.volatile.update(self.written(node))
+
+    def written(self, node: fx.Node) -> list[fx.Node]:
+        """What lies behind the arguments that a call writes into."""
+        schema = getattr(node.target, "_schema", None)
+        found: list[fx.Node] = []
+        for position, spec in enumerate(schema.arguments if schema is not None else ()):
+            if spec.alias_info is None or not spec.alias_info.is_write:
+                continue
+            arg = node.args[position] if position < len(node.args) else node.kwargs.get(spec.name)
+            for value in arg if isinstance(arg, (tuple, list)) else (arg,):
+                if isinstance(value, fx.Node):
+                    found.append(self.root(value))
+        return found
+
+    def fusable(self, node: fx.Node) -> bool:
+        """Whether a kernel may use the value it computed instead of what is in memory."""
+        return node not in self.volatile
+
     def _find_materialised(self) -> None:
         for node in self.nodes:
             if node in self.dead or node.op == "placeholder" or node.op == "get_attr":
@@ -302,7 +327,7 @@ class Facts:
             return
         self._leaves[node] = {node: 1}
         self._cost[node] = 0
-        if not isinstance(rule, Pointwise):
+        if not isinstance(rule, Pointwise) or not self.volatile.isdisjoint(self._behind(node)):
             return
         cost, leaves = rule.cost, dict[fx.Node, int]()
         for arg in node.all_input_nodes:
@@ -325,6 +350,11 @@ class Facts:
             self.inline.add(node)
             self._leaves[node] = leaves
             self._cost[node] = cost
+
+    def _behind(self, node: fx.Node) -> set[fx.Node]:
+        """The node and what lies behind its operands."""
+        inputs = [self.root(a) for a in node.all_input_nodes if self.is_tensor(a)]
+        return {node, *inputs}
 
     def _inline_now(self, node: fx.Node) -> None:
         """Make ``node`` (or a view on the way to it) one that is recomputed by its reader."""
@@ -409,6 +439,12 @@ class Facts:
         return larger or self._much_larger_readers(user, size, depth + 1)
 
 
+def is_mutable(node: fx.Node) -> bool:
+    """Whether a call writes into its arguments."""
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and bool(schema.is_mutable)
+
+
 def _has_effect(node: fx.Node) -> bool:
     """Whether a call matters beyond its result."""
     if node.op != "call_function":
@@ -417,5 +453,6 @@ def _has_effect(node: fx.Node) -> bool:
     if target in SPLITS or target is operator.getitem:
         return False
     if isinstance(target, torch._ops.OpOverload):
-        return bool(target._schema.is_mutable) or target.namespace not in ("aten", "prims")
+        draws = torch.Tag.nondeterministic_seeded in target.tags
+        return draws or is_mutable(node) or target.namespace not in ("aten", "prims")
     return getattr(target, "__module__", "") not in ("_operator", "math")

@@ -31,7 +31,7 @@ from torchsmith_fx_backend._src.loops.registry import (
 )
 from torchsmith_fx_backend._src.loops.sizes import UnrepresentableError, estimate
 from torchsmith_fx_backend._src.loops.views import reshape
-from torchsmith_fx_backend._src.schedule.facts import COPY, Facts
+from torchsmith_fx_backend._src.schedule.facts import COPY, Facts, is_mutable
 from torchsmith_fx_backend._src.schedule.join import join_nests
 
 MAX_BODY = 600  # scalar operations in one kernel
@@ -153,13 +153,14 @@ class Fuser:
             self._era += 1
             if self._impure(node):
                 # Effects keep their order, and writes come after every earlier reader.
-                mutable = bool(getattr(getattr(node.target, "_schema", None), "is_mutable", False))
-                for other in self.units if mutable else ():
+                for other in self.units if is_mutable(node) else ():
                     if other is not unit and not other.gone:
                         self._add_deps(unit, other)
                 if self._ordered_effect is not None:
                     self._add_deps(unit, self._ordered_effect)
                 self._ordered_effect = unit
+                for value in facts.written(node):
+                    self.unit_of[value] = unit  # from here on it is this call's result
 
     @staticmethod
     def _impure(node: fx.Node) -> bool:
