@@ -170,6 +170,34 @@ def test_cells_become_free_variables():
     assert fn(bump, None) == 15 + 15
 
 
+def test_parameter_that_is_a_cell():
+    def user(log, x):
+        def first(z):
+            log.append(z)
+            return z
+
+        opaque(1, 1)
+
+        def second(z):
+            log.append(z + x)
+            return log
+
+        return second(first(x))
+
+    call = instruction(user, "CALL", "opaque")
+    made = resume_code(user.__code__, call.index + 1, [True], ["first"])
+    log, x = types.CellType([]), types.CellType(3)
+
+    def first(z):
+        log.cell_contents.append(z)
+        return z
+
+    cells = {"log": log, "x": x}
+    closure = tuple(cells[name] for name in made.code.co_freevars)
+    fn = types.FunctionType(made.code, globals(), "user", None, closure)
+    assert fn(first, None) == [3, 6]
+
+
 def test_null_slots_of_a_pending_call():
     def user(x):
         return max(x, opaque(x, 1))

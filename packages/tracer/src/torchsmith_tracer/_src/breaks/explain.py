@@ -6,7 +6,12 @@ from dataclasses import dataclass
 
 from torch import fx
 
-from torchsmith_tracer._src.breaks.report import BreakReport, FrameReport, Recompile
+from torchsmith_tracer._src.breaks.report import (
+    BreakReport,
+    FrameReport,
+    Recompile,
+    distinct_breaks,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +37,8 @@ class Explanation:
 
     @property
     def breaks(self) -> list[BreakReport]:
-        """The graph breaks."""
-        return [f.break_ for f in self.frames if f.break_ is not None]
+        """The graph breaks; one that several pieces run into is listed once."""
+        return distinct_breaks(self.frames)
 
     @property
     def guards(self) -> list[str]:

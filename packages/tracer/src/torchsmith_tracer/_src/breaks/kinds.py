@@ -92,6 +92,13 @@ kind(
     "Keep the value as a tensor; 0-dim tensors take part in arithmetic as numbers do.",
 )
 kind(
+    "TS-T021",
+    "live-iterator",
+    _C.FOLLOWS,
+    "a loop with a graph break in its body takes its next item",
+    "Nothing by itself: it goes away together with the break in the body of the loop.",
+)
+kind(
     "TS-T020",
     "cannot-rebuild",
     _C.NOT_SUPPORTED,

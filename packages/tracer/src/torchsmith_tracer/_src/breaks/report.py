@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import linecache
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -246,5 +246,14 @@ class Log:
 
     @property
     def breaks(self) -> list[BreakReport]:
-        """All graph breaks."""
-        return [f.break_ for f in self.frames if f.break_ is not None]
+        """All graph breaks; one that several pieces run into is listed once."""
+        return distinct_breaks(self.frames)
+
+
+def distinct_breaks(frames: Iterable[FrameReport]) -> list[BreakReport]:
+    """The breaks of ``frames`` without those of the same kind at the same place."""
+    found: dict[tuple[str, Place | None], BreakReport] = {}
+    for frame in frames:
+        if frame.break_ is not None:
+            found.setdefault((frame.break_.id, frame.break_.place), frame.break_)
+    return list(found.values())

@@ -15,7 +15,7 @@ from typing import Any
 from bytecode import Bytecode, Instr, Label
 
 from torchsmith_tracer._src.breaks.signals import InternalError
-from torchsmith_tracer._src.codegen.resume import Operation, freed
+from torchsmith_tracer._src.codegen.resume import Operation, cells_of, freed
 from torchsmith_tracer._src.frames.code import CodeInfo, Instruction
 
 _V = sys.version_info[:2]
@@ -197,4 +197,4 @@ def _instr(code: CodeType, index: int) -> Instr:
     found = body[index]
     if isinstance(found.arg, Label):
         return found
-    return freed(found)
+    return freed(found, cells_of(code))

@@ -17,7 +17,7 @@ Cell and free variables of the original all become free variables here: the cell
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any
@@ -277,6 +277,7 @@ def _shell(code: CodeType, params: Sequence[str], closure: bool) -> Bytecode:
 
 def _copy(code: CodeType) -> list[Any]:
     """The instructions of ``code`` with every cell turned into a free variable."""
+    cells = frozenset(cells_of(code))
     source = Bytecode.from_code(code, conserve_exception_block_stackdepth=True)
     out: list[Any] = []
     in_head = True
@@ -287,18 +288,27 @@ def _copy(code: CodeType) -> list[Any]:
                 item = Instr("NOP", location=item.location)
             elif item.name == "RESUME":
                 in_head = False
-            item = freed(item)
+            item = freed(item, cells)
         out.append(item)
     return out
 
 
-def freed(item: Instr) -> Instr:
-    """``item`` with cell variables turned into free ones and names into identifiers."""
+def freed(item: Instr, cells: Collection[str]) -> Instr:
+    """``item`` with cell variables turned into free ones and names into identifiers.
+
+    Args:
+        item: an instruction of the user's code.
+        cells: names of its cell and free variables. A parameter that is a cell looks like an
+            ordinary local where 3.13 loads the cell itself.
+    """
     arg = item.arg
     if isinstance(arg, CellVar):
         return _with_arg(item, FreeVar(arg.name))
-    if isinstance(arg, str) and "FAST" in item.name and not arg.isidentifier():
-        return _with_arg(item, plain_name(arg))
+    if isinstance(arg, str) and "FAST" in item.name:
+        if arg in cells:
+            return _with_arg(item, FreeVar(arg))
+        if not arg.isidentifier():
+            return _with_arg(item, plain_name(arg))
     if isinstance(arg, tuple) and "FAST" in item.name:
         return _with_arg(item, tuple(map(_plain_arg, arg)))
     return item

@@ -141,9 +141,10 @@ def _trace_and_generate(
     else:
         frames = broke.frames
         stack = [Place.of(f.info, f.ip) for f in reversed(frames)]
-        found = BreakReport.of(broke.signal, stack)
-        raising = broke.signal.kind in _RAISING
-        if broke.signal.kind == "raises":
+        signal = _follows(broke)
+        found = BreakReport.of(signal, stack)
+        raising = signal.kind in _RAISING
+        if signal.kind == "raises":
             report.note = found.what
         else:
             _broke(record, report, found, raising=raising)
@@ -163,6 +164,18 @@ def _interpret(
     names = zip(record.signature.names, record.labels, flat, strict=True)
     values = {name: builder.wrap(obj, LocalSource(label)) for name, label, obj in names}
     return interp.run(interp.root_frame(entry, values))
+
+
+def _follows(broke: BreakAt) -> Unsupported:
+    """What to report: taking the next item of an iterator that a break left on the stack is a
+    consequence of that break."""
+    state = broke.frames[0]
+    if state.instruction.opname == "FOR_ITER" and not state.in_call:
+        top = state.stack[-1]
+        source = getattr(top, "source", None)
+        if isinstance(source, LocalSource) and source.name.startswith("___s"):
+            return Unsupported("live-iterator")
+    return broke.signal
 
 
 def _refusal(found: BreakReport) -> Callable[..., object]:
