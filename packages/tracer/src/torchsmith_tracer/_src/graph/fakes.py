@@ -28,8 +28,6 @@ from torchsmith_tracer._src.torch_private import (
 if TYPE_CHECKING:
     from torchsmith_guards import FakeMode
 
-    from torchsmith_tracer._src.trace import Trace
-
 _INPLACE_FUNCTIONS = {
     operator.setitem,
     operator.iadd,
@@ -63,21 +61,24 @@ class FakeRunner:
 
     def run(
         self,
-        tx: Trace,
         op: str,
         target: Callable[..., object] | str,
         args: tuple[object, ...],
         kwargs: dict[str, object],
-    ) -> tuple[object, list[torch.Tensor]]:
-        """The fake result of a call whose arguments hold nodes and constants, and the fake
-        arguments that it changed in place."""
+    ) -> tuple[object, list[torch.Tensor], bool]:
+        """Run a call whose arguments hold nodes and constants.
+
+        Returns:
+            The fake result, the fake arguments that it changed in place, and whether the result
+            is one of the arguments.
+        """
         fake_args: tuple[object, ...] = map_nodes(args, _example)
         fake_kwargs: dict[str, object] = map_nodes(kwargs, _example) if kwargs else {}
         key = self._key(target, fake_args, fake_kwargs)
         if key is not None:
             recipe = self._memory.get(key)
             if recipe is not None:
-                return recipe.make(self._fake), []
+                return recipe.make(self._fake), [], False
         tensors: list[torch.Tensor] = []
         _tensors(fake_args, tensors)
         _tensors(fake_kwargs, tensors)
@@ -105,13 +106,17 @@ class FakeRunner:
                 cause=e,
             ) from e
         mutated = [t for t, v in zip(tensors, versions, strict=True) if _version(t) != v]
+        known = any(t is result for t in tensors)
+        if not mutated and tensors and (_in_place(target) or known and tensors[0].is_inference()):
+            # Inference tensors count no versions: go by the name, and be careful with others.
+            mutated = [result] if isinstance(result, torch.Tensor) and known else tensors[:1]
         if mutated:
-            return result, mutated
+            return result, mutated, known
         if key is not None:
             recipe = _recipe(result, tensors)
             if recipe is not None:
                 self._memory[key] = recipe
-        return result, []
+        return result, [], known
 
     def _key(
         self,
@@ -119,10 +124,7 @@ class FakeRunner:
         args: tuple[object, ...],
         kwargs: dict[str, object],
     ) -> Hashable | None:
-        if isinstance(target, str):
-            if target.endswith("_") and not target.endswith("__"):
-                return None
-        elif target in _INPLACE_FUNCTIONS:
+        if _in_place(target):
             return None
         try:
             return (
@@ -136,6 +138,12 @@ class FakeRunner:
             )
         except _Uncacheable:
             return None
+
+
+def _in_place(target: Callable[..., object] | str) -> bool:
+    if isinstance(target, str):
+        return target.endswith("_") and not target.endswith("__")
+    return target in _INPLACE_FUNCTIONS
 
 
 def _example(node: fx.Node) -> object:

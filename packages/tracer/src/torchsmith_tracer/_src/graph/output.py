@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from torchsmith_guards import FakeMode
 
     from torchsmith_tracer._src.codegen.emitter import Emitter
+    from torchsmith_tracer._src.frames.frame import Frame
     from torchsmith_tracer._src.trace import Trace
     from torchsmith_tracer._src.values.tensor import TensorValue
 
@@ -96,7 +97,7 @@ class OutputGraph:
         self.inputs: list[GraphInput] = []
         self.contexts: list[OpenContext] = []
         self.mutated: set[int] = set()
-        self.module_stack: list[tuple[str, str, type]] = []
+        self.last_module_stack: tuple[Frame, int, dict[str, tuple[str, type]]] | None = None
         self.op_count = 0
         self._entry_grad_mode = torch.is_grad_enabled()
         self._attrs: dict[str, torch.Tensor] = {}
@@ -210,12 +211,8 @@ class OutputGraph:
     ) -> Value:
         node_args = tuple([self._argument(a) for a in args])
         node_kwargs = {k: self._argument(v) for k, v in kwargs.items()}
-        result, mutated = self._runner.run(self.tx, op, target, node_args, node_kwargs)
-        same = (
-            _argument_with_fake((args, kwargs), result)
-            if isinstance(result, torch.Tensor)
-            else None
-        )
+        result, mutated, known = self._runner.run(op, target, node_args, node_kwargs)
+        same = _argument_with_fake((args, kwargs), result) if known else None
         if same is not None and not mutated:
             return same  # ``x.contiguous()``, ``dropout`` in evaluation: the very same object
         node = self.add_call(op, target, node_args, node_kwargs, result)
@@ -351,7 +348,7 @@ class OutputGraph:
         return candidate
 
 
-def _argument_with_fake(nest: object, fake: torch.Tensor) -> TensorValue | None:
+def _argument_with_fake(nest: object, fake: object) -> TensorValue | None:
     """The tensor argument whose fake is ``fake``."""
     from torchsmith_tracer._src.values.tensor import TensorValue
 

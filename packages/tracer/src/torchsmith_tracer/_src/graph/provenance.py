@@ -13,14 +13,16 @@ if TYPE_CHECKING:
     from torchsmith_tracer._src.trace import Trace
 
 _LIBRARY = os.path.join(os.path.dirname(torch.__file__), "nn", "modules") + os.sep
-_lines: dict[tuple[CodeType, int], str] = {}
+# By identity, since hashing a code object reads all of it; the entry keeps the code alive.
+_lines: dict[tuple[int, int], tuple[CodeType, str]] = {}
 
 
 def _entry(code: CodeType, line: int) -> str:
     """One frame in the form of a Python traceback; empty for torch's stock modules."""
-    key = (code, line)
-    text = _lines.get(key)
-    if text is None:
+    key = (id(code), line)
+    known = _lines.get(key)
+    text = "" if known is None else known[1]
+    if known is None:
         file = code.co_filename
         if file.startswith(_LIBRARY):
             text = ""
@@ -31,7 +33,7 @@ def _entry(code: CodeType, line: int) -> str:
                 text += f"    {source}\n"
         if len(_lines) > 20_000:
             _lines.clear()
-        _lines[key] = text
+        _lines[key] = (code, text)
     return text
 
 
@@ -50,7 +52,19 @@ def user_line(tx: Trace) -> str | None:
 
 
 def module_stack(tx: Trace) -> dict[str, tuple[str, type]]:
-    """Modules whose code is running, outermost first: source text -> (path, class)."""
+    """Modules whose code is running, outermost first: source text -> (path, class). Calls from
+    the same frame get the same dict; nobody changes it."""
+    frames = tx.frames
+    last = tx.graph.last_module_stack
+    if last is not None and frames and last[0] is frames[-1] and last[1] == len(frames):
+        return last[2]
+    stack = _module_stack(tx)
+    if frames:
+        tx.graph.last_module_stack = (frames[-1], len(frames), stack)
+    return stack
+
+
+def _module_stack(tx: Trace) -> dict[str, tuple[str, type]]:
     from torchsmith_tracer._src.values.modules import ModuleValue
 
     stack: dict[str, tuple[str, type]] = {}
