@@ -215,7 +215,16 @@ _predicate(
     aten.to.dtype,
 )
 def copy(p: Point) -> Value:
-    return p.read(p.node.args[0], p.dtype)
+    """A cast to low precision rounds here even when its result stays in a register.
+
+    Programs and decompositions cast where eager rounds. Leaving the rounding out is closer to the
+    exact result of one operator and yet worse for a network: values a hair off the grid (batch
+    norm's with fresh statistics) then break the ties of the sums that follow to one side.
+    """
+    value = p.read(p.node.args[0], p.dtype)
+    source = getattr(p.node.args[0], "meta", {}).get("val")
+    widened = source is not None and source.dtype in (torch.float32, torch.float64)
+    return value.rounded(p.dtype) if widened else value
 
 
 @lowering(aten.copy.default)

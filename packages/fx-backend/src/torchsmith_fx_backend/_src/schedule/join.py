@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import torch
-
 from torchsmith_fx_backend._src.loops import index as ix
 from torchsmith_fx_backend._src.loops.canonical import renumber
 from torchsmith_fx_backend._src.loops.index import Index, Var
@@ -74,8 +72,9 @@ def join_nests(host: Nest, guest: Nest, there: Coords, here: Coords) -> Nest | N
         else:
             taken[host.graph.number(read)] = made.value
     place = []
+    stored: dict[int, int] = {}
     for node in host.body:
-        place.append(_take(merged, renumber(node, place), taken))
+        place.append(_take(merged, renumber(node, place), taken, stored))
     for name, member in host.members.items():
         merged.members[name] = Member(
             member.at, Value(merged, place[member.value.id], member.value.dtype)
@@ -90,25 +89,23 @@ def join_nests(host: Nest, guest: Nest, there: Coords, here: Coords) -> Nest | N
     return merged
 
 
-def _push(nest: Nest, node: Node) -> int:
-    return nest.push(node)
+def _take(nest: Nest, node: Node, taken: dict[int, Value], stored: dict[int, int]) -> int:
+    """Push a node of the host, with loads of the guest's members replaced by their values.
 
-
-def _take(nest: Nest, node: Node, taken: dict[int, Value]) -> int:
-    """Push a node of the host, with loads of the guest's members replaced by their values."""
+    ``stored`` maps the low-precision forms that such loads gave to the values themselves: the cast
+    that follows a load goes away with it, while a cast that rounds on purpose stays.
+    """
     if type(node) is Load and node.arg in taken:
         value = taken[node.arg]
         if value.dtype is node.dtype:
             return value.id
-        # The load gave the stored (low-precision) form; its cast is undone right below.
-        return nest.cast(value, node.dtype).id
+        low = nest.cast(value, node.dtype).id
+        stored[low] = value.id
+        return low
     if type(node) is Compute and node.op is Op.CAST:
-        source = nest.body[node.args[0]]
-        if type(source) is Compute and source.op is Op.CAST:
-            inner = nest.body[source.args[0]]
-            low = source.dtype in (torch.bfloat16, torch.float16)
-            if low and getattr(inner, "dtype", None) is node.dtype:
-                return source.args[0]
+        whole = stored.get(node.args[0])
+        if whole is not None and getattr(nest.body[whole], "dtype", None) is node.dtype:
+            return whole
     return nest.push(node)
 
 
