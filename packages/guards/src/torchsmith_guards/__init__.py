@@ -1,5 +1,15 @@
 """Sources, guards, guard checkers and symbolic shapes for PyTorch compilers."""
 
+from torchsmith_guards._src.fake.layouts import (
+    Layout,
+    contiguous_strides,
+    holds,
+    is_contiguous,
+    layout_of,
+    resolve_size,
+    same_sizes,
+    view_strides,
+)
 from torchsmith_guards._src.fake.mode import FakeMode
 from torchsmith_guards._src.guards.checker import Checker
 from torchsmith_guards._src.guards.explain import Failure
@@ -80,6 +90,7 @@ __all__ = [
     "GuardSet",
     "ItemSource",
     "IteratorItemSource",
+    "Layout",
     "LocalSource",
     "Max",
     "MethodSelfSource",
@@ -100,8 +111,15 @@ __all__ = [
     "TensorPropertySource",
     "TensorSpec",
     "TypeSource",
+    "contiguous_strides",
     "expr_of",
     "hint_of",
+    "holds",
+    "is_contiguous",
     "is_symbolic",
+    "layout_of",
+    "resolve_size",
+    "same_sizes",
     "stride_dependents",
+    "view_strides",
 ]

@@ -17,10 +17,10 @@ from typing import Any
 
 import torch
 from torch import fx
+from torchsmith_guards import is_contiguous, layout_of, same_sizes
 
 from torchsmith_fx_backend._src.aot.mutable import call_on_copies
 from torchsmith_fx_backend._src.aot.views import Step, scatter
-from torchsmith_fx_backend._src.capture.meta import LAYOUT_RULES, is_contiguous, same_sizes
 from torchsmith_fx_backend._src.capture.ops import (
     QUERIES,
     Effect,
@@ -242,11 +242,15 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
     def evaluate(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Metadata of a call on fake tensors."""
         if self._bounded:
-            rule = LAYOUT_RULES.get(func)
-            if rule is not None:
-                layout = rule(*args, **kwargs)
-                if layout is not None:
-                    return make_fake(self.fake_mode, *layout)
+            layout = layout_of(func, args, kwargs)
+            if isinstance(layout, tuple):
+                return make_fake(self.fake_mode, *layout)
+            if layout is not None:
+                results = [
+                    make_fake(self.fake_mode, *part) if isinstance(part, tuple) else part
+                    for part in layout
+                ]
+                return results if len(func._schema.returns) == 1 else tuple(results)
         if func in KEPT_WHOLE:
             return run_composite_kernel(func, args, kwargs)
         return func(*args, **kwargs)

@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 import torch
 from torch import fx
+from torchsmith_guards import same_sizes
 
-from torchsmith_fx_backend._src.capture.meta import same_sizes
 from torchsmith_fx_backend._src.capture.ops import Effect, op_info
 from torchsmith_fx_backend._src.capture.torch_private import OpOverload
 from torchsmith_fx_backend.errors import StageError

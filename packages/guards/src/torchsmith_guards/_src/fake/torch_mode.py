@@ -1,4 +1,4 @@
-"""Torch's ``FakeTensorMode``, set up for our ``ShapeEnv``."""
+"""Torch's ``FakeTensorMode``, set up for our ``ShapeEnv``; frequent operators go by rules."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ from torch._dispatch.python import enable_python_dispatcher
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from torchsmith_guards._src.fake.build import build, is_plain
+from torchsmith_guards._src.fake.layouts import Effect, Entry, entry_of
+from torchsmith_guards._src.fake.lean import defaults, knows_constructor, without_dynamo
 from torchsmith_guards._src.fake.results import ResultCache
 
 if TYPE_CHECKING:
@@ -47,7 +50,16 @@ class TorchMode(FakeTensorMode):  # type: ignore[no-untyped-call]  # torch's __i
 
     def __init__(self, shape_env: ShapeEnv | None) -> None:
         # Constants of the traced program are real tensors and may meet fake ones.
-        super().__init__(allow_non_fake_inputs=True, static_shapes=shape_env is None)
+        if knows_constructor():
+            super(FakeTensorMode, self).__init__()  # type: ignore[no-untyped-call]
+            attributes = defaults() | {
+                "allow_non_fake_inputs": True,
+                "static_shapes": shape_env is None,
+            }
+            for name, value in attributes.items():
+                setattr(self, name, value)
+        else:
+            super().__init__(allow_non_fake_inputs=True, static_shapes=shape_env is None)
         self._env = shape_env
         self._results = None if shape_env is None else ResultCache(shape_env)
         self._dispatchers: list[contextlib.AbstractContextManager[None]] = []
@@ -67,6 +79,19 @@ class TorchMode(FakeTensorMode):  # type: ignore[no-untyped-call]  # torch's __i
     def cache_enabled(self, enabled: bool) -> None:
         self._cache_enabled = enabled
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else torch wraps the method below in a call that imports torch._dynamo
+
+    def __torch_dispatch__(
+        self,
+        func: OpOverload[..., Any],
+        types: Sequence[type],
+        args: Sequence[object] = (),
+        kwargs: Mapping[str, object] = _NOTHING,
+    ) -> object:
+        return self.dispatch(func, types, args, kwargs)
+
     def dispatch(
         self,
         func: OpOverload[..., Any],
@@ -74,16 +99,38 @@ class TorchMode(FakeTensorMode):  # type: ignore[no-untyped-call]  # torch's __i
         args: Sequence[object] = (),
         kwargs: Mapping[str, object] = _NOTHING,
     ) -> object:
-        if self._results is None or not self._symbolic:
-            return super().dispatch(func, types, args, kwargs)
-        key = self._results.key(self, func, args, kwargs)
-        if key is None:
-            return super().dispatch(func, types, args, kwargs)
+        kwargs = kwargs or _NOTHING
+        entry = entry_of(func)
+        if entry is not None:
+            result = self._by_rule(entry, args, kwargs)
+            if result is not NotImplemented:
+                return result
+        key = None
+        if self._results is not None and self._symbolic:
+            key = self._results.key(self, func, args, kwargs)
+        if key is None or self._results is None:
+            with without_dynamo():
+                return super().dispatch(func, types, args, kwargs)
         result = self._results.get(self, key)
         if result is NotImplemented:
-            result = super().dispatch(func, types, args, kwargs)
+            with without_dynamo():
+                result = super().dispatch(func, types, args, kwargs)
             self._results.put(key, result, (*args, *kwargs.values()))
         return result
+
+    def _by_rule(self, entry: Entry, args: Sequence[Any], kwargs: Mapping[str, Any]) -> object:
+        """What an operator with a layout rule returns, or NotImplemented."""
+        if self._env is not None and self._env.has_unbacked:
+            return NotImplemented  # rules take every symbol to be at least two
+        if not is_plain(self, args) or (kwargs and not is_plain(self, kwargs.values())):
+            return NotImplemented
+        result = entry.rule(*args, **kwargs)
+        if result is None:
+            return NotImplemented
+        if entry.effect is Effect.WRITE:
+            known = self.fake_tensor_converter.constant_storage_mapping
+            return NotImplemented if known else args[0]
+        return build(self, result, args[0] if entry.effect is Effect.VIEW else None)
 
     def __enter__(self) -> Self:
         # With symbolic sizes, operators must take their Python decompositions: the C++ ones ask

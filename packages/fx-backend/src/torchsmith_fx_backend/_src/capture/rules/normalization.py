@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torchsmith_guards import is_contiguous
 
-from torchsmith_fx_backend._src.capture.meta import is_contiguous
 from torchsmith_fx_backend._src.capture.rules.registry import (
     FLOATS,
     Mode,

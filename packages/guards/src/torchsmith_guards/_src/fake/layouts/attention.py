@@ -1,0 +1,152 @@
+"""Rules of the fused attention kernels that ``scaled_dot_product_attention`` chooses from."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from torchsmith_guards._src.fake.layouts.base import (
+    Layout,
+    contiguous,
+    contiguous_strides,
+    holds,
+    is_contiguous,
+    is_dense,
+    rule,
+    same,
+    same_sizes,
+)
+
+Layouts = list[Layout | int | None]
+
+
+def _fits(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> bool:
+    """Whether these are four-dimensional, of one type and device, and their sizes agree."""
+    tensors = (query, key, value)
+    if any(t.dim() != 4 or holds(t.shape, 0) or t.dtype != query.dtype for t in tensors):
+        return False
+    if any(t.device != query.device for t in tensors) or not query.dtype.is_floating_point:
+        return False
+    return (
+        same(query.shape[0], key.shape[0])
+        and same(query.shape[-1], key.shape[-1])
+        and same_sizes(key.shape[:-1], value.shape[:-1])
+    )
+
+
+def _like(query: torch.Tensor) -> Layout | None:
+    size, stride = tuple(query.shape), tuple(query.stride())
+    if not (is_dense(size, stride) or is_contiguous(query)):
+        return None
+    return size, stride, query.dtype, query.device, 0
+
+
+@rule("_scaled_dot_product_flash_attention_for_cpu")
+def _flash_for_cpu(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    attn_mask: torch.Tensor | None = None,
+    scale: float | None = None,
+) -> Layouts | None:
+    if not _fits(query, key, value) or not same(query.shape[-1], value.shape[-1]):
+        return None
+    output = _like(query)
+    if output is None:
+        return None
+    batch, heads, length, _ = query.shape
+    dtype = torch.float64 if query.dtype is torch.float64 else torch.float32
+    # Stored as [batch, length, heads].
+    stored: tuple[Any, ...] = contiguous_strides((batch, length, heads))
+    stride = (stored[0], stored[2], stored[1])
+    return [output, ((batch, heads, length), stride, dtype, query.device, 0)]
+
+
+@rule("_scaled_dot_product_flash_attention")
+def _flash(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    return_debug_mask: bool = False,
+    *,
+    scale: float | None = None,
+) -> Layouts | None:
+    if return_debug_mask or query.device.type != "cuda" or torch.version.hip is not None:
+        return None
+    if not _fits(query, key, value) or not same(query.shape[-1], value.shape[-1]):
+        return None
+    output = _like(query)
+    if output is None:
+        return None
+    return [
+        output,
+        contiguous(query.shape[:3], query, torch.float32),
+        None,
+        None,
+        query.shape[2],
+        key.shape[2],
+        ((2,), (1,), torch.uint64, query.device, 0),
+        ((), (), torch.uint64, query.device, 0),
+        contiguous((0,), query),
+    ]
+
+
+@rule("_scaled_dot_product_efficient_attention")
+def _efficient(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_bias: torch.Tensor | None,
+    compute_log_sumexp: bool,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+) -> Layouts | None:
+    if query.device.type != "cuda" or torch.version.hip is not None:
+        return None
+    batch, heads, length = query.shape[:3]
+    if not _fits(query, key, value) or type(length) is not int:
+        return None
+    width = value.shape[-1]
+    stored = contiguous_strides((batch, length, heads, width))
+    stride = (stored[0], stored[2], stored[1], stored[3])
+    padded = math.ceil(length / 32) * 32 if compute_log_sumexp else 0
+    scalar: Layout = ((), (), torch.int64, query.device, 0)
+    return [
+        ((batch, heads, length, width), stride, query.dtype, query.device, 0),
+        contiguous((batch, heads, padded), query, torch.float32),
+        scalar,
+        scalar,
+    ]
+
+
+@rule("_scaled_dot_product_cudnn_attention")
+def _cudnn(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_bias: torch.Tensor | None,
+    compute_log_sumexp: bool,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    return_debug_mask: bool = False,
+    *,
+    scale: float | None = None,
+) -> Layouts | None:
+    if query.device.type != "cuda" or not _fits(query, key, value):
+        return None
+    output = _like(query) if same(query.shape[-1], value.shape[-1]) else None
+    if output is None:
+        return None
+    scalar: Layout = ((), (), torch.int64, query.device, 0)
+    statistics = contiguous((*query.shape[:3], 1), query, torch.float32)
+    lengths = query.shape[2], key.shape[2]
+    return [output, statistics, None, None, *lengths, scalar, scalar, None]

@@ -1,0 +1,237 @@
+"""What a layout rule is, the table of them, and the questions that rules ask about layouts.
+
+A rule takes an operator's arguments and gives the layout of what it returns. It returns None when
+it is not sure; then torch is asked. Rules never raise: wrong arguments are left to torch to
+complain about. They never make a guard either: symbolic sizes are compared as expressions, and an
+answer that depends on the value of a symbol is left to torch. They assume that every symbol is a
+size of at least two, so they must not be asked once a size comes from data.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, TypeVar
+
+import torch
+from torch._ops import OpOverload
+
+from torchsmith_guards._src.shapes.queries import expr_of
+
+# size, stride, dtype, device, storage offset
+Layout = tuple[Sequence[int], Sequence[int], torch.dtype, torch.device, int | torch.SymInt]
+# A list for operators that return several values; numbers and None stand for themselves.
+Result = Layout | list[Layout | int | None]
+LayoutRule = Callable[..., Result | None]
+_Rule = TypeVar("_Rule", bound=LayoutRule)
+
+# Types whose tensors have no conjugate or quantisation state; the rest is left to torch.
+PLAIN_DTYPES = frozenset(
+    {
+        torch.bool,
+        torch.uint8,
+        torch.int8,
+        torch.int16,
+        torch.int32,
+        torch.int64,
+        torch.float16,
+        torch.bfloat16,
+        torch.float32,
+        torch.float64,
+    }
+)
+INTEGRAL = frozenset({torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
+
+
+class Effect(enum.Enum):
+    """How a result relates to the arguments."""
+
+    FRESH = enum.auto()  # new tensors
+    VIEW = enum.auto()  # shares the first argument's storage
+    WRITE = enum.auto()  # is the first argument
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A rule and what it says about storage."""
+
+    rule: LayoutRule
+    effect: Effect
+
+
+_RULES: dict[str, Entry] = {}
+_RESOLVED: dict[object, Entry | None] = {}
+
+
+def rule(*names: str, effect: Effect = Effect.FRESH) -> Callable[[_Rule], _Rule]:
+    """Register a rule for aten operators.
+
+    Args:
+        names: each one or several overloads, as in ``"add.Tensor mul.Tensor"``; ``relu`` stands
+            for the overload without a name.
+        effect: what the operators do with storage.
+    """
+
+    def register(function: _Rule) -> _Rule:
+        for name in " ".join(names).split():
+            if name in _RULES:
+                raise ValueError(f"{name} has a layout rule already")
+            _RULES[name] = Entry(function, effect)
+        return function
+
+    return register
+
+
+def entry_of(func: object) -> Entry | None:
+    """The rule of an operator, or None."""
+    try:
+        return _RESOLVED[func]
+    except KeyError:
+        found = None
+        if isinstance(func, OpOverload) and func.namespace == "aten":
+            name: str = func.name()  # type: ignore[no-untyped-call]
+            found = _RULES.get(name.removeprefix("aten::"))
+        _RESOLVED[func] = found
+        return found
+
+
+def layout_of(
+    func: object, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None
+) -> Result | None:
+    """Layout of what a call returns, or None when only torch can tell.
+
+    Args:
+        func: an overload of ``torch.ops``.
+        args: fake tensors, numbers and other arguments. Every symbolic size is at least two.
+        kwargs: keyword arguments.
+
+    Returns:
+        ``(size, stride, dtype, device, storage offset)``; a list of them for several results.
+        Views keep the storage of their argument. None for operators that write.
+    """
+    entry = entry_of(func)
+    if entry is None or entry.effect is Effect.WRITE:
+        return None
+    return entry.rule(*args, **(kwargs or {}))
+
+
+def same(a: Any, b: Any) -> bool:
+    """Whether two sizes are equal for every value of their symbols. Never makes a guard."""
+    if type(a) is int and type(b) is int:
+        return a == b
+    try:
+        return expr_of(a) is expr_of(b)
+    except TypeError:
+        return False  # symbols of another library
+
+
+def same_sizes(a: Sequence[Any], b: Sequence[Any]) -> bool:
+    """Whether two lists of sizes are equal for every value of their symbols."""
+    return len(a) == len(b) and all(x is y or same(x, y) for x, y in zip(a, b))
+
+
+def holds(size: Sequence[Any], value: int) -> bool:
+    """Whether one of the sizes is ``value``. Symbols are at least two."""
+    return any(type(n) is int and n == value for n in size)
+
+
+def is_static(*lists: Sequence[Any]) -> bool:
+    """Whether all sizes are plain ints."""
+    return all(type(n) is int for numbers in lists for n in numbers)
+
+
+def contiguous_strides(size: Sequence[Any]) -> tuple[Any, ...]:
+    """Row-major strides of a tensor of this size, as ``torch.empty`` gives them."""
+    try:
+        return _contiguous_strides(tuple(size))
+    except TypeError:  # symbols have no hash
+        return _contiguous_strides.__wrapped__(size)
+
+
+@lru_cache(maxsize=4096)
+def _contiguous_strides(size: tuple[Any, ...]) -> tuple[Any, ...]:
+    strides: list[Any] = [1] * len(size)
+    for axis in range(len(size) - 2, -1, -1):
+        extent = size[axis + 1]
+        strides[axis] = strides[axis + 1] * (1 if type(extent) is int and extent == 0 else extent)
+    return tuple(strides)
+
+
+def is_contiguous(x: torch.Tensor) -> bool:
+    """Whether ``x`` is row-major for every value of its symbols. Never makes a guard."""
+    size, stride = x.shape, x.stride()
+    if is_static(size, stride):
+        return x.is_contiguous()
+    return all(
+        same(step, wanted) or (type(n) is int and n == 1)
+        for n, step, wanted in zip(size, stride, contiguous_strides(size))
+    )
+
+
+def is_dense(size: Sequence[Any], stride: Sequence[Any]) -> bool:
+    """Whether the elements fill one block of memory, each once, in some order of the axes."""
+    try:
+        return _is_dense(tuple(size), tuple(stride))
+    except TypeError:  # symbols have no hash
+        return _is_dense.__wrapped__(size, stride)
+
+
+@lru_cache(maxsize=4096)
+def _is_dense(size: tuple[Any, ...], stride: tuple[Any, ...]) -> bool:
+    rest = [(n, step) for n, step in zip(size, stride) if not (type(n) is int and n == 1)]
+    expected: Any = 1
+    while rest:
+        for index, (extent, step) in enumerate(rest):
+            if same(step, expected):
+                expected = expected * extent
+                del rest[index]
+                break
+        else:
+            return False
+    return not holds(size, 0)
+
+
+def is_channels_last(x: torch.Tensor) -> bool:
+    """Whether torch's kernels take a static 4-d tensor to be in channels-last order.
+
+    The test of ``suggest_memory_format``: it looks at strides only, and takes ambiguous layouts to
+    be row-major.
+    """
+    size, stride = x.shape, x.stride()
+    if len(size) != 4 or stride[1] == 0:
+        return False
+    least: int = 0
+    for axis in (1, 3, 2, 0):
+        if size[axis] == 0 or stride[axis] < least:
+            return False
+        if axis == 0 and least == stride[1]:
+            return False
+        least = stride[axis] * max(size[axis], 1)
+    return True
+
+
+def channels_last_strides(size: Sequence[int]) -> tuple[int, ...]:
+    """Strides of a channels-last tensor of this 4-d size."""
+    _, channels, height, width = size
+    return (height * width * channels, 1, width * channels, channels)
+
+
+def contiguous(
+    size: Sequence[Any] | None, x: torch.Tensor, dtype: torch.dtype | None = None
+) -> Layout | None:
+    """Row-major layout on the device (and of the type) of ``x``; None stays None."""
+    if size is None:
+        return None
+    shape = tuple(size)
+    return shape, contiguous_strides(shape), dtype or x.dtype, x.device, 0
+
+
+def axis_of(dim: Any, rank: int) -> int | None:
+    """A dimension counted from the front; None when it is out of range or no plain int."""
+    if type(dim) is not int:
+        return None
+    if rank == 0:
+        return 0 if dim in (0, -1) else None
+    return dim % rank if -rank <= dim < rank else None

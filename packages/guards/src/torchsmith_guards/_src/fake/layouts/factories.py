@@ -1,0 +1,229 @@
+"""Rules of operators that make tensors from nothing, or copies of others."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from torchsmith_guards._src.fake.layouts.base import (
+    PLAIN_DTYPES,
+    Layout,
+    contiguous_strides,
+    holds,
+    is_contiguous,
+    is_dense,
+    is_static,
+    rule,
+)
+from torchsmith_guards._src.shapes.nodes import Symbol
+from torchsmith_guards._src.shapes.queries import expr_of, hint_of
+
+_CPU = torch.device("cpu")
+
+
+def _new(
+    size: Sequence[Any],
+    dtype: torch.dtype | None,
+    device: Any,
+    layout: torch.layout | None,
+    pin_memory: bool | None,
+    stride: Sequence[Any] | None = None,
+) -> Layout | None:
+    if pin_memory or layout not in (None, torch.strided):
+        return None
+    place = _CPU if device is None else torch.device(device)
+    if place.type == "meta" or (place.type != "cpu" and place.index is None):
+        return None
+    dtype = dtype or torch.get_default_dtype()
+    if dtype not in PLAIN_DTYPES or any(type(n) is int and n < 0 for n in size):
+        return None
+    shape = tuple(size)
+    return shape, contiguous_strides(shape) if stride is None else tuple(stride), dtype, place, 0
+
+
+@rule("zeros", "ones", "rand", "randn", "empty.memory_format")
+def _filled(
+    size: Sequence[Any],
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: Any = None,
+    pin_memory: bool | None = None,
+    memory_format: torch.memory_format | None = None,
+) -> Layout | None:
+    if memory_format not in (None, torch.contiguous_format):
+        return None
+    return _new(size, dtype, device, layout, pin_memory)
+
+
+@rule("empty_strided")
+def _empty_strided(
+    size: Sequence[Any],
+    stride: Sequence[Any],
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: Any = None,
+    pin_memory: bool | None = None,
+) -> Layout | None:
+    if len(size) != len(stride) or any(type(n) is int and n < 0 for n in stride):
+        return None
+    return _new(size, dtype, device, layout, pin_memory, stride)
+
+
+@rule("full")
+def _full(
+    size: Sequence[Any],
+    value: Any,
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: Any = None,
+    pin_memory: bool | None = None,
+) -> Layout | None:
+    if dtype is None:
+        if type(value) is bool:
+            dtype = torch.bool
+        elif type(value) in (int, torch.SymInt):
+            dtype = torch.int64
+        elif type(value) not in (float, torch.SymFloat):
+            return None
+    return _new(size, dtype, device, layout, pin_memory)
+
+
+@rule("scalar_tensor")
+def _scalar_tensor(
+    value: Any,
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: Any = None,
+    pin_memory: bool | None = None,
+) -> Layout | None:
+    return _new((), dtype, device, layout, pin_memory)
+
+
+@rule("arange")
+def _arange(end: Any, **kwargs: Any) -> Layout | None:
+    return _arange_step(0, end, 1, **kwargs)
+
+
+@rule("arange.start")
+def _arange_start(start: Any, end: Any, **kwargs: Any) -> Layout | None:
+    return _arange_step(start, end, 1, **kwargs)
+
+
+@rule("arange.start_step")
+def _arange_step(
+    start: Any,
+    end: Any,
+    step: Any = 1,
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: Any = None,
+    pin_memory: bool | None = None,
+) -> Layout | None:
+    kinds = {type(start), type(end), type(step)}
+    if kinds == {int}:
+        if step == 0 or (end - start) * step < 0:
+            return None
+        length: Any = -((start - end) // step)
+    elif kinds == {int, torch.SymInt} and type(start) is type(step) is int:
+        if (start, step) != (0, 1) or not _is_size(end):
+            return None
+        length = end
+    elif kinds <= {int, float}:
+        numbers = (start, end, step)
+        if not all(math.isfinite(n) for n in numbers) or step == 0 or (end - start) * step < 0:
+            return None
+        if dtype is not None and not dtype.is_floating_point:
+            return None
+        length = math.ceil((end - start) / step)
+    else:
+        return None
+    if dtype is None and float not in kinds:
+        dtype = torch.int64
+    return _new((length,), dtype, device, layout, pin_memory)
+
+
+def _is_size(value: Any) -> bool:
+    """Whether a symbolic number is a symbol that is at least two."""
+    try:
+        hint = hint_of(value)
+        return isinstance(expr_of(value), Symbol) and hint is not None and hint >= 2
+    except TypeError:
+        return False  # a symbol of another library
+
+
+# Copies.
+
+
+@rule("clone")
+def _clone(x: torch.Tensor, *, memory_format: torch.memory_format | None = None) -> Layout | None:
+    return _copy_layout(x, x.dtype, x.device, memory_format)
+
+
+@rule("_to_copy", "empty_like", "zeros_like", "ones_like", "rand_like", "randn_like")
+def _like(
+    x: torch.Tensor,
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: Any = None,
+    pin_memory: bool | None = None,
+    non_blocking: bool = False,
+    memory_format: torch.memory_format | None = None,
+) -> Layout | None:
+    if pin_memory or layout not in (None, torch.strided):
+        return None
+    if device is not None and torch.device(device) != x.device:
+        return None
+    dtype = dtype or x.dtype
+    return _copy_layout(x, dtype, x.device, memory_format) if dtype in PLAIN_DTYPES else None
+
+
+@rule("full_like")
+def _full_like(x: torch.Tensor, value: Any, **kwargs: Any) -> Layout | None:
+    return _like(x, **kwargs)
+
+
+@rule("new_empty", "new_zeros", "new_ones")
+def _new_like(
+    x: torch.Tensor,
+    size: Sequence[Any],
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: Any = None,
+    pin_memory: bool | None = None,
+) -> Layout | None:
+    place = x.device if device is None else device
+    return _new(size, dtype or x.dtype, place, layout, pin_memory)
+
+
+@rule("new_full")
+def _new_full(x: torch.Tensor, size: Sequence[Any], value: Any, **kwargs: Any) -> Layout | None:
+    return _new_like(x, size, **kwargs)
+
+
+def _copy_layout(
+    x: torch.Tensor,
+    dtype: torch.dtype,
+    device: torch.device,
+    memory_format: torch.memory_format | None,
+) -> Layout | None:
+    size = tuple(x.shape)
+    if memory_format is torch.contiguous_format:
+        return size, contiguous_strides(size), dtype, device, 0
+    if memory_format not in (None, torch.preserve_format):
+        return None
+    stride = x.stride()
+    if is_static(size, stride):
+        keeps = holds(size, 0) or is_dense(size, stride)
+    else:
+        keeps = is_contiguous(x) or is_dense(size, stride)
+    return (size, tuple(stride), dtype, device, 0) if keeps else None

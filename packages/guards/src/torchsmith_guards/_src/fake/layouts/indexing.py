@@ -1,0 +1,167 @@
+"""Rules of operators that move data: concatenation, lookups, padding, repetition."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from torchsmith_guards._src.fake.layouts.base import (
+    Layout,
+    axis_of,
+    contiguous,
+    holds,
+    is_channels_last,
+    is_contiguous,
+    is_static,
+    rule,
+    same,
+    same_sizes,
+)
+
+_INDEX_DTYPES = (torch.int64, torch.int32)
+
+
+@rule("cat")
+def _cat(tensors: Sequence[torch.Tensor], dim: int = 0) -> Layout | None:
+    first = tensors[0]
+    rank = first.dim()
+    axis = axis_of(dim, rank)
+    if axis is None or not rank:
+        return None
+    total: Any = 0
+    for tensor in tensors:
+        if tensor.dtype != first.dtype or tensor.device != first.device or tensor.dim() != rank:
+            return None
+        if not is_contiguous(tensor) or any(
+            i != axis and not same(n, first.shape[i]) for i, n in enumerate(tensor.shape)
+        ):
+            return None
+        if rank == 1 and same(tensor.shape[0], 0):
+            return None
+        if rank == 4 and is_static(tensor.shape) and is_channels_last(tensor):
+            return None
+        total = total + tensor.shape[axis]
+    size: list[Any] = list(first.shape)
+    size[axis] = total
+    return contiguous(size, first)
+
+
+@rule("stack")
+def _stack(tensors: Sequence[torch.Tensor], dim: int = 0) -> Layout | None:
+    first = tensors[0]
+    rank = first.dim()
+    if type(dim) is not int or not -rank - 1 <= dim <= rank or holds(first.shape, 0):
+        return None
+    for t in tensors:
+        if t.dtype != first.dtype or t.device != first.device or not is_contiguous(t):
+            return None
+        if not same_sizes(t.shape, first.shape):
+            return None
+    size: list[Any] = list(first.shape)
+    size.insert(dim % (rank + 1), len(tensors))
+    return contiguous(size, first)
+
+
+@rule("embedding")
+def _embedding(
+    weight: torch.Tensor,
+    indices: torch.Tensor,
+    padding_idx: int = -1,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Layout | None:
+    if weight.dim() != 2 or indices.device != weight.device:
+        return None
+    if indices.dtype not in _INDEX_DTYPES:
+        return None
+    return contiguous((*indices.shape, weight.shape[1]), weight)
+
+
+@rule("index_select")
+def _index_select(x: torch.Tensor, dim: int, index: torch.Tensor) -> Layout | None:
+    axis = axis_of(dim, x.dim())
+    if axis is None or not x.dim() or index.dim() != 1 or index.dtype not in _INDEX_DTYPES:
+        return None
+    if index.device != x.device or holds(x.shape, 0):
+        return None
+    size: list[Any] = list(x.shape)
+    size[axis] = index.shape[0]
+    return contiguous(size, x)
+
+
+@rule("gather")
+def _gather(
+    x: torch.Tensor, dim: int, index: torch.Tensor, *, sparse_grad: bool = False
+) -> Layout | None:
+    axis = axis_of(dim, x.dim())
+    if axis is None or x.dim() != index.dim() or index.dtype is not torch.int64:
+        return None
+    if index.device != x.device or holds(index.shape, 0):
+        return None
+    for i, (n, have) in enumerate(zip(index.shape, x.shape)):
+        if i != axis and not same(n, have) and not (is_static((n, have)) and n <= have):
+            return None
+    return contiguous(index.shape, x)
+
+
+@rule("index.Tensor")
+def _index(x: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> Layout | None:
+    found = [i for i in indices if i is not None]
+    if not found or len(found) != len(indices) or len(found) > x.dim() or not is_contiguous(x):
+        return None
+    size = found[0].shape
+    for index in found:
+        if index.dtype not in _INDEX_DTYPES or index.device != x.device:
+            return None
+        if not same_sizes(index.shape, size) or not is_contiguous(index):
+            return None
+    if holds(x.shape, 0) or holds(x.shape, 1) or holds(size, 0) or holds(size, 1):
+        return None
+    return contiguous((*size, *x.shape[len(found) :]), x)
+
+
+@rule("constant_pad_nd")
+def _pad(x: torch.Tensor, pad: Sequence[Any], value: Any = 0) -> Layout | None:
+    if not is_static(pad) or len(pad) % 2 or len(pad) > 2 * x.dim() or not is_contiguous(x):
+        return None
+    if min(pad, default=-1) < 0 or (x.dim() == 4 and not is_static(x.shape)):
+        return None
+    if x.dim() == 5 or (x.dim() == 4 and is_channels_last(x)):
+        return None
+    size: list[Any] = list(x.shape)
+    for i in range(len(pad) // 2):
+        size[-1 - i] = size[-1 - i] + pad[2 * i] + pad[2 * i + 1]
+    return contiguous(size, x)
+
+
+@rule("tril", "triu")
+def _triangle(x: torch.Tensor, diagonal: int = 0) -> Layout | None:
+    return contiguous(x.shape, x) if x.dim() >= 2 and is_contiguous(x) else None
+
+
+@rule("flip")
+def _flip(x: torch.Tensor, dims: Sequence[int]) -> Layout | None:
+    axes = [axis_of(d, x.dim()) for d in dims]
+    if None in axes or len(set(axes)) != len(axes) or not is_contiguous(x) or holds(x.shape, 1):
+        return None
+    return contiguous(x.shape, x)
+
+
+@rule("roll")
+def _roll(x: torch.Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> Layout | None:
+    if len(dims) != len(shifts) and not (len(shifts) == 1 and not dims):
+        return None
+    if any(axis_of(d, x.dim()) is None for d in dims) or not x.dim():
+        return None
+    return contiguous(x.shape, x) if is_contiguous(x) else None
+
+
+@rule("repeat")
+def _repeat(x: torch.Tensor, repeats: Sequence[Any]) -> Layout | None:
+    extra = len(repeats) - x.dim()
+    if extra < 0 or not is_static(repeats) or min(repeats, default=0) < 0:
+        return None
+    padded = (*(1 for _ in range(extra)), *x.shape)
+    return contiguous([n * count for n, count in zip(padded, repeats)], x)

@@ -1,0 +1,124 @@
+"""Rules of normalisations. Mean and reciprocal deviation come back beside the result."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from torchsmith_guards._src.fake.layouts.base import (
+    Layout,
+    channels_last_strides,
+    contiguous,
+    holds,
+    is_channels_last,
+    is_contiguous,
+    is_dense,
+    is_static,
+    rule,
+    same,
+    same_sizes,
+)
+
+Layouts = list[Layout | int | None]
+
+
+def _plain(x: torch.Tensor, *parameters: torch.Tensor | None) -> bool:
+    """Whether ``x`` and the parameters are of one floating type on one device."""
+    return x.dtype.is_floating_point and all(
+        p is None or (p.dtype == x.dtype and p.device == x.device) for p in parameters
+    )
+
+
+def _statistics_dtype(x: torch.Tensor) -> torch.dtype | None:
+    """The type of mean and deviation: that of ``x`` on the CPU, at least float32 elsewhere."""
+    if x.device.type == "cpu" or x.dtype in (torch.float32, torch.float64):
+        return x.dtype
+    return torch.float32 if x.device.type == "cuda" else None
+
+
+@rule("native_layer_norm")
+def _native_layer_norm(
+    x: torch.Tensor,
+    normalized_shape: Sequence[Any],
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    eps: float,
+) -> Layouts | None:
+    rank = x.dim() - len(normalized_shape)
+    dtype = _statistics_dtype(x)
+    if dtype is None or rank < 0 or not normalized_shape or not _plain(x, weight, bias):
+        return None
+    if not same_sizes(x.shape[rank:], normalized_shape) or not is_contiguous(x):
+        return None
+    if any(p is not None and not same_sizes(p.shape, normalized_shape) for p in (weight, bias)):
+        return None
+    if holds(x.shape, 0):
+        return None
+    size = (*x.shape[:rank], *(1 for _ in normalized_shape))
+    return [contiguous(x.shape, x), contiguous(size, x, dtype), contiguous(size, x, dtype)]
+
+
+@rule("native_group_norm")
+def _native_group_norm(
+    x: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    N: Any,
+    C: Any,
+    HxW: Any,
+    group: int,
+    eps: float,
+) -> Layouts | None:
+    dtype = _statistics_dtype(x)
+    if dtype is None or not _plain(x, weight, bias) or not is_contiguous(x) or x.dim() < 2:
+        return None
+    if holds(x.shape, 0) or not same(x.shape[0], N) or not same(x.shape[1], C):
+        return None
+    if not is_static((C, group)) or group < 1 or C % group:
+        return None
+    size = (N, group)
+    return [contiguous(x.shape, x), contiguous(size, x, dtype), contiguous(size, x, dtype)]
+
+
+@rule("_native_batch_norm_legit_no_training")
+def _batch_norm_inference(
+    x: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    running_mean: torch.Tensor | None,
+    running_var: torch.Tensor | None,
+    momentum: float,
+    eps: float,
+) -> Layouts | None:
+    return _batch_norm(x, weight, bias, running_mean, running_var, False, momentum, eps)
+
+
+@rule("native_batch_norm")
+def _batch_norm(
+    x: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    running_mean: torch.Tensor | None,
+    running_var: torch.Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> Layouts | None:
+    parameters = (weight, bias, running_mean, running_var)
+    if training or x.device.type != "cpu" or x.dim() < 2 or running_mean is None:
+        return None
+    if not _plain(x, *parameters) or holds(x.shape, 0):
+        return None
+    if any(p is not None and not same_sizes(p.shape, x.shape[1:2]) for p in parameters):
+        return None
+    result = contiguous(x.shape, x)
+    if not is_contiguous(x):
+        if not is_static(x.shape, x.stride()) or holds(x.shape, 1):
+            return None
+        if not is_channels_last(x) or not is_dense(x.shape, x.stride()):
+            return None
+        size = tuple(x.shape)
+        result = (size, channels_last_strides(size), x.dtype, x.device, 0)
+    return [result, contiguous((0,), x), contiguous((0,), x)]

@@ -1,0 +1,392 @@
+"""Rules of pointwise operators: type promotion, broadcasting and the strides of the result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from torchsmith_guards._src.fake.layouts.base import (
+    INTEGRAL,
+    Layout,
+    LayoutRule,
+    channels_last_strides,
+    contiguous_strides,
+    holds,
+    is_contiguous,
+    is_dense,
+    is_static,
+    rule,
+    same,
+    same_sizes,
+)
+
+_DEFAULT, _TO_FLOAT, _TO_BOOL, _ONLY_FLOAT = range(4)
+
+
+@lru_cache(maxsize=4096)
+def _promote(full: tuple[Any, ...], zero_dim: tuple[Any, ...], numbers: tuple[type, ...]) -> Any:
+    """Result type of tensors with and without dimensions and Python numbers."""
+    result = _merge(_promote_all(full), _promote_all(zero_dim))
+    for kind in (bool, int, float, complex):
+        if kind in numbers:
+            result = _merge(result, _NUMBER_DTYPES[kind]())
+    return result
+
+
+_NUMBER_DTYPES: dict[type, Callable[[], torch.dtype]] = {
+    bool: lambda: torch.bool,
+    int: lambda: torch.int64,
+    float: torch.get_default_dtype,
+    complex: lambda: torch.complex64,
+}
+_SYMBOLIC_NUMBERS: dict[type, type] = {torch.SymInt: int, torch.SymFloat: float}
+
+
+def _promote_all(dtypes: tuple[torch.dtype, ...]) -> torch.dtype | None:
+    result: torch.dtype | None = None
+    for dtype in dtypes:
+        result = dtype if result is None else torch.promote_types(result, dtype)
+    return result
+
+
+def _category(dtype: torch.dtype) -> int:
+    if dtype is torch.bool:
+        return 0
+    if dtype.is_complex:
+        return 3
+    return 2 if dtype.is_floating_point else 1
+
+
+def _merge(strong: torch.dtype | None, weak: torch.dtype | None) -> torch.dtype | None:
+    """``weak`` only counts when it is of a higher category."""
+    if strong is None:
+        return weak
+    if weak is None or _category(weak) <= _category(strong):
+        return strong
+    return weak
+
+
+def result_dtype(operands: Sequence[Any]) -> torch.dtype | None:
+    """The type that tensors and numbers promote to; None for complex ones."""
+    tensors = [x for x in operands if isinstance(x, torch.Tensor)]
+    if len(tensors) == len(operands) == 1:
+        return None if tensors[0].dtype.is_complex else tensors[0].dtype
+    full = tuple(t.dtype for t in tensors if t.dim())
+    zero = tuple(t.dtype for t in tensors if not t.dim())
+    kinds = [type(x) for x in operands if not isinstance(x, torch.Tensor)]
+    numbers = tuple({_SYMBOLIC_NUMBERS.get(kind, kind) for kind in kinds})
+    if any(kind not in _NUMBER_DTYPES for kind in numbers):
+        return None
+    dtype: torch.dtype | None
+    if full and not numbers and not zero and all(d is full[0] for d in full):
+        dtype = full[0]
+    elif float in numbers:  # depends on the default type
+        dtype = _promote.__wrapped__(full, zero, numbers)
+    else:
+        dtype = _promote(full, zero, numbers)
+    return None if dtype is None or dtype.is_complex else dtype
+
+
+def result_device(tensors: Sequence[torch.Tensor]) -> torch.device | None:
+    """The device of the result: CPU scalars go anywhere. None when devices disagree."""
+    device = tensors[0].device
+    for index, other in enumerate(tensors[1:], 1):
+        if other.device == device or (other.dim() == 0 and other.device.type == "cpu"):
+            continue
+        if all(t.dim() == 0 and t.device.type == "cpu" for t in tensors[:index]):
+            device = other.device
+            continue
+        return None
+    return device
+
+
+def broadcast_all(tensors: Sequence[torch.Tensor]) -> tuple[Any, ...] | None:
+    """The size that tensors broadcast to, if it is the same for every value of the symbols."""
+    size: tuple[Any, ...] = tuple(tensors[0].shape)
+    for other in tensors[1:]:
+        if not same_sizes(other.shape, size):
+            merged = broadcast(size, tuple(other.shape))
+            if merged is None:
+                return None
+            size = merged
+    return size
+
+
+def broadcast(a: tuple[Any, ...], b: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """The size that two sizes broadcast to."""
+    if len(a) < len(b):
+        a, b = b, a
+    merged = list(a)
+    offset = len(a) - len(b)
+    for i, extent in enumerate(b):
+        have = merged[offset + i]
+        if same(have, extent) or (type(extent) is int and extent == 1):
+            continue
+        if not (type(have) is int and have == 1):
+            return None
+        merged[offset + i] = extent
+    return tuple(merged)
+
+
+def pointwise_layout(kind: int, operands: Sequence[Any]) -> Layout | None:
+    """Layout of a pointwise operator's result.
+
+    Args:
+        kind: how the promoted type of the operands becomes that of the result.
+        operands: tensors and numbers.
+    """
+    tensors = [x for x in operands if isinstance(x, torch.Tensor)]
+    if not tensors:
+        return None
+    device = result_device(tensors)
+    size = None if device is None else broadcast_all(tensors)
+    if device is None or size is None:
+        return None
+    stride = pointwise_stride(tensors, size, len(tensors) < len(operands))
+    dtype = None if stride is None else result_dtype(operands)
+    if stride is None or dtype is None:
+        return None
+    if kind == _TO_BOOL:
+        dtype = torch.bool
+    elif dtype in INTEGRAL:
+        if kind == _ONLY_FLOAT:
+            return None
+        if kind == _TO_FLOAT:
+            dtype = torch.get_default_dtype()
+    return size, stride, dtype, device, 0
+
+
+def pointwise_stride(
+    tensors: Sequence[torch.Tensor], size: tuple[Any, ...], numbers: bool = False
+) -> tuple[Any, ...] | None:
+    """Strides that TensorIterator gives its output; for symbolic sizes, where that is easy to say.
+
+    Args:
+        tensors: the operands.
+        size: what they broadcast to.
+        numbers: there are Python numbers among the operands, which count as tensors of no
+            dimension.
+    """
+    sizes = [tuple(t.shape) for t in tensors]
+    strides = [tuple(t.stride()) for t in tensors]
+    if is_static(size, *sizes, *strides):
+        return _iterator_strides(size, tuple(sizes), tuple(strides), numbers)
+    if holds(size, 0):
+        return None
+    full = [t for t in tensors if same_sizes(t.shape, size)]
+    wanted = contiguous_strides(size)
+    if holds(size, 1):
+        alike = len(full) == len(tensors) and all(same_sizes(t.stride(), wanted) for t in full)
+        return wanted if alike else None
+    if len(full) == len(tensors):
+        stride = full[0].stride()
+        if all(same_sizes(t.stride(), stride) for t in full) and is_dense(size, stride):
+            return tuple(stride)
+    if all(is_contiguous(t) for t in tensors):
+        return wanted
+    # Axes are ordered by the first operand's strides; one without holes decides every pair.
+    first = next((t for t in tensors if t.dim()), None)
+    if first is not None and same_sizes(first.shape, size) and is_dense(size, first.stride()):
+        return tuple(first.stride())
+    return None
+
+
+Ints = tuple[int, ...]
+
+
+@lru_cache(maxsize=4096)
+def _iterator_strides(
+    size: Ints, sizes: tuple[Ints, ...], strides: tuple[Ints, ...], numbers: bool
+) -> Ints:
+    """TensorIterator's choice: a few common cases first, then the order of the axes.
+
+    After ``compute_fast_setup_type`` and ``reorder_dimensions`` in ATen/TensorIterator.cpp.
+    """
+    if not (numbers and size) and all(s == size for s in sizes):
+        if all(_runs_through(size, stride, range(len(size))[::-1]) for stride in strides):
+            return contiguous_strides(size)
+        if len(size) == 4 and all(_runs_through(size, s, (1, 3, 2, 0)) for s in strides):
+            return channels_last_strides(size)
+        if all(stride == strides[0] for stride in strides) and is_dense(size, strides[0]):
+            return strides[0]
+    order = _axis_order(size, [_expanded(size, s, t) for s, t in zip(sizes, strides)])
+    if order == list(range(len(size)))[::-1]:
+        return contiguous_strides(size)
+    result = [0] * len(size)
+    step = 1
+    for axis in order:
+        result[axis] = step
+        step *= size[axis]
+    return tuple(result)
+
+
+def _runs_through(size: Ints, stride: Ints, axes: Sequence[int]) -> bool:
+    """Whether elements follow each other along these axes, innermost first."""
+    if 0 in size:
+        return True
+    expected = 1
+    for axis in axes:
+        if size[axis] != 1:
+            if stride[axis] != expected:
+                return False
+            expected *= size[axis]
+    return True
+
+
+def _expanded(size: Ints, own: Ints, stride: Ints) -> list[int]:
+    """Strides of an operand that is broadcast to ``size``."""
+    extra = len(size) - len(own)
+    return [0] * extra + [
+        0 if n == 1 and size[extra + i] != 1 else step
+        for i, (n, step) in enumerate(zip(own, stride))
+    ]
+
+
+def _axis_order(size: Ints, operands: list[list[int]]) -> list[int]:
+    """Axes from the innermost out: an insertion sort whose comparison may be undecided."""
+    order = list(range(len(size)))[::-1]
+    for i in range(1, len(size)):
+        moving = i
+        for other in range(i - 1, -1, -1):
+            verdict = _compare(size, operands, order[other], order[moving])
+            if verdict > 0:
+                order[other], order[moving] = order[moving], order[other]
+                moving = other
+            elif verdict < 0:
+                break
+    return order
+
+
+def _compare(size: Ints, operands: list[list[int]], inner: int, outer: int) -> int:
+    """1 to exchange two axes, -1 to leave them, 0 if no operand decides."""
+    for stride in operands:
+        a, b = stride[inner], stride[outer]
+        if a == 0 or b == 0:
+            continue
+        if a != b:
+            return -1 if a < b else 1
+        if size[inner] > size[outer]:
+            return 1
+    return 0
+
+
+# Operators of one tensor; further arguments are settings of the function.
+_UNARY_SAME = """
+    neg abs sign floor ceil trunc round clamp clamp_min clamp_max bitwise_not relu hardtanh
+"""
+_UNARY_ONLY_FLOAT = """
+    gelu silu leaky_relu elu mish softplus hardswish hardsigmoid threshold
+"""
+_UNARY_FLOAT = """
+    exp exp2 expm1 log log2 log10 log1p sqrt rsqrt sin cos tan asin acos atan sinh cosh tanh
+    asinh acosh atanh erf erfc erfinv sigmoid reciprocal digamma lgamma
+"""
+_UNARY_BOOL = """
+    logical_not isnan isinf signbit
+"""
+_BINARY = """
+    add.Tensor add.Scalar sub.Tensor sub.Scalar mul.Tensor mul.Scalar rsub.Tensor rsub.Scalar
+    minimum maximum remainder.Tensor remainder.Scalar fmod.Tensor fmod.Scalar pow.Tensor_Tensor
+    pow.Tensor_Scalar pow.Scalar floor_divide fmin fmax bitwise_and.Tensor bitwise_and.Scalar
+    bitwise_or.Tensor bitwise_or.Scalar bitwise_xor.Tensor bitwise_xor.Scalar
+"""
+_BINARY_FLOAT = """
+    div.Tensor div.Scalar atan2
+"""
+_BINARY_BOOL = """
+    eq.Tensor ne.Tensor lt.Tensor le.Tensor gt.Tensor ge.Tensor eq.Scalar ne.Scalar lt.Scalar
+    le.Scalar gt.Scalar ge.Scalar logical_and logical_or logical_xor
+"""
+
+
+def _register() -> None:
+    def unary(kind: int) -> LayoutRule:
+        return lambda x, *args, **kwargs: pointwise_layout(kind, (x,))
+
+    def binary(kind: int) -> LayoutRule:
+        return lambda a, b, **kwargs: pointwise_layout(kind, (a, b))
+
+    def settings(x: torch.Tensor, *args: Any, **kwargs: Any) -> Layout | None:
+        if any(isinstance(a, float | torch.Tensor) for a in (*args, *kwargs.values())):
+            return pointwise_layout(_ONLY_FLOAT, (x,))
+        return pointwise_layout(_DEFAULT, (x,))
+
+    rule(_UNARY_SAME)(settings)
+    rule(_UNARY_ONLY_FLOAT)(unary(_ONLY_FLOAT))
+    rule(_UNARY_FLOAT)(unary(_TO_FLOAT))
+    rule(_UNARY_BOOL)(unary(_TO_BOOL))
+    rule(_BINARY)(binary(_DEFAULT))
+    rule(_BINARY_FLOAT)(binary(_TO_FLOAT))
+    rule(_BINARY_BOOL)(binary(_TO_BOOL))
+
+
+_register()
+
+
+@rule("div.Tensor_mode", "div.Scalar_mode")
+def _div(a: torch.Tensor, b: Any, *, rounding_mode: str | None) -> Layout | None:
+    return pointwise_layout(_TO_FLOAT if rounding_mode is None else _DEFAULT, (a, b))
+
+
+@rule("where.self")
+def _where(condition: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> Layout | None:
+    return _select(condition, a, b)
+
+
+@rule("where.ScalarSelf where.ScalarOther")
+def _where_number(condition: torch.Tensor, a: Any, b: Any) -> Layout | None:
+    return _select(condition, a, b)
+
+
+def _select(condition: torch.Tensor, a: Any, b: Any) -> Layout | None:
+    tensors = [x for x in (condition, a, b) if isinstance(x, torch.Tensor)]
+    device, dtype = result_device(tensors), result_dtype((a, b))
+    size = broadcast_all(tensors)
+    if device is None or dtype is None or size is None or condition.dtype is not torch.bool:
+        return None
+    stride = pointwise_stride(tensors, size, len(tensors) < 3)
+    return None if stride is None else (size, stride, dtype, device, 0)
+
+
+@rule("addcmul", "addcdiv")
+def _addcmul(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, value: Any = 1) -> Layout | None:
+    return pointwise_layout(_ONLY_FLOAT, (x, a, b))
+
+
+@rule("lerp.Scalar", "lerp.Tensor")
+def _lerp(a: torch.Tensor, b: torch.Tensor, weight: Any) -> Layout | None:
+    tensors = (a, b, weight) if isinstance(weight, torch.Tensor) else (a, b)
+    if any(t.dtype != a.dtype for t in tensors):
+        return None
+    return pointwise_layout(_ONLY_FLOAT, tensors)
+
+
+@rule("masked_fill.Scalar", "masked_fill.Tensor")
+def _masked_fill(x: torch.Tensor, mask: torch.Tensor, value: Any) -> Layout | None:
+    if isinstance(value, torch.Tensor):
+        if value.dim() or value.dtype != x.dtype:
+            return None
+    elif type(value) not in (bool, int) and not x.dtype.is_floating_point:
+        return None
+    if mask.dtype is not torch.bool or x.device != mask.device:
+        return None
+    if not (is_contiguous(x) and is_contiguous(mask)):
+        return None
+    size = broadcast(tuple(x.shape), tuple(mask.shape))
+    if size is None or not same_sizes(size, x.shape):
+        return None
+    return size, contiguous_strides(size), x.dtype, x.device, 0
+
+
+@rule("native_dropout")
+def _native_dropout(
+    x: torch.Tensor, p: float, train: bool | None
+) -> list[Layout | int | None] | None:
+    if not x.dtype.is_floating_point or not is_contiguous(x) or train is False:
+        return None
+    size = tuple(x.shape)
+    stride = contiguous_strides(size)
+    return [(size, stride, x.dtype, x.device, 0), (size, stride, torch.bool, x.device, 0)]

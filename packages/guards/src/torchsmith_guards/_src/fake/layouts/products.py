@@ -1,0 +1,91 @@
+"""Rules of matrix products. Their results are row-major, whatever the strides of the factors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from torchsmith_guards._src.fake.layouts.base import (
+    Layout,
+    contiguous,
+    holds,
+    is_contiguous,
+    rule,
+    same,
+    same_sizes,
+)
+from torchsmith_guards._src.fake.layouts.pointwise import broadcast
+
+
+@rule("linear")
+def _linear(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None = None) -> Layout | None:
+    if w.dim() != 2 or x.dim() < 2 or not same(x.shape[-1], w.shape[1]) or x.dtype != w.dtype:
+        return None
+    if b is not None and (b.dtype != x.dtype or not same_sizes(b.shape, (w.shape[0],))):
+        return None
+    if x.device != w.device or not is_contiguous(x) or holds(x.shape, 0):
+        return None
+    return contiguous((*x.shape[:-1], w.shape[0]), x)
+
+
+@rule("matmul")
+def _matmul(a: torch.Tensor, b: torch.Tensor) -> Layout | None:
+    return _product(a, b)
+
+
+def _product(a: torch.Tensor, b: torch.Tensor) -> Layout | None:
+    if a.dtype != b.dtype or a.device != b.device or a.dim() < 2 or b.dim() < 2:
+        return None
+    if not same(a.shape[-1], b.shape[-2]) or not same_sizes(a.shape[:-2], b.shape[:-2]):
+        return None
+    if holds(a.shape, 0) or holds(b.shape, 0) or a.dtype is torch.bool:
+        return None
+    return contiguous((*a.shape[:-1], b.shape[-1]), a)
+
+
+@rule("mm")
+def _mm(a: torch.Tensor, b: torch.Tensor) -> Layout | None:
+    return _product(a, b) if a.dim() == b.dim() == 2 else None
+
+
+@rule("bmm")
+def _bmm(a: torch.Tensor, b: torch.Tensor) -> Layout | None:
+    return _product(a, b) if a.dim() == b.dim() == 3 else None
+
+
+@rule("addmm")
+def _addmm(
+    bias: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, beta: Any = 1, alpha: Any = 1
+) -> Layout | None:
+    return _added(bias, _mm(a, b))
+
+
+@rule("baddbmm")
+def _baddbmm(
+    bias: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, beta: Any = 1, alpha: Any = 1
+) -> Layout | None:
+    return _added(bias, _bmm(a, b))
+
+
+def _added(bias: torch.Tensor, product: Layout | None) -> Layout | None:
+    if product is None or bias.dtype != product[2] or bias.device != product[3]:
+        return None
+    size = broadcast(tuple(product[0]), tuple(bias.shape))
+    return product if size is not None and same_sizes(size, product[0]) else None
+
+
+@rule("mv")
+def _mv(a: torch.Tensor, b: torch.Tensor) -> Layout | None:
+    if a.dim() != 2 or b.dim() != 1 or not same(a.shape[1], b.shape[0]):
+        return None
+    if a.dtype != b.dtype or a.device != b.device or holds(a.shape, 0):
+        return None
+    return contiguous(a.shape[:1], a)
+
+
+@rule("dot")
+def _dot(a: torch.Tensor, b: torch.Tensor) -> Layout | None:
+    if a.dim() != 1 or b.dim() != 1 or not same(a.shape[0], b.shape[0]):
+        return None
+    return contiguous((), a) if a.dtype == b.dtype and a.device == b.device else None

@@ -1,0 +1,177 @@
+"""Rules of reductions and scans along dimensions. Their results are row-major."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from torchsmith_guards._src.fake.layouts.base import (
+    INTEGRAL,
+    Layout,
+    axis_of,
+    contiguous,
+    holds,
+    is_contiguous,
+    rule,
+)
+
+Layouts = list[Layout | int | None]
+
+
+def _reduced(x: torch.Tensor, dim: Any, keepdim: bool) -> tuple[Any, ...] | None:
+    rank = x.dim()
+    if dim is None or (isinstance(dim, list | tuple) and not dim):
+        axes = set(range(rank))
+    else:
+        dims = dim if isinstance(dim, list | tuple) else [dim]
+        found = [axis_of(d, rank) for d in dims]
+        if None in found or len(set(found)) != len(found):
+            return None
+        axes = {a for a in found if a is not None}
+    if keepdim:
+        return tuple(1 if i in axes else n for i, n in enumerate(x.shape))
+    return tuple(n for i, n in enumerate(x.shape) if i not in axes)
+
+
+def _int_to_long(x: torch.Tensor, dtype: torch.dtype | None) -> torch.dtype:
+    return dtype or (torch.int64 if x.dtype in INTEGRAL else x.dtype)
+
+
+@rule("sum.dim_IntList")
+def _sum(
+    x: torch.Tensor, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> Layout | None:
+    return contiguous(_reduced(x, dim, keepdim), x, _int_to_long(x, dtype))
+
+
+@rule("sum", "prod")
+def _sum_all(x: torch.Tensor, *, dtype: torch.dtype | None = None) -> Layout | None:
+    return contiguous((), x, _int_to_long(x, dtype))
+
+
+@rule("prod.dim_int")
+def _prod(
+    x: torch.Tensor, dim: int, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> Layout | None:
+    return contiguous(_reduced(x, dim, keepdim), x, _int_to_long(x, dtype))
+
+
+@rule("mean.dim")
+def _mean(
+    x: torch.Tensor, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> Layout | None:
+    kind = dtype or x.dtype
+    return contiguous(_reduced(x, dim, keepdim), x, kind) if kind.is_floating_point else None
+
+
+@rule("mean")
+def _mean_all(x: torch.Tensor, *, dtype: torch.dtype | None = None) -> Layout | None:
+    return _mean(x, None, dtype=dtype)
+
+
+@rule("var.correction", "std.correction")
+def _var(
+    x: torch.Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False
+) -> Layout | None:
+    if not x.dtype.is_floating_point:
+        return None
+    return contiguous(_reduced(x, dim, keepdim), x)
+
+
+@rule("var_mean.correction", "std_mean.correction")
+def _var_mean(
+    x: torch.Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False
+) -> Layouts | None:
+    layout = _var(x, dim, keepdim=keepdim)
+    return None if layout is None else [layout, layout]
+
+
+@rule("amax", "amin")
+def _amax(x: torch.Tensor, dim: Any = (), keepdim: bool = False) -> Layout | None:
+    return None if holds(x.shape, 0) else contiguous(_reduced(x, dim, keepdim), x)
+
+
+@rule("max", "min")
+def _max_all(x: torch.Tensor) -> Layout | None:
+    return None if holds(x.shape, 0) else contiguous((), x)
+
+
+@rule("max.dim", "min.dim")
+def _max_dim(x: torch.Tensor, dim: int, keepdim: bool = False) -> Layouts | None:
+    size = _reduced(x, dim, keepdim)
+    if size is None or holds(x.shape, 0):
+        return None
+    return [contiguous(size, x), contiguous(size, x, torch.int64)]
+
+
+@rule("argmax", "argmin")
+def _argmax(x: torch.Tensor, dim: int | None = None, keepdim: bool = False) -> Layout | None:
+    if holds(x.shape, 0) or x.dtype is torch.bool:
+        return None
+    return contiguous(_reduced(x, dim, keepdim), x, torch.int64)
+
+
+@rule("any.dim", "all.dim", "any.dims", "all.dims")
+def _any_dim(x: torch.Tensor, dim: Any, keepdim: bool = False) -> Layout | None:
+    if x.dtype is torch.uint8 or (isinstance(dim, list | tuple) and not dim):
+        return None
+    return contiguous(_reduced(x, dim, keepdim), x, torch.bool)
+
+
+@rule("any", "all")
+def _any(x: torch.Tensor) -> Layout | None:
+    return None if x.dtype is torch.uint8 else contiguous((), x, torch.bool)
+
+
+@rule("logsumexp")
+def _logsumexp(x: torch.Tensor, dim: Any, keepdim: bool = False) -> Layout | None:
+    if not x.dtype.is_floating_point or not dim:
+        return None
+    return contiguous(_reduced(x, dim, keepdim), x)
+
+
+@rule("linalg_vector_norm")
+def _vector_norm(
+    x: torch.Tensor,
+    ord: Any = 2,
+    dim: Any = None,
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
+) -> Layout | None:
+    if not x.dtype.is_floating_point or holds(x.shape, 0) or dtype not in (None, x.dtype):
+        return None
+    return contiguous(_reduced(x, dim, keepdim), x)
+
+
+@rule("topk")
+def _topk(
+    x: torch.Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
+) -> Layouts | None:
+    axis = axis_of(dim, x.dim())
+    if axis is None or not x.dim() or type(k) is not int or k < 0 or x.dtype is torch.bool:
+        return None
+    extent: Any = x.shape[axis]
+    if type(extent) is not int or k > extent:
+        return None
+    size: list[Any] = list(x.shape)
+    size[axis] = k
+    return [contiguous(size, x), contiguous(size, x, torch.int64)]
+
+
+# Scans and softmax.
+
+
+@rule("cumsum", "cumprod")
+def _cumsum(x: torch.Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Layout | None:
+    if axis_of(dim, x.dim()) is None or not is_contiguous(x):
+        return None
+    return contiguous(x.shape, x, _int_to_long(x, dtype))
+
+
+@rule("_softmax", "_log_softmax")
+def _softmax(x: torch.Tensor, dim: int, half_to_float: bool) -> Layout | None:
+    if axis_of(dim, x.dim()) is None or half_to_float or not x.dtype.is_floating_point:
+        return None
+    return contiguous(x.shape, x)

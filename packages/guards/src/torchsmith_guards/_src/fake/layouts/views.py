@@ -1,0 +1,334 @@
+"""Rules of views: they share their first argument's storage and are exact in every number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import torch
+
+from torchsmith_guards._src.fake.layouts.base import (
+    Effect,
+    Layout,
+    LayoutRule,
+    axis_of,
+    contiguous_strides,
+    holds,
+    is_contiguous,
+    is_static,
+    rule,
+    same,
+)
+
+_Rule = TypeVar("_Rule", bound=LayoutRule)
+
+
+def view(*names: str) -> Callable[[_Rule], _Rule]:
+    """Register a rule of views."""
+    return rule(*names, effect=Effect.VIEW)
+
+
+def view_strides(
+    size: Sequence[int], stride: Sequence[int], new: Sequence[int]
+) -> tuple[int, ...] | None:
+    """Strides of a view with another shape, or None when there is no such view."""
+    if 0 in size:
+        return contiguous_strides(tuple(new)) if tuple(size) != tuple(new) else tuple(stride)
+    if not size:
+        return (1,) * len(new)
+    result = [0] * len(new)
+    view_axis = len(new) - 1
+    chunk = stride[-1]
+    tensor_count = view_count = 1
+    for axis in range(len(size) - 1, -1, -1):
+        tensor_count *= size[axis]
+        if axis == 0 or (size[axis - 1] != 1 and stride[axis - 1] != tensor_count * chunk):
+            while view_axis >= 0 and (view_count < tensor_count or new[view_axis] == 1):
+                result[view_axis] = view_count * chunk
+                view_count *= new[view_axis]
+                view_axis -= 1
+            if view_count != tensor_count:
+                return None
+            if axis > 0:
+                chunk = stride[axis - 1]
+                tensor_count = view_count = 1
+    return tuple(result) if view_axis == -1 else None
+
+
+@view("view", "_unsafe_view")
+def _view(x: torch.Tensor, size: Sequence[int]) -> Layout | None:
+    new = resolve_size(x, size)
+    if new is None or holds(x.shape, 0):
+        return None
+    if all(type(n) is int for n in (*x.shape, *x.stride(), *new)):
+        strides = view_strides(x.shape, x.stride(), new)
+    else:
+        strides = contiguous_strides(new) if is_contiguous(x) else None
+    return None if strides is None else (new, strides, x.dtype, x.device, x.storage_offset())
+
+
+def resolve_size(x: torch.Tensor, size: Sequence[Any]) -> list[Any] | None:
+    """``size`` with -1 replaced, if ``x`` has as many elements for every value of its symbols."""
+    new = list(size)
+    unknown = [i for i, n in enumerate(new) if type(n) is int and n == -1]
+    rest: Any = 1
+    for n in new:
+        if not (type(n) is int and n == -1):
+            rest = rest * n
+    total: Any = 1
+    for n in x.shape:
+        total = total * n
+    if unknown:
+        if len(unknown) > 1 or (type(rest) is int and rest == 0):
+            return None
+        new[unknown[0]] = total // rest
+        rest = rest * new[unknown[0]]
+    return new if same(rest, total) else None
+
+
+def _viewed(x: torch.Tensor, size: Sequence[int], stride: Sequence[int], offset: int = 0) -> Layout:
+    return size, stride, x.dtype, x.device, x.storage_offset() + offset
+
+
+@view("permute")
+def _permute(x: torch.Tensor, dims: Sequence[int]) -> Layout | None:
+    rank = x.dim()
+    axes = [d % rank if -rank <= d < rank else -1 for d in dims]
+    if sorted(axes) != list(range(rank)):
+        return None
+    size, stride = x.shape, x.stride()
+    return _viewed(x, [size[a] for a in axes], [stride[a] for a in axes])
+
+
+@view("transpose.int")
+def _transpose(x: torch.Tensor, dim0: int, dim1: int) -> Layout | None:
+    rank = x.dim()
+    if not (-rank <= dim0 < rank and -rank <= dim1 < rank):
+        return None
+    size, stride = list(x.shape), list(x.stride())
+    size[dim0], size[dim1] = size[dim1], size[dim0]
+    stride[dim0], stride[dim1] = stride[dim1], stride[dim0]
+    return _viewed(x, size, stride)
+
+
+@view("t")
+def _t(x: torch.Tensor) -> Layout | None:
+    return _transpose(x, 0, 1) if x.dim() == 2 else None
+
+
+@view("unsqueeze")
+def _unsqueeze(x: torch.Tensor, dim: int) -> Layout | None:
+    rank = x.dim()
+    if not -rank - 1 <= dim <= rank:
+        return None
+    axis = dim % (rank + 1)
+    size, stride = list(x.shape), list(x.stride())
+    step = size[axis] * stride[axis] if axis < rank else 1
+    size.insert(axis, 1)
+    stride.insert(axis, step)
+    return _viewed(x, size, stride)
+
+
+@view("squeeze.dim")
+def _squeeze(x: torch.Tensor, dim: int) -> Layout | None:
+    rank = x.dim()
+    if not -rank <= dim < rank:
+        return None
+    size, stride = list(x.shape), list(x.stride())
+    if size[dim] == 1:
+        del size[dim % rank], stride[dim % rank]
+    return _viewed(x, size, stride)
+
+
+@view("expand")
+def _expand(x: torch.Tensor, size: Sequence[int], *, implicit: bool = False) -> Layout | None:
+    extra = len(size) - x.dim()
+    if extra < 0:
+        return None
+    new: list[Any] = list(size)
+    stride: list[Any] = [0] * len(size)
+    for axis in range(len(size) - 1, -1, -1):
+        wanted = size[axis]
+        literal = wanted if type(wanted) is int else None
+        if axis < extra:
+            if literal is not None and literal <= 1:
+                return None  # strides of leading axes of extent one: left to the fake mode
+            continue
+        have, step = x.shape[axis - extra], x.stride(axis - extra)
+        if literal == -1 or same(wanted, have):
+            new[axis], stride[axis] = have, step
+        elif not same(have, 1) or (literal is not None and literal < 0):
+            return None
+    return _viewed(x, new, stride)
+
+
+@view("select.int")
+def _select(x: torch.Tensor, dim: int, index: int) -> Layout | None:
+    rank = x.dim()
+    if type(index) is not int or not -rank <= dim < rank:
+        return None
+    extent: Any = x.shape[dim]
+    if type(extent) is not int:
+        if index not in (0, -1):
+            return None
+    elif not -extent <= index < extent:
+        return None
+    size, stride = list(x.shape), list(x.stride())
+    offset = (index + extent if index < 0 else index) * stride[dim]
+    del size[dim % rank], stride[dim % rank]
+    return _viewed(x, size, stride, offset)
+
+
+@view("slice.Tensor")
+def _slice(
+    x: torch.Tensor,
+    dim: int = 0,
+    start: int | None = None,
+    end: int | None = None,
+    step: int = 1,
+) -> Layout | None:
+    rank = x.dim()
+    if not -rank <= dim < rank or type(step) is not int or step < 1:
+        return None
+    extent: Any = x.shape[dim]
+    if type(extent) is not int:
+        whole = start in (None, 0) and (end is None or _beyond(end)) and step == 1
+        return _viewed(x, x.shape, x.stride()) if whole else None
+    begin = 0 if start is None else start
+    stop = extent if end is None else end
+    if type(begin) is not int or type(stop) is not int:
+        return None
+    begin = min(max(begin + extent if begin < 0 else begin, 0), extent)
+    stop = min(max(stop + extent if stop < 0 else stop, begin), extent)
+    size, stride = list(x.shape), list(x.stride())
+    offset = begin * stride[dim]
+    size[dim] = (stop - begin + step - 1) // step
+    stride[dim] *= step
+    return _viewed(x, size, stride, offset)
+
+
+def _beyond(end: object) -> bool:
+    """Whether a slice ends past any size: Python writes ``x[1:]`` with the greatest int."""
+    return type(end) is int and end >= 2**63 - 1
+
+
+@view("detach", "alias")
+def _alias(x: torch.Tensor) -> Layout | None:
+    return _viewed(x, x.shape, x.stride())
+
+
+@view("_reshape_alias")
+def _reshape_alias(x: torch.Tensor, size: Sequence[int], stride: Sequence[int]) -> Layout | None:
+    return _viewed(x, tuple(size), tuple(stride))
+
+
+@view("squeeze")
+def _squeeze_all(x: torch.Tensor) -> Layout | None:
+    return _without(x, [i for i, n in enumerate(x.shape) if type(n) is int and n == 1])
+
+
+@view("squeeze.dims")
+def _squeeze_dims(x: torch.Tensor, dim: Sequence[int]) -> Layout | None:
+    axes = [axis_of(d, x.dim()) for d in dim]
+    if None in axes or len(set(axes)) != len(axes):
+        return None
+    size = x.shape
+    return _without(x, [i for i, n in enumerate(size) if i in axes and type(n) is int and n == 1])
+
+
+def _without(x: torch.Tensor, axes: Sequence[int]) -> Layout:
+    kept = [i for i in range(x.dim()) if i not in axes]
+    size, stride = x.shape, x.stride()
+    return _viewed(x, [size[i] for i in kept], [stride[i] for i in kept])
+
+
+@view("unbind.int")
+def _unbind(x: torch.Tensor, dim: int = 0) -> list[Layout | int | None] | None:
+    axis = axis_of(dim, x.dim())
+    if axis is None or not x.dim():
+        return None
+    extent: Any = x.shape[axis]
+    if type(extent) is not int:
+        return None
+    size, stride = list(x.shape), list(x.stride())
+    del size[axis]
+    step = stride.pop(axis)
+    return [_viewed(x, size, stride, index * step) for index in range(extent)]
+
+
+@view("split_with_sizes")
+def _split_with_sizes(
+    x: torch.Tensor, split_sizes: Sequence[int], dim: int = 0
+) -> list[Layout | int | None] | None:
+    axis = axis_of(dim, x.dim())
+    if axis is None or not x.dim() or not is_static(split_sizes):
+        return None
+    extent: Any = x.shape[axis]
+    if type(extent) is not int or sum(split_sizes) != extent or min(split_sizes, default=0) < 0:
+        return None
+    stride = x.stride()
+    parts: list[Layout | int | None] = []
+    begin = 0
+    for length in split_sizes:
+        size = list(x.shape)
+        size[axis] = length
+        parts.append(_viewed(x, size, stride, begin * stride[axis]))
+        begin += length
+    return parts
+
+
+@view("split.Tensor")
+def _split(x: torch.Tensor, split_size: int, dim: int = 0) -> list[Layout | int | None] | None:
+    axis = axis_of(dim, x.dim())
+    if axis is None or not x.dim() or type(split_size) is not int or split_size < 1:
+        return None
+    extent: Any = x.shape[axis]
+    if type(extent) is not int or extent == 0:
+        return None
+    sizes = [min(split_size, extent - begin) for begin in range(0, extent, split_size)]
+    return _split_with_sizes(x, sizes, dim)
+
+
+@view("chunk")
+def _chunk(x: torch.Tensor, chunks: int, dim: int = 0) -> list[Layout | int | None] | None:
+    axis = axis_of(dim, x.dim())
+    if axis is None or not x.dim() or type(chunks) is not int or chunks < 1:
+        return None
+    extent: Any = x.shape[axis]
+    if type(extent) is not int or extent == 0:
+        return None
+    return _split(x, -(-extent // chunks), dim)
+
+
+@view("diagonal")
+def _diagonal(x: torch.Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Layout | None:
+    first, second = axis_of(dim1, x.dim()), axis_of(dim2, x.dim())
+    if first is None or second is None or first == second or type(offset) is not int:
+        return None
+    if not is_static((x.shape[first], x.shape[second])):
+        return None
+    size, stride = list(x.shape), list(x.stride())
+    length = min(size[first] + min(offset, 0), size[second] - max(offset, 0))
+    if length <= 0:
+        return None
+    start = offset * stride[second] if offset >= 0 else -offset * stride[first]
+    step = stride[first] + stride[second]
+    for axis in sorted((first, second), reverse=True):
+        del size[axis], stride[axis]
+    return _viewed(x, [*size, length], [*stride, step], start)
+
+
+@view("unfold")
+def _unfold(x: torch.Tensor, dimension: int, size: int, step: int) -> Layout | None:
+    axis = axis_of(dimension, x.dim())
+    if axis is None or not x.dim() or not is_static((x.shape[axis], size, step)):
+        return None
+    extent = x.shape[axis]
+    if step < 1 or not 0 <= size <= extent:
+        return None
+    sizes, strides = list(x.shape), list(x.stride())
+    sizes.append(size)
+    strides.append(strides[axis])
+    sizes[axis] = (extent - size) // step + 1
+    strides[axis] *= step
+    return _viewed(x, sizes, strides)
