@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import re
 import statistics
 import sys
 import time
@@ -20,6 +21,7 @@ from typing import Any
 import torch
 from models import make, tensors
 
+LAUNCH = re.compile(r"^\s+kernel_\w+\(", re.M)
 SYSTEMS = ("eager", "torch.compile", "torchsmith")
 Call = Callable[..., Any]
 
@@ -99,8 +101,8 @@ def counts(system: str, call: Call, inputs: dict[str, Any], device: str) -> tupl
         import torchsmith
 
         report = torchsmith.explain(call)(**inputs)
-        graphs = len(report.graphs)
-        kernels = sum(graph.launches for graph in report.graphs)
+        graphs = report.graph_count
+        kernels = sum(len(LAUNCH.findall(frame.wrapper)) for frame in report.frames)
     if device == "cuda":
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
             call(**inputs)

@@ -1,7 +1,13 @@
 """Turns Python functions into torch.fx graphs, guards and new bytecode."""
 
 from torchsmith_tracer._src.breaks.explain import Explanation
-from torchsmith_tracer._src.breaks.report import BreakReport, FrameReport, Place, Recompile
+from torchsmith_tracer._src.breaks.report import (
+    BreakReport,
+    FrameReport,
+    KernelReport,
+    Place,
+    Recompile,
+)
 from torchsmith_tracer._src.regions.api import compile, disable, explain, reset
 from torchsmith_tracer._src.regions.backends import backend_names, eager
 from torchsmith_tracer._src.settings import Settings
@@ -10,6 +16,7 @@ __all__ = [
     "BreakReport",
     "Explanation",
     "FrameReport",
+    "KernelReport",
     "Place",
     "Recompile",
     "Settings",

@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import fx
 
-from torchsmith_fx_backend._src import graph_key, settings
+from torchsmith_fx_backend._src import graph_key, logs, settings
 from torchsmith_fx_backend._src.aot.frame import Frame
 from torchsmith_fx_backend._src.aot.functionalize import (
     FunctionalGraph,
@@ -30,6 +30,7 @@ from torchsmith_fx_backend._src.settings import Settings
 from torchsmith_fx_backend.errors import StageError, UnsupportedError
 
 log = logging.getLogger("torchsmith.backend")
+logs.switch_on()
 
 _Result = TypeVar("_Result")
 
@@ -106,7 +107,8 @@ def compile_graph(
         if warm is not None:
             return warm
     graph = functional_graph(gm, example_inputs, chosen)
-    plan = _stage("schedule", schedule_graph, graph.module)
+    lower = functools.partial(schedule_graph, check=chosen.verify)
+    plan = _stage("schedule", lower, graph.module)
     ambient = _ambient_guard()
 
     def through_aten(*inputs: object) -> object:
@@ -121,6 +123,9 @@ def compile_graph(
         for node in graph.module.graph.nodes
         if node.op == "get_attr" and node.target in known
     )
+    if logs.logger("code").isEnabledFor(logging.DEBUG):
+        for text in (built.source, *(source for _, source in built.kernels)):
+            logs.logger("code").debug("%s", text)
     frame = Frame(graph.out_spec, graph.mutated, graph.frozen, attributes)
     if key is not None and save_graph(key, built):
         default_cache().put(f"frame {key}", {"frame.json": frame.dump()})
@@ -158,7 +163,7 @@ def functional_graph(
     graph = _stage("capture", functionalize, gm, example_inputs, RULES)
     _stage("passes", run_passes, graph.module.graph, PASSES, check=check)
     graph.module.recompile()
-    log.debug("functional graph:\n%s", graph.module.graph)
+    logs.logger("aot").debug("%s", graph.module.graph)
     return graph
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TypeVar, overload
 
-import torchsmith_fx_backend
 import torchsmith_tracer
 from torchsmith_tracer import Explanation
 
@@ -80,4 +79,3 @@ def explain(
 def reset() -> None:
     """Forget all compiled code of this process; the cache on disk stays."""
     torchsmith_tracer.reset()
-    torchsmith_fx_backend.reset()

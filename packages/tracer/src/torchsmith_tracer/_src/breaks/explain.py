@@ -46,8 +46,8 @@ class Explanation:
         return [f.guards for f in self.frames]
 
     @property
-    def kernels(self) -> list[str]:
-        """Kernels that the compiled graphs name (empty for backends that name none)."""
+    def kernels(self) -> list[KernelReport]:
+        """The distinct kernels of each graph (empty for backends that name none)."""
         return [k for f in self.frames for k in f.kernels]
 
     @property
@@ -75,7 +75,7 @@ class Explanation:
             "frames": [f.to_json() for f in self.frames],
             "breaks": [b.to_json() for b in self.breaks],
             "recompiles": [r.to_json() for r in self.recompiles],
-            "kernels": self.kernels,
+            "kernels": [k.name for k in self.kernels],
         }
 
     def __str__(self) -> str:
@@ -96,7 +96,7 @@ class Explanation:
                 lines.append("  Guards:")
                 lines += _indented(frame.guards)
             if frame.kernels:
-                lines.append("  Kernels: " + ", ".join(frame.kernels))
+                lines.append("  Kernels: " + ", ".join(k.name for k in frame.kernels))
         for note in self.recompiles:
             lines += ["", f"Recompiled: {note}"]
         return "\n".join(lines)

@@ -185,6 +185,17 @@ class Recompile:
         return f"{self.function}: " + ("; ".join(self.reasons) or "no compiled version matches")
 
 
+@dataclass(frozen=True, slots=True)
+class KernelReport:
+    """One kernel of a compiled graph: its name and, where the backend tells, its source text."""
+
+    name: str
+    source: str = ""
+
+    def __str__(self) -> str:
+        return self.name
+
+
 @dataclass(slots=True)
 class FrameReport:
     """What one compile of one function (or of the part after a break) gave.
@@ -196,7 +207,8 @@ class FrameReport:
         break_: the break at its end, if any.
         guards: source text of the guard check.
         body: source text of the generated body.
-        kernels: what the compiled graph says that it launches.
+        kernels: the distinct kernels of the compiled graph, if its backend names them.
+        wrapper: source of the compiled graph, if its backend gives it.
         eager: the function itself runs for these inputs (it raises, or cannot be split).
     """
 
@@ -206,7 +218,8 @@ class FrameReport:
     break_: BreakReport | None = None
     guards: str = ""
     body: str = ""
-    kernels: tuple[str, ...] = ()
+    kernels: tuple[KernelReport, ...] = ()
+    wrapper: str = ""
     eager: bool = False
     note: str = ""
 
@@ -226,7 +239,7 @@ class FrameReport:
             "ops": self.op_count(),
             "break": None if self.break_ is None else self.break_.to_json(),
             "guards": self.guards,
-            "kernels": list(self.kernels),
+            "kernels": [{"name": k.name, "source": k.source} for k in self.kernels],
             "eager": self.eager,
             "note": self.note,
         }

@@ -27,7 +27,7 @@ from torchsmith_guards import (
     ShapeEnv,
 )
 
-from torchsmith_tracer._src.breaks.report import BreakReport, FrameReport, Place
+from torchsmith_tracer._src.breaks.report import BreakReport, FrameReport, KernelReport, Place
 from torchsmith_tracer._src.breaks.signals import BreakAt, ObservedException, Unsupported
 from torchsmith_tracer._src.build.builder import Builder
 from torchsmith_tracer._src.codegen.body import Body, assemble, emit_return, modules_of, new_emitter
@@ -99,7 +99,11 @@ def compile_frame(
         report.graph = body.graph
         report.body = body.text
         names = getattr(body.compiled, "kernels", ())
-        report.kernels = tuple(str(k) for k in (names() if callable(names) else names))
+        report.kernels = tuple(
+            KernelReport(*k) if isinstance(k, tuple) else KernelReport(str(k))
+            for k in (names() if callable(names) else names)
+        )
+        report.wrapper = str(getattr(body.compiled, "source", ""))
     record.region.log.frames.append(report)
     _print_stages(record, report)
     return Entry(number, checker, run, report)

@@ -1,0 +1,26 @@
+"""``TORCHSMITH_LOGS=aot,loops,schedule,code``: each stage's result, printed to standard error."""
+
+from __future__ import annotations
+
+import logging
+import os
+
+STAGES = ("aot", "loops", "schedule", "code")
+
+
+def logger(stage: str) -> logging.Logger:
+    """The logger of one of ``STAGES``; it prints at DEBUG level."""
+    return logging.getLogger(f"torchsmith.{stage}")
+
+
+def switch_on() -> None:
+    """Print the stages that the environment variable names. Unknown names are other packages'."""
+    asked = {part.strip() for part in os.environ.get("TORCHSMITH_LOGS", "").split(",")}
+    for stage in STAGES:
+        if stage in asked:
+            log = logger(stage)
+            handler = logging.StreamHandler()
+            handler.setFormatter(logging.Formatter("[%(name)s]\n%(message)s"))
+            log.addHandler(handler)
+            log.setLevel(logging.DEBUG)
+            log.propagate = False
