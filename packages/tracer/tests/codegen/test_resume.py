@@ -198,6 +198,25 @@ def test_parameter_that_is_a_cell():
     assert fn(first, None) == [3, 6]
 
 
+def test_comprehension_variable_that_hides_a_captured_one():
+    def user(x):
+        first = lambda: x  # noqa: E731
+        opaque(1, 1)
+        plain = [x + x for x in (1, 2)]
+        captured = [(lambda: x) for x in (3, 4)]
+        later = lambda: x  # noqa: E731
+        x = x + 1
+        return plain, [c() for c in captured], first(), later(), x
+
+    call = instruction(user, "CALL", "opaque")
+    made = resume_code(user.__code__, call.index + 1, [True], ["first"])
+    x = types.CellType(7)
+    fn = types.FunctionType(made.code, globals(), "user", None, (x,))
+    expected = ([2, 4], [4, 4], 8, 8, 8)
+    assert user(7) == expected
+    assert fn(lambda: x.cell_contents, None) == expected
+
+
 def test_null_slots_of_a_pending_call():
     def user(x):
         return max(x, opaque(x, 1))

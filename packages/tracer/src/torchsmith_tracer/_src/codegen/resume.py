@@ -27,6 +27,7 @@ from bytecode.flags import CompilerFlags
 
 from torchsmith_tracer._src.breaks.signals import InternalError
 from torchsmith_tracer._src.codegen.tail import TailCall
+from torchsmith_tracer._src.frames.code import decode
 
 _V = sys.version_info[:2]
 _CALLEE, _ARGS, _KWARGS = "___callee", "___args", "___kwargs"
@@ -272,15 +273,17 @@ def _shell(code: CodeType, params: Sequence[str], closure: bool) -> Bytecode:
     out.argnames = list(params)
     out.argcount = len(params)
     out.freevars = list(cells_of(code)) if closure else []
+    out.cellvars = [name for name in code.co_cellvars if name in shadowed_cells(code)]
     return out
 
 
 def _copy(code: CodeType) -> list[Any]:
     """The instructions of ``code`` with every cell turned into a free variable."""
-    cells = frozenset(cells_of(code))
+    cells = frozenset(cells_of(code)) - shadowed_cells(code)
     source = Bytecode.from_code(code, conserve_exception_block_stackdepth=True)
     out: list[Any] = []
     in_head = True
+    own: set[str] = set()  # cells of a comprehension that is being passed
     for item in source:
         if isinstance(item, Instr):
             if in_head and item.name in ("MAKE_CELL", "COPY_FREE_VARS"):
@@ -288,9 +291,57 @@ def _copy(code: CodeType) -> list[Any]:
                 item = Instr("NOP", location=item.location)
             elif item.name == "RESUME":
                 in_head = False
-            item = freed(item, cells)
+            elif item.name == "MAKE_CELL":
+                own.add(item.arg.name)
+            elif item.name == "STORE_FAST" and item.arg in own:
+                own.discard(item.arg)
+            if not (isinstance(item.arg, CellVar) and item.arg.name in own):
+                item = freed(item, cells)
         out.append(item)
+    if len(cells) < len(cells_of(code)):
+        _closure_loads(out, shadowed_cells(code))
     return out
+
+
+def shadowed_cells(code: CodeType) -> frozenset[str]:
+    """Cells whose name is also the variable of an inlined comprehension (3.12 and later).
+
+    The two share a slot in the user's code and have one each here: the comprehension's variable
+    stays a local (or a cell of its own), the outer one is a free variable.
+    """
+    cells = cells_of(code)
+    if not cells or _V < (3, 12):
+        return frozenset()
+    cleared = {i.argval for i in decode(code).instructions if i.opname == "LOAD_FAST_AND_CLEAR"}
+    return frozenset(name for name in cells if name in cleared)
+
+
+def in_shadow(code: CodeType, index: int) -> bool:
+    """True when instruction ``index`` may be inside such a comprehension."""
+    names = shadowed_cells(code)
+    spans: dict[str, list[int]] = {}
+    for ins in decode(code).instructions:
+        if ins.argval in names and ins.opname in ("LOAD_FAST_AND_CLEAR", "STORE_FAST"):
+            spans.setdefault(str(ins.argval), []).append(ins.index)
+    return any(span[0] < index <= span[-1] for span in spans.values())
+
+
+def _closure_loads(body: list[Any], names: Collection[str]) -> None:
+    """3.13 loads a cell for a closure with LOAD_FAST, like the comprehension's variable: those
+    that end in a function being made mean the outer one."""
+    instrs = [(at, item) for at, item in enumerate(body) if isinstance(item, Instr)]
+    own: set[str] = set()
+    for k, (_, item) in enumerate(instrs):
+        if item.name == "MAKE_CELL" and isinstance(item.arg, CellVar):
+            own.add(item.arg.name)
+        elif item.name == "STORE_FAST" and item.arg in own:
+            own.discard(item.arg)
+        if item.name != "MAKE_FUNCTION" or k < 2 or instrs[k - 2][1].name != "BUILD_TUPLE":
+            continue
+        count = instrs[k - 2][1].arg
+        for at, load in instrs[max(k - 2 - count, 0) : k - 2]:
+            if load.name == "LOAD_FAST" and load.arg in names and load.arg not in own:
+                body[at] = _with_arg(load, FreeVar(load.arg))
 
 
 def freed(item: Instr, cells: Collection[str]) -> Instr:

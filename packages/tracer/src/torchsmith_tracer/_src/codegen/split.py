@@ -12,12 +12,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from torchsmith_tracer._src.breaks.signals import InternalError
+from torchsmith_tracer._src.breaks.signals import InternalError, Unsupported
 from torchsmith_tracer._src.codegen.operations import Native, NativeExit, is_call, native
 from torchsmith_tracer._src.codegen.resume import (
     Exit,
     Operation,
     cells_of,
+    in_shadow,
     plain_name,
     step_code,
 )
@@ -91,6 +92,8 @@ def _frame_step(
     index = ins.index - prologue
     if index < 0:
         raise InternalError("a break in the prologue of a resume function")
+    if in_shadow(code, index):
+        raise Unsupported("cannot-rebuild", what="a comprehension that hides a captured variable")
     space: dict[str, object] = state.frame.globals.obj
     values = _Values(cg, state, code)
     call_args: list[str] = []
