@@ -1,4 +1,4 @@
-"""The fused parts alone, at 4096 x 4096: what fusion and code generation are worth by themselves."""
+"""The fused parts alone, at 4096 x 4096: what fusion and code generation are worth."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ class Trace:
             self.guard(f"{code}.is_contiguous()", "the loop reads memory in this order")
         else:
             made = Constant(value.value)
-            self.guard(f"type({code}) is {type(value.value).__name__}", "it was used as a constant")
+            self.guard(f"type({code}) is {type(value.value).__name__}", "used as a constant")
             self.guard(f"{code} == {value.value!r}", "its value is baked into the code")
         self.known[code] = made
         return made
