@@ -269,7 +269,23 @@ class MyError(ValueError):
 
 @case(3, 4)
 def arithmetic(a, b):
-    return a + b, a - b, a * b, a / b, a // b, a % b, a**b, -a, +a, ~a, a << b, a >> 1, a & b, a | b, a ^ b
+    return (
+        a + b,
+        a - b,
+        a * b,
+        a / b,
+        a // b,
+        a % b,
+        a**b,
+        -a,
+        +a,
+        ~a,
+        a << b,
+        a >> 1,
+        a & b,
+        a | b,
+        a ^ b,
+    )
 
 
 @case(3, 0)
@@ -289,12 +305,33 @@ def membership(a, b):
 
 @case("abc", 3)
 def text_ops(s, n):
-    return s * n, s + "x", s[0], s[-1], s[::-1], s[1:], len(s), s.upper(), "b" in s, s.find("c"), s % ()
+    return (
+        s * n,
+        s + "x",
+        s[0],
+        s[-1],
+        s[::-1],
+        s[1:],
+        len(s),
+        s.upper(),
+        "b" in s,
+        s.find("c"),
+        s % (),
+    )
 
 
 @case("x", 1.23456)
 def formatting(s, f):
-    return f"{s}", f"{f:.2f}", f"{s!r:>5}", f"{f=}", "%s-%d" % (s, 3), "{} {a}".format(s, a=f), f"{[s, 1]}", f"{(s,)}"
+    return (
+        f"{s}",
+        f"{f:.2f}",
+        f"{s!r:>5}",
+        f"{f=}",
+        "%s-%d" % (s, 3),
+        "{} {a}".format(s, a=f),
+        f"{[s, 1]}",
+        f"{(s,)}",
+    )
 
 
 @case(True, 0)
@@ -489,7 +526,7 @@ def except_name_unbound():
     except ValueError as e:
         pass
     try:
-        return e
+        return e  # noqa: F821
     except UnboundLocalError as err:
         return "unbound", str(err)
 
@@ -583,7 +620,7 @@ def with_not_manager():
 @case(3)
 def delete_local(n):
     del n
-    return n
+    return n  # noqa: F821
 
 
 @case()
@@ -741,7 +778,15 @@ def function_attributes():
 
     f.tag = 1
     f.tag += 1
-    return f.tag, f.__name__, f.__qualname__, f.__doc__, f.__defaults__, hasattr(f, "nope"), f.__module__
+    return (
+        f.tag,
+        f.__name__,
+        f.__qualname__,
+        f.__doc__,
+        f.__defaults__,
+        hasattr(f, "nope"),
+        f.__module__,
+    )
 
 
 @case()
@@ -910,7 +955,23 @@ def _match(x):
 
 @case()
 def matching():
-    subjects = [0, 9, 3, [1, 2], [1, 2, 3], (), {"k": 1, "z": 2}, {}, Point(0, 4), Point(1, 2), "s", "u", Color.RED, None, 2.5]
+    subjects = [
+        0,
+        9,
+        3,
+        [1, 2],
+        [1, 2, 3],
+        (),
+        {"k": 1, "z": 2},
+        {},
+        Point(0, 4),
+        Point(1, 2),
+        "s",
+        "u",
+        Color.RED,
+        None,
+        2.5,
+    ]
     return [_match(s) for s in subjects]
 
 
@@ -922,19 +983,49 @@ def instances():
     c = Child(1, 2)
     c.double = 10
     c.new = Base.make(4).value
-    return c.get(), c.double, c.new, Child.make(3).extra, c.twice(4), vars(c), isinstance(c, Base), type(c).__name__
+    return (
+        c.get(),
+        c.double,
+        c.new,
+        Child.make(3).extra,
+        c.twice(4),
+        vars(c),
+        isinstance(c, Base),
+        type(c).__name__,
+    )
 
 
 @case()
 def equality():
-    return Base(1) == Base(1), Base(1) != Base(2), Base(1) == 1, len({Base(1), Base(1), Base(2)}), {Base(1): "a"}[Base(1)]
+    return (
+        Base(1) == Base(1),
+        Base(1) != Base(2),
+        Base(1) == 1,
+        len({Base(1), Base(1), Base(2)}),
+        {Base(1): "a"}[Base(1)],
+    )
 
 
 @case()
 def operators():
     a, b = Vec(1, 2), Vec(3, 4)
     a += b
-    return (a + b).x, (2 + a).y, (3 * a).x, (-a).x, a == b, a < b, a[0], len(a), bool(Vec(0, 0)), 4 in b, a(1, k=2), repr(a), f"{b}", [*a]
+    return (
+        (a + b).x,
+        (2 + a).y,
+        (3 * a).x,
+        (-a).x,
+        a == b,
+        a < b,
+        a[0],
+        len(a),
+        bool(Vec(0, 0)),
+        4 in b,
+        a(1, k=2),
+        repr(a),
+        f"{b}",
+        [*a],
+    )
 
 
 @case()
@@ -967,7 +1058,15 @@ def missing_attribute():
 def dataclass_use():
     p = Point(1)
     q = p.shifted(2)
-    return p, q, p == Point(1), p != q, dataclasses.asdict(p)["x"], [f.name for f in dataclasses.fields(p)], q.y
+    return (
+        p,
+        q,
+        p == Point(1),
+        p != q,
+        dataclasses.asdict(p)["x"],
+        [f.name for f in dataclasses.fields(p)],
+        q.y,
+    )
 
 
 @case()
@@ -992,12 +1091,34 @@ def named_tuples():
     p = Pair(1, right=2)
     t = Typed(3)
     a, b = p
-    return p, p.left + p[1], a, t.total(), t._replace(x=9), p._asdict(), Pair._fields, t == (3, 5), Typed(1).y
+    return (
+        p,
+        p.left + p[1],
+        a,
+        t.total(),
+        t._replace(x=9),
+        p._asdict(),
+        Pair._fields,
+        t == (3, 5),
+        Typed(1).y,
+    )
 
 
 @case()
 def enums():
-    return Color.RED.value, Color["GREEN"].name, Color(2).lower, Flag.A + 1, Flag.B > Flag.A, Kind.ONE == "one", [c.name for c in Color], Color.RED is Color(1), Color.RED in Color, len(Color), isinstance(Flag.A, int)
+    return (
+        Color.RED.value,
+        Color["GREEN"].name,
+        Color(2).lower,
+        Flag.A + 1,
+        Flag.B > Flag.A,
+        Kind.ONE == "one",
+        [c.name for c in Color],
+        Color.RED is Color(1),
+        Color.RED in Color,
+        len(Color),
+        isinstance(Flag.A, int),
+    )
 
 
 @case()
@@ -1041,7 +1162,12 @@ def int_subclass():
 
 @case()
 def iterator_class():
-    return list(Countdown(3)), sum(Countdown(4)), max(Countdown(3)), [a for a, b in zip(Countdown(3), "ab")]
+    return (
+        list(Countdown(3)),
+        sum(Countdown(4)),
+        max(Countdown(3)),
+        [a for a, b in zip(Countdown(3), "ab")],
+    )
 
 
 @case()
@@ -1077,7 +1203,16 @@ def local_class():
 
     x = Local(1)
     Local.kind = "changed"
-    return x.get(), x.p, Local.c(), x.s(), isinstance(x, Base), Local.__name__, Local.__mro__[1] is Base, x == Base(2)
+    return (
+        x.get(),
+        x.p,
+        Local.c(),
+        x.s(),
+        isinstance(x, Base),
+        Local.__name__,
+        Local.__mro__[1] is Base,
+        x == Base(2),
+    )
 
 
 @case()
@@ -1168,7 +1303,14 @@ def no_arguments_class():
 
 @case()
 def callable_and_hash():
-    return callable(len), callable(3), callable(Vec(1, 2)), callable(Base(1)), hash("a") == hash("a"), hash((1, 2)) == hash((1, 2))
+    return (
+        callable(len),
+        callable(3),
+        callable(Vec(1, 2)),
+        callable(Base(1)),
+        hash("a") == hash("a"),
+        hash((1, 2)) == hash((1, 2)),
+    )
 
 
 @case()
@@ -1178,7 +1320,16 @@ def unhashable():
 
 @case()
 def type_queries():
-    return type(3) is int, type([]) is list, isinstance(True, int), isinstance(3, (str, int)), isinstance(3, int | str), issubclass(Child, Base), issubclass(bool, (str, int)), type(Base(1)) == Base
+    return (
+        type(3) is int,
+        type([]) is list,
+        isinstance(True, int),
+        isinstance(3, (str, int)),
+        isinstance(3, int | str),
+        issubclass(Child, Base),
+        issubclass(bool, (str, int)),
+        type(Base(1)) == Base,  # noqa: E721
+    )
 
 
 @case()

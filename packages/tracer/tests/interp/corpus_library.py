@@ -17,6 +17,7 @@ import typing
 from collections import Counter, OrderedDict, defaultdict, deque
 
 CASES: list[tuple] = []
+ONE = 1
 
 
 def case(*args):
@@ -75,18 +76,89 @@ class Thing:
 
 @case([3, 1, 2])
 def numbers(x):
-    return sum(x), min(x), max(x), sum(x, 10), min(5, 3), max("a", "b"), max(x, key=lambda v: -v), min([], default=0), abs(-3), round(2.567, 2), round(2.5), divmod(7, 2), pow(2, 3), pow(2, 5, 7), pow(2, -1)
+    return (
+        sum(x),
+        min(x),
+        max(x),
+        sum(x, 10),
+        min(5, 3),
+        max("a", "b"),
+        max(x, key=lambda v: -v),
+        min([], default=0),
+        abs(-3),
+        round(2.567, 2),
+        round(2.5),
+        divmod(7, 2),
+        pow(2, 3),
+        pow(2, 5, 7),
+        pow(2, -1),
+    )
 
 
 @case()
 def conversions():
-    return int("12"), int("ff", 16), int(2.9), float("1.5"), bool([]), bool([0]), str(1.5), complex(1, 2), bytes([1, 2]), list("ab"), tuple([1]), set([1, 1]), frozenset("aa"), dict([("a", 1)]), dict(b=2), chr(65), ord("A"), hex(255), bin(5), oct(8)
+    return (
+        int("12"),
+        int("ff", 16),
+        int(2.9),
+        float("1.5"),
+        bool([]),
+        bool([0]),
+        str(1.5),
+        complex(1, 2),
+        bytes([1, 2]),
+        list("ab"),
+        tuple([1]),
+        set([1, 1]),
+        frozenset("aa"),
+        dict([("a", 1)]),
+        dict(b=2),
+        chr(65),
+        ord("A"),
+        hex(255),
+        bin(5),
+        oct(8),
+    )
 
 
 @case()
 def conversion_errors():
     out = []
-    for fn in (lambda: int("x"), lambda: int([]), lambda: float("y"), lambda: len(5), lambda: list(5), lambda: sum(["a"]), lambda: max([]), lambda: range(1, 2, 0), lambda: [][0], lambda: {}["a"], lambda: "a" + 1, lambda: [1] + (2,), lambda: [1] * "a", lambda: -"a", lambda: 1 < "a", lambda: iter(5), lambda: next(iter([])), lambda: (1)(), lambda: "a".nope, lambda: abs("a"), lambda: hash([]), lambda: chr(-1), lambda: [1, 2].index(3), lambda: [].pop(), lambda: {1}.remove(2), lambda: dict([1]), lambda: int(), lambda: zip(1), lambda: isinstance(1, 2), lambda: setattr(5, "a", 1), lambda: sorted([1, "a"]), lambda: 5[0], lambda: (1, 2).append(3)):
+    for fn in (
+        lambda: int("x"),
+        lambda: int([]),
+        lambda: float("y"),
+        lambda: len(5),
+        lambda: list(5),
+        lambda: sum(["a"]),
+        lambda: max([]),
+        lambda: range(1, 2, 0),
+        lambda: [][0],
+        lambda: {}["a"],
+        lambda: "a" + 1,
+        lambda: [1] + (2,),
+        lambda: [1] * "a",
+        lambda: -"a",
+        lambda: 1 < "a",
+        lambda: iter(5),
+        lambda: next(iter([])),
+        lambda: ONE(),
+        lambda: "a".nope,
+        lambda: abs("a"),
+        lambda: hash([]),
+        lambda: chr(-1),
+        lambda: [1, 2].index(3),
+        lambda: [].pop(),
+        lambda: {1}.remove(2),
+        lambda: dict([1]),
+        lambda: int(),
+        lambda: zip(1),
+        lambda: isinstance(1, 2),
+        lambda: setattr(5, "a", 1),
+        lambda: sorted([1, "a"]),
+        lambda: ONE[0],
+        lambda: (1, 2).append(3),
+    ):
         try:
             out.append(fn())
         except Exception as e:
@@ -97,7 +169,22 @@ def conversion_errors():
 @case()
 def arity_errors():
     out = []
-    for fn in (lambda: len(), lambda: len(1, 2), lambda: [].append(), lambda: [].append(1, 2), lambda: {}.get(), lambda: "a".upper(1), lambda: isinstance(1), lambda: range(), lambda: [].sort(1), lambda: iter(), lambda: getattr(1), lambda: {}.keys(1), lambda: math.sqrt(), lambda: sorted()):
+    for fn in (
+        lambda: len(),
+        lambda: len(1, 2),
+        lambda: [].append(),
+        lambda: [].append(1, 2),
+        lambda: {}.get(),
+        lambda: "a".upper(1),
+        lambda: isinstance(1),
+        lambda: range(),
+        lambda: [].sort(1),
+        lambda: iter(),
+        lambda: getattr(1),
+        lambda: {}.keys(1),
+        lambda: math.sqrt(),
+        lambda: sorted(),
+    ):
         try:
             out.append(fn())
         except Exception as e:
@@ -108,7 +195,30 @@ def arity_errors():
 @case()
 def dunder_protocols():
     t = Thing(2)
-    return int(t), float(t), abs(t), round(t), round(t, 1), math.floor(t), f"{t:x}", str(t), list(reversed(t)), divmod(t, 1), pow(t, 3), pow(t, 3, 4), [10, 20, 30][t], "ab" * t, list(t), 4 in t, operator.length_hint(t), operator.index(t), range(t), hex(t), list(range(5))[t:], bin(t)
+    return (
+        int(t),
+        float(t),
+        abs(t),
+        round(t),
+        round(t, 1),
+        math.floor(t),
+        f"{t:x}",
+        str(t),
+        list(reversed(t)),
+        divmod(t, 1),
+        pow(t, 3),
+        pow(t, 3, 4),
+        [10, 20, 30][t],
+        "ab" * t,
+        list(t),
+        4 in t,
+        operator.length_hint(t),
+        operator.index(t),
+        range(t),
+        hex(t),
+        list(range(5))[t:],
+        bin(t),
+    )
 
 
 @case([1, 2, 3])
@@ -133,7 +243,17 @@ def list_methods(x):
 @case()
 def tuple_methods():
     t = (1, 2, 1)
-    return t.count(1), t.index(2), t + (3,), t * 2, t[1:], t < (2,), t == (1, 2, 1), hash(t) == hash((1, 2, 1)), (1, (2, [3])) == (1, (2, [3]))
+    return (
+        t.count(1),
+        t.index(2),
+        t + (3,),
+        t * 2,
+        t[1:],
+        t < (2,),
+        t == (1, 2, 1),
+        hash(t) == hash((1, 2, 1)),
+        (1, (2, [3])) == (1, (2, [3])),
+    )
 
 
 @case({"a": 1, "b": 2})
@@ -145,12 +265,41 @@ def dict_methods(d):
     got = e.get("a"), e.get("zz"), e.get("zz", 9), e.setdefault("n", []), e.setdefault("a", 5)
     popped = e.pop("a"), e.pop("nope", None), e.popitem()
     d |= {"q": 1}
-    return got, popped, e, d, d | {"b": 7}, list(d), list(d.values()), list(d.items()), list(reversed(d)), d == {"a": 1}, "a" in d, len(d), dict.fromkeys("ab", 0), d.keys() & {"a"}, d.keys() | {"z"}, d.keys() - {"a"}, d.items() == {"a": 1, "b": 2, "q": 1}.items(), {**d, "k": 1}, dict(zip("ab", [1, 2])), sorted(d)
+    return (
+        got,
+        popped,
+        e,
+        d,
+        d | {"b": 7},
+        list(d),
+        list(d.values()),
+        list(d.items()),
+        list(reversed(d)),
+        d == {"a": 1},
+        "a" in d,
+        len(d),
+        dict.fromkeys("ab", 0),
+        d.keys() & {"a"},
+        d.keys() | {"z"},
+        d.keys() - {"a"},
+        d.items() == {"a": 1, "b": 2, "q": 1}.items(),
+        {**d, "k": 1},
+        dict(zip("ab", [1, 2])),
+        sorted(d),
+    )
 
 
 @case()
 def dict_keys_kinds():
-    d = {1: "int", (1, 2): "tuple", None: "none", 2.5: "f", frozenset([1]): "fs", int: "type", len: "fn"}
+    d = {
+        1: "int",
+        (1, 2): "tuple",
+        None: "none",
+        2.5: "f",
+        frozenset([1]): "fs",
+        int: "type",
+        len: "fn",
+    }
     return d[1.0], d[True], d[1, 2], d[None], d[frozenset([1])], d[int], d[len]
 
 
@@ -166,13 +315,65 @@ def set_methods():
     c |= {5}
     c &= {2, 5, 9, 8}
     c ^= {2}
-    return a | b, a & b, a - b, a ^ b, a <= b, {1} < a, a.isdisjoint({9}), a.union([5], [6]), a.intersection(b), a.difference([1]), a.symmetric_difference(b), a.issubset([1, 2, 3, 4]), a.issuperset([1]), c, 2 in a, len(a), a == {3, 2, 1}, frozenset(a) == a, sorted(a), {x for x in a if x > 1}
+    return (
+        a | b,
+        a & b,
+        a - b,
+        a ^ b,
+        a <= b,
+        {1} < a,
+        a.isdisjoint({9}),
+        a.union([5], [6]),
+        a.intersection(b),
+        a.difference([1]),
+        a.symmetric_difference(b),
+        a.issubset([1, 2, 3, 4]),
+        a.issuperset([1]),
+        c,
+        2 in a,
+        len(a),
+        a == {3, 2, 1},
+        frozenset(a) == a,
+        sorted(a),
+        {x for x in a if x > 1},
+    )
 
 
 @case()
 def str_methods():
     s = "Hello World"
-    return s.lower(), s.split(), s.split("o", 1), s.replace("o", "0"), s.startswith("He"), s.endswith(("x", "d")), s.partition(" "), ",".join(["a", "b"]), s.title(), s.strip("Hd"), s.zfill(15), s.center(20, "*"), s.count("l"), s.index("W"), s.isalpha(), "a-b".join("xy"), s.encode(), b"ab".decode(), "%s %r %05.1f" % ("a", "b", 2.25), "{:>5}|{!r}|{a[0]}|{b.n}".format("x", "y", a=[1], b=Thing(4)), "x".ljust(3) + "|", "a\nb".splitlines(), str.maketrans("a", "b"), "abc".translate({97: "z"}), "{a}".format_map({"a": 3}), s.swapcase(), "ß".casefold(), "abc"[::-1], "a" in s, "é".isascii()
+    return (
+        s.lower(),
+        s.split(),
+        s.split("o", 1),
+        s.replace("o", "0"),
+        s.startswith("He"),
+        s.endswith(("x", "d")),
+        s.partition(" "),
+        ",".join(["a", "b"]),
+        s.title(),
+        s.strip("Hd"),
+        s.zfill(15),
+        s.center(20, "*"),
+        s.count("l"),
+        s.index("W"),
+        s.isalpha(),
+        "a-b".join("xy"),
+        s.encode(),
+        b"ab".decode(),
+        "%s %r %05.1f" % ("a", "b", 2.25),
+        "{:>5}|{!r}|{a[0]}|{b.n}".format("x", "y", a=[1], b=Thing(4)),
+        "x".ljust(3) + "|",
+        "a\nb".splitlines(),
+        str.maketrans("a", "b"),
+        "abc".translate({97: "z"}),
+        "{a}".format_map({"a": 3}),
+        s.swapcase(),
+        "ß".casefold(),
+        "abc"[::-1],
+        "a" in s,
+        "é".isascii(),
+    )
 
 
 @case()
@@ -200,7 +401,16 @@ def ordered_dicts():
     o.move_to_end("a")
     first = o.popitem(last=False)
     o.move_to_end("c", last=False)
-    return o, first, o == OrderedDict([("c", 3), ("a", 1)]), o == OrderedDict([("a", 1), ("c", 3)]), o == {"a": 1, "c": 3}, list(reversed(o)), o.pop("a"), o.copy()
+    return (
+        o,
+        first,
+        o == OrderedDict([("c", 3), ("a", 1)]),
+        o == OrderedDict([("a", 1), ("c", 3)]),
+        o == {"a": 1, "c": 3},
+        list(reversed(o)),
+        o.pop("a"),
+        o.copy(),
+    )
 
 
 @case()
@@ -236,7 +446,22 @@ def iterators(x):
     next(it)
     rest = list(it)
     s = iter([1, 2, 3].pop, 1)
-    return e, z, m, f, r, rest, list(s), next(iter([]), "d"), [*zip()], dict(enumerate("ab")), list(zip(*[(1, 2), (3, 4)])), 5 in iter(x), list(map(str, x)), sum(map(int, "123"))
+    return (
+        e,
+        z,
+        m,
+        f,
+        r,
+        rest,
+        list(s),
+        next(iter([]), "d"),
+        [*zip()],
+        dict(enumerate("ab")),
+        list(zip(*[(1, 2), (3, 4)])),
+        5 in iter(x),
+        list(map(str, x)),
+        sum(map(int, "123")),
+    )
 
 
 @case()
@@ -252,7 +477,24 @@ def zip_strict_longer():
 @case(10)
 def ranges(n):
     r = range(2, n, 3)
-    return list(r), len(r), r[1], r[-1], 5 in r, r.index(5), r[::-1], r == range(2, 11, 3), r.start, r.stop, r.step, bool(range(0)), r.count(2), hash(r) == hash(range(2, n, 3)), [*r[1:]], sum(r)
+    return (
+        list(r),
+        len(r),
+        r[1],
+        r[-1],
+        5 in r,
+        r.index(5),
+        r[::-1],
+        r == range(2, 11, 3),
+        r.start,
+        r.stop,
+        r.step,
+        bool(range(0)),
+        r.count(2),
+        hash(r) == hash(range(2, n, 3)),
+        [*r[1:]],
+        sum(r),
+    )
 
 
 @case()
@@ -302,7 +544,19 @@ def functools_use():
         "target doc"
         return x
 
-    return add(2), nested(), nested.args, add.keywords, functools.reduce(lambda a, b: a * b, [1, 2, 3, 4]), functools.reduce(operator.add, [[1], [2]], []), target(3), target.__name__, target.__doc__, target.__wrapped__(3), functools.cmp_to_key(lambda a, b: b - a) is not None
+    return (
+        add(2),
+        nested(),
+        nested.args,
+        add.keywords,
+        functools.reduce(lambda a, b: a * b, [1, 2, 3, 4]),
+        functools.reduce(operator.add, [[1], [2]], []),
+        target(3),
+        target.__name__,
+        target.__doc__,
+        target.__wrapped__(3),
+        functools.cmp_to_key(lambda a, b: b - a) is not None,
+    )
 
 
 @functools.lru_cache(maxsize=None)
@@ -339,12 +593,53 @@ def operator_use():
 
     p = P()
     p.b = P()
-    return operator.add(1, 2), operator.itemgetter(1)([5, 6]), operator.itemgetter(0, 1)("ab"), operator.attrgetter("b.a")(p), operator.methodcaller("upper")("x"), operator.mul(3, 4), operator.not_(0), operator.is_(None, None), operator.contains([1], 1), operator.getitem({"a": 2}, "a"), operator.neg(3), operator.iadd([1], [2]), operator.truth([]), operator.floordiv(7, 2), operator.concat([1], [2]), operator.countOf([1, 1], 1), operator.indexOf([4, 5], 5), sorted([("b", 1), ("a", 2)], key=operator.itemgetter(0)), operator.lt(1, 2), operator.setitem([1], 0, 5)
+    return (
+        operator.add(1, 2),
+        operator.itemgetter(1)([5, 6]),
+        operator.itemgetter(0, 1)("ab"),
+        operator.attrgetter("b.a")(p),
+        operator.methodcaller("upper")("x"),
+        operator.mul(3, 4),
+        operator.not_(0),
+        operator.is_(None, None),
+        operator.contains([1], 1),
+        operator.getitem({"a": 2}, "a"),
+        operator.neg(3),
+        operator.iadd([1], [2]),
+        operator.truth([]),
+        operator.floordiv(7, 2),
+        operator.concat([1], [2]),
+        operator.countOf([1, 1], 1),
+        operator.indexOf([4, 5], 5),
+        sorted([("b", 1), ("a", 2)], key=operator.itemgetter(0)),
+        operator.lt(1, 2),
+        operator.setitem([1], 0, 5),
+    )
 
 
 @case()
 def math_use():
-    return math.sqrt(16), math.floor(2.7), math.ceil(2.1), math.log(1), math.pi, math.gcd(12, 18), math.isclose(0.1 + 0.2, 0.3), math.prod([2, 3]), math.inf > 1, math.trunc(2.9), math.factorial(5), math.hypot(3, 4), math.isnan(math.nan), math.copysign(1, -2), math.exp(0), math.comb(5, 2), math.fsum([0.1] * 3), math.isqrt(10), math.ceil(5)
+    return (
+        math.sqrt(16),
+        math.floor(2.7),
+        math.ceil(2.1),
+        math.log(1),
+        math.pi,
+        math.gcd(12, 18),
+        math.isclose(0.1 + 0.2, 0.3),
+        math.prod([2, 3]),
+        math.inf > 1,
+        math.trunc(2.9),
+        math.factorial(5),
+        math.hypot(3, 4),
+        math.isnan(math.nan),
+        math.copysign(1, -2),
+        math.exp(0),
+        math.comb(5, 2),
+        math.fsum([0.1] * 3),
+        math.isqrt(10),
+        math.ceil(5),
+    )
 
 
 @case()
@@ -416,7 +711,16 @@ def copies():
     o = Thing(3)
     p = copy.copy(o)
     q = copy.deepcopy([o, o])
-    return shallow["k"], deep["k"], p.n, p is o, q[0] is q[1], q[0].n, copy.copy([1, 2]), copy.copy((1,))
+    return (
+        shallow["k"],
+        deep["k"],
+        p.n,
+        p is o,
+        q[0] is q[1],
+        q[0].n,
+        copy.copy([1, 2]),
+        copy.copy((1,)),
+    )
 
 
 @case()
@@ -424,7 +728,17 @@ def attributes():
     t = Thing(1)
     setattr(t, "z", 5)
     delattr(t, "n")
-    return getattr(t, "z"), hasattr(t, "n"), getattr(t, "n", "d"), vars(t), getattr(t, "__class__").__name__, hasattr(t, "__index__"), "z" in t.__dict__, t.__dict__.get("q"), sorted(t.__dict__)
+    return (
+        getattr(t, "z"),
+        hasattr(t, "n"),
+        getattr(t, "n", "d"),
+        vars(t),
+        getattr(t, "__class__").__name__,
+        hasattr(t, "__index__"),
+        "z" in t.__dict__,
+        t.__dict__.get("q"),
+        sorted(t.__dict__),
+    )
 
 
 @case()
@@ -440,7 +754,15 @@ def dict_of_instance():
 @case()
 def regexes():
     m = re.match(r"(\w+)-(\d+)", "ab-12")
-    return m.group(1), m.groups(), re.sub("a", "b", "aaa"), re.findall(r"\d", "a1b2"), bool(re.search("z", "abc")), re.split(",", "a,b"), re.compile("x").match("y")
+    return (
+        m.group(1),
+        m.groups(),
+        re.sub("a", "b", "aaa"),
+        re.findall(r"\d", "a1b2"),
+        bool(re.search("z", "abc")),
+        re.split(",", "a,b"),
+        re.compile("x").match("y"),
+    )
 
 
 @case()
@@ -448,7 +770,13 @@ def signatures():
     def f(a, b=1, *args, c, **kw):
         pass
 
-    return list(inspect.signature(_cached.__wrapped__).parameters), inspect.isfunction(f), inspect.isclass(Thing), inspect.ismethod(Thing(1).__index__), callable(f)
+    return (
+        list(inspect.signature(_cached.__wrapped__).parameters),
+        inspect.isfunction(f),
+        inspect.isclass(Thing),
+        inspect.ismethod(Thing(1).__index__),
+        callable(f),
+    )
 
 
 @case()
@@ -459,13 +787,25 @@ def types_use():
     bound = types.MethodType(f, 3)
     ns = types.SimpleNamespace(a=1, b=2)
     ns.c = 3
-    return bound(4), ns.a + ns.c, bound.__self__, bound.__func__(1, 2), isinstance(f, types.FunctionType), types.MappingProxyType({"a": 1})["a"]
+    return (
+        bound(4),
+        ns.a + ns.c,
+        bound.__self__,
+        bound.__func__(1, 2),
+        isinstance(f, types.FunctionType),
+        types.MappingProxyType({"a": 1})["a"],
+    )
 
 
 @case()
 def typing_use():
     T = typing.TypeVar("T")
-    return typing.cast(int, "x"), typing.Optional[int] is not None, list[int] is not None, isinstance(T, typing.TypeVar)
+    return (
+        typing.cast(int, "x"),
+        typing.Optional[int] is not None,
+        list[int] is not None,
+        isinstance(T, typing.TypeVar),
+    )
 
 
 @case()
@@ -485,7 +825,13 @@ def locals_use():
 @case()
 def star_sorted():
     data = [("b", 2), ("a", 2), ("c", 1)]
-    return sorted(data, key=lambda p: (p[1], p[0])), sorted("bca"), sorted({3, 1, 2}), sorted([0.5, 1, True]), sorted([Fraction2(2), Fraction2(1)])
+    return (
+        sorted(data, key=lambda p: (p[1], p[0])),
+        sorted("bca"),
+        sorted({3, 1, 2}),
+        sorted([0.5, 1, True]),
+        sorted([Fraction2(2), Fraction2(1)]),
+    )
 
 
 class Fraction2:
@@ -516,7 +862,12 @@ class Total:
 
 @case()
 def total_order():
-    return Total(1) <= Total(2), Total(2) > Total(1), Total(1) >= Total(1), max([Total(1), Total(3)]).v
+    return (
+        Total(1) <= Total(2),
+        Total(2) > Total(1),
+        Total(1) >= Total(1),
+        max([Total(1), Total(3)]).v,
+    )
 
 
 @case()
@@ -524,7 +875,13 @@ def user_keys():
     d = {Fraction2(1): "a"}
     d[Fraction2(1)] = "b"
     d[Fraction2(2)] = "c"
-    return len(d), d[Fraction2(1)], Fraction2(2) in d, Fraction2(3) in d, len({Fraction2(1), Fraction2(1)})
+    return (
+        len(d),
+        d[Fraction2(1)],
+        Fraction2(2) in d,
+        Fraction2(3) in d,
+        len({Fraction2(1), Fraction2(1)}),
+    )
 
 
 @case()
@@ -567,7 +924,15 @@ def is_checks():
     a = []
     b = a
     f = len
-    return a is b, a is not [], f is len, type(a) is list, None is None, Thing is Thing, a.append == a.append
+    return (
+        a is b,
+        a != [],
+        f is len,
+        type(a) is list,
+        None is None,
+        Thing is Thing,
+        a.append == a.append,
+    )
 
 
 @case([1, 2], {"k": [3]})
@@ -582,9 +947,29 @@ def existing_containers(x, d):
 @case()
 def exceptions_builtin():
     out = []
-    for make in (lambda: OSError(2, "msg"), lambda: KeyError("k"), lambda: ValueError(), lambda: ValueError(1, 2), lambda: StopIteration(3), lambda: SystemExit(4), lambda: ImportError("i", name="n"), lambda: AttributeError("x", name="nm"), lambda: UnicodeError("u")):
+    for make in (
+        lambda: OSError(2, "msg"),
+        lambda: KeyError("k"),
+        lambda: ValueError(),
+        lambda: ValueError(1, 2),
+        lambda: StopIteration(3),
+        lambda: SystemExit(4),
+        lambda: ImportError("i", name="n"),
+        lambda: AttributeError("x", name="nm"),
+        lambda: UnicodeError("u"),
+    ):
         e = make()
-        out.append((str(e), repr(e), e.args, getattr(e, "value", None), getattr(e, "errno", None), getattr(e, "name", None), getattr(e, "code", None)))
+        out.append(
+            (
+                str(e),
+                repr(e),
+                e.args,
+                getattr(e, "value", None),
+                getattr(e, "errno", None),
+                getattr(e, "name", None),
+                getattr(e, "code", None),
+            )
+        )
     return out
 
 
@@ -607,10 +992,33 @@ def string_module():
 @case()
 def bytes_ops():
     b = b"abc"
-    return b[0], b[1:], b + b"d", len(b), b.hex(), list(b), b"a" in b, bytes(3), int.from_bytes(b, "big"), (5).to_bytes(2, "little"), (5).bit_length(), (0.5).as_integer_ratio(), 3 .real, (2.5).is_integer()
+    return (
+        b[0],
+        b[1:],
+        b + b"d",
+        len(b),
+        b.hex(),
+        list(b),
+        b"a" in b,
+        bytes(3),
+        int.from_bytes(b, "big"),
+        (5).to_bytes(2, "little"),
+        (5).bit_length(),
+        (0.5).as_integer_ratio(),
+        (3).real,
+        (2.5).is_integer(),
+    )
 
 
 @case()
 def slices_use():
     s = slice(1, None, 2)
-    return s.start, s.stop, s.step, s.indices(6), [0, 1, 2, 3][s], s == slice(1, None, 2), "abcd"[slice(None, -1)]
+    return (
+        s.start,
+        s.stop,
+        s.step,
+        s.indices(6),
+        [0, 1, 2, 3][s],
+        s == slice(1, None, 2),
+        "abcd"[slice(None, -1)],
+    )

@@ -77,8 +77,11 @@ def to_host(value: Value, memo: dict[Value, object] | None = None) -> object:
         kind = value.python_type()
         return kind(*items) if hasattr(kind, "_fields") else kind(items)
     if isinstance(value, DictValue):
-        return value.cls((to_host(k, memo), to_host(v, memo)) for k, v in value.table.values()) \
-            if value.factory is None else {to_host(k): to_host(v) for k, v in value.table.values()}
+        return (
+            value.cls((to_host(k, memo), to_host(v, memo)) for k, v in value.table.values())
+            if value.factory is None
+            else {to_host(k): to_host(v) for k, v in value.table.values()}
+        )
     if isinstance(value, SetValue):
         return value.cls(to_host(v, memo) for v in value.table.values())
     return value.as_constant()
@@ -98,7 +101,10 @@ def normal(obj: object) -> object:
             from enum import Enum
 
             if not isinstance(obj, Enum | types.ModuleType):
-                return {"__class__": type(obj).__name__, **{k: normal(v) for k, v in vars(obj).items()}}
+                return {
+                    "__class__": type(obj).__name__,
+                    **{k: normal(v) for k, v in vars(obj).items()},
+                }
     return obj
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
 import corpus_language
 import corpus_library
+import pytest
 from interp_harness import check
 
 CASES = corpus_language.CASES + corpus_library.CASES

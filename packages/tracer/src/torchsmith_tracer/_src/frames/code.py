@@ -1,7 +1,7 @@
 """Decoding of code objects for CPython 3.11 to 3.13.
 
-One pass over ``co_code`` gives a list of ``Instruction`` with resolved arguments and jump targets as
-list indices, so that the interpreter never touches byte offsets. Inline caches and EXTENDED_ARG
+One pass over ``co_code`` gives a list of ``Instruction`` with resolved arguments and jump targets
+as list indices, so that the interpreter never touches byte offsets. Inline caches and EXTENDED_ARG
 prefixes disappear. Decoding is done once for each code object.
 """
 
@@ -150,7 +150,7 @@ def _argval(op: int, arg: int, code: CodeType, plus: tuple[str, ...]) -> object:
     if op in _LOCAL or op in _FREE:
         return plus[arg]
     if op in _NAME:
-        if op == _LOAD_GLOBAL or op == _LOAD_ATTR:
+        if op in (_LOAD_GLOBAL, _LOAD_ATTR):
             return code.co_names[arg >> 1]
         if op == _LOAD_SUPER_ATTR:
             return code.co_names[arg >> 2]

@@ -24,8 +24,16 @@ _READS = frozenset(
     )
 )
 _ENDS = frozenset(
-    ("RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE", "JUMP_FORWARD", "JUMP_BACKWARD")
-    + ("JUMP_BACKWARD_NO_INTERRUPT", "INTERPRETER_EXIT")
+    (
+        "RETURN_VALUE",
+        "RETURN_CONST",
+        "RAISE_VARARGS",
+        "RERAISE",
+        "JUMP_FORWARD",
+        "JUMP_BACKWARD",
+        "JUMP_BACKWARD_NO_INTERRUPT",
+        "INTERPRETER_EXIT",
+    )
 )
 
 

@@ -108,7 +108,7 @@ class Attributes(Operations):
         if type(attr).__name__ == "_tuplegetter":
             if instance is None:
                 return attr_value(self.tx, found, name)
-            index = attr.__reduce__()[1][0]  # type: ignore[index]
+            index = attr.__reduce__()[1][0]
             return instance.base_value().getitem(self.tx, ConstantValue(index))
         wrapped = getattr(attr, "__wrapped__", None)
         if isinstance(wrapped, types.FunctionType):  # functools.lru_cache
@@ -142,7 +142,10 @@ class Attributes(Operations):
                 return attr
             descriptor = attr.obj
             return self.builtin_method(
-                instance, descriptor.__name__, getattr(descriptor, "__objclass__", object), descriptor
+                instance,
+                descriptor.__name__,
+                getattr(descriptor, "__objclass__", object),
+                descriptor,
             )
         if isinstance(attr, ObjectValue):
             getter = self.special_method(attr, "__get__")
@@ -285,9 +288,7 @@ class Attributes(Operations):
         self, name: str, globals: NamespaceValue, fromlist: object, level: object
     ) -> Value:
         """``__import__`` at trace time: importing is idempotent, and the module is a constant."""
-        space = {
-            k: globals.obj.get(k) for k in ("__name__", "__package__", "__path__", "__spec__")
-        }
+        space = {k: globals.obj.get(k) for k in ("__name__", "__package__", "__path__", "__spec__")}
         space = {k: v for k, v in space.items() if v is not None}
         try:
             names = cast("Sequence[str]", fromlist or ())

@@ -92,9 +92,7 @@ class Calls(Attributes):
         return self.run(frame)
 
     # --- classes -----------------------------------------------------------------------------
-    def call_class(
-        self, cls: ClassValue, args: Sequence[Value], kwargs: dict[str, Value]
-    ) -> Value:
+    def call_class(self, cls: ClassValue, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
         """``type.__call__``, metaclass overrides and builtin classes included."""
         handler = registry.CLASSES.get(cls.obj)
         if handler is not None:
@@ -137,10 +135,9 @@ class Calls(Attributes):
                 return result
         for arg in args:
             hook = getattr(arg, "call_builtin", None)
-            if hook is not None:
-                result = hook(tx, obj, args, kwargs)
-                if result is not None:
-                    return result
+            answer: Value | None = None if hook is None else hook(tx, obj, args, kwargs)
+            if answer is not None:
+                return answer
         if isinstance(obj, types.MethodDescriptorType | types.WrapperDescriptorType):
             return self._call_descriptor(obj, args, kwargs)
         if isinstance(obj, types.BuiltinFunctionType) and obj.__self__ is not None:
@@ -232,14 +229,11 @@ class Calls(Attributes):
                     cause = self._exception_instance(cause, "exception causes must derive from ")
                 instance.slot_set(self.tx, "__cause__", cause)
             handled = self.handled
-            if handled is not None and handled is not instance:
-                if self.is_none(instance.context):
-                    instance.slot_set(self.tx, "__context__", handled)
+            if handled is not None and handled is not instance and self.is_none(instance.context):
+                instance.slot_set(self.tx, "__context__", handled)
         return ObservedException(instance)
 
-    def _exception_instance(
-        self, exc: Value, text: str = "exceptions must derive from "
-    ) -> Value:
+    def _exception_instance(self, exc: Value, text: str = "exceptions must derive from ") -> Value:
         if isinstance(exc, ClassValue) and issubclass(exc.obj, BaseException):
             made = self.call(exc, [])
             if not issubclass(made.python_type(), BaseException):

@@ -52,8 +52,8 @@ def _missing(tx: Trace, frame: Frame, ins: Instruction) -> None:
 class Interpreter(Calls):
     """Runs frames of one trace.
 
-    ``run(frame)`` returns the value or raises ``BreakAt``; ``call_function`` inlines a callable from
-    a slot implementation.
+    ``run(frame)`` returns the value or raises ``BreakAt``; ``call_function`` inlines a callable
+    from a slot implementation.
     """
 
     def run(self, frame: Frame) -> Value:
@@ -176,10 +176,7 @@ class Interpreter(Calls):
         enclosing frame has a handler. It is then raised natively, with the user's traceback."""
         if not frame.resumable:
             return False
-        for outer in self.tx.frames[:-1]:
-            if outer.info.handler_at[outer.ip] is not None:
-                return False
-        return True
+        return all(outer.info.handler_at[outer.ip] is None for outer in self.tx.frames[:-1])
 
     # --- breaks ------------------------------------------------------------------------------
     def _stopped(self, frame: Frame, signal: Unsupported) -> Exception:
@@ -192,10 +189,21 @@ class Interpreter(Calls):
             self.handled = at.handled
             frame.handling.clear()
             frame.ip = at.ip
-            return BreakAt(signal, [FrameState(
-                frame, at.ip, at.stack, at.locals, at.cells, at.kw_names, in_call=False,
-                in_handler=True,
-            )])
+            return BreakAt(
+                signal,
+                [
+                    FrameState(
+                        frame,
+                        at.ip,
+                        at.stack,
+                        at.locals,
+                        at.cells,
+                        at.kw_names,
+                        in_call=False,
+                        in_handler=True,
+                    )
+                ],
+            )
         if frame.marks is not None:
             self.tx.rollback(frame.marks)
             frame.stack = frame.saved
@@ -308,5 +316,3 @@ def _pending_names(frame: Frame) -> tuple[str, ...]:
     if before.opname == "KW_NAMES" and instructions[frame.ip].opname in ("CALL", "PRECALL"):
         return before.argval  # type: ignore[return-value]
     return ()
-
-

@@ -122,7 +122,7 @@ def _list_to_tuple(tx: Trace, frame: Frame, ins: Instruction) -> None:
     frame.stack.append(TupleValue(cast("ListValue", frame.stack.pop()).items))
 
 
-# --- unpacking -----------------------------------------------------------------------------------
+# --- unpacking ---------------------------------------------------------------------------------
 
 
 @opcode("UNPACK_SEQUENCE")

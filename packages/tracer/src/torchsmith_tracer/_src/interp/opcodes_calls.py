@@ -160,7 +160,7 @@ def _load_build_class(tx: Trace, frame: Frame, ins: Instruction) -> None:
     frame.stack.append(tx.builder.wrap_new(__build_class__))
 
 
-# --- intrinsics ----------------------------------------------------------------------------------
+# --- intrinsics --------------------------------------------------------------------------------
 
 
 @opcode("CALL_INTRINSIC_1", since=(3, 12))
@@ -195,4 +195,3 @@ def _intrinsic_2(tx: Trace, frame: Frame, ins: Instruction) -> None:
 @opcode("PRINT_EXPR", until=(3, 11))
 def _print_expr(tx: Trace, frame: Frame, ins: Instruction) -> None:
     raise Unsupported("print")
-

@@ -98,5 +98,3 @@ def _with_except_start(tx: Trace, frame: Frame, ins: Instruction) -> None:
     leave = cast("Value", frame.stack[-4])
     args = [tx.interp.type_of(exc), exc, NONE]
     frame.stack.append(tx.interp.call(leave, args))
-
-

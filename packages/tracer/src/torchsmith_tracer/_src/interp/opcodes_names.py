@@ -156,5 +156,3 @@ def _import_from(tx: Trace, frame: Frame, ins: Instruction) -> None:
 @opcode("IMPORT_STAR", until=(3, 11))
 def _import_star(tx: Trace, frame: Frame, ins: Instruction) -> None:
     raise Unsupported("unsupported-slot", what="import * inside compiled code")
-
-

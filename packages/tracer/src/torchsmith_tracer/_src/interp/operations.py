@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-
+import operator
 from collections.abc import Sequence
+from typing import Any, cast
 
 from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
 from torchsmith_tracer._src.interp.services import Services
@@ -20,7 +21,6 @@ from torchsmith_tracer._src.values.constants import (
 )
 from torchsmith_tracer._src.values.containers import (
     ListValue,
-
     SequenceValue,
     TupleValue,
 )
@@ -153,9 +153,7 @@ class Operations(Services):
         if op == "ne":
             return bool_value(not self.is_same(a, b))
         x, y = left.__name__, right.__name__
-        message = (
-            f"{_COMPARE_SIGNS[op]!r} not supported between instances of {x!r} and {y!r}"
-        )
+        message = f"{_COMPARE_SIGNS[op]!r} not supported between instances of {x!r} and {y!r}"
         raise self.error(TypeError, message)
 
     def equal(self, a: Value, b: Value) -> bool:
@@ -217,7 +215,7 @@ class Operations(Services):
             real = value.value
             if type(real) is int:
                 return real
-            return real.__index__() if hasattr(type(real), "__index__") else None  # type: ignore[no-any-return]
+            return operator.index(cast(Any, real)) if hasattr(real, "__index__") else None
         if isinstance(value, ObjectValue):
             method = value.method(self.tx, "__index__")
             if method is None:
@@ -394,7 +392,9 @@ class Operations(Services):
         else:
             for i, item in enumerate(self.unpack_for(source, "{!r} object is not iterable")):
                 if not self.is_iterable(item):
-                    message = f"cannot convert dictionary update sequence element #{i} to a sequence"
+                    message = (
+                        f"cannot convert dictionary update sequence element #{i} to a sequence"
+                    )
                     raise self.error(TypeError, message)
                 parts = self.unpack(item)
                 if len(parts) != 2:
@@ -472,9 +472,9 @@ class Operations(Services):
             return result
         if found is not None:
             handler = registry.find_method(found.owner, value.base_value(), name)
-            result = None if handler is None else handler(self.tx, value)
-            if result is not None:
-                return result
+            text = None if handler is None else handler(self.tx, value)
+            if text is not None:
+                return text
             if name == "__str__" and found.owner is object:
                 return self._text(value, "__repr__")
         return self.default_text(value, name)
@@ -487,11 +487,14 @@ class Operations(Services):
         if type(value) is ConstantValue:
             return self.fold(format, value.value, text)
         found = lookup(self.tx, value.python_type(), "__format__")
-        if found is not None and not isinstance(found.attr, METHOD_TYPES):
-            if isinstance(value, ObjectValue | ConstantValue):
-                method = self.special_method(value, "__format__")
-                assert method is not None
-                return self.call(method, [ConstantValue(text)])
+        if (
+            found is not None
+            and not isinstance(found.attr, METHOD_TYPES)
+            and isinstance(value, ObjectValue | ConstantValue)
+        ):
+            method = self.special_method(value, "__format__")
+            assert method is not None
+            return self.call(method, [ConstantValue(text)])
         own = getattr(value, "format", None)
         if own is not None:
             result: Value = own(self.tx, text)
@@ -578,5 +581,3 @@ class _Text:
 
     def __repr__(self) -> str:
         return self.text
-
-

@@ -29,7 +29,7 @@ from torchsmith_tracer._src.values.containers import (
 from torchsmith_tracer._src.values.exceptions import ExceptionValue
 from torchsmith_tracer._src.values.functions import CellValue
 from torchsmith_tracer._src.values.lazy import LazyValue
-from torchsmith_tracer._src.values.mappings import DictValue, SetValue
+from torchsmith_tracer._src.values.mappings import DictValue, SetValue, Table
 from torchsmith_tracer._src.values.namespaces import NamespaceValue
 from torchsmith_tracer._src.values.objects import EnumValue, ObjectValue
 
@@ -41,6 +41,11 @@ if TYPE_CHECKING:
 _PLAIN = (int, str, float, bool, type(None), complex, bytes, type(Ellipsis), type(NotImplemented))
 _PLAIN_SET = frozenset(_PLAIN)
 _STDLIB = frozenset(sys.stdlib_module_names) | {"torch", "builtins", "numpy"}
+
+
+Pair = tuple[Value, Value]
+Globals = dict[str, object]
+Known = tuple[list[object], dict[str, object]]
 
 
 class Unknown:
@@ -146,7 +151,7 @@ class Services:
             return DequeValue([self.const(x) for x in obj], obj.maxlen)
         if kind is slice:
             assert isinstance(obj, slice)
-            return SliceValue(*[self.const(x) for x in (obj.start, obj.stop, obj.step)])
+            return SliceValue(self.const(obj.start), self.const(obj.stop), self.const(obj.step))
         if kind is range:
             assert isinstance(obj, range)
             return RangeValue.of(obj)
@@ -177,16 +182,16 @@ class Services:
         """A new dict with string keys."""
         return DictValue({k: (ConstantValue(k), v) for k, v in items.items()})
 
-    def dict_of(self, pairs: Iterable[tuple[Value, Value]]) -> DictValue:
+    def dict_of(self, pairs: Iterable[Pair]) -> DictValue:
         """A new dict; later pairs replace the values of earlier equal keys."""
-        table: dict[object, tuple[Value, Value]] = {}
+        table: Table = {}
         for key, value in pairs:
             hkey = self.hash_key(key)
             old = table.get(hkey)
             table[hkey] = (key if old is None else old[0], value)
         return DictValue(table)
 
-    def namespace(self, obj: dict[str, object]) -> NamespaceValue:
+    def namespace(self, obj: Globals) -> NamespaceValue:
         """The namespace of a globals dict; the first one asked for is the entry function's."""
         space = self.namespaces.get(id(obj))
         if space is None:
@@ -221,10 +226,13 @@ class Services:
         value = self._classes.get(cls)
         if value is None:
             value = self._classes[cls] = ClassValue(cls)
-        if source is not None and cls not in self.class_sources:
-            if not self.trusted_module(cls.__module__):
-                self.class_sources[cls] = source
-                self.tx.journal.record(lambda: self.class_sources.pop(cls, None))
+        if (
+            source is not None
+            and cls not in self.class_sources
+            and not self.trusted_module(cls.__module__)
+        ):
+            self.class_sources[cls] = source
+            self.tx.journal.record(lambda: self.class_sources.pop(cls, None))
         return value
 
     def global_source(self, space: NamespaceValue, name: str) -> GlobalSource:
@@ -246,9 +254,7 @@ class Services:
         except Unsupported:
             return self.UNKNOWN
 
-    def known(
-        self, args: Iterable[Value], kwargs: Mapping[str, Value]
-    ) -> tuple[list[object], dict[str, object]] | None:
+    def known(self, args: Iterable[Value], kwargs: Mapping[str, Value]) -> Known | None:
         """Host objects of call arguments, or None when one is not known."""
         hosts = [self.try_concrete(a) for a in args]
         named = {k: self.try_concrete(v) for k, v in kwargs.items()}
@@ -270,14 +276,12 @@ class Services:
             raise
         except RecursionError:
             raise
-        except Exception as e:
+        except Exception as e:  # noqa: BLE001 - the program's own
             raise self.host_error(e) from None
         return self.const(result)
 
     # --- errors ------------------------------------------------------------------------------
-    def error(
-        self, cls: type[BaseException], *args: object, **fields: object
-    ) -> ObservedException:
+    def error(self, cls: type[BaseException], *args: object, **fields: object) -> ObservedException:
         """An exception of a builtin class, to be raised by the caller."""
         return self.error_with(cls, [self.const(a) for a in args], fields)
 
@@ -285,7 +289,7 @@ class Services:
         self,
         cls: type[BaseException],
         args: list[Value],
-        fields: dict[str, object] | None = None,
+        fields: Globals | None = None,
     ) -> ObservedException:
         """The same with values as arguments."""
         table = {k: v if isinstance(v, Value) else self.const(v) for k, v in (fields or {}).items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import types
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from torchsmith_tracer._src.values.base import Value
@@ -56,9 +57,7 @@ class BuiltinObject(Value):
     def delattr(self, tx: Trace, name: str) -> None:
         self.setattr(tx, name, self)
 
-    def call(
-        self, tx: Trace, args: object, kwargs: object
-    ) -> Value:
+    def call(self, tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
         raise tx.interp.error(TypeError, f"{self.python_type().__name__!r} object is not callable")
 
     def getitem(self, tx: Trace, key: Value) -> Value:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import enum
 import types
 from collections.abc import Sequence
@@ -124,11 +125,14 @@ class ClassValue(Value):
     def setattr(self, tx: Trace, name: str, value: Value) -> None:
         meta = type(self.obj)
         hook = lookup(tx, meta, "__setattr__")
-        if hook is not None and isinstance(hook.attr, types.FunctionType):
-            if not tx.interp.trusted_module(hook.owner.__module__):
-                method = bind(tx, hook, self, tx.interp.type_of(self), "__setattr__")
-                tx.interp.call(method, [ConstantValue(name), value])
-                return
+        if (
+            hook is not None
+            and isinstance(hook.attr, types.FunctionType)
+            and not tx.interp.trusted_module(hook.owner.__module__)
+        ):
+            method = bind(tx, hook, self, tx.interp.type_of(self), "__setattr__")
+            tx.interp.call(method, [ConstantValue(name), value])
+            return
         self.generic_setattr(tx, name, value)
 
     def generic_setattr(self, tx: Trace, name: str, value: Value) -> None:
@@ -137,10 +141,13 @@ class ClassValue(Value):
             message = f"cannot set {name!r} attribute of immutable type {self.obj.__name__!r}"
             raise tx.interp.error(TypeError, message)
         found = lookup(tx, type(self.obj), name)
-        if found is not None and isinstance(found.attr, Value | property):
-            if is_data_descriptor(tx, found.attr):
-                tx.interp.descriptor_set(found, self, name, value)
-                return
+        if (
+            found is not None
+            and isinstance(found.attr, Value | property)
+            and is_data_descriptor(tx, found.attr)
+        ):
+            tx.interp.descriptor_set(found, self, name, value)
+            return
         tx.interp.patch_class(self)
         tx.journal.store_attr(self, name, value)
 
@@ -206,7 +213,9 @@ class ClassValue(Value):
             return tx.interp.check_bool(tx.interp.call(method, []))
         return True
 
-    def binary(self, tx: Trace, op: str, other: Value, *, reflected: bool = False) -> Value | None:
+    def binary(
+        self, tx: Trace, op: str, other: Value, *, reflected: builtins.bool = False
+    ) -> Value | None:
         if op == "or_":
             mine, theirs = self.obj, tx.interp.try_concrete(other)
             if self.is_constant() and theirs is not tx.interp.UNKNOWN:

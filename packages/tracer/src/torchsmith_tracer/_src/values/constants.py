@@ -7,7 +7,7 @@ operation becomes an exception of the traced program.
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
@@ -20,17 +20,35 @@ if TYPE_CHECKING:
     from torchsmith_tracer._src.codegen.emitter import Emitter
     from torchsmith_tracer._src.trace import Trace
 
-BINARY = {
+BINARY: dict[str, Callable[..., object]] = {
     name: getattr(operator, name)
     for name in (
-        "add sub mul truediv floordiv mod pow matmul lshift rshift and_ or_ xor".split()
+        [
+            "add",
+            "sub",
+            "mul",
+            "truediv",
+            "floordiv",
+            "mod",
+            "pow",
+            "matmul",
+            "lshift",
+            "rshift",
+            "and_",
+            "or_",
+            "xor",
+        ]
     )
 }
 BINARY["and"] = operator.and_
 BINARY["or"] = operator.or_
 BINARY["divmod"] = divmod
 COMPARE = {name: getattr(operator, name) for name in ("lt", "le", "eq", "ne", "gt", "ge")}
-UNARY = {"neg": operator.neg, "pos": operator.pos, "invert": operator.invert}
+UNARY: dict[str, Callable[..., object]] = {
+    "neg": operator.neg,
+    "pos": operator.pos,
+    "invert": operator.invert,
+}
 
 _LIMIT = 1_000_000  # longest sequence or number of bits that folding may make
 

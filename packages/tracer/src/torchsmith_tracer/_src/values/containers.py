@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import builtins
 import collections
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.values.base import Value
@@ -42,10 +43,10 @@ class SequenceValue(BuiltinObject):
         return f"{self.python_type().__name__} of {len(self.items)}"
 
     def as_constant(self) -> object:
-        return self.cls([_constant(v) for v in self.items])  # type: ignore[call-arg]
+        return self.cls([_constant(v) for v in self.items])
 
     def as_proxy(self) -> object:
-        return self.cls([v.as_proxy() for v in self.items])  # type: ignore[call-arg]
+        return self.cls([v.as_proxy() for v in self.items])
 
     def like(self, items: list[Value]) -> Value:
         """A new sequence of the same builtin type."""
@@ -110,7 +111,9 @@ class SequenceValue(BuiltinObject):
     def contains(self, tx: Trace, item: Value) -> Value:
         return bool_value(any(tx.interp.equal(realize(tx, v), item) for v in list(self.items)))
 
-    def binary(self, tx: Trace, op: str, other: Value, *, reflected: bool = False) -> Value | None:
+    def binary(
+        self, tx: Trace, op: str, other: Value, *, reflected: builtins.bool = False
+    ) -> Value | None:
         if op == "mul":
             count = tx.interp.try_index(other)
             if count is None:
@@ -118,9 +121,13 @@ class SequenceValue(BuiltinObject):
             self._check_size(tx, len(self.items) * count)
             return self.like(self.items * count)
         other = other.base_value()
-        if op == "add" and not reflected:
-            if isinstance(other, SequenceValue) and other.base_type() is self.base_type():
-                return self.like(self.items + other.items)
+        if (
+            op == "add"
+            and not reflected
+            and isinstance(other, SequenceValue)
+            and other.base_type() is self.base_type()
+        ):
+            return self.like(self.items + other.items)
         return None
 
     def base_type(self) -> type:
@@ -156,7 +163,7 @@ class TupleValue(SequenceValue):
     """A tuple."""
 
     __slots__ = ()
-    cls = tuple
+    cls: type = tuple
 
     def is_constant(self) -> bool:
         return all(v.is_constant() for v in self.items)
@@ -236,7 +243,7 @@ class ListValue(SequenceValue):
     """A list."""
 
     __slots__ = ()
-    cls = list
+    cls: type = list
 
     def replace(self, tx: Trace, items: list[Value]) -> None:
         """Give the list a new content (any length)."""
@@ -318,7 +325,7 @@ class DequeValue(ListValue):
     """A ``collections.deque``; ``maxlen`` is None for unbounded."""
 
     __slots__ = ("maxlen",)
-    cls = collections.deque
+    cls: type = collections.deque
 
     def __init__(
         self, items: Iterable[Value], maxlen: int | None = None, source: Source | None = None
@@ -397,7 +404,9 @@ class SliceValue(BuiltinObject):
         """A host slice for indexing items; TypeError or ValueError as in CPython."""
         parts: list[int | None] = []
         for value in self.items:
-            if isinstance(value, ConstantValue) and (value.value is None or type(value.value) is int):
+            if isinstance(value, ConstantValue) and (
+                value.value is None or type(value.value) is int
+            ):
                 parts.append(value.value)
                 continue
             index = tx.interp.try_index(value)
@@ -456,8 +465,8 @@ class RangeValue(BuiltinObject):
         return all(v.is_constant() for v in self.items)
 
     def as_constant(self) -> range:
-        start, stop, step = (v.as_constant() for v in self.items)
-        return range(start, stop, step)  # type: ignore[arg-type]
+        start, stop, step = (cast(int, v.as_constant()) for v in self.items)
+        return range(start, stop, step)
 
     def host(self, tx: Trace) -> range:
         """The range with its parts made known (guarding symbolic ones)."""
@@ -507,5 +516,3 @@ class RangeValue(BuiltinObject):
         for item in self.items:
             cg.load(item)
         cg.call(3)
-
-

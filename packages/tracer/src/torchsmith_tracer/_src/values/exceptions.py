@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from torchsmith_tracer._src.effects.journal import DELETED
@@ -167,13 +168,10 @@ def _make_exception(
     cls: type[BaseException], args: tuple[object, ...], fields: dict[str, object]
 ) -> BaseException:
     exc = cls.__new__(cls, *args)
-    if cls.__init__ is not BaseException.__init__ and not _is_python(cls):
-        exc.__init__(*args)  # type: ignore[misc]
+    initialize: Callable[..., None] | None = vars(cls).get("__init__")
+    if initialize is not None and not hasattr(initialize, "__code__"):
+        initialize(exc, *args)
     exc.args = args
     for name, value in fields.items():
         object.__setattr__(exc, name, value)
     return exc
-
-
-def _is_python(cls: type) -> bool:
-    return hasattr(cls.__init__, "__code__")

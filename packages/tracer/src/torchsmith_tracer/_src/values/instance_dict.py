@@ -28,7 +28,7 @@ class InstanceDictValue(DictValue):
         super().__init__()
 
     @property
-    def table(self) -> Table:  # type: ignore[override]
+    def table(self) -> Table:
         """All attributes; guards the names of an existing object."""
         tx, instance = self.tx, self.instance
         if instance.source is not None:
@@ -69,8 +69,8 @@ class InstanceDictValue(DictValue):
         for name in self.instance.instance_names(tx):
             if name not in table:
                 tx.journal.store_attr(self.instance, name, DELETED)
-        for name, (_, value) in table.items():
-            self.instance.instance_set(tx, str(name), value)
+        for key, (_, value) in table.items():
+            self.instance.instance_set(tx, str(key), value)
 
     def getitem(self, tx: Trace, key: Value) -> Value:
         value = self.get(tx, key)

@@ -196,4 +196,3 @@ _STORAGE: dict[type, Builder] = {
     bytes: _constant,
     complex: _constant,
 }
-

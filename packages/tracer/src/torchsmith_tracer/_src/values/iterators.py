@@ -104,7 +104,8 @@ class SequenceIterator(Counted):
         rebuild(cg, self.sequence, self.index, len(self.sequence.items))
 
 
-_ITERATORS = {
+_OWNED: dict[type, type] = {cls: type(iter(cls())) for cls in (str, bytes, set, frozenset)}
+_ITERATORS: dict[type, type] = {
     list: type(iter([])),
     tuple: type(iter(())),
     collections.deque: type(iter(collections.deque())),
@@ -153,9 +154,9 @@ class ItemsIterator(Counted):
             return self.type
         if self.owner is not None:
             cls = self.owner.python_type()
-            empty = {str: "", bytes: b"", set: set(), frozenset: frozenset()}.get(cls)
-            if empty is not None:
-                return type(iter(empty))
+            known = _OWNED.get(cls)
+            if known is not None:
+                return known
         return self.kind
 
     def step(self, tx: Trace) -> Value | None:
@@ -218,7 +219,7 @@ class RangeIterator(Counted):
         cg.call(1)
 
 
-_DICT_ITERATORS = {
+_DICT_ITERATORS: dict[str, type] = {
     "keys": type(iter({})),
     "values": type(iter({}.values())),
     "items": type(iter({}.items())),
@@ -497,5 +498,3 @@ class FilterValue(IteratorValue):
         cg.load(self.fn if self.fn is not None else ConstantValue(None))
         cg.load(self.it)
         cg.call(2)
-
-

@@ -46,7 +46,7 @@ def lookup(tx: Trace, cls: type, name: str) -> Found | None:
     found = lookup_in(tx, cls.__mro__, name)
     if not interp.patched_classes:
         interp.class_cache[key] = found
-    return found  # type: ignore[return-value]
+    return found
 
 
 def lookup_in(tx: Trace, mro: tuple[type, ...], name: str) -> Found | None:
@@ -94,7 +94,7 @@ def function_value(tx: Trace, found: Found, name: str, fn: object, *path: str) -
     # ``__dict__`` gives the descriptor itself: plain access would bind it.
     source = ItemSource(AttrSource(source, "__dict__"), name)
     for step in path:
-        source = AttrSource(source, step)  # type: ignore[assignment]
+        source = AttrSource(source, step)
     return tx.builder.wrap(fn, source)
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import builtins
 import collections
 import types
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, cast
 
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtin_object import BuiltinObject
@@ -62,7 +63,9 @@ class DictValue(BuiltinObject):
         }
         if self.cls is collections.defaultdict:
             factory = None if self.factory is None else self.factory.as_constant()
-            return collections.defaultdict(factory, pairs)  # type: ignore[arg-type]
+            made: collections.defaultdict[object, object] = collections.defaultdict(None, pairs)
+            made.default_factory = cast("Callable[[], object] | None", factory)
+            return made
         return self.cls(pairs)
 
     def as_proxy(self) -> object:
@@ -153,7 +156,9 @@ class DictValue(BuiltinObject):
     def iter(self, tx: Trace) -> Value:
         return tx.interp.dict_iterator(self, "keys")
 
-    def binary(self, tx: Trace, op: str, other: Value, *, reflected: bool = False) -> Value | None:
+    def binary(
+        self, tx: Trace, op: str, other: Value, *, reflected: builtins.bool = False
+    ) -> Value | None:
         other = other.base_value()
         if op == "ior":
             tx.interp.dict_update(self, other)
@@ -174,13 +179,16 @@ class DictValue(BuiltinObject):
             return None
         return bool_value(self._equal(tx, other) == (op == "eq"))
 
-    def _equal(self, tx: Trace, other: DictValue) -> bool:
+    def _equal(self, tx: Trace, other: DictValue) -> builtins.bool:
         if len(self.table) != len(other.table):
             return False
         ordered = issubclass(self.cls, collections.OrderedDict)
-        if ordered and issubclass(other.cls, collections.OrderedDict):
-            if list(self.table) != list(other.table):
-                return False
+        if (
+            ordered
+            and issubclass(other.cls, collections.OrderedDict)
+            and list(self.table) != list(other.table)
+        ):
+            return False
         for hkey, (_, value) in list(self.table.items()):
             pair = other.table.get(hkey)
             if pair is None or not tx.interp.equal(realize(tx, value), realize(tx, pair[1])):
@@ -309,7 +317,9 @@ class SetValue(BuiltinObject):
     def iter(self, tx: Trace) -> Value:
         return tx.interp.iterator(self.in_order(), self)
 
-    def binary(self, tx: Trace, op: str, other: Value, *, reflected: bool = False) -> Value | None:
+    def binary(
+        self, tx: Trace, op: str, other: Value, *, reflected: builtins.bool = False
+    ) -> Value | None:
         inplace = op in ("ior", "iand", "isub", "ixor")
         if inplace and self.cls is frozenset:
             return None
@@ -354,11 +364,14 @@ class SetValue(BuiltinObject):
         cg.pop_top()
 
 
-def _union(a: dict[object, Value], b: dict[object, Value]) -> dict[object, Value]:
+Elements = dict[object, Value]
+
+
+def _union(a: Elements, b: Elements) -> Elements:
     return {**b, **a} if len(a) == 0 else {**a, **{k: v for k, v in b.items() if k not in a}}
 
 
-_SET_OPS = {
+_SET_OPS: dict[str, Callable[[Elements, Elements], Elements]] = {
     "or_": _union,
     "and_": lambda a, b: {k: v for k, v in a.items() if k in b},
     "sub": lambda a, b: {k: v for k, v in a.items() if k not in b},
@@ -449,7 +462,9 @@ class DictViewValue(BuiltinObject):
     def _as_set(self, tx: Trace) -> SetValue:
         return SetValue.of(tx, tx.interp.unpack(self))
 
-    def binary(self, tx: Trace, op: str, other: Value, *, reflected: bool = False) -> Value | None:
+    def binary(
+        self, tx: Trace, op: str, other: Value, *, reflected: builtins.bool = False
+    ) -> Value | None:
         if self.kind == "values" or op not in ("or_", "and_", "sub", "xor"):
             return None
         if reflected:
@@ -506,7 +521,9 @@ class MappingProxyValue(BuiltinObject):
     def bool(self, tx: Trace) -> bool:
         return self.mapping.bool(tx)
 
-    def binary(self, tx: Trace, op: str, other: Value, *, reflected: bool = False) -> Value | None:
+    def binary(
+        self, tx: Trace, op: str, other: Value, *, reflected: builtins.bool = False
+    ) -> Value | None:
         if op == "or_":
             other = other.mapping if isinstance(other, MappingProxyValue) else other
             return self.mapping.binary(tx, op, other, reflected=reflected)

@@ -10,6 +10,7 @@ from torchsmith_guards import AttrSource, GlobalSource, Guard, GuardKind
 
 from torchsmith_tracer._src.effects.journal import DELETED
 from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.functions import BoundMethodValue
 
 if TYPE_CHECKING:
     from torchsmith_guards import Source
@@ -85,12 +86,14 @@ class NamespaceValue(Value):
 
     def getattr(self, tx: Trace, name: str) -> Value:
         if name == "get":
-            return tx.builder.wrap_new(_namespace_get)
+            return BoundMethodValue(tx.builder.wrap_new(_namespace_get), self)
         return super().getattr(tx, name)
 
 
 def _namespace_get(space: dict[str, object], name: str, default: object = None) -> object:
-    return space[name] if name in space else default
+    if name in space:  # the traced ``in`` and subscript know the namespace, ``get`` leads here
+        return space[name]
+    return default
 
 
 def load_builtin(tx: Trace, name: str) -> Value:
@@ -168,5 +171,3 @@ class PyModuleValue(Value):
 
     def reconstruct(self, cg: Emitter) -> None:
         cg.load_global_constant(self.obj, self.obj.__name__.replace(".", "_"))
-
-

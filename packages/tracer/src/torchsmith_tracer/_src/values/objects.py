@@ -10,7 +10,7 @@ from __future__ import annotations
 import collections
 import enum
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from torchsmith_guards import AttrSource, Guard, GuardKind
@@ -428,10 +428,12 @@ def _fill_dict(obj: dict[object, object], content: dict[object, object]) -> None
 
 def _fill_ordered(obj: object, content: dict[object, object]) -> None:
     for key, value in content.items():
-        collections.OrderedDict.__setitem__(obj, key, value)  # type: ignore[arg-type]
+        _ordered_setitem(obj, key, value)
 
 
-_FILL = {
+_ordered_setitem: Callable[[object, object, object], None]
+_ordered_setitem = collections.OrderedDict.__dict__["__setitem__"]
+_FILL: dict[type, Callable[..., None]] = {
     dict: _fill_dict,
     collections.defaultdict: _fill_dict,
     collections.OrderedDict: _fill_ordered,
@@ -465,7 +467,7 @@ class EnumValue(ConstantValue):
         found = lookup(tx, cls, name)
         member = self.value
         if found is not None and not tx.interp.trusted_module(found.owner.__module__):
-            if isinstance(member, enum.Enum) and name in cls.__members__:
+            if isinstance(member, enum.Enum) and name in type(member).__members__:
                 return tx.interp.const(getattr(member, name))
             return bind(tx, found, self, tx.interp.type_of(self), name)
         if found is None and name in getattr(member, "__dict__", ()):
@@ -477,4 +479,3 @@ class EnumValue(ConstantValue):
 
     def reconstruct(self, cg: Emitter) -> None:
         cg.load_global_constant(self.value, "member")
-

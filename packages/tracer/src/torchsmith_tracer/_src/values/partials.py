@@ -95,9 +95,7 @@ class GetterValue(BuiltinObject):
         cg.call(len(self.args) + len(self.kwargs), tuple(self.kwargs))
 
 
-def get(
-    tx: Trace, cls: type, obj: Value, args: Sequence[Value], kwargs: dict[str, Value]
-) -> Value:
+def get(tx: Trace, cls: type, obj: Value, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
     """What a getter of class ``cls`` made with ``args`` gives for ``obj``."""
     if cls is operator.methodcaller:
         name = str(tx.interp.concrete(args[0]))
@@ -112,5 +110,3 @@ def get(
             value = value.getattr(tx, part)
         results.append(value)
     return results[0] if len(results) == 1 else TupleValue(results)
-
-

@@ -1,4 +1,4 @@
-"""Calls of builtin classes: numbers, text, containers, iterators, descriptors, ``type``, ``super``."""
+"""Calls of builtin classes: numbers, text, containers, iterators, descriptors, ``type``."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _FALSE = ConstantValue(False)
 _ZERO = ConstantValue(0)
 
 
-# --- numbers and text ----------------------------------------------------------------------------
+# --- numbers and text --------------------------------------------------------------------------
 
 
 @constructor(bool)
@@ -91,8 +91,7 @@ def _number(
     kind = obj.python_type().__name__
     if cls is int:
         message = (
-            "int() argument must be a string, a bytes-like object or a real number, "
-            f"not {kind!r}"
+            f"int() argument must be a string, a bytes-like object or a real number, not {kind!r}"
         )
     else:
         message = f"{cls.__name__}() argument must be a string or a real number, not {kind!r}"
@@ -140,7 +139,7 @@ def _bytes(tx: Trace, *args: Value, **kwargs: Value) -> Value:
     return tx.interp.fold(bytes, *hosts, **{k: tx.interp.concrete(v) for k, v in kwargs.items()})
 
 
-# --- containers ------------------------------------------------------------------------------------
+# --- containers --------------------------------------------------------------------------------
 
 
 def _items(tx: Trace, iterable: Value | None) -> list[Value]:
@@ -238,7 +237,7 @@ def _range(tx: Trace, a: Value, b: Value | None = None, c: Value | None = None, 
     step = ConstantValue(1) if c is None else c
     parts: list[Value] = []
     for value in (start, stop, step):
-        if isinstance(value, ConstantValue) or isinstance(value, ObjectValue):
+        if isinstance(value, (ConstantValue, ObjectValue)):
             parts.append(ConstantValue(tx.interp.index(value)))
         elif issubclass(value.python_type(), int):
             parts.append(value)  # symbolic
@@ -249,7 +248,7 @@ def _range(tx: Trace, a: Value, b: Value | None = None, c: Value | None = None, 
     return RangeValue(parts[0], parts[1], parts[2])
 
 
-# --- iterators ---------------------------------------------------------------------------------------
+# --- iterators ---------------------------------------------------------------------------------
 
 
 @constructor(enumerate)
@@ -291,9 +290,11 @@ def _reversed(tx: Trace, sequence: Value, /) -> Value:
     if isinstance(base, RangeValue):
         return tx.interp.range_iterator(base.host(tx)[::-1])
     kind = sequence.python_type()
-    if not (hasattr(kind, "__getitem__") and hasattr(kind, "__len__")) or isinstance(base, SetValue):
-        if not (isinstance(sequence, ObjectValue) and lookup(tx, kind, "__getitem__")):
-            raise tx.interp.error(TypeError, f"{kind.__name__!r} object is not reversible")
+    if (
+        not (hasattr(kind, "__getitem__") and hasattr(kind, "__len__"))
+        or isinstance(base, SetValue)
+    ) and not (isinstance(sequence, ObjectValue) and lookup(tx, kind, "__getitem__")):
+        raise tx.interp.error(TypeError, f"{kind.__name__!r} object is not reversible")
     own = getattr(sequence, "reversed", None)
     if own is not None:
         result: Value = own(tx)
@@ -301,7 +302,7 @@ def _reversed(tx: Trace, sequence: Value, /) -> Value:
     return ReversedValue(sequence, tx.interp.index(sequence.length(tx)))
 
 
-# --- descriptors ---------------------------------------------------------------------------------------
+# --- descriptors -------------------------------------------------------------------------------
 
 
 @constructor(property)
@@ -323,7 +324,7 @@ def _classmethod(tx: Trace, function: Value, /) -> Value:
     return DescriptorValue(classmethod, {"__func__": function})
 
 
-# --- functions and cells -------------------------------------------------------------------------------
+# --- functions and cells -----------------------------------------------------------------------
 
 
 @constructor(types.MethodType)
@@ -359,7 +360,7 @@ def _function_type(
     return fn
 
 
-# --- type and super --------------------------------------------------------------------------------------
+# --- type and super ----------------------------------------------------------------------------
 
 
 @constructor(type)
@@ -404,5 +405,3 @@ def _super(tx: Trace, cls: Value | None = None, obj: Value | None = None, /) -> 
 @constructor(object)
 def _object(tx: Trace) -> Value:
     return tx.interp.instantiate(tx.interp.class_value(object))
-
-

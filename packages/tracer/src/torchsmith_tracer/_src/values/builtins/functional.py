@@ -22,7 +22,7 @@ from torchsmith_tracer._src.values.partials import GetterValue, PartialValue, ge
 if TYPE_CHECKING:
     from torchsmith_tracer._src.trace import Trace
 
-# --- functools -------------------------------------------------------------------------------------
+# --- functools ---------------------------------------------------------------------------------
 
 
 @constructor(functools.partial)
@@ -46,9 +46,7 @@ def _call_partial(tx: Trace, self: Value, /, *args: Value, **kwargs: Value) -> V
 
 
 @builtin(functools.reduce)
-def _reduce(
-    tx: Trace, function: Value, iterable: Value, initial: Value | None = None, /
-) -> Value:
+def _reduce(tx: Trace, function: Value, iterable: Value, initial: Value | None = None, /) -> Value:
     it = iterable.iter(tx)
     total = initial
     if total is None:
@@ -108,7 +106,7 @@ def _count_elements(tx: Trace, mapping: Value, iterable: Value, /) -> Value:
     return NONE
 
 
-# --- operator getters --------------------------------------------------------------------------------
+# --- operator getters --------------------------------------------------------------------------
 
 
 def _getter(cls: type) -> None:
@@ -132,7 +130,7 @@ for _cls in (operator.itemgetter, operator.attrgetter, operator.methodcaller):
     _getter(_cls)
 
 
-# --- itertools: replaced by generators of the same behaviour, which are traced -------------------------
+# --- itertools: replaced by generators of the same behaviour, which are traced -----------------
 
 
 def _polyfill(real: object, replacement: Callable[..., object]) -> None:
@@ -154,5 +152,3 @@ for _name, _replacement in polyfills.ITERTOOLS.items():
 @method(itertools.chain, "from_iterable")
 def _from_iterable(tx: Trace, cls: Value, iterables: Value, /) -> Value:
     return tx.builder.wrap_new(polyfills.chain_from_iterable).call(tx, [iterables], {})
-
-

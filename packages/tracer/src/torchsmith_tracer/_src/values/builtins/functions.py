@@ -99,7 +99,7 @@ def _print(tx: Trace, *args: Value, **kwargs: Value) -> Value:
     raise Unsupported("print")
 
 
-# --- numbers -------------------------------------------------------------------------------------
+# --- numbers -----------------------------------------------------------------------------------
 
 
 def _special(tx: Trace, obj: Value, name: str, message: str, *args: Value) -> Value | None:
@@ -128,9 +128,13 @@ def _round(tx: Trace, number: Value, ndigits: Value = NONE) -> Value | None:
     message = "type {} doesn't define __round__ method"
     found = _special(tx, number, "__round__", message, *args)
     is_constant = isinstance(number, ConstantValue)
-    if found is None and not is_constant and hasattr(number.python_type(), "__round__"):
-        if not hasattr(number, "call_builtin"):
-            return tx.interp.call(number.getattr(tx, "__round__"), args)
+    if (
+        found is None
+        and not is_constant
+        and hasattr(number.python_type(), "__round__")
+        and not hasattr(number, "call_builtin")
+    ):
+        return tx.interp.call(number.getattr(tx, "__round__"), args)
     return found
 
 
@@ -187,14 +191,16 @@ def _extreme(
     else:
         items = list(args)
         if default is not None:
-            message = (
-                f"Cannot specify a default for {name}() with multiple positional arguments"
-            )
+            message = f"Cannot specify a default for {name}() with multiple positional arguments"
             raise tx.interp.error(TypeError, message)
     if not items:
         if default is not None:
             return default
-        empty = "arg is an empty sequence" if tx.interp.version < (3, 12) else "iterable argument is empty"
+        empty = (
+            "arg is an empty sequence"
+            if tx.interp.version < (3, 12)
+            else "iterable argument is empty"
+        )
         raise tx.interp.error(ValueError, f"{name}() {empty}")
     keys = items if tx.interp.is_none(key) else [tx.interp.call(key, [v]) for v in items]
     best, best_key = items[0], keys[0]
@@ -217,7 +223,7 @@ def _max(tx: Trace, *args: Value, key: Value = NONE, default: Value | None = Non
     return _extreme(tx, "max", "gt", args, key, default)
 
 
-# --- iterables -------------------------------------------------------------------------------------
+# --- iterables ---------------------------------------------------------------------------------
 
 
 @builtin(any)
@@ -259,7 +265,7 @@ def sort(tx: Trace, items: list[Value], key: Value, reverse: Value) -> list[Valu
         hosts = [cast("ConstantValue", k).value for k in keys]
         try:
             order = sorted(range(len(items)), key=hosts.__getitem__, reverse=down)  # type: ignore[arg-type]
-        except Exception as e:
+        except Exception as e:  # noqa: BLE001 - the program's own
             raise tx.interp.host_error(e) from None
     else:
         wrapped = [_SortKey(tx, k) for k in keys]
@@ -269,13 +275,18 @@ def sort(tx: Trace, items: list[Value], key: Value, reverse: Value) -> list[Valu
 
 @builtin(sorted)
 def _sorted(
-    tx: Trace, iterable: Value, /, *, key: Value = NONE, reverse: Value = ConstantValue(False)  # noqa: B008
+    tx: Trace,
+    iterable: Value,
+    /,
+    *,
+    key: Value = NONE,
+    reverse: Value = ConstantValue(False),  # noqa: B008
 ) -> Value:
     items = tx.interp.unpack_for(iterable, "{!r} object is not iterable")
     return ListValue(sort(tx, items, key, reverse))
 
 
-# --- attributes and types -----------------------------------------------------------------------------
+# --- attributes and types ----------------------------------------------------------------------
 
 
 def _attribute(tx: Trace, name: Value) -> str:
@@ -384,13 +395,16 @@ def _issubclass(tx: Trace, cls: Value, classes: Value, /) -> Value:
             text = "issubclass() arg 2 must be a class, a tuple of classes, or a union"
             raise tx.interp.error(TypeError, text)
         found = lookup(tx, type(other.obj), "__subclasscheck__")
-        if found is not None and not isinstance(found.attr, METHOD_TYPES):
-            if not tx.interp.trusted_module(found.owner.__module__):
-                method = tx.interp.class_method(other, "__subclasscheck__")
-                assert method is not None
-                if tx.interp.truth(tx.interp.call(method, [cls])):
-                    return ConstantValue(True)
-                continue
+        if (
+            found is not None
+            and not isinstance(found.attr, METHOD_TYPES)
+            and not tx.interp.trusted_module(found.owner.__module__)
+        ):
+            method = tx.interp.class_method(other, "__subclasscheck__")
+            assert method is not None
+            if tx.interp.truth(tx.interp.call(method, [cls])):
+                return ConstantValue(True)
+            continue
         if issubclass(cls.obj, other.obj):
             return ConstantValue(True)
     return ConstantValue(False)
@@ -458,7 +472,9 @@ def _eval(tx: Trace, source: Value, globals: Value = NONE, locals: Value = NONE,
             raise tx.interp.host_error(e) from None
     if not isinstance(text, types.CodeType):
         kind = type(text).__name__
-        raise tx.interp.error(TypeError, f"eval() arg 1 must be a string, bytes or code object, not {kind}")
+        raise tx.interp.error(
+            TypeError, f"eval() arg 1 must be a string, bytes or code object, not {kind}"
+        )
     names = _locals(tx) if tx.interp.is_none(locals) else locals
     if not tx.interp.is_none(globals):
         merged = DictValue()
@@ -491,5 +507,3 @@ def _index(tx: Trace, obj: Value, /) -> Value:
     if not isinstance(obj, ObjectValue | ConstantValue) and issubclass(obj.python_type(), int):
         return obj
     return ConstantValue(tx.interp.index(obj))
-
-

@@ -16,7 +16,8 @@ import sys
 import types
 import typing
 import warnings
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.values.base import Value
@@ -38,9 +39,23 @@ from torchsmith_tracer._src.values.objects import NewObjectValue, ObjectValue
 if TYPE_CHECKING:
     from torchsmith_tracer._src.trace import Trace
 
-# --- operator ------------------------------------------------------------------------------------
+# --- operator ----------------------------------------------------------------------------------
 
-_BINARY = "add sub mul truediv floordiv mod pow matmul lshift rshift and_ or_ xor".split()
+_BINARY = [
+    "add",
+    "sub",
+    "mul",
+    "truediv",
+    "floordiv",
+    "mod",
+    "pow",
+    "matmul",
+    "lshift",
+    "rshift",
+    "and_",
+    "or_",
+    "xor",
+]
 _INPLACE = "iadd isub imul itruediv ifloordiv imod ipow imatmul ilshift irshift iand ior ixor"
 
 
@@ -76,7 +91,7 @@ def _register_operators() -> None:
 _done: set[object] = set()
 
 
-def _two(fn: typing.Callable[..., Value]) -> typing.Callable[..., Value]:
+def _two(fn: Callable[..., Value]) -> Callable[..., Value]:
     def implementation(tx: Trace, a: Value, b: Value, /) -> Value:
         return fn(tx, a, b)
 
@@ -174,7 +189,7 @@ def _length_hint(tx: Trace, obj: Value, default: Value = ConstantValue(0), /) ->
     return result
 
 
-# --- math ------------------------------------------------------------------------------------------
+# --- math --------------------------------------------------------------------------------------
 
 
 @builtin(math.prod)
@@ -192,9 +207,12 @@ def _rounding(name: str) -> None:
         method = None
         if isinstance(x, ObjectValue):
             method = tx.interp.special_method(x, f"__{name}__")
-        elif not isinstance(x, ConstantValue) and not hasattr(x, "call_builtin"):
-            if hasattr(x.python_type(), f"__{name}__"):
-                method = x.getattr(tx, f"__{name}__")
+        elif (
+            not isinstance(x, ConstantValue)
+            and not hasattr(x, "call_builtin")
+            and hasattr(x.python_type(), f"__{name}__")
+        ):
+            method = x.getattr(tx, f"__{name}__")
         return None if method is None else tx.interp.call(method, [])
 
     builtin(real)(implementation)
@@ -204,7 +222,7 @@ for _name in ("floor", "ceil", "trunc"):
     _rounding(_name)
 
 
-# --- sys and warnings --------------------------------------------------------------------------------
+# --- sys and warnings --------------------------------------------------------------------------
 
 
 @builtin(sys.exc_info)
@@ -215,11 +233,9 @@ def _exc_info(tx: Trace) -> Value:
     return TupleValue([tx.interp.type_of(exc), exc, NONE])
 
 
-if sys.version_info >= (3, 11):
-
-    @builtin(sys.exception)
-    def _exception(tx: Trace) -> Value:
-        return NONE if tx.interp.handled is None else tx.interp.handled
+@builtin(sys.exception)
+def _exception(tx: Trace) -> Value:
+    return NONE if tx.interp.handled is None else tx.interp.handled
 
 
 @builtin(sys.getrecursionlimit)
@@ -248,7 +264,7 @@ for _name in ("debug", "info", "warning", "error", "exception", "critical", "log
     _no_logging(_name)
 
 
-# --- copy ----------------------------------------------------------------------------------------------
+# --- copy --------------------------------------------------------------------------------------
 
 
 @builtin(copy.copy)
@@ -277,8 +293,10 @@ def _copy_object(tx: Trace, x: ObjectValue) -> Value:
     """What ``copyreg.__reduce_ex__`` and ``_reconstruct`` do for plain classes."""
     for name in ("__reduce_ex__", "__reduce__", "__getstate__", "__setstate__", "__deepcopy__"):
         found = lookup(tx, x.cls, name)
-        if found is not None and found.owner is not object and isinstance(
-            found.attr, types.FunctionType | Value
+        if (
+            found is not None
+            and found.owner is not object
+            and isinstance(found.attr, types.FunctionType | Value)
         ):
             raise Unsupported("opaque-call", what=f"copying {x.describe()}, which defines {name}")
     storage: Value | None = None
@@ -347,7 +365,11 @@ def _deep(tx: Trace, x: Value, memo: dict[Value, Value]) -> Value:
 
 @method(re.Pattern, "sub")
 def _pattern_sub(
-    tx: Trace, self: Value, repl: Value, string: Value, count: Value = ConstantValue(0)  # noqa: B008
+    tx: Trace,
+    self: Value,
+    repl: Value,
+    string: Value,
+    count: Value = ConstantValue(0),  # noqa: B008
 ) -> Value | None:
     if isinstance(repl, ConstantValue):
         return None
@@ -359,12 +381,11 @@ def _pattern_sub(
 def _finditer(tx: Trace, self: Value, /, *args: Value) -> Value:
     pattern = tx.interp.concrete(self)
     assert isinstance(pattern, re.Pattern)
-    known = [tx.interp.concrete(a) for a in args]
-    found = list(pattern.finditer(*known))  # type: ignore[arg-type]
-    return tx.interp.iterator([tx.interp.const(m) for m in found])
+    known: list[Any] = [tx.interp.concrete(a) for a in args]
+    return tx.interp.iterator([tx.interp.const(m) for m in pattern.finditer(*known)])
 
 
-# --- inspect, dataclasses, typing -----------------------------------------------------------------------
+# --- inspect, dataclasses, typing --------------------------------------------------------------
 
 
 def _real_callable(fn: Value) -> object | None:
@@ -426,6 +447,20 @@ def _cast(tx: Trace, typ: Value, val: Value) -> Value:
     return val
 
 
+@builtin(
+    *{
+        form.__getitem__
+        for form in (typing._SpecialForm, type(typing.List[int]), type(typing.Callable))  # noqa: UP006
+    }
+)
+def _subscript_typing(tx: Trace, self: Value, /, *args: Value) -> Value | None:
+    """``Optional[int]``: typing's own code looks at the calling frame."""
+    form, known = getattr(self, "obj", None), tx.interp.known(args, {})
+    if form is None or known is None or len(args) != 1:
+        return None
+    return tx.interp.fold(lambda: form[known[0][0]])
+
+
 @builtin(typing.get_origin, typing.get_args)
 def _typing_query(tx: Trace, tp: Value) -> Value | None:
     return None
@@ -444,7 +479,8 @@ def _type_variable(tx: Trace, *args: Value, **kwargs: Value) -> Value:
     known = tx.interp.known(args, kwargs)
     if known is None:
         raise Unsupported("opaque-call", what="typing.TypeVar with these arguments")
-    return tx.builder.wrap_new(typing.TypeVar(*known[0], **known[1]))  # type: ignore[misc, arg-type]
+    make: Callable[..., object] = typing.TypeVar
+    return tx.builder.wrap_new(make(*known[0], **known[1]))
 
 
 @builtin(collections.namedtuple)

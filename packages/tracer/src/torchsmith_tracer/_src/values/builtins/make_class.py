@@ -114,9 +114,7 @@ def _metaclass(tx: Trace, name: str, given: Value | None, bases: list[type]) -> 
     return meta
 
 
-def _stand_in(
-    tx: Trace, name: str, meta: type, bases: list[type], table: dict[str, Value]
-) -> type:
+def _stand_in(tx: Trace, name: str, meta: type, bases: list[type], table: dict[str, Value]) -> type:
     """The real class: same layout, and every attribute present under its name."""
     namespace: dict[str, object] = {}
     for key, value in table.items():
@@ -137,7 +135,7 @@ def _stand_in(
         return types.new_class(
             name, tuple(bases) or (object,), {"metaclass": meta}, lambda ns: ns.update(namespace)
         )
-    except Exception as e:
+    except Exception as e:  # noqa: BLE001 - the program's own
         raise tx.interp.host_error(e) from None
 
 

@@ -24,7 +24,7 @@ from torchsmith_tracer._src.values.objects import ObjectValue
 if TYPE_CHECKING:
     from torchsmith_tracer._src.trace import Trace
 
-# --- object ------------------------------------------------------------------------------------------
+# --- object ------------------------------------------------------------------------------------
 
 
 def _new(tx: Trace, cls: Value, /, *args: Value, **kwargs: Value) -> Value:
@@ -46,7 +46,20 @@ def _new(tx: Trace, cls: Value, /, *args: Value, **kwargs: Value) -> Value:
     return new_instance(tx, target, args[1:], kwargs, None)
 
 
-_BASES = (object, dict, list, tuple, set, frozenset, int, float, str, bytes, complex, bool)
+_BASES: tuple[type, ...] = (
+    object,
+    dict,
+    list,
+    tuple,
+    set,
+    frozenset,
+    int,
+    float,
+    str,
+    bytes,
+    complex,
+    bool,
+)
 _BASES += (BaseException, collections.deque, collections.OrderedDict, collections.defaultdict)
 for _base in _BASES:
     method(_base, "__new__")(_new)
@@ -57,9 +70,7 @@ def _object_init(tx: Trace, self: Value, /, *args: Value, **kwargs: Value) -> Va
     if args or kwargs:
         init = lookup(tx, self.python_type(), "__init__")
         if init is not None and init.owner is not object:
-            message = (
-                "object.__init__() takes exactly one argument (the instance to initialize)"
-            )
+            message = "object.__init__() takes exactly one argument (the instance to initialize)"
             raise tx.interp.error(TypeError, message)
     return NONE
 
@@ -113,7 +124,7 @@ def _namespace_eq(tx: Trace, self: Value, other: Value, /) -> Value:
     return tx.interp.compare("eq", mine, theirs)
 
 
-# --- type --------------------------------------------------------------------------------------------
+# --- type --------------------------------------------------------------------------------------
 
 
 @method(type, "__call__")
@@ -145,7 +156,7 @@ def _subclasses(tx: Trace, cls: Value, /) -> Value:
     raise Unsupported("opaque-call", what="type.__subclasses__()")
 
 
-# --- exceptions --------------------------------------------------------------------------------------
+# --- exceptions --------------------------------------------------------------------------------
 
 
 @method(BaseException, "__init__")
@@ -160,7 +171,15 @@ def _exception_init(tx: Trace, self: Value, /, *args: Value, **kwargs: Value) ->
     return NONE
 
 
-for _cls in (OSError, ImportError, AttributeError, NameError, StopIteration, SystemExit, SyntaxError):
+for _cls in (
+    OSError,
+    ImportError,
+    AttributeError,
+    NameError,
+    StopIteration,
+    SystemExit,
+    SyntaxError,
+):
     if "__init__" in vars(_cls):
         method(_cls, "__init__")(_exception_init)
 
@@ -202,9 +221,9 @@ def _exception_str(tx: Trace, self: Value, /) -> Value | None:
     return _message_value(tx, self) if isinstance(self, ExceptionValue) else None
 
 
-for _cls in (ImportError, UnicodeDecodeError, UnicodeEncodeError, SyntaxError):
-    if "__str__" in vars(_cls):
-        method(_cls, "__str__")(_exception_str)
+for _kind in (ImportError, UnicodeDecodeError, UnicodeEncodeError, SyntaxError):
+    if "__str__" in vars(_kind):
+        method(_kind, "__str__")(_exception_str)
 
 
 @method(BaseException, "__repr__")
@@ -220,7 +239,7 @@ def _exception_state(tx: Trace, self: Value, /, *args: Value) -> Value:
     raise Unsupported("opaque-call", what="pickling an exception")
 
 
-# --- generators --------------------------------------------------------------------------------------
+# --- generators --------------------------------------------------------------------------------
 
 
 @method(types.GeneratorType, "send")
@@ -234,9 +253,7 @@ def _close(tx: Trace, self: Value, /) -> Value:
 
 
 @method(types.GeneratorType, "throw")
-def _throw(
-    tx: Trace, self: Value, kind: Value, value: Value = NONE, tb: Value = NONE, /
-) -> Value:
+def _throw(tx: Trace, self: Value, kind: Value, value: Value = NONE, tb: Value = NONE, /) -> Value:
     if isinstance(kind, ClassValue) and issubclass(kind.obj, BaseException):
         if is_instance(tx, value, kind):
             exc = value
@@ -257,7 +274,7 @@ def _throw(
     return cast("GeneratorValue", self).throw(tx, exc)
 
 
-# --- descriptors and functions -----------------------------------------------------------------------
+# --- descriptors and functions -----------------------------------------------------------------
 
 
 def _with_part(self: Value, name: str, fn: Value) -> Value:
@@ -287,7 +304,7 @@ def _function_get(tx: Trace, self: Value, instance: Value, owner: Value = NONE, 
     return BoundMethodValue(self, instance)
 
 
-# --- text --------------------------------------------------------------------------------------------
+# --- text --------------------------------------------------------------------------------------
 
 
 @method(str, "join")
@@ -341,7 +358,7 @@ def _format(tx: Trace, self: Value, /, *args: Value, **kwargs: Value) -> Value:
         return ConstantValue(template.format(*hosts, **named))
     except (ObservedException, Unsupported):
         raise
-    except Exception as e:
+    except Exception as e:  # noqa: BLE001 - the program's own
         raise tx.interp.host_error(e) from None
 
 

@@ -64,7 +64,9 @@ def _tuple_index(
 def _deque_index(
     tx: Trace, self: Value, item: Value, start: Value | None = None, stop: Value | None = None, /
 ) -> Value:
-    return _index_in(tx, self, item, start, stop, f"{tx.interp.try_concrete(item)!r} is not in deque")
+    return _index_in(
+        tx, self, item, start, stop, f"{tx.interp.try_concrete(item)!r} is not in deque"
+    )
 
 
 @method(list, "count")
@@ -80,7 +82,7 @@ def _getnewargs(tx: Trace, self: Value, /) -> Value:
     return tx.interp.tuple([tx.interp.tuple(_seq(self).items)])
 
 
-# --- list and deque --------------------------------------------------------------------------------
+# --- list and deque ----------------------------------------------------------------------------
 
 
 @method(list, "append")
@@ -196,7 +198,9 @@ def _reversed(tx: Trace, self: Value, /) -> Value:
 
 @method(list, "__init__")
 def _list_init(tx: Trace, self: Value, iterable: Value | None = None, /) -> Value:
-    items = [] if iterable is None else tx.interp.unpack_for(iterable, "{!r} object is not iterable")
+    items = (
+        [] if iterable is None else tx.interp.unpack_for(iterable, "{!r} object is not iterable")
+    )
     _list(self).replace(tx, items)
     return NONE
 
@@ -213,7 +217,7 @@ def _deque_init(
     return NONE
 
 
-# --- deque -----------------------------------------------------------------------------------------
+# --- deque -------------------------------------------------------------------------------------
 
 
 @method(collections.deque, "appendleft")
@@ -262,7 +266,7 @@ def _rotate(tx: Trace, self: Value, n: Value = ConstantValue(1), /) -> Value:  #
     return NONE
 
 
-# --- range -------------------------------------------------------------------------------------------
+# --- range -------------------------------------------------------------------------------------
 
 
 @method(range, "index")

@@ -17,7 +17,7 @@ import types
 import uuid
 from collections.abc import Callable, Sequence
 from decimal import Decimal
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.values.base import Value
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from torchsmith_tracer._src.trace import Trace
 
 Implementation = Callable[..., "Value | None"]
+F = TypeVar("F", bound=Implementation)
 
 BUILTINS: dict[object, Implementation] = {}  # C functions and other callables
 FUNCTIONS: dict[object, Implementation] = {}  # Python functions that are replaced as a whole
@@ -40,10 +41,10 @@ def _add(table: dict[object, Implementation], key: object, fn: Implementation) -
     table[key] = fn
 
 
-def builtin(*objs: object) -> Callable[[Implementation], Implementation]:
+def builtin(*objs: object) -> Callable[[F], F]:
     """Register ``fn(tx, *args, **kwargs)`` for builtin callables or Python functions."""
 
-    def register(fn: Implementation) -> Implementation:
+    def register(fn: F) -> F:
         for obj in objs:
             _add(FUNCTIONS if isinstance(obj, types.FunctionType) else BUILTINS, obj, fn)
         return fn
@@ -51,10 +52,10 @@ def builtin(*objs: object) -> Callable[[Implementation], Implementation]:
     return register
 
 
-def constructor(*classes: type) -> Callable[[Implementation], Implementation]:
+def constructor(*classes: type) -> Callable[[F], F]:
     """Register ``fn(tx, *args, **kwargs)`` for calls of classes."""
 
-    def register(fn: Implementation) -> Implementation:
+    def register(fn: F) -> F:
         for cls in classes:
             _add(CLASSES, cls, fn)  # type: ignore[arg-type]
         return fn
@@ -62,10 +63,10 @@ def constructor(*classes: type) -> Callable[[Implementation], Implementation]:
     return register
 
 
-def method(cls: type, *names: str) -> Callable[[Implementation], Implementation]:
+def method(cls: type, *names: str) -> Callable[[F], F]:
     """Register ``fn(tx, self, *args, **kwargs)`` for methods of a builtin type."""
 
-    def register(fn: Implementation) -> Implementation:
+    def register(fn: F) -> F:
         for name in names:
             _add(METHODS, (cls, name), fn)  # type: ignore[arg-type]
         return fn
@@ -144,15 +145,18 @@ def wrong_arguments(
     """The TypeError for arguments that an implementation does not take: CPython's own where the
     real callable also refuses them, else a break."""
     known = [tx.interp.try_concrete(a) for a in args]
-    if callable(obj) and tx.interp.UNKNOWN not in known:
-        if not (isinstance(obj, types.BuiltinFunctionType | type) and not is_pure(obj)):
+    if (
+        callable(obj)
+        and tx.interp.UNKNOWN not in known
+        and not (isinstance(obj, types.BuiltinFunctionType | type) and not is_pure(obj))
+    ):
+        try:
+            inspect.signature(obj).bind(*args, **kwargs)
+        except (TypeError, ValueError):
             try:
-                inspect.signature(obj).bind(*args, **kwargs)
-            except (TypeError, ValueError):
-                try:
-                    obj(*known, **{k: None for k in kwargs})
-                except TypeError as e:
-                    return tx.interp.host_error(e)
+                obj(*known, **dict.fromkeys(kwargs))
+            except TypeError as e:
+                return tx.interp.host_error(e)
     if callable(obj):
         try:
             inspect.signature(obj).bind(*args, **kwargs)

@@ -19,8 +19,24 @@ Slot = Callable[["Trace", Value, list[Value]], "Value | None"]
 SLOTS: dict[str, Slot] = {}
 _TWO = frozenset(("__setitem__", "__setattr__"))
 _NONE = frozenset(
-    "__len__ __iter__ __next__ __bool__ __hash__ __repr__ __str__ __neg__ __pos__ __invert__ "
-    "__index__ __int__ __trunc__ __float__ __length_hint__ __enter__".split()
+    [
+        "__len__",
+        "__iter__",
+        "__next__",
+        "__bool__",
+        "__hash__",
+        "__repr__",
+        "__str__",
+        "__neg__",
+        "__pos__",
+        "__invert__",
+        "__index__",
+        "__int__",
+        "__trunc__",
+        "__float__",
+        "__length_hint__",
+        "__enter__",
+    ]
 )
 _ANY = frozenset(("__call__", "__init_subclass__", "__subclasshook__", "__pow__", "__rpow__"))
 
