@@ -20,7 +20,6 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-
 from torchsmith_kernels import rms_norm
 
 SHAPES = [

@@ -172,7 +172,15 @@ def interpret(trace: Trace, fn: types.FunctionType, args: list[Value]) -> Value:
         instruction = code[ip]
         name, arg = instruction.opname, instruction.argval
         ip += 1
-        if name in ("RESUME", "NOP", "PRECALL", "CACHE", "PUSH_NULL", "COPY_FREE_VARS", "NOT_TAKEN"):
+        if name in (
+            "RESUME",
+            "NOP",
+            "PRECALL",
+            "CACHE",
+            "PUSH_NULL",
+            "COPY_FREE_VARS",
+            "NOT_TAKEN",
+        ):
             pass
         elif name == "LOAD_FAST" or name == "LOAD_FAST_CHECK":
             stack.append(local[arg])

@@ -9,6 +9,7 @@ from torch import fx
 from torchsmith_tracer._src.breaks.report import (
     BreakReport,
     FrameReport,
+    KernelReport,
     Recompile,
     distinct_breaks,
 )
