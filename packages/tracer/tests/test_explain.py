@@ -55,11 +55,14 @@ def test_kernels_come_from_the_compiled_graph():
         def run(*args):
             return gm.forward(*args)
 
-        run.kernels = ["fused_add"]
+        run.kernels = ["fused_add", ("fused_mul", "source of it")]
         return run
 
     report = torchsmith_tracer.explain(lambda a: a + 1, backend=backend)(torch.ones(2))
-    assert report.kernels == ["fused_add"]
+    assert [(k.name, k.source) for k in report.kernels] == [
+        ("fused_add", ""),
+        ("fused_mul", "source of it"),
+    ]
     assert "fused_add" in str(report)
 
 
