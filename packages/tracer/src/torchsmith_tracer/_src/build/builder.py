@@ -417,10 +417,10 @@ class Builder:
                 self.guard(source, GuardKind.ID, obj, "function")
             else:
                 self.guard(source, GuardKind.CODE, obj.__code__, "code of a function")
-        if marks.is_disabled(obj):
-            return OpaqueValue(obj, source)
         if is_torch_callable(obj):
             return TorchCallable(obj, source)
+        if marks.is_disabled(obj):
+            return OpaqueValue(obj, source)
         return FunctionValue.existing(self.tx, obj, source)
 
     def _method(self, obj: object, source: Source | None) -> Value:

@@ -108,6 +108,7 @@ _each(
     "backends.cuda.flash_sdp_enabled backends.cuda.mem_efficient_sdp_enabled "
     "backends.cuda.math_sdp_enabled backends.cuda.cudnn_sdp_enabled "
     "_C._get_cudnn_enabled _C._get_privateuse1_backend_name "
+    "_C._len_torch_dispatch_stack _C._len_torch_function_stack _C._is_torch_function_enabled "
     "get_num_threads _C._get_sdp_use_flash _C._get_math_sdp_enabled "
     "_C._get_mem_efficient_sdp_enabled",
     _fold,
