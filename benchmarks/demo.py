@@ -37,7 +37,7 @@ def table(rows: list[dict[str, object]]) -> str:
                 f"{row['error']:.1e}",
                 graphs,
                 kernels,
-            ]  # fmt: skip
+            ]
         )
     widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
     text = ["  ".join(cell.ljust(w) for cell, w in zip(line, widths)).rstrip() for line in lines]

@@ -23,12 +23,17 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
 def _text_sizes(scale: str) -> tuple[dict[str, int], tuple[int, int]]:
     """Transformer sizes and (batch, time)."""
     if scale == "gpu":
-        return dict(
-            hidden_size=1024, intermediate_size=2816, num_hidden_layers=8, num_attention_heads=16
-        ), (8, 512)
-    return dict(
-        hidden_size=256, intermediate_size=704, num_hidden_layers=4, num_attention_heads=8
-    ), (2, 128)
+        return _sizes(1024, 2816, 8, 16), (8, 512)
+    return _sizes(256, 704, 4, 8), (2, 128)
+
+
+def _sizes(hidden: int, intermediate: int, layers: int, heads: int) -> dict[str, int]:
+    return {
+        "hidden_size": hidden,
+        "intermediate_size": intermediate,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+    }
 
 
 def _ids(shape: tuple[int, int], vocab: int = 1024) -> torch.Tensor:

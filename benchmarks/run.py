@@ -98,7 +98,7 @@ def markdown(rows: list[Row], overhead: dict[str, float], pieces: list[Row], not
     lines = [
         note,
         "",
-        "| model | system | first call s | warm first call s | step ms | peak MiB | kernels | error |",
+        "| model | system | first call s | warm call s | step ms | peak MiB | kernels | error |",
     ]
     lines.append("|---|---|---|---|---|---|---|---|")
     for row in rows:
@@ -131,7 +131,7 @@ def markdown(rows: list[Row], overhead: dict[str, float], pieces: list[Row], not
     ]
     lines += [
         "",
-        "| model | first call | warm | speed over eager | over torch.compile | peak memory | error |",
+        "| model | first call | warm | speed over eager | over torch.compile | peak | error |",
     ]
     lines.append("|---|---|---|---|---|---|---|")
     for m, r in ratios.items():

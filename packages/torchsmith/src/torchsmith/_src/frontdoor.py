@@ -64,9 +64,13 @@ def compile(
         TypeError: ``model`` is not callable.
         torchsmith_tracer.errors.TracerError: unknown backend, mode or option.
     """
-    return torchsmith_tracer.compile(
-        model, backend=backend, fullgraph=fullgraph, dynamic=dynamic, mode=mode, options=options
-    )
+
+    def now(fn: F) -> F:
+        return torchsmith_tracer.compile(
+            fn, backend=backend, fullgraph=fullgraph, dynamic=dynamic, mode=mode, options=options
+        )
+
+    return now if model is None else now(model)
 
 
 def explain(
