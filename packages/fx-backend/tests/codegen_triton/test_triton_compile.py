@@ -161,6 +161,17 @@ def test_aligned_accesses_are_sixteen_bytes_wide(kernel: Kernel, access: str, ca
     assert "v4.b32" in usage.ptx and access in usage.ptx
 
 
+def test_rows_of_odd_length_are_still_read_sixteen_bytes_at_a_time(cache: Path) -> None:
+    # Batch norm with its residual: a value per channel, images of 14 * 14.
+    shape = [16, 256, 196]
+    body = Body()
+    x = body.cast(body.load(0, row_major(shape), bf16), f32)
+    scaled = body.op(Op.MUL, x, body.cast(body.load(1, var(1), bf16), f32))
+    body.store(2, row_major(shape), body.cast(scaled, bf16))
+    (usage,) = compile_kernel(body.kernel(shape), cache)
+    assert "ld.global.v4.b32" in usage.ptx and "st.global.v4.b32" in usage.ptx
+
+
 def test_unaligned_variant_assumes_nothing(cache: Path) -> None:
     (usage,) = compile_kernel(gelu(1 << 20), cache, aligned=False)
     assert "ld.global.v4" not in usage.ptx

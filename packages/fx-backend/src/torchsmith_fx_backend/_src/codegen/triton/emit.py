@@ -13,7 +13,7 @@ import torch
 
 from torchsmith_fx_backend._src.codegen.triton import index as ix
 from torchsmith_fx_backend._src.codegen.triton import scalars
-from torchsmith_fx_backend._src.codegen.triton.config import Config
+from torchsmith_fx_backend._src.codegen.triton.config import Config, Schedule
 from torchsmith_fx_backend._src.codegen.triton.source import (
     Stage,
     Symbol,
@@ -21,7 +21,7 @@ from torchsmith_fx_backend._src.codegen.triton.source import (
     Workspace,
     content_hash,
 )
-from torchsmith_fx_backend._src.loops.index import Const, Index, variables
+from torchsmith_fx_backend._src.loops.index import Const, Index, var, variables
 from torchsmith_fx_backend._src.loops.ir import (
     Compute,
     IndexValue,
@@ -57,8 +57,9 @@ class Emitter:
         self.full = full_values(kernel)
         self.values: dict[int, str] = {}
         self.lanes: dict[int, frozenset[str]] = {}
-        self.variables: dict[int, str] = {}
-        self.variable_lanes: dict[int, frozenset[str]] = {}
+        rank = len(kernel.ranges)
+        self.variables = {rank: "x_index", rank + 1: "r_index"}
+        self.variable_lanes = {rank: frozenset("x"), rank + 1: frozenset("r")}
         self.masks: dict[str, str | None] = {}
         self.tile: tuple[tuple[str, str], ...] = ()
         self.workspaces: list[Workspace] = []
@@ -70,8 +71,9 @@ class Emitter:
             for (name, local), symbol in zip(self.host.items(), self.symbols, strict=True)
             if symbol.kind == "i64"
         }
+        self.flattened = {i: self._flattened(i) for i in ix.index_expressions(kernel)}
         self.used_axes: set[int] = set()
-        for expression in ix.index_expressions(kernel):
+        for expression in self.flattened.values():
             variables(expression, self.used_axes)
         self.dtypes = [self._dtype(node) for node in kernel.body]
         self.spelled_out = self._literals_that_need_a_name()
@@ -171,8 +173,20 @@ class Emitter:
                 self.variables[axis] = name
                 self.variable_lanes[axis] = frozenset((lane,)) if lane else frozenset()
 
+    def _flattened(self, index: Index) -> Index:
+        """``index`` with the two axes past the last for ``x_index`` and ``r_index``."""
+        rank, split = len(self.kernel.ranges), self.kernel.reduce_from
+        if self.config.schedule is Schedule.TILE:
+            return index
+        index = ix.flatten(index, self.kernel.ranges, range(split), var(rank))
+        return ix.flatten(index, self.kernel.ranges, range(split, rank), var(rank + 1))
+
     def _lanes_of_index(self, index: Index) -> frozenset[str]:
-        return frozenset[str]().union(*(self.variable_lanes[axis] for axis in variables(index)))
+        axes = variables(self.flattened[index])
+        return frozenset[str]().union(*(self.variable_lanes[axis] for axis in axes))
+
+    def _index_text(self, index: Index) -> str:
+        return ix.text(self.flattened[index], self.variables, self.device)
 
     def _shape(self, lanes: frozenset[str]) -> str:
         return "[" + ", ".join(b if lane in lanes else "1" for lane, b in self.tile) + "]"
@@ -237,7 +251,7 @@ class Emitter:
                 self.lanes[number] = frozenset()
             case IndexValue(index):
                 lanes = self._lanes_of_index(index)
-                shown = ix.text(index, self.variables, self.device)
+                shown = self._index_text(index)
                 if lanes:
                     text = f"({shown}).to(tl.int64)"
                 else:
@@ -296,7 +310,7 @@ class Emitter:
         self._say(f"tl.store({address}, {value}{masked})")
 
     def _address(self, arg: int, index: Index) -> str:
-        shown = ix.text(index, self.variables, self.device)
+        shown = self._index_text(index)
         if shown == "0":
             return self.pointers[arg]
         simple = shown.replace("_", "").isalnum()

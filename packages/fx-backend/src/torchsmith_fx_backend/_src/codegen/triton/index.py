@@ -6,9 +6,11 @@ Printed text is valid inside a kernel (variables are Triton tensors) as well as 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from torchsmith_fx_backend._src.loops.index import (
+    ONE,
+    ZERO,
     Add,
     Const,
     FloorDiv,
@@ -17,9 +19,12 @@ from torchsmith_fx_backend._src.loops.index import (
     Mul,
     Sym,
     Var,
+    add,
     coefficient,
     evaluate,
+    mul,
     render,
+    substitute,
     symbols,
 )
 from torchsmith_fx_backend._src.loops.ir import IndexValue, Kernel, Load, Store
@@ -39,6 +44,27 @@ def step(index: Index, axis: int, values: Mapping[str, int]) -> int | None:
         return int(evaluate(stride, (), values))
     except IndexError:  # another variable multiplies this one
         return None
+
+
+def flatten(index: Index, ranges: Sequence[Index], axes: Sequence[int], flat: Var) -> Index:
+    """``index`` over the row-major position within ``axes``, where it walks them as one axis.
+
+    The printer knows that position already; taking it apart and putting it together again would
+    hide from Triton that neighbouring lanes read neighbouring elements.
+    """
+    moving = [axis for axis in axes if ranges[axis] != ONE]
+    if len(moving) < 2:
+        return index
+    stride = coefficient(index, moving[-1])
+    if stride is None or stride == ZERO:
+        return index
+    expected = stride
+    for axis in reversed(moving):
+        if coefficient(index, axis) != expected:
+            return index
+        expected = mul(expected, ranges[axis])
+    rest = substitute(index, dict.fromkeys(axes, ZERO))
+    return add(rest, mul(stride, flat))
 
 
 def index_expressions(kernel: Kernel) -> Iterator[Index]:

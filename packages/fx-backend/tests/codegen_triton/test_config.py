@@ -1,0 +1,106 @@
+"""Which schedule and tiles kernels get, and when a reduction may be split."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from samples import Body, f32, row_major
+from torchsmith_fx_backend._src.codegen.triton.config import (
+    PERSISTENT_LIMIT,
+    Schedule,
+    can_split,
+    choose,
+)
+from torchsmith_fx_backend._src.loops.index import add, const, mul, var
+from torchsmith_fx_backend._src.loops.ir import Kernel, Op, ReduceOp
+
+
+def row_sum(rows: int | str, cols: int | str) -> Kernel:
+    body = Body()
+    body.store(1, var(0), body.reduce(ReduceOp.SUM, body.load(0, row_major([rows, cols]))))
+    return body.kernel([rows, cols], 1, symbols=[s for s in (rows, cols) if isinstance(s, str)])
+
+
+def column_sum(rows: int, cols: int) -> Kernel:
+    body = Body()
+    index = add(mul(const(cols), var(1)), var(0))
+    body.store(1, var(0), body.reduce(ReduceOp.SUM, body.load(0, index)))
+    return body.kernel([cols, rows], 1)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "schedule"),
+    [
+        (row_sum(4096, 1024), Schedule.PERSISTENT),
+        (row_sum(4096, PERSISTENT_LIMIT), Schedule.PERSISTENT),
+        (row_sum(4096, PERSISTENT_LIMIT + 1), Schedule.LOOPED),
+        (row_sum(8, 1_000_000), Schedule.SPLIT),
+        (row_sum("s0", "s1"), Schedule.LOOPED),
+        (row_sum("s0", 1024), Schedule.PERSISTENT),
+        (column_sum(100_000, 768), Schedule.SPLIT),
+        (column_sum(100, 100_000), Schedule.LOOPED),
+    ],
+    ids=["row", "longest row", "long row", "few long rows", "unknown", "unknown rows",
+         "tall columns", "short columns"],
+)  # fmt: skip
+def test_schedules(kernel: Kernel, schedule: Schedule) -> None:
+    assert choose(kernel, {"s0": 4096, "s1": 1024}).schedule is schedule
+
+
+def test_powers_of_two_and_bounded_tiles() -> None:
+    for rows in (1, 3, 1000, 100_000):
+        for cols in (1, 7, 100, 4096, 16384, 300_000):
+            for kernel in (row_sum(rows, cols), column_sum(rows, cols)):
+                config = choose(kernel)
+                for size in (config.x_block, config.r_block, config.num_warps):
+                    assert size & (size - 1) == 0
+                per_thread = config.x_block * config.r_block / (32 * config.num_warps)
+                assert per_thread <= 32, "too many registers"
+                assert config.splits <= 1024
+                if config.schedule is Schedule.PERSISTENT:
+                    assert config.r_block >= cols
+
+
+def test_columns_are_read_along_the_contiguous_axis() -> None:
+    config = choose(column_sum(100_000, 768))
+    assert config.x_block >= 32
+    assert choose(row_sum(4096, 100_000)).x_block == 1
+
+
+def test_transposes_get_tiles_and_plain_copies_do_not() -> None:
+    def copy(index_of: object) -> Kernel:
+        body = Body()
+        body.store(1, row_major([512, 512]), body.load(0, index_of))  # type: ignore[arg-type]
+        return body.kernel([512, 512])
+
+    assert choose(copy(add(mul(const(512), var(1)), var(0)))).schedule is Schedule.TILE
+    assert choose(copy(row_major([512, 512]))).schedule is Schedule.POINTWISE
+    assert choose(copy(mul(const(3), var(1)))).schedule is Schedule.POINTWISE
+
+
+def test_small_pointwise_kernels_use_small_blocks() -> None:
+    def exp(n: int) -> Kernel:
+        body = Body()
+        body.store(1, var(0), body.op(Op.EXP, body.load(0, var(0))))
+        return body.kernel([n])
+
+    assert choose(exp(2**24)).x_block == 1024
+    assert choose(exp(1000)).x_block == 128
+
+
+def test_only_independent_reductions_can_be_split() -> None:
+    assert can_split(row_sum(4, 100))
+    body = Body()
+    x = body.load(0, row_major([4, 100]))
+    centred = body.op(Op.SUB, x, body.reduce(ReduceOp.MAX, x))
+    body.store(1, var(0), body.reduce(ReduceOp.SUM, centred))
+    assert not can_split(body.kernel([4, 100], 1)), "one reduction depends on another"
+    body = Body()
+    x = body.load(0, row_major([4, 100]))
+    body.store(1, row_major([4, 100]), body.op(Op.SUB, x, body.reduce(ReduceOp.MAX, x)))
+    assert not can_split(body.kernel([4, 100], 1)), "a full value depends on a reduction"
+    body = Body()
+    x = body.cast(body.load(0, row_major([4, 100]), torch.bfloat16), f32)
+    total = body.reduce(ReduceOp.SUM, x)
+    body.store(1, var(0), body.op(Op.DIV, total, body.reduce(ReduceOp.MAX, x)))
+    assert can_split(body.kernel([4, 100], 1)), "what follows is outer"
