@@ -113,7 +113,7 @@ def check(capture):
         differential(fn, compiled, *args, calls=calls, **kwargs)
         log = compiled._torchsmith_region.log
         if breaks is not None:
-            assert [b.name for b in log.breaks] == breaks
+            assert [b.name for b in log.breaks] == breaks, [str(b) for b in log.breaks]
         else:
             assert not [str(b) for b in log.breaks]
         if graphs is not None:

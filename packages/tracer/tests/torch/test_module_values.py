@@ -128,9 +128,7 @@ def test_forward_hooks_are_traced(capture):
     m = nn.Sequential(nn.Linear(4, 4), nn.ReLU()).eval()
     m[0].register_forward_pre_hook(lambda mod, args: (args[0] + 1,))
     m[0].register_forward_hook(lambda mod, args, out: out * 2)
-    m[1].register_forward_hook(
-        lambda mod, args, kwargs, out: out + 3, with_kwargs=True
-    )
+    m[1].register_forward_hook(lambda mod, args, kwargs, out: out + 3, with_kwargs=True)
     run(m, X, capture=capture)
     assert capture.n == 1
 

@@ -9,9 +9,7 @@ import torch
 X = torch.arange(12.0).reshape(3, 4)
 
 
-@pytest.mark.parametrize(
-    "op", ["add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul"]
-)
+@pytest.mark.parametrize("op", ["add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul"])
 def test_operators_with_tensors(check, op):
     fn = getattr(operator, op)
     right = X.T.contiguous() if op == "matmul" else X + 2

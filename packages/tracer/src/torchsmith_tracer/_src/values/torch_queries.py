@@ -48,6 +48,10 @@ def find_handler(obj: object) -> Handler | None:
         return found[1]
     if isinstance(obj, types.FunctionType) and obj.__module__ is not None:
         if obj.__module__.startswith("torch."):
+            # Importing torch's own compiler puts wrappers around some functions.
+            inner = obj.__dict__.get("__wrapped__")
+            if inner is not None:
+                return find_handler(inner)
             return _by_name.get((obj.__module__, obj.__qualname__))
     return None
 
