@@ -14,6 +14,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import cache as once
 from importlib import metadata, util
 from pathlib import Path
@@ -106,6 +107,11 @@ class GpuLauncher:
             return []
         try:
             self._require_support(requests[0].device)
+            # A worker thread has a current device of its own, so "cuda" is resolved here.
+            requests = [
+                replace(request, device=torch.device("cuda", _ordinal(request.device)))
+                for request in requests
+            ]
             if len(requests) == 1:
                 return [_load(requests[0], cache)]
             with ThreadPoolExecutor(min(len(requests), 8, os.cpu_count() or 1)) as pool:
