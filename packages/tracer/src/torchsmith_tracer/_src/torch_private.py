@@ -18,8 +18,8 @@ from torch._subclasses.fake_tensor import (
     UnsupportedOperatorException,
 )
 from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
-from torch.cpu.amp.autocast_mode import autocast as cpu_autocast
 from torch.autograd.grad_mode import _enter_inference_mode, _exit_inference_mode
+from torch.cpu.amp.autocast_mode import autocast as cpu_autocast
 from torch.nn.modules import module as _module
 from torch.utils._contextlib import context_decorator
 
@@ -37,8 +37,6 @@ set_grad_enabled: Callable[[bool], None] = torch._C._set_grad_enabled
 enter_autocast: Callable[..., object] = _enter_autocast
 exit_autocast: Callable[[object], None] = _exit_autocast
 base_tensor: type = torch._C.TensorBase
-tracing_state: Callable[[], object] = torch._C._get_tracing_state
-log_api_usage: Callable[..., None] = torch._C._log_api_usage_once
 no_torch_function: object = torch._C._disabled_torch_function_impl
 enter_inference_mode: Callable[[bool], object] = _enter_inference_mode
 exit_inference_mode: Callable[[object], None] = _exit_inference_mode
@@ -55,6 +53,43 @@ module_call: Callable[..., object] = torch.nn.Module.__call__
 module_call_impl: Callable[..., object] = torch.nn.Module._call_impl
 module_getattr: Callable[..., object] = torch.nn.Module.__getattr__
 module_setattr: Callable[..., object] = torch.nn.Module.__setattr__
+
+OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
+assert_async: Callable[..., object] = torch._assert_async
+is_functional: Callable[[torch.Tensor], bool] = torch._is_functional_tensor
+
+# Queries by their path below ``torch``, with spaces between; those that a release lacks are left
+# out. The answers of FOLDED_QUERIES follow from state that every compiled body guards.
+FOLDED_QUERIES = (
+    "_C._is_any_autocast_enabled _C._is_autocast_available _C._cuda_getDeviceCount "
+    "_C._get_cudnn_enabled _C._get_privateuse1_backend_name _C._len_torch_dispatch_stack "
+    "_C._len_torch_function_stack _C._is_torch_function_enabled"
+)
+TRUE_QUERIES = "_utils.is_compiling"
+FALSE_QUERIES = (
+    "_jit_internal.is_scripting onnx.is_in_onnx_export _C._is_tracing _C._has_torch_function "
+    "overrides.has_torch_function _C._has_torch_function_unary _C._has_torch_function_variadic "
+    "overrides.has_torch_function_unary overrides.has_torch_function_variadic "
+    "nn.functional.has_torch_function nn.functional.has_torch_function_unary "
+    "nn.functional.has_torch_function_variadic _C._is_torch_function_mode_enabled "
+    "_C._functorch.is_functorch_wrapped_tensor _C._functorch.is_batchedtensor "
+    "_C._functorch.is_gradtrackingtensor"
+)
+NONE_QUERIES = "_C._log_api_usage_once _C._get_tracing_state _C._functorch.peek_interpreter_stack"
+# Functions of modules that must not be imported, or that are copied about: (module, name, answer).
+QUERIES_BY_NAME = (
+    ("torch._dynamo.external_utils", "is_compiling", True),
+    ("torch._dynamo", "is_compiling", True),
+    ("torch._dynamo.eval_frame", "is_compiling", True),
+    ("torch.compiler", "is_compiling", True),
+    ("torch.compiler", "is_dynamo_compiling", True),
+    ("torch.compiler", "is_exporting", False),
+    ("torch._jit_internal", "is_scripting", False),
+    ("torch.jit._trace", "is_tracing", False),
+    ("torch.onnx.utils", "is_in_onnx_export", False),
+    ("torch.fx._symbolic_trace", "is_fx_tracing", False),
+    ("torch.fx._symbolic_trace", "is_fx_symbolic_tracing", False),
+)
 
 
 def global_hooks_empty() -> bool:

@@ -12,10 +12,8 @@ from __future__ import annotations
 
 import collections
 import enum
-
 import re
 import types
-
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
@@ -36,7 +34,7 @@ from torchsmith_tracer._src.build.dynamic import FrameState
 from torchsmith_tracer._src.build.tensors import wrap_tensor
 from torchsmith_tracer._src.graph.provenance import user_line
 from torchsmith_tracer._src.regions import marks
-from torchsmith_tracer._src.torch_private import storage_id
+from torchsmith_tracer._src.torch_private import OPERATORS, storage_id
 from torchsmith_tracer._src.values import torch_classes  # noqa: F401 - fills the tables
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.classes import ClassValue
@@ -61,9 +59,8 @@ from torchsmith_tracer._src.values.modules import ModuleValue
 from torchsmith_tracer._src.values.namespaces import PyModuleValue
 from torchsmith_tracer._src.values.objects import EnumValue, ObjectValue
 from torchsmith_tracer._src.values.opaque import OpaqueValue
-from torchsmith_tracer._src.values.symnum import SymNumValue
-
 from torchsmith_tracer._src.values.sizes import SizeValue
+from torchsmith_tracer._src.values.symnum import SymNumValue
 from torchsmith_tracer._src.values.tensor import TensorValue
 from torchsmith_tracer._src.values.torch_fn import TorchCallable, is_torch_callable
 
@@ -558,7 +555,7 @@ _EXACT: dict[type, Maker] = {
     re.Pattern: Builder._identity,
     torch.Tensor: wrap_tensor,
     nn.Parameter: wrap_tensor,
-    **{t: Builder._constant for t in _TORCH_CONSTANTS},
+    **dict.fromkeys(_TORCH_CONSTANTS, Builder._constant),
 }
 _IMMUTABLE = (
     types.BuiltinFunctionType,
@@ -573,6 +570,5 @@ _IMMUTABLE = (
     re.Pattern,
     *_BUILTIN_CALLABLES,
     *_TORCH_CONSTANTS,
-    torch._ops.OpOverload,
-    torch._ops.OpOverloadPacket,
+    *OPERATORS,
 )

@@ -9,7 +9,7 @@ from torch import nn
 from torchsmith_guards import AttrSource, GuardKind, ItemSource, Source, TensorSpec
 
 from torchsmith_tracer._src.breaks.signals import InternalError
-from torchsmith_tracer._src.torch_private import FakeTensor
+from torchsmith_tracer._src.torch_private import FakeTensor, is_functional
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.opaque import OpaqueValue
 from torchsmith_tracer._src.values.tensor import TensorValue
@@ -48,7 +48,7 @@ def is_plain(tensor: torch.Tensor) -> bool:
         and tensor.layout is torch.strided
         and not tensor.is_nested
         and not tensor.is_quantized
-        and not torch._is_functional_tensor(tensor)
+        and not is_functional(tensor)
     )
 
 

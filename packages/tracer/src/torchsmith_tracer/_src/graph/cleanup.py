@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Callable
 
@@ -51,7 +52,7 @@ def remove_redundant_toggles(graph: fx.Graph, mode: bool) -> None:
     while changed:
         changed = False
         nodes = list(graph.nodes)
-        for first, second in zip(nodes, nodes[1:], strict=False):
+        for first, second in itertools.pairwise(nodes):
             if first._erased or second._erased:
                 continue
             if first.target in GRAD_TOGGLES and second.target in GRAD_TOGGLES:

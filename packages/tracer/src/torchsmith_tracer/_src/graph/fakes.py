@@ -107,7 +107,7 @@ class FakeRunner:
             ) from e
         mutated = [t for t, v in zip(tensors, versions, strict=True) if _version(t) != v]
         known = any(t is result for t in tensors)
-        if not mutated and tensors and (_in_place(target) or known and tensors[0].is_inference()):
+        if not mutated and tensors and (_in_place(target) or (known and tensors[0].is_inference())):
             # Inference tensors count no versions: go by the name, and be careful with others.
             mutated = [result] if isinstance(result, torch.Tensor) and known else tensors[:1]
         if mutated:

@@ -100,7 +100,6 @@ class OutputGraph:
         self.last_module_stack: tuple[Frame, int, dict[str, tuple[str, type]]] | None = None
         self.op_count = 0
         self._entry_grad_mode = torch.is_grad_enabled()
-        self._attrs: dict[str, torch.Tensor] = {}
         self._undo: list[Undo] = []
         self._names: set[str] = set()
         self._runner = FakeRunner(fake)
@@ -160,21 +159,6 @@ class OutputGraph:
             self.graph.erase_node(node)
 
         self._undo.append(undo)
-        return node
-
-    def add_constant(self, tensor: torch.Tensor, fake: object, hint: str = "constant") -> fx.Node:
-        """A ``get_attr`` node for a real tensor that no source leads to."""
-        for name, known in self._attrs.items():
-            if known is tensor:
-                break
-        else:
-            name = self._fresh(f"_{hint}")
-            self._attrs[name] = tensor
-            attrs = self._attrs
-            self._undo.append(lambda: attrs.__delitem__(name))
-        node = self.graph.create_node("get_attr", name)
-        self._added(node)
-        node.meta["example_value"] = fake
         return node
 
     def example_inputs(self) -> list[object]:
@@ -310,7 +294,7 @@ class OutputGraph:
             else:
                 self.graph.erase_node(entry.node)
         self.inputs = kept
-        module = fx.GraphModule(self._attrs, self.graph, class_name="CapturedGraph")
+        module = fx.GraphModule({}, self.graph, class_name="CapturedGraph")
         module.meta["sources"] = [entry.source for entry in kept]
         return module
 

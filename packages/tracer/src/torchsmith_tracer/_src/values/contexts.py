@@ -456,7 +456,7 @@ def _autocast(cls: Callable[..., torch.autocast]) -> Maker:
         named = {k: v.as_constant() for k, v in kwargs.items()}
         try:
             host = cls(*values, **named)
-        except Exception as e:
+        except Exception as e:  # noqa: BLE001 - the program's own
             raise tx.interp.host_error(e) from None
         return AutocastValue(host)
 

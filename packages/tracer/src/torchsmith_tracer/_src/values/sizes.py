@@ -29,7 +29,7 @@ class SizeValue(TupleValue):
     """A ``torch.Size``; its numbers may be symbolic."""
 
     __slots__ = ()
-    cls = torch.Size  # type: ignore[assignment]
+    cls = torch.Size
 
     def base_type(self) -> type:
         return tuple

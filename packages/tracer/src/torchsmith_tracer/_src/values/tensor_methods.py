@@ -40,7 +40,7 @@ def method(*names: str) -> Callable[[Handler], Handler]:
 
 def _dim_argument(
     tensor: TensorValue, args: list[Value], kwargs: dict[str, Value]
-) -> int | None | bool:
+) -> int | bool | None:
     """The dimension asked for; None: all; False: not a valid known dimension."""
     value = args[0] if args else kwargs.get("dim")
     if value is None or (isinstance(value, ConstantValue) and value.value is None):

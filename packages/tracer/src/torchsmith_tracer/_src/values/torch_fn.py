@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
-from torchsmith_tracer._src.torch_private import base_tensor, c_namespaces
+from torchsmith_tracer._src.torch_private import OPERATORS, base_tensor, c_namespaces
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.constants import ConstantValue
 from torchsmith_tracer._src.values.tensor import TensorValue, call_tensor_method
@@ -35,7 +35,6 @@ _FUNCTION_MODULES = (
     torch.linalg,
     torch.fft,
 )
-_OPS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
 
 # Functions of these namespaces that change or read state rather than compute.
 _NOT_OPERATORS = {
@@ -139,7 +138,7 @@ def is_operator(obj: object) -> bool:
     """True for callables that become a graph node."""
     if not _operators:
         _load_tables()
-    return id(obj) in _operators or isinstance(obj, _OPS)
+    return id(obj) in _operators or isinstance(obj, OPERATORS)
 
 
 def method_name(obj: object) -> str | None:
@@ -236,7 +235,7 @@ def _unbound_method(tx: Trace, name: str, args: Sequence[Value], kwargs: dict[st
 
 
 def _name(obj: object) -> str:
-    if isinstance(obj, _OPS):
+    if isinstance(obj, OPERATORS):
         return f"torch.ops.{str(obj).replace('::', '.')}"
     module = getattr(obj, "__module__", None) or "torch"
     name = getattr(obj, "__qualname__", None) or getattr(obj, "__name__", repr(obj))

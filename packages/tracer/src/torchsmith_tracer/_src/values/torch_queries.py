@@ -96,27 +96,21 @@ def _each(paths: str, make: Callable[[Callable[..., object]], Handler]) -> None:
 _each(
     "is_grad_enabled is_inference_mode_enabled is_autocast_enabled is_autocast_cpu_enabled "
     "is_autocast_cache_enabled get_autocast_dtype get_autocast_gpu_dtype get_autocast_cpu_dtype "
-    "_C._is_any_autocast_enabled get_default_dtype get_default_device "
+    "get_default_dtype get_default_device "
     "are_deterministic_algorithms_enabled is_deterministic_algorithms_warn_only_enabled "
-    "get_deterministic_debug_mode is_warn_always_enabled get_float32_matmul_precision "
+    "get_deterministic_debug_mode "
     "promote_types can_cast broadcast_shapes typename amp.autocast_mode.is_autocast_available "
-    "amp.is_autocast_available _C._is_autocast_available "
+    "amp.is_autocast_available "
     "cuda.is_available cuda.device_count cuda.is_bf16_supported cuda.get_device_capability "
     "cuda.is_initialized cuda.get_device_name cuda.get_device_properties "
-    "_C._cuda_getDeviceCount backends.mps.is_available backends.mps.is_built "
+    "backends.mps.is_available backends.mps.is_built "
     "backends.cuda.is_built backends.cudnn.is_available backends.mkldnn.is_available "
     "backends.openmp.is_available xpu.is_available mps.is_available mtia.is_available "
     "accelerator.is_available accelerator.device_count accelerator.current_accelerator "
-    "distributed.is_available distributed.is_initialized distributed.get_world_size "
-    "distributed.get_rank distributed.is_torchelastic_launched "
-    "backends.cuda.flash_sdp_enabled backends.cuda.mem_efficient_sdp_enabled "
-    "backends.cuda.math_sdp_enabled backends.cuda.cudnn_sdp_enabled "
-    "_C._get_cudnn_enabled _C._get_privateuse1_backend_name "
-    "_C._len_torch_dispatch_stack _C._len_torch_function_stack _C._is_torch_function_enabled "
-    "get_num_threads _C._get_sdp_use_flash _C._get_math_sdp_enabled "
-    "_C._get_mem_efficient_sdp_enabled",
+    "distributed.is_available distributed.is_initialized",
     _fold,
 )
+_each(private.FOLDED_QUERIES, _fold)
 
 
 def _is_true(fn: Callable[..., object]) -> Handler:
@@ -131,32 +125,10 @@ def _is_none(fn: Callable[..., object]) -> Handler:
     return _constant(None)
 
 
-_each("compiler.is_compiling compiler.is_dynamo_compiling _utils.is_compiling", _is_true)
-_each(
-    "jit.is_scripting jit.is_tracing _jit_internal.is_scripting compiler.is_exporting "
-    "onnx.is_in_onnx_export _C._is_tracing _C._has_torch_function overrides.has_torch_function "
-    "_C._has_torch_function_unary _C._has_torch_function_variadic "
-    "overrides.has_torch_function_unary overrides.has_torch_function_variadic "
-    "nn.functional.has_torch_function nn.functional.has_torch_function_unary "
-    "nn.functional.has_torch_function_variadic _C._is_torch_function_mode_enabled "
-    "_C._functorch.is_functorch_wrapped_tensor _C._functorch.is_batchedtensor "
-    "_C._functorch.is_gradtrackingtensor",
-    _is_false,
-)
-_each("_C._log_api_usage_once _C._get_tracing_state _C._functorch.peek_interpreter_stack", _is_none)
-for _module, _name, _answer in (
-    ("torch._dynamo.external_utils", "is_compiling", True),
-    ("torch._dynamo", "is_compiling", True),
-    ("torch._dynamo.eval_frame", "is_compiling", True),
-    ("torch.compiler", "is_compiling", True),
-    ("torch.compiler", "is_dynamo_compiling", True),
-    ("torch.compiler", "is_exporting", False),
-    ("torch._jit_internal", "is_scripting", False),
-    ("torch.jit._trace", "is_tracing", False),
-    ("torch.onnx.utils", "is_in_onnx_export", False),
-    ("torch.fx._symbolic_trace", "is_fx_tracing", False),
-    ("torch.fx._symbolic_trace", "is_fx_symbolic_tracing", False),
-):
+_each("compiler.is_compiling compiler.is_dynamo_compiling " + private.TRUE_QUERIES, _is_true)
+_each("jit.is_scripting jit.is_tracing compiler.is_exporting " + private.FALSE_QUERIES, _is_false)
+_each(private.NONE_QUERIES, _is_none)
+for _module, _name, _answer in private.QUERIES_BY_NAME:
     register_name(_module, _name, _constant(_answer))
 
 
@@ -247,7 +219,7 @@ def _size_numel(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> V
 def _assert(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
     condition = args[0] if args else kwargs["condition"]
     if isinstance(condition, TensorValue):
-        tx.graph.call_function(torch._assert_async, (condition,), {})
+        tx.graph.call_function(private.assert_async, (condition,), {})
         return NONE
     if tx.interp.truth(condition):
         return NONE
