@@ -6,6 +6,7 @@ import collections
 import contextlib
 import copy
 import functools
+import heapq
 import inspect
 import itertools
 import math
@@ -1022,3 +1023,35 @@ def slices_use():
         s == slice(1, None, 2),
         "abcd"[slice(None, -1)],
     )
+
+
+@case()
+def heaps():
+    heap = [5, 1, 4]
+    heapq.heapify(heap)
+    heapq.heappush(heap, 0)
+    out = [heapq.heappop(heap), heapq.heapreplace(heap, 9), heapq.heappushpop(heap, 3)]
+    return out, heap, heapq.nsmallest(2, [3, 1, 2]), heapq.nlargest(2, [3, 1, 2])
+
+
+@case()
+def heap_of_wrong_type():
+    heapq.heappush((1,), 2)
+
+
+@case()
+def function_dict():
+    def f():
+        pass
+
+    f.__dict__["a"] = 1
+    f.b = 2
+    vars(f).update(c=3)
+    del f.b
+    return f.a, dict(f.__dict__), "b" in f.__dict__, f.c, hasattr(f, "b")
+
+
+@case()
+def evaluated():
+    x = 3
+    return eval("x + 1"), eval("[i for i in (1, 2)]"), eval("a * 2", {"a": 4})

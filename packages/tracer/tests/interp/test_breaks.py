@@ -242,3 +242,14 @@ def test_functions_made_by_traced_code_are_new_values():
     value = interpret(f, 3)[1]
     assert isinstance(value, FunctionValue)
     assert value.fn is None
+
+
+def test_classes_with_finalizers_are_not_elided():
+    class Noisy:
+        def __del__(self):
+            pass
+
+    def f(a):
+        return Noisy()
+
+    assert broken(f, 1).signal.kind == "opaque-call"

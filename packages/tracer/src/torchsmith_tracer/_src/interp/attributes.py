@@ -239,7 +239,7 @@ class Attributes(Operations):
 
     def instance_dict(self, value: Value) -> Value:
         """``vars(value)`` as a live view of the instance's attributes."""
-        if isinstance(value, ObjectValue):
+        if isinstance(value, ObjectValue | FunctionValue):
             return InstanceDictValue(self.tx, value)
         known = self.tx.journal.attrs.get(value) or {}
         pairs = {k: v for k, v in known.items() if isinstance(v, Value)}

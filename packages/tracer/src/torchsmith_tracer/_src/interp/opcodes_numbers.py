@@ -83,6 +83,8 @@ def _compare_op(tx: Trace, frame: Frame, ins: Instruction) -> None:
 def _is_op(tx: Trace, frame: Frame, ins: Instruction) -> None:
     b, a = _pop(frame), _pop(frame)
     same = tx.interp.is_same(a, b)
+    if not same and a.source is not None and b.source is not None:
+        tx.builder.distinct(a, b)
     frame.stack.append(TRUE if same != bool(ins.arg) else FALSE)
 
 

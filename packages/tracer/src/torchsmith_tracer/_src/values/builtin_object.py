@@ -103,3 +103,25 @@ class BuiltinObject(Value):
 
 
 _MISSING = object()
+
+
+class HasInstanceDict:
+    """Mixin of values that have an instance ``__dict__``."""
+
+    __slots__ = ()
+
+    def instance_get(self, tx: Trace, name: str) -> Value | None:
+        """The entry of the instance dict, or None."""
+        raise NotImplementedError(name)
+
+    def instance_set(self, tx: Trace, name: str, value: Value) -> None:
+        """Store into the instance dict."""
+        raise NotImplementedError(name)
+
+    def instance_names(self, tx: Trace) -> list[str]:
+        """Names in the instance dict, in order."""
+        raise NotImplementedError(type(self).__name__)
+
+    def guard_missing(self, tx: Trace, name: str) -> None:
+        """Guard that the instance dict lacks ``name``."""
+        raise NotImplementedError(name)

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from torchsmith_guards import AttrSource, ClosureSource, DefaultsSource, ItemSource
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
-from torchsmith_tracer._src.effects.journal import DELETED
+from torchsmith_tracer._src.effects.journal import DELETED, Deleted
 from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.builtin_object import HasInstanceDict
 from torchsmith_tracer._src.values.constants import ConstantValue
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ class CellValue(Value):
             cg.store_attr("cell_contents")
 
 
-class FunctionValue(Value):
+class FunctionValue(Value, HasInstanceDict):
     """A Python function, existing (``fn``) or made by traced code (``fn`` None).
 
     Attributes:
@@ -245,6 +246,8 @@ class FunctionValue(Value):
             return const(types.FunctionType)
         if name == "__dict__":
             return tx.interp.instance_dict(self)
+        if name in _PER_FUNCTION and tx.journal.load_attr(self, name) is DELETED:
+            return None
         if self.fn is not None:
             if not hasattr(self.fn, name):
                 return None
@@ -280,6 +283,36 @@ class FunctionValue(Value):
     def delattr(self, tx: Trace, name: str) -> None:
         self.getattr(tx, name)
         tx.journal.store_attr(self, name, DELETED)
+
+    # --- ``__dict__`` ------------------------------------------------------------------------
+    @property
+    def obj(self) -> types.FunctionType | None:
+        """The real function, if any."""
+        return self.fn
+
+    def instance_get(self, tx: Trace, name: str) -> Value | None:
+        stored = tx.journal.load_attr(self, name)
+        if stored is not None:
+            return None if isinstance(stored, Deleted) else stored
+        if self.fn is None or name not in self.fn.__dict__:
+            return None
+        return self._attribute(tx, name)
+
+    def instance_set(self, tx: Trace, name: str, value: Value) -> None:
+        tx.journal.store_attr(self, name, value)
+
+    def instance_names(self, tx: Trace) -> list[str]:
+        real = {} if self.fn is None else self.fn.__dict__
+        table = tx.journal.attrs.get(self) or {}
+        names = [n for n in real if not isinstance(table.get(n), Deleted)]
+        return names + [
+            n
+            for n, v in table.items()
+            if n not in real and not isinstance(v, Deleted) and n not in _PER_FUNCTION
+        ]
+
+    def guard_missing(self, tx: Trace, name: str) -> None:
+        pass  # the attributes of functions count as part of their definition
 
     def bool(self, tx: Trace) -> bool:
         return True
@@ -327,6 +360,12 @@ class FunctionValue(Value):
             cg.load_const(self.qualname)
             cg.load(self)
             cg.store_attr("__qualname__")
+
+
+_PER_FUNCTION = frozenset(
+    "__name__ __qualname__ __doc__ __module__ __annotations__ __defaults__ __kwdefaults__ "
+    "__type_params__".split()
+)
 
 
 def _plain(obj: object) -> bool:

@@ -9,6 +9,7 @@ from torchsmith_guards import AttrSource, Guard, GuardKind
 from torchsmith_tracer._src.effects.journal import DELETED
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.constants import ConstantValue, bool_value
+from torchsmith_tracer._src.values.functions import FunctionValue
 from torchsmith_tracer._src.values.mappings import DictValue, Table
 from torchsmith_tracer._src.values.objects import ObjectValue
 
@@ -22,7 +23,7 @@ class InstanceDictValue(DictValue):
 
     __slots__ = ("instance", "tx")
 
-    def __init__(self, tx: Trace, instance: ObjectValue) -> None:
+    def __init__(self, tx: Trace, instance: ObjectValue | FunctionValue) -> None:
         self.tx = tx
         self.instance = instance
         super().__init__()

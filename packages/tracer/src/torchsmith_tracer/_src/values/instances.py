@@ -74,6 +74,8 @@ def new_instance(
     real = cls.obj
     if real.__flags__ & _ABSTRACT:
         return tx.interp.fold(object.__new__, real)
+    if lookup(tx, real, "__del__") is not None:
+        raise Unsupported("opaque-call", what=f"class {real.__qualname__}, which has __del__")
     if issubclass(real, BaseException):
         return _new_exception(tx, cls, args, kwargs)
     base = storage_base(real)

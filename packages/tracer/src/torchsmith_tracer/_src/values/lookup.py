@@ -15,7 +15,7 @@ from torchsmith_guards import AttrSource, ItemSource
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.effects.journal import DELETED
 from torchsmith_tracer._src.values.base import Value
-from torchsmith_tracer._src.values.builtin_object import METHOD_TYPES
+from torchsmith_tracer._src.values.builtin_object import METHOD_TYPES, HasInstanceDict
 from torchsmith_tracer._src.values.functions import BoundMethodValue, FunctionValue
 
 if TYPE_CHECKING:
@@ -188,17 +188,3 @@ def cached(tx: Trace, func: Value, instance: Value, name: str) -> Value:
             raise Unsupported("unsupported-slot", what=f"cached property {name!r}")
         instance.instance_set(tx, name, found)
     return found
-
-
-class HasInstanceDict:
-    """Mixin of values that have an instance ``__dict__``."""
-
-    __slots__ = ()
-
-    def instance_get(self, tx: Trace, name: str) -> Value | None:
-        """The entry of the instance dict, or None."""
-        raise NotImplementedError(name)
-
-    def instance_set(self, tx: Trace, name: str, value: Value) -> None:
-        """Store into the instance dict."""
-        raise NotImplementedError(name)

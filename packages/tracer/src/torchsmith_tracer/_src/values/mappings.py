@@ -279,6 +279,8 @@ class SetValue(BuiltinObject):
         """Elements in the order in which the real set would give them, where that is known: sets
         of constants iterate in hash order."""
         items = list(self.table.values())
+        if self.source is not None:
+            return items  # the builder has read them from the real set
         if len(items) > 1 and all(isinstance(v, ConstantValue) for v in items):
             by_key = {v.value: v for v in items if isinstance(v, ConstantValue)}
             return [by_key[key] for key in self.cls(by_key)]

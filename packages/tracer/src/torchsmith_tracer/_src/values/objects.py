@@ -18,11 +18,11 @@ from torchsmith_guards import AttrSource, Guard, GuardKind
 from torchsmith_tracer._src.breaks.signals import ObservedException
 from torchsmith_tracer._src.effects.journal import DELETED
 from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.builtin_object import HasInstanceDict
 from torchsmith_tracer._src.values.constants import NOT_IMPLEMENTED, ConstantValue
 from torchsmith_tracer._src.values.lookup import (
     C_DATA,
     Found,
-    HasInstanceDict,
     bind,
     is_data_descriptor,
     lookup,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _heapq
 import collections
 import functools
 import itertools
@@ -147,6 +148,10 @@ for _name, _replacement in polyfills.ITERTOOLS.items():
     _real = getattr(itertools, _name, None)
     if _real is not None:
         _polyfill(_real, _replacement)
+
+
+for _name, _replacement in polyfills.HEAPQ.items():
+    _polyfill(getattr(_heapq, _name), _replacement)
 
 
 @method(itertools.chain, "from_iterable")

@@ -449,13 +449,14 @@ def _cast(tx: Trace, typ: Value, val: Value) -> Value:
 
 @builtin(
     *{
-        form.__getitem__
+        getattr(form, "__getitem__")  # noqa: B009 - typing hides it
         for form in (typing._SpecialForm, type(typing.List[int]), type(typing.Callable))  # noqa: UP006
     }
 )
 def _subscript_typing(tx: Trace, self: Value, /, *args: Value) -> Value | None:
     """``Optional[int]``: typing's own code looks at the calling frame."""
-    form, known = getattr(self, "obj", None), tx.interp.known(args, {})
+    form: Any = getattr(self, "obj", None)
+    known = tx.interp.known(args, {})
     if form is None or known is None or len(args) != 1:
         return None
     return tx.interp.fold(lambda: form[known[0][0]])

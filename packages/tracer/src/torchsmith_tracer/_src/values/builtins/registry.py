@@ -75,11 +75,22 @@ def method(cls: type, *names: str) -> Callable[[F], F]:
 
 
 def find(obj: object) -> Implementation | None:
-    """The implementation for a callable, or None."""
+    """The implementation for a callable, or None. A second copy of a C module has functions of its
+    own, which are found by module and name."""
     try:
-        return BUILTINS.get(obj) or FUNCTIONS.get(obj)
+        found = BUILTINS.get(obj) or FUNCTIONS.get(obj)
     except TypeError:
         return None  # not hashable
+    if found is None and isinstance(obj, types.BuiltinFunctionType):
+        if not _BY_NAME:
+            for known, fn in BUILTINS.items():
+                if isinstance(known, types.BuiltinFunctionType):
+                    _BY_NAME[known.__module__, known.__qualname__] = fn
+        return _BY_NAME.get((obj.__module__, obj.__qualname__))
+    return found
+
+
+_BY_NAME: dict[tuple[str | None, str], Implementation] = {}
 
 
 def find_method(owner: type | None, receiver: Value, name: str) -> Implementation | None:
@@ -176,6 +187,7 @@ _PURE: set[object] = {
     ascii,
     bin,
     chr,
+    compile,
     divmod,
     format,
     hash,
