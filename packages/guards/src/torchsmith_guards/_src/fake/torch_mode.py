@@ -10,9 +10,10 @@ from contextlib import nullcontext
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+import torch
 from torch._dispatch.python import enable_python_dispatcher
 from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from torchsmith_guards._src.fake.build import build, is_plain
 from torchsmith_guards._src.fake.layouts import Effect, Entry, entry_of
@@ -41,6 +42,7 @@ class _Quiet(logging.Filter):
 
 
 _NOTHING: Mapping[str, object] = MappingProxyType({})
+_DEVICE = torch.ops.prim.device.default
 _QUIET = _Quiet()
 logging.getLogger(FakeTensorMode.__module__).addFilter(_QUIET)
 
@@ -99,6 +101,8 @@ class TorchMode(FakeTensorMode):  # type: ignore[no-untyped-call]  # torch's __i
         args: Sequence[object] = (),
         kwargs: Mapping[str, object] = _NOTHING,
     ) -> object:
+        if func is _DEVICE and isinstance(args[0], FakeTensor):
+            return args[0].fake_device
         kwargs = kwargs or _NOTHING
         entry = entry_of(func)
         if entry is not None:

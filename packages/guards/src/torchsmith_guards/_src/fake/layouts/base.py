@@ -170,6 +170,11 @@ def is_contiguous(x: torch.Tensor) -> bool:
     )
 
 
+def is_row_major(x: torch.Tensor) -> bool:
+    """``is_contiguous`` and the usual strides along axes of one too."""
+    return same_sizes(x.stride(), contiguous_strides(x.shape))
+
+
 def is_dense(size: Sequence[Any], stride: Sequence[Any]) -> bool:
     """Whether the elements fill one block of memory, each once, in some order of the axes."""
     try:
@@ -193,18 +198,21 @@ def _is_dense(size: tuple[Any, ...], stride: tuple[Any, ...]) -> bool:
     return not holds(size, 0)
 
 
-def is_channels_last(x: torch.Tensor) -> bool:
-    """Whether torch's kernels take a static 4-d tensor to be in channels-last order.
+def is_channels_last(x: torch.Tensor) -> bool | None:
+    """Whether torch's kernels take a tensor to be in channels-last order.
 
     The test of ``suggest_memory_format``: it looks at strides only, and takes ambiguous layouts to
-    be row-major.
+    be row-major. None when it depends on the value of a symbol.
     """
-    size, stride = x.shape, x.stride()
-    if len(size) != 4 or stride[1] == 0:
+    size: Sequence[Any] = x.shape
+    stride: Sequence[Any] = x.stride()
+    if len(size) != 4 or is_row_major(x):
         return False
-    least: int = 0
+    least: Any = 0
     for axis in (1, 3, 2, 0):
-        if size[axis] == 0 or stride[axis] < least:
+        if not is_static((size[axis], stride[axis])):
+            return None
+        if size[axis] == 0 or stride[axis] < least or (axis == 1 and stride[1] == 0):
             return False
         if axis == 0 and least == stride[1]:
             return False

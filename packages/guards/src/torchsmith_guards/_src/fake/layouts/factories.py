@@ -167,7 +167,7 @@ def _clone(x: torch.Tensor, *, memory_format: torch.memory_format | None = None)
     return _copy_layout(x, x.dtype, x.device, memory_format)
 
 
-@rule("_to_copy", "empty_like", "zeros_like", "ones_like", "rand_like", "randn_like")
+@rule("_to_copy", "empty_like", "zeros_like", "ones_like")
 def _like(
     x: torch.Tensor,
     *,
@@ -184,6 +184,12 @@ def _like(
         return None
     dtype = dtype or x.dtype
     return _copy_layout(x, dtype, x.device, memory_format) if dtype in PLAIN_DTYPES else None
+
+
+@rule("rand_like", "randn_like")
+def _random_like(x: torch.Tensor, **kwargs: Any) -> Layout | None:
+    layout = _like(x, **kwargs)
+    return layout if layout is not None and layout[2].is_floating_point else None
 
 
 @rule("full_like")

@@ -14,6 +14,7 @@ from torchsmith_guards._src.fake.layouts.base import (
     holds,
     is_channels_last,
     is_contiguous,
+    is_row_major,
     is_static,
     rule,
     same,
@@ -34,13 +35,12 @@ def _cat(tensors: Sequence[torch.Tensor], dim: int = 0) -> Layout | None:
     for tensor in tensors:
         if tensor.dtype != first.dtype or tensor.device != first.device or tensor.dim() != rank:
             return None
-        if not is_contiguous(tensor) or any(
-            i != axis and not same(n, first.shape[i]) for i, n in enumerate(tensor.shape)
-        ):
+        if any(i != axis and not same(n, first.shape[i]) for i, n in enumerate(tensor.shape)):
             return None
         if rank == 1 and same(tensor.shape[0], 0):
             return None
-        if rank == 4 and is_static(tensor.shape) and is_channels_last(tensor):
+        # Channels-last operands give a channels-last result.
+        if (rank == 5 and not is_contiguous(tensor)) or is_channels_last(tensor) is not False:
             return None
         total = total + tensor.shape[axis]
     size: list[Any] = list(first.shape)
@@ -55,9 +55,9 @@ def _stack(tensors: Sequence[torch.Tensor], dim: int = 0) -> Layout | None:
     if type(dim) is not int or not -rank - 1 <= dim <= rank or holds(first.shape, 0):
         return None
     for t in tensors:
-        if t.dtype != first.dtype or t.device != first.device or not is_contiguous(t):
+        if t.dtype != first.dtype or t.device != first.device:
             return None
-        if not same_sizes(t.shape, first.shape):
+        if not same_sizes(t.shape, first.shape) or not is_row_major(t):
             return None
     size: list[Any] = list(first.shape)
     size.insert(dim % (rank + 1), len(tensors))
@@ -128,7 +128,7 @@ def _pad(x: torch.Tensor, pad: Sequence[Any], value: Any = 0) -> Layout | None:
         return None
     if min(pad, default=-1) < 0 or (x.dim() == 4 and not is_static(x.shape)):
         return None
-    if x.dim() == 5 or (x.dim() == 4 and is_channels_last(x)):
+    if x.dim() == 5 or is_channels_last(x) is not False:
         return None
     size: list[Any] = list(x.shape)
     for i in range(len(pad) // 2):
@@ -144,9 +144,9 @@ def _triangle(x: torch.Tensor, diagonal: int = 0) -> Layout | None:
 @rule("flip")
 def _flip(x: torch.Tensor, dims: Sequence[int]) -> Layout | None:
     axes = [axis_of(d, x.dim()) for d in dims]
-    if None in axes or len(set(axes)) != len(axes) or not is_contiguous(x) or holds(x.shape, 1):
+    if None in axes or len(set(axes)) != len(axes) or not is_contiguous(x):
         return None
-    return contiguous(x.shape, x)
+    return None if holds(x.shape, 0) or holds(x.shape, 1) else contiguous(x.shape, x)
 
 
 @rule("roll")
@@ -155,7 +155,7 @@ def _roll(x: torch.Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> L
         return None
     if any(axis_of(d, x.dim()) is None for d in dims) or not x.dim():
         return None
-    return contiguous(x.shape, x) if is_contiguous(x) else None
+    return None if holds(x.shape, 0) or not is_row_major(x) else contiguous(x.shape, x)
 
 
 @rule("repeat")

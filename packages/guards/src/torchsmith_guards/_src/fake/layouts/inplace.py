@@ -49,7 +49,7 @@ def _may_overlap(x: torch.Tensor) -> bool:
 
 @rule(
     """
-    add_.Tensor sub_.Tensor mul_.Tensor add_.Scalar sub_.Scalar mul_.Scalar
+    add_.Tensor mul_.Tensor add_.Scalar mul_.Scalar
     bitwise_and_.Tensor bitwise_or_.Tensor logical_and_ logical_or_
     """,
     effect=Effect.WRITE,
@@ -57,6 +57,12 @@ def _may_overlap(x: torch.Tensor) -> bool:
 def _binary(x: torch.Tensor, other: Any, **kwargs: Any) -> Layout | None:
     tensors = (other,) if isinstance(other, torch.Tensor) else ()
     return _write(x, result_dtype((x, other)), *tensors)
+
+
+@rule("sub_.Tensor", "sub_.Scalar", effect=Effect.WRITE)
+def _sub(x: torch.Tensor, other: Any, **kwargs: Any) -> Layout | None:
+    operands = (x, other) if isinstance(other, torch.Tensor) else (x,)
+    return None if any(t.dtype is torch.bool for t in operands) else _binary(x, other)
 
 
 @rule("div_.Tensor", "div_.Scalar", effect=Effect.WRITE)

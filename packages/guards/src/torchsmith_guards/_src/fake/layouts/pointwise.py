@@ -17,13 +17,14 @@ from torchsmith_guards._src.fake.layouts.base import (
     holds,
     is_contiguous,
     is_dense,
+    is_row_major,
     is_static,
     rule,
     same,
     same_sizes,
 )
 
-_DEFAULT, _TO_FLOAT, _TO_BOOL, _ONLY_FLOAT = range(4)
+_DEFAULT, _TO_FLOAT, _TO_BOOL, _ONLY_FLOAT, _NOT_BOOL = range(5)
 
 
 @lru_cache(maxsize=4096)
@@ -148,6 +149,8 @@ def pointwise_layout(kind: int, operands: Sequence[Any]) -> Layout | None:
     stride = pointwise_stride(tensors, size, len(tensors) < len(operands))
     dtype = None if stride is None else result_dtype(operands)
     if stride is None or dtype is None:
+        return None
+    if kind == _NOT_BOOL and any(t.dtype is torch.bool for t in tensors):
         return None
     if kind == _TO_BOOL:
         dtype = torch.bool
@@ -275,7 +278,7 @@ def _compare(size: Ints, operands: list[list[int]], inner: int, outer: int) -> i
 
 # Operators of one tensor; further arguments are settings of the function.
 _UNARY_SAME = """
-    neg abs sign floor ceil trunc round clamp clamp_min clamp_max bitwise_not relu hardtanh
+    neg abs sign floor ceil trunc round clamp clamp_min clamp_max relu
 """
 _UNARY_ONLY_FLOAT = """
     gelu silu leaky_relu elu mish softplus hardswish hardsigmoid threshold
@@ -285,13 +288,16 @@ _UNARY_FLOAT = """
     asinh acosh atanh erf erfc erfinv sigmoid reciprocal digamma lgamma
 """
 _UNARY_BOOL = """
-    logical_not isnan isinf signbit
+    logical_not isnan signbit
 """
 _BINARY = """
-    add.Tensor add.Scalar sub.Tensor sub.Scalar mul.Tensor mul.Scalar rsub.Tensor rsub.Scalar
-    minimum maximum remainder.Tensor remainder.Scalar fmod.Tensor fmod.Scalar pow.Tensor_Tensor
-    pow.Tensor_Scalar pow.Scalar floor_divide fmin fmax bitwise_and.Tensor bitwise_and.Scalar
-    bitwise_or.Tensor bitwise_or.Scalar bitwise_xor.Tensor bitwise_xor.Scalar
+    add.Tensor add.Scalar mul.Tensor mul.Scalar minimum maximum fmin fmax
+    bitwise_and.Tensor bitwise_and.Scalar bitwise_or.Tensor bitwise_or.Scalar bitwise_xor.Tensor
+    bitwise_xor.Scalar
+"""
+_BINARY_NOT_BOOL = """
+    sub.Tensor sub.Scalar rsub.Tensor rsub.Scalar remainder.Tensor remainder.Scalar fmod.Tensor
+    fmod.Scalar pow.Tensor_Tensor floor_divide
 """
 _BINARY_FLOAT = """
     div.Tensor div.Scalar atan2
@@ -312,18 +318,46 @@ def _register() -> None:
     def settings(x: torch.Tensor, *args: Any, **kwargs: Any) -> Layout | None:
         if any(isinstance(a, float | torch.Tensor) for a in (*args, *kwargs.values())):
             return pointwise_layout(_ONLY_FLOAT, (x,))
-        return pointwise_layout(_DEFAULT, (x,))
+        return pointwise_layout(_NOT_BOOL, (x,))
 
     rule(_UNARY_SAME)(settings)
     rule(_UNARY_ONLY_FLOAT)(unary(_ONLY_FLOAT))
     rule(_UNARY_FLOAT)(unary(_TO_FLOAT))
     rule(_UNARY_BOOL)(unary(_TO_BOOL))
     rule(_BINARY)(binary(_DEFAULT))
+    rule(_BINARY_NOT_BOOL)(binary(_NOT_BOOL))
     rule(_BINARY_FLOAT)(binary(_TO_FLOAT))
     rule(_BINARY_BOOL)(binary(_TO_BOOL))
 
 
 _register()
+
+
+@rule("bitwise_not")
+def _bitwise_not(x: torch.Tensor) -> Layout | None:
+    return pointwise_layout(_DEFAULT, (x,)) if x.dtype in INTEGRAL else None
+
+
+@rule("isinf")
+def _isinf(x: torch.Tensor) -> Layout | None:
+    return pointwise_layout(_TO_BOOL, (x,)) if x.dtype not in INTEGRAL else None
+
+
+@rule("hardtanh")
+def _hardtanh(x: torch.Tensor, min_val: Any = -1, max_val: Any = 1) -> Layout | None:
+    return pointwise_layout(_ONLY_FLOAT, (x,)) if is_row_major(x) else None
+
+
+@rule("pow.Tensor_Scalar")
+def _pow(x: torch.Tensor, exponent: Any) -> Layout | None:
+    dtype = result_dtype((x, exponent))
+    layout = pointwise_layout(_DEFAULT, (x,))  # the number is no operand of the kernel
+    return None if layout is None or dtype is None else (*layout[:2], dtype, *layout[3:])
+
+
+@rule("pow.Scalar")
+def _pow_of_number(base: Any, x: torch.Tensor) -> Layout | None:
+    return pointwise_layout(_DEFAULT, (base, x)) if is_row_major(x) else None
 
 
 @rule("div.Tensor_mode", "div.Scalar_mode")
@@ -385,7 +419,9 @@ def _masked_fill(x: torch.Tensor, mask: torch.Tensor, value: Any) -> Layout | No
 def _native_dropout(
     x: torch.Tensor, p: float, train: bool | None
 ) -> list[Layout | int | None] | None:
-    if not x.dtype.is_floating_point or not is_contiguous(x) or train is False:
+    if not x.dtype.is_floating_point or not is_row_major(x) or train is False:
+        return None
+    if holds(x.shape, 0):
         return None
     size = tuple(x.shape)
     stride = contiguous_strides(size)

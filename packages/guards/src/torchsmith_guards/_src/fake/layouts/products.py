@@ -79,13 +79,15 @@ def _added(bias: torch.Tensor, product: Layout | None) -> Layout | None:
 def _mv(a: torch.Tensor, b: torch.Tensor) -> Layout | None:
     if a.dim() != 2 or b.dim() != 1 or not same(a.shape[1], b.shape[0]):
         return None
-    if a.dtype != b.dtype or a.device != b.device or holds(a.shape, 0):
+    if a.dtype != b.dtype or a.device != b.device or a.dtype is torch.bool:
         return None
-    return contiguous(a.shape[:1], a)
+    return None if holds(a.shape, 0) else contiguous(a.shape[:1], a)
 
 
 @rule("dot")
 def _dot(a: torch.Tensor, b: torch.Tensor) -> Layout | None:
     if a.dim() != 1 or b.dim() != 1 or not same(a.shape[0], b.shape[0]):
         return None
-    return contiguous((), a) if a.dtype == b.dtype and a.device == b.device else None
+    if a.dtype != b.dtype or a.device != b.device or a.dtype is torch.bool:
+        return None
+    return contiguous((), a)
