@@ -121,3 +121,15 @@ def check(capture):
         return log
 
     return run
+
+
+@pytest.fixture
+def agree(capture):
+    """``agree(fn, *args)``: like ``check``, with any graph breaks; gives the log."""
+
+    def run(fn, *args, **kwargs):
+        compiled = torchsmith_tracer.compile(fn, backend=capture)
+        differential(fn, compiled, *args, **kwargs)
+        return compiled._torchsmith_region.log
+
+    return run

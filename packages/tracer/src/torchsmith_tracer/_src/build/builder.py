@@ -457,7 +457,7 @@ class Builder:
             # The compiled form shares the module's instance dict: paths through it are the same.
             self.guard(source, GuardKind.TYPE, type(obj), "class of a compiled module")
             return ModuleValue(original, source)
-        if not vars(obj) or isinstance(obj, torch.jit.ScriptModule):
+        if isinstance(obj, torch.jit.ScriptModule):
             self.guard(source, GuardKind.TYPE, type(obj), "module")
             return OpaqueValue(obj, source)
         self.guard(source, GuardKind.TYPE, type(obj), "class of a module")

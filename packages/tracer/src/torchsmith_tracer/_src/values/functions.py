@@ -501,7 +501,20 @@ class BuiltinMethodValue(Value):
         return ("builtin method", tx.interp.identity_key(self.self_value), self.name)
 
     def reconstruct(self, cg: Emitter) -> None:
+        if self.descriptor is not None and self._overridden():
+            # ``super().name``: plain access would find the override.
+            cg.load_callable(self.descriptor, "method")
+            cg.load_attr("__get__")
+            cg.load(self.self_value)
+            cg.call(1)
+            return
         cg.load_method(self.self_value, self.name)
+
+    def _overridden(self) -> bool:
+        for base in self.self_value.python_type().__mro__:
+            if self.name in base.__dict__:
+                return base.__dict__[self.name] is not self.descriptor
+        return False
 
 
 class BuiltinValue(Value):

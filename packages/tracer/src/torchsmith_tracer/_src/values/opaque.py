@@ -46,6 +46,14 @@ class OpaqueValue(Value):
             return tx.interp.type_of(self)
         raise Unsupported("opaque-attribute", what=name, object=self.describe())
 
+    def binary(self, tx: Trace, op: str, other: Value, *, reflected: bool = False) -> Value | None:
+        raise Unsupported("unsupported-slot", what=f"{op} on {self.describe()}")
+
+    def richcompare(self, tx: Trace, op: str, other: Value) -> Value | None:
+        if type(self.obj).__eq__ is object.__eq__ and op in ("eq", "ne"):
+            return None  # by identity
+        raise Unsupported("unsupported-slot", what=f"{op} on {self.describe()}")
+
     def hash_key(self, tx: Trace) -> object:
         return tx.interp.identity_key(self)
 

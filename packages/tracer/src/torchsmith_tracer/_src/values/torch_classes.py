@@ -15,7 +15,7 @@ from torch import nn
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.values.base import Value
-from torchsmith_tracer._src.values.builtins.registry import constructor
+from torchsmith_tracer._src.values.builtins.registry import builtin, constructor
 from torchsmith_tracer._src.values.constants import ConstantValue
 from torchsmith_tracer._src.values.contexts import MAKERS
 from torchsmith_tracer._src.values.sizes import SizeValue
@@ -67,6 +67,11 @@ def _generator(tx: Trace, *args: Value, **kwargs: Value) -> Value:
     raise Unsupported("opaque-call", what="torch.Generator")
 
 
+@builtin(torch.autograd.Function.apply.__func__)
+def _autograd_function(tx: Trace, cls: Value, *args: Value, **kwargs: Value) -> Value:
+    raise Unsupported("opaque-call", what=f"{cls.describe()}.apply, an autograd function")
+
+
 @constructor(torch.Tensor)
 def _tensor(tx: Trace, *args: Value, **kwargs: Value) -> Value:
     if len(args) == 1 and isinstance(args[0], TensorValue) and not kwargs:
@@ -90,7 +95,6 @@ _OPERATOR_NAMES = (
 ).split()
 TENSOR_BUILTINS: dict[object, Hook] = {
     abs: _emit(torch.abs),
-    round: _emit(torch.round),
     pow: _emit(operator.pow),
     operator.index: lambda tx, args, kwargs: _read(args),
     **{getattr(operator, n): _emit(getattr(operator, n)) for n in _OPERATOR_NAMES},

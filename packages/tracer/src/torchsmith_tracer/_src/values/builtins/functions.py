@@ -150,8 +150,9 @@ for _fn in (hex, oct, bin):
 def _divmod(tx: Trace, a: Value, b: Value, /) -> Value | None:
     if isinstance(a, ConstantValue) and isinstance(b, ConstantValue):
         return tx.interp.fold(divmod, a.value, b.value)
-    if isinstance(a, ObjectValue) or isinstance(b, ObjectValue):
+    if not all(issubclass(v.python_type(), int | float) for v in (a, b)):
         return tx.interp.binary("divmod", a, b)
+    # Symbolic numbers: the two parts are computed in the graph.
     return TupleValue([tx.interp.binary("floordiv", a, b), tx.interp.binary("mod", a, b)])
 
 
