@@ -214,3 +214,18 @@ def test_uncaught_error_inside_a_context_keeps_its_line(check):
     assert torch.equal(log[0], X + 1)
     assert log[1] is True
     check(f, X, [], breaks=[])
+
+
+def test_decorated_functions(check):
+    @torch.autocast("cpu", dtype=torch.bfloat16)
+    def low(a, w):
+        return a @ w, torch.is_autocast_enabled("cpu")
+
+    @torch.inference_mode()
+    def quick(a):
+        return torch.is_inference_mode_enabled()
+
+    def f(a, w):
+        return low(a, w), quick(a), a @ w
+
+    check(f, X, torch.randn(4, 4), graphs=1, fullgraph=True)

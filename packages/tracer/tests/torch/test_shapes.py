@@ -153,3 +153,28 @@ def test_nan_does_not_loop(capture):
     for _ in range(3):
         compiled(torch.ones(2), float("nan"))
     assert capture.n == 1
+
+
+def test_floats_can_be_symbolic(capture):
+    compiled = torchsmith_tracer.compile(
+        lambda a, k: (a * k + k, k * 2 > 9.0),
+        backend=capture,
+        fullgraph=True,
+        options={"specialize_float": False},
+    )
+    for value in (0.5, 1.5, 2.5, 4.0):
+        out, large = compiled(torch.ones(3), value)
+        assert torch.equal(out, torch.ones(3) * value + value)
+        assert large is (value * 2 > 9.0)
+    assert capture.n == 2
+
+
+def test_marked_static_stays_static(capture):
+    import torch._dynamo
+
+    compiled = torchsmith_tracer.compile(lambda a: a + 1, backend=capture, fullgraph=True)
+    for n in (3, 4, 5):
+        x = torch.ones(n, 2)
+        torch._dynamo.mark_static(x, 0)
+        compiled(x)
+    assert capture.n == 3

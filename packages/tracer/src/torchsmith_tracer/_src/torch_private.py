@@ -41,6 +41,7 @@ no_torch_function: object = torch._C._disabled_torch_function_impl
 enter_inference_mode: Callable[[bool], object] = _enter_inference_mode
 exit_inference_mode: Callable[[object], None] = _exit_inference_mode
 
+FORWARD_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 MODULE_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 GLOBAL_HOOKS = (
     "_global_forward_hooks",

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import collections
 import enum
+import math
 import re
 import types
 from collections.abc import Callable, Mapping
@@ -217,7 +218,10 @@ class Builder:
             return known
         value: Value | None = None
         if type(obj) is int and _is_argument(source):
-            value = self._symbolic_int(obj, source)
+            value = self._symbolic(obj, source)
+        elif type(obj) is float and _is_argument(source) and math.isfinite(obj):
+            if not self.tx.settings.specialize_float:
+                value = self._symbolic(obj, source)
         if value is None:
             value = ConstantValue(obj, source)
             kind = GuardKind.NONE if obj is None else GuardKind.CONSTANT
@@ -226,16 +230,16 @@ class Builder:
         self.tx.graph.record(lambda: self._scalars.__delitem__(source))
         return value
 
-    def _symbolic_int(self, obj: int, source: Source) -> Value | None:
+    def _symbolic(self, obj: int | float, source: Source) -> Value | None:
         env = self.tx.graph.shape_env
         if env is None or not self.frame_state.is_dynamic_scalar(
             source, obj, self.tx.settings.dynamic
         ):
             return None
-        if obj in (0, 1):
+        if type(obj) is int and obj in (0, 1):
             return None
         symbol = env.create_symbol(obj, source, "unspecified")
-        if not isinstance(symbol, torch.SymInt):
+        if not isinstance(symbol, torch.SymInt | torch.SymFloat):
             return None
         node = self.tx.graph.add_input(source, symbol, obj)
         return SymNumValue(node, symbol, source)

@@ -48,12 +48,13 @@ class FrameState:
                         known[i] = _VARIES
         if isinstance(tensor, torch.nn.Parameter):
             return frozenset()
-        dims = [
-            d
-            for d, size in enumerate(shape)
-            if size > 1 and (dynamic is True or known is None or known[d] is _VARIES)
-        ]
-        return frozenset(dims) | _marked(tensor, shape)
+        dims = {
+            d for d in range(len(shape)) if dynamic is True or known is None or known[d] is _VARIES
+        }
+        dims -= _marks(tensor, "_dynamo_static_indices")
+        dims |= _marks(tensor, "_dynamo_dynamic_indices")
+        dims |= _marks(tensor, "_dynamo_weak_dynamic_indices")
+        return frozenset(d for d in dims if d < len(shape) and shape[d] > 1)
 
     def is_dynamic_scalar(self, source: Source, value: int | float, dynamic: bool | None) -> bool:
         """Note a number and tell whether it is to be symbolic."""
@@ -68,10 +69,6 @@ class FrameState:
         return dynamic is True or self.scalars[key] is _VARIES
 
 
-def _marked(tensor: torch.Tensor, shape: tuple[int, ...]) -> frozenset[int]:
-    """Dimensions that the user marked with ``torch._dynamo.mark_dynamic`` or ours."""
-    marks = getattr(tensor, "_dynamo_dynamic_indices", None)
-    weak = getattr(tensor, "_dynamo_weak_dynamic_indices", None)
-    static = getattr(tensor, "_dynamo_static_indices", None) or ()
-    dims = {*(marks or ()), *(weak or ())} - set(static)
-    return frozenset(d for d in dims if d < len(shape) and shape[d] > 1)
+def _marks(tensor: torch.Tensor, attribute: str) -> set[int]:
+    """Dimensions that the user marked with ``torch._dynamo.mark_dynamic`` and its relatives."""
+    return set(getattr(tensor, attribute, None) or ())

@@ -18,6 +18,7 @@ from torchsmith_guards import AttrSource, GlobalSource, Guard, GuardKind, ItemSo
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.effects.journal import DELETED
 from torchsmith_tracer._src.torch_private import (
+    FORWARD_HOOKS,
     GLOBAL_HOOKS,
     MODULE_HOOKS,
     global_hooks_empty,
@@ -74,7 +75,8 @@ class ModuleValue(ObjectValue):
         hook = lookup(tx, self.cls, "__getattr__")
         if hook is None or hook.attr is not module_getattr:
             return super().getattr(tx, name)
-        for table in _TABLES:
+        # A name is in one table at most, so the one that has it needs no guard on the others.
+        for table in sorted(_TABLES, key=lambda t: name not in self.entries(t)):
             value = self.table_get(tx, table, name)
             if value is not None:
                 return value
@@ -85,6 +87,12 @@ class ModuleValue(ObjectValue):
     def _custom_getattribute(self, tx: Trace) -> bool:
         getter = lookup(tx, self.cls, "__getattribute__")
         return getter is not None and getter.owner is not object
+
+    def entries(self, table: str) -> dict[str, object]:
+        """The real ``_parameters``, ``_buffers`` or ``_modules``."""
+        assert self.obj is not None
+        found: dict[str, object] | None = self.obj.__dict__.get(table)
+        return {} if found is None else found
 
     def table_get(self, tx: Trace, table: str, name: str) -> Value | None:
         """An entry of ``_parameters``, ``_buffers`` or ``_modules``, or None."""
@@ -185,14 +193,16 @@ class ModuleValue(ObjectValue):
         assert self.obj is not None
         attrs = self.obj.__dict__
         changed = tx.journal.attrs.get(self, {})
-        for name in MODULE_HOOKS:
+        # Without gradients backward hooks do nothing; the grad mode is guarded.
+        hooks = MODULE_HOOKS if torch.is_grad_enabled() else FORWARD_HOOKS
+        for name in hooks:
             if attrs.get(name) or name in changed or self._changed_table(tx, name)[1]:
                 return False
         if not global_hooks_empty():
             return False
         why = "modules without hooks are entered directly"
         if self.source is not None:
-            for name in MODULE_HOOKS:
+            for name in hooks:
                 tx.guards.add(Guard(AttrSource(self.source, name), GuardKind.EMPTY, None, why))
         space = tx.interp.namespace(module_globals)
         for name in GLOBAL_HOOKS:

@@ -15,7 +15,6 @@ from torchsmith_tracer._src import torch_private as private
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.constants import NONE, ConstantValue
-from torchsmith_tracer._src.values.sizes import SizeNumel, SizeValue
 from torchsmith_tracer._src.values.symnum import SymNumValue, combine
 from torchsmith_tracer._src.values.tensor import TensorValue, call_tensor_method
 
@@ -205,12 +204,6 @@ def _size_of(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Valu
 
 
 register(torch.ops.aten.sym_size.int, _size_of)
-
-
-def _size_numel(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value | None:
-    if isinstance(args[0], SizeValue):
-        return SizeNumel(args[0]).call(tx, (), {})
-    return None
 
 
 # --- checks and state ------------------------------------------------------------------------
