@@ -6,6 +6,7 @@ anything). It requires a functional graph as ``aot`` makes it (no writes but fin
 ``base.py`` first; ``PASSES`` is the order in which the driver runs them.
 """
 
+from torchsmith_fx_backend._src.passes.attention import AttentionMasks
 from torchsmith_fx_backend._src.passes.base import Pass, run_passes
 from torchsmith_fx_backend._src.passes.casts import RedundantCasts
 from torchsmith_fx_backend._src.passes.common import CommonSubexpressions
@@ -18,11 +19,13 @@ PASSES: tuple[Pass, ...] = (
     NoOps(),
     FoldConstants(),
     CommonSubexpressions(),
+    AttentionMasks(),
     DeadCode(),
 )
 
 __all__ = [
     "PASSES",
+    "AttentionMasks",
     "CommonSubexpressions",
     "DeadCode",
     "FoldConstants",

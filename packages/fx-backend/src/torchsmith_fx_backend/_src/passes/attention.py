@@ -1,0 +1,145 @@
+"""Attention masks: constant masks that say nothing, or only "causal", leave attention calls."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import torch
+from torch import fx
+
+from torchsmith_fx_backend._src.capture.ops import op_info
+from torchsmith_fx_backend._src.capture.torch_private import (
+    below_autograd,
+    fake_mode_of,
+    run_composite_kernel,
+)
+from torchsmith_fx_backend._src.passes.base import same_layout
+from torchsmith_fx_backend._src.passes.constants import Constant, Constants
+
+aten = torch.ops.aten
+ATTENTION = aten.scaled_dot_product_attention.default
+_KEPT = ("scale", "enable_gqa")
+
+
+class _Pattern(Enum):
+    """What a mask lets through."""
+
+    ALL = "all"
+    CAUSAL = "causal"  # each query sees the keys up to its own position
+    OTHER = "other"
+
+
+@dataclass(frozen=True)
+class AttentionMasks:
+    """Replaces a constant mask that hides nothing by none, and a causal one by ``is_causal``, so
+    that the call can use the kernels without a mask. Calls with dropout keep theirs, because which
+    elements are dropped depends on the kernel. The mask itself is left to dead-code elimination.
+    """
+
+    name: str = "attention-masks"
+
+    def run(self, graph: fx.Graph) -> bool:
+        """Rewrite ``graph`` in place."""
+        constants = Constants()
+        patterns: dict[fx.Node, _Pattern] = {}
+        layouts: dict[Any, torch.Tensor | None] = {}
+        changed = False
+        for node in list(graph.nodes):
+            if node.op != "call_function" or node.target is not ATTENTION:
+                continue
+            call = dict(zip(op_info(ATTENTION).names, node.args)) | dict(node.kwargs)
+            mask: Any = call.get("attn_mask")
+            if not isinstance(mask, fx.Node) or not _is_plain(call):
+                continue
+            pattern = patterns.get(mask)
+            if pattern is None:
+                pattern = patterns[mask] = _pattern(constants.of(mask))
+            causal = pattern is _Pattern.CAUSAL and _sizes(call) == mask.meta["val"].shape[-2:]
+            if pattern is not _Pattern.ALL and not causal:
+                continue
+            args: list[Any] = [call["query"], call["key"], call["value"]]
+            if causal:
+                args += [None, 0.0, True]
+            kwargs = {name: value for name, value in call.items() if name in _KEPT}
+            key = (*map(_layout, args[:3]), causal, *kwargs.items())
+            if key not in layouts:
+                layouts[key] = _result(args, kwargs)
+            result = layouts[key]
+            if result is None or result.shape != node.meta["val"].shape:
+                continue
+            node.args, node.kwargs = tuple(args), kwargs
+            if not same_layout(result, node.meta["val"]):
+                _keep_layout(graph, node, result)
+            changed = True
+        return changed
+
+
+def _is_plain(call: dict[str, Any]) -> bool:
+    """Whether there is no dropout, no second mask, and all sizes are numbers."""
+    operands = [call[name].meta["val"] for name in ("query", "key", "value")]
+    return (
+        call.get("dropout_p", 0.0) == 0
+        and call.get("is_causal", False) is False
+        and all(type(n) is int and n > 0 for value in operands for n in value.shape)
+    )
+
+
+def _sizes(call: dict[str, Any]) -> tuple[int, int]:
+    """Numbers of queries and of keys."""
+    return call["query"].meta["val"].shape[-2], call["key"].meta["val"].shape[-2]
+
+
+def _pattern(mask: Constant | None) -> _Pattern:
+    if mask is None:
+        return _Pattern.OTHER
+    kept = mask.kept
+    if kept.dtype is torch.bool:
+        visible = kept
+    elif kept.dtype.is_floating_point:
+        visible = kept == 0
+        if not bool((visible | (kept == -torch.inf)).all()):
+            return _Pattern.OTHER
+    else:
+        return _Pattern.OTHER
+    if bool(visible.all()):
+        return _Pattern.ALL
+    length = mask.shape[-1]
+    if visible.dim() < 2 or visible.shape[-2:] != (length, length):
+        return _Pattern.OTHER
+    position = torch.arange(length, device="cpu")
+    expected = position <= position.unsqueeze(1)
+    return _Pattern.CAUSAL if bool((visible == expected).all()) else _Pattern.OTHER
+
+
+def _layout(node: fx.Node) -> Any:
+    value = node.meta["val"]
+    return tuple(value.shape), value.stride(), value.storage_offset(), value.dtype, value.device
+
+
+def _result(args: list[Any], kwargs: dict[str, Any]) -> torch.Tensor | None:
+    """Metadata of the new call: another kernel may give the result other strides."""
+    values = [arg.meta["val"] if isinstance(arg, fx.Node) else arg for arg in args]
+    mode = fake_mode_of(values[0])
+    if mode is None:
+        return None
+    with mode, below_autograd(), torch.no_grad():
+        result = run_composite_kernel(ATTENTION, values, kwargs)
+    return result if isinstance(result, torch.Tensor) else None
+
+
+def _keep_layout(graph: fx.Graph, node: fx.Node, result: torch.Tensor) -> None:
+    """Give the users of ``node`` a copy with the strides that eager's result has."""
+    before = node.meta["val"]
+    with graph.inserting_before(node.next):
+        empty = graph.call_function(
+            aten.empty_strided.default,
+            (list(before.shape), list(before.stride())),
+            {"dtype": before.dtype, "device": before.device},
+        )
+        copy = graph.call_function(aten.copy.default, (empty, node))
+    node.replace_all_uses_with(copy, delete_user_cb=lambda user: user is not copy)
+    empty.meta = dict(node.meta)
+    copy.meta = dict(node.meta)
+    node.meta["val"] = result
