@@ -55,6 +55,7 @@ module_call_impl: Callable[..., object] = torch.nn.Module._call_impl
 module_getattr: Callable[..., object] = torch.nn.Module.__getattr__
 module_setattr: Callable[..., object] = torch.nn.Module.__setattr__
 
+autograd_apply: object = torch.autograd.Function.__dict__["apply"].__func__
 OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
 assert_async: Callable[..., object] = torch._assert_async
 is_functional: Callable[[torch.Tensor], bool] = torch._is_functional_tensor

@@ -501,7 +501,12 @@ class BuiltinMethodValue(Value):
         return ("builtin method", tx.interp.identity_key(self.self_value), self.name)
 
     def reconstruct(self, cg: Emitter) -> None:
-        if self.descriptor is not None and self._overridden():
+        cls = self.self_value.python_type()
+        found = next(
+            (b.__dict__[self.name] for b in cls.__mro__ if self.name in b.__dict__),
+            self.descriptor,
+        )
+        if self.descriptor is not None and found is not self.descriptor:
             # ``super().name``: plain access would find the override.
             cg.load_callable(self.descriptor, "method")
             cg.load_attr("__get__")
@@ -509,13 +514,6 @@ class BuiltinMethodValue(Value):
             cg.call(1)
             return
         cg.load_method(self.self_value, self.name)
-
-    def _overridden(self) -> bool:
-        for base in self.self_value.python_type().__mro__:
-            if self.name in base.__dict__:
-                return base.__dict__[self.name] is not self.descriptor
-        return False
-
 
 class BuiltinValue(Value):
     """A callable implemented in C or replaced as a whole: ``len``, ``math.sqrt``, ``dict.get``.

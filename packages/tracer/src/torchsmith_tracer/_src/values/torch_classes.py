@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
+from torchsmith_tracer._src.torch_private import autograd_apply
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtins.registry import builtin, constructor
 from torchsmith_tracer._src.values.constants import ConstantValue
@@ -67,7 +68,7 @@ def _generator(tx: Trace, *args: Value, **kwargs: Value) -> Value:
     raise Unsupported("opaque-call", what="torch.Generator")
 
 
-@builtin(torch.autograd.Function.apply.__func__)
+@builtin(autograd_apply)
 def _autograd_function(tx: Trace, cls: Value, *args: Value, **kwargs: Value) -> Value:
     raise Unsupported("opaque-call", what=f"{cls.describe()}.apply, an autograd function")
 
