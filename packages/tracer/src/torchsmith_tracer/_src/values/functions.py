@@ -515,6 +515,7 @@ class BuiltinMethodValue(Value):
             return
         cg.load_method(self.self_value, self.name)
 
+
 class BuiltinValue(Value):
     """A callable implemented in C or replaced as a whole: ``len``, ``math.sqrt``, ``dict.get``.
 
