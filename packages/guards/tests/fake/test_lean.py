@@ -34,7 +34,7 @@ def fake_run(env=None):
 
 def no_rule(mode):
     with mode.mode:
-        return torch.ones(3, 4).renorm(2, 0, 1.0)
+        return torch.ones(3, 4).cummax(0).values
 """
 
 

@@ -1,4 +1,4 @@
-"""Layout rules against torch's fake mode and against the real operators."""
+"""Layout rules against the real operators; on other devices, against torch's fake mode."""
 
 import itertools
 import sys
@@ -11,7 +11,14 @@ import torch
 from layout_cases import LAYOUTS, WHOLE_CALLS, WITH_SETTINGS, overload
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_map
-from torchsmith_guards import FakeMode
+from torchsmith_guards import (
+    FakeMode,
+    LocalSource,
+    ShapeEnv,
+    hint_of,
+    is_symbolic,
+    layout_of,
+)
 from torchsmith_guards._src.fake.layouts import entry_of
 
 DTYPES = (torch.float32, torch.int64, torch.bool, torch.bfloat16)
@@ -46,7 +53,7 @@ def faked(mode, convert, args, kwargs):
 
 
 def compare(name, call):
-    """Run one call by rule, by torch's fake mode and for real.
+    """Run one call by rule and for real.
 
     Eager decides: where torch's fake mode differs from it (axes of one, empty tensors), the rule
     follows eager. None when the rule has no answer, else a list of complaints.
@@ -60,16 +67,17 @@ def compare(name, call):
     ours, our_kwargs = faked(mode.mode, mode.fakeify, args, kwargs)
     if entry_of(func).rule(*ours, **our_kwargs) is None:
         return None
+    with mode.mode:
+        result = run(func, ours, our_kwargs)
+    args_before = describe_all(args)
+    real = run(func, args, kwargs)
+    if result == real:
+        return []
     peer = FakeTensorMode(allow_non_fake_inputs=True)
     theirs, their_kwargs = faked(peer, peer.from_tensor, args, kwargs)
     with peer:
         expected = run(func, theirs, their_kwargs)
-    with mode.mode:
-        result = run(func, ours, our_kwargs)
-    real = run(func, args, kwargs)
-    if result == real:
-        return []
-    return [f"{name}{describe_all(args)}: rule {result}, eager {real}, fake mode {expected}"]
+    return [f"{name}{args_before}: rule {result}, eager {real}, fake mode {expected}"]
 
 
 def describe_all(args):
@@ -92,3 +100,107 @@ def test_rules_match(name):
 def test_whole_calls_match(index):
     name, call = WHOLE_CALLS[index]
     assert compare(name, call) == []
+
+
+SYMBOLIC = [name for name in WITH_SETTINGS if not name.split(".")[0].endswith("_")]
+
+
+@pytest.mark.parametrize("name", SYMBOLIC)
+@pytest.mark.parametrize("layout", ["row-major", "transposed", "sliced", "strided", "matrix"])
+def test_symbolic_sizes_give_the_same_numbers_and_no_guards(name, layout):
+    func = overload(name)
+    for settings in WITH_SETTINGS[name]:
+        real = LAYOUTS[layout]()
+        env = ShapeEnv()
+        mode = FakeMode(env)
+        symbolic = mode.fakeify(real, LocalSource("x"), {0})
+        try:
+            args, kwargs = settings(real)
+            with mode.mode:
+                ours, our_kwargs = settings(symbolic)
+                ours, our_kwargs = tree_map(
+                    lambda a, m=mode: m.fakeify(a) if type(a) is torch.Tensor else a,
+                    (ours, our_kwargs),
+                )
+        except (RuntimeError, IndexError):
+            continue
+        before = list(env.guards)
+        layout_found = entry_of(func).rule(*ours, **our_kwargs)
+        assert env.guards == before
+        if layout_found is None:
+            continue
+        with mode.mode:
+            got = described(func(*ours, **our_kwargs))
+        assert numbers(got) == numbers(run(func, args, kwargs))
+
+
+def numbers(value):
+    if isinstance(value, list | tuple):
+        return [numbers(v) for v in value]
+    return hint_of(value) if is_symbolic(value) else value
+
+
+ATTENTION = {
+    "_scaled_dot_product_flash_attention": ((), {}),
+    "_scaled_dot_product_efficient_attention": ((None, True), {}),
+    "_scaled_dot_product_cudnn_attention": ((None, True), {}),
+}
+
+
+@pytest.mark.parametrize("name", ATTENTION)
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("length", [5, 64])
+def test_attention_on_another_device_is_as_torch_describes_it(name, transposed, length):
+    more, kwargs = ATTENTION[name]
+
+    def call(mode):
+        with mode:
+            q = torch.empty(2, 4, 5, 8, dtype=torch.float16, device="cuda:0")
+            k = torch.empty(2, 4, length, 8, dtype=torch.float16, device="cuda:0")
+            if transposed:
+                q = torch.empty_strided(
+                    (2, 4, 5, 8), (160, 8, 32, 1), dtype=torch.float16, device="cuda:0"
+                )
+            func = overload(name)
+            assert type(mode) is FakeTensorMode or layout_of(func, (q, k, k, *more), kwargs)
+            return described(func(q, k, k, *more, **kwargs))
+
+    assert call(FakeMode().mode) == call(FakeTensorMode())
+
+
+def test_views_share_storage_and_writes_return_their_argument():
+    mode = FakeMode()
+    x = mode.fakeify(torch.ones(4, 6))
+    storage = x.untyped_storage()._cdata
+    with mode.mode:
+        for view in (x[1:], x.t(), x.view(-1), *x.split(2), *x.unbind(1), x.detach()):
+            assert view.untyped_storage()._cdata == storage
+            assert view is not x
+        assert (x + 1).untyped_storage()._cdata != storage
+        before = x._version
+        assert x.t().add_(1)._version == x._version == before + 1
+        assert x.mul_(2) is x
+
+
+def test_real_known_and_foreign_tensors_are_left_to_torch(monkeypatch):
+    asked = []
+    original = FakeTensorMode.dispatch
+    monkeypatch.setattr(
+        FakeTensorMode,
+        "dispatch",
+        lambda self, func, *args: asked.append(str(func)) or original(self, func, *args),
+    )
+    mode = FakeMode()
+    x, other = mode.fakeify(torch.ones(3)), FakeMode().fakeify(torch.ones(3))
+    real = torch.ones(3)
+    with mode.mode:
+        known = torch.tensor(2.0)
+        asked.clear()
+        assert type(x + x) is type(x)
+        assert asked == []
+        assert (known * known).item() == 4.0
+        assert asked.pop(0) == "aten.mul.Tensor"
+        for operand in (real, other):
+            asked.clear()
+            x.add(operand)
+            assert "aten.add.Tensor" in asked

@@ -18,6 +18,8 @@ from typing import Any, TypeVar
 import torch
 from torch._ops import OpOverload
 
+from torchsmith_guards._src.shapes.expr import floordiv, mul, sub
+from torchsmith_guards._src.shapes.nodes import SymExpr
 from torchsmith_guards._src.shapes.queries import expr_of
 
 # size, stride, dtype, device, storage offset
@@ -125,6 +127,28 @@ def same(a: Any, b: Any) -> bool:
         return expr_of(a) is expr_of(b)
     except TypeError:
         return False  # symbols of another library
+
+
+def less(a: Any, b: Any) -> bool | None:
+    """Whether ``a < b`` for positive numbers, if it is so for every value of their symbols."""
+    if type(a) is int and type(b) is int:
+        return a < b
+    try:
+        left, right = expr_of(a), expr_of(b)
+    except TypeError:
+        return None  # symbols of another library
+    difference = sub(right, left)
+    if difference.lo > 0:
+        return True
+    if difference.hi <= 0:
+        return False
+    return _multiplies(left, right) or (False if _multiplies(right, left) else None)
+
+
+def _multiplies(small: SymExpr, large: SymExpr) -> bool:
+    """Whether ``large`` is ``small`` times something that is at least two."""
+    factor = floordiv(large, small)
+    return factor.lo >= 2 and mul(factor, small) is large
 
 
 def same_sizes(a: Sequence[Any], b: Sequence[Any]) -> bool:

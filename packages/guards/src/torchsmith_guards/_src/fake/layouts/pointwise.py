@@ -19,6 +19,7 @@ from torchsmith_guards._src.fake.layouts.base import (
     is_dense,
     is_row_major,
     is_static,
+    less,
     rule,
     same,
     same_sizes,
@@ -181,20 +182,13 @@ def pointwise_stride(
         return None
     full = [t for t in tensors if same_sizes(t.shape, size)]
     wanted = contiguous_strides(size)
-    if holds(size, 1):
-        alike = len(full) == len(tensors) and all(same_sizes(t.stride(), wanted) for t in full)
-        return wanted if alike else None
     if len(full) == len(tensors):
-        stride = full[0].stride()
-        if all(same_sizes(t.stride(), stride) for t in full) and is_dense(size, stride):
-            return tuple(stride)
-    if all(is_contiguous(t) for t in tensors):
-        return wanted
-    # Axes are ordered by the first operand's strides; one without holes decides every pair.
-    first = next((t for t in tensors if t.dim()), None)
-    if first is not None and same_sizes(first.shape, size) and is_dense(size, first.stride()):
-        return tuple(first.stride())
-    return None
+        if all(same_sizes(t.stride(), wanted) for t in full):
+            return wanted
+        if holds(size, 1) and not numbers:
+            return None  # whether the common cases below apply is hard to say
+    order = _axis_order(size, [_expanded(size, s, t) for s, t in zip(sizes, strides)])
+    return None if order is None else _strides_in_order(size, order)
 
 
 Ints = tuple[int, ...]
@@ -216,10 +210,15 @@ def _iterator_strides(
         if all(stride == strides[0] for stride in strides) and is_dense(size, strides[0]):
             return strides[0]
     order = _axis_order(size, [_expanded(size, s, t) for s, t in zip(sizes, strides)])
+    assert order is not None, "plain numbers can be compared"
+    return _strides_in_order(size, order)
+
+
+def _strides_in_order(size: tuple[Any, ...], order: list[int]) -> tuple[Any, ...]:
     if order == list(range(len(size)))[::-1]:
         return contiguous_strides(size)
-    result = [0] * len(size)
-    step = 1
+    result: list[Any] = [0] * len(size)
+    step: Any = 1
     for axis in order:
         result[axis] = step
         step *= size[axis]
@@ -239,22 +238,31 @@ def _runs_through(size: Ints, stride: Ints, axes: Sequence[int]) -> bool:
     return True
 
 
-def _expanded(size: Ints, own: Ints, stride: Ints) -> list[int]:
+def _expanded(size: tuple[Any, ...], own: tuple[Any, ...], stride: tuple[Any, ...]) -> list[Any]:
     """Strides of an operand that is broadcast to ``size``."""
     extra = len(size) - len(own)
     return [0] * extra + [
-        0 if n == 1 and size[extra + i] != 1 else step
+        0 if _is(n, 1) and not _is(size[extra + i], 1) else step
         for i, (n, step) in enumerate(zip(own, stride))
     ]
 
 
-def _axis_order(size: Ints, operands: list[list[int]]) -> list[int]:
-    """Axes from the innermost out: an insertion sort whose comparison may be undecided."""
+def _is(n: Any, value: int) -> bool:
+    return type(n) is int and n == value
+
+
+def _axis_order(size: tuple[Any, ...], operands: list[list[Any]]) -> list[int] | None:
+    """Axes from the innermost out: an insertion sort whose comparison may find no difference.
+
+    None when the order depends on the value of a symbol.
+    """
     order = list(range(len(size)))[::-1]
     for i in range(1, len(size)):
         moving = i
         for other in range(i - 1, -1, -1):
             verdict = _compare(size, operands, order[other], order[moving])
+            if verdict is None:
+                return None
             if verdict > 0:
                 order[other], order[moving] = order[moving], order[other]
                 moving = other
@@ -263,15 +271,21 @@ def _axis_order(size: Ints, operands: list[list[int]]) -> list[int]:
     return order
 
 
-def _compare(size: Ints, operands: list[list[int]], inner: int, outer: int) -> int:
-    """1 to exchange two axes, -1 to leave them, 0 if no operand decides."""
+def _compare(
+    size: tuple[Any, ...], operands: list[list[Any]], inner: int, outer: int
+) -> int | None:
+    """1 to exchange two axes, -1 to leave them, 0 if no operand decides, None if unknown."""
     for stride in operands:
         a, b = stride[inner], stride[outer]
-        if a == 0 or b == 0:
+        if _is(a, 0) or _is(b, 0):
             continue
-        if a != b:
-            return -1 if a < b else 1
-        if size[inner] > size[outer]:
+        if not same(a, b):
+            smaller = less(a, b)
+            return None if smaller is None else -1 if smaller else 1
+        exchange = less(size[outer], size[inner])
+        if exchange is None and not same(size[outer], size[inner]):
+            return None
+        if exchange:
             return 1
     return 0
 
