@@ -154,7 +154,7 @@ def test_unsupported_graphs_run_as_captured(caplog):
 
 
 def test_failing_stage_is_named(monkeypatch):
-    def broken(graph):
+    def broken(graph, *, check):
         raise ZeroDivisionError("no plan")
 
     monkeypatch.setattr(driver, "schedule_graph", broken)

@@ -123,8 +123,9 @@ def _walk(
     end = out.index(facts.kernel.ranges[fast])
     with out.loops(slow):
         if unroll > 1:
-            out.line("int64_t r = 0;")
-            out.open(f"for (; r + {unroll} <= {end}; r += {unroll})")
+            at = f"r{accumulators[0].position}"  # passes may share a scope
+            out.line(f"int64_t {at} = 0;")
+            out.open(f"for (; {at} + {unroll} <= {end}; {at} += {unroll})")
             out.line("#pragma omp simd")
             with out.block(_LANES):
                 out.line(f"const int64_t i{lane} = low + l;")
@@ -132,14 +133,14 @@ def _walk(
                     out.line(f"{scalars.value_type(a.dtype)} part{a.position} = 0;")
                 for step in range(unroll):
                     with out.block(""):
-                        out.line(f"const int64_t i{fast} = r + {step};")
+                        out.line(f"const int64_t i{fast} = {at} + {step};")
                         _evaluate(out, one.needed, ready)
                         for a in accumulators:
                             out.line(f"part{a.position} += {_operand(out, a, ready)};")
                 for a in accumulators:
                     out.line(f"acc{a.position}[l] += part{a.position};")
             out.close()
-            out.open(out.loop_header(fast, "r"))
+            out.open(out.loop_header(fast, at))
         else:
             out.open(out.loop_header(fast))
         flat = out.index(flat_position(facts))

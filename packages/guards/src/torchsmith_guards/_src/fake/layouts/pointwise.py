@@ -327,7 +327,8 @@ def _register() -> None:
         return lambda x, *args, **kwargs: pointwise_layout(kind, (x,))
 
     def binary(kind: int) -> LayoutRule:
-        return lambda a, b, **kwargs: pointwise_layout(kind, (a, b))
+        # a third argument is ``alpha``, a factor that leaves the layout alone
+        return lambda a, b, *factor, **kwargs: pointwise_layout(kind, (a, b))
 
     def settings(x: torch.Tensor, *args: Any, **kwargs: Any) -> Layout | None:
         if any(isinstance(a, float | torch.Tensor) for a in (*args, *kwargs.values())):
