@@ -63,6 +63,7 @@ def test_stored_nonsense_is_not_a_configuration(changes: dict[str, object]) -> N
 
 def test_order_of_sources(monkeypatch: pytest.MonkeyPatch) -> None:
     case = Case("forward", 4096, torch.bfloat16)
+    monkeypatch.setitem(MEASURED, 90, {})
     assert choose(case, 90) == (derived(case), "derived")
     shipped = Config(1, 4096, 4)
     monkeypatch.setitem(MEASURED, 90, {case.key(): shipped})

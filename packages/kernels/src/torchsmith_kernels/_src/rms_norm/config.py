@@ -51,7 +51,23 @@ class Case:
 
 #: Measured configurations by compute capability and case. Only numbers that ``tune()`` printed on
 #: that chip belong here; a case without an entry uses the derived table.
-MEASURED: dict[int, dict[str, Config]] = {}
+#: sm_90: one H200, torch 2.11, triton 3.6, 8192 rows, ``python -m torchsmith_kernels.tune``.
+MEASURED: dict[int, dict[str, Config]] = {
+    90: {
+        "forward/1024/bfloat16": Config(2, 1024, 2),  # 13.5 us
+        "forward/2048/bfloat16": Config(1, 2048, 4),  # 21.5 us
+        "forward/4096/bfloat16": Config(2, 4096, 8),  # 37.82 us
+        "forward/5120/bfloat16": Config(1, 8192, 8),  # 45.57 us
+        "forward/8192/bfloat16": Config(1, 8192, 16),  # 69.76 us
+        "forward/16384/bfloat16": Config(1, 16384, 32),  # 134.3 us
+        "backward/1024/bfloat16": Config(1, 1024, 2, programs_per_sm=4),  # 41.92 us
+        "backward/2048/bfloat16": Config(1, 2048, 4, programs_per_sm=4),  # 51.14 us
+        "backward/4096/bfloat16": Config(1, 4096, 16, programs_per_sm=2),  # 89.06 us
+        "backward/5120/bfloat16": Config(1, 8192, 16),  # 148.61 us
+        "backward/8192/bfloat16": Config(1, 8192, 16),  # 167.01 us
+        "backward/16384/bfloat16": Config(1, 4096, 16, looped=True, programs_per_sm=4),  # 377.66 us
+    },
+}
 
 
 def next_power_of_2(n: int) -> int:
