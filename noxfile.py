@@ -135,17 +135,25 @@ def integration(session: nox.Session) -> None:
     pytest(session, "tests/integration")
 
 
-@nox.session(python=MATRIX, tags=["ci"])
-def matrix(session: nox.Session) -> None:
-    """guards, tracer and fx-backend on the other Pythons, in one environment per Python.
-
-    The packages go in one after the other, each tested before the next is there.
-    """
+def test_in_turn(session: nox.Session, *names: str) -> None:
+    """Install packages one after the other, and test each before the next is there."""
     torch(session)
     tools(session, "pytest", "hypothesis", "pytest-xdist")
-    for name in ("guards", "tracer", "fx-backend"):
+    for name in names:
         install(session, name)
         pytest(session, f"packages/{name}/tests", "-n", "2")
+
+
+@nox.session(python=MATRIX, tags=["ci"])
+def matrix(session: nox.Session) -> None:
+    """guards and tracer on the other Pythons, in one environment per Python."""
+    test_in_turn(session, "guards", "tracer")
+
+
+@nox.session(name="matrix-backend", python=MATRIX)
+def matrix_backend(session: nox.Session) -> None:
+    """guards and fx-backend on the other Pythons; before a release, too long for every run."""
+    test_in_turn(session, "guards", "fx-backend")
 
 
 @nox.session(tags=["ci"])
