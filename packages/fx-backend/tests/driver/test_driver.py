@@ -420,3 +420,12 @@ def test_graphs_without_stable_text_have_no_key():
     env = guards.ShapeEnv()
     fake = guards.FakeMode(env).fakeify(x, guards.LocalSource("a"), {0})
     assert graph_key.of(traced(lambda a: a + 1), [fake]) is None
+
+
+@pytest.mark.parametrize("divide", [torch.floor_divide, torch.remainder, torch.fmod])
+def test_integer_division_by_zero_raises_as_in_eager(divide):
+    a, b = torch.tensor([4, 5]), torch.tensor([2, 0])
+    with torch.no_grad():
+        compiled = smith(traced(lambda a, b: divide(a + 1, b)), [a, b], graph_cache=False)
+        with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+            compiled(a, b)

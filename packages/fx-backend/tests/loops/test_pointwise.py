@@ -92,7 +92,8 @@ def test_division_signs(name):
     a = torch.tensor([7.0, -7.0, 7.5, -7.5, 6.0, -6.0, 0.3])
     b = torch.tensor([2.0, 2.0, -2.0, -2.0, 3.0, -3.0, 0.1])
     fused(getattr(torch, name), a, b)
-    fused(getattr(torch, name), (a * 2).long(), (b * 10).long())
+    for divisor in (20, -20, 3):
+        fused(lambda x: getattr(torch, name)(x, divisor), (a * 2).long())
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8], ids=str)

@@ -235,7 +235,19 @@ def copy_into(p: Point) -> Value:
 # ----------------------------------------------------------------------------- two operands
 
 
-def _binary(name: str, formula: Callable[[Point, Value, Value], Value], cost: int = 1) -> None:
+def _cannot_raise(node: fx.Node) -> bool:
+    """Whether a division has no zero to complain about: aten raises for integers, a loop cannot."""
+    divisor = node.args[1]
+    fixed = isinstance(divisor, int | float) and divisor != 0
+    return fixed or node.meta["val"].dtype.is_floating_point
+
+
+def _binary(
+    name: str,
+    formula: Callable[[Point, Value, Value], Value],
+    cost: int = 1,
+    applies: Callable[[fx.Node], bool] | None = None,
+) -> None:
     """Both operands in the result's dtype; ``alpha`` scales the second."""
 
     def emit(p: Point) -> Value:
@@ -247,7 +259,7 @@ def _binary(name: str, formula: Callable[[Point, Value, Value], Value], cost: in
         return formula(p, x, y)
 
     for op in _ops(name, "Tensor", "Scalar", "default"):
-        register(op, Pointwise(emit, cost))
+        register(op, Pointwise(emit, cost, applies=applies))
 
 
 def _arithmetic(op: Op) -> Callable[[Point, Value, Value], Value]:
@@ -288,7 +300,9 @@ _BINARY: dict[str, tuple[Callable[[Point, Value, Value], Value], int]] = {
     "__xor__": (_arithmetic(Op.XOR), 1),
 }
 for _name, (_binary_formula, _cost) in _BINARY.items():
-    _binary(_name, _binary_formula, _cost)
+    _binary(
+        _name, _binary_formula, _cost, _cannot_raise if _name in ("remainder", "fmod") else None
+    )
 
 
 @lowering(aten.rsub.Tensor, aten.rsub.Scalar)
@@ -305,7 +319,13 @@ def div(p: Point) -> Value:
     return p.read(p.node.args[0], p.dtype) / p.read(p.node.args[1], p.dtype)
 
 
-@lowering(aten.div.Tensor_mode, aten.div.Scalar_mode, aten.floor_divide.default, cost=4)
+@lowering(
+    aten.div.Tensor_mode,
+    aten.div.Scalar_mode,
+    aten.floor_divide.default,
+    cost=4,
+    applies=_cannot_raise,
+)
 def div_mode(p: Point) -> Value:
     x, y = p.read(p.node.args[0], p.dtype), p.read(p.node.args[1], p.dtype)
     mode = "floor" if p.node.target is aten.floor_divide.default else p.arg(2, "rounding_mode")
