@@ -25,14 +25,15 @@ PACKAGES = (
 
 def environment() -> dict[str, str]:
     """Versions and places that decide how programs are compiled on this machine."""
-    compiler = next((c for c in (os.environ.get("CC"), "cc", "gcc", "clang") if c), "cc")
+    candidates = (os.environ.get("CC"), "cc", "gcc", "clang")
+    compilers = (path for name in candidates if name and (path := shutil.which(name)))
     facts = {"python": platform.python_version(), "platform": platform.platform()}
     for name in PACKAGES:
         try:
             facts[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             facts[name] = "not installed"
-    facts["C compiler"] = shutil.which(compiler) or "none found"
+    facts["C compiler"] = next(compilers, "none found")
     facts["cache"] = os.environ.get("TORCHSMITH_CACHE_DIR", "default")
     return facts
 
