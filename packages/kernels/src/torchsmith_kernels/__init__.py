@@ -6,6 +6,7 @@
 tensor([[0.8485, 1.1314]])
 """
 
+from torchsmith_kernels._src.relu_squared.op import relu_squared
 from torchsmith_kernels._src.rms_norm.module import RMSNorm
 from torchsmith_kernels._src.rms_norm.op import rms_norm
 from torchsmith_kernels._src.rms_norm.template import rms_norm_template
@@ -31,6 +32,7 @@ __all__ = [
     "ShapeError",
     "Template",
     "TuningError",
+    "relu_squared",
     "rms_norm",
     "rms_norm_template",
     "tune",

@@ -1,19 +1,23 @@
 """Compiling Triton kernels once per case and launching them without the JIT front door.
 
-``bind`` gives a function that launches one compiled kernel on raw arguments; callers keep it by
-their own key, so that a launch costs one dictionary lookup and one call into Triton's launcher.
-Under Triton's interpreter (``TRITON_INTERPRET=1``) the same function runs it on CPU tensors.
+A ``Kernel`` is called with a grid, run-time arguments and compile-time constants. What it compiled
+is kept by the types and alignment of the arguments, so that a launch costs one dictionary lookup
+and one call into Triton's launcher. Under Triton's interpreter (``TRITON_INTERPRET=1``) the same
+call runs on CPU tensors.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from torchsmith_kernels._src import private
 from torchsmith_kernels.errors import FallbackWarning
@@ -25,10 +29,18 @@ TYPES: dict[torch.dtype, str] = {
     torch.bfloat16: "bf16",
     torch.float32: "fp32",
     torch.float64: "fp64",
+    torch.int64: "i64",
+    torch.int32: "i32",
+    torch.int16: "i16",
+    torch.int8: "i8",
+    torch.uint8: "u8",
+    torch.bool: "i1",
 }
 
-#: ``launch(grid_x, grid_y, *arguments)``, see ``bind``.
-Launch = Callable[..., None]
+INT32_LIMIT = 2**31
+
+#: A run-time argument of a kernel.
+Argument = Tensor | int | float | None
 
 
 @cache
@@ -76,6 +88,7 @@ def usable(device: torch.device, op: str) -> bool:
     return False
 
 
+@cache
 def capability(device: torch.device) -> int:
     """Compute capability as ``10 * major + minor``; 90 under the interpreter."""
     if device.type != "cuda":
@@ -84,6 +97,7 @@ def capability(device: torch.device) -> int:
     return 10 * major + minor
 
 
+@cache
 def sm_count(device: torch.device) -> int:
     """Multiprocessors; a small fixed number under the interpreter."""
     if device.type != "cuda":
@@ -105,6 +119,8 @@ def compile_kernel(
     num_warps: int,
     aligned: Sequence[bool],
     target: Any = None,
+    num_stages: int = 3,
+    maxnreg: int | None = None,
 ) -> Any:
     """Triton's ``CompiledKernel`` for explicit argument types; needs no GPU when given a target.
 
@@ -115,6 +131,8 @@ def compile_kernel(
         num_warps: warps per program.
         aligned: per leading argument, whether it is a multiple of 16.
         target: a ``GPUTarget``; the current device's by default.
+        num_stages: depth of software pipelining in loops around ``tl.dot``.
+        maxnreg: upper limit of registers per thread; None leaves it to the compiler.
     """
     import triton
     from triton.compiler import ASTSource
@@ -131,8 +149,202 @@ def compile_kernel(
     fixed.update({(names.index(name),): value for name, value in constants.items()})
     divisible = {(i,): [["tt.divisibility", 16]] for i, yes in enumerate(aligned) if yes}
     source = ASTSource(function, types, fixed, divisible)
-    options = {"num_warps": num_warps, "enable_fp_fusion": True}
+    options: dict[str, Any] = {
+        "num_warps": num_warps,
+        "num_stages": num_stages,
+        "enable_fp_fusion": True,
+    }
+    if maxnreg is not None:
+        options["maxnreg"] = maxnreg
     return triton.compile(source, target=target, options=options)
+
+
+def signature_of(args: Sequence[Argument]) -> tuple[list[str | None], list[bool]]:
+    """Triton type of each argument, and whether it is a multiple of 16.
+
+    Integers are 32 bits wide unless they need more. Numbers with a fraction are ``fp32``, beside a
+    float64 tensor ``fp64``.
+    """
+    wide = any(isinstance(arg, Tensor) and arg.dtype is torch.float64 for arg in args)
+    kinds: list[str | None] = []
+    aligned: list[bool] = []
+    for arg in args:
+        if arg is None:
+            kinds.append(None)
+            aligned.append(False)
+        elif isinstance(arg, Tensor):
+            kinds.append(f"*{TYPES[arg.dtype]}")
+            aligned.append(arg.data_ptr() & 15 == 0)
+        elif isinstance(arg, int):
+            kinds.append("i32" if -INT32_LIMIT <= arg < INT32_LIMIT else "i64")
+            aligned.append(arg & 15 == 0)
+        else:
+            kinds.append("fp64" if wide else "fp32")
+            aligned.append(False)
+    return kinds, aligned
+
+
+def _scratch(size: int, alignment: int, stream: int | None) -> Tensor:
+    """Device memory for tensor descriptors, from torch's stream-ordered allocator."""
+    return torch.empty(size, dtype=torch.int8, device="cuda")
+
+
+#: The current device's Triton launcher with its leading arguments, trailing constants, and whether
+#: it needs scratch memory.
+_Entry = tuple[Callable[..., None], Any, Any, tuple[Any, ...], bool]
+
+_compile_only = False
+
+
+@contextmanager
+def compiling_only() -> Iterator[None]:
+    """First calls inside compile a kernel but do not launch it; the tuner's parallel warm-up."""
+    global _compile_only  # the tuner's threads must all see it
+    _compile_only = True
+    try:
+        yield
+    finally:
+        _compile_only = False
+
+
+class Kernel:
+    """A ``@triton.jit`` function, imported and compiled when it is first needed.
+
+    Its run-time parameters come first and its constexpr parameters last; both are passed in the
+    order in which the function declares them.
+    """
+
+    __slots__ = ("_entries", "_module", "name")
+
+    def __init__(self, module: str, name: str) -> None:
+        self._module, self.name = module, name
+        self._entries: dict[tuple[object, ...], _Entry] = {}
+
+    @property
+    def function(self) -> Any:
+        """The ``@triton.jit`` function; importing it needs triton."""
+        return getattr(import_module(self._module), self.name)
+
+    def __call__(
+        self,
+        grid: tuple[int, int, int],
+        args: tuple[Argument, ...],
+        constants: dict[str, Any],
+        num_warps: int = 4,
+        num_stages: int = 3,
+        maxnreg: int | None = None,
+    ) -> None:
+        """Launches ``grid`` programs on the device of the first tensor in ``args``.
+
+        Args:
+            grid: programs per axis; nothing runs when one is 0. The second and third are limited
+                to 65535 by CUDA.
+            args: run-time arguments; None stands for an absent tensor.
+            constants: compile-time arguments by name.
+            num_warps: warps per program.
+            num_stages: depth of software pipelining.
+            maxnreg: upper limit of registers per thread.
+        """
+        if 0 in grid:
+            return
+        ordinal = -2
+        key: list[object] = [num_warps, num_stages, maxnreg, *constants.values()]
+        values: list[Any] = []
+        for arg in args:
+            if isinstance(arg, Tensor):
+                if ordinal == -2:
+                    ordinal = arg.get_device()
+                pointer = arg.data_ptr()
+                key.append(arg.dtype)
+                key.append(pointer & 15 == 0)
+                values.append(pointer)
+            else:
+                values.append(arg)
+                if type(arg) is int:
+                    key.append(arg & 15 == 0)
+                    if not -INT32_LIMIT <= arg < INT32_LIMIT:
+                        key.append("wide")
+                else:
+                    key.append(type(arg))
+        if ordinal < 0:
+            run_on_cpu(self, grid, args, constants, num_warps, num_stages, maxnreg)
+            return
+        key.append(ordinal)
+        fixed = tuple(key)
+        entry = self._entries.get(fixed)
+        if entry is None:
+            options = (num_warps, num_stages, maxnreg)
+            entry = self._entries[fixed] = self._bind(args, constants, options, ordinal)
+            if _compile_only:
+                return
+        run, handle, packed, tail, scratch = entry
+        if scratch:
+            import triton
+
+            # A context variable, and autograd's threads have contexts of their own.
+            triton.set_allocator(_scratch)
+        if private.current_device() == ordinal:
+            stream = private.current_stream(ordinal)
+            run(*grid, stream, handle, packed, None, None, None, *values, *tail)
+            return
+        with torch.cuda.device(ordinal):
+            stream = private.current_stream(ordinal)
+            run(*grid, stream, handle, packed, None, None, None, *values, *tail)
+
+    def _bind(
+        self,
+        args: tuple[Argument, ...],
+        constants: dict[str, Any],
+        options: tuple[int, int, int | None],
+        ordinal: int,
+    ) -> _Entry:
+        with torch.cuda.device(ordinal):
+            compiled = self.compile(args, constants, *options)
+            run = compiled.run
+        scratch = bool(getattr(compiled.metadata, "global_scratch_size", 0))
+        tail = tuple(constants.values())
+        return run, compiled.function, compiled.packed_metadata, tail, scratch
+
+    def compile(
+        self,
+        args: tuple[Argument, ...],
+        constants: dict[str, Any],
+        num_warps: int = 4,
+        num_stages: int = 3,
+        maxnreg: int | None = None,
+        target: Any = None,
+    ) -> Any:
+        """Triton's ``CompiledKernel`` for arguments like these; see ``compile_kernel``."""
+        function = self.function
+        names = function.arg_names
+        if list(names[len(args) :]) != list(constants):
+            raise TypeError(
+                f"{self.name} takes {names}; got {len(args)} run-time arguments and the constants "
+                f"{list(constants)}"
+            )
+        kinds, aligned = signature_of(args)
+        return compile_kernel(
+            function, kinds, constants, num_warps, aligned, target, num_stages, maxnreg
+        )
+
+
+def _interpret(
+    kernel: Kernel,
+    grid: tuple[int, int, int],
+    args: tuple[Argument, ...],
+    constants: dict[str, Any],
+    num_warps: int,
+    num_stages: int,
+    maxnreg: int | None,
+) -> None:
+    kernel.function[grid](*args, **constants)
+
+
+#: What a launch on CPU tensors does: Triton's interpreter, or the tests' record of compiled code.
+run_on_cpu: Callable[..., None] = _interpret
+
+#: ``launch(grid_x, grid_y, *arguments)``, see ``bind``.
+Launch = Callable[..., None]
 
 
 def bind(

@@ -1,6 +1,6 @@
 """The private names of torch that this package uses, in one place.
 
-Those about the current device have public, slower stand-ins; the other two have none, and are what
+Those about the current device have public, slower stand-ins; the others have none, and are what
 ``torch.library`` and ``torch.autograd.Function`` themselves are built on.
 """
 
@@ -22,6 +22,17 @@ def transforms_active() -> bool:
     """Whether this runs inside ``torch.func.grad``, ``vmap`` or the like."""
     active: bool = torch._C._are_functorch_transforms_active()
     return active
+
+
+def watched() -> bool:
+    """Whether a mode, transform, autocast or profiler wants to see calls in the dispatcher."""
+    return (
+        torch._C._len_torch_dispatch_stack() > 0
+        or torch._C._len_torch_function_stack() > 0
+        or torch._C._is_any_autocast_enabled()
+        or torch._C._autograd._profiler_enabled()
+        or torch._C._is_tracing()
+    )
 
 
 def _public_stream(device: int) -> int:
