@@ -47,12 +47,12 @@ def tools(session: nox.Session, *names: str) -> None:
     session.install("-q", "-c", "constraints/tools.txt", *names)
 
 
-def pytest(session: nox.Session, *args: str) -> None:
+def pytest(session: nox.Session, *args: str, env: dict[str, str] | None = None) -> None:
     """Run pytest with warnings of ours as errors and a fresh compile cache."""
     cache = session.create_tmp()
     session.run(
         "python", "-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations=5", *args,
-        *session.posargs, env={"TORCHSMITH_CACHE_DIR": f"{cache}/cache"},
+        *session.posargs, env={"TORCHSMITH_CACHE_DIR": f"{cache}/cache", **(env or {})},
     )  # fmt: skip
 
 
@@ -107,8 +107,11 @@ def tracer(session: nox.Session) -> None:
 
 @nox.session(tags=["ci"])
 def kernels(session: nox.Session) -> None:
-    """Test the kernels alone; on a machine without a GPU through Triton's interpreter."""
+    """Test the kernels alone: as they are, and on a CPU through Triton's interpreter as well."""
     test_package(session, "kernels")
+    interpreted = {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    pytest(session, "packages/kernels/tests", "-n", "2", "-W", "ignore::RuntimeWarning",
+           env=interpreted)  # fmt: skip
 
 
 @nox.session(name="fx-backend", tags=["ci"])
@@ -207,6 +210,17 @@ def bench(session: nox.Session) -> None:
     tools(session, "transformers", "matplotlib")
     install(session, *SIBLINGS)
     session.run("python", "benchmarks/run.py", *session.posargs)
+
+
+@nox.session(name="bench-kernels")
+def bench_kernels(session: nox.Session) -> None:
+    """Measure every kernel beside its peers; needs a GPU. Arguments pass on."""
+    torch(session)
+    tools(session, "liger-kernel", "matplotlib", "transformers")
+    install(session, "kernels")
+    session.run("python", "benchmarks/kernels/run.py", *session.posargs)
+    if not session.posargs:
+        session.run("python", "benchmarks/kernels/render.py")
 
 
 @nox.session(name="format")

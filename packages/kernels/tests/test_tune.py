@@ -8,36 +8,48 @@ from pathlib import Path
 import pytest
 import torch
 from torchsmith_kernels import TuningError, tune
-from torchsmith_kernels._src.rms_norm.config import Case, choose
+from torchsmith_kernels._src import tuning
+from torchsmith_kernels._src.relu_squared.config import Case, table
 from torchsmith_kernels.tune import main
 
 
 def test_arguments_are_checked_first() -> None:
-    with pytest.raises(TuningError, match=r"TS-K005.*`kernels` is \['sideways'\]; accepted are fo"):
-        tune(kernels=["sideways"])
-    with pytest.raises(TuningError, match="`kernels` is"):
-        tune(kernels=[])
-    with pytest.raises(TuningError, match="positive"):
-        tune(widths=[0])
+    with pytest.raises(TuningError, match=r"TS-K005.*`ops` is \['sideways'\]; accepted are .*relu"):
+        tune(["sideways"])
+    with pytest.raises(TuningError, match="`ops` is"):
+        tune([])
+    with pytest.raises(TuningError, match="`dtypes` is"):
+        tune(["relu_squared"], [torch.int32])
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_a_gpu(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(TuningError, match="no CUDA device"):
-        tune([64])
-    assert main(["--widths", "64"]) == 2
+        tune(["relu_squared"])
+    assert main(["--ops", "relu_squared"]) == 2
     assert "no CUDA device" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("op", list(tuning.TUNABLE))
+def test_everything_tunable_has_cases_and_valid_candidates(op: str) -> None:
+    tunable = tuning.find(op)
+    assert tunable.op == op
+    cases = list(tunable.cases([torch.bfloat16]))
+    assert cases
+    keys = [case.key() for case in cases]
+    assert len(set(keys)) == len(keys), "two cases would overwrite each other"
+    for case in cases:
+        assert list(tunable.candidates(case)), case
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="tuning measures on a GPU")
 def test_results_are_stored_and_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHSMITH_CACHE_DIR", str(tmp_path))
     lines: list[str] = []
-    path = tune([256], [torch.bfloat16], rows=4096, report=lines.append)
+    (path,) = tune(["relu_squared"], [torch.bfloat16], report=lines.append)
     entries = json.loads(path.read_text())["entries"]
-    assert set(entries) == {"forward/256/bfloat16", "backward/256/bfloat16"}
+    assert set(entries) == {"forward/bfloat16", "backward/bfloat16"}
     assert all(entry["microseconds"] > 0 for entry in entries.values())
     assert len(lines) >= 4
     major, minor = torch.cuda.get_device_capability()
-    case = Case("forward", 256, torch.bfloat16)
-    assert choose(case, 10 * major + minor)[1] == "tuned"
+    assert table.explain(Case("forward", torch.bfloat16), 10 * major + minor)[1] == "tuned"
