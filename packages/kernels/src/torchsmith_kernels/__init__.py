@@ -13,6 +13,7 @@ from torchsmith_kernels._src.rms_norm.template import rms_norm_template
 from torchsmith_kernels._src.template import Template
 from torchsmith_kernels.errors import (
     ArgumentTypeError,
+    ArgumentValueError,
     DeviceError,
     DtypeError,
     FallbackWarning,
@@ -24,6 +25,7 @@ from torchsmith_kernels.tune import tune
 
 __all__ = [
     "ArgumentTypeError",
+    "ArgumentValueError",
     "DeviceError",
     "DtypeError",
     "FallbackWarning",

@@ -51,7 +51,10 @@ class DeviceError(KernelsError):
     """Tensors lie on different devices."""
 
     code = "TS-K004"
-    template = "{op}: `{argument}` is on {given}; it must be on {accepted}, where `input` is"
+    template = "{op}: `{argument}` is on {given}; it must be on {accepted}, where `{like}` is"
+
+    def __init__(self, *, like: str = "input", **details: object) -> None:
+        super().__init__(like=like, **details)
 
 
 class TuningError(KernelsError):
@@ -59,6 +62,13 @@ class TuningError(KernelsError):
 
     code = "TS-K005"
     template = "tune: {message}"
+
+
+class ArgumentValueError(KernelsError, ValueError):
+    """An argument of the right type has a value that is not accepted."""
+
+    code = "TS-K006"
+    template = "{op}: `{argument}` is {given}; {accepted}"
 
 
 class FallbackWarning(UserWarning):

@@ -43,10 +43,14 @@ def dtype(op: str, argument: str, tensor: Tensor, accepted: Sequence[torch.dtype
         raise DtypeError(op=op, argument=argument, given=tensor.dtype, accepted=listed)
 
 
-def device(op: str, argument: str, tensor: Tensor | None, like: Tensor) -> None:
-    """Raises unless ``tensor`` (where there is one) lies where ``like`` lies."""
+def device(
+    op: str, argument: str, tensor: Tensor | None, like: Tensor, name: str = "input"
+) -> None:
+    """Raises unless ``tensor`` (where there is one) lies where ``like``, called ``name``, lies."""
     if tensor is not None and tensor.device != like.device:
-        raise DeviceError(op=op, argument=argument, given=tensor.device, accepted=like.device)
+        raise DeviceError(
+            op=op, argument=argument, given=tensor.device, accepted=like.device, like=name
+        )
 
 
 def shape(op: str, argument: str, tensor: Tensor | None, expected: Sequence[Any], is_: str) -> None:

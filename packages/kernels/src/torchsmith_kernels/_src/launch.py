@@ -39,6 +39,14 @@ TYPES: dict[torch.dtype, str] = {
 
 INT32_LIMIT = 2**31
 
+
+
+class Word(int):
+    """A 64-bit integer argument that kernels are not specialised on, such as a random seed."""
+
+    __slots__ = ()
+
+
 #: A run-time argument of a kernel.
 Argument = Tensor | int | float | None
 
@@ -175,6 +183,9 @@ def signature_of(args: Sequence[Argument]) -> tuple[list[str | None], list[bool]
         elif isinstance(arg, Tensor):
             kinds.append(f"*{TYPES[arg.dtype]}")
             aligned.append(arg.data_ptr() & 15 == 0)
+        elif isinstance(arg, Word):
+            kinds.append("i64")
+            aligned.append(False)
         elif isinstance(arg, int):
             kinds.append("i32" if -INT32_LIMIT <= arg < INT32_LIMIT else "i64")
             aligned.append(arg & 15 == 0)
