@@ -71,5 +71,19 @@ class ArgumentValueError(KernelsError, ValueError):
     template = "{op}: `{argument}` is {given}; {accepted}"
 
 
+class DimensionError(KernelsError, IndexError):
+    """A dimension does not exist."""
+
+    code = "TS-K008"
+    template = "{op}: `{argument}` is {given}; {accepted}"
+
+
+class PatchError(KernelsError):
+    """A model has nothing that the kernels can take over, or was patched before."""
+
+    code = "TS-K006"
+    template = "patch: {message}"
+
+
 class FallbackWarning(UserWarning):
     """A kernel cannot run on this device; the plain PyTorch reference runs instead."""

@@ -21,8 +21,8 @@ from torchsmith_kernels._src import private
 library: Any = cast(Any, torch.library.Library)("torchsmith", "FRAGMENT")
 
 #: ``float32`` computes in float32 as losses and norms do under autocast, ``lower`` in autocast's
-#: own type as matrix products do.
-Autocast = Literal["float32", "lower"]
+#: own type as matrix products do. A function maps the arguments itself.
+Autocast = Literal["float32", "lower"] | Callable[[tuple[Any, ...]], tuple[Any, ...]]
 
 
 def define(
@@ -72,6 +72,7 @@ class Op:
         setup_context: Callable[[Any, tuple[Any, ...], Any], None] | None = None,
         backward: Callable[..., Any] | None = None,
         autocast: Autocast | None = None,
+        exempt: tuple[str, ...] = (),
         tags: tuple[torch.Tag, ...] = (),
     ) -> None:
         """Registers ``torchsmith::<name>``.
@@ -84,6 +85,7 @@ class Op:
             backward: as of ``torch.autograd.Function``: ``(ctx, *grads)``, one result per argument
                 of the schema. None for an op without derivatives.
             autocast: how arguments are cast under autocast; None leaves them.
+            exempt: names of arguments that autocast leaves.
             tags: further tags of the operator.
         """
         self.name = schema.partition("(")[0]
@@ -105,7 +107,7 @@ class Op:
             library.impl(self.name, autograd_function, "Autograd")
         if autocast is not None:
             for kind in ("CUDA", "CPU"):
-                function = self._padded(_Autocast(self, kind.lower(), autocast))
+                function = self._padded(_Autocast(self, kind.lower(), autocast, exempt))
                 library.impl(self.name, function, f"Autocast{kind}")
 
     def __call__(self, *args: Any) -> Any:
@@ -176,14 +178,21 @@ class Op:
 class _Autocast:
     """Casts floating point arguments as autocast does for ops of this kind, and calls again."""
 
-    def __init__(self, op: Op, device_type: str, policy: Autocast) -> None:
+    def __init__(
+        self, op: Op, device_type: str, policy: Autocast, exempt: tuple[str, ...]
+    ) -> None:
         self.op, self.device_type, self.policy = op, device_type, policy
+        arguments = op.overload._schema.arguments
+        self.cast = tuple(argument.name not in exempt for argument in arguments)
 
     def __call__(self, *args: Any) -> Any:
-        dtype = torch.float32
-        if self.policy == "lower":
-            dtype = torch.get_autocast_dtype(self.device_type)
-        cast_args = [self._cast(arg, dtype) for arg in args]
+        if callable(self.policy):
+            cast_args = self.policy(args)
+        else:
+            dtype = torch.float32
+            if self.policy == "lower":
+                dtype = torch.get_autocast_dtype(self.device_type)
+            cast_args = tuple(self._cast(arg, dtype) for arg in args)
         with torch.autocast(self.device_type, enabled=False):
             return self.op(*cast_args)
 
