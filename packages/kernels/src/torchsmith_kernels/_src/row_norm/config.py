@@ -1,0 +1,127 @@
+"""Tile sizes of the row normalization kernels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from torchsmith_kernels._src.sizes import ceil_div, next_power_of_2
+from torchsmith_kernels._src.tables import Table
+
+FORWARD_LIMIT = 32768  # widest row that the forward kernel keeps in registers
+BACKWARD_LIMIT = 16384  # the same for the backward kernel, beside its sums over rows
+MOST_PARTS = 4  # of a row in the backward kernel; rows with more get a pass of their own for sums
+NARROWEST = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Tile sizes of one kernel.
+
+    Attributes:
+        block_m: rows per step.
+        block_n: columns per step. In forward, less than the width means that rows are walked in
+            steps; in backward, that several programs share a row.
+        num_warps: warps per program.
+        stages: depth of software pipelining over steps of rows.
+        programs_per_sm: persistent programs per multiprocessor; 0 (forward only) stands for one
+            program per step.
+    """
+
+    block_m: int
+    block_n: int
+    num_warps: int
+    stages: int = 1
+    programs_per_sm: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What a configuration is chosen by.
+
+    Attributes:
+        kernel: ``forward`` or ``backward``.
+        width: the power of two that a row fits.
+        dtype: that of the rows.
+        op: public name of the op.
+    """
+
+    kernel: str
+    width: int
+    dtype: torch.dtype
+    op: str = "rms_norm"
+
+    def key(self) -> str:
+        """The case's name in stored tables."""
+        return f"{self.kernel}/{self.width}/{str(self.dtype).removeprefix('torch.')}"
+
+
+def width_class(width: int) -> int:
+    """``Case.width`` for a row's width."""
+    return max(NARROWEST, next_power_of_2(width))
+
+
+def derived(case: Case) -> Config:
+    """What follows from the sizes alone: 16 elements a thread; not measured."""
+    width = case.width
+    if case.kernel == "forward":
+        if width > FORWARD_LIMIT:
+            return Config(1, 8192, 16)
+        tile = max(width, 4096)
+        return Config(tile // width, width, min(32, tile // 512))
+    if width > BACKWARD_LIMIT * MOST_PARTS:
+        return Config(2, 2048, 8, 2, 2)
+    block_n = min(width, BACKWARD_LIMIT)
+    tile = max(block_n, 2048)
+    warps = min(32, tile // 512)
+    return Config(tile // block_n, block_n, warps, 2, max(1, 16 // warps))
+
+
+def candidates(case: Case) -> list[Config]:
+    """What ``tune()`` tries: the derived configuration and its neighbours."""
+    base = derived(case)
+    found = [base]
+    if base.num_warps > 1:
+        found.append(replace(base, num_warps=base.num_warps // 2))
+    if case.kernel == "forward":
+        found.append(replace(base, block_m=base.block_m * 2))
+        if base.block_m > 1:
+            found.append(
+                replace(base, block_m=base.block_m // 2, num_warps=max(1, base.num_warps // 2))
+            )
+    else:
+        found.append(replace(base, stages=3))
+        found.append(replace(base, stages=1))
+    return list(dict.fromkeys(found))
+
+
+def accepts(case: Case, config: Config) -> bool:
+    """Whether the kernels run ``case`` with a stored configuration."""
+    powers = (config.block_m, config.block_n, config.num_warps)
+    if not all(n > 0 and n & (n - 1) == 0 for n in powers):
+        return False
+    if config.num_warps > 32 or config.block_n < NARROWEST or not 1 <= config.stages <= 8:
+        return False
+    if case.kernel == "forward":
+        looped = config.block_n < case.width
+        return config.programs_per_sm >= 0 and (config.block_m == 1 or not looped)
+    return config.programs_per_sm >= 1
+
+
+def parts(width: int, config: Config) -> int:
+    """Programs that share a row in backward."""
+    return ceil_div(width, config.block_n)
+
+
+def _table(op: str) -> Table[Case, Config]:
+    return Table(op, Config, derived, accepts)
+
+
+OPS = ("rms_norm", "layer_norm", "add_rms_norm", "add_layer_norm")
+_tables = {op: _table(op) for op in OPS}
+
+
+def choose(case: Case, capability: int) -> Config:
+    """The configuration of a case from the table of its op."""
+    return _tables[case.op].choose(case, capability)
