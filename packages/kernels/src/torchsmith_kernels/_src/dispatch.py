@@ -127,6 +127,16 @@ class Op:
             return self._apply(*args)
         return self._kernel(*args)
 
+    @staticmethod
+    def watched(*args: Any) -> bool:
+        """Whether a call with these arguments has to go through the dispatcher."""
+        return (
+            torch.compiler.is_compiling()
+            or any(isinstance(a, Tensor) and type(a) not in (Tensor, Parameter) for a in args)
+            or private.watched()
+            or private.transforms_active()
+        )
+
     def _dispatch(self, args: tuple[Any, ...]) -> Any:
         if self._apply is not None and private.transforms_active():
             # torch.func sees an autograd.Function only from outside of the dispatcher.
