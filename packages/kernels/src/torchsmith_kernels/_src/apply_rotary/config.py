@@ -1,0 +1,73 @@
+"""Tile sizes of the rotary embedding kernel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+
+from torchsmith_kernels._src.sizes import ceil_div
+from torchsmith_kernels._src.tables import Table
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Pairs per program, most heads per program, and warps per program."""
+
+    pairs: int
+    heads: int
+    num_warps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """The pairs of a head rounded up to a power of two, how pairs lie, and the dtype."""
+
+    block: int
+    interleaved: bool
+    dtype: torch.dtype
+
+    def key(self) -> str:
+        """The case's name in stored tables."""
+        order = "interleaved" if self.interleaved else "half"
+        return f"{order}/{self.block}/{str(self.dtype).removeprefix('torch.')}"
+
+
+def derived(case: Case) -> Config:
+    """16 bytes a thread and access, two accesses a thread for each half; not measured."""
+    pairs = max(4096 // case.dtype.itemsize, case.block)
+    return Config(pairs, 8, 4)
+
+
+def candidates(case: Case) -> list[Config]:
+    """What ``tune()`` tries."""
+    return [
+        Config(pairs, heads, warps)
+        for pairs, warps in ((1024, 2), (1024, 4), (2048, 4), (4096, 4), (4096, 8))
+        for heads in (4, 16)
+        if pairs >= case.block
+    ]
+
+
+def accepts(case: Case, config: Config) -> bool:
+    """Whether the kernel runs with a stored configuration."""
+    powers = all(
+        n > 0 and n & (n - 1) == 0 for n in (config.pairs, config.heads, config.num_warps)
+    )
+    return powers and config.num_warps <= 16 and config.pairs <= 2**14
+
+
+@cache
+def head_block(q_heads: int, k_heads: int, most: int) -> int:
+    """Heads per tile: the largest power of two that leaves at most an eighth of the tiles idle."""
+    block = most
+    while block > 1:
+        used = q_heads + k_heads
+        if (ceil_div(q_heads, block) + ceil_div(k_heads, block)) * block <= 1.125 * used:
+            break
+        block //= 2
+    return block
+
+
+table: Table[Case, Config] = Table("apply_rotary", Config, derived, accepts)
