@@ -10,7 +10,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torchsmith_kernels import Template, rms_norm_template
 from torchsmith_kernels._src import store
-from torchsmith_kernels._src.rms_norm.config import Case
+from torchsmith_kernels._src.row_norm.config import Case
 
 
 def call(**changes: object) -> dict[str, object]:

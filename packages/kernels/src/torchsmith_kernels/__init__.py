@@ -6,6 +6,10 @@
 tensor([[0.8485, 1.1314]])
 """
 
+from torchsmith_kernels._src.add_layer_norm.op import add_layer_norm
+from torchsmith_kernels._src.add_rms_norm.op import add_rms_norm
+from torchsmith_kernels._src.layer_norm.module import LayerNorm
+from torchsmith_kernels._src.layer_norm.op import layer_norm
 from torchsmith_kernels._src.relu_squared.op import relu_squared
 from torchsmith_kernels._src.rms_norm.module import RMSNorm
 from torchsmith_kernels._src.rms_norm.op import rms_norm
@@ -30,10 +34,14 @@ __all__ = [
     "DtypeError",
     "FallbackWarning",
     "KernelsError",
+    "LayerNorm",
     "RMSNorm",
     "ShapeError",
     "Template",
     "TuningError",
+    "add_layer_norm",
+    "add_rms_norm",
+    "layer_norm",
     "relu_squared",
     "rms_norm",
     "rms_norm_template",

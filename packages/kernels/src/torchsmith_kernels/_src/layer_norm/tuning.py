@@ -1,0 +1,7 @@
+"""How ``layer_norm`` is tuned."""
+
+from __future__ import annotations
+
+from torchsmith_kernels._src.row_norm.tuning import tunable as of
+
+tunable = of("layer_norm")
