@@ -16,6 +16,7 @@ from torchsmith_kernels._src import launch, store, tables
 
 #: Ops that can be tuned, each with the place of its ``Tunable``.
 TUNABLE: dict[str, str] = {
+    "apply_rotary": "torchsmith_kernels._src.apply_rotary.tuning:tunable",
     "rms_norm": "torchsmith_kernels._src.rms_norm.tuning:tunable",
     "layer_norm": "torchsmith_kernels._src.layer_norm.tuning:tunable",
     "add_rms_norm": "torchsmith_kernels._src.add_rms_norm.tuning:tunable",

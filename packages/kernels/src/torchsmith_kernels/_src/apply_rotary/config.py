@@ -52,9 +52,7 @@ def candidates(case: Case) -> list[Config]:
 
 def accepts(case: Case, config: Config) -> bool:
     """Whether the kernel runs with a stored configuration."""
-    powers = all(
-        n > 0 and n & (n - 1) == 0 for n in (config.pairs, config.heads, config.num_warps)
-    )
+    powers = all(n > 0 and n & (n - 1) == 0 for n in (config.pairs, config.heads, config.num_warps))
     return powers and config.num_warps <= 16 and config.pairs <= 2**14
 
 

@@ -48,9 +48,7 @@ def _load_factors(
 ) -> tuple[tl.tensor, tl.tensor]:
     """Factors of the pairs' first and second elements; NaN where there is no such row."""
     if FULL:
-        first, second = _load_pairs(
-            pointer, keep, float("nan"), HALF, BLOCK, INTERLEAVED, COMPUTE
-        )
+        first, second = _load_pairs(pointer, keep, float("nan"), HALF, BLOCK, INTERLEAVED, COMPUTE)
     else:
         index = tl.arange(0, BLOCK)[None, None, :]
         first = tl.load(pointer + index, keep & (index < HALF), other=float("nan")).to(COMPUTE)

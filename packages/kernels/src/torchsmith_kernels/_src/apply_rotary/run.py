@@ -146,9 +146,7 @@ def forward(
         k = k.contiguous()
     q_to = q_out if q_out.stride(-1) == 1 else torch.empty_like(q)
     k_to = k_out if k_out.stride(-1) == 1 else torch.empty_like(k)
-    rotate(
-        q, k, q_to, k_to, cos, sin, positions, rotary_dim, interleaved, layout, inverse, config
-    )
+    rotate(q, k, q_to, k_to, cos, sin, positions, rotary_dim, interleaved, layout, inverse, config)
     if q_to is not q_out:
         q_out.copy_(q_to)
     if k_to is not k_out:
