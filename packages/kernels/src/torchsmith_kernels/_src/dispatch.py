@@ -202,7 +202,10 @@ class _Autocast:
             dtype = torch.float32
             if self.policy == "lower":
                 dtype = torch.get_autocast_dtype(self.device_type)
-            cast_args = tuple(self._cast(arg, dtype) for arg in args)
+            cast_args = tuple(
+                self._cast(arg, dtype) if cast else arg
+                for arg, cast in zip(args, self.cast, strict=True)
+            )
         with torch.autocast(self.device_type, enabled=False):
             return self.op(*cast_args)
 
