@@ -6,9 +6,9 @@
 tensor([[0.8485, 1.1314]])
 """
 
-from torchsmith_kernels._src.apply_rotary.op import apply_rotary
 from torchsmith_kernels._src.add_layer_norm.op import add_layer_norm
 from torchsmith_kernels._src.add_rms_norm.op import add_rms_norm
+from torchsmith_kernels._src.apply_rotary.op import apply_rotary
 from torchsmith_kernels._src.layer_norm.module import LayerNorm
 from torchsmith_kernels._src.layer_norm.op import layer_norm
 from torchsmith_kernels._src.relu_squared.op import relu_squared
@@ -40,9 +40,9 @@ __all__ = [
     "ShapeError",
     "Template",
     "TuningError",
-    "apply_rotary",
     "add_layer_norm",
     "add_rms_norm",
+    "apply_rotary",
     "layer_norm",
     "relu_squared",
     "rms_norm",

@@ -179,7 +179,7 @@ def rotary_kernel(
     else:
         turn1 = s1
         turn2 = s2
-    if k is None:
+    if k is None:  # noqa: SIM114  # decided when the kernel is compiled, the next when it runs
         _rotate(
             q, q_out, batch, place, inside, part, q_heads,
             q_b, q_s, q_h, q_out_b, q_out_s, q_out_h, c1, c2, turn1, turn2,

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from torchsmith_kernels._src import check, launch, private
 from torchsmith_kernels._src.apply_rotary import reference, run
-from torchsmith_kernels._src.dispatch import Op, autograd, define, library
+from torchsmith_kernels._src.dispatch import Op, autograd, define
 from torchsmith_kernels.errors import ArgumentTypeError, ShapeError
 
 NAME = "apply_rotary"
