@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -271,13 +271,16 @@ class _InPlace(torch.autograd.Function):
         return dx, None, None, None, None, None, None, None
 
 
+_apply_in_place = cast(Any, _InPlace.apply)  # untyped in torch
+
+
 def _turn_in_place(q: Tensor, k: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
     if op.watched(q, k):
         # Tracers and transforms see a function without side effects, and two copies.
         turned_q, turned_k = op(q, k, *rest)
         return q.copy_(turned_q), k.copy_(turned_k)
     if _recorded(q, k):
-        return _InPlace.apply(q, *rest), _InPlace.apply(k, *rest)
+        return _apply_in_place(q, *rest), _apply_in_place(k, *rest)
     _in_place(q, k, *rest)
     _mark_changed(q, k)
     return q, k

@@ -48,7 +48,7 @@ def rotate(
     q_shape, q_strides, q_out_strides = q.shape, q.stride(), q_out.stride()
     batch, length, q_heads, dim = q_shape[b], q_shape[s], q_shape[h], q_shape[3]
     k_heads = 0
-    k_strides = k_out_strides = (0, 0, 0, 0)
+    k_strides = k_out_strides = q_strides
     if k is not None and k_out is not None:
         k_heads, k_strides, k_out_strides = k.shape[h], k.stride(), k_out.stride()
     half = rotary_dim // 2
