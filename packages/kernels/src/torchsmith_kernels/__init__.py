@@ -15,11 +15,14 @@ from torchsmith_kernels._src.relu_squared.op import relu_squared
 from torchsmith_kernels._src.rms_norm.module import RMSNorm
 from torchsmith_kernels._src.rms_norm.op import rms_norm
 from torchsmith_kernels._src.rms_norm.template import rms_norm_template
+from torchsmith_kernels._src.softmax.module import LogSoftmax, Softmax
+from torchsmith_kernels._src.softmax.op import log_softmax, softmax
 from torchsmith_kernels._src.template import Template
 from torchsmith_kernels.errors import (
     ArgumentTypeError,
     ArgumentValueError,
     DeviceError,
+    DimensionError,
     DtypeError,
     FallbackWarning,
     KernelsError,
@@ -32,20 +35,25 @@ __all__ = [
     "ArgumentTypeError",
     "ArgumentValueError",
     "DeviceError",
+    "DimensionError",
     "DtypeError",
     "FallbackWarning",
     "KernelsError",
     "LayerNorm",
+    "LogSoftmax",
     "RMSNorm",
     "ShapeError",
+    "Softmax",
     "Template",
     "TuningError",
     "add_layer_norm",
     "add_rms_norm",
     "apply_rotary",
     "layer_norm",
+    "log_softmax",
     "relu_squared",
     "rms_norm",
     "rms_norm_template",
+    "softmax",
     "tune",
 ]

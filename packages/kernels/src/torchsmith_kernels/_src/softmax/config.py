@@ -1,0 +1,129 @@
+"""Tile sizes of the softmax kernels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from torchsmith_kernels._src.sizes import next_power_of_2
+from torchsmith_kernels._src.tables import Table
+
+LONG = 65536  # width class of all longer lines
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """How lines are divided.
+
+    Attributes:
+        lines: lines per program.
+        block: elements of each line held at once; the whole line where that is long enough.
+        num_warps: warps per program.
+        num_stages: how far loops over a line load ahead, through shared memory when above 1.
+    """
+
+    lines: int
+    block: int
+    num_warps: int
+    num_stages: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What a configuration is chosen by.
+
+    Attributes:
+        kernel: ``forward`` or ``backward``.
+        layout: ``rows`` or ``columns``.
+        width: length of a line, rounded up to a power of two, at most ``LONG``.
+        few: whether there are too few lines to fill the chip with one program each.
+        dtype: element type of the input.
+    """
+
+    kernel: str
+    layout: str
+    width: int
+    few: bool
+    dtype: torch.dtype
+
+    def key(self) -> str:
+        """The case's name in stored tables, such as ``forward/rows/4096/bfloat16``."""
+        width = "long" if self.width >= LONG else str(self.width)
+        few = "few/" if self.few else ""
+        dtype = str(self.dtype).removeprefix("torch.")
+        return f"{self.kernel}/{self.layout}/{few}{width}/{dtype}"
+
+
+def whole_limit(case: Case) -> int:
+    """Longest row that is kept in registers; backward keeps two."""
+    return 32768 if case.kernel == "forward" else 16384
+
+
+def derived(case: Case) -> Config:
+    """From the sizes alone, not measured.
+
+    A thread holds 16 elements, or 32 of rows too long for that. Columns are read 128 bytes wide,
+    down to the 32 bytes of a memory sector where that keeps whole columns in registers.
+    """
+    block = next_power_of_2(case.width)
+    if case.layout == "rows":
+        if case.few or block > whole_limit(case):
+            return Config(1, 8192, 16)
+        lines = max(1, 2048 // block)
+        return Config(lines, block, min(32, max(1, lines * block // 512)))
+    tile = 8192 if case.kernel == "forward" else 4096
+    widest = 128 // case.dtype.itemsize
+    if case.few or block * (widest // 4) > tile:
+        return Config(widest, 2048 // widest, 4)
+    lines = min(widest, tile // block)
+    return Config(lines, block, min(8, max(1, lines * block // 512)))
+
+
+def candidates(case: Case) -> list[Config]:
+    """What ``tune()`` tries."""
+    base = derived(case)
+    width = next_power_of_2(case.width)
+    found = [base]
+    if case.layout == "columns":
+        if base.block >= width and not case.few:
+            shapes = [(base.lines, width), (base.lines // 2, width), (base.lines * 2, width)]
+        else:
+            shapes = [(64, 32), (64, 64), (32, 64), (128, 32)]
+        for lines, block in shapes:
+            for warps in (4, 8):
+                if lines >= 8 and 4 <= lines * block // (32 * warps) <= 32:
+                    found.append(Config(lines, block, warps))
+        return list(dict.fromkeys(found))
+    if base.block >= width and not case.few:
+        for size in (16, 32, 64):  # elements per thread
+            for warps in (1, 2, 4, 8, 16, 32):
+                lines, rest = divmod(size * 32 * warps, width)
+                if rest or lines * width > 8192 and lines > 1 or (warps < 4 and lines < 2):
+                    continue
+                if size <= (32 if case.kernel == "backward" else 64) and warps * size <= 1024:
+                    found.append(Config(lines, width, warps))
+    if case.few or width >= 16384:
+        for block, warps, stages in (
+            (4096, 8, 1),
+            (8192, 8, 1),
+            (8192, 16, 1),
+            (8192, 32, 1),
+            (16384, 32, 1),
+            (4096, 8, 3),
+            (4096, 16, 3),
+            (8192, 32, 3),
+        ):
+            if block < width:
+                found.append(Config(1, block, warps, stages))
+    return list(dict.fromkeys(found))
+
+
+def accepts(case: Case, config: Config) -> bool:
+    """Whether the kernels run with a stored configuration."""
+    sizes = (config.lines, config.block, config.num_warps)
+    powers = all(n > 0 and n & (n - 1) == 0 for n in sizes)
+    return powers and config.num_warps <= 32 and 1 <= config.num_stages <= 8
+
+
+table: Table[Case, Config] = Table("softmax", Config, derived, accepts)

@@ -1,0 +1,30 @@
+"""``Softmax`` and ``LogSoftmax`` as modules."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from torchsmith_kernels._src.softmax.op import log_softmax, softmax
+
+
+class Softmax(torch.nn.Softmax):
+    """``torch.nn.Softmax`` that runs ``torchsmith_kernels.softmax``; ``dim`` must be given."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__(dim)
+
+    def forward(self, input: Tensor) -> Tensor:
+        """The softmax of ``input`` along ``dim``."""
+        return softmax(input, self.dim)
+
+
+class LogSoftmax(torch.nn.LogSoftmax):
+    """``torch.nn.LogSoftmax`` that runs ``torchsmith_kernels.log_softmax``."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__(dim)
+
+    def forward(self, input: Tensor) -> Tensor:
+        """The logarithm of the softmax of ``input`` along ``dim``."""
+        return log_softmax(input, self.dim)
