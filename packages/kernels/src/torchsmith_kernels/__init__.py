@@ -9,6 +9,14 @@ tensor([[0.8485, 1.1314]])
 from torchsmith_kernels._src.add_layer_norm.op import add_layer_norm
 from torchsmith_kernels._src.add_rms_norm.op import add_rms_norm
 from torchsmith_kernels._src.apply_rotary.op import apply_rotary
+from torchsmith_kernels._src.cross_entropy.functional import cross_entropy
+from torchsmith_kernels._src.cross_entropy.module import CrossEntropyLoss
+from torchsmith_kernels._src.fused_linear_cross_entropy.functional import (
+    fused_linear_cross_entropy,
+)
+from torchsmith_kernels._src.fused_linear_cross_entropy.module import (
+    FusedLinearCrossEntropyLoss,
+)
 from torchsmith_kernels._src.layer_norm.module import LayerNorm
 from torchsmith_kernels._src.layer_norm.op import layer_norm
 from torchsmith_kernels._src.relu_squared.op import relu_squared
@@ -34,10 +42,12 @@ from torchsmith_kernels.tune import tune
 __all__ = [
     "ArgumentTypeError",
     "ArgumentValueError",
+    "CrossEntropyLoss",
     "DeviceError",
     "DimensionError",
     "DtypeError",
     "FallbackWarning",
+    "FusedLinearCrossEntropyLoss",
     "KernelsError",
     "LayerNorm",
     "LogSoftmax",
@@ -49,6 +59,8 @@ __all__ = [
     "add_layer_norm",
     "add_rms_norm",
     "apply_rotary",
+    "cross_entropy",
+    "fused_linear_cross_entropy",
     "layer_norm",
     "log_softmax",
     "relu_squared",

@@ -22,6 +22,7 @@ TUNABLE: dict[str, str] = {
     "add_rms_norm": "torchsmith_kernels._src.add_rms_norm.tuning:tunable",
     "add_layer_norm": "torchsmith_kernels._src.add_layer_norm.tuning:tunable",
     "relu_squared": "torchsmith_kernels._src.relu_squared.tuning:tunable",
+    "cross_entropy": "torchsmith_kernels._src.cross_entropy.tuning:tunable",
     "softmax": "torchsmith_kernels._src.softmax.tuning:tunable",
 }
 

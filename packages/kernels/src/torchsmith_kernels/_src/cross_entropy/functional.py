@@ -1,0 +1,144 @@
+"""The public function ``cross_entropy``, which takes all forms of input that eager takes."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import _reduction as legacy
+
+from torchsmith_kernels._src import check
+from torchsmith_kernels._src.cross_entropy import reference
+from torchsmith_kernels._src.cross_entropy.op import NAME, op
+from torchsmith_kernels.errors import ArgumentTypeError, ShapeError
+
+REDUCTIONS = ("none", "mean", "sum")
+INDEX_DTYPES = (torch.int64, torch.int32, torch.uint8)
+
+
+def check_settings(
+    name: str, reduction: str, label_smoothing: float, z_loss: float, softcap: float | None
+) -> None:
+    """Raises for settings that no loss can be computed with."""
+    check.choice(name, "reduction", reduction, REDUCTIONS)
+    check.is_number(name, "label_smoothing", label_smoothing)
+    if not 0.0 <= label_smoothing <= 1.0:
+        raise ArgumentTypeError(
+            op=name,
+            argument="label_smoothing",
+            given=repr(label_smoothing),
+            accepted="it must be between 0 and 1",
+        )
+    check.is_number(name, "z_loss", z_loss)
+    check.is_number(name, "softcap", softcap, optional=True)
+    if softcap is not None and softcap <= 0:
+        raise ArgumentTypeError(
+            op=name, argument="softcap", given=repr(softcap), accepted="it must be positive or None"
+        )
+
+
+def check_weight(name: str, argument: str, weight: Tensor | None, input: Tensor, n: int) -> None:
+    """Raises unless ``weight`` is None or has a floating point value per class."""
+    check.is_tensor(name, argument, weight, optional=True)
+    if weight is not None:
+        check.dtype(name, argument, weight, check.FLOATING)
+        check.device(name, argument, weight, input)
+        check.shape(name, argument, weight, (n,), "one value per class")
+
+
+def cross_entropy(
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    size_average: bool | None = None,
+    ignore_index: int = -100,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+    *,
+    z_loss: float = 0.0,
+    softcap: float | None = None,
+) -> Tensor:
+    r"""Cross entropy between logits and classes, as ``torch.nn.functional.cross_entropy``.
+
+    With logits ``x`` of a row (after the soft cap), its class ``t``, class weights ``w`` (1 by
+    default), ``C`` classes, smoothing ``s`` and ``log p = x - logsumexp(x)``::
+
+        loss = -(1 - s) * w[t] * log p[t] - s / C * sum(w * log p) + z_loss * logsumexp(x) ** 2
+
+    Rows whose class is ``ignore_index`` have loss and gradient 0, whatever their logits are. The
+    mean is over the sum of ``w[t]`` of the other rows, NaN when there are none.
+
+    Computed in float32 and rounded once; forward reads the logits once, backward reads them once
+    and writes the gradient. Deterministic: rows are summed in a fixed order. Memory: backward keeps
+    the logits and two float32 numbers per row. Logits of more than two dimensions are permuted,
+    which copies them. Not differentiable with respect to ``weight`` and class indices; class
+    probabilities are computed by plain PyTorch and differentiable. Under autocast the result is
+    float32. The maximum and sum are kept online (Milakov and Gimelshein, 2018,
+    https://arxiv.org/abs/1805.02867); z-loss is that of PaLM (https://arxiv.org/abs/2204.02311),
+    the soft cap that of Gemma 2 (https://arxiv.org/abs/2408.00118).
+
+    Args:
+        input: logits ``[C]``, ``[N, C]`` or ``[N, C, d1, ...]``, floating point.
+        target: classes ``[]``, ``[N]`` or ``[N, d1, ...]``, int64, int32 or uint8; or class
+            probabilities of ``input``'s shape. A class outside of ``[0, C)`` that is not
+            ``ignore_index`` is an IndexError on the CPU; on a GPU nothing is read for it and the
+            loss and the row's gradient are NaN.
+        weight: class weights ``[C]``, floating point.
+        size_average: deprecated in PyTorch, see ``reduction``.
+        ignore_index: class of rows that do not count; not for probabilities.
+        reduce: deprecated in PyTorch, see ``reduction``.
+        reduction: ``mean``, ``sum`` or ``none``.
+        label_smoothing: share of the loss that goes evenly to all classes, from 0 to 1.
+        z_loss: factor of ``logsumexp ** 2``, which keeps logits from drifting.
+        softcap: logits become ``softcap * tanh(input / softcap)`` first.
+
+    Returns:
+        A scalar, or losses of the target's shape for ``none``; of ``input``'s dtype.
+
+    Raises:
+        ArgumentTypeError: an argument has the wrong type or value.
+        DtypeError: ``input``, ``weight`` or ``target`` has a dtype that is not accepted.
+        ShapeError: shapes do not fit together.
+        DeviceError: tensors are on different devices.
+    """
+    check.is_tensor(NAME, "input", input)
+    check.is_tensor(NAME, "target", target)
+    check.dtype(NAME, "input", input, check.FLOATING)
+    check.device(NAME, "target", target, input)
+    if size_average is not None or reduce is not None:
+        reduction = legacy.legacy_get_string(size_average, reduce)
+    check_settings(NAME, reduction, label_smoothing, z_loss, softcap)
+    dims = input.dim()
+    if dims == 0:
+        raise ShapeError(
+            op=NAME, argument="input", given=(), accepted="it must have a dimension of classes"
+        )
+    axis = 0 if dims == 1 else 1
+    classes = input.shape[axis]
+    check_weight(NAME, "weight", weight, input, classes)
+    dtype = torch.float32 if autocast_enabled(input) else input.dtype
+    if target.is_floating_point():
+        check.shape(NAME, "target", target, input.shape, "the shape of `input`, as probabilities")
+        loss = reference.probabilities(
+            input, target, weight, reduction, label_smoothing, z_loss, softcap
+        )
+        return loss.to(dtype)
+    check.dtype(NAME, "target", target, INDEX_DTYPES)
+    shape = input.shape[:axis] + input.shape[axis + 1 :]
+    check.shape(NAME, "target", target, shape, "the shape of `input` without its classes")
+    if dims == 1:
+        input = input.unsqueeze(0)
+    elif dims > 2:
+        input = input.movedim(1, -1).reshape(-1, classes)
+    if dims != 2:
+        target = target.reshape(-1)
+    loss, _ = op(
+        input, target, weight, ignore_index, reduction, label_smoothing, z_loss, softcap, dtype
+    )
+    result: Tensor = loss
+    return result.reshape(shape) if reduction == "none" and dims != 2 else result
+
+
+def autocast_enabled(input: Tensor) -> bool:
+    """Whether autocast would compute a loss of ``input`` in float32."""
+    return input.dtype is not torch.float64 and torch.is_autocast_enabled(input.device.type)

@@ -1,0 +1,386 @@
+"""The Triton kernels of cross entropy, and the parts that the fused linear version shares.
+
+A program reads one row of logits. Each lane keeps a maximum and a sum of exponentials of its own
+that are rescaled as the maximum grows (Milakov and Gimelshein, 2018), so that lanes meet only once,
+at the end of the row.
+"""
+
+from __future__ import annotations
+
+import triton.language as tl
+
+from torchsmith_kernels._src.jit import jit
+
+
+@jit
+def tanh(x: tl.tensor) -> tl.tensor:
+    """Hyperbolic tangent to about one rounding; by exponentials alone, small ``x`` would lose."""
+    square = x * x
+    small = -5.70498872745e-3 * square + 2.06390887954e-2
+    small = small * square - 5.37397155531e-2
+    small = small * square + 1.33314422036e-1
+    small = small * square - 3.33332819422e-1
+    small = small * square * x + x
+    large = 1.0 - 2.0 / (tl.exp(2.0 * x) + 1.0)
+    return tl.where(tl.abs(x) < 0.625, small, large)
+
+
+@jit
+def capped(x: tl.tensor, softcap: tl.tensor, SOFTCAP: tl.constexpr) -> tl.tensor:
+    """Logits in float32 after the soft cap, if there is one."""
+    x = x.to(tl.float32)
+    if SOFTCAP:
+        x = softcap * tanh(x / softcap)
+    return x
+
+
+@jit
+def add_block(
+    x: tl.tensor,
+    largest: tl.tensor,
+    total: tl.tensor,
+    BLOCK: tl.constexpr,
+    GROUP: tl.constexpr,
+) -> tuple[tl.tensor, tl.tensor]:
+    """Adds a block to the lanes' maxima and sums of exponentials.
+
+    ``GROUP`` neighbours, which one thread loads at once, share a maximum: one rescaling for all.
+    """
+    x = tl.reshape(x, (BLOCK // GROUP, GROUP))
+    grown = tl.maximum(largest, tl.max(x, axis=1))
+    # All -inf so far: -inf - -inf would be NaN.
+    base = tl.where(grown == float("-inf"), 0.0, grown)
+    total = total * tl.exp(largest - base) + tl.sum(tl.exp(x - base[:, None]), axis=1)
+    return grown, total
+
+
+@jit
+def row_statistics(
+    row: tl.tensor,
+    weight: tl.tensor,
+    start: tl.tensor,
+    end: tl.tensor,
+    softcap: tl.tensor,
+    SOFTCAP: tl.constexpr,
+    SMOOTHING: tl.constexpr,
+    BLOCK: tl.constexpr,
+    GROUP: tl.constexpr,
+    STAGES: tl.constexpr,
+    SHIFTED: tl.constexpr,
+) -> tuple[tl.tensor, tl.tensor]:
+    """``logsumexp`` of a row and, for label smoothing, the weighted sum of its logits.
+
+    Args:
+        row: where the row's first block starts; aligned.
+        weight: class weights, or None.
+        start: first element in that block that belongs to the row; 0 unless SHIFTED.
+        end: one past the row's last element, counted from ``row``.
+        softcap: the soft cap.
+        SOFTCAP: whether it is applied.
+        SMOOTHING: whether the sum of logits is wanted.
+        BLOCK: elements per step.
+        GROUP: elements that share a maximum.
+        STAGES: loads in flight.
+        SHIFTED: whether ``start`` can be other than 0.
+    """
+    lane = tl.arange(0, BLOCK)
+    largest = tl.full((BLOCK // GROUP,), float("-inf"), tl.float32)
+    total = tl.zeros((BLOCK // GROUP,), tl.float32)
+    logits = tl.zeros((BLOCK,), tl.float32)
+    first = 0
+    if SHIFTED:
+        keep = (lane >= start) & (lane < end)
+        x = capped(tl.load(row + lane, keep, other=0.0), softcap, SOFTCAP)
+        if SMOOTHING:
+            scale = 1.0
+            if weight is not None:
+                scale = tl.load(weight + lane - start, keep, other=0.0).to(tl.float32)
+            logits += tl.where(keep, x * scale, 0.0)
+        x = tl.where(keep, x, float("-inf"))
+        largest, total = add_block(x, largest, total, BLOCK, GROUP)
+        first = BLOCK
+    full = end // BLOCK * BLOCK
+    for offset in tl.range(first, full, BLOCK, num_stages=STAGES):
+        x = capped(tl.load(row + offset + lane), softcap, SOFTCAP)
+        if SMOOTHING:
+            scale = 1.0
+            if weight is not None:
+                scale = tl.load(weight + offset + lane - start).to(tl.float32)
+            logits += x * scale
+        largest, total = add_block(x, largest, total, BLOCK, GROUP)
+    rest = tl.maximum(full, first)
+    if rest < end:
+        keep = rest + lane < end
+        x = capped(tl.load(row + rest + lane, keep, other=0.0), softcap, SOFTCAP)
+        if SMOOTHING:
+            scale = 1.0
+            if weight is not None:
+                scale = tl.load(weight + rest + lane - start, keep, other=0.0).to(tl.float32)
+            logits += tl.where(keep, x * scale, 0.0)
+        x = tl.where(keep, x, float("-inf"))
+        largest, total = add_block(x, largest, total, BLOCK, GROUP)
+    top = tl.max(largest, axis=0)
+    base = tl.where(top == float("-inf"), 0.0, top)
+    lse = base + tl.log(tl.sum(total * tl.exp(largest - base), axis=0))
+    return lse, tl.sum(logits, axis=0)
+
+
+@jit
+def row_target(
+    x: tl.tensor,
+    offset: tl.tensor,
+    label: tl.tensor,
+    weight: tl.tensor,
+    weight_sum: tl.tensor,
+    width: tl.tensor,
+    ignore_index: tl.tensor,
+    softcap: tl.tensor,
+    SOFTCAP: tl.constexpr,
+) -> tuple[tl.tensor, tl.tensor, tl.tensor, tl.tensor]:
+    """Logit and weight of a row's class, the sum of all weights, and whether the row counts.
+
+    A class that does not exist is never read; its logit is NaN, which makes the row's loss NaN.
+    """
+    used = label != ignore_index
+    exists = (label >= 0) & (label < width)
+    logit = capped(tl.load(x + offset + label, used & exists, other=0.0), softcap, SOFTCAP)
+    logit = tl.where(exists, logit, float("nan"))
+    scale = tl.where(used, 1.0, 0.0)
+    scales = width.to(tl.float32)
+    if weight is not None:
+        scale = tl.load(weight + label, used & exists, other=0.0).to(tl.float32)
+        scales = tl.load(weight_sum)
+    return logit, scale, scales, used
+
+
+@jit
+def row_loss(
+    lse: tl.tensor,
+    logits: tl.tensor,
+    logit: tl.tensor,
+    scale: tl.tensor,
+    scales: tl.tensor,
+    used: tl.tensor,
+    width: tl.tensor,
+    smoothing: tl.tensor,
+    z_loss: tl.tensor,
+    SMOOTHING: tl.constexpr,
+) -> tl.tensor:
+    """The loss of a row."""
+    loss = scale * (lse - logit)
+    if SMOOTHING:
+        loss = (1.0 - smoothing) * loss + smoothing / width * (lse * scales - logits)
+    loss += z_loss * lse * lse
+    return tl.where(used, loss, 0.0)
+
+
+@jit
+def gradient(
+    x: tl.tensor,
+    column: tl.tensor,
+    lse: tl.tensor,
+    label: tl.tensor,
+    scale: tl.tensor,
+    scales: tl.tensor,
+    upstream: tl.tensor,
+    weight: tl.tensor,
+    keep: tl.tensor,
+    width: tl.tensor,
+    smoothing: tl.tensor,
+    z_loss: tl.tensor,
+    softcap: tl.tensor,
+    SMOOTHING: tl.constexpr,
+    SOFTCAP: tl.constexpr,
+) -> tl.tensor:
+    """The gradient with respect to a block of logits ``x`` at ``column``."""
+    x = x.to(tl.float32)
+    slope = 1.0
+    if SOFTCAP:
+        bent = tanh(x / softcap)
+        slope = 1.0 - bent * bent
+        x = softcap * bent
+    hit = scale
+    share = scale
+    if SMOOTHING:
+        hit = (1.0 - smoothing) * scale
+        share = hit + smoothing / width * scales
+    share += 2.0 * z_loss * lse
+    result = tl.exp(x - lse) * (share * upstream)
+    if SMOOTHING:
+        even = smoothing / width * upstream
+        if weight is not None:
+            result -= even * tl.load(weight + column, keep, other=0.0).to(tl.float32)
+        else:
+            result -= even
+    result = tl.where(column == label, result - hit * upstream, result)
+    if SOFTCAP:
+        result *= slope
+    return result
+
+
+@jit
+def forward_kernel(
+    x: tl.tensor,
+    target: tl.tensor,
+    weight: tl.tensor,
+    weight_sum: tl.tensor,
+    losses: tl.tensor,
+    saved: tl.tensor,
+    stride: tl.tensor,
+    target_stride: tl.tensor,
+    losses_offset: tl.tensor,
+    width: tl.tensor,
+    ignore_index: tl.tensor,
+    smoothing: tl.tensor,
+    z_loss: tl.tensor,
+    softcap: tl.tensor,
+    SMOOTHING: tl.constexpr,
+    SOFTCAP: tl.constexpr,
+    BLOCK: tl.constexpr,
+    GROUP: tl.constexpr,
+    STAGES: tl.constexpr,
+    SHIFTED: tl.constexpr,
+) -> None:
+    """The loss of one row, and its ``logsumexp`` for backward."""
+    row = tl.program_id(0)
+    offset = row.to(tl.int64) * stride
+    label = tl.load(target + row.to(tl.int64) * target_stride)
+    logit, scale, scales, used = row_target(
+        x, offset, label, weight, weight_sum, width, ignore_index, softcap, SOFTCAP
+    )
+    start = 0
+    if SHIFTED:
+        # Begin at the vector boundary before the row, so that loads stay wide for any width.
+        start = (offset % GROUP).to(tl.int32)
+        offset = tl.multiple_of(offset - start, GROUP)
+    # Rows that are ignored are not read.
+    end = tl.where(used, start + width, 0)
+    lse, logits = row_statistics(
+        x + offset, weight, start, end, softcap,
+        SOFTCAP, SMOOTHING, BLOCK, GROUP, STAGES, SHIFTED,
+    )  # fmt: skip
+    loss = row_loss(
+        lse, logits, logit, scale, scales, used, width, smoothing, z_loss, SMOOTHING
+    )
+    tl.store(saved + row, lse)
+    tl.store(losses + losses_offset + row, loss.to(losses.dtype.element_ty))
+
+
+@jit
+def reduce_kernel(
+    losses: tl.tensor,
+    target: tl.tensor,
+    weight: tl.tensor,
+    saved: tl.tensor,
+    result: tl.tensor,
+    target_stride: tl.tensor,
+    losses_offset: tl.tensor,
+    total_offset: tl.tensor,
+    rows: tl.tensor,
+    width: tl.tensor,
+    ignore_index: tl.tensor,
+    LOSSES: tl.constexpr,
+    COUNT: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> None:
+    """Sum of the rows' losses in a fixed order, over the weight of their classes for a mean."""
+    lane = tl.arange(0, BLOCK)
+    total = tl.zeros((BLOCK,), tl.float32)
+    count = tl.zeros((BLOCK,), tl.float32)
+    for begin in range(0, rows, BLOCK):
+        row = begin + lane
+        keep = row < rows
+        if LOSSES:
+            total += tl.load(losses + losses_offset + row, keep, other=0.0)
+        if COUNT:
+            label = tl.load(target + row.to(tl.int64) * target_stride, keep, other=ignore_index)
+            used = label != ignore_index
+            if weight is not None:
+                exists = used & (label >= 0) & (label < width)
+                count += tl.load(weight + label, exists, other=0.0).to(tl.float32)
+            else:
+                count += tl.where(used, 1.0, 0.0)
+    loss = tl.sum(total, axis=0)
+    if COUNT:
+        weights = tl.sum(count, axis=0)
+        tl.store(saved + total_offset, weights)
+        loss = loss / weights
+    if LOSSES:
+        tl.store(result, loss.to(result.dtype.element_ty))
+
+
+@jit
+def backward_kernel(
+    grad: tl.tensor,
+    x: tl.tensor,
+    dx: tl.tensor,
+    target: tl.tensor,
+    weight: tl.tensor,
+    weight_sum: tl.tensor,
+    saved: tl.tensor,
+    grad_stride: tl.tensor,
+    stride: tl.tensor,
+    dx_stride: tl.tensor,
+    target_stride: tl.tensor,
+    total_offset: tl.tensor,
+    blocks: tl.tensor,
+    width: tl.tensor,
+    ignore_index: tl.tensor,
+    smoothing: tl.tensor,
+    z_loss: tl.tensor,
+    softcap: tl.tensor,
+    MEAN: tl.constexpr,
+    SMOOTHING: tl.constexpr,
+    SOFTCAP: tl.constexpr,
+    BLOCK: tl.constexpr,
+    GROUP: tl.constexpr,
+    SHIFTED: tl.constexpr,
+) -> None:
+    """The gradient of one block of one row; ``dx`` may be ``x`` itself."""
+    program = tl.program_id(0)
+    row = program // blocks
+    first = (program - row * blocks) * BLOCK
+    label = tl.load(target + row.to(tl.int64) * target_stride)
+    upstream = tl.load(grad + row.to(tl.int64) * grad_stride).to(tl.float32)
+    if MEAN:
+        upstream = upstream / tl.load(saved + total_offset)
+    lse = tl.load(saved + row)
+    offset = row.to(tl.int64) * stride
+    into = row.to(tl.int64) * dx_stride
+    used = label != ignore_index
+    exists = (label >= 0) & (label < width)
+    scale = 1.0
+    scales = width.to(tl.float32)
+    if weight is not None:
+        scale = tl.load(weight + label, used & exists, other=0.0).to(tl.float32)
+        scales = tl.load(weight_sum)
+    # A class that does not exist made the loss NaN.
+    upstream = tl.where(exists, upstream, float("nan"))
+    place = first + tl.arange(0, BLOCK)
+    column = place
+    if SHIFTED:
+        start = (offset % GROUP).to(tl.int32)
+        offset = tl.multiple_of(offset - start, GROUP)
+        into = offset
+        first -= start
+        column = place - start
+    if (first >= 0) & (first + BLOCK <= width):
+        # No mask: one that starts or ends anywhere would make every access narrow.
+        value = tl.load(x + offset + place)
+        result = gradient(
+            value, column, lse, label, scale, scales, upstream, weight, column >= 0, width,
+            smoothing, z_loss, softcap, SMOOTHING, SOFTCAP,
+        )  # fmt: skip
+        result = tl.where(used, result, 0.0)
+        tl.store(dx + into + place, result.to(dx.dtype.element_ty))
+    else:
+        keep = (column >= 0) & (column < width)
+        # Rows that are ignored are not read.
+        read = (column >= 0) & (column < tl.where(used, width, 0))
+        value = tl.load(x + offset + place, read, other=0.0)
+        result = gradient(
+            value, column, lse, label, scale, scales, upstream, weight, keep, width,
+            smoothing, z_loss, softcap, SMOOTHING, SOFTCAP,
+        )  # fmt: skip
+        result = tl.where(used, result, 0.0)
+        tl.store(dx + into + place, result.to(dx.dtype.element_ty), keep)

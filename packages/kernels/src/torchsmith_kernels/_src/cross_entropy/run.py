@@ -1,0 +1,175 @@
+"""Launching the cross entropy kernels."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from torchsmith_kernels._src import launch
+from torchsmith_kernels._src.cross_entropy.config import Case, Config, group, size_class, table
+from torchsmith_kernels._src.sizes import as_rows, ceil_div, next_power_of_2
+
+_KERNELS = "torchsmith_kernels._src.cross_entropy.kernel"
+forward_kernel = launch.Kernel(_KERNELS, "forward_kernel")
+backward_kernel = launch.Kernel(_KERNELS, "backward_kernel")
+reduce_kernel = launch.Kernel(_KERNELS, "reduce_kernel")
+
+REDUCE_BLOCK = 4096
+
+
+def fitting(kernel: str, width: int, like: Tensor, config: Config | None) -> tuple[int, int, int]:
+    """Block, warps and stages for rows of ``width``."""
+    if config is None:
+        case = Case(kernel, size_class(width), like.dtype)
+        config = table.choose(case, launch.capability(like.device))
+    vector = group(like.dtype)
+    block = min(config.block, max(next_power_of_2(width + vector), 32 * vector))
+    warps = config.num_warps
+    while warps > 1 and warps * 32 * vector > block:
+        warps //= 2
+    return block, warps, config.stages
+
+
+def is_shifted(logits: Tensor, stride: int, width: int) -> bool:
+    """Whether rows begin between vector boundaries, from which the kernels can step back."""
+    vector = group(logits.dtype)
+    # An int argument that is a multiple of 16 is known to be one; other rows need the step back.
+    if logits.shape[0] < 2 and width % 16 == 0:
+        return False
+    aligned = stride % 16 == 0 and width % 16 == 0
+    return not aligned and stride == width and logits.data_ptr() % (vector * logits.itemsize) == 0
+
+
+def weight_sum(weight: Tensor | None, label_smoothing: float) -> Tensor | None:
+    """Sum of the class weights; any tensor where it is not used."""
+    if weight is None:
+        return None
+    if not label_smoothing:
+        return weight
+    return weight.sum(dtype=torch.float32)
+
+
+def forward(
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None,
+    ignore_index: int,
+    reduction: str,
+    label_smoothing: float,
+    z_loss: float,
+    softcap: float | None,
+    dtype: torch.dtype,
+    config: Config | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The loss, and what backward needs: each row's ``logsumexp``, last the divisor of the mean.
+
+    ``config`` overrides the table, for tuning.
+    """
+    count, width = input.shape
+    device = input.device
+    input, stride = as_rows(input, width, 1)
+    if weight is not None and weight.stride(0) != 1:
+        weight = weight.contiguous()
+    block, warps, stages = fitting("forward", width, input, config)
+    if reduction == "none":
+        saved = torch.empty(count, dtype=torch.float32, device=device)
+        loss = torch.empty(count, dtype=dtype, device=device)
+        losses, losses_offset = loss, 0
+    else:
+        saved = torch.empty(2 * count + 1, dtype=torch.float32, device=device)
+        loss = torch.empty((), dtype=dtype, device=device)
+        losses, losses_offset = saved, count
+    target_stride = target.stride(0)
+    forward_kernel(
+        (count, 1, 1),
+        (
+            input, target, weight, weight_sum(weight, label_smoothing), losses, saved,
+            stride, target_stride, losses_offset, width, ignore_index,
+            float(label_smoothing), float(z_loss), float(softcap or 0.0),
+        ),
+        {
+            "SMOOTHING": label_smoothing != 0,
+            "SOFTCAP": softcap is not None,
+            "BLOCK": block,
+            "GROUP": group(input.dtype),
+            "STAGES": stages,
+            "SHIFTED": is_shifted(input, stride, width),
+        },
+        warps,
+    )  # fmt: skip
+    if reduction != "none":
+        reduce(losses, target, weight, saved, loss, count, width, ignore_index, reduction)
+    return loss, saved
+
+
+def reduce(
+    losses: Tensor,
+    target: Tensor,
+    weight: Tensor | None,
+    saved: Tensor,
+    result: Tensor | None,
+    count: int,
+    width: int,
+    ignore_index: int,
+    reduction: str,
+) -> None:
+    """Reduces ``saved[count : 2 * count]`` to ``result``; a mean's divisor goes to its end."""
+    reduce_kernel(
+        (1, 1, 1),
+        (
+            losses, target, weight, saved, result, target.stride(0),
+            count, 2 * count, count, width, ignore_index,
+        ),
+        {
+            "LOSSES": result is not None,
+            "COUNT": reduction == "mean",
+            "BLOCK": min(REDUCE_BLOCK, max(128, next_power_of_2(count))),
+        },
+        16 if count > 1024 else 4,
+    )  # fmt: skip
+
+
+def backward(
+    grad_output: Tensor,
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None,
+    saved: Tensor,
+    ignore_index: int,
+    reduction: str,
+    label_smoothing: float,
+    z_loss: float,
+    softcap: float | None,
+    config: Config | None = None,
+    inplace: bool = False,
+) -> Tensor:
+    """The gradient; with ``inplace`` it overwrites ``input``, whose rows must be regular then."""
+    count, width = input.shape
+    input, stride = as_rows(input, width, 1)
+    if weight is not None and weight.stride(0) != 1:
+        weight = weight.contiguous()
+    result = input if inplace else torch.empty_like(input, memory_format=torch.contiguous_format)
+    block, warps, _ = fitting("backward", width, input, config)
+    shifted = is_shifted(input, stride, width)
+    vector = group(input.dtype)
+    blocks = ceil_div(width + vector - 1 if shifted else width, block)
+    backward_kernel(
+        (count * blocks, 1, 1),
+        (
+            grad_output, input, result, target, weight, weight_sum(weight, label_smoothing), saved,
+            grad_output.stride(0) if grad_output.dim() else 0, stride, result.stride(0),
+            target.stride(0),
+            2 * count, blocks, width, ignore_index,
+            float(label_smoothing), float(z_loss), float(softcap or 0.0),
+        ),
+        {
+            "MEAN": reduction == "mean",
+            "SMOOTHING": label_smoothing != 0,
+            "SOFTCAP": softcap is not None,
+            "BLOCK": block,
+            "GROUP": vector,
+            "SHIFTED": shifted,
+        },
+        warps,
+    )  # fmt: skip
+    return result
