@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torchsmith_kernels import ArgumentTypeError, DtypeError, relu_squared
+from torchsmith_kernels._src.pointwise.config import Case, candidates
+from torchsmith_kernels._src.pointwise.layout import plan
 from torchsmith_kernels._src.relu_squared import op, reference, run
-from torchsmith_kernels._src.relu_squared.config import Case, candidates
 
 
 def eager(x: Tensor) -> Tensor:
@@ -45,6 +46,8 @@ LAYOUTS = {
     "sliced": lambda t: t[:, ::2],
     "unaligned": lambda t: t[..., 1:],
     "expanded": lambda t: t[:1].expand(5, -1, -1),
+    "half": lambda t: t.chunk(2, -1)[1],
+    "one row": lambda t: t[1:2, 2:3, ::2],
 }
 
 
@@ -112,14 +115,25 @@ def test_more_than_2_to_the_31_elements() -> None:
     assert torch.all(dx[-1000:] == 16)
 
 
+@kt.devices
+def test_rows_at_regular_places_are_not_copied(device: str) -> None:
+    x = kt.make(4, 6, 64, device=device)[:, :, :40]
+    layout = plan(torch.empty_like(x), x)
+    assert (layout.rows, layout.width, layout.strides) == (24, 40, [64])
+    assert layout.inputs[0] is x
+
+
 @kt.needs_compiler
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_resources(dtype: torch.dtype) -> None:
     x = torch.empty(1024, dtype=dtype)
+    rows = torch.empty(64, 256, dtype=dtype)[:, :128]
     name = str(dtype).removeprefix("torch.")
-    (kernel,) = kt.check_resources("relu_squared", f"forward {name}", lambda: run.forward(x))
-    assert "ld.global.v4.b32" in kernel.asm["ptx"], "16 bytes a thread"
-    kt.check_resources("relu_squared", f"backward {name}", lambda: run.backward(x, x))
+    for walk, input in (("flat", x), ("rows", rows)):
+        case = f"forward {walk} {name}"
+        (kernel,) = kt.check_resources("relu_squared", case, lambda: run.forward(input))
+        assert "ld.global.v4.b32" in kernel.asm["ptx"], "16 bytes a thread"
+    kt.check_resources("relu_squared", f"backward flat {name}", lambda: run.backward(x, x))
 
 
 @kt.needs_compiler

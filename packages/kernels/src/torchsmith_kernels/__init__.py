@@ -9,14 +9,21 @@ tensor([[0.8485, 1.1314]])
 from torchsmith_kernels._src.add_layer_norm.op import add_layer_norm
 from torchsmith_kernels._src.add_rms_norm.op import add_rms_norm
 from torchsmith_kernels._src.apply_rotary.op import apply_rotary
+from torchsmith_kernels._src.bias_gelu_dropout.op import bias_gelu_dropout
 from torchsmith_kernels._src.cross_entropy.functional import cross_entropy
 from torchsmith_kernels._src.cross_entropy.module import CrossEntropyLoss
+from torchsmith_kernels._src.dropout.module import Dropout
+from torchsmith_kernels._src.dropout.op import dropout
+from torchsmith_kernels._src.embedding.module import Embedding
+from torchsmith_kernels._src.embedding.op import embedding
 from torchsmith_kernels._src.fused_linear_cross_entropy.functional import (
     fused_linear_cross_entropy,
 )
 from torchsmith_kernels._src.fused_linear_cross_entropy.module import (
     FusedLinearCrossEntropyLoss,
 )
+from torchsmith_kernels._src.gated.module import GeGLU, SwiGLU
+from torchsmith_kernels._src.geglu.op import geglu
 from torchsmith_kernels._src.layer_norm.module import LayerNorm
 from torchsmith_kernels._src.layer_norm.op import layer_norm
 from torchsmith_kernels._src.relu_squared.op import relu_squared
@@ -25,6 +32,7 @@ from torchsmith_kernels._src.rms_norm.op import rms_norm
 from torchsmith_kernels._src.rms_norm.template import rms_norm_template
 from torchsmith_kernels._src.softmax.module import LogSoftmax, Softmax
 from torchsmith_kernels._src.softmax.op import log_softmax, softmax
+from torchsmith_kernels._src.swiglu.op import swiglu
 from torchsmith_kernels._src.template import Template
 from torchsmith_kernels.errors import (
     ArgumentTypeError,
@@ -45,27 +53,36 @@ __all__ = [
     "CrossEntropyLoss",
     "DeviceError",
     "DimensionError",
+    "Dropout",
     "DtypeError",
+    "Embedding",
     "FallbackWarning",
     "FusedLinearCrossEntropyLoss",
+    "GeGLU",
     "KernelsError",
     "LayerNorm",
     "LogSoftmax",
     "RMSNorm",
     "ShapeError",
     "Softmax",
+    "SwiGLU",
     "Template",
     "TuningError",
     "add_layer_norm",
     "add_rms_norm",
     "apply_rotary",
+    "bias_gelu_dropout",
     "cross_entropy",
+    "dropout",
+    "embedding",
     "fused_linear_cross_entropy",
+    "geglu",
     "layer_norm",
     "log_softmax",
     "relu_squared",
     "rms_norm",
     "rms_norm_template",
     "softmax",
+    "swiglu",
     "tune",
 ]

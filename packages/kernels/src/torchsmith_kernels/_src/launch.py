@@ -40,7 +40,6 @@ TYPES: dict[torch.dtype, str] = {
 INT32_LIMIT = 2**31
 
 
-
 class Word(int):
     """A 64-bit integer argument that kernels are not specialised on, such as a random seed."""
 

@@ -17,6 +17,7 @@ from torchsmith_kernels._src import launch, store, tables
 #: Ops that can be tuned, each with the place of its ``Tunable``.
 TUNABLE: dict[str, str] = {
     "apply_rotary": "torchsmith_kernels._src.apply_rotary.tuning:tunable",
+    "embedding": "torchsmith_kernels._src.embedding.tuning:tunable",
     "rms_norm": "torchsmith_kernels._src.rms_norm.tuning:tunable",
     "layer_norm": "torchsmith_kernels._src.layer_norm.tuning:tunable",
     "add_rms_norm": "torchsmith_kernels._src.add_rms_norm.tuning:tunable",
@@ -24,6 +25,10 @@ TUNABLE: dict[str, str] = {
     "relu_squared": "torchsmith_kernels._src.relu_squared.tuning:tunable",
     "cross_entropy": "torchsmith_kernels._src.cross_entropy.tuning:tunable",
     "softmax": "torchsmith_kernels._src.softmax.tuning:tunable",
+    "swiglu": "torchsmith_kernels._src.swiglu.tuning:tunable",
+    "geglu": "torchsmith_kernels._src.geglu.tuning:tunable",
+    "dropout": "torchsmith_kernels._src.dropout.tuning:tunable",
+    "bias_gelu_dropout": "torchsmith_kernels._src.bias_gelu_dropout.tuning:tunable",
 }
 
 

@@ -1,27 +1,32 @@
-"""The Triton kernels of squared ReLU: a block of consecutive elements per program."""
+"""The Triton kernels of squared ReLU: one tile per program."""
 
 from __future__ import annotations
 
 import triton.language as tl
 
 from torchsmith_kernels._src.jit import jit
+from torchsmith_kernels._src.pointwise.kernel import at, place
 
 
 @jit
 def forward_kernel(
     x: tl.tensor,
     y: tl.tensor,
-    count: tl.tensor,
+    rows: tl.tensor,
+    width: tl.tensor,
+    stride: tl.tensor,
     COMPUTE: tl.constexpr,
-    BLOCK: tl.constexpr,
+    FLAT: tl.constexpr,
+    HEIGHT: tl.constexpr,
+    COLUMNS: tl.constexpr,
 ) -> None:
     """``y = max(x, 0) ** 2``."""
-    index = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    keep = index < count
-    value = tl.load(x + index, keep).to(COMPUTE)
+    row, column, down, along, keep = place(rows, width, FLAT, HEIGHT, COLUMNS)
+    value = tl.load(at(x, stride, row, column, down, along, HEIGHT), keep).to(COMPUTE)
     # A comparison that is false for NaN would lose it.
     value = tl.where(value <= 0, 0.0, value)
-    tl.store(y + index, (value * value).to(y.dtype.element_ty), keep)
+    result = (value * value).to(y.dtype.element_ty)
+    tl.store(at(y, width, row, column, down, along, HEIGHT), result, keep)
 
 
 @jit
@@ -29,14 +34,19 @@ def backward_kernel(
     grad: tl.tensor,
     x: tl.tensor,
     dx: tl.tensor,
-    count: tl.tensor,
+    rows: tl.tensor,
+    width: tl.tensor,
+    grad_stride: tl.tensor,
+    x_stride: tl.tensor,
     COMPUTE: tl.constexpr,
-    BLOCK: tl.constexpr,
+    FLAT: tl.constexpr,
+    HEIGHT: tl.constexpr,
+    COLUMNS: tl.constexpr,
 ) -> None:
     """``dx = grad * 2 * max(x, 0)``."""
-    index = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    keep = index < count
-    value = tl.load(x + index, keep).to(COMPUTE)
-    upstream = tl.load(grad + index, keep).to(COMPUTE)
+    row, column, down, along, keep = place(rows, width, FLAT, HEIGHT, COLUMNS)
+    value = tl.load(at(x, x_stride, row, column, down, along, HEIGHT), keep).to(COMPUTE)
+    upstream = tl.load(at(grad, grad_stride, row, column, down, along, HEIGHT), keep).to(COMPUTE)
     value = tl.where(value <= 0, 0.0, value)
-    tl.store(dx + index, (upstream * (2 * value)).to(dx.dtype.element_ty), keep)
+    result = (upstream * (2 * value)).to(dx.dtype.element_ty)
+    tl.store(at(dx, width, row, column, down, along, HEIGHT), result, keep)

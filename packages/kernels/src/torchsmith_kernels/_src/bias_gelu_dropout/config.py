@@ -1,0 +1,73 @@
+"""Tile sizes of the kernels of bias + GELU + dropout."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from torchsmith_kernels._src.sizes import next_power_of_2
+from torchsmith_kernels._src.tables import Table
+
+#: Columns of a backward tile: wide enough for whole memory transactions, narrow enough that the
+#: partial sums of the bias gradient, one row of them per group of programs, stay small.
+BACKWARD_COLUMNS = 256
+PARTIALS_ROWS, PARTIALS_COLUMNS = 256, 16
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Elements per tile, warps per program and, in backward, programs per multiprocessor."""
+
+    block: int
+    num_warps: int
+    per_sm: int = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """The kernel (``forward`` or ``backward``) and the dtype."""
+
+    kernel: str
+    dtype: torch.dtype
+
+    def key(self) -> str:
+        """The case's name in stored tables."""
+        return f"{self.kernel}/{str(self.dtype).removeprefix('torch.')}"
+
+
+def derived(case: Case) -> Config:
+    """16 bytes a thread and access; not measured."""
+    return Config(4096 // case.dtype.itemsize, 8)
+
+
+def candidates(case: Case) -> list[Config]:
+    """What ``tune()`` tries."""
+    per_thread = 16 // case.dtype.itemsize
+    if case.kernel == "forward":
+        return [
+            Config(32 * warps * per_thread * accesses, warps)
+            for warps in (4, 8)
+            for accesses in (1, 2)
+        ]
+    return [
+        Config(32 * warps * per_thread * accesses, warps, 16 * programs // warps)
+        for warps in (4, 8)
+        for accesses in (1, 2)
+        for programs in (1, 2)
+    ]
+
+
+def accepts(case: Case, config: Config) -> bool:
+    """Whether the kernels run with a stored configuration."""
+    powers = all(n > 0 and n & (n - 1) == 0 for n in (config.block, config.num_warps))
+    return powers and config.num_warps <= 32 and 32 <= config.block <= 2**16 and config.per_sm > 0
+
+
+def backward_tile(width: int, block: int) -> tuple[int, int]:
+    """Rows and columns of a backward tile."""
+    columns = min(BACKWARD_COLUMNS, block, next_power_of_2(width))
+    return block // columns, columns
+
+
+table: Table[Case, Config] = Table("bias_gelu_dropout", Config, derived, accepts)

@@ -1,0 +1,117 @@
+"""The Triton kernels of bias + GELU + dropout."""
+
+from __future__ import annotations
+
+import triton.language as tl
+
+from torchsmith_kernels._src.jit import jit
+from torchsmith_kernels._src.pointwise.kernel import activation, at, place, stream, words
+
+
+@jit
+def forward_kernel(
+    x: tl.tensor,
+    bias: tl.tensor,
+    y: tl.tensor,
+    seed: tl.tensor | None,
+    key: tl.tensor,
+    offset: tl.tensor,
+    threshold: tl.tensor,
+    scale: tl.tensor,
+    rows: tl.tensor,
+    width: tl.tensor,
+    stride: tl.tensor,
+    KIND: tl.constexpr,
+    DROP: tl.constexpr,
+    COMPUTE: tl.constexpr,
+    FLAT: tl.constexpr,
+    HEIGHT: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    ALIGNED: tl.constexpr,
+) -> None:
+    """``y = dropout(gelu(x + bias))``, a tile per program."""
+    bits: tl.constexpr = x.dtype.element_ty.primitive_bitwidth
+    row, column, down, along, keep = place(rows, width, FLAT, HEIGHT, COLUMNS)
+    value = tl.load(at(x, stride, row, column, down, along, HEIGHT), keep).to(COMPUTE)
+    shift = tl.load(bias + column + along, along < width - column).to(COMPUTE)
+    value, _ = activation(value + shift, KIND, bits == 16)
+    if DROP:
+        key, offset = stream(seed, key, offset)
+        word = words(width, row, column, down, along, key, offset, HEIGHT, COLUMNS, ALIGNED)
+        value = value * tl.where(word >= threshold.to(tl.uint32), scale, 0.0).to(COMPUTE)
+    tl.store(at(y, width, row, column, down, along, HEIGHT), value.to(y.dtype.element_ty), keep)
+
+
+@jit
+def backward_kernel(
+    grad: tl.tensor,
+    x: tl.tensor,
+    bias: tl.tensor,
+    dx: tl.tensor,
+    partials: tl.tensor,
+    seed: tl.tensor | None,
+    key: tl.tensor,
+    offset: tl.tensor,
+    threshold: tl.tensor,
+    scale: tl.tensor,
+    rows: tl.tensor,
+    width: tl.tensor,
+    grad_stride: tl.tensor,
+    x_stride: tl.tensor,
+    groups: tl.tensor,
+    KIND: tl.constexpr,
+    DROP: tl.constexpr,
+    COMPUTE: tl.constexpr,
+    HEIGHT: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    ALIGNED: tl.constexpr,
+) -> None:
+    """``dx``, and sums of its columns over every ``groups``-th tile in ``partials[group]``."""
+    bits: tl.constexpr = x.dtype.element_ty.primitive_bitwidth
+    across = (width + (COLUMNS - 1)) // COLUMNS
+    column = (tl.program_id(0) % across).to(tl.int64) * COLUMNS
+    group = (tl.program_id(0) // across).to(tl.int64)
+    down = tl.arange(0, HEIGHT)[:, None]
+    along = tl.arange(0, COLUMNS)[None, :]
+    exists = along < width - column
+    shift = tl.load(bias + column + along, exists).to(COMPUTE)
+    if DROP:
+        key, offset = stream(seed, key, offset)
+    total = tl.zeros((HEIGHT, COLUMNS), COMPUTE)
+    for row in range(group * HEIGHT, rows.to(tl.int64), groups * HEIGHT):
+        keep = exists & (down < rows - row)
+        dy = tl.load(at(grad, grad_stride, row, column, down, along, HEIGHT), keep, 0.0)
+        value = tl.load(at(x, x_stride, row, column, down, along, HEIGHT), keep, 0.0)
+        _, slope = activation(value.to(COMPUTE) + shift, KIND, bits == 16)
+        result = dy.to(COMPUTE) * slope
+        if DROP:
+            word = words(width, row, column, down, along, key, offset, HEIGHT, COLUMNS, ALIGNED)
+            result = result * tl.where(word >= threshold.to(tl.uint32), scale, 0.0).to(COMPUTE)
+        # Lanes outside have no gradient, but a bias that is not finite would make it NaN.
+        total += tl.where(keep, result, 0.0)
+        place_dx = at(dx, width, row, column, down, along, HEIGHT)
+        tl.store(place_dx, result.to(dx.dtype.element_ty), keep)
+    sums = tl.sum(total, 0)
+    columns = tl.arange(0, COLUMNS)
+    tl.store(partials + group * width + column + columns, sums, columns < width - column)
+
+
+@jit
+def partials_kernel(
+    partials: tl.tensor,
+    dbias: tl.tensor,
+    groups: tl.tensor,
+    width: tl.tensor,
+    HEIGHT: tl.constexpr,
+    COLUMNS: tl.constexpr,
+) -> None:
+    """``dbias``, the sums of the columns of ``partials``."""
+    column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+    down = tl.arange(0, HEIGHT)[:, None]
+    total = tl.zeros((HEIGHT, COLUMNS), partials.dtype.element_ty)
+    for row in range(0, groups, HEIGHT):
+        keep = (column < width) & (down < groups - row)
+        total += tl.load(partials + (row + down).to(tl.int64) * width + column, keep, 0.0)
+    sums = tl.sum(total, 0)
+    columns = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    tl.store(dbias + columns, sums.to(dbias.dtype.element_ty), columns < width)

@@ -1,0 +1,135 @@
+"""Launching the kernels of bias + GELU + dropout."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from torchsmith_kernels._src import launch
+from torchsmith_kernels._src.bias_gelu_dropout.config import (
+    PARTIALS_COLUMNS,
+    PARTIALS_ROWS,
+    Case,
+    Config,
+    backward_tile,
+    table,
+)
+from torchsmith_kernels._src.gated.reference import Kind
+from torchsmith_kernels._src.pointwise import random
+from torchsmith_kernels._src.pointwise.config import tile
+from torchsmith_kernels._src.sizes import as_rows, ceil_div, compute_dtype, new_like
+
+_KERNELS = "torchsmith_kernels._src.bias_gelu_dropout.kernel"
+forward_kernel = launch.Kernel(_KERNELS, "forward_kernel")
+backward_kernel = launch.Kernel(_KERNELS, "backward_kernel")
+partials_kernel = launch.Kernel(_KERNELS, "partials_kernel")
+
+
+def forward(
+    input: Tensor,
+    bias: Tensor,
+    p: float,
+    stream: random.Stream,
+    kind: Kind,
+    config: Config | None = None,
+) -> Tensor:
+    """The forward kernel; ``config`` overrides the table, for tuning."""
+    output = torch.empty_like(input)
+    if not output.is_contiguous():  # random words follow the order of rows
+        return output.copy_(forward(input.contiguous(), bias, p, stream, kind, config))
+    width = input.shape[-1]
+    if input.numel() == 0:
+        return output
+    rows = input.numel() // width
+    input, stride = as_rows(input, width, 1)
+    if config is None:
+        case = Case("forward", input.dtype)
+        config = table.choose(case, launch.capability(input.device))
+    height, columns, programs = tile(rows, width, config.block)
+    forward_kernel(
+        (programs, 1, 1),
+        (
+            input,
+            bias.contiguous(),
+            output,
+            *random.arguments(stream),
+            random.threshold(p),
+            random.scale(p),
+            rows,
+            width,
+            stride,
+        ),
+        {
+            "KIND": kind,
+            "DROP": p != 0,
+            "COMPUTE": launch.triton_dtype(compute_dtype(input.dtype)),
+            "FLAT": rows == 1,
+            "HEIGHT": height,
+            "COLUMNS": columns,
+            "ALIGNED": rows == 1 or width % 4 == 0,
+        },
+        config.num_warps,
+    )
+    return output
+
+
+def backward(
+    grad_output: Tensor,
+    input: Tensor,
+    bias: Tensor,
+    p: float,
+    stream: random.Stream,
+    kind: Kind,
+    config: Config | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The backward kernels; ``config`` overrides the table, for tuning."""
+    dx, dbias = new_like(input, input.shape), new_like(bias, bias.shape)
+    width = input.shape[-1]
+    if input.numel() == 0:
+        return dx, dbias.zero_()
+    rows = input.numel() // width
+    input, x_stride = as_rows(input, width, 1)
+    grad_output, grad_stride = as_rows(grad_output, width, 1)
+    if config is None:
+        case = Case("backward", input.dtype)
+        config = table.choose(case, launch.capability(input.device))
+    height, columns = backward_tile(width, config.block)
+    across = ceil_div(width, columns)
+    wanted = ceil_div(config.per_sm * launch.sm_count(input.device), across)
+    groups = min(ceil_div(rows, height), wanted)
+    compute = compute_dtype(input.dtype)
+    partials = new_like(input, (groups, width), compute)
+    backward_kernel(
+        (across * groups, 1, 1),
+        (
+            grad_output,
+            input,
+            bias.contiguous(),
+            dx,
+            partials,
+            *random.arguments(stream),
+            random.threshold(p),
+            random.scale(p),
+            rows,
+            width,
+            grad_stride,
+            x_stride,
+            groups,
+        ),
+        {
+            "KIND": kind,
+            "DROP": p != 0,
+            "COMPUTE": launch.triton_dtype(compute),
+            "HEIGHT": height,
+            "COLUMNS": columns,
+            "ALIGNED": rows == 1 or width % 4 == 0,
+        },
+        config.num_warps,
+    )
+    partials_kernel(
+        (ceil_div(width, PARTIALS_COLUMNS), 1, 1),
+        (partials, dbias, groups, width),
+        {"HEIGHT": PARTIALS_ROWS, "COLUMNS": PARTIALS_COLUMNS},
+        4,
+    )
+    return dx, dbias

@@ -1,0 +1,203 @@
+"""Device functions of element-wise kernels: tiles, activations, random words."""
+
+from __future__ import annotations
+
+import triton.language as tl
+from triton import knobs
+
+from torchsmith_kernels._src.jit import jit
+
+# Philox 4x32 (Salmon et al., 2011): multipliers and the steps of the key.
+MULTIPLIER_A = tl.constexpr(0xD2511F53)
+MULTIPLIER_B = tl.constexpr(0xCD9E8D57)
+KEY_STEP_A = tl.constexpr(0x9E3779B9)
+KEY_STEP_B = tl.constexpr(0xBB67AE85)
+# Set in the counter's highest word, where torch's own generators never have it.
+OWN_STREAM = tl.constexpr(0x80000000)
+ROUNDS = tl.constexpr(10)
+INTERPRETED = tl.constexpr(knobs.runtime.interpret)
+
+
+@jit
+def place(
+    rows: tl.tensor,
+    width: tl.tensor,
+    FLAT: tl.constexpr,
+    HEIGHT: tl.constexpr,
+    COLUMNS: tl.constexpr,
+) -> tuple[tl.tensor, ...]:
+    """This program's tile: its first row and column, offsets inside of it, and what exists.
+
+    Starts are 64 bits wide, offsets inside of the tile 32. ``FLAT`` says that there is one row.
+    """
+    program = tl.program_id(0)
+    if FLAT:
+        row = tl.full((), 0, tl.int64)
+        column = program.to(tl.int64) * COLUMNS
+    else:
+        across = (width + (COLUMNS - 1)) // COLUMNS
+        row = (program // across).to(tl.int64) * HEIGHT
+        column = (program % across).to(tl.int64) * COLUMNS
+    down = tl.arange(0, HEIGHT)[:, None]
+    along = tl.arange(0, COLUMNS)[None, :]
+    keep = along < width - column
+    if HEIGHT > 1:
+        keep = keep & (down < rows - row)
+    return row, column, down, along, keep
+
+
+@jit
+def at(
+    pointer: tl.tensor,
+    stride: tl.tensor,
+    row: tl.tensor,
+    column: tl.tensor,
+    down: tl.tensor,
+    along: tl.tensor,
+    HEIGHT: tl.constexpr,
+) -> tl.tensor:
+    """Addresses of a tile in a tensor whose rows are ``stride`` elements apart."""
+    start = pointer + row * stride + column
+    if HEIGHT > 1:
+        return start + down * stride.to(tl.int64) + along
+    return start + down + along
+
+
+@jit
+def exp2(x: tl.tensor, FAST: tl.constexpr) -> tl.tensor:
+    """``2**x``; ``FAST`` takes the hardware's, which rounds subnormal results to zero."""
+    if FAST and not INTERPRETED:
+        return tl.inline_asm_elementwise(
+            "ex2.approx.ftz.f32 $0, $1;", "=f,f", [x], tl.float32, is_pure=True, pack=1
+        )
+    else:
+        return tl.exp2(x)
+
+
+@jit
+def reciprocal(x: tl.tensor, FAST: tl.constexpr) -> tl.tensor:
+    """``1 / x``; ``FAST`` takes the hardware's, which rounds subnormal results to zero."""
+    if FAST and not INTERPRETED:
+        return tl.inline_asm_elementwise(
+            "rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], tl.float32, is_pure=True, pack=1
+        )
+    else:
+        return 1 / x
+
+
+@jit
+def silu(x: tl.tensor, FAST: tl.constexpr) -> tuple[tl.tensor, tl.tensor]:
+    """``x * sigmoid(x)`` and its derivative."""
+    s = reciprocal(1 + exp2(x * -1.4426950408889634, FAST), FAST)
+    return x * s, s * (1 + x * (1 - s))
+
+
+@jit
+def gelu(x: tl.tensor, FAST: tl.constexpr) -> tuple[tl.tensor, tl.tensor]:
+    """``x * Phi(x)`` with the normal distribution function, and its derivative.
+
+    ``FAST`` takes Phi from Hastings' approximation (Abramowitz and Stegun, 26.2.17), whose error
+    of 7.5e-8 is nothing beside a rounding to 16 bits. Its exponential is that of the derivative.
+    """
+    bell = exp2(x * x * -0.7213475204444817, FAST)
+    if FAST:  # the coefficients include the density's 1 / sqrt(2 * pi)
+        t = reciprocal(1 + 0.2316419 * tl.abs(x), FAST)
+        tail = 0.7107068706 + t * (-0.7265760129 + t * 0.5307027145)
+        tail = bell * t * (0.1274147959 + t * (-0.1422483683 + t * tail))
+        below = tl.where(x < 0, tail, 1 - tail)
+    else:
+        below = 0.5 + 0.5 * tl.erf(x * 0.7071067811865476)
+    return x * below, below + x * (0.3989422804014327 * bell)
+
+
+@jit
+def gelu_tanh(x: tl.tensor, FAST: tl.constexpr) -> tuple[tl.tensor, tl.tensor]:
+    """``x * 0.5 * (1 + tanh(u))``, ``u = sqrt(2 / pi) * (x + 0.044715 * x**3)``; its derivative.
+
+    ``0.5 * (1 + tanh(u))`` is ``sigmoid(2 * u)``, which keeps its precision below zero.
+    """
+    square = x * x
+    u = x * (-2.302208198144325 - 0.10294324072903344 * square)  # -2 * u / log(2)
+    s = reciprocal(1 + exp2(u, FAST), FAST)
+    slope = 1.5957691216057308 + 0.2140644488178007 * square
+    return x * s, s + x * s * (1 - s) * slope
+
+
+@jit
+def activation(x: tl.tensor, KIND: tl.constexpr, FAST: tl.constexpr) -> tuple[tl.tensor, tl.tensor]:
+    """Value and derivative of ``silu``, ``gelu`` or ``gelu_tanh``.
+
+    ``FAST`` allows errors far below a rounding to 16 bits.
+    """
+    if KIND == "silu":
+        return silu(x, FAST)
+    elif KIND == "gelu":
+        return gelu(x, FAST)
+    else:
+        return gelu_tanh(x, FAST)
+
+
+@jit
+def philox(group: tl.tensor, key: tl.tensor, offset: tl.tensor) -> tuple[tl.tensor, ...]:
+    """Four blocks of random 32-bit words: Philox of the counter ``(group, offset)``.
+
+    All arguments are 64 bits wide.
+    """
+    c0 = group.to(tl.uint32)
+    c1 = (group >> 32).to(tl.uint32)
+    c2 = offset.to(tl.uint32)
+    c3 = (offset >> 32).to(tl.uint32) ^ OWN_STREAM
+    k0 = key.to(tl.uint32)
+    k1 = (key >> 32).to(tl.uint32)
+    for _ in tl.static_range(ROUNDS):
+        product_a = c0.to(tl.uint64) * MULTIPLIER_A
+        product_b = c2.to(tl.uint64) * MULTIPLIER_B
+        c0 = (product_b >> 32).to(tl.uint32) ^ c1 ^ k0
+        c2 = (product_a >> 32).to(tl.uint32) ^ c3 ^ k1
+        c1 = product_b.to(tl.uint32)
+        c3 = product_a.to(tl.uint32)
+        k0 = tl.add(k0, KEY_STEP_A, sanitize_overflow=False)
+        k1 = tl.add(k1, KEY_STEP_B, sanitize_overflow=False)
+    return c0, c1, c2, c3
+
+
+@jit
+def words(
+    width: tl.tensor,
+    row: tl.tensor,
+    column: tl.tensor,
+    down: tl.tensor,
+    along: tl.tensor,
+    key: tl.tensor,
+    offset: tl.tensor,
+    HEIGHT: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    ALIGNED: tl.constexpr,
+) -> tl.tensor:
+    """The random word of each element of a tile, the same for every shape of the tile.
+
+    Element ``e``, counted through all rows, has word ``e % 4`` of group ``e // 4``.
+    """
+    first = (row + down) * width.to(tl.int64) + column
+    if ALIGNED:  # rows begin with a group
+        a, b, c, d = philox(first // 4 + tl.arange(0, COLUMNS // 4)[None, :], key, offset)
+        return tl.join(tl.join(a, c), tl.join(b, d)).reshape(HEIGHT, COLUMNS)
+    else:
+        element = first + along
+        a, b, c, d = philox(element >> 2, key, offset)
+        return tl.where(
+            (element & 2) == 0,
+            tl.where((element & 1) == 0, a, b),
+            tl.where((element & 1) == 0, c, d),
+        )
+
+
+@jit
+def stream(
+    seed: tl.tensor | None, key: tl.tensor, offset: tl.tensor
+) -> tuple[tl.tensor, tl.tensor]:
+    """Key and offset of the random stream: those in ``seed``, where it is not None."""
+    if seed is not None:
+        return tl.load(seed), tl.load(seed + 1)
+    else:
+        return key.to(tl.int64), offset.to(tl.int64)

@@ -1,0 +1,1 @@
+"""SwiGLU, ``silu(gate) * up``, forward and backward; kernels and reference are in ``gated``."""

@@ -1,0 +1,8 @@
+"""Tile sizes of the kernels of ``swiglu``."""
+
+from __future__ import annotations
+
+from torchsmith_kernels._src.pointwise.config import Case, Config, accepts, derived
+from torchsmith_kernels._src.tables import Table
+
+table: Table[Case, Config] = Table("swiglu", Config, derived, accepts)
