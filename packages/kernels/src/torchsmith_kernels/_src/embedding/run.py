@@ -1,0 +1,110 @@
+"""Launching the embedding kernels.
+
+The backward pass has five stages: ``keys`` (indices to sort by), a stable sort, ``pieces`` (where
+runs of equal indices begin, cut at every 32nd position), ``sum`` (one sum per piece, in parallel)
+and ``combine`` (the pieces of long runs). All sums have a fixed order, and no run is the work of
+one program alone.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from torchsmith_kernels._src import launch
+from torchsmith_kernels._src.embedding.config import LENGTH, Config, case, table
+from torchsmith_kernels._src.sizes import as_rows, ceil_div
+
+_KERNELS = "torchsmith_kernels._src.embedding.kernel"
+forward_kernel = launch.Kernel(_KERNELS, "forward_kernel")
+keys_kernel = launch.Kernel(_KERNELS, "keys_kernel")
+pieces_kernel = launch.Kernel(_KERNELS, "pieces_kernel")
+sum_kernel = launch.Kernel(_KERNELS, "sum_kernel")
+combine_kernel = launch.Kernel(_KERNELS, "combine_kernel")
+
+_COMBINE_ROWS, _COMBINE_COLUMNS = 32, 128
+
+
+def forward(input: Tensor, weight: Tensor, config: Config | None = None) -> Tensor:
+    """``weight[input]``; ``config`` overrides the table, for tuning."""
+    rows, width = weight.shape
+    output = torch.empty((*input.shape, width), dtype=weight.dtype, device=weight.device)
+    count = input.numel()
+    if count == 0 or width == 0:
+        return output
+    if not input.is_contiguous():
+        input = input.contiguous()
+    weight, stride = as_rows(weight, width, 1)
+    if config is None:
+        chosen = case("forward", width, weight.dtype)
+        config = table.choose(chosen, launch.capability(weight.device))
+    blocks = ceil_div(width, config.columns)
+    forward_kernel(
+        (ceil_div(count, config.rows) * blocks, 1, 1),
+        (input, weight, output, count, rows, width, stride, blocks),
+        {"ROWS": config.rows, "COLUMNS": config.columns},
+        config.num_warps,
+    )
+    return output
+
+
+def _key_dtype(rows: int) -> torch.dtype:
+    """The narrowest type that holds ``0 ... rows``: a radix sort takes time per byte."""
+    if rows < 2**15:
+        return torch.int16
+    return torch.int32 if rows < 2**31 else torch.int64
+
+
+def backward(
+    grad_output: Tensor, input: Tensor, rows: int, padding_idx: int, config: Config | None = None
+) -> Tensor:
+    """Sums of ``grad_output`` per index; ``config`` overrides the table, for tuning."""
+    width, count = grad_output.shape[-1], input.numel()
+    dtype, device = grad_output.dtype, grad_output.device
+    result = torch.zeros((rows, width), dtype=dtype, device=device)
+    if result.numel() == 0 or count == 0:
+        return result
+    grad_output, stride = as_rows(grad_output, width, 1)
+    if not input.is_contiguous():
+        input = input.contiguous()
+    keys = torch.empty(count, dtype=_key_dtype(rows), device=device)
+    keys_kernel(
+        (ceil_div(count, 1024), 1, 1), (input, keys, count, rows, padding_idx), {"BLOCK": 1024}
+    )
+    keys, order = torch.sort(keys, stable=True)
+    lengths = torch.empty(count, dtype=torch.int32, device=device)
+    blocks = ceil_div(count, LENGTH)
+    pieces_kernel(
+        (ceil_div(blocks, 4), 1, 1),
+        (keys, lengths, count, rows),
+        {"BLOCKS": 4, "LENGTH": LENGTH},
+    )
+    if config is None:
+        config = table.choose(case("backward", width, dtype), launch.capability(device))
+    partial = torch.empty((2 * blocks, width), dtype=torch.float32, device=device)
+    column_blocks = ceil_div(width, config.columns)
+    sum_kernel(
+        (ceil_div(count, config.rows) * column_blocks, 1, 1),
+        (
+            grad_output,
+            order,
+            keys,
+            lengths,
+            result,
+            partial,
+            count,
+            width,
+            stride,
+            column_blocks,
+        ),
+        {"ROWS": config.rows, "COLUMNS": config.columns, "LENGTH": LENGTH},
+        config.num_warps,
+    )
+    if blocks > 1:
+        column_blocks = ceil_div(width, _COMBINE_COLUMNS)
+        combine_kernel(
+            ((blocks - 1) * column_blocks, 1, 1),
+            (keys, result, partial, count, rows, width, column_blocks),
+            {"ROWS": _COMBINE_ROWS, "COLUMNS": _COMBINE_COLUMNS, "LENGTH": LENGTH},
+        )
+    return result
