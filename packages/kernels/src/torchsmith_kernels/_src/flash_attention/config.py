@@ -1,0 +1,104 @@
+"""Tile sizes of the attention kernels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+
+from torchsmith_kernels._src.sizes import next_power_of_2
+from torchsmith_kernels._src.tables import Table
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Queries and keys per tile, warps per program, and loads in flight."""
+
+    block_m: int
+    block_n: int
+    num_warps: int
+    num_stages: int
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What tile sizes are chosen by.
+
+    Attributes:
+        kernel: ``forward``, ``keys`` or ``queries`` (the two of backward).
+        dtype: of query, key and value.
+        block_d: head dimension, rounded up to a power of two.
+        windowed: whether a query sees only some of the keys, as under ``is_causal``.
+        plain: whether scores are only scaled and masked by the window.
+    """
+
+    kernel: str
+    dtype: torch.dtype
+    block_d: int
+    windowed: bool
+    plain: bool
+
+    def key(self) -> str:
+        """The case's name in stored tables."""
+        window = "window" if self.windowed else "full"
+        scores = "plain" if self.plain else "changed"
+        dtype = str(self.dtype).removeprefix("torch.")
+        return f"{self.kernel}/{self.block_d}/{dtype}/{window}/{scores}"
+
+
+@cache
+def case(kernel: str, dtype: torch.dtype, head_dim: int, windowed: bool, plain: bool) -> Case:
+    """The case of a head dimension."""
+    return Case(kernel, dtype, max(next_power_of_2(head_dim), 16), windowed, plain)
+
+
+def derived(case: Case) -> Config:
+    """As much of a multiprocessor's registers and shared memory as the tiles can use."""
+    if case.dtype is torch.float32:
+        return Config(32, 32, 4, 2) if case.block_d <= 128 else Config(16, 16, 4, 1)
+    if case.kernel == "forward":
+        if case.block_d <= 64:
+            return Config(128, 64, 4, 3)
+        return Config(128, 64, 8, 3) if case.block_d <= 128 else Config(128, 32, 8, 2)
+    if case.block_d <= 64:
+        return Config(64, 128, 8, 2) if case.kernel == "keys" else Config(128, 64, 8, 2)
+    if case.block_d <= 128:
+        return Config(64, 128, 8, 2) if case.kernel == "keys" else Config(128, 64, 8, 2)
+    return Config(32, 64, 8, 1) if case.kernel == "keys" else Config(64, 32, 8, 1)
+
+
+def candidates(case: Case) -> list[Config]:
+    """What ``tune()`` tries."""
+    own = derived(case)
+    if case.kernel == "forward":
+        others = [
+            Config(128, 64, 4, 3),
+            Config(128, 128, 8, 2),
+            Config(128, 128, 8, 3),
+            Config(128, 64, 8, 3),
+            Config(128, 64, 8, 4),
+            Config(64, 64, 4, 3),
+            Config(64, 128, 4, 3),
+        ]
+    else:
+        others = [
+            Config(64, 128, 8, 2),
+            Config(128, 64, 8, 2),
+            Config(64, 64, 4, 2),
+            Config(64, 64, 8, 2),
+            Config(128, 128, 8, 2),
+            Config(64, 128, 4, 2),
+            Config(128, 64, 4, 2),
+        ]
+    return list(dict.fromkeys([own, *others]))
+
+
+def accepts(case: Case, config: Config) -> bool:
+    """Whether the kernels run with a stored configuration."""
+    sizes = (config.block_m, config.block_n)
+    powers = all(n >= 16 and n & (n - 1) == 0 for n in sizes)
+    return powers and config.num_warps in (1, 2, 4, 8, 16) and 1 <= config.num_stages <= 8
+
+
+table: Table[Case, Config] = Table("flash_attention", Config, derived, accepts)
