@@ -155,7 +155,12 @@ def compile_kernel(
     }
     fixed.update({(names.index(name),): value for name, value in constants.items()})
     divisible = {(i,): [["tt.divisibility", 16]] for i, yes in enumerate(aligned) if yes}
-    source = ASTSource(function, types, fixed, divisible)
+    if function.is_gluon():
+        from triton.experimental.gluon._runtime import GluonASTSource
+
+        source = GluonASTSource(function, types, fixed, divisible)
+    else:
+        source = ASTSource(function, types, fixed, divisible)
     options: dict[str, Any] = {
         "num_warps": num_warps,
         "num_stages": num_stages,
