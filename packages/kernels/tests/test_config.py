@@ -1,4 +1,4 @@
-"""The tile tables: every derived configuration is valid, and stored ones win only when valid."""
+"""The tables of configurations: which source wins, and what is done about damaged files."""
 
 from __future__ import annotations
 
@@ -8,71 +8,51 @@ from pathlib import Path
 
 import pytest
 import torch
-from torchsmith_kernels._src import store
-from torchsmith_kernels._src.rms_norm.config import (
-    BACKWARD_LIMIT,
-    FORWARD_LIMIT,
-    MEASURED,
-    Case,
-    Config,
-    candidates,
-    choose,
-    derived,
-    from_json,
-)
+from torchsmith_kernels._src import store, tables
+from torchsmith_kernels._src.relu_squared.config import Case, Config, derived, table
 
-WIDTHS = [1, 2, 15, 16, 17, 100, 768, 4096, 5000, 16384, 16385, 32768, 32769, 100_000, 10**6]
+CASE = Case("forward", torch.bfloat16)
 
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("TORCHSMITH_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(table, "_chosen", {})
     return tmp_path
 
 
-@pytest.mark.parametrize("kernel", ["forward", "backward"])
-@pytest.mark.parametrize("width", WIDTHS)
-def test_derived_and_candidate_configurations_are_valid(kernel: str, width: int) -> None:
-    case = Case(kernel, width, torch.bfloat16)
-    for config in candidates(case):
-        assert from_json(case, asdict(config)) == config
-        threads = 32 * config.num_warps
-        assert config.block_m * config.block_n // threads <= 64, "registers would spill"
-    limit = FORWARD_LIMIT if kernel == "forward" else BACKWARD_LIMIT
-    assert derived(case).looped == (width > limit)
+def test_order_of_sources(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "shipped", lambda op, capability: {})
+    assert table.explain(CASE, 90) == (derived(CASE), "derived")
+    tables.forget()
+    measured = {CASE.key(): {"config": asdict(Config(1024, 4))}}
+    monkeypatch.setattr(tables, "shipped", lambda op, capability: measured)
+    assert table.explain(CASE, 90) == (Config(1024, 4), "measured")
+    tables.forget()
+    own = Config(2048, 16)
+    store.save("relu_squared", 90, "a GPU", {CASE.key(): {"config": asdict(own)}})
+    assert table.explain(CASE, 90) == (own, "tuned")
+    assert table.choose(CASE, 90) == own
+    assert table.explain(Case("forward", torch.float16), 90)[1] == "derived"
 
 
 @pytest.mark.parametrize(
-    "changes",
+    "config",
     [
-        {"block_n": 96},
-        {"block_n": 64},
-        {"num_warps": 64},
-        {"num_warps": 0},
-        {"block_m": "1"},
-        {"looped": "yes"},
-        {"unknown": 1},
+        None,
+        {"block": 1000, "num_warps": 4},
+        {"block": 1024, "num_warps": 64},
+        {"block": "1024", "num_warps": 4},
+        {"block": 1024},
+        {"block": 1024, "num_warps": 4, "unknown": 1},
     ],
     ids=str,
 )
-def test_stored_nonsense_is_not_a_configuration(changes: dict[str, object]) -> None:
-    case = Case("forward", 100, torch.bfloat16)
-    assert from_json(case, {**asdict(derived(case)), **changes}) is None
-    assert from_json(case, None) is None
-
-
-def test_order_of_sources(monkeypatch: pytest.MonkeyPatch) -> None:
-    case = Case("forward", 4096, torch.bfloat16)
-    monkeypatch.setitem(MEASURED, 90, {})
-    assert choose(case, 90) == (derived(case), "derived")
-    shipped = Config(1, 4096, 4)
-    monkeypatch.setitem(MEASURED, 90, {case.key(): shipped})
-    assert choose(case, 90) == (shipped, "measured")
-    assert choose(case, 80) == (derived(case), "derived")
-    own = Config(1, 4096, 16)
-    store.save("rms_norm", 90, "a GPU", {case.key(): {"config": asdict(own)}})
-    assert choose(case, 90) == (own, "tuned")
-    assert choose(Case("forward", 4096, torch.float16), 90)[1] == "derived"
+def test_stored_nonsense_is_not_a_configuration(
+    config: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables, "shipped", lambda op, capability: {CASE.key(): {"config": config}})
+    assert table.explain(CASE, 90) == (derived(CASE), "derived")
 
 
 def test_saving_merges_and_replaces(cache: Path) -> None:
@@ -86,13 +66,12 @@ def test_saving_merges_and_replaces(cache: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"entries": 3}', '{"entries": {"a": 1}}'])
 def test_a_damaged_table_is_reported_and_ignored(text: str) -> None:
-    path = store.path_of("rms_norm", 90)
+    path = store.path_of("relu_squared", 90)
     path.parent.mkdir(parents=True)
     path.write_text(text)
     with pytest.warns(UserWarning, match=f"ignoring tuned configurations in {path}"):
-        assert store.tuned_table("rms_norm", 90) == {}
-    case = Case("forward", 64, torch.float32)
-    assert choose(case, 90) == (derived(case), "derived")
+        assert store.tuned_table("relu_squared", 90) == {}
+    assert table.explain(Case("backward", torch.float32), 90)[1] in ("measured", "derived")
 
 
 def test_default_folder_follows_xdg(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ import torch
 from torchsmith_kernels._src.sizes import ceil_div, next_power_of_2
 from torchsmith_kernels._src.tables import Table
 
-FORWARD_LIMIT = 32768  # widest row that the forward kernel keeps in registers
-BACKWARD_LIMIT = 16384  # the same for the backward kernel, beside its sums over rows
+FORWARD_LIMIT = 8192  # columns of the widest row that the forward kernel keeps in registers
+BACKWARD_LIMIT = 16384  # bytes; the same for the backward kernel, beside its sums over rows
 MOST_PARTS = 4  # of a row in the backward kernel; rows with more get a pass of their own for sums
 NARROWEST = 16
 
@@ -27,6 +27,8 @@ class Config:
         stages: depth of software pipelining over steps of rows.
         programs_per_sm: persistent programs per multiprocessor; 0 (forward only) stands for one
             program per step.
+        hold_weight: backward only: whether the weight stays in registers, rather than being read
+            with every step.
     """
 
     block_m: int
@@ -34,6 +36,7 @@ class Config:
     num_warps: int
     stages: int = 1
     programs_per_sm: int = 0
+    hold_weight: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,36 +66,46 @@ def width_class(width: int) -> int:
 
 
 def derived(case: Case) -> Config:
-    """What follows from the sizes alone: 16 elements a thread; not measured."""
+    """What follows from the sizes alone; not measured.
+
+    Forward takes one tile of 16 to 32 elements a thread per program, and more programs at a time
+    than there are multiprocessors hide its latency. Backward is persistent, since fewer programs
+    mean fewer partial sums, and prefetches two steps.
+    """
     width = case.width
     if case.kernel == "forward":
         if width > FORWARD_LIMIT:
             return Config(1, 8192, 16)
-        tile = max(width, 4096)
-        return Config(tile // width, width, min(32, tile // 512))
-    if width > BACKWARD_LIMIT * MOST_PARTS:
-        return Config(2, 2048, 8, 2, 2)
-    block_n = min(width, BACKWARD_LIMIT)
-    tile = max(block_n, 2048)
-    warps = min(32, tile // 512)
-    return Config(tile // block_n, block_n, warps, 2, max(1, 16 // warps))
+        tile = max(width, 2048)
+        return Config(tile // width, width, max(4, tile // 1024))
+    if width * case.dtype.itemsize > BACKWARD_LIMIT:
+        return Config(2, 1024, 4, 3, 4)
+    tile = max(width, 2048)
+    warps = tile // 512
+    return Config(tile // width, width, warps, 3, 16 // warps)
 
 
 def candidates(case: Case) -> list[Config]:
-    """What ``tune()`` tries: the derived configuration and its neighbours."""
+    """What ``tune()`` tries: the derived configuration first, then its neighbours."""
     base = derived(case)
+    width = case.width
     found = [base]
-    if base.num_warps > 1:
-        found.append(replace(base, num_warps=base.num_warps // 2))
     if case.kernel == "forward":
-        found.append(replace(base, block_m=base.block_m * 2))
-        if base.block_m > 1:
-            found.append(
-                replace(base, block_m=base.block_m // 2, num_warps=max(1, base.num_warps // 2))
-            )
+        if width > FORWARD_LIMIT:
+            found += [Config(1, 4096, 8), Config(1, 4096, 16), Config(1, 16384, 32)]
+        else:
+            found.append(replace(base, num_warps=base.num_warps * 2))
+            found.append(replace(base, block_m=base.block_m * 2, num_warps=base.num_warps * 2))
+            if width > 2048:
+                found.append(Config(1, width // 2, base.num_warps))
+    elif width * case.dtype.itemsize > BACKWARD_LIMIT:
+        found += [Config(1, 8192, 16, 3, 1), Config(2, 2048, 8, 2, 2), Config(4, 512, 4, 3, 4)]
     else:
-        found.append(replace(base, stages=3))
-        found.append(replace(base, stages=1))
+        found.append(replace(base, stages=4))
+        found.append(replace(base, num_warps=base.num_warps // 2))
+        if width < 4096:
+            found.append(Config(4096 // width, width, 8, 3, 2))
+            found.append(replace(base, num_warps=base.num_warps // 2, stages=2))
     return list(dict.fromkeys(found))
 
 

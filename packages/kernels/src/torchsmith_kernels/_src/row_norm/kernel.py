@@ -34,7 +34,8 @@ def forward_kernel(
     STAGES: tl.constexpr,
 ) -> None:
     """Normalizes rows of at most ``BLOCK_N`` columns, which are read once."""
-    lane = tl.arange(0, BLOCK_N)[None, :]
+    # Spread over the block's rows, so that the parameters get the layout of the rows.
+    lane = tl.arange(0, BLOCK_N)[None, :] + tl.zeros([BLOCK_M, 1], tl.int32)
     inside = lane < N
     if weight is not None:
         scale = tl.load(weight + lane, inside, other=0.0)
@@ -134,6 +135,19 @@ def forward_wide_kernel(
 
 
 @jit
+def _widened(raw: tl.tensor) -> tl.tensor:
+    """``raw`` as float32 in other instructions than ``raw.to(tl.float32)``.
+
+    The compiler joins equal conversions and holds float32 over the reduction between them, which
+    takes twice the registers of the values themselves.
+    """
+    if raw.dtype == tl.bfloat16:
+        bits = raw.to(tl.uint16, bitcast=True).to(tl.uint32) << 16
+        return bits.to(tl.float32, bitcast=True)
+    return raw.to(tl.float32)
+
+
+@jit
 def _scaled(value: tl.tensor, scale: tl.tensor) -> tl.tensor:
     return value if scale is None else value * scale.to(tl.float32)
 
@@ -160,6 +174,7 @@ def backward_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     STAGES: tl.constexpr,
+    HOLD_WEIGHT: tl.constexpr,
 ) -> None:
     """Input gradient of a share of the rows, and their part of the weight's and bias' gradients.
 
@@ -170,11 +185,13 @@ def backward_kernel(
     PARTS: tl.constexpr = (N + BLOCK_N - 1) // BLOCK_N
     part = tl.program_id(0)
     share = tl.program_id(1)
-    lane = part * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
+    # Spread over the block's rows, so that the weight gets the layout of the rows.
+    lane = part * BLOCK_N + tl.arange(0, BLOCK_N)[None, :] + tl.zeros([BLOCK_M, 1], tl.int32)
     inside = lane < N
-    scale = None
+    held = None
     if weight is not None:
-        scale = tl.load(weight + lane, inside, other=0.0)
+        if HOLD_WEIGHT:
+            held = tl.load(weight + lane, inside, other=0.0)
     if DW:
         weight_total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     if DB:
@@ -186,8 +203,14 @@ def backward_kernel(
         keep = row_ok & inside
         x_row = x + row * (N if DENSE else x_stride)
         grad_row = grad + row * (N if DENSE else grad_stride)
-        value = tl.load(x_row + lane, keep, other=0.0).to(tl.float32)
-        upstream = tl.load(grad_row + lane, keep, other=0.0).to(tl.float32)
+        x_raw = tl.load(x_row + lane, keep, other=0.0)
+        grad_raw = tl.load(grad_row + lane, keep, other=0.0)
+        if weight is None or HOLD_WEIGHT:
+            scale = held
+        else:
+            scale = tl.load(weight + lane, inside, other=0.0)
+        value = x_raw.to(tl.float32)
+        upstream = grad_raw.to(tl.float32)
         if grad_sum is not None:
             more = tl.load(
                 grad_sum + row * (N if DENSE else grad_sum_stride) + lane, keep, other=0.0
@@ -241,8 +264,10 @@ def backward_kernel(
             # Rows past the end are 0, but 0 * rstd is NaN when eps is 0.
             rstd = tl.where(row_ok, rstd, 0.0)
             dot = rstd * rstd * (products / N)
+            value = _widened(x_raw)
+            upstream = _widened(grad_raw)
             if MEAN:
-                value = centred if PARTS == 1 else value - mean
+                value -= mean
                 scaled_mean = scaled_sum / N
         if dx is not None:
             result = _scaled(upstream, scale) - value * dot
@@ -257,11 +282,12 @@ def backward_kernel(
         if DB:
             bias_total += upstream
     partial += share.to(tl.int64) * N
+    column = part * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
     if DW:
-        tl.store(partial + lane, tl.sum(weight_total, 0)[None, :], inside)
+        tl.store(partial + column, tl.sum(weight_total, 0)[None, :], column < N)
         partial += tl.num_programs(1).to(tl.int64) * N
     if DB:
-        tl.store(partial + lane, tl.sum(bias_total, 0)[None, :], inside)
+        tl.store(partial + column, tl.sum(bias_total, 0)[None, :], column < N)
 
 
 @jit

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from torchsmith_kernels._src import launch
 from torchsmith_kernels._src.row_norm.config import MOST_PARTS, Case, Config, choose, width_class
-from torchsmith_kernels._src.sizes import as_rows, ceil_div, new_like
+from torchsmith_kernels._src.sizes import as_rows, ceil_div, new_like, next_power_of_2
 
 _KERNELS = "torchsmith_kernels._src.row_norm.kernel"
 forward_kernel = launch.Kernel(_KERNELS, "forward_kernel")
@@ -156,12 +156,13 @@ def backward(
             "BLOCK_M": config.block_m,
             "BLOCK_N": config.block_n,
             "STAGES": config.stages,
+            "HOLD_WEIGHT": config.hold_weight,
         },
         config.num_warps,
     )  # fmt: skip
     if sums:
-        # Tall tiles, since narrow rows leave few programs to add up many shares.
-        block_n = 32 if width >= 4096 else 16
+        # Tall tiles where rows are narrow, since few programs then add up many shares.
+        block_n = min(128, max(16, next_power_of_2(width) // 128))
         sum_kernel(
             (ceil_div(width, block_n), sums, 1),
             (partial, dw if need_weight else db, db if sums == 2 else None, shares),
