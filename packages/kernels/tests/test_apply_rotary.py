@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torchsmith_kernels import ArgumentTypeError, DtypeError, ShapeError, apply_rotary
 from torchsmith_kernels._src.apply_rotary import op, reference, run
-from torchsmith_kernels._src.apply_rotary.config import Case, candidates, head_block
+from torchsmith_kernels._src.apply_rotary.config import Case, candidates
 
 
 def rotate_half(x: Tensor) -> Tensor:
@@ -100,10 +100,11 @@ def test_every_form_of_the_tables(
     torch.manual_seed(0)
     shape = [(2, n, 5, 20) if layout == "bhsd" else (2, 5, n, 20) for n in (3, 1)]
     q, k = (kt.make(*s, device=device) for s in shape)
-    # Partial: 12 of 20 elements turn. Random factors: both halves of a full table count.
-    cos, sin = (
-        kt.make(*FORMS[form], 12 if columns == "full" else 6, device=device) for _ in range(2)
-    )
+    # Partial: 12 of 20 elements turn.
+    cos, sin = (kt.make(*FORMS[form], 6, device=device) for _ in range(2))
+    if columns == "full":
+        repeat = [t.repeat_interleave(2, -1) for t in (cos, sin)]
+        cos, sin = repeat if pairs == "interleaved" else [torch.cat((t, t), -1) for t in (cos, sin)]
     options = (None, 12, pairs == "interleaved", layout)
     got = apply_rotary(q, k, cos, sin, pairs == "interleaved", rotary_dim=12, layout=layout)
     for mine, x in zip(got, (q, k), strict=True):
@@ -116,7 +117,7 @@ def test_every_form_of_the_tables(
 
 def test_the_reference_is_the_usual_formula() -> None:
     q, k = heads_first(2, 5, (3, 1), 8)
-    cos, sin = (kt.make(2, 5, 8) for _ in range(2))
+    cos, sin = angles(2, 5, columns=8)
     theirs = hugging_face(q, k, cos, sin)
     for x, want in zip((q, k), theirs, strict=True):
         kt.same(reference.rotate(x, cos, sin, None, 8, False, "bhsd", False), want)
@@ -251,9 +252,12 @@ def test_in_place_errors(device: str) -> None:
 @kt.devices
 def test_gradients_of_the_tables(device: str) -> None:
     q, k = heads_first(2, 3, (4, 2), 8, device=device)
-    cos, sin = (kt.make(2, 3, 8, device=device).requires_grad_() for _ in range(2))
-    got = torch.autograd.grad([t.sum() for t in apply_rotary(q, k, cos, sin)], [cos, sin])
-    want = torch.autograd.grad([t.sum() for t in hugging_face(q, k, cos, sin)], [cos, sin])
+    angle = kt.make(2, 3, 4, device=device).requires_grad_()
+    twice = torch.cat((angle, angle), -1)
+    cos, sin = twice.cos(), twice.sin()
+    ours = [t.sum() for t in apply_rotary(q, k, cos, sin)]
+    got = torch.autograd.grad(ours, angle, retain_graph=True)
+    want = torch.autograd.grad([t.sum() for t in hugging_face(q, k, cos, sin)], angle)
     for mine, theirs in zip(got, want, strict=True):
         kt.same(mine, theirs)
 
@@ -352,13 +356,6 @@ def test_errors_name_the_argument() -> None:
         apply_rotary(q, k, cos, sin, rotary_dim=10)
     with pytest.raises(ArgumentTypeError, match="`layout` is 'sbhd'"):
         apply_rotary(q, k, cos, sin, layout="sbhd")
-
-
-@pytest.mark.parametrize(
-    ("heads", "block"), [((32, 8), 8), ((28, 4), 4), ((71, 1), 8), ((1, 1), 1), ((5, 5), 1)]
-)
-def test_few_heads_of_a_tile_are_idle(heads: tuple[int, int], block: int) -> None:
-    assert head_block(*heads, 8) == block
 
 
 @kt.large

@@ -343,6 +343,55 @@ class Kernel:
         )
 
 
+class Plan:
+    """A launch with everything fixed but the tensors; for kernels with many integer arguments.
+
+    Calling it costs a few checks per tensor and none per integer.
+    """
+
+    __slots__ = ("_constants", "_entries", "_grid", "_integers", "_kernel", "_options")
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        grid: tuple[int, int, int],
+        integers: tuple[int, ...],
+        constants: dict[str, Any],
+        num_warps: int = 4,
+        num_stages: int = 3,
+        maxnreg: int | None = None,
+    ) -> None:
+        """Plans a launch of ``kernel``, whose tensors come before its integers."""
+        self._kernel, self._grid, self._integers = kernel, grid, integers
+        self._constants, self._options = constants, (num_warps, num_stages, maxnreg)
+        self._entries: dict[tuple[int, ...], _Entry] = {}
+
+    def __call__(self, *tensors: Tensor | None) -> None:
+        """Launches it; dtypes, device and which tensors are None must always be the same."""
+        pointers = [None if tensor is None else tensor.data_ptr() for tensor in tensors]
+        key = tuple([0 if pointer is None else pointer & 15 for pointer in pointers])
+        entry = self._entries.get(key)
+        if entry is None:
+            first = next(tensor for tensor in tensors if tensor is not None)
+            arguments = (*tensors, *self._integers)
+            ordinal = first.get_device()
+            if ordinal < 0 or _compile_only or 0 in self._grid:
+                self._kernel(self._grid, arguments, self._constants, *self._options)
+                return
+            entry = self._kernel._bind(arguments, self._constants, self._options, ordinal)
+            self._entries[key] = entry
+        run, handle, packed, tail, scratch = entry
+        ordinal = next(tensor for tensor in tensors if tensor is not None).get_device()
+        if scratch or private.current_device() != ordinal:
+            arguments = (*tensors, *self._integers)
+            self._kernel(self._grid, arguments, self._constants, *self._options)
+            return
+        stream = private.current_stream(ordinal)
+        run(
+            *self._grid, stream, handle, packed, None, None, None, *pointers, *self._integers, *tail
+        )
+
+
 def _interpret(
     kernel: Kernel,
     grid: tuple[int, int, int],

@@ -30,6 +30,8 @@ ConfigT = TypeVar("ConfigT")
 
 _FOLDER = Path(__file__).parent
 _tables: list[Table[Any, Any]] = []
+#: Further dictionaries that hold what was chosen, such as whole launches.
+caches: list[dict[Any, Any]] = []
 
 
 @cache
@@ -108,3 +110,5 @@ def forget() -> None:
     """Chooses anew, after a stored table has changed."""
     for table in _tables:
         table._chosen.clear()
+    for known in caches:
+        known.clear()

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 
 import torch
 
-from torchsmith_kernels._src.sizes import ceil_div
 from torchsmith_kernels._src.tables import Table
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Pairs per program, most heads per program, and warps per program."""
+    """Pairs of queries per program, most query heads per program, and warps per program."""
 
     pairs: int
     heads: int
@@ -54,18 +52,6 @@ def accepts(case: Case, config: Config) -> bool:
     """Whether the kernel runs with a stored configuration."""
     powers = all(n > 0 and n & (n - 1) == 0 for n in (config.pairs, config.heads, config.num_warps))
     return powers and config.num_warps <= 16 and config.pairs <= 2**14
-
-
-@cache
-def head_block(q_heads: int, k_heads: int, most: int) -> int:
-    """Heads per tile: the largest power of two that leaves at most an eighth of the tiles idle."""
-    block = most
-    while block > 1:
-        used = q_heads + k_heads
-        if (ceil_div(q_heads, block) + ceil_div(k_heads, block)) * block <= 1.125 * used:
-            break
-        block //= 2
-    return block
 
 
 table: Table[Case, Config] = Table("apply_rotary", Config, derived, accepts)

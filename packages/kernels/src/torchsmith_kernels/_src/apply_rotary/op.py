@@ -28,21 +28,23 @@ def _check(
 ) -> None:
     """Raises unless the arguments fit each other."""
     check.dtype(NAME, "q", q, check.FLOATING)
-    if q.dim() != 4:
+    shape = q.shape
+    if len(shape) != 4:
         raise ShapeError(
-            op=NAME, argument="q", given=tuple(q.shape), accepted="it must have 4 dimensions"
+            op=NAME, argument="q", given=tuple(shape), accepted="it must have 4 dimensions"
         )
     heads = 1 if layout == "bhsd" else 2
-    batch, length, dim = q.shape[0], q.shape[3 - heads], q.shape[3]
+    batch, length, dim = shape[0], shape[3 - heads], shape[3]
     if k is not None:
         check.dtype(NAME, "k", k, (q.dtype,))
         check.device(NAME, "k", k, q)
-        if k.dim() != 4 or any(k.shape[i] != q.shape[i] for i in (0, 3 - heads, 3)):
+        given = k.shape
+        if len(given) != 4 or given[0] != batch or given[3 - heads] != length or given[3] != dim:
             raise ShapeError(
                 op=NAME,
                 argument="k",
-                given=tuple(k.shape),
-                accepted=f"all but the number of heads must be as in `q`, {tuple(q.shape)}",
+                given=tuple(given),
+                accepted=f"all but the number of heads must be as in `q`, {tuple(shape)}",
             )
     if rotary_dim % 2 or not 0 <= rotary_dim <= dim:
         raise ArgumentTypeError(
@@ -56,16 +58,17 @@ def _check(
     _check_table(cos, positions, batch, length, rotary_dim)
     check.dtype(NAME, "sin", sin, (cos.dtype,))
     check.device(NAME, "sin", sin, q)
-    check.shape(NAME, "sin", sin, cos.shape, "the shape of `cos`")
+    if sin.shape != cos.shape:
+        check.shape(NAME, "sin", sin, cos.shape, "the shape of `cos`")
     if positions is not None:
         check.dtype(NAME, "positions", positions, INDICES)
         check.device(NAME, "positions", positions, q)
-        shape = positions.shape
-        if shape != (length,) and shape != (batch, length) and shape != (1, length):
+        given = positions.shape
+        if given != (length,) and given != (batch, length) and given != (1, length):
             raise ShapeError(
                 op=NAME,
                 argument="positions",
-                given=tuple(shape),
+                given=tuple(given),
                 accepted=f"it must be {(batch, length)} or {(length,)}",
             )
 
@@ -74,19 +77,22 @@ def _check_table(
     cos: Tensor, positions: Tensor | None, batch: int, length: int, rotary_dim: int
 ) -> None:
     columns = (rotary_dim, rotary_dim // 2)
-    wanted = f"it must have {columns[0]} or {columns[1]} columns"
-    good = cos.dim() >= 2 and cos.shape[-1] in columns
-    if good and positions is not None:
-        good = cos.dim() == 2
+    shape = cos.shape
+    dims = len(shape)
+    good = dims >= 2 and shape[-1] in columns
+    if not good:
+        wanted = f"it must have {columns[0]} or {columns[1]} columns"
+    elif positions is not None:
+        good = dims == 2
         wanted = f"with `positions` it must be a table with {columns[0]} or {columns[1]} columns"
-    elif good and cos.dim() == 2:
-        good = cos.shape[0] >= length
+    elif dims == 2:
+        good = shape[0] >= length
         wanted = f"it must have at least {length} rows, one per position"
-    elif good:
-        good = cos.dim() == 3 and cos.shape[0] in (1, batch) and cos.shape[1] == length
+    else:
+        good = dims == 3 and (shape[0] == 1 or shape[0] == batch) and shape[1] == length
         wanted = f"it must be ({batch} or 1, {length}, {columns[0]} or {columns[1]})"
     if not good:
-        raise ShapeError(op=NAME, argument="cos", given=tuple(cos.shape), accepted=wanted)
+        raise ShapeError(op=NAME, argument="cos", given=tuple(shape), accepted=wanted)
 
 
 def _kernels_run(q: Tensor) -> bool:
@@ -146,7 +152,7 @@ def _grad(ctx: Any, grad_q: Tensor, grad_k: Tensor) -> tuple[Tensor | None, ...]
     cos, sin, positions = ctx.saved_tensors
     _no_table_gradients(ctx, 2)
     rotary_dim, interleaved, layout, inverse = ctx.options
-    # The transposed matrix of each pair: the same operator, so that it differentiates again.
+    # The same operator turns back, so that it differentiates again.
     dq, dk = op(grad_q, grad_k, cos, sin, positions, rotary_dim, interleaved, layout, not inverse)
     return dq, dk, None, None, None, None, None, None, None
 
@@ -309,17 +315,18 @@ def apply_rotary(
     and ``k``: nothing is copied as long as the elements of a head are contiguous.
 
     Low precision is computed in float32 and rounded once. Deterministic. One launch for both
-    tensors; the backward pass is the same kernel with the transposed rotation. Memory: the
+    tensors; the backward pass is the same kernel, which turns back. Memory: the
     results, or nothing in place; backward keeps ``cos``, ``sin`` and ``positions`` only. Gradients
     of ``cos`` and ``sin``, if they require them, come from plain PyTorch operations.
 
     Args:
         q: queries, ``[batch, heads, sequence, head_dim]`` or as ``layout`` says; floating point.
         k: keys, like ``q`` up to the number of heads.
-        cos: cosines, with ``rotary_dim / 2`` columns or with ``rotary_dim`` columns, a factor for
-            each element (a Hugging Face table repeats its first half; an interleaved one repeats
-            each value). ``[sequence or more, columns]``, ``[batch or 1, sequence, columns]``, or
-            with ``positions`` a table ``[any, columns]``. Any floating point dtype.
+        cos: cosines, one for each pair in ``rotary_dim / 2`` columns, or one for each element in
+            ``rotary_dim`` columns. The latter hold every angle twice (the second half repeats the
+            first, as in Hugging Face models; when interleaved, neighbours are equal), of which the
+            first is read. ``[sequence or more, columns]``, ``[batch or 1, sequence, columns]``,
+            or with ``positions`` a table ``[any, columns]``. Any floating point dtype.
         sin: sines, like ``cos``.
         interleaved: whether pairs are neighbours.
         positions: int32 or int64 row of the tables for each token, ``[batch, sequence]`` or

@@ -29,17 +29,17 @@ def join_pairs(first: Tensor, second: Tensor, interleaved: bool) -> Tensor:
 
 def expand_table(
     table: Tensor, positions: Tensor | None, length: int, rotary_dim: int, interleaved: bool
-) -> tuple[Tensor, Tensor]:
-    """Factors of the pairs' first and second elements, ``[batch or 1, length, rotary_dim / 2]``."""
+) -> Tensor:
+    """The factors of the pairs, ``[batch or 1, length, rotary_dim / 2]``."""
     if positions is not None:
         table = torch.nn.functional.embedding(positions, table)
     elif table.dim() == 2:
         table = table[:length]
     if table.dim() == 2:
         table = table[None]
-    if table.shape[-1] == rotary_dim:
-        return split_pairs(table, interleaved)
-    return table, table
+    if table.shape[-1] == rotary_dim:  # each factor twice
+        return split_pairs(table, interleaved)[0]
+    return table
 
 
 def rotate(
@@ -52,17 +52,16 @@ def rotate(
     layout: str,
     inverse: bool,
 ) -> Tensor:
-    """``x`` with its pairs turned, by the transposed matrix when ``inverse``; rounded once."""
+    """``x`` with its pairs turned, back when ``inverse``; rounded once."""
     heads = 1 if layout == "bhsd" else 2
     length = x.shape[3 - heads]
     compute = compute_dtype(x.dtype)
-    c1, c2, s1, s2 = (
-        part.to(compute).unsqueeze(heads)
+    c, s = (
+        expand_table(table, positions, length, rotary_dim, interleaved).to(compute).unsqueeze(heads)
         for table in (cos, sin)
-        for part in expand_table(table, positions, length, rotary_dim, interleaved)
     )
     if inverse:
-        s1, s2 = -s2, -s1
+        s = -s
     x1, x2 = split_pairs(x[..., :rotary_dim].to(compute), interleaved)
-    turned = join_pairs(x1 * c1 - x2 * s1, x2 * c2 + x1 * s2, interleaved).to(x.dtype)
+    turned = join_pairs(x1 * c - x2 * s, x2 * c + x1 * s, interleaved).to(x.dtype)
     return turned if rotary_dim == x.shape[-1] else torch.cat((turned, x[..., rotary_dim:]), -1)
