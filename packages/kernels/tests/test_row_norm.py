@@ -233,7 +233,9 @@ def test_only_the_needed_gradients(device: str, norm: Norm) -> None:
         leaves = [t.detach().requires_grad_(i == place) for i, t in enumerate(tensors)]
         results = kt.as_tuple(norm.ours((16,))(*leaves))
         results[0].sum().backward()
-        assert [leaf.grad is not None for leaf in leaves] == [i == place for i in range(len(leaves))]
+        assert [leaf.grad is not None for leaf in leaves] == [
+            i == place for i in range(len(leaves))
+        ]
     with torch.no_grad():
         assert not kt.as_tuple(norm.ours((16,))(*leaves))[0].requires_grad
     with torch.inference_mode():
@@ -266,7 +268,10 @@ def test_parameters_of_another_dtype(device: str, norm: Norm) -> None:
         grads = torch.autograd.grad(result.sum(), leaves)
         assert [g.dtype for g in grads] == [t.dtype for t in tensors]
         want = norm.eager((32,))(*[t.double() for t in tensors])
-        assert kt.error(result.detach(), kt.as_tuple(want)[0].detach()) < 3 * kt.ROUNDOFF[torch.bfloat16]
+        assert (
+            kt.error(result.detach(), kt.as_tuple(want)[0].detach())
+            < 3 * kt.ROUNDOFF[torch.bfloat16]
+        )
 
 
 def variants(kernel: str) -> list[Config]:
@@ -367,9 +372,7 @@ def test_function_transforms(norm: Norm) -> None:
 def test_torch_compile_calls_the_operator(dynamic: bool, device: str, norm: Norm) -> None:
     torch._dynamo.reset()
     tensors = [t.requires_grad_() for t in norm.make((3, 8), (8,), device=device)]
-    compiled = torch.compile(
-        norm.ours((8,)), backend="aot_eager", fullgraph=True, dynamic=dynamic
-    )
+    compiled = torch.compile(norm.ours((8,)), backend="aot_eager", fullgraph=True, dynamic=dynamic)
     results = kt.as_tuple(compiled(*tensors))
     wanted = kt.as_tuple(norm.eager((8,))(*tensors))
     ones = [torch.ones_like(r) for r in results]
@@ -525,9 +528,7 @@ def test_resources(kernel: str, norm: Norm) -> None:
         cases += [(5000, torch.float32), (100_000, torch.bfloat16)]
     for width, dtype in cases:
         name = f"{kernel} {width} {str(dtype).removeprefix('torch.')}"
-        kernels = kt.check_resources(
-            norm.name, name, lambda: launched(norm, kernel, width, dtype)
-        )
+        kernels = kt.check_resources(norm.name, name, lambda: launched(norm, kernel, width, dtype))
         ptx = kernels[0].asm["ptx"]
         assert "ld.global.v4.b32" in ptx or "cp.async.cg" in ptx, "16 bytes a thread"
 

@@ -198,7 +198,9 @@ def backward_kernel(
         bias_total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     blocks = tl.cdiv(rows, BLOCK_M)
     for block in tl.range(share, blocks, tl.num_programs(1), num_stages=STAGES):
-        row = tl.cast(block, tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)[:, None]
+        # The last rows that statistics_kernel read are still in L2: begin with them.
+        place = block if statistics is None else blocks - 1 - block
+        row = tl.cast(place, tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)[:, None]
         row_ok = row < rows
         keep = row_ok & inside
         x_row = x + row * (N if DENSE else x_stride)
@@ -234,8 +236,8 @@ def backward_kernel(
             squares = tl.sum(centred * centred, 1)[:, None]
             products = tl.sum(_scaled(upstream * centred, scale), 1)[:, None]
             for step in tl.static_range(1, PARTS):
-                place = (part + step) % PARTS
-                column = place * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
+                other = (part + step) % PARTS
+                column = other * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
                 there = row_ok & (column < N)
                 v = tl.load(x_row + column, there, other=0.0).to(tl.float32)
                 s = tl.load(grad_row + column, there, other=0.0).to(tl.float32)
@@ -243,7 +245,7 @@ def backward_kernel(
                     s *= tl.load(weight + column, column < N, other=0.0).to(tl.float32)
                 if MEAN:
                     # Joining centred sums of two sets (Chan et al., 1979) loses no digits.
-                    count = tl.minimum(N - place * BLOCK_N, BLOCK_N)
+                    count = tl.minimum(N - other * BLOCK_N, BLOCK_N)
                     v_mean = tl.sum(v, 1)[:, None] / count
                     v = tl.where(column < N, v - v_mean, 0.0)
                     s_sum = tl.sum(s, 1)[:, None]

@@ -260,10 +260,11 @@ def gradients(
         value = reference.default_eps(input.dtype) if eps is None else eps
         found = reference.backward(grad_output, grad_sum, input, shape, weight, bias, value, mean)
     elif mean:
-        found = layer_norm_backward(
-            grad_output, grad_sum, input, shape, weight, bias, eps, *needed
-        )
+        found = layer_norm_backward(grad_output, grad_sum, input, shape, weight, bias, eps, *needed)
     else:
-        found = *rms_norm_backward(grad_output, grad_sum, input, shape, weight, eps, *needed[:2]), None
+        found = (
+            *rms_norm_backward(grad_output, grad_sum, input, shape, weight, eps, *needed[:2]),
+            None,
+        )
     dx, dw, db = (one if need else None for one, need in zip(found, needed, strict=True))
     return dx, dw, db
