@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cache
 
 import torch
 
@@ -135,6 +136,12 @@ OPS = ("rms_norm", "layer_norm", "add_rms_norm", "add_layer_norm")
 _tables = {op: _table(op) for op in OPS}
 
 
-def choose(case: Case, capability: int) -> Config:
-    """The configuration of a case from the table of its op."""
-    return _tables[case.op].choose(case, capability)
+@cache
+def _case(kernel: str, width: int, dtype: torch.dtype, op: str) -> Case:
+    # One object per case: dictionaries find it without comparing its fields.
+    return Case(kernel, width_class(width), dtype, op)
+
+
+def choose(kernel: str, width: int, dtype: torch.dtype, op: str, capability: int) -> Config:
+    """The configuration for rows of ``width`` from the table of ``op``."""
+    return _tables[op].choose(_case(kernel, width, dtype, op), capability)

@@ -25,6 +25,15 @@ def check_types(
     eps: object,
 ) -> None:
     """Raises unless every argument of a public function has an accepted type."""
+    if (
+        isinstance(input, Tensor)
+        and isinstance(normalized_shape, tuple)
+        and (weight is None or isinstance(weight, Tensor))
+        and (bias is None or isinstance(bias, Tensor))
+        and isinstance(residual, Tensor)
+        and isinstance(eps, float)
+    ):
+        return  # nearly all calls; what follows costs microseconds
     check.is_tensor(op, "input", input)
     if op.startswith("add_"):
         check.is_tensor(op, "residual", residual)
@@ -49,7 +58,8 @@ def _check(
     bias: Tensor | None,
 ) -> None:
     """Raises unless the arguments fit together; cheap enough for every call."""
-    count = len(normalized_shape)
+    wanted, shape = tuple(normalized_shape), input.shape
+    count = len(wanted)
     if count == 0:
         raise ArgumentTypeError(
             op=op,
@@ -57,24 +67,31 @@ def _check(
             given="empty",
             accepted="it must name at least the last dimension of `input`",
         )
-    shape = input.shape
-    if len(shape) < count or any(shape[i - count] != normalized_shape[i] for i in range(count)):
+    if shape[-count:] != wanted:
         raise ShapeError(
             op=op,
             argument="input",
             given=tuple(shape),
-            accepted=f"its last dimensions must be `normalized_shape` {tuple(normalized_shape)}",
+            accepted=f"its last dimensions must be `normalized_shape` {wanted}",
         )
     check.dtype(op, "input", input, check.FLOATING)
     if residual is not None:
-        check.shape(op, "residual", residual, shape, "the shape of `input`")
+        _check_tensor(op, "residual", residual, input, shape, "the shape of `input`")
         check.dtype(op, "residual", residual, (input.dtype,))
-        check.device(op, "residual", residual, input)
-    for name, tensor in (("weight", weight), ("bias", bias)):
-        if tensor is not None:
-            check.shape(op, name, tensor, normalized_shape, "`normalized_shape`")
-            check.dtype(op, name, tensor, check.FLOATING)
-            check.device(op, name, tensor, input)
+    if weight is not None:
+        _check_tensor(op, "weight", weight, input, wanted, "`normalized_shape`")
+    if bias is not None:
+        _check_tensor(op, "bias", bias, input, wanted, "`normalized_shape`")
+
+
+def _check_tensor(
+    op: str, argument: str, tensor: Tensor, input: Tensor, shape: tuple[int, ...], is_: str
+) -> None:
+    if tensor.shape != shape:
+        check.shape(op, argument, tensor, shape, is_)
+    check.dtype(op, argument, tensor, check.FLOATING)
+    if tensor.device != input.device:
+        check.device(op, argument, tensor, input)
 
 
 def _kernels_run(op: str, input: Tensor) -> bool:

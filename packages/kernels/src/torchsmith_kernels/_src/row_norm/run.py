@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from torchsmith_kernels._src import launch
-from torchsmith_kernels._src.row_norm.config import MOST_PARTS, Case, Config, choose, width_class
+from torchsmith_kernels._src.row_norm.config import MOST_PARTS, Config, choose
 from torchsmith_kernels._src.sizes import as_rows, ceil_div, new_like, next_power_of_2
 
 _KERNELS = "torchsmith_kernels._src.row_norm.kernel"
@@ -52,8 +52,7 @@ def forward(
     if residual is not None:
         residual, residual_stride = as_rows(residual, width, len(normalized_shape))
     if config is None:
-        case = Case("forward", width_class(width), input.dtype, op)
-        config = choose(case, launch.capability(input.device))
+        config = choose("forward", width, input.dtype, op, launch.capability(input.device))
     weight, bias = _contiguous(weight), _contiguous(bias)
     args = (x, residual, weight, bias, output, total, rows, x_stride, residual_stride, eps)
     if config.block_n < width:
@@ -125,8 +124,7 @@ def backward(
     weight = _contiguous(weight)
     device = input.device
     if config is None:
-        case = Case("backward", width_class(width), input.dtype, op)
-        config = choose(case, launch.capability(device))
+        config = choose("backward", width, input.dtype, op, launch.capability(device))
     parts = ceil_div(width, config.block_n)
     statistics = None
     if parts > MOST_PARTS:
