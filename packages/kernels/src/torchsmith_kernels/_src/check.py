@@ -11,6 +11,7 @@ from torch import Tensor
 from torchsmith_kernels.errors import ArgumentTypeError, DeviceError, DtypeError, ShapeError
 
 FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_NUMBERS = (int, float, torch.SymInt, torch.SymFloat)
 
 
 def is_tensor(op: str, argument: str, value: Any, optional: bool = False) -> None:
@@ -25,7 +26,7 @@ def is_tensor(op: str, argument: str, value: Any, optional: bool = False) -> Non
 
 def is_number(op: str, argument: str, value: Any, optional: bool = False) -> None:
     """Raises unless ``value`` is an int or float, or None where that is allowed."""
-    if isinstance(value, int | float | torch.SymInt | torch.SymFloat):
+    if isinstance(value, _NUMBERS):
         return
     if optional and value is None:
         return
