@@ -42,9 +42,11 @@ from torchsmith_kernels.errors import (
     DtypeError,
     FallbackWarning,
     KernelsError,
+    PatchError,
     ShapeError,
     TuningError,
 )
+from torchsmith_kernels.patch import patch
 from torchsmith_kernels.tune import tune
 
 __all__ = [
@@ -62,6 +64,7 @@ __all__ = [
     "KernelsError",
     "LayerNorm",
     "LogSoftmax",
+    "PatchError",
     "RMSNorm",
     "ShapeError",
     "Softmax",
@@ -79,6 +82,7 @@ __all__ = [
     "geglu",
     "layer_norm",
     "log_softmax",
+    "patch",
     "relu_squared",
     "rms_norm",
     "rms_norm_template",

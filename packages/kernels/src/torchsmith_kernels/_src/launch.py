@@ -112,6 +112,7 @@ def sm_count(device: torch.device) -> int:
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
+@cache
 def triton_dtype(dtype: torch.dtype) -> Any:
     """The ``triton.language`` dtype of the same name."""
     import triton.language as tl
@@ -265,25 +266,31 @@ class Kernel:
         ordinal = -2
         key: list[object] = [num_warps, num_stages, maxnreg, *constants.values()]
         values: list[Any] = []
+        flags = 0  # two bits an argument: whether it is a multiple of 16, whether an int is wide
         for arg in args:
-            if isinstance(arg, Tensor):
+            flags <<= 2
+            kind = type(arg)
+            if kind is int:
+                values.append(arg)
+                if arg & 15 == 0:  # type: ignore[operator]
+                    flags |= 1
+                if not -INT32_LIMIT <= arg < INT32_LIMIT:  # type: ignore[operator]
+                    flags |= 2
+            elif isinstance(arg, Tensor):
                 if ordinal == -2:
                     ordinal = arg.get_device()
                 pointer = arg.data_ptr()
                 key.append(arg.dtype)
-                key.append(pointer & 15 == 0)
                 values.append(pointer)
+                if pointer & 15 == 0:
+                    flags |= 1
             else:
+                key.append(kind)
                 values.append(arg)
-                if type(arg) is int:
-                    key.append(arg & 15 == 0)
-                    if not -INT32_LIMIT <= arg < INT32_LIMIT:
-                        key.append("wide")
-                else:
-                    key.append(type(arg))
         if ordinal < 0:
             run_on_cpu(self, grid, args, constants, num_warps, num_stages, maxnreg)
             return
+        key.append(flags)
         key.append(ordinal)
         fixed = tuple(key)
         entry = self._entries.get(fixed)

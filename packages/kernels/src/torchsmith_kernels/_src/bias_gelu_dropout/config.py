@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 
-from torchsmith_kernels._src.sizes import next_power_of_2
 from torchsmith_kernels._src.tables import Table
 
-#: Columns of a backward tile: wide enough for whole memory transactions, narrow enough that the
-#: partial sums of the bias gradient, one row of them per group of programs, stay small.
-BACKWARD_COLUMNS = 256
+#: Columns of a tile: wide enough for whole memory transactions, narrow enough that a thread has
+#: one piece of the bias for several rows, and that backward's partial sums stay small.
+WIDEST = 256
 PARTIALS_ROWS, PARTIALS_COLUMNS = 256, 16
 
 
@@ -36,6 +36,10 @@ class Case:
         return f"{self.kernel}/{str(self.dtype).removeprefix('torch.')}"
 
 
+#: ``Case``, of which there are few, without making it anew.
+case_of = lru_cache(maxsize=None)(Case)
+
+
 def derived(case: Case) -> Config:
     """16 bytes a thread and access; not measured."""
     return Config(4096 // case.dtype.itemsize, 8)
@@ -48,7 +52,7 @@ def candidates(case: Case) -> list[Config]:
         return [
             Config(32 * warps * per_thread * accesses, warps)
             for warps in (4, 8)
-            for accesses in (1, 2)
+            for accesses in (1, 2, 4)
         ]
     return [
         Config(32 * warps * per_thread * accesses, warps, 16 * programs // warps)
@@ -62,12 +66,6 @@ def accepts(case: Case, config: Config) -> bool:
     """Whether the kernels run with a stored configuration."""
     powers = all(n > 0 and n & (n - 1) == 0 for n in (config.block, config.num_warps))
     return powers and config.num_warps <= 32 and 32 <= config.block <= 2**16 and config.per_sm > 0
-
-
-def backward_tile(width: int, block: int) -> tuple[int, int]:
-    """Rows and columns of a backward tile."""
-    columns = min(BACKWARD_COLUMNS, block, next_power_of_2(width))
-    return block // columns, columns
 
 
 table: Table[Case, Config] = Table("bias_gelu_dropout", Config, derived, accepts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton.language as tl
 
 from torchsmith_kernels._src.jit import jit
-from torchsmith_kernels._src.pointwise.kernel import activation, at, place, stream, words
+from torchsmith_kernels._src.pointwise.kernel import activation, at, factors, place, wide
 
 
 @jit
@@ -23,22 +23,23 @@ def forward_kernel(
     stride: tl.tensor,
     KIND: tl.constexpr,
     DROP: tl.constexpr,
-    COMPUTE: tl.constexpr,
     FLAT: tl.constexpr,
     HEIGHT: tl.constexpr,
     COLUMNS: tl.constexpr,
     ALIGNED: tl.constexpr,
+    WIDE: tl.constexpr,
 ) -> None:
     """``y = dropout(gelu(x + bias))``, a tile per program."""
     bits: tl.constexpr = x.dtype.element_ty.primitive_bitwidth
     row, column, down, along, keep = place(rows, width, FLAT, HEIGHT, COLUMNS)
-    value = tl.load(at(x, stride, row, column, down, along, HEIGHT), keep).to(COMPUTE)
-    shift = tl.load(bias + column + along, along < width - column).to(COMPUTE)
+    value = wide(tl.load(at(x, stride, row, column, down, along, HEIGHT), keep))
+    shift = wide(tl.load(bias + column + along, along < width - column))
     value, _ = activation(value + shift, KIND, bits == 16)
     if DROP:
-        key, offset = stream(seed, key, offset)
-        word = words(width, row, column, down, along, key, offset, HEIGHT, COLUMNS, ALIGNED)
-        value = value * tl.where(word >= threshold.to(tl.uint32), scale, 0.0).to(COMPUTE)
+        value *= factors(
+            width, row, column, down, along, seed, key, offset, threshold, scale,
+            HEIGHT, COLUMNS, ALIGNED, WIDE,
+        )  # fmt: skip
     tl.store(at(y, width, row, column, down, along, HEIGHT), value.to(y.dtype.element_ty), keep)
 
 
@@ -61,10 +62,10 @@ def backward_kernel(
     groups: tl.tensor,
     KIND: tl.constexpr,
     DROP: tl.constexpr,
-    COMPUTE: tl.constexpr,
     HEIGHT: tl.constexpr,
     COLUMNS: tl.constexpr,
     ALIGNED: tl.constexpr,
+    WIDE: tl.constexpr,
 ) -> None:
     """``dx``, and sums of its columns over every ``groups``-th tile in ``partials[group]``."""
     bits: tl.constexpr = x.dtype.element_ty.primitive_bitwidth
@@ -74,21 +75,20 @@ def backward_kernel(
     down = tl.arange(0, HEIGHT)[:, None]
     along = tl.arange(0, COLUMNS)[None, :]
     exists = along < width - column
-    shift = tl.load(bias + column + along, exists).to(COMPUTE)
-    if DROP:
-        key, offset = stream(seed, key, offset)
-    total = tl.zeros((HEIGHT, COLUMNS), COMPUTE)
+    shift = wide(tl.load(bias + column + along, exists, 0.0))
+    total = tl.zeros((HEIGHT, COLUMNS), partials.dtype.element_ty)
     for row in range(group * HEIGHT, rows.to(tl.int64), groups * HEIGHT):
         keep = exists & (down < rows - row)
         dy = tl.load(at(grad, grad_stride, row, column, down, along, HEIGHT), keep, 0.0)
         value = tl.load(at(x, x_stride, row, column, down, along, HEIGHT), keep, 0.0)
-        _, slope = activation(value.to(COMPUTE) + shift, KIND, bits == 16)
-        result = dy.to(COMPUTE) * slope
+        _, slope = activation(wide(value) + shift, KIND, bits == 16)
+        result = wide(dy) * slope
         if DROP:
-            word = words(width, row, column, down, along, key, offset, HEIGHT, COLUMNS, ALIGNED)
-            result = result * tl.where(word >= threshold.to(tl.uint32), scale, 0.0).to(COMPUTE)
-        # Lanes outside have no gradient, but a bias that is not finite would make it NaN.
-        total += tl.where(keep, result, 0.0)
+            result *= factors(
+                width, row, column, down, along, seed, key, offset, threshold, scale,
+                HEIGHT, COLUMNS, ALIGNED, WIDE,
+            )  # fmt: skip
+        total += result  # of rows that do not exist, the gradient is 0
         place_dx = at(dx, width, row, column, down, along, HEIGHT)
         tl.store(place_dx, result.to(dx.dtype.element_ty), keep)
     sums = tl.sum(total, 0)

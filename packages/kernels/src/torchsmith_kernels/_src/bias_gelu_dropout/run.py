@@ -9,9 +9,9 @@ from torchsmith_kernels._src import launch
 from torchsmith_kernels._src.bias_gelu_dropout.config import (
     PARTIALS_COLUMNS,
     PARTIALS_ROWS,
-    Case,
+    WIDEST,
     Config,
-    backward_tile,
+    case_of,
     table,
 )
 from torchsmith_kernels._src.gated.reference import Kind
@@ -43,9 +43,10 @@ def forward(
     rows = input.numel() // width
     input, stride = as_rows(input, width, 1)
     if config is None:
-        case = Case("forward", input.dtype)
+        case = case_of("forward", input.dtype)
         config = table.choose(case, launch.capability(input.device))
-    height, columns, programs = tile(rows, width, config.block)
+    height, columns, programs = tile(rows, width, config.block, WIDEST)
+    wide, threshold, scale = random.law(p)
     forward_kernel(
         (programs, 1, 1),
         (
@@ -53,8 +54,8 @@ def forward(
             bias.contiguous(),
             output,
             *random.arguments(stream),
-            random.threshold(p),
-            random.scale(p),
+            threshold,
+            scale,
             rows,
             width,
             stride,
@@ -62,11 +63,11 @@ def forward(
         {
             "KIND": kind,
             "DROP": p != 0,
-            "COMPUTE": launch.triton_dtype(compute_dtype(input.dtype)),
             "FLAT": rows == 1,
             "HEIGHT": height,
             "COLUMNS": columns,
-            "ALIGNED": rows == 1 or width % 4 == 0,
+            "ALIGNED": columns >= 8 and (rows == 1 or width % 8 == 0),
+            "WIDE": wide,
         },
         config.num_warps,
     )
@@ -91,14 +92,15 @@ def backward(
     input, x_stride = as_rows(input, width, 1)
     grad_output, grad_stride = as_rows(grad_output, width, 1)
     if config is None:
-        case = Case("backward", input.dtype)
+        case = case_of("backward", input.dtype)
         config = table.choose(case, launch.capability(input.device))
-    height, columns = backward_tile(width, config.block)
+    height, columns, programs = tile(rows, width, config.block, WIDEST)
     across = ceil_div(width, columns)
     wanted = ceil_div(config.per_sm * launch.sm_count(input.device), across)
-    groups = min(ceil_div(rows, height), wanted)
+    groups = min(programs // across, wanted)
     compute = compute_dtype(input.dtype)
     partials = new_like(input, (groups, width), compute)
+    wide, threshold, scale = random.law(p)
     backward_kernel(
         (across * groups, 1, 1),
         (
@@ -108,8 +110,8 @@ def backward(
             dx,
             partials,
             *random.arguments(stream),
-            random.threshold(p),
-            random.scale(p),
+            threshold,
+            scale,
             rows,
             width,
             grad_stride,
@@ -119,10 +121,10 @@ def backward(
         {
             "KIND": kind,
             "DROP": p != 0,
-            "COMPUTE": launch.triton_dtype(compute),
             "HEIGHT": height,
             "COLUMNS": columns,
-            "ALIGNED": rows == 1 or width % 4 == 0,
+            "ALIGNED": columns >= 8 and (rows == 1 or width % 8 == 0),
+            "WIDE": wide,
         },
         config.num_warps,
     )

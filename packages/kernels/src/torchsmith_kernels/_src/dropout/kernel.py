@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton.language as tl
 
 from torchsmith_kernels._src.jit import jit
-from torchsmith_kernels._src.pointwise.kernel import at, place, stream, words
+from torchsmith_kernels._src.pointwise.kernel import at, factors, place, wide
 
 
 @jit
@@ -20,17 +20,19 @@ def dropout_kernel(
     rows: tl.tensor,
     width: tl.tensor,
     stride: tl.tensor,
-    COMPUTE: tl.constexpr,
     FLAT: tl.constexpr,
     HEIGHT: tl.constexpr,
     COLUMNS: tl.constexpr,
     ALIGNED: tl.constexpr,
+    WIDE: tl.constexpr,
 ) -> None:
     """``y = x * scale`` where the element's random word reaches ``threshold``, else ``x * 0``."""
     row, column, down, along, keep = place(rows, width, FLAT, HEIGHT, COLUMNS)
-    value = tl.load(at(x, stride, row, column, down, along, HEIGHT), keep).to(COMPUTE)
-    key, offset = stream(seed, key, offset)
-    word = words(width, row, column, down, along, key, offset, HEIGHT, COLUMNS, ALIGNED)
+    value = wide(tl.load(at(x, stride, row, column, down, along, HEIGHT), keep))
+    factor = factors(
+        width, row, column, down, along, seed, key, offset, threshold, scale,
+        HEIGHT, COLUMNS, ALIGNED, WIDE,
+    )  # fmt: skip
     # Dropped infinities become NaN, as in torch.
-    value = value * tl.where(word >= threshold.to(tl.uint32), scale, 0.0).to(COMPUTE)
-    tl.store(at(y, width, row, column, down, along, HEIGHT), value.to(y.dtype.element_ty), keep)
+    result = (value * factor).to(y.dtype.element_ty)
+    tl.store(at(y, width, row, column, down, along, HEIGHT), result, keep)

@@ -8,9 +8,8 @@ from torch import Tensor
 from torchsmith_kernels._src import launch
 from torchsmith_kernels._src.dropout.config import table
 from torchsmith_kernels._src.pointwise import random
-from torchsmith_kernels._src.pointwise.config import Case, Config, tile
+from torchsmith_kernels._src.pointwise.config import Config, case_of, tile
 from torchsmith_kernels._src.pointwise.layout import plan
-from torchsmith_kernels._src.sizes import compute_dtype
 
 kernel = launch.Kernel("torchsmith_kernels._src.dropout.kernel", "dropout_kernel")
 
@@ -21,27 +20,28 @@ def dropout(input: Tensor, p: float, stream: random.Stream, config: Config | Non
     layout = plan(output, input)
     rows, width = layout.rows, layout.width
     if config is None:
-        case = Case("forward", input.dtype, rows == 1)
+        case = case_of("forward", input.dtype, rows == 1)
         config = table.choose(case, launch.capability(input.device))
     height, columns, programs = tile(rows, width, config.block)
+    wide, threshold, scale = random.law(p)
     kernel(
         (programs, 1, 1),
         (
             *layout.inputs,
             output,
             *random.arguments(stream),
-            random.threshold(p),
-            random.scale(p),
+            threshold,
+            scale,
             rows,
             width,
             *layout.strides,
         ),
         {
-            "COMPUTE": launch.triton_dtype(compute_dtype(input.dtype)),
             "FLAT": rows == 1,
             "HEIGHT": height,
             "COLUMNS": columns,
-            "ALIGNED": rows == 1 or width % 4 == 0,
+            "ALIGNED": columns >= 8 and (rows == 1 or width % 8 == 0),
+            "WIDE": wide,
         },
         config.num_warps,
     )

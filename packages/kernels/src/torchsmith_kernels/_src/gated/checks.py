@@ -10,6 +10,8 @@ from torchsmith_kernels._src import check
 def tensors(op: str, gate: Tensor, up: Tensor) -> None:
     """Raises unless ``gate`` and ``up`` are floating point and fit each other."""
     check.dtype(op, "gate", gate, check.FLOATING)
-    check.dtype(op, "up", up, (gate.dtype,))
+    if up.dtype != gate.dtype:
+        check.dtype(op, "up", up, (gate.dtype,))
     check.device(op, "up", up, gate, "gate")
-    check.shape(op, "up", up, gate.shape, "the shape of `gate`")
+    if up.shape != gate.shape:
+        check.shape(op, "up", up, gate.shape, "the shape of `gate`")

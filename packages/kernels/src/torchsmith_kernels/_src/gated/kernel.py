@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton.language as tl
 
 from torchsmith_kernels._src.jit import jit
-from torchsmith_kernels._src.pointwise.kernel import activation, at, place
+from torchsmith_kernels._src.pointwise.kernel import activation, at, place, wide
 
 
 @jit
@@ -18,7 +18,6 @@ def forward_kernel(
     gate_stride: tl.tensor,
     up_stride: tl.tensor,
     KIND: tl.constexpr,
-    COMPUTE: tl.constexpr,
     FLAT: tl.constexpr,
     HEIGHT: tl.constexpr,
     COLUMNS: tl.constexpr,
@@ -26,8 +25,8 @@ def forward_kernel(
     """``y = activation(gate) * up``."""
     bits: tl.constexpr = gate.dtype.element_ty.primitive_bitwidth
     row, column, down, along, keep = place(rows, width, FLAT, HEIGHT, COLUMNS)
-    g = tl.load(at(gate, gate_stride, row, column, down, along, HEIGHT), keep).to(COMPUTE)
-    u = tl.load(at(up, up_stride, row, column, down, along, HEIGHT), keep).to(COMPUTE)
+    g = wide(tl.load(at(gate, gate_stride, row, column, down, along, HEIGHT), keep))
+    u = wide(tl.load(at(up, up_stride, row, column, down, along, HEIGHT), keep))
     value, _ = activation(g, KIND, bits == 16)
     result = (value * u).to(y.dtype.element_ty)
     tl.store(at(y, width, row, column, down, along, HEIGHT), result, keep)
@@ -46,7 +45,6 @@ def backward_kernel(
     gate_stride: tl.tensor,
     up_stride: tl.tensor,
     KIND: tl.constexpr,
-    COMPUTE: tl.constexpr,
     FLAT: tl.constexpr,
     HEIGHT: tl.constexpr,
     COLUMNS: tl.constexpr,
@@ -54,9 +52,9 @@ def backward_kernel(
     """``dgate = grad * up * activation'(gate)`` and ``dup = grad * activation(gate)``."""
     bits: tl.constexpr = gate.dtype.element_ty.primitive_bitwidth
     row, column, down, along, keep = place(rows, width, FLAT, HEIGHT, COLUMNS)
-    dy = tl.load(at(grad, grad_stride, row, column, down, along, HEIGHT), keep).to(COMPUTE)
-    g = tl.load(at(gate, gate_stride, row, column, down, along, HEIGHT), keep).to(COMPUTE)
-    u = tl.load(at(up, up_stride, row, column, down, along, HEIGHT), keep).to(COMPUTE)
+    dy = wide(tl.load(at(grad, grad_stride, row, column, down, along, HEIGHT), keep))
+    g = wide(tl.load(at(gate, gate_stride, row, column, down, along, HEIGHT), keep))
+    u = wide(tl.load(at(up, up_stride, row, column, down, along, HEIGHT), keep))
     value, slope = activation(g, KIND, bits == 16)
     first = (dy * u * slope).to(dgate.dtype.element_ty)
     second = (dy * value).to(dup.dtype.element_ty)

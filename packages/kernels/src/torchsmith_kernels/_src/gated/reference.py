@@ -30,8 +30,9 @@ def derivative(x: Tensor, kind: Kind) -> Tensor:
         below = 0.5 * (1 + torch.erf(x * math.sqrt(0.5)))
         return below + x * torch.exp(-0.5 * x * x) * math.sqrt(0.5 / math.pi)
     c = math.sqrt(8 / math.pi)
-    s = (c * x * (1 + 0.044715 * x * x)).sigmoid()
-    return s + x * s * (1 - s) * (c * (1 + 3 * 0.044715 * x * x))
+    u = c * x * (1 + 0.044715 * x * x)
+    s = u.sigmoid()
+    return s + x * s * (-u).sigmoid() * (c * (1 + 3 * 0.044715 * x * x))
 
 
 def forward(gate: Tensor, up: Tensor, kind: Kind) -> Tensor:

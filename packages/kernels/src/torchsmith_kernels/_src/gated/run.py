@@ -7,9 +7,8 @@ from torch import Tensor
 
 from torchsmith_kernels._src import launch
 from torchsmith_kernels._src.gated.reference import Kind
-from torchsmith_kernels._src.pointwise.config import Case, Config, tile
+from torchsmith_kernels._src.pointwise.config import Case, Config, case_of, tile
 from torchsmith_kernels._src.pointwise.layout import plan
-from torchsmith_kernels._src.sizes import compute_dtype
 from torchsmith_kernels._src.tables import Table
 
 _KERNELS = "torchsmith_kernels._src.gated.kernel"
@@ -27,7 +26,7 @@ def forward(
     layout = plan(output, gate, up)
     rows, width = layout.rows, layout.width
     if config is None:
-        case = Case("forward", gate.dtype, rows == 1)
+        case = case_of("forward", gate.dtype, rows == 1)
         config = table.choose(case, launch.capability(gate.device))
     height, columns, programs = tile(rows, width, config.block)
     forward_kernel(
@@ -35,7 +34,6 @@ def forward(
         (*layout.inputs, output, rows, width, *layout.strides),
         {
             "KIND": kind,
-            "COMPUTE": launch.triton_dtype(compute_dtype(gate.dtype)),
             "FLAT": rows == 1,
             "HEIGHT": height,
             "COLUMNS": columns,
@@ -58,7 +56,7 @@ def backward(
     layout = plan(dgate, grad_output, gate, up)
     rows, width = layout.rows, layout.width
     if config is None:
-        case = Case("backward", gate.dtype, rows == 1)
+        case = case_of("backward", gate.dtype, rows == 1)
         config = table.choose(case, launch.capability(gate.device))
     height, columns, programs = tile(rows, width, config.block)
     backward_kernel(
@@ -66,7 +64,6 @@ def backward(
         (*layout.inputs, dgate, dup, rows, width, *layout.strides),
         {
             "KIND": kind,
-            "COMPUTE": launch.triton_dtype(compute_dtype(gate.dtype)),
             "FLAT": rows == 1,
             "HEIGHT": height,
             "COLUMNS": columns,

@@ -35,6 +35,10 @@ class Case:
         return f"{self.kernel}/{walk}/{str(self.dtype).removeprefix('torch.')}"
 
 
+#: ``Case``, of which there are few, without making it anew.
+case_of = lru_cache(maxsize=None)(Case)
+
+
 def derived(case: Case) -> Config:
     """16 bytes a thread and access, one access a thread and tensor; not measured."""
     block = 4096 // case.dtype.itemsize
@@ -58,14 +62,14 @@ def accepts(case: Case, config: Config) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def tile(rows: int, width: int, block: int) -> tuple[int, int, int]:
+def tile(rows: int, width: int, block: int, widest: int = 2**20) -> tuple[int, int, int]:
     """Rows and columns of a tile of ``block`` elements, and how many tiles cover everything.
 
-    The widest tile is taken that leaves few lanes idle at the ends of rows.
+    The widest tile, up to ``widest`` columns, that leaves few lanes idle at the ends of rows.
     """
     if rows == 1:
         return 1, block, ceil_div(width, block)
-    columns = min(block, next_power_of_2(width))
+    columns = min(block, widest, next_power_of_2(width))
     while columns > NARROWEST and ceil_div(width, columns) * columns > WASTE * width:
         columns //= 2
     height = block // columns

@@ -14,8 +14,19 @@ KEY_STEP_A = tl.constexpr(0x9E3779B9)
 KEY_STEP_B = tl.constexpr(0xBB67AE85)
 # Set in the counter's highest word, where torch's own generators never have it.
 OWN_STREAM = tl.constexpr(0x80000000)
+# Set in a group's number for a second call that refines the words of the first.
+SECOND_CALL = tl.constexpr(1 << 62)
 ROUNDS = tl.constexpr(10)
 INTERPRETED = tl.constexpr(knobs.runtime.interpret)
+
+
+@jit
+def wide(x: tl.tensor) -> tl.tensor:
+    """``x`` in the type that it is computed in."""
+    if x.dtype.primitive_bitwidth == 64:
+        return x
+    else:
+        return x.to(tl.float32)
 
 
 @jit
@@ -103,11 +114,14 @@ def gelu(x: tl.tensor, FAST: tl.constexpr) -> tuple[tl.tensor, tl.tensor]:
     if FAST:  # the coefficients include the density's 1 / sqrt(2 * pi)
         t = reciprocal(1 + 0.2316419 * tl.abs(x), FAST)
         tail = 0.7107068706 + t * (-0.7265760129 + t * 0.5307027145)
-        tail = bell * t * (0.1274147959 + t * (-0.1422483683 + t * tail))
-        below = tl.where(x < 0, tail, 1 - tail)
+        tail = t * (0.1274147959 + t * (-0.1422483683 + t * tail))
+        beyond = 0.5 - bell * tail  # Phi(|x|) - 0.5
+        value = 0.5 * x + tl.abs(x) * beyond
+        below = 0.5 + tl.where(x < 0, -beyond, beyond)
     else:
         below = 0.5 + 0.5 * tl.erf(x * 0.7071067811865476)
-    return x * below, below + x * (0.3989422804014327 * bell)
+        value = x * below
+    return value, below + x * (0.3989422804014327 * bell)
 
 
 @jit
@@ -119,8 +133,12 @@ def gelu_tanh(x: tl.tensor, FAST: tl.constexpr) -> tuple[tl.tensor, tl.tensor]:
     square = x * x
     u = x * (-2.302208198144325 - 0.10294324072903344 * square)  # -2 * u / log(2)
     s = reciprocal(1 + exp2(u, FAST), FAST)
+    if FAST:
+        rest = 1 - s
+    else:  # keeps its precision where s is near 1
+        rest = 1 / (1 + tl.exp2(-u))
     slope = 1.5957691216057308 + 0.2140644488178007 * square
-    return x * s, s + x * s * (1 - s) * slope
+    return x * s, s + x * s * rest * slope
 
 
 @jit
@@ -162,42 +180,69 @@ def philox(group: tl.tensor, key: tl.tensor, offset: tl.tensor) -> tuple[tl.tens
 
 
 @jit
-def words(
+def _halves(
+    group: tl.tensor, key: tl.tensor, offset: tl.tensor, WIDE: tl.constexpr
+) -> tuple[tl.tensor, ...]:
+    """Words of the elements ``8 * group + i``: those of even ``i``, then those of odd ``i``."""
+    a, b, c, d = philox(group, key, offset)
+    # Only the upper half of a word counts where the lower is not asked for.
+    if WIDE:
+        e, f, g, h = philox(group | SECOND_CALL, key, offset)
+        upper = 0xFFFF0000
+        lower = 0xFFFF
+        return (
+            (a << 16) | (e & lower),
+            (b << 16) | (f & lower),
+            (c << 16) | (g & lower),
+            (d << 16) | (h & lower),
+            (a & upper) | (e >> 16),
+            (b & upper) | (f >> 16),
+            (c & upper) | (g >> 16),
+            (d & upper) | (h >> 16),
+        )
+    else:
+        return a << 16, b << 16, c << 16, d << 16, a, b, c, d
+
+
+@jit
+def factors(
     width: tl.tensor,
     row: tl.tensor,
     column: tl.tensor,
     down: tl.tensor,
     along: tl.tensor,
+    seed: tl.tensor | None,
     key: tl.tensor,
     offset: tl.tensor,
+    threshold: tl.tensor,
+    scale: tl.tensor,
     HEIGHT: tl.constexpr,
     COLUMNS: tl.constexpr,
     ALIGNED: tl.constexpr,
+    WIDE: tl.constexpr,
 ) -> tl.tensor:
-    """The random word of each element of a tile, the same for every shape of the tile.
+    """What the elements of a tile are multiplied by: 0, or ``scale`` if their word is large enough.
 
-    Element ``e``, counted through all rows, has word ``e % 4`` of group ``e // 4``.
+    The same for every shape of the tile: words belong to elements counted through all rows.
     """
+    if seed is not None:
+        key = tl.load(seed)
+        offset = tl.load(seed + 1)
+    else:
+        key = key.to(tl.int64)
+        offset = offset.to(tl.int64)
     first = (row + down) * width.to(tl.int64) + column
     if ALIGNED:  # rows begin with a group
-        a, b, c, d = philox(first // 4 + tl.arange(0, COLUMNS // 4)[None, :], key, offset)
-        return tl.join(tl.join(a, c), tl.join(b, d)).reshape(HEIGHT, COLUMNS)
+        group = (first >> 3) + tl.arange(0, COLUMNS // 8)[None, :]
+        a, b, c, d, e, f, g, h = _halves(group, key, offset, WIDE)
+        even = tl.join(tl.join(a, c), tl.join(b, d))
+        odd = tl.join(tl.join(e, g), tl.join(f, h))
+        word = tl.join(even, odd).reshape(HEIGHT, COLUMNS)
     else:
         element = first + along
-        a, b, c, d = philox(element >> 2, key, offset)
-        return tl.where(
-            (element & 2) == 0,
-            tl.where((element & 1) == 0, a, b),
-            tl.where((element & 1) == 0, c, d),
-        )
-
-
-@jit
-def stream(
-    seed: tl.tensor | None, key: tl.tensor, offset: tl.tensor
-) -> tuple[tl.tensor, tl.tensor]:
-    """Key and offset of the random stream: those in ``seed``, where it is not None."""
-    if seed is not None:
-        return tl.load(seed), tl.load(seed + 1)
-    else:
-        return key.to(tl.int64), offset.to(tl.int64)
+        a, b, c, d, e, f, g, h = _halves(element >> 3, key, offset, WIDE)
+        low = (element & 2) == 0
+        even = tl.where((element & 4) == 0, tl.where(low, a, b), tl.where(low, c, d))
+        odd = tl.where((element & 4) == 0, tl.where(low, e, f), tl.where(low, g, h))
+        word = tl.where((element & 1) == 0, even, odd)
+    return tl.where(word >= threshold.to(tl.uint32), scale, 0.0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,8 +11,7 @@ from torch import Tensor
 from torchsmith_kernels._src.sizes import row_stride
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(NamedTuple):
     """The common shape in which all tensors of a call are read and written.
 
     Attributes:
@@ -27,20 +26,18 @@ class Layout:
     inputs: Sequence[Tensor]
     strides: Sequence[int]
 
-    @property
-    def flat(self) -> bool:
-        """Whether all tensors are walked in the order of their memory."""
-        return self.rows == 1
-
 
 def plan(output: Tensor, *inputs: Tensor) -> Layout:
     """The layout of a call whose result is ``output``, a dense tensor of the inputs' shape."""
     strides = output.stride()
-    if all(tensor.stride() == strides for tensor in inputs):
-        return Layout(1, output.numel(), inputs, [0] * len(inputs))
+    for tensor in inputs:
+        if tensor.stride() != strides:
+            break
+    else:
+        return Layout(1, output.numel(), inputs, (0,) * len(inputs))
     if not output.is_contiguous() or output.dim() == 0:
         same = [t if t.stride() == strides else torch.empty_like(output).copy_(t) for t in inputs]
-        return Layout(1, output.numel(), same, [0] * len(inputs))
+        return Layout(1, output.numel(), same, (0,) * len(inputs))
     width = output.shape[-1]
     rows = output.numel() // width if width else 0
     found: list[Tensor] = []
@@ -50,5 +47,5 @@ def plan(output: Tensor, *inputs: Tensor) -> Layout:
         found.append(tensor.contiguous() if step is None else tensor)
         steps.append(width if step is None else step)
     if rows == 1 or all(step == width for step in steps):
-        return Layout(1, output.numel(), found, [0] * len(inputs))
+        return Layout(1, output.numel(), found, (0,) * len(inputs))
     return Layout(rows, width, found, steps)

@@ -1,16 +1,18 @@
 """The random numbers of dropout: drawing a stream, and what its words are.
 
-A call of dropout has a *stream*: a 64-bit key and a 64-bit offset. The random word of element ``e``
-is word ``e % 4`` of Philox 4x32-10 (Salmon et al., 2011, "Parallel random numbers: as easy as 1, 2,
-3") with that key and the counter ``(e // 4, offset)``, so that any element's word can be computed
-anywhere, in forward, backward or the reference, and none repeats below 2**66 elements. The
-counter's highest bit is set, which torch's own kernels never do: the words of a call are never
-those of another torch function under the same seed.
+A call of dropout has a *stream*: a 64-bit key and a 64-bit offset. Element ``e`` has 16 random
+bits: half ``e % 2`` of word ``e // 2 % 4`` of Philox 4x32-10 (Salmon et al., 2011, "Parallel random
+numbers: as easy as 1, 2, 3") with that key and the counter ``(e // 8, offset)``. Any element's bits
+can so be computed anywhere, in forward, backward or the reference, and none repeat below 2**65
+elements. Where 16 bits do not resolve the probability, a second call with another counter gives 16
+more. The counter's highest bit is set, which torch's own kernels never do: the bits of a call are
+never those of another torch function under the same seed.
 """
 
 from __future__ import annotations
 
 import threading
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -28,6 +30,7 @@ NONE: Stream = None, 0, 0
 LEAST, MOST = -(2**63), 2**63 - 1
 ROUNDS = 10
 OWN_STREAM = 0x80000000
+SECOND_CALL = 1 << 62
 MULTIPLIERS = 0xD2511F53, 0xCD9E8D57
 KEY_STEPS = 0x9E3779B9, 0xBB67AE85
 MASK = 0xFFFFFFFF
@@ -70,21 +73,36 @@ def arguments(stream: Stream) -> Stream:
     return stream[0], Word(stream[1]), Word(stream[2])
 
 
-def threshold(p: float) -> Word:
-    """Words below it are dropped; exact to 2**-32."""
-    return Word(min(round(p * 2**32), MASK))
+@lru_cache(maxsize=64)
+def law(p: float) -> tuple[bool, Word, float]:
+    """How elements are dropped with probability ``p``.
+
+    Returns:
+        Whether words of 32 bits are needed, since ``p`` or ``1 - p`` in multiples of 2**-16 would
+        be wrong by more than a thousandth; the word below which elements are dropped; and what the
+        others are multiplied by, 0 when all are dropped.
+    """
+    steps = round(p * 2**16)
+    wide = abs(steps / 2**16 - p) > min(p, 1 - p) / 1000
+    dropped = min(round(p * 2**32) if wide else steps << 16, MASK)
+    return wide, Word(dropped), 0.0 if p == 1 else 1 / (1 - p)
 
 
-def scale(p: float) -> float:
-    """What kept elements are multiplied by; 0 when everything is dropped."""
-    return 0.0 if p == 1 else 1 / (1 - p)
-
-
-def words(count: int, stream: Stream, device: torch.device) -> Tensor:
+def words(count: int, stream: Stream, wide: bool, device: torch.device) -> Tensor:
     """The first ``count`` random words of a stream, as int64; the definition in plain PyTorch."""
+    group = torch.arange((count + 7) // 8, dtype=torch.int64, device=device)
+    first = _philox(group, stream)
+    result = torch.stack([first & 0xFFFF, first >> 16], 2) << 16
+    if wide:
+        second = _philox(group | SECOND_CALL, stream)
+        result |= torch.stack([second & 0xFFFF, second >> 16], 2)
+    return result.flatten()[:count]
+
+
+def _philox(group: Tensor, stream: Stream) -> Tensor:
+    """Four words per group."""
     seed, key, offset = stream
     numbers: Tensor | tuple[int, int] = (key, offset) if seed is None else seed
-    group = torch.arange((count + 3) // 4, dtype=torch.int64, device=device)
     zero = torch.zeros_like(group)
     c0, c1 = group & MASK, group >> 32
     c2, c3 = zero + (numbers[1] & MASK), zero + (((numbers[1] >> 32) & MASK) ^ OWN_STREAM)
@@ -94,7 +112,7 @@ def words(count: int, stream: Stream, device: torch.device) -> Tensor:
         high_b, low_b = _product(c2, MULTIPLIERS[1])
         c0, c1, c2, c3 = high_b ^ c1 ^ k0, low_b, high_a ^ c3 ^ k1, low_a
         k0, k1 = (k0 + KEY_STEPS[0]) & MASK, (k1 + KEY_STEPS[1]) & MASK
-    return torch.stack([c0, c1, c2, c3], 1).flatten()[:count]
+    return torch.stack([c0, c1, c2, c3], 1)
 
 
 def _product(a: Tensor, b: int) -> tuple[Tensor, Tensor]:
@@ -109,8 +127,9 @@ def factors(
     count: int, p: float, stream: Stream, device: torch.device, dtype: torch.dtype
 ) -> Tensor:
     """What the elements of a dropout of ``count`` elements are multiplied by."""
-    kept = words(count, stream, device) >= threshold(p)
-    return torch.where(kept, scale(p), 0.0).to(dtype)
+    wide, threshold, scale = law(p)
+    kept = words(count, stream, wide, device) >= threshold
+    return torch.where(kept, scale, 0.0).to(dtype)
 
 
 def checked(op: str, p: float) -> float:

@@ -6,10 +6,9 @@ import torch
 from torch import Tensor
 
 from torchsmith_kernels._src import launch
-from torchsmith_kernels._src.pointwise.config import Case, Config, tile
+from torchsmith_kernels._src.pointwise.config import Config, case_of, tile
 from torchsmith_kernels._src.pointwise.layout import plan
 from torchsmith_kernels._src.relu_squared.config import table
-from torchsmith_kernels._src.sizes import compute_dtype
 
 _KERNELS = "torchsmith_kernels._src.relu_squared.kernel"
 forward_kernel = launch.Kernel(_KERNELS, "forward_kernel")
@@ -26,14 +25,13 @@ def _launch(
     layout = plan(result, *inputs)
     rows, width = layout.rows, layout.width
     if config is None:
-        case = Case(name, result.dtype, rows == 1)
+        case = case_of(name, result.dtype, rows == 1)
         config = table.choose(case, launch.capability(result.device))
     height, columns, programs = tile(rows, width, config.block)
     kernel(
         (programs, 1, 1),
         (*layout.inputs, result, rows, width, *layout.strides),
         {
-            "COMPUTE": launch.triton_dtype(compute_dtype(result.dtype)),
             "FLAT": rows == 1,
             "HEIGHT": height,
             "COLUMNS": columns,
