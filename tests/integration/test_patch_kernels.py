@@ -1,0 +1,122 @@
+"""``torchsmith_kernels.patch`` on real Hugging Face models: same results, all of it reversible."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torchsmith_kernels import PatchError, patch
+from torchsmith_kernels.patch import OPS
+
+SMALL = {
+    "vocab_size": 96,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "attn_implementation": "sdpa",
+}
+FAMILIES = ["Llama", "Qwen2", "Qwen3", "Mistral"]
+
+
+def build(family: str) -> Any:
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{family}Config")(**SMALL)
+    return getattr(transformers, f"{family}ForCausalLM")(config)
+
+
+def inputs(padded: bool = False) -> dict[str, torch.Tensor]:
+    ids = torch.randint(0, 96, (2, 17), generator=torch.Generator().manual_seed(1))
+    mask = torch.ones_like(ids)
+    if padded:
+        mask[0, :5] = 0
+    return {"input_ids": ids, "attention_mask": mask, "labels": ids}
+
+
+def step(model: Any, **more: Any) -> tuple[Any, dict[str, torch.Tensor]]:
+    model.zero_grad(set_to_none=True)
+    output = model(**{**inputs(), **more})
+    output.loss.backward()
+    return output, {name: p.grad.clone() for name, p in model.named_parameters()}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_results_and_gradients_are_the_models_own(family: str) -> None:
+    model = build(family)
+    want, want_grads = step(model)
+    padded = {"attention_mask": inputs(padded=True)["attention_mask"]}
+    want_padded = model(**{**inputs(), **padded}).logits
+    before = {name: type(m).forward for name, m in model.named_modules()}
+    with patch(model) as changed:
+        used = {op for change in changed.changes for op in change.ops}
+        assert used == {"rms_norm", "swiglu", "apply_rotary", "flash_attention"}
+        got, grads = step(model)
+        torch.testing.assert_close(got.loss, want.loss, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(got.logits, want.logits, rtol=1e-4, atol=1e-5)
+        for name, grad in want_grads.items():
+            torch.testing.assert_close(grads[name], grad, rtol=1e-3, atol=1e-5)
+        found = model(**{**inputs(), **padded}).logits
+        real = padded["attention_mask"].bool()
+        torch.testing.assert_close(found[real], want_padded[real], rtol=1e-4, atol=1e-5)
+    assert not any("forward" in m.__dict__ for m in model.modules())
+    assert before == {name: type(m).forward for name, m in model.named_modules()}
+    assert torch.equal(model(**inputs()).logits, want.logits)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_fused_loss_makes_no_logits(family: str) -> None:
+    model = build(family)
+    want, want_grads = step(model)
+    patch(model, OPS)
+    got, grads = step(model)
+    assert got.logits is None
+    torch.testing.assert_close(got.loss, want.loss, rtol=1e-5, atol=1e-6)
+    for name, grad in want_grads.items():
+        torch.testing.assert_close(grads[name], grad, rtol=1e-3, atol=1e-5)
+    counted = model(**inputs(), num_items_in_batch=7).loss
+    torch.testing.assert_close(counted, want.loss * (2 * 16) / 7, rtol=1e-5, atol=1e-6)
+    plain = model(input_ids=inputs()["input_ids"])
+    torch.testing.assert_close(plain.logits, want.logits, rtol=1e-4, atol=1e-5)
+
+
+def test_generation_is_the_same() -> None:
+    model = build("Llama").eval()
+    ids = inputs()["input_ids"]
+    options = {"max_new_tokens": 8, "do_sample": False, "pad_token_id": 0}
+    want = model.generate(ids, **options)
+    with patch(model):
+        assert torch.equal(model.generate(ids, **options), want)
+
+
+def test_the_list_of_changes_is_readable() -> None:
+    model = build("Llama")
+    with patch(model, ["rms_norm", "swiglu"]) as changed:
+        lines = str(changed).splitlines()
+        assert "model.layers.0.mlp (LlamaMLP): swiglu" in lines
+        assert "model.norm (LlamaRMSNorm): rms_norm" in lines
+        assert len(lines) == 2 * 3 + 1
+        with pytest.raises(PatchError, match=r"TS-K006.*patched already; undo that first"):
+            patch(model)
+
+
+def test_other_models_are_untouched() -> None:
+    one, other = build("Llama"), build("Llama")
+    with patch(one):
+        assert not any("forward" in m.__dict__ for m in other.modules())
+    config = transformers.GPT2Config(n_layer=1, n_embd=32, n_head=2, vocab_size=50)
+    with pytest.raises(PatchError, match="GPT2Model has no module that"):
+        patch(transformers.GPT2Model(config))
+
+
+def test_a_patched_model_compiles() -> None:
+    model = build("Llama").eval()
+    ids = inputs()["input_ids"]
+    with torch.no_grad():
+        want = model(ids).logits
+        with patch(model):
+            compiled = torch.compile(model, backend="aot_eager")
+            torch.testing.assert_close(compiled(ids).logits, want, rtol=1e-4, atol=1e-5)
