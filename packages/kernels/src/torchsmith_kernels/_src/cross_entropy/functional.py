@@ -9,7 +9,7 @@ from torch.nn import _reduction as legacy
 from torchsmith_kernels._src import check
 from torchsmith_kernels._src.cross_entropy import reference
 from torchsmith_kernels._src.cross_entropy.op import NAME, op
-from torchsmith_kernels.errors import ArgumentTypeError, ShapeError
+from torchsmith_kernels.errors import ArgumentValueError, ShapeError
 
 REDUCTIONS = ("none", "mean", "sum")
 INDEX_DTYPES = (torch.int64, torch.int32, torch.uint8)
@@ -22,7 +22,7 @@ def check_settings(
     check.choice(name, "reduction", reduction, REDUCTIONS)
     check.is_number(name, "label_smoothing", label_smoothing)
     if not 0.0 <= label_smoothing <= 1.0:
-        raise ArgumentTypeError(
+        raise ArgumentValueError(
             op=name,
             argument="label_smoothing",
             given=repr(label_smoothing),
@@ -31,8 +31,11 @@ def check_settings(
     check.is_number(name, "z_loss", z_loss)
     check.is_number(name, "softcap", softcap, optional=True)
     if softcap is not None and softcap <= 0:
-        raise ArgumentTypeError(
-            op=name, argument="softcap", given=repr(softcap), accepted="it must be positive or None"
+        raise ArgumentValueError(
+            op=name,
+            argument="softcap",
+            given=repr(softcap),
+            accepted="it must be positive or None",
         )
 
 
@@ -96,7 +99,8 @@ def cross_entropy(
         A scalar, or losses of the target's shape for ``none``; of ``input``'s dtype.
 
     Raises:
-        ArgumentTypeError: an argument has the wrong type or value.
+        ArgumentTypeError: an argument has the wrong type.
+        ArgumentValueError: ``label_smoothing`` or ``softcap`` is out of range.
         DtypeError: ``input``, ``weight`` or ``target`` has a dtype that is not accepted.
         ShapeError: shapes do not fit together.
         DeviceError: tensors are on different devices.

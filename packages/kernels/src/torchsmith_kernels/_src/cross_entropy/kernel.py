@@ -26,12 +26,23 @@ def tanh(x: tl.tensor) -> tl.tensor:
 
 
 @jit
+def bent(x: tl.tensor, softcap: tl.tensor) -> tl.tensor:
+    """``tanh(x / softcap)`` in float32.
+
+    ``1 - 2 / (exp(2 x) + 1)`` is right to 1e-7 of the cap, far below what 16 bits hold.
+    """
+    value = x.to(tl.float32) * (1.0 / softcap)
+    if x.dtype == tl.float32:
+        return tanh(value)
+    return 1.0 - 2.0 / (tl.exp(2.0 * value) + 1.0)
+
+
+@jit
 def capped(x: tl.tensor, softcap: tl.tensor, SOFTCAP: tl.constexpr) -> tl.tensor:
     """Logits in float32 after the soft cap, if there is one."""
-    x = x.to(tl.float32)
     if SOFTCAP:
-        x = softcap * tanh(x / softcap)
-    return x
+        return softcap * bent(x, softcap)
+    return x.to(tl.float32)
 
 
 @jit
@@ -55,52 +66,68 @@ def add_block(
 
 
 @jit
+def load_block(
+    block: tl.tensor, keep: tl.tensor, room: tl.tensor, BLOCK: tl.constexpr
+) -> tl.tensor:
+    """A block of logits; without a mask where ``room`` elements are there to be read.
+
+    A mask that starts or ends anywhere would make the loads narrow.
+    """
+    if room >= BLOCK:
+        x = tl.load(block)
+    else:
+        x = tl.load(block, keep, other=0.0)
+    return x
+
+
+@jit
 def row_statistics(
     row: tl.tensor,
     weight: tl.tensor,
     start: tl.tensor,
     end: tl.tensor,
+    room: tl.tensor,
+    used: tl.tensor,
     softcap: tl.tensor,
     SOFTCAP: tl.constexpr,
     SMOOTHING: tl.constexpr,
     BLOCK: tl.constexpr,
     GROUP: tl.constexpr,
     STAGES: tl.constexpr,
-    SHIFTED: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor]:
     """``logsumexp`` of a row and, for label smoothing, the weighted sum of its logits.
 
     Args:
         row: where the row's first block starts; aligned.
         weight: class weights, or None.
-        start: first element in that block that belongs to the row; 0 unless SHIFTED.
+        start: first element in that block that belongs to the row.
         end: one past the row's last element, counted from ``row``.
+        room: elements from ``row`` on that can be read.
+        used: whether the row counts; if not, no more than its first block is read.
         softcap: the soft cap.
         SOFTCAP: whether it is applied.
         SMOOTHING: whether the sum of logits is wanted.
         BLOCK: elements per step.
         GROUP: elements that share a maximum.
         STAGES: loads in flight.
-        SHIFTED: whether ``start`` can be other than 0.
     """
     lane = tl.arange(0, BLOCK)
     largest = tl.full((BLOCK // GROUP,), float("-inf"), tl.float32)
     total = tl.zeros((BLOCK // GROUP,), tl.float32)
     logits = tl.zeros((BLOCK,), tl.float32)
-    first = 0
-    if SHIFTED:
-        keep = (lane >= start) & (lane < end)
-        x = capped(tl.load(row + lane, keep, other=0.0), softcap, SOFTCAP)
-        if SMOOTHING:
-            scale = 1.0
-            if weight is not None:
-                scale = tl.load(weight + lane - start, keep, other=0.0).to(tl.float32)
-            logits += tl.where(keep, x * scale, 0.0)
-        x = tl.where(keep, x, float("-inf"))
-        largest, total = add_block(x, largest, total, BLOCK, GROUP)
-        first = BLOCK
-    full = end // BLOCK * BLOCK
-    for offset in tl.range(first, full, BLOCK, num_stages=STAGES):
+    # The first block does not wait for the row's class.
+    keep = (lane >= start) & (lane < end)
+    x = capped(load_block(row + lane, keep, room, BLOCK), softcap, SOFTCAP)
+    if SMOOTHING:
+        scale = 1.0
+        if weight is not None:
+            scale = tl.load(weight + lane - start, keep, other=0.0).to(tl.float32)
+        logits += tl.where(keep, x * scale, 0.0)
+    x = tl.where(keep, x, float("-inf"))
+    largest, total = add_block(x, largest, total, BLOCK, GROUP)
+    stop = tl.where(used, end, 0)
+    full = stop // BLOCK * BLOCK
+    for offset in tl.range(BLOCK, full, BLOCK, num_stages=STAGES):
         x = capped(tl.load(row + offset + lane), softcap, SOFTCAP)
         if SMOOTHING:
             scale = 1.0
@@ -108,10 +135,10 @@ def row_statistics(
                 scale = tl.load(weight + offset + lane - start).to(tl.float32)
             logits += x * scale
         largest, total = add_block(x, largest, total, BLOCK, GROUP)
-    rest = tl.maximum(full, first)
-    if rest < end:
+    rest = tl.maximum(full, BLOCK)
+    if rest < stop:
         keep = rest + lane < end
-        x = capped(tl.load(row + rest + lane, keep, other=0.0), softcap, SOFTCAP)
+        x = capped(load_block(row + rest + lane, keep, room - rest, BLOCK), softcap, SOFTCAP)
         if SMOOTHING:
             scale = 1.0
             if weight is not None:
@@ -193,12 +220,12 @@ def gradient(
     SOFTCAP: tl.constexpr,
 ) -> tl.tensor:
     """The gradient with respect to a block of logits ``x`` at ``column``."""
-    x = x.to(tl.float32)
     slope = 1.0
     if SOFTCAP:
-        bent = tanh(x / softcap)
-        slope = 1.0 - bent * bent
-        x = softcap * bent
+        share_of_cap = bent(x, softcap)
+        slope = 1.0 - share_of_cap * share_of_cap
+        x = softcap * share_of_cap
+    x = x.to(tl.float32)
     hit = scale
     share = scale
     if SMOOTHING:
@@ -229,6 +256,7 @@ def forward_kernel(
     stride: tl.tensor,
     target_stride: tl.tensor,
     losses_offset: tl.tensor,
+    rows: tl.tensor,
     width: tl.tensor,
     ignore_index: tl.tensor,
     smoothing: tl.tensor,
@@ -249,15 +277,16 @@ def forward_kernel(
         x, offset, label, weight, weight_sum, width, ignore_index, softcap, SOFTCAP
     )
     start = 0
+    room = width.to(tl.int64)
     if SHIFTED:
-        # Begin at the vector boundary before the row, so that loads stay wide for any width.
+        # Begin at the vector boundary before the row, so that loads stay wide for any width. Rows
+        # follow each other without gaps then: what is read past this one is the next.
         start = (offset % GROUP).to(tl.int32)
         offset = tl.multiple_of(offset - start, GROUP)
-    # Rows that are ignored are not read.
-    end = tl.where(used, start + width, 0)
+        room = rows.to(tl.int64) * width - offset
     lse, logits = row_statistics(
-        x + offset, weight, start, end, softcap,
-        SOFTCAP, SMOOTHING, BLOCK, GROUP, STAGES, SHIFTED,
+        x + offset, weight, start, start + width, room, used, softcap,
+        SOFTCAP, SMOOTHING, BLOCK, GROUP, STAGES,
     )  # fmt: skip
     loss = row_loss(
         lse, logits, logit, scale, scales, used, width, smoothing, z_loss, SMOOTHING
@@ -283,7 +312,10 @@ def reduce_kernel(
     COUNT: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """Sum of the rows' losses in a fixed order, over the weight of their classes for a mean."""
+    """Sum of the rows' losses in a fixed order, over the weight of their classes for a mean.
+
+    The divisor is kept for backward, 1 for a sum.
+    """
     lane = tl.arange(0, BLOCK)
     total = tl.zeros((BLOCK,), tl.float32)
     count = tl.zeros((BLOCK,), tl.float32)
@@ -301,12 +333,43 @@ def reduce_kernel(
             else:
                 count += tl.where(used, 1.0, 0.0)
     loss = tl.sum(total, axis=0)
+    weights = 1.0
     if COUNT:
         weights = tl.sum(count, axis=0)
-        tl.store(saved + total_offset, weights)
         loss = loss / weights
+    tl.store(saved + total_offset, weights)
     if LOSSES:
         tl.store(result, loss.to(result.dtype.element_ty))
+
+
+@jit
+def row_inputs(
+    row: tl.tensor,
+    grad: tl.tensor,
+    target: tl.tensor,
+    weight: tl.tensor,
+    saved: tl.tensor,
+    grad_stride: tl.tensor,
+    target_stride: tl.tensor,
+    total_offset: tl.tensor,
+    width: tl.tensor,
+    ignore_index: tl.tensor,
+    MEAN: tl.constexpr,
+) -> tuple[tl.tensor, tl.tensor, tl.tensor, tl.tensor, tl.tensor]:
+    """What backward knows of a row: ``logsumexp``, class and its weight, gradient, if it counts."""
+    label = tl.load(target + row.to(tl.int64) * target_stride)
+    upstream = tl.load(grad + row.to(tl.int64) * grad_stride).to(tl.float32)
+    if MEAN:
+        upstream = upstream / tl.load(saved + total_offset)
+    lse = tl.load(saved + row)
+    used = label != ignore_index
+    exists = (label >= 0) & (label < width)
+    scale = 1.0
+    if weight is not None:
+        scale = tl.load(weight + label, used & exists, other=0.0).to(tl.float32)
+    # A class that does not exist made the loss NaN.
+    upstream = tl.where(exists, upstream, float("nan"))
+    return lse, label, scale, upstream, used
 
 
 @jit
@@ -333,54 +396,84 @@ def backward_kernel(
     SMOOTHING: tl.constexpr,
     SOFTCAP: tl.constexpr,
     BLOCK: tl.constexpr,
-    GROUP: tl.constexpr,
-    SHIFTED: tl.constexpr,
 ) -> None:
     """The gradient of one block of one row; ``dx`` may be ``x`` itself."""
     program = tl.program_id(0)
     row = program // blocks
-    first = (program - row * blocks) * BLOCK
-    label = tl.load(target + row.to(tl.int64) * target_stride)
-    upstream = tl.load(grad + row.to(tl.int64) * grad_stride).to(tl.float32)
-    if MEAN:
-        upstream = upstream / tl.load(saved + total_offset)
-    lse = tl.load(saved + row)
-    offset = row.to(tl.int64) * stride
-    into = row.to(tl.int64) * dx_stride
-    used = label != ignore_index
-    exists = (label >= 0) & (label < width)
-    scale = 1.0
+    column = (program - row * blocks) * BLOCK + tl.arange(0, BLOCK)
+    keep = column < width
+    value = tl.load(x + row.to(tl.int64) * stride + column, keep, other=0.0)
+    lse, label, scale, upstream, used = row_inputs(
+        row, grad, target, weight, saved, grad_stride, target_stride, total_offset,
+        width, ignore_index, MEAN,
+    )  # fmt: skip
     scales = width.to(tl.float32)
     if weight is not None:
-        scale = tl.load(weight + label, used & exists, other=0.0).to(tl.float32)
         scales = tl.load(weight_sum)
-    # A class that does not exist made the loss NaN.
-    upstream = tl.where(exists, upstream, float("nan"))
-    place = first + tl.arange(0, BLOCK)
-    column = place
-    if SHIFTED:
-        start = (offset % GROUP).to(tl.int32)
-        offset = tl.multiple_of(offset - start, GROUP)
-        into = offset
-        first -= start
-        column = place - start
-    if (first >= 0) & (first + BLOCK <= width):
-        # No mask: one that starts or ends anywhere would make every access narrow.
-        value = tl.load(x + offset + place)
-        result = gradient(
-            value, column, lse, label, scale, scales, upstream, weight, column >= 0, width,
-            smoothing, z_loss, softcap, SMOOTHING, SOFTCAP,
-        )  # fmt: skip
-        result = tl.where(used, result, 0.0)
-        tl.store(dx + into + place, result.to(dx.dtype.element_ty))
+    result = gradient(
+        value, column, lse, label, scale, scales, upstream, weight, keep, width,
+        smoothing, z_loss, softcap, SMOOTHING, SOFTCAP,
+    )  # fmt: skip
+    result = tl.where(used, result, 0.0)
+    tl.store(dx + row.to(tl.int64) * dx_stride + column, result.to(dx.dtype.element_ty), keep)
+
+
+@jit
+def backward_flat_kernel(
+    grad: tl.tensor,
+    x: tl.tensor,
+    dx: tl.tensor,
+    target: tl.tensor,
+    weight: tl.tensor,
+    weight_sum: tl.tensor,
+    saved: tl.tensor,
+    grad_stride: tl.tensor,
+    target_stride: tl.tensor,
+    total_offset: tl.tensor,
+    rows: tl.tensor,
+    width: tl.tensor,
+    ignore_index: tl.tensor,
+    smoothing: tl.tensor,
+    z_loss: tl.tensor,
+    softcap: tl.tensor,
+    MEAN: tl.constexpr,
+    SMOOTHING: tl.constexpr,
+    SOFTCAP: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> None:
+    """The gradient of consecutive elements, which belong to one row or two.
+
+    For rows without gaps that begin anywhere: blocks of rows would be unaligned, these are not.
+    """
+    begin = tl.program_id(0).to(tl.int64) * BLOCK
+    lane = tl.arange(0, BLOCK)
+    left = rows.to(tl.int64) * width - begin
+    value = load_block(x + begin + lane, lane < left, left, BLOCK)
+    row = (begin // width).to(tl.int32)
+    column = (begin - row.to(tl.int64) * width).to(tl.int32)
+    after = tl.minimum(row + 1, rows - 1)
+    lse, label, scale, upstream, used = row_inputs(
+        row, grad, target, weight, saved, grad_stride, target_stride, total_offset,
+        width, ignore_index, MEAN,
+    )  # fmt: skip
+    lse_2, label_2, scale_2, upstream_2, used_2 = row_inputs(
+        after, grad, target, weight, saved, grad_stride, target_stride, total_offset,
+        width, ignore_index, MEAN,
+    )  # fmt: skip
+    scales = width.to(tl.float32)
+    if weight is not None:
+        scales = tl.load(weight_sum)
+    columns = column + lane
+    first = columns < width
+    columns = tl.where(first, columns, columns - width)
+    result = gradient(
+        value, columns, tl.where(first, lse, lse_2), tl.where(first, label, label_2),
+        tl.where(first, scale, scale_2), scales, tl.where(first, upstream, upstream_2),
+        weight, lane < left, width, smoothing, z_loss, softcap, SMOOTHING, SOFTCAP,
+    )  # fmt: skip
+    counts = tl.where(first, used.to(tl.int32), used_2.to(tl.int32))
+    result = tl.where(counts != 0, result, 0.0).to(dx.dtype.element_ty)
+    if left >= BLOCK:
+        tl.store(dx + begin + lane, result)
     else:
-        keep = (column >= 0) & (column < width)
-        # Rows that are ignored are not read.
-        read = (column >= 0) & (column < tl.where(used, width, 0))
-        value = tl.load(x + offset + place, read, other=0.0)
-        result = gradient(
-            value, column, lse, label, scale, scales, upstream, weight, keep, width,
-            smoothing, z_loss, softcap, SMOOTHING, SOFTCAP,
-        )  # fmt: skip
-        result = tl.where(used, result, 0.0)
-        tl.store(dx + into + place, result.to(dx.dtype.element_ty), keep)
+        tl.store(dx + begin + lane, result, lane < left)

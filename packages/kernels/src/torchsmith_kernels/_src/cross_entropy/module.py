@@ -22,7 +22,8 @@ class CrossEntropyLoss(torch.nn.CrossEntropyLoss):
         softcap: soft cap of the logits, or None.
 
     Raises:
-        ArgumentTypeError: an argument has the wrong value.
+        ArgumentTypeError: ``reduction`` is none of the accepted words.
+        ArgumentValueError: ``label_smoothing`` or ``softcap`` is out of range.
     """
 
     def __init__(

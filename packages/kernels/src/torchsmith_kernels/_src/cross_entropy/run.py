@@ -12,9 +12,12 @@ from torchsmith_kernels._src.sizes import as_rows, ceil_div, next_power_of_2
 _KERNELS = "torchsmith_kernels._src.cross_entropy.kernel"
 forward_kernel = launch.Kernel(_KERNELS, "forward_kernel")
 backward_kernel = launch.Kernel(_KERNELS, "backward_kernel")
+backward_flat_kernel = launch.Kernel(_KERNELS, "backward_flat_kernel")
 reduce_kernel = launch.Kernel(_KERNELS, "reduce_kernel")
 
-REDUCE_BLOCK = 4096
+REDUCE_BLOCK = 8192
+#: Narrower rows whose length is odd are read and written element by element in backward.
+NARROWEST_FLAT = 256
 
 
 def fitting(kernel: str, width: int, like: Tensor, config: Config | None) -> tuple[int, int, int]:
@@ -84,7 +87,7 @@ def forward(
         (count, 1, 1),
         (
             input, target, weight, weight_sum(weight, label_smoothing), losses, saved,
-            stride, target_stride, losses_offset, width, ignore_index,
+            stride, target_stride, losses_offset, count, width, ignore_index,
             float(label_smoothing), float(z_loss), float(softcap or 0.0),
         ),
         {
@@ -113,7 +116,7 @@ def reduce(
     ignore_index: int,
     reduction: str,
 ) -> None:
-    """Reduces ``saved[count : 2 * count]`` to ``result``; a mean's divisor goes to its end."""
+    """Reduces ``saved[count : 2 * count]`` to ``result``; what it divides by goes to the end."""
     reduce_kernel(
         (1, 1, 1),
         (
@@ -125,7 +128,7 @@ def reduce(
             "COUNT": reduction == "mean",
             "BLOCK": min(REDUCE_BLOCK, max(128, next_power_of_2(count))),
         },
-        16 if count > 1024 else 4,
+        32 if count > 1024 else 4,
     )  # fmt: skip
 
 
@@ -150,26 +153,33 @@ def backward(
         weight = weight.contiguous()
     result = input if inplace else torch.empty_like(input, memory_format=torch.contiguous_format)
     block, warps, _ = fitting("backward", width, input, config)
-    shifted = is_shifted(input, stride, width)
-    vector = group(input.dtype)
-    blocks = ceil_div(width + vector - 1 if shifted else width, block)
+    grad_stride = grad_output.stride(0) if grad_output.dim() else 0
+    tensors = (
+        grad_output, input, result, target, weight, weight_sum(weight, label_smoothing), saved,
+    )  # fmt: skip
+    numbers = (ignore_index, float(label_smoothing), float(z_loss), float(softcap or 0.0))
+    constants = {
+        "MEAN": reduction == "mean",
+        "SMOOTHING": label_smoothing != 0,
+        "SOFTCAP": softcap is not None,
+        "BLOCK": block,
+    }
+    if not inplace and width >= NARROWEST_FLAT and is_shifted(input, stride, width):
+        # A block may reach into one further row, not two.
+        constants["BLOCK"] = block = min(block, next_power_of_2(width + 1) // 2)
+        backward_flat_kernel(
+            (ceil_div(count * width, block), 1, 1),
+            (*tensors, grad_stride, target.stride(0), 2 * count, count, width, *numbers),
+            constants,
+            warps,
+        )
+        return result
+    blocks = ceil_div(width, block)
+    strides = (grad_stride, stride, result.stride(0), target.stride(0))
     backward_kernel(
         (count * blocks, 1, 1),
-        (
-            grad_output, input, result, target, weight, weight_sum(weight, label_smoothing), saved,
-            grad_output.stride(0) if grad_output.dim() else 0, stride, result.stride(0),
-            target.stride(0),
-            2 * count, blocks, width, ignore_index,
-            float(label_smoothing), float(z_loss), float(softcap or 0.0),
-        ),
-        {
-            "MEAN": reduction == "mean",
-            "SMOOTHING": label_smoothing != 0,
-            "SOFTCAP": softcap is not None,
-            "BLOCK": block,
-            "GROUP": vector,
-            "SHIFTED": shifted,
-        },
+        (*tensors, *strides, 2 * count, blocks, width, *numbers),
+        constants,
         warps,
-    )  # fmt: skip
+    )
     return result

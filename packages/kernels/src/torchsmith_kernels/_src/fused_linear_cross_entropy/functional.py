@@ -13,7 +13,7 @@ from torchsmith_kernels._src.cross_entropy.functional import (
     check_weight,
 )
 from torchsmith_kernels._src.fused_linear_cross_entropy.op import NAME, op
-from torchsmith_kernels.errors import ArgumentTypeError, ShapeError
+from torchsmith_kernels.errors import ArgumentValueError, ShapeError
 
 
 def fused_linear_cross_entropy(
@@ -41,9 +41,9 @@ def fused_linear_cross_entropy(
     matrix products of this PyTorch are.
 
     Memory, beside the results: one chunk of logits, and with more than one chunk the sum of
-    ``weight``'s gradient in float32. Rows per chunk are chosen so that this stays below a quarter of
-    what eager needs where that is possible; with few rows (up to about twice the hidden size) the
-    float32 sum would outweigh the logits, and there is one chunk. After Liger Kernel
+    ``weight``'s gradient in float32, which exists beside the final one for a moment. There are
+    about 4096 rows per chunk; with few rows (up to about twice the hidden size) the float32 sum
+    would outweigh the logits, and there is one chunk. After Liger Kernel
     (https://arxiv.org/abs/2410.10989).
 
     Args:
@@ -67,7 +67,9 @@ def fused_linear_cross_entropy(
         autocast.
 
     Raises:
-        ArgumentTypeError: an argument has the wrong type or value.
+        ArgumentTypeError: an argument has the wrong type.
+        ArgumentValueError: ``label_smoothing``, ``softcap``, ``chunk_size`` or ``accumulate_dtype``
+            has a value that is not accepted.
         DtypeError: a tensor has a dtype that is not accepted.
         ShapeError: shapes do not fit together.
         DeviceError: tensors are on different devices.
@@ -121,14 +123,14 @@ def fused_linear_cross_entropy(
 
 def _check_chunks(input: Tensor, chunk_size: int | None, accumulate: torch.dtype | None) -> None:
     if chunk_size is not None and not (isinstance(chunk_size, int) and chunk_size > 0):
-        raise ArgumentTypeError(
+        raise ArgumentValueError(
             op=NAME,
             argument="chunk_size",
             given=repr(chunk_size),
             accepted="it must be a positive int or None",
         )
     if accumulate is not None and accumulate not in (torch.float32, input.dtype):
-        raise ArgumentTypeError(
+        raise ArgumentValueError(
             op=NAME,
             argument="accumulate_dtype",
             given=str(accumulate),

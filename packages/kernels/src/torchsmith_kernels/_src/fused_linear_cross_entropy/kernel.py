@@ -54,10 +54,9 @@ def gradient_kernel(
     logit, scale, scales, used = row_target(
         x, offset, label, weight, weight_sum, width, ignore_index, softcap, SOFTCAP
     )
-    end = tl.where(used, width, 0)
     base = x + offset
     lse, logits = row_statistics(
-        base, weight, 0, end, softcap, SOFTCAP, SMOOTHING, BLOCK, GROUP, STAGES, False
+        base, weight, 0, width, width, used, softcap, SOFTCAP, SMOOTHING, BLOCK, GROUP, STAGES
     )
     loss = row_loss(lse, logits, logit, scale, scales, used, width, smoothing, z_loss, SMOOTHING)
     tl.store(saved + place, lse)

@@ -29,7 +29,8 @@ class FusedLinearCrossEntropyLoss(torch.nn.Linear):
         dtype: their type.
 
     Raises:
-        ArgumentTypeError: an argument has the wrong value.
+        ArgumentTypeError: ``reduction`` is none of the accepted words.
+        ArgumentValueError: ``label_smoothing`` or ``softcap`` is out of range.
     """
 
     def __init__(

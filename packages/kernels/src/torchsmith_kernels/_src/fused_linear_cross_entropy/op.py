@@ -53,7 +53,8 @@ def _forward_fake(
     rows = input.shape[0]
     none = options.reduction == "none"
     loss = torch.empty((rows,) if none else (), dtype=dtype or input.dtype, device=input.device)
-    saved = torch.empty(2 * rows + 1, dtype=torch.float32, device=input.device)
+    size = rows if none else 2 * rows + 1
+    saved = torch.empty(size, dtype=torch.float32, device=input.device)
     sums = run.empty_sums(input) if none else run.new_sums(input, weight, options)
     return loss, saved, sums.input, sums.weight, sums.bias
 

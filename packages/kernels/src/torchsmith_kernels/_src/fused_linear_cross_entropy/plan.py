@@ -12,8 +12,9 @@ import torch
 
 from torchsmith_kernels._src.sizes import ceil_div
 
-#: Fewer rows make matrix products inefficient: each reads and writes the whole sum of ``dW``.
-FEWEST_ROWS = 2048
+#: Rows per chunk: fewer make matrix products slower, since each reads and writes the whole sum of
+#: ``dW``; more were no faster on an H200, and take more memory.
+CHUNK_ROWS = 4096
 #: Chunks are multiples of this, the largest tile of a matrix product.
 TILE_ROWS = 256
 
@@ -38,15 +39,12 @@ def chunk_rows(
     accumulate: torch.dtype | None,
     with_weight: bool = True,
 ) -> int:
-    """Rows per chunk: as many as a quarter of eager's memory, or backward's, has room for."""
+    """Rows per chunk: all where that takes less memory than a sum, else about ``CHUNK_ROWS``."""
     size = dtype.itemsize
-    eager = 3 * size * rows * classes
     dx = size * rows * hidden
     dw = size * classes * hidden if with_weight else 0
     summed = accumulator(dtype, 2, accumulate).itemsize * classes * hidden if with_weight else 0
-    if size * rows * classes + dw <= summed + dw + dx:
+    if rows <= CHUNK_ROWS or size * rows * classes + dw <= summed + dw + dx:
         return max(rows, 1)
-    room = max(eager // 4, summed + dw + 2 * dx) - summed - dx
-    most = max(room // (size * classes), FEWEST_ROWS)
-    chunks = ceil_div(rows, most)
-    return max(ceil_div(ceil_div(rows, chunks), TILE_ROWS) * TILE_ROWS, 1)
+    chunks = ceil_div(rows, CHUNK_ROWS)
+    return ceil_div(ceil_div(rows, chunks), TILE_ROWS) * TILE_ROWS

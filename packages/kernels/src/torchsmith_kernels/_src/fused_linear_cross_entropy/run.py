@@ -173,10 +173,13 @@ def forward(
     wanted = settings.input or settings.weight or settings.bias
     wanted = wanted and reduction != "none"
     compute = compute_dtype(input.dtype)
-    saved = torch.empty(2 * rows + 1, dtype=torch.float32, device=device)
+    # Without a reduction there is the logsumexp of each row; else then come losses and divisor.
+    size = rows if reduction == "none" else 2 * rows + 1
+    saved = torch.empty(size, dtype=torch.float32, device=device)
     losses = saved[rows : 2 * rows]
-    if not kernels and compute is torch.float64:
+    if reduction == "none" or not kernels:
         losses = torch.empty(rows, dtype=compute, device=device)
+        saved[rows:] = 0
     sums = new_sums(input, weight, settings) if wanted else empty_sums(input)
     upstream = torch.ones((), dtype=compute, device=device)
     if reduction == "mean" and (wanted or not kernels):
@@ -187,7 +190,6 @@ def forward(
             )  # fmt: skip
         else:
             total = reference.divisor(target, class_weight, settings.ignore_index, compute)
-            saved[2 * rows :] = total
             upstream = upstream / total
     weights_sum = None
     if class_weight is not None and kernels:
@@ -237,7 +239,7 @@ def _reduced(
 ) -> Tensor:
     reduction = settings.reduction
     if reduction == "none":
-        return losses.to(dtype, copy=True)
+        return losses.to(dtype)
     if kernels:
         loss = torch.empty((), dtype=dtype, device=losses.device)
         cross_entropy.reduce(
