@@ -102,9 +102,7 @@ def test_results_and_gradients(
     target = labels(shape[0], classes=shape[1], device=device)
     target[0] = 3
     x = kt.make(*shape, dtype=dtype, device=device, scale=2.0)
-    compare(
-        lambda x: cross_entropy(x, target, **kinds), lambda x: eager(x, target, **kinds), [x]
-    )
+    compare(lambda x: cross_entropy(x, target, **kinds), lambda x: eager(x, target, **kinds), [x])
 
 
 @kt.devices
@@ -115,9 +113,7 @@ def test_rows_of_many_blocks(width: int, options: str, device: str) -> None:
     kinds = arguments(OPTIONS[options], width, device)
     target = torch.tensor([0, width - 1, -100, 5], device=device)
     x = kt.make(4, width, dtype=torch.bfloat16, device=device)
-    compare(
-        lambda x: cross_entropy(x, target, **kinds), lambda x: eager(x, target, **kinds), [x]
-    )
+    compare(lambda x: cross_entropy(x, target, **kinds), lambda x: eager(x, target, **kinds), [x])
 
 
 LAYOUTS = {
@@ -137,9 +133,7 @@ def test_layouts(width: int, layout: str, device: str) -> None:
     x = LAYOUTS[layout](kt.make(5, width, device=device))
     target = labels(10, classes=width, device=device)[::2]
     target[0] = 1
-    compare(
-        lambda x: cross_entropy(x, target), lambda x: F.cross_entropy(x, target), [x]
-    )
+    compare(lambda x: cross_entropy(x, target), lambda x: F.cross_entropy(x, target), [x])
 
 
 @kt.devices
@@ -276,7 +270,9 @@ def test_operator_is_registered_completely(reduction: str, device: str) -> None:
     torch.library.opcheck(op.op.overload, (x, target, None, *kinds, torch.float32))
     loss, saved = op.op(x.detach(), target, weight, *kinds, None)
     grad = torch.ones_like(loss)
-    torch.library.opcheck(op.backward_op.overload, (grad, x.detach(), target, weight, saved, *kinds))
+    torch.library.opcheck(
+        op.backward_op.overload, (grad, x.detach(), target, weight, saved, *kinds)
+    )
 
 
 @pytest.mark.parametrize("options", list(OPTIONS))

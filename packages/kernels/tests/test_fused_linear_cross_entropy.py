@@ -79,9 +79,7 @@ def test_results_and_gradients(
     if "class_weight" in kinds:
         kinds["class_weight"] = torch.rand(83).to(device)
     kt.no_worse_than_eager(
-        lambda x, w, b: fused_linear_cross_entropy(
-            x, w, target, b, chunk_size=chunk_size, **kinds
-        ),
+        lambda x, w, b: fused_linear_cross_entropy(x, w, target, b, chunk_size=chunk_size, **kinds),
         lambda x, w, b: eager(x, w, b, target, **kinds),
         tensors,
         slack=4.0 if dtype is torch.float32 else 1.0,

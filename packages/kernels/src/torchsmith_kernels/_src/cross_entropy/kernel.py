@@ -256,6 +256,7 @@ def forward_kernel(
     stride: tl.tensor,
     target_stride: tl.tensor,
     losses_offset: tl.tensor,
+    first_row: tl.tensor,
     rows: tl.tensor,
     width: tl.tensor,
     ignore_index: tl.tensor,
@@ -269,10 +270,14 @@ def forward_kernel(
     STAGES: tl.constexpr,
     SHIFTED: tl.constexpr,
 ) -> None:
-    """The loss of one row, and its ``logsumexp`` for backward."""
+    """The loss of one row, and its ``logsumexp`` for backward.
+
+    The first row of ``x`` is row ``first_row`` of the other tensors.
+    """
     row = tl.program_id(0)
     offset = row.to(tl.int64) * stride
-    label = tl.load(target + row.to(tl.int64) * target_stride)
+    place = first_row + row
+    label = tl.load(target + place.to(tl.int64) * target_stride)
     logit, scale, scales, used = row_target(
         x, offset, label, weight, weight_sum, width, ignore_index, softcap, SOFTCAP
     )
@@ -288,11 +293,9 @@ def forward_kernel(
         x + offset, weight, start, start + width, room, used, softcap,
         SOFTCAP, SMOOTHING, BLOCK, GROUP, STAGES,
     )  # fmt: skip
-    loss = row_loss(
-        lse, logits, logit, scale, scales, used, width, smoothing, z_loss, SMOOTHING
-    )
-    tl.store(saved + row, lse)
-    tl.store(losses + losses_offset + row, loss.to(losses.dtype.element_ty))
+    loss = row_loss(lse, logits, logit, scale, scales, used, width, smoothing, z_loss, SMOOTHING)
+    tl.store(saved + place, lse)
+    tl.store(losses + losses_offset + place, loss.to(losses.dtype.element_ty))
 
 
 @jit

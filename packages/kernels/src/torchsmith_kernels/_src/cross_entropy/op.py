@@ -99,7 +99,7 @@ def _backward_fake(
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     input, target, weight, *settings, _ = inputs
-    loss, saved = output
+    _, saved = output
     ctx.mark_non_differentiable(saved)
     ctx.set_materialize_grads(False)
     ctx.settings = tuple(settings)

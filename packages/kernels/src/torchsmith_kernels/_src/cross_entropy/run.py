@@ -73,7 +73,6 @@ def forward(
     input, stride = as_rows(input, width, 1)
     if weight is not None and weight.stride(0) != 1:
         weight = weight.contiguous()
-    block, warps, stages = fitting("forward", width, input, config)
     if reduction == "none":
         saved = torch.empty(count, dtype=torch.float32, device=device)
         loss = torch.empty(count, dtype=dtype, device=device)
@@ -82,27 +81,64 @@ def forward(
         saved = torch.empty(2 * count + 1, dtype=torch.float32, device=device)
         loss = torch.empty((), dtype=dtype, device=device)
         losses, losses_offset = saved, count
-    target_stride = target.stride(0)
+    settings = (ignore_index, label_smoothing, z_loss, softcap)
+    sums = weight_sum(weight, label_smoothing)
+    rows_forward(
+        input, stride, target, weight, sums, losses, saved, losses_offset, 0, settings, config
+    )
+    if reduction != "none":
+        reduce(losses, target, weight, saved, loss, count, width, ignore_index, reduction)
+    return loss, saved
+
+
+def rows_forward(
+    logits: Tensor,
+    stride: int,
+    target: Tensor,
+    weight: Tensor | None,
+    weights_sum: Tensor | None,
+    losses: Tensor,
+    saved: Tensor,
+    losses_offset: int,
+    first_row: int,
+    settings: tuple[int, float, float, float | None],
+    config: Config | None = None,
+) -> None:
+    """Losses and ``logsumexp`` of rows, the first of which is ``first_row`` of ``target``.
+
+    Args:
+        logits: ``[rows, classes]``.
+        stride: distance of its rows.
+        target: classes.
+        weight: class weights, contiguous.
+        weights_sum: their sum, where there is label smoothing.
+        losses: where losses go, from ``losses_offset + first_row`` on.
+        saved: where ``logsumexp`` goes, from ``first_row`` on.
+        losses_offset: see ``losses``.
+        first_row: see above.
+        settings: ignored class, label smoothing, factor of the z-loss, soft cap.
+        config: overrides the table, for tuning.
+    """
+    count, width = logits.shape
+    block, warps, stages = fitting("forward", width, logits, config)
+    ignore_index, label_smoothing, z_loss, softcap = settings
     forward_kernel(
         (count, 1, 1),
         (
-            input, target, weight, weight_sum(weight, label_smoothing), losses, saved,
-            stride, target_stride, losses_offset, count, width, ignore_index,
+            logits, target, weight, weights_sum, losses, saved,
+            stride, target.stride(0), losses_offset, first_row, count, width, ignore_index,
             float(label_smoothing), float(z_loss), float(softcap or 0.0),
         ),
         {
             "SMOOTHING": label_smoothing != 0,
             "SOFTCAP": softcap is not None,
             "BLOCK": block,
-            "GROUP": group(input.dtype),
+            "GROUP": group(logits.dtype),
             "STAGES": stages,
-            "SHIFTED": is_shifted(input, stride, width),
+            "SHIFTED": is_shifted(logits, stride, width),
         },
         warps,
     )  # fmt: skip
-    if reduction != "none":
-        reduce(losses, target, weight, saved, loss, count, width, ignore_index, reduction)
-    return loss, saved
 
 
 def reduce(

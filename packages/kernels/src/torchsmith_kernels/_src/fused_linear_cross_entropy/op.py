@@ -144,10 +144,9 @@ def _grad(ctx: Any, grad_output: Tensor | None, *_: object) -> tuple[Tensor | No
     missing = any(want and not have for want, have in zip(wanted, computed, strict=True))
     found: tuple[Tensor, ...]
     if torch.is_grad_enabled() or missing:  # create_graph=True: the same formula, differentiable
-        ignore_index, *rest = options.loss
         found = reference.backward(
-            grad_output, input, weight, bias, target, class_weight, ignore_index,
-            options.reduction, *rest,
+            grad_output, input, weight, bias, target, class_weight, options.ignore_index,
+            options.reduction, options.label_smoothing, options.z_loss, options.softcap,
         )  # fmt: skip
     elif options.reduction == "none":
         found = rows_op(

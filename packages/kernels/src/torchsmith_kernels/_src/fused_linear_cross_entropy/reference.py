@@ -54,17 +54,12 @@ def chunk_gradient(
     target: Tensor,
     class_weight: Tensor | None,
     upstream: Tensor,
-    *settings: float | int | None,
+    settings: tuple[int, float, float, float | None],
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Losses, ``logsumexp`` and the logits' gradient of some rows, as the kernel makes them."""
-    losses, lse = cross_entropy.rows(logits, target, class_weight, *settings)  # type: ignore[arg-type]
-    gradient = cross_entropy.logits_gradient(
-        upstream.expand(target.shape),
-        logits,
-        target,
-        class_weight,
-        *settings,  # type: ignore[arg-type]
-    )
+    losses, lse = cross_entropy.rows(logits, target, class_weight, *settings)
+    upstream = upstream.expand(target.shape)
+    gradient = cross_entropy.logits_gradient(upstream, logits, target, class_weight, *settings)
     return losses, lse, gradient.to(logits.dtype)
 
 

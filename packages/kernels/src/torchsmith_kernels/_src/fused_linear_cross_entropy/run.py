@@ -74,9 +74,7 @@ def chunk_rows(input: Tensor, weight: Tensor, settings: Settings) -> int:
         return settings.chunk_size
     rows, hidden = input.shape
     classes = weight.shape[0]
-    return plan.chunk_rows(
-        rows, hidden, classes, input.dtype, settings.accumulate, settings.weight
-    )
+    return plan.chunk_rows(rows, hidden, classes, input.dtype, settings.accumulate, settings.weight)
 
 
 def new_sums(input: Tensor, weight: Tensor, settings: Settings) -> Sums:
@@ -142,7 +140,8 @@ def _add_gradients(
 def _logits_buffer(rows: int, classes: int, like: Tensor) -> Tensor:
     """Room for a chunk; rows start at multiples of 16, which all kernels like."""
     padded = ceil_div(classes, 16) * 16
-    return torch.empty((rows, padded), dtype=like.dtype, device=like.device)[:, :classes]
+    buffer = torch.empty((rows, padded), dtype=like.dtype, device=like.device)
+    return buffer if padded == classes else buffer[:, :classes]
 
 
 def _compute_logits(out: Tensor, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -176,50 +175,50 @@ def forward(
     # Without a reduction there is the logsumexp of each row; else then come losses and divisor.
     size = rows if reduction == "none" else 2 * rows + 1
     saved = torch.empty(size, dtype=torch.float32, device=device)
-    losses = saved[rows : 2 * rows]
+    losses, losses_offset = saved, rows
     if reduction == "none" or not kernels:
-        losses = torch.empty(rows, dtype=compute, device=device)
-        saved[rows:] = 0
+        kind = dtype if kernels else compute
+        losses, losses_offset = torch.empty(rows, dtype=kind, device=device), 0
     sums = new_sums(input, weight, settings) if wanted else empty_sums(input)
-    upstream = torch.ones((), dtype=compute, device=device)
-    if reduction == "mean" and (wanted or not kernels):
-        if kernels:
+    weights_sum = upstream = None
+    if kernels:
+        if class_weight is not None:
+            class_weight = class_weight.contiguous()
+            weights_sum = cross_entropy.weight_sum(class_weight, settings.label_smoothing)
+        if reduction == "mean" and wanted:
             cross_entropy.reduce(
                 saved, target, class_weight, saved, None, rows, len(weight),
                 settings.ignore_index, reduction,
             )  # fmt: skip
-        else:
-            total = reference.divisor(target, class_weight, settings.ignore_index, compute)
-            upstream = upstream / total
-    weights_sum = None
-    if class_weight is not None and kernels:
-        class_weight = class_weight.contiguous()
-        weights_sum = cross_entropy.weight_sum(class_weight, settings.label_smoothing)
+    else:
+        saved[rows:] = 0
+        upstream = torch.ones((), dtype=compute, device=device)
+        if reduction == "mean":
+            upstream /= reference.divisor(target, class_weight, settings.ignore_index, compute)
     step = max(chunk_rows(input, weight, settings), 1)
     buffer = _logits_buffer(min(step, rows), len(weight), input)
     for start in range(0, rows, step):
         stop = min(start + step, rows)
-        x = input[start:stop]
-        logits = _compute_logits(buffer[: stop - start], x, weight, bias)
-        labels = target[start:stop]
-        if kernels and wanted:
-            gradient_chunk(
-                logits, target, class_weight, weights_sum, saved, start, rows, settings, config
-            )
-        elif kernels:
-            chunk_loss, chunk_saved = cross_entropy.forward(
-                logits, labels, class_weight, settings.ignore_index, "none",
-                settings.label_smoothing, settings.z_loss, settings.softcap, torch.float32,
-            )  # fmt: skip
-            losses[start:stop] = chunk_loss
-            saved[start:stop] = chunk_saved
-        else:
+        x = input if step >= rows else input[start:stop]
+        logits = buffer if stop - start == len(buffer) else buffer[: stop - start]
+        _compute_logits(logits, x, weight, bias)
+        if upstream is not None:
+            labels = target[start:stop]
             found, lse, gradient = reference.chunk_gradient(
-                logits, labels, class_weight, upstream, *settings.loss
+                logits, labels, class_weight, upstream, settings.loss
             )
             losses[start:stop], saved[start:stop] = found, lse
             if wanted:
                 logits.copy_(gradient)
+        elif wanted:
+            gradient_chunk(
+                logits, target, class_weight, weights_sum, saved, start, rows, settings, config
+            )
+        else:
+            cross_entropy.rows_forward(
+                logits, logits.stride(0), target, class_weight, weights_sum, losses, saved,
+                losses_offset, start, settings.loss, config,
+            )  # fmt: skip
         if wanted:
             _add_gradients(sums, start, logits, x, weight, settings)
     del buffer
@@ -331,9 +330,7 @@ def rows_backward(
                 settings.softcap, inplace=True,
             )  # fmt: skip
         else:
-            found = reference.chunk_gradient(
-                logits, labels, class_weight, upstream, *settings.loss
-            )
+            found = reference.chunk_gradient(logits, labels, class_weight, upstream, settings.loss)
             logits.copy_(found[2])
         _add_gradients(sums, start, logits, x, weight, settings)
     return sums
