@@ -11,6 +11,7 @@ import triton.language as tl
 from torchsmith_kernels._src.flash_attention.scores import (
     LOG2E,
     change,
+    dot,
     kept,
     load_rows,
     store_rows,
@@ -87,17 +88,22 @@ def _weights(
     softcap: tl.tensor,
     left: tl.tensor,
     right: tl.tensor,
+    edge: tl.tensor,
     SCALED: tl.constexpr,
     SCORE_MOD: tl.constexpr,
-    CHECK: tl.constexpr,
+    MASKED: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
-    """Weights before dropout, and what ``change`` returns beside the scores."""
+    """Weights before dropout, and what ``change`` returns beside the scores.
+
+    ``edge`` says whether the tile needs the window's mask.
+    """
     score, bounded, before = change(
         raw, i, j, place, batch, head, length_q, length_k, bias, bias_q, bias_k, slope, scale,
         softcap, SCALED, SCORE_MOD,
     )  # fmt: skip
-    if CHECK:
-        score = tl.where(visible(j, place, length_k, left, right), score, float("-inf"))
+    if MASKED:
+        if edge:
+            score = tl.where(visible(j, place, length_k, left, right), score, float("-inf"))
     # Rows without any key have -inf, rows past the end +inf: no weight in both.
     lse = tl.where(lse == float("-inf"), float("inf"), lse)
     return tl.exp2(score * multiplier - lse * LOG2E), bounded, before
@@ -136,8 +142,10 @@ def _gather_keys(
     mean: tl.tensor,
     q_row: tl.tensor,
     grad_row: tl.tensor,
-    first: tl.tensor,
-    end: tl.tensor,
+    low: tl.tensor,
+    high: tl.tensor,
+    full_low: tl.tensor,
+    full_high: tl.tensor,
     j: tl.tensor,
     offset: tl.tensor,
     batch: tl.tensor,
@@ -164,41 +172,44 @@ def _gather_keys(
     SCORE_MOD: tl.constexpr,
     DERIVATIVE: tl.constexpr,
     PRECISION: tl.constexpr,
-    CHECK: tl.constexpr,
+    RAGGED: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor]:
-    """Adds what the queries from ``first`` to ``end`` give to the gradients of a tile of keys."""
+    """Adds what the queries from ``low`` to ``high`` give to the gradients of a tile of keys."""
     rows = tl.arange(0, BLOCK_M)
-    for start in tl.range(first, end, BLOCK_M):
+    WINDOWED: tl.constexpr = left is not None or right is not None
+    for start in tl.range(low, high, BLOCK_M):
         limit = length_q - start
         q_tile = load_rows(
-            q + start * q_row.to(tl.int64), rows, q_row, limit, HEAD_DIM, BLOCK_D, CHECK
+            q + start * q_row.to(tl.int64), rows, q_row, limit, HEAD_DIM, BLOCK_D, RAGGED
         )
-        raw = tl.dot(k_tile, tl.trans(q_tile), input_precision=PRECISION)
+        raw = dot(k_tile, tl.trans(q_tile), None, PRECISION)
         grad_tile = load_rows(
-            grad + start * grad_row.to(tl.int64), rows, grad_row, limit, HEAD_DIM, BLOCK_D, CHECK
+            grad + start * grad_row.to(tl.int64), rows, grad_row, limit, HEAD_DIM, BLOCK_D, RAGGED
         )
-        if CHECK:
+        if RAGGED:
             row_lse = tl.load(lse + start + rows, rows < limit, float("inf"))
             row_mean = tl.load(mean + start + rows, rows < limit, 0.0)
         else:
             row_lse = tl.load(lse + start + rows)
             row_mean = tl.load(mean + start + rows)
         i = (start + rows)[None, :]
+        edge = (start < full_low) | (start >= full_high)
         weight, bounded, before = _weights(
             raw, i, j, i + offset, row_lse[None, :], batch, head, length_q, length_k, bias, bias_q,
-            bias_k, slope, scale, multiplier, softcap, left, right, SCALED, SCORE_MOD, CHECK,
+            bias_k, slope, scale, multiplier, softcap, left, right, edge, SCALED, SCORE_MOD,
+            WINDOWED,
         )  # fmt: skip
         dropped = weight
         if seed is not None:
             keep = kept(seed, plane, i, j, threshold)
             dropped = tl.where(keep, weight, 0.0)
-        dv = tl.dot(dropped.to(grad_tile.dtype), grad_tile, dv, input_precision=PRECISION)
-        grad_weight = tl.dot(v_tile, tl.trans(grad_tile), input_precision=PRECISION)
+        dv = dot(dropped.to(grad_tile.dtype), grad_tile, dv, PRECISION)
+        grad_weight = dot(v_tile, tl.trans(grad_tile), None, PRECISION)
         if seed is not None:
             grad_weight = tl.where(keep, grad_weight * keep_scale, 0.0)
         grad_score = weight * (grad_weight - row_mean[None, :])
         grad_score, _ = _slopes(grad_score, bounded, before, i, j, batch, head, softcap, DERIVATIVE)
-        dk = tl.dot(grad_score.to(q_tile.dtype), q_tile, dk, input_precision=PRECISION)
+        dk = dot(grad_score.to(q_tile.dtype), q_tile, dk, PRECISION)
     return dk, dv
 
 
@@ -219,7 +230,6 @@ def keys_kernel(
     dv: tl.tensor,
     tiles: tl.tensor,
     heads: tl.tensor,
-    group: tl.tensor,
     length_q: tl.tensor,
     length_k: tl.tensor,
     q_batch: tl.tensor,
@@ -258,17 +268,19 @@ def keys_kernel(
     BLOCK_D: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
+    GROUP: tl.constexpr,
     SCALED: tl.constexpr,
     BOTTOM_RIGHT: tl.constexpr,
     SCORE_MOD: tl.constexpr,
     DERIVATIVE: tl.constexpr,
     PRECISION: tl.constexpr,
+    RAGGED: tl.constexpr,
 ) -> None:
     """Gradients of a tile of keys and values, summed over the heads that share them."""
     number = tl.program_id(0)
     tile = number % tiles
     kv_plane = number // tiles
-    kv_heads = heads // group
+    kv_heads = heads // GROUP
     kv_head = kv_plane % kv_heads
     batch = kv_plane // kv_heads
     wide_batch = batch.to(tl.int64)
@@ -298,28 +310,22 @@ def keys_kernel(
     offset = length_k * 0
     if BOTTOM_RIGHT:
         offset = length_k - length_q
-    # Queries [low, full_low) and [full_high, high) need masks, those between do not.
+    # Queries below full_low and from full_high on need the window's mask.
     low = length_q * 0
     high = length_q
     full_low = low
-    full_high = length_q // BLOCK_M * BLOCK_M
+    full_high = high
     if right is not None:
         low = tl.maximum(start - right - offset, 0) // BLOCK_M * BLOCK_M
         full_low = tl.maximum(start + BLOCK_N - 1 - right - offset, 0)
-        full_low = (full_low + BLOCK_M - 1) // BLOCK_M * BLOCK_M
     if left is not None:
         high = tl.minimum(high, tl.maximum(start + BLOCK_N + left - offset, 0))
-        full_high = tl.minimum(
-            full_high, tl.maximum(start + left - offset + 1, 0) // BLOCK_M * BLOCK_M
-        )
-    if right is not None:
-        full_low = tl.minimum(full_low, tl.maximum(high, low))
-        full_high = tl.maximum(full_high, full_low)
+        full_high = tl.maximum(start + left - offset + 1, 0) // BLOCK_M * BLOCK_M
 
     dk_tile = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
     dv_tile = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
-    for member in range(group):
-        head = kv_head * group + member
+    for member in range(GROUP):
+        head = kv_head * GROUP + member
         plane = batch * heads + head
         wide = head.to(tl.int64)
         q_base = q + wide_batch * q_batch + wide * q_head + first_q * q_row
@@ -331,27 +337,12 @@ def keys_kernel(
         slope = slopes
         if slopes is not None:
             slope = tl.load(slopes + batch * slopes_batch + head)
-        if right is not None:
-            dk_tile, dv_tile = _gather_keys(
-                dk_tile, dv_tile, k_tile, v_tile, q_base, grad_base, lse + row, mean + row, q_row,
-                grad_row, low, full_low, j, offset, batch, head, plane, length_q, length_k,
-                bias_base, bias_q, bias_k, slope, seed, threshold, keep_scale, scale, multiplier,
-                softcap, left, right, HEAD_DIM, BLOCK_D, BLOCK_M, SCALED, SCORE_MOD, DERIVATIVE,
-                PRECISION, True,
-            )  # fmt: skip
         dk_tile, dv_tile = _gather_keys(
             dk_tile, dv_tile, k_tile, v_tile, q_base, grad_base, lse + row, mean + row, q_row,
-            grad_row, full_low, full_high, j, offset, batch, head, plane, length_q, length_k,
-            bias_base, bias_q, bias_k, slope, seed, threshold, keep_scale, scale, multiplier,
-            softcap, left, right, HEAD_DIM, BLOCK_D, BLOCK_M, SCALED, SCORE_MOD, DERIVATIVE,
-            PRECISION, False,
-        )  # fmt: skip
-        dk_tile, dv_tile = _gather_keys(
-            dk_tile, dv_tile, k_tile, v_tile, q_base, grad_base, lse + row, mean + row, q_row,
-            grad_row, full_high, high, j, offset, batch, head, plane, length_q, length_k,
-            bias_base, bias_q, bias_k, slope, seed, threshold, keep_scale, scale, multiplier,
-            softcap, left, right, HEAD_DIM, BLOCK_D, BLOCK_M, SCALED, SCORE_MOD, DERIVATIVE,
-            PRECISION, True,
+            grad_row, low, high, full_low, full_high, j, offset, batch, head, plane, length_q,
+            length_k, bias_base, bias_q, bias_k, slope, seed, threshold, keep_scale, scale,
+            multiplier, softcap, left, right, HEAD_DIM, BLOCK_D, BLOCK_M, SCALED, SCORE_MOD,
+            DERIVATIVE, PRECISION, RAGGED,
         )  # fmt: skip
 
     dk += wide_batch * dk_batch + wide_head * dk_head + (first_k + start) * dk_row
@@ -374,8 +365,10 @@ def _gather_queries(
     dbias: tl.tensor,
     k_row: tl.tensor,
     v_row: tl.tensor,
-    first: tl.tensor,
-    end: tl.tensor,
+    low: tl.tensor,
+    high: tl.tensor,
+    full_low: tl.tensor,
+    full_high: tl.tensor,
     i: tl.tensor,
     place: tl.tensor,
     batch: tl.tensor,
@@ -402,24 +395,26 @@ def _gather_queries(
     SCORE_MOD: tl.constexpr,
     DERIVATIVE: tl.constexpr,
     PRECISION: tl.constexpr,
-    CHECK: tl.constexpr,
+    RAGGED: tl.constexpr,
 ) -> tl.tensor:
-    """Adds what the keys from ``first`` to ``end`` give to the gradients of a tile of queries."""
+    """Adds what the keys from ``low`` to ``high`` give to the gradients of a tile of queries."""
     columns = tl.arange(0, BLOCK_N)
-    for start in tl.range(first, end, BLOCK_N):
+    MASKED: tl.constexpr = left is not None or right is not None or RAGGED
+    for start in tl.range(low, high, BLOCK_N):
         limit = length_k - start
         k_tile = load_rows(
-            k + start * k_row.to(tl.int64), columns, k_row, limit, HEAD_DIM, BLOCK_D, CHECK
+            k + start * k_row.to(tl.int64), columns, k_row, limit, HEAD_DIM, BLOCK_D, RAGGED
         )
-        raw = tl.dot(q_tile, tl.trans(k_tile), input_precision=PRECISION)
+        raw = dot(q_tile, tl.trans(k_tile), None, PRECISION)
         v_tile = load_rows(
-            v + start * v_row.to(tl.int64), columns, v_row, limit, HEAD_DIM, BLOCK_D, CHECK
+            v + start * v_row.to(tl.int64), columns, v_row, limit, HEAD_DIM, BLOCK_D, RAGGED
         )
-        grad_weight = tl.dot(grad_tile, tl.trans(v_tile), input_precision=PRECISION)
+        grad_weight = dot(grad_tile, tl.trans(v_tile), None, PRECISION)
         j = (start + columns)[None, :]
+        edge = (start < full_low) | (start >= full_high)
         weight, bounded, before = _weights(
             raw, i, j, place, row_lse, batch, head, length_q, length_k, bias, bias_q, bias_k,
-            slope, scale, multiplier, softcap, left, right, SCALED, SCORE_MOD, CHECK,
+            slope, scale, multiplier, softcap, left, right, edge, SCALED, SCORE_MOD, MASKED,
         )  # fmt: skip
         if seed is not None:
             keep = kept(seed, plane, i, j, threshold)
@@ -432,7 +427,7 @@ def _gather_queries(
             pointers = dbias + (i.to(tl.int64) * length_k + j)
             inside = (i < length_q) & (j < length_k)
             tl.store(pointers, grad_bias.to(dbias.dtype.element_ty), inside)
-        dq = tl.dot(grad_score.to(k_tile.dtype), k_tile, dq, input_precision=PRECISION)
+        dq = dot(grad_score.to(k_tile.dtype), k_tile, dq, PRECISION)
     return dq
 
 
@@ -494,6 +489,7 @@ def queries_kernel(
     SCORE_MOD: tl.constexpr,
     DERIVATIVE: tl.constexpr,
     PRECISION: tl.constexpr,
+    RAGGED: tl.constexpr,
 ) -> None:
     """Gradients of a tile of queries; those of the bias are stored for every score."""
     number = tl.program_id(0)
@@ -539,6 +535,7 @@ def queries_kernel(
     if BOTTOM_RIGHT:
         offset = length_k - length_q
     low = length_k * 0
+    full_low = low
     high = length_k
     full_high = length_k // BLOCK_N * BLOCK_N
     if right is not None:
@@ -550,8 +547,6 @@ def queries_kernel(
         low = tl.maximum(start + offset - left, 0) // BLOCK_N * BLOCK_N
         full_low = tl.maximum(start + BLOCK_M - 1 + offset - left, 0)
         full_low = (full_low + BLOCK_N - 1) // BLOCK_N * BLOCK_N
-        full_low = tl.minimum(full_low, tl.maximum(high, low))
-        full_high = tl.maximum(full_high, full_low)
 
     rows = tl.arange(0, BLOCK_M)
     i = (start + rows)[:, None]
@@ -561,24 +556,10 @@ def queries_kernel(
     row_lse = tl.load(lse + row + rows, rows < limit, float("inf"))[:, None]
     row_mean = tl.load(mean + row + rows, rows < limit, 0.0)[:, None]
     dq_tile = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
-    if left is not None:
-        dq_tile = _gather_queries(
-            dq_tile, q_tile, grad_tile, row_lse, row_mean, k, v, dbias, k_row, v_row, low,
-            full_low, i, place, batch, head, plane, length_q, length_k, bias, bias_q, bias_k,
-            slope, seed, threshold, keep_scale, scale, multiplier, softcap, left, right, HEAD_DIM,
-            BLOCK_D, BLOCK_N, SCALED, SCORE_MOD, DERIVATIVE, PRECISION, True,
-        )  # fmt: skip
-        low = full_low
     dq_tile = _gather_queries(
-        dq_tile, q_tile, grad_tile, row_lse, row_mean, k, v, dbias, k_row, v_row, low, full_high,
-        i, place, batch, head, plane, length_q, length_k, bias, bias_q, bias_k, slope, seed,
-        threshold, keep_scale, scale, multiplier, softcap, left, right, HEAD_DIM, BLOCK_D,
-        BLOCK_N, SCALED, SCORE_MOD, DERIVATIVE, PRECISION, False,
-    )  # fmt: skip
-    dq_tile = _gather_queries(
-        dq_tile, q_tile, grad_tile, row_lse, row_mean, k, v, dbias, k_row, v_row, full_high, high,
-        i, place, batch, head, plane, length_q, length_k, bias, bias_q, bias_k, slope, seed,
-        threshold, keep_scale, scale, multiplier, softcap, left, right, HEAD_DIM, BLOCK_D,
-        BLOCK_N, SCALED, SCORE_MOD, DERIVATIVE, PRECISION, True,
+        dq_tile, q_tile, grad_tile, row_lse, row_mean, k, v, dbias, k_row, v_row, low, high,
+        full_low, full_high, i, place, batch, head, plane, length_q, length_k, bias, bias_q,
+        bias_k, slope, seed, threshold, keep_scale, scale, multiplier, softcap, left, right,
+        HEAD_DIM, BLOCK_D, BLOCK_N, SCALED, SCORE_MOD, DERIVATIVE, PRECISION, RAGGED,
     )  # fmt: skip
     store_rows(dq, dq_tile * scale, rows, dq_row, limit, HEAD_DIM, BLOCK_D)

@@ -7,6 +7,7 @@ import triton.language as tl
 from torchsmith_kernels._src.flash_attention.scores import (
     LN2,
     change,
+    dot,
     kept,
     load_rows,
     store_rows,
@@ -25,8 +26,10 @@ def _attend(
     v: tl.tensor,
     k_row: tl.tensor,
     v_row: tl.tensor,
-    first: tl.tensor,
-    end: tl.tensor,
+    low: tl.tensor,
+    high: tl.tensor,
+    full_low: tl.tensor,
+    full_high: tl.tensor,
     i: tl.tensor,
     place: tl.tensor,
     batch: tl.tensor,
@@ -51,11 +54,15 @@ def _attend(
     SCALED: tl.constexpr,
     SCORE_MOD: tl.constexpr,
     PRECISION: tl.constexpr,
-    CHECK: tl.constexpr,
+    WINDOWED: tl.constexpr,
+    RAGGED: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
-    """Adds the keys from ``first`` to ``end``; those outside the window only with ``CHECK``."""
+    """Adds the keys from ``low`` to ``high``; those from ``full_low`` to ``full_high`` unmasked.
+
+    One loop with a branch: ptxas does not overlap the matrix products of two loops in a row.
+    """
     columns = tl.arange(0, BLOCK_N)
-    for start in tl.range(first, end, BLOCK_N):
+    for start in tl.range(low, high, BLOCK_N):
         k_tile = load_rows(
             k + start * k_row.to(tl.int64),
             columns,
@@ -63,20 +70,21 @@ def _attend(
             length_k - start,
             HEAD_DIM,
             BLOCK_D,
-            CHECK,
+            RAGGED,
         )
-        raw = tl.dot(q_tile, tl.trans(k_tile), input_precision=PRECISION)
+        raw = dot(q_tile, tl.trans(k_tile), None, PRECISION)
         j = (start + columns)[None, :]
         score, _, _ = change(
             raw, i, j, place, batch, head, length_q, length_k, bias, bias_q, bias_k, slope, scale,
             softcap, SCALED, SCORE_MOD,
         )  # fmt: skip
-        if CHECK:
-            seen = visible(j, place, length_k, left, right)
-            score = tl.where(seen, score, float("-inf"))
+        if WINDOWED or RAGGED:
+            if (start < full_low) | (start >= full_high):
+                seen = visible(j, place, length_k, left, right)
+                score = tl.where(seen, score, float("-inf"))
         higher = tl.maximum(peak, tl.max(score, 1) * multiplier)
         origin = higher
-        if CHECK or bias is not None or SCORE_MOD is not None:
+        if WINDOWED or RAGGED or bias is not None or SCORE_MOD is not None:
             # A row that has seen nothing yet must not compute inf - inf.
             origin = tl.where(higher == float("-inf"), 0.0, higher)
         weight = tl.exp2(score * multiplier - origin[:, None])
@@ -92,9 +100,9 @@ def _attend(
             length_k - start,
             HEAD_DIM,
             BLOCK_D,
-            CHECK,
+            RAGGED,
         )
-        acc = tl.dot(weight.to(v_tile.dtype), v_tile, acc, input_precision=PRECISION)
+        acc = dot(weight.to(v_tile.dtype), v_tile, acc, PRECISION)
         peak = higher
     return acc, total, peak
 
@@ -150,6 +158,7 @@ def forward_kernel(
     BOTTOM_RIGHT: tl.constexpr,
     SCORE_MOD: tl.constexpr,
     PRECISION: tl.constexpr,
+    RAGGED: tl.constexpr,
 ) -> None:
     """``out = softmax(scores) @ v`` and ``lse = log(sum(exp(scores)))``."""
     number = tl.program_id(0)
@@ -190,8 +199,9 @@ def forward_kernel(
     offset = length_k * 0
     if BOTTOM_RIGHT:
         offset = length_k - length_q
-    # Keys [low, full_low) and [full_high, high) need the window's mask, those between do not.
+    # Keys below full_low and from full_high on need the window's mask.
     low = length_k * 0
+    full_low = low
     high = length_k
     full_high = length_k // BLOCK_N * BLOCK_N
     if right is not None:
@@ -203,8 +213,6 @@ def forward_kernel(
         low = tl.maximum(start + offset - left, 0) // BLOCK_N * BLOCK_N
         full_low = tl.maximum(start + BLOCK_M - 1 + offset - left, 0)
         full_low = (full_low + BLOCK_N - 1) // BLOCK_N * BLOCK_N
-        full_low = tl.minimum(full_low, tl.maximum(high, low))
-        full_high = tl.maximum(full_high, full_low)
 
     rows = tl.arange(0, BLOCK_M)
     i = (start + rows)[:, None]
@@ -213,23 +221,12 @@ def forward_kernel(
     peak = tl.full([BLOCK_M], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
     acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
-    if left is not None:
-        acc, total, peak = _attend(
-            acc, total, peak, q_tile, k, v, k_row, v_row, low, full_low, i, place, batch, head,
-            plane, length_q, length_k, bias, bias_q, bias_k, slope, seed, threshold, scale,
-            multiplier, softcap, left, right, HEAD_DIM, BLOCK_D, BLOCK_N, SCALED, SCORE_MOD,
-            PRECISION, True,
-        )  # fmt: skip
-        low = full_low
+    WINDOWED: tl.constexpr = left is not None or right is not None
     acc, total, peak = _attend(
-        acc, total, peak, q_tile, k, v, k_row, v_row, low, full_high, i, place, batch, head, plane,
-        length_q, length_k, bias, bias_q, bias_k, slope, seed, threshold, scale, multiplier,
-        softcap, left, right, HEAD_DIM, BLOCK_D, BLOCK_N, SCALED, SCORE_MOD, PRECISION, False,
-    )  # fmt: skip
-    acc, total, peak = _attend(
-        acc, total, peak, q_tile, k, v, k_row, v_row, full_high, high, i, place, batch, head, plane,
-        length_q, length_k, bias, bias_q, bias_k, slope, seed, threshold, scale, multiplier,
-        softcap, left, right, HEAD_DIM, BLOCK_D, BLOCK_N, SCALED, SCORE_MOD, PRECISION, True,
+        acc, total, peak, q_tile, k, v, k_row, v_row, low, high, full_low, full_high, i, place,
+        batch, head, plane, length_q, length_k, bias, bias_q, bias_k, slope, seed, threshold,
+        scale, multiplier, softcap, left, right, HEAD_DIM, BLOCK_D, BLOCK_N, SCALED, SCORE_MOD,
+        PRECISION, WINDOWED, RAGGED,
     )  # fmt: skip
 
     factor = 1.0 / tl.where(total == 0, 1.0, total)

@@ -9,7 +9,12 @@ from torch import Tensor
 
 from torchsmith_kernels._src import launch
 from torchsmith_kernels._src.dispatch import Op
-from torchsmith_kernels._src.flash_attention import reference, run_backward, run_forward
+from torchsmith_kernels._src.flash_attention import (
+    reference,
+    run_backward,
+    run_forward,
+    run_hopper,
+)
 from torchsmith_kernels._src.flash_attention.call import MAX_HEAD_DIM, SCHEMA, Call
 from torchsmith_kernels._src.flash_attention.checks import check_call
 from torchsmith_kernels._src.sizes import new_like
@@ -30,10 +35,20 @@ def _usable(call: Call) -> bool:
     )
 
 
+def _laid_out(result: Tensor, like: Tensor) -> Tensor:
+    """``result`` with the strides of ``torch.empty_like(like)``, as the fake kernels say."""
+    if result.stride() == like.stride():
+        return result
+    new = torch.empty_like(like)
+    return result if result.stride() == new.stride() else new.copy_(result)
+
+
 def _forward(*args: Any) -> tuple[Tensor, Tensor]:
     call = Call(*args)
     check_call(call)
     if _usable(call):
+        if run_hopper.fits(call):
+            return run_hopper.forward(call)
         return run_forward.forward(call)
     output, lse = reference.forward(call)
     return torch.empty_like(call.query).copy_(output), lse.clone()
@@ -55,16 +70,22 @@ def _backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     call = Call(*args)
     mod = call.mod
+    if _usable(call) and run_hopper.fits(call):
+        grads = run_hopper.backward(call, grad_output, grad_lse, output, lse)
+        return *grads, call.query.new_empty(0)
     if _usable(call) and (mod is None or mod.derivative is not None):
-        *main, dbias = run_backward.backward(call, grad_output, grad_lse, output, lse, bias_grad)
+        dquery, dkey, dvalue, dbias = run_backward.backward(
+            call, grad_output, grad_lse, output, lse, bias_grad
+        )
     else:
         with torch.no_grad():
-            *main, dbias = reference.backward(call, grad_output, grad_lse, bias_grad)
-    dquery, dkey, dvalue = (
-        found if found.stride() == new.stride() else new.copy_(found)
-        for found, new in zip(main, (torch.empty_like(t) for t in call[:3]), strict=True)
+            dquery, dkey, dvalue, dbias = reference.backward(call, grad_output, grad_lse, bias_grad)
+    return (
+        _laid_out(dquery, call.query),
+        _laid_out(dkey, call.key),
+        _laid_out(dvalue, call.value),
+        call.query.new_empty(0) if dbias is None else dbias.contiguous(),
     )
-    return dquery, dkey, dvalue, call.query.new_empty(0) if dbias is None else dbias.contiguous()
 
 
 def _backward_fake(

@@ -82,6 +82,7 @@ def keys(
     scores = score_arguments(call)
     config = config or _choose(call, "keys", scores)
     tiles = ceil_div(call.max_seqlen_k, config.block_n)
+    group = call.heads // max(call.kv_heads, 1)
     keys_kernel(
         (tiles * call.kv_heads * call.batch, 1, 1),
         (
@@ -89,6 +90,7 @@ def keys(
             dkey,
             dvalue,
             tiles,
+            call.heads,
             *_sizes(call),
             *strides(grad_output),
             *strides(dkey),
@@ -98,7 +100,7 @@ def keys(
             *lse_strides(call),
             *scores.numbers,
         ),
-        _constants(call, config, scores.scaled),
+        _constants(call, config, scores.scaled, call.max_seqlen_q % config.block_m, GROUP=group),
         config.num_warps,
         config.num_stages,
     )
@@ -123,6 +125,7 @@ def queries(
     scores = score_arguments(call)
     config = config or _choose(call, "queries", scores)
     tiles = ceil_div(call.max_seqlen_q, config.block_m)
+    group = call.heads // max(call.kv_heads, 1)
     queries_kernel(
         (tiles * call.heads * call.batch, 1, 1),
         (
@@ -130,6 +133,8 @@ def queries(
             dquery,
             dbias,
             tiles,
+            call.heads,
+            group,
             *_sizes(call),
             *strides(grad_output),
             *strides(dquery),
@@ -138,7 +143,7 @@ def queries(
             *lse_strides(call),
             *scores.numbers,
         ),
-        _constants(call, config, scores.scaled),
+        _constants(call, config, scores.scaled, call.max_seqlen_k % config.block_n),
         config.num_warps,
         config.num_stages,
     )
@@ -177,8 +182,6 @@ def _inputs(
 
 def _sizes(call: Call) -> tuple[int, ...]:
     return (
-        call.heads,
-        call.heads // max(call.kv_heads, 1),
         call.max_seqlen_q,
         call.max_seqlen_k,
         *strides(call.query),
@@ -187,16 +190,20 @@ def _sizes(call: Call) -> tuple[int, ...]:
     )
 
 
-def _constants(call: Call, config: Config, scaled: bool) -> dict[str, object]:
+def _constants(
+    call: Call, config: Config, scaled: bool, rest: int, **more: int
+) -> dict[str, object]:
     mod = call.mod
     return {
         "HEAD_DIM": call.query.shape[-1],
         "BLOCK_D": _block_d(call),
         "BLOCK_M": config.block_m,
         "BLOCK_N": config.block_n,
+        **more,
         "SCALED": scaled,
         "BOTTOM_RIGHT": call.bottom_right,
         "SCORE_MOD": None if mod is None else mod.kernel,
         "DERIVATIVE": None if mod is None else mod.derivative,
         "PRECISION": precision(call.query.dtype),
+        "RAGGED": call.packed or rest != 0,
     }

@@ -66,9 +66,7 @@ def lse_strides(call: Call) -> tuple[int, int]:
 def forward(call: Call, config: Config | None = None) -> tuple[Tensor, Tensor]:
     """The forward kernel; ``config`` overrides the table, for tuning."""
     query, key, value = rows(call.query), rows(call.key), rows(call.value)
-    output = torch.empty_like(call.query)
-    if output.stride(-1) != 1:
-        output = torch.empty_like(query)
+    output = torch.empty_like(query)
     lse = new_like(query, call.lse_shape(), torch.float32)
     scores = score_arguments(call)
     head_dim = query.shape[-1]
@@ -114,6 +112,7 @@ def forward(call: Call, config: Config | None = None) -> tuple[Tensor, Tensor]:
             "BOTTOM_RIGHT": call.bottom_right,
             "SCORE_MOD": None if mod is None else mod.kernel,
             "PRECISION": precision(query.dtype),
+            "RAGGED": call.packed or call.max_seqlen_k % config.block_n != 0,
         },
         config.num_warps,
         config.num_stages,

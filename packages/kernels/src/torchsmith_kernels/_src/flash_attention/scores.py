@@ -7,6 +7,7 @@ so that they broadcast.
 from __future__ import annotations
 
 import triton.language as tl
+from triton import knobs
 
 from torchsmith_kernels._src.flash_attention import philox as _philox
 from torchsmith_kernels._src.jit import jit
@@ -14,6 +15,20 @@ from torchsmith_kernels._src.jit import jit
 LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)
 ROUNDS = tl.constexpr(_philox.ROUNDS)
+INTERPRETED = tl.constexpr(knobs.runtime.interpret)
+
+
+@jit
+def dot(x: tl.tensor, y: tl.tensor, acc: tl.tensor, PRECISION: tl.constexpr) -> tl.tensor:
+    """``x @ y``, plus ``acc`` where there is one."""
+    if INTERPRETED and x.dtype == tl.bfloat16:  # the interpreter would multiply their bits
+        x = x.to(tl.float32)
+        y = y.to(tl.float32)
+    if acc is None:
+        result = tl.dot(x, y, input_precision=PRECISION)
+    else:
+        result = tl.dot(x, y, acc, input_precision=PRECISION)
+    return result
 
 
 @jit
