@@ -24,8 +24,13 @@ from torchsmith_kernels._src.fused_linear_cross_entropy.module import (
 )
 from torchsmith_kernels._src.gated.module import GeGLU, SwiGLU
 from torchsmith_kernels._src.geglu.op import geglu
+from torchsmith_kernels._src.group_norm.module import GroupNorm
+from torchsmith_kernels._src.group_norm.op import group_norm
 from torchsmith_kernels._src.layer_norm.module import LayerNorm
 from torchsmith_kernels._src.layer_norm.op import layer_norm
+from torchsmith_kernels._src.matmul.epilogue import addmm_template, matmul_template
+from torchsmith_kernels._src.matmul.op import matmul
+from torchsmith_kernels._src.paged_attention.op import paged_attention
 from torchsmith_kernels._src.relu_squared.op import relu_squared
 from torchsmith_kernels._src.rms_norm.module import RMSNorm
 from torchsmith_kernels._src.rms_norm.op import rms_norm
@@ -61,6 +66,7 @@ __all__ = [
     "FallbackWarning",
     "FusedLinearCrossEntropyLoss",
     "GeGLU",
+    "GroupNorm",
     "KernelsError",
     "LayerNorm",
     "LogSoftmax",
@@ -73,6 +79,7 @@ __all__ = [
     "TuningError",
     "add_layer_norm",
     "add_rms_norm",
+    "addmm_template",
     "apply_rotary",
     "bias_gelu_dropout",
     "cross_entropy",
@@ -80,8 +87,12 @@ __all__ = [
     "embedding",
     "fused_linear_cross_entropy",
     "geglu",
+    "group_norm",
     "layer_norm",
     "log_softmax",
+    "matmul",
+    "matmul_template",
+    "paged_attention",
     "patch",
     "relu_squared",
     "rms_norm",

@@ -6,9 +6,11 @@ never imports this package by name, so the protocol is structural; the README sp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +27,13 @@ class Template:
         matches: whether the op's own kernels take a call, by argument name; tensors may be fake.
         speedup: measured time of the compiler's own fused code over that of this op for a call, or
             None where nobody measured; a compiler keeps its own code unless this exceeds 1.
+        epilogue: None, or how to fuse a pointwise function with the op. Given a ``@triton.jit``
+            function ``(value, row, column, keep, *pointers) -> value``, or the source text of one
+            (the last function in it; ``tl`` and ``triton`` are in scope), it returns
+            ``run(arguments, extras) -> Tensor``. ``arguments`` are the op's, ``extras`` the tensors
+            whose pointers the function takes. ``value`` is a float32 tile of the op's result
+            before rounding, ``row [m, 1]`` (64 bits) and ``column [1, n]`` are its place, and
+            ``keep`` says which elements exist: loads must be masked with it.
     """
 
     name: str
@@ -33,3 +42,4 @@ class Template:
     op: Any
     matches: Callable[[Mapping[str, object]], bool]
     speedup: Callable[[Mapping[str, object]], float | None]
+    epilogue: Callable[[object], Callable[[Sequence[Any], Sequence[Tensor]], Tensor]] | None = None

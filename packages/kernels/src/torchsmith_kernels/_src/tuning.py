@@ -18,10 +18,13 @@ from torchsmith_kernels._src import launch, store, tables
 TUNABLE: dict[str, str] = {
     "apply_rotary": "torchsmith_kernels._src.apply_rotary.tuning:tunable",
     "embedding": "torchsmith_kernels._src.embedding.tuning:tunable",
+    "group_norm": "torchsmith_kernels._src.group_norm.tuning:tunable",
     "rms_norm": "torchsmith_kernels._src.rms_norm.tuning:tunable",
     "layer_norm": "torchsmith_kernels._src.layer_norm.tuning:tunable",
     "add_rms_norm": "torchsmith_kernels._src.add_rms_norm.tuning:tunable",
     "add_layer_norm": "torchsmith_kernels._src.add_layer_norm.tuning:tunable",
+    "matmul": "torchsmith_kernels._src.matmul.tuning:tunable",
+    "paged_attention": "torchsmith_kernels._src.paged_attention.tuning:tunable",
     "relu_squared": "torchsmith_kernels._src.relu_squared.tuning:tunable",
     "cross_entropy": "torchsmith_kernels._src.cross_entropy.tuning:tunable",
     "softmax": "torchsmith_kernels._src.softmax.tuning:tunable",
