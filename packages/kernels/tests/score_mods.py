@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl  # noqa: F401 - the interpreter looks for it
 from torch import Tensor
-from torchsmith_kernels._src.flash_attention.score_mod import ScoreMod
+from torchsmith_kernels import ScoreMod
 
 
 @triton.jit

@@ -19,6 +19,7 @@ from torchsmith_kernels import (
     ArgumentValueError,
     DtypeError,
     ShapeError,
+    flash_attention,
 )
 from torchsmith_kernels._src import tables
 from torchsmith_kernels._src.flash_attention import (
@@ -30,7 +31,6 @@ from torchsmith_kernels._src.flash_attention import (
 )
 from torchsmith_kernels._src.flash_attention.call import Call
 from torchsmith_kernels._src.flash_attention.config import Config
-from torchsmith_kernels._src.flash_attention.op import flash_attention
 
 
 @pytest.fixture(autouse=True)

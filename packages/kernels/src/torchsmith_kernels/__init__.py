@@ -16,6 +16,8 @@ from torchsmith_kernels._src.dropout.module import Dropout
 from torchsmith_kernels._src.dropout.op import dropout
 from torchsmith_kernels._src.embedding.module import Embedding
 from torchsmith_kernels._src.embedding.op import embedding
+from torchsmith_kernels._src.flash_attention.op import flash_attention
+from torchsmith_kernels._src.flash_attention.score_mod import ScoreMod
 from torchsmith_kernels._src.fused_linear_cross_entropy.functional import (
     fused_linear_cross_entropy,
 )
@@ -72,6 +74,7 @@ __all__ = [
     "LogSoftmax",
     "PatchError",
     "RMSNorm",
+    "ScoreMod",
     "ShapeError",
     "Softmax",
     "SwiGLU",
@@ -85,6 +88,7 @@ __all__ = [
     "cross_entropy",
     "dropout",
     "embedding",
+    "flash_attention",
     "fused_linear_cross_entropy",
     "geglu",
     "group_norm",

@@ -25,6 +25,7 @@ TUNABLE: dict[str, str] = {
     "add_layer_norm": "torchsmith_kernels._src.add_layer_norm.tuning:tunable",
     "matmul": "torchsmith_kernels._src.matmul.tuning:tunable",
     "paged_attention": "torchsmith_kernels._src.paged_attention.tuning:tunable",
+    "flash_attention": "torchsmith_kernels._src.flash_attention.tuning:tunable",
     "relu_squared": "torchsmith_kernels._src.relu_squared.tuning:tunable",
     "cross_entropy": "torchsmith_kernels._src.cross_entropy.tuning:tunable",
     "softmax": "torchsmith_kernels._src.softmax.tuning:tunable",

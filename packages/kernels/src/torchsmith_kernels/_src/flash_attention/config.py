@@ -53,45 +53,40 @@ def case(kernel: str, dtype: torch.dtype, head_dim: int, windowed: bool, plain: 
     return Case(kernel, dtype, max(next_power_of_2(head_dim), 16), windowed, plain)
 
 
+#: What fits registers without spilling, the likely fastest first.
+_CHOICES: dict[tuple[str, int], tuple[tuple[int, int, int, int], ...]] = {
+    ("forward", 64): ((128, 64, 8, 3), (128, 64, 4, 3), (64, 64, 4, 3), (128, 128, 8, 3),
+                      (128, 64, 8, 4), (64, 64, 4, 2)),
+    ("forward", 128): ((128, 64, 8, 3), (128, 128, 8, 3), (64, 64, 4, 3), (128, 64, 8, 4)),
+    ("forward", 256): ((128, 32, 8, 2), (128, 64, 8, 2), (64, 64, 4, 2), (128, 32, 8, 3)),
+    ("keys", 64): ((64, 128, 8, 2), (64, 128, 8, 3), (64, 64, 4, 2), (64, 64, 4, 3)),
+    ("keys", 128): ((32, 128, 8, 3), (32, 128, 8, 2), (32, 64, 4, 2), (64, 128, 8, 1)),
+    ("keys", 256): ((16, 64, 8, 2), (32, 64, 8, 2), (16, 64, 8, 3)),
+    ("queries", 64): ((128, 64, 8, 3), (128, 64, 8, 2), (64, 64, 4, 2), (64, 64, 4, 3)),
+    ("queries", 128): ((128, 64, 8, 2), (128, 64, 8, 3), (64, 64, 4, 2), (128, 32, 8, 3)),
+    ("queries", 256): ((64, 32, 8, 2), (64, 32, 8, 3)),
+}  # fmt: skip
+_CHANGED: dict[str, tuple[tuple[int, int, int, int], ...]] = {
+    "forward": ((64, 32, 4, 2), (128, 32, 8, 2), (128, 64, 8, 2), (64, 64, 4, 3)),
+    "keys": ((32, 64, 4, 1), (32, 64, 8, 2), (64, 64, 4, 2), (32, 128, 8, 2)),
+    "queries": ((64, 32, 8, 2), (64, 32, 4, 2), (64, 64, 4, 2), (128, 64, 8, 2)),
+}
+
+
 def derived(case: Case) -> Config:
-    """As much of a multiprocessor's registers and shared memory as the tiles can use."""
-    if case.dtype is torch.float32:
-        return Config(32, 32, 4, 2) if case.block_d <= 128 else Config(16, 16, 4, 1)
-    if case.kernel == "forward":
-        if case.block_d <= 64:
-            return Config(128, 64, 4, 3)
-        return Config(128, 64, 8, 3) if case.block_d <= 128 else Config(128, 32, 8, 2)
-    if case.block_d <= 64:
-        return Config(64, 128, 8, 2) if case.kernel == "keys" else Config(128, 64, 8, 2)
-    if case.block_d <= 128:
-        return Config(64, 128, 8, 2) if case.kernel == "keys" else Config(128, 64, 8, 2)
-    return Config(32, 64, 8, 1) if case.kernel == "keys" else Config(64, 32, 8, 1)
+    """As much of a multiprocessor's registers as the tiles can use; not measured."""
+    return candidates(case)[0]
 
 
 def candidates(case: Case) -> list[Config]:
     """What ``tune()`` tries."""
-    own = derived(case)
-    if case.kernel == "forward":
-        others = [
-            Config(128, 64, 4, 3),
-            Config(128, 128, 8, 2),
-            Config(128, 128, 8, 3),
-            Config(128, 64, 8, 3),
-            Config(128, 64, 8, 4),
-            Config(64, 64, 4, 3),
-            Config(64, 128, 4, 3),
-        ]
-    else:
-        others = [
-            Config(64, 128, 8, 2),
-            Config(128, 64, 8, 2),
-            Config(64, 64, 4, 2),
-            Config(64, 64, 8, 2),
-            Config(128, 128, 8, 2),
-            Config(64, 128, 4, 2),
-            Config(128, 64, 4, 2),
-        ]
-    return list(dict.fromkeys([own, *others]))
+    if case.dtype is torch.float32:
+        small = Config(16, 16, 4, 1) if case.block_d <= 128 else Config(16, 16, 8, 1)
+        return [Config(32, 32, 4, 2)] if case.block_d <= 64 else [small]
+    if not case.plain and case.block_d == 256:
+        return [Config(16, 32, 4, 1) if case.kernel == "keys" else Config(32, 16, 4, 1)]
+    choices = _CHOICES[case.kernel, min(max(case.block_d, 64), 256)]
+    return [Config(*sizes) for sizes in (choices if case.plain else _CHANGED[case.kernel])]
 
 
 def accepts(case: Case, config: Config) -> bool:
