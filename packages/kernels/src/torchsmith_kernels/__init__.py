@@ -28,6 +28,8 @@ from torchsmith_kernels._src.gated.module import GeGLU, SwiGLU
 from torchsmith_kernels._src.geglu.op import geglu
 from torchsmith_kernels._src.group_norm.module import GroupNorm
 from torchsmith_kernels._src.group_norm.op import group_norm
+from torchsmith_kernels._src.js_div.op import js_div
+from torchsmith_kernels._src.kl_div.op import kl_div
 from torchsmith_kernels._src.layer_norm.module import LayerNorm
 from torchsmith_kernels._src.layer_norm.op import layer_norm
 from torchsmith_kernels._src.matmul.epilogue import addmm_template, matmul_template
@@ -92,6 +94,8 @@ __all__ = [
     "fused_linear_cross_entropy",
     "geglu",
     "group_norm",
+    "js_div",
+    "kl_div",
     "layer_norm",
     "log_softmax",
     "matmul",

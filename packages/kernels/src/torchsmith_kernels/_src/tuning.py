@@ -29,6 +29,7 @@ TUNABLE: dict[str, str] = {
     "relu_squared": "torchsmith_kernels._src.relu_squared.tuning:tunable",
     "cross_entropy": "torchsmith_kernels._src.cross_entropy.tuning:tunable",
     "softmax": "torchsmith_kernels._src.softmax.tuning:tunable",
+    "kl_div": "torchsmith_kernels._src.kl_div.tuning:tunable",
     "swiglu": "torchsmith_kernels._src.swiglu.tuning:tunable",
     "geglu": "torchsmith_kernels._src.geglu.tuning:tunable",
     "dropout": "torchsmith_kernels._src.dropout.tuning:tunable",

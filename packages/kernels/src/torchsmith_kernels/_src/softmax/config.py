@@ -57,7 +57,7 @@ class Case:
 
 def whole_limit(case: Case) -> int:
     """Longest row that is kept in registers; backward keeps two."""
-    return 32768 if case.kernel == "forward" else 16384
+    return 16384 if case.kernel == "forward" else 8192
 
 
 def derived(case: Case) -> Config:
@@ -69,15 +69,27 @@ def derived(case: Case) -> Config:
     block = next_power_of_2(case.width)
     if case.layout == "rows":
         if case.few or block > whole_limit(case):
-            return Config(1, 8192, 16)
+            return Config(1, 8192, 16 if case.kernel == "forward" else 32)
         lines = max(1, 2048 // block)
-        return Config(lines, block, min(32, max(1, lines * block // 512)))
+        return Config(lines, block, min(16, max(1, lines * block // 512)))
     tile = 8192 if case.kernel == "forward" else 4096
     widest = 128 // case.dtype.itemsize
     if case.few or block * (widest // 4) > tile:
         return Config(widest, 2048 // widest, 4)
     lines = min(widest, tile // block)
     return Config(lines, block, min(8, max(1, lines * block // 512)))
+
+
+def _whole_rows(kernel: str, width: int) -> list[Config]:
+    """Rows kept in registers, of which there are 64 for each of 1024 threads."""
+    found = []
+    for size in (8, 16, 32, 64):  # elements per thread; backward keeps two tensors
+        for warps in (1, 2, 4, 8, 16, 32):
+            lines, rest = divmod(size * 32 * warps, width)
+            fits = size * (1 if kernel == "forward" else 2) <= (32 if warps == 32 else 64)
+            if lines and not rest and fits and (lines == 1 or lines * width <= 4096):
+                found.append(Config(lines, width, warps))
+    return found
 
 
 def candidates(case: Case) -> list[Config]:
@@ -95,26 +107,19 @@ def candidates(case: Case) -> list[Config]:
                 if lines >= 8 and 4 <= lines * block // (32 * warps) <= 32:
                     found.append(Config(lines, block, warps))
         return list(dict.fromkeys(found))
-    if base.block >= width and not case.few:
-        for size in (16, 32, 64):  # elements per thread
-            for warps in (1, 2, 4, 8, 16, 32):
-                lines, rest = divmod(size * 32 * warps, width)
-                if rest or lines * width > 8192 and lines > 1 or (warps < 4 and lines < 2):
-                    continue
-                if size <= (32 if case.kernel == "backward" else 64) and warps * size <= 1024:
-                    found.append(Config(lines, width, warps))
-    if case.few or width >= 16384:
+    if not case.few:
+        found += _whole_rows(case.kernel, width)
+    if case.few or width >= (16384 if case.kernel == "forward" else 2048):
         for block, warps, stages in (
-            (4096, 8, 1),
-            (8192, 8, 1),
+            (2048, 8, 1),
+            (4096, 16, 1),
             (8192, 16, 1),
             (8192, 32, 1),
             (16384, 32, 1),
-            (4096, 8, 3),
-            (4096, 16, 3),
+            (32768, 32, 1),
             (8192, 32, 3),
         ):
-            if block < width:
+            if block < width <= 8 * block or (block >= 8192 and block < width):
                 found.append(Config(1, block, warps, stages))
     return list(dict.fromkeys(found))
 

@@ -59,13 +59,15 @@ def _check(
     return _dim(name, input, dim)
 
 
+_KERNEL_TYPES = (torch.bfloat16, torch.float16, torch.float32)
+
+
 def _kernels_take(tensor: Tensor, dtype: torch.dtype, mask: Tensor | None, name: str) -> bool:
     """Whether the kernels compute this; float64 and integers are left to plain PyTorch."""
     return (
         launch.usable(tensor.device, name)
-        and dtype is not torch.float64
-        and tensor.is_floating_point()
-        and tensor.dtype is not torch.float64
+        and dtype in _KERNEL_TYPES
+        and tensor.dtype in _KERNEL_TYPES
         and (mask is None or mask.dtype is not torch.float64)
     )
 
@@ -183,9 +185,12 @@ def _call(
     scale: float,
 ) -> Tensor:
     check.is_tensor(name, "input", input)
-    check.is_tensor(name, "mask", mask, optional=True)
-    check.is_number(name, "scale", scale)
-    if not isinstance(dim, int | torch.SymInt) or isinstance(dim, bool):
+    if mask is not None:
+        check.is_tensor(name, "mask", mask, optional=True)
+    if type(scale) is not float:
+        check.is_number(name, "scale", scale)
+        scale = float(scale)
+    if type(dim) is not int and not isinstance(dim, torch.SymInt):
         raise ArgumentTypeError(
             op=name,
             argument="dim",
@@ -199,7 +204,7 @@ def _call(
             given=f"of type {type(dtype).__name__}",
             accepted="it must be a torch.dtype or None",
         )
-    result: Tensor = op(input, dim, dtype, mask, float(scale))
+    result: Tensor = op(input, dim, dtype, mask, scale)
     return result
 
 

@@ -14,15 +14,18 @@ from torchsmith_kernels._src import launch
 from torchsmith_kernels._src.sizes import as_rows, ceil_div, new_like, next_power_of_2
 from torchsmith_kernels._src.softmax.config import LONG, Case, Config, table
 
-_KERNELS = "torchsmith_kernels._src.softmax.kernel"
-tile_kernel = launch.Kernel(_KERNELS, "tile_kernel")
-loop_kernel = launch.Kernel(_KERNELS, "loop_kernel")
-part_kernel = launch.Kernel(_KERNELS, "part_kernel")
-apply_kernel = launch.Kernel(_KERNELS, "apply_kernel")
-tile_backward_kernel = launch.Kernel(_KERNELS, "tile_backward_kernel")
-loop_backward_kernel = launch.Kernel(_KERNELS, "loop_backward_kernel")
-part_backward_kernel = launch.Kernel(_KERNELS, "part_backward_kernel")
-apply_backward_kernel = launch.Kernel(_KERNELS, "apply_backward_kernel")
+_FORWARD = "torchsmith_kernels._src.softmax.kernel"
+_BACKWARD = "torchsmith_kernels._src.softmax.kernel_backward"
+plain_kernel = launch.Kernel(_FORWARD, "plain_kernel")
+tile_kernel = launch.Kernel(_FORWARD, "tile_kernel")
+loop_kernel = launch.Kernel(_FORWARD, "loop_kernel")
+part_kernel = launch.Kernel(_FORWARD, "part_kernel")
+apply_kernel = launch.Kernel(_FORWARD, "apply_kernel")
+plain_backward_kernel = launch.Kernel(_BACKWARD, "plain_backward_kernel")
+tile_backward_kernel = launch.Kernel(_BACKWARD, "tile_backward_kernel")
+loop_backward_kernel = launch.Kernel(_BACKWARD, "loop_backward_kernel")
+part_backward_kernel = launch.Kernel(_BACKWARD, "part_backward_kernel")
+apply_backward_kernel = launch.Kernel(_BACKWARD, "apply_backward_kernel")
 
 #: Offsets within a line are 32 bits wide below this; a tile may reach beyond the line's end.
 WIDE = 2**31 - 2**17
@@ -103,21 +106,25 @@ def _place_mask(mask: Tensor | None, shape: torch.Size, dim: int) -> tuple[Tenso
 
 def _rows(tensor: Tensor, lines: Lines, dim: int) -> tuple[Tensor, int]:
     """``tensor`` where the kernels can read it, and the distance of its rows."""
+    if tensor.is_contiguous():
+        return tensor, lines.count
     if lines.columns:
         return tensor.contiguous(), 0
     return as_rows(tensor, lines.count, tensor.dim() - dim)
 
 
 @lru_cache(4096)
-def _case(kernel: str, lines: Lines, dtype: torch.dtype, device: torch.device) -> Case:
-    """The class of a problem; few lines must be long ones to be shared."""
-    units, enough = lines.lines, 2 * launch.sm_count(device)
+def _case(
+    kernel: str, shape: torch.Size, dim: int, dtype: torch.dtype, device: torch.device
+) -> tuple[Lines, Case]:
+    """A problem as lines, and its class; few lines must be long ones to be shared."""
+    lines = lines_of(tuple(shape), dim)
+    units, shared = lines.lines, SHARED
     if lines.columns:
-        units = ceil_div(units, 128 // dtype.itemsize)
-    few = units < enough and lines.count >= (SHARED if not lines.columns else 256)
+        units, shared = ceil_div(units, 128 // dtype.itemsize), 256
+    few = units < 2 * launch.sm_count(device) and lines.count >= shared
     width = min(next_power_of_2(lines.count), LONG)
-    layout = "columns" if lines.columns else "rows"
-    return Case(kernel, layout, width, few and width > 0, dtype)
+    return lines, Case(kernel, "columns" if lines.columns else "rows", width, few, dtype)
 
 
 def _splits(lines: Lines, config: Config, device: torch.device) -> tuple[int, int]:
@@ -129,18 +136,34 @@ def _splits(lines: Lines, config: Config, device: torch.device) -> tuple[int, in
     return ceil_div(lines.count, part), part
 
 
+@lru_cache(4096)
+def _plain_constants(lines: Lines, config: Config, log: bool) -> dict[str, Any]:
+    return {
+        "LOG": log,
+        "COLUMNS": lines.columns,
+        "WIDE": lines.wide,
+        "CHECKED": config.block != lines.count or lines.lines % config.lines != 0,
+        "LINES": config.lines,
+        "BLOCK": config.block,
+    }
+
+
 def _constants(
-    lines: Lines, mask: Tensor | None, plan: MaskPlan, dtype: torch.dtype | None
+    lines: Lines, mask: Tensor | None, plan: MaskPlan, config: Config, log: bool
 ) -> dict[str, Any]:
-    constants: dict[str, Any] = {
+    return {
+        "LOG": log,
         "COLUMNS": lines.columns,
         "MASK": 0 if mask is None else 1 if mask.dtype is torch.bool else 2,
         "STEP": plan.kind,
+        "WIDE": lines.wide or lines.count * plan.step >= WIDE,
+        "LINES": config.lines,
+        "BLOCK": config.block,
     }
-    if dtype is not None:
-        constants["DTYPE"] = launch.triton_dtype(dtype)
-    constants["WIDE"] = lines.wide or lines.count * plan.step >= WIDE
-    return constants
+
+
+def _only(constants: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: constants[name] for name in names}
 
 
 def forward(
@@ -152,7 +175,7 @@ def forward(
     log: bool,
     config: Config | None = None,
 ) -> Tensor:
-    """The result, contiguous, of type ``dtype``; ``config`` overrides the table, for tuning.
+    """The result, contiguous, of type ``dtype``.
 
     Args:
         input: a tensor with elements.
@@ -161,53 +184,43 @@ def forward(
         mask: boolean or floating point, broadcastable.
         scale: the factor.
         log: whether to return logarithms.
-        config: see above.
+        config: overrides the table, for tuning.
     """
     shape, device = input.shape, input.device
-    lines = lines_of(tuple(shape), dim)
-    output = torch.empty(shape, dtype=dtype, device=device)
-    input, stride = _rows(input, lines, dim)
-    mask, plan = _place_mask(mask, shape, dim)
-    case = _case("forward", lines, input.dtype, device)
+    lines, case = _case("forward", shape, dim, input.dtype, device)
     if config is None:
         config = table.choose(case, launch.capability(device))
-    sizes = (lines.lines, lines.count, lines.inner, stride, float(scale))
-    places = (*plan.sizes, *plan.strides, plan.step)
-    common = _constants(lines, mask, plan, dtype)
-    common["LINES"], common["BLOCK"] = config.lines, config.block
+    output = torch.empty(shape, dtype=dtype, device=device)
+    input, stride = _rows(input, lines, dim)
     programs = ceil_div(lines.lines, config.lines)
-    if config.block >= lines.count:
-        tile_kernel(
-            (programs, 1, 1),
-            (input, output, mask, *sizes, *places),
-            {"LOG": log, **common},
-            config.num_warps,
-        )
+    sizes: tuple[Any, ...] = (lines.lines, lines.count, lines.inner, stride)
+    if config.block >= lines.count and mask is None and scale == 1.0:
+        constants = _plain_constants(lines, config, log)
+        plain_kernel((programs, 1, 1), (input, output, *sizes), constants, config.num_warps)
         return output
-    common["STAGES"] = config.num_stages
-    if case.few:
-        splits, part = _splits(lines, config, device)
-        if splits > 1:
-            statistics = new_like(output, (2, splits, lines.lines), torch.float32)
-            part_kernel(
-                (programs, splits, 1),
-                (input, statistics, mask, *sizes, *places, part),
-                common,
-                config.num_warps,
-            )
-            apply_kernel(
-                (programs, splits, 1),
-                (input, output, statistics, mask, *sizes, *places, part),
-                {"LOG": log, **common, "SPLITS": next_power_of_2(splits)},
-                config.num_warps,
-            )
-            return output
-    loop_kernel(
-        (programs, 1, 1),
-        (input, output, mask, *sizes, *places),
-        {"LOG": log, **common},
-        config.num_warps,
-    )
+    mask, plan = _place_mask(mask, shape, dim)
+    sizes = (*sizes, float(scale), *plan.sizes, *plan.strides, plan.step)
+    constants = _constants(lines, mask, plan, config, log)
+    if config.block >= lines.count:
+        args = (input, output, mask, *sizes)
+        tile_kernel((programs, 1, 1), args, constants, config.num_warps)
+        return output
+    group = 16 // input.itemsize
+    if lines.columns:
+        group = max(1, config.lines * config.block // (32 * config.num_warps) // group)
+    looping = {"GROUP": group, "STAGES": config.num_stages}
+    splits, part = _splits(lines, config, device) if case.few else (1, 0)
+    if splits == 1:
+        args = (input, output, mask, *sizes)
+        loop_kernel((programs, 1, 1), args, {**constants, **looping}, config.num_warps)
+        return output
+    statistics = new_like(output, (2, splits, lines.lines), torch.float32)
+    args = (input, output, statistics, mask, *sizes, part)
+    grid = (programs, splits, 1)
+    chosen = _only(constants, "COLUMNS", "MASK", "STEP", "WIDE", "LINES", "BLOCK")
+    part_kernel(grid, args, {**chosen, **looping}, config.num_warps)
+    last = {"STAGES": config.num_stages, "SPLITS": next_power_of_2(splits)}
+    apply_kernel(grid, args, {**constants, **last}, config.num_warps)
     return output
 
 
@@ -221,52 +234,54 @@ def backward(
     log: bool,
     config: Config | None = None,
 ) -> Tensor:
-    """The gradient of the input, contiguous; see ``reference.backward`` and ``forward``."""
+    """The gradient of the input, contiguous, of type ``dtype``.
+
+    Args:
+        grad_output: gradient of the output.
+        output: the forward's result, with elements.
+        dim: from 0 on.
+        dtype: element type of the input.
+        mask: the boolean mask.
+        scale: the factor.
+        log: whether ``output`` holds logarithms.
+        config: overrides the table, for tuning.
+    """
     shape, device = output.shape, output.device
-    lines = lines_of(tuple(shape), dim)
+    lines, case = _case("backward", shape, dim, output.dtype, device)
+    if config is None:
+        config = table.choose(case, launch.capability(device))
     grad_input = torch.empty(shape, dtype=dtype, device=device)
     output, stride = _rows(output, lines, dim)
     grad_output, grad_stride = _rows(grad_output, lines, dim)
-    mask, plan = _place_mask(mask, shape, dim)
-    case = _case("backward", lines, output.dtype, device)
-    if config is None:
-        config = table.choose(case, launch.capability(device))
-    sizes = (lines.lines, lines.count, lines.inner, grad_stride, stride)
-    places = (float(scale), *plan.sizes, *plan.strides, plan.step)
-    common = _constants(lines, mask, plan, None)
-    common["LINES"], common["BLOCK"] = config.lines, config.block
     programs = ceil_div(lines.lines, config.lines)
-    if config.block >= lines.count:
-        tile_backward_kernel(
+    base: tuple[Any, ...] = (lines.lines, lines.count, lines.inner, grad_stride, stride)
+    if config.block >= lines.count and mask is None and scale == 1.0:
+        plain_backward_kernel(
             (programs, 1, 1),
-            (grad_output, output, grad_input, mask, *sizes, *places),
-            {"LOG": log, **common},
+            (grad_output, output, grad_input, *base),
+            _plain_constants(lines, config, log),
             config.num_warps,
         )
         return grad_input
-    common["STAGES"] = config.num_stages
-    if case.few:
-        splits, part = _splits(lines, config, device)
-        if splits > 1:
-            statistics = new_like(output, (splits, lines.lines), torch.float32)
-            chosen = ("COLUMNS", "WIDE", "LINES", "BLOCK", "STAGES")
-            part_backward_kernel(
-                (programs, splits, 1),
-                (grad_output, output, statistics, *sizes, part),
-                {"LOG": log, **{name: common[name] for name in chosen}},
-                config.num_warps,
-            )
-            apply_backward_kernel(
-                (programs, splits, 1),
-                (grad_output, output, grad_input, statistics, mask, *sizes, *places, part),
-                {"LOG": log, **common, "SPLITS": next_power_of_2(splits)},
-                config.num_warps,
-            )
-            return grad_input
-    loop_backward_kernel(
-        (programs, 1, 1),
-        (grad_output, output, grad_input, mask, *sizes, *places),
-        {"LOG": log, **common},
-        config.num_warps,
-    )
+    mask, plan = _place_mask(mask, shape, dim)
+    sizes = (*base, float(scale), *plan.sizes, *plan.strides, plan.step)
+    constants = _constants(lines, mask, plan, config, log)
+    if config.block >= lines.count:
+        args = (grad_output, output, grad_input, mask, *sizes)
+        tile_backward_kernel((programs, 1, 1), args, constants, config.num_warps)
+        return grad_input
+    looping = {"STAGES": config.num_stages}
+    splits, part = _splits(lines, config, device) if case.few else (1, 0)
+    if splits == 1:
+        args = (grad_output, output, grad_input, mask, *sizes)
+        loop_backward_kernel((programs, 1, 1), args, {**constants, **looping}, config.num_warps)
+        return grad_input
+    grid = (programs, splits, 1)
+    statistics = new_like(output, (splits, lines.lines), torch.float32)
+    chosen = _only(constants, "LOG", "COLUMNS", "WIDE", "LINES", "BLOCK")
+    args = (grad_output, output, statistics, *base, part)
+    part_backward_kernel(grid, args, {**chosen, **looping}, config.num_warps)
+    args = (grad_output, output, grad_input, statistics, mask, *sizes, part)
+    last = {**looping, "SPLITS": next_power_of_2(splits)}
+    apply_backward_kernel(grid, args, {**constants, **last}, config.num_warps)
     return grad_input
