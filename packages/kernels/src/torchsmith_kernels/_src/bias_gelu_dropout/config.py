@@ -17,11 +17,12 @@ PARTIALS_ROWS, PARTIALS_COLUMNS = 256, 16
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Elements per tile, warps per program and, in backward, programs per multiprocessor."""
+    """Elements per tile, warps per program, programs per multiprocessor, depth of the pipeline."""
 
     block: int
     num_warps: int
-    per_sm: int = 4
+    per_sm: int
+    stages: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ case_of = lru_cache(maxsize=None)(Case)
 
 def derived(case: Case) -> Config:
     """16 bytes a thread and access; not measured."""
-    return Config(4096 // case.dtype.itemsize, 8)
+    return Config(4096 // case.dtype.itemsize, 4, 8, 1)
 
 
 def candidates(case: Case) -> list[Config]:

@@ -5,7 +5,18 @@ from __future__ import annotations
 import triton.language as tl
 
 from torchsmith_kernels._src.jit import jit
-from torchsmith_kernels._src.pointwise.kernel import activation, at, factors, place, wide
+from torchsmith_kernels._src.pointwise.kernel import activation, at, factors, wide
+
+
+@jit
+def _place(width: tl.tensor, HEIGHT: tl.constexpr, COLUMNS: tl.constexpr) -> tuple[tl.tensor, ...]:
+    """This program's first column, the number of its group, offsets, and which columns exist."""
+    across = (width + (COLUMNS - 1)) // COLUMNS
+    column = (tl.program_id(0) % across).to(tl.int64) * COLUMNS
+    group = (tl.program_id(0) // across).to(tl.int64)
+    down = tl.arange(0, HEIGHT)[:, None]
+    along = tl.arange(0, COLUMNS)[None, :]
+    return column, group, down, along, along < width - column
 
 
 @jit
@@ -21,26 +32,30 @@ def forward_kernel(
     rows: tl.tensor,
     width: tl.tensor,
     stride: tl.tensor,
+    groups: tl.tensor,
     KIND: tl.constexpr,
     DROP: tl.constexpr,
-    FLAT: tl.constexpr,
     HEIGHT: tl.constexpr,
     COLUMNS: tl.constexpr,
     ALIGNED: tl.constexpr,
     WIDE: tl.constexpr,
+    STAGES: tl.constexpr,
 ) -> None:
-    """``y = dropout(gelu(x + bias))``, a tile per program."""
+    """``y = dropout(gelu(x + bias))``."""
     bits: tl.constexpr = x.dtype.element_ty.primitive_bitwidth
-    row, column, down, along, keep = place(rows, width, FLAT, HEIGHT, COLUMNS)
-    value = wide(tl.load(at(x, stride, row, column, down, along, HEIGHT), keep))
-    shift = wide(tl.load(bias + column + along, along < width - column))
-    value, _ = activation(value + shift, KIND, bits == 16)
-    if DROP:
-        value *= factors(
-            width, row, column, down, along, seed, key, offset, threshold, scale,
-            HEIGHT, COLUMNS, ALIGNED, WIDE,
-        )  # fmt: skip
-    tl.store(at(y, width, row, column, down, along, HEIGHT), value.to(y.dtype.element_ty), keep)
+    column, group, down, along, exists = _place(width, HEIGHT, COLUMNS)
+    shift = wide(tl.load(bias + column + along, exists, 0.0))
+    for row in tl.range(group * HEIGHT, rows.to(tl.int64), groups * HEIGHT, num_stages=STAGES):
+        keep = exists & (down < rows - row)
+        value = wide(tl.load(at(x, stride, row, column, down, along, HEIGHT), keep))
+        value, _ = activation(value + shift, KIND, bits == 16)
+        if DROP:
+            value *= factors(
+                width, row, column, down, along, seed, key, offset, threshold, scale,
+                HEIGHT, COLUMNS, ALIGNED, WIDE,
+            )  # fmt: skip
+        result = value.to(y.dtype.element_ty)
+        tl.store(at(y, width, row, column, down, along, HEIGHT), result, keep)
 
 
 @jit
@@ -66,18 +81,14 @@ def backward_kernel(
     COLUMNS: tl.constexpr,
     ALIGNED: tl.constexpr,
     WIDE: tl.constexpr,
+    STAGES: tl.constexpr,
 ) -> None:
     """``dx``, and sums of its columns over every ``groups``-th tile in ``partials[group]``."""
     bits: tl.constexpr = x.dtype.element_ty.primitive_bitwidth
-    across = (width + (COLUMNS - 1)) // COLUMNS
-    column = (tl.program_id(0) % across).to(tl.int64) * COLUMNS
-    group = (tl.program_id(0) // across).to(tl.int64)
-    down = tl.arange(0, HEIGHT)[:, None]
-    along = tl.arange(0, COLUMNS)[None, :]
-    exists = along < width - column
+    column, group, down, along, exists = _place(width, HEIGHT, COLUMNS)
     shift = wide(tl.load(bias + column + along, exists, 0.0))
     total = tl.zeros((HEIGHT, COLUMNS), partials.dtype.element_ty)
-    for row in range(group * HEIGHT, rows.to(tl.int64), groups * HEIGHT):
+    for row in tl.range(group * HEIGHT, rows.to(tl.int64), groups * HEIGHT, num_stages=STAGES):
         keep = exists & (down < rows - row)
         dy = tl.load(at(grad, grad_stride, row, column, down, along, HEIGHT), keep, 0.0)
         value = tl.load(at(x, x_stride, row, column, down, along, HEIGHT), keep, 0.0)

@@ -21,14 +21,17 @@ KINDS: dict[str, Kind] = {"none": "gelu", "tanh": "gelu_tanh"}
 
 def _checked(input: Tensor, bias: Tensor, approximate: str) -> Kind:
     check.dtype(NAME, "input", input, check.FLOATING)
-    check.dtype(NAME, "bias", bias, (input.dtype,))
+    if bias.dtype != input.dtype:
+        check.dtype(NAME, "bias", bias, (input.dtype,))
     check.device(NAME, "bias", bias, input)
     if input.dim() == 0:
         raise ShapeError(
             op=NAME, argument="input", given=(), accepted="it must have at least one dimension"
         )
-    check.shape(NAME, "bias", bias, input.shape[-1:], "the last dimension of `input`")
-    check.choice(NAME, "approximate", approximate, tuple(KINDS))
+    if bias.dim() != 1 or bias.shape[0] != input.shape[-1]:
+        check.shape(NAME, "bias", bias, input.shape[-1:], "the last dimension of `input`")
+    if approximate not in KINDS:
+        check.choice(NAME, "approximate", approximate, tuple(KINDS))
     return KINDS[approximate]
 
 

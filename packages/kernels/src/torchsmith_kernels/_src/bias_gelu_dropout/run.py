@@ -25,6 +25,14 @@ backward_kernel = launch.Kernel(_KERNELS, "backward_kernel")
 partials_kernel = launch.Kernel(_KERNELS, "partials_kernel")
 
 
+def _grid(rows: int, width: int, config: Config, device: torch.device) -> tuple[int, int, int, int]:
+    """Rows and columns of a tile, tiles side by side, and how many groups share the rows."""
+    height, columns, programs = tile(rows, width, config.block, WIDEST)
+    across = programs // ceil_div(rows, height)
+    wanted = ceil_div(config.per_sm * launch.sm_count(device), across)
+    return height, columns, across, min(programs // across, wanted)
+
+
 def forward(
     input: Tensor,
     bias: Tensor,
@@ -45,10 +53,10 @@ def forward(
     if config is None:
         case = case_of("forward", input.dtype)
         config = table.choose(case, launch.capability(input.device))
-    height, columns, programs = tile(rows, width, config.block, WIDEST)
+    height, columns, across, groups = _grid(rows, width, config, input.device)
     wide, threshold, scale = random.law(p)
     forward_kernel(
-        (programs, 1, 1),
+        (across * groups, 1, 1),
         (
             input,
             bias.contiguous(),
@@ -59,15 +67,16 @@ def forward(
             rows,
             width,
             stride,
+            groups,
         ),
         {
             "KIND": kind,
             "DROP": p != 0,
-            "FLAT": rows == 1,
             "HEIGHT": height,
             "COLUMNS": columns,
             "ALIGNED": columns >= 8 and (rows == 1 or width % 8 == 0),
             "WIDE": wide,
+            "STAGES": config.stages,
         },
         config.num_warps,
     )
@@ -94,10 +103,7 @@ def backward(
     if config is None:
         case = case_of("backward", input.dtype)
         config = table.choose(case, launch.capability(input.device))
-    height, columns, programs = tile(rows, width, config.block, WIDEST)
-    across = ceil_div(width, columns)
-    wanted = ceil_div(config.per_sm * launch.sm_count(input.device), across)
-    groups = min(programs // across, wanted)
+    height, columns, across, groups = _grid(rows, width, config, input.device)
     compute = compute_dtype(input.dtype)
     partials = new_like(input, (groups, width), compute)
     wide, threshold, scale = random.law(p)
@@ -125,6 +131,7 @@ def backward(
             "COLUMNS": columns,
             "ALIGNED": columns >= 8 and (rows == 1 or width % 8 == 0),
             "WIDE": wide,
+            "STAGES": config.stages,
         },
         config.num_warps,
     )

@@ -117,7 +117,9 @@ def gelu(x: tl.tensor, FAST: tl.constexpr) -> tuple[tl.tensor, tl.tensor]:
         tail = t * (0.1274147959 + t * (-0.1422483683 + t * tail))
         beyond = 0.5 - bell * tail  # Phi(|x|) - 0.5
         value = 0.5 * x + tl.abs(x) * beyond
-        below = 0.5 + tl.where(x < 0, -beyond, beyond)
+        # beyond with the sign of x; a comparison and a choice would be two instructions
+        sign = x.to(tl.int32, bitcast=True) & -0x80000000
+        below = 0.5 + (beyond.to(tl.int32, bitcast=True) | sign).to(tl.float32, bitcast=True)
     else:
         below = 0.5 + 0.5 * tl.erf(x * 0.7071067811865476)
         value = x * below

@@ -46,7 +46,7 @@ def draw(device: torch.device) -> Stream:
     Where the call is recorded to run again (``torch.compile``, CUDA graphs, tracing), a tensor is
     drawn on the device instead, so that every run has a stream of its own.
     """
-    if torch.compiler.is_compiling() or private.watched() or private.transforms_active():
+    if torch.compiler.is_compiling() or private.recording() or private.transforms_active():
         return _drawn(device), 0, 0
     if device.type == "cuda":
         if torch.cuda.is_current_stream_capturing():
