@@ -11,8 +11,8 @@ from torchsmith_kernels._src.sizes import ceil_div, next_power_of_2
 from torchsmith_kernels._src.tables import Table
 
 FORWARD_LIMIT = 8192  # columns of the widest row that the forward kernel keeps in registers
-BACKWARD_LIMIT = 16384  # bytes; the same for the backward kernel, beside its sums over rows
-MOST_PARTS = 4  # of a row in the backward kernel; rows with more get a pass of their own for sums
+BACKWARD_LIMIT = 16384  # bytes of a row, or of half a row, that the backward kernel does
+MOST_PARTS = 2  # of a row in the backward kernel; rows with more get a pass of their own for sums
 NARROWEST = 16
 
 
@@ -28,8 +28,6 @@ class Config:
         stages: depth of software pipelining over steps of rows.
         programs_per_sm: persistent programs per multiprocessor; 0 (forward only) stands for one
             program per step.
-        hold_weight: backward only: whether the weight stays in registers, rather than being read
-            with every step.
     """
 
     block_m: int
@@ -37,7 +35,6 @@ class Config:
     num_warps: int
     stages: int = 1
     programs_per_sm: int = 0
-    hold_weight: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +75,15 @@ def derived(case: Case) -> Config:
         if width > FORWARD_LIMIT:
             return Config(1, 8192, 16)
         tile = max(width, 2048)
-        return Config(tile // width, width, max(4, tile // 1024))
-    if width * case.dtype.itemsize > BACKWARD_LIMIT:
+        return Config(tile // width, width, 4 if tile == 2048 else 8)
+    size = width * case.dtype.itemsize
+    if size > MOST_PARTS * BACKWARD_LIMIT:
         return Config(2, 1024, 4, 3, 4)
+    if size > BACKWARD_LIMIT:
+        return Config(1, width // MOST_PARTS, 8, 3, 1)
     tile = max(width, 2048)
-    warps = tile // 512
-    return Config(tile // width, width, warps, 3, 16 // warps)
+    warps = 2 if width < 2048 else min(8, tile // 512)
+    return Config(tile // width, width, warps, 3, 8192 // tile)
 
 
 def candidates(case: Case) -> list[Config]:
@@ -100,13 +100,14 @@ def candidates(case: Case) -> list[Config]:
             if width > 2048:
                 found.append(Config(1, width // 2, base.num_warps))
     elif width * case.dtype.itemsize > BACKWARD_LIMIT:
-        found += [Config(1, 8192, 16, 3, 1), Config(2, 2048, 8, 2, 2), Config(4, 512, 4, 3, 4)]
+        found += [Config(2, 1024, 4, 3, 4), Config(2, 2048, 8, 3, 2), Config(4, 512, 4, 3, 4)]
+        if width == BACKWARD_LIMIT and case.op == "rms_norm":
+            found.append(Config(1, width, 16, 3, 1))
     else:
-        found.append(replace(base, stages=4))
-        found.append(replace(base, num_warps=base.num_warps // 2))
-        if width < 4096:
-            found.append(Config(4096 // width, width, 8, 3, 2))
-            found.append(replace(base, num_warps=base.num_warps // 2, stages=2))
+        found += [replace(base, stages=4), replace(base, num_warps=base.num_warps * 2)]
+        if width < 2048:
+            found.append(replace(base, num_warps=4, programs_per_sm=3))
+            found.append(Config(4096 // width, width, 4, 3, 2))
     return list(dict.fromkeys(found))
 
 

@@ -88,37 +88,39 @@ def forward_wide_kernel(
     lane = tl.arange(0, BLOCK_N)
     x += row * x_stride
     y += row * N
-    first = tl.zeros([BLOCK_N], tl.float32)
     if residual is not None:
         residual += row * residual_stride
         total += row * N
-        for start in range(0, N, BLOCK_N):
-            column = start + lane
-            value = tl.load(x + column, column < N, other=0.0)
+    if MEAN:
+        # As in statistics_kernel.
+        head = tl.load(x + lane, lane < N, other=0.0).to(tl.float32)
+        if residual is not None:
+            head += tl.load(residual + lane, lane < N, other=0.0).to(tl.float32)
+        shift = tl.sum(head, 0) / tl.minimum(N, BLOCK_N)
+    first = tl.zeros([BLOCK_N], tl.float32)
+    squares = tl.zeros([BLOCK_N], tl.float32)
+    for start in range(0, N, BLOCK_N):
+        column = start + lane
+        value = tl.load(x + column, column < N, other=0.0, eviction_policy="evict_last")
+        if residual is not None:
             other = tl.load(residual + column, column < N, other=0.0)
             value = (value.to(tl.float32) + other.to(tl.float32)).to(value.dtype)
             tl.store(total + column, value, column < N)
-            value = value.to(tl.float32)
-            first += value if MEAN else value * value
-        # The later passes read the sum back, perhaps in other threads than those that wrote it.
+        value = value.to(tl.float32)
+        if MEAN:
+            value = tl.where(column < N, value - shift, 0.0)
+            first += value
+        squares += value * value
+    variance = tl.sum(squares, 0) / N
+    if MEAN:
+        offset = tl.sum(first, 0) / N
+        mean = shift + offset
+        variance -= offset * offset
+        variance = tl.where(variance < 0, 0.0, variance)
+    if residual is not None:
+        # The next pass reads the sum back, perhaps in other threads than those that wrote it.
         tl.debug_barrier()
         x = total
-    else:
-        for start in range(0, N, BLOCK_N):
-            column = start + lane
-            value = tl.load(x + column, column < N, other=0.0, eviction_policy="evict_last")
-            value = value.to(tl.float32)
-            first += value if MEAN else value * value
-    mean = tl.sum(first, 0) / N
-    variance = mean
-    if MEAN:
-        squares = tl.zeros([BLOCK_N], tl.float32)
-        for start in range(0, N, BLOCK_N):
-            column = start + lane
-            value = tl.load(x + column, column < N, other=0.0, eviction_policy="evict_last")
-            value = tl.where(column < N, value.to(tl.float32) - mean, 0.0)
-            squares += value * value
-        variance = tl.sum(squares, 0) / N
     rstd = tl.rsqrt(variance + tl.cast(eps, tl.float32))
     for start in range(0, N, BLOCK_N):
         column = start + lane
@@ -153,6 +155,16 @@ def _scaled(value: tl.tensor, scale: tl.tensor) -> tl.tensor:
 
 
 @jit
+def _row_sums(a: tl.tensor, b: tl.tensor, JOINED: tl.constexpr) -> tl.tensor:
+    """Sums over the columns of two tiles; ``JOINED`` in one go, since each sum costs a barrier."""
+    if JOINED:
+        first, second = tl.split(tl.sum(tl.join(a, b), 1))
+    else:
+        first, second = tl.sum(a, 1), tl.sum(b, 1)
+    return first[:, None], second[:, None]
+
+
+@jit
 def backward_kernel(
     grad: tl.tensor,
     grad_sum: tl.tensor,
@@ -174,13 +186,13 @@ def backward_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     STAGES: tl.constexpr,
-    HOLD_WEIGHT: tl.constexpr,
+    JOINED: tl.constexpr,
 ) -> None:
     """Input gradient of a share of the rows, and their part of the weight's and bias' gradients.
 
-    Program ``(part, share)`` owns ``BLOCK_N`` columns. Where rows are wider, the sums over a row
-    take its other parts too (neighbouring programs read them at about the same time, so they come
-    from L2), unless ``statistics`` holds what ``statistics_kernel`` found.
+    Program ``(part, share)`` owns ``BLOCK_N`` columns. Where a row has two parts, the sums over it
+    take the other one too (its own program reads it at about the same time, so it comes from L2).
+    Where it has more, ``statistics`` holds what ``statistics_kernel`` found.
     """
     PARTS: tl.constexpr = (N + BLOCK_N - 1) // BLOCK_N
     part = tl.program_id(0)
@@ -188,10 +200,14 @@ def backward_kernel(
     # Spread over the block's rows, so that the weight gets the layout of the rows.
     lane = part * BLOCK_N + tl.arange(0, BLOCK_N)[None, :] + tl.zeros([BLOCK_M, 1], tl.int32)
     inside = lane < N
+    other_lane = (1 - part) * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
+    other_lane += tl.zeros([BLOCK_M, 1], tl.int32)
+    other_inside = other_lane < N
+    # Over the widest rows the weight is read again for each, since registers are short.
+    HOLD: tl.constexpr = BLOCK_N < 16384
     held = None
-    if weight is not None:
-        if HOLD_WEIGHT:
-            held = tl.load(weight + lane, inside, other=0.0)
+    if HOLD and weight is not None:
+        held = tl.load(weight + lane, inside, other=0.0)
     if DW:
         weight_total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     if DB:
@@ -207,12 +223,12 @@ def backward_kernel(
         grad_row = grad + row * (N if DENSE else grad_stride)
         x_raw = tl.load(x_row + lane, keep, other=0.0)
         grad_raw = tl.load(grad_row + lane, keep, other=0.0)
-        if weight is None or HOLD_WEIGHT:
+        value = x_raw.to(tl.float32)
+        upstream = grad_raw.to(tl.float32)
+        if HOLD or weight is None:
             scale = held
         else:
             scale = tl.load(weight + lane, inside, other=0.0)
-        value = x_raw.to(tl.float32)
-        upstream = grad_raw.to(tl.float32)
         if grad_sum is not None:
             more = tl.load(
                 grad_sum + row * (N if DENSE else grad_sum_stride) + lane, keep, other=0.0
@@ -226,51 +242,47 @@ def backward_kernel(
         else:
             if MEAN:
                 size = N if PARTS == 1 else tl.minimum(N - part * BLOCK_N, BLOCK_N)
-                mean = tl.sum(value, 1)[:, None] / size
-                centred = value - mean
+                total, scaled_total = _row_sums(value, _scaled(upstream, scale), JOINED)
+                mean = total / size
+                value -= mean
                 if N % BLOCK_N != 0:
-                    centred = tl.where(inside, centred, 0.0)
-                scaled_sum = tl.sum(_scaled(upstream, scale), 1)[:, None]
-            else:
-                centred = value
-            squares = tl.sum(centred * centred, 1)[:, None]
-            products = tl.sum(_scaled(upstream * centred, scale), 1)[:, None]
-            for step in tl.static_range(1, PARTS):
-                other = (part + step) % PARTS
-                column = other * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
-                there = row_ok & (column < N)
-                v = tl.load(x_row + column, there, other=0.0).to(tl.float32)
-                s = tl.load(grad_row + column, there, other=0.0).to(tl.float32)
+                    value = tl.where(inside, value, 0.0)
+            squares = value * value
+            products = _scaled(upstream * value, scale)
+            if MEAN or PARTS == 1:
+                square, product = _row_sums(squares, products, JOINED)
+            if PARTS == 2:
+                there = row_ok & other_inside
+                v = tl.load(x_row + other_lane, there, other=0.0).to(tl.float32)
+                s = tl.load(grad_row + other_lane, there, other=0.0).to(tl.float32)
                 if weight is not None:
-                    s *= tl.load(weight + column, column < N, other=0.0).to(tl.float32)
-                if MEAN:
-                    # Joining centred sums of two sets (Chan et al., 1979) loses no digits.
-                    count = tl.minimum(N - other * BLOCK_N, BLOCK_N)
-                    v_mean = tl.sum(v, 1)[:, None] / count
-                    v = tl.where(column < N, v - v_mean, 0.0)
-                    s_sum = tl.sum(s, 1)[:, None]
-                    squares += tl.sum(v * v, 1)[:, None]
-                    products += tl.sum(s * v, 1)[:, None]
-                    apart = v_mean - mean
-                    fraction = count.to(tl.float32) / (size + count).to(tl.float32)
-                    squares += apart * apart * (size.to(tl.float32) * fraction)
-                    # Both sums of products move to the common mean.
-                    products += s_sum * (apart * (1 - fraction)) - scaled_sum * (apart * fraction)
-                    scaled_sum += s_sum
-                    mean += apart * fraction
-                    size += count
-                else:
-                    squares += tl.sum(v * v, 1)[:, None]
-                    products += tl.sum(s * v, 1)[:, None]
-            rstd = tl.rsqrt(squares / N + tl.cast(eps, tl.float32))
+                    s *= tl.load(weight + other_lane, other_inside, other=0.0).to(tl.float32)
+            if PARTS == 2 and not MEAN:
+                square, product = _row_sums(squares + v * v, products + s * v, JOINED)
+            if PARTS == 2 and MEAN:
+                # Joining sums around the means of two sets (Chan et al., 1979) loses no digits,
+                # and the other set needs no registers meanwhile.
+                v_size = N - size
+                v_total, s_total = _row_sums(v, s, JOINED)
+                v_mean = v_total / v_size
+                v = tl.where(other_inside, v - v_mean, 0.0)
+                v_square, v_product = _row_sums(v * v, s * v, JOINED)
+                apart = v_mean - mean
+                fraction = v_size.to(tl.float32) / N
+                square += v_square + apart * apart * (size.to(tl.float32) * fraction)
+                product += v_product + s_total * (apart * (1 - fraction))
+                product -= scaled_total * (apart * fraction)
+                scaled_total += s_total
+                mean += apart * fraction
+            rstd = tl.rsqrt(square / N + tl.cast(eps, tl.float32))
             # Rows past the end are 0, but 0 * rstd is NaN when eps is 0.
             rstd = tl.where(row_ok, rstd, 0.0)
-            dot = rstd * rstd * (products / N)
+            dot = rstd * rstd * (product / N)
             value = _widened(x_raw)
             upstream = _widened(grad_raw)
             if MEAN:
                 value -= mean
-                scaled_mean = scaled_sum / N
+                scaled_mean = scaled_total / N
         if dx is not None:
             result = _scaled(upstream, scale) - value * dot
             if MEAN:
@@ -311,13 +323,12 @@ def statistics_kernel(
     lane = tl.arange(0, BLOCK_N)
     x += row * x_stride
     grad += row * grad_stride
-    mean = 0.0
     if MEAN:
-        total = tl.zeros([BLOCK_N], tl.float32)
-        for start in range(0, N, BLOCK_N):
-            column = start + lane
-            total += tl.load(x + column, column < N, other=0.0).to(tl.float32)
-        mean = tl.sum(total, 0) / N
+        # Around the mean of the first block, which is a part of the row of 1 in N / BLOCK_N: so
+        # the variance from the sum of squares loses that factor of precision at worst.
+        head = tl.load(x + lane, lane < N, other=0.0).to(tl.float32)
+        shift = tl.sum(head, 0) / tl.minimum(N, BLOCK_N)
+    total = tl.zeros([BLOCK_N], tl.float32)
     squares = tl.zeros([BLOCK_N], tl.float32)
     products = tl.zeros([BLOCK_N], tl.float32)
     scaled_total = tl.zeros([BLOCK_N], tl.float32)
@@ -328,17 +339,25 @@ def statistics_kernel(
         if weight is not None:
             scaled *= tl.load(weight + column, column < N, other=0.0).to(tl.float32)
         if MEAN:
-            value = tl.where(column < N, value - mean, 0.0)
+            value = tl.where(column < N, value - shift, 0.0)
+            total += value
             scaled_total += scaled
         squares += value * value
         products += scaled * value
-    rstd = tl.rsqrt(tl.sum(squares, 0) / N + tl.cast(eps, tl.float32))
+    variance = tl.sum(squares, 0) / N
+    product = tl.sum(products, 0) / N
     statistics += row * 4
-    tl.store(statistics, rstd)
-    tl.store(statistics + 1, rstd * rstd * (tl.sum(products, 0) / N))
     if MEAN:
-        tl.store(statistics + 2, mean)
-        tl.store(statistics + 3, tl.sum(scaled_total, 0) / N)
+        offset = tl.sum(total, 0) / N
+        scaled_mean = tl.sum(scaled_total, 0) / N
+        variance -= offset * offset
+        variance = tl.where(variance < 0, 0.0, variance)
+        product -= scaled_mean * offset
+        tl.store(statistics + 2, shift + offset)
+        tl.store(statistics + 3, scaled_mean)
+    rstd = tl.rsqrt(variance + tl.cast(eps, tl.float32))
+    tl.store(statistics, rstd)
+    tl.store(statistics + 1, rstd * rstd * product)
 
 
 @jit

@@ -19,6 +19,8 @@ backward_kernel = launch.Kernel(_KERNELS, "backward_kernel")
 statistics_kernel = launch.Kernel(_KERNELS, "statistics_kernel")
 sum_kernel = launch.Kernel(_KERNELS, "sum_kernel")
 
+JOINED = False
+
 
 def _contiguous(tensor: Tensor | None) -> Tensor | None:
     return tensor if tensor is None or tensor.is_contiguous() else tensor.contiguous()
@@ -154,7 +156,7 @@ def backward(
             "BLOCK_M": config.block_m,
             "BLOCK_N": config.block_n,
             "STAGES": config.stages,
-            "HOLD_WEIGHT": config.hold_weight,
+            "JOINED": JOINED,
         },
         config.num_warps,
     )  # fmt: skip
