@@ -33,7 +33,9 @@ class Template:
             ``run(arguments, extras) -> Tensor``. ``arguments`` are the op's, ``extras`` the tensors
             whose pointers the function takes. ``value`` is a float32 tile of the op's result
             before rounding, ``row [m, 1]`` (64 bits) and ``column [1, n]`` are its place, and
-            ``keep`` says which elements exist: loads must be masked with it.
+            ``keep [m, n]`` says which elements exist: every load must be masked with it, a load per
+            row or column too (``row + 0 * column``). ``speedup`` of a call with a further key
+            ``epilogue`` compares the fused op with the op and a pointwise kernel.
     """
 
     name: str

@@ -125,7 +125,7 @@ def compile_text(source: str) -> Any:
         "triton": triton,
         "__name__": f"torchsmith_epilogue_{digest}",
     }
-    exec(compile(source, file, "exec"), scope)  # noqa: S102  # the compiler's own text
+    exec(compile(source, file, "exec"), scope)  # the compiler's own text
     functions = []
     for name in names:
         if not hasattr(scope[name], "arg_names"):
@@ -155,7 +155,7 @@ def _fused(epilogue: object, terms: Callable[..., tuple[Any, ...]]) -> FusedCall
 
     def call(arguments: Sequence[Any], extras: Sequence[Tensor] = ()) -> Tensor:
         a, b, bias, residual, scale = terms(*arguments)
-        check.dtype("matmul", "input", a, LOW_PRECISION + (torch.float32,))
+        check.dtype("matmul", "input", a, (*LOW_PRECISION, torch.float32))
         if len(extras) != takes:
             raise ArgumentTypeError(
                 op="matmul",
@@ -209,16 +209,17 @@ def _addmm_matches(call: Mapping[str, object]) -> bool:
     )
 
 
-def _speedup(a: object, b: object) -> float | None:
-    """cuBLAS's time over the kernel's where ``tune()`` or the shipped table measured both."""
+def _speedup(a: object, b: object, fused: bool) -> float | None:
+    """Time of cuBLAS, with an epilogue of cuBLAS and a pointwise kernel, over the kernel's."""
     if not isinstance(a, Tensor) or not isinstance(b, Tensor) or not torch.cuda.is_available():
         return None
     if a.device.type != "cuda":
         return None
     key = run.case_of(a, b, addressed=False).key()
     capability = launch.capability(a.device)
+    name = "speedup_with_epilogue" if fused else "speedup_over_library"
     for table in (store.tuned_table("matmul", capability), tables.shipped("matmul", capability)):
-        measured = table.get(key, {}).get("speedup_over_library")
+        measured = table.get(key, {}).get(name)
         if isinstance(measured, int | float):
             return float(measured)
     return None
@@ -230,7 +231,7 @@ matmul_template = Template(
     parameters=("self", "mat2"),
     op=mm_op.overload,
     matches=_mm_matches,
-    speedup=lambda call: _speedup(call.get("self"), call.get("mat2")),
+    speedup=lambda call: _speedup(call.get("self"), call.get("mat2"), "epilogue" in call),
     epilogue=lambda epilogue: _fused(epilogue, _mm_terms),
 )
 addmm_template = Template(
@@ -239,6 +240,6 @@ addmm_template = Template(
     parameters=("self", "mat1", "mat2", "beta", "alpha"),
     op=addmm_op.overload,
     matches=_addmm_matches,
-    speedup=lambda call: _speedup(call.get("mat1"), call.get("mat2")),
+    speedup=lambda call: _speedup(call.get("mat1"), call.get("mat2"), "epilogue" in call),
     epilogue=lambda epilogue: _fused(epilogue, _addmm_terms),
 )
