@@ -35,6 +35,11 @@ def watched() -> bool:
     )
 
 
+def recording() -> bool:
+    """Whether a mode or tracer looks at calls, perhaps to run them again later."""
+    return torch._C._len_torch_dispatch_stack() > 0 or bool(torch._C._is_tracing())
+
+
 def _public_stream(device: int) -> int:
     return int(torch.cuda.current_stream(device).cuda_stream)
 
