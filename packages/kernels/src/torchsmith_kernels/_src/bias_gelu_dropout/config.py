@@ -47,19 +47,13 @@ def derived(case: Case) -> Config:
 
 
 def candidates(case: Case) -> list[Config]:
-    """What ``tune()`` tries."""
-    per_thread = 16 // case.dtype.itemsize
-    if case.kernel == "forward":
-        return [
-            Config(32 * warps * per_thread * accesses, warps)
-            for warps in (4, 8)
-            for accesses in (1, 2, 4)
-        ]
+    """What ``tune()`` tries: one to four 16-byte accesses a thread, loaded ahead or not."""
+    once = 32 * 4 * (16 // case.dtype.itemsize)
     return [
-        Config(32 * warps * per_thread * accesses, warps, 16 * programs // warps)
-        for warps in (4, 8)
-        for accesses in (1, 2)
-        for programs in (1, 2)
+        Config(once * accesses, 4, per_sm, stages)
+        for accesses, per_sm in ((1, 8), (1, 16), (2, 5), (2, 10), (4, 4))
+        for stages in (1, 2)
+        if case.kernel == "forward" or accesses < 4
     ]
 
 
