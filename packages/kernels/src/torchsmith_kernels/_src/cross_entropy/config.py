@@ -14,11 +14,19 @@ NARROWEST, WIDEST = 1024, 131072
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Elements per step or program, warps per program, and loads in flight."""
+    """How a kernel runs.
+
+    Attributes:
+        block: elements per step or program.
+        num_warps: warps per program.
+        stages: loads in flight.
+        per_sm: programs per multiprocessor that go through the rows; 0 is a program per row.
+    """
 
     block: int
     num_warps: int
     stages: int = 1
+    per_sm: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,10 @@ REDUCE_BLOCK = 8192
 NARROWEST_FLAT = 256
 
 
-def fitting(kernel: str, width: int, like: Tensor, config: Config | None) -> tuple[int, int, int]:
-    """Block, warps and stages for rows of ``width``."""
+def fitting(
+    kernel: str, width: int, like: Tensor, config: Config | None
+) -> tuple[int, int, int, int]:
+    """Block, warps, stages and programs per multiprocessor for rows of ``width``."""
     if config is None:
         case = Case(kernel, size_class(width), like.dtype)
         config = table.choose(case, launch.capability(like.device))
@@ -30,7 +32,7 @@ def fitting(kernel: str, width: int, like: Tensor, config: Config | None) -> tup
     warps = config.num_warps
     while warps > 1 and warps * 32 * vector > block:
         warps //= 2
-    return block, warps, config.stages
+    return block, warps, config.stages, config.per_sm
 
 
 def is_shifted(logits: Tensor, stride: int, width: int) -> bool:
@@ -120,7 +122,7 @@ def rows_forward(
         config: overrides the table, for tuning.
     """
     count, width = logits.shape
-    block, warps, stages = fitting("forward", width, logits, config)
+    block, warps, stages, _ = fitting("forward", width, logits, config)
     ignore_index, label_smoothing, z_loss, softcap = settings
     forward_kernel(
         (count, 1, 1),
@@ -188,7 +190,7 @@ def backward(
     if weight is not None and weight.stride(0) != 1:
         weight = weight.contiguous()
     result = input if inplace else torch.empty_like(input, memory_format=torch.contiguous_format)
-    block, warps, _ = fitting("backward", width, input, config)
+    block, warps, _, _ = fitting("backward", width, input, config)
     grad_stride = grad_output.stride(0) if grad_output.dim() else 0
     tensors = (
         grad_output, input, result, target, weight, weight_sum(weight, label_smoothing), saved,
