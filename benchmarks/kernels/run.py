@@ -148,6 +148,23 @@ def all_cases(ops: list[str] | None) -> Iterator[Case]:
                 yield case
 
 
+def warm(cases: list[Case]) -> None:
+    """Calls every version once, so that compilers' caches on disk are full before measuring."""
+    for case in cases:
+        gc.collect()
+        torch.cuda.empty_cache()
+        try:
+            versions = case.build()
+        except Exception as error:  # the measuring run reports it
+            print(f"{case.op} {case.shape} {case.direction}: {error!r:.200}", flush=True)
+            continue
+        for name, call in versions.items():
+            try:
+                call()
+            except Exception as error:
+                print(f"{case.op} {case.shape} {name}: {error!r:.200}", flush=True)
+
+
 def describe(row: dict[str, Any]) -> str:
     """One line for the terminal."""
     times = ", ".join(f"{name} {us:.1f}" for name, us in row["us"].items())
@@ -170,6 +187,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path, default=HERE / "results.json")
     parser.add_argument("--seconds", type=float, default=math.inf, help="start no case after this")
     parser.add_argument("--skip", type=Path, help="leave out the cases that this JSON file holds")
+    parser.add_argument("--warm", metavar="I/N", help="only fill caches, with every N-th case")
     options = parser.parse_args()
     if not torch.cuda.is_available():
         sys.stderr.write(
@@ -180,6 +198,10 @@ def main() -> int:
         return 2
     # The peers' backward runs many times on one graph.
     importlib.import_module("torch._functorch.config").donated_buffer = False
+    if options.warm:
+        first, step = (int(part) for part in options.warm.split("/"))
+        warm(list(all_cases(options.ops))[first::step])
+        return 0
     start = time.perf_counter()
     timer = Timer()
     peaks = ceilings(timer)
