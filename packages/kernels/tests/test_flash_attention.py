@@ -197,7 +197,7 @@ def test_bottom_right_alignment(
     left, right = window or (None, 0)
     ours = only(flash_attention, is_causal=window is None, window=window, bottom_right=True)
     theirs = only(eager, left=left, right=right, offset=k - q)
-    kt.no_worse_than_eager(ours, theirs, tensors, slack=4)
+    kt.no_worse_than_eager(ours, theirs, tensors, slack=16)
 
 
 @kt.devices
