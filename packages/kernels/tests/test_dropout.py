@@ -261,6 +261,21 @@ def test_torch_compile(device: str) -> None:
     kt.same(grad, first.detach().sum(0))
 
 
+@kt.on_gpu
+def test_inductor_and_its_cuda_graphs() -> None:
+    x = torch.ones(5000, device="cuda", requires_grad=True)
+    for mode in ("default", "reduce-overhead"):
+        compiled = torch.compile(lambda t: dropout(t * 2), fullgraph=True, mode=mode)
+        masks = []
+        for _ in range(4):
+            y = compiled(x)
+            masks.append(mask(y).clone())
+            (grad,) = torch.autograd.grad(y.sum(), x)
+            kt.same(grad, 4.0 * masks[-1])
+        assert not torch.equal(masks[2], masks[3])
+        assert all(0.4 < float(m.double().mean()) < 0.6 for m in masks)
+
+
 def test_torch_compile_with_dynamic_shapes() -> None:
     compiled = torch.compile(dropout, backend="aot_eager", fullgraph=True, dynamic=True)
     for count in (700, 900):

@@ -58,14 +58,15 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
     Srivastava et al., 2014, "Dropout: a simple way to prevent neural networks from overfitting".
     With ``p == 0`` or ``training=False`` the result is ``input`` itself.
 
-    The random numbers are those of Philox 4x32-10 (Salmon et al., 2011), one call for four
+    The random numbers are those of Philox 4x32-10 (Salmon et al., 2011), one call for eight
     elements. Each call takes a stream of its own from the device's default generator: on a GPU the
     generator's seed and offset, read and advanced on the host without a kernel; under
-    ``torch.compile``, tracing and CUDA graph capture 128 bits drawn on the device, so that each
+    ``torch.compile``, tracing and CUDA graph capture 126 bits drawn on the device, so that each
     replay has a new mask. ``torch.manual_seed`` therefore makes calls repeat and
     ``torch.utils.checkpoint`` recomputes the same mask, but masks are **not** those of
     ``torch.nn.functional.dropout`` under the same seed, and compiled code has others than eager
-    code. The probability is exact to 2**-32, and no random word repeats within a call.
+    code. Elements are dropped with ``p`` rounded to a multiple of 2**-16, or of 2**-32 where the
+    former would be wrong by more than a thousandth of ``p`` or ``1 - p``.
 
     Given the stream, the result is deterministic. Memory: the result; backward keeps 16 bytes and
     computes the mask again. Dropped infinities and NaN become NaN, as in torch.

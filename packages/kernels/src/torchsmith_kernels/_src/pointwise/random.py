@@ -27,7 +27,7 @@ Stream = tuple[Tensor | None, int, int]
 #: Where nothing is dropped.
 NONE: Stream = None, 0, 0
 
-LEAST, MOST = -(2**63), 2**63 - 1
+MOST = 2**63 - 1
 ROUNDS = 10
 OWN_STREAM = 0x80000000
 SECOND_CALL = 1 << 62
@@ -65,7 +65,7 @@ def draw(device: torch.device) -> Stream:
 
 
 def _drawn(device: torch.device) -> Tensor:
-    return torch.randint(LEAST, MOST, (2,), dtype=torch.int64, device=device)
+    return torch.randint(MOST, (2,), dtype=torch.int64, device=device)
 
 
 def arguments(stream: Stream) -> Stream:
