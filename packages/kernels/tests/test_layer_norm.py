@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import kernel_testing as kt
+import pytest
 import torch
 from torchsmith_kernels import LayerNorm, layer_norm
 
@@ -22,8 +23,19 @@ def test_module_shares_checkpoints_with_torch(device: str) -> None:
 
 
 @kt.devices
-def test_rows_far_from_zero_lose_no_digits(device: str) -> None:
+@pytest.mark.parametrize("width", [3000, 9000])
+def test_rows_far_from_zero_lose_no_digits(width: int, device: str) -> None:
     """A variance from sums of squares would be all rounding error here."""
-    x = kt.make(4, 3000, device=device) + 1000
-    want = layer_norm(x.double().cpu(), (3000,))
-    assert kt.error(layer_norm(x, (3000,)).cpu(), want) < 1e-4
+    x = kt.make(4, width, device=device) + 1000
+    x[1, :1000] += 50  # the beginning is not like the rest
+    x[2, 0] = 0
+    weight = kt.make(width, device=device)
+    grad = kt.make(4, width, device=device)
+    leaves = [x.requires_grad_(), weight.requires_grad_()]
+    doubles = [t.detach().double().cpu().requires_grad_() for t in leaves]
+    y, want = (layer_norm(a, (width,), b) for a, b in (leaves, doubles))
+    assert kt.error(y.detach().cpu(), want.detach()) < 1e-4
+    found = torch.autograd.grad(y, leaves, grad)
+    wanted = torch.autograd.grad(want, doubles, grad.double().cpu())
+    for ours, theirs in zip(found, wanted, strict=True):
+        assert kt.error(ours.cpu(), theirs) < 1e-3
