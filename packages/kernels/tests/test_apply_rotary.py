@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torchsmith_kernels import ArgumentTypeError, DtypeError, ShapeError, apply_rotary
 from torchsmith_kernels._src.apply_rotary import op, reference, run
-from torchsmith_kernels._src.apply_rotary.config import Case, candidates
+from torchsmith_kernels._src.apply_rotary.config import Case, candidates, head_block
 
 
 def rotate_half(x: Tensor) -> Tensor:
@@ -356,6 +356,13 @@ def test_errors_name_the_argument() -> None:
         apply_rotary(q, k, cos, sin, rotary_dim=10)
     with pytest.raises(ArgumentTypeError, match="`layout` is 'sbhd'"):
         apply_rotary(q, k, cos, sin, layout="sbhd")
+
+
+@pytest.mark.parametrize(
+    ("heads", "block"), [((32, 8), 8), ((28, 4), 4), ((71, 1), 8), ((1, 1), 1), ((5, 5), 1)]
+)
+def test_few_heads_of_a_tile_are_idle(heads: tuple[int, int], block: int) -> None:
+    assert head_block(*heads, 8) == block
 
 
 @kt.large

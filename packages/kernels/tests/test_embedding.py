@@ -61,8 +61,11 @@ def test_any_shape(shape: list[int], rows: int, width: int, device: str) -> None
     assert torch.equal(y, eager(index, weight)) and y.shape == (*shape, width)
     upstream = kt.make(*y.shape, device=device)
     (got,) = torch.autograd.grad(y, weight, upstream)
-    (want,) = torch.autograd.grad(eager(index, weight), weight, upstream)
-    kt.same(got, want)
+    # Eager's own backward pass reads invalid memory on a GPU for some of these shapes.
+    want = torch.zeros(rows, width).index_add_(
+        0, index.flatten().cpu(), upstream.reshape(index.numel(), width).cpu()
+    )
+    kt.same(got.cpu(), want)
 
 
 @kt.devices

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 
 import torch
 
+from torchsmith_kernels._src.sizes import ceil_div
 from torchsmith_kernels._src.tables import Table
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Pairs of queries per program, most query heads per program, and warps per program."""
+    """Pairs per program, most heads per program, and warps per program."""
 
     pairs: int
     heads: int
@@ -42,8 +43,8 @@ def candidates(case: Case) -> list[Config]:
     """What ``tune()`` tries."""
     return [
         Config(pairs, heads, warps)
-        for pairs, warps in ((1024, 2), (1024, 4), (2048, 4), (4096, 4), (4096, 8))
-        for heads in (4, 16)
+        for pairs, warps in ((1024, 2), (1024, 4), (2048, 4), (4096, 8))
+        for heads in (2, 8)
         if pairs >= case.block
     ]
 
@@ -52,6 +53,17 @@ def accepts(case: Case, config: Config) -> bool:
     """Whether the kernel runs with a stored configuration."""
     powers = all(n > 0 and n & (n - 1) == 0 for n in (config.pairs, config.heads, config.num_warps))
     return powers and config.num_warps <= 16 and config.pairs <= 2**14
+
+
+def head_block(q_heads: int, k_heads: int, most: int) -> int:
+    """Heads per tile: the largest power of two that leaves at most an eighth of the tiles idle."""
+    block = most
+    while block > 1:
+        tiles = ceil_div(q_heads, block) + ceil_div(k_heads, block)
+        if 8 * tiles * block <= 9 * (q_heads + k_heads):
+            break
+        block //= 2
+    return block
 
 
 table: Table[Case, Config] = Table("apply_rotary", Config, derived, accepts)

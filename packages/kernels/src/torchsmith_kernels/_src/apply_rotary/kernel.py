@@ -1,8 +1,8 @@
 """The Triton kernel of rotary position embedding: some tokens times some heads per program.
 
-A program turns a block of query heads and a block of key heads of the same tokens, so that the
-factors are loaded once for both. All loads come before the first store: the compiler, which has to
-assume that a store changes what a later load reads, could not move them there.
+The factors of the tokens are loaded once and used for all heads of the tile. Blocks of query heads
+come first, then those of key heads, so that one launch serves both and neighbouring programs share
+the factors in cache.
 """
 
 from __future__ import annotations
@@ -10,19 +10,6 @@ from __future__ import annotations
 import triton.language as tl
 
 from torchsmith_kernels._src.jit import jit
-
-
-@jit
-def _places(
-    batch: tl.tensor,
-    place: tl.tensor,
-    head: tl.tensor,
-    stride_b: tl.tensor,
-    stride_s: tl.tensor,
-    stride_h: tl.tensor,
-) -> tl.tensor:
-    """Where heads begin, ``[tokens, heads, 1]``, in 64 bits."""
-    return batch * stride_b + place * stride_s + head * stride_h
 
 
 @jit
@@ -89,6 +76,46 @@ def _copy_rest(
 
 
 @jit
+def _turn(
+    x: tl.tensor,
+    out: tl.tensor,
+    batch: tl.tensor,
+    place: tl.tensor,
+    inside: tl.tensor,
+    head_block: tl.tensor,
+    heads: tl.tensor,
+    stride_b: tl.tensor,
+    stride_s: tl.tensor,
+    stride_h: tl.tensor,
+    out_b: tl.tensor,
+    out_s: tl.tensor,
+    out_h: tl.tensor,
+    cos: tl.tensor,
+    sin: tl.tensor,
+    HALF: tl.constexpr,
+    REST: tl.constexpr,
+    INTERLEAVED: tl.constexpr,
+    COMPUTE: tl.constexpr,
+    BLOCK_H: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_REST: tl.constexpr,
+) -> None:
+    """Turns one tile of queries or keys."""
+    head = (head_block * BLOCK_H + tl.arange(0, BLOCK_H)).to(tl.int64)[None, :, None]
+    keep = inside & (head < heads)
+    source = x + (batch * stride_b + place * stride_s + head * stride_h)
+    target = out + (batch * out_b + place * out_s + head * out_h)
+    x1, x2 = _load_pairs(source, keep, HALF, BLOCK_D, INTERLEAVED, COMPUTE)
+    y1 = x1 * cos - x2 * sin
+    y2 = x2 * cos + x1 * sin
+    _store_pairs(target, keep, y1, y2, HALF, BLOCK_D, INTERLEAVED)
+    if REST > 0:
+        index = tl.arange(0, BLOCK_REST)[None, None, :]
+        keep = keep & (index < REST)
+        tl.store(target + index + 2 * HALF, tl.load(source + index + 2 * HALF, keep), keep)
+
+
+@jit
 def rotary_kernel(
     q: tl.tensor,
     k: tl.tensor,
@@ -102,7 +129,8 @@ def rotary_kernel(
     rows: tl.tensor,
     q_heads: tl.tensor,
     k_heads: tl.tensor,
-    parts: tl.tensor,
+    q_blocks: tl.tensor,
+    blocks: tl.tensor,
     q_b: tl.tensor,
     q_s: tl.tensor,
     q_h: tl.tensor,
@@ -128,32 +156,18 @@ def rotary_kernel(
     INVERSE: tl.constexpr,
     COMPUTE: tl.constexpr,
     BLOCK_T: tl.constexpr,
-    BLOCK_Q: tl.constexpr,
-    BLOCK_K: tl.constexpr,
+    BLOCK_H: tl.constexpr,
     BLOCK_D: tl.constexpr,
     BLOCK_REST: tl.constexpr,
 ) -> None:
     """Turns the pairs of ``q`` and, where there is one, of ``k``."""
     program = tl.program_id(0)
-    part = program % parts
-    token = (program // parts).to(tl.int64) * BLOCK_T + tl.arange(0, BLOCK_T)
+    part = program % blocks
+    token = (program // blocks).to(tl.int64) * BLOCK_T + tl.arange(0, BLOCK_T)
     token = token[:, None, None]
     inside = token < tokens
     batch = token // length
     place = token - batch * length
-
-    head = (part * BLOCK_Q + tl.arange(0, BLOCK_Q)).to(tl.int64)[None, :, None]
-    q_keep = inside & (head < q_heads)
-    q_from = q + _places(batch, place, head, q_b, q_s, q_h)
-    q_to = q_out + _places(batch, place, head, q_out_b, q_out_s, q_out_h)
-    q1, q2 = _load_pairs(q_from, q_keep, HALF, BLOCK_D, INTERLEAVED, COMPUTE)
-    if k is not None:
-        head = (part * BLOCK_K + tl.arange(0, BLOCK_K)).to(tl.int64)[None, :, None]
-        k_keep = inside & (head < k_heads)
-        k_from = k + _places(batch, place, head, k_b, k_s, k_h)
-        k_to = k_out + _places(batch, place, head, k_out_b, k_out_s, k_out_h)
-        k1, k2 = _load_pairs(k_from, k_keep, HALF, BLOCK_D, INTERLEAVED, COMPUTE)
-
     if positions is None:
         known = inside
         cos_row = batch * cos_b + place * cos_s
@@ -170,11 +184,21 @@ def rotary_kernel(
     s = tl.load(sin + sin_row + index * STEP, known, other=float("nan")).to(COMPUTE)
     if INVERSE:
         s = -s
-
-    _store_pairs(q_to, q_keep, q1 * c - q2 * s, q2 * c + q1 * s, HALF, BLOCK_D, INTERLEAVED)
-    if REST > 0:
-        _copy_rest(q_from, q_to, q_keep, HALF, REST, BLOCK_REST)
-    if k is not None:
-        _store_pairs(k_to, k_keep, k1 * c - k2 * s, k2 * c + k1 * s, HALF, BLOCK_D, INTERLEAVED)
-        if REST > 0:
-            _copy_rest(k_from, k_to, k_keep, HALF, REST, BLOCK_REST)
+    if k is None:  # noqa: SIM114  # decided when the kernel is compiled, the next when it runs
+        _turn(
+            q, q_out, batch, place, inside, part, q_heads,
+            q_b, q_s, q_h, q_out_b, q_out_s, q_out_h, c, s,
+            HALF, REST, INTERLEAVED, COMPUTE, BLOCK_H, BLOCK_D, BLOCK_REST,
+        )  # fmt: skip
+    elif part < q_blocks:
+        _turn(
+            q, q_out, batch, place, inside, part, q_heads,
+            q_b, q_s, q_h, q_out_b, q_out_s, q_out_h, c, s,
+            HALF, REST, INTERLEAVED, COMPUTE, BLOCK_H, BLOCK_D, BLOCK_REST,
+        )  # fmt: skip
+    else:
+        _turn(
+            k, k_out, batch, place, inside, part - q_blocks, k_heads,
+            k_b, k_s, k_h, k_out_b, k_out_s, k_out_h, c, s,
+            HALF, REST, INTERLEAVED, COMPUTE, BLOCK_H, BLOCK_D, BLOCK_REST,
+        )  # fmt: skip

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from torchsmith_kernels._src import launch, tables
-from torchsmith_kernels._src.apply_rotary.config import Case, Config, table
+from torchsmith_kernels._src.apply_rotary.config import Case, Config, head_block, table
 from torchsmith_kernels._src.sizes import ceil_div, compute_dtype, next_power_of_2
 
 _KERNELS = "torchsmith_kernels._src.apply_rotary.kernel"
@@ -47,10 +47,10 @@ def _plan(
     if config is None:
         config = table.choose(Case(block, interleaved, q.dtype), launch.capability(q.device))
     k_heads = 0 if k is None else k.shape[h]
-    parts = max(ceil_div(q_heads, config.heads), ceil_div(k_heads, config.heads))
-    block_q = next_power_of_2(ceil_div(q_heads, parts))
-    block_k = next_power_of_2(ceil_div(k_heads, parts))
-    block_t = max(config.pairs // (block * max(block_q, block_k)), 1)
+    heads = head_block(q_heads, k_heads, config.heads)
+    q_blocks = ceil_div(q_heads, heads)
+    blocks = q_blocks + ceil_div(k_heads, heads)
+    block_t = max(config.pairs // (block * heads), 1)
     tokens = batch * length
     strides: list[int] = []
     for tensor in (q, k, q_out, k_out):
@@ -69,8 +69,8 @@ def _plan(
     rest = 0 if q_out is q else dim - rotary_dim
     return launch.Plan(
         rotary_kernel,
-        (ceil_div(tokens, block_t) * parts, 1, 1),
-        (tokens, length, cos.shape[-2], q_heads, k_heads, parts, *strides),
+        (ceil_div(tokens, block_t) * blocks, 1, 1),
+        (tokens, length, cos.shape[-2], q_heads, k_heads, q_blocks, blocks, *strides),
         {
             "HALF": half,
             "REST": rest,
@@ -79,8 +79,7 @@ def _plan(
             "INVERSE": inverse,
             "COMPUTE": launch.triton_dtype(compute_dtype(q.dtype)),
             "BLOCK_T": block_t,
-            "BLOCK_Q": block_q,
-            "BLOCK_K": block_k,
+            "BLOCK_H": heads,
             "BLOCK_D": block,
             "BLOCK_REST": next_power_of_2(rest),
         },
