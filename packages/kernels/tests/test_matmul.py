@@ -24,6 +24,9 @@ needs_kernels = pytest.mark.skipif(
     not (kt.INTERPRETED or kt.COMPILED), reason="needs the interpreter or a GPU"
 )
 
+# Said by aten when autograd's thread is the first to call cuBLAS.
+pytestmark = pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS")
+
 
 def eager(
     x: Tensor,

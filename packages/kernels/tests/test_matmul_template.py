@@ -27,6 +27,8 @@ TEMPLATES = {"mm": matmul_template, "addmm": addmm_template}
 needs_kernels = pytest.mark.skipif(
     not (kt.INTERPRETED or kt.COMPILED), reason="needs the interpreter or a GPU"
 )
+# Said by aten when autograd's thread is the first to call cuBLAS.
+pytestmark = pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS")
 
 # What a compiler might generate: a gate read at the element's place, and a term per row.
 GATED = """

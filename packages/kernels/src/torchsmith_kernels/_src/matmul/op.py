@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -106,25 +106,39 @@ def _forward(
     scale: float,
     save: bool,
 ) -> tuple[Tensor, Tensor]:
-    shape = _check(input, other, bias, residual)
-    if (
-        input.dtype is torch.float64
-        or not launch.usable(input.device, NAME)
-        or 0 in shape
-        or input.size(-1) == 0
-    ):
-        result, pre = reference.forward(input, other, bias, activation, residual, scale)
-        return result, pre if save else input.new_empty(0)
-    a, b = operands(input, other)
-    if residual is not None and residual.dim() != a.dim():
-        residual = residual.reshape(*a.shape[:-1], b.size(-1))
-    if bias is not None and bias.stride(0) != 1:
-        bias = bias.contiguous()
-    out, saved = run.forward(a, b, bias, activation, residual, scale, save)
-    if out.dim() != len(shape) or a.dim() == 3:
-        out = out.view(shape)
-        saved = None if saved is None else saved.view(shape)
+    seen = run.key(input, other, bias, activation, residual, scale, save)
+    plan = run.plans.get(seen)
+    if plan is None:
+        shape = _check(input, other, bias, residual)
+        if (
+            input.dtype is torch.float64
+            or not launch.usable(input.device, NAME)
+            or 0 in shape
+            or input.size(-1) == 0
+        ):
+            result, pre = reference.forward(input, other, bias, activation, residual, scale)
+            return result, pre if save else input.new_empty(0)
+        given = (input, other, bias, residual)
+        input, other = operands(input, other)
+        if residual is not None and residual.dim() != input.dim():
+            residual = residual.reshape(*input.shape[:-1], other.size(-1))
+        if bias is not None and bias.stride(0) != 1:
+            bias = bias.contiguous()
+        plan = run.plan(input, other, activation, residual, scale, save, shape)
+        if not plan.config.library and _same_memory(given, (input, other, bias, residual)):
+            if len(run.plans) >= run.MOST_PLANS:
+                run.plans.clear()
+            run.plans[seen] = plan
+    out, saved = run.execute(plan, input, other, bias, residual, scale)
     return out, input.new_empty(0) if saved is None else saved
+
+
+def _same_memory(given: Sequence[Tensor | None], used: Sequence[Tensor | None]) -> bool:
+    """Whether nothing had to be copied."""
+    return all(
+        a is b or (a is not None and b is not None and a.data_ptr() == b.data_ptr())
+        for a, b in zip(given, used, strict=True)
+    )
 
 
 def _forward_fake(

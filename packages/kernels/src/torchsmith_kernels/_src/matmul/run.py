@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
-from torchsmith_kernels._src import launch
+from torchsmith_kernels._src import launch, tables
 from torchsmith_kernels._src.matmul.config import Case, Config, table
 from torchsmith_kernels._src.sizes import LOW_PRECISION, ceil_div
 
@@ -67,6 +68,80 @@ def precision(dtype: torch.dtype) -> str:
     return "ieee"
 
 
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a call needs but its tensors; all calls with like tensors share one.
+
+    Attributes:
+        shape: of the result.
+        config: the kernel and its tiles.
+        save: whether the activation's argument is returned as well.
+        device: where all tensors are.
+        grid: of the main kernel.
+        sizes: its arguments after the tensors and the scale.
+        constants: its compile-time arguments.
+        partial: shape of the partial sums, where there are any.
+        combine_grid: grid of the kernel that adds them.
+        combine_sizes: as ``sizes``.
+        combine_constants: as ``constants``.
+    """
+
+    shape: tuple[int, ...]
+    config: Config
+    save: bool
+    device: torch.device
+    grid: tuple[int, int, int] = (0, 1, 1)
+    sizes: tuple[int, ...] = ()
+    constants: dict[str, object] = field(default_factory=dict)
+    partial: tuple[int, ...] = ()
+    combine_grid: tuple[int, int, int] = (0, 1, 1)
+    combine_sizes: tuple[int, ...] = ()
+    combine_constants: dict[str, object] = field(default_factory=dict)
+
+
+#: Plans of calls seen before, by ``key``; emptied when full, since decoding sees many sizes.
+plans: dict[tuple[object, ...], Plan] = {}
+MOST_PLANS = 4096
+tables.caches.append(plans)
+
+
+def key(
+    input: Tensor,
+    other: Tensor,
+    bias: Tensor | None,
+    activation: str | None,
+    residual: Tensor | None,
+    scale: float,
+    save: bool,
+) -> tuple[object, ...]:
+    """All that a call's plan and the checks of its arguments depend on."""
+    return (
+        input.shape,
+        input.stride(),
+        other.shape,
+        other.stride(),
+        input.dtype,
+        other.dtype,
+        input.device,
+        other.device,
+        (input.data_ptr() | other.data_ptr()) & 15,
+        bias if bias is None else (bias.shape, bias.stride(), bias.dtype, bias.device),
+        residual
+        if residual is None
+        else (
+            residual.shape,
+            residual.stride(),
+            residual.dtype,
+            residual.device,
+            residual.data_ptr() & 15,
+        ),
+        activation,
+        scale != 1,
+        save,
+        precision(input.dtype),
+    )
+
+
 def forward(
     a: Tensor,
     b: Tensor,
@@ -96,38 +171,88 @@ def forward(
     Returns:
         The result, contiguous, and the saved tensor or None.
     """
+    made = plan(a, b, activation, residual, scale, save, None, config, epilogue, len(extras))
+    return execute(made, a, b, bias, residual, scale, extras)
+
+
+def plan(
+    a: Tensor,
+    b: Tensor,
+    activation: str | None,
+    residual: Tensor | None,
+    scale: float,
+    save: bool,
+    shape: tuple[int, ...] | None = None,
+    config: Config | None = None,
+    epilogue: object = None,
+    extras: int = 0,
+) -> Plan:
+    """The plan of a call as of ``forward``; ``shape`` is the result's with all its dimensions."""
     case = case_of(a, b)
     if config is None:
         config = table.choose(case, launch.capability(a.device))
-    m, n = case_size = (a.size(-2), b.size(-1))
-    shape = case_size if a.dim() == 2 else (a.size(0), m, n)
-    out = torch.empty(shape, dtype=a.dtype, device=a.device)
-    pre = torch.empty_like(out) if save else None
-    slots = [*extras, None, None, None, None][:MOST_EXTRAS]
-    operands = (out, pre, bias, residual, *slots, float(scale))
-    finish = {
+    m, k, n = a.size(-2), a.size(-1), b.size(-1)
+    batches = a.size(0) if a.dim() == 3 else 1
+    if shape is None:
+        shape = (m, n) if a.dim() == 2 else (batches, m, n)
+    finish: dict[str, object] = {
         "ACTIVATION": activation,
         "SCALED": scale != 1,
         "EPILOGUE": epilogue,
-        "EXTRAS": len(extras),
+        "EXTRAS": extras,
     }
+    start = Plan(shape, config, save, a.device)
     if config.library:
-        _combine(_library(a, b).unsqueeze(0), operands, finish, config)
-    elif config.persistent:
-        _persistent(a, b, operands, finish, config, case)
-    elif config.split > 1:
-        _combine(_split(a, b, config), operands, finish, config)
+        return _with_sums(start, (1, batches, m, n), residual, finish)
+    if config.persistent:
+        return _persistent(start, a, b, residual, finish, case)
+    if config.split > 1:
+        chunk = ceil_div(ceil_div(k, config.block_k), config.split) * config.block_k
+        sums = (ceil_div(k, chunk), batches, m, n)
+        nothing = dict.fromkeys(finish, None) | {"SCALED": False, "EXTRAS": 0}
+        return _with_sums(_plain(start, a, b, None, nothing, chunk), sums, residual, finish)
+    return _plain(start, a, b, residual, finish, 0)
+
+
+def execute(
+    plan: Plan,
+    a: Tensor,
+    b: Tensor,
+    bias: Tensor | None,
+    residual: Tensor | None,
+    scale: float,
+    extras: Sequence[Tensor] = (),
+) -> tuple[Tensor, Tensor | None]:
+    """Runs a plan on tensors like those it was made for."""
+    config = plan.config
+    out = torch.empty(plan.shape, dtype=a.dtype, device=plan.device)
+    pre = torch.empty(plan.shape, dtype=a.dtype, device=plan.device) if plan.save else None
+    slots = [*extras, None, None, None, None][:MOST_EXTRAS]
+    finish = (out, pre, bias, residual, *slots, float(scale))
+    kernel = persistent_kernel if config.persistent else plain_kernel
+    sums: Tensor | None = None
+    if config.library:
+        sums = _library(a, b)
+    elif plan.partial:
+        sums = torch.empty(plan.partial, dtype=torch.float32, device=plan.device)
+        nothing = (sums, None, None, None, None, None, None, None, 1.0)
+        args = (a, b, *nothing, *plan.sizes)
+        kernel(plan.grid, args, plan.constants, config.num_warps, config.num_stages)
     else:
-        _plain(a, b, operands, finish, config, 0)
+        args = (a, b, *finish, *plan.sizes)
+        kernel(plan.grid, args, plan.constants, config.num_warps, config.num_stages)
+    if sums is not None:
+        args = (sums, *finish, *plan.combine_sizes)
+        combine_kernel(plan.combine_grid, args, plan.combine_constants, 4)
     return out, pre
 
 
 def _library(a: Tensor, b: Tensor) -> Tensor:
     """cuBLAS's product in float32, not rounded to a smaller type."""
     if a.dtype is torch.float32:
-        return torch.matmul(a, b)
+        return torch.matmul(a, b).contiguous()
     if a.device.type != "cuda" or a.dim() == 3:
-        return torch.matmul(a.float(), b.float())
+        return torch.matmul(a.float(), b.float()).contiguous()
     product: Tensor = torch.mm(a, b, out_dtype=torch.float32)
     return product
 
@@ -138,26 +263,34 @@ def _unit(step_k: int, step_outer: int) -> str | None:
     return "o" if step_outer == 1 else None
 
 
+def _strides(tensor: Tensor | None) -> tuple[int, ...]:
+    """Strides of batch, row and column."""
+    if tensor is None:
+        return (0, 0, 0)
+    strides = tensor.stride()
+    return strides if len(strides) == 3 else (0, *strides)
+
+
 def _plain(
+    start: Plan,
     a: Tensor,
     b: Tensor,
-    operands: tuple[Tensor | float | None, ...],
+    residual: Tensor | None,
     finish: dict[str, object],
-    config: Config,
     chunk: int,
-) -> None:
+) -> Plan:
     """The pointer kernel; a ``chunk`` of K per program along the grid's second axis."""
+    config = start.config
     m, k, n = a.size(-2), a.size(-1), b.size(-1)
     batches = a.size(0) if a.dim() == 3 else 1
-    residual = operands[3]
-    steps = _batch_strides(residual) if isinstance(residual, Tensor) else (0, 0, 0)
     tiles = ceil_div(m, config.block_m) * ceil_div(n, config.block_n)
-    a_batch, a_row, a_k = _batch_strides(a)
-    b_batch, b_k, b_column = _batch_strides(b)
-    plain_kernel(
-        (tiles * batches, ceil_div(k, chunk) if chunk else 1, 1),
-        (a, b, *operands, m, n, k, a_batch, a_row, a_k, b_batch, b_k, b_column, *steps, chunk),
-        {
+    _, a_row, a_k = a_steps = _strides(a)
+    _, b_k, b_column = b_steps = _strides(b)
+    return replace(
+        start,
+        grid=(tiles * batches, ceil_div(k, chunk) if chunk else 1, 1),
+        sizes=(m, n, k, *a_steps, *b_steps, *_strides(residual), chunk),
+        constants={
             "A_UNIT": _unit(a_k, a_row),
             "B_UNIT": _unit(b_k, b_column),
             "EVEN_K": k % config.block_k == 0 and chunk % config.block_k == 0,
@@ -169,91 +302,57 @@ def _plain(
             "BLOCK_K": config.block_k,
             "GROUP": config.group,
         },
-        config.num_warps,
-        config.num_stages,
     )
 
 
-def _batch_strides(tensor: Tensor) -> tuple[int, int, int]:
-    """Strides of batch, row and column."""
-    strides = tensor.stride()
-    return strides if len(strides) == 3 else (0, *strides)  # type: ignore[return-value]
-
-
-def _split(a: Tensor, b: Tensor, config: Config) -> Tensor:
-    """Partial products ``[splits, B, M, N]`` in float32."""
-    k = a.size(-1)
-    chunk = ceil_div(ceil_div(k, config.block_k), config.split) * config.block_k
-    batches = a.size(0) if a.dim() == 3 else 1
-    shape = (ceil_div(k, chunk), batches, a.size(-2), b.size(-1))
-    partial = torch.empty(shape, dtype=torch.float32, device=a.device)
-    none = (partial, None, None, None, None, None, None, None, 1.0)
-    finish: dict[str, object] = {"ACTIVATION": None, "SCALED": False, "EPILOGUE": None, "EXTRAS": 0}
-    _plain(a, b, none, finish, config, chunk)
-    return partial
-
-
-def _combine(
-    partial: Tensor,
-    operands: tuple[Tensor | float | None, ...],
+def _with_sums(
+    start: Plan,
+    partial: tuple[int, int, int, int],
+    residual: Tensor | None,
     finish: dict[str, object],
-    config: Config,
-) -> None:
-    """Sums partial products ``[splits, (B,) M, N]`` in order and finishes them."""
-    out, residual = operands[0], operands[3]
-    assert isinstance(out, Tensor)
-    m, n = out.size(-2), out.size(-1)
-    batches = out.size(0) if out.dim() == 3 else 1
-    steps = _batch_strides(residual) if isinstance(residual, Tensor) else (0, 0, 0)
+) -> Plan:
+    """The kernel that adds ``[splits, B, M, N]`` in order and finishes the sums."""
+    splits, batches, m, n = partial
     block_m, block_n = (8, 256) if n > 64 else (32, 64)
-    combine_kernel(
-        (ceil_div(m, block_m) * ceil_div(n, block_n) * batches, 1, 1),
-        (partial, *operands, m, n, *steps, partial.size(0), batches),
-        {**finish, "BLOCK_M": block_m, "BLOCK_N": block_n},
-        4,
+    return replace(
+        start,
+        partial=partial,
+        combine_grid=(ceil_div(m, block_m) * ceil_div(n, block_n) * batches, 1, 1),
+        combine_sizes=(m, n, *_strides(residual), splits, batches),
+        combine_constants={**finish, "BLOCK_M": block_m, "BLOCK_N": block_n},
     )
 
 
 def _persistent(
+    start: Plan,
     a: Tensor,
     b: Tensor,
-    operands: tuple[Tensor | float | None, ...],
+    residual: Tensor | None,
     finish: dict[str, object],
-    config: Config,
     case: Case,
-) -> None:
+) -> Plan:
     """The persistent kernel; ``case.descriptors`` must hold."""
+    config = start.config
     m, k, n = a.size(0), a.size(1), b.size(1)
     a_by_k, b_by_k = case.layout[0] == "n", case.layout[1] == "t"
-    residual = operands[3]
-    row = column = 0
-    tiles_of_residual = False
-    if isinstance(residual, Tensor):
-        row, column = residual.stride()
-        pitch = _pitch(residual, 1) if residual.dtype == a.dtype else None
-        tiles_of_residual = pitch is not None
+    a_pitch, b_pitch = _pitch(a, 1 if a_by_k else 0), _pitch(b, 0 if b_by_k else 1)
+    assert a_pitch is not None and b_pitch is not None
+    _, row, column = _strides(residual)
+    pitch = None
+    if residual is not None and residual.dtype == a.dtype:
+        pitch = _pitch(residual, 1)
         row = row if pitch is None else pitch
     tiles = ceil_div(m, config.block_m) * ceil_div(n, config.block_n)
-    persistent_kernel(
-        (min(tiles, config.waves * launch.sm_count(a.device)), 1, 1),
-        (
-            a,
-            b,
-            *operands,
-            m,
-            n,
-            k,
-            _pitch(a, 1 if a_by_k else 0),
-            _pitch(b, 0 if b_by_k else 1),
-            row,
-            column,
-        ),
-        {
+    return replace(
+        start,
+        grid=(min(tiles, config.waves * launch.sm_count(a.device)), 1, 1),
+        sizes=(m, n, k, a_pitch, b_pitch, row, column),
+        constants={
             "A_BY_K": a_by_k,
             "B_BY_K": b_by_k,
             **finish,
-            "SAVE": operands[1] is not None,
-            "RESIDUAL_TILES": tiles_of_residual,
+            "SAVE": start.save,
+            "RESIDUAL_TILES": pitch is not None,
             "BLOCK_M": config.block_m,
             "BLOCK_N": config.block_n,
             "BLOCK_K": config.block_k,
@@ -262,8 +361,6 @@ def _persistent(
             "FLATTEN": config.flatten,
             "SPECIALIZE": config.specialize,
         },
-        config.num_warps,
-        config.num_stages,
     )
 
 

@@ -100,12 +100,22 @@ def _forward(
     seq_lens: Tensor,
     scale: float,
 ) -> Tensor:
-    _check(query, key_cache, value_cache, block_tables, seq_lens)
-    if query.dtype is torch.float64 or not launch.usable(query.device, NAME):
-        return reference.forward(query, key_cache, value_cache, block_tables, seq_lens, scale)
-    if query.numel() == 0 or block_tables.numel() == 0:
-        return query.new_zeros(query.shape)
-    return run.forward(query, key_cache, value_cache, block_tables, seq_lens, scale)
+    seen = run.key(query, key_cache, value_cache, block_tables, seq_lens)
+    plan = run.plans.get(seen)
+    if plan is None:
+        _check(query, key_cache, value_cache, block_tables, seq_lens)
+        if query.dtype is torch.float64 or not launch.usable(query.device, NAME):
+            return reference.forward(query, key_cache, value_cache, block_tables, seq_lens, scale)
+        if query.numel() == 0 or block_tables.numel() == 0:
+            return query.new_zeros(query.shape)
+        given = (query, block_tables, seq_lens)
+        query, block_tables, seq_lens = (t if t.stride(-1) == 1 else t.contiguous() for t in given)
+        plan = run.plan(query, key_cache, value_cache, block_tables)
+        if query is given[0] and block_tables is given[1] and seq_lens is given[2]:
+            if len(run.plans) >= run.MOST_PLANS:
+                run.plans.clear()
+            run.plans[seen] = plan
+    return run.execute(plan, query, key_cache, value_cache, block_tables, seq_lens, scale)
 
 
 def _forward_fake(
