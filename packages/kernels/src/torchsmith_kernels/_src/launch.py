@@ -223,6 +223,36 @@ def compiling_only() -> Iterator[None]:
         _compile_only = False
 
 
+def _read(args: tuple[Argument, ...], key: list[object]) -> tuple[int, list[Any]]:
+    """The device's ordinal and the values to launch with; adds to ``key`` what code depends on."""
+    ordinal = -2
+    values: list[Any] = []
+    flags = 0  # two bits an argument: whether it is a multiple of 16, whether an int is wide
+    for arg in args:
+        flags <<= 2
+        kind = type(arg)
+        if kind is int:
+            values.append(arg)
+            if arg & 15 == 0:  # type: ignore[operator]
+                flags |= 1
+            if not -INT32_LIMIT <= arg < INT32_LIMIT:  # type: ignore[operator]
+                flags |= 2
+        elif isinstance(arg, Tensor):
+            if ordinal == -2:
+                ordinal = arg.get_device()
+            pointer = arg.data_ptr()
+            key.append(arg.dtype)
+            values.append(pointer)
+            if pointer & 15 == 0:
+                flags |= 1
+        else:
+            key.append(kind)
+            values.append(arg)
+    key.append(flags)
+    key.append(ordinal)
+    return ordinal, values
+
+
 class Kernel:
     """A ``@triton.jit`` function, imported and compiled when it is first needed.
 
@@ -263,35 +293,11 @@ class Kernel:
         """
         if 0 in grid:
             return
-        ordinal = -2
         key: list[object] = [num_warps, num_stages, maxnreg, *constants.values()]
-        values: list[Any] = []
-        flags = 0  # two bits an argument: whether it is a multiple of 16, whether an int is wide
-        for arg in args:
-            flags <<= 2
-            kind = type(arg)
-            if kind is int:
-                values.append(arg)
-                if arg & 15 == 0:  # type: ignore[operator]
-                    flags |= 1
-                if not -INT32_LIMIT <= arg < INT32_LIMIT:  # type: ignore[operator]
-                    flags |= 2
-            elif isinstance(arg, Tensor):
-                if ordinal == -2:
-                    ordinal = arg.get_device()
-                pointer = arg.data_ptr()
-                key.append(arg.dtype)
-                values.append(pointer)
-                if pointer & 15 == 0:
-                    flags |= 1
-            else:
-                key.append(kind)
-                values.append(arg)
+        ordinal, values = _read(args, key)
         if ordinal < 0:
             run_on_cpu(self, grid, args, constants, num_warps, num_stages, maxnreg)
             return
-        key.append(flags)
-        key.append(ordinal)
         fixed = tuple(key)
         entry = self._entries.get(fixed)
         if entry is None:
@@ -397,6 +403,64 @@ class Plan:
         run(
             *self._grid, stream, handle, packed, None, None, None, *pointers, *self._integers, *tail
         )
+
+
+class Prepared:
+    """A launch in which only the addresses of tensors differ from call to call.
+
+    Worth it for kernels with many arguments, where reading them takes longer than the launch.
+    """
+
+    __slots__ = ("_entry", "_fixed", "_kernel", "_ordinal", "_slots", "_values")
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        grid: tuple[int, int, int],
+        args: tuple[Argument, ...],
+        constants: dict[str, Any],
+        num_warps: int = 4,
+        num_stages: int = 3,
+        maxnreg: int | None = None,
+    ) -> None:
+        """Keeps everything but the tensors of ``args``; the arguments are those of ``Kernel``."""
+        self._kernel = kernel
+        self._fixed = (grid, constants, num_warps, num_stages, maxnreg)
+        self._slots = [i for i, arg in enumerate(args) if isinstance(arg, Tensor)]
+        self._values: list[Any] = [None if isinstance(arg, Tensor) else arg for arg in args]
+        self._entry: _Entry | None = None
+        self._ordinal = -1
+
+    def __call__(self, *tensors: Tensor) -> None:
+        """Launches with other tensors of the same dtypes, strides and device."""
+        values = self._values.copy()
+        bits = 0
+        for slot, tensor in zip(self._slots, tensors, strict=True):
+            pointer = values[slot] = tensor.data_ptr()
+            bits |= pointer
+        if bits & 15 or self._entry is None or private.current_device() != self._ordinal:
+            self._launch(tensors)
+            return
+        run, handle, packed, tail, scratch = self._entry
+        if scratch:
+            import triton
+
+            triton.set_allocator(_scratch)
+        stream = private.current_stream(self._ordinal)
+        run(*self._fixed[0], stream, handle, packed, None, None, None, *values, *tail)
+
+    def _launch(self, tensors: tuple[Tensor, ...]) -> None:
+        """The long way; remembers the code for aligned tensors."""
+        values = self._values.copy()
+        for slot, tensor in zip(self._slots, tensors, strict=True):
+            values[slot] = tensor
+        args = tuple(values)
+        grid, constants, num_warps, num_stages, maxnreg = self._fixed
+        self._kernel(grid, args, constants, num_warps, num_stages, maxnreg)
+        if 0 not in grid and all(tensor.data_ptr() & 15 == 0 for tensor in tensors):
+            key: list[object] = [num_warps, num_stages, maxnreg, *constants.values()]
+            self._ordinal, _ = _read(args, key)
+            self._entry = self._kernel._entries.get(tuple(key))
 
 
 def _interpret(

@@ -67,6 +67,8 @@ class Table(Generic[CaseT, ConfigT]):
         """
         self.op, self.config, self.derive, self.accepts = op, config, derive, accepts
         self._chosen: dict[tuple[CaseT, int], tuple[ConfigT, str]] = {}
+        #: What an op keeps that was made with the configurations; forgotten with them.
+        self.kept: dict[object, Any] = {}
         _tables.append(self)
 
     def choose(self, case: CaseT, capability: int) -> ConfigT:
@@ -110,5 +112,6 @@ def forget() -> None:
     """Chooses anew, after a stored table has changed."""
     for table in _tables:
         table._chosen.clear()
+        table.kept.clear()
     for known in caches:
         known.clear()

@@ -80,8 +80,8 @@ def derived(case: Case) -> Config:
 def candidates(case: Case) -> list[Config]:
     """What ``tune()`` tries."""
     if case.dtype is torch.float32:
-        small = Config(16, 16, 4, 1) if case.block_d <= 128 else Config(16, 16, 8, 1)
-        return [Config(32, 32, 4, 2)] if case.block_d <= 64 else [small]
+        small = case.block_d == 256 or (case.block_d == 128 and case.kernel == "keys")
+        return [Config(16, 16, 8, 1) if small else Config(32, 32, 8, 1)]
     if not case.plain and case.block_d == 256:
         return [Config(16, 32, 4, 1) if case.kernel == "keys" else Config(32, 16, 4, 1)]
     choices = _CHOICES[case.kernel, min(max(case.block_d, 64), 256)]

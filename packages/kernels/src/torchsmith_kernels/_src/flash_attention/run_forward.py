@@ -63,11 +63,28 @@ def lse_strides(call: Call) -> tuple[int, int]:
     return call.query.shape[1] * call.query.shape[2], call.query.shape[2]
 
 
+class Launch(NamedTuple):
+    """The arguments of ``launch.Kernel``."""
+
+    grid: tuple[int, int, int]
+    args: tuple[launch.Argument, ...]
+    constants: dict[str, object]
+    num_warps: int
+    num_stages: int
+
+
 def forward(call: Call, config: Config | None = None) -> tuple[Tensor, Tensor]:
     """The forward kernel; ``config`` overrides the table, for tuning."""
-    query, key, value = rows(call.query), rows(call.key), rows(call.value)
-    output = torch.empty_like(query)
-    lse = new_like(query, call.lse_shape(), torch.float32)
+    call = call._replace(query=rows(call.query), key=rows(call.key), value=rows(call.value))
+    output = torch.empty_like(call.query)
+    lse = new_like(output, call.lse_shape(), torch.float32)
+    forward_kernel(*arguments(call, output, lse, config))
+    return output, lse
+
+
+def arguments(call: Call, output: Tensor, lse: Tensor, config: Config | None = None) -> Launch:
+    """What the forward kernel is launched with."""
+    query, key, value = call[:3]
     scores = score_arguments(call)
     head_dim = query.shape[-1]
     windowed = call.left is not None or call.right is not None
@@ -76,45 +93,41 @@ def forward(call: Call, config: Config | None = None) -> tuple[Tensor, Tensor]:
         config = table.choose(chosen, launch.capability(query.device))
     tiles = ceil_div(call.max_seqlen_q, config.block_m)
     mod = call.mod
-    forward_kernel(
-        (tiles * call.heads * call.batch, 1, 1),
-        (
-            query,
-            key,
-            value,
-            scores.bias,
-            call.alibi_slopes,
-            call.cu_seqlens_q,
-            call.cu_seqlens_k,
-            call.dropout_seed,
-            output,
-            lse,
-            tiles,
-            call.heads,
-            call.heads // max(call.kv_heads, 1),
-            call.max_seqlen_q,
-            call.max_seqlen_k,
-            *strides(query),
-            *strides(key),
-            *strides(value),
-            *strides(output),
-            *scores.bias_strides,
-            scores.slopes_batch,
-            *lse_strides(call),
-            *scores.numbers,
-        ),
-        {
-            "HEAD_DIM": head_dim,
-            "BLOCK_D": chosen.block_d,
-            "BLOCK_M": config.block_m,
-            "BLOCK_N": config.block_n,
-            "SCALED": scores.scaled,
-            "BOTTOM_RIGHT": call.bottom_right,
-            "SCORE_MOD": None if mod is None else mod.kernel,
-            "PRECISION": precision(query.dtype),
-            "RAGGED": call.packed or call.max_seqlen_k % config.block_n != 0,
-        },
-        config.num_warps,
-        config.num_stages,
+    args = (
+        query,
+        key,
+        value,
+        scores.bias,
+        call.alibi_slopes,
+        call.cu_seqlens_q,
+        call.cu_seqlens_k,
+        call.dropout_seed,
+        output,
+        lse,
+        tiles,
+        call.heads,
+        call.heads // max(call.kv_heads, 1),
+        call.max_seqlen_q,
+        call.max_seqlen_k,
+        *strides(query),
+        *strides(key),
+        *strides(value),
+        *strides(output),
+        *scores.bias_strides,
+        scores.slopes_batch,
+        *lse_strides(call),
+        *scores.numbers,
     )
-    return output, lse
+    grid = (tiles * call.heads * call.batch, 1, 1)
+    constants = {
+        "HEAD_DIM": head_dim,
+        "BLOCK_D": chosen.block_d,
+        "BLOCK_M": config.block_m,
+        "BLOCK_N": config.block_n,
+        "SCALED": scores.scaled,
+        "BOTTOM_RIGHT": call.bottom_right,
+        "SCORE_MOD": None if mod is None else mod.kernel,
+        "PRECISION": precision(query.dtype),
+        "RAGGED": call.packed or call.max_seqlen_k % config.block_n != 0,
+    }
+    return Launch(grid, args, constants, config.num_warps, config.num_stages)

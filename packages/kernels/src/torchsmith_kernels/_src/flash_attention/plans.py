@@ -1,0 +1,67 @@
+"""Repeated calls: all that follows from shapes, strides and options is worked out once.
+
+A forward call has some forty arguments to check and to pass on; a plan keeps them, so that a call
+like an earlier one costs little more than its launch.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from torchsmith_kernels._src import launch
+from torchsmith_kernels._src.flash_attention import run_forward
+from torchsmith_kernels._src.flash_attention.call import Call
+from torchsmith_kernels._src.flash_attention.config import table
+
+MOST = 1000  # plans are small, but shapes may never repeat
+
+
+class Plan(NamedTuple):
+    """A launch, and the shape of its second result."""
+
+    launch: launch.Prepared
+    lse_shape: tuple[int, ...]
+
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Attention of other tensors of the same kind."""
+        output = torch.empty_like(query)
+        lse = torch.empty(self.lse_shape, dtype=torch.float32, device=query.device)
+        self.launch(query, key, value, output, lse)
+        return output, lse
+
+
+def key_of(call: Call) -> object | None:
+    """What a plan depends on, or None for a call that has none."""
+    query, key, value = call.query, call.key, call.value
+    dtype = query.dtype
+    if call[3:8] != _NOTHING or dtype is torch.float32:  # whose precision is a global setting
+        return None
+    return (
+        query.shape, query.stride(), key.shape, key.stride(), value.shape, value.stride(), dtype,
+        key.dtype, value.dtype, query.device, key.device, value.device, call[8:],
+        (query.data_ptr() | key.data_ptr() | value.data_ptr()) & 15,
+    )  # fmt: skip
+
+
+_NOTHING = (None,) * 5
+
+
+def find(key: object) -> Plan | None:
+    """The plan of that key."""
+    found: Plan | None = table.kept.get(key)
+    return found
+
+
+def keep(key: object, call: Call, output: Tensor, lse: Tensor) -> None:
+    """Remembers how a call of the general kernel was launched, if that needed no copies."""
+    if any(t.stride(-1) != 1 for t in (*call[:3], output)):
+        return
+    if len(table.kept) >= MOST:
+        table.kept.clear()
+    prepared = launch.Prepared(
+        run_forward.forward_kernel, *run_forward.arguments(call, output, lse)
+    )
+    table.kept[key] = Plan(prepared, tuple(lse.shape))
