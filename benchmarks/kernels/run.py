@@ -188,6 +188,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=math.inf, help="start no case after this")
     parser.add_argument("--skip", type=Path, help="leave out the cases that this JSON file holds")
     parser.add_argument("--warm", metavar="I/N", help="only fill caches, with every N-th case")
+    parser.add_argument("--share", metavar="I/N", default="0/1", help="only every N-th case")
     options = parser.parse_args()
     if not torch.cuda.is_available():
         sys.stderr.write(
@@ -225,7 +226,8 @@ def main() -> int:
     if options.skip and options.skip.exists():
         rows = json.loads(options.skip.read_text())["rows"]
         done = {(row["op"], row["shape"], row["direction"], row["dtype"]) for row in rows}
-    for case in all_cases(options.ops):
+    share, shares = (int(part) for part in options.share.split("/"))
+    for case in list(all_cases(options.ops))[share::shares]:
         name = str(case.dtype).removeprefix("torch.")
         if (case.op, case.shape, case.direction, name) in done:
             continue
