@@ -411,7 +411,7 @@ class Prepared:
     Worth it for kernels with many arguments, where reading them takes longer than the launch.
     """
 
-    __slots__ = ("_entry", "_fixed", "_kernel", "_ordinal", "_slots", "_values")
+    __slots__ = ("_entry", "_fixed", "_kernel", "_ordinal", "_slots", "_values", "_words")
 
     def __init__(
         self,
@@ -427,20 +427,26 @@ class Prepared:
         self._kernel = kernel
         self._fixed = (grid, constants, num_warps, num_stages, maxnreg)
         self._slots = [i for i, arg in enumerate(args) if isinstance(arg, Tensor)]
+        self._words = [i for i, arg in enumerate(args) if type(arg) is Word]
         self._values: list[Any] = [None if isinstance(arg, Tensor) else arg for arg in args]
         self._entry: _Entry | None = None
         self._ordinal = -1
 
-    def __call__(self, *tensors: Tensor) -> None:
-        """Launches with other tensors of the same dtypes, strides and device."""
+    def __call__(self, *tensors: Tensor, words: tuple[Word, ...] = ()) -> None:
+        """Launches with other tensors of the same dtypes, strides and device.
+
+        ``words`` take the places of the first arguments that are a ``Word``.
+        """
         values = self._values.copy()
         bits = 0
         for slot, tensor in zip(self._slots, tensors, strict=True):
             pointer = values[slot] = tensor.data_ptr()
             bits |= pointer
         if bits & 15 or self._entry is None or private.current_device() != self._ordinal:
-            self._launch(tensors)
+            self._launch(tensors, words)
             return
+        for slot, word in zip(self._words, words, strict=False):
+            values[slot] = word
         run, handle, packed, tail, scratch = self._entry
         if scratch:
             import triton
@@ -449,11 +455,13 @@ class Prepared:
         stream = private.current_stream(self._ordinal)
         run(*self._fixed[0], stream, handle, packed, None, None, None, *values, *tail)
 
-    def _launch(self, tensors: tuple[Tensor, ...]) -> None:
+    def _launch(self, tensors: tuple[Tensor, ...], words: tuple[Word, ...]) -> None:
         """The long way; remembers the code for aligned tensors."""
         values = self._values.copy()
         for slot, tensor in zip(self._slots, tensors, strict=True):
             values[slot] = tensor
+        for slot, word in zip(self._words, words, strict=False):
+            values[slot] = word
         args = tuple(values)
         grid, constants, num_warps, num_stages, maxnreg = self._fixed
         self._kernel(grid, args, constants, num_warps, num_stages, maxnreg)
