@@ -10,6 +10,8 @@ from torchsmith_kernels._src.sizes import next_power_of_2
 from torchsmith_kernels._src.tables import Table
 
 NARROWEST, WIDEST = 1024, 131072
+#: A multiprocessor of an H200 holds 16 programs of 4 warps.
+FEW_ROWS = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,8 @@ class Config:
 class Case:
     """The kernel (``forward``, ``backward`` or ``gradient``), the row's size class, the dtype.
 
+    ``few`` is whether forward has so few rows that small programs would not fill the GPU.
+
     ``gradient`` is the kernel of the fused linear version, which reads a row twice and overwrites
     it.
     """
@@ -40,10 +44,12 @@ class Case:
     kernel: str
     width: int
     dtype: torch.dtype
+    few: bool = False
 
     def key(self) -> str:
         """The case's name in stored tables."""
-        return f"{self.kernel}/{self.width}/{str(self.dtype).removeprefix('torch.')}"
+        few = "few rows/" if self.few else ""
+        return f"{self.kernel}/{few}{self.width}/{str(self.dtype).removeprefix('torch.')}"
 
 
 def size_class(width: int) -> int:
@@ -64,31 +70,31 @@ def group(dtype: torch.dtype) -> int:
 def derived(case: Case) -> Config:
     """16 or 32 bytes a thread and step; rows of a few blocks get fewer warps. Not measured."""
     vector = group(case.dtype)
-    warps = 4 if case.width <= 4096 else 8
     if case.kernel == "gradient":
-        # One program a multiprocessor: its row stays in L2 until it is read again.
-        return Config(32 * 32 * vector, 32)
+        return Config(8 * 32 * vector * 2, 8)
+    warps = 4
+    if case.kernel == "forward":
+        warps = 1 if case.width <= 1024 else 8 if case.few else 4
     return Config(warps * 32 * vector * 2, warps)
 
 
 def candidates(case: Case) -> list[Config]:
     """What ``tune()`` tries."""
-    vector = group(case.dtype)
     if case.kernel == "backward":
-        shapes = [(4, 1), (4, 2), (8, 1), (8, 2), (4, 4), (8, 4)]
-        return [Config(warps * 32 * vector * each, warps) for warps, each in shapes]
+        shapes = [(4, 1), (4, 2), (8, 1), (8, 2), (4, 4)]
+    elif case.kernel == "gradient":
+        shapes = [(4, 2), (8, 1), (8, 2), (16, 1), (16, 2), (32, 1)]
+    elif case.few:
+        shapes = [(4, 2), (4, 4), (8, 1), (8, 2), (8, 4), (16, 1), (16, 2)]
+    elif case.width <= 4096:
+        shapes = [(1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (2, 4), (4, 1), (4, 2)]
+    else:
+        shapes = [(2, 2), (4, 1), (4, 2), (4, 4), (8, 1), (8, 2)]
+    vector = group(case.dtype)
+    found = [Config(warps * 32 * vector * each, warps) for warps, each in shapes]
     if case.kernel == "gradient":
-        shapes = [(8, 1), (8, 2), (16, 1), (16, 2), (32, 1), (32, 2)]
-        return [Config(warps * 32 * vector * each, warps) for warps, each in shapes]
-    found = []
-    for warps, each, stages in [
-        (4, 1, 1), (4, 2, 1), (8, 1, 1), (8, 2, 1), (16, 1, 1), (16, 2, 1),
-        (4, 1, 3), (8, 1, 3), (16, 1, 3), (8, 2, 3),
-    ]:  # fmt: skip
-        block = warps * 32 * vector * each
-        if block <= next_power_of_2(case.width):
-            found.append(Config(block, warps, stages))
-    return found
+        found += [Config(32 * 32 * vector, 32, 1, 1), Config(16 * 32 * vector * 2, 16, 1, 2)]
+    return [config for config in found if config.block <= next_power_of_2(case.width)]
 
 
 def accepts(case: Case, config: Config) -> bool:

@@ -20,6 +20,8 @@ def check_settings(
 ) -> None:
     """Raises for settings that no loss can be computed with."""
     check.choice(name, "reduction", reduction, REDUCTIONS)
+    if label_smoothing == 0.0 and z_loss == 0.0 and softcap is None:
+        return
     check.is_number(name, "label_smoothing", label_smoothing)
     if not 0.0 <= label_smoothing <= 1.0:
         raise ArgumentValueError(
@@ -128,7 +130,7 @@ def cross_entropy(
         )
         return loss.to(dtype)
     check.dtype(NAME, "target", target, INDEX_DTYPES)
-    shape = input.shape[:axis] + input.shape[axis + 1 :]
+    shape = input.shape[:1] if dims == 2 else input.shape[:axis] + input.shape[axis + 1 :]
     check.shape(NAME, "target", target, shape, "the shape of `input` without its classes")
     if dims == 1:
         input = input.unsqueeze(0)

@@ -66,6 +66,12 @@ def add_block(
 
 
 @jit
+def group_sums(x: tl.tensor, BLOCK: tl.constexpr, GROUP: tl.constexpr) -> tl.tensor:
+    """Sums of the groups of ``add_block``."""
+    return tl.sum(tl.reshape(x, (BLOCK // GROUP, GROUP)), axis=1)
+
+
+@jit
 def load_block(
     block: tl.tensor, keep: tl.tensor, room: tl.tensor, BLOCK: tl.constexpr
 ) -> tl.tensor:
@@ -114,7 +120,7 @@ def row_statistics(
     lane = tl.arange(0, BLOCK)
     largest = tl.full((BLOCK // GROUP,), float("-inf"), tl.float32)
     total = tl.zeros((BLOCK // GROUP,), tl.float32)
-    logits = tl.zeros((BLOCK,), tl.float32)
+    logits = tl.zeros((BLOCK // GROUP,), tl.float32)
     # The first block does not wait for the row's class.
     keep = (lane >= start) & (lane < end)
     x = capped(load_block(row + lane, keep, room, BLOCK), softcap, SOFTCAP)
@@ -122,7 +128,7 @@ def row_statistics(
         scale = 1.0
         if weight is not None:
             scale = tl.load(weight + lane - start, keep, other=0.0).to(tl.float32)
-        logits += tl.where(keep, x * scale, 0.0)
+        logits += group_sums(tl.where(keep, x * scale, 0.0), BLOCK, GROUP)
     x = tl.where(keep, x, float("-inf"))
     largest, total = add_block(x, largest, total, BLOCK, GROUP)
     stop = tl.where(used, end, 0)
@@ -133,7 +139,7 @@ def row_statistics(
             scale = 1.0
             if weight is not None:
                 scale = tl.load(weight + offset + lane - start).to(tl.float32)
-            logits += x * scale
+            logits += group_sums(x * scale, BLOCK, GROUP)
         largest, total = add_block(x, largest, total, BLOCK, GROUP)
     rest = tl.maximum(full, BLOCK)
     if rest < stop:
@@ -143,7 +149,7 @@ def row_statistics(
             scale = 1.0
             if weight is not None:
                 scale = tl.load(weight + rest + lane - start, keep, other=0.0).to(tl.float32)
-            logits += tl.where(keep, x * scale, 0.0)
+            logits += group_sums(tl.where(keep, x * scale, 0.0), BLOCK, GROUP)
         x = tl.where(keep, x, float("-inf"))
         largest, total = add_block(x, largest, total, BLOCK, GROUP)
     top = tl.max(largest, axis=0)
@@ -346,33 +352,9 @@ def reduce_kernel(
 
 
 @jit
-def row_inputs(
-    row: tl.tensor,
-    grad: tl.tensor,
-    target: tl.tensor,
-    weight: tl.tensor,
-    saved: tl.tensor,
-    grad_stride: tl.tensor,
-    target_stride: tl.tensor,
-    total_offset: tl.tensor,
-    width: tl.tensor,
-    ignore_index: tl.tensor,
-    MEAN: tl.constexpr,
-) -> tuple[tl.tensor, tl.tensor, tl.tensor, tl.tensor, tl.tensor]:
-    """What backward knows of a row: ``logsumexp``, class and its weight, gradient, if it counts."""
-    label = tl.load(target + row.to(tl.int64) * target_stride)
-    upstream = tl.load(grad + row.to(tl.int64) * grad_stride).to(tl.float32)
-    if MEAN:
-        upstream = upstream / tl.load(saved + total_offset)
-    lse = tl.load(saved + row)
-    used = label != ignore_index
-    exists = (label >= 0) & (label < width)
-    scale = 1.0
-    if weight is not None:
-        scale = tl.load(weight + label, used & exists, other=0.0).to(tl.float32)
-    # A class that does not exist made the loss NaN.
-    upstream = tl.where(exists, upstream, float("nan"))
-    return lse, label, scale, upstream, used
+def existing(label: tl.tensor, width: tl.tensor) -> tl.tensor:
+    """The class in 32 bits, which compare faster; -1 if it does not exist."""
+    return tl.where((label >= 0) & (label < width), label, -1).to(tl.int32)
 
 
 @jit
@@ -399,84 +381,53 @@ def backward_kernel(
     SMOOTHING: tl.constexpr,
     SOFTCAP: tl.constexpr,
     BLOCK: tl.constexpr,
+    GROUP: tl.constexpr,
+    SHIFTED: tl.constexpr,
 ) -> None:
     """The gradient of one block of one row; ``dx`` may be ``x`` itself."""
     program = tl.program_id(0)
     row = program // blocks
-    column = (program - row * blocks) * BLOCK + tl.arange(0, BLOCK)
-    keep = column < width
-    value = tl.load(x + row.to(tl.int64) * stride + column, keep, other=0.0)
-    lse, label, scale, upstream, used = row_inputs(
-        row, grad, target, weight, saved, grad_stride, target_stride, total_offset,
-        width, ignore_index, MEAN,
-    )  # fmt: skip
+    first = (program - row * blocks) * BLOCK
+    label = tl.load(target + row.to(tl.int64) * target_stride)
+    upstream = tl.load(grad + row.to(tl.int64) * grad_stride).to(tl.float32)
+    if MEAN:
+        upstream = upstream / tl.load(saved + total_offset)
+    lse = tl.load(saved + row)
+    offset = row.to(tl.int64) * stride
+    into = row.to(tl.int64) * dx_stride
+    used = label != ignore_index
+    label = existing(label, width)
+    scale = 1.0
     scales = width.to(tl.float32)
     if weight is not None:
+        scale = tl.load(weight + label, used & (label >= 0), other=0.0).to(tl.float32)
         scales = tl.load(weight_sum)
-    result = gradient(
-        value, column, lse, label, scale, scales, upstream, weight, keep, width,
-        smoothing, z_loss, softcap, SMOOTHING, SOFTCAP,
-    )  # fmt: skip
-    result = tl.where(used, result, 0.0)
-    tl.store(dx + row.to(tl.int64) * dx_stride + column, result.to(dx.dtype.element_ty), keep)
-
-
-@jit
-def backward_flat_kernel(
-    grad: tl.tensor,
-    x: tl.tensor,
-    dx: tl.tensor,
-    target: tl.tensor,
-    weight: tl.tensor,
-    weight_sum: tl.tensor,
-    saved: tl.tensor,
-    grad_stride: tl.tensor,
-    target_stride: tl.tensor,
-    total_offset: tl.tensor,
-    rows: tl.tensor,
-    width: tl.tensor,
-    ignore_index: tl.tensor,
-    smoothing: tl.tensor,
-    z_loss: tl.tensor,
-    softcap: tl.tensor,
-    MEAN: tl.constexpr,
-    SMOOTHING: tl.constexpr,
-    SOFTCAP: tl.constexpr,
-    BLOCK: tl.constexpr,
-) -> None:
-    """The gradient of consecutive elements, which belong to one row or two.
-
-    For rows without gaps that begin anywhere: blocks of rows would be unaligned, these are not.
-    """
-    begin = tl.program_id(0).to(tl.int64) * BLOCK
-    lane = tl.arange(0, BLOCK)
-    left = rows.to(tl.int64) * width - begin
-    value = load_block(x + begin + lane, lane < left, left, BLOCK)
-    row = (begin // width).to(tl.int32)
-    column = (begin - row.to(tl.int64) * width).to(tl.int32)
-    after = tl.minimum(row + 1, rows - 1)
-    lse, label, scale, upstream, used = row_inputs(
-        row, grad, target, weight, saved, grad_stride, target_stride, total_offset,
-        width, ignore_index, MEAN,
-    )  # fmt: skip
-    lse_2, label_2, scale_2, upstream_2, used_2 = row_inputs(
-        after, grad, target, weight, saved, grad_stride, target_stride, total_offset,
-        width, ignore_index, MEAN,
-    )  # fmt: skip
-    scales = width.to(tl.float32)
-    if weight is not None:
-        scales = tl.load(weight_sum)
-    columns = column + lane
-    first = columns < width
-    columns = tl.where(first, columns, columns - width)
-    result = gradient(
-        value, columns, tl.where(first, lse, lse_2), tl.where(first, label, label_2),
-        tl.where(first, scale, scale_2), scales, tl.where(first, upstream, upstream_2),
-        weight, lane < left, width, smoothing, z_loss, softcap, SMOOTHING, SOFTCAP,
-    )  # fmt: skip
-    counts = tl.where(first, used.to(tl.int32), used_2.to(tl.int32))
-    result = tl.where(counts != 0, result, 0.0).to(dx.dtype.element_ty)
-    if left >= BLOCK:
-        tl.store(dx + begin + lane, result)
+    # A class that does not exist made the loss NaN.
+    upstream = tl.where(label >= 0, upstream, float("nan"))
+    place = first + tl.arange(0, BLOCK)
+    column = place
+    if SHIFTED:
+        # As in forward; ``dx`` lies as ``x`` does.
+        start = (offset % GROUP).to(tl.int32)
+        offset = tl.multiple_of(offset - start, GROUP)
+        into = offset
+        first -= start
+        column = place - start
+    if (first >= 0) & (first + BLOCK <= width):
+        # No mask, see load_block.
+        value = tl.load(x + offset + place)
+        result = gradient(
+            value, column, lse, label, scale, scales, upstream, weight, column >= 0, width,
+            smoothing, z_loss, softcap, SMOOTHING, SOFTCAP,
+        )  # fmt: skip
+        result = tl.where(used, result, 0.0)
+        tl.store(dx + into + place, result.to(dx.dtype.element_ty))
     else:
-        tl.store(dx + begin + lane, result, lane < left)
+        keep = (column >= 0) & (column < width)
+        value = tl.load(x + offset + place, keep, other=0.0)
+        result = gradient(
+            value, column, lse, label, scale, scales, upstream, weight, keep, width,
+            smoothing, z_loss, softcap, SMOOTHING, SOFTCAP,
+        )  # fmt: skip
+        result = tl.where(used, result, 0.0)
+        tl.store(dx + into + place, result.to(dx.dtype.element_ty), keep)

@@ -2,36 +2,49 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 from torch import Tensor
 
 from torchsmith_kernels._src import launch
-from torchsmith_kernels._src.cross_entropy.config import Case, Config, group, size_class, table
+from torchsmith_kernels._src.cross_entropy.config import (
+    FEW_ROWS,
+    Case,
+    Config,
+    group,
+    size_class,
+    table,
+)
 from torchsmith_kernels._src.sizes import as_rows, ceil_div, next_power_of_2
 
 _KERNELS = "torchsmith_kernels._src.cross_entropy.kernel"
 forward_kernel = launch.Kernel(_KERNELS, "forward_kernel")
 backward_kernel = launch.Kernel(_KERNELS, "backward_kernel")
-backward_flat_kernel = launch.Kernel(_KERNELS, "backward_flat_kernel")
 reduce_kernel = launch.Kernel(_KERNELS, "reduce_kernel")
 
 REDUCE_BLOCK = 8192
-#: Narrower rows whose length is odd are read and written element by element in backward.
-NARROWEST_FLAT = 256
+
+
+@cache
+def _case(kernel: str, width: int, dtype: torch.dtype, few: bool) -> Case:
+    return Case(kernel, size_class(width), dtype, few)
 
 
 def fitting(
-    kernel: str, width: int, like: Tensor, config: Config | None
+    kernel: str, like: Tensor, count: int, width: int, config: Config | None
 ) -> tuple[int, int, int, int]:
-    """Block, warps, stages and programs per multiprocessor for rows of ``width``."""
+    """Block, warps, stages and programs per multiprocessor for ``count`` rows of ``width``."""
+    dtype = like.dtype
     if config is None:
-        case = Case(kernel, size_class(width), like.dtype)
+        case = _case(kernel, width, dtype, kernel == "forward" and count <= FEW_ROWS)
         config = table.choose(case, launch.capability(like.device))
-    vector = group(like.dtype)
-    block = min(config.block, max(next_power_of_2(width + vector), 32 * vector))
-    warps = config.num_warps
-    while warps > 1 and warps * 32 * vector > block:
-        warps //= 2
+    vector = group(dtype)
+    block, warps = config.block, config.num_warps
+    if block > width:
+        block = min(block, max(next_power_of_2(width + vector), 32 * vector))
+        while warps > 1 and warps * 32 * vector > block:
+            warps //= 2
     return block, warps, config.stages, config.per_sm
 
 
@@ -122,7 +135,7 @@ def rows_forward(
         config: overrides the table, for tuning.
     """
     count, width = logits.shape
-    block, warps, stages, _ = fitting("forward", width, logits, config)
+    block, warps, stages, _ = fitting("forward", logits, count, width, config)
     ignore_index, label_smoothing, z_loss, softcap = settings
     forward_kernel(
         (count, 1, 1),
@@ -190,34 +203,26 @@ def backward(
     if weight is not None and weight.stride(0) != 1:
         weight = weight.contiguous()
     result = input if inplace else torch.empty_like(input, memory_format=torch.contiguous_format)
-    block, warps, _, _ = fitting("backward", width, input, config)
+    block, warps, _, _ = fitting("backward", input, count, width, config)
+    vector = group(input.dtype)
+    shifted = not inplace and is_shifted(input, stride, width)
+    blocks = ceil_div(width + vector - 1 if shifted else width, block)
     grad_stride = grad_output.stride(0) if grad_output.dim() else 0
-    tensors = (
-        grad_output, input, result, target, weight, weight_sum(weight, label_smoothing), saved,
-    )  # fmt: skip
-    numbers = (ignore_index, float(label_smoothing), float(z_loss), float(softcap or 0.0))
-    constants = {
-        "MEAN": reduction == "mean",
-        "SMOOTHING": label_smoothing != 0,
-        "SOFTCAP": softcap is not None,
-        "BLOCK": block,
-    }
-    if not inplace and width >= NARROWEST_FLAT and is_shifted(input, stride, width):
-        # A block may reach into one further row, not two.
-        constants["BLOCK"] = block = min(block, next_power_of_2(width + 1) // 2)
-        backward_flat_kernel(
-            (ceil_div(count * width, block), 1, 1),
-            (*tensors, grad_stride, target.stride(0), 2 * count, count, width, *numbers),
-            constants,
-            warps,
-        )
-        return result
-    blocks = ceil_div(width, block)
-    strides = (grad_stride, stride, result.stride(0), target.stride(0))
     backward_kernel(
         (count * blocks, 1, 1),
-        (*tensors, *strides, 2 * count, blocks, width, *numbers),
-        constants,
+        (
+            grad_output, input, result, target, weight, weight_sum(weight, label_smoothing), saved,
+            grad_stride, stride, result.stride(0), target.stride(0), 2 * count, blocks, width,
+            ignore_index, float(label_smoothing), float(z_loss), float(softcap or 0.0),
+        ),
+        {
+            "MEAN": reduction == "mean",
+            "SMOOTHING": label_smoothing != 0,
+            "SOFTCAP": softcap is not None,
+            "BLOCK": block,
+            "GROUP": vector,
+            "SHIFTED": shifted,
+        },
         warps,
-    )
+    )  # fmt: skip
     return result

@@ -5,6 +5,7 @@ from __future__ import annotations
 import triton.language as tl
 
 from torchsmith_kernels._src.cross_entropy.kernel import (
+    existing,
     gradient,
     row_loss,
     row_statistics,
@@ -66,7 +67,8 @@ def gradient_row(
     if MEAN:
         total = tl.load(saved + 2 * rows)
         upstream = power_below(total) / total
-    upstream = tl.where((label >= 0) & (label < width), upstream, float("nan"))
+    label = existing(label, width)
+    upstream = tl.where(label >= 0, upstream, float("nan"))
     lane = tl.arange(0, BLOCK)
     full = width // BLOCK * BLOCK
     # From the end of the row, which was read last and is still in the cache.

@@ -6,6 +6,7 @@ reduction each row has a factor of its own, and backward computes the logits onc
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -126,23 +127,25 @@ def _rows_fake(
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     input, weight, bias, target, class_weight, _, *settings = inputs
-    _, *others = output
-    ctx.mark_non_differentiable(*others)
+    _, saved, *sums = output
+    ctx.mark_non_differentiable(saved, *sums)
     ctx.set_materialize_grads(False)
     ctx.settings = tuple(settings)
-    ctx.save_for_backward(input, weight, bias, target, class_weight, *others)
+    ctx.save_for_backward(input, weight, bias, target, class_weight, saved)
+    # Not saved with the others: the first backward takes and overwrites them.
+    ctx.sums = sums
 
 
 def _grad(ctx: Any, grad_output: Tensor | None, *_: object) -> tuple[Tensor | None, ...]:
     nothing = (None,) * 13
     if grad_output is None:
         return (None, None, None, *nothing)
-    input, weight, bias, target, class_weight, saved, *sums = ctx.saved_tensors
+    input, weight, bias, target, class_weight, saved = ctx.saved_tensors
     options = run.Settings(*ctx.settings)
     wanted = ctx.needs_input_grad[:3]
     computed = (options.input, options.weight, options.bias)
     missing = any(want and not have for want, have in zip(wanted, computed, strict=True))
-    found: tuple[Tensor, ...]
+    found: Sequence[Tensor]
     if torch.is_grad_enabled() or missing:  # create_graph=True: the same formula, differentiable
         found = reference.backward(
             grad_output, input, weight, bias, target, class_weight, options.ignore_index,
@@ -153,13 +156,32 @@ def _grad(ctx: Any, grad_output: Tensor | None, *_: object) -> tuple[Tensor | No
             grad_output, saved, input, weight, bias, target, class_weight, *ctx.settings
         )
     else:
-        found = scale_op(grad_output, saved, *sums, options.reduction == "mean", weight.dtype)
+        sums, ctx.sums = ctx.sums, None
+        if sums is None:  # a second backward through a retained graph
+            tensors = (input, weight, bias, target, class_weight)
+            sums = list(op(*tensors, None, *ctx.settings)[2:])
+        mean = options.reduction == "mean"
+        if Op.watched(grad_output, *sums):
+            found = scale_op(grad_output, saved, *sums, mean, weight.dtype)
+        else:
+            found = _scale_owned(grad_output, saved, sums, mean, weight.dtype)
     return (
         found[0] if wanted[0] else None,
         found[1] if wanted[1] else None,
         found[2] if wanted[2] else None,
         *nothing,
     )
+
+
+def _scale_owned(
+    grad_output: Tensor, saved: Tensor, sums: list[Tensor], mean: bool, dtype: torch.dtype
+) -> list[Tensor]:
+    """``_scale`` in place where types allow, freeing each sum before the next is scaled."""
+    kernels = _with_kernels(saved.device, dtype, 1)
+    found = []
+    while sums:
+        found.append(run.scale(grad_output, saved, sums.pop(0), mean, dtype, kernels, True))
+    return found
 
 
 _SETTINGS = (

@@ -41,10 +41,8 @@ def chunk_rows(
 ) -> int:
     """Rows per chunk: all where that takes less memory than a sum, else about ``CHUNK_ROWS``."""
     size = dtype.itemsize
-    dx = size * rows * hidden
-    dw = size * classes * hidden if with_weight else 0
     summed = accumulator(dtype, 2, accumulate).itemsize * classes * hidden if with_weight else 0
-    if rows <= CHUNK_ROWS or size * rows * classes + dw <= summed + dw + dx:
+    if rows <= CHUNK_ROWS or size * rows * classes <= summed:
         return max(rows, 1)
     chunks = ceil_div(rows, CHUNK_ROWS)
     return ceil_div(ceil_div(rows, chunks), TILE_ROWS) * TILE_ROWS

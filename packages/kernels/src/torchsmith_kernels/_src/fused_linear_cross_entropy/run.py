@@ -266,7 +266,7 @@ def gradient_chunk(
 ) -> None:
     """Overwrites a chunk of logits, which begins at row ``start``, with its gradient."""
     count, width = logits.shape
-    block, warps, stages, per_sm = cross_entropy.fitting("gradient", width, logits, config)
+    block, warps, stages, per_sm = cross_entropy.fitting("gradient", logits, count, width, config)
     kernel, programs, counts = gradient_kernel, count, [start]
     if per_sm:
         kernel = persistent_gradient_kernel
@@ -293,10 +293,21 @@ def gradient_chunk(
 
 
 def scale(
-    grad_output: Tensor, saved: Tensor, value: Tensor, mean: bool, dtype: torch.dtype, kernels: bool
+    grad_output: Tensor,
+    saved: Tensor,
+    value: Tensor,
+    mean: bool,
+    dtype: torch.dtype,
+    kernels: bool,
+    inplace: bool = False,
 ) -> Tensor:
-    """A gradient of ``forward`` times that of the loss, in its final type."""
-    result = torch.empty(value.shape, dtype=dtype, device=value.device)
+    """A gradient of ``forward`` times that of the loss, in its final type.
+
+    With ``inplace`` it overwrites ``value`` if that has the type.
+    """
+    result = value
+    if not inplace or value.dtype is not dtype:
+        result = torch.empty(value.shape, dtype=dtype, device=value.device)
     if not kernels:
         return result.copy_(value.to(compute_dtype(dtype)) * grad_output)
     count = value.numel()
