@@ -409,6 +409,24 @@ def test_few_programs_for_many_rows(width: int, device: str) -> None:
     assert torch.equal(found[0][0], found[1][0]) and torch.equal(found[0][1], found[1][1])
 
 
+@kt.large
+def test_more_than_2_to_the_31_logits_in_a_chunk() -> None:
+    rows, hidden, classes = 16500, 16, 131072 + 8
+    (x, w, _), target = problem(rows, hidden, classes, torch.bfloat16, "cuda")
+    x.requires_grad_()
+    found = []
+    for chunk_size in (rows, 4096):
+        loss = fused_linear_cross_entropy(x, w, target, chunk_size=chunk_size, reduction="sum")
+        found.append((loss.detach(), torch.autograd.grad(loss, x)[0][-1000:]))
+    kt.same(found[0][0], found[1][0], rtol=1e-2)
+    assert kt.error(found[0][1], found[1][1]) < 1e-2
+    rest = fused_linear_cross_entropy(x.detach(), w, target, chunk_size=rows, reduction="none")[
+        -1000:
+    ]
+    want = eager(x.detach()[-1000:], w, None, target[-1000:], reduction="none")
+    kt.same(rest, want, rtol=2e-2, atol=1e-2)
+
+
 def _launch(
     width: int, config: Config | None = None, smoothing: float = 0.0, softcap: float | None = None
 ) -> None:
