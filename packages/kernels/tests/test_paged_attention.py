@@ -296,7 +296,7 @@ def test_resources(name: str) -> None:
 
 
 @kt.needs_compiler
-@pytest.mark.parametrize("name", list(CASES))
+@pytest.mark.parametrize("name", ["width 128", "many heads", "float32"])
 def test_no_candidate_spills(name: str) -> None:
     heads, kv_heads, width, dtype = CASES[name]
     arguments = problem([512], heads, kv_heads, width, dtype=dtype)
