@@ -111,11 +111,12 @@ def flash_attention(
     values. Float32 products follow ``torch.set_float32_matmul_precision``. Float64, head
     dimensions above 256, and tensors on the CPU take the reference path, which stores all scores.
 
-    Deterministic, gradients included: no atomic additions. Dropout takes its bits from Philox at
-    the position of the score, so that a seed gives the same mask on every path.
+    Deterministic, gradients included: every sum has a fixed order. Dropout takes its bits from
+    Philox at the position of the score, so that a seed gives the same mask on every path.
 
     Memory: the result and one float32 per query and head. Backward needs another float32 per query
-    and head. The gradient of an additive ``attn_mask`` takes a float32 for every score.
+    and head, and on Hopper for a head dimension of 128 a float32 copy of the gradient of ``query``.
+    The gradient of an additive ``attn_mask`` takes a float32 for every score.
 
     Gradients flow to query, key, value, and an additive ``attn_mask``; and through the second
     result, if wanted. Second derivatives use the reference path.
