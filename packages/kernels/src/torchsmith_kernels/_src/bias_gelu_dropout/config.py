@@ -42,19 +42,19 @@ case_of = lru_cache(maxsize=None)(Case)
 
 
 def derived(case: Case) -> Config:
-    """16 bytes a thread and access; not measured."""
-    return Config(4096 // case.dtype.itemsize, 4, 8, 1)
+    """One or two accesses of 16 bytes a thread; not measured."""
+    once = 32 * 4 * (16 // case.dtype.itemsize)
+    return Config(2 * once, 4, 8, 1) if case.kernel == "forward" else Config(once, 4, 8, 1)
 
 
 def candidates(case: Case) -> list[Config]:
-    """What ``tune()`` tries: one to four 16-byte accesses a thread, loaded ahead or not."""
+    """What ``tune()`` tries: one to four accesses of 16 bytes a thread, loaded ahead or not."""
     once = 32 * 4 * (16 // case.dtype.itemsize)
-    return [
-        Config(once * accesses, 4, per_sm, stages)
-        for accesses, per_sm in ((1, 8), (1, 16), (2, 5), (2, 10), (4, 4))
-        for stages in (1, 2)
-        if case.kernel == "forward" or accesses < 4
-    ]
+    if case.kernel == "forward":
+        sizes = ((2, 4, 8, 1), (2, 4, 8, 3), (2, 4, 16, 3), (4, 4, 8, 3), (4, 8, 8, 3))
+    else:
+        sizes = ((1, 4, 8, 1), (1, 4, 16, 1), (2, 4, 10, 1), (2, 4, 5, 1), (2, 4, 8, 3))
+    return [Config(once * n, warps, per_sm, stages) for n, warps, per_sm, stages in sizes]
 
 
 def accepts(case: Case, config: Config) -> bool:

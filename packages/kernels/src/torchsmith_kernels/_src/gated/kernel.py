@@ -17,10 +17,10 @@ def forward_kernel(
     width: tl.tensor,
     gate_stride: tl.tensor,
     up_stride: tl.tensor,
-    KIND: tl.constexpr,
     FLAT: tl.constexpr,
     HEIGHT: tl.constexpr,
     COLUMNS: tl.constexpr,
+    KIND: tl.constexpr,
 ) -> None:
     """``y = activation(gate) * up``."""
     bits: tl.constexpr = gate.dtype.element_ty.primitive_bitwidth
@@ -44,10 +44,10 @@ def backward_kernel(
     grad_stride: tl.tensor,
     gate_stride: tl.tensor,
     up_stride: tl.tensor,
-    KIND: tl.constexpr,
     FLAT: tl.constexpr,
     HEIGHT: tl.constexpr,
     COLUMNS: tl.constexpr,
+    KIND: tl.constexpr,
 ) -> None:
     """``dgate = grad * up * activation'(gate)`` and ``dup = grad * activation(gate)``."""
     bits: tl.constexpr = gate.dtype.element_ty.primitive_bitwidth

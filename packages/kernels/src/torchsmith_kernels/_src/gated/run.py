@@ -2,44 +2,31 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from torchsmith_kernels._src import launch
 from torchsmith_kernels._src.gated.reference import Kind
-from torchsmith_kernels._src.pointwise.config import Case, Config, case_of, tile
-from torchsmith_kernels._src.pointwise.layout import plan
-from torchsmith_kernels._src.tables import Table
+from torchsmith_kernels._src.pointwise.config import Config
+from torchsmith_kernels._src.pointwise.run import Configs, run
 
 _KERNELS = "torchsmith_kernels._src.gated.kernel"
 forward_kernel = launch.Kernel(_KERNELS, "forward_kernel")
 backward_kernel = launch.Kernel(_KERNELS, "backward_kernel")
-
-Configs = Table[Case, Config]
 
 
 def forward(
     gate: Tensor, up: Tensor, kind: Kind, table: Configs, config: Config | None = None
 ) -> Tensor:
     """The forward kernel; ``config`` overrides the table, for tuning."""
+
+    def extra(*sizes: int) -> tuple[tuple[launch.Argument, ...], dict[str, Any]]:
+        return (), {"KIND": kind}
+
     output = torch.empty_like(gate)
-    layout = plan(output, gate, up)
-    rows, width = layout.rows, layout.width
-    if config is None:
-        case = case_of("forward", gate.dtype, rows == 1)
-        config = table.choose(case, launch.capability(gate.device))
-    height, columns, programs = tile(rows, width, config.block)
-    forward_kernel(
-        (programs, 1, 1),
-        (*layout.inputs, output, rows, width, *layout.strides),
-        {
-            "KIND": kind,
-            "FLAT": rows == 1,
-            "HEIGHT": height,
-            "COLUMNS": columns,
-        },
-        config.num_warps,
-    )
+    run(forward_kernel, "forward", table, (gate, up), (output,), extra, (kind,), config=config)
     return output
 
 
@@ -52,22 +39,11 @@ def backward(
     config: Config | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The backward kernel; ``config`` overrides the table, for tuning."""
-    dgate, dup = torch.empty_like(gate), torch.empty_like(gate)
-    layout = plan(dgate, grad_output, gate, up)
-    rows, width = layout.rows, layout.width
-    if config is None:
-        case = case_of("backward", gate.dtype, rows == 1)
-        config = table.choose(case, launch.capability(gate.device))
-    height, columns, programs = tile(rows, width, config.block)
-    backward_kernel(
-        (programs, 1, 1),
-        (*layout.inputs, dgate, dup, rows, width, *layout.strides),
-        {
-            "KIND": kind,
-            "FLAT": rows == 1,
-            "HEIGHT": height,
-            "COLUMNS": columns,
-        },
-        config.num_warps,
-    )
-    return dgate, dup
+
+    def extra(*sizes: int) -> tuple[tuple[launch.Argument, ...], dict[str, Any]]:
+        return (), {"KIND": kind}
+
+    grads = torch.empty_like(gate), torch.empty_like(gate)
+    inputs = grad_output, gate, up
+    run(backward_kernel, "backward", table, inputs, grads, extra, (kind,), config=config)
+    return grads

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import triton.language as tl
 from triton import knobs
+from triton.language.extra import libdevice
 
 from torchsmith_kernels._src.jit import jit
 
@@ -130,15 +131,20 @@ def gelu(x: tl.tensor, FAST: tl.constexpr) -> tuple[tl.tensor, tl.tensor]:
 def gelu_tanh(x: tl.tensor, FAST: tl.constexpr) -> tuple[tl.tensor, tl.tensor]:
     """``x * 0.5 * (1 + tanh(u))``, ``u = sqrt(2 / pi) * (x + 0.044715 * x**3)``; its derivative.
 
-    ``0.5 * (1 + tanh(u))`` is ``sigmoid(2 * u)``, which keeps its precision below zero.
+    ``FAST`` takes ``0.5 * (1 + tanh(u))`` as ``sigmoid(2 * u)``.
     """
     square = x * x
-    u = x * (-2.302208198144325 - 0.10294324072903344 * square)  # -2 * u / log(2)
-    s = reciprocal(1 + exp2(u, FAST), FAST)
-    if FAST:
-        rest = 1 - s
-    else:  # keeps its precision where s is near 1
-        rest = 1 / (1 + tl.exp2(-u))
+    if FAST or INTERPRETED:
+        u = x * (-2.302208198144325 - 0.1029432395800235 * square)  # -2 * u / log(2)
+        s = reciprocal(1 + exp2(u, FAST), FAST)
+        if FAST:
+            rest = 1 - s
+        else:  # keeps its precision where s is near 1
+            rest = 1 / (1 + tl.exp2(-u))
+    else:
+        t = libdevice.tanh(x * (0.7978845608028654 + 0.035677408136300125 * square))
+        s = 0.5 + 0.5 * t
+        rest = 0.5 - 0.5 * t
     slope = 1.5957691216057308 + 0.2140644488178007 * square
     return x * s, s + x * s * rest * slope
 

@@ -68,7 +68,7 @@ def _drawn(device: torch.device) -> Tensor:
     return torch.randint(MOST, (2,), dtype=torch.int64, device=device)
 
 
-def arguments(stream: Stream) -> Stream:
+def arguments(stream: Stream) -> tuple[Tensor | None, Word, Word]:
     """The stream as arguments of a kernel, which is not specialised on the numbers."""
     return stream[0], Word(stream[1]), Word(stream[2])
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from torchsmith_kernels._src import launch
-from torchsmith_kernels._src.pointwise.config import Config, case_of, tile
-from torchsmith_kernels._src.pointwise.layout import plan
+from torchsmith_kernels._src.pointwise.config import Config
+from torchsmith_kernels._src.pointwise.run import run
 from torchsmith_kernels._src.relu_squared.config import table
 
 _KERNELS = "torchsmith_kernels._src.relu_squared.kernel"
@@ -15,38 +17,20 @@ forward_kernel = launch.Kernel(_KERNELS, "forward_kernel")
 backward_kernel = launch.Kernel(_KERNELS, "backward_kernel")
 
 
-def _launch(
-    kernel: launch.Kernel,
-    name: str,
-    result: Tensor,
-    inputs: tuple[Tensor, ...],
-    config: Config | None,
-) -> Tensor:
-    layout = plan(result, *inputs)
-    rows, width = layout.rows, layout.width
-    if config is None:
-        case = case_of(name, result.dtype, rows == 1)
-        config = table.choose(case, launch.capability(result.device))
-    height, columns, programs = tile(rows, width, config.block)
-    kernel(
-        (programs, 1, 1),
-        (*layout.inputs, result, rows, width, *layout.strides),
-        {
-            "FLAT": rows == 1,
-            "HEIGHT": height,
-            "COLUMNS": columns,
-        },
-        config.num_warps,
-    )
-    return result
+def _nothing(*sizes: int) -> tuple[tuple[launch.Argument, ...], dict[str, Any]]:
+    return (), {}
 
 
 def forward(input: Tensor, config: Config | None = None) -> Tensor:
     """The forward kernel; ``config`` overrides the table, for tuning."""
-    return _launch(forward_kernel, "forward", torch.empty_like(input), (input,), config)
+    output = torch.empty_like(input)
+    run(forward_kernel, "forward", table, (input,), (output,), _nothing, config=config)
+    return output
 
 
 def backward(grad_output: Tensor, input: Tensor, config: Config | None = None) -> Tensor:
     """The backward kernel; ``config`` overrides the table, for tuning."""
+    grad = torch.empty_like(input)
     inputs = grad_output, input
-    return _launch(backward_kernel, "backward", torch.empty_like(input), inputs, config)
+    run(backward_kernel, "backward", table, inputs, (grad,), _nothing, config=config)
+    return grad
