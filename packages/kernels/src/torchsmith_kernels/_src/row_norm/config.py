@@ -37,9 +37,9 @@ class Config:
     programs_per_sm: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Case:
-    """What a configuration is chosen by.
+    """What a configuration is chosen by. Compared by identity, see ``choose``.
 
     Attributes:
         kernel: ``forward`` or ``backward``.
@@ -75,7 +75,7 @@ def derived(case: Case) -> Config:
         if width > FORWARD_LIMIT:
             return Config(1, 8192, 16)
         tile = max(width, 2048)
-        return Config(tile // width, width, 4 if tile == 2048 else 8)
+        return Config(tile // width, width, 2 if width < 2048 else 4 if width == 2048 else 8)
     size = width * case.dtype.itemsize
     if size > MOST_PARTS * BACKWARD_LIMIT:
         return Config(2, 1024, 4, 3, 4)
@@ -94,11 +94,12 @@ def candidates(case: Case) -> list[Config]:
     if case.kernel == "forward":
         if width > FORWARD_LIMIT:
             found += [Config(1, 4096, 8), Config(1, 4096, 16), Config(1, 16384, 32)]
+        elif width > 1024:
+            found += [Config(1, width, base.num_warps // 2), Config(2, width, base.num_warps)]
+            found += [Config(1, width // 2, 4), Config(1, width // 2, 8)]
         else:
-            found.append(replace(base, num_warps=base.num_warps * 2))
-            found.append(replace(base, block_m=base.block_m * 2, num_warps=base.num_warps * 2))
-            if width > 2048:
-                found.append(Config(1, width // 2, base.num_warps))
+            found += [replace(base, num_warps=4), replace(base, num_warps=1)]
+            found += [Config(4096 // width, width, 4), Config(8192 // width, width, 16)]
     elif width * case.dtype.itemsize > BACKWARD_LIMIT:
         found += [Config(2, 1024, 4, 3, 4), Config(2, 2048, 8, 3, 2), Config(4, 512, 4, 3, 4)]
         if width == BACKWARD_LIMIT and case.op == "rms_norm":
@@ -139,10 +140,12 @@ _tables = {op: _table(op) for op in OPS}
 
 @cache
 def _case(kernel: str, width: int, dtype: torch.dtype, op: str) -> Case:
-    # One object per case: dictionaries find it without comparing its fields.
     return Case(kernel, width_class(width), dtype, op)
 
 
 def choose(kernel: str, width: int, dtype: torch.dtype, op: str, capability: int) -> Config:
-    """The configuration for rows of ``width`` from the table of ``op``."""
+    """The configuration for rows of ``width`` from the table of ``op``.
+
+    A case is one object here, so that a call hashes an address and not the fields.
+    """
     return _tables[op].choose(_case(kernel, width, dtype, op), capability)

@@ -37,10 +37,6 @@ def forward_kernel(
     # Spread over the block's rows, so that the parameters get the layout of the rows.
     lane = tl.arange(0, BLOCK_N)[None, :] + tl.zeros([BLOCK_M, 1], tl.int32)
     inside = lane < N
-    if weight is not None:
-        scale = tl.load(weight + lane, inside, other=0.0)
-    if bias is not None:
-        shift = tl.load(bias + lane, inside, other=0.0)
     blocks = tl.cdiv(rows, BLOCK_M)
     for block in tl.range(tl.program_id(0), blocks, tl.num_programs(0), num_stages=STAGES):
         row = tl.cast(block, tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)[:, None]
@@ -60,10 +56,11 @@ def forward_kernel(
                 value = tl.where(inside, value, 0.0)
         rstd = tl.rsqrt(tl.sum(value * value, 1) / N + tl.cast(eps, tl.float32))[:, None]
         result = value * rstd
+        # Read late, and from the L1 cache, for more programs at a time than registers would allow.
         if weight is not None:
-            result *= scale.to(tl.float32)
+            result *= tl.load(weight + lane, inside, other=0.0).to(tl.float32)
         if bias is not None:
-            result += shift.to(tl.float32)
+            result += tl.load(bias + lane, inside, other=0.0).to(tl.float32)
         tl.store(y + row * N + lane, result.to(y.dtype.element_ty), keep)
 
 
@@ -162,13 +159,8 @@ def _scaled(value: tl.tensor, scale: tl.tensor) -> tl.tensor:
 
 
 @jit
-def _row_sums(a: tl.tensor, b: tl.tensor, JOINED: tl.constexpr) -> tl.tensor:
-    """Sums over the columns of two tiles; ``JOINED`` in one go, since each sum costs a barrier."""
-    if JOINED:
-        first, second = tl.split(tl.sum(tl.join(a, b), 1))
-    else:
-        first, second = tl.sum(a, 1), tl.sum(b, 1)
-    return first[:, None], second[:, None]
+def _row_sums(a: tl.tensor, b: tl.tensor) -> tl.tensor:
+    return tl.sum(a, 1)[:, None], tl.sum(b, 1)[:, None]
 
 
 @jit
@@ -193,7 +185,6 @@ def backward_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     STAGES: tl.constexpr,
-    JOINED: tl.constexpr,
 ) -> None:
     """Input gradient of a share of the rows, and their part of the weight's and bias' gradients.
 
@@ -249,7 +240,7 @@ def backward_kernel(
         else:
             if MEAN:
                 size = N if PARTS == 1 else tl.minimum(N - part * BLOCK_N, BLOCK_N)
-                total, scaled_total = _row_sums(value, _scaled(upstream, scale), JOINED)
+                total, scaled_total = _row_sums(value, _scaled(upstream, scale))
                 mean = total / size
                 value -= mean
                 if N % BLOCK_N != 0:
@@ -257,7 +248,7 @@ def backward_kernel(
             squares = value * value
             products = _scaled(upstream * value, scale)
             if MEAN or PARTS == 1:
-                square, product = _row_sums(squares, products, JOINED)
+                square, product = _row_sums(squares, products)
             if PARTS == 2:
                 there = row_ok & other_inside
                 v = tl.load(x_row + other_lane, there, other=0.0).to(tl.float32)
@@ -265,15 +256,15 @@ def backward_kernel(
                 if weight is not None:
                     s *= tl.load(weight + other_lane, other_inside, other=0.0).to(tl.float32)
             if PARTS == 2 and not MEAN:
-                square, product = _row_sums(squares + v * v, products + s * v, JOINED)
+                square, product = _row_sums(squares + v * v, products + s * v)
             if PARTS == 2 and MEAN:
                 # Joining sums around the means of two sets (Chan et al., 1979) loses no digits,
                 # and the other set needs no registers meanwhile.
                 v_size = N - size
-                v_total, s_total = _row_sums(v, s, JOINED)
+                v_total, s_total = _row_sums(v, s)
                 v_mean = v_total / v_size
                 v = tl.where(other_inside, v - v_mean, 0.0)
-                v_square, v_product = _row_sums(v * v, s * v, JOINED)
+                v_square, v_product = _row_sums(v * v, s * v)
                 apart = v_mean - mean
                 fraction = v_size.to(tl.float32) / N
                 square += v_square + apart * apart * (size.to(tl.float32) * fraction)

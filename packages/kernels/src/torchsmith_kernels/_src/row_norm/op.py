@@ -77,7 +77,8 @@ def _check(
     check.dtype(op, "input", input, check.FLOATING)
     if residual is not None:
         _check_tensor(op, "residual", residual, input, shape, "the shape of `input`")
-        check.dtype(op, "residual", residual, (input.dtype,))
+        if residual.dtype is not input.dtype:
+            check.dtype(op, "residual", residual, (input.dtype,))
     if weight is not None:
         _check_tensor(op, "weight", weight, input, wanted, "`normalized_shape`")
     if bias is not None:
@@ -89,7 +90,8 @@ def _check_tensor(
 ) -> None:
     if tensor.shape != shape:
         check.shape(op, argument, tensor, shape, is_)
-    check.dtype(op, argument, tensor, check.FLOATING)
+    if tensor.dtype is not input.dtype:
+        check.dtype(op, argument, tensor, check.FLOATING)
     if tensor.device != input.device:
         check.device(op, argument, tensor, input)
 

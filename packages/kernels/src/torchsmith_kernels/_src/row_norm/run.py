@@ -19,12 +19,6 @@ backward_kernel = launch.Kernel(_KERNELS, "backward_kernel")
 statistics_kernel = launch.Kernel(_KERNELS, "statistics_kernel")
 sum_kernel = launch.Kernel(_KERNELS, "sum_kernel")
 
-JOINED = False
-
-
-def _contiguous(tensor: Tensor | None) -> Tensor | None:
-    return tensor if tensor is None or tensor.is_contiguous() else tensor.contiguous()
-
 
 def forward(
     op: str,
@@ -41,21 +35,28 @@ def forward(
 
     ``config`` overrides the table of ``op``, for tuning.
     """
-    output = torch.empty(input.shape, dtype=input.dtype, device=input.device)
+    width = math.prod(normalized_shape)
+    x, x_stride = input, width
+    if input.is_contiguous():
+        output = torch.empty_like(input)
+    else:
+        output = new_like(input, input.shape)
+        x, x_stride = as_rows(input, width, len(normalized_shape))
     total = None if residual is None else torch.empty_like(output)
     result = output, output if total is None else total
     count = output.numel()
     if count == 0:
         return result
-    width = math.prod(normalized_shape)
     rows = count // width
-    x, x_stride = as_rows(input, width, len(normalized_shape))
     residual_stride = width
-    if residual is not None:
+    if residual is not None and not residual.is_contiguous():
         residual, residual_stride = as_rows(residual, width, len(normalized_shape))
     if config is None:
         config = choose("forward", width, input.dtype, op, launch.capability(input.device))
-    weight, bias = _contiguous(weight), _contiguous(bias)
+    if weight is not None and not weight.is_contiguous():
+        weight = weight.contiguous()
+    if bias is not None and not bias.is_contiguous():
+        bias = bias.contiguous()
     args = (x, residual, weight, bias, output, total, rows, x_stride, residual_stride, eps)
     if config.block_n < width:
         forward_wide_kernel(
@@ -123,7 +124,8 @@ def backward(
     sum_stride = width
     if grad_sum is not None:
         grad_sum, sum_stride = as_rows(grad_sum, width, dims)
-    weight = _contiguous(weight)
+    if weight is not None and not weight.is_contiguous():
+        weight = weight.contiguous()
     device = input.device
     if config is None:
         config = choose("backward", width, input.dtype, op, launch.capability(device))
@@ -156,7 +158,6 @@ def backward(
             "BLOCK_M": config.block_m,
             "BLOCK_N": config.block_n,
             "STAGES": config.stages,
-            "JOINED": JOINED,
         },
         config.num_warps,
     )  # fmt: skip
