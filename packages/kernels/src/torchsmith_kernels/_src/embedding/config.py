@@ -45,20 +45,23 @@ def case(kernel: str, width: int, dtype: torch.dtype) -> Case:
 
 
 def derived(case: Case) -> Config:
-    """16 bytes a thread and access, four rows or accesses a thread; not measured."""
-    elements = 8192 // case.dtype.itemsize
-    return Config(max(elements // case.width, 1), min(case.width, elements), 4)
+    """16 bytes a thread and access; not measured.
+
+    Forward two accesses a thread; backward one, in small programs, since most of them end at once
+    and the others take as long as their longest run.
+    """
+    elements = (8192 if case.kernel == "forward" else 2048) // case.dtype.itemsize
+    columns = min(case.width, elements)
+    return Config(max(elements // case.width, 1), columns, 4 if case.kernel == "forward" else 2)
 
 
 def candidates(case: Case) -> list[Config]:
     """What ``tune()`` tries."""
-    found = []
-    for elements in (1024, 2048, 4096, 8192):
-        for warps in (2, 4, 8):
-            if 8 <= elements // (32 * warps) <= (32 if case.kernel == "forward" else 16):
-                columns = min(case.width, elements)
-                found.append(Config(elements // columns, columns, warps))
-    return found
+    sizes = ((1024, 2), (1024, 4), (2048, 2), (2048, 4), (4096, 4), (4096, 8), (8192, 8))
+    if case.kernel == "backward":
+        sizes = ((256, 1), (512, 1), (512, 2), (1024, 2), (1024, 4), (2048, 4))
+    shapes = ((min(case.width, elements), elements, warps) for elements, warps in sizes)
+    return [Config(elements // columns, columns, warps) for columns, elements, warps in shapes]
 
 
 def accepts(case: Case, config: Config) -> bool:

@@ -13,6 +13,17 @@ from torchsmith_kernels._src.jit import jit
 
 
 @jit
+def _channel(place: tl.tensor, pixels_inverse: tl.tensor, FLAT: tl.constexpr) -> tl.tensor:
+    """``place // pixels``; ``FLAT`` when there is one pixel."""
+    if FLAT:
+        channel = place
+    else:
+        # Exact below 2**21: half an element away from the next channel.
+        channel = ((place.to(tl.float32) + 0.5) * pixels_inverse).to(tl.int32)
+    return channel
+
+
+@jit
 def _affine(
     value: tl.tensor,
     weight: tl.tensor,
@@ -45,6 +56,7 @@ def forward_kernel(
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
     VECTOR: tl.constexpr,
+    FLAT: tl.constexpr,
 ) -> None:
     """Groups of at most ``ROWS``'s ``BLOCK`` elements each; ``VECTOR`` divides the pixels."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
@@ -58,9 +70,7 @@ def forward_kernel(
     value = tl.where(keep, value - m, 0.0)
     variance = tl.sum(tl.sum(value * value, 2, keep_dims=True), 1, keep_dims=True) / size
     r = tl.rsqrt(variance + eps)
-    # Exact for sizes below 2**21: half an element away from the next channel.
-    channel = ((chunk.to(tl.float32) + 0.5) * pixels_inverse).to(tl.int32)
-    channel += (row % groups).to(tl.int32) * channels
+    channel = _channel(chunk, pixels_inverse, FLAT) + (row % groups).to(tl.int32) * channels
     value = _affine(value * r, weight, bias, channel, real & (chunk < size))
     tl.store(y + (row * size + inner), value.to(y.dtype.element_ty), keep)
     tl.store(mean + row, m, real)
@@ -82,6 +92,7 @@ def forward_loop_kernel(
     eps: tl.tensor,
     BLOCK: tl.constexpr,
     VECTOR: tl.constexpr,
+    FLAT: tl.constexpr,
 ) -> None:
     """One group, ``BLOCK`` elements at a time."""
     row = tl.program_id(0).to(tl.int64)
@@ -112,8 +123,7 @@ def forward_loop_kernel(
         start = last - back
         keep = start + lane < size
         value = tl.load(x + start + lane, keep, other=0.0).to(tl.float32)
-        channel = ((chunk + start).to(tl.float32) + 0.5) * pixels_inverse
-        channel = first + channel.to(tl.int32)
+        channel = first + _channel(start + chunk, pixels_inverse, FLAT)
         value = _affine((value - m) * r, weight, bias, channel, chunk + start < size)
         tl.store(y + start + lane, value.to(y.dtype.element_ty), keep)
 

@@ -62,6 +62,8 @@ def _tile(block: int, channels: int, pixels: int, last: bool) -> tuple[int, int]
     """Channels and pixels of a tile of ``block`` elements."""
     if last:
         wide = min(next_power_of_2(channels), 256, block)
+        while wide > 32 and 8 * ceil_div(channels, wide) * wide > 9 * channels:
+            wide //= 2  # at most an eighth of the tiles idle
         return wide, min(block // wide, next_power_of_2(pixels))
     long = min(next_power_of_2(pixels), block)
     return min(block // long, next_power_of_2(channels)), long
@@ -121,14 +123,14 @@ def forward(
                 inverse,
                 float(eps),
             ),
-            {"ROWS": rows, "BLOCK": block, "VECTOR": vector},
+            {"ROWS": rows, "BLOCK": block, "VECTOR": vector, "FLAT": pixels == 1},
             config.num_warps,
         )
         return y, mean, rstd
     forward_loop_kernel(
         (count, 1, 1),
         (input, weight, bias, y, mean, rstd, size, groups, per_group, inverse, float(eps)),
-        {"BLOCK": config.block, "VECTOR": vector},
+        {"BLOCK": config.block, "VECTOR": vector, "FLAT": pixels == 1},
         config.num_warps,
     )
     return y, mean, rstd
@@ -159,7 +161,7 @@ def _forward_shared(
     moments_kernel(
         (batch * blocks * splits, 1, 1),
         (input, averages, squares, channels, pixels, span, splits, blocks),
-        {"CHANNELS": wide, "PIXELS": long, "LAST": last},
+        {"CHANNELS": wide, "PIXELS": long, "AXIS": 0 if last else 1},
         sums.num_warps,
     )
     merge_moments_kernel(
@@ -169,12 +171,26 @@ def _forward_shared(
     )
     apply = _chosen("apply" + suffix, 0, input, config)
     wide, long = _tile(apply.block, channels, pixels, last)
-    blocks, pixel_blocks = ceil_div(channels, wide), ceil_div(pixels, long)
-    tensors = (input, weight, bias, y, mean, rstd)
+    blocks = ceil_div(channels, wide)
+    span, splits = _splits(batch, blocks, pixels, long, input)
     normalize_kernel(
-        (batch * blocks * pixel_blocks, 1, 1),
-        (*tensors, channels, groups, per_group, pixels, blocks, pixel_blocks),
-        {"CHANNELS": wide, "PIXELS": long, "LAST": last},
+        (batch * blocks * splits, 1, 1),
+        (
+            input,
+            weight,
+            bias,
+            y,
+            mean,
+            rstd,
+            channels,
+            groups,
+            per_group,
+            pixels,
+            span,
+            splits,
+            blocks,
+        ),
+        {"CHANNELS": wide, "PIXELS": long, "AXIS": 0 if last else 1},
         apply.num_warps,
     )
 
@@ -259,7 +275,7 @@ def _backward_shared(
     grad_sums_kernel(
         (batch * blocks * splits, 1, 1),
         (*tensors, channels, groups, per_group, pixels, span, splits, blocks),
-        {"CHANNELS": wide, "PIXELS": long, "LAST": last},
+        {"CHANNELS": wide, "PIXELS": long, "AXIS": 0 if last else 1},
         sums.num_warps,
     )
     offsets, slopes = torch.empty_like(mean), torch.empty_like(mean)
@@ -269,10 +285,11 @@ def _backward_shared(
         {"BLOCK": _MERGE},
     )
     apply = _chosen("apply" + suffix, 0, input, config)
-    wide, long = _tile(apply.block // 2, channels, pixels, last)
-    blocks, pixel_blocks = ceil_div(channels, wide), ceil_div(pixels, long)
+    wide, long = _tile(apply.block, channels, pixels, last)
+    blocks = ceil_div(channels, wide)
+    span, splits = _splits(batch, blocks, pixels, long, input)
     grad_kernel(
-        (batch * blocks * pixel_blocks, 1, 1),
+        (batch * blocks * splits, 1, 1),
         (
             grad_output,
             input,
@@ -286,10 +303,11 @@ def _backward_shared(
             groups,
             per_group,
             pixels,
+            span,
+            splits,
             blocks,
-            pixel_blocks,
         ),
-        {"CHANNELS": wide, "PIXELS": long, "LAST": last},
+        {"CHANNELS": wide, "PIXELS": long, "AXIS": 0 if last else 1},
         apply.num_warps,
     )
     return grad_sums, normed_sums

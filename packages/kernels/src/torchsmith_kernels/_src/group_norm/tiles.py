@@ -1,9 +1,9 @@
 """The Triton kernels of group norm where several programs share a group.
 
 Three steps: moments of each channel over a span of pixels, their sum per group, and a pass over
-all elements. Strides make them serve contiguous and channels-last tensors alike: one of
-``channel_stride`` and ``pixel_stride`` is the constant 1. The last pass begins with what was read
-last, which is still in the cache.
+all elements. They serve contiguous and channels-last tensors alike: ``AXIS``, the tile's dimension
+of pixels, is 1 or 0, so that the last dimension of a tile is contiguous in memory. The last pass
+begins with what was read last, which is still in the cache.
 """
 
 from __future__ import annotations
@@ -14,20 +14,47 @@ from torchsmith_kernels._src.jit import jit
 
 
 @jit
-def _tile(
+def _along(COUNT: tl.constexpr, DIMENSION: tl.constexpr) -> tl.tensor:
+    """``0 ... COUNT - 1`` along one of two dimensions."""
+    index = tl.arange(0, COUNT)
+    if DIMENSION == 0:
+        index = index[:, None]
+    else:
+        index = index[None, :]
+    return index
+
+
+@jit
+def _origin(
     batch: tl.tensor,
     channel: tl.tensor,
     pixel: tl.tensor,
     channels: tl.tensor,
     pixels: tl.tensor,
-    LAST: tl.constexpr,
+    AXIS: tl.constexpr,
 ) -> tl.tensor:
-    """Places of a tile, ``[channels, pixels]``; ``LAST`` for channels last."""
-    base = batch * channels * pixels
-    if LAST:
-        place = base + (pixel.to(tl.int64) * channels + channel)
+    """Place of a tile's first element, in 64 bits."""
+    place = batch * channels * pixels
+    if AXIS == 0:
+        place += pixel.to(tl.int64) * channels + channel
     else:
-        place = base + (channel.to(tl.int64) * pixels + pixel)
+        place += channel.to(tl.int64) * pixels + pixel
+    return place
+
+
+@jit
+def _inside(
+    channel: tl.tensor,
+    pixel: tl.tensor,
+    channels: tl.tensor,
+    pixels: tl.tensor,
+    AXIS: tl.constexpr,
+) -> tl.tensor:
+    """Places of a tile's elements, counted from its first; 32 bits suffice."""
+    if AXIS == 0:
+        place = pixel * channels + channel
+    else:
+        place = channel * pixels + pixel
     return place
 
 
@@ -43,36 +70,39 @@ def moments_kernel(
     channel_blocks: tl.tensor,
     CHANNELS: tl.constexpr,
     PIXELS: tl.constexpr,
-    LAST: tl.constexpr,
+    AXIS: tl.constexpr,
 ) -> None:
     """Mean and sum of squared differences of each channel over ``span`` pixels."""
     program = tl.program_id(0)
-    block = program % channel_blocks
+    first = program % channel_blocks * CHANNELS
     split = program // channel_blocks % splits
     batch = (program // channel_blocks // splits).to(tl.int64)
-    channel = block * CHANNELS + tl.arange(0, CHANNELS)[:, None]
-    local = tl.arange(0, PIXELS)[None, :]
+    local = _along(CHANNELS, 1 - AXIS)
+    pixel = _along(PIXELS, AXIS)
+    real = first + local < channels
     begin = split * span
     length = tl.minimum(span, pixels - begin)
-    average = tl.zeros((CHANNELS, PIXELS), tl.float32)
-    square = tl.zeros((CHANNELS, PIXELS), tl.float32)
+    x += _origin(batch, first, begin, channels, pixels, AXIS)
+    inside = _inside(local, pixel, channels, pixels, AXIS)
+    shape: tl.constexpr = (CHANNELS, PIXELS) if AXIS == 1 else (PIXELS, CHANNELS)
+    average = tl.zeros(shape, tl.float32)
+    square = tl.zeros(shape, tl.float32)
     step = 1.0
     for start in range(0, length, PIXELS):
-        inner = start + local
-        keep = (channel < channels) & (inner < length)
-        place = _tile(batch, channel, begin + inner, channels, pixels, LAST)
-        value = tl.load(x + place, keep, other=0.0).to(tl.float32)
+        keep = real & (start + pixel < length)
+        value = tl.load(x + inside, keep, other=0.0).to(tl.float32)
+        x += PIXELS * channels if AXIS == 0 else PIXELS
         delta = tl.where(keep, value - average, 0.0)
         average += delta * (1.0 / step)
         square += tl.where(keep, delta * (value - average), 0.0)
         step += 1.0
-    number = tl.maximum((length - local + PIXELS - 1) // PIXELS, 0).to(tl.float32)
-    m = tl.sum(average * number, 1, keep_dims=True) / length
+    number = tl.maximum((length - pixel + PIXELS - 1) // PIXELS, 0).to(tl.float32)
+    m = tl.sum(average * number, AXIS, keep_dims=True) / length
     away = average - m
     square += tl.where(number > 0, number * away * away, 0.0)
-    target = (batch * splits + split) * channels + channel
-    tl.store(averages + target, m, channel < channels)
-    tl.store(squares + target, tl.sum(square, 1, keep_dims=True), channel < channels)
+    target = (batch * splits + split) * channels + first + local
+    tl.store(averages + target, m, real)
+    tl.store(squares + target, tl.sum(square, AXIS, keep_dims=True), real)
 
 
 @jit
@@ -130,30 +160,43 @@ def normalize_kernel(
     groups: tl.tensor,
     per_group: tl.tensor,
     pixels: tl.tensor,
+    span: tl.tensor,
+    splits: tl.tensor,
     channel_blocks: tl.tensor,
-    pixel_blocks: tl.tensor,
     CHANNELS: tl.constexpr,
     PIXELS: tl.constexpr,
-    LAST: tl.constexpr,
+    AXIS: tl.constexpr,
 ) -> None:
-    """The result, from the groups' means and deviations."""
+    """The result for ``span`` pixels, from the groups' means and deviations."""
     program = tl.num_programs(0) - 1 - tl.program_id(0)
-    block = program % channel_blocks
-    batch = (program // channel_blocks // pixel_blocks).to(tl.int64)
-    channel = block * CHANNELS + tl.arange(0, CHANNELS)[:, None]
-    pixel = program // channel_blocks % pixel_blocks * PIXELS + tl.arange(0, PIXELS)[None, :]
+    first = program % channel_blocks * CHANNELS
+    split = program // channel_blocks % splits
+    batch = (program // channel_blocks // splits).to(tl.int64)
+    local = _along(CHANNELS, 1 - AXIS)
+    pixel = _along(PIXELS, AXIS)
+    channel = first + local
     real = channel < channels
-    keep = real & (pixel < pixels)
     row = batch * groups + channel // per_group
     m = tl.load(mean + row, real, other=0.0)
-    r = tl.load(rstd + row, real, other=0.0)
-    place = _tile(batch, channel, pixel, channels, pixels, LAST)
-    value = (tl.load(x + place, keep, other=0.0).to(tl.float32) - m) * r
+    scale = tl.load(rstd + row, real, other=0.0)
     if weight is not None:
-        value = value * tl.load(weight + channel, real, other=0.0).to(tl.float32)
+        scale = scale * tl.load(weight + channel, real, other=0.0).to(tl.float32)
+    offset = tl.zeros_like(scale)
     if bias is not None:
-        value = value + tl.load(bias + channel, real, other=0.0).to(tl.float32)
-    tl.store(y + place, value.to(y.dtype.element_ty), keep)
+        offset = tl.load(bias + channel, real, other=0.0).to(tl.float32)
+    begin = split * span
+    length = tl.minimum(span, pixels - begin)
+    origin = _origin(batch, first, begin, channels, pixels, AXIS)
+    inside = _inside(local, pixel, channels, pixels, AXIS)
+    x += origin
+    y += origin
+    for start in range(0, length, PIXELS):
+        keep = real & (start + pixel < length)
+        value = tl.load(x + inside, keep, other=0.0).to(tl.float32)
+        value = (value - m) * scale + offset
+        tl.store(y + inside, value.to(y.dtype.element_ty), keep)
+        x += PIXELS * channels if AXIS == 0 else PIXELS
+        y += PIXELS * channels if AXIS == 0 else PIXELS
 
 
 @jit
@@ -173,34 +216,40 @@ def grad_sums_kernel(
     channel_blocks: tl.tensor,
     CHANNELS: tl.constexpr,
     PIXELS: tl.constexpr,
-    LAST: tl.constexpr,
+    AXIS: tl.constexpr,
 ) -> None:
     """Sums of the upstream gradient, and of it times the normed input, over ``span`` pixels."""
     program = tl.program_id(0)
-    block = program % channel_blocks
+    first = program % channel_blocks * CHANNELS
     split = program // channel_blocks % splits
     batch = (program // channel_blocks // splits).to(tl.int64)
-    channel = block * CHANNELS + tl.arange(0, CHANNELS)[:, None]
-    local = tl.arange(0, PIXELS)[None, :]
+    local = _along(CHANNELS, 1 - AXIS)
+    pixel = _along(PIXELS, AXIS)
+    channel = first + local
     real = channel < channels
     row = batch * groups + channel // per_group
     m = tl.load(mean + row, real, other=0.0)
     r = tl.load(rstd + row, real, other=0.0)
     begin = split * span
     length = tl.minimum(span, pixels - begin)
-    totals = tl.zeros((CHANNELS, PIXELS), tl.float32)
-    products = tl.zeros((CHANNELS, PIXELS), tl.float32)
+    origin = _origin(batch, first, begin, channels, pixels, AXIS)
+    inside = _inside(local, pixel, channels, pixels, AXIS)
+    x += origin
+    grad += origin
+    shape: tl.constexpr = (CHANNELS, PIXELS) if AXIS == 1 else (PIXELS, CHANNELS)
+    totals = tl.zeros(shape, tl.float32)
+    products = tl.zeros(shape, tl.float32)
     for start in range(0, length, PIXELS):
-        inner = start + local
-        keep = real & (inner < length)
-        place = _tile(batch, channel, begin + inner, channels, pixels, LAST)
-        value = tl.load(x + place, keep, other=0.0).to(tl.float32)
-        upstream = tl.load(grad + place, keep, other=0.0).to(tl.float32)
+        keep = real & (start + pixel < length)
+        value = tl.load(x + inside, keep, other=0.0).to(tl.float32)
+        upstream = tl.load(grad + inside, keep, other=0.0).to(tl.float32)
         totals += upstream
-        products += tl.where(keep, upstream * ((value - m) * r), 0.0)
+        products += tl.where(keep, upstream * (value - m), 0.0)
+        x += PIXELS * channels if AXIS == 0 else PIXELS
+        grad += PIXELS * channels if AXIS == 0 else PIXELS
     target = (batch * splits + split) * channels + channel
-    tl.store(grad_sums + target, tl.sum(totals, 1, keep_dims=True), real)
-    tl.store(normed_sums + target, tl.sum(products, 1, keep_dims=True), real)
+    tl.store(grad_sums + target, tl.sum(totals, AXIS, keep_dims=True), real)
+    tl.store(normed_sums + target, tl.sum(products, AXIS, keep_dims=True) * r, real)
 
 
 @jit
@@ -255,29 +304,44 @@ def grad_kernel(
     groups: tl.tensor,
     per_group: tl.tensor,
     pixels: tl.tensor,
+    span: tl.tensor,
+    splits: tl.tensor,
     channel_blocks: tl.tensor,
-    pixel_blocks: tl.tensor,
     CHANNELS: tl.constexpr,
     PIXELS: tl.constexpr,
-    LAST: tl.constexpr,
+    AXIS: tl.constexpr,
 ) -> None:
-    """The gradient of the input."""
+    """The gradient of the input for ``span`` pixels."""
     program = tl.num_programs(0) - 1 - tl.program_id(0)
-    block = program % channel_blocks
-    batch = (program // channel_blocks // pixel_blocks).to(tl.int64)
-    channel = block * CHANNELS + tl.arange(0, CHANNELS)[:, None]
-    pixel = program // channel_blocks % pixel_blocks * PIXELS + tl.arange(0, PIXELS)[None, :]
+    first = program % channel_blocks * CHANNELS
+    split = program // channel_blocks % splits
+    batch = (program // channel_blocks // splits).to(tl.int64)
+    local = _along(CHANNELS, 1 - AXIS)
+    pixel = _along(PIXELS, AXIS)
+    channel = first + local
     real = channel < channels
-    keep = real & (pixel < pixels)
     row = batch * groups + channel // per_group
     m = tl.load(mean + row, real, other=0.0)
     r = tl.load(rstd + row, real, other=0.0)
-    offset = tl.load(offsets + row, real, other=0.0)
-    slope = tl.load(slopes + row, real, other=0.0)
-    place = _tile(batch, channel, pixel, channels, pixels, LAST)
-    normed = (tl.load(x + place, keep, other=0.0).to(tl.float32) - m) * r
-    upstream = tl.load(grad + place, keep, other=0.0).to(tl.float32)
+    # dx = r * (w * grad - offset - (x - m) * r * slope)
+    offset = tl.load(offsets + row, real, other=0.0) * r
+    slope = tl.load(slopes + row, real, other=0.0) * r * r
+    scale = r
     if weight is not None:
-        upstream = upstream * tl.load(weight + channel, real, other=0.0).to(tl.float32)
-    value = r * (upstream - offset - normed * slope)
-    tl.store(dx + place, value.to(dx.dtype.element_ty), keep)
+        scale = scale * tl.load(weight + channel, real, other=0.0).to(tl.float32)
+    begin = split * span
+    length = tl.minimum(span, pixels - begin)
+    origin = _origin(batch, first, begin, channels, pixels, AXIS)
+    inside = _inside(local, pixel, channels, pixels, AXIS)
+    x += origin
+    grad += origin
+    dx += origin
+    for start in range(0, length, PIXELS):
+        keep = real & (start + pixel < length)
+        value = tl.load(x + inside, keep, other=0.0).to(tl.float32) - m
+        upstream = tl.load(grad + inside, keep, other=0.0).to(tl.float32)
+        value = upstream * scale - offset - value * slope
+        tl.store(dx + inside, value.to(dx.dtype.element_ty), keep)
+        x += PIXELS * channels if AXIS == 0 else PIXELS
+        grad += PIXELS * channels if AXIS == 0 else PIXELS
+        dx += PIXELS * channels if AXIS == 0 else PIXELS
