@@ -368,7 +368,7 @@ class Plan:
         self,
         kernel: Kernel,
         grid: tuple[int, int, int],
-        integers: tuple[int, ...],
+        integers: tuple[int | float, ...],
         constants: dict[str, Any],
         num_warps: int = 4,
         num_stages: int = 3,

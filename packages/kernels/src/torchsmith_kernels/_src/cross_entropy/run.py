@@ -7,7 +7,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from torchsmith_kernels._src import launch
+from torchsmith_kernels._src import launch, tables
 from torchsmith_kernels._src.cross_entropy.config import (
     FEW_ROWS,
     Case,
@@ -24,6 +24,16 @@ backward_kernel = launch.Kernel(_KERNELS, "backward_kernel")
 reduce_kernel = launch.Kernel(_KERNELS, "reduce_kernel")
 
 REDUCE_BLOCK = 8192
+
+_MOST_PLANS = 4096
+_plans: dict[tuple[object, ...], launch.Plan] = {}
+tables.caches.append(_plans)
+
+
+def _keep(key: tuple[object, ...], plan: launch.Plan) -> None:
+    if len(_plans) >= _MOST_PLANS:
+        _plans.clear()
+    _plans[key] = plan
 
 
 @cache
@@ -135,25 +145,35 @@ def rows_forward(
         config: overrides the table, for tuning.
     """
     count, width = logits.shape
-    block, warps, stages, _ = fitting("forward", logits, count, width, config)
-    ignore_index, label_smoothing, z_loss, softcap = settings
-    forward_kernel(
-        (count, 1, 1),
-        (
-            logits, target, weight, weights_sum, losses, saved,
-            stride, target.stride(0), losses_offset, first_row, count, width, ignore_index,
-            float(label_smoothing), float(z_loss), float(softcap or 0.0),
-        ),
-        {
-            "SMOOTHING": label_smoothing != 0,
-            "SOFTCAP": softcap is not None,
-            "BLOCK": block,
-            "GROUP": group(logits.dtype),
-            "STAGES": stages,
-            "SHIFTED": is_shifted(logits, stride, width),
-        },
-        warps,
+    key = (
+        count, width, stride, logits.dtype, logits.data_ptr() & 15, logits.device,
+        target.dtype, target.stride(0), None if weight is None else weight.dtype, losses.dtype,
+        losses_offset, first_row, settings,
     )  # fmt: skip
+    plan = _plans.get(key)
+    if plan is None or config is not None:
+        block, warps, stages, _ = fitting("forward", logits, count, width, config)
+        ignore_index, label_smoothing, z_loss, softcap = settings
+        plan = launch.Plan(
+            forward_kernel,
+            (count, 1, 1),
+            (
+                stride, target.stride(0), losses_offset, first_row, count, width, ignore_index,
+                float(label_smoothing), float(z_loss), float(softcap or 0.0),
+            ),
+            {
+                "SMOOTHING": label_smoothing != 0,
+                "SOFTCAP": softcap is not None,
+                "BLOCK": block,
+                "GROUP": group(logits.dtype),
+                "STAGES": stages,
+                "SHIFTED": is_shifted(logits, stride, width),
+            },
+            warps,
+        )  # fmt: skip
+        if config is None:
+            _keep(key, plan)
+    plan(logits, target, weight, weights_sum, losses, saved)
 
 
 def reduce(
@@ -168,19 +188,26 @@ def reduce(
     reduction: str,
 ) -> None:
     """Reduces ``saved[count : 2 * count]`` to ``result``; what it divides by goes to the end."""
-    reduce_kernel(
-        (1, 1, 1),
-        (
-            losses, target, weight, saved, result, target.stride(0),
-            count, 2 * count, count, width, ignore_index,
-        ),
-        {
-            "LOSSES": result is not None,
-            "COUNT": reduction == "mean",
-            "BLOCK": min(REDUCE_BLOCK, max(128, next_power_of_2(count))),
-        },
-        32 if count > 1024 else 4,
+    key = (
+        count, width, losses.device, target.dtype, target.stride(0),
+        None if weight is None else weight.dtype, None if result is None else result.dtype,
+        ignore_index, reduction,
     )  # fmt: skip
+    plan = _plans.get(key)
+    if plan is None:
+        plan = launch.Plan(
+            reduce_kernel,
+            (1, 1, 1),
+            (target.stride(0), count, 2 * count, count, width, ignore_index),
+            {
+                "LOSSES": result is not None,
+                "COUNT": reduction == "mean",
+                "BLOCK": min(REDUCE_BLOCK, max(128, next_power_of_2(count))),
+            },
+            32 if count > 1024 else 4,
+        )
+        _keep(key, plan)
+    plan(losses, target, weight, saved, result)
 
 
 def backward(
