@@ -153,7 +153,12 @@ def candidates(case: Case) -> list[Config]:
             )
             if m <= 2 * case.m and n <= 2 * case.n
         ]
-        found += [Config(64, 64, 64, num_warps=4, num_stages=4, split=s) for s in (1, 4)]
+        if ceil_div(case.m, 128) * ceil_div(case.n, 128) < 2 * MULTIPROCESSORS:
+            found += [
+                Config(m, n, k, 8, 4, stages, 1, True)
+                for m, n, k, stages in ((128, 64, 64, 5), (64, 128, 64, 5), (64, 64, 128, 4))
+            ]
+            found += [Config(64, 64, 64, num_warps=4, num_stages=4, split=s) for s in (1, 4)]
     else:
         found += [
             Config(m, n, k, 8, warps, stages)

@@ -12,7 +12,7 @@ from torchsmith_kernels._src.tuning import Problem, Tunable
 
 SHAPES = (
     *((m, n, k) for m in (16, 64, 256) for n, k in ((4096, 4096), (8192, 8192))),
-    (512, 4096, 4096),
+    *((m, 4096, 4096) for m in (512, 1024, 2048)),
     (1024, 1024, 1024),
     (2048, 2048, 2048),
     (2048, 8192, 2048),
