@@ -47,19 +47,19 @@ def case(kernel: str, width: int, dtype: torch.dtype) -> Case:
 def derived(case: Case) -> Config:
     """16 bytes a thread and access; not measured.
 
-    Forward two accesses a thread; backward one, in small programs, since most of them end at once
+    Forward four accesses a thread; backward one, in small programs, since most of them end at once
     and the others take as long as their longest run.
     """
     elements = (8192 if case.kernel == "forward" else 2048) // case.dtype.itemsize
     columns = min(case.width, elements)
-    return Config(max(elements // case.width, 1), columns, 4 if case.kernel == "forward" else 2)
+    return Config(max(elements // case.width, 1), columns, 4)
 
 
 def candidates(case: Case) -> list[Config]:
     """What ``tune()`` tries."""
-    sizes = ((1024, 2), (1024, 4), (2048, 2), (2048, 4), (4096, 4), (4096, 8), (8192, 8))
+    sizes = [(1024, 2), (1024, 4), (2048, 2), (2048, 4), (4096, 4), (4096, 8), (8192, 8)]
     if case.kernel == "backward":
-        sizes = ((256, 1), (512, 1), (512, 2), (1024, 2), (1024, 4), (2048, 4))
+        sizes = [(256, 1), (256, 2), (512, 2), (512, 4), (1024, 4), (2048, 8)]
     shapes = ((min(case.width, elements), elements, warps) for elements, warps in sizes)
     return [Config(elements // columns, columns, warps) for columns, elements, warps in shapes]
 

@@ -71,7 +71,7 @@ def derived(case: Case) -> Config:
 def candidates(case: Case) -> list[Config]:
     """What ``tune()`` tries."""
     if case.size == 0:
-        pairs = [(1024, 4), (2048, 8), (4096, 16), (8192, 16)]
+        pairs = [(512, 2), (1024, 4), (2048, 8), (4096, 16)]
         return [Config(block, warps) for block, warps in pairs]
     base = _warps(case.size)
     found = [derived(case)]
