@@ -22,7 +22,10 @@ def _terms(x: Tensor, t: Tensor, beta: float) -> tuple[Tensor, Tensor]:
     Their sum is the divergence, and they are its derivatives by ``x`` and ``t``.
     """
     mean = torch.logaddexp(t + math.log(beta), x + math.log1p(-beta))
-    return (1 - beta) * _times(x.exp(), x - mean), beta * _times(t.exp(), t - mean)
+    terms = (1 - beta) * _times(x.exp(), x - mean), beta * _times(t.exp(), t - mean)
+    bad = x.isnan() | t.isnan()
+    by_input, by_target = (term.masked_fill(bad, math.nan) for term in terms)
+    return by_input, by_target
 
 
 def forward(input: Tensor, target: Tensor, beta: float, reduction: str) -> Tensor:

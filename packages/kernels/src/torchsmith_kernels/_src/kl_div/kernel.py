@@ -1,7 +1,8 @@
 """The Triton kernels of divergences between (log-)probabilities.
 
 Elements come in ``rows`` of ``width``, cut into ``chunks`` of ``BLOCK``; tensors without gaps are
-one long row (``FLAT``); ``EVEN`` if no chunk goes beyond its row. ``MODE`` says which divergence, see the constants.
+one long row (``FLAT``); ``EVEN`` if no chunk goes beyond its row. ``MODE`` says which divergence,
+see the constants.
 
 With 16-bit inputs the exact logarithm, about 30 instructions, would be what limits the speed.
 ``FAST`` uses the hardware's instead, whose relative error of 2**-22 such inputs do not show.
@@ -13,6 +14,9 @@ import triton.language as tl
 from triton.language.extra import libdevice
 
 from torchsmith_kernels._src.jit import jit
+from torchsmith_kernels._src.launch import interpreted
+
+INTERPRETED = tl.constexpr(interpreted())
 
 #: ``target`` holds probabilities: ``t * log(t) - t * x``.
 PROBABILITIES = tl.constexpr(0)
@@ -30,29 +34,42 @@ SMALLEST = tl.constexpr(2.0**-126)
 
 
 @jit
-def _exp(x: tl.tensor) -> tl.tensor:
-    """``exp(x)`` without the care for results below 2**-126, half of the work; they become 0."""
-    return tl.exp2(x * LOG2_E)
+def _exp(x: tl.tensor, FAST: tl.constexpr) -> tl.tensor:
+    """``exp(x)``; results below 2**-126 become 0."""
+    if FAST:
+        return tl.exp2(x * LOG2_E)
+    elif INTERPRETED:
+        return tl.exp(x)
+    else:
+        # The rounding of x * log2(e), which grows with x, is put right afterwards.
+        x = tl.maximum(x, -104.0, propagate_nan=tl.PropagateNan.ALL)
+        x = tl.minimum(x, 89.0, propagate_nan=tl.PropagateNan.ALL)
+        power = x * LOG2_E
+        rest = tl.fma(x, 1.925963033500111e-08, tl.fma(x, 1.4426950216293335, -power))
+        high = tl.exp2(power)
+        return tl.where(power < 128.0, high + high * (rest * LN_2), high)
 
 
 @jit
-def _log2(x: tl.tensor, FAST: tl.constexpr) -> tl.tensor:
-    """The hardware's logarithm (2), or where Triton's interpreter stands for it (1), numpy's."""
-    if FAST == 2:
-        return libdevice.fast_log2f(x)
-    else:
+def _log2(x: tl.tensor) -> tl.tensor:
+    """The hardware's logarithm, for which numpy's stands in Triton's interpreter."""
+    if INTERPRETED:
         return tl.log2(x)
+    else:
+        return libdevice.fast_log2f(x)
 
 
 @jit
 def _fast_mixture(
-    x: tl.tensor, t: tl.tensor, beta: tl.tensor, rest: tl.tensor, FAST: tl.constexpr
+    x: tl.tensor, t: tl.tensor, beta: tl.tensor, rest: tl.tensor
 ) -> tuple[tl.tensor, tl.tensor]:
     """See ``_mixture``; probabilities below 2**-120 count as that."""
     x = tl.maximum(x * LOG2_E, -120.0, propagate_nan=tl.PropagateNan.ALL)
     t = tl.maximum(t * LOG2_E, -120.0, propagate_nan=tl.PropagateNan.ALL)
-    q, p = (rest * LN_2) * tl.exp2(x), (beta * LN_2) * tl.exp2(t)
-    log_mean = _log2((p + q) * LOG2_E, FAST)
+    # The factor log(2) is a literal, as the interpreter takes no constexpr here.
+    q = tl.exp2(x) * (rest * 0.6931471805599453)
+    p = tl.exp2(t) * (beta * 0.6931471805599453)
+    log_mean = _log2((p + q) * LOG2_E)
     return q * (x - log_mean), p * (t - log_mean)
 
 
@@ -66,12 +83,12 @@ def _mixture(
     relative to the higher of the two logarithms, so nothing overflows or cancels.
     """
     if FAST:
-        return _fast_mixture(x, t, beta, rest, FAST)
+        return _fast_mixture(x, t, beta, rest)
     else:
         # Two that are minus infinity differ by nothing.
         apart = tl.where(x == t, 0.0, t - x)
-        high = _exp(tl.maximum(x, t))
-        low = _exp(-tl.abs(apart))
+        high = _exp(tl.maximum(x, t), FAST)
+        low = _exp(-tl.abs(apart), FAST)
         target_higher = apart >= 0
         log_mean = tl.log(tl.where(target_higher, beta + rest * low, rest + beta * low))
         low *= high
@@ -96,14 +113,14 @@ def _loss(
     """One element's contribution."""
     if MODE == PROBABILITIES:
         if FAST:
-            entropy = tl.where(tl.abs(t) < SMALLEST, 0.0, t * (_log2(t, FAST) * LN_2))
+            entropy = tl.where(tl.abs(t) < SMALLEST, 0.0, t * (_log2(t) * LN_2))
         else:
             entropy = tl.where(t == 0, 0.0, t * tl.log(t))
         value = entropy - t * x
     elif MODE == LOGARITHMS:
-        value = _exp(t) * (t - x)
+        value = _exp(t, FAST) * (t - x)
     elif MODE == GUARDED:
-        p = _exp(t)
+        p = _exp(t, FAST)
         value = tl.where(p == 0, 0.0, p * (t - x))
     else:
         by_x, by_t = _mixture(x, t, beta, rest, FAST)
@@ -265,7 +282,7 @@ def backward_kernel(
         if MODE == PROBABILITIES:
             p = b
         else:
-            p = _exp(b)
+            p = _exp(b, FAST)
         if NEED_X:
             tl.store(dx + out, (-upstream * p).to(dx.dtype.element_ty), inside)
         if NEED_T:

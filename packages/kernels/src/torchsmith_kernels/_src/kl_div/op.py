@@ -206,8 +206,11 @@ def kl_div(
     check.is_tensor(NAME, "input", input)
     check.is_tensor(NAME, "target", target)
     if size_average is not None or reduce is not None:
-        reduction = _legacy(size_average, reduce)
-    elif reduction == "mean":
+        word = _legacy(size_average, reduce)
+        result = _reduced(input, target, word, log_target)
+        # Eager divides all the same.
+        return result / input.shape[0] if reduction == "batchmean" and input.dim() else result
+    if reduction == "mean" and not torch.compiler.is_compiling():
         warnings.warn(
             "reduction: 'mean' divides the total loss by both the batch size and the support size."
             "'batchmean' divides only by the batch size, and aligns with the KL div math "
@@ -215,12 +218,18 @@ def kl_div(
             "release.",
             stacklevel=2,
         )
+    return _reduced(input, target, reduction, log_target)
+
+
+def _reduced(input: Tensor, target: Tensor, reduction: str, log_target: bool) -> Tensor:
+    """The operator's result for shapes that may have to be broadcast."""
     if input.shape == target.shape:
         result: Tensor = op(input, target, reduction, log_target)
         return result
     check.choice(NAME, "reduction", reduction, REDUCTIONS)
     try:
-        shape = torch.broadcast_shapes(input.shape, target.shape)
+        shapes = input.shape, target.shape
+        shape = torch.broadcast_shapes(*shapes)  # type: ignore[no-untyped-call]
     except RuntimeError:
         raise ShapeError(
             op=NAME,

@@ -82,15 +82,16 @@ def _arrange(like: Tensor, *tensors: Tensor) -> Layout:
             tuple(tensor for tensor, _ in pairs),
             tuple(stride for _, stride in pairs),
         )
-    copies = tuple(torch.empty_like(like, dtype=t.dtype).copy_(t) for t in tensors)
+    copies = tuple(
+        torch.empty_strided(like.shape, strides, dtype=t.dtype, device=t.device).copy_(t)
+        for t in tensors
+    )
     return Layout(1, like.numel(), copies, (0,) * len(tensors))
 
 
-def _fast(input: Tensor, target: Tensor) -> int:
-    """Whether and how logarithms may be approximate, see ``_log2`` in the kernels."""
-    if input.dtype not in LOW_PRECISION or target.dtype not in LOW_PRECISION:
-        return 0
-    return 1 if launch.interpreted() else 2
+def _fast(input: Tensor, target: Tensor) -> bool:
+    """Whether logarithms and exponentials may be approximate, see the kernels."""
+    return input.dtype in LOW_PRECISION and target.dtype in LOW_PRECISION
 
 
 def forward(

@@ -24,9 +24,7 @@ def _cases(dtypes: Sequence[torch.dtype]) -> list[Case]:
 
 
 def _problem(case: Case, device: torch.device) -> Problem:
-    x, t = (
-        torch.randn(SHAPE, device=device).log_softmax(-1).to(case.dtype) for _ in range(2)
-    )
+    x, t = (torch.randn(SHAPE, device=device).log_softmax(-1).to(case.dtype) for _ in range(2))
     js = case.divergence == "js"
     divergence = run.mixture(0.5) if js else run.LOGARITHMS
     if case.kernel == "backward":

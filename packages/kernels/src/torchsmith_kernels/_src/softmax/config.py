@@ -87,7 +87,8 @@ def _whole_rows(kernel: str, width: int) -> list[Config]:
         for warps in (1, 2, 4, 8, 16, 32):
             lines, rest = divmod(size * 32 * warps, width)
             fits = size * (1 if kernel == "forward" else 2) <= (32 if warps == 32 else 64)
-            if lines and not rest and fits and (lines == 1 or lines * width <= 4096):
+            enough = lines * width >= 1024 and (warps <= 8 or lines == 1)
+            if not rest and fits and enough and (lines == 1 or lines * width <= 2048):
                 found.append(Config(lines, width, warps))
     return found
 
@@ -98,13 +99,13 @@ def candidates(case: Case) -> list[Config]:
     width = next_power_of_2(case.width)
     found = [base]
     if case.layout == "columns":
-        if base.block >= width and not case.few:
-            shapes = [(base.lines, width), (base.lines // 2, width), (base.lines * 2, width)]
-        else:
-            shapes = [(64, 32), (64, 64), (32, 64), (128, 32)]
-        for lines, block in shapes:
-            for warps in (4, 8):
-                if lines >= 8 and 4 <= lines * block // (32 * warps) <= 32:
+        tiles = [(64, 32), (64, 64), (128, 32), (128, 64), (256, 16), (256, 32)]
+        if not case.few and width <= 256:
+            tiles = [(lines, width) for lines in (16, 32, 64, 128, 256)] + tiles[1:]
+        for lines, block in tiles:
+            for warps in (2, 4, 8, 16):
+                held = lines * block // (32 * warps)
+                if block <= width and held in ((32,) if case.kernel == "backward" else (32, 64)):
                     found.append(Config(lines, block, warps))
         return list(dict.fromkeys(found))
     if not case.few:

@@ -187,6 +187,7 @@ def _statistics(
     LINES: tl.constexpr,
     BLOCK: tl.constexpr,
     GROUP: tl.constexpr,
+    TAIL: tl.constexpr,
     STAGES: tl.constexpr,
 ) -> tl.tensor:
     """Maximum of elements ``first`` to ``last``, and the sum of exponentials relative to it."""
@@ -201,7 +202,7 @@ def _statistics(
             COLUMNS, MASK, STEP, LINES > 1, "evict_last",
         )  # fmt: skip
         highest, total = _add(highest, total, value, COLUMNS, LINES, BLOCK, GROUP)
-    if whole < last:
+    if TAIL and whole < last:
         n = whole + tl.arange(0, BLOCK)
         inside = exists[:, None] & (n < last)[None, :]
         value = _scores(
@@ -214,9 +215,7 @@ def _statistics(
 
 
 @jit
-def _result(
-    value: tl.tensor, top: tl.tensor, shift: tl.tensor, LOG: tl.constexpr
-) -> tl.tensor:
+def _result(value: tl.tensor, top: tl.tensor, shift: tl.tensor, LOG: tl.constexpr) -> tl.tensor:
     """The softmax of scores; ``shift`` is one over the sum, with ``LOG`` its logarithm."""
     value -= top[:, None]
     if LOG:
@@ -248,6 +247,7 @@ def _apply(
     STEP: tl.constexpr,
     LINES: tl.constexpr,
     BLOCK: tl.constexpr,
+    TAIL: tl.constexpr,
     STAGES: tl.constexpr,
 ) -> None:
     """Results of elements ``first`` to ``last``."""
@@ -257,7 +257,7 @@ def _apply(
         shift = 1.0 / total
     out = line_base(line, count, inner, count, COLUMNS)
     whole = first + tl.maximum(last - first, 0) // BLOCK * BLOCK
-    if whole < last:
+    if TAIL and whole < last:
         n = whole + tl.arange(0, BLOCK)
         inside = exists[:, None] & (n < last)[None, :]
         value = _scores(
@@ -302,6 +302,7 @@ def loop_kernel(
     LINES: tl.constexpr,
     BLOCK: tl.constexpr,
     GROUP: tl.constexpr,
+    TAIL: tl.constexpr,
     STAGES: tl.constexpr,
 ) -> None:
     """Lines of any length, read twice; the second time often from a cache."""
@@ -313,11 +314,11 @@ def loop_kernel(
     first = count * 0
     top, total = _statistics(
         x, y, mask, first, count, exists, base, start, mask_step, inner, scale,
-        COLUMNS, MASK, STEP, LINES, BLOCK, GROUP, STAGES,
+        COLUMNS, MASK, STEP, LINES, BLOCK, GROUP, TAIL, STAGES,
     )  # fmt: skip
     _apply(
         x, y, mask, first, count, line, exists, base, start, mask_step, count, inner, scale,
-        top, total, LOG, COLUMNS, MASK, STEP, LINES, BLOCK, STAGES,
+        top, total, LOG, COLUMNS, MASK, STEP, LINES, BLOCK, TAIL, STAGES,
     )  # fmt: skip
 
 
@@ -346,6 +347,7 @@ def part_kernel(
     LINES: tl.constexpr,
     BLOCK: tl.constexpr,
     GROUP: tl.constexpr,
+    TAIL: tl.constexpr,
     STAGES: tl.constexpr,
 ) -> None:
     """Maximum and sum of ``part`` elements of each line, to ``statistics[:, split, line]``."""
@@ -360,7 +362,7 @@ def part_kernel(
     last = tl.minimum(first + part, count)
     top, total = _statistics(
         x, y, mask, first, last, exists, base, start, mask_step, inner, scale,
-        COLUMNS, MASK, STEP, LINES, BLOCK, GROUP, STAGES,
+        COLUMNS, MASK, STEP, LINES, BLOCK, GROUP, TAIL, STAGES,
     )  # fmt: skip
     place = split.to(tl.int64) * lines + line
     tl.store(statistics + place, top, exists)
@@ -392,28 +394,31 @@ def apply_kernel(
     WIDE: tl.constexpr,
     LINES: tl.constexpr,
     BLOCK: tl.constexpr,
+    TAIL: tl.constexpr,
     STAGES: tl.constexpr,
-    SPLITS: tl.constexpr,
 ) -> None:
     """The result of ``part`` elements of each line, after all of ``part_kernel``."""
     if WIDE:
         count = count.to(tl.int64)
         part = part.to(tl.int64)
     line, exists = own_lines(lines, LINES, WIDE)
+    # One at a time: as a tile of their own they would take the others' layout with them.
     splits = tl.num_programs(1)
-    split = tl.arange(0, SPLITS)
-    given = exists[:, None] & (split < splits)[None, :]
-    place = line[:, None] + split.to(tl.int64)[None, :] * lines
-    tops = tl.load(statistics + place, given, other=LOWEST)
-    totals = tl.load(statistics + splits.to(tl.int64) * lines + place, given, other=0.0)
-    top = tl.max(tops, 1)
-    total = tl.sum(totals * exponential(tops - top[:, None]), 1)
-
+    top = tl.full([LINES], LOWEST, tl.float32)
+    total = tl.zeros([LINES], tl.float32)
+    for split in tl.range(0, splits):
+        place = statistics + tl.cast(split, tl.int64) * lines + line
+        other = tl.load(place, exists, other=LOWEST)
+        other_total = tl.load(place + splits.to(tl.int64) * lines, exists, other=0.0)
+        higher = tl.maximum(top, other)
+        total *= exponential(top - higher)
+        total += other_total * exponential(other - higher)
+        top = higher
     base = line_base(line, count, inner, stride, COLUMNS)
     start = mask_base(line, size1, size2, stride0, stride1, stride2, MASK)
     first = tl.program_id(1) * part
     last = tl.minimum(first + part, count)
     _apply(
         x, y, mask, first, last, line, exists, base, start, mask_step, count, inner, scale,
-        top, total, LOG, COLUMNS, MASK, STEP, LINES, BLOCK, STAGES,
+        top, total, LOG, COLUMNS, MASK, STEP, LINES, BLOCK, TAIL, STAGES,
     )  # fmt: skip

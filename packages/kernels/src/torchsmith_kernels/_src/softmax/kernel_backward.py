@@ -176,6 +176,7 @@ def _sums(
     COLUMNS: tl.constexpr,
     LINES: tl.constexpr,
     BLOCK: tl.constexpr,
+    TAIL: tl.constexpr,
     STAGES: tl.constexpr,
 ) -> tl.tensor:
     """What the derivative needs of elements ``first`` to ``last``."""
@@ -185,7 +186,7 @@ def _sums(
         n = block + tl.arange(0, BLOCK)
         inside = exists[:, None] & (n < last)[None, :]
         total += _products(grad, y, grad_base, base, n, inside, inner, LOG, COLUMNS, LINES > 1)
-    if whole < last:
+    if TAIL and whole < last:
         n = whole + tl.arange(0, BLOCK)
         inside = exists[:, None] & (n < last)[None, :]
         total += _products(grad, y, grad_base, base, n, inside, inner, LOG, COLUMNS, True)
@@ -248,12 +249,13 @@ def _apply(
     STEP: tl.constexpr,
     LINES: tl.constexpr,
     BLOCK: tl.constexpr,
+    TAIL: tl.constexpr,
     STAGES: tl.constexpr,
 ) -> None:
     """Gradients of elements ``first`` to ``last``."""
     out = line_base(line, count, inner, count, COLUMNS)
     whole = first + tl.maximum(last - first, 0) // BLOCK * BLOCK
-    if whole < last:
+    if TAIL and whole < last:
         n = whole + tl.arange(0, BLOCK)
         inside = exists[:, None] & (n < last)[None, :]
         _apply_block(
@@ -295,6 +297,7 @@ def loop_backward_kernel(
     WIDE: tl.constexpr,
     LINES: tl.constexpr,
     BLOCK: tl.constexpr,
+    TAIL: tl.constexpr,
     STAGES: tl.constexpr,
 ) -> None:
     """Lines of any length, read twice."""
@@ -306,11 +309,24 @@ def loop_backward_kernel(
     start = mask_base(line, size1, size2, stride0, stride1, stride2, MASK)
     first = count * 0
     total = _sums(
-        grad, y, first, count, exists, grad_base, base, inner, LOG, COLUMNS, LINES, BLOCK, STAGES
+        grad,
+        y,
+        first,
+        count,
+        exists,
+        grad_base,
+        base,
+        inner,
+        LOG,
+        COLUMNS,
+        LINES,
+        BLOCK,
+        TAIL,
+        STAGES,
     )
     _apply(
         grad, y, dx, mask, first, count, line, exists, grad_base, base, start, mask_step,
-        count, inner, scale, total, LOG, COLUMNS, MASK, STEP, LINES, BLOCK, STAGES,
+        count, inner, scale, total, LOG, COLUMNS, MASK, STEP, LINES, BLOCK, TAIL, STAGES,
     )  # fmt: skip
 
 
@@ -330,6 +346,7 @@ def part_backward_kernel(
     WIDE: tl.constexpr,
     LINES: tl.constexpr,
     BLOCK: tl.constexpr,
+    TAIL: tl.constexpr,
     STAGES: tl.constexpr,
 ) -> None:
     """The sum over ``part`` elements of each line, to ``statistics[split, line]``."""
@@ -343,7 +360,20 @@ def part_backward_kernel(
     first = split * part
     last = tl.minimum(first + part, count)
     total = _sums(
-        grad, y, first, last, exists, grad_base, base, inner, LOG, COLUMNS, LINES, BLOCK, STAGES
+        grad,
+        y,
+        first,
+        last,
+        exists,
+        grad_base,
+        base,
+        inner,
+        LOG,
+        COLUMNS,
+        LINES,
+        BLOCK,
+        TAIL,
+        STAGES,
     )
     tl.store(statistics + split.to(tl.int64) * lines + line, total, exists)
 
@@ -375,19 +405,17 @@ def apply_backward_kernel(
     WIDE: tl.constexpr,
     LINES: tl.constexpr,
     BLOCK: tl.constexpr,
+    TAIL: tl.constexpr,
     STAGES: tl.constexpr,
-    SPLITS: tl.constexpr,
 ) -> None:
     """Gradients of ``part`` elements of each line, after all of ``part_backward_kernel``."""
     if WIDE:
         count = count.to(tl.int64)
         part = part.to(tl.int64)
     line, exists = own_lines(lines, LINES, WIDE)
-    split = tl.arange(0, SPLITS)
-    given = exists[:, None] & (split < tl.num_programs(1))[None, :]
-    place = line[:, None] + split.to(tl.int64)[None, :] * lines
-    total = tl.sum(tl.load(statistics + place, given, other=0.0), 1)
-
+    total = tl.zeros([LINES], tl.float32)
+    for split in tl.range(0, tl.num_programs(1)):
+        total += tl.load(statistics + tl.cast(split, tl.int64) * lines + line, exists, other=0.0)
     grad_base = line_base(line, count, inner, grad_stride, COLUMNS)
     base = line_base(line, count, inner, stride, COLUMNS)
     start = mask_base(line, size1, size2, stride0, stride1, stride2, MASK)
@@ -395,5 +423,5 @@ def apply_backward_kernel(
     last = tl.minimum(first + part, count)
     _apply(
         grad, y, dx, mask, first, last, line, exists, grad_base, base, start, mask_step,
-        count, inner, scale, total, LOG, COLUMNS, MASK, STEP, LINES, BLOCK, STAGES,
+        count, inner, scale, total, LOG, COLUMNS, MASK, STEP, LINES, BLOCK, TAIL, STAGES,
     )  # fmt: skip

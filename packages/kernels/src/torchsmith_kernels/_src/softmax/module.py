@@ -9,22 +9,22 @@ from torchsmith_kernels._src.softmax.op import log_softmax, softmax
 
 
 class Softmax(torch.nn.Softmax):
-    """``torch.nn.Softmax`` that runs ``torchsmith_kernels.softmax``; ``dim`` must be given."""
+    """``torch.nn.Softmax`` that runs ``torchsmith_kernels.softmax``.
 
-    def __init__(self, dim: int) -> None:
-        super().__init__(dim)
+    Without ``dim``, which eager has deprecated, it is eager's module.
+    """
 
     def forward(self, input: Tensor) -> Tensor:
         """The softmax of ``input`` along ``dim``."""
-        return softmax(input, self.dim)
+        return super().forward(input) if self.dim is None else softmax(input, self.dim)
 
 
 class LogSoftmax(torch.nn.LogSoftmax):
-    """``torch.nn.LogSoftmax`` that runs ``torchsmith_kernels.log_softmax``."""
+    """``torch.nn.LogSoftmax`` that runs ``torchsmith_kernels.log_softmax``.
 
-    def __init__(self, dim: int) -> None:
-        super().__init__(dim)
+    Without ``dim``, which eager has deprecated, it is eager's module.
+    """
 
     def forward(self, input: Tensor) -> Tensor:
         """The logarithm of the softmax of ``input`` along ``dim``."""
-        return log_softmax(input, self.dim)
+        return super().forward(input) if self.dim is None else log_softmax(input, self.dim)

@@ -208,19 +208,19 @@ def forward(
     group = 16 // input.itemsize
     if lines.columns:
         group = max(1, config.lines * config.block // (32 * config.num_warps) // group)
-    looping = {"GROUP": group, "STAGES": config.num_stages}
+    looping = {"TAIL": lines.count % config.block != 0, "STAGES": config.num_stages}
+    adding = {"GROUP": group, **looping}
     splits, part = _splits(lines, config, device) if case.few else (1, 0)
     if splits == 1:
         args = (input, output, mask, *sizes)
-        loop_kernel((programs, 1, 1), args, {**constants, **looping}, config.num_warps)
+        loop_kernel((programs, 1, 1), args, {**constants, **adding}, config.num_warps)
         return output
     statistics = new_like(output, (2, splits, lines.lines), torch.float32)
     args = (input, output, statistics, mask, *sizes, part)
     grid = (programs, splits, 1)
     chosen = _only(constants, "COLUMNS", "MASK", "STEP", "WIDE", "LINES", "BLOCK")
-    part_kernel(grid, args, {**chosen, **looping}, config.num_warps)
-    last = {"STAGES": config.num_stages, "SPLITS": next_power_of_2(splits)}
-    apply_kernel(grid, args, {**constants, **last}, config.num_warps)
+    part_kernel(grid, args, {**chosen, **adding}, config.num_warps)
+    apply_kernel(grid, args, {**constants, **looping}, config.num_warps)
     return output
 
 
@@ -270,7 +270,7 @@ def backward(
         args = (grad_output, output, grad_input, mask, *sizes)
         tile_backward_kernel((programs, 1, 1), args, constants, config.num_warps)
         return grad_input
-    looping = {"STAGES": config.num_stages}
+    looping = {"TAIL": lines.count % config.block != 0, "STAGES": config.num_stages}
     splits, part = _splits(lines, config, device) if case.few else (1, 0)
     if splits == 1:
         args = (grad_output, output, grad_input, mask, *sizes)
@@ -282,6 +282,5 @@ def backward(
     args = (grad_output, output, statistics, *base, part)
     part_backward_kernel(grid, args, {**chosen, **looping}, config.num_warps)
     args = (grad_output, output, grad_input, statistics, mask, *sizes, part)
-    last = {**looping, "SPLITS": next_power_of_2(splits)}
-    apply_backward_kernel(grid, args, {**constants, **last}, config.num_warps)
+    apply_backward_kernel(grid, args, {**constants, **looping}, config.num_warps)
     return grad_input
