@@ -17,7 +17,15 @@ PARTIALS_ROWS, PARTIALS_COLUMNS = 256, 16
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Elements per tile, warps per program, programs per multiprocessor, depth of the pipeline."""
+    """How work is cut and loaded.
+
+    Attributes:
+        block: elements per tile.
+        num_warps: warps per program.
+        per_sm: programs per multiprocessor.
+        stages: depth of the pipeline through shared memory; 1 loads a tile when it is needed, 0
+            loads one tile ahead into registers.
+    """
 
     block: int
     num_warps: int
@@ -50,10 +58,11 @@ def derived(case: Case) -> Config:
 def candidates(case: Case) -> list[Config]:
     """What ``tune()`` tries: one to four accesses of 16 bytes a thread, loaded ahead or not."""
     once = 32 * 4 * (16 // case.dtype.itemsize)
+    sizes = [(1, 4, 8, 1), (1, 4, 8, 0), (1, 4, 16, 0), (2, 4, 8, 0), (2, 4, 4, 0)]
     if case.kernel == "forward":
-        sizes = ((2, 4, 8, 1), (2, 4, 8, 3), (2, 4, 16, 3), (4, 4, 8, 3), (4, 8, 8, 3))
+        sizes += [(2, 4, 8, 3), (2, 4, 16, 3), (1, 4, 12, 0), (1, 4, 24, 0)]
     else:
-        sizes = ((1, 4, 8, 1), (1, 4, 16, 1), (2, 4, 10, 1), (2, 4, 5, 1), (2, 4, 8, 3))
+        sizes += [(1, 4, 9, 0)]
     return [Config(once * n, warps, per_sm, stages) for n, warps, per_sm, stages in sizes]
 
 

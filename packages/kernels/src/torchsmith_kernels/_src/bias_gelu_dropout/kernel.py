@@ -40,15 +40,25 @@ def forward_kernel(
     ALIGNED: tl.constexpr,
     WIDE: tl.constexpr,
     STAGES: tl.constexpr,
+    AHEAD: tl.constexpr,
 ) -> None:
     """``y = dropout(gelu(x + bias))``."""
     bits: tl.constexpr = x.dtype.element_ty.primitive_bitwidth
     column, group, down, along, exists = _place(width, HEIGHT, COLUMNS)
     shift = wide(tl.load(bias + column + along, exists, 0.0))
-    for row in tl.range(group * HEIGHT, rows.to(tl.int64), groups * HEIGHT, num_stages=STAGES):
+    start, step = group * HEIGHT, groups * HEIGHT
+    if AHEAD:
+        keep = exists & (down < rows - start)
+        coming = tl.load(at(x, stride, start, column, down, along, HEIGHT), keep)
+    for row in tl.range(start, rows.to(tl.int64), step, num_stages=STAGES):
         keep = exists & (down < rows - row)
-        value = wide(tl.load(at(x, stride, row, column, down, along, HEIGHT), keep))
-        value, _ = activation(value + shift, KIND, bits == 16)
+        if AHEAD:
+            value = coming
+            following = exists & (down < rows - row - step)
+            coming = tl.load(at(x, stride, row + step, column, down, along, HEIGHT), following)
+        else:
+            value = tl.load(at(x, stride, row, column, down, along, HEIGHT), keep)
+        value, _ = activation(wide(value) + shift, KIND, bits == 16)
         if DROP:
             value *= factors(
                 width, row, column, down, along, seed, key, offset, threshold, scale,
@@ -82,16 +92,29 @@ def backward_kernel(
     ALIGNED: tl.constexpr,
     WIDE: tl.constexpr,
     STAGES: tl.constexpr,
+    AHEAD: tl.constexpr,
 ) -> None:
     """``dx``, and sums of its columns over every ``groups``-th tile in ``partials[group]``."""
     bits: tl.constexpr = x.dtype.element_ty.primitive_bitwidth
     column, group, down, along, exists = _place(width, HEIGHT, COLUMNS)
     shift = wide(tl.load(bias + column + along, exists, 0.0))
     total = tl.zeros((HEIGHT, COLUMNS), partials.dtype.element_ty)
-    for row in tl.range(group * HEIGHT, rows.to(tl.int64), groups * HEIGHT, num_stages=STAGES):
+    start, step = group * HEIGHT, groups * HEIGHT
+    if AHEAD:
+        keep = exists & (down < rows - start)
+        next_dy = tl.load(at(grad, grad_stride, start, column, down, along, HEIGHT), keep, 0.0)
+        next_value = tl.load(at(x, x_stride, start, column, down, along, HEIGHT), keep, 0.0)
+    for row in tl.range(start, rows.to(tl.int64), step, num_stages=STAGES):
         keep = exists & (down < rows - row)
-        dy = tl.load(at(grad, grad_stride, row, column, down, along, HEIGHT), keep, 0.0)
-        value = tl.load(at(x, x_stride, row, column, down, along, HEIGHT), keep, 0.0)
+        if AHEAD:
+            dy, value = next_dy, next_value
+            after = row + step
+            more = exists & (down < rows - after)
+            next_dy = tl.load(at(grad, grad_stride, after, column, down, along, HEIGHT), more, 0.0)
+            next_value = tl.load(at(x, x_stride, after, column, down, along, HEIGHT), more, 0.0)
+        else:
+            dy = tl.load(at(grad, grad_stride, row, column, down, along, HEIGHT), keep, 0.0)
+            value = tl.load(at(x, x_stride, row, column, down, along, HEIGHT), keep, 0.0)
         _, slope = activation(wide(value) + shift, KIND, bits == 16)
         result = wide(dy) * slope
         if DROP:

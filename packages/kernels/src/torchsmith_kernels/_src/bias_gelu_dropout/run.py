@@ -83,7 +83,8 @@ def forward(
             "COLUMNS": columns,
             "ALIGNED": columns >= 8 and (rows == 1 or width % 8 == 0),
             "WIDE": wide,
-            "STAGES": chosen.stages,
+            "STAGES": max(chosen.stages, 1),
+            "AHEAD": chosen.stages == 0,
         },
         chosen.num_warps,
     )
@@ -141,7 +142,8 @@ def backward(
             "COLUMNS": columns,
             "ALIGNED": columns >= 8 and (rows == 1 or width % 8 == 0),
             "WIDE": wide,
-            "STAGES": config.stages,
+            "STAGES": max(config.stages, 1),
+            "AHEAD": config.stages == 0,
         },
         config.num_warps,
     )
