@@ -16,16 +16,23 @@ def _times(probability: Tensor, ratio: Tensor) -> Tensor:
     return probability * torch.where(probability == 0, 0.0, ratio)
 
 
+def _ratio(above: Tensor, below: Tensor, weight: float) -> Tensor:
+    """``above - log((1 - weight) * exp(above) + weight * exp(below))``, without cancellation.
+
+    A ``below`` that is higher by 80 goes with a probability of nothing.
+    """
+    return -(weight * (below - above).clamp(max=80).expm1()).log1p()
+
+
 def _terms(x: Tensor, t: Tensor, beta: float) -> tuple[Tensor, Tensor]:
     """``(1 - beta) * q * (x - log(m))`` and ``beta * p * (t - log(m))``.
 
     Their sum is the divergence, and they are its derivatives by ``x`` and ``t``.
     """
-    mean = torch.logaddexp(t + math.log(beta), x + math.log1p(-beta))
-    terms = (1 - beta) * _times(x.exp(), x - mean), beta * _times(t.exp(), t - mean)
+    by_input = (1 - beta) * _times(x.exp(), _ratio(x, t, beta))
+    by_target = beta * _times(t.exp(), _ratio(t, x, 1 - beta))
     bad = x.isnan() | t.isnan()
-    by_input, by_target = (term.masked_fill(bad, math.nan) for term in terms)
-    return by_input, by_target
+    return by_input.masked_fill(bad, math.nan), by_target.masked_fill(bad, math.nan)
 
 
 def forward(input: Tensor, target: Tensor, beta: float, reduction: str) -> Tensor:

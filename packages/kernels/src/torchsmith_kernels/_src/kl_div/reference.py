@@ -10,6 +10,8 @@ from torchsmith_kernels._src.sizes import compute_dtype
 
 def factor(reduction: str, like: Tensor) -> float:
     """What the sum over all elements is multiplied by."""
+    if like.numel() == 0:
+        return 1.0  # of a sum of nothing
     if reduction == "mean":
         return 1.0 / like.numel()
     if reduction == "batchmean" and like.dim() > 0:

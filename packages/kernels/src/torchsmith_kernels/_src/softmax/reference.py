@@ -55,8 +55,7 @@ def backward(
     if log:
         value = upstream - result.exp() * upstream.sum(dim, keepdim=True)
     else:
-        product = upstream * result
-        value = product - result * product.sum(dim, keepdim=True)
+        value = result * (upstream - (upstream * result).sum(dim, keepdim=True))
     if mask is not None and mask.dtype is torch.bool:
         value = value.masked_fill(~mask, 0.0)
     return (value * scale).to(dtype)
