@@ -18,6 +18,13 @@ NO_PADDING = -1
 
 
 def _check(input: Tensor, weight: Tensor) -> None:
+    if (
+        input.dtype in INDICES
+        and weight.dtype in check.FLOATING
+        and weight.dim() == 2
+        and input.device == weight.device
+    ):
+        return
     check.dtype(NAME, "input", input, INDICES)
     check.dtype(NAME, "weight", weight, check.FLOATING)
     if weight.dim() != 2:
@@ -138,8 +145,9 @@ def embedding(input: Tensor, weight: Tensor, padding_idx: int | None = None) -> 
         DeviceError: the tensors are on different devices.
         ShapeError: ``weight`` does not have two dimensions.
     """
-    check.is_tensor(NAME, "input", input)
-    check.is_tensor(NAME, "weight", weight)
+    if not (isinstance(input, Tensor) and isinstance(weight, Tensor)):
+        check.is_tensor(NAME, "input", input)
+        check.is_tensor(NAME, "weight", weight)
     padding = NO_PADDING
     if padding_idx is not None:
         padding = _padding(padding_idx, weight.shape[0] if weight.dim() else 0)

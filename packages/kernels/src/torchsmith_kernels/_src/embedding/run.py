@@ -11,9 +11,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from torchsmith_kernels._src import launch
+from torchsmith_kernels._src import launch, tables
 from torchsmith_kernels._src.embedding.config import LENGTH, Config, case, table
-from torchsmith_kernels._src.sizes import as_rows, ceil_div
+from torchsmith_kernels._src.sizes import as_rows, ceil_div, row_stride
 
 _KERNELS = "torchsmith_kernels._src.embedding.kernel"
 forward_kernel = launch.Kernel(_KERNELS, "forward_kernel")
@@ -25,27 +25,46 @@ combine_kernel = launch.Kernel(_KERNELS, "combine_kernel")
 _COMBINE_ROWS, _COMBINE_COLUMNS = 32, 128
 
 
+_MOST_PLANS = 4096
+#: Launch and shape of the result by what the lookup depends on.
+_plans: dict[tuple[object, ...], tuple[launch.Plan, tuple[int, ...]]] = {}
+tables.caches.append(_plans)
+
+
 def forward(input: Tensor, weight: Tensor, config: Config | None = None) -> Tensor:
     """``weight[input]``; ``config`` overrides the table, for tuning."""
-    rows, width = weight.shape
-    output = torch.empty((*input.shape, width), dtype=weight.dtype, device=weight.device)
-    count = input.numel()
-    if count == 0 or width == 0:
-        return output
-    if not input.is_contiguous():
-        input = input.contiguous()
-    weight, stride = as_rows(weight, width, 1)
+    shape, device = input.shape, weight.device
+    key = (shape, input.dtype, weight.shape, weight.stride(), weight.dtype, device, config)
+    known = _plans.get(key)
+    if known is None:
+        rows, width = weight.shape
+        count = input.numel()
+        if count == 0 or width == 0:
+            return torch.empty((*shape, width), dtype=weight.dtype, device=device)
+        if row_stride(weight, width, 1) is None:
+            return forward(input, weight.contiguous(), config)
+        known = _plan(count, rows, width, weight, config), (*shape, width)
+        if len(_plans) >= _MOST_PLANS:
+            _plans.clear()
+        _plans[key] = known
+    plan, size = known
+    output = torch.empty(size, dtype=weight.dtype, device=device)
+    plan(input if input.is_contiguous() else input.contiguous(), weight, output)
+    return output
+
+
+def _plan(count: int, rows: int, width: int, weight: Tensor, config: Config | None) -> launch.Plan:
     if config is None:
         chosen = case("forward", width, weight.dtype)
         config = table.choose(chosen, launch.capability(weight.device))
     blocks = ceil_div(width, config.columns)
-    forward_kernel(
+    return launch.Plan(
+        forward_kernel,
         (ceil_div(count, config.rows) * blocks, 1, 1),
-        (input, weight, output, count, rows, width, stride, blocks),
+        (count, rows, width, row_stride(weight, width, 1) or 0, blocks),
         {"ROWS": config.rows, "COLUMNS": config.columns},
         config.num_warps,
     )
-    return output
 
 
 def _key_dtype(rows: int) -> torch.dtype:

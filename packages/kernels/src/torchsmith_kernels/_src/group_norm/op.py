@@ -34,7 +34,11 @@ def _check(input: Tensor, num_groups: int, weight: Tensor | None, bias: Tensor |
             accepted=f"it must divide the number of channels, {channels}",
         )
     for name, vector in (("weight", weight), ("bias", bias)):
-        if vector is not None:
+        if vector is not None and not (
+            vector.shape == (channels,)
+            and vector.dtype in check.FLOATING
+            and vector.device == input.device
+        ):
             check.dtype(NAME, name, vector, check.FLOATING)
             check.device(NAME, name, vector, input)
             check.shape(NAME, name, vector, (channels,), "one value per channel")
@@ -195,10 +199,16 @@ def group_norm(
         DtypeError: a tensor is not floating point.
         DeviceError: ``weight`` or ``bias`` is on another device than ``input``.
     """
-    check.is_tensor(NAME, "input", input)
-    check.is_tensor(NAME, "weight", weight, optional=True)
-    check.is_tensor(NAME, "bias", bias, optional=True)
-    check.is_number(NAME, "eps", eps)
+    if not (
+        isinstance(input, Tensor)
+        and (weight is None or isinstance(weight, Tensor))
+        and (bias is None or isinstance(bias, Tensor))
+        and isinstance(eps, float)
+    ):
+        check.is_tensor(NAME, "input", input)
+        check.is_tensor(NAME, "weight", weight, optional=True)
+        check.is_tensor(NAME, "bias", bias, optional=True)
+        check.is_number(NAME, "eps", eps)
     if not isinstance(num_groups, int):
         raise ArgumentTypeError(
             op=NAME,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from torchsmith_kernels._src import launch
+from torchsmith_kernels._src import launch, tables
 from torchsmith_kernels._src.group_norm.config import MOST, Config, case, table
 from torchsmith_kernels._src.sizes import ceil_div, new_like, next_power_of_2
 
@@ -78,6 +78,12 @@ def _splits(
     return span, ceil_div(pixels, span)
 
 
+_MOST_PLANS = 4096
+#: Launches by what they depend on; None where several programs share a group.
+_plans: dict[tuple[object, ...], launch.Plan | None] = {}
+tables.caches.append(_plans)
+
+
 def forward(
     input: Tensor,
     groups: int,
@@ -87,53 +93,59 @@ def forward(
     config: Config | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Result, mean and reciprocal deviation; ``config`` overrides the table, for tuning."""
-    batch, channels = input.shape[0], input.shape[1]
     last = channels_last(input)
     if not last and not input.is_contiguous():
         input = input.contiguous()
     y = torch.empty_like(input)
-    mean = torch.empty((batch, groups), dtype=torch.float32, device=input.device)
+    shape, device = input.shape, input.device
+    mean = torch.empty((shape[0], groups), dtype=torch.float32, device=device)
     rstd = torch.empty_like(mean)
-    count = batch * groups
-    per_group = channels // groups
+    vectors = (
+        None if weight is None else weight.dtype,
+        None if bias is None else bias.dtype,
+    )
+    key = (shape, last, input.dtype, device, groups, vectors, eps, config)
+    if key in _plans:
+        plan = _plans[key]
+    else:
+        if len(_plans) >= _MOST_PLANS:
+            _plans.clear()
+        plan = _plans[key] = None if last else _plan(input, groups, eps, config)
+    if plan is None:
+        _forward_shared(input, weight, bias, y, mean, rstd, eps, last, config)
+    else:
+        plan(input, weight, bias, y, mean, rstd)
+    return y, mean, rstd
+
+
+def _plan(input: Tensor, groups: int, eps: float, config: Config | None) -> launch.Plan | None:
+    """The launch with one program or less per group, None where it takes several."""
+    batch, channels = input.shape[0], input.shape[1]
+    count, per_group = batch * groups, channels // groups
     pixels = input.numel() // (batch * channels)
     size = per_group * pixels
-    if last or _shared(input, groups, size):
-        _forward_shared(input, weight, bias, y, mean, rstd, pixels, eps, last, config)
-        return y, mean, rstd
+    if _shared(input, groups, size):
+        return None
     config = _chosen("forward", size, input, config)
     vector = min(pixels & -pixels, 8)
-    inverse = 1.0 / pixels
-    if config.block >= size:
-        block = max(next_power_of_2(size), vector)
-        rows = max(config.block // block, 1)
-        forward_kernel(
-            (ceil_div(count, rows), 1, 1),
-            (
-                input,
-                weight,
-                bias,
-                y,
-                mean,
-                rstd,
-                count,
-                size,
-                groups,
-                per_group,
-                inverse,
-                float(eps),
-            ),
-            {"ROWS": rows, "BLOCK": block, "VECTOR": vector, "FLAT": pixels == 1},
+    numbers = (size, groups, per_group, 1.0 / pixels, float(eps))
+    if config.block < size:
+        return launch.Plan(
+            forward_loop_kernel,
+            (count, 1, 1),
+            numbers,
+            {"BLOCK": config.block, "VECTOR": vector, "FLAT": pixels == 1},
             config.num_warps,
         )
-        return y, mean, rstd
-    forward_loop_kernel(
-        (count, 1, 1),
-        (input, weight, bias, y, mean, rstd, size, groups, per_group, inverse, float(eps)),
-        {"BLOCK": config.block, "VECTOR": vector, "FLAT": pixels == 1},
+    block = max(next_power_of_2(size), vector)
+    rows = max(config.block // block, 1)
+    return launch.Plan(
+        forward_kernel,
+        (ceil_div(count, rows), 1, 1),
+        (count, *numbers),
+        {"ROWS": rows, "BLOCK": block, "VECTOR": vector, "FLAT": pixels == 1},
         config.num_warps,
     )
-    return y, mean, rstd
 
 
 def _forward_shared(
@@ -143,13 +155,13 @@ def _forward_shared(
     y: Tensor,
     mean: Tensor,
     rstd: Tensor,
-    pixels: int,
     eps: float,
     last: bool,
     config: Config | None,
 ) -> None:
     batch, groups = mean.shape
     channels = input.shape[1]
+    pixels = input.numel() // (batch * channels)
     per_group = channels // groups
     suffix = "_last" if last else ""
     sums = _chosen("sums" + suffix, 0, input, config)
