@@ -214,7 +214,7 @@ _compile_only = False
 
 @contextmanager
 def compiling_only() -> Iterator[None]:
-    """First calls inside compile a kernel but do not launch it; the tuner's parallel warm-up."""
+    """Calls inside compile their kernel but launch nothing; the tuner's parallel warm-up."""
     global _compile_only  # the tuner's threads must all see it
     _compile_only = True
     try:
@@ -303,8 +303,8 @@ class Kernel:
         if entry is None:
             options = (num_warps, num_stages, maxnreg)
             entry = self._entries[fixed] = self._bind(args, constants, options, ordinal)
-            if _compile_only:
-                return
+        if _compile_only:
+            return  # known kernels too: what they would read was never written
         run, handle, packed, tail, scratch = entry
         if scratch:
             import triton
