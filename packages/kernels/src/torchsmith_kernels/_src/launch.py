@@ -384,7 +384,7 @@ class Plan:
         pointers = [None if tensor is None else tensor.data_ptr() for tensor in tensors]
         key = tuple([0 if pointer is None else pointer & 15 for pointer in pointers])
         entry = self._entries.get(key)
-        if entry is None:
+        if entry is None or _compile_only:
             first = next(tensor for tensor in tensors if tensor is not None)
             arguments = (*tensors, *self._integers)
             ordinal = first.get_device()
