@@ -114,7 +114,7 @@ def test_other_architectures_take_the_general_kernels(monkeypatch: pytest.Monkey
 @causal
 def test_resources(causal: bool) -> None:
     case = "causal" if causal else "full"
-    tensors = inputs(1, 4, 2, 256, 256)
+    tensors = inputs(8, 16, 8, 256, 256)
     arguments = call(*tensors, causal)
 
     def both() -> None:
@@ -236,3 +236,23 @@ def test_runs_by_default(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     tensors = [t.requires_grad_() for t in inputs(1, 2, 2, 256, 256, device="cuda")]
     ours(True)(*tensors).sum().backward()
     assert len(seen) == 1
+
+
+@on_hopper
+@kt.large
+def test_more_than_2_31_elements() -> None:
+    """The last sequence of a batch too large for 32-bit addresses is as it is alone."""
+    batch, heads, rows = 1100, 16, 1024
+    assert batch * heads * rows * DIM > launch.INT32_LIMIT
+    shape = (batch, heads, rows, DIM)
+    query, key, value, upstream = (
+        torch.randn(shape, dtype=torch.bfloat16, device="cuda") for _ in range(4)
+    )
+    arguments = call(query, key, value, True)
+    output, lse = run_hopper.forward(arguments)
+    found = run_hopper.backward(arguments, upstream, None, output, lse)
+    alone = call(query[-1:], key[-1:], value[-1:], True)
+    output_alone, lse_alone = run_hopper.forward(alone)
+    wanted = run_hopper.backward(alone, upstream[-1:], None, output_alone, lse_alone)
+    for mine, true in zip((output, lse, *found), (output_alone, lse_alone, *wanted), strict=True):
+        assert torch.equal(mine[-1:], true)

@@ -16,7 +16,7 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 Function = TypeVar("Function", bound=Callable[..., object])
 jit: Callable[[Function], Function] = gluon.jit
 
-# Triton 3.8 renamed them.
+# Under other names in Triton 3.6.
 tma_load = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
 tma_store = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
 

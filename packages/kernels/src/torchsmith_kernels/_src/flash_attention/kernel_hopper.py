@@ -115,7 +115,7 @@ def _produce(
             tma_load(v_desc, place, v_full.index(slot), v_tiles.index(slot))
             slot, phase = advance(slot, phase, STAGES)
         turn += 1
-        if CAUSAL:  # tiles differ in length: whoever is ready takes the next
+        if counter is not None:  # tiles differ in length: whoever is ready takes the next
             number = gl.num_programs(0) + gl.atomic_add(counter, 1, sem="relaxed")
         else:
             number += gl.num_programs(0)
@@ -311,6 +311,6 @@ def forward_kernel(
                 ),
             ),
         ],
-        [4, 1],
-        [240, 24],
+        [4, 1],  # warps of all roles but the first
+        [240, 24],  # and their registers; the first gets what is left, 240
     )  # fmt: skip

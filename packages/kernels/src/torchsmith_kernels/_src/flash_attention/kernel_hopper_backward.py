@@ -37,18 +37,17 @@ STEP = gl.constexpr(64)
 OWN = gl.constexpr(64)
 CONSUMERS = gl.constexpr(2)
 BLOCK = gl.constexpr(128)
-LOG2_E = tl.constexpr(1.4426950408889634)
 
 
 @builtin
-def _add_before_3_7(desc, coord, src, _semantic=None):  # type: ignore[no-untyped-def]
+def _add_in_3_6(desc, coord, src, _semantic=None):  # type: ignore[no-untyped-def]
     coord = _semantic._convert_to_ir_values(coord, require_i64=False)
     kind = ir.DESCRIPTOR_REDUCE_KIND.ADD
     _semantic.builder.create_async_tma_reduce(kind, desc.handle, coord, src.handle)
 
 
 # Triton 3.6 has the instruction, but no name for it on Hopper.
-tma_add = getattr(tma, "async_atomic_add", None) or _add_before_3_7
+tma_add = getattr(tma, "async_atomic_add", None) or _add_in_3_6
 
 
 @triton_jit
@@ -63,6 +62,7 @@ def prepare_kernel(
     padded: tl.tensor,
     heads: tl.tensor,
     planes: tl.tensor,
+    scale: tl.tensor,
     out_batch: tl.tensor,
     out_head: tl.tensor,
     out_row: tl.tensor,
@@ -73,13 +73,13 @@ def prepare_kernel(
     ROWS: tl.constexpr,
     STEPS: tl.constexpr,
 ) -> None:
-    """Rows of ``stats``: ``lse`` to base 2, then ``sum(out * grad) - grad_lse``.
+    """Rows of ``stats``: ``-lse / scale``, then ``grad_lse - sum(out * grad)``.
 
     Padded rows get an infinite ``lse``, which makes their weights 0. ``turns`` becomes 0.
     """
-    start = tl.program_id(0) * ROWS
-    plane = tl.program_id(1)
-    wide = plane.to(tl.int64)
+    number = tl.program_id(0)
+    start = number % (padded // ROWS) * ROWS
+    wide = (number // (padded // ROWS)).to(tl.int64)
     batch = wide // heads
     head = wide % heads
     row = start + tl.arange(0, ROWS)
@@ -98,12 +98,12 @@ def prepare_kernel(
     if grad_lse is not None:
         mean -= tl.load(grad_lse + wide * length + row, keep, 0.0)
     value = tl.load(lse + wide * length + row, keep, float("inf"))
-    tl.store(stats + wide * padded + row, value * LOG2_E)
-    tl.store(stats + (wide + planes) * padded + row, mean)
+    tl.store(stats + wide * padded + row, -value / scale)
+    tl.store(stats + (wide + planes) * padded + row, -mean)
     step = tl.arange(0, ROWS // STEPS)
     # The first one counts blocks taken.
     tl.store(turns + 1 + wide * (padded // STEPS) + start // STEPS + step, step * 0)
-    if start + plane == 0:
+    if number == 0:
         tl.store(turns, 0)
 
 
@@ -122,10 +122,11 @@ def finish_kernel(
     ROWS: tl.constexpr,
 ) -> None:
     """``dq = scale * sums``."""
-    plane = tl.program_id(1).to(tl.int64)
+    number = tl.program_id(0)
+    plane = (number // (padded // ROWS)).to(tl.int64)
     batch = plane // heads
     head = plane % heads
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
+    row = number % (padded // ROWS) * ROWS + tl.arange(0, ROWS)[:, None]
     column = tl.arange(0, D)[None, :]
     keep = row < length
     far = row.to(tl.int64)
@@ -146,12 +147,9 @@ def _block(
 
 
 @jit
-def _first_step(block: gl.tensor, steps: gl.tensor, CAUSAL: gl.constexpr) -> gl.tensor:
-    """The first 64 queries that see a block of keys."""
-    first = block * 0
-    if CAUSAL:
-        first = gl.minimum(block * (BLOCK // STEP), steps)
-    return first
+def _first_step(block: gl.tensor, steps: gl.tensor, right: gl.tensor) -> gl.tensor:
+    """The first 64 queries of which some see a block of keys."""
+    return gl.minimum(gl.maximum((block * BLOCK - right) // STEP, 0), steps)
 
 
 @jit
@@ -165,13 +163,11 @@ def _produce(
     kv_bars: gl.tuple,
     q_bars: gl.tuple,
     g_bars: gl.tuple,
-    mean_full: gl.tensor,
     D: gl.constexpr,
     STAGES: gl.constexpr,
-    CAUSAL: gl.constexpr,
 ) -> None:
     """Loads blocks of keys and values; for each all its queries, their gradients and statistics."""
-    length_q, length_k, _, kv_heads, planes, repeats, group = sizes
+    length_q, length_k, _, kv_heads, planes, repeats, group, right = sizes
     q_desc, k_desc, v_desc, g_desc, stats_desc = descriptors
     k_tiles, v_tiles, q_tiles, g_tiles, lse_rows, mean_rows = buffers
     kv_full, kv_empty = kv_bars
@@ -182,7 +178,8 @@ def _produce(
     slot = 0
     phase = 1
     turn = 0
-    number = gl.program_id(0)
+    # Whoever is ready takes the next block: under a causal mask they differ in work.
+    number = gl.atomic_add(turns, 1, sem="relaxed")
     while number < blocks * planes:
         give(number, turn, numbers, number_bars)
         block, plane = _block(number, blocks, planes, group)
@@ -194,7 +191,7 @@ def _produce(
             place = [batch, kv_head, block * BLOCK + i * OWN, 0]
             tma_load(k_desc, place, kv_full.index(0), k_tiles.index(i))
             tma_load(v_desc, place, kv_full.index(0), v_tiles.index(i))
-        first = _first_step(block, steps, CAUSAL)
+        first = _first_step(block, steps, right)
         for repeat in range(repeats):
             head = kv_head * repeats + repeat
             row = plane * repeats + repeat
@@ -206,17 +203,13 @@ def _produce(
                 tma_load(q_desc, place, q_full.index(slot), q_tiles.index(slot))
                 tma_load(stats_desc, [row, start], q_full.index(slot), lse_rows.index(slot))
                 mbarrier.wait(g_empty.index(slot), phase)
-                mbarrier.expect(g_full.index(slot), STEP * D * 2)
+                mbarrier.expect(g_full.index(slot), STEP * D * 2 + STEP * 4)
                 tma_load(g_desc, place, g_full.index(slot), g_tiles.index(slot))
-                mbarrier.expect(mean_full.index(slot), STEP * 4)
                 row_mean = [planes * repeats + row, start]
-                tma_load(stats_desc, row_mean, mean_full.index(slot), mean_rows.index(slot))
+                tma_load(stats_desc, row_mean, g_full.index(slot), mean_rows.index(slot))
                 slot, phase = advance(slot, phase, STAGES)
         turn += 1
-        if CAUSAL:  # blocks differ in work: whoever is ready takes the next
-            number = gl.num_programs(0) + gl.atomic_add(turns, 1, sem="relaxed")
-        else:
-            number += gl.num_programs(0)
+        number = gl.atomic_add(turns, 1, sem="relaxed")
     give(number, turn, numbers, number_bars)
 
 
@@ -243,10 +236,9 @@ def _add(
     number_bars: gl.tuple,
     part_bars: gl.tuple,
     D: gl.constexpr,
-    CAUSAL: gl.constexpr,
 ) -> None:
     """Adds the program's parts of the gradients of queries to the sums, in order of the blocks."""
-    length_q, length_k, padded, _, planes, repeats, group = sizes
+    length_q, length_k, padded, _, planes, repeats, group, right = sizes
     full, empty = part_bars
     steps = gl.cdiv(length_q, STEP)
     blocks = gl.cdiv(length_k, BLOCK)
@@ -255,13 +247,13 @@ def _add(
     number = take(turn, numbers, number_bars, 1)
     while number < blocks * planes:
         block, plane = _block(number, blocks, planes, group)
-        first = _first_step(block, steps, CAUSAL)
+        first = _first_step(block, steps, right)
         for repeat in range(repeats):
             row = plane * repeats + repeat
             for step in range(first, steps):
-                before = blocks - 1 - block
-                if CAUSAL:
-                    before = gl.minimum(blocks - 1, step // (BLOCK // STEP)) - block
+                # How many blocks after this one the queries see.
+                last = (step * STEP + STEP - 1 + right) // BLOCK
+                before = gl.minimum(blocks - 1, last) - block
                 turn_of = turns + 1 + (row * (padded // STEP) + step)
                 mbarrier.wait(full.index(0), phase)
                 phase ^= 1
@@ -321,13 +313,11 @@ def _consume(
     kv_bars: gl.tuple,
     q_bars: gl.tuple,
     g_bars: gl.tuple,
-    mean_full: gl.tensor,
     ds_bars: gl.tuple,
     part_bars: gl.tuple,
     OWNER: gl.constexpr,
     D: gl.constexpr,
     STAGES: gl.constexpr,
-    CAUSAL: gl.constexpr,
     TAIL: gl.constexpr,
 ) -> None:
     """Gradients of 64 keys and values a block, and half of the columns of the queries'.
@@ -335,7 +325,7 @@ def _consume(
     Scores are transposed, with keys as rows, so that weights and their gradients can stay in
     registers as left operands of the products for values and keys.
     """
-    length_q, length_k, _, kv_heads, planes, repeats, group = sizes
+    length_q, length_k, _, kv_heads, planes, repeats, group, right = sizes
     multiplier, scale = factors
     dk_desc, dv_desc = out_descs
     k_tiles, v_tiles, q_tiles, g_tiles, lse_rows, mean_rows = buffers
@@ -350,7 +340,6 @@ def _consume(
     narrow: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, half, 16])
     operand: gl.constexpr = gl.DotOperandLayout(0, wide, 2)
     dtype: gl.constexpr = q_tiles.dtype
-    zero = gl.zeros([OWN, STEP], gl.float32, scores)
     zero_part = gl.zeros([STEP, half], gl.float32, narrow)
     steps = gl.cdiv(length_q, STEP)
     blocks = gl.cdiv(length_k, BLOCK)
@@ -361,70 +350,73 @@ def _consume(
     number = take(turn, numbers, number_bars, 4)
     while number < blocks * planes:
         block, plane = _block(number, blocks, planes, group)
-        first = _first_step(block, steps, CAUSAL)
+        first = _first_step(block, steps, right)
         start = block * BLOCK + OWNER * OWN
-        key = start + gl.arange(0, OWN, gl.SliceLayout(1, scores))
         dk = gl.zeros([OWN, D], gl.float32, wide)
         dv = gl.zeros([OWN, D], gl.float32, wide)
         mbarrier.wait(kv_full.index(0), turn & 1)
-        for _ in range(repeats):
-            for step in range(first, steps):
-                base = _zero()
-                k_own = k_tiles.index(base + OWNER).reshape([OWN, D])
-                v_own = v_tiles.index(base + OWNER).reshape([OWN, D])
-                q = q_tiles.index(slot).reshape([STEP, D])
-                g = g_tiles.index(slot).reshape([STEP, D])
-                mbarrier.wait(q_full.index(slot), phase)
-                s = warpgroup_mma(k_own, q.permute([1, 0]), zero, use_acc=False, is_async=True)
-                mbarrier.wait(g_full.index(slot), phase)
-                dp = warpgroup_mma(v_own, g.permute([1, 0]), zero, use_acc=False, is_async=True)
-                lse = lse_rows.index(slot).load(scores)
-                s = warpgroup_mma_wait(1, [s])
-                p = gl.exp2(s * multiplier - lse)
-                if CAUSAL:
-                    if step * STEP < start + OWN - 1:
-                        query = step * STEP + gl.arange(0, STEP, gl.SliceLayout(0, scores))
-                        p = gl.where(key[:, None] <= query[None, :], p, 0.0)
-                if TAIL:
-                    p = gl.where((key < length_k)[:, None], p, 0.0)
-                # Also keeps ptxas from moving the wait below it above the exponentials.
-                mbarrier.wait(mean_full.index(slot), phase)
-                mean = mean_rows.index(slot).load(scores)
-                dp = warpgroup_mma_wait(0, [dp])
-                p16 = gl.convert_layout(p.to(dtype), operand)
-                dv = warpgroup_mma(p16, g, dv, is_async=True)
-                ds = (p * (dp - mean)).to(dtype)
-                mbarrier.wait(ds_empty.index(0), parity ^ 1)
-                ds_tiles.index(OWNER).store(ds)
-                fence_async_shared()
-                mbarrier.arrive(ds_full.index(0), count=1)
-                ds16 = gl.convert_layout(ds, operand)
-                dk = warpgroup_mma(ds16, q, dk, is_async=True)
-                mbarrier.wait(ds_full.index(0), parity)
-                part = warpgroup_mma(
-                    ds_tiles.index(base + 0).permute([1, 0]),
-                    k_tiles.index(base + 0).reshape([OWN, D]).slice(OWNER * half, half, 1),
-                    zero_part,
-                    use_acc=False,
-                    is_async=True,
-                )
-                part = warpgroup_mma(
-                    ds_tiles.index(base + 1).permute([1, 0]),
-                    k_tiles.index(base + 1).reshape([OWN, D]).slice(OWNER * half, half, 1),
-                    part,
-                    is_async=True,
-                )
-                dv, p16, dk, ds16 = warpgroup_mma_wait(2, [dv, p16, dk, ds16])
-                mbarrier.arrive(g_empty.index(slot), count=1)
-                mbarrier.arrive(q_empty.index(slot), count=1)
-                mbarrier.wait(part_empty.index(0), parity ^ 1)
-                part = warpgroup_mma_wait(0, [part])
-                mbarrier.arrive(ds_empty.index(0), count=1)
-                parts.index(OWNER).reshape([STEP, half]).store(part)
-                fence_async_shared()
-                mbarrier.arrive(part_full.index(0), count=1)
-                parity ^= 1
-                slot, phase = advance(slot, phase, STAGES)
+        step = first
+        for _ in range(repeats * (steps - first)):
+            base = _zero()
+            k_own = k_tiles.index(base + OWNER).reshape([OWN, D])
+            v_own = v_tiles.index(base + OWNER).reshape([OWN, D])
+            q = q_tiles.index(slot).reshape([STEP, D])
+            g = g_tiles.index(slot).reshape([STEP, D])
+            mbarrier.wait(q_full.index(slot), phase)
+            # Products are added to what would be subtracted from them.
+            s = lse_rows.index(slot).load(scores).broadcast_to(OWN, STEP)
+            mbarrier.wait(g_full.index(slot), phase)
+            dp = mean_rows.index(slot).load(scores).broadcast_to(OWN, STEP)
+            s = warpgroup_mma(k_own, q.permute([1, 0]), s, is_async=True)
+            dp = warpgroup_mma(v_own, g.permute([1, 0]), dp, is_async=True)
+            s = warpgroup_mma_wait(1, [s])
+            s = s * multiplier
+            if TAIL:
+                # Keys past the last are 0, and with finite weights so is what they add.
+                s = gl.minimum(s, 1.0, propagate_nan=tl.PropagateNan.ALL)
+            p = gl.exp2(s)
+            if step * STEP + right < start + OWN - 1:
+                key = start + gl.arange(0, OWN, gl.SliceLayout(1, scores))
+                query = step * STEP + gl.arange(0, STEP, gl.SliceLayout(0, scores))
+                p = gl.where(key[:, None] <= query[None, :] + right, p, 0.0)
+            # Waiting here also keeps ptxas from moving the wait below it above the exponentials.
+            mbarrier.wait(ds_empty.index(0), parity ^ 1)
+            dp = warpgroup_mma_wait(0, [dp])
+            p16 = gl.convert_layout(p.to(dtype), operand)
+            dv = warpgroup_mma(p16, g, dv, is_async=True)
+            ds = (p * dp).to(dtype)
+            ds_tiles.index(OWNER).store(ds)
+            fence_async_shared()
+            mbarrier.arrive(ds_full.index(0), count=1)
+            ds16 = gl.convert_layout(ds, operand)
+            dk = warpgroup_mma(ds16, q, dk, is_async=True)
+            mbarrier.wait(ds_full.index(0), parity)
+            part = warpgroup_mma(
+                ds_tiles.index(base + 0).permute([1, 0]),
+                k_tiles.index(base + 0).reshape([OWN, D]).slice(OWNER * half, half, 1),
+                zero_part,
+                use_acc=False,
+                is_async=True,
+            )
+            part = warpgroup_mma(
+                ds_tiles.index(base + 1).permute([1, 0]),
+                k_tiles.index(base + 1).reshape([OWN, D]).slice(OWNER * half, half, 1),
+                part,
+                is_async=True,
+            )
+            dv, p16, dk, ds16 = warpgroup_mma_wait(2, [dv, p16, dk, ds16])
+            mbarrier.arrive(g_empty.index(slot), count=1)
+            mbarrier.arrive(q_empty.index(slot), count=1)
+            mbarrier.wait(part_empty.index(0), parity ^ 1)
+            part = warpgroup_mma_wait(0, [part])
+            mbarrier.arrive(ds_empty.index(0), count=1)
+            parts.index(OWNER).reshape([STEP, half]).store(part)
+            fence_async_shared()
+            mbarrier.arrive(part_full.index(0), count=1)
+            parity ^= 1
+            slot, phase = advance(slot, phase, STAGES)
+            step += 1
+            step = gl.where(step == steps, first, step)
         # No one else reads this part of the values any more.
         place = [plane // kv_heads, plane % kv_heads, start, 0]
         v_own = v_tiles.index(OWNER).reshape([OWN, D])
@@ -459,6 +451,7 @@ def backward_kernel(
     kv_heads: gl.tensor,
     repeats: gl.tensor,
     group: gl.tensor,
+    right: gl.tensor,
     multiplier: gl.tensor,
     scale: gl.tensor,
     q_batch: gl.tensor,
@@ -481,10 +474,12 @@ def backward_kernel(
     dv_row: gl.tensor,
     D: gl.constexpr,
     STAGES: gl.constexpr,
-    CAUSAL: gl.constexpr,
     TAIL: gl.constexpr,
 ) -> None:
-    """``dk``, ``dv`` and, in ``sums``, ``dq`` without its factor."""
+    """``dk``, ``dv`` and, in ``sums``, ``dq`` without its factor.
+
+    A query sees ``right`` keys after its own place.
+    """
     dtype: gl.constexpr = q.dtype.element_ty
     rows: gl.constexpr = gl.NVMMASharedLayout.get_default_for([1, 1, OWN, D], dtype)
     square: gl.constexpr = gl.NVMMASharedLayout.get_default_for([OWN, STEP], dtype)
@@ -522,10 +517,9 @@ def backward_kernel(
     kv_bars = (barriers(1, 1), barriers(1, CONSUMERS))
     q_bars = (barriers(STAGES, 1), barriers(STAGES, CONSUMERS))
     g_bars = (barriers(STAGES, 1), barriers(STAGES, CONSUMERS))
-    mean_full = barriers(STAGES, 1)
     ds_bars = (barriers(1, CONSUMERS), barriers(1, CONSUMERS))
     part_bars = (barriers(1, CONSUMERS), barriers(1, 1))
-    sizes = (length_q, length_k, padded, kv_heads, planes, repeats, group)
+    sizes = (length_q, length_k, padded, kv_heads, planes, repeats, group, right)
     factors = (multiplier, scale)
     buffers = (k_tiles, v_tiles, q_tiles, g_tiles, lse_rows, mean_rows)
     first: gl.constexpr = 0
@@ -536,32 +530,32 @@ def backward_kernel(
                 _consume,
                 (
                     sizes, factors, (dk_desc, dv_desc), buffers, ds_tiles, parts, numbers,
-                    number_bars, kv_bars, q_bars, g_bars, mean_full, ds_bars, part_bars,
-                    first, D, STAGES, CAUSAL, TAIL,
+                    number_bars, kv_bars, q_bars, g_bars, ds_bars, part_bars,
+                    first, D, STAGES, TAIL,
                 ),
             ),
             (
                 _consume,
                 (
                     sizes, factors, (dk_desc, dv_desc), buffers, ds_tiles, parts, numbers,
-                    number_bars, kv_bars, q_bars, g_bars, mean_full, ds_bars, part_bars,
-                    second, D, STAGES, CAUSAL, TAIL,
+                    number_bars, kv_bars, q_bars, g_bars, ds_bars, part_bars,
+                    second, D, STAGES, TAIL,
                 ),
             ),
             (
                 _produce,
                 (
                     sizes, turns, (q_desc, k_desc, v_desc, g_desc, stats_desc), buffers, numbers,
-                    number_bars, kv_bars, q_bars, g_bars, mean_full, D, STAGES, CAUSAL,
+                    number_bars, kv_bars, q_bars, g_bars, D, STAGES,
                 ),
             ),
             (
                 _add,
                 (
-                    sizes, turns, sums_desc, parts, numbers, number_bars, part_bars, D, CAUSAL,
+                    sizes, turns, sums_desc, parts, numbers, number_bars, part_bars, D,
                 ),
             ),
         ],
-        [4, 1, 1],
-        [232, 40, 40],
+        [4, 1, 1],  # warps of all roles but the first
+        [240, 24, 24],  # and their registers; the first gets what is left, 240
     )  # fmt: skip

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from torchsmith_kernels._src import launch
 from torchsmith_kernels._src.flash_attention.call import Call, strides
+from torchsmith_kernels._src.flash_attention.run_forward import Launch
 from torchsmith_kernels._src.sizes import ceil_div, new_like
 
 _FOLDER = "torchsmith_kernels._src.flash_attention"
@@ -24,15 +25,17 @@ STEP = 64
 STAGES = 2
 #: Bytes of keys and values that stay in the second-level cache beside everything else.
 CACHE = 24 << 20
+#: As many keys after its own place as a query can see.
+EVERYTHING = 1 << 30
 LOG2_E = math.log2(math.e)
 
 
 @cache
 def available(device: torch.device) -> bool:
     """Whether the device and the installed Triton run Hopper kernels written in Gluon."""
-    if launch.interpreted() or launch.capability(device) != 90:
+    if find_spec("triton") is None or launch.interpreted() or launch.capability(device) != 90:
         return False
-    if find_spec("triton.experimental.gluon") is None:
+    if find_spec("triton.experimental") is None:
         return False
     import triton
 
@@ -84,43 +87,53 @@ def _from_the_start(call: Call) -> bool:
 
 def forward(call: Call) -> tuple[Tensor, Tensor]:
     """Attention and the logarithms of its denominators."""
-    query, key, value = call[:3]
-    output = torch.empty_like(query)
-    lse = new_like(query, call.lse_shape(), torch.float32)
-    length_q, length_k = call.max_seqlen_q, call.max_seqlen_k
-    planes = call.batch * call.heads
-    count = ceil_div(length_q, TILE) * planes
-    causal = call.right is not None
-    forward_kernel(
-        (min(count, launch.sm_count(query.device)), 1, 1),
-        (
-            query,
-            key,
-            value,
-            output,
-            lse,
-            torch.zeros(1, dtype=torch.int32, device=query.device) if causal else None,
-            length_q,
-            length_k,
-            call.batch,
-            call.heads,
-            call.heads // call.kv_heads,
-            min(max(CACHE // (length_k * HEAD_DIM * 4), 1), planes),
-            call.scale * LOG2_E,
-            *steps(query),
-            *steps(key),
-            *steps(value),
-            *steps(output),
-        ),
-        {
-            "D": HEAD_DIM,
-            "STAGES": STAGES,
-            "CAUSAL": causal,
-            "TAIL": length_k % TILE != 0,
-        },
-        4,
-    )
+    output = torch.empty_like(call.query)
+    lse = new_like(output, call.lse_shape(), torch.float32)
+    forward_kernel(*arguments(call, output, lse, counter(call)))
     return output, lse
+
+
+def _tiles(call: Call) -> int:
+    return ceil_div(call.max_seqlen_q, TILE) * call.batch * call.heads
+
+
+def counter(call: Call) -> Tensor | None:
+    """From which programs take their next tile, where tiles differ in length."""
+    if call.right is None or _tiles(call) <= launch.sm_count(call.query.device):
+        return None
+    return torch.zeros(1, dtype=torch.int32, device=call.query.device)
+
+
+def arguments(call: Call, output: Tensor, lse: Tensor, number: Tensor | None) -> Launch:
+    """What the forward kernel is launched with."""
+    query, key, value = call[:3]
+    length_q, length_k = call.max_seqlen_q, call.max_seqlen_k
+    args = (
+        query,
+        key,
+        value,
+        output,
+        lse,
+        number,
+        length_q,
+        length_k,
+        call.batch,
+        call.heads,
+        call.heads // call.kv_heads,
+        min(max(CACHE // (length_k * HEAD_DIM * 4), 1), call.batch * call.heads),
+        call.scale * LOG2_E,
+        *steps(query),
+        *steps(key),
+        *steps(value),
+        *steps(output),
+    )
+    constants: dict[str, object] = {
+        "D": HEAD_DIM,
+        "STAGES": STAGES,
+        "CAUSAL": call.right is not None,
+        "TAIL": length_k % TILE != 0,
+    }
+    return Launch((min(_tiles(call), launch.sm_count(query.device)), 1, 1), args, constants, 4, 3)
 
 
 def backward(
@@ -140,7 +153,7 @@ def backward(
     turns = new_like(query, (1 + planes * (padded // STEP),), torch.int32)
     sums = new_like(query, (planes, padded, HEAD_DIM), torch.float32)
     prepare_kernel(
-        (padded // TILE, planes, 1),
+        (padded // TILE * planes, 1, 1),
         (
             output,
             grad_output,
@@ -152,6 +165,7 @@ def backward(
             padded,
             call.heads,
             planes,
+            call.scale,
             *steps(output),
             *steps(grad_output),
         ),
@@ -182,6 +196,7 @@ def backward(
             call.kv_heads,
             repeats,
             min(max(CACHE // passing, ceil_div(programs, blocks)), kv_planes),
+            EVERYTHING if call.right is None else call.right,
             call.scale * LOG2_E,
             call.scale,
             *steps(query),
@@ -194,13 +209,12 @@ def backward(
         {
             "D": HEAD_DIM,
             "STAGES": STAGES,
-            "CAUSAL": call.right is not None,
             "TAIL": length_k % TILE != 0,
         },
         4,
     )
     finish_kernel(
-        (padded // TILE, planes, 1),
+        (padded // TILE * planes, 1, 1),
         (sums, dquery, length_q, padded, call.heads, call.scale, *steps(dquery)),
         {"D": HEAD_DIM, "ROWS": TILE},
         8,
