@@ -17,4 +17,4 @@ def test_no_source_file_is_over_the_limit() -> None:
 def test_the_whole_product_does_not_grow_unnoticed() -> None:
     """The aim is 25,000 lines; see docs/decisions/0006-lines-of-code.md for where we are."""
     total = sum(len(p.read_text().splitlines()) for k in PACKAGES for p in product_files(k))
-    assert total <= 60_000
+    assert total <= 68_000
