@@ -52,9 +52,8 @@ def _forward(*args: Any) -> tuple[Tensor, Tensor]:
         return plan(*call[:3])
     check_call(call)
     if _usable(call):
-        if run_hopper.fits(call):
-            return run_hopper.forward(call)
-        output, lse = run_forward.forward(call)
+        run = run_hopper.forward if run_hopper.fits(call) else run_forward.forward
+        output, lse = run(call)
         if key is not None:
             plans.keep(key, call, output, lse)
         return _laid_out(output, call.query), lse

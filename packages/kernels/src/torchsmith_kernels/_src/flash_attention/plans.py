@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from torchsmith_kernels._src import launch
-from torchsmith_kernels._src.flash_attention import run_forward
+from torchsmith_kernels._src.flash_attention import run_forward, run_hopper
 from torchsmith_kernels._src.flash_attention.call import Call
 from torchsmith_kernels._src.flash_attention.config import table
 
@@ -20,16 +20,21 @@ MOST = 1000  # plans are small, but shapes may never repeat
 
 
 class Plan(NamedTuple):
-    """A launch, and the shape of its second result."""
+    """A launch, the shape of its second result, and whether it takes a counter of tiles."""
 
     launch: launch.Prepared
     lse_shape: tuple[int, ...]
+    counted: bool
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Attention of other tensors of the same kind."""
         output = torch.empty_like(query)
         lse = torch.empty(self.lse_shape, dtype=torch.float32, device=query.device)
-        self.launch(query, key, value, output, lse)
+        if self.counted:
+            number = torch.zeros(1, dtype=torch.int32, device=query.device)
+            self.launch(query, key, value, output, lse, number)
+        else:
+            self.launch(query, key, value, output, lse)
         return output, lse
 
 
@@ -56,12 +61,17 @@ def find(key: object) -> Plan | None:
 
 
 def keep(key: object, call: Call, output: Tensor, lse: Tensor) -> None:
-    """Remembers how a call of the general kernel was launched, if that needed no copies."""
+    """Remembers how a call was launched, if that needed no copies."""
     if any(t.stride(-1) != 1 for t in (*call[:3], output)):
         return
     if len(table.kept) >= MOST:
         table.kept.clear()
-    prepared = launch.Prepared(
-        run_forward.forward_kernel, *run_forward.arguments(call, output, lse)
-    )
-    table.kept[key] = Plan(prepared, tuple(lse.shape))
+    number = None
+    if run_hopper.fits(call):
+        number = run_hopper.counter(call)
+        arguments = run_hopper.arguments(call, output, lse, number)
+        prepared = launch.Prepared(run_hopper.forward_kernel, *arguments)
+    else:
+        arguments = run_forward.arguments(call, output, lse)
+        prepared = launch.Prepared(run_forward.forward_kernel, *arguments)
+    table.kept[key] = Plan(prepared, tuple(lse.shape), number is not None)
