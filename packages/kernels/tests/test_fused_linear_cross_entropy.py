@@ -392,23 +392,6 @@ def test_peak_memory_is_that_of_the_plan() -> None:
     assert ours <= theirs / 4
 
 
-@kt.devices
-@pytest.mark.skipif(not (kt.COMPILED or kt.INTERPRETED), reason="about the kernels")
-@pytest.mark.parametrize("width", [300, 5000])
-def test_few_programs_for_many_rows(width: int, device: str) -> None:
-    found = []
-    kinds = run.Settings(-100, "sum", 0.1, 0.1, 3.0, None, None, True, True, False)
-    for config in (Config(1024, 4), Config(1024, 4, per_sm=1)):
-        torch.manual_seed(0)
-        logits = kt.make(9, width, device=device)
-        target = torch.randint(0, width, (9,)).to(device)
-        target[2] = -100
-        saved = torch.zeros(19, device=device)
-        run.gradient_chunk(logits, target, None, None, saved, 0, 9, kinds, config)
-        found.append((logits, saved))
-    assert torch.equal(found[0][0], found[1][0]) and torch.equal(found[0][1], found[1][1])
-
-
 @kt.large
 def test_more_than_2_to_the_31_logits_in_a_chunk() -> None:
     rows, hidden, classes = 16500, 16, 131072 + 8

@@ -22,13 +22,11 @@ class Config:
         block: elements per step or program.
         num_warps: warps per program.
         stages: loads in flight.
-        per_sm: programs per multiprocessor that go through the rows; 0 is a program per row.
     """
 
     block: int
     num_warps: int
     stages: int = 1
-    per_sm: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +72,8 @@ def derived(case: Case) -> Config:
         return Config(8 * 32 * vector * 2, 8)
     warps = 4
     if case.kernel == "forward":
-        warps = 1 if case.width <= 1024 else 8 if case.few else 4
-    return Config(warps * 32 * vector * 2, warps)
+        warps = 1 if case.width <= 1024 else 4
+    return Config(warps * 32 * vector * (4 if case.few else 2), warps)
 
 
 def candidates(case: Case) -> list[Config]:
@@ -85,15 +83,13 @@ def candidates(case: Case) -> list[Config]:
     elif case.kernel == "gradient":
         shapes = [(4, 2), (8, 1), (8, 2), (16, 1), (16, 2), (32, 1)]
     elif case.few:
-        shapes = [(4, 2), (4, 4), (8, 1), (8, 2), (8, 4), (16, 1), (16, 2)]
+        shapes = [(4, 2), (4, 4), (8, 1), (8, 2), (16, 1)]
     elif case.width <= 4096:
         shapes = [(1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (2, 4), (4, 1), (4, 2)]
     else:
         shapes = [(2, 2), (4, 1), (4, 2), (4, 4), (8, 1), (8, 2)]
     vector = group(case.dtype)
     found = [Config(warps * 32 * vector * each, warps) for warps, each in shapes]
-    if case.kernel == "gradient":
-        found += [Config(32 * 32 * vector, 32, 1, 1), Config(16 * 32 * vector * 2, 16, 1, 2)]
     return [config for config in found if config.block <= next_power_of_2(case.width)]
 
 

@@ -43,8 +43,8 @@ def _case(kernel: str, width: int, dtype: torch.dtype, few: bool) -> Case:
 
 def fitting(
     kernel: str, like: Tensor, count: int, width: int, config: Config | None
-) -> tuple[int, int, int, int]:
-    """Block, warps, stages and programs per multiprocessor for ``count`` rows of ``width``."""
+) -> tuple[int, int, int]:
+    """Block, warps and stages for ``count`` rows of ``width``."""
     dtype = like.dtype
     if config is None:
         case = _case(kernel, width, dtype, kernel == "forward" and count <= FEW_ROWS)
@@ -55,7 +55,7 @@ def fitting(
         block = min(block, max(next_power_of_2(width + vector), 32 * vector))
         while warps > 1 and warps * 32 * vector > block:
             warps //= 2
-    return block, warps, config.stages, config.per_sm
+    return block, warps, config.stages
 
 
 def is_shifted(logits: Tensor, stride: int, width: int) -> bool:
@@ -152,27 +152,26 @@ def rows_forward(
     )  # fmt: skip
     plan = _plans.get(key)
     if plan is None or config is not None:
-        block, warps, stages, _ = fitting("forward", logits, count, width, config)
+        block, warps, stages = fitting("forward", logits, count, width, config)
         ignore_index, label_smoothing, z_loss, softcap = settings
-        plan = launch.Plan(
-            forward_kernel,
-            (count, 1, 1),
-            (
-                stride, target.stride(0), losses_offset, first_row, count, width, ignore_index,
-                float(label_smoothing), float(z_loss), float(softcap or 0.0),
-            ),
-            {
-                "SMOOTHING": label_smoothing != 0,
-                "SOFTCAP": softcap is not None,
-                "BLOCK": block,
-                "GROUP": group(logits.dtype),
-                "STAGES": stages,
-                "SHIFTED": is_shifted(logits, stride, width),
-            },
-            warps,
+        numbers = (
+            stride, target.stride(0), losses_offset, first_row, count, width, ignore_index,
+            float(label_smoothing), float(z_loss), float(softcap or 0.0),
         )  # fmt: skip
-        if config is None:
-            _keep(key, plan)
+        constants = {
+            "SMOOTHING": label_smoothing != 0,
+            "SOFTCAP": softcap is not None,
+            "BLOCK": block,
+            "GROUP": group(logits.dtype),
+            "STAGES": stages,
+            "SHIFTED": is_shifted(logits, stride, width),
+        }
+        if config is not None:
+            tensors = (logits, target, weight, weights_sum, losses, saved)
+            forward_kernel((count, 1, 1), (*tensors, *numbers), constants, warps)
+            return
+        plan = launch.Plan(forward_kernel, (count, 1, 1), numbers, constants, warps)
+        _keep(key, plan)
     plan(logits, target, weight, weights_sum, losses, saved)
 
 
@@ -230,7 +229,7 @@ def backward(
     if weight is not None and weight.stride(0) != 1:
         weight = weight.contiguous()
     result = input if inplace else torch.empty_like(input, memory_format=torch.contiguous_format)
-    block, warps, _, _ = fitting("backward", input, count, width, config)
+    block, warps, _ = fitting("backward", input, count, width, config)
     vector = group(input.dtype)
     shifted = not inplace and is_shifted(input, stride, width)
     blocks = ceil_div(width + vector - 1 if shifted else width, block)

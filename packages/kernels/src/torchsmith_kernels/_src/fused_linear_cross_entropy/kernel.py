@@ -21,8 +21,7 @@ def power_below(total: tl.tensor) -> tl.tensor:
 
 
 @jit
-def gradient_row(
-    row: tl.tensor,
+def gradient_kernel(
     x: tl.tensor,
     target: tl.tensor,
     weight: tl.tensor,
@@ -49,7 +48,8 @@ def gradient_row(
     For a mean the gradient is ``2**k`` times too large, with the largest ``2**k`` up to the mean's
     divisor: a multiplication without rounding that keeps float16 away from its smallest numbers.
     """
-    offset = stride.to(tl.int64) * row
+    row = tl.program_id(0)
+    offset = row.to(tl.int64) * stride
     place = first_row + row
     label = tl.load(target + place.to(tl.int64) * target_stride)
     logit, scale, scales, used = row_target(
@@ -91,71 +91,6 @@ def gradient_row(
         )  # fmt: skip
         result = tl.where(used, result, 0.0)
         tl.store(base + column, result.to(x.dtype.element_ty))
-
-
-@jit
-def gradient_kernel(
-    x: tl.tensor,
-    target: tl.tensor,
-    weight: tl.tensor,
-    weight_sum: tl.tensor,
-    saved: tl.tensor,
-    first_row: tl.tensor,
-    rows: tl.tensor,
-    stride: tl.tensor,
-    target_stride: tl.tensor,
-    width: tl.tensor,
-    ignore_index: tl.tensor,
-    smoothing: tl.tensor,
-    z_loss: tl.tensor,
-    softcap: tl.tensor,
-    MEAN: tl.constexpr,
-    SMOOTHING: tl.constexpr,
-    SOFTCAP: tl.constexpr,
-    BLOCK: tl.constexpr,
-    GROUP: tl.constexpr,
-    STAGES: tl.constexpr,
-) -> None:
-    """``gradient_row`` of the row that is the program's number."""
-    row = tl.program_id(0)
-    gradient_row(
-        row, x, target, weight, weight_sum, saved, first_row, rows, stride, target_stride,
-        width, ignore_index, smoothing, z_loss, softcap,
-        MEAN, SMOOTHING, SOFTCAP, BLOCK, GROUP, STAGES,
-    )  # fmt: skip
-
-
-@jit
-def persistent_gradient_kernel(
-    x: tl.tensor,
-    target: tl.tensor,
-    weight: tl.tensor,
-    weight_sum: tl.tensor,
-    saved: tl.tensor,
-    first_row: tl.tensor,
-    count: tl.tensor,
-    rows: tl.tensor,
-    stride: tl.tensor,
-    target_stride: tl.tensor,
-    width: tl.tensor,
-    ignore_index: tl.tensor,
-    smoothing: tl.tensor,
-    z_loss: tl.tensor,
-    softcap: tl.tensor,
-    MEAN: tl.constexpr,
-    SMOOTHING: tl.constexpr,
-    SOFTCAP: tl.constexpr,
-    BLOCK: tl.constexpr,
-    GROUP: tl.constexpr,
-    STAGES: tl.constexpr,
-) -> None:
-    """``gradient_row`` of every row, by as few programs that a row in work stays in the cache."""
-    for row in tl.range(tl.program_id(0), count, tl.num_programs(0)):
-        gradient_row(
-            row, x, target, weight, weight_sum, saved, first_row, rows, stride, target_stride,
-            width, ignore_index, smoothing, z_loss, softcap,
-            MEAN, SMOOTHING, SOFTCAP, BLOCK, GROUP, STAGES,
-        )  # fmt: skip
 
 
 @jit

@@ -20,7 +20,6 @@ from torchsmith_kernels._src.sizes import ceil_div, compute_dtype
 
 _KERNELS = "torchsmith_kernels._src.fused_linear_cross_entropy.kernel"
 gradient_kernel = launch.Kernel(_KERNELS, "gradient_kernel")
-persistent_gradient_kernel = launch.Kernel(_KERNELS, "persistent_gradient_kernel")
 scale_kernel = launch.Kernel(_KERNELS, "scale_kernel")
 
 SCALE_BLOCK = 4096
@@ -266,16 +265,11 @@ def gradient_chunk(
 ) -> None:
     """Overwrites a chunk of logits, which begins at row ``start``, with its gradient."""
     count, width = logits.shape
-    block, warps, stages, per_sm = cross_entropy.fitting("gradient", logits, count, width, config)
-    kernel, programs, counts = gradient_kernel, count, [start]
-    if per_sm:
-        kernel = persistent_gradient_kernel
-        programs = min(count, per_sm * launch.sm_count(logits.device))
-        counts = [start, count]
-    kernel(
-        (programs, 1, 1),
+    block, warps, stages = cross_entropy.fitting("gradient", logits, count, width, config)
+    gradient_kernel(
+        (count, 1, 1),
         (
-            logits, target, class_weight, weights_sum, saved, *counts, rows,
+            logits, target, class_weight, weights_sum, saved, start, rows,
             logits.stride(0), target.stride(0), width, settings.ignore_index,
             float(settings.label_smoothing), float(settings.z_loss),
             float(settings.softcap or 0.0),
