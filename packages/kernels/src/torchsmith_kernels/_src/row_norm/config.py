@@ -106,6 +106,8 @@ def candidates(case: Case) -> list[Config]:
             found.append(Config(1, width, 16, 3, 1))
     else:
         found += [replace(base, stages=4), replace(base, num_warps=base.num_warps * 2)]
+        if width in (2048, 4096):
+            found.append(replace(base, num_warps=base.num_warps // 2))
         if width < 2048:
             found.append(replace(base, num_warps=4, programs_per_sm=3))
             found.append(Config(4096 // width, width, 4, 3, 2))
