@@ -197,6 +197,30 @@ def test_float32_is_exact_unless_tf32_is_allowed(device: str) -> None:
         torch.backends.cuda.matmul.allow_tf32 = False
 
 
+@kt.on_gpu
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("activation", run.FUSED_BY_LIBRARY)
+def test_the_librarys_own_epilogue(activation: str, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    x = kt.make(3, 100, 72, dtype=dtype, device="cuda")
+    w = kt.make(88, 72, dtype=dtype, device="cuda", scale=0.1)
+    bias = kt.make(88, dtype=dtype, device="cuda")
+    run.plans.clear()
+    with torch.no_grad():
+        for _ in range(2):  # the second call finds the plan
+            kt.no_worse_than_eager(
+                lambda x, w, b: matmul(x, w.t(), b, activation, scale=0.5),
+                lambda x, w, b: eager(x, w.t(), b, activation, None, 0.5),
+                [x, w, bias],
+                backward=False,
+            )
+        assert any(plan.fused_by_library for plan in run.plans.values())
+        x[0, 0, 0], x[1, 0, 0] = math.nan, math.inf
+        got = matmul(x, w.t(), bias, activation)
+        want = eager(x.float(), w.t().float(), bias.float(), activation).to(dtype)
+    kt.same(got, want, 2e-2, 2e-2)
+
+
 @kt.devices
 @needs_kernels
 def test_products_by_the_library_are_not_rounded_in_between(device: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -125,6 +126,8 @@ def _forward(
         if bias is not None and bias.stride(0) != 1:
             bias = bias.contiguous()
         plan = run.plan(input, other, activation, residual, scale, save, shape)
+        if run.fused_by_library(input, other, bias, activation, residual, save):
+            plan = replace(plan, fused_by_library=True)
         if not plan.config.library and _same_memory(given, (input, other, bias, residual)):
             if len(run.plans) >= run.MOST_PLANS:
                 run.plans.clear()
@@ -275,9 +278,10 @@ def matmul(
     kernel of its own.
 
     Without activation and residual this is ``torch.matmul`` or ``torch.addmm``: cuBLAS is as fast
-    as any kernel there, and has a bias built in. Otherwise a Triton kernel runs; on Hopper, where
-    shapes and addresses suit it, a persistent one over tensor descriptors. A long K with few tiles
-    is split, and the parts are summed in order.
+    as any kernel there, and has a bias built in; in low precision it has bias with
+    ``"gelu_tanh"`` as well, used where no gradient is needed. Otherwise a Triton kernel runs; on
+    Hopper, where shapes and addresses suit it, a persistent one over tensor descriptors. A long K
+    with few tiles is split, and the parts are summed in order.
 
     Deterministic. Memory: the result; split sums take a float32 result per part. Where a gradient
     is needed and there is an activation, forward also stores what the activation is applied to, in

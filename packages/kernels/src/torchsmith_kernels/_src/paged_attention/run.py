@@ -28,7 +28,7 @@ class Plan:
         grid: of the split kernel.
         strides: its arguments after the tensors and the scale.
         constants: its compile-time arguments.
-        block_d: elements of a head, rounded up to a power of two.
+        combine_constants: those of the kernel that adds the parts.
     """
 
     config: Config
@@ -36,7 +36,7 @@ class Plan:
     grid: tuple[int, int, int]
     strides: tuple[int, ...]
     constants: dict[str, object]
-    block_d: int
+    combine_constants: dict[str, object]
 
 
 #: Plans of calls seen before, by ``key``; emptied when full, since tables grow while decoding.
@@ -116,7 +116,7 @@ def plan(
             "BLOCK_D": case.width,
             "STAGES": config.num_stages,
         },
-        case.width,
+        {"WIDTH": width, "BLOCK_S": next_power_of_2(parts), "BLOCK_D": case.width},
     )
 
 
@@ -151,7 +151,7 @@ def execute(
         combine_kernel(
             (batch * heads, 1, 1),
             (partial, sums, seq_lens, output, heads, parts),
-            {"WIDTH": width, "BLOCK_S": next_power_of_2(parts), "BLOCK_D": plan.block_d},
+            plan.combine_constants,
             4,
         )
     return output
