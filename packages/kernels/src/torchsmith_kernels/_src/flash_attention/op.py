@@ -162,8 +162,9 @@ def flash_attention(
         DeviceError: tensors lie on different devices.
         ShapeError: shapes do not fit.
     """
-    for name, tensor in (("query", query), ("key", key), ("value", value)):
-        check.is_tensor(NAME, name, tensor)
+    check.is_tensor(NAME, "query", query)
+    check.is_tensor(NAME, "key", key)
+    check.is_tensor(NAME, "value", value)
     if query.dim() == 3 and cu_seqlens_q is None:
         if key.dim() != 3 or value.dim() != 3:
             raise ShapeError(
@@ -193,7 +194,7 @@ def flash_attention(
             given=f"of type {type(score_mod).__name__}",
             accepted="it must be a ScoreMod or None",
         )
-    if query.dim() > 1 and key.dim() > 1 and not enable_gqa and key.shape[1] != query.shape[1]:
+    if not enable_gqa and min(query.dim(), key.dim()) > 1 and key.shape[1] != query.shape[1]:
         raise ShapeError(
             op=NAME,
             argument="key",

@@ -29,7 +29,7 @@ class Plan(NamedTuple):
     def __call__(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Attention of other tensors of the same kind."""
         output = torch.empty_like(query)
-        lse = torch.empty(self.lse_shape, dtype=torch.float32, device=query.device)
+        lse = query.new_empty(self.lse_shape, dtype=torch.float32)
         if self.counted:
             number = torch.zeros(1, dtype=torch.int32, device=query.device)
             self.launch(query, key, value, output, lse, number)
