@@ -141,7 +141,8 @@ def flash_attention(
         softcap: bound of the scores, before anything is added.
         alibi_slopes: float32 ``[heads]`` or ``[batch, heads]``; constants without gradient.
         score_mod: a further pointwise change of the scores, see ``ScoreMod``.
-        cu_seqlens_q: int32 ``[sequences + 1]``, where each sequence starts and the last ends.
+        cu_seqlens_q: int32 or int64 ``[sequences + 1]``, where each sequence starts and the last
+            ends; from 0 to ``total_q``. Results of rows that it leaves out are undefined.
         cu_seqlens_k: the same for keys; ``cu_seqlens_q`` by default.
         max_seqlen_q: at least the longest sequence of queries; the results of a longer one are
             undefined. Read back from the device, which waits for it, if not given.
