@@ -7,11 +7,11 @@ from functools import cache
 
 import torch
 
-from torchsmith_kernels._src.sizes import ceil_div, next_power_of_2
+from torchsmith_kernels._src.sizes import next_power_of_2
 from torchsmith_kernels._src.tables import Table
 
 FORWARD_LIMIT = 8192  # columns of the widest row that the forward kernel keeps in registers
-BACKWARD_LIMIT = 16384  # bytes of a row, or of half a row, that the backward kernel does
+BACKWARD_LIMIT = 16384  # bytes of a row, or of a part of one, that a backward program keeps
 MOST_PARTS = 2  # of a row in the backward kernel; rows with more get a pass of their own for sums
 NARROWEST = 16
 
@@ -89,7 +89,7 @@ def derived(case: Case) -> Config:
 def candidates(case: Case) -> list[Config]:
     """What ``tune()`` tries: the derived configuration first, then its neighbours."""
     base = derived(case)
-    width = case.width
+    width, size = case.width, case.width * case.dtype.itemsize
     found = [base]
     if case.kernel == "forward":
         if width > FORWARD_LIMIT:
@@ -100,9 +100,9 @@ def candidates(case: Case) -> list[Config]:
         else:
             found += [replace(base, num_warps=4), replace(base, num_warps=1)]
             found += [Config(4096 // width, width, 4), Config(8192 // width, width, 16)]
-    elif width * case.dtype.itemsize > BACKWARD_LIMIT:
+    elif size > BACKWARD_LIMIT:
         found += [Config(2, 1024, 4, 3, 4), Config(2, 2048, 8, 3, 2), Config(4, 512, 4, 3, 4)]
-        if width == BACKWARD_LIMIT and case.op == "rms_norm":
+        if size == MOST_PARTS * BACKWARD_LIMIT and case.op == "rms_norm":
             found.append(Config(1, width, 16, 3, 1))
     else:
         found += [replace(base, stages=4), replace(base, num_warps=base.num_warps * 2)]
@@ -125,11 +125,6 @@ def accepts(case: Case, config: Config) -> bool:
         looped = config.block_n < case.width
         return config.programs_per_sm >= 0 and (config.block_m == 1 or not looped)
     return config.programs_per_sm >= 1
-
-
-def parts(width: int, config: Config) -> int:
-    """Programs that share a row in backward."""
-    return ceil_div(width, config.block_n)
 
 
 def _table(op: str) -> Table[Case, Config]:

@@ -83,16 +83,17 @@ def forward_wide_kernel(
     residual_stride: tl.tensor,
     eps: tl.tensor,
     N: tl.constexpr,
+    DENSE: tl.constexpr,
     MEAN: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ) -> None:
     """Normalizes one row of any width, read once from memory and then from the caches."""
     row = tl.program_id(0).to(tl.int64)
     lane = tl.arange(0, BLOCK_N)
-    x += row * x_stride
+    x += row * (N if DENSE else x_stride)
     y += row * N
     if residual is not None:
-        residual += row * residual_stride
+        residual += row * (N if DENSE else residual_stride)
         total += row * N
     if MEAN:
         # As in statistics_kernel.
@@ -313,14 +314,15 @@ def statistics_kernel(
     x_stride: tl.tensor,
     eps: tl.tensor,
     N: tl.constexpr,
+    DENSE: tl.constexpr,
     MEAN: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ) -> None:
     """What ``backward_kernel`` needs to know about one wide row."""
     row = tl.program_id(0).to(tl.int64)
     lane = tl.arange(0, BLOCK_N)
-    x += row * x_stride
-    grad += row * grad_stride
+    x += row * (N if DENSE else x_stride)
+    grad += row * (N if DENSE else grad_stride)
     if MEAN:
         # Around the mean of the first block, which is a part of the row of 1 in N / BLOCK_N: so
         # the variance from the sum of squares loses that factor of precision at worst.

@@ -58,11 +58,12 @@ def forward(
     if bias is not None and not bias.is_contiguous():
         bias = bias.contiguous()
     args = (x, residual, weight, bias, output, total, rows, x_stride, residual_stride, eps)
+    dense = x_stride == width == residual_stride
     if config.block_n < width:
         forward_wide_kernel(
             (rows, 1, 1),
             args,
-            {"N": width, "MEAN": mean, "BLOCK_N": config.block_n},
+            {"N": width, "DENSE": dense, "MEAN": mean, "BLOCK_N": config.block_n},
             config.num_warps,
         )
         return result
@@ -74,7 +75,7 @@ def forward(
         args,
         {
             "N": width,
-            "DENSE": x_stride == width == residual_stride,
+            "DENSE": dense,
             "MEAN": mean,
             "BLOCK_M": config.block_m,
             "BLOCK_N": config.block_n,
@@ -129,6 +130,7 @@ def backward(
     device = input.device
     if config is None:
         config = choose("backward", width, input.dtype, op, launch.capability(device))
+    dense = grad_stride == sum_stride == x_stride == width
     parts = ceil_div(width, config.block_n)
     statistics = None
     if parts > MOST_PARTS:
@@ -136,7 +138,7 @@ def backward(
         statistics_kernel(
             (rows, 1, 1),
             (grad_output, x, weight, statistics, rows, grad_stride, x_stride, eps),
-            {"N": width, "MEAN": mean, "BLOCK_N": 8192},
+            {"N": width, "DENSE": dense, "MEAN": mean, "BLOCK_N": 8192},
             16,
         )
     shares = max(1, config.programs_per_sm * launch.sm_count(device) // parts)
@@ -151,7 +153,7 @@ def backward(
         ),
         {
             "N": width,
-            "DENSE": grad_stride == sum_stride == x_stride == width,
+            "DENSE": dense,
             "MEAN": mean,
             "DW": need_weight,
             "DB": need_bias,
