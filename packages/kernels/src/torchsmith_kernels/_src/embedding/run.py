@@ -1,9 +1,9 @@
 """Launching the embedding kernels.
 
-The backward pass has five stages: ``keys`` (indices to sort by), a stable sort, ``pieces`` (where
-runs of equal indices begin, cut at every 32nd position), ``sum`` (one sum per piece, in parallel)
-and ``combine`` (the pieces of long runs). All sums have a fixed order, and no run is the work of
-one program alone.
+The backward pass has four stages: a stable sort of the indices (``rank`` for few, ``keys`` and
+torch's radix sort for many), ``pieces`` (where runs of equal indices begin, cut at every 32nd
+position), ``sum`` (one sum per piece, in parallel) and ``combine`` (the pieces of long runs). All
+sums have a fixed order, and no run is the work of one program alone.
 """
 
 from __future__ import annotations
@@ -18,11 +18,14 @@ from torchsmith_kernels._src.sizes import as_rows, ceil_div, row_stride
 _KERNELS = "torchsmith_kernels._src.embedding.kernel"
 forward_kernel = launch.Kernel(_KERNELS, "forward_kernel")
 keys_kernel = launch.Kernel(_KERNELS, "keys_kernel")
+rank_kernel = launch.Kernel(_KERNELS, "rank_kernel")
 pieces_kernel = launch.Kernel(_KERNELS, "pieces_kernel")
 sum_kernel = launch.Kernel(_KERNELS, "sum_kernel")
 combine_kernel = launch.Kernel(_KERNELS, "combine_kernel")
 
 _COMBINE_ROWS, _COMBINE_COLUMNS = 32, 128
+#: Up to here comparing all pairs of indices takes less time than the launches of a radix sort.
+_RANKED = 8192
 
 
 _MOST_PLANS = 4096
@@ -74,6 +77,26 @@ def _key_dtype(rows: int) -> torch.dtype:
     return torch.int32 if rows < 2**31 else torch.int64
 
 
+def _sorted(input: Tensor, rows: int, padding_idx: int) -> tuple[Tensor, Tensor]:
+    """Indices in order, those without a gradient as ``rows``, and where they come from."""
+    count, device = input.numel(), input.device
+    keys = torch.empty(count, dtype=_key_dtype(rows), device=device)
+    if count > _RANKED:
+        keys_kernel(
+            (ceil_div(count, 1024), 1, 1),
+            (input, keys, count, rows, padding_idx),
+            {"BLOCK": 1024},
+        )
+        return torch.sort(keys, stable=True)
+    order = torch.empty(count, dtype=torch.int32, device=device)
+    rank_kernel(
+        (ceil_div(count, 16), 1, 1),
+        (input, keys, order, count, rows, padding_idx),
+        {"ROWS": 16, "COLUMNS": 256},
+    )
+    return keys, order
+
+
 def backward(
     grad_output: Tensor, input: Tensor, rows: int, padding_idx: int, config: Config | None = None
 ) -> Tensor:
@@ -86,11 +109,7 @@ def backward(
     grad_output, stride = as_rows(grad_output, width, 1)
     if not input.is_contiguous():
         input = input.contiguous()
-    keys = torch.empty(count, dtype=_key_dtype(rows), device=device)
-    keys_kernel(
-        (ceil_div(count, 1024), 1, 1), (input, keys, count, rows, padding_idx), {"BLOCK": 1024}
-    )
-    keys, order = torch.sort(keys, stable=True)
+    keys, order = _sorted(input, rows, padding_idx)
     lengths = torch.empty(count, dtype=torch.int32, device=device)
     blocks = ceil_div(count, LENGTH)
     pieces_kernel(
