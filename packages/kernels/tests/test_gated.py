@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -288,8 +289,8 @@ def test_resources(kind: Any) -> None:
         (kernel,) = kt.check_resources(
             op, f"forward {kind} {walk}", lambda: run.forward(gate, up, kind, table)
         )
-        assert kernel.asm["ptx"].count("ld.global.v4.b32") == 2, "16 bytes a thread"
-        assert kernel.asm["ptx"].count("st.global.v4.b32") == 1
+        accesses = re.findall(r"(?:ld|st)\.global\.(\S+)", kernel.asm["ptx"])
+        assert len(accesses) >= 3 and set(accesses) == {"v4.b32"}, "16 bytes a thread"
     kt.check_resources(
         op, f"backward {kind} flat", lambda: run.backward(both, both, both, kind, table)
     )
