@@ -164,6 +164,20 @@ def test_other_layouts_give_contiguous_results(layout: str, device: str) -> None
 
 
 @kt.devices
+def test_strided_weight_and_bias(device: str) -> None:
+    x = kt.make(2, 6, 5, device=device).requires_grad_()
+    weight, bias = kt.make(6, 2, device=device).requires_grad_().unbind(1)
+    got, want = (f(x, 2, weight, bias) for f in (group_norm, formula))
+    kt.same(got, want)
+    ours, theirs = (
+        torch.autograd.grad(t.sin().sum(), [x, weight, bias], retain_graph=True)
+        for t in (got, want)
+    )
+    for mine, eager in zip(ours, theirs, strict=True):
+        kt.same(mine, eager, rtol=1e-4, atol=1e-5)
+
+
+@kt.devices
 @pytest.mark.parametrize("shape", [(2, 4, 6), (1, 2, 170, 101)])
 def test_nan_and_infinity_stay_in_their_group(shape: tuple[int, ...], device: str) -> None:
     for value in (math.nan, math.inf):

@@ -96,6 +96,10 @@ def forward(
     last = channels_last(input)
     if not last and not input.is_contiguous():
         input = input.contiguous()
+    if weight is not None and not weight.is_contiguous():
+        weight = weight.contiguous()
+    if bias is not None and not bias.is_contiguous():
+        bias = bias.contiguous()
     y = torch.empty_like(input)
     shape, device = input.shape, input.device
     mean = torch.empty((shape[0], groups), dtype=torch.float32, device=device)
@@ -221,6 +225,8 @@ def backward(
     layout = memory_format(input)
     input = input.contiguous(memory_format=layout)
     grad_output = grad_output.contiguous(memory_format=layout)
+    if weight is not None:
+        weight = weight.contiguous()
     dx = torch.empty_like(input)
     batch, groups = mean.shape
     channels = input.shape[1]
