@@ -31,7 +31,7 @@ def load(paths: list[Path]) -> dict[str, Any]:
             row["peaks"] = record["peaks"]
             rows[tuple(row[k] for k in ("op", "shape", "direction", "dtype"))] = row
         merged = {**record, "rows": []}
-    merged["rows"] = list(rows.values())
+    merged["rows"] = sorted(rows.values(), key=lambda row: (row["op"], row["direction"]))
     return merged
 
 

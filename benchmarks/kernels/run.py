@@ -17,7 +17,8 @@ import json
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +149,16 @@ def all_cases(ops: list[str] | None) -> Iterator[Case]:
                 yield case
 
 
+def in_turn(cases: Iterable[Case]) -> list[Case]:
+    """First shapes of all ops first, so that a run which ends early has something of each."""
+    seen: Counter[tuple[str, str]] = Counter()
+    order = []
+    for case in cases:
+        order.append((seen[case.op, case.direction], len(order), case))
+        seen[case.op, case.direction] += 1
+    return [case for _, _, case in sorted(order, key=lambda entry: entry[:2])]
+
+
 def warm(cases: list[Case]) -> None:
     """Calls every version once, so that compilers' caches on disk are full before measuring."""
     for case in cases:
@@ -227,7 +238,7 @@ def main() -> int:
         rows = json.loads(options.skip.read_text())["rows"]
         done = {(row["op"], row["shape"], row["direction"], row["dtype"]) for row in rows}
     share, shares = (int(part) for part in options.share.split("/"))
-    for case in list(all_cases(options.ops))[share::shares]:
+    for case in in_turn(all_cases(options.ops))[share::shares]:
         name = str(case.dtype).removeprefix("torch.")
         if (case.op, case.shape, case.direction, name) in done:
             continue

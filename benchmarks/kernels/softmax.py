@@ -34,14 +34,14 @@ SCORES = (4, 16, 1024)
 WIDEST_OF_LIGER = 65536
 
 
-def _versions(op: str, dim: int, width: int) -> dict[str, Callable[..., Any]]:
+def _versions(op: str, dim: int, width: int, last: bool) -> dict[str, Callable[..., Any]]:
     eager = torch.softmax if op == "softmax" else torch.log_softmax
     versions: dict[str, Callable[..., Any]] = {
         "ours": partial(getattr(tk, op), dim=dim),
         "eager": partial(eager, dim=dim),
         "compile": compiled(partial(eager, dim=dim)),
     }
-    rows = op == "softmax" and dim == 1 and width <= WIDEST_OF_LIGER
+    rows = op == "softmax" and last and width <= WIDEST_OF_LIGER
     if rows and find_spec("liger_kernel") is not None:
         from liger_kernel.ops.softmax import LigerSoftmaxFunction
 
@@ -78,7 +78,7 @@ def _measured(
 
 
 def _build(op: str, shape: tuple[int, ...], dim: int, direction: str) -> Versions:
-    return _measured(_versions(op, dim, shape[dim]), shape, direction)
+    return _measured(_versions(op, dim, shape[dim], dim == len(shape) - 1), shape, direction)
 
 
 def _build_masked(direction: str) -> Versions:
