@@ -140,6 +140,17 @@ def test_positions(shape: tuple[int, ...], index: torch.dtype, device: str) -> N
 
 
 @kt.devices
+def test_tables_of_another_dtype(device: str) -> None:
+    torch.manual_seed(0)
+    q, k = heads_first(2, 5, (4, 2), 16, dtype=torch.bfloat16, device=device)
+    cos, sin = angles(5, columns=16, device=device)
+    got, _ = apply_rotary(q, k, cos, sin)
+    want, _ = hugging_face(q.float(), k.float(), cos[None], sin[None])
+    assert got.dtype is torch.bfloat16
+    assert kt.error(got, want) < kt.ROUNDOFF[torch.bfloat16]
+
+
+@kt.devices
 def test_positions_outside_of_the_table(device: str) -> None:
     q, k = heads_first(1, 3, (2, 1), 4, device=device)
     cos, sin = angles(8, columns=4, device=device)

@@ -339,7 +339,7 @@ def apply_rotary(
             of a graph that autograd records, this takes two launches.
 
     Returns:
-        The turned queries and keys, with the layouts of ``q`` and ``k``.
+        The turned queries and keys, with the dtype and the layouts of ``q`` and ``k``.
 
     Raises:
         ArgumentTypeError: an argument is of the wrong type, or ``q`` and ``k`` cannot be changed
