@@ -21,12 +21,17 @@ class Config:
         block: elements of each line held at once; the whole line where that is long enough.
         num_warps: warps per program.
         num_stages: how far loops over a line load ahead, through shared memory when above 1.
+        registers: the most for each thread, so that more programs fit; 0 if the compiler decides.
+        twice: whether a line is read twice even if a block holds it: fewer registers, and the
+            second read is from the nearest cache.
     """
 
     lines: int
     block: int
     num_warps: int
     num_stages: int = 1
+    registers: int = 0
+    twice: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,18 +115,21 @@ def candidates(case: Case) -> list[Config]:
         return list(dict.fromkeys(found))
     if not case.few:
         found += _whole_rows(case.kernel, width)
-    if case.few or width >= (16384 if case.kernel == "forward" else 2048):
-        for block, warps, stages in (
-            (2048, 8, 1),
-            (4096, 16, 1),
-            (8192, 16, 1),
-            (8192, 32, 1),
-            (16384, 32, 1),
-            (32768, 32, 1),
-            (8192, 32, 3),
+    long = case.few or width >= 16384
+    if case.kernel == "backward" and not long and width >= 1024:
+        found += [Config(1, width, width // size, 1, 0, True) for size in (256, 512)]
+    if long:
+        for block, warps, registers in (
+            (4096, 16, 32),
+            (8192, 16, 0),
+            (8192, 32, 32),
+            (16384, 32, 32),
+            (16384, 32, 0),
+            (32768, 32, 0),
         ):
-            if block < width <= 8 * block or (block >= 8192 and block < width):
-                found.append(Config(1, block, warps, stages))
+            fits = case.kernel == "forward" or block * (1 + registers // 32) <= 16384
+            if fits and block < width and (block >= 8192 or width <= 32768):
+                found.append(Config(1, block, warps, 1, registers))
     return list(dict.fromkeys(found))
 
 
@@ -129,7 +137,8 @@ def accepts(case: Case, config: Config) -> bool:
     """Whether the kernels run with a stored configuration."""
     sizes = (config.lines, config.block, config.num_warps)
     powers = all(n > 0 and n & (n - 1) == 0 for n in sizes)
-    return powers and config.num_warps <= 32 and 1 <= config.num_stages <= 8
+    limited = config.registers == 0 or 16 <= config.registers <= 255
+    return powers and limited and config.num_warps <= 32 and 1 <= config.num_stages <= 8
 
 
 table: Table[Case, Config] = Table("softmax", Config, derived, accepts)

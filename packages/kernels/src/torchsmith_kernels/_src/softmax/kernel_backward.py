@@ -222,7 +222,7 @@ def _apply_block(
     result = read(place, inside, CHECKED, "evict_first").to(tl.float32)
     value = _derivative(upstream, result, total, LOG)
     value = _scaled(value, mask, start, mask_step, n, inside, scale, MASK, STEP, CHECKED)
-    write(dx + position(out, n, inner, COLUMNS), value, inside, CHECKED, "evict_first")
+    write(dx + position(out, n, inner, COLUMNS), value, inside, CHECKED, "")
 
 
 @jit
@@ -328,6 +328,69 @@ def loop_backward_kernel(
         grad, y, dx, mask, first, count, line, exists, grad_base, base, start, mask_step,
         count, inner, scale, total, LOG, COLUMNS, MASK, STEP, LINES, BLOCK, TAIL, STAGES,
     )  # fmt: skip
+
+
+@jit
+def rows_backward_kernel(
+    grad: tl.tensor,
+    y: tl.tensor,
+    dx: tl.tensor,
+    count: tl.tensor,
+    grad_stride: tl.tensor,
+    stride: tl.tensor,
+    LOG: tl.constexpr,
+    WIDE: tl.constexpr,
+    TAIL: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> None:
+    """``loop_backward_kernel`` for one row a program, without mask and factor.
+
+    It takes fewer registers, on which depends how many rows are under way at once.
+    """
+    row = tl.program_id(0).to(tl.int64)
+    if WIDE:
+        count = count.to(tl.int64)
+    grad += row * grad_stride
+    y += row * stride
+    dx += row * count
+    total = tl.zeros([BLOCK], tl.float32)
+    whole = count
+    if TAIL:
+        whole = count // BLOCK * BLOCK
+    for block in tl.range(0, whole, BLOCK, num_stages=1):
+        n = block + tl.arange(0, BLOCK)
+        upstream = read(grad + n, n < count, False, "evict_last").to(tl.float32)
+        if LOG:
+            total += upstream
+        else:
+            total += upstream * read(y + n, n < count, False, "evict_last").to(tl.float32)
+    if TAIL:
+        n = whole + tl.arange(0, BLOCK)
+        upstream = read(grad + n, n < count, True, "evict_last").to(tl.float32)
+        if LOG:
+            total += upstream
+        else:
+            total += upstream * read(y + n, n < count, True, "evict_last").to(tl.float32)
+    summed = tl.sum(total, 0)
+    if TAIL:
+        n = whole + tl.arange(0, BLOCK)
+        upstream = read(grad + n, n < count, True, "evict_first").to(tl.float32)
+        result = read(y + n, n < count, True, "evict_first").to(tl.float32)
+        if LOG:
+            value = upstream - exponential(result) * summed
+        else:
+            value = result * (upstream - summed)
+        write(dx + n, value, n < count, True, "")
+    for done in tl.range(0, whole, BLOCK, num_stages=1):
+        block = whole - BLOCK - done
+        n = block + tl.arange(0, BLOCK)
+        upstream = read(grad + n, n < count, False, "evict_first").to(tl.float32)
+        result = read(y + n, n < count, False, "evict_first").to(tl.float32)
+        if LOG:
+            value = upstream - exponential(result) * summed
+        else:
+            value = result * (upstream - summed)
+        write(dx + n, value, n < count, False, "")
 
 
 @jit

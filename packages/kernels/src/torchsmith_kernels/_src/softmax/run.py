@@ -24,6 +24,7 @@ apply_kernel = launch.Kernel(_FORWARD, "apply_kernel")
 plain_backward_kernel = launch.Kernel(_BACKWARD, "plain_backward_kernel")
 tile_backward_kernel = launch.Kernel(_BACKWARD, "tile_backward_kernel")
 loop_backward_kernel = launch.Kernel(_BACKWARD, "loop_backward_kernel")
+rows_backward_kernel = launch.Kernel(_BACKWARD, "rows_backward_kernel")
 part_backward_kernel = launch.Kernel(_BACKWARD, "part_backward_kernel")
 apply_backward_kernel = launch.Kernel(_BACKWARD, "apply_backward_kernel")
 
@@ -162,6 +163,11 @@ def _constants(
     }
 
 
+def _limits(config: Config) -> tuple[int, int, int | None]:
+    """The last arguments of a launch that loops: loops pipeline by ``STAGES`` alone."""
+    return config.num_warps, 3, config.registers or None
+
+
 def _only(constants: dict[str, Any], *names: str) -> dict[str, Any]:
     return {name: constants[name] for name in names}
 
@@ -193,15 +199,16 @@ def forward(
     output = torch.empty(shape, dtype=dtype, device=device)
     input, stride = _rows(input, lines, dim)
     programs = ceil_div(lines.lines, config.lines)
+    whole = config.block >= lines.count and not config.twice
     sizes: tuple[Any, ...] = (lines.lines, lines.count, lines.inner, stride)
-    if config.block >= lines.count and mask is None and scale == 1.0:
+    if whole and mask is None and scale == 1.0:
         constants = _plain_constants(lines, config, log)
         plain_kernel((programs, 1, 1), (input, output, *sizes), constants, config.num_warps)
         return output
     mask, plan = _place_mask(mask, shape, dim)
     sizes = (*sizes, float(scale), *plan.sizes, *plan.strides, plan.step)
     constants = _constants(lines, mask, plan, config, log)
-    if config.block >= lines.count:
+    if whole:
         args = (input, output, mask, *sizes)
         tile_kernel((programs, 1, 1), args, constants, config.num_warps)
         return output
@@ -213,14 +220,14 @@ def forward(
     splits, part = _splits(lines, config, device) if case.few else (1, 0)
     if splits == 1:
         args = (input, output, mask, *sizes)
-        loop_kernel((programs, 1, 1), args, {**constants, **adding}, config.num_warps)
+        loop_kernel((programs, 1, 1), args, {**constants, **adding}, *_limits(config))
         return output
     statistics = new_like(output, (2, splits, lines.lines), torch.float32)
     args = (input, output, statistics, mask, *sizes, part)
     grid = (programs, splits, 1)
     chosen = _only(constants, "COLUMNS", "MASK", "STEP", "WIDE", "LINES", "BLOCK")
-    part_kernel(grid, args, {**chosen, **adding}, config.num_warps)
-    apply_kernel(grid, args, {**constants, **looping}, config.num_warps)
+    part_kernel(grid, args, {**chosen, **adding}, *_limits(config))
+    apply_kernel(grid, args, {**constants, **looping}, *_limits(config))
     return output
 
 
@@ -254,8 +261,9 @@ def backward(
     output, stride = _rows(output, lines, dim)
     grad_output, grad_stride = _rows(grad_output, lines, dim)
     programs = ceil_div(lines.lines, config.lines)
+    whole = config.block >= lines.count and not config.twice
     base: tuple[Any, ...] = (lines.lines, lines.count, lines.inner, grad_stride, stride)
-    if config.block >= lines.count and mask is None and scale == 1.0:
+    if whole and mask is None and scale == 1.0:
         plain_backward_kernel(
             (programs, 1, 1),
             (grad_output, output, grad_input, *base),
@@ -263,24 +271,37 @@ def backward(
             config.num_warps,
         )
         return grad_input
+    splits, part = _splits(lines, config, device) if case.few and not whole else (1, 0)
+    plain = mask is None and scale == 1.0 and not lines.columns
+    if not whole and splits == 1 and plain and config.num_stages == config.lines == 1:
+        constants = {
+            "LOG": log,
+            "WIDE": lines.wide,
+            "TAIL": lines.count % config.block != 0,
+            "BLOCK": config.block,
+        }
+        args = (grad_output, output, grad_input, lines.count, grad_stride, stride)
+        # The last, partial block takes more registers, which the limit would spill.
+        limits = (config.num_warps,) if constants["TAIL"] else _limits(config)
+        rows_backward_kernel((programs, 1, 1), args, constants, *limits)
+        return grad_input
     mask, plan = _place_mask(mask, shape, dim)
     sizes = (*base, float(scale), *plan.sizes, *plan.strides, plan.step)
     constants = _constants(lines, mask, plan, config, log)
-    if config.block >= lines.count:
+    if whole:
         args = (grad_output, output, grad_input, mask, *sizes)
         tile_backward_kernel((programs, 1, 1), args, constants, config.num_warps)
         return grad_input
     looping = {"TAIL": lines.count % config.block != 0, "STAGES": config.num_stages}
-    splits, part = _splits(lines, config, device) if case.few else (1, 0)
     if splits == 1:
         args = (grad_output, output, grad_input, mask, *sizes)
-        loop_backward_kernel((programs, 1, 1), args, {**constants, **looping}, config.num_warps)
+        loop_backward_kernel((programs, 1, 1), args, {**constants, **looping}, *_limits(config))
         return grad_input
     grid = (programs, splits, 1)
     statistics = new_like(output, (splits, lines.lines), torch.float32)
     chosen = _only(constants, "LOG", "COLUMNS", "WIDE", "LINES", "BLOCK")
     args = (grad_output, output, statistics, *base, part)
-    part_backward_kernel(grid, args, {**chosen, **looping}, config.num_warps)
+    part_backward_kernel(grid, args, {**chosen, **looping}, *_limits(config))
     args = (grad_output, output, grad_input, statistics, mask, *sizes, part)
-    apply_backward_kernel(grid, args, {**constants, **looping}, config.num_warps)
+    apply_backward_kernel(grid, args, {**constants, **looping}, *_limits(config))
     return grad_input
