@@ -138,6 +138,8 @@ def accepts(case: Case, config: Config) -> bool:
     sizes = (config.lines, config.block, config.num_warps)
     powers = all(n > 0 and n & (n - 1) == 0 for n in sizes)
     limited = config.registers == 0 or 16 <= config.registers <= 255
+    # More elements of two tensors than this do not fit into registers.
+    limited &= case.kernel == "forward" or config.lines * config.block <= 16384
     return powers and limited and config.num_warps <= 32 and 1 <= config.num_stages <= 8
 
 
