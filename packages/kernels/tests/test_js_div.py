@@ -60,6 +60,7 @@ def test_results_and_gradients(
             lambda x, t: js_div(x, t, beta, reduction),
             lambda x, t: eager(x, t, beta, reduction),
             list(pair(*shape, dtype=dtype, device=device)),
+            slack=1.0 if reduction == "none" else 2.0,  # the error of one number is luck
         )
 
 

@@ -41,6 +41,7 @@ def test_results_and_gradients(reduction: str, log: bool, dtype: torch.dtype, de
             lambda x, t: kl_div(x, t, reduction=reduction, log_target=log),
             lambda x, t: F.kl_div(x, t, reduction=reduction, log_target=log),
             list(pair(*shape, log=log, dtype=dtype, device=device)),
+            slack=1.0 if reduction == "none" else 2.0,  # the error of one number is luck
         )
 
 

@@ -69,6 +69,8 @@ LOOPS = {
     "rows": ((5, 333), 1, Config(1, 64, 4)),
     "several rows": ((5, 333), 1, Config(4, 64, 4)),
     "whole blocks": ((3, 256), 1, Config(1, 64, 4)),
+    "one block": ((3, 128), 1, Config(1, 128, 4, twice=True)),
+    "limited registers": ((3, 128), 1, Config(1, 64, 4, registers=64)),
     "columns": ((3, 300, 20), 1, Config(8, 32, 4)),
     "parts": ((3, 33000), 1, Config(1, 8192, 4)),
     "parts of columns": ((600, 3), 0, Config(4, 64, 4)),
@@ -78,24 +80,27 @@ LOOPS = {
 @kt.devices
 @functions
 @pytest.mark.parametrize("loop", list(LOOPS))
-@pytest.mark.parametrize("special", [False, True])
-def test_lines_longer_than_a_block(loop: str, special: bool, name: str, device: str) -> None:
+@pytest.mark.parametrize("kind", ["plain", "infinite", "masked"])
+def test_lines_longer_than_a_block(loop: str, kind: str, name: str, device: str) -> None:
     if kt.DEVICES == ["cpu"] and not kt.INTERPRETED:
         pytest.skip("about kernels")
     torch.manual_seed(0)
     shape, dim, config = LOOPS[loop]
     log = name == "log_softmax"
     x, g = kt.make(*shape, device=device, scale=3.0), kt.make(*shape, device=device)
-    if special:
+    mask, scale = None, 1.0
+    if kind == "masked":
+        mask, scale = torch.rand(shape[-1], device=device) > 0.3, 0.5
+    if kind == "infinite":
         x[..., -1, -1] = -math.inf
         x[0, 1] = -math.inf
         x.select(dim, 0).copy_(-math.inf)
         lowest = torch.finfo(torch.float32).min
         x.movedim(dim, -1)[..., 1:][-1] = lowest
-    y = run.forward(x, dim, torch.float32, None, 1.0, log, config)
-    kt.same(y, FUNCTIONS[name][1](x, dim))
-    dx = run.backward(g, y, dim, torch.float32, None, 1.0, log, config)
-    kt.same(dx, reference.backward(g, y, dim, torch.float32, None, 1.0, log))
+    y = run.forward(x, dim, torch.float32, mask, scale, log, config)
+    kt.same(y, reference.forward(x, dim, None, mask, scale, log))
+    dx = run.backward(g, y, dim, torch.float32, mask, scale, log, config)
+    kt.same(dx, reference.backward(g, y, dim, torch.float32, mask, scale, log))
 
 
 @kt.devices

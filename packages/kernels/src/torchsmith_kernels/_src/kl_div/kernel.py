@@ -161,7 +161,7 @@ def sum_kernel(
     width: tl.tensor,
     x_stride: tl.tensor,
     t_stride: tl.tensor,
-    factor: tl.tensor,
+    divisor: tl.tensor,
     beta: tl.tensor,
     rest: tl.tensor,
     MODE: tl.constexpr,
@@ -173,7 +173,7 @@ def sum_kernel(
 ) -> None:
     """Adds up every ``num_programs``-th chunk; ``partial`` gets one sum per program.
 
-    A single program writes the result: only then is ``factor`` not one.
+    A single program writes the result: only then is ``divisor`` not one.
     """
     total = tl.zeros([BLOCK], tl.float32)
     program, programs = tl.program_id(0), tl.num_programs(0)
@@ -187,7 +187,7 @@ def sum_kernel(
         if not EVEN:
             value = tl.where(inside, value, 0.0)
         total += value
-    tl.store(partial + program, (tl.sum(total, 0) * factor).to(partial.dtype.element_ty))
+    tl.store(partial + program, tl.div_rn(tl.sum(total, 0), divisor).to(partial.dtype.element_ty))
 
 
 @jit
@@ -195,13 +195,13 @@ def finish_kernel(
     partial: tl.tensor,
     y: tl.tensor,
     count: tl.tensor,
-    factor: tl.tensor,
+    divisor: tl.tensor,
     BLOCK: tl.constexpr,
 ) -> None:
-    """The sum of all programs, times ``factor``; one program."""
+    """The sum of all programs over ``divisor``; one program."""
     n = tl.arange(0, BLOCK)
     total = tl.sum(tl.load(partial + n, n < count, other=0.0), 0)
-    tl.store(y, (total * factor).to(y.dtype.element_ty))
+    tl.store(y, tl.div_rn(total, divisor).to(y.dtype.element_ty))
 
 
 @jit
@@ -243,7 +243,7 @@ def backward_kernel(
     grad_stride: tl.tensor,
     x_stride: tl.tensor,
     t_stride: tl.tensor,
-    factor: tl.tensor,
+    divisor: tl.tensor,
     beta: tl.tensor,
     rest: tl.tensor,
     MODE: tl.constexpr,
@@ -261,7 +261,7 @@ def backward_kernel(
     inside = n < width - first
     b = _read(t, t_stride, row, first, n, inside, EVEN)
     if SCALAR:
-        upstream = tl.load(grad).to(tl.float32) * factor
+        upstream = tl.div_rn(tl.load(grad).to(tl.float32), divisor)
     else:
         upstream = _read(grad, grad_stride, row, first, n, inside, EVEN)
     out = row * width + first + n

@@ -8,14 +8,14 @@ from torch import Tensor
 from torchsmith_kernels._src.sizes import compute_dtype
 
 
-def factor(reduction: str, like: Tensor) -> float:
-    """What the sum over all elements is multiplied by."""
+def divisor(reduction: str, like: Tensor) -> float:
+    """What the sum over all elements is divided by."""
     if like.numel() == 0:
         return 1.0  # of a sum of nothing
     if reduction == "mean":
-        return 1.0 / like.numel()
+        return float(like.numel())
     if reduction == "batchmean" and like.dim() > 0:
-        return 1.0 / like.shape[0]
+        return float(like.shape[0])
     return 1.0
 
 
@@ -34,7 +34,7 @@ def upstream(grad_output: Tensor, reduction: str, like: Tensor) -> Tensor:
     """The gradient of each element's contribution."""
     if reduction == "none":
         return grad_output
-    return grad_output * factor(reduction, like)
+    return grad_output / divisor(reduction, like)
 
 
 def forward(input: Tensor, target: Tensor, reduction: str, log_target: bool) -> Tensor:

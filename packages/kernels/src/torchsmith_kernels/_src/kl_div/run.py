@@ -11,7 +11,7 @@ from torch import Tensor
 
 from torchsmith_kernels._src import launch
 from torchsmith_kernels._src.kl_div.config import Case, Config, table
-from torchsmith_kernels._src.kl_div.reference import factor
+from torchsmith_kernels._src.kl_div.reference import divisor
 from torchsmith_kernels._src.sizes import LOW_PRECISION, as_rows, ceil_div, next_power_of_2
 
 _KERNELS = "torchsmith_kernels._src.kl_div.kernel"
@@ -138,14 +138,14 @@ def forward(
         return output
     constants["STAGES"] = config.num_stages
     programs = min(units, config.programs * launch.sm_count(device))
-    partial, scale = output, factor(reduction, input)
+    partial, over = output, divisor(reduction, input)
     if programs > 1:
         partial = torch.empty(programs, dtype=torch.float32, device=device)
     sum_kernel(
         (programs, 1, 1),
         (
             *(x, t, partial, units, chunks, layout.width, x_stride, t_stride),
-            *(1.0 if programs > 1 else scale, beta, 1.0 - beta),
+            *(1.0 if programs > 1 else over, beta, 1.0 - beta),
         ),
         constants,
         config.num_warps,
@@ -153,7 +153,7 @@ def forward(
     if programs > 1:
         finish_kernel(
             (1, 1, 1),
-            (partial, output, programs, scale),
+            (partial, output, programs, over),
             {"BLOCK": next_power_of_2(programs)},
             4,
         )
@@ -202,7 +202,7 @@ def backward(
         (units, 1, 1),
         (
             *(grad, a, b, da, db, chunks, layout.width, grad_stride, a_stride, b_stride),
-            *(factor(reduction, input), divergence.beta, 1.0 - divergence.beta),
+            *(divisor(reduction, input), divergence.beta, 1.0 - divergence.beta),
         ),
         {
             "MODE": divergence.mode,
