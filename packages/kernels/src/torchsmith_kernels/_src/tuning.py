@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -147,15 +148,13 @@ def tune_op(
     dtypes: Sequence[torch.dtype],
     device: torch.device,
     report: Callable[[str], object],
-) -> Any:
-    """Measures all cases of one op, stores them, and returns the file."""
+) -> Path:
+    """Measures all cases of one op and returns the file; each case is stored when it is known."""
     tunable = find(op)
-    entries: store.Table = {}
+    name, capability = torch.cuda.get_device_name(device), launch.capability(device)
     for case in tunable.cases(dtypes):
         entry = measure(tunable, case, device, report)
         if entry is not None:
-            entries[case.key()] = entry
-    name = torch.cuda.get_device_name(device)
-    path = store.save(op, launch.capability(device), name, entries)
+            store.save(op, capability, name, {case.key(): entry})
     tables.forget()
-    return path
+    return store.path_of(op, capability)
