@@ -99,7 +99,7 @@ def test_the_list_of_changes_is_readable() -> None:
         assert "model.layers.0.mlp (LlamaMLP): swiglu" in lines
         assert "model.norm (LlamaRMSNorm): rms_norm" in lines
         assert len(lines) == 2 * 3 + 1
-        with pytest.raises(PatchError, match=r"TS-K006.*patched already; undo that first"):
+        with pytest.raises(PatchError, match=r"TS-K007.*patched already; undo that first"):
             patch(model)
 
 

@@ -20,5 +20,5 @@ def test_a_model_of_another_kind_is_refused() -> None:
     class LlamaRMSNorm(torch.nn.Module):
         """Has the name, but is not transformers' class."""
 
-    with pytest.raises(PatchError, match=r"TS-K006\] patch: LlamaRMSNorm has no module that"):
+    with pytest.raises(PatchError, match=r"TS-K007\] patch: LlamaRMSNorm has no module that"):
         patch(LlamaRMSNorm())

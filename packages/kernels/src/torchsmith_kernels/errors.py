@@ -81,7 +81,7 @@ class DimensionError(KernelsError, IndexError):
 class PatchError(KernelsError):
     """A model has nothing that the kernels can take over, or was patched before."""
 
-    code = "TS-K006"
+    code = "TS-K007"
     template = "patch: {message}"
 
 

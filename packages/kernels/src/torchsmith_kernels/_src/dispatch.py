@@ -81,7 +81,8 @@ class Op:
             schema: the op's signature, starting with its name; no keyword-only arguments.
             kernel: computes on real tensors; takes every argument of the schema by position.
             fake: the same for shapes, strides and dtypes without data; raises the same errors.
-            setup_context: as of ``torch.autograd.Function``: ``(ctx, inputs, output)``.
+            setup_context: as of ``torch.autograd.Function``: ``(ctx, inputs, output)``. A true
+                ``ctx.outputs_are_private`` says that only the public function sees the outputs.
             backward: as of ``torch.autograd.Function``: ``(ctx, *grads)``, one result per argument
                 of the schema. None for an op without derivatives.
             autocast: how arguments are cast under autocast; None leaves them.
@@ -165,9 +166,10 @@ class Op:
     def _functions(self, setup: Any, backward: Callable[..., Any]) -> tuple[Any, Any, Any]:
         """``apply`` for calls past the dispatcher, inside of it, and under ``torch.func``."""
 
-        def forward_by(compute: Callable[..., Any]) -> Any:
+        def forward_by(compute: Callable[..., Any], private: bool) -> Any:
             def forward(ctx: Any, *args: Any) -> Any:
                 output = compute(*args)
+                ctx.outputs_are_private = private
                 setup(ctx, args, output)
                 return output
 
@@ -178,8 +180,9 @@ class Op:
         def subclass(**functions: Any) -> Any:
             return type(self.name, (base,), {"backward": staticmethod(backward), **functions})
 
-        direct = subclass(forward=forward_by(self._kernel))
-        below = subclass(forward=forward_by(self._below))
+        # What the overload returns belongs to its caller, and backward must not overwrite it.
+        direct = subclass(forward=forward_by(self._kernel, private=True))
+        below = subclass(forward=forward_by(self._below, private=False))
         # A separate setup_context is what torch.func needs; it costs 13 us.
         transformed = subclass(forward=staticmethod(self._below), setup_context=staticmethod(setup))
         return direct.apply, below.apply, transformed.apply
@@ -188,9 +191,7 @@ class Op:
 class _Autocast:
     """Casts floating point arguments as autocast does for ops of this kind, and calls again."""
 
-    def __init__(
-        self, op: Op, device_type: str, policy: Autocast, exempt: tuple[str, ...]
-    ) -> None:
+    def __init__(self, op: Op, device_type: str, policy: Autocast, exempt: tuple[str, ...]) -> None:
         self.op, self.device_type, self.policy = op, device_type, policy
         arguments = op.overload._schema.arguments
         self.cast = tuple(argument.name not in exempt for argument in arguments)

@@ -132,8 +132,8 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     ctx.set_materialize_grads(False)
     ctx.settings = tuple(settings)
     ctx.save_for_backward(input, weight, bias, target, class_weight, saved)
-    # Not saved with the others: the first backward takes and overwrites them.
-    ctx.sums = sums
+    # Not saved with the others: the first backward takes them, and overwrites what nobody sees.
+    ctx.sums, ctx.reuse = sums, getattr(ctx, "outputs_are_private", False)
 
 
 def _grad(ctx: Any, grad_output: Tensor | None, *_: object) -> tuple[Tensor | None, ...]:
@@ -161,7 +161,7 @@ def _grad(ctx: Any, grad_output: Tensor | None, *_: object) -> tuple[Tensor | No
             tensors = (input, weight, bias, target, class_weight)
             sums = list(op(*tensors, None, *ctx.settings)[2:])
         mean = options.reduction == "mean"
-        if Op.watched(grad_output, *sums):
+        if not ctx.reuse or Op.watched(grad_output, *sums):
             found = scale_op(grad_output, saved, *sums, mean, weight.dtype)
         else:
             found = _scale_owned(grad_output, saved, sums, mean, weight.dtype)
