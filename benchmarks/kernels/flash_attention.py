@@ -95,6 +95,8 @@ def _case(
         torch.bfloat16,
         direction,
         build,
+        # Backward reads the results and their gradient as well, and writes three gradients.
+        bytes=(1 if direction == "forward" else 2) * 4 * TOKENS * 2048,
         flops=flops if direction == "forward" else flops * 5 // 2,
         bar=BARS[direction],
     )

@@ -117,6 +117,8 @@ def cases() -> list[Case]:
                 dtype=DTYPE,
                 direction="both",
                 build=partial(_build_fused, rows, classes),
+                # Input, weight and the gradients of both.
+                bytes=2 * DTYPE.itemsize * HIDDEN * (rows + classes),
                 flops=3 * 2 * rows * HIDDEN * classes,
                 memory=True,
             )

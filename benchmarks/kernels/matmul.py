@@ -19,6 +19,11 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+def _bytes(m: int, n: int, k: int) -> int:
+    """Both factors and the product, once each."""
+    return torch.bfloat16.itemsize * (m * k + k * n + m * n)
+
+
 def _operands(m: int, n: int, k: int) -> tuple[Tensor, Tensor, Tensor]:
     x = torch.randn(m, k, device="cuda", dtype=torch.bfloat16)
     weight = torch.randn(n, k, device="cuda", dtype=torch.bfloat16) * k**-0.5
@@ -38,7 +43,7 @@ def _plain(m: int, n: int, k: int) -> Case:
 
     shape = f"{m} x {n} x {k}, Triton kernel"
     flops = 2 * m * n * k
-    return Case("matmul", shape, torch.bfloat16, "forward", build, flops=flops, bar=0.95)
+    return Case("matmul", shape, torch.bfloat16, "forward", build, _bytes(m, n, k), flops, bar=0.95)
 
 
 def _forward(m: int, n: int, k: int, activation: str) -> Case:
@@ -62,7 +67,7 @@ def _forward(m: int, n: int, k: int, activation: str) -> Case:
         }
 
     shape = f"{m} x {n} x {k}, bias, {activation}"
-    return Case("matmul", shape, torch.bfloat16, "forward", build, flops=2 * m * n * k)
+    return Case("matmul", shape, torch.bfloat16, "forward", build, _bytes(m, n, k), 2 * m * n * k)
 
 
 def _backward(m: int, n: int, k: int, activation: str) -> Case:
@@ -87,7 +92,9 @@ def _backward(m: int, n: int, k: int, activation: str) -> Case:
         }
 
     shape = f"{m} x {n} x {k}, bias, {activation}"
-    return Case("matmul", shape, torch.bfloat16, "backward", build, flops=4 * m * n * k)
+    return Case(
+        "matmul", shape, torch.bfloat16, "backward", build, 2 * _bytes(m, n, k), 4 * m * n * k
+    )
 
 
 def cases() -> list[Case]:

@@ -31,6 +31,7 @@ def load(paths: list[Path]) -> dict[str, Any]:
             row["peaks"] = record["peaks"]
             rows[tuple(row[k] for k in ("op", "shape", "direction", "dtype"))] = row
         merged = {**record, "rows": []}
+    merged["shares"] = len(paths)
     merged["rows"] = sorted(rows.values(), key=lambda row: (row["op"], row["direction"]))
     return merged
 
@@ -99,12 +100,15 @@ def page(record: dict[str, Any]) -> str:
     """The whole of BENCHMARKS.md."""
     rows: list[Row] = record["rows"]
     peaks = record["peaks"]
+    count = record["shares"]
+    shares = f", the cases shared among {count} GPUs of one host (`--share`)" if count > 1 else ""
     lines = [
         "# Benchmarks of the kernels",
         "",
-        f"One {record['device']}, torch {record['torch']}, triton {record['triton']}. Made by "
-        "`nox -s bench-kernels`; median times in microseconds with a flushed L2 cache, all "
-        "versions of a row one after the other in one process. In the same run a large copy moves "
+        f"{record['device']}, torch {record['torch']}, triton {record['triton']}. Made by "
+        f"`nox -s bench-kernels`{shares}; median times in microseconds with a flushed L2 cache, "
+        "all versions of a row one after the other in one process. In the same run a large copy "
+        "moves "
         f"{peaks['copy bytes/s'] / 1e12:.2f} TB/s (bytes read plus written) and an 8192^3 bf16 "
         f"matrix product reaches {peaks['matmul flop/s'] / 1e12:.0f} TFLOP/s.",
         "",
@@ -165,7 +169,8 @@ def charts(record: dict[str, Any]) -> None:
 
     figure, axes = plt.subplots(figsize=(9, 5))
     peaks = record["peaks"]
-    intensity = [2.0**k for k in range(-2, 15)]
+    ridge = peaks["matmul flop/s"] / peaks["copy bytes/s"]
+    intensity = sorted([2.0**k for k in range(5, 17)] + [ridge])
     roof = [min(peaks["copy bytes/s"] * i, peaks["matmul flop/s"]) / 1e12 for i in intensity]
     axes.loglog(intensity, roof, color="black", lw=1, label="measured copy and cuBLAS")
     heavy = [r for r in rows if r.get("flop/byte")]

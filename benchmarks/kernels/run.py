@@ -130,7 +130,9 @@ def measure(case: Case, timer: Timer, peaks: dict[str, float]) -> dict[str, Any]
     peers = [us for name, us in row["us"].items() if name != "ours"]
     if ours:
         row["best peer / ours"] = min(peers) / ours if peers else None
-        row["of copy"] = case.bytes / (ours * 1e-6) / peaks["copy bytes/s"] if case.bytes else None
+        row["of copy"] = None
+        if case.bytes and not case.flops:
+            row["of copy"] = case.bytes / (ours * 1e-6) / peaks["copy bytes/s"]
         row["flop/s"] = case.flops / (ours * 1e-6) if case.flops else None
         row["flop/byte"] = case.flops / case.bytes if case.bytes and case.flops else None
     if not case.memory:
