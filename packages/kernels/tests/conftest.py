@@ -1,16 +1,37 @@
-"""Puts ``kernel_testing`` on the path; tests of large tensors run on GPUs of their size only."""
+"""Puts ``kernel_testing`` on the path; every test starts with the same random numbers.
+
+Tests of large tensors run on GPUs of their size only.
+"""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
+import hypothesis
 import pytest
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 LARGE = 64 * 2**30  # bytes of device memory that the largest test may use
+
+
+class TorchRandom:
+    """Torch's random numbers as hypothesis wants them, so that each example can be repeated."""
+
+    seed = staticmethod(torch.manual_seed)
+    getstate = staticmethod(torch.get_rng_state)
+    setstate = staticmethod(torch.set_rng_state)
+
+
+RANDOM = TorchRandom()  # hypothesis keeps a weak reference
+hypothesis.register_random(RANDOM)
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    torch.manual_seed(0)
 
 
 def pytest_configure(config: pytest.Config) -> None:
