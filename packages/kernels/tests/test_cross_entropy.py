@@ -198,6 +198,41 @@ def test_legacy_reductions_and_target_types(device: str) -> None:
 
 
 @kt.devices
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_bytes_as_classes_do_not_wrap_around(weighted: bool, reduction: str, device: str) -> None:
+    target = torch.tensor([156, 3, 156, 199], dtype=torch.uint8, device=device)  # 156 = 256 - 100
+    weight = torch.rand(200, device=device) + 0.5 if weighted else None
+    compare(
+        lambda x: cross_entropy(x, target, weight, reduction=reduction),
+        lambda x: eager(x, target.long(), weight, reduction=reduction),
+        [kt.make(4, 200, device=device)],
+    )
+    far = torch.tensor([0, 3, 0, 7], dtype=torch.int32, device=device)
+    x = kt.make(4, 200, device=device)
+    kt.same(cross_entropy(x, far, ignore_index=2**40), F.cross_entropy(x, far.long()))
+
+
+@pytest.mark.parametrize("shape", [(0, 0, 3), (0, 7, 3), (2, 7, 0), (0, 7), (0, 0)])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@kt.devices
+def test_nothing_at_all(shape: tuple[int, ...], reduction: str, device: str) -> None:
+    x = torch.zeros(shape, device=device, requires_grad=True)
+    target = torch.zeros(shape[:1] + shape[2:], dtype=torch.int64, device=device)
+    loss = cross_entropy(x, target, reduction=reduction)
+    kt.same(loss, F.cross_entropy(x, target, reduction=reduction))
+    loss.sum().backward()
+    assert x.grad is not None and x.grad.shape == shape
+
+
+def test_meta_tensors_give_shapes() -> None:
+    x = torch.zeros(4, 9, device="meta", requires_grad=True)
+    loss = cross_entropy(x, torch.zeros(4, dtype=torch.int64, device="meta"), reduction="none")
+    loss.sum().backward()
+    assert loss.shape == (4,) and x.grad is not None
+
+
+@kt.devices
 def test_nothing_counts(device: str) -> None:
     x = kt.make(3, 5, device=device).requires_grad_()
     target = torch.full((3,), -100, device=device)
@@ -363,10 +398,17 @@ def test_errors_name_the_argument() -> None:
         cross_entropy(torch.tensor(1.0), target)
     with pytest.raises(ArgumentTypeError, match="`reduction` is 'max'; it must be 'none' or"):
         cross_entropy(x, target, reduction="max")
-    with pytest.raises(ArgumentValueError, match="`softcap` is 0; it must be positive or None"):
+    with pytest.raises(ArgumentValueError, match="`softcap` is 0; it must be positive and"):
         cross_entropy(x, target, softcap=0)
+    with pytest.raises(ArgumentValueError, match="`softcap` is inf; it must be positive and fin"):
+        cross_entropy(x, target, softcap=math.inf)
     with pytest.raises(ArgumentTypeError, match="`z_loss` is of type str"):
         cross_entropy(x, target, z_loss="1")
+    with pytest.raises(ArgumentTypeError, match="`label_smoothing` is of type Tensor"):
+        cross_entropy(x, target, label_smoothing=torch.zeros(()))
+    for wrong in (None, 1.5, True, torch.tensor(1)):
+        with pytest.raises(ArgumentTypeError, match="`ignore_index` is of type .* must be an int"):
+            cross_entropy(x, target, ignore_index=wrong)
 
 
 def test_configurations() -> None:
@@ -433,6 +475,17 @@ def test_resources_with_everything(kernel: str) -> None:
         f"{kernel} softcap smoothing",
         lambda: _launch(kernel, 32000, smoothing=0.1, softcap=30.0),
     )
+
+
+@kt.needs_compiler
+def test_float64_class_weights_compile() -> None:
+    x, target = torch.empty(8, 3000), torch.zeros(8, dtype=torch.int64)
+    weight = torch.ones(3000, dtype=torch.float64)
+    kinds = (-100, "mean", 0.1, 0.0, 30.0)
+    with kt.compiled_for_sm90() as kernels:
+        run.forward(x, target, weight, *kinds, torch.float32)
+        run.backward(torch.ones(()), x, target, weight, torch.ones(17), *kinds)
+    assert [name for name, _ in kernels] == ["forward_kernel", "reduce_kernel", "backward_kernel"]
 
 
 @kt.needs_compiler

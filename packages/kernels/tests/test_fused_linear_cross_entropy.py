@@ -237,6 +237,40 @@ def test_classes_that_do_not_exist_are_not_read(device: str) -> None:
 
 
 @kt.devices
+def test_bytes_as_classes_do_not_wrap_around(device: str) -> None:
+    tensors, _ = problem(4, 8, 200, torch.float32, device)
+    target = torch.tensor([156, 3, 156, 199], dtype=torch.uint8, device=device)  # 156 = 256 - 100
+    kt.no_worse_than_eager(
+        lambda x, w, b: fused_linear_cross_entropy(x, w, target, b),
+        lambda x, w, b: eager(x, w, b, target.long()),
+        tensors,
+        slack=4.0,
+    )
+
+
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+@kt.devices
+def test_a_hidden_size_of_zero(reduction: str, device: str) -> None:
+    x = torch.zeros(2, 3, 0, device=device, requires_grad=True)
+    w = torch.zeros(7, 0, device=device, requires_grad=True)
+    target = torch.zeros(2, 3, dtype=torch.int64, device=device)
+    loss = fused_linear_cross_entropy(x, w, target, reduction=reduction)
+    kt.same(loss, torch.full_like(loss, math.log(7)))
+    assert loss.shape == (() if reduction == "mean" else (2, 3))
+    loss.sum().backward()
+    assert x.grad is not None and x.grad.shape == x.shape
+    assert w.grad is not None and w.grad.shape == w.shape
+
+
+def test_meta_tensors_give_shapes() -> None:
+    x = torch.zeros(4, 8, device="meta", requires_grad=True)
+    w = torch.zeros(20, 8, device="meta", requires_grad=True)
+    loss = fused_linear_cross_entropy(x, w, torch.zeros(4, dtype=torch.int64, device="meta"))
+    loss.backward()
+    assert loss.shape == () and x.grad is not None and w.grad is not None
+
+
+@kt.devices
 def test_two_runs_are_bit_equal(device: str) -> None:
     (x, w, _), target = problem(40, 32, 1000, torch.bfloat16, device)
     x.requires_grad_(), w.requires_grad_()
@@ -347,6 +381,8 @@ def test_errors_name_the_argument() -> None:
         fused_linear_cross_entropy(x, w, target.float())
     with pytest.raises(ArgumentValueError, match="`chunk_size` is 0; it must be a positive int"):
         fused_linear_cross_entropy(x, w, target, chunk_size=0)
+    with pytest.raises(ArgumentTypeError, match="`ignore_index` is of type NoneType"):
+        fused_linear_cross_entropy(x, w, target, ignore_index=None)
     with pytest.raises(ArgumentValueError, match="`accumulate_dtype` is torch.float16"):
         fused_linear_cross_entropy(x, w, target, accumulate_dtype=torch.float16)
 

@@ -87,6 +87,7 @@ def test_a_cpu_never_warns(monkeypatch: pytest.MonkeyPatch) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert not launch.usable(torch.device("cpu"), "rms_norm")
+        assert not launch.usable(torch.device("meta"), "rms_norm")
     assert launch.problem("xpu", 0) == "triton is not installed"
 
 

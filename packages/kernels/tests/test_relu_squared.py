@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.autograd import forward_ad
 from torchsmith_kernels import ArgumentTypeError, DtypeError, relu_squared
 from torchsmith_kernels._src.pointwise.config import Case, candidates
 from torchsmith_kernels._src.pointwise.layout import plan
@@ -88,6 +89,16 @@ def test_function_transforms() -> None:
     x = kt.make(3, 4)
     found = torch.func.grad(lambda t: relu_squared(t).sum())(x)
     kt.same(found, 2 * x.relu())
+
+
+@kt.devices
+def test_forward_mode_is_refused(device: str) -> None:
+    x = kt.make(4, 8, device=device)
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(x, torch.ones_like(x))
+        with pytest.raises(NotImplementedError, match="forward mode"):
+            relu_squared(dual)
+        kt.same(relu_squared(x), x.relu().square())
 
 
 @kt.devices

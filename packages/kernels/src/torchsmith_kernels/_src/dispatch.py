@@ -1,9 +1,10 @@
 """One differentiable ``torch.library`` operator: kernel, fake kernel, autograd and autocast.
 
 ``Op`` registers them and is what the public functions call. A call that nothing watches (no
-compiler, mode, transform, autocast, profiler or tensor subclass) goes straight to the kernel, which
-saves the dispatcher's two round trips through Python, about 10 us; every other call goes through
-the registered operator, so that tracers, ``torch.func`` and tensor subclasses see it.
+compiler, mode, transform, autocast, profiler, tensor subclass or negative view) goes straight to
+the kernel, which saves the dispatcher's two round trips through Python, about 10 us; every other
+call goes through the registered operator, so that tracers, ``torch.func`` and tensor subclasses see
+it.
 """
 
 from __future__ import annotations
@@ -119,8 +120,8 @@ class Op:
         for arg in args:
             if isinstance(arg, Tensor):
                 kind = type(arg)
-                if kind is not Tensor and kind is not Parameter:
-                    return self._dispatch(args)
+                if (kind is not Tensor and kind is not Parameter) or arg.is_neg():
+                    return self._dispatch(args)  # which also writes negative views out
                 record = record or arg.requires_grad
         if private.watched() or private.transforms_active():
             return self._dispatch(args)
@@ -133,7 +134,10 @@ class Op:
         """Whether a call with these arguments has to go through the dispatcher."""
         return (
             torch.compiler.is_compiling()
-            or any(isinstance(a, Tensor) and type(a) not in (Tensor, Parameter) for a in args)
+            or any(
+                isinstance(a, Tensor) and (type(a) not in (Tensor, Parameter) or a.is_neg())
+                for a in args
+            )
             or private.watched()
             or private.transforms_active()
         )
@@ -153,9 +157,11 @@ class Op:
         return padded
 
     def _autograd(self, *args: Any) -> Any:
-        if torch.is_grad_enabled() and any(
+        recorded = torch.is_grad_enabled() and any(
             isinstance(arg, Tensor) and arg.requires_grad for arg in args
-        ):
+        )
+        # Only a Function refuses tangents, which the kernels would drop.
+        if recorded or private.forward_mode():
             return self._apply_below(*args)
         return self._below(*args)
 

@@ -85,7 +85,7 @@ def usable(device: torch.device, op: str) -> bool:
     reason = problem(device.type, device.index or 0)
     if reason is None:
         return True
-    if device.type != "cpu" and reason not in _warned:
+    if device.type not in ("cpu", "meta") and reason not in _warned:
         _warned.add(reason)
         warnings.warn(
             f"torchsmith_kernels.{op}: {reason}; the plain PyTorch version runs instead",

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 import torch
+from torch.autograd import forward_ad
 
 
 def below_autograd() -> AbstractContextManager[None]:
@@ -32,7 +33,13 @@ def watched() -> bool:
         or torch._C._is_any_autocast_enabled()
         or torch._C._autograd._profiler_enabled()
         or torch._C._is_tracing()
+        or forward_mode()
     )
+
+
+def forward_mode() -> bool:
+    """Whether tensors may carry tangents of forward-mode differentiation."""
+    return forward_ad._current_level >= 0
 
 
 def recording() -> bool:

@@ -185,7 +185,8 @@ def _in_place(
     given = (("q", q),) if k is None else (("q", q), ("k", k))
     regular = True
     for name, x in given:
-        if any(size > 1 and step == 0 for size, step in zip(x.shape, x.stride(), strict=True)):
+        repeated = any(n > 1 and step == 0 for n, step in zip(x.shape, x.stride(), strict=True))
+        if repeated and x.numel():
             raise ArgumentTypeError(
                 op=NAME,
                 argument=name,
@@ -356,11 +357,20 @@ def apply_rotary(
     if rotary_dim is None:
         columns = cos.shape[-1] if cos.dim() else 0
         rotary_dim = columns if q.dim() and columns == q.shape[-1] else 2 * columns
+    elif not isinstance(rotary_dim, int | torch.SymInt):
+        raise ArgumentTypeError(
+            op=NAME,
+            argument="rotary_dim",
+            given=f"of type {type(rotary_dim).__name__}",
+            accepted="it must be an int or None",
+        )
     options = (positions, rotary_dim, bool(interleaved), layout, False)
     result: tuple[Tensor, Tensor]
     if torch.is_grad_enabled() and (cos.requires_grad or sin.requires_grad):
         _check(q, k, cos, sin, positions, rotary_dim, layout)
-        turned_q, turned_k = (reference.rotate(x, cos, sin, *options) for x in (q, k))
+        # The tables' gradients need what stood there before.
+        given = (q.clone(), k.clone()) if inplace else (q, k)
+        turned_q, turned_k = (reference.rotate(x, cos, sin, *options) for x in given)
         result = (q.copy_(turned_q), k.copy_(turned_k)) if inplace else (turned_q, turned_k)
     elif inplace:
         result = _turn_in_place(q, k, cos, sin, *options)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 from torch.nn import _reduction as legacy
@@ -9,18 +11,31 @@ from torch.nn import _reduction as legacy
 from torchsmith_kernels._src import check
 from torchsmith_kernels._src.cross_entropy import reference
 from torchsmith_kernels._src.cross_entropy.op import NAME, op
-from torchsmith_kernels.errors import ArgumentValueError, ShapeError
+from torchsmith_kernels.errors import ArgumentTypeError, ArgumentValueError, ShapeError
 
 REDUCTIONS = ("none", "mean", "sum")
 INDEX_DTYPES = (torch.int64, torch.int32, torch.uint8)
 
 
 def check_settings(
-    name: str, reduction: str, label_smoothing: float, z_loss: float, softcap: float | None
+    name: str,
+    ignore_index: int,
+    reduction: str,
+    label_smoothing: float,
+    z_loss: float,
+    softcap: float | None,
 ) -> None:
     """Raises for settings that no loss can be computed with."""
     check.choice(name, "reduction", reduction, REDUCTIONS)
-    if label_smoothing == 0.0 and z_loss == 0.0 and softcap is None:
+    if isinstance(ignore_index, bool) or not isinstance(ignore_index, (int, torch.SymInt)):
+        raise ArgumentTypeError(
+            op=name,
+            argument="ignore_index",
+            given=f"of type {type(ignore_index).__name__}",
+            accepted="it must be an int",
+        )
+    plain = type(label_smoothing) is float and type(z_loss) is float and softcap is None
+    if plain and label_smoothing == 0.0 and z_loss == 0.0:
         return
     check.is_number(name, "label_smoothing", label_smoothing)
     if not 0.0 <= label_smoothing <= 1.0:
@@ -32,12 +47,12 @@ def check_settings(
         )
     check.is_number(name, "z_loss", z_loss)
     check.is_number(name, "softcap", softcap, optional=True)
-    if softcap is not None and softcap <= 0:
+    if softcap is not None and not 0 < softcap < math.inf:
         raise ArgumentValueError(
             op=name,
             argument="softcap",
             given=repr(softcap),
-            accepted="it must be positive or None",
+            accepted="it must be positive and finite, or None",
         )
 
 
@@ -48,6 +63,13 @@ def check_weight(name: str, argument: str, weight: Tensor | None, input: Tensor,
         check.dtype(name, argument, weight, check.FLOATING)
         check.device(name, argument, weight, input)
         check.shape(name, argument, weight, (n,), "one value per class")
+
+
+def comparable(target: Tensor, ignore_index: int) -> Tensor:
+    """Classes of a type that holds ``ignore_index`` too, which would otherwise wrap around."""
+    if target.dtype is torch.uint8 or not -(2**31) <= ignore_index < 2**31:
+        return target.long()
+    return target
 
 
 def cross_entropy(
@@ -113,7 +135,7 @@ def cross_entropy(
     check.device(NAME, "target", target, input)
     if size_average is not None or reduce is not None:
         reduction = legacy.legacy_get_string(size_average, reduce)
-    check_settings(NAME, reduction, label_smoothing, z_loss, softcap)
+    check_settings(NAME, ignore_index, reduction, label_smoothing, z_loss, softcap)
     dims = input.dim()
     if dims == 0:
         raise ShapeError(
@@ -135,9 +157,10 @@ def cross_entropy(
     if dims == 1:
         input = input.unsqueeze(0)
     elif dims > 2:
-        input = input.movedim(1, -1).reshape(-1, classes)
+        input = input.movedim(1, -1).reshape(target.numel(), classes)
     if dims != 2:
         target = target.reshape(-1)
+    target = comparable(target, ignore_index)
     loss, _ = op(
         input, target, weight, ignore_index, reduction, label_smoothing, z_loss, softcap, dtype
     )
@@ -147,4 +170,7 @@ def cross_entropy(
 
 def autocast_enabled(input: Tensor) -> bool:
     """Whether autocast would compute a loss of ``input`` in float32."""
-    return input.dtype is not torch.float64 and torch.is_autocast_enabled(input.device.type)
+    kind = input.device.type
+    if kind == "meta" or input.dtype is torch.float64:
+        return False
+    return torch.is_autocast_enabled(kind)

@@ -39,7 +39,8 @@ class CrossEntropyLoss(torch.nn.CrossEntropyLoss):
         softcap: float | None = None,
     ) -> None:
         super().__init__(weight, size_average, ignore_index, reduce, reduction, label_smoothing)
-        check_settings("CrossEntropyLoss", self.reduction, label_smoothing, z_loss, softcap)
+        name = type(self).__name__
+        check_settings(name, ignore_index, self.reduction, label_smoothing, z_loss, softcap)
         self.z_loss, self.softcap = z_loss, softcap
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:

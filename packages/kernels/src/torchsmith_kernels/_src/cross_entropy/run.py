@@ -68,6 +68,16 @@ def is_shifted(logits: Tensor, stride: int, width: int) -> bool:
     return not aligned and stride == width and logits.data_ptr() % (vector * logits.itemsize) == 0
 
 
+def plain_weight(weight: Tensor | None) -> Tensor | None:
+    """Class weights as the kernels read them: contiguous, and in float32 if they were wider.
+
+    Beside a float64 tensor the kernels' numbers would be float64 too.
+    """
+    if weight is None:
+        return None
+    return (weight.float() if weight.dtype is torch.float64 else weight).contiguous()
+
+
 def weight_sum(weight: Tensor | None, label_smoothing: float) -> Tensor | None:
     """Sum of the class weights; any tensor where it is not used."""
     if weight is None:
@@ -96,8 +106,7 @@ def forward(
     count, width = input.shape
     device = input.device
     input, stride = as_rows(input, width, 1)
-    if weight is not None and weight.stride(0) != 1:
-        weight = weight.contiguous()
+    weight = plain_weight(weight)
     if reduction == "none":
         saved = torch.empty(count, dtype=torch.float32, device=device)
         loss = torch.empty(count, dtype=dtype, device=device)
@@ -226,8 +235,7 @@ def backward(
     """The gradient; with ``inplace`` it overwrites ``input``, whose rows must be regular then."""
     count, width = input.shape
     input, stride = as_rows(input, width, 1)
-    if weight is not None and weight.stride(0) != 1:
-        weight = weight.contiguous()
+    weight = plain_weight(weight)
     result = input if inplace else torch.empty_like(input, memory_format=torch.contiguous_format)
     block, warps, _ = fitting("backward", input, count, width, config)
     vector = group(input.dtype)

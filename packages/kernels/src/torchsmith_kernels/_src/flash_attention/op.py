@@ -129,7 +129,8 @@ def flash_attention(
         value: of ``key``'s shape.
         attn_mask: boolean (true where a query sees a key) or floating point to be added to the
             scores; expands to ``[batch, heads, q, k]``. Not for packed sequences. Unlike PyTorch,
-            it may be given together with ``is_causal``.
+            it may be given together with ``is_causal``. In a kernel, numbers below -2.3e38 hide a
+            key as -inf does.
         dropout_p: probability of dropping a weight.
         is_causal: whether a query sees only keys up to its own place.
         scale: factor of the scores; ``1 / sqrt(dim)`` by default.
@@ -142,7 +143,7 @@ def flash_attention(
         alibi_slopes: float32 ``[heads]`` or ``[batch, heads]``; constants without gradient.
         score_mod: a further pointwise change of the scores, see ``ScoreMod``.
         cu_seqlens_q: int32 or int64 ``[sequences + 1]``, where each sequence starts and the last
-            ends; from 0 to ``total_q``. Results of rows that it leaves out are undefined.
+            ends, beginning with 0. Results and gradients of rows after the last are undefined.
         cu_seqlens_k: the same for keys; ``cu_seqlens_q`` by default.
         max_seqlen_q: at least the longest sequence of queries; the results of a longer one are
             undefined. Read back from the device, which waits for it, if not given.
@@ -206,8 +207,8 @@ def flash_attention(
         check.is_tensor(NAME, "cu_seqlens_q", cu_seqlens_q)
         cu_seqlens_k = cu_seqlens_q if cu_seqlens_k is None else cu_seqlens_k
         check.is_tensor(NAME, "cu_seqlens_k", cu_seqlens_k)
-        max_seqlen_q = _longest(cu_seqlens_q) if max_seqlen_q is None else max_seqlen_q
-        max_seqlen_k = _longest(cu_seqlens_k) if max_seqlen_k is None else max_seqlen_k
+        max_seqlen_q = _length("max_seqlen_q", max_seqlen_q, cu_seqlens_q)
+        max_seqlen_k = _length("max_seqlen_k", max_seqlen_k, cu_seqlens_k)
     elif cu_seqlens_k is not None:
         raise _value_error("cu_seqlens_k", "given", "`cu_seqlens_q` is needed as well")
     else:
@@ -220,6 +221,7 @@ def flash_attention(
         check.is_number(NAME, "dropout_p", dropout_p)
         if not 0 <= dropout_p <= 1:
             raise _value_error("dropout_p", dropout_p, "it must be between 0 and 1")
+        check.is_tensor(NAME, "dropout_seed", dropout_seed, optional=True)
         if dropout_seed is None:
             dropout_seed = torch.randint(2**62, (1,), device=query.device)
     else:
@@ -228,8 +230,13 @@ def flash_attention(
         check.is_number(NAME, "softcap", softcap)
         if softcap <= 0:
             raise _value_error("softcap", softcap, "it must be positive")
+        softcap = float(softcap) if isinstance(softcap, int) else softcap
+    check.is_number(NAME, "scale", scale, optional=True)
     if scale is None:
-        scale = 1 / math.sqrt(query.shape[-1]) if query.shape[-1] else 1.0
+        width = query.shape[-1] if query.dim() else 0
+        scale = 1 / math.sqrt(width) if width else 1.0
+    elif isinstance(scale, int):
+        scale = float(scale)  # an integer would be another kernel under the same key
     call = Call(
         query,
         key,
@@ -257,8 +264,22 @@ def _value_error(argument: str, given: object, accepted: str) -> ArgumentValueEr
     return ArgumentValueError(op=NAME, argument=argument, given=given, accepted=accepted)
 
 
-def _longest(starts: Tensor) -> int:
-    return int((starts[1:] - starts[:-1]).max()) if starts.shape[0] > 1 else 0
+def _length(argument: str, given: int | None, starts: Tensor) -> int:
+    """The longest sequence as given, or else read back from ``starts``."""
+    if given is None:
+        if starts.dim() != 1 or starts.shape[0] < 2:
+            return 0
+        return int((starts[1:] - starts[:-1]).max())
+    if not isinstance(given, int | torch.SymInt):
+        raise ArgumentTypeError(
+            op=NAME,
+            argument=argument,
+            given=f"of type {type(given).__name__}",
+            accepted="it must be an int or None",
+        )
+    if given < 0:
+        raise _value_error(argument, given, "it must not be negative")
+    return given
 
 
 def _window(window: tuple[int | None, int | None]) -> tuple[int | None, int | None]:

@@ -28,10 +28,11 @@ def forward(call: Call) -> tuple[Tensor, Tensor]:
     if not call.packed:
         output, lse = results[0]
     elif results:
-        output = torch.cat([out[0].transpose(0, 1) for out, _ in results])
+        output = _joined([out[0].transpose(0, 1) for out, _ in results], query)
         lse = torch.cat([lse[0] for _, lse in results], 1)
+        lse = torch.nn.functional.pad(lse, (0, query.shape[0] - lse.shape[1]))
     else:
-        output, lse = query, query.new_zeros(call.lse_shape())
+        output, lse = torch.zeros_like(query), query.new_zeros(call.lse_shape())
     return output.to(query.dtype), lse.to(lse_dtype)
 
 
@@ -53,7 +54,8 @@ def backward(
         query, key, value, bias = grads[0]
     elif grads:
         query, key, value = (
-            torch.cat([grad[which][0].transpose(0, 1) for grad in grads]) for which in range(3)
+            _joined([grad[which][0].transpose(0, 1) for grad in grads], like)
+            for which, like in enumerate((call.query, call.key, call.value))
         )
     else:
         query, key, value = (torch.zeros_like(t) for t in call[:3])
@@ -61,6 +63,12 @@ def backward(
     if bias_grad and call.attn_mask is not None:
         dbias = bias.sum_to_size(call.attn_mask.shape).to(call.attn_mask.dtype)
     return query.to(call.query.dtype), key.to(call.key.dtype), value.to(call.value.dtype), dbias
+
+
+def _joined(parts: list[Tensor], like: Tensor) -> Tensor:
+    """Sequences one after the other, then zeros for the rows of ``like`` after the last."""
+    joined = torch.cat(parts)
+    return torch.nn.functional.pad(joined, (0, 0, 0, 0, 0, like.shape[0] - joined.shape[0]))
 
 
 def _sequences(call: Call) -> list[Call]:

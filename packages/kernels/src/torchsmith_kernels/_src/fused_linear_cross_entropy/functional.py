@@ -11,6 +11,7 @@ from torchsmith_kernels._src.cross_entropy.functional import (
     autocast_enabled,
     check_settings,
     check_weight,
+    comparable,
 )
 from torchsmith_kernels._src.fused_linear_cross_entropy.op import NAME, op
 from torchsmith_kernels.errors import ArgumentValueError, ShapeError
@@ -104,12 +105,13 @@ def fused_linear_cross_entropy(
         check.shape(NAME, "bias", bias, (classes,), "one value per class")
     check_weight(NAME, "class_weight", class_weight, input, classes)
     check.shape(NAME, "target", target, input.shape[:-1], "`input`'s without the last dimension")
-    check_settings(NAME, reduction, label_smoothing, z_loss, softcap)
+    check_settings(NAME, ignore_index, reduction, label_smoothing, z_loss, softcap)
     _check_chunks(input, chunk_size, accumulate_dtype)
     shape = target.shape
-    rows = input if input.dim() == 2 else input.reshape(-1, hidden)
+    rows = input if input.dim() == 2 else input.reshape(target.numel(), hidden)
     if target.dim() != 1:
         target = target.reshape(-1)
+    target = comparable(target, ignore_index)
     record = torch.is_grad_enabled()
     loss, *_ = op(
         rows, weight, bias, target, class_weight, dtype,

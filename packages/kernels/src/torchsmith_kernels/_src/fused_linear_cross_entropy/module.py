@@ -48,7 +48,8 @@ class FusedLinearCrossEntropyLoss(torch.nn.Linear):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(in_features, out_features, bias, device, dtype)
-        check_settings(type(self).__name__, reduction, label_smoothing, z_loss, softcap)
+        name = type(self).__name__
+        check_settings(name, ignore_index, reduction, label_smoothing, z_loss, softcap)
         self.ignore_index, self.reduction = ignore_index, reduction
         self.label_smoothing, self.z_loss, self.softcap = label_smoothing, z_loss, softcap
 

@@ -182,9 +182,8 @@ def forward(
     sums = new_sums(input, weight, settings) if wanted else empty_sums(input)
     weights_sum = upstream = None
     if kernels:
-        if class_weight is not None:
-            class_weight = class_weight.contiguous()
-            weights_sum = cross_entropy.weight_sum(class_weight, settings.label_smoothing)
+        class_weight = cross_entropy.plain_weight(class_weight)
+        weights_sum = cross_entropy.weight_sum(class_weight, settings.label_smoothing)
         if reduction == "mean" and wanted:
             cross_entropy.reduce(
                 saved, target, class_weight, saved, None, rows, len(weight),

@@ -121,7 +121,7 @@ def _forward(
             return result, pre if save else input.new_empty(0)
         given = (input, other, bias, residual)
         input, other = operands(input, other)
-        if residual is not None and residual.dim() != input.dim():
+        if residual is not None:
             residual = residual.reshape(*input.shape[:-1], other.size(-1))
         if bias is not None and bias.stride(0) != 1:
             bias = bias.contiguous()
@@ -338,7 +338,8 @@ def _without_kernel(
     input: Tensor, other: Tensor, bias: Tensor | None, scale: float
 ) -> Tensor | None:
     """What one call of cuBLAS computes, or None."""
-    if torch.is_autocast_enabled(input.device.type):
+    kind = input.device.type
+    if kind == "meta" or torch.is_autocast_enabled(kind):
         return None
     shape = _check(input, other, bias, None)
     if bias is None and scale == 1:
