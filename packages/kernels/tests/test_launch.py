@@ -19,6 +19,7 @@ def forget() -> Iterator[None]:
         launch.problem.cache_clear()
         launch.interpreted.cache_clear()
         launch._warned.clear()
+        launch._found_usable.clear()
 
     clear()
     yield

@@ -67,7 +67,7 @@ def shape(op: str, argument: str, tensor: Tensor | None, expected: Sequence[Any]
     if tensor is None:
         return
     given = tensor.shape
-    if len(given) != len(expected) or any(a != b for a, b in zip(given, expected, strict=True)):
+    if given != (expected if isinstance(expected, tuple) else tuple(expected)):
         raise ShapeError(
             op=op,
             argument=argument,

@@ -78,12 +78,16 @@ def problem(device_type: str, index: int) -> str | None:
 
 
 _warned: set[str] = set()
+_found_usable: set[torch.device] = set()
 
 
 def usable(device: torch.device, op: str) -> bool:
     """Whether ``op``'s kernels run on ``device``; on a GPU where they do not, warns once."""
+    if device in _found_usable:
+        return True
     reason = problem(device.type, device.index or 0)
     if reason is None:
+        _found_usable.add(device)
         return True
     if device.type not in ("cpu", "meta") and reason not in _warned:
         _warned.add(reason)

@@ -25,12 +25,18 @@ def transforms_active() -> bool:
     return active
 
 
+def autocast_anywhere() -> bool:
+    """Whether autocast is on for any type of device."""
+    on: bool = torch._C._is_any_autocast_enabled()
+    return on
+
+
 def watched() -> bool:
     """Whether a mode, transform, autocast or profiler wants to see calls in the dispatcher."""
     return (
         torch._C._len_torch_dispatch_stack() > 0
         or torch._C._len_torch_function_stack() > 0
-        or torch._C._is_any_autocast_enabled()
+        or autocast_anywhere()
         or torch._C._autograd._profiler_enabled()
         or torch._C._is_tracing()
         or forward_mode()

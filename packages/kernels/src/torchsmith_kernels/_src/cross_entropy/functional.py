@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import _reduction as legacy
 
-from torchsmith_kernels._src import check
+from torchsmith_kernels._src import check, private
 from torchsmith_kernels._src.cross_entropy import reference
 from torchsmith_kernels._src.cross_entropy.op import NAME, op
 from torchsmith_kernels.errors import ArgumentTypeError, ArgumentValueError, ShapeError
@@ -170,7 +170,7 @@ def cross_entropy(
 
 def autocast_enabled(input: Tensor) -> bool:
     """Whether autocast would compute a loss of ``input`` in float32."""
-    kind = input.device.type
-    if kind == "meta" or input.dtype is torch.float64:
+    if not private.autocast_anywhere() or input.dtype is torch.float64:
         return False
-    return torch.is_autocast_enabled(kind)
+    kind = input.device.type
+    return kind != "meta" and torch.is_autocast_enabled(kind)
