@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 
 import kernel_testing as kt
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -89,6 +90,21 @@ def test_a_large_mean_costs_no_precision(pixels: tuple[int, int], layout: str, d
     want = functional.group_norm(x.double(), 1)
     # The input's own rounding is 2**-15; a variance from squares would be off by far more.
     assert kt.error(group_norm(x, 1), want) < 1e-4
+
+
+@pytest.mark.skipif(not kt.INTERPRETED, reason="stands in for a GPU's approximate instruction")
+@pytest.mark.parametrize("name", ["one a program", "loop", "shared"])
+def test_an_approximate_root_costs_no_precision(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+
+    def create_rsqrt(builder: object, arg: TensorHandle) -> TensorHandle:
+        return TensorHandle(np.float32(1 + 1e-6) / np.sqrt(arg.data), arg.dtype.scalar)
+
+    monkeypatch.setattr(InterpreterBuilder, "create_rsqrt", create_rsqrt)
+    shape, groups = SHAPES[name]
+    x = kt.make(*shape)
+    want = functional.group_norm(x.double(), groups)
+    assert kt.error(group_norm(x, groups), want) < 2e-7
 
 
 @kt.devices

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import triton.language as tl
 
+from torchsmith_kernels._src.group_norm.kernel import mean_of, reciprocal_deviation
 from torchsmith_kernels._src.jit import jit
 
 
@@ -97,7 +98,7 @@ def moments_kernel(
         square += tl.where(keep, delta * (value - average), 0.0)
         step += 1.0
     number = tl.maximum((length - pixel + PIXELS - 1) // PIXELS, 0).to(tl.float32)
-    m = tl.sum(average * number, AXIS, keep_dims=True) / length
+    m = mean_of(tl.sum(average * number, AXIS, keep_dims=True), length)
     away = average - m
     square += tl.where(number > 0, number * away * away, 0.0)
     target = (batch * splits + split) * channels + first + local
@@ -133,7 +134,7 @@ def merge_moments_kernel(
         place = base + split.to(tl.int64) * groups * per_group + part % per_group
         number = tl.minimum(span, pixels - split * span).to(tl.float32)
         total += tl.where(keep, number * tl.load(averages + place, keep, other=0.0), 0.0)
-    m = tl.sum(total, 0) / size
+    m = mean_of(tl.sum(total, 0), size)
     total = tl.zeros((BLOCK,), tl.float32)
     for start in range(0, parts, BLOCK):
         part = start + tl.arange(0, BLOCK)
@@ -145,7 +146,7 @@ def merge_moments_kernel(
         square = tl.load(squares + place, keep, other=0.0)
         total += tl.where(keep, square + number * away * away, 0.0)
     tl.store(mean + row, m)
-    tl.store(rstd + row, tl.rsqrt(tl.sum(total, 0) / size + eps))
+    tl.store(rstd + row, reciprocal_deviation(mean_of(tl.sum(total, 0), size), eps))
 
 
 @jit
