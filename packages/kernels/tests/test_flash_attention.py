@@ -29,7 +29,7 @@ from torchsmith_kernels._src.flash_attention import (
     run_backward,
     run_forward,
 )
-from torchsmith_kernels._src.flash_attention.call import Call
+from torchsmith_kernels._src.flash_attention.call import Call, regular, rows
 from torchsmith_kernels._src.flash_attention.config import Case, Config, candidates
 
 
@@ -315,6 +315,57 @@ def test_packed_lengths_may_be_given(device: str) -> None:
     assert empty.shape == (0, 2, 16)
 
 
+@kt.devices
+@pytest.mark.parametrize("dropout_p", [0.0, 0.3])
+def test_packed_rows_after_the_last_sequence(dropout_p: float, device: str) -> None:
+    tensors = [kt.make(40, 2, 16, device=device) for _ in range(3)]
+    starts = torch.tensor([0, 10, 33], device=device)
+    options: dict[str, Any] = {"is_causal": True, "cu_seqlens_q": starts, "dropout_p": dropout_p}
+    if dropout_p:
+        options["dropout_seed"] = torch.tensor([5], device=device)
+    found = []
+    for length in (40, 33):
+        leaves = [t[:length].clone().requires_grad_() for t in tensors]
+        output, lse = flash_attention(*leaves, return_lse=True, **options)
+        assert output.shape == (length, 2, 16) and lse.shape == (2, length)
+        loss = output[:33].square().sum() + lse[:, :33].sum()
+        grads = torch.autograd.grad(loss, leaves)
+        assert all(grad.shape == leaf.shape for grad, leaf in zip(grads, leaves))
+        found.append([output[:33], lse[:, :33], *(grad[:33] for grad in grads)])
+    for got, want in zip(*found):
+        kt.same(got, want)
+
+
+@kt.devices
+def test_starts_of_packed_sequences_may_be_a_column(device: str) -> None:
+    tensors = [kt.make(40, 2, 16, device=device) for _ in range(3)]
+    columns = torch.tensor([[0, 7], [15, 7], [40, 7]], device=device)
+    want = flash_attention(*tensors, cu_seqlens_q=columns[:, 0].contiguous())
+    kt.same(flash_attention(*tensors, cu_seqlens_q=columns[:, 0]), want)
+
+
+def test_wrong_starts_of_packed_sequences() -> None:
+    tensors = [kt.make(40, 2, 16) for _ in range(3)]
+    for wrong in ([0, 15, 45], [0, 35, 30], [3, 40]):
+        with pytest.raises(ArgumentValueError, match="`cu_seqlens_q` is .* it must ascend from 0"):
+            flash_attention(*tensors, cu_seqlens_q=torch.tensor(wrong))
+    starts = torch.tensor([0, 15, 40])
+    with pytest.raises(ArgumentValueError, match="`cu_seqlens_k` is .* to at most 40"):
+        flash_attention(*tensors, cu_seqlens_q=starts, cu_seqlens_k=starts + starts)
+    with pytest.raises(ShapeError, match="`cu_seqlens_k` has shape .* the shape of `cu_seqlens_q`"):
+        flash_attention(*tensors, cu_seqlens_q=starts, cu_seqlens_k=starts[:2])
+    for kind in (torch.bool, torch.float32):
+        with pytest.raises(DtypeError, match="`cu_seqlens_q` has dtype .* int32 and int64"):
+            flash_attention(*tensors, cu_seqlens_q=starts.to(kind))
+    with pytest.raises(ShapeError, match="`cu_seqlens_q` .* it must be .sequences"):
+        flash_attention(*tensors, cu_seqlens_q=starts[None])
+    for wrong in (2.5, torch.tensor(30)):
+        with pytest.raises(ArgumentTypeError, match="`max_seqlen_k` is of type .* an int or None"):
+            flash_attention(*tensors, cu_seqlens_q=starts, max_seqlen_k=wrong)
+    with pytest.raises(ArgumentValueError, match="`max_seqlen_q` is -1; it must not be negative"):
+        flash_attention(*tensors, cu_seqlens_q=starts, max_seqlen_q=-1)
+
+
 # -- dropout -------------------------------------------------------------------------------------
 
 
@@ -378,6 +429,25 @@ def test_score_changes(device: str = kt.DEVICES[0]) -> None:
         )
 
 
+@kt.devices
+def test_hidden_scores_do_not_reach_the_derivative_of_a_change(device: str) -> None:
+    pytest.importorskip("triton")
+    from score_mods import rooted, squared
+
+    mask = torch.rand(20, 20, device=device) > 0.4
+    mask[:, 0] = True
+    for mod, seen in ((squared, mask), (rooted, None)):
+        leaves = [t.requires_grad_() for t in inputs(1, 2, 20, 20, 16, device=device)]
+        doubles = [t.detach().double().requires_grad_() for t in leaves]
+        upstream = torch.randn_like(leaves[0])
+        got, want = (
+            torch.autograd.grad(flash_attention(*t, seen, score_mod=mod), t, upstream.to(t[0]))
+            for t in (leaves, doubles)
+        )
+        for grad, exact in zip(got, want):
+            kt.same(grad.double(), exact, 1e-3, 1e-4)
+
+
 # -- layouts, transformations, errors ------------------------------------------------------------
 
 LAYOUTS = {
@@ -386,6 +456,8 @@ LAYOUTS = {
     "length first": lambda t: t.permute(2, 0, 1, 3).contiguous().permute(1, 2, 0, 3),
     "dim not contiguous": lambda t: t.transpose(2, 3).contiguous().transpose(2, 3),
     "expanded": lambda t: t[:1].expand(2, -1, -1, -1),
+    "overlapping windows": lambda t: t.flatten(2)[..., :24].unfold(2, 16, 1),
+    "unaligned": lambda t: torch.cat([t.new_zeros(3), t.flatten()])[3:].view(t.shape),
 }
 
 
@@ -395,6 +467,22 @@ def test_layouts(layout: str, device: str) -> None:
     tensors = [LAYOUTS[layout](t) for t in inputs(2, k=20, dim=16, device=device)]
     assert flash_attention(*tensors).stride() == torch.empty_like(tensors[0]).stride()
     kt.no_worse_than_eager(only(flash_attention), only(eager), tensors, slack=4)
+
+
+def test_rows_too_far_apart_for_32_bits_are_copied() -> None:
+    wide = torch.empty(2, 1, dtype=torch.bfloat16).as_strided((1, 1, 2, 1), (1, 1, 1, 1))
+    far = torch.empty(1, device="meta").as_strided((1, 1, 200, 16), (16, 16, 2**24, 1))
+    assert regular(wide) and not regular(far) and not regular(far[0].transpose(0, 1))
+    assert regular(far[:, :, :1]) and rows(far).is_contiguous()
+
+
+@kt.devices
+def test_queries_without_heads(device: str) -> None:
+    query, key, value = (t.requires_grad_() for t in inputs(1, 0, 5, 7, 16, 2, device=device))
+    output = flash_attention(query, key, value, enable_gqa=True)
+    assert output.shape == (1, 0, 5, 16)
+    for grad in torch.autograd.grad(output.sum(), (key, value)):
+        assert torch.all(grad == 0)
 
 
 @kt.devices
@@ -563,8 +651,17 @@ def test_errors_name_the_argument() -> None:
         flash_attention(query, query, query, window=(-3, 0))
     with pytest.raises(ArgumentValueError, match="`dropout_p` is 2; it must be between 0 and 1"):
         flash_attention(query, query, query, dropout_p=2)
-    with pytest.raises(ArgumentValueError, match="`softcap` is -1.0; it must be positive"):
-        flash_attention(query, query, query, softcap=-1.0)
+    for softcap in (-1.0, math.nan, math.inf):
+        with pytest.raises(ArgumentValueError, match="`softcap` is .*; it must be positive and"):
+            flash_attention(query, query, query, softcap=softcap)
+    for argument in ("scale", "softcap", "dropout_p"):
+        for wrong in ("1", torch.tensor(1.0)):
+            with pytest.raises(ArgumentTypeError, match=f"`{argument}` is of type .* a number"):
+                flash_attention(query, query, query, **{argument: wrong})
+    with pytest.raises(ArgumentTypeError, match="`dropout_seed` is of type int; it must be a tens"):
+        flash_attention(query, query, query, dropout_p=0.5, dropout_seed=3)
+    with pytest.raises(ShapeError, match=r"`query` has shape \(\); it must be .batch, heads"):
+        flash_attention(*[torch.tensor(1.0)] * 3)
     with pytest.raises(ArgumentTypeError, match="`score_mod` is of type function"):
         flash_attention(query, query, query, score_mod=lambda *_: 0)
     slopes = torch.ones(4).requires_grad_()

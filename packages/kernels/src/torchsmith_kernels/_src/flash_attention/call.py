@@ -18,6 +18,8 @@ SCHEMA = (
     "SymInt? right, bool bottom_right, str score_mod"
 )
 MAX_HEAD_DIM = 256
+#: Elements between rows; a tile has up to 128 of them.
+MAX_ROW_STRIDE = 2**24
 
 
 class Call(NamedTuple):
@@ -106,9 +108,24 @@ class Call(NamedTuple):
         return (self.query.shape[0], self.query.shape[1], self.query.shape[2])
 
 
+def regular(tensor: Tensor) -> bool:
+    """Whether kernels can read ``tensor``, and write what ``torch.empty_like`` makes of it.
+
+    Elements of the last dimension lie side by side, and those of no other, else ``empty_like``
+    might swap the two. A tile's offsets fit 32 bits.
+    """
+    *others, step = zip(tensor.shape, tensor.stride(), strict=True)
+    row = others[0 if tensor.dim() == 3 else 2]
+    if row[0] > 1 and row[1] >= MAX_ROW_STRIDE:
+        return False
+    if step[0] == 1:
+        return True
+    return step[1] == 1 and all(size == 1 or stride != 1 for size, stride in others)
+
+
 def rows(tensor: Tensor) -> Tensor:
-    """``tensor`` with elements of the last dimension side by side; copied only if need be."""
-    return tensor if tensor.stride(-1) == 1 or tensor.shape[-1] == 1 else tensor.contiguous()
+    """``tensor`` as kernels can read it; copied only if need be."""
+    return tensor if regular(tensor) else tensor.contiguous()
 
 
 def strides(tensor: Tensor) -> tuple[int, int, int]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
+
 import torch
 from torch import Tensor
 
@@ -39,6 +42,18 @@ def check_call(call: Call) -> None:
     if heads != kv_heads and (kv_heads == 0 or heads % kv_heads):
         raise _shape_error("key", key, f"its heads must divide those of `query`, {heads}")
     _check_extras(call)
+
+
+def check_starts(argument: str, starts: Sequence[int], rows: int) -> None:
+    """Raises unless ``starts`` divide ``rows``; reads numbers, so not for fake tensors."""
+    ascending = all(a <= b for a, b in pairwise(starts))
+    if not ascending or (starts and (starts[0] != 0 or starts[-1] > rows)):
+        raise ArgumentValueError(
+            op=NAME,
+            argument=argument,
+            given=f"{list(starts)}" if len(starts) < 10 else f"{starts[0]} ... {starts[-1]}",
+            accepted=f"it must ascend from 0 to at most {rows}",
+        )
 
 
 def _check_extras(call: Call) -> None:

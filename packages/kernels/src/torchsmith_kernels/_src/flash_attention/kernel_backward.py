@@ -123,7 +123,8 @@ def _slopes(
 ) -> tuple[tl.tensor, tl.tensor]:
     """Gradients of the scaled products, and of the bias, from those of the scores."""
     if DERIVATIVE is not None:
-        grad *= DERIVATIVE(before, batch, head, i, j)
+        # The derivative may be infinite where there is no weight, as at the zeros past the end.
+        grad = tl.where(grad == 0.0, 0.0, grad * DERIVATIVE(before, batch, head, i, j))
     grad_bias = grad
     if softcap is not None:
         grad *= 1.0 - bounded * bounded

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import Literal, overload
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from torchsmith_kernels._src import check
 from torchsmith_kernels._src.flash_attention.call import Call
-from torchsmith_kernels._src.flash_attention.checks import NAME
+from torchsmith_kernels._src.flash_attention.checks import INDICES, NAME, check_starts
 from torchsmith_kernels._src.flash_attention.operators import op
 from torchsmith_kernels._src.flash_attention.score_mod import ScoreMod
 from torchsmith_kernels.errors import ArgumentTypeError, ArgumentValueError, ShapeError
@@ -207,8 +208,10 @@ def flash_attention(
         check.is_tensor(NAME, "cu_seqlens_q", cu_seqlens_q)
         cu_seqlens_k = cu_seqlens_q if cu_seqlens_k is None else cu_seqlens_k
         check.is_tensor(NAME, "cu_seqlens_k", cu_seqlens_k)
-        max_seqlen_q = _length("max_seqlen_q", max_seqlen_q, cu_seqlens_q)
-        max_seqlen_k = _length("max_seqlen_k", max_seqlen_k, cu_seqlens_k)
+        # Kernels read them as they lie.
+        cu_seqlens_q, cu_seqlens_k = cu_seqlens_q.contiguous(), cu_seqlens_k.contiguous()
+        max_seqlen_q = _length("q", max_seqlen_q, cu_seqlens_q, query)
+        max_seqlen_k = _length("k", max_seqlen_k, cu_seqlens_k, key)
     elif cu_seqlens_k is not None:
         raise _value_error("cu_seqlens_k", "given", "`cu_seqlens_q` is needed as well")
     else:
@@ -228,8 +231,8 @@ def flash_attention(
         dropout_p, dropout_seed = 0.0, None
     if softcap is not None:
         check.is_number(NAME, "softcap", softcap)
-        if softcap <= 0:
-            raise _value_error("softcap", softcap, "it must be positive")
+        if not 0 < softcap < math.inf:
+            raise _value_error("softcap", softcap, "it must be positive and finite, or None")
         softcap = float(softcap) if isinstance(softcap, int) else softcap
     check.is_number(NAME, "scale", scale, optional=True)
     if scale is None:
@@ -264,12 +267,16 @@ def _value_error(argument: str, given: object, accepted: str) -> ArgumentValueEr
     return ArgumentValueError(op=NAME, argument=argument, given=given, accepted=accepted)
 
 
-def _length(argument: str, given: int | None, starts: Tensor) -> int:
-    """The longest sequence as given, or else read back from ``starts``."""
+def _length(side: str, given: int | None, starts: Tensor, packed: Tensor) -> int:
+    """The longest sequence of ``packed`` as given, or else read back from ``starts``."""
+    argument = f"max_seqlen_{side}"
     if given is None:
-        if starts.dim() != 1 or starts.shape[0] < 2:
-            return 0
-        return int((starts[1:] - starts[:-1]).max())
+        check.dtype(NAME, f"cu_seqlens_{side}", starts, INDICES)
+        if starts.dim() != 1 or starts.shape[0] < 2 or packed.dim() != 3:
+            return 0  # the last two are refused with all other arguments
+        numbers: list[int] = starts.tolist()
+        check_starts(f"cu_seqlens_{side}", numbers, packed.shape[0])
+        return max(b - a for a, b in pairwise(numbers))
     if not isinstance(given, int | torch.SymInt):
         raise ArgumentTypeError(
             op=NAME,

@@ -33,6 +33,7 @@ def _usable(call: Call) -> bool:
         launch.usable(call.query.device, NAME)
         and call.query.dtype is not torch.float64
         and 0 < call.query.shape[-1] <= MAX_HEAD_DIM
+        and call.heads > 0
     )
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from torchsmith_kernels._src import launch
 from torchsmith_kernels._src.flash_attention import run_forward, run_hopper
-from torchsmith_kernels._src.flash_attention.call import Call
+from torchsmith_kernels._src.flash_attention.call import Call, regular
 from torchsmith_kernels._src.flash_attention.config import table
 
 MOST = 1000  # plans are small, but shapes may never repeat
@@ -62,7 +62,7 @@ def find(key: object) -> Plan | None:
 
 def keep(key: object, call: Call, output: Tensor, lse: Tensor) -> None:
     """Remembers how a call was launched, if that needed no copies."""
-    if any(t.stride(-1) != 1 for t in (*call[:3], output)):
+    if not all(t.stride(-1) == 1 and regular(t) for t in (*call[:3], output)):
         return
     if len(table.kept) >= MOST:
         table.kept.clear()

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from torchsmith_kernels._src.flash_attention import philox
 from torchsmith_kernels._src.flash_attention.call import Call
+from torchsmith_kernels._src.flash_attention.checks import check_starts
 from torchsmith_kernels._src.sizes import compute_dtype
 
 #: Gradients by query, key, value, and (where asked for) the mask.
@@ -76,6 +77,8 @@ def _sequences(call: Call) -> list[Call]:
     if call.cu_seqlens_q is None or call.cu_seqlens_k is None:
         return [call]
     starts_q, starts_k = call.cu_seqlens_q.tolist(), call.cu_seqlens_k.tolist()
+    check_starts("cu_seqlens_q", starts_q, call.query.shape[0])
+    check_starts("cu_seqlens_k", starts_k, call.key.shape[0])
     parts: list[Call] = []
     for b in range(call.batch):
         q = slice(starts_q[b], starts_q[b + 1])

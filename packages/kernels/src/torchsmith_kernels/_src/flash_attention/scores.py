@@ -137,15 +137,13 @@ def change(
     if bias is not None:
         inside = (i < length_q) & (j < length_k)
         pointers = bias + (i.to(tl.int64) * bias_q + j.to(tl.int64) * bias_k)
-        if bias.dtype.element_ty == tl.int1:
-            score = tl.where(tl.load(pointers, inside, 0) != 0, score, float("-inf"))
-        else:
+        if bias.dtype.element_ty != tl.int1:
             score += tl.load(pointers, inside, 0.0).to(tl.float32)
-    before = score
+    before = score  # not -inf where a mask hides it: SCORE_MOD's derivative may be infinite there
     if SCORE_MOD is not None:
         score = SCORE_MOD(score, batch, head, i, j).to(tl.float32)
-        if bias is not None and bias.dtype.element_ty == tl.int1:
-            score = tl.where(before == float("-inf"), before, score)
+    if bias is not None and bias.dtype.element_ty == tl.int1:
+        score = tl.where(tl.load(pointers, inside, 0) != 0, score, float("-inf"))
     return score, bounded, before
 
 
