@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,10 @@ def test_arguments_are_checked_first() -> None:
         tune([])
     with pytest.raises(TuningError, match="`dtypes` is"):
         tune(["relu_squared"], [torch.int32])
+    with pytest.raises(TuningError, match="`ops` is 'relu_squared'; it must be a sequence"):
+        tune("relu_squared")
+    with pytest.raises(TuningError, match="`dtypes` is torch.bfloat16; it must be a sequence"):
+        tune(["relu_squared"], torch.bfloat16)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
@@ -28,6 +34,14 @@ def test_without_a_gpu(capsys: pytest.CaptureFixture[str]) -> None:
         tune(["relu_squared"])
     assert main(["--ops", "relu_squared"]) == 2
     assert "no CUDA device" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_the_command_says_nothing_but_its_error() -> None:
+    command = [sys.executable, "-m", "torchsmith_kernels.tune"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == "[TS-K005] tune: no CUDA device is available\n"
 
 
 @pytest.mark.parametrize("op", list(tuning.TUNABLE))

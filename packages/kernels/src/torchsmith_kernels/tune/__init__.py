@@ -41,6 +41,9 @@ def tune(
     Raises:
         TuningError: there is no supported GPU, or an argument names nothing to tune.
     """
+    if isinstance(ops, str) or isinstance(dtypes, torch.dtype):
+        name, given = ("ops", repr(ops)) if isinstance(ops, str) else ("dtypes", str(dtypes))
+        raise TuningError(message=f"`{name}` is {given}; it must be a sequence of them")
     known = sorted(tuning.TUNABLE)
     chosen = known if ops is None else list(ops)
     unknown = sorted(set(chosen) - set(known))
@@ -77,7 +80,3 @@ def main(argv: Sequence[str] | None = None) -> int:
     for path in paths:
         sys.stdout.write(f"{path}\n")
     return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
