@@ -229,7 +229,17 @@ WRONG: list[tuple[tuple[Any, ...], type[KernelsError], str]] = [
     ((torch.ones(2), torch.ones(2, device="meta")), DeviceError, "`bias` is on meta; .* on cpu"),
     ((torch.ones(1), torch.ones(1), 2), ArgumentValueError, "`p` is 2; .* from 0 to 1"),
     ((torch.ones(1), torch.ones(1), "a"), ArgumentTypeError, "`p` is of type str"),
+    (
+        (torch.ones(1), torch.ones(1), 0.5, None),
+        ArgumentTypeError,
+        "`training` is of type NoneType",
+    ),
     ((torch.ones(1), torch.ones(1), 0.5, True, "fast"), ArgumentTypeError, "`approximate` is 'fas"),
+    (
+        (torch.ones(1), torch.ones(1), 0.5, True, ["none"]),
+        ArgumentTypeError,
+        "`approximate` is \\[",
+    ),
 ]
 
 

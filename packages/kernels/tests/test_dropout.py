@@ -326,6 +326,35 @@ def test_everything_is_dropped(device: str) -> None:
 
 
 @kt.devices
+def test_the_factor_does_not_depend_on_the_default_type(device: str) -> None:
+    x = torch.ones(64, device=device)
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        largest = dropout(x, 0.1).max()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    kt.same(largest, torch.tensor(1 / 0.9, device=device), rtol=1e-6, atol=0)
+
+
+@kt.without_interpreter
+@kt.devices
+def test_float64_is_exact(device: str) -> None:
+    x = torch.ones(64, dtype=torch.float64, device=device)
+    assert dropout(x, 0.1).max().item() == 1 / (1 - 0.1)
+
+
+@kt.devices
+@pytest.mark.parametrize("transposed", [False, True])
+def test_batches_of_gradients(transposed: bool, device: str) -> None:
+    x = torch.ones(3, 5, device=device, requires_grad=True)
+    y = dropout(x.t() if transposed else x, 0.5)
+    upstream = kt.make(2, *y.shape, device=device)
+    (got,) = torch.autograd.grad(y, x, upstream, is_grads_batched=True, retain_graph=True)
+    for one, grad in zip(got, upstream, strict=True):
+        kt.same(one, torch.autograd.grad(y, x, grad, retain_graph=True)[0])
+
+
+@kt.devices
 def test_nan_and_infinity_stay(device: str) -> None:
     x = torch.tensor([math.nan, math.inf, -math.inf], device=device).repeat_interleave(100)
     y = dropout(x, 0.5)
@@ -379,6 +408,8 @@ def test_a_wrong_probability_is_the_same_error_as_in_torch(p: float) -> None:
 WRONG: list[tuple[tuple[Any, ...], type[KernelsError], str]] = [
     (([1.0],), ArgumentTypeError, "`input` is of type list; it must be a tensor"),
     ((torch.ones(1), "0.5"), ArgumentTypeError, "`p` is of type str; it must be a number"),
+    ((torch.ones(1), 0.5, "no"), ArgumentTypeError, "`training` is of type str; it must be a bool"),
+    ((torch.eye(2).to_sparse(),), ArgumentTypeError, "`input` is a tensor with layout .*sparse"),
     ((torch.ones(1).int(),), DtypeError, "`input` has dtype torch.int32; accepted are float16"),
 ]
 

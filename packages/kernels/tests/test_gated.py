@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from collections.abc import Callable
@@ -235,6 +236,9 @@ def test_errors_name_the_argument(
 def test_unknown_approximation() -> None:
     with pytest.raises(ArgumentTypeError, match="`approximate` is 'exact'; .*'none' or 'tanh'"):
         geglu(torch.ones(1), torch.ones(1), "exact")
+    for context in (contextlib.nullcontext(), torch.autocast("cpu")):
+        with context, pytest.raises(ArgumentTypeError, match="`approximate` is None"):
+            geglu(torch.ones(1), torch.ones(1), None)  # type: ignore[arg-type]
 
 
 @kt.large

@@ -102,6 +102,13 @@ def test_forward_mode_is_refused(device: str) -> None:
 
 
 @kt.devices
+def test_batches_of_gradients(device: str) -> None:
+    x = kt.make(3, 4, device=device)
+    found = torch.autograd.functional.jacobian(relu_squared, x, vectorize=True)
+    kt.same(found, torch.autograd.functional.jacobian(relu_squared, x))
+
+
+@kt.devices
 def test_torch_compile_calls_the_operator(device: str) -> None:
     x = kt.make(3, 4, device=device).requires_grad_()
     y = torch.compile(relu_squared, backend="aot_eager", fullgraph=True)(x)
@@ -113,6 +120,8 @@ def test_torch_compile_calls_the_operator(device: str) -> None:
 def test_errors_name_the_argument() -> None:
     with pytest.raises(ArgumentTypeError, match="`input` is of type list; it must be a tensor"):
         relu_squared([1.0])
+    with pytest.raises(ArgumentTypeError, match="layout torch.sparse_coo; it must be a dense tens"):
+        relu_squared(torch.eye(3).to_sparse())
     with pytest.raises(DtypeError, match="`input` has dtype torch.int64; accepted are float16"):
         relu_squared(torch.ones(3, dtype=torch.int64))
 

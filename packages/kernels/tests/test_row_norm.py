@@ -353,6 +353,28 @@ def test_gradients_are_right(norm: Norm) -> None:
 
 
 @norms
+@kt.devices
+def test_sizes_of_other_integer_types(device: str, norm: Norm) -> None:
+    tensors = norm.make((3, 8), (8,), device=device)
+    results = kt.as_tuple(norm.ours((torch.tensor(8),))(*tensors))  # type: ignore[arg-type]
+    for got, want in zip(results, kt.as_tuple(norm.ours((8,))(*tensors)), strict=True):
+        assert torch.equal(got, want)
+
+
+@norms
+@kt.devices
+def test_batches_of_gradients(device: str, norm: Norm) -> None:
+    tensors = [t.requires_grad_() for t in norm.make((3, 8), (8,), device=device)]
+    result = kt.as_tuple(norm.ours((8,))(*tensors))[0]
+    upstream = kt.make(2, 3, 8, device=device)
+    got = torch.autograd.grad(result, tensors, upstream, is_grads_batched=True, retain_graph=True)
+    for place, grad in enumerate(upstream):
+        want = torch.autograd.grad(result, tensors, grad, retain_graph=True)
+        for one, other in zip(got, want, strict=True):
+            kt.same(one[place], other)
+
+
+@norms
 def test_function_transforms(norm: Norm) -> None:
     tensors = norm.make((4, 8), (8,))
 
@@ -411,6 +433,9 @@ def test_errors_name_the_argument(norm: Norm) -> None:
         ((*rows, (8,), torch.randn(1, 8)), tk.ShapeError, r"`weight`"),
         ((*rows, ()), tk.ArgumentTypeError, r"`normalized_shape` is empty"),
         ((*rows, 8), tk.ArgumentTypeError, r"`normalized_shape` is of type int.*tuple or list"),
+        ((*rows, (8.0,)), tk.ArgumentTypeError, r"`normalized_shape` is \(8.0,\).*list of ints"),
+        ((*rows, ["8"]), tk.ArgumentTypeError, r"`normalized_shape` is \['8'\]"),
+        ((*(r.to_sparse() for r in rows), (8,)), tk.ArgumentTypeError, r"`input` is .*sparse_coo"),
         (("x", *rows[1:], (8,)), tk.ArgumentTypeError, r"`input` is of type str"),
         ((*rows, (8,), 1.0), tk.ArgumentTypeError, r"`weight` is of type float"),
         ((*(r.int() for r in rows), (8,)), tk.DtypeError, r"`input` has dtype torch.int32; acc"),

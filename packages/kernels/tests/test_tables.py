@@ -41,7 +41,8 @@ def test_order_of_sources(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "stored",
     [None, 3, {}, {"block": 512}, {"block": "512", "num_warps": 4}, {"block": 500, "num_warps": 4},
-     {"block": 512, "num_warps": 64}, {"block": 512, "num_warps": 4, "unknown": 1}],
+     {"block": 512, "num_warps": 64}, {"block": 512, "num_warps": 4, "unknown": 1},
+     {"block": None, "num_warps": 4}],
     ids=str,
 )  # fmt: skip
 def test_stored_nonsense_is_not_a_configuration(stored: object) -> None:

@@ -15,8 +15,17 @@ _NUMBERS = (int, float, torch.SymInt, torch.SymFloat)
 
 
 def is_tensor(op: str, argument: str, value: Any, optional: bool = False) -> None:
-    """Raises unless ``value`` is a tensor, or None where that is allowed."""
-    if isinstance(value, Tensor) or (optional and value is None):
+    """Raises unless ``value`` is a dense tensor, or None where that is allowed."""
+    if isinstance(value, Tensor):
+        if value.layout is torch.strided:
+            return
+        raise ArgumentTypeError(
+            op=op,
+            argument=argument,
+            given=f"a tensor with layout {value.layout}",
+            accepted="it must be a dense tensor",
+        )
+    if optional and value is None:
         return
     accepted = "it must be a tensor or None" if optional else "it must be a tensor"
     raise ArgumentTypeError(
@@ -34,6 +43,17 @@ def is_number(op: str, argument: str, value: Any, optional: bool = False) -> Non
     raise ArgumentTypeError(
         op=op, argument=argument, given=f"of type {type(value).__name__}", accepted=accepted
     )
+
+
+def is_flag(op: str, argument: str, value: Any) -> None:
+    """Raises unless ``value`` is true or false."""
+    if not isinstance(value, bool | torch.SymBool):
+        raise ArgumentTypeError(
+            op=op,
+            argument=argument,
+            given=f"of type {type(value).__name__}",
+            accepted="it must be a bool",
+        )
 
 
 def dtype(op: str, argument: str, tensor: Tensor, accepted: Sequence[torch.dtype]) -> None:
@@ -78,7 +98,7 @@ def shape(op: str, argument: str, tensor: Tensor | None, expected: Sequence[Any]
 
 def choice(op: str, argument: str, value: object, accepted: Sequence[str]) -> None:
     """Raises unless ``value`` is one of the ``accepted`` words."""
-    if value not in accepted:
+    if not isinstance(value, str) or value not in accepted:
         words = " or ".join(repr(word) for word in accepted)
         raise ArgumentTypeError(
             op=op, argument=argument, given=repr(value), accepted=f"it must be {words}"

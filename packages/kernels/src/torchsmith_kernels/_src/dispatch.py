@@ -1,10 +1,10 @@
 """One differentiable ``torch.library`` operator: kernel, fake kernel, autograd and autocast.
 
 ``Op`` registers them and is what the public functions call. A call that nothing watches (no
-compiler, mode, transform, autocast, profiler, tensor subclass or negative view) goes straight to
-the kernel, which saves the dispatcher's two round trips through Python, about 10 us; every other
-call goes through the registered operator, so that tracers, ``torch.func`` and tensor subclasses see
-it.
+compiler, mode, transform, autocast, profiler, tensor subclass, negative view or batch of gradients)
+goes straight to the kernel, which saves the dispatcher's two round trips through Python, about
+10 us; every other call goes through the registered operator, so that tracers, ``torch.func`` and
+tensor subclasses see it.
 """
 
 from __future__ import annotations
@@ -120,8 +120,10 @@ class Op:
         for arg in args:
             if isinstance(arg, Tensor):
                 kind = type(arg)
-                if (kind is not Tensor and kind is not Parameter) or arg.is_neg():
-                    return self._dispatch(args)  # which also writes negative views out
+                if kind is not Tensor and kind is not Parameter:
+                    return self._dispatch(args)
+                if arg.is_neg() or private.is_batched(arg):
+                    return self._dispatch(args)  # which writes out what is not in memory as it is
                 record = record or arg.requires_grad
         if private.watched() or private.transforms_active():
             return self._dispatch(args)
@@ -135,8 +137,9 @@ class Op:
         return (
             torch.compiler.is_compiling()
             or any(
-                isinstance(a, Tensor) and (type(a) not in (Tensor, Parameter) or a.is_neg())
+                type(a) not in (Tensor, Parameter) or a.is_neg() or private.is_batched(a)
                 for a in args
+                if isinstance(a, Tensor)
             )
             or private.watched()
             or private.transforms_active()

@@ -48,6 +48,11 @@ def forward_mode() -> bool:
     return forward_ad._current_level >= 0
 
 
+#: ``is_batched(tensor)``: whether it is one of ``torch.autograd.grad(..., is_grads_batched=True)``,
+#: which looks like a plain tensor and has no memory.
+is_batched: Callable[[torch.Tensor], bool] = torch._C._functorch.is_legacy_batchedtensor
+
+
 def recording() -> bool:
     """Whether a mode or tracer looks at calls, perhaps to run them again later."""
     return torch._C._len_torch_dispatch_stack() > 0 or bool(torch._C._is_tracing())

@@ -97,11 +97,11 @@ class Table(Generic[CaseT, ConfigT]):
         """A stored configuration, or None when it is not one."""
         if not isinstance(stored, dict):
             return None
-        names = {field.name for field in fields(self.config)}  # type: ignore[arg-type]
-        if not set(stored) <= names:
-            return None
-        if not all(value is None or isinstance(value, int) for value in stored.values()):
-            return None
+        types = {field.name: str(field.type) for field in fields(self.config)}  # type: ignore[arg-type]
+        for name, value in stored.items():
+            missing = value is None and "None" in types.get(name, "")
+            if name not in types or not (missing or isinstance(value, int)):
+                return None
         try:
             return self.config(**stored)
         except TypeError:

@@ -101,6 +101,6 @@ def add_layer_norm(
             ``input``.
         DeviceError: a tensor lies on another device than ``input``.
     """
-    check_types(NAME, input, residual, normalized_shape, weight, bias, eps)
-    result: tuple[Tensor, Tensor] = op(input, residual, normalized_shape, weight, bias, eps)
+    shape = check_types(NAME, input, residual, normalized_shape, weight, bias, eps)
+    result: tuple[Tensor, Tensor] = op(input, residual, shape, weight, bias, eps)
     return result

@@ -97,6 +97,6 @@ def add_rms_norm(
             ``input``.
         DeviceError: ``residual`` or ``weight`` lies on another device than ``input``.
     """
-    check_types(NAME, input, residual, normalized_shape, weight, None, eps)
-    result: tuple[Tensor, Tensor] = op(input, residual, normalized_shape, weight, eps)
+    shape = check_types(NAME, input, residual, normalized_shape, weight, None, eps)
+    result: tuple[Tensor, Tensor] = op(input, residual, shape, weight, eps)
     return result

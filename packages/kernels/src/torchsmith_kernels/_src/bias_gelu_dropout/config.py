@@ -69,7 +69,8 @@ def candidates(case: Case) -> list[Config]:
 def accepts(case: Case, config: Config) -> bool:
     """Whether the kernels run with a stored configuration."""
     powers = all(n > 0 and n & (n - 1) == 0 for n in (config.block, config.num_warps))
-    return powers and config.num_warps <= 32 and 32 <= config.block <= 2**16 and config.per_sm > 0
+    loops = config.per_sm > 0 and 0 <= config.stages <= 8
+    return powers and loops and config.num_warps <= 32 and 32 <= config.block <= 2**16
 
 
 table: Table[Case, Config] = Table("bias_gelu_dropout", Config, derived, accepts)

@@ -159,8 +159,8 @@ def bias_gelu_dropout(
         A tensor of ``input``'s shape, dtype and layout.
 
     Raises:
-        ArgumentTypeError: ``input`` or ``bias`` is not a tensor, ``p`` not a number, or
-            ``approximate`` another word.
+        ArgumentTypeError: ``input`` or ``bias`` is not a tensor, ``p`` not a number, ``training``
+            not a bool, or ``approximate`` another word.
         ArgumentValueError: ``p`` is not a probability (a ``ValueError``, as in torch).
         DtypeError: ``input`` is not floating point, or ``bias`` has another dtype.
         DeviceError: ``bias`` is on another device.
@@ -169,6 +169,9 @@ def bias_gelu_dropout(
     check.is_tensor(NAME, "input", input)
     check.is_tensor(NAME, "bias", bias)
     p = random.checked(NAME, p)
+    check.is_flag(NAME, "training", training)
+    if not isinstance(approximate, str):
+        check.choice(NAME, "approximate", approximate, tuple(KINDS))
     if not training or p == 0:
         p, stream = 0.0, random.NONE
     else:

@@ -36,9 +36,8 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 def _grad(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
     (seed,) = ctx.saved_tensors
     if grad_output.stride() != ctx.strides:  # random words follow the order of memory
-        moved = torch.empty_strided(
-            grad_output.shape, ctx.strides, dtype=grad_output.dtype, device=grad_output.device
-        )
+        # Made of the gradient, which may stand for a batch of them.
+        moved = grad_output.new_empty_strided(grad_output.shape, ctx.strides)
         grad_output = moved.copy_(grad_output)
     return op(grad_output, ctx.p, seed, ctx.key, ctx.offset), None, None, None, None
 
@@ -80,12 +79,13 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
         A tensor of ``input``'s shape, dtype and layout.
 
     Raises:
-        ArgumentTypeError: ``input`` is not a tensor or ``p`` is not a number.
+        ArgumentTypeError: ``input`` is not a tensor, ``p`` not a number or ``training`` not a bool.
         ArgumentValueError: ``p`` is not a probability (a ``ValueError``, as in torch).
         DtypeError: ``input`` is not floating point.
     """
     check.is_tensor(NAME, "input", input)
     p = random.checked(NAME, p)
+    check.is_flag(NAME, "training", training)
     if not training or p == 0:
         return input
     result: Tensor = op(input, p, *random.draw(input.device))

@@ -104,5 +104,7 @@ def geglu(gate: Tensor, up: Tensor, approximate: str = "none") -> Tensor:
     """
     check.is_tensor(NAME, "gate", gate)
     check.is_tensor(NAME, "up", up)
+    if not isinstance(approximate, str):
+        check.choice(NAME, "approximate", approximate, tuple(KINDS))
     result: Tensor = op(gate, up, approximate)
     return result

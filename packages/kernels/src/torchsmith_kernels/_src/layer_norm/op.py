@@ -94,6 +94,6 @@ def layer_norm(
         DtypeError: a tensor is not floating point.
         DeviceError: ``weight`` or ``bias`` lies on another device than ``input``.
     """
-    check_types(NAME, input, input, normalized_shape, weight, bias, eps)
-    result: Tensor = op(input, normalized_shape, weight, bias, eps)
+    shape = check_types(NAME, input, input, normalized_shape, weight, bias, eps)
+    result: Tensor = op(input, shape, weight, bias, eps)
     return result

@@ -129,7 +129,8 @@ def factors(
     """What the elements of a dropout of ``count`` elements are multiplied by."""
     wide, threshold, scale = law(p)
     kept = words(count, stream, wide, device) >= threshold
-    return torch.where(kept, scale, 0.0).to(dtype)
+    # Of two numbers, torch.where would round to the default type.
+    return kept.to(dtype) * scale
 
 
 def checked(op: str, p: float) -> float:

@@ -82,6 +82,6 @@ def rms_norm(
         DtypeError: a tensor is not floating point.
         DeviceError: ``weight`` lies on another device than ``input``.
     """
-    check_types(NAME, input, input, normalized_shape, weight, None, eps)
-    result: Tensor = op(input, normalized_shape, weight, eps)
+    shape = check_types(NAME, input, input, normalized_shape, weight, None, eps)
+    result: Tensor = op(input, shape, weight, eps)
     return result

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import index
 from typing import Any
 
 import torch
@@ -23,30 +24,39 @@ def check_types(
     weight: object,
     bias: object,
     eps: object,
-) -> None:
-    """Raises unless every argument of a public function has an accepted type."""
+) -> tuple[int | torch.SymInt, ...]:
+    """``normalized_shape`` as ints; raises unless every argument has an accepted type."""
     if (
         isinstance(input, Tensor)
+        and input.layout is torch.strided
         and isinstance(normalized_shape, tuple)
+        and len(normalized_shape) == 1
+        and type(normalized_shape[0]) is int
         and (weight is None or isinstance(weight, Tensor))
         and (bias is None or isinstance(bias, Tensor))
         and isinstance(residual, Tensor)
         and isinstance(eps, float)
     ):
-        return  # nearly all calls; what follows costs microseconds
+        return normalized_shape  # nearly all calls; what follows costs microseconds
     check.is_tensor(op, "input", input)
     if op.startswith("add_"):
         check.is_tensor(op, "residual", residual)
+    accepted = "it must be a tuple or list of ints"
     if not isinstance(normalized_shape, list | tuple):
-        raise ArgumentTypeError(
-            op=op,
-            argument="normalized_shape",
-            given=f"of type {type(normalized_shape).__name__}",
-            accepted="it must be a tuple or list of ints",
+        given = f"of type {type(normalized_shape).__name__}"
+        raise ArgumentTypeError(op=op, argument="normalized_shape", given=given, accepted=accepted)
+    try:  # integers of NumPy count as well
+        sizes = tuple(
+            n if isinstance(n, int | torch.SymInt) else index(n) for n in normalized_shape
         )
+    except TypeError:
+        raise ArgumentTypeError(
+            op=op, argument="normalized_shape", given=repr(normalized_shape), accepted=accepted
+        ) from None
     check.is_tensor(op, "weight", weight, optional=True)
     check.is_tensor(op, "bias", bias, optional=True)
     check.is_number(op, "eps", eps, optional=op.endswith("rms_norm"))
+    return sizes
 
 
 def _check(
