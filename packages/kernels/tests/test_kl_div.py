@@ -103,6 +103,8 @@ def test_shapes_are_broadcast_as_in_eager(device: str) -> None:
     mixed = kl_div(x.bfloat16(), t.expand(4, 6), reduction="none")
     kt.same(mixed, F.kl_div(x.bfloat16(), t.expand(4, 6), reduction="none"), 1e-2, 1e-2)
     assert mixed.dtype is torch.float32
+    for a, b in ((x, t.double()[0]), (x[0, 0].double(), t.bfloat16()), (x, t.bfloat16())):
+        assert kl_div(a, b, reduction="none").dtype is torch.result_type(a, b)
 
 
 @kt.devices
@@ -170,6 +172,18 @@ def test_torch_compile_calls_the_operator(device: str) -> None:
 
 
 @kt.devices
+def test_torch_compile_broadcasts(device: str) -> None:
+    x, t = pair(3, 4, log=False, device=device)
+    torch._dynamo.reset()
+
+    def function(a: Tensor, b: Tensor) -> Tensor:
+        return kl_div(a, b, reduction="sum")
+
+    compiled = torch.compile(function, backend="aot_eager", fullgraph=True)
+    kt.same(compiled(x, t[0]), function(x, t[0]))
+
+
+@kt.devices
 def test_autocast_computes_in_float32_as_eager(device: str) -> None:
     x, t = pair(3, 40, log=False, dtype=torch.bfloat16, device=device)
     with torch.autocast(device, torch.bfloat16):
@@ -213,8 +227,11 @@ def test_errors_name_the_argument() -> None:
         kl_div(x, 1.0, reduction="sum")  # type: ignore[arg-type]
     with pytest.raises(ArgumentTypeError, match="`reduction` is 'avg'; it must be 'none' or"):
         kl_div(x, t, reduction="avg")
-    with pytest.raises(DtypeError, match="`target` has dtype torch.int64; accepted are float16"):
-        kl_div(x, t.long(), reduction="sum")
+    with pytest.raises(ArgumentTypeError, match="`log_target` is of type str; it must be a bool"):
+        kl_div(x, t, reduction="sum", log_target="no")  # type: ignore[arg-type]
+    for wrong in (t.long(), t[0].long()):
+        with pytest.raises(DtypeError, match="`target` has dtype torch.int64; accepted are floa"):
+            kl_div(x, wrong, reduction="sum")
     with pytest.raises(ShapeError, match=r"`target` has shape \(5,\); it must be broadcastable"):
         kl_div(x, torch.ones(5), reduction="sum")
     with pytest.raises(ShapeError, match=r"`target` has shape \(4,\); it must be the shape of"):

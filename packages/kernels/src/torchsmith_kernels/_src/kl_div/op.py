@@ -11,7 +11,7 @@ from torch import Tensor
 from torchsmith_kernels._src import check, launch
 from torchsmith_kernels._src.dispatch import Op
 from torchsmith_kernels._src.kl_div import reference, run
-from torchsmith_kernels.errors import ShapeError
+from torchsmith_kernels.errors import ArgumentTypeError, ShapeError
 
 NAME = "kl_div"
 REDUCTIONS = ("none", "batchmean", "sum", "mean")
@@ -205,6 +205,13 @@ def kl_div(
     """
     check.is_tensor(NAME, "input", input)
     check.is_tensor(NAME, "target", target)
+    if not isinstance(log_target, int):  # bools are
+        raise ArgumentTypeError(
+            op=NAME,
+            argument="log_target",
+            given=f"of type {type(log_target).__name__}",
+            accepted="it must be a bool",
+        )
     if size_average is not None or reduce is not None:
         word = _legacy(size_average, reduce)
         result = _reduced(input, target, word, log_target)
@@ -227,6 +234,8 @@ def _reduced(input: Tensor, target: Tensor, reduction: str, log_target: bool) ->
         result: Tensor = op(input, target, reduction, log_target)
         return result
     check.choice(NAME, "reduction", reduction, REDUCTIONS)
+    check.dtype(NAME, "input", input, check.FLOATING)
+    check.dtype(NAME, "target", target, check.FLOATING)
     try:
         shapes = input.shape, target.shape
         shape = torch.broadcast_shapes(*shapes)  # type: ignore[no-untyped-call]
@@ -237,7 +246,10 @@ def _reduced(input: Tensor, target: Tensor, reduction: str, log_target: bool) ->
             given=tuple(target.shape),
             accepted=f"it must be broadcastable with the shape of `input`, {tuple(input.shape)}",
         ) from None
-    dtype = torch.result_type(input, target)
+    # torch.result_type, which torch.compile cannot trace: a tensor with dimensions decides alone.
+    dtype = torch.promote_types(input.dtype, target.dtype)
+    if not (input.dim() and target.dim()):
+        dtype = input.dtype if input.dim() else target.dtype
     pair = (input.to(dtype).expand(shape), target.to(dtype).expand(shape))
     if reduction == "batchmean":
         result = op(*pair, "sum", log_target)
