@@ -174,8 +174,8 @@ def test_in_turn(session: nox.Session, *names: str) -> None:
 
 @task(python=MATRIX, tags=["ci"])
 def matrix(session: nox.Session) -> None:
-    """guards and tracer on the other Pythons, in one environment per Python."""
-    test_in_turn(session, "guards", "tracer")
+    """guards, tracer and kernels on the other Pythons, in one environment per Python."""
+    test_in_turn(session, "guards", "tracer", "kernels")
 
 
 @task(name="matrix-backend", python=MATRIX)
