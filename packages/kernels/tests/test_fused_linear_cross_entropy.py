@@ -379,8 +379,9 @@ def test_errors_name_the_argument() -> None:
         fused_linear_cross_entropy(x, w.half(), target)
     with pytest.raises(DtypeError, match="`target` has dtype torch.float32"):
         fused_linear_cross_entropy(x, w, target.float())
-    with pytest.raises(ArgumentValueError, match="`chunk_size` is 0; it must be a positive int"):
-        fused_linear_cross_entropy(x, w, target, chunk_size=0)
+    for wrong in (0, True, 1.0):
+        with pytest.raises(ArgumentValueError, match=f"`chunk_size` is {wrong}; it must be a posi"):
+            fused_linear_cross_entropy(x, w, target, chunk_size=wrong)
     with pytest.raises(ArgumentTypeError, match="`ignore_index` is of type NoneType"):
         fused_linear_cross_entropy(x, w, target, ignore_index=None)
     with pytest.raises(ArgumentValueError, match="`accumulate_dtype` is torch.float16"):

@@ -124,7 +124,8 @@ def fused_linear_cross_entropy(
 
 
 def _check_chunks(input: Tensor, chunk_size: int | None, accumulate: torch.dtype | None) -> None:
-    if chunk_size is not None and not (isinstance(chunk_size, int) and chunk_size > 0):
+    whole = isinstance(chunk_size, int) and not isinstance(chunk_size, bool)
+    if chunk_size is not None and not (whole and chunk_size > 0):
         raise ArgumentValueError(
             op=NAME,
             argument="chunk_size",
