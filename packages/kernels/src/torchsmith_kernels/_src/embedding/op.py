@@ -126,7 +126,7 @@ def embedding(input: Tensor, weight: Tensor, padding_idx: int | None = None) -> 
     The gradient of ``weight`` is dense. Its rows are sums over the sorted indices in a fixed
     order, in float32, rounded once: without atomics, deterministic, and in parallel however often
     one index occurs. Memory: the result; backward keeps ``input``, and takes about 30 bytes per
-    index and an eighth of ``grad_output``'s elements in float32 in passing.
+    index and a sixteenth of ``grad_output``'s elements in float32 in passing.
 
     Args:
         input: int32 or int64 indices of any shape. An index outside of the table raises an

@@ -124,8 +124,8 @@ def js_div(
     for 1. A probability of zero (minus infinity) contributes nothing to its own part.
 
     Computed in float32 and rounded once (float64 in float64, by plain PyTorch), without forming
-    ``m``. Deterministic. Memory: the result and a few KiB; backward keeps ``input`` and ``target``
-    and writes the gradients that are needed in one pass.
+    ``m``. Under autocast the result is float32. Deterministic. Memory: the result and a few KiB;
+    backward keeps ``input`` and ``target`` and writes the gradients that are needed in one pass.
 
     Args:
         input: logarithms of probabilities (in distillation the student's), of any shape.

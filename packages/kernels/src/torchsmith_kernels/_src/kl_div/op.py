@@ -176,14 +176,14 @@ def kl_div(
     reduction: str = "mean",
     log_target: bool = False,
 ) -> Tensor:
-    """Kullback-Leibler divergence, as ``torch.nn.functional.kl_div``.
+    """Kullback-Leibler divergence (1951), as ``torch.nn.functional.kl_div``.
 
     The sum over all elements of ``target * (log(target) - input)``, where a target of zero
     contributes nothing; with ``log_target`` of ``exp(target) * (target - input)``. Computed in
-    float32 and rounded once (float64 in float64, by plain PyTorch). Deterministic: programs add
-    up fixed shares of the elements, and one adds up theirs in order. Memory: the result and a few
-    KiB; backward keeps ``input`` and ``target`` and writes the gradients that are needed in one
-    pass.
+    float32 and rounded once (float64 in float64, by plain PyTorch). Under autocast the result is
+    float32. Deterministic: programs add up fixed shares of the elements, and one adds up theirs in
+    order. Memory: the result and a few KiB; backward keeps ``input`` and ``target`` and writes the
+    gradients that are needed in one pass. Tensors of different layouts may be copied.
 
     Args:
         input: logarithms of probabilities, floating point, of any shape.
