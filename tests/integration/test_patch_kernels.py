@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import io
 from typing import Any
 
 import pytest
@@ -110,6 +112,87 @@ def test_other_models_are_untouched() -> None:
     config = transformers.GPT2Config(n_layer=1, n_embd=32, n_head=2, vocab_size=50)
     with pytest.raises(PatchError, match="GPT2Model has no module that"):
         patch(transformers.GPT2Model(config))
+
+
+def test_a_loss_of_the_models_own_is_kept() -> None:
+    model = build("Llama")
+    model.loss_function = lambda logits, labels, vocab_size, **_: 0 * logits.sum() + 7
+    with patch(model, OPS):
+        assert model(**inputs()).loss == 7
+
+
+def test_a_head_that_is_more_than_a_weight_is_called() -> None:
+    class Adapted(torch.nn.Linear):
+        def forward(self, input: torch.Tensor) -> torch.Tensor:
+            return 2 * super().forward(input)
+
+    model = build("Llama")
+    model.lm_head.register_forward_hook(lambda module, args, output: 3 * output)
+    want = model(**inputs()).loss
+    with patch(model, OPS):
+        torch.testing.assert_close(model(**inputs()).loss, want, rtol=1e-5, atol=1e-6)
+    model.lm_head = Adapted(64, 96, bias=False)
+    want = model(**inputs()).loss
+    with patch(model, OPS) as changed:
+        assert "fused_linear_cross_entropy" not in str(changed)
+        torch.testing.assert_close(model(**inputs()).loss, want, rtol=1e-5, atol=1e-6)
+
+
+def test_a_norm_with_a_wider_weight_keeps_its_dtype() -> None:
+    norm = build("Llama").model.norm
+    x = torch.randn(3, 64).bfloat16()
+    want = norm(x)
+    with patch(norm):
+        assert norm(x).dtype is want.dtype is torch.float32
+
+
+def test_patched_models_can_be_copied_and_saved() -> None:
+    model = build("Llama")
+    patch(model, OPS)
+    ids = inputs()["input_ids"]
+    want = model(ids).logits
+    buffer = io.BytesIO()
+    torch.save(model, buffer)
+    buffer.seek(0)
+    loaded = torch.load(buffer, weights_only=False)
+    copied = copy.deepcopy(model)
+    with torch.no_grad():
+        model.lm_head.weight.zero_()
+        for layer in model.model.layers:
+            layer.self_attn.o_proj.weight.zero_()
+    for other in (loaded, copied):
+        assert torch.equal(other(ids).logits, want)
+        assert all(m.forward.__self__ is m for m in other.modules() if "forward" in m.__dict__)
+        with pytest.raises(PatchError, match="patched already"):
+            patch(other)
+
+
+def attend(name: str, **more: Any) -> tuple[Any, Any]:
+    """What a patched layer's attention function gives, and the library's own."""
+    module = build("Llama").model.layers[0].self_attn
+    patch(module)
+    registry = module.forward.__func__.__globals__["ALL_ATTENTION_FUNCTIONS"]
+    tensors = [torch.randn(1, heads, 5, 16) for heads in (4, 2, 2)]
+    functions = (registry[name], registry.registry[name])
+    return tuple(f(module, *tensors, None, scaling=0.3, **more)[0] for f in functions)
+
+
+def test_attention_functions_are_found_as_in_transformers_4() -> None:
+    got, want = attend("sdpa")
+    torch.testing.assert_close(got, want)
+    got, want = attend("sdpa", position_bias=torch.randn(1, 4, 5, 5))  # none of ours
+    assert torch.equal(got, want)
+
+
+def test_a_mask_may_be_longer_than_the_keys() -> None:
+    model = build("Llama").eval()
+    layer = model.model.layers[0].self_attn
+    with patch(layer):
+        attention = layer.forward.__func__.__globals__["ALL_ATTENTION_FUNCTIONS"]["sdpa"]
+        tensors = [torch.randn(1, heads, 5, 16) for heads in (4, 2, 2)]
+        mask = torch.ones(1, 1, 5, 8, dtype=torch.bool).tril()
+        got = attention(layer, *tensors, mask)[0]
+        torch.testing.assert_close(got, attention(layer, *tensors, mask[..., :5])[0])
 
 
 def test_a_patched_model_compiles() -> None:

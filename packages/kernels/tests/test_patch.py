@@ -14,6 +14,8 @@ def test_errors_name_the_argument() -> None:
         patch(torch.nn.Linear(2, 2), ["gelu"])
     with pytest.raises(ArgumentTypeError, match="`ops` is 'rms_norm'"):
         patch(torch.nn.Linear(2, 2), "rms_norm")
+    with pytest.raises(ArgumentTypeError, match="`ops` is None; accepted are rms_norm"):
+        patch(torch.nn.Linear(2, 2), None)
 
 
 def test_a_model_of_another_kind_is_refused() -> None:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import sys
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -96,6 +96,22 @@ class _Swapped:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.__func__(self.__self__, *args, **kwargs)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For pickle, which finds an attention layer's new forward nowhere: it is made again."""
+        names = self.__func__.__globals__
+        if names is globals():
+            return _Swapped, (self.__func__, self.__self__)
+        return _swapped_attention, (
+            self.__self__,
+            names.get("apply_rotary_pos_emb") is _rotary_pos_emb,
+            isinstance(names.get("ALL_ATTENTION_FUNCTIONS"), _Interfaces),
+        )
+
+
+def _swapped_attention(module: nn.Module, rotary: bool, attention: bool) -> _Swapped:
+    forward = cast(types.FunctionType, type(module).forward)
+    return _Swapped(_attention_forward(forward, rotary, attention), module)
+
 
 def patch(model: nn.Module, ops: Sequence[str] = DEFAULT_OPS) -> Patch:
     """Makes the modules of a Hugging Face Llama, Qwen2, Qwen3 or Mistral model call our ops.
@@ -103,7 +119,8 @@ def patch(model: nn.Module, ops: Sequence[str] = DEFAULT_OPS) -> Patch:
     RMS norms call ``rms_norm`` (rounded once, where the model rounds before the weight as well),
     MLPs ``swiglu`` or ``geglu``, attention layers ``apply_rotary`` and, where the model's attention
     implementation is ``sdpa``, ``flash_attention``. ``fused_linear_cross_entropy`` is left out
-    unless asked for, since calls with ``labels`` then return no logits.
+    unless asked for, since calls with ``labels`` then return no logits; it leaves a model alone
+    that has a loss of its own, or more in its head than a weight.
 
     Args:
         model: the model, or a part of one.
@@ -123,8 +140,7 @@ def patch(model: nn.Module, ops: Sequence[str] = DEFAULT_OPS) -> Patch:
             given=f"of type {type(model).__name__}",
             accepted="it must be a torch.nn.Module",
         )
-    unknown = [name for name in ops if name not in OPS]
-    if unknown or isinstance(ops, str):
+    if isinstance(ops, str) or not isinstance(ops, Collection) or not all(op in OPS for op in ops):
         raise ArgumentTypeError(
             op="patch", argument="ops", given=repr(ops), accepted=f"accepted are {', '.join(OPS)}"
         )
@@ -167,12 +183,15 @@ def _replacement(
     if kind.endswith("Attention"):
         return _attention(module, ops)
     if kind.endswith("ForCausalLM") and "fused_linear_cross_entropy" in ops:
-        if getattr(getattr(module, "lm_head", None), "bias", True) is None:
+        if _is_plain(getattr(module, "lm_head", None)):
             return _causal_lm_forward, ("fused_linear_cross_entropy",)
     return None
 
 
 def _rms_norm_forward(self: Any, hidden_states: Tensor) -> Tensor:
+    if self.weight.dtype is not hidden_states.dtype:  # the model's own result has the wider one
+        wider = torch.promote_types(self.weight.dtype, hidden_states.dtype)
+        hidden_states = hidden_states.to(wider)
     return rms_norm(hidden_states, self.weight.shape, self.weight, self.variance_epsilon)
 
 
@@ -220,6 +239,8 @@ def _attention_function(
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """An attention function of transformers' interface; masks are those made for ``sdpa``."""
+    if attention_mask is not None and attention_mask.shape[-1] > key.shape[2]:  # transformers 4
+        attention_mask = attention_mask[..., : key.shape[2]]
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     result = flash_attention(
         query,
@@ -234,16 +255,29 @@ def _attention_function(
     return result.transpose(1, 2).contiguous(), None
 
 
+#: Arguments of an attention function that change what it computes in ways that ours cannot.
+_FOREIGN = ("cache", "position_bias", "head_mask", "softcap")
+
+
 class _Interfaces:
     """Stands for transformers' registry of attention functions; answers ``sdpa`` with ours."""
 
     def __init__(self, registry: Any) -> None:
         self.registry = registry
 
+    def attend(self, *args: Any, **kwargs: Any) -> Any:
+        if any(kwargs.get(name) is not None for name in _FOREIGN):  # as in continuous batching
+            return self.registry["sdpa"](*args, **kwargs)
+        return _attention_function(*args, **kwargs)
+
     def get_interface(self, name: str, default: Callable[..., Any]) -> Callable[..., Any]:
         if name == "sdpa":
-            return _attention_function
+            return self.attend
         function: Callable[..., Any] = self.registry.get_interface(name, default)
+        return function
+
+    def __getitem__(self, name: str) -> Callable[..., Any]:  # transformers 4
+        function: Callable[..., Any] = self.attend if name == "sdpa" else self.registry[name]
         return function
 
 
@@ -255,18 +289,23 @@ def _attention(
     if not isinstance(forward, types.FunctionType) or hasattr(forward, "__wrapped__"):
         return None
     names = forward.__code__.co_names
-    replaced: dict[str, Any] = {}
-    used = []
-    if "apply_rotary" in ops and "apply_rotary_pos_emb" in names:
-        replaced["apply_rotary_pos_emb"] = _rotary_pos_emb
-        used.append("apply_rotary")
-    registry = forward.__globals__.get("ALL_ATTENTION_FUNCTIONS")
     sdpa = getattr(getattr(module, "config", None), "_attn_implementation", None) == "sdpa"
-    if "flash_attention" in ops and sdpa and "ALL_ATTENTION_FUNCTIONS" in names:
+    rotary = "apply_rotary" in ops and "apply_rotary_pos_emb" in names
+    attention = "flash_attention" in ops and sdpa and "ALL_ATTENTION_FUNCTIONS" in names
+    used = ("apply_rotary",) * rotary + ("flash_attention",) * attention
+    return (_attention_forward(forward, rotary, attention), used) if used else None
+
+
+def _attention_forward(
+    forward: types.FunctionType, rotary: bool, attention: bool
+) -> Callable[..., Any]:
+    """``forward`` with our functions under the names of the library's."""
+    replaced: dict[str, Any] = {}
+    if rotary:
+        replaced["apply_rotary_pos_emb"] = _rotary_pos_emb
+    if attention:
+        registry = forward.__globals__["ALL_ATTENTION_FUNCTIONS"]
         replaced["ALL_ATTENTION_FUNCTIONS"] = _Interfaces(registry)
-        used.append("flash_attention")
-    if not used:
-        return None
     function = types.FunctionType(
         forward.__code__,
         {**forward.__globals__, **replaced},
@@ -275,7 +314,16 @@ def _attention(
         forward.__closure__,
     )
     function.__kwdefaults__ = forward.__kwdefaults__
-    return function, tuple(used)
+    return function
+
+
+def _is_plain(head: object) -> bool:
+    """Whether a head does no more than multiply with its weight: no bias, adapter or hook."""
+    return (
+        type(head) is nn.Linear
+        and head.bias is None
+        and not (head._forward_hooks or head._forward_pre_hooks or "forward" in head.__dict__)
+    )
 
 
 def _causal_lm_forward(
@@ -284,7 +332,9 @@ def _causal_lm_forward(
     """As the model's own, but with ``labels`` the logits are never made; they come back as None."""
     labels = kwargs.get("labels")
     as_tuple = kwargs.get("return_dict", getattr(self.config, "return_dict", True)) is False
-    if labels is None or args or as_tuple:
+    loss_function = getattr(self, "loss_function", None)
+    usual = getattr(loss_function, "__name__", "") == "ForCausalLMLoss" and _is_plain(self.lm_head)
+    if labels is None or args or as_tuple or not usual:
         return type(self).forward(self, input_ids, *args, **kwargs)
     options = {name: value for name, value in kwargs.items() if name not in _LOSS_ARGUMENTS}
     outputs = self.model(input_ids=input_ids, **options)
