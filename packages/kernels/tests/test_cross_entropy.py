@@ -199,6 +199,22 @@ def test_legacy_reductions_and_target_types(device: str) -> None:
 
 @kt.devices
 @pytest.mark.parametrize("reduction", ["mean", "none"])
+@pytest.mark.parametrize(("scale", "offset"), [(30, 0), (100, 0), (1, 1000)])
+def test_large_logits_cost_no_precision(
+    scale: float, offset: float, reduction: str, device: str
+) -> None:
+    x = kt.make(64, 500, device=device, scale=scale) + offset
+    target = torch.randint(0, 500, (64,)).to(device)
+    kt.no_worse_than_eager(
+        lambda x: cross_entropy(x, target, reduction=reduction),
+        lambda x: F.cross_entropy(x, target, reduction=reduction),
+        [x],
+        slack=2.0,
+    )
+
+
+@kt.devices
+@pytest.mark.parametrize("reduction", ["mean", "none"])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_bytes_as_classes_do_not_wrap_around(weighted: bool, reduction: str, device: str) -> None:
     target = torch.tensor([156, 3, 156, 199], dtype=torch.uint8, device=device)  # 156 = 256 - 100

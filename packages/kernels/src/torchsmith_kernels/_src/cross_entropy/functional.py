@@ -97,7 +97,7 @@ def cross_entropy(
 
     Computed in float32 and rounded once; forward reads the logits once, backward reads them once
     and writes the gradient. Deterministic: rows are summed in a fixed order. Memory: backward keeps
-    the logits and two float32 numbers per row. Logits of more than two dimensions are permuted,
+    the logits and three float32 numbers per row. Logits of more than two dimensions are permuted,
     which copies them. Not differentiable with respect to ``weight`` and class indices; class
     probabilities are computed by plain PyTorch and differentiable. Under autocast the result is
     float32. The maximum and sum are kept online (Milakov and Gimelshein, 2018,

@@ -100,8 +100,11 @@ def row_statistics(
     BLOCK: tl.constexpr,
     GROUP: tl.constexpr,
     STAGES: tl.constexpr,
-) -> tuple[tl.tensor, tl.tensor]:
-    """``logsumexp`` of a row and, for label smoothing, the weighted sum of its logits.
+) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
+    """The largest logit of a row, the logarithm of the sum of exponentials relative to it, and, for
+    label smoothing, the weighted sum of its logits.
+
+    The first two add up to ``logsumexp``; together they hold what its rounding would lose.
 
     Args:
         row: where the row's first block starts; aligned.
@@ -154,8 +157,8 @@ def row_statistics(
         largest, total = add_block(x, largest, total, BLOCK, GROUP)
     top = tl.max(largest, axis=0)
     base = tl.where(top == float("-inf"), 0.0, top)
-    lse = base + tl.log(tl.sum(total * tl.exp(largest - base), axis=0))
-    return lse, tl.sum(logits, axis=0)
+    rest = tl.log(tl.sum(total * tl.exp(largest - base), axis=0))
+    return base, rest, tl.sum(logits, axis=0)
 
 
 @jit
@@ -187,8 +190,17 @@ def row_target(
 
 
 @jit
+def two_parts(base: tl.tensor, rest: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
+    """``base + rest``, rounded, and what the rounding lost (Knuth's sum, whichever is larger)."""
+    total = base + rest
+    part = total - base
+    return total, (base - (total - part)) + (rest - part)
+
+
+@jit
 def row_loss(
-    lse: tl.tensor,
+    base: tl.tensor,
+    rest: tl.tensor,
     logits: tl.tensor,
     logit: tl.tensor,
     scale: tl.tensor,
@@ -199,8 +211,9 @@ def row_loss(
     z_loss: tl.tensor,
     SMOOTHING: tl.constexpr,
 ) -> tl.tensor:
-    """The loss of a row."""
-    loss = scale * (lse - logit)
+    """The loss of a row; ``base + rest`` is its ``logsumexp``."""
+    lse = base + rest
+    loss = scale * ((base - logit) + rest)
     if SMOOTHING:
         loss = (1.0 - smoothing) * loss + smoothing / width * (lse * scales - logits)
     loss += z_loss * lse * lse
@@ -212,6 +225,7 @@ def gradient(
     x: tl.tensor,
     column: tl.tensor,
     lse: tl.tensor,
+    lost: tl.tensor,
     label: tl.tensor,
     scale: tl.tensor,
     scales: tl.tensor,
@@ -225,7 +239,10 @@ def gradient(
     SMOOTHING: tl.constexpr,
     SOFTCAP: tl.constexpr,
 ) -> tl.tensor:
-    """The gradient with respect to a block of logits ``x`` at ``column``."""
+    """The gradient with respect to a block of logits ``x`` at ``column``.
+
+    ``lse`` and ``lost`` are from ``two_parts``.
+    """
     slope = 1.0
     if SOFTCAP:
         share_of_cap = bent(x, softcap)
@@ -238,7 +255,7 @@ def gradient(
         hit = (1.0 - smoothing) * scale
         share = hit + smoothing / width * scales
     share += 2.0 * z_loss * lse
-    result = tl.exp(x - lse) * (share * upstream)
+    result = tl.exp(x - lse) * (tl.exp(-lost) * share * upstream)
     if SMOOTHING:
         even = smoothing / width * upstream
         if weight is not None:
@@ -262,6 +279,7 @@ def forward_kernel(
     stride: tl.tensor,
     target_stride: tl.tensor,
     losses_offset: tl.tensor,
+    lost_offset: tl.tensor,
     first_row: tl.tensor,
     rows: tl.tensor,
     width: tl.tensor,
@@ -276,7 +294,7 @@ def forward_kernel(
     STAGES: tl.constexpr,
     SHIFTED: tl.constexpr,
 ) -> None:
-    """The loss of one row, and its ``logsumexp`` for backward.
+    """The loss of one row, and the two parts of its ``logsumexp`` for backward.
 
     The first row of ``x`` is row ``first_row`` of the other tensors.
     """
@@ -295,12 +313,16 @@ def forward_kernel(
         start = (offset % GROUP).to(tl.int32)
         offset = tl.multiple_of(offset - start, GROUP)
         room = rows.to(tl.int64) * width - offset
-    lse, logits = row_statistics(
+    base, rest, logits = row_statistics(
         x + offset, weight, start, start + width, room, used, softcap,
         SOFTCAP, SMOOTHING, BLOCK, GROUP, STAGES,
     )  # fmt: skip
-    loss = row_loss(lse, logits, logit, scale, scales, used, width, smoothing, z_loss, SMOOTHING)
+    loss = row_loss(
+        base, rest, logits, logit, scale, scales, used, width, smoothing, z_loss, SMOOTHING
+    )
+    lse, lost = two_parts(base, rest)
     tl.store(saved + place, lse)
+    tl.store(saved + lost_offset + place, lost)
     tl.store(losses + losses_offset + place, loss.to(losses.dtype.element_ty))
 
 
@@ -370,6 +392,8 @@ def backward_kernel(
     stride: tl.tensor,
     dx_stride: tl.tensor,
     target_stride: tl.tensor,
+    first_row: tl.tensor,
+    lost_offset: tl.tensor,
     total_offset: tl.tensor,
     blocks: tl.tensor,
     width: tl.tensor,
@@ -384,7 +408,10 @@ def backward_kernel(
     GROUP: tl.constexpr,
     SHIFTED: tl.constexpr,
 ) -> None:
-    """The gradient of one block of one row; ``dx`` may be ``x`` itself."""
+    """The gradient of one block of one row; ``dx`` may be ``x`` itself.
+
+    The first row is row ``first_row`` of ``saved``.
+    """
     program = tl.program_id(0)
     row = program // blocks
     first = (program - row * blocks) * BLOCK
@@ -392,7 +419,8 @@ def backward_kernel(
     upstream = tl.load(grad + row.to(tl.int64) * grad_stride).to(tl.float32)
     if MEAN:
         upstream = upstream / tl.load(saved + total_offset)
-    lse = tl.load(saved + row)
+    lse = tl.load(saved + first_row + row)
+    lost = tl.load(saved + lost_offset + first_row + row)
     offset = row.to(tl.int64) * stride
     into = row.to(tl.int64) * dx_stride
     used = label != ignore_index
@@ -417,8 +445,8 @@ def backward_kernel(
         # No mask, see load_block.
         value = tl.load(x + offset + place)
         result = gradient(
-            value, column, lse, label, scale, scales, upstream, weight, column >= 0, width,
-            smoothing, z_loss, softcap, SMOOTHING, SOFTCAP,
+            value, column, lse, lost, label, scale, scales, upstream, weight, column >= 0,
+            width, smoothing, z_loss, softcap, SMOOTHING, SOFTCAP,
         )  # fmt: skip
         result = tl.where(used, result, 0.0)
         tl.store(dx + into + place, result.to(dx.dtype.element_ty))
@@ -426,8 +454,8 @@ def backward_kernel(
         keep = (column >= 0) & (column < width)
         value = tl.load(x + offset + place, keep, other=0.0)
         result = gradient(
-            value, column, lse, label, scale, scales, upstream, weight, keep, width,
-            smoothing, z_loss, softcap, SMOOTHING, SOFTCAP,
+            value, column, lse, lost, label, scale, scales, upstream, weight, keep,
+            width, smoothing, z_loss, softcap, SMOOTHING, SOFTCAP,
         )  # fmt: skip
         result = tl.where(used, result, 0.0)
         tl.store(dx + into + place, result.to(dx.dtype.element_ty), keep)

@@ -87,6 +87,15 @@ def weight_sum(weight: Tensor | None, label_smoothing: float) -> Tensor | None:
     return weight.sum(dtype=torch.float32)
 
 
+def saved_size(count: int, reduction: str) -> int:
+    """Numbers that forward leaves for backward.
+
+    They are each row's ``logsumexp``; with a reduction the rows' losses and the divisor of the
+    mean; and what rounding has lost of each ``logsumexp``, which confident float32 logits need.
+    """
+    return 2 * count if reduction == "none" else 3 * count + 1
+
+
 def forward(
     input: Tensor,
     target: Tensor,
@@ -99,7 +108,7 @@ def forward(
     dtype: torch.dtype,
     config: Config | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The loss, and what backward needs: each row's ``logsumexp``, last the divisor of the mean.
+    """The loss, and what backward needs, see ``saved_size``.
 
     ``config`` overrides the table, for tuning.
     """
@@ -107,12 +116,11 @@ def forward(
     device = input.device
     input, stride = as_rows(input, width, 1)
     weight = plain_weight(weight)
+    saved = torch.empty(saved_size(count, reduction), dtype=torch.float32, device=device)
     if reduction == "none":
-        saved = torch.empty(count, dtype=torch.float32, device=device)
         loss = torch.empty(count, dtype=dtype, device=device)
         losses, losses_offset = loss, 0
     else:
-        saved = torch.empty(2 * count + 1, dtype=torch.float32, device=device)
         loss = torch.empty((), dtype=dtype, device=device)
         losses, losses_offset = saved, count
     settings = (ignore_index, label_smoothing, z_loss, softcap)
@@ -147,7 +155,7 @@ def rows_forward(
         weight: class weights, contiguous.
         weights_sum: their sum, where there is label smoothing.
         losses: where losses go, from ``losses_offset + first_row`` on.
-        saved: where ``logsumexp`` goes, from ``first_row`` on.
+        saved: where ``logsumexp`` goes, from ``first_row`` on, and at the end what it has lost.
         losses_offset: see ``losses``.
         first_row: see above.
         settings: ignored class, label smoothing, factor of the z-loss, soft cap.
@@ -157,15 +165,15 @@ def rows_forward(
     key = (
         count, width, stride, logits.dtype, logits.data_ptr() & 15, logits.device,
         target.dtype, target.stride(0), None if weight is None else weight.dtype, losses.dtype,
-        losses_offset, first_row, settings,
+        losses_offset, saved.numel(), first_row, settings,
     )  # fmt: skip
     plan = _plans.get(key)
     if plan is None or config is not None:
         block, warps, stages = fitting("forward", logits, count, width, config)
         ignore_index, label_smoothing, z_loss, softcap = settings
         numbers = (
-            stride, target.stride(0), losses_offset, first_row, count, width, ignore_index,
-            float(label_smoothing), float(z_loss), float(softcap or 0.0),
+            stride, target.stride(0), losses_offset, saved.numel() - len(target), first_row, count,
+            width, ignore_index, float(label_smoothing), float(z_loss), float(softcap or 0.0),
         )  # fmt: skip
         constants = {
             "SMOOTHING": label_smoothing != 0,
@@ -231,8 +239,12 @@ def backward(
     softcap: float | None,
     config: Config | None = None,
     inplace: bool = False,
+    first_row: int = 0,
 ) -> Tensor:
-    """The gradient; with ``inplace`` it overwrites ``input``, whose rows must be regular then."""
+    """The gradient; with ``inplace`` it overwrites ``input``, whose rows must be regular then.
+
+    The first row of ``input`` is row ``first_row`` of what ``saved`` is about.
+    """
     count, width = input.shape
     input, stride = as_rows(input, width, 1)
     weight = plain_weight(weight)
@@ -242,12 +254,14 @@ def backward(
     shifted = not inplace and is_shifted(input, stride, width)
     blocks = ceil_div(width + vector - 1 if shifted else width, block)
     grad_stride = grad_output.stride(0) if grad_output.dim() else 0
+    lost = saved.numel() // 2 if reduction == "none" else 2 * count + 1
     backward_kernel(
         (count * blocks, 1, 1),
         (
             grad_output, input, result, target, weight, weight_sum(weight, label_smoothing), saved,
-            grad_stride, stride, result.stride(0), target.stride(0), 2 * count, blocks, width,
-            ignore_index, float(label_smoothing), float(z_loss), float(softcap or 0.0),
+            grad_stride, stride, result.stride(0), target.stride(0), first_row, lost, 2 * count,
+            blocks, width, ignore_index, float(label_smoothing), float(z_loss),
+            float(softcap or 0.0),
         ),
         {
             "MEAN": reduction == "mean",

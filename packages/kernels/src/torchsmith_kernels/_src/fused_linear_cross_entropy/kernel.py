@@ -10,6 +10,7 @@ from torchsmith_kernels._src.cross_entropy.kernel import (
     row_loss,
     row_statistics,
     row_target,
+    two_parts,
 )
 from torchsmith_kernels._src.jit import jit
 
@@ -56,12 +57,16 @@ def gradient_kernel(
         x, offset, label, weight, weight_sum, width, ignore_index, softcap, SOFTCAP
     )
     base = x + offset
-    lse, logits = row_statistics(
+    top, rest, logits = row_statistics(
         base, weight, 0, width, width, used, softcap, SOFTCAP, SMOOTHING, BLOCK, GROUP, STAGES
     )
-    loss = row_loss(lse, logits, logit, scale, scales, used, width, smoothing, z_loss, SMOOTHING)
+    loss = row_loss(
+        top, rest, logits, logit, scale, scales, used, width, smoothing, z_loss, SMOOTHING
+    )
+    lse, lost = two_parts(top, rest)
     tl.store(saved + place, lse)
     tl.store(saved + rows + place, loss)
+    tl.store(saved + 2 * rows + 1 + place, lost)
 
     upstream = 1.0
     if MEAN:
@@ -76,8 +81,8 @@ def gradient_kernel(
         keep = full + lane < width
         value = tl.load(base + full + lane, keep, other=0.0)
         result = gradient(
-            value, full + lane, lse, label, scale, scales, upstream, weight, keep, width,
-            smoothing, z_loss, softcap, SMOOTHING, SOFTCAP,
+            value, full + lane, lse, lost, label, scale, scales, upstream, weight, keep,
+            width, smoothing, z_loss, softcap, SMOOTHING, SOFTCAP,
         )  # fmt: skip
         result = tl.where(used, result, 0.0)
         tl.store(base + full + lane, result.to(x.dtype.element_ty), keep)
@@ -86,8 +91,8 @@ def gradient_kernel(
         keep = column < width
         value = tl.load(base + column)
         result = gradient(
-            value, column, lse, label, scale, scales, upstream, weight, keep, width,
-            smoothing, z_loss, softcap, SMOOTHING, SOFTCAP,
+            value, column, lse, lost, label, scale, scales, upstream, weight, keep,
+            width, smoothing, z_loss, softcap, SMOOTHING, SOFTCAP,
         )  # fmt: skip
         result = tl.where(used, result, 0.0)
         tl.store(base + column, result.to(x.dtype.element_ty))

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from torchsmith_kernels._src import launch
+from torchsmith_kernels._src.cross_entropy.run import saved_size
 from torchsmith_kernels._src.dispatch import Op
 from torchsmith_kernels._src.fused_linear_cross_entropy import reference, run
 
@@ -54,7 +55,7 @@ def _forward_fake(
     rows = input.shape[0]
     none = options.reduction == "none"
     loss = torch.empty((rows,) if none else (), dtype=dtype or input.dtype, device=input.device)
-    size = rows if none else 2 * rows + 1
+    size = saved_size(rows, options.reduction)
     saved = torch.empty(size, dtype=torch.float32, device=input.device)
     sums = run.empty_sums(input) if none else run.new_sums(input, weight, options)
     return loss, saved, sums.input, sums.weight, sums.bias

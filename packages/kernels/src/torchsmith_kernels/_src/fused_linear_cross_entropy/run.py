@@ -172,8 +172,7 @@ def forward(
     wanted = settings.input or settings.weight or settings.bias
     wanted = wanted and reduction != "none"
     compute = compute_dtype(input.dtype)
-    # Without a reduction there is the logsumexp of each row; else then come losses and divisor.
-    size = rows if reduction == "none" else 2 * rows + 1
+    size = cross_entropy.saved_size(rows, reduction)
     saved = torch.empty(size, dtype=torch.float32, device=device)
     losses, losses_offset = saved, rows
     if reduction == "none" or not kernels:
@@ -306,7 +305,7 @@ def scale(
     count = value.numel()
     scale_kernel(
         (ceil_div(count, SCALE_BLOCK), 1, 1),
-        (value, result, grad_output, saved, saved.numel() - 1, count),
+        (value, result, grad_output, saved, saved.numel() // 3 * 2, count),
         {"MEAN": mean, "BLOCK": SCALE_BLOCK},
         8,
     )
@@ -335,9 +334,9 @@ def rows_backward(
         logits = _compute_logits(buffer[: stop - start], x, weight, bias)
         if kernels:
             cross_entropy.backward(
-                upstream, logits, labels, class_weight, saved[start:stop],
-                settings.ignore_index, "none", settings.label_smoothing, settings.z_loss,
-                settings.softcap, inplace=True,
+                upstream, logits, labels, class_weight, saved, settings.ignore_index, "none",
+                settings.label_smoothing, settings.z_loss, settings.softcap, inplace=True,
+                first_row=start,
             )  # fmt: skip
         else:
             found = reference.chunk_gradient(logits, labels, class_weight, upstream, settings.loss)
