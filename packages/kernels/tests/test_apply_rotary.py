@@ -11,7 +11,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from torchsmith_kernels import ArgumentTypeError, DtypeError, ShapeError, apply_rotary
+from torchsmith_kernels import (
+    ArgumentTypeError,
+    DeviceError,
+    DtypeError,
+    ShapeError,
+    apply_rotary,
+)
 from torchsmith_kernels._src.apply_rotary import op, reference, run
 from torchsmith_kernels._src.apply_rotary.config import Case, candidates, head_block
 
@@ -351,6 +357,8 @@ def test_errors_name_the_argument() -> None:
     cos, sin = angles(3, columns=8)
     with pytest.raises(ArgumentTypeError, match="`cos` is of type list"):
         apply_rotary(q, k, [1.0], sin)
+    with pytest.raises(DeviceError, match="`k` is on meta; it must be on cpu, where `q` is"):
+        apply_rotary(q, k.to("meta"), cos, sin)
     with pytest.raises(DtypeError, match="`k` has dtype torch.float64; accepted are float32"):
         apply_rotary(q, k.double(), cos, sin)
     with pytest.raises(ShapeError, match="`k` has shape .* all but the number of heads"):

@@ -217,6 +217,8 @@ def test_grouped_heads(kv_heads: int, device: str) -> None:
 def test_additive_mask_and_its_gradient(shape: tuple[int, ...], device: str) -> None:
     tensors = [*inputs(2, k=29, device=device), kt.make(*shape, device=device)]
     kt.no_worse_than_eager(only(flash_attention), only(eager), tensors, slack=4)
+    tensors[-1] = tensors[-1].double()
+    assert flash_attention(*tensors).dtype is torch.float32
 
 
 @kt.devices
@@ -727,6 +729,17 @@ def test_resources(dim: int, dtype: torch.dtype, causal: bool) -> None:
     kt.check_resources(
         "flash_attention", f"keys {name}", lambda: run_backward.keys(call, call.query, rows, rows)
     )
+
+
+@kt.needs_compiler
+def test_a_float64_mask_compiles() -> None:
+    call, rows = compile_call(64, torch.bfloat16, False)
+    call = call._replace(attn_mask=torch.empty(256, 256, dtype=torch.float64), softcap=2.0)
+    with kt.compiled_for_sm90() as kernels:
+        run_forward.forward(call)
+        run_backward.queries(call, call.query, rows, rows, True)
+        run_backward.keys(call, call.query, rows, rows)
+    assert [name for name, _ in kernels] == ["forward_kernel", "queries_kernel", "keys_kernel"]
 
 
 @kt.needs_compiler

@@ -443,6 +443,16 @@ def test_resources(name: str) -> None:
 
 
 @kt.needs_compiler
+@pytest.mark.parametrize("name", ["persistent", "small"])
+def test_float64_terms_compile(name: str) -> None:
+    case = BIG[name]
+    x, w, bias, residual = _operands(case)
+    with kt.compiled_for_sm90() as kernels:
+        run.forward(x, w, bias.double(), "gelu", residual.double(), 0.5, config=derived(case))
+    assert kernels
+
+
+@kt.needs_compiler
 @pytest.mark.parametrize("name", list(BIG))
 def test_no_candidate_spills(name: str) -> None:
     case = BIG[name]

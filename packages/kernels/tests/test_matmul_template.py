@@ -94,6 +94,9 @@ def test_the_ops_compute_what_their_targets_do(device: str) -> None:
             )
     nan = torch.full((24,), torch.nan, device=device)
     kt.same(addmm_template.op(nan, a, b, 0), a @ b)
+    doubles = [t.double() for t in (c, a, b)]
+    want = torch.addmm(*doubles, beta=0.3, alpha=2)
+    kt.same(addmm_template.op(*doubles, 0.3, 2), want, 1e-14, 1e-14)
 
 
 @kt.devices

@@ -205,6 +205,18 @@ def test_there_is_no_gradient() -> None:
         assert not paged_attention(query, *rest).requires_grad
 
 
+def far(cache: Tensor) -> Tensor:
+    """A cache of the same shape, each token in another part of memory."""
+    blocks, tokens, heads, width = cache.shape
+    strides = (heads * width, 2**31 // (tokens - 1) + 1, width, 1)
+    return torch.empty(1, device="meta").as_strided((blocks, tokens, heads, width), strides)
+
+
+def test_meta_tensors_give_shapes() -> None:
+    result = paged_attention(*(t.to("meta") for t in problem([20, 3])))
+    assert result.device.type == "meta" and result.shape == Q.shape
+
+
 Q, K, V, T, L = problem([20, 3])
 MISTAKES: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "type": (lambda: paged_attention(Q, K, V, [1], L), ArgumentTypeError, "`block_tables` is of"),  # type: ignore[arg-type]
@@ -230,6 +242,11 @@ MISTAKES: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
         lambda: paged_attention(Q, K.repeat(1, 1, 1, 2)[..., ::2], V, T, L),
         ShapeError,
         "last dimension must be contiguous",
+    ),
+    "far apart": (
+        lambda: paged_attention(*(t.to("meta") for t in (Q, far(K), V, T, L))),
+        ShapeError,
+        "the tokens of a block must lie within",
     ),
     "tables": (lambda: paged_attention(Q, K, V, T[0], L), ShapeError, "`block_tables` has shape"),
     "lengths": (lambda: paged_attention(Q, K, V, T, L[:1]), ShapeError, "one length per sequence"),

@@ -37,7 +37,7 @@ def _check(
     batch, length, dim = shape[0], shape[3 - heads], shape[3]
     if k is not None:
         check.dtype(NAME, "k", k, (q.dtype,))
-        check.device(NAME, "k", k, q)
+        check.device(NAME, "k", k, q, "q")
         given = k.shape
         if len(given) != 4 or given[0] != batch or given[3 - heads] != length or given[3] != dim:
             raise ShapeError(
@@ -54,15 +54,15 @@ def _check(
             accepted=f"it must be even and at most the size of a head, {dim}",
         )
     check.dtype(NAME, "cos", cos, check.FLOATING)
-    check.device(NAME, "cos", cos, q)
+    check.device(NAME, "cos", cos, q, "q")
     _check_table(cos, positions, batch, length, rotary_dim)
     check.dtype(NAME, "sin", sin, (cos.dtype,))
-    check.device(NAME, "sin", sin, q)
+    check.device(NAME, "sin", sin, q, "q")
     if sin.shape != cos.shape:
         check.shape(NAME, "sin", sin, cos.shape, "the shape of `cos`")
     if positions is not None:
         check.dtype(NAME, "positions", positions, INDICES)
-        check.device(NAME, "positions", positions, q)
+        check.device(NAME, "positions", positions, q, "q")
         given = positions.shape
         if given != (length,) and given != (batch, length) and given != (1, length):
             raise ShapeError(

@@ -33,6 +33,10 @@ class ScoreArguments(NamedTuple):
 
 def score_arguments(call: Call) -> ScoreArguments:
     """What all kernels take to change scores."""
+    mask = call.attn_mask
+    if mask is not None and mask.dtype is torch.float64:
+        # Beside a float64 tensor the kernels' numbers would be float64 too.
+        call = call._replace(attn_mask=mask.float())
     bias, slopes = call.bias(), call.alibi_slopes
     changed = bias is not None or slopes is not None or bool(call.softcap or call.score_mod)
     # Only a positive factor may wait until after the maximum.

@@ -51,11 +51,16 @@ def _terms(self: Tensor, mat1: Tensor, mat2: Tensor) -> tuple[Tensor | None, Ten
     return None, self.expand(shape)
 
 
+def _wide(tensor: Tensor) -> Tensor:
+    """In at least float32."""
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+
+
 def _addmm(self: Tensor, mat1: Tensor, mat2: Tensor, beta: float = 1, alpha: float = 1) -> Tensor:
     if beta == 0:
         bias, residual = None, None  # not even its NaN counts
     else:
-        bias, residual = _terms(self if beta == 1 else self.float() * beta, mat1, mat2)
+        bias, residual = _terms(self if beta == 1 else _wide(self) * beta, mat1, mat2)
     result: Tensor = matmul_op(mat1, mat2, bias, None, residual, float(alpha), False)[0]
     return result
 

@@ -82,6 +82,13 @@ def _check_shapes(
                 given=f"{tuple(tensor.shape)} with strides {tensor.stride()}",
                 accepted="its last dimension must be contiguous; a copy would double the memory",
             )
+        if (tensor.size(1) - 1) * tensor.stride(1) >= 2**31:  # a kernel's offsets in a block
+            raise ShapeError(
+                op=NAME,
+                argument=argument,
+                given=f"{tuple(tensor.shape)} with strides {tensor.stride()}",
+                accepted="the tokens of a block must lie within 2**31 elements",
+            )
     if block_tables.dim() != 2 or block_tables.size(0) != batch:
         raise ShapeError(
             op=NAME,
@@ -104,6 +111,8 @@ def _forward(
     plan = run.plans.get(seen)
     if plan is None:
         _check(query, key_cache, value_cache, block_tables, seq_lens)
+        if query.device.type == "meta":
+            return query.new_empty(query.shape)
         if query.dtype is torch.float64 or not launch.usable(query.device, NAME):
             return reference.forward(query, key_cache, value_cache, block_tables, seq_lens, scale)
         if query.numel() == 0 or block_tables.numel() == 0:
