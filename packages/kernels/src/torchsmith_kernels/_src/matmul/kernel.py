@@ -128,7 +128,7 @@ def store_tile(
     """Finishes a tile and stores it by pointers; ``row [m, 1]`` is 64 bits wide."""
     keep = (row < M) & (column < N)
     # Beside a float64 tensor it would be float64.
-    value = acc * scale.to(tl.float32) if SCALED else acc
+    value = (acc * scale).to(tl.float32) if SCALED else acc
     if bias is not None:
         value += tl.load(bias + column, column < N, 0.0).to(tl.float32)
     place = row * N + column

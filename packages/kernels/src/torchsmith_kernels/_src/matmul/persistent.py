@@ -64,7 +64,7 @@ def store_piece(
     """Finishes ``acc [BLOCK_M, BLOCK_N]``, which belongs at ``(m0, n0)``, and stores it."""
     column = (n0 + tl.arange(0, BLOCK_N))[None, :]
     # Beside a float64 tensor it would be float64.
-    value = acc * scale.to(tl.float32) if SCALED else acc
+    value = (acc * scale).to(tl.float32) if SCALED else acc
     if bias is not None:
         value += tl.load(bias + column, column < N, 0.0).to(tl.float32)
     if SAVE:
