@@ -2,7 +2,8 @@
 
     python benchmarks/kernels/render.py RESULTS.json [MORE.json ...]
 
-Rows of later files replace those of earlier ones.
+Rows of later files replace those of earlier ones. ``"notes": {op: text}``, written into a file of
+results by hand, stands above the op's rows: what has changed since they were measured.
 """
 
 from __future__ import annotations
@@ -25,13 +26,15 @@ def load(paths: list[Path]) -> dict[str, Any]:
     """The records of all files as one."""
     merged: dict[str, Any] = {}
     rows: dict[tuple[str, ...], Row] = {}
+    notes: dict[str, str] = {}
     for path in paths:
         record = json.loads(path.read_text())
+        notes |= record.get("notes", {})
         for row in record["rows"]:
             row["peaks"] = record["peaks"]
             rows[tuple(row[k] for k in ("op", "shape", "direction", "dtype"))] = row
         merged = {**record, "rows": []}
-    merged["shares"] = len(paths)
+    merged["shares"], merged["notes"] = len(paths), notes
     merged["rows"] = sorted(rows.values(), key=lambda row: (row["op"], row["direction"]))
     return merged
 
@@ -135,7 +138,8 @@ def page(record: dict[str, Any]) -> str:
         *(f"| {name} | {us:.1f} |" for name, us in record["overhead us"].items()),
     ]
     for op in dict.fromkeys(row["op"] for row in rows):
-        lines += ["", f"## {op}", "", *table([row for row in rows if row["op"] == op])]
+        note = [record["notes"][op], ""] if op in record["notes"] else []
+        lines += ["", f"## {op}", "", *note, *table([row for row in rows if row["op"] == op])]
     return "\n".join(lines) + "\n"
 
 
