@@ -10,18 +10,29 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import triton.language as tl
 
 from torchsmith_kernels._src.jit import jit
 from torchsmith_kernels._src.softmax.lines import (
+    Mask,
+    Part,
+    Tile,
+    Variant,
+    View,
+    block_at,
     exponential,
-    line_base,
-    mask_base,
-    masked,
+    mask_start,
     own_lines,
-    position,
+    part_of,
+    places,
     read,
-    write,
+    read_mask,
+    store,
+    view,
+    whole_end,
+    whole_lines,
 )
 
 #: What a maximum starts from. It is finite, so that no difference to it is NaN, and no finite
@@ -29,35 +40,30 @@ from torchsmith_kernels._src.softmax.lines import (
 LOWEST = tl.constexpr(-3.4028234663852886e38)
 
 
+class Scores(NamedTuple):
+    """What the softmax is taken of: ``x`` in the type that ``y`` points to, scaled and masked."""
+
+    x: View
+    y: tl.tensor
+    mask: Mask
+    scale: tl.tensor
+
+
 @jit
-def _scores(
-    x: tl.tensor,
-    y: tl.tensor,
-    mask: tl.tensor,
-    base: tl.tensor,
-    mask_start: tl.tensor,
-    mask_step: tl.tensor,
-    n: tl.tensor,
-    inside: tl.tensor,
-    inner: tl.tensor,
-    scale: tl.tensor,
-    COLUMNS: tl.constexpr,
-    MASK: tl.constexpr,
-    STEP: tl.constexpr,
-    CHECKED: tl.constexpr,
-    POLICY: tl.constexpr,
+def _read_scores(
+    given: Scores, tile: Tile, VARIANT: tl.constexpr, CHECKED: tl.constexpr, POLICY: tl.constexpr
 ) -> tl.tensor:
-    """What the softmax is taken of, minus infinity outside of the lines."""
-    value = read(x + position(base, n, inner, COLUMNS), inside, CHECKED, POLICY)
+    """The scores of a tile, minus infinity where there are none."""
+    value = read(given.x, tile, VARIANT, CHECKED, POLICY)
     # The input is cast to the type of the result first.
-    value = value.to(y.dtype.element_ty).to(tl.float32) * scale
-    if MASK == 1:
-        keep = masked(mask, mask_start, mask_step, n, inside, STEP, CHECKED)
+    value = value.to(given.y.dtype.element_ty).to(tl.float32) * given.scale
+    if VARIANT.MASK == 1:
+        keep = read_mask(given.mask, tile, VARIANT, CHECKED)
         value = tl.where(keep, value, -float("inf"))
-    elif MASK == 2:
-        value += masked(mask, mask_start, mask_step, n, inside, STEP, CHECKED).to(tl.float32)
+    elif VARIANT.MASK == 2:
+        value += read_mask(given.mask, tile, VARIANT, CHECKED).to(tl.float32)
     if CHECKED:
-        value = tl.where(inside, value, -float("inf"))
+        value = tl.where(tile.inside, value, -float("inf"))
     return value
 
 
@@ -89,18 +95,15 @@ def plain_kernel(
     BLOCK: tl.constexpr,
 ) -> None:
     """Whole lines at once, without mask and factor."""
-    line, exists = own_lines(lines, LINES, WIDE)
-    n = tl.arange(0, BLOCK)
-    inside = exists[:, None] & (n < count)[None, :]
-    if WIDE:
-        n = n.to(tl.int64)
-    base = line_base(line, count, inner, stride, COLUMNS)
-    value = read(x + position(base, n, inner, COLUMNS), inside, CHECKED, "")
+    VARIANT: tl.constexpr = Variant(LOG, COLUMNS, WIDE, LINES, BLOCK)
+    own = own_lines(lines, count, inner, VARIANT)
+    tile = whole_lines(own, VARIANT)
+    value = read(view(x, own, stride, VARIANT), tile, VARIANT, CHECKED, "")
     value = value.to(y.dtype.element_ty).to(tl.float32)
     if CHECKED:
-        value = tl.where(inside, value, -float("inf"))
-    place = position(line_base(line, count, inner, count, COLUMNS), n, inner, COLUMNS)
-    write(y + place, _normalized(value, LOG), inside, CHECKED, "")
+        value = tl.where(tile.inside, value, -float("inf"))
+    target = places(view(y, own, count, VARIANT), tile, VARIANT)
+    store(target, _normalized(value, LOG), tile.inside, CHECKED, "")
 
 
 @jit
@@ -128,18 +131,15 @@ def tile_kernel(
     BLOCK: tl.constexpr,
 ) -> None:
     """Whole lines at once."""
-    line, exists = own_lines(lines, LINES, WIDE)
-    n = tl.arange(0, BLOCK)
-    inside = exists[:, None] & (n < count)[None, :]
-    if WIDE:
-        n = n.to(tl.int64)
-    base = line_base(line, count, inner, stride, COLUMNS)
-    start = mask_base(line, size1, size2, stride0, stride1, stride2, MASK)
-    value = _scores(
-        x, y, mask, base, start, mask_step, n, inside, inner, scale, COLUMNS, MASK, STEP, True, ""
-    )
-    place = position(line_base(line, count, inner, count, COLUMNS), n, inner, COLUMNS)
-    write(y + place, _normalized(value, LOG), inside, True, "")
+    VARIANT: tl.constexpr = Variant(LOG, COLUMNS, WIDE, LINES, BLOCK, MASK, STEP)
+    own = own_lines(lines, count, inner, VARIANT)
+    tile = whole_lines(own, VARIANT)
+    source = view(x, own, stride, VARIANT)
+    start = mask_start(own.line, size1, size2, stride0, stride1, stride2, VARIANT)
+    scores = Scores(source, y, Mask(mask, start, mask_step), scale)
+    value = _read_scores(scores, tile, VARIANT, True, "")
+    target = places(view(y, own, count, VARIANT), tile, VARIANT)
+    store(target, _normalized(value, LOG), tile.inside, True, "")
 
 
 @jit
@@ -147,9 +147,7 @@ def _add(
     highest: tl.tensor,
     total: tl.tensor,
     value: tl.tensor,
-    COLUMNS: tl.constexpr,
-    LINES: tl.constexpr,
-    BLOCK: tl.constexpr,
+    VARIANT: tl.constexpr,
     GROUP: tl.constexpr,
 ) -> tl.tensor:
     """Maxima, and sums relative to them, with those of one more tile.
@@ -157,12 +155,12 @@ def _add(
     Each group of elements, which one thread holds, has a maximum and a sum of its own, so that
     nothing is exchanged between threads, and sums are scaled once per group.
     """
-    if COLUMNS:
-        value = tl.reshape(value, [LINES, GROUP, BLOCK // GROUP])
+    if VARIANT.COLUMNS:
+        value = tl.reshape(value, [VARIANT.LINES, GROUP, VARIANT.BLOCK // GROUP])
         higher = tl.maximum(highest, tl.max(value, 1))
         powers = tl.sum(exponential(value - higher[:, None, :]), 1)
     else:
-        value = tl.reshape(value, [LINES, BLOCK // GROUP, GROUP])
+        value = tl.reshape(value, [VARIANT.LINES, VARIANT.BLOCK // GROUP, GROUP])
         higher = tl.maximum(highest, tl.max(value, 2))
         powers = tl.sum(exponential(value - higher[:, :, None]), 2)
     return higher, total * exponential(highest - higher) + powers
@@ -170,112 +168,62 @@ def _add(
 
 @jit
 def _statistics(
-    x: tl.tensor,
-    y: tl.tensor,
-    mask: tl.tensor,
-    first: tl.tensor,
-    last: tl.tensor,
-    exists: tl.tensor,
-    base: tl.tensor,
-    start: tl.tensor,
-    mask_step: tl.tensor,
-    inner: tl.tensor,
-    scale: tl.tensor,
-    COLUMNS: tl.constexpr,
-    MASK: tl.constexpr,
-    STEP: tl.constexpr,
-    LINES: tl.constexpr,
-    BLOCK: tl.constexpr,
-    GROUP: tl.constexpr,
-    TAIL: tl.constexpr,
-    STAGES: tl.constexpr,
+    scores: Scores, part: Part, VARIANT: tl.constexpr, GROUP: tl.constexpr
 ) -> tl.tensor:
-    """Maximum of elements ``first`` to ``last``, and the sum of exponentials relative to it."""
-    highest = tl.full([LINES, BLOCK // GROUP], LOWEST, tl.float32)
-    total = tl.zeros([LINES, BLOCK // GROUP], tl.float32)
-    whole = first + tl.maximum(last - first, 0) // BLOCK * BLOCK
-    for block in tl.range(first, whole, BLOCK, num_stages=STAGES):
-        n = block + tl.arange(0, BLOCK)
-        inside = exists[:, None] & (n < last)[None, :]
-        value = _scores(
-            x, y, mask, base, start, mask_step, n, inside, inner, scale,
-            COLUMNS, MASK, STEP, LINES > 1, "evict_last",
-        )  # fmt: skip
-        highest, total = _add(highest, total, value, COLUMNS, LINES, BLOCK, GROUP)
-    if TAIL and whole < last:
-        n = whole + tl.arange(0, BLOCK)
-        inside = exists[:, None] & (n < last)[None, :]
-        value = _scores(
-            x, y, mask, base, start, mask_step, n, inside, inner, scale,
-            COLUMNS, MASK, STEP, True, "evict_last",
-        )  # fmt: skip
-        highest, total = _add(highest, total, value, COLUMNS, LINES, BLOCK, GROUP)
+    """Maxima of the scores, and sums of exponentials relative to them."""
+    highest = tl.full([VARIANT.LINES, VARIANT.BLOCK // GROUP], LOWEST, tl.float32)
+    total = tl.zeros([VARIANT.LINES, VARIANT.BLOCK // GROUP], tl.float32)
+    whole = whole_end(part, VARIANT)
+    for start in tl.range(part.first, whole, VARIANT.BLOCK, num_stages=VARIANT.STAGES):
+        tile = block_at(start, part, VARIANT)
+        value = _read_scores(scores, tile, VARIANT, VARIANT.LINES > 1, "evict_last")
+        highest, total = _add(highest, total, value, VARIANT, GROUP)
+    if VARIANT.TAIL and whole < part.last:
+        value = _read_scores(scores, block_at(whole, part, VARIANT), VARIANT, True, "evict_last")
+        highest, total = _add(highest, total, value, VARIANT, GROUP)
     top = tl.max(highest, 1)
     return top, tl.sum(total * exponential(highest - top[:, None]), 1)
 
 
+class Sums(NamedTuple):
+    """Of whole lines: the maximum, and one over the sum, or with ``LOG`` the sum's logarithm."""
+
+    top: tl.tensor
+    shift: tl.tensor
+
+
 @jit
-def _result(value: tl.tensor, top: tl.tensor, shift: tl.tensor, LOG: tl.constexpr) -> tl.tensor:
-    """The softmax of scores; ``shift`` is one over the sum, with ``LOG`` its logarithm."""
-    value -= top[:, None]
-    if LOG:
-        return value - shift[:, None]
+def _sums(top: tl.tensor, total: tl.tensor, VARIANT: tl.constexpr) -> Sums:
+    if VARIANT.LOG:
+        return Sums(top, tl.log(total))
     else:
-        return exponential(value) * shift[:, None]
+        return Sums(top, 1.0 / total)
 
 
 @jit
-def _apply(
-    x: tl.tensor,
-    y: tl.tensor,
-    mask: tl.tensor,
-    first: tl.tensor,
-    last: tl.tensor,
-    line: tl.tensor,
-    exists: tl.tensor,
-    base: tl.tensor,
-    start: tl.tensor,
-    mask_step: tl.tensor,
-    count: tl.tensor,
-    inner: tl.tensor,
-    scale: tl.tensor,
-    top: tl.tensor,
-    total: tl.tensor,
-    LOG: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    MASK: tl.constexpr,
-    STEP: tl.constexpr,
-    LINES: tl.constexpr,
-    BLOCK: tl.constexpr,
-    TAIL: tl.constexpr,
-    STAGES: tl.constexpr,
+def _apply_tile(
+    scores: Scores, y: View, tile: Tile, sums: Sums, VARIANT: tl.constexpr, CHECKED: tl.constexpr
 ) -> None:
-    """Results of elements ``first`` to ``last``."""
-    if LOG:
-        shift = tl.log(total)
+    value = _read_scores(scores, tile, VARIANT, CHECKED, "evict_first")
+    target = places(y, tile, VARIANT)
+    value -= sums.top[:, None]
+    if VARIANT.LOG:
+        value -= sums.shift[:, None]
     else:
-        shift = 1.0 / total
-    out = line_base(line, count, inner, count, COLUMNS)
-    whole = first + tl.maximum(last - first, 0) // BLOCK * BLOCK
-    if TAIL and whole < last:
-        n = whole + tl.arange(0, BLOCK)
-        inside = exists[:, None] & (n < last)[None, :]
-        value = _scores(
-            x, y, mask, base, start, mask_step, n, inside, inner, scale,
-            COLUMNS, MASK, STEP, True, "evict_first",
-        )  # fmt: skip
-        place = y + position(out, n, inner, COLUMNS)
-        write(place, _result(value, top, shift, LOG), inside, True, "evict_first")
+        value = exponential(value) * sums.shift[:, None]
+    store(target, value, tile.inside, CHECKED, "evict_first")
+
+
+@jit
+def _apply(scores: Scores, y: View, part: Part, sums: Sums, VARIANT: tl.constexpr) -> None:
+    """Writes the results."""
+    whole = whole_end(part, VARIANT)
+    if VARIANT.TAIL and whole < part.last:
+        _apply_tile(scores, y, block_at(whole, part, VARIANT), sums, VARIANT, True)
     # Backwards, since the caches still have what was read last.
-    for done in tl.range(0, whole - first, BLOCK, num_stages=STAGES):
-        n = whole - BLOCK - done + tl.arange(0, BLOCK)
-        inside = exists[:, None] & (n < last)[None, :]
-        value = _scores(
-            x, y, mask, base, start, mask_step, n, inside, inner, scale,
-            COLUMNS, MASK, STEP, LINES > 1, "evict_first",
-        )  # fmt: skip
-        place = y + position(out, n, inner, COLUMNS)
-        write(place, _result(value, top, shift, LOG), inside, LINES > 1, "evict_first")
+    for done in tl.range(0, whole - part.first, VARIANT.BLOCK, num_stages=VARIANT.STAGES):
+        tile = block_at(whole - VARIANT.BLOCK - done, part, VARIANT)
+        _apply_tile(scores, y, tile, sums, VARIANT, VARIANT.LINES > 1)
 
 
 @jit
@@ -306,20 +254,17 @@ def loop_kernel(
     STAGES: tl.constexpr,
 ) -> None:
     """Lines of any length, read twice; the second time often from a cache."""
+    VARIANT: tl.constexpr = Variant(LOG, COLUMNS, WIDE, LINES, BLOCK, MASK, STEP, TAIL, STAGES)
     if WIDE:
         count = count.to(tl.int64)
-    line, exists = own_lines(lines, LINES, WIDE)
-    base = line_base(line, count, inner, stride, COLUMNS)
-    start = mask_base(line, size1, size2, stride0, stride1, stride2, MASK)
-    first = count * 0
-    top, total = _statistics(
-        x, y, mask, first, count, exists, base, start, mask_step, inner, scale,
-        COLUMNS, MASK, STEP, LINES, BLOCK, GROUP, TAIL, STAGES,
-    )  # fmt: skip
-    _apply(
-        x, y, mask, first, count, line, exists, base, start, mask_step, count, inner, scale,
-        top, total, LOG, COLUMNS, MASK, STEP, LINES, BLOCK, TAIL, STAGES,
-    )  # fmt: skip
+    own = own_lines(lines, count, inner, VARIANT)
+    source = view(x, own, stride, VARIANT)
+    start = mask_start(own.line, size1, size2, stride0, stride1, stride2, VARIANT)
+    scores = Scores(source, y, Mask(mask, start, mask_step), scale)
+    whole = Part(own.exists, count * 0, count)
+    top, total = _statistics(scores, whole, VARIANT, GROUP)
+    sums = _sums(top, total, VARIANT)
+    _apply(scores, view(y, own, count, VARIANT), whole, sums, VARIANT)
 
 
 @jit
@@ -351,22 +296,20 @@ def part_kernel(
     STAGES: tl.constexpr,
 ) -> None:
     """Maximum and sum of ``part`` elements of each line, to ``statistics[:, split, line]``."""
+    VARIANT: tl.constexpr = Variant(False, COLUMNS, WIDE, LINES, BLOCK, MASK, STEP, TAIL, STAGES)
     if WIDE:
         count = count.to(tl.int64)
         part = part.to(tl.int64)
-    line, exists = own_lines(lines, LINES, WIDE)
-    base = line_base(line, count, inner, stride, COLUMNS)
-    start = mask_base(line, size1, size2, stride0, stride1, stride2, MASK)
+    own = own_lines(lines, count, inner, VARIANT)
+    source = view(x, own, stride, VARIANT)
+    start = mask_start(own.line, size1, size2, stride0, stride1, stride2, VARIANT)
+    scores = Scores(source, y, Mask(mask, start, mask_step), scale)
     split = tl.program_id(1)
-    first = split * part
-    last = tl.minimum(first + part, count)
-    top, total = _statistics(
-        x, y, mask, first, last, exists, base, start, mask_step, inner, scale,
-        COLUMNS, MASK, STEP, LINES, BLOCK, GROUP, TAIL, STAGES,
-    )  # fmt: skip
-    place = split.to(tl.int64) * lines + line
-    tl.store(statistics + place, top, exists)
-    tl.store(statistics + tl.num_programs(1).to(tl.int64) * lines + place, total, exists)
+    own_part = part_of(own, split, part)
+    top, total = _statistics(scores, own_part, VARIANT, GROUP)
+    place = split.to(tl.int64) * lines + own.line
+    tl.store(statistics + place, top, own.exists)
+    tl.store(statistics + tl.num_programs(1).to(tl.int64) * lines + place, total, own.exists)
 
 
 @jit
@@ -398,27 +341,26 @@ def apply_kernel(
     STAGES: tl.constexpr,
 ) -> None:
     """The result of ``part`` elements of each line, after all of ``part_kernel``."""
+    VARIANT: tl.constexpr = Variant(LOG, COLUMNS, WIDE, LINES, BLOCK, MASK, STEP, TAIL, STAGES)
     if WIDE:
         count = count.to(tl.int64)
         part = part.to(tl.int64)
-    line, exists = own_lines(lines, LINES, WIDE)
+    own = own_lines(lines, count, inner, VARIANT)
     # One at a time: as a tile of their own they would take the others' layout with them.
     splits = tl.num_programs(1)
     top = tl.full([LINES], LOWEST, tl.float32)
     total = tl.zeros([LINES], tl.float32)
     for split in tl.range(0, splits):
-        place = statistics + tl.cast(split, tl.int64) * lines + line
-        other = tl.load(place, exists, other=LOWEST)
-        other_total = tl.load(place + splits.to(tl.int64) * lines, exists, other=0.0)
+        place = statistics + tl.cast(split, tl.int64) * lines + own.line
+        other = tl.load(place, own.exists, other=LOWEST)
+        other_total = tl.load(place + splits.to(tl.int64) * lines, own.exists, other=0.0)
         higher = tl.maximum(top, other)
         total *= exponential(top - higher)
         total += other_total * exponential(other - higher)
         top = higher
-    base = line_base(line, count, inner, stride, COLUMNS)
-    start = mask_base(line, size1, size2, stride0, stride1, stride2, MASK)
-    first = tl.program_id(1) * part
-    last = tl.minimum(first + part, count)
-    _apply(
-        x, y, mask, first, last, line, exists, base, start, mask_step, count, inner, scale,
-        top, total, LOG, COLUMNS, MASK, STEP, LINES, BLOCK, TAIL, STAGES,
-    )  # fmt: skip
+    source = view(x, own, stride, VARIANT)
+    start = mask_start(own.line, size1, size2, stride0, stride1, stride2, VARIANT)
+    scores = Scores(source, y, Mask(mask, start, mask_step), scale)
+    own_part = part_of(own, tl.program_id(1), part)
+    sums = _sums(top, total, VARIANT)
+    _apply(scores, view(y, own, count, VARIANT), own_part, sums, VARIANT)

@@ -6,28 +6,31 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import triton.language as tl
 
 from torchsmith_kernels._src.jit import jit
 from torchsmith_kernels._src.softmax.lines import (
+    Mask,
+    Part,
+    Tile,
+    Variant,
+    View,
+    block_at,
     exponential,
-    line_base,
-    mask_base,
-    masked,
+    load,
+    mask_start,
     own_lines,
-    position,
+    part_of,
+    places,
     read,
-    write,
+    read_mask,
+    store,
+    view,
+    whole_end,
+    whole_lines,
 )
-
-
-@jit
-def _sum(upstream: tl.tensor, result: tl.tensor, LOG: tl.constexpr) -> tl.tensor:
-    """What the derivative needs of whole lines."""
-    if LOG:
-        return tl.sum(upstream, 1)
-    else:
-        return tl.sum(upstream * result, 1)
 
 
 @jit
@@ -35,10 +38,42 @@ def _derivative(
     upstream: tl.tensor, result: tl.tensor, total: tl.tensor, LOG: tl.constexpr
 ) -> tl.tensor:
     """The gradient of the scores, given what a line sums to."""
+    # Unlike ``[:, None]`` this also takes the one number of a single row.
     if LOG:
-        return upstream - exponential(result) * total[:, None]
+        return upstream - exponential(result) * tl.expand_dims(total, -1)
     else:
-        return result * (upstream - total[:, None])
+        return result * (upstream - tl.expand_dims(total, -1))
+
+
+@jit
+def _whole_derivative(
+    grad: View, y: View, tile: Tile, VARIANT: tl.constexpr, CHECKED: tl.constexpr
+) -> tl.tensor:
+    """The gradient of the scores of whole lines."""
+    upstream = read(grad, tile, VARIANT, CHECKED, "")
+    result = read(y, tile, VARIANT, CHECKED, "").to(tl.float32)
+    upstream = upstream.to(tl.float32)
+    if VARIANT.LOG:
+        total = tl.sum(upstream, 1)
+    else:
+        total = tl.sum(upstream * result, 1)
+    return _derivative(upstream, result, total, VARIANT.LOG)
+
+
+@jit
+def _scaled(
+    value: tl.tensor,
+    mask: Mask,
+    scale: tl.tensor,
+    tile: Tile,
+    VARIANT: tl.constexpr,
+    CHECKED: tl.constexpr,
+) -> tl.tensor:
+    """The gradient of the input, given that of the scores; zero where masked, even if NaN."""
+    value *= scale
+    if VARIANT.MASK == 1:
+        value = tl.where(read_mask(mask, tile, VARIANT, CHECKED), value, 0.0)
+    return value
 
 
 @jit
@@ -59,40 +94,14 @@ def plain_backward_kernel(
     BLOCK: tl.constexpr,
 ) -> None:
     """Whole lines at once, without mask and factor."""
-    line, exists = own_lines(lines, LINES, WIDE)
-    n = tl.arange(0, BLOCK)
-    inside = exists[:, None] & (n < count)[None, :]
-    if WIDE:
-        n = n.to(tl.int64)
-    grad_base = line_base(line, count, inner, grad_stride, COLUMNS)
-    base = line_base(line, count, inner, stride, COLUMNS)
-    upstream = read(grad + position(grad_base, n, inner, COLUMNS), inside, CHECKED, "")
-    result = read(y + position(base, n, inner, COLUMNS), inside, CHECKED, "").to(tl.float32)
-    upstream = upstream.to(tl.float32)
-    value = _derivative(upstream, result, _sum(upstream, result, LOG), LOG)
-    place = position(line_base(line, count, inner, count, COLUMNS), n, inner, COLUMNS)
-    write(dx + place, value, inside, CHECKED, "")
-
-
-@jit
-def _scaled(
-    value: tl.tensor,
-    mask: tl.tensor,
-    start: tl.tensor,
-    mask_step: tl.tensor,
-    n: tl.tensor,
-    inside: tl.tensor,
-    scale: tl.tensor,
-    MASK: tl.constexpr,
-    STEP: tl.constexpr,
-    CHECKED: tl.constexpr,
-) -> tl.tensor:
-    """The gradient of the input, given that of the scores; zero where masked, even if NaN."""
-    value *= scale
-    if MASK == 1:
-        keep = masked(mask, start, mask_step, n, inside, STEP, CHECKED)
-        value = tl.where(keep, value, 0.0)
-    return value
+    VARIANT: tl.constexpr = Variant(LOG, COLUMNS, WIDE, LINES, BLOCK)
+    own = own_lines(lines, count, inner, VARIANT)
+    tile = whole_lines(own, VARIANT)
+    upstream = view(grad, own, grad_stride, VARIANT)
+    result = view(y, own, stride, VARIANT)
+    value = _whole_derivative(upstream, result, tile, VARIANT, CHECKED)
+    target = view(dx, own, count, VARIANT)
+    store(places(target, tile, VARIANT), value, tile.inside, CHECKED, "")
 
 
 @jit
@@ -122,154 +131,74 @@ def tile_backward_kernel(
     BLOCK: tl.constexpr,
 ) -> None:
     """Whole lines at once."""
-    line, exists = own_lines(lines, LINES, WIDE)
-    n = tl.arange(0, BLOCK)
-    inside = exists[:, None] & (n < count)[None, :]
-    if WIDE:
-        n = n.to(tl.int64)
-    grad_base = line_base(line, count, inner, grad_stride, COLUMNS)
-    base = line_base(line, count, inner, stride, COLUMNS)
-    start = mask_base(line, size1, size2, stride0, stride1, stride2, MASK)
-    upstream = read(grad + position(grad_base, n, inner, COLUMNS), inside, True, "")
-    result = read(y + position(base, n, inner, COLUMNS), inside, True, "").to(tl.float32)
-    upstream = upstream.to(tl.float32)
-    value = _derivative(upstream, result, _sum(upstream, result, LOG), LOG)
-    value = _scaled(value, mask, start, mask_step, n, inside, scale, MASK, STEP, True)
-    place = position(line_base(line, count, inner, count, COLUMNS), n, inner, COLUMNS)
-    write(dx + place, value, inside, True, "")
+    VARIANT: tl.constexpr = Variant(LOG, COLUMNS, WIDE, LINES, BLOCK, MASK, STEP)
+    own = own_lines(lines, count, inner, VARIANT)
+    tile = whole_lines(own, VARIANT)
+    upstream = view(grad, own, grad_stride, VARIANT)
+    result = view(y, own, stride, VARIANT)
+    start = mask_start(own.line, size1, size2, stride0, stride1, stride2, VARIANT)
+    value = _whole_derivative(upstream, result, tile, VARIANT, True)
+    value = _scaled(value, Mask(mask, start, mask_step), scale, tile, VARIANT, True)
+    target = view(dx, own, count, VARIANT)
+    store(places(target, tile, VARIANT), value, tile.inside, True, "")
 
 
 @jit
 def _products(
-    grad: tl.tensor,
-    y: tl.tensor,
-    grad_base: tl.tensor,
-    base: tl.tensor,
-    n: tl.tensor,
-    inside: tl.tensor,
-    inner: tl.tensor,
-    LOG: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    CHECKED: tl.constexpr,
+    grad: View, y: View, tile: Tile, VARIANT: tl.constexpr, CHECKED: tl.constexpr
 ) -> tl.tensor:
     """What is summed up over a line."""
-    place = grad + position(grad_base, n, inner, COLUMNS)
-    upstream = read(place, inside, CHECKED, "evict_last").to(tl.float32)
-    if LOG:
+    upstream = read(grad, tile, VARIANT, CHECKED, "evict_last").to(tl.float32)
+    if VARIANT.LOG:
         return upstream
     else:
-        place = y + position(base, n, inner, COLUMNS)
-        return upstream * read(place, inside, CHECKED, "evict_last").to(tl.float32)
+        return upstream * read(y, tile, VARIANT, CHECKED, "evict_last").to(tl.float32)
 
 
 @jit
-def _sums(
-    grad: tl.tensor,
-    y: tl.tensor,
-    first: tl.tensor,
-    last: tl.tensor,
-    exists: tl.tensor,
-    grad_base: tl.tensor,
-    base: tl.tensor,
-    inner: tl.tensor,
-    LOG: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    LINES: tl.constexpr,
-    BLOCK: tl.constexpr,
-    TAIL: tl.constexpr,
-    STAGES: tl.constexpr,
-) -> tl.tensor:
-    """What the derivative needs of elements ``first`` to ``last``."""
-    total = tl.zeros([LINES, BLOCK], tl.float32)
-    whole = first + tl.maximum(last - first, 0) // BLOCK * BLOCK
-    for block in tl.range(first, whole, BLOCK, num_stages=STAGES):
-        n = block + tl.arange(0, BLOCK)
-        inside = exists[:, None] & (n < last)[None, :]
-        total += _products(grad, y, grad_base, base, n, inside, inner, LOG, COLUMNS, LINES > 1)
-    if TAIL and whole < last:
-        n = whole + tl.arange(0, BLOCK)
-        inside = exists[:, None] & (n < last)[None, :]
-        total += _products(grad, y, grad_base, base, n, inside, inner, LOG, COLUMNS, True)
+def _sums(grad: View, y: View, part: Part, VARIANT: tl.constexpr) -> tl.tensor:
+    """What the derivative needs of one part of the lines."""
+    total = tl.zeros([VARIANT.LINES, VARIANT.BLOCK], tl.float32)
+    whole = whole_end(part, VARIANT)
+    for start in tl.range(part.first, whole, VARIANT.BLOCK, num_stages=VARIANT.STAGES):
+        tile = block_at(start, part, VARIANT)
+        total += _products(grad, y, tile, VARIANT, VARIANT.LINES > 1)
+    if VARIANT.TAIL and whole < part.last:
+        total += _products(grad, y, block_at(whole, part, VARIANT), VARIANT, True)
     return tl.sum(total, 1)
 
 
-@jit
-def _apply_block(
-    grad: tl.tensor,
-    y: tl.tensor,
-    dx: tl.tensor,
-    mask: tl.tensor,
-    n: tl.tensor,
-    inside: tl.tensor,
-    grad_base: tl.tensor,
-    base: tl.tensor,
-    out: tl.tensor,
-    start: tl.tensor,
-    mask_step: tl.tensor,
-    inner: tl.tensor,
-    scale: tl.tensor,
-    total: tl.tensor,
-    LOG: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    MASK: tl.constexpr,
-    STEP: tl.constexpr,
-    CHECKED: tl.constexpr,
-) -> None:
-    """Gradients of elements ``n``."""
-    place = grad + position(grad_base, n, inner, COLUMNS)
-    upstream = read(place, inside, CHECKED, "evict_first").to(tl.float32)
-    place = y + position(base, n, inner, COLUMNS)
-    result = read(place, inside, CHECKED, "evict_first").to(tl.float32)
-    value = _derivative(upstream, result, total, LOG)
-    value = _scaled(value, mask, start, mask_step, n, inside, scale, MASK, STEP, CHECKED)
-    write(dx + position(out, n, inner, COLUMNS), value, inside, CHECKED, "")
+class Gradient(NamedTuple):
+    """What the gradient is computed from, and where it goes."""
+
+    grad: View
+    y: View
+    dx: View
+    mask: Mask
+    scale: tl.tensor
 
 
 @jit
-def _apply(
-    grad: tl.tensor,
-    y: tl.tensor,
-    dx: tl.tensor,
-    mask: tl.tensor,
-    first: tl.tensor,
-    last: tl.tensor,
-    line: tl.tensor,
-    exists: tl.tensor,
-    grad_base: tl.tensor,
-    base: tl.tensor,
-    start: tl.tensor,
-    mask_step: tl.tensor,
-    count: tl.tensor,
-    inner: tl.tensor,
-    scale: tl.tensor,
-    total: tl.tensor,
-    LOG: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    MASK: tl.constexpr,
-    STEP: tl.constexpr,
-    LINES: tl.constexpr,
-    BLOCK: tl.constexpr,
-    TAIL: tl.constexpr,
-    STAGES: tl.constexpr,
+def _apply_tile(
+    given: Gradient, tile: Tile, total: tl.tensor, VARIANT: tl.constexpr, CHECKED: tl.constexpr
 ) -> None:
-    """Gradients of elements ``first`` to ``last``."""
-    out = line_base(line, count, inner, count, COLUMNS)
-    whole = first + tl.maximum(last - first, 0) // BLOCK * BLOCK
-    if TAIL and whole < last:
-        n = whole + tl.arange(0, BLOCK)
-        inside = exists[:, None] & (n < last)[None, :]
-        _apply_block(
-            grad, y, dx, mask, n, inside, grad_base, base, out, start, mask_step, inner, scale,
-            total, LOG, COLUMNS, MASK, STEP, True,
-        )  # fmt: skip
+    upstream = read(given.grad, tile, VARIANT, CHECKED, "evict_first").to(tl.float32)
+    result = read(given.y, tile, VARIANT, CHECKED, "evict_first").to(tl.float32)
+    value = _derivative(upstream, result, total, VARIANT.LOG)
+    value = _scaled(value, given.mask, given.scale, tile, VARIANT, CHECKED)
+    store(places(given.dx, tile, VARIANT), value, tile.inside, CHECKED, "")
+
+
+@jit
+def _apply(given: Gradient, part: Part, total: tl.tensor, VARIANT: tl.constexpr) -> None:
+    """Writes the gradient."""
+    whole = whole_end(part, VARIANT)
+    if VARIANT.TAIL and whole < part.last:
+        _apply_tile(given, block_at(whole, part, VARIANT), total, VARIANT, True)
     # Backwards, since the caches still have what was read last.
-    for done in tl.range(0, whole - first, BLOCK, num_stages=STAGES):
-        n = whole - BLOCK - done + tl.arange(0, BLOCK)
-        inside = exists[:, None] & (n < last)[None, :]
-        _apply_block(
-            grad, y, dx, mask, n, inside, grad_base, base, out, start, mask_step, inner, scale,
-            total, LOG, COLUMNS, MASK, STEP, LINES > 1,
-        )  # fmt: skip
+    for done in tl.range(0, whole - part.first, VARIANT.BLOCK, num_stages=VARIANT.STAGES):
+        tile = block_at(whole - VARIANT.BLOCK - done, part, VARIANT)
+        _apply_tile(given, tile, total, VARIANT, VARIANT.LINES > 1)
 
 
 @jit
@@ -301,33 +230,48 @@ def loop_backward_kernel(
     STAGES: tl.constexpr,
 ) -> None:
     """Lines of any length, read twice."""
+    VARIANT: tl.constexpr = Variant(LOG, COLUMNS, WIDE, LINES, BLOCK, MASK, STEP, TAIL, STAGES)
     if WIDE:
         count = count.to(tl.int64)
-    line, exists = own_lines(lines, LINES, WIDE)
-    grad_base = line_base(line, count, inner, grad_stride, COLUMNS)
-    base = line_base(line, count, inner, stride, COLUMNS)
-    start = mask_base(line, size1, size2, stride0, stride1, stride2, MASK)
-    first = count * 0
-    total = _sums(
-        grad,
-        y,
-        first,
-        count,
-        exists,
-        grad_base,
-        base,
-        inner,
-        LOG,
-        COLUMNS,
-        LINES,
-        BLOCK,
-        TAIL,
-        STAGES,
-    )
-    _apply(
-        grad, y, dx, mask, first, count, line, exists, grad_base, base, start, mask_step,
-        count, inner, scale, total, LOG, COLUMNS, MASK, STEP, LINES, BLOCK, TAIL, STAGES,
-    )  # fmt: skip
+    own = own_lines(lines, count, inner, VARIANT)
+    upstream = view(grad, own, grad_stride, VARIANT)
+    result = view(y, own, stride, VARIANT)
+    start = mask_start(own.line, size1, size2, stride0, stride1, stride2, VARIANT)
+    whole = Part(own.exists, count * 0, count)
+    total = _sums(upstream, result, whole, VARIANT)
+    target = view(dx, own, count, VARIANT)
+    given = Gradient(upstream, result, target, Mask(mask, start, mask_step), scale)
+    _apply(given, whole, total, VARIANT)
+
+
+class Row(NamedTuple):
+    """One row, whose number of elements is ``count``."""
+
+    grad: tl.tensor
+    y: tl.tensor
+    dx: tl.tensor
+    count: tl.tensor
+
+
+@jit
+def _row_products(row: Row, n: tl.tensor, LOG: tl.constexpr, CHECKED: tl.constexpr) -> tl.tensor:
+    """What is summed up over a row."""
+    upstream = load(row.grad + n, n < row.count, CHECKED, "evict_last").to(tl.float32)
+    if LOG:
+        return upstream
+    else:
+        return upstream * load(row.y + n, n < row.count, CHECKED, "evict_last").to(tl.float32)
+
+
+@jit
+def _apply_row(
+    row: Row, n: tl.tensor, total: tl.tensor, LOG: tl.constexpr, CHECKED: tl.constexpr
+) -> None:
+    """Writes the gradient of elements ``n``."""
+    upstream = load(row.grad + n, n < row.count, CHECKED, "evict_first").to(tl.float32)
+    result = load(row.y + n, n < row.count, CHECKED, "evict_first").to(tl.float32)
+    value = _derivative(upstream, result, total, LOG)
+    store(row.dx + n, value, n < row.count, CHECKED, "")
 
 
 @jit
@@ -347,50 +291,23 @@ def rows_backward_kernel(
 
     It takes fewer registers, on which depends how many rows are under way at once.
     """
-    row = tl.program_id(0).to(tl.int64)
+    number = tl.program_id(0).to(tl.int64)
     if WIDE:
         count = count.to(tl.int64)
-    grad += row * grad_stride
-    y += row * stride
-    dx += row * count
+    row = Row(grad + number * grad_stride, y + number * stride, dx + number * count, count)
     total = tl.zeros([BLOCK], tl.float32)
     whole = count
     if TAIL:
         whole = count // BLOCK * BLOCK
-    for block in tl.range(0, whole, BLOCK, num_stages=1):
-        n = block + tl.arange(0, BLOCK)
-        upstream = read(grad + n, n < count, False, "evict_last").to(tl.float32)
-        if LOG:
-            total += upstream
-        else:
-            total += upstream * read(y + n, n < count, False, "evict_last").to(tl.float32)
+    for start in tl.range(0, whole, BLOCK, num_stages=1):
+        total += _row_products(row, start + tl.arange(0, BLOCK), LOG, False)
     if TAIL:
-        n = whole + tl.arange(0, BLOCK)
-        upstream = read(grad + n, n < count, True, "evict_last").to(tl.float32)
-        if LOG:
-            total += upstream
-        else:
-            total += upstream * read(y + n, n < count, True, "evict_last").to(tl.float32)
+        total += _row_products(row, whole + tl.arange(0, BLOCK), LOG, True)
     summed = tl.sum(total, 0)
     if TAIL:
-        n = whole + tl.arange(0, BLOCK)
-        upstream = read(grad + n, n < count, True, "evict_first").to(tl.float32)
-        result = read(y + n, n < count, True, "evict_first").to(tl.float32)
-        if LOG:
-            value = upstream - exponential(result) * summed
-        else:
-            value = result * (upstream - summed)
-        write(dx + n, value, n < count, True, "")
+        _apply_row(row, whole + tl.arange(0, BLOCK), summed, LOG, True)
     for done in tl.range(0, whole, BLOCK, num_stages=1):
-        block = whole - BLOCK - done
-        n = block + tl.arange(0, BLOCK)
-        upstream = read(grad + n, n < count, False, "evict_first").to(tl.float32)
-        result = read(y + n, n < count, False, "evict_first").to(tl.float32)
-        if LOG:
-            value = upstream - exponential(result) * summed
-        else:
-            value = result * (upstream - summed)
-        write(dx + n, value, n < count, False, "")
+        _apply_row(row, whole - BLOCK - done + tl.arange(0, BLOCK), summed, LOG, False)
 
 
 @jit
@@ -413,32 +330,17 @@ def part_backward_kernel(
     STAGES: tl.constexpr,
 ) -> None:
     """The sum over ``part`` elements of each line, to ``statistics[split, line]``."""
+    VARIANT: tl.constexpr = Variant(LOG, COLUMNS, WIDE, LINES, BLOCK, 0, 0, TAIL, STAGES)
     if WIDE:
         count = count.to(tl.int64)
         part = part.to(tl.int64)
-    line, exists = own_lines(lines, LINES, WIDE)
-    grad_base = line_base(line, count, inner, grad_stride, COLUMNS)
-    base = line_base(line, count, inner, stride, COLUMNS)
+    own = own_lines(lines, count, inner, VARIANT)
+    upstream = view(grad, own, grad_stride, VARIANT)
+    result = view(y, own, stride, VARIANT)
     split = tl.program_id(1)
-    first = split * part
-    last = tl.minimum(first + part, count)
-    total = _sums(
-        grad,
-        y,
-        first,
-        last,
-        exists,
-        grad_base,
-        base,
-        inner,
-        LOG,
-        COLUMNS,
-        LINES,
-        BLOCK,
-        TAIL,
-        STAGES,
-    )
-    tl.store(statistics + split.to(tl.int64) * lines + line, total, exists)
+    own_part = part_of(own, split, part)
+    total = _sums(upstream, result, own_part, VARIANT)
+    tl.store(statistics + split.to(tl.int64) * lines + own.line, total, own.exists)
 
 
 @jit
@@ -472,19 +374,19 @@ def apply_backward_kernel(
     STAGES: tl.constexpr,
 ) -> None:
     """Gradients of ``part`` elements of each line, after all of ``part_backward_kernel``."""
+    VARIANT: tl.constexpr = Variant(LOG, COLUMNS, WIDE, LINES, BLOCK, MASK, STEP, TAIL, STAGES)
     if WIDE:
         count = count.to(tl.int64)
         part = part.to(tl.int64)
-    line, exists = own_lines(lines, LINES, WIDE)
+    own = own_lines(lines, count, inner, VARIANT)
     total = tl.zeros([LINES], tl.float32)
     for split in tl.range(0, tl.num_programs(1)):
-        total += tl.load(statistics + tl.cast(split, tl.int64) * lines + line, exists, other=0.0)
-    grad_base = line_base(line, count, inner, grad_stride, COLUMNS)
-    base = line_base(line, count, inner, stride, COLUMNS)
-    start = mask_base(line, size1, size2, stride0, stride1, stride2, MASK)
-    first = tl.program_id(1) * part
-    last = tl.minimum(first + part, count)
-    _apply(
-        grad, y, dx, mask, first, last, line, exists, grad_base, base, start, mask_step,
-        count, inner, scale, total, LOG, COLUMNS, MASK, STEP, LINES, BLOCK, TAIL, STAGES,
-    )  # fmt: skip
+        place = statistics + tl.cast(split, tl.int64) * lines + own.line
+        total += tl.load(place, own.exists, other=0.0)
+    upstream = view(grad, own, grad_stride, VARIANT)
+    result = view(y, own, stride, VARIANT)
+    start = mask_start(own.line, size1, size2, stride0, stride1, stride2, VARIANT)
+    own_part = part_of(own, tl.program_id(1), part)
+    target = view(dx, own, count, VARIANT)
+    given = Gradient(upstream, result, target, Mask(mask, start, mask_step), scale)
+    _apply(given, own_part, total, VARIANT)

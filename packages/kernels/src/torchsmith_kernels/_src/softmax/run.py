@@ -62,7 +62,7 @@ def lines_of(shape: tuple[int, ...], dim: int) -> Lines:
 
 @dataclass(frozen=True, slots=True)
 class MaskPlan:
-    """Where a mask's elements are: see ``_mask_base`` and ``_masked`` in the kernels."""
+    """Where a mask's elements are: see ``mask_start`` and ``read_mask`` in ``lines``."""
 
     sizes: tuple[int, int]
     strides: tuple[int, int, int]
