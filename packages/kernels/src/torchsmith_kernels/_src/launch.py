@@ -117,6 +117,14 @@ def sm_count(device: torch.device) -> int:
 
 
 @cache
+def shared_memory(ordinal: int) -> int:
+    """Bytes of shared memory that one program may take on a GPU."""
+    from triton.runtime import driver
+
+    return int(driver.active.utils.get_device_properties(ordinal)["max_shared_mem"])
+
+
+@cache
 def triton_dtype(dtype: torch.dtype) -> Any:
     """The ``triton.language`` dtype of the same name."""
     import triton.language as tl
@@ -331,7 +339,7 @@ class Kernel:
         ordinal: int,
     ) -> _Entry:
         with torch.cuda.device(ordinal):
-            compiled = self.compile(args, constants, *options)
+            compiled = self.compile_within(shared_memory(ordinal), args, constants, *options)
             run = compiled.run
         scratch = bool(getattr(compiled.metadata, "global_scratch_size", 0))
         tail = tuple(constants.values())
@@ -358,6 +366,34 @@ class Kernel:
         return compile_kernel(
             function, kinds, constants, num_warps, aligned, target, num_stages, maxnreg
         )
+
+    def compile_within(
+        self,
+        room: int,
+        args: tuple[Argument, ...],
+        constants: dict[str, Any],
+        num_warps: int = 4,
+        num_stages: int = 3,
+        maxnreg: int | None = None,
+        target: Any = None,
+    ) -> Any:
+        """``compile`` with fewer stages where the tiles need more shared memory than ``room``.
+
+        Sizes are chosen for a class of arguments, and derived for chips that nobody measured; how
+        much is loaded ahead (the option, and the constant ``STAGES`` of loops that say it
+        themselves) is all that may change after the grid is known. Beside a kernel that still does
+        not fit, Triton says what it needs.
+        """
+        while True:
+            compiled = self.compile(args, constants, num_warps, num_stages, maxnreg, target)
+            if compiled.metadata.shared <= room:
+                return compiled
+            if constants.get("STAGES", 1) > 1:
+                constants = {**constants, "STAGES": constants["STAGES"] - 1}
+            elif num_stages > 1:
+                num_stages -= 1
+            else:
+                return compiled
 
 
 class Plan:

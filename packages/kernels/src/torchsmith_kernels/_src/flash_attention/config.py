@@ -31,6 +31,7 @@ class Case:
         block_d: head dimension, rounded up to a power of two.
         windowed: whether a query sees only some of the keys, as under ``is_causal``.
         plain: whether scores are only scaled and masked by the window.
+        small: whether a program may take only 99 KiB of shared memory; no part of the key.
     """
 
     kernel: str
@@ -38,6 +39,7 @@ class Case:
     block_d: int
     windowed: bool
     plain: bool
+    small: bool = False
 
     def key(self) -> str:
         """The case's name in stored tables."""
@@ -47,10 +49,20 @@ class Case:
         return f"{self.kernel}/{self.block_d}/{dtype}/{window}/{scores}"
 
 
+def block_d(head_dim: int) -> int:
+    """Columns of a tile."""
+    return max(next_power_of_2(head_dim), 16)
+
+
+SMALL = (86, 89, 120, 121)  # compute capabilities of chips with 99 KiB
+
+
 @cache
-def case(kernel: str, dtype: torch.dtype, head_dim: int, windowed: bool, plain: bool) -> Case:
+def case(
+    kernel: str, dtype: torch.dtype, head_dim: int, windowed: bool, plain: bool, capability: int
+) -> Case:
     """The case of a head dimension."""
-    return Case(kernel, dtype, max(next_power_of_2(head_dim), 16), windowed, plain)
+    return Case(kernel, dtype, block_d(head_dim), windowed, plain, capability in SMALL)
 
 
 #: What fits registers without spilling, the likely fastest first.
@@ -85,6 +97,8 @@ def candidates(case: Case) -> list[Config]:
     if not case.plain and case.block_d == 256:
         return [Config(16, 32, 4, 1) if case.kernel == "keys" else Config(32, 16, 4, 1)]
     choices = _CHOICES[case.kernel, min(max(case.block_d, 64), 256)]
+    if case.small and case.block_d == 256:  # fewer stages, which a launch tries, are not enough
+        choices = tuple(sizes for sizes in choices if sizes[1] <= 32) or choices
     return [Config(*sizes) for sizes in (choices if case.plain else _CHANGED[case.kernel])]
 
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from torchsmith_kernels._src import launch
 from torchsmith_kernels._src.flash_attention.call import Call, precision, rows, strides
-from torchsmith_kernels._src.flash_attention.config import Config, case, table
+from torchsmith_kernels._src.flash_attention.config import Config, block_d, case, table
 from torchsmith_kernels._src.flash_attention.reference import Gradients
 from torchsmith_kernels._src.flash_attention.run_forward import (
     ScoreArguments,
@@ -66,7 +66,7 @@ def means(
         ),
         {
             "HEAD_DIM": head_dim,
-            "BLOCK_D": _block_d(call),
+            "BLOCK_D": block_d(call.query.shape[-1]),
             "BLOCK_M": MEAN_ROWS,
         },
         4,
@@ -152,14 +152,11 @@ def queries(
     return dquery, dbias
 
 
-def _block_d(call: Call) -> int:
-    return case("keys", call.query.dtype, call.query.shape[-1], False, True).block_d
-
-
 def _choose(call: Call, kernel: str, scores: ScoreArguments) -> Config:
     windowed = call.left is not None or call.right is not None
-    chosen = case(kernel, call.query.dtype, call.query.shape[-1], windowed, scores.plain)
-    return table.choose(chosen, launch.capability(call.query.device))
+    query, chip = call.query, launch.capability(call.query.device)
+    chosen = case(kernel, query.dtype, query.shape[-1], windowed, scores.plain, chip)
+    return table.choose(chosen, chip)
 
 
 def _inputs(
@@ -196,7 +193,7 @@ def _constants(
     mod = call.mod
     return {
         "HEAD_DIM": call.query.shape[-1],
-        "BLOCK_D": _block_d(call),
+        "BLOCK_D": block_d(call.query.shape[-1]),
         "BLOCK_M": config.block_m,
         "BLOCK_N": config.block_n,
         **more,

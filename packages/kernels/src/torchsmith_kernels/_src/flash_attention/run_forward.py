@@ -92,9 +92,10 @@ def arguments(call: Call, output: Tensor, lse: Tensor, config: Config | None = N
     scores = score_arguments(call)
     head_dim = query.shape[-1]
     windowed = call.left is not None or call.right is not None
-    chosen = case("forward", query.dtype, head_dim, windowed, scores.plain)
+    chip = launch.capability(query.device)
+    chosen = case("forward", query.dtype, head_dim, windowed, scores.plain, chip)
     if config is None:
-        config = table.choose(chosen, launch.capability(query.device))
+        config = table.choose(chosen, chip)
     tiles = ceil_div(call.max_seqlen_q, config.block_m)
     mod = call.mod
     args = (

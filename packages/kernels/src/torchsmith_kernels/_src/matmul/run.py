@@ -56,6 +56,7 @@ def case_of(a: Tensor, b: Tensor, addressed: bool = True) -> Case:
     descriptors = (
         not batched
         and a.dtype in LOW_PRECISION
+        and launch.capability(a.device) >= 90
         and n % 8 == 0
         and _pitch(a, 1 if a_by_k else 0, addressed) is not None
         and _pitch(b, 0 if b_by_k else 1, addressed) is not None

@@ -20,28 +20,6 @@ statistics_kernel = launch.Kernel(_KERNELS, "statistics_kernel")
 sum_kernel = launch.Kernel(_KERNELS, "sum_kernel")
 
 
-#: KiB of shared memory that a program may take, by compute capability; 99 on other GPUs.
-_SHARED = {80: 163, 87: 163, 90: 227, 100: 227, 103: 227, 110: 227}
-_SCRATCH = 2048  # bytes for what is exchanged between warps
-
-
-def _stages(
-    config: Config, parts: int, rows: tuple[Tensor | None, ...], weight: Tensor | None, chip: int
-) -> int:
-    """``config.stages``, or as many as fit into shared memory with what the loop loads ahead.
-
-    A configuration knows neither the chip nor the parameters' type. The loop reads ``rows``, of
-    rows in two parts the other part of the input and its gradient, and mostly then the weight.
-    """
-    size = sum(tensor.element_size() for tensor in rows if tensor is not None)
-    if parts == 2 and rows[0] is not None:
-        size += 2 * rows[0].element_size()
-    if weight is not None and (parts == 2 or config.block_n >= 16384):
-        size += weight.element_size()
-    room = _SHARED.get(chip, 99) * 1024 - _SCRATCH
-    return min(config.stages, 1 + room // (size * config.block_m * config.block_n))
-
-
 def forward(
     op: str,
     input: Tensor,
@@ -150,9 +128,8 @@ def backward(
     if weight is not None and not weight.is_contiguous():
         weight = weight.contiguous()
     device = input.device
-    chip = launch.capability(device)
     if config is None:
-        config = choose("backward", width, input.dtype, op, chip)
+        config = choose("backward", width, input.dtype, op, launch.capability(device))
     dense = grad_stride == sum_stride == x_stride == width
     parts = ceil_div(width, config.block_n)
     statistics = None
@@ -182,7 +159,7 @@ def backward(
             "DB": need_bias,
             "BLOCK_M": config.block_m,
             "BLOCK_N": config.block_n,
-            "STAGES": _stages(config, parts, (grad_output, x, grad_sum), weight, chip),
+            "STAGES": config.stages,
         },
         config.num_warps,
     )  # fmt: skip
