@@ -128,6 +128,16 @@ def test_lengths_and_tables_may_be_64_bits_wide(device: str) -> None:
 
 
 @kt.devices
+@pytest.mark.parametrize("index", [torch.int32, torch.int64])
+def test_tokens_without_a_table_entry_do_not_count(index: torch.dtype, device: str) -> None:
+    query, key, value, tables, lens = problem([64, 64, 20], device=device, index=index)
+    cut = torch.full((3, 6), 2**31 - 1, dtype=index, device=device)
+    cut[:, :2] = tables[:, :2]
+    got = paged_attention(query, key, value, cut[:, :2], lens + 1000)
+    kt.same(got, paged_attention(query, key, value, tables, lens.fill_(32)))
+
+
+@kt.devices
 def test_strided_inputs(device: str) -> None:
     query, key, value, tables, lens = problem([20, 33], device=device)
     want = paged_attention(query, key, value, tables, lens)

@@ -33,6 +33,7 @@ def split_kernel(
     tables_row: tl.tensor,
     kv_heads: tl.tensor,
     splits: tl.tensor,
+    room: tl.tensor,
     GROUP: tl.constexpr,
     PAGE: tl.constexpr,
     WIDTH: tl.constexpr,
@@ -47,7 +48,8 @@ def split_kernel(
 
     With SPLIT, ``out [batch, heads, splits, WIDTH]`` gets the split's own result in float32 and
     ``sums [batch, heads, splits]`` the base 2 logarithm of its sum; else ``out`` is the result.
-    ``scale`` includes the factor from natural to base 2 exponents.
+    ``scale`` includes the factor from natural to base 2 exponents. ``room`` is how many tokens a row
+    of ``tables`` has blocks for; none is looked up beyond.
     """
     groups = (GROUP + BLOCK_G - 1) // BLOCK_G
     program = tl.program_id(0)
@@ -56,7 +58,7 @@ def split_kernel(
     rest = program // (kv_heads * groups)
     split = rest % splits
     batch = (rest // splits).to(tl.int64)
-    length = tl.load(lengths + batch).to(tl.int32)
+    length = tl.minimum(tl.load(lengths + batch), room).to(tl.int32)
     # A split is a multiple of the tile, so that only the last one is masked.
     chunk = tl.cdiv(tl.cdiv(length, BLOCK_T), splits) * BLOCK_T
     start = split * chunk

@@ -180,8 +180,8 @@ def paged_attention(
         value_cache: the same shape; strides may differ.
         block_tables: ``[batch, blocks per sequence]``, int32 or int64. Entries beyond a sequence's
             length are never read.
-        seq_lens: ``[batch]``, int32 or int64, at most ``blocks per sequence * block_size``.
-            A length of 0 gives zeros.
+        seq_lens: ``[batch]``, int32 or int64. A length of 0 gives zeros; tokens for which a row of
+            ``block_tables`` has no entry do not count.
         scale: factor of the scores, by default ``width ** -0.5``.
 
     Returns:

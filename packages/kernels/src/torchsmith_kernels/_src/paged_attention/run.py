@@ -90,9 +90,9 @@ def plan(
     if config is None:
         config = table.choose(case, launch.capability(query.device))
     programs = batch * kv_heads * ceil_div(group, case.group)
+    room = block_tables.size(1) * page
     if parts is None:
-        longest = block_tables.size(1) * page
-        parts = splits(case, config, programs, longest, launch.sm_count(query.device))
+        parts = splits(case, config, programs, room, launch.sm_count(query.device))
     return Plan(
         config,
         parts,
@@ -104,6 +104,7 @@ def plan(
             block_tables.stride(0),
             kv_heads,
             parts,
+            room,
         ),
         {
             "GROUP": group,
