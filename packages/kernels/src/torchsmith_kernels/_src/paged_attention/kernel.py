@@ -48,8 +48,8 @@ def split_kernel(
 
     With SPLIT, ``out [batch, heads, splits, WIDTH]`` gets the split's own result in float32 and
     ``sums [batch, heads, splits]`` the base 2 logarithm of its sum; else ``out`` is the result.
-    ``scale`` includes the factor from natural to base 2 exponents. ``room`` is how many tokens a row
-    of ``tables`` has blocks for; none is looked up beyond.
+    ``scale`` includes the factor from natural to base 2 exponents. ``room`` is how many tokens a
+    row of ``tables`` has blocks for; none is looked up beyond.
     """
     groups = (GROUP + BLOCK_G - 1) // BLOCK_G
     program = tl.program_id(0)
