@@ -53,17 +53,10 @@ def _backward(
     need_input: bool,
     need_target: bool,
 ) -> tuple[Tensor, Tensor]:
-    needed = (need_input, need_target)
-    if kernels_take(NAME, input, target):
-        grads = run.backward(grad_output, input, target, reduction, run.mixture(beta), needed)
-        return gradients(input, target, grads)
-    results = fake_gradients(input, target, need_input, need_target)
-    if input.numel() > 0:
-        found = reference.backward(grad_output, input, target, beta, reduction)
-        for result, value, need in zip(results, found, needed, strict=True):
-            if need:
-                result.copy_(value)
-    return results
+    return gradients(
+        NAME, grad_output, input, target, reduction, run.mixture(beta), (need_input, need_target),
+        lambda: reference.backward(grad_output, input, target, beta, reduction),
+    )  # fmt: skip
 
 
 def _backward_fake(

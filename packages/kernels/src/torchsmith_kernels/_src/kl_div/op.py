@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -63,14 +64,39 @@ def fake_gradients(
 
 
 def gradients(
-    input: Tensor, target: Tensor, grads: tuple[Tensor | None, Tensor | None]
+    op: str,
+    grad_output: Tensor,
+    input: Tensor,
+    target: Tensor,
+    reduction: str,
+    divergence: run.Divergence,
+    needed: tuple[bool, bool],
+    plain: Callable[[], tuple[Tensor, Tensor]],
 ) -> tuple[Tensor, Tensor]:
-    """Gradients as an operator returns them: None becomes an empty tensor."""
-    first, second = grads
-    return (
-        input.new_empty((0,)) if first is None else first,
-        target.new_empty((0,)) if second is None else second,
-    )
+    """Both gradients as an operator returns them, one that is not needed as an empty tensor.
+
+    Args:
+        op: the operator's name.
+        grad_output: upstream gradient.
+        input: first argument of the divergence.
+        target: the second.
+        reduction: as of ``kl_div``.
+        divergence: what the kernels compute.
+        needed: which of the two gradients are.
+        plain: the same in plain PyTorch, where the kernels do not run.
+    """
+    if kernels_take(op, input, target):
+        first, second = run.backward(grad_output, input, target, reduction, divergence, needed)
+        return (
+            input.new_empty((0,)) if first is None else first,
+            target.new_empty((0,)) if second is None else second,
+        )
+    results = fake_gradients(input, target, *needed)
+    if input.numel() > 0:
+        for result, value, need in zip(results, plain(), needed, strict=True):
+            if need:
+                result.copy_(value)
+    return results
 
 
 def _forward(input: Tensor, target: Tensor, reduction: str, log_target: bool) -> Tensor:
@@ -95,18 +121,11 @@ def _backward(
     need_input: bool,
     need_target: bool,
 ) -> tuple[Tensor, Tensor]:
-    if kernels_take(NAME, input, target):
-        divergence = run.LOGARITHMS if log_target else run.PROBABILITIES
-        needed = (need_input, need_target)
-        grads = run.backward(grad_output, input, target, reduction, divergence, needed)
-        return gradients(input, target, grads)
-    results = fake_gradients(input, target, need_input, need_target)
-    if input.numel() > 0:
-        found = reference.backward(grad_output, input, target, reduction, log_target)
-        for result, value, need in zip(results, found, (need_input, need_target), strict=True):
-            if need:
-                result.copy_(value)
-    return results
+    return gradients(
+        NAME, grad_output, input, target, reduction,
+        run.LOGARITHMS if log_target else run.PROBABILITIES, (need_input, need_target),
+        lambda: reference.backward(grad_output, input, target, reduction, log_target),
+    )  # fmt: skip
 
 
 def _backward_fake(
