@@ -69,3 +69,12 @@ def test_shipped_tables_are_read(op: str) -> None:
     assert record["device"] and record["command"], "say where the numbers are from"
     cases = {case.key() for case in tuning.find(op).cases([torch.bfloat16])}
     assert set(record["entries"]) & cases, "the measured cases are none that tuning knows"
+
+
+def test_what_is_remembered_is_bounded_and_goes_with_the_tables() -> None:
+    known: tables.Remembered[int] = tables.Remembered(most=2)
+    for number in range(3):
+        known.keep(number, number)
+    assert known == {2: 2}
+    tables.forget()
+    assert not known

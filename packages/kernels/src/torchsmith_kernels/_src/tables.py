@@ -27,11 +27,11 @@ class Case(Protocol):
 
 CaseT = TypeVar("CaseT", bound=Case)
 ConfigT = TypeVar("ConfigT")
+ValueT = TypeVar("ValueT")
 
 _FOLDER = Path(__file__).parent
 _tables: list[Table[Any, Any]] = []
-#: Further dictionaries that hold what was chosen, such as whole launches.
-caches: list[dict[Any, Any]] = []
+_remembered: list[Remembered[Any]] = []
 
 
 @cache
@@ -67,8 +67,6 @@ class Table(Generic[CaseT, ConfigT]):
         """
         self.op, self.config, self.derive, self.accepts = op, config, derive, accepts
         self._chosen: dict[tuple[CaseT, int], tuple[ConfigT, str]] = {}
-        #: What an op keeps that was made with the configurations; forgotten with them.
-        self.kept: dict[object, Any] = {}
         _tables.append(self)
 
     def choose(self, case: CaseT, capability: int) -> ConfigT:
@@ -108,10 +106,28 @@ class Table(Generic[CaseT, ConfigT]):
             return None
 
 
+class Remembered(dict[object, ValueT]):
+    """What was worked out with the configurations, such as a whole launch, by what it depends on.
+
+    Forgotten with them, and when there is too much of it: sizes may never repeat. Read it as a
+    dictionary, write it by ``keep``.
+    """
+
+    def __init__(self, most: int = 4096) -> None:
+        super().__init__()
+        self._most = most
+        _remembered.append(self)
+
+    def keep(self, key: object, value: ValueT) -> None:
+        """Remembers ``value``; forgets all others first when there are too many."""
+        if len(self) >= self._most:
+            self.clear()
+        self[key] = value
+
+
 def forget() -> None:
     """Chooses anew, after a stored table has changed."""
     for table in _tables:
         table._chosen.clear()
-        table.kept.clear()
-    for known in caches:
+    for known in _remembered:
         known.clear()

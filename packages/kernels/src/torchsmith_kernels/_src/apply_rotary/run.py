@@ -17,12 +17,7 @@ rotary_kernel = launch.Kernel(_KERNELS, "rotary_kernel")
 _BSHD = (0, 1, 2)  # axes of batch, sequence and heads
 _BHSD = (0, 2, 1)
 
-
-_MOST_PLANS = 4096
-_plans: dict[tuple[object, ...], launch.Plan] = {}
-
-
-tables.caches.append(_plans)
+_plans: tables.Remembered[launch.Plan] = tables.Remembered()
 
 
 def _plan(
@@ -120,9 +115,8 @@ def rotate(
     )
     plan = _plans.get(key)
     if plan is None:
-        if len(_plans) >= _MOST_PLANS:
-            _plans.clear()
-        plan = _plans[key] = _plan(q, k, q_out, k_out, cos, sin, positions, *options)
+        plan = _plan(q, k, q_out, k_out, cos, sin, positions, *options)
+        _plans.keep(key, plan)
     plan(q, k, q_out, k_out, cos, sin, positions)
 
 

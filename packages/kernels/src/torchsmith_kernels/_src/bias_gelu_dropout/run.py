@@ -17,7 +17,6 @@ from torchsmith_kernels._src.bias_gelu_dropout.config import (
 from torchsmith_kernels._src.gated.reference import Kind
 from torchsmith_kernels._src.pointwise import random
 from torchsmith_kernels._src.pointwise.config import tile
-from torchsmith_kernels._src.pointwise.run import remember
 from torchsmith_kernels._src.sizes import as_rows, ceil_div, compute_dtype, new_like
 
 _KERNELS = "torchsmith_kernels._src.bias_gelu_dropout.kernel"
@@ -25,8 +24,7 @@ forward_kernel = launch.Kernel(_KERNELS, "forward_kernel")
 backward_kernel = launch.Kernel(_KERNELS, "backward_kernel")
 partials_kernel = launch.Kernel(_KERNELS, "partials_kernel")
 
-_known: dict[tuple[object, ...], launch.Prepared] = {}
-tables.caches.append(_known)
+_known: tables.Remembered[launch.Prepared] = tables.Remembered()
 
 
 def _grid(rows: int, width: int, config: Config, device: torch.device) -> tuple[int, int, int, int]:
@@ -90,7 +88,7 @@ def forward(
     )
     prepared(dense, shift, *tensors[2:], words=words)
     if config is None and dense is input and shift is bias:
-        remember(_known, key, prepared)
+        _known.keep(key, prepared)
     return output
 
 

@@ -25,15 +25,7 @@ reduce_kernel = launch.Kernel(_KERNELS, "reduce_kernel")
 
 REDUCE_BLOCK = 8192
 
-_MOST_PLANS = 4096
-_plans: dict[tuple[object, ...], launch.Plan] = {}
-tables.caches.append(_plans)
-
-
-def _keep(key: tuple[object, ...], plan: launch.Plan) -> None:
-    if len(_plans) >= _MOST_PLANS:
-        _plans.clear()
-    _plans[key] = plan
+_plans: tables.Remembered[launch.Plan] = tables.Remembered()
 
 
 @cache
@@ -188,7 +180,7 @@ def rows_forward(
             forward_kernel((count, 1, 1), (*tensors, *numbers), constants, warps)
             return
         plan = launch.Plan(forward_kernel, (count, 1, 1), numbers, constants, warps)
-        _keep(key, plan)
+        _plans.keep(key, plan)
     plan(logits, target, weight, weights_sum, losses, saved)
 
 
@@ -222,7 +214,7 @@ def reduce(
             },
             32 if count > 1024 else 4,
         )
-        _keep(key, plan)
+        _plans.keep(key, plan)
     plan(losses, target, weight, saved, result)
 
 

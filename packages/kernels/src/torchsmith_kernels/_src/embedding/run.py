@@ -27,11 +27,8 @@ _COMBINE_ROWS, _COMBINE_COLUMNS = 32, 128
 #: Up to here comparing all pairs of indices takes less time than the launches of a radix sort.
 _RANKED = 8192
 
-
-_MOST_PLANS = 4096
-#: Launch and shape of the result by what the lookup depends on.
-_plans: dict[tuple[object, ...], tuple[launch.Plan, tuple[int, ...]]] = {}
-tables.caches.append(_plans)
+#: Launch and shape of the result.
+_plans: tables.Remembered[tuple[launch.Plan, tuple[int, ...]]] = tables.Remembered()
 
 
 def forward(input: Tensor, weight: Tensor, config: Config | None = None) -> Tensor:
@@ -47,9 +44,7 @@ def forward(input: Tensor, weight: Tensor, config: Config | None = None) -> Tens
         if row_stride(weight, width, 1) is None:
             return forward(input, weight.contiguous(), config)
         known = _plan(count, rows, width, weight, config), (*shape, width)
-        if len(_plans) >= _MOST_PLANS:
-            _plans.clear()
-        _plans[key] = known
+        _plans.keep(key, known)
     plan, size = known
     output = torch.empty(size, dtype=weight.dtype, device=device)
     plan(input if input.is_contiguous() else input.contiguous(), weight, output)

@@ -11,12 +11,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from torchsmith_kernels._src import launch
+from torchsmith_kernels._src import launch, tables
 from torchsmith_kernels._src.flash_attention import run_forward, run_hopper
 from torchsmith_kernels._src.flash_attention.call import Call, regular
-from torchsmith_kernels._src.flash_attention.config import table
-
-MOST = 1000  # plans are small, but shapes may never repeat
 
 
 class Plan(NamedTuple):
@@ -53,19 +50,14 @@ def key_of(call: Call) -> object | None:
 
 _NOTHING = (None,) * 5
 
-
-def find(key: object) -> Plan | None:
-    """The plan of that key."""
-    found: Plan | None = table.kept.get(key)
-    return found
+#: By ``key_of``.
+plans: tables.Remembered[Plan] = tables.Remembered(most=1000)
 
 
 def keep(key: object, call: Call, output: Tensor, lse: Tensor) -> None:
     """Remembers how a call was launched, if that needed no copies."""
     if not all(t.stride(-1) == 1 and regular(t) for t in (*call[:3], output)):
         return
-    if len(table.kept) >= MOST:
-        table.kept.clear()
     number = None
     if run_hopper.fits(call):
         number = run_hopper.counter(call)
@@ -74,4 +66,4 @@ def keep(key: object, call: Call, output: Tensor, lse: Tensor) -> None:
     else:
         arguments = run_forward.arguments(call, output, lse)
         prepared = launch.Prepared(run_forward.forward_kernel, *arguments)
-    table.kept[key] = Plan(prepared, tuple(lse.shape), number is not None)
+    plans.keep(key, Plan(prepared, tuple(lse.shape), number is not None))

@@ -129,9 +129,7 @@ def _forward(
         if run.fused_by_library(input, other, bias, activation, residual, save):
             plan = replace(plan, fused_by_library=True)
         if not plan.config.library and _same_memory(given, (input, other, bias, residual)):
-            if len(run.plans) >= run.MOST_PLANS:
-                run.plans.clear()
-            run.plans[seen] = plan
+            run.plans.keep(seen, plan)
     out, saved = run.execute(plan, input, other, bias, residual, scale)
     return out, input.new_empty(0) if saved is None else saved
 

@@ -105,10 +105,8 @@ class Plan:
     combine_constants: dict[str, object] = field(default_factory=dict)
 
 
-#: Plans of calls seen before, by ``key``; emptied when full, since decoding sees many sizes.
-plans: dict[tuple[object, ...], Plan] = {}
-MOST_PLANS = 4096
-tables.caches.append(plans)
+#: Plans of calls seen before, by ``key``.
+plans: tables.Remembered[Plan] = tables.Remembered()
 
 
 def key(

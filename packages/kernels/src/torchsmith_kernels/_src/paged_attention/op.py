@@ -121,9 +121,7 @@ def _forward(
         query, block_tables, seq_lens = (t if t.stride(-1) == 1 else t.contiguous() for t in given)
         plan = run.plan(query, key_cache, value_cache, block_tables)
         if query is given[0] and block_tables is given[1] and seq_lens is given[2]:
-            if len(run.plans) >= run.MOST_PLANS:
-                run.plans.clear()
-            run.plans[seen] = plan
+            run.plans.keep(seen, plan)
     return run.execute(plan, query, key_cache, value_cache, block_tables, seq_lens, scale)
 
 

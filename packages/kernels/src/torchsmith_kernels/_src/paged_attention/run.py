@@ -39,10 +39,8 @@ class Plan:
     combine_constants: dict[str, object]
 
 
-#: Plans of calls seen before, by ``key``; emptied when full, since tables grow while decoding.
-plans: dict[tuple[object, ...], Plan] = {}
-MOST_PLANS = 4096
-tables.caches.append(plans)
+#: Plans of calls seen before, by ``key``.
+plans: tables.Remembered[Plan] = tables.Remembered()
 
 
 def key(

@@ -16,20 +16,7 @@ Configs = tables.Table[Case, Config]
 #: of ``(rows, width, columns)``.
 Extra = Callable[[int, int, int], tuple[tuple[launch.Argument, ...], dict[str, Any]]]
 
-_MOST = 4096  # remembered launches; about a kilobyte each
-_known: dict[tuple[object, ...], launch.Prepared] = {}
-tables.caches.append(_known)
-
-
-def remember(
-    known: dict[tuple[object, ...], launch.Prepared],
-    key: tuple[object, ...],
-    prepared: launch.Prepared,
-) -> None:
-    """Adds a launch to those that are known, and forgets all when there are too many."""
-    if len(known) >= _MOST:
-        known.clear()
-    known[key] = prepared
+_known: tables.Remembered[launch.Prepared] = tables.Remembered()
 
 
 def run(
@@ -88,4 +75,4 @@ def run(
     prepared(*layout.inputs, *outputs, *seed, words=words)
     copied = any(a is not b for a, b in zip(inputs, layout.inputs, strict=True))
     if config is None and not copied:
-        remember(_known, key, prepared)
+        _known.keep(key, prepared)
