@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -69,19 +71,41 @@ def _tile(block: int, channels: int, pixels: int, last: bool) -> tuple[int, int]
     return min(block // long, next_power_of_2(channels)), long
 
 
-def _splits(
-    batch: int, channel_blocks: int, pixels: int, step: int, like: Tensor
-) -> tuple[int, int]:
-    """Pixels per program, a multiple of ``step``, and programs per row of channels."""
-    wanted = ceil_div(8 * launch.sm_count(like.device), batch * channel_blocks)
-    span = ceil_div(ceil_div(pixels, wanted), step) * step
-    return span, ceil_div(pixels, span)
+class _Walk(NamedTuple):
+    """How programs share all pixels: tiles of channels, each over spans of pixels.
+
+    Attributes:
+        grid: one program for each batch, split and block of channels.
+        span: pixels per program, a multiple of the tile's.
+        splits: programs for all pixels of a block of channels.
+        blocks: blocks of channels.
+        constants: the tile, as the kernels take it.
+        num_warps: warps per program.
+    """
+
+    grid: tuple[int, int, int]
+    span: int
+    splits: int
+    blocks: int
+    constants: dict[str, int]
+    num_warps: int
 
 
-_MOST_PLANS = 4096
-#: Launches by what they depend on; None where several programs share a group.
-_plans: dict[tuple[object, ...], launch.Plan | None] = {}
-tables.caches.append(_plans)
+def _walk(kernel: str, input: Tensor, pixels: int, last: bool, config: Config | None) -> _Walk:
+    """How the programs of ``sums`` or ``apply`` walk over ``input``."""
+    batch, channels = input.shape[:2]
+    config = _chosen(kernel + ("_last" if last else ""), 0, input, config)
+    wide, long = _tile(config.block, channels, pixels, last)
+    blocks = ceil_div(channels, wide)
+    wanted = ceil_div(8 * launch.sm_count(input.device), batch * blocks)
+    span = ceil_div(ceil_div(pixels, wanted), long) * long
+    splits = ceil_div(pixels, span)
+    constants = {"CHANNELS": wide, "PIXELS": long, "AXIS": 0 if last else 1}
+    return _Walk((batch * blocks * splits, 1, 1), span, splits, blocks, constants, config.num_warps)
+
+
+#: None where several programs share a group.
+_plans: tables.Remembered[launch.Plan | None] = tables.Remembered()
 
 
 def forward(
@@ -112,9 +136,8 @@ def forward(
     if key in _plans:
         plan = _plans[key]
     else:
-        if len(_plans) >= _MOST_PLANS:
-            _plans.clear()
-        plan = _plans[key] = None if last else _plan(input, groups, eps, config)
+        plan = None if last else _plan(input, groups, eps, config)
+        _plans.keep(key, plan)
     if plan is None:
         _forward_shared(input, weight, bias, y, mean, rstd, eps, last, config)
     else:
@@ -167,48 +190,20 @@ def _forward_shared(
     channels = input.shape[1]
     pixels = input.numel() // (batch * channels)
     per_group = channels // groups
-    suffix = "_last" if last else ""
-    sums = _chosen("sums" + suffix, 0, input, config)
-    wide, long = _tile(sums.block, channels, pixels, last)
-    blocks = ceil_div(channels, wide)
-    span, splits = _splits(batch, blocks, pixels, long, input)
+    grid, span, splits, blocks, constants, warps = _walk("sums", input, pixels, last, config)
     averages = new_like(input, (batch, splits, channels), torch.float32)
     squares = torch.empty_like(averages)
-    moments_kernel(
-        (batch * blocks * splits, 1, 1),
-        (input, averages, squares, channels, pixels, span, splits, blocks),
-        {"CHANNELS": wide, "PIXELS": long, "AXIS": 0 if last else 1},
-        sums.num_warps,
-    )
+    sums = (input, averages, squares, channels, pixels)
+    moments_kernel(grid, (*sums, span, splits, blocks), constants, warps)
     merge_moments_kernel(
         (batch * groups, 1, 1),
         (averages, squares, mean, rstd, groups, per_group, pixels, span, splits, float(eps)),
         {"BLOCK": _MERGE},
     )
-    apply = _chosen("apply" + suffix, 0, input, config)
-    wide, long = _tile(apply.block, channels, pixels, last)
-    blocks = ceil_div(channels, wide)
-    span, splits = _splits(batch, blocks, pixels, long, input)
-    normalize_kernel(
-        (batch * blocks * splits, 1, 1),
-        (
-            input,
-            weight,
-            bias,
-            y,
-            mean,
-            rstd,
-            channels,
-            groups,
-            per_group,
-            pixels,
-            span,
-            splits,
-            blocks,
-        ),
-        {"CHANNELS": wide, "PIXELS": long, "AXIS": 0 if last else 1},
-        apply.num_warps,
-    )
+    grid, span, splits, blocks, constants, warps = _walk("apply", input, pixels, last, config)
+    tensors = (input, weight, bias, y, mean, rstd)
+    sizes = (channels, groups, per_group, pixels)
+    normalize_kernel(grid, (*tensors, *sizes, span, splits, blocks), constants, warps)
 
 
 def backward(
@@ -282,52 +277,21 @@ def _backward_shared(
     batch, groups = mean.shape
     channels = input.shape[1]
     per_group = channels // groups
-    suffix = "_last" if last else ""
-    sums = _chosen("sums" + suffix, 0, input, config)
-    wide, long = _tile(sums.block, channels, pixels, last)
-    blocks = ceil_div(channels, wide)
-    span, splits = _splits(batch, blocks, pixels, long, input)
+    grid, span, splits, blocks, constants, warps = _walk("sums", input, pixels, last, config)
     grad_sums = new_like(input, (batch, splits, channels), torch.float32)
     normed_sums = torch.empty_like(grad_sums)
-    tensors = (grad_output, input, mean, rstd, grad_sums, normed_sums)
-    grad_sums_kernel(
-        (batch * blocks * splits, 1, 1),
-        (*tensors, channels, groups, per_group, pixels, span, splits, blocks),
-        {"CHANNELS": wide, "PIXELS": long, "AXIS": 0 if last else 1},
-        sums.num_warps,
-    )
+    sums = (grad_output, input, mean, rstd, grad_sums, normed_sums)
+    sizes = (channels, groups, per_group, pixels)
+    grad_sums_kernel(grid, (*sums, *sizes, span, splits, blocks), constants, warps)
     offsets, slopes = torch.empty_like(mean), torch.empty_like(mean)
     merge_sums_kernel(
         (batch * groups, 1, 1),
         (grad_sums, normed_sums, weight, offsets, slopes, groups, per_group, pixels, splits),
         {"BLOCK": _MERGE},
     )
-    apply = _chosen("apply" + suffix, 0, input, config)
-    wide, long = _tile(apply.block, channels, pixels, last)
-    blocks = ceil_div(channels, wide)
-    span, splits = _splits(batch, blocks, pixels, long, input)
-    grad_kernel(
-        (batch * blocks * splits, 1, 1),
-        (
-            grad_output,
-            input,
-            weight,
-            mean,
-            rstd,
-            offsets,
-            slopes,
-            dx,
-            channels,
-            groups,
-            per_group,
-            pixels,
-            span,
-            splits,
-            blocks,
-        ),
-        {"CHANNELS": wide, "PIXELS": long, "AXIS": 0 if last else 1},
-        apply.num_warps,
-    )
+    grid, span, splits, blocks, constants, warps = _walk("apply", input, pixels, last, config)
+    tensors = (grad_output, input, weight, mean, rstd, offsets, slopes, dx)
+    grad_kernel(grid, (*tensors, *sizes, span, splits, blocks), constants, warps)
     return grad_sums, normed_sums
 
 
