@@ -38,6 +38,10 @@ devices = pytest.mark.parametrize("device", DEVICES)
 dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: str(d).removeprefix("torch."))
 #: For tests of what only a GPU can do.
 on_gpu = pytest.mark.skipif(not COMPILED, reason="needs a GPU")
+#: For tests of kernels, which run under the interpreter too.
+needs_kernels = pytest.mark.skipif(
+    not (INTERPRETED or COMPILED), reason="needs the interpreter or a GPU"
+)
 #: For tests of the reference path, which runs without interpreter and GPU alike.
 without_interpreter = pytest.mark.skipif(INTERPRETED, reason="about the path without kernels")
 large = pytest.mark.large

@@ -120,7 +120,7 @@ def test_layouts(layout: str, p: float, device: str) -> None:
     kt.same(found, torch.where(mask(y), 1 / (1 - p), 0.0))
 
 
-@pytest.mark.skipif(not (kt.INTERPRETED or kt.COMPILED), reason="about kernels")
+@kt.needs_kernels
 @kt.devices
 def test_masks_do_not_depend_on_tiles(device: str) -> None:
     x = kt.make(5, 64, device=device)[:, :40]

@@ -218,13 +218,12 @@ def test_two_runs_are_bit_equal(name: str, device: str) -> None:
 
 
 @kt.devices
+@kt.needs_kernels
 def test_every_configuration_gives_the_same(device: str) -> None:
     x = kt.make(3, 10, 7, 12, device=device)
     weight, bias = affine(10, device=device)
     want = reference.forward(x, 2, weight, bias, EPS)
     grads = reference.backward(x, x, weight, 2, EPS)
-    if device == "cpu" and not kt.INTERPRETED:
-        pytest.skip("needs kernels")
     for config in (Config(128, 1), Config(512, 2), Config(1024, 4), Config(4096, 4)):
         for layout in (torch.contiguous_format, torch.channels_last):
             z = x.contiguous(memory_format=layout)

@@ -20,9 +20,6 @@ PLAIN = Config(32, 32, 32, 2, 4, 2)
 SPLIT = Config(32, 32, 16, 2, 4, 2, split=3)
 PERSISTENT = Config(64, 64, 64, 2, 4, 2, persistent=True, pieces=2)
 ACTIVATIONS = [name for name in reference.ACTIVATIONS if name is not None]
-needs_kernels = pytest.mark.skipif(
-    not (kt.INTERPRETED or kt.COMPILED), reason="needs the interpreter or a GPU"
-)
 
 # Said by aten when autograd's thread is the first to call cuBLAS.
 pytestmark = pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS")
@@ -137,7 +134,7 @@ def test_any_size(m: int, k: int, n: int, residual: bool, device: str) -> None:
 
 
 @kt.devices
-@needs_kernels
+@kt.needs_kernels
 @pytest.mark.parametrize("transposed", ["nn", "nt", "tn", "tt", "strided"])
 @pytest.mark.parametrize("config", [PLAIN, SPLIT, PERSISTENT], ids=["plain", "split", "persistent"])
 def test_every_kernel_and_layout(config: Config, transposed: str, device: str) -> None:
@@ -167,7 +164,7 @@ def test_every_kernel_and_layout(config: Config, transposed: str, device: str) -
 
 
 @kt.devices
-@needs_kernels
+@kt.needs_kernels
 @pytest.mark.parametrize("pieces", [1, 2, 4])
 def test_persistent_kernel_in_pieces(pieces: int, device: str) -> None:
     torch.manual_seed(0)
@@ -182,7 +179,7 @@ def test_persistent_kernel_in_pieces(pieces: int, device: str) -> None:
 
 
 @kt.devices
-@needs_kernels
+@kt.needs_kernels
 def test_float32_is_exact_unless_tf32_is_allowed(device: str) -> None:
     torch.manual_seed(0)
     x, w = kt.make(40, 50, device=device), kt.make(50, 30, device=device)
@@ -222,7 +219,7 @@ def test_the_librarys_own_epilogue(activation: str, dtype: torch.dtype) -> None:
 
 
 @kt.devices
-@needs_kernels
+@kt.needs_kernels
 def test_products_by_the_library_are_not_rounded_in_between(device: str) -> None:
     torch.manual_seed(0)
     for batch in ((), (3,)):

@@ -24,9 +24,6 @@ from torchsmith_kernels._src.matmul import run
 from torchsmith_kernels._src.matmul.config import Config
 
 TEMPLATES = {"mm": matmul_template, "addmm": addmm_template}
-needs_kernels = pytest.mark.skipif(
-    not (kt.INTERPRETED or kt.COMPILED), reason="needs the interpreter or a GPU"
-)
 # Said by aten when autograd's thread is the first to call cuBLAS.
 pytestmark = pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS")
 
@@ -154,7 +151,7 @@ def _gated(m: int, device: str) -> tuple[list[Tensor], Tensor]:
 
 
 @kt.devices
-@needs_kernels
+@kt.needs_kernels
 def test_an_epilogue_given_as_text(device: str) -> None:
     torch.manual_seed(0)
     assert addmm_template.epilogue is not None and matmul_template.epilogue is not None
@@ -183,7 +180,7 @@ def run_function(text: str) -> Any:
     return compile_text(text)
 
 
-@needs_kernels
+@kt.needs_kernels
 @kt.devices
 def test_an_epilogue_given_as_a_function(device: str) -> None:
     assert matmul_template.epilogue is not None

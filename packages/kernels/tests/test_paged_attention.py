@@ -23,9 +23,6 @@ from torchsmith_kernels._src.paged_attention.config import (
 )
 from torchsmith_kernels._src.paged_attention.op import paged_attention
 
-needs_kernels = pytest.mark.skipif(
-    not (kt.INTERPRETED or kt.COMPILED), reason="needs the interpreter or a GPU"
-)
 Problem = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
@@ -99,7 +96,7 @@ def test_block_sizes(page: int, device: str) -> None:
 
 
 @kt.devices
-@needs_kernels
+@kt.needs_kernels
 @settings(max_examples=8, deadline=None)
 @given(
     lengths=st.lists(st.integers(0, 80), min_size=1, max_size=4),
@@ -177,7 +174,7 @@ def test_nan_and_infinity_behave_as_in_the_reference(bad: float, device: str) ->
 
 
 @kt.devices
-@needs_kernels
+@kt.needs_kernels
 def test_parts_without_finite_scores_do_not_count(device: str) -> None:
     query, key, value, tables, lens = problem([64], 1, 1, 16, device=device)
     query[:] = 1

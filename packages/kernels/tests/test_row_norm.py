@@ -284,6 +284,7 @@ def variants(kernel: str) -> list[Config]:
 
 @norms
 @kt.devices
+@kt.needs_kernels
 def test_every_way_to_walk_the_rows(device: str, norm: Norm) -> None:
     torch.manual_seed(0)
     tensors = norm.make((5, 200), (200,), device=device)
@@ -304,12 +305,6 @@ def test_every_way_to_walk_the_rows(device: str, norm: Norm) -> None:
         for got, want in zip(found, wanted, strict=True):
             if want is not None:
                 kt.same(got, want, rtol=1e-4, atol=1e-4)
-
-
-if not (kt.INTERPRETED or kt.COMPILED):
-    test_every_way_to_walk_the_rows = pytest.mark.skip(reason="needs kernels")(
-        test_every_way_to_walk_the_rows
-    )
 
 
 @norms
