@@ -130,6 +130,15 @@ def tracer(session: nox.Session) -> None:
     test_package(session, "tracer")
 
 
+@task(name="fuzz-nesting", tags=["ci"])
+def fuzz_nesting(session: nox.Session) -> None:
+    """Random nesting of control flow, 300 programs; ``-- --programs 10000 --seed N`` for more."""
+    torch(session)
+    tools(session, "pytest")
+    install(session, "guards", "tracer")
+    session.run("python", "packages/tracer/tests/fuzz_nesting.py", *session.posargs)
+
+
 @task(tags=["ci"])
 def kernels(session: nox.Session) -> None:
     """Test the kernels alone: as they are, and on a CPU through Triton's interpreter as well."""
@@ -148,6 +157,24 @@ def fx_backend(session: nox.Session) -> None:
     pytest(session, "packages/fx-backend/tests", "-n", "2")
 
 
+@task(name="fuzz-composition")
+def fuzz_composition(session: nox.Session) -> None:
+    """Random programs against eager, for long: ``-- --programs 20000 --seed 1 [--symbolic]``."""
+    torch(session)
+    tools(session, "numpy", "triton")
+    install(session, "guards", "fx-backend")
+    session.run("python", "packages/fx-backend/tests/fuzz_composition.py", *session.posargs)
+
+
+@task(name="fuzz-mutation")
+def fuzz_mutation(session: nox.Session) -> None:
+    """Facts that change between two calls, for long: ``-- --programs 10000 --seed 1``."""
+    torch(session)
+    tools(session, "numpy")
+    install(session, "guards", "tracer")
+    session.run("python", "packages/tracer/tests/fuzz_mutation.py", *session.posargs)
+
+
 @task(tags=["ci"])
 def torchsmith(session: nox.Session) -> None:
     """Test the front door with everything installed."""
@@ -158,9 +185,11 @@ def torchsmith(session: nox.Session) -> None:
 def integration(session: nox.Session) -> None:
     """Real models through all packages, against eager."""
     torch(session)
-    tools(session, "pytest", "transformers")
+    tools(session, "pytest", "pytest-xdist", "transformers")
     install(session, *SIBLINGS)
-    pytest(session, "tests/integration")
+    zoo = "tests/integration/test_zoo.py"
+    pytest(session, "tests/integration", f"--ignore={zoo}")
+    pytest(session, zoo, "-n", "2")  # apart: the others patch classes of transformers
 
 
 def test_in_turn(session: nox.Session, *names: str) -> None:

@@ -12,6 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 READMES = [ROOT / "README.md", *sorted((ROOT / "packages").glob("*/README.md"))]
 PAGES = [*READMES, *sorted((ROOT / "docs").rglob("*.md")), ROOT / "benchmarks" / "README.md"]
+EXPLANATIONS = sorted((ROOT / "docs" / "explanation").glob("*.md"))
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.M | re.S)
 
 
@@ -19,10 +20,29 @@ def blocks(path: Path, language: str) -> list[str]:
     return [body for kind, body in BLOCK.findall(path.read_text()) if kind == language]
 
 
+def outputs(path: Path) -> list[str]:
+    """The ``text`` blocks that follow a Python block with nothing in between."""
+    text = path.read_text()
+    found = list(BLOCK.finditer(text))
+    return [
+        output[2]
+        for program, output in zip(found, found[1:], strict=False)
+        if (program[1], output[1]) == ("python", "text")
+        and not text[program.end() : output.start()].strip()
+    ]
+
+
+@pytest.mark.parametrize("path", EXPLANATIONS, ids=lambda p: p.name)
+def test_explanations_show_what_their_programs_print(path: Path) -> None:
+    programs = blocks(path, "python")
+    assert 2 <= len(programs) <= 4
+    assert len(outputs(path)) == len(blocks(path, "text")) == len(programs)
+
+
 @pytest.mark.parametrize("path", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_python_blocks_run(path: Path, tmp_path: Path) -> None:
     """All Python blocks of a page run in order, as one program; ``text`` blocks right after a
-    program are its exact output."""
+    program are its exact output, in their order."""
     program = "\n".join(blocks(path, "python"))
     if not program:
         assert path.exists()
@@ -33,9 +53,11 @@ def test_python_blocks_run(path: Path, tmp_path: Path) -> None:
         [sys.executable, str(file)], capture_output=True, text=True, cwd=tmp_path, timeout=300
     )
     assert done.returncode == 0, done.stderr
-    shown = re.findall(r"^```python\n.*?^```\n+```text\n(.*?)^```", path.read_text(), re.M | re.S)
-    for output in shown:
-        assert output.strip() in done.stdout, f"shown:\n{output}\nprinted:\n{done.stdout}"
+    end = 0
+    for output in outputs(path):
+        start = done.stdout.find(output.strip(), end)
+        assert start >= 0, f"shown:\n{output}\nprinted:\n{done.stdout}"
+        end = start + len(output.strip())
 
 
 @pytest.mark.parametrize("path", READMES, ids=lambda p: str(p.relative_to(ROOT)))

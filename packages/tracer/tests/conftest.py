@@ -133,3 +133,30 @@ def agree(capture):
         return compiled._torchsmith_region.log
 
     return run
+
+
+@pytest.fixture
+def program(capture):
+    """``program(body)``: ``body(C)`` gives the same with ``C`` a compiler as with ``C`` doing
+    nothing, without a break unless ``broken``; gives the number of frames compiled."""
+
+    def run(body, *, broken=False):
+        logs = []
+
+        def compiled(fn):
+            out = torchsmith_tracer.compile(fn, backend=capture)
+            logs.append(out._torchsmith_region.log)
+            return out
+
+        torch.manual_seed(0)
+        expected, error, _ = outcome(body, (lambda fn: fn,), {})
+        torch.manual_seed(0)
+        result, own_error, _ = outcome(body, (compiled,), {})
+        if own_error is not None and error is None:
+            raise own_error
+        assert (type(own_error), str(own_error)) == (type(error), str(error))
+        same(result, expected)
+        assert broken or not [str(b) for log in logs for b in log.breaks]
+        return sum(len(log.frames) for log in logs)
+
+    return run

@@ -1,5 +1,6 @@
 """The public functions: what they accept, refuse, and keep of the user's function."""
 
+import asyncio
 import functools
 import inspect
 import threading
@@ -80,11 +81,82 @@ def test_not_callable():
     with pytest.raises(TypeError, match="callable"):
         torchsmith_tracer.explain(3)
 
-    def generator():
-        yield 1
 
-    with pytest.raises(TypeError, match="generator"):
-        torchsmith_tracer.compile(generator)
+class Suspending:
+    async def method(self, x):
+        return x + 1
+
+    async def __call__(self, x):
+        return x + 2
+
+
+async def coroutine(x, *, k=1):
+    return x + k
+
+
+async def async_generator(x):
+    yield x
+
+
+def generator(x, n=2):
+    """Yields."""
+    for i in range(n):
+        yield x + i
+
+
+def test_coroutines_and_generators_run_eagerly_and_say_so():
+    one = torch.ones(1)
+    run = torchsmith_tracer.compile(coroutine)
+    assert inspect.iscoroutinefunction(run) and asyncio.run(run(one, k=3)) == 4
+    run = torchsmith_tracer.compile(generator)
+    assert inspect.isgeneratorfunction(run) and run.__doc__ == "Yields."
+    assert list(run(one)) == [1, 2] and run(one).send(None) == 1
+    assert inspect.isasyncgenfunction(torchsmith_tracer.compile(async_generator))
+    (report,) = run._torchsmith_region.log.frames
+    assert report.eager and report.break_.id == "TS-T054"
+    suspending = Suspending()
+    assert asyncio.run(torchsmith_tracer.compile(suspending.method)(one)) == 2
+    assert asyncio.run(torchsmith_tracer.compile(suspending)(one)) == 3
+    explanation = torchsmith_tracer.explain(generator)(one)
+    assert "TS-T054" in str(explanation) and list(explanation.result) == [1, 2]
+    assert torchsmith_tracer.compile(run) is not run  # once more, not twice
+    with pytest.raises(errors.FullGraphError, match="generator"):
+        torchsmith_tracer.compile(generator, fullgraph=True)
+
+
+def test_a_wrapper_of_a_compiled_function_is_no_compiled_function():
+    compiled = torchsmith_tracer.compile(scale)
+    calls = []
+
+    @functools.wraps(compiled)
+    def wrapper(*args, **kwargs):
+        calls.append(args)
+        return -compiled(*args, **kwargs)
+
+    x = torch.ones(2)
+    expected = -scale(x)
+    assert torch.equal(torchsmith_tracer.compile(wrapper)(x), expected)
+    assert torch.equal(torchsmith_tracer.compile(lambda x: wrapper(x))(x), expected)
+    assert torchsmith_tracer.explain(wrapper)(x).result.equal(expected)
+    assert len(calls) == 3
+
+
+def test_a_wrapper_of_a_disabled_function_is_compiled():
+    disabled = torchsmith_tracer.disable(scale)
+    wrapper = functools.wraps(disabled)(lambda x: x + 1)
+    compiled = torchsmith_tracer.compile(wrapper, fullgraph=True)
+    assert compiled is not wrapper
+    assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 2.0))
+    assert torchsmith_tracer.compile(disabled) is disabled
+
+
+def test_a_compiled_function_may_be_replaced_by_its_wrapper():
+    inner = {"fn": torchsmith_tracer.compile(lambda x: x + 1)}
+    compiled = torchsmith_tracer.compile(lambda x: inner["fn"](x))
+    assert compiled(torch.ones(1)) == 2
+    first = inner["fn"]
+    inner["fn"] = functools.wraps(first)(lambda x: first(x) * 10)
+    assert compiled(torch.ones(1)) == 20
 
 
 def test_unknown_names_list_the_valid_ones():
@@ -114,6 +186,18 @@ def test_backend_options():
         compile(options={"tyle": 4})
     with pytest.raises(errors.UnknownOptionError, match="fast"):
         compile(mode="reduce-overhead")
+
+
+def test_a_mode_for_a_backend_without_modes_warns_once(recwarn):
+    def modeless(gm, inputs):
+        return gm.forward
+
+    for mode in ("max-autotune", "max-autotune", None, "default", "reduce-overhead"):
+        compiled = torchsmith_tracer.compile(scale, backend=modeless, mode=mode)
+        assert torch.equal(compiled(ones()), scale(ones()))
+    said = [str(w.message) for w in recwarn if issubclass(w.category, errors.TracerWarning)]
+    assert len(said) == 2 and all("TS-T906" in text and "modeless" in text for text in said)
+    assert "max-autotune" in said[0] and "reduce-overhead" in said[1]
 
 
 def test_compiling_twice_is_compiling_once(capture):

@@ -1,6 +1,7 @@
 """Graph breaks: right results, resumed wherever they are, and reported."""
 
 import contextlib
+import time
 
 import pytest
 import torch
@@ -444,3 +445,59 @@ def test_unsupported_python_is_a_recorded_break(check):
 
     compiled = torchsmith_tracer.compile(f)
     assert torch.equal(compiled(torch.ones(2)), f(torch.ones(2)))
+
+
+def test_super_without_arguments_after_a_break(program):
+    def body(C):
+        class Base:
+            def m(self, x):
+                return x * 2
+
+            @classmethod
+            def c(cls, x):
+                return x + 1
+
+        class Derived(Base):
+            def m(self, x):
+                time.sleep(0)
+                y = super().m(x)
+                time.sleep(0)
+                return y + super().m(x)
+
+            def captured(self, x):
+                def inner():
+                    return self.m(x)
+
+                time.sleep(0)
+                return inner() + super().m(x)
+
+            def rebound(self, x):
+                time.sleep(0)
+                this, self = self, None
+                time.sleep(0)
+                self = this
+                return super().m(x)
+
+            def loop(self, x):
+                for _ in range(2):
+                    time.sleep(0)
+                    x = super().m(x)
+                return x
+
+            def deleted(self, x):
+                del self
+                time.sleep(0)
+                try:
+                    return super().m(x)
+                except RuntimeError as e:
+                    return str(e)
+
+            @classmethod
+            def c(cls, x):
+                time.sleep(0)
+                return super().c(x)
+
+        names = ("m", "captured", "rebound", "loop", "deleted", "c")
+        return [C(getattr(Derived(), name))(torch.ones(1)) for name in names for _ in range(2)]
+
+    program(body, broken=True)

@@ -92,3 +92,11 @@ def test_72_recompile_limit():
         for k in (2, 3, 4):
             assert compiled(ones(k)).shape == (k,)
     assert len(compiled._torchsmith_region.log.frames) == 2
+
+
+def test_iterating_over_a_dimension_that_varies():
+    run = torchsmith_tracer.compile(lambda x: [row * 2 for row in x], fullgraph=True)
+    for n in (2, 3, 4):
+        x = torch.arange(float(2 * n)).reshape(n, 2)
+        for got, row in zip(run(x), x, strict=True):
+            assert torch.equal(got, row * 2)

@@ -211,3 +211,52 @@ def test_iterator_argument_is_advanced():
     it = iter([2, 3])
     assert compiled(it, ones())[0] == 2
     assert next(it) == 3
+
+
+def test_an_attribute_made_and_deleted_in_one_call_leaves_nothing(program):
+    def body(C):
+        class Slots:
+            __slots__ = ("a",)
+
+        def f(o, x):
+            o.a = x
+            y = o.a * 2
+            del o.a
+            return y, hasattr(o, "a")
+
+        def renew(o, x):
+            del o.a
+            o.b = 1
+            o.a = x
+            return list(vars(o))
+
+        def fresh(x):
+            o = Box()
+            o.a = x
+            del o.a
+            o.c = 1
+            return vars(o)
+
+        f, renew, fresh = C(f), C(renew), C(fresh)
+        box, kept, module, slots = Box(), Box(a=1, z=2), torch.nn.Linear(1, 1), Slots()
+        out = [f(o, ones()) for o in (box, kept, module, slots, Box) for _ in range(2)]
+        kept.a = 1
+        out += [renew(kept, ones()), list(vars(kept)), fresh(ones())]
+        return out, vars(box), hasattr(module, "a"), hasattr(slots, "a"), hasattr(Box, "a")
+
+    program(body)
+
+
+def test_a_global_made_and_deleted_in_one_call_leaves_nothing(program):
+    def body(C):
+        def f(x):
+            global PASSING
+            PASSING = 3
+            y = x * PASSING
+            del PASSING
+            return y
+
+        f = C(f)
+        return f(ones()), f(ones()), "PASSING" in globals()
+
+    program(body)

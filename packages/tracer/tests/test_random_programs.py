@@ -5,6 +5,7 @@ Compiled and eager must agree on the result, the exception, and the order of eve
 
 import linecache
 import random
+import types
 
 import pytest
 import torch
@@ -32,10 +33,38 @@ class Writer:
         outer, self.lines = self.lines, []
         self.names = ["a", "n"]
         body = self.block(1, depth, loops=0)
-        self.lines = outer
-        nested = []
+        nested, self.lines = self.lines, outer
+        self.lines += nested
         self.lines += [f"def {name}(a, n, log):", "    x = a + 1", "    y = a * 2", "    k = n"]
-        self.lines += nested + body + ["    return x, y, k", ""]
+        self.lines += [*body, "    return x, y, k", ""]
+
+    def generator(self, depth):
+        """A generator function; its name."""
+        self.helpers += 1
+        name = f"items{self.helpers}"
+        r = self.random
+        outer, self.lines = self.lines, []
+        body = self.block(2, depth + 1, loops=0)
+        nested, self.lines = self.lines, outer
+        # Values are tensors or numbers; what is sent in is written to the log.
+        steps = ["        yield x", *body, "        log.append((yield k))"]
+        if r.random() < 0.5:
+            steps += [f"        for i in range({r.randint(1, 3)}):", "            yield i"]
+        if r.random() < 0.4:
+            steps += ["        yield from range(2)"]
+        end = ["    finally:", f"        log.append('{name} ends')"]
+        if r.random() < 0.4:
+            end = [
+                "    except ValueError as e:",
+                "        log.append(str(e))",
+                "        yield 7",
+                *end,
+            ]
+        if r.random() < 0.2:
+            end = ["    except GeneratorExit:", "        log.append('exit')", "        raise"]
+        head = [f"def {name}(x, k, log):", "    y = x * 2", "    n = k", "    try:"]
+        self.lines += [*nested, *head, *steps, *end, ""]
+        return name
 
     def fresh(self):
         self.counter += 1
@@ -74,7 +103,8 @@ class Writer:
     def statement(self, indent, depth, loops):
         r, pad = self.random, "    " * indent
         kinds = ["assign", "assign", "assign", "opaque", "if", "for", "while", "with", "try"]
-        kinds += ["call", "data", "nested", "bump"]
+        kinds += ["call", "data", "nested", "bump", "generator", "steps", "comprehension"]
+        kinds += ["raise", "finally", "inplace", "store"]
         if loops:
             kinds += ["break", "continue", "return"]
         kind = r.choice(kinds)
@@ -116,6 +146,53 @@ class Writer:
             if r.random() < 0.4:
                 out += [f"{pad}finally:", f"{pad}    k += 1", f"{pad}    log.append('finally')"]
             return out
+        if kind == "generator" and depth < 2:
+            name, item = self.generator(depth), self.fresh()
+            call = f"{name}(x, k, log)"
+            call = r.choice([call, call, f"zip({call}, range(2))", f"enumerate({call})"])
+            out = [f"{pad}for {item} in {call}:", *inner(1)]
+            return [*out, f"{pad}    log.append('item')"]
+        if kind == "steps" and depth < 2:
+            name, it = self.generator(depth), self.fresh()
+            out = [f"{pad}{it} = {name}(x, k, log)"]
+            for _ in range(r.randint(1, 4)):
+                out.append(
+                    pad
+                    + r.choice(
+                        [
+                            f"log.append(next({it}, 'end') is not None)",
+                            f"x = x + (next({it}, None) is not None)",
+                            f"opaque(log, k, {r.randint(0, 9)})",
+                            f"attempt(log, {it}.send, None)",
+                            f"attempt(log, {it}.throw, ValueError('thrown'))",
+                            f"{it}.close()",
+                            f"{it} = None",
+                            "log.append('between')",
+                        ]
+                    )
+                )
+                if out[-1].endswith("None") and "=" in out[-1]:
+                    break
+            return out
+        if kind == "comprehension":
+            form = r.choice(["[{e} for i in range({n})]", "{{i: {e} for i in range({n})}}"])
+            e = r.choice(["i * k", "x * i", "opaque(log, i, k)", "(k + i, i)"])
+            if r.random() < 0.3:
+                return [f"{pad}log.append(any({e} is None for i in range({r.randint(1, 3)})))"]
+            return [f"{pad}log.append(len({form.format(e=e, n=r.randint(1, 3))}))"]
+        if kind == "raise":
+            if r.random() < 0.4:
+                out = [f"{pad}try:", f"{pad}    raise KeyError(k)", f"{pad}except KeyError as e:"]
+                new = r.choice(["raise", "raise ValueError('new')", "raise ValueError(k) from e"])
+                return [*out, f"{pad}    if k > {r.randint(2, 9)}:", f"{pad}        {new}"]
+            return [f"{pad}if k > {r.randint(3, 9)}:", f"{pad}    raise ValueError(k)"]
+        if kind == "finally":
+            out = [f"{pad}try:", *inner(), f"{pad}finally:"]
+            return [*out, f"{pad}    log.append('cleanup')", *inner()]
+        if kind == "inplace":
+            return [f"{pad}x.add_({r.randint(1, 3)})", f"{pad}log.append(float(k))"]
+        if kind == "store":
+            return [f"{pad}box.value = k", f"{pad}box.log = [box.value, *box.log[-2:]]"]
         if kind == "call" and depth < 2:
             self.helpers += 1
             name = f"helper{self.helpers}"
@@ -163,6 +240,20 @@ def fail(log, k, m):
         raise ValueError(f"fail {k} {m}")
 
 
+def attempt(log, fn, *args):
+    try:
+        log.append(fn(*args) is not None)
+    except (StopIteration, ValueError, TypeError) as e:
+        log.append(type(e).__name__)
+
+
+class Box:
+    """Attributes that programs store to."""
+
+    def __init__(self):
+        self.value, self.log = 0, []
+
+
 class Recorder:
     def __init__(self, log, swallow):
         self.log = log
@@ -188,11 +279,42 @@ def load(seed):
 
 
 def run(fn, a, n):
-    log = []
+    """(result or exception with its cause and context, effects, the argument afterwards)"""
+    log, box, a = [], Box(), a.clone()
+    fn.__globals__["box"] = box
     try:
-        return fn(a.clone(), n, log), log
+        out = fn(a, n, log)
     except Exception as e:
-        return (type(e).__name__, str(e)), log
+        out = [described(e), described(e.__cause__), described(e.__context__)]
+    return out, log, a, box.value, box.log
+
+
+def described(error):
+    return error and (type(error).__name__, str(error))
+
+
+def mismatch(seed, limit, backend="eager"):
+    """What differs between eager and compiled for one program, or None."""
+    fn, text = load(seed)
+    compiled = torchsmith_tracer.compile(fn, backend=backend, options={"recompile_limit": limit})
+    space = fn.__globals__
+    for a, n in ((torch.ones(3), 1), (torch.ones(3), 4), (torch.arange(3.0), 0)):
+        expected = run(fn, a, n)
+        space["compiled"] = compiled
+        got = run(types.FunctionType(CALL.__code__, space), a, n)
+        if not alike(got, expected):
+            return f"{text}\nexpected {expected}\ngot      {got}"
+        if not torch.is_grad_enabled():
+            return f"{text}\ngrad mode was left off"
+    # Nothing fell back to running the function from its start, unless it raises there.
+    for frame in compiled._torchsmith_region.log.frames:
+        if frame.eager and not frame.note:
+            return f"{text}\n{frame.break_}"
+    return None
+
+
+def CALL(a, n, log):
+    return compiled(a, n, log)  # noqa: F821 - set by ``mismatch``
 
 
 def alike(a, b):
@@ -209,12 +331,4 @@ def alike(a, b):
 @pytest.mark.parametrize("seed", [0, 3, 11, 17, 23, 42, 64, 80, 99, 128, 177, 201])
 @pytest.mark.filterwarnings("ignore::torchsmith_tracer.errors.RecompileLimitWarning")
 def test_compiled_equals_eager(seed, limit):
-    fn, text = load(seed)
-    compiled = torchsmith_tracer.compile(fn, options={"recompile_limit": limit})
-    for a, n in ((torch.ones(3), 1), (torch.ones(3), 4), (torch.arange(3.0), 0)):
-        expected, got = run(fn, a, n), run(compiled, a, n)
-        assert alike(got, expected), text
-        assert torch.is_grad_enabled(), text
-    # Nothing fell back to running the function from its start, unless it raises there.
-    for frame in compiled._torchsmith_region.log.frames:
-        assert not frame.eager or frame.note, f"{frame.break_}\n{text}"
+    assert mismatch(seed, limit) is None

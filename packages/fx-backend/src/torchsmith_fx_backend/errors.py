@@ -77,3 +77,16 @@ class SettingError(BackendError, TypeError):
 
     code = "TS-B006"
     template = "unknown option {name!r}; known options: {known}"
+
+
+class ModeError(BackendError, ValueError):
+    """A mode that does not exist."""
+
+    code = "TS-B007"
+    template = "unknown mode {mode!r}; known modes: {known}"
+
+
+class ModeWarning(UserWarning):
+    """A mode that does nothing (yet): graphs are compiled as in mode ``default``."""
+
+    code: ClassVar[str] = "TS-B008"

@@ -138,7 +138,8 @@ def test_source_positions_are_inherited():
     ("fn", "what"),
     [
         (lambda a: a.t_(), "changes its sizes"),
-        (lambda a: a.unfold(0, 2, 1).add_(1), "unfold"),
+        (lambda a: a.unfold(0, 2, 2).add_(1), "unfold"),
+        (lambda a: a.unfold(0, 2, 1).add_(1), "overlaps itself"),
         (lambda a: a[:1].expand(3, 4).add_(1), "overlaps itself"),
         (lambda a: a[a > 0], "tensor contents"),
         (lambda a: a * a.sum().item(), "tensor contents"),
@@ -188,3 +189,17 @@ def test_metadata_is_cheap_for_common_operators(monkeypatch):
     block = lambda a, w: F.gelu(F.layer_norm(F.linear(a, w), (8,))).view(-1, 2, 4).transpose(0, 1)
     capture(block, [t(3, 8), t(8, 8)])
     assert asked == []
+
+
+@pytest.mark.parametrize("exponent", [2, -0.5, 0.5, -1.0, 3, True, 1.5])
+def test_in_place_power_has_a_number_as_its_exponent(exponent):
+    check(lambda a: a.pow_(exponent), torch.rand(4) + 0.5, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("base", [2, 0.5, -1.0])
+def test_power_of_a_number(base):
+    check(lambda a: base**a, torch.tensor([0.0, 1.0, 2.0, -3.0]), rtol=1e-5, atol=1e-5)
+
+
+def test_a_float_minus_unsigned_numbers():
+    check(lambda a: 1.5 - a, torch.tensor([0, 1, 200], dtype=torch.uint8))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from samples import Body, row_major
+from torchsmith_fx_backend._src.codegen.triton.config import Config, Schedule
 from torchsmith_fx_backend._src.codegen.triton.index import (
     flatten,
     is_static,
@@ -10,6 +13,7 @@ from torchsmith_fx_backend._src.codegen.triton.index import (
     max_offset_text,
     step,
 )
+from torchsmith_fx_backend._src.codegen.triton.kernel import generate
 from torchsmith_fx_backend._src.loops.index import Sym, add, const, floordiv, mod, mul, var
 
 FLAT = var(9)
@@ -59,3 +63,12 @@ def test_offset_bounds() -> None:
     kernel = body.kernel([4, "s0"], symbols=["s0"])
     assert max_offset(kernel) is None
     assert eval(max_offset_text(kernel, {"s0": "n"}), {"n": 10}) == 400
+
+
+def test_products_of_extents_keep_their_parentheses() -> None:
+    half = floordiv(add(Sym("s0"), const(2)), const(3))
+    body = Body()
+    body.store(0, add(mul(const(3), var(0)), var(1), var(2)), body.literal(1.0))
+    kernel = replace(body.kernel(["s0", "s0", 2], symbols=["s0"]), ranges=(half, half, half))
+    source = generate(kernel, Config(Schedule.POINTWISE, 128))
+    compile(source.text, "<kernel>", "exec")

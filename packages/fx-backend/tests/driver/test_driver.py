@@ -154,7 +154,7 @@ def test_unsupported_graphs_run_as_captured(caplog):
 
 
 def test_failing_stage_is_named(monkeypatch):
-    def broken(graph, *, check):
+    def broken(graph, *, check, refused):
         raise ZeroDivisionError("no plan")
 
     monkeypatch.setattr(driver, "schedule_graph", broken)
@@ -175,7 +175,7 @@ def test_error_in_capture_names_the_node():
 
 
 def test_unknown_option():
-    with pytest.raises(SettingError, match="graph_cache, verify"):
+    with pytest.raises(SettingError, match="graph_cache, strict, verify"):
         smith(traced(lambda a: a), [torch.randn(3)], fast=True)
     with pytest.raises(SettingError), settings.patch(fast=True):
         pass
@@ -188,6 +188,7 @@ def test_settings_patch_and_environment(monkeypatch):
     assert settings.current() == before
     monkeypatch.setenv("TORCHSMITH_VERIFY", "1")
     monkeypatch.setenv("TORCHSMITH_GRAPH_CACHE", "0")
+    monkeypatch.setenv("TORCHSMITH_STRICT", "0")
     assert Settings.from_environment() == Settings(graph_cache=False, verify=True)
 
 

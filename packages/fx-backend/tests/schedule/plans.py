@@ -10,8 +10,10 @@ from torch import fx
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx  # the peer, as a graph source
 from torchsmith_fx_backend._src.loops import index as ix
+from torchsmith_fx_backend._src.loops.accesses import check_assumptions
 from torchsmith_fx_backend._src.loops.ir import Kernel
 from torchsmith_fx_backend._src.loops.reference import evaluate, verify
+from torchsmith_fx_backend._src.runtime.support import conform
 from torchsmith_fx_backend._src.schedule import schedule_graph
 from torchsmith_fx_backend._src.schedule.plan import (
     Allocate,
@@ -64,7 +66,9 @@ def kernels(plan: Plan) -> list[Kernel]:
 
 
 def externs(plan: Plan) -> list[ExternCall]:
-    return [s for s in plan.steps if isinstance(s, ExternCall)]
+    """Operators that the plan calls; what checks their results is none."""
+    calls = [s for s in plan.steps if isinstance(s, ExternCall)]
+    return [s for s in calls if s.target is not conform]
 
 
 def run_plan(plan: Plan, inputs: Sequence[object]) -> list[object]:
@@ -95,9 +99,10 @@ def run_plan(plan: Plan, inputs: Sequence[object]) -> list[object]:
                     env[name] = new
                 else:
                     env[name] = env[reuse].as_strided(size, stride)
-            case Launch(kernel, args, _, _):
-                verify(kernel)
+            case Launch(kernel, args, _, _, sizes):
+                verify(kernel, sizes)
                 symbols = {s: env[s] for s in kernel.symbols}
+                check_assumptions(kernel, sizes, symbols)
                 evaluate(kernel, [env[a] for a in args], symbols)
             case ExternCall(target, args, kwargs, results, unpack, out, _):
                 call_args = [resolve(a) for a in args]

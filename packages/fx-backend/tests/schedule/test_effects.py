@@ -1,7 +1,8 @@
 """Random numbers keep their order; operators that write keep theirs among readers."""
 
+import pytest
 import torch
-from plans import run_plan, trace
+from plans import graph_of, run_plan, trace
 from torch import fx
 from torch._subclasses import FakeTensorMode
 from torchsmith_fx_backend._src.schedule import schedule_graph
@@ -60,3 +61,17 @@ def test_a_written_temporary_is_read_before_and_after():
     got_before, got_after = run_plan(plan, [X])
     torch.testing.assert_close(got_before, -X.exp())
     torch.testing.assert_close(got_after, X.exp().cumsum(1).sin())
+
+
+def test_an_input_is_written_in_another_dtype_than_it_is_computed_in():
+    x, y = torch.full((5,), 2.0, dtype=torch.bfloat16), torch.arange(5)
+    gm = trace(lambda a, b: a.pow_(b), x.clone(), y)
+    (got,) = run_plan(schedule_graph(gm, check=True), [x, y])
+    assert got.tolist() == x.tolist() == [1.0, 2.0, 4.0, 8.0, 16.0]
+
+
+@pytest.mark.parametrize("exponent", [-1, -2])
+def test_integers_to_negative_powers_raise(exponent):
+    gm = graph_of(torch.ops.aten.pow.Tensor_Scalar, torch.tensor([1, 2]), exponent)
+    with pytest.raises(RuntimeError, match="negative integer powers"):
+        run_plan(schedule_graph(gm), [torch.tensor([1, 2])])

@@ -5,8 +5,9 @@ import sys
 import textwrap
 
 import pytest
+import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torchsmith_guards import FakeMode
+from torchsmith_guards import FakeMode, ShapeEnv
 from torchsmith_guards._src.fake.lean import defaults, knows_constructor
 
 SETUP = """
@@ -138,3 +139,32 @@ def test_an_unknown_constructor_is_used(monkeypatch):
     mode = torch_mode.TorchMode(None)
     assert mode.allow_non_fake_inputs
     assert mode._stack_trace  # which only torch's constructor fills
+
+
+def test_literals_are_faked_without_the_package():
+    fresh(
+        """
+        mode = FakeMode(ShapeEnv())
+        x = mode.fakeify(torch.ones(2))
+        with mode.mode:
+            y = x + torch.tensor([1.0, 2.0])
+            z = x * torch.tensor(3.0)
+            assert torch.tensor(4).item() == 4
+        assert y.shape == z.shape == (2,)
+        assert "torch._dynamo" not in sys.modules
+        """
+    )
+
+
+def test_a_literal_of_one_element_is_known_until_it_is_written():
+    mode = FakeMode(ShapeEnv())
+    with mode.mode:
+        literal = torch.tensor(2.0)
+        assert literal.item() == 2.0
+        assert (literal * torch.tensor(3.0)).item() == 6.0
+        literal.add_(torch.tensor(1.0))
+        assert literal.item() == 3.0
+        x = mode.fakeify(torch.ones(()))
+        literal.add_(x)
+        assert literal.constant is None
+        assert (x + torch.tensor(1)).dtype == torch.float32

@@ -3,11 +3,9 @@
 import pytest
 import torch
 from torchsmith_guards import (
-    AttrSource,
     Guard,
     GuardKind,
     GuardSet,
-    ItemSource,
     LocalSource,
     SyntheticSource,
     TensorSpec,
@@ -51,19 +49,6 @@ def test_rollback():
     assert [g.kind for g in guards] == [K.TYPE]
     guards.add(Guard(X, K.CONSTANT, 3))
     assert len(guards) == 2
-
-
-def test_remove_by_source_prefix():
-    items = AttrSource(X, "items")
-    guards = GuardSet(
-        [
-            Guard(X, K.TYPE, object),
-            Guard(items, K.LENGTH, (list, 1)),
-            Guard(ItemSource(items, 0), K.CONSTANT, 3),
-        ]
-    )
-    guards.remove_by_source_prefix(items)
-    assert [g.source for g in guards] == [X]
 
 
 def test_synthetic_sources_are_dropped():

@@ -283,3 +283,11 @@ def test_rollback_forgets_everything(env):
     assert s < 50
     assert texts(env) == ["s0 <= 99", "s0 <= 49"]
     assert bool(s > 3) and texts(env)[-1] == "4 <= s0"
+
+
+def test_a_condition_whose_opposite_is_impossible_holds():
+    env = ShapeEnv()
+    size = env.create_symbol(5, LocalSource("n"))
+    pieces = (size + 2) // 3  # how many of three chunks: the last one is never negative
+    assert env.static_truth((pieces * 2 <= size).node.condition) is True
+    assert env.guards == []

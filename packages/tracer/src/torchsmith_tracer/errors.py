@@ -6,16 +6,10 @@ Every class has a stable ``code``; messages say what happened, where, and what t
 from __future__ import annotations
 
 __all__ = [
-    "BackendError",
-    "FullGraphError",
-    "InternalTracerError",
-    "RecompileLimitError",
-    "RecompileLimitWarning",
-    "TracerError",
-    "TracerWarning",
-    "UnknownBackendError",
+    "BackendError", "FullGraphError", "InternalTracerError", "RecompileLimitError",
+    "RecompileLimitWarning", "TracerError", "TracerWarning", "UnknownBackendError",
     "UnknownOptionError",
-]
+]  # fmt: skip
 
 
 class TracerError(RuntimeError):

@@ -10,6 +10,7 @@ from torchsmith_guards import FakeMode, FunctionSource, GuardSet, LocalSource, S
 from torchsmith_tracer._src.breaks.signals import BreakAt, ObservedException
 from torchsmith_tracer._src.build.builder import Builder
 from torchsmith_tracer._src.effects.journal import DELETED, Journal
+from torchsmith_tracer._src.facts.world import World
 from torchsmith_tracer._src.graph.output import OutputGraph
 from torchsmith_tracer._src.interp.interpreter import Interpreter
 from torchsmith_tracer._src.settings import Settings
@@ -33,6 +34,7 @@ def new_trace() -> Trace:
     trace.graph.attach(trace)
     trace.interp = Interpreter(trace)
     trace.builder = Builder(trace)
+    trace.world = World(trace)
     return trace
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import corpus_language
 import corpus_library
+import corpus_objects
 import pytest
 from interp_harness import check
 
-CASES = corpus_language.CASES + corpus_library.CASES
+CASES = corpus_language.CASES + corpus_library.CASES + corpus_objects.CASES
 
 
 @pytest.mark.parametrize(("fn", "args"), CASES, ids=[fn.__name__ for fn, _ in CASES])

@@ -226,3 +226,43 @@ def test_region_leaves_library_code_alone():
     assert region.compiled(inspect.signature) is inspect.signature
     assert region.compiled(torch.nn.functional.relu) is torch.nn.functional.relu
     assert region.compiled(len) is len
+
+
+def test_functions_found_in_compiled_code_are_not_kept(compiles):
+    region = make_region()
+
+    def make(held):
+        def inner(a):
+            return a, held
+
+        return inner
+
+    class Held:
+        pass
+
+    first = make(None)
+    region.compiled(first)(0)  # the stand-in for tracing above keeps its function
+    held = Held()
+    inner = make(held)
+    assert region.compiled(inner)(1) == ("int", (1, held))
+    assert region.compiled(inner) is region.compiled(inner)
+    refs = [weakref.ref(held), weakref.ref(inner)]
+    del held, inner
+    assert [ref() for ref in refs] == [None, None]
+
+
+def test_classes_made_per_call_share_code_in_the_end(compiles):
+    region = make_region(recompile_limit=3)
+
+    def make():
+        class Local(torch.nn.Module):
+            def forward(self, x):
+                return x
+
+        return Local()
+
+    with pytest.warns(RecompileLimitWarning):
+        for _ in range(20):
+            region.compiled(make().forward)(1)
+    # Three classes have code of their own; all others share one record and its limit.
+    assert len(compiles) == 6

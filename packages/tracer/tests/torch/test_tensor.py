@@ -315,3 +315,16 @@ def test_symbolic_facts_survive_a_rollback(check):
         return b
 
     check(f, X, breaks=["print"])
+
+
+def test_types_of_python_stand_for_dtypes(check):
+    def f(x):
+        made = [torch.zeros(3, dtype=float), torch.ones(2, dtype=int), x.new_zeros(2, dtype=bool)]
+        sums = [x.sum(dtype=float), torch.softmax(x, 0, dtype=float)]
+        return made, sums, x.to(float), x.to(int), x.to(dtype=complex), x.to("cpu", bool)
+
+    check(f, torch.ones(2), graphs=1)
+
+
+def test_a_keyword_called_like_a_word_of_the_language(agree):
+    agree(lambda x: x.random_(**{"from": 3, "to": 4}), torch.ones(2))

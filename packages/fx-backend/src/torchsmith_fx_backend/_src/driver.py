@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Sequence
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import fields
 from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import fx
 
-from torchsmith_fx_backend._src import graph_key, logs, settings
+from torchsmith_fx_backend._src import graph_key, logs, modes, settings
 from torchsmith_fx_backend._src.aot.frame import Frame
 from torchsmith_fx_backend._src.aot.functionalize import (
     FunctionalGraph,
@@ -23,12 +25,21 @@ from torchsmith_fx_backend._src.aot.functionalize import (
     named_tensors,
 )
 from torchsmith_fx_backend._src.capture.rules import RULES
+from torchsmith_fx_backend._src.capture.torch_private import pytree
 from torchsmith_fx_backend._src.passes import PASSES, run_passes
-from torchsmith_fx_backend._src.runtime import build, default_cache, load_graph, save_graph
+from torchsmith_fx_backend._src.runtime import (
+    KernelFailedError,
+    build,
+    default_cache,
+    load_graph,
+    save_graph,
+)
 from torchsmith_fx_backend._src.schedule import schedule_graph
+from torchsmith_fx_backend._src.schedule.plan import Launch
 from torchsmith_fx_backend._src.settings import Settings
 from torchsmith_fx_backend.errors import StageError, UnsupportedError
 
+aten = torch.ops.aten
 log = logging.getLogger("torchsmith.backend")
 logs.switch_on()
 
@@ -52,26 +63,41 @@ class Compiled(Protocol):
 
 
 def smith(
-    gm: fx.GraphModule, example_inputs: Sequence[object], **options: object
+    gm: fx.GraphModule,
+    example_inputs: Sequence[object],
+    *,
+    mode: str | None = None,
+    options: Mapping[str, object] | None = None,
+    **settings_by_name: object,
 ) -> Callable[..., Any]:
     """Compile ``gm`` for inputs like ``example_inputs``. The backend named ``smith``.
 
     Args:
         gm: a captured graph: torch functions, methods, aten operators; writes are fine.
         example_inputs: one per placeholder: real or fake tensors, symbolic ints.
-        options: settings by name, see ``Settings``.
+        mode: one of ``torch.compile``'s. None but ``default`` is implemented: the first use of
+            another one in a process says so in a ``ModeWarning``.
+        options: settings by name, see ``Settings``; ``mode`` may be among them.
+        settings_by_name: the same.
 
     Returns:
         A callable of the same inputs. When an input requires a gradient and grad mode is on, or
         the graph does something unsupported, it is ``gm`` itself.
 
     Raises:
-        StageError: a stage failed.
+        StageError: a stage failed, and the setting ``strict`` is on; else that is a warning, and
+            the result is ``gm`` itself.
         SettingError: an unknown option.
+        ModeError: an unknown mode.
     """
-    chosen = settings.current().with_options(**options)
+    named = {**(options or {}), **settings_by_name}
+    mode_too = named.pop("mode", None)
+    chosen = settings.current().with_options(**named)
+    for asked in (mode, mode_too):
+        modes.check(asked, (*example_inputs, *_attributes_read(gm)))
     if torch.is_grad_enabled() and any(
-        isinstance(x, torch.Tensor) and x.requires_grad for x in example_inputs
+        isinstance(x, torch.Tensor) and x.requires_grad
+        for x in (*example_inputs, *_attributes_read(gm))
     ):
         _say_once(
             logging.INFO,
@@ -84,6 +110,16 @@ def smith(
     except UnsupportedError as error:
         _say_once(logging.WARNING, str(error))
         return gm
+    except StageError as error:
+        if chosen.strict:
+            raise
+        _say_once(logging.WARNING, f"{error} The graph runs operator by operator instead.")
+        return gm
+
+
+# What a tracer accepts by these names before there is a graph.
+smith.modes = modes.MODES  # type: ignore[attr-defined]
+smith.option_names = (*(f.name for f in fields(Settings)), "mode")  # type: ignore[attr-defined]
 
 
 def compile_graph(
@@ -101,22 +137,17 @@ def compile_graph(
         StageError: a stage failed.
     """
     chosen = settings.current() if chosen is None else chosen
-    key = graph_key.of(gm, example_inputs) if chosen.graph_cache else None
+    # What is printed comes from the stages, so they run when somebody wants to see it.
+    key = graph_key.of(gm, example_inputs) if chosen.graph_cache and not logs.wanted() else None
     if key is not None:
         warm = _load(key, gm, example_inputs)
         if warm is not None:
             return warm
     graph = functional_graph(gm, example_inputs, chosen)
-    lower = functools.partial(schedule_graph, check=chosen.verify)
-    plan = _stage("schedule", lower, graph.module)
     ambient = _ambient_guard()
-
-    def through_aten(*inputs: object) -> object:
-        return fx.Interpreter(graph.module).run(*inputs)
-
-    built: Any = _stage(
-        "build", functools.partial(build, fallback=through_aten, name=_name_of(gm)), plan
-    )
+    built: Any = _build(graph.module, gm, chosen)
+    if not built.built:
+        ambient = None  # the graph as captured has no casts in it
     known = named_tensors(gm)
     attributes = tuple(
         (node.name, str(node.target))
@@ -126,11 +157,50 @@ def compile_graph(
     if logs.logger("code").isEnabledFor(logging.DEBUG):
         for text in (built.source, *(source for _, source in built.kernels)):
             logs.logger("code").debug("%s", text)
-    frame = Frame(graph.out_spec, graph.mutated, graph.frozen, attributes)
+    written = tuple(
+        str(node.args[0])
+        for node in graph.module.graph.find_nodes(op="call_function", target=aten.copy_.default)
+        if node.args[0].op == "get_attr"
+    )
+    frame = Frame(graph.out_spec, graph.mutated, graph.frozen, attributes, written)
     if key is not None and save_graph(key, built):
         default_cache().put(f"frame {key}", {"frame.json": frame.dump()})
-    compiled: Compiled = frame.wrap(built, gm, example_inputs, ambient)
+    compiled: Compiled = frame.wrap(built, gm, example_inputs, ambient, known)
     return compiled
+
+
+def _build(graph: fx.GraphModule, gm: fx.GraphModule, chosen: Settings) -> object:
+    """Schedule and build. A kernel that cannot be built leaves its nodes to aten, and no others."""
+    refused: frozenset[str] = frozenset()
+
+    def as_captured(*inputs: object) -> object:
+        return tuple(pytree.tree_leaves(gm(*inputs), is_leaf=lambda x: x is None))
+
+    while True:
+        lower = functools.partial(schedule_graph, check=chosen.verify, refused=refused)
+        plan = _stage("schedule", lower, graph)
+        make = functools.partial(
+            build, fallback=as_captured, name=_name_of(gm), check=chosen.verify
+        )
+        try:
+            return _stage("build", make, plan)
+        except KernelFailedError as error:
+            kernels = [request.kernel for request, _ in error.failed]
+            launches = [s for s in plan.steps if isinstance(s, Launch) and s.kernel in kernels]
+            found = {name for step in launches for name in step.nodes}
+            if chosen.strict or found <= refused:
+                raise StageError(stage="build", error=error) from error
+            log.warning("these kernels run through aten instead: %s", error)
+            refused |= found
+
+
+def _attributes_read(gm: fx.GraphModule) -> Iterator[object]:
+    """Tensors of ``gm`` itself that its graph reads."""
+    for node in gm.graph.nodes:
+        if node.op == "get_attr":
+            yield operator.attrgetter(str(node.target))(gm)
+        elif node.op == "call_module":
+            yield from gm.get_submodule(str(node.target)).parameters()
 
 
 def _load(key: str, gm: fx.GraphModule, inputs: Sequence[object]) -> Compiled | None:
@@ -144,7 +214,7 @@ def _load(key: str, gm: fx.GraphModule, inputs: Sequence[object]) -> Compiled | 
     if built is None:
         return None
     log.debug("graph from the cache: %s", key)
-    compiled: Compiled = frame.wrap(built, gm, inputs, _ambient_guard())
+    compiled: Compiled = frame.wrap(built, gm, inputs, _ambient_guard(), named)
     return compiled
 
 
@@ -170,7 +240,7 @@ def functional_graph(
 def _stage(stage: str, function: Callable[..., _Result], *args: Any, **kwargs: Any) -> _Result:
     try:
         return function(*args, **kwargs)
-    except (UnsupportedError, StageError):
+    except (UnsupportedError, StageError, KernelFailedError):
         raise
     except Exception as error:
         raise StageError(stage=stage, error=f"{type(error).__name__}: {error}") from error

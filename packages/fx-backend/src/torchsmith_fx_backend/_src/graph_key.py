@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from torchsmith_fx_backend._src.aot.functionalize import example_of
 from torchsmith_fx_backend._src.capture.torch_private import OpOverload
 
 # Functions of these modules mean the same in every process with the same versions.
@@ -34,13 +35,18 @@ def of(gm: fx.GraphModule, inputs: Sequence[object]) -> str | None:
     try:
         lines = [_environment()]
         names: dict[fx.Node, int] = {}
+        first: dict[int, int] = {}  # tensor -> where it comes first: capture merges equal ones
         given = iter(inputs)
         for number, node in enumerate(gm.graph.nodes):
             names[node] = number
             if node.op == "placeholder":
-                lines.append(f"input {_value(next(given, None), node)}")
+                example = example_of(node, next(given, None))
+                place = first.setdefault(id(example), number)
+                lines.append(f"input {place} {_value(example)}")
             elif node.op == "get_attr":
-                lines.append(f"attribute {node.target} {_attribute(gm, str(node.target))}")
+                value = _attribute(gm, str(node.target))
+                place = first.setdefault(id(value), number)
+                lines.append(f"attribute {place} {node.target} {_tensor(value)}")
             elif node.op == "call_module":
                 return None
             else:
@@ -84,11 +90,10 @@ def _environment() -> str:
     )
 
 
-def _value(value: object, node: fx.Node) -> str:
-    example = node.meta.get("example_value", node.meta.get("val", value))
+def _value(example: object) -> str:
     if isinstance(example, torch.Tensor):
         return _tensor(example)
-    if isinstance(example, _PLAIN) and isinstance(value, _PLAIN):
+    if isinstance(example, _PLAIN):
         return repr((type(example).__name__, example))
     raise _NoKeyError
 
@@ -102,13 +107,13 @@ def _tensor(tensor: torch.Tensor) -> str:
     return repr((layout, str(tensor.dtype), str(tensor.device), tensor.is_conj(), tensor.is_neg()))
 
 
-def _attribute(gm: fx.GraphModule, path: str) -> str:
+def _attribute(gm: fx.GraphModule, path: str) -> torch.Tensor:
     value: Any = gm
     for part in path.split("."):
         value = getattr(value, part)
     if not isinstance(value, torch.Tensor):
         raise _NoKeyError
-    return _tensor(value)
+    return value
 
 
 @lru_cache(maxsize=4096)

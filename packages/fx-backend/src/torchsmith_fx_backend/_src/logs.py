@@ -13,6 +13,11 @@ def logger(stage: str) -> logging.Logger:
     return logging.getLogger(f"torchsmith.{stage}")
 
 
+def wanted() -> bool:
+    """Whether any stage is printed."""
+    return any(logger(stage).isEnabledFor(logging.DEBUG) for stage in STAGES)
+
+
 def switch_on() -> None:
     """Print the stages that the environment variable names. Unknown names are other packages'."""
     asked = {part.strip() for part in os.environ.get("TORCHSMITH_LOGS", "").split(",")}

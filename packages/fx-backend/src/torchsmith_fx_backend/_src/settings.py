@@ -18,17 +18,22 @@ class Settings:
     Attributes:
         graph_cache: keep whole compiled graphs on disk, so that a later process with the same
             graph skips capture, lowering and scheduling.
-        verify: check the functional graph after each pass (slow; for debugging a pass).
+        strict: an error where a fault of ours would otherwise run a kernel or a graph through aten.
+        verify: check the functional graph after each pass, each kernel, and each launch whose
+            accesses are not proved for all sizes (slow; for debugging).
     """
 
     graph_cache: bool = True
+    strict: bool = False
     verify: bool = False
 
     @staticmethod
     def from_environment() -> Settings:
-        """Defaults, with ``TORCHSMITH_VERIFY=1`` and ``TORCHSMITH_GRAPH_CACHE=0`` respected."""
+        """Defaults, with ``TORCHSMITH_VERIFY=1``, ``TORCHSMITH_STRICT=1`` and
+        ``TORCHSMITH_GRAPH_CACHE=0`` respected."""
         return Settings(
             graph_cache=os.environ.get("TORCHSMITH_GRAPH_CACHE", "1") != "0",
+            strict=os.environ.get("TORCHSMITH_STRICT", "0") == "1",
             verify=os.environ.get("TORCHSMITH_VERIFY", "0") == "1",
         )
 

@@ -6,6 +6,8 @@ can break this file only.
 
 from __future__ import annotations
 
+import ctypes
+import os
 from collections.abc import Callable
 
 import torch
@@ -43,3 +45,48 @@ def mode_device(mode: object) -> torch.device | None:
     """The device of a ``with torch.device(...)`` mode, else None."""
     device = getattr(mode, "device", None)
     return device if isinstance(device, torch.device) else None
+
+
+# Functions of libtorch that read one thing of a tensor each, in the order in which ``unchanged.c``
+# takes them: the stable C interface, then members of C++ classes that it has no name for. All are
+# looked up by name, so that a release without one of them turns the native check off.
+_LIBRARIES: tuple[tuple[str, tuple[str, ...]], ...] = (
+    (
+        "libtorch_cpu.so",
+        (
+            "aoti_torch_get_dtype",
+            "aoti_torch_get_device_type",
+            "aoti_torch_get_device_index",
+            "aoti_torch_get_layout",
+            "aoti_torch_get_dim",
+            "aoti_torch_get_sizes",
+            "aoti_torch_get_strides",
+        ),
+    ),
+    ("libc10.so", ("_ZNK3c1010TensorImpl13requires_gradEv",)),
+    (
+        "libtorch_cpu.so",
+        ("_ZN2at6native7is_conjERKNS_6TensorE", "_ZN2at6native6is_negERKNS_6TensorE"),
+    ),
+)
+
+
+def metadata_functions() -> tuple[int, ...]:
+    """Addresses of the functions.
+
+    Raises:
+        OSError, AttributeError: this torch has no such library or function.
+    """
+    found: list[int] = []
+    for name, symbols in _LIBRARIES:
+        library = ctypes.CDLL(os.path.join(os.path.dirname(torch.__file__), "lib", name))
+        for symbol in symbols:
+            address = ctypes.cast(getattr(library, symbol), ctypes.c_void_p).value
+            assert address is not None, "a symbol that was found has an address"
+            found.append(address)
+    return tuple(found)
+
+
+def tensor_address(tensor: torch.Tensor) -> int:
+    """Address of the C++ tensor that a Python tensor stands for."""
+    return int(tensor._cdata)

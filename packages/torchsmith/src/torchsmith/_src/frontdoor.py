@@ -53,7 +53,8 @@ def compile(
         backend: a registered name (``smith``, ``eager``) or ``f(graph_module, inputs)``.
         fullgraph: raise a clear error at the first graph break instead of splitting.
         dynamic: True makes sizes symbolic at once, False never, None once they change.
-        mode: as for ``torch.compile``; ``default`` is the only mode of this release.
+        mode: as for ``torch.compile``; ``default`` is the only mode of this release: any other is
+            compiled like it, with one warning (``TS-B008``), and an unknown one is an error.
         options: settings by name; an unknown one is an error that lists the valid ones.
 
     Returns:

@@ -5,11 +5,13 @@ Each is looked up once, so that a new torch release can break this file only.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import fx
+from torch._higher_order_ops.while_loop import while_loop as _while_loop
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -22,16 +24,14 @@ from torch.autograd.grad_mode import _enter_inference_mode, _exit_inference_mode
 from torch.cpu.amp.autocast_mode import autocast as cpu_autocast
 from torch.nn.modules import module as _module
 from torch.utils._contextlib import context_decorator
+from torch.utils._device import DeviceContext
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 __all__ = [
-    "DataDependentOutputException",
-    "DynamicOutputShapeException",
-    "FakeTensor",
-    "UnsupportedFakeTensorException",
-    "UnsupportedOperatorException",
-    "context_decorator",
+    "DataDependentOutputException", "DynamicOutputShapeException", "FakeTensor",
+    "UnsupportedFakeTensorException", "UnsupportedOperatorException", "context_decorator",
     "cpu_autocast",
-]
+]  # fmt: skip
 
 set_grad_enabled: Callable[[bool], None] = torch._C._set_grad_enabled
 enter_autocast: Callable[..., object] = _enter_autocast
@@ -55,6 +55,9 @@ module_call_impl: Callable[..., object] = torch.nn.Module._call_impl
 module_getattr: Callable[..., object] = torch.nn.Module.__getattr__
 module_setattr: Callable[..., object] = torch.nn.Module.__setattr__
 
+while_loop: Callable[..., object] = _while_loop
+_once: Callable[..., Any] = torch.autograd.function.once_differentiable(print)
+once_differentiable_code: object = _once.__code__
 autograd_apply: object = torch.autograd.Function.__dict__["apply"].__func__
 OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
 assert_async: Callable[..., object] = torch._assert_async
@@ -67,6 +70,12 @@ FOLDED_QUERIES = (
     "_C._get_cudnn_enabled _C._get_privateuse1_backend_name _C._len_torch_dispatch_stack "
     "_C._len_torch_function_stack _C._is_torch_function_enabled"
 )
+# Getters of the process's state, which answer with a number, a flag or a word.
+_STATE = re.compile(
+    r"_get_.*_(enabled?|benchmark|deterministic|allow_tf32|precision|limit|reduction|optimize"
+    r"|accumulation|math|backend)"
+)
+STATE_QUERIES = " ".join(f"_C.{name}" for name in dir(torch._C) if _STATE.fullmatch(name))
 TRUE_QUERIES = "_utils.is_compiling"
 FALSE_QUERIES = (
     "_jit_internal.is_scripting onnx.is_in_onnx_export _C._is_tracing _C._has_torch_function "
@@ -124,3 +133,70 @@ def storage_id(tensor: torch.Tensor) -> int:
     """Identity of the storage behind a (fake) tensor, shared by its views."""
     identity: int = tensor.untyped_storage()._cdata
     return identity
+
+
+def active_modes() -> list[object]:
+    """Torch-dispatch and torch-function modes that are active, default devices aside."""
+    count = torch._C._len_torch_function_stack()
+    functions = [torch._C._get_function_stack_at(i) for i in range(count)]
+    dispatch = _get_current_dispatch_mode_stack() if torch._C._len_torch_dispatch_stack() else []
+    return [m for m in functions if not isinstance(m, DeviceContext)] + dispatch
+
+
+profiler_enabled: Callable[[], bool] = torch._C._autograd._profiler_enabled
+enable_record_function: Callable[[bool], None] = torch._C._autograd._enable_record_function
+
+
+def suspend_saved_tensor_hooks() -> Callable[[], None]:
+    """Take the active saved-tensor hooks away; the result puts them back."""
+    autograd = torch._C._autograd
+    taken: list[tuple[object, object]] = []
+    while (hooks := autograd._top_saved_tensors_default_hooks(True)) is not None:
+        taken.append(hooks)
+        autograd._pop_saved_tensors_default_hooks()
+
+    def restore() -> None:
+        for pack, unpack in reversed(taken):
+            autograd._push_saved_tensors_default_hooks(pack, unpack)
+
+    return restore
+
+
+def version_of(tensor: torch.Tensor) -> int | None:
+    """How often a tensor was written to; inference tensors do not count that."""
+    return None if tensor.is_inference() else tensor._version
+
+
+def set_version(tensor: torch.Tensor, version: int | None) -> None:
+    """Give a tensor an earlier version: what was written since has been taken back."""
+    if version is not None:
+        torch._C._autograd._unsafe_set_version_counter((tensor,), (version,))
+
+
+class AmbientState:
+    """The thread's grad mode, inference mode and autocast, to be restored after a failure."""
+
+    def __init__(self) -> None:
+        self._grad = torch.is_grad_enabled()
+        self._autocast = [
+            (d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in ("cpu", "cuda")
+        ]
+        self._any = any(enabled for _, enabled, _ in self._autocast)
+        self._cache = torch.is_autocast_cache_enabled()
+
+    def restore(self) -> None:
+        """Bring the state back; a no-op for what has not changed."""
+        torch._C._set_grad_enabled(self._grad)
+        changed = False
+        for device, enabled, dtype in self._autocast:
+            if torch.is_autocast_enabled(device) is not enabled:
+                changed = True
+                torch.set_autocast_enabled(device, enabled)
+            torch.set_autocast_dtype(device, dtype)
+        torch.set_autocast_cache_enabled(self._cache)
+        if changed and not self._any:  # contexts were entered and never left
+            while torch.autocast_increment_nesting() > 1:
+                torch.autocast_decrement_nesting()
+                torch.autocast_decrement_nesting()
+            torch.autocast_decrement_nesting()
+            torch.clear_autocast_cache()

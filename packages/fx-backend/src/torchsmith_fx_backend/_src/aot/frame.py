@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, cast
@@ -27,12 +27,14 @@ class Frame:
         frozen: Python values that the graph has as literals, by position.
         attributes: names of the plan's constants that are attributes of the captured graph, with
             their paths.
+        written: names of those that the graph writes.
     """
 
     out_spec: Any
     mutated: tuple[int, ...]
     frozen: tuple[tuple[int, object], ...]
     attributes: tuple[tuple[str, str], ...] = ()
+    written: tuple[str, ...] = ()
 
     def dump(self) -> bytes:
         """A text form of the frame."""
@@ -41,6 +43,7 @@ class Frame:
             "mutated": list(self.mutated),
             "frozen": [list(pair) for pair in self.frozen],
             "attributes": [list(pair) for pair in self.attributes],
+            "written": list(self.written),
         }
         return json.dumps(record).encode()
 
@@ -53,6 +56,7 @@ class Frame:
             tuple(record["mutated"]),
             tuple((position, value) for position, value in record["frozen"]),
             tuple((name, path) for name, path in record["attributes"]),
+            tuple(record["written"]),
         )
 
     def wrap(
@@ -61,23 +65,28 @@ class Frame:
         eager: Callable[..., Any],
         examples: Sequence[object],
         ambient: Callable[[], AbstractContextManager[object]] | None,
+        named: Mapping[str, torch.Tensor] | None = None,
     ) -> Any:
         """Make ``built`` callable as ``eager`` is; ``built`` itself where nothing is needed.
 
         Args:
             built: takes the graph's inputs and returns a flat tuple.
-            eager: the graph as captured; it runs when written inputs share memory with others, or
-                when a literal input has another value.
+            eager: the graph as captured; it runs when written tensors share memory with others,
+                when a literal input has another value, or when an attribute was replaced.
             examples: the example inputs.
             ambient: makes a context to run in.
+            named: the tensors of the captured graph by path.
         """
         call: Any = built
         if ambient is not None:
             call = _inside(ambient, call)
         call = _restructured(call, self.out_spec)
-        shared = _may_share(examples, self.mutated)
-        if shared or self.frozen:
-            call = _checked(call, eager, shared, self.mutated, self.frozen)
+        tensors = [(named or {})[path] for _, path in self.attributes]
+        written = [t for (name, _), t in zip(self.attributes, tensors) if name in self.written]
+        apart = _apart(examples, self.mutated, tensors, written)
+        changed = _changed(eager, named or {}, tensors) if tensors else None
+        if apart is not None or self.frozen or changed is not None:
+            call = _checked(call, eager, apart, self.frozen, changed)
         if call is not built:
             call.source, call.kernels = built.source, built.kernels
         return call
@@ -104,48 +113,141 @@ def _restructured(call: Callable[..., Any], spec: Any) -> Callable[..., Any]:
     return lambda *inputs: pytree.tree_unflatten(list(call(*inputs)), spec)
 
 
-def _may_share(examples: Sequence[object], mutated: Sequence[int]) -> tuple[int, ...]:
-    """Positions whose memory must be compared with that of written inputs before each call.
+@dataclass(slots=True)
+class _Apart:
+    """Tells whether written tensors share memory with any other tensor of the graph.
 
-    Parameters are left out: a parameter that shares memory with an activation would have to be
-    made so on purpose.
+    Attributes:
+        positions: the inputs that count.
+        attributes: tensors of the graph itself, compared as well.
+        written: for each of both, whether the graph writes it.
+        extents: bytes from the first to the last element; None where sizes are symbolic.
+        pointers: those of the last call that passed.
     """
-    if not mutated:
-        return ()
-    found = tuple(
+
+    positions: tuple[int, ...]
+    attributes: tuple[torch.Tensor, ...]
+    written: tuple[bool, ...]
+    extents: tuple[int, ...] | None
+    pointers: list[int] | None = None
+
+    def __call__(self, inputs: Sequence[Any]) -> bool:
+        tensors: list[torch.Tensor] = [inputs[i] for i in self.positions]
+        tensors += self.attributes
+        pointers = [tensor.data_ptr() for tensor in tensors]
+        if pointers == self.pointers:
+            return True
+        extents = self.extents
+        if extents is None:
+            extents = tuple(_extent(tensor) for tensor in tensors)
+        if _overlap(pointers, extents, self.written):
+            return False
+        if self.extents is not None:
+            self.pointers = pointers
+        return True
+
+
+def _apart(
+    examples: Sequence[object],
+    mutated: Sequence[int],
+    attributes: Sequence[torch.Tensor],
+    written_attributes: Sequence[torch.Tensor],
+) -> _Apart | None:
+    """What must be compared before each call; None when nothing can be shared."""
+    if not mutated and not written_attributes:
+        return None
+    found = [
         i
         for i, x in enumerate(examples)
-        if isinstance(x, torch.Tensor)
-        and not isinstance(x, torch.nn.Parameter)
-        and all(x is not y for y in examples[:i])
+        if isinstance(x, torch.Tensor) and all(x is not y for y in examples[:i])
+    ]
+    own = [a for i, a in enumerate(attributes) if all(a is not b for b in attributes[:i])]
+    if len(found) + len(own) < 2:
+        return None
+    tensors = [*(cast(torch.Tensor, examples[i]) for i in found), *own]
+    written = (
+        *(i in mutated for i in found),
+        *(any(a is w for w in written_attributes) for a in own),
     )
-    return found if len(found) > 1 else ()
+    layouts = [n for t in tensors for part in (t.shape, t.stride()) for n in part]
+    static = all(type(n) is int for n in layouts)
+    extents = tuple(_extent(t) for t in tensors) if static else None
+    return _Apart(tuple(found), tuple(own), written, extents)
+
+
+def _extent(tensor: torch.Tensor) -> int:
+    if tensor.numel() == 0:
+        return 0
+    last = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride()))
+    return (last + 1) * tensor.element_size()
+
+
+def _overlap(pointers: Sequence[int], extents: Sequence[int], written: Sequence[bool]) -> bool:
+    """Whether the memory of a written tensor meets that of another one."""
+    any_end = written_end = 0
+    for start, extent, writes in sorted(zip(pointers, extents, written)):
+        if extent == 0:
+            continue
+        if start < (any_end if writes else written_end):
+            return True
+        any_end = max(any_end, start + extent)
+        if writes:
+            written_end = max(written_end, start + extent)
+    return False
 
 
 def _checked(
     call: Callable[..., Any],
     eager: Callable[..., Any],
-    compared: tuple[int, ...],
-    mutated: tuple[int, ...],
+    apart: Callable[[Sequence[Any]], bool] | None,
     frozen: tuple[tuple[int, object], ...],
+    changed: Callable[[], bool] | None,
 ) -> Callable[..., Any]:
-    others = tuple(i for i in compared if i not in mutated)
-    written = tuple(i for i in compared if i in mutated)
-
     def run(*inputs: object) -> Any:
+        if changed is not None and changed():
+            log.info("attributes were replaced or have other layouts: running as captured")
+            return eager(*inputs)
         for position, value in frozen:
             given = inputs[position]
             if type(given) is not type(value) or not (given == value or given != given):
                 log.info("input %d is %r, not %r: running as captured", position, given, value)
                 return eager(*inputs)
-        pointers = {_pointer(inputs[i]) for i in written}
-        if len(pointers) < len(written) or any(_pointer(inputs[i]) in pointers for i in others):
-            log.info("written inputs share memory: running as captured")
+        if apart is not None and not apart(inputs):
+            log.info("written tensors share memory: running as captured")
             return eager(*inputs)
         return call(*inputs)
 
     return run
 
 
-def _pointer(tensor: object) -> int:
-    return cast(torch.Tensor, tensor).untyped_storage().data_ptr()
+def _changed(
+    gm: Any, named: Mapping[str, torch.Tensor], tensors: Sequence[torch.Tensor]
+) -> Callable[[], bool]:
+    """Whether ``gm`` has other objects by now where it had ``tensors``, or they other layouts.
+
+    ``load_state_dict(assign=True)`` and ``p.data = other`` do that; values may change freely.
+    """
+    used = {id(tensor) for tensor in tensors}
+    held: dict[tuple[int, str], tuple[dict[str, Any], str, object]] = {}
+    for path in (path for path, tensor in named.items() if id(tensor) in used):
+        owner = gm
+        for name in path.split("."):
+            for place in (vars(owner), owner._parameters, owner._buffers, owner._modules):
+                if name in place:
+                    held[id(place), name] = (place, name, place[name])
+                    owner = place[name]
+                    break
+    layouts = [(t, t.shape, t.stride(), t.dtype, t.device) for t in tensors]
+
+    def changed() -> bool:
+        for place, name, value in held.values():
+            if place.get(name) is not value:
+                return True
+        for tensor, shape, stride, dtype, device in layouts:
+            if tensor.dtype is not dtype or tensor.shape != shape or tensor.stride() != stride:
+                return True
+            if tensor.device != device:
+                return True
+        return False
+
+    return changed

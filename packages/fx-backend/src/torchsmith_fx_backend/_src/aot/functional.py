@@ -20,7 +20,8 @@ from torch import fx
 from torchsmith_guards import is_contiguous, layout_of, same_sizes
 
 from torchsmith_fx_backend._src.aot.mutable import call_on_copies
-from torchsmith_fx_backend._src.aot.views import Step, scatter
+from torchsmith_fx_backend._src.aot.overlap import overlaps_itself, refused_by_eager
+from torchsmith_fx_backend._src.aot.views import LAZY, Step, scatter
 from torchsmith_fx_backend._src.capture.ops import (
     QUERIES,
     Effect,
@@ -44,6 +45,8 @@ from torchsmith_fx_backend.errors import UnsupportedError
 
 aten = torch.ops.aten
 
+WRITES = "torchsmith_writes"  # in a ``copy_`` node's meta: how often eager writes the input
+
 # rule(mode, *args, **kwargs) -> result, or NotImplemented to decline
 Rule = Callable[..., Any]
 
@@ -60,12 +63,15 @@ class Base:
         origin: the placeholder or ``get_attr`` node when the storage belongs to the caller.
         generation: number of writes so far.
         exact: ``node`` has the strides that eager's tensor has.
+        root: the tensor object that came with a storage of the program's own, while it has the
+            layout of its birth.
     """
 
     node: fx.Node
     origin: fx.Node | None
     generation: int = 0
     exact: bool = True
+    root: torch.Tensor | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -118,6 +124,8 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
         self._static = static
         # Every symbol is a size of at least two; sizes that come from data may be anything.
         self._bounded = True
+        # Some tensor is lazily conjugated or negated: layout rules do not carry these bits.
+        self._lazy = False
         self._values: dict[int, Value] = {}
         self._adopted: dict[int, tuple[torch.Tensor, FakeTensor]] = {}
         self._names: dict[int, str] = {}
@@ -129,6 +137,7 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
         """``tensor`` (fake) is an input or attribute that ``node`` reads."""
         base = Base(node, origin=node)
         self._bases.append(base)
+        self._lazy = self._lazy or tensor.is_conj()
         self._values[id(tensor)] = Value(tensor, base, (), node, 0, True)
         self.recorder.symbols.bind_tensor(tensor, node)
 
@@ -241,7 +250,7 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
 
     def evaluate(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Metadata of a call on fake tensors."""
-        if self._bounded:
+        if self._bounded and not self._lazy:
             layout = layout_of(func, args, kwargs)
             if isinstance(layout, tuple):
                 return make_fake(self.fake_mode, *layout)
@@ -279,8 +288,12 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
             node = self.apply(aten.clone.default, (node,), memory_format=torch.contiguous_format)
         return self.apply(aten.view.default, (node, size))
 
-    def _replay(self, node: fx.Node, steps: Sequence[Step]) -> fx.Node:
+    def _replay(self, node: fx.Node, steps: Sequence[Step], lazy: bool = False) -> fx.Node:
+        """``steps`` applied to ``node``; with ``lazy``, negated views stay views."""
         for step in steps:
+            if step.target is aten._neg_view.default and not lazy:
+                node = self.apply(aten.neg.default, (node,))
+                continue
             if step.target is aten.as_strided.default and not is_contiguous(node.meta["val"]):
                 raise UnsupportedError(what="as_strided after a write to its base")
             values = [_value_of_node(a) for a in step.args]
@@ -322,7 +335,7 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
             if id(result) in self._values:
                 return
             exact = result is value or _same_layout(value, result)
-            base = Base(node, None, 0, exact)
+            base = Base(node, None, 0, exact, result)
             self._values[id(result)] = Value(result, base, (), node, 0, exact)
             if not self._static:
                 found = self.recorder.symbols.bind_tensor(result, node)
@@ -343,11 +356,12 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
         if result is source.tensor:
             return result
         step = Step(func, _freeze(call.node_args[1:]), tuple(call.node_kwargs.items()))
+        self._lazy = self._lazy or func in LAZY
         if isinstance(result, (list, tuple)):
             for index, item in enumerate(result):
                 self._add_view(source, item, replace(step, index=index))
             return result
-        if not source.exact:
+        if not source.exact or func is aten._neg_view.default:
             self._add_view(source, result, step)
             return result
         node = self.recorder.call(func, call.node_args, call.node_kwargs, result, info.name)
@@ -370,9 +384,11 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
             for i in info.writes
         ]
         targets = [t for w in written for t in (w if isinstance(w, list) else [w]) if t is not None]
-        if any(_overlaps_itself(t) for t in targets):
-            func(*call.args, **call.kwargs)  # eager refuses most of these: let it say so
+        if any(overlaps_itself(t) for t in targets):
+            if func is not aten.copy_.default or call.args[1] is not call.args[0]:
+                func(*call.args, **call.kwargs)  # eager refuses most of these: let it say so
             raise UnsupportedError(what=f"{func} on a tensor that overlaps itself")
+        self._check_overlap(func, targets, call)
         variant = functional_variant(func)
         if func is aten.copy_.default:
             news = [self._copied(call, func)]
@@ -386,6 +402,20 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
         if info.effect is Effect.WRITE and func._schema.returns and result is None:
             return targets[0] if len(func._schema.returns) == 1 else tuple(targets)
         return result
+
+    def _check_overlap(
+        self, func: OpOverload, targets: Sequence[torch.Tensor], call: _Call
+    ) -> None:
+        pointwise = func is aten.copy_.default or torch.Tag.pointwise in func.tags
+        for target in targets:
+            base = self._values[id(target)].base
+            others = list(call.values)
+            others.remove(self._values[id(target)])
+            for value in others:
+                if pointwise and value.tensor is target:
+                    continue
+                if value.base is base and refused_by_eager(target, value.tensor, pointwise):
+                    raise UnsupportedError(what=f"{func} of memory that it reads elsewhere, too")
 
     def _call_variant(
         self,
@@ -404,6 +434,10 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
         values = [_value_of_node(a) for a in args]
         value_kwargs = {k: _value_of_node(v) for k, v in kwargs.items()}
         value = self.evaluate(variant, values, value_kwargs)
+        if isinstance(value, (tuple, list)) and len(value) > len(targets):
+            # The last results stand for what is written, whatever torch's fakes are (batch norm's
+            # running statistics of low precision are float32 there, and are not in truth).
+            value = (*value[: -len(targets)], *map(self._snapshot, targets))
         node = self.recorder.call(variant, args, kwargs, value, op_info(variant).name)
         if isinstance(value, torch.Tensor):
             return [node], None
@@ -468,9 +502,12 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
             raise UnsupportedError(what=f"{func}, which resizes its target")
         if new_value.dtype != tensor.dtype:
             if not torch.can_cast(new_value.dtype, tensor.dtype):
-                func(*call.args, **call.kwargs)
+                func(*call.args, **call.kwargs)  # raises as eager does, when it does
+                raise UnsupportedError(what=f"{func}, whose result has another kind of dtype")
             new = self.apply(aten._to_copy.default, (new,), dtype=tensor.dtype)
         base = value.base
+        if value.steps and base.origin is not None and overlaps_itself(base.origin.meta["val"]):
+            raise UnsupportedError(what=f"{func} on a part of an input that overlaps itself")
         whole = new
         if value.steps:
             prefixes = [base.node]
@@ -493,6 +530,7 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
             return args[0]
         call = self._prepare(args, kwargs)
         value = call.values[0]
+        value.base.root = None
         if value.base.origin is not None and not value.steps:
             raise UnsupportedError(what=f"{func} on an input, which changes its sizes")
         variant = _view_variant(func)
@@ -542,9 +580,25 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
             origin = base.origin
             if origin is None or base.generation == 0 or base.node is origin:
                 continue
-            self.recorder.call(
+            copy = self.recorder.call(
                 aten.copy_.default, (origin, base.node), {}, origin.meta["val"], "copy_"
             )
+            copy.meta[WRITES] = base.generation
+
+    def share(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Give a storage that several results lie in eager's strides, so that they can share it.
+
+        Call before ``output``.
+        """
+        seen: set[int] = set()
+        for tensor in tensors:
+            base = self.value_of(tensor).base
+            if id(base) in seen and base.origin is None and not base.exact:
+                if base.root is not None:
+                    base.node = self._restride(base.node, base.root)
+                    base.exact = True
+                    base.generation += 1
+            seen.add(id(base))
 
     def output(self, tensor: torch.Tensor) -> fx.Node:
         """The node to return for ``tensor``: with eager's strides, aliases and identity.
@@ -553,29 +607,29 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
         """
         value = self._values.get(id(tensor)) or self.value_of(tensor)
         base = value.base
+        lazy = any(step.target is aten._neg_view.default for step in value.steps)
         if base.origin is not None:
             if not value.steps:
                 return base.origin
-            if base.generation == 0:
+            if base.generation == 0 and not lazy:
                 return value.node
-            return self._replay(base.origin, value.steps)
+            return self._replay(base.origin, value.steps, lazy=True)
         value = self.value_of(tensor)
-        if value.steps and base.generation and base.exact:
-            return self._replay(base.node, value.steps)
+        if value.steps and (base.generation or lazy) and base.exact:
+            return self._replay(base.node, value.steps, lazy=True)
         if value.exact:
             return value.node
-        return self._restride(value)
+        return self._restride(value.node, value.tensor)
 
-    def _restride(self, value: Value) -> fx.Node:
-        """The same values in a fresh tensor with the strides that eager's result has."""
-        tensor = value.tensor
+    def _restride(self, node: fx.Node, tensor: torch.Tensor) -> fx.Node:
+        """The values of ``node`` in a fresh tensor with the strides of ``tensor``."""
         empty = self.apply(
             aten.empty_strided.default,
             (list(tensor.shape), list(tensor.stride())),
             dtype=tensor.dtype,
             device=tensor.device,
         )
-        return self.apply(aten.copy.default, (empty, value.node))
+        return self.apply(aten.copy.default, (empty, node))
 
 
 # Composite operators that stay one node, because eager's own implementation is the fast one.
@@ -614,13 +668,6 @@ def _freeze(args: Sequence[Any]) -> tuple[Any, ...]:
 
 def _same_layout(a: torch.Tensor, b: torch.Tensor) -> bool:
     return a is b or (same_sizes(a.shape, b.shape) and same_sizes(a.stride(), b.stride()))
-
-
-def _overlaps_itself(tensor: torch.Tensor) -> bool:
-    return any(
-        type(stride) is int and stride == 0 and (type(size) is not int or size > 1)
-        for size, stride in zip(tensor.shape, tensor.stride())
-    )
 
 
 def _view_variant(func: OpOverload) -> OpOverload | None:

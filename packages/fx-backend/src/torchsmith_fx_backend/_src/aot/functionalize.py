@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torchsmith_guards as guards
@@ -124,6 +124,7 @@ def functionalize(
     leaves, out_spec = pytree.tree_flatten(result)
     with fake_mode, below_autograd(), torch.no_grad():
         mode.write_back()
+        mode.share([leaf for leaf in leaves if isinstance(leaf, torch.Tensor)])
         outputs: Any = [_output(mode, recorder, leaf) for leaf in leaves]
     recorder.graph.output(tuple(outputs))
     module = LazyGraphModule(_root(recorder.attributes), recorder.graph)
@@ -191,7 +192,8 @@ class _Run:
         raise UnsupportedError(what=f"the higher-order operator {target}")
 
 
-def _example(node: fx.Node, value: object) -> object:
+def example_of(node: fx.Node, value: object) -> object:
+    """What the placeholder ``node`` stands for when it is given ``value``."""
     for key in ("example_value", "val"):
         known = node.meta.get(key)
         if isinstance(known, (FakeTensor, *SYMBOLIC_TYPES)):
@@ -204,7 +206,7 @@ def _examples(program: object, inputs: Sequence[object]) -> tuple[list[str], lis
         return [f"arg{i}" for i in range(len(inputs))], list(inputs)
     placeholders = [node for node in program.graph.nodes if node.op == "placeholder"]
     names = [str(node.target).replace(".", "_").lstrip("*") for node in placeholders]
-    return names, [_example(node, value) for node, value in zip(placeholders, inputs)]
+    return names, [example_of(node, value) for node, value in zip(placeholders, inputs)]
 
 
 def _find_fake_mode(examples: Sequence[object]) -> FakeTensorMode:
@@ -240,21 +242,27 @@ def _refuse_foreign(value: object) -> None:
 def _fresh_fake(tensor: torch.Tensor, mode: FakeTensorMode) -> FakeTensor:
     if tensor.layout is not torch.strided or type(tensor) not in _TENSOR_TYPES:
         raise UnsupportedError(what=f"an input of type {type(tensor).__name__} ({tensor.layout})")
-    if tensor.is_conj() or tensor.is_neg():
-        raise UnsupportedError(what="an input with a lazy conjugation or negation")
-    return make_fake(mode, tensor.size(), tensor.stride(), tensor.dtype, tensor.device)
+    if tensor.is_neg():
+        raise UnsupportedError(what="an input with a lazy negation")
+    fake = make_fake(mode, tensor.size(), tensor.stride(), tensor.dtype, tensor.device)
+    if tensor.is_conj():
+        with mode:
+            fake = cast(FakeTensor, torch.conj(fake))
+    return fake
 
 
 _TENSOR_TYPES = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, FakeTensor)
 
 
 def named_tensors(gm: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Parameters, buffers and tensor attributes of ``gm`` by qualified name."""
+    """Parameters, buffers and tensor attributes of ``gm`` and its modules by qualified
+    name."""
     named: dict[str, torch.Tensor] = dict(gm.named_parameters(remove_duplicate=False))
     named.update(gm.named_buffers(remove_duplicate=False))
-    for name, value in vars(gm).items():
-        if isinstance(value, torch.Tensor):
-            named.setdefault(name, value)
+    for prefix, module in gm.named_modules():
+        for name, value in vars(module).items():
+            if isinstance(value, torch.Tensor):
+                named.setdefault(f"{prefix}.{name}" if prefix else name, value)
     return named
 
 

@@ -20,6 +20,10 @@ from torchsmith_fx_backend.errors import UnsupportedError
 aten = torch.ops.aten
 
 
+# Views whose elements differ from those in memory; a bit of the tensor says so.
+LAZY = frozenset({aten._conj.default, aten._neg_view.default})
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """``target(tensor, *args, **kwargs)``; symbolic sizes in ``args`` are graph nodes.
@@ -139,6 +143,16 @@ def _diagonal(b: NodeBuilder, before: fx.Node, new: fx.Node, step: Step) -> fx.N
 @_inverse(aten.as_strided.default)
 def _as_strided(b: NodeBuilder, before: fx.Node, new: fx.Node, step: Step) -> fx.Node:
     return b.apply(aten.as_strided_scatter.default, (before, new, *step.args))
+
+
+@_inverse(aten._conj.default)
+def _conj(b: NodeBuilder, before: fx.Node, new: fx.Node, step: Step) -> fx.Node:
+    return b.apply(aten.conj_physical.default, (new,))
+
+
+@_inverse(aten._neg_view.default)
+def _neg_view(b: NodeBuilder, before: fx.Node, new: fx.Node, step: Step) -> fx.Node:
+    return b.apply(aten.neg.default, (new,))
 
 
 @_inverse(aten.view.dtype)

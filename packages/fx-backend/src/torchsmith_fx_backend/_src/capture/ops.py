@@ -122,9 +122,7 @@ def functional_variant(op: OpOverload) -> OpOverload | None:
         name, overload = _FUNCTIONAL_NAMES[name, overload]
         return _overload(getattr(namespace, name), overload)
     if name.endswith("_") and not name.startswith("__"):
-        packet = getattr(namespace, name[:-1], None)
-        found = _overload(packet, overload)
-        return found if found is not None and op_info(found).effect is Effect.NONE else None
+        return _of_same_types(op, getattr(namespace, name[:-1], None), overload)
     if name.startswith("__i") and hasattr(namespace, "__" + name[3:]):
         return _overload(getattr(namespace, "__" + name[3:]), overload)
     if not is_out_variant(op):
@@ -140,6 +138,21 @@ def functional_variant(op: OpOverload) -> OpOverload | None:
         have = [(a.name, str(a.type)) for a in candidate._schema.arguments]
         if have == wanted and op_info(candidate).effect is Effect.NONE:
             return candidate
+    return None
+
+
+def _of_same_types(op: OpOverload, packet: object, preferred: str) -> OpOverload | None:
+    """The overload of ``packet`` that takes what ``op`` takes. Equal names do not tell:
+    ``pow.Scalar`` has a number as its base, ``pow_.Scalar`` as its exponent."""
+    if packet is None:
+        return None
+    wanted = [str(a.type) for a in op._schema.arguments]
+    for name in (preferred, *packet.overloads()):  # type: ignore[attr-defined]
+        found = _overload(packet, name)
+        if found is None or [str(a.type) for a in found._schema.arguments] != wanted:
+            continue
+        if op_info(found).effect is Effect.NONE:
+            return found
     return None
 
 

@@ -16,9 +16,11 @@ from dataclasses import dataclass, field
 import torch
 
 from torchsmith_fx_backend._src.loops.index import Const, Index, mul, product, render
+from torchsmith_fx_backend._src.runtime.support import conform
 from torchsmith_fx_backend._src.schedule.plan import (
     Allocate,
     BindSymbol,
+    Bump,
     ExternCall,
     Free,
     Launch,
@@ -227,7 +229,7 @@ class _Printer:
             self.line(f"{', '.join(names)}{',' if len(names) == 1 else ''} = {call}")
             if "_" in names:
                 self.line("del _")
-        elif results and Name(results[0]) not in step.args[:1]:
+        elif results and (step.target is conform or Name(results[0]) not in step.args[:1]):
             self.line(f"{results[0]} = {call}")
         else:  # a write into an input or constant keeps its name
             self.line(call)
@@ -287,6 +289,7 @@ def print_wrapper(
     function = name if name.isidentifier() and not keyword.iskeyword(name) else "graph"
     printer = _Printer(plan, pointers, _local_names(plan) | {function, "torch", *kernels})
     launches = iter(kernels)
+    bumped: list[str] = []
     for step in plan.steps:
         match step:
             case Allocate():
@@ -300,6 +303,11 @@ def print_wrapper(
                 printer.line(f"{symbol} = {tensor}.{what}({where})")
             case Free(dead):
                 printer.line(f"del {dead}")
+            case Bump(written, times):
+                bumped += [written] * times
+    if bumped:
+        bump = printer.constant("torch.autograd.graph.increment_version", "increment_version")
+        printer.line(f"{bump}(({', '.join(bumped)},))")
     outputs = ", ".join(printer.value(o) for o in plan.outputs)
     printer.line(f"return ({outputs}{',' if len(plan.outputs) == 1 else ''})")
     body = printer.lines
@@ -358,6 +366,6 @@ def _local_names(plan: Plan) -> set[str]:
                 names.add(symbol)
             case Launch():
                 names.update(step.args, step.kernel.symbols)
-            case Free(name):
+            case Free(name) | Bump(name):
                 names.add(name)
     return names

@@ -12,7 +12,7 @@ from torchsmith_fx_backend._src.loops.index import Index
 from torchsmith_fx_backend._src.loops.ir import Op
 from torchsmith_fx_backend._src.loops.nest import Point, Value, compute_dtype
 from torchsmith_fx_backend._src.loops.registry import Coords, Geometry, lowering
-from torchsmith_fx_backend._src.loops.views import scalar
+from torchsmith_fx_backend._src.loops.views import scalar, slice_first, wrapped
 
 aten = torch.ops.aten
 prims = torch.ops.prims
@@ -135,9 +135,9 @@ def _concatenate(p: Point, pieces: list[fx.Node], sizes: list[Index], dim: int) 
         if number == 0:
             mask = below[0]
         elif number == len(pieces) - 1:
-            mask = below[-1].op(Op.NOT)
+            mask = below[-1].negated()
         else:
-            mask = below[number] & below[number - 1].op(Op.NOT)
+            mask = below[number] & below[number - 1].negated()
         at = _moved(p.at, dim, ix.sub(x, starts[number]))
         value = p.nest.masked(mask, lambda arg=arg, at=at: p.at_of(arg, at))  # type: ignore[misc]
         values.append(p.convert(value, p.nest.graph.info(arg).dtype, p.dtype))
@@ -204,11 +204,8 @@ def slice_scatter(p: Point) -> Value:
     assert isinstance(base, fx.Node) and isinstance(source, fx.Node)
     dim = int(p.arg(2, "dim", 0)) % len(p.at)  # type: ignore[call-overload]
     size, count = p.shape[dim], p.nest.graph.info(source).shape[dim]
-    start, step = p.arg(3, "start"), scalar(p.arg(5, "step", 1))
-    first = ix.ZERO if start is None else scalar(start)
-    low, _ = ix.bounds(first)
-    if low is None or low < 0:
-        first = ix.add(first, size)
+    by = p.arg(5, "step", 1)
+    first, step = slice_first(p.arg(3, "start"), p.arg(4, "end"), by, size, count), scalar(by)
     offset = ix.sub(p.at[dim], first)
     place = p.nest.index_value(offset)
     mask = (place >= 0) & (place < p.nest.index_value(ix.mul(count, step)))
@@ -225,10 +222,7 @@ def select_scatter(p: Point) -> Value:
     base, source = p.node.args[0], p.node.args[1]
     assert isinstance(base, fx.Node) and isinstance(source, fx.Node)
     dim = int(p.arg(2, "dim", 0)) % len(p.at)  # type: ignore[call-overload]
-    index = scalar(p.arg(3, "index"))
-    low, _ = ix.bounds(index)
-    if low is None or low < 0:
-        index = ix.add(index, p.shape[dim])
+    index = wrapped(p.arg(3, "index"), p.shape[dim])
     mask = p.nest.index_value(p.at[dim]).eq(p.nest.index_value(index))
     at = (*p.at[:dim], *p.at[dim + 1 :])
     value = p.nest.masked(mask, lambda: p.at_of(source, at))

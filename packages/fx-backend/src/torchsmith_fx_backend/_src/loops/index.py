@@ -5,14 +5,17 @@ every kernel, so a node is a tuple-sized frozen object, made canonical by its co
 Constructors (``add``, ``mul``, ``floordiv``, ``mod``) return canonical form; the node classes are
 never called directly by other modules, except ``Const``, ``Sym`` and ``Var``, which are canonical.
 
+Division rounds to minus infinity and a remainder has the sign of its (positive) divisor, as in
+Python. What prints an expression for a machine that truncates goes through ``proof.settled``.
+
 Where a simplification needs to know how far a variable runs, the constructor takes ``ranges``, a
-mapping (or sequence) from axis number to extent. All variables are ``>= 0``; size symbols are
-taken to be ``>= 1``, because nothing runs in an empty iteration space.
+mapping (or sequence) from axis number to extent. All variables are ``>= 0``; symbols carry their
+own bounds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,9 +39,14 @@ class Const(Index):
 
 @dataclass(frozen=True, slots=True)
 class Sym(Index):
-    """A size symbol such as ``s0``: an int64 argument of the kernel, constant during a launch."""
+    """A size symbol such as ``s0``: an int64 argument of the kernel, constant during a launch.
+
+    ``low`` and ``high`` bound its value, both included; None where nothing is known.
+    """
 
     name: str
+    low: int | None = 1
+    high: int | None = None
 
     __str__ = Index.__str__
 
@@ -72,20 +80,26 @@ class Mul(Index):
 
 @dataclass(frozen=True, slots=True)
 class FloorDiv(Index):
-    """``num // den``; both non-negative in every generated kernel, so C's ``/`` agrees."""
+    """``num // den``, rounded to minus infinity; ``den`` is positive.
+
+    ``floored`` is set by ``proof.settled`` alone: the printer must not rely on a numerator that is
+    not negative.
+    """
 
     num: Index
     den: Index
+    floored: bool = False
 
     __str__ = Index.__str__
 
 
 @dataclass(frozen=True, slots=True)
 class Mod(Index):
-    """``num % den``; both non-negative in every generated kernel, so C's ``%`` agrees."""
+    """``num % den``, never negative; ``den`` is positive. ``floored`` as in ``FloorDiv``."""
 
     num: Index
     den: Index
+    floored: bool = False
 
     __str__ = Index.__str__
 
@@ -110,23 +124,23 @@ def var(axis: int) -> Var:
 # ------------------------------------------------------------------------------- canonical order
 
 
-def _key(x: Index) -> tuple[Any, ...]:
-    # Payloads of one rank have one shape, so that keys compare without type errors.
+def order(x: Index) -> tuple[Any, ...]:
+    """Sort key of the terms of a sum. Payloads of one rank have one shape, so keys compare."""
     match x:
         case Var(axis):
             return (0, axis)
         case Sym(name):
             return (1, name)
         case FloorDiv(num, den):
-            return (2, _key(num), _key(den))
+            return (2, order(num), order(den))
         case Mod(num, den):
-            return (3, _key(num), _key(den))
+            return (3, order(num), order(den))
         case Mul(factors):
             rest = factors[1:] if type(factors[0]) is Const else factors
             coefficient = factors[0].value if type(factors[0]) is Const else 1
-            return (4, tuple(map(_key, rest)), coefficient)
+            return (4, tuple(map(order, rest)), coefficient)
         case Add(terms):
-            return (5, tuple(map(_key, terms)))
+            return (5, tuple(map(order, terms)))
         case Const(value):
             return (6, value)
     raise TypeError(f"not an index expression: {x!r}")
@@ -243,7 +257,7 @@ def add(*terms: Index) -> Index:
         constant += acc.pop(ONE, 0)
     parts = [_scaled(c, rest) for rest, c in acc.items() if c]
     if len(parts) > 1:
-        parts.sort(key=_key)
+        parts.sort(key=order)
     if constant or not parts:
         parts.append(const(constant))
     return parts[0] if len(parts) == 1 else Add(tuple(parts))
@@ -279,7 +293,7 @@ def mul(*factors: Index) -> Index:
         return const(constant)
     if len(rest) == 1:
         return _scaled(constant, rest[0])
-    rest.sort(key=_key)
+    rest.sort(key=order)
     return Mul((Const(constant), *rest)) if constant != 1 else Mul(tuple(rest))
 
 
@@ -429,8 +443,8 @@ def bounds(x: Index, ranges: Ranges = _NO_RANGES) -> tuple[int | None, int | Non
     match x:
         case Const(value):
             return value, value
-        case Sym():
-            return 1, None
+        case Sym(_, low, high):
+            return low, high
         case Var(axis):
             extent = _extent(axis, ranges)
             return 0, extent.value - 1 if type(extent) is Const else None
@@ -443,30 +457,45 @@ def bounds(x: Index, ranges: Ranges = _NO_RANGES) -> tuple[int | None, int | Non
                 hi = None if hi is None or b is None else hi + b
             return lo, hi
         case Mul(factors):
-            constant = 1
-            if type(factors[0]) is Const:
-                constant, factors = factors[0].value, factors[1:]
-            smallest = constant
-            largest: int | None = constant
+            found: tuple[int | None, int | None] = 1, 1
             for factor in factors:
-                a, b = bounds(factor, ranges)
-                if a is None or a < 0:
-                    return None, None
-                smallest *= a
-                largest = None if largest is None or b is None else largest * b
-            return (smallest, largest) if constant >= 0 else (largest, smallest)
+                found = _product_bounds(found, bounds(factor, ranges))
+            return found
         case FloorDiv(num, den):
             a, b = bounds(num, ranges)
             c, d = bounds(den, ranges)
-            low = None if a is None else 0 if d is None and a >= 0 else a // (d or 1)
-            high = None if b is None or c is None or c <= 0 else b // c
+            if c is None or c <= 0:
+                return None, None
+            # The quotient is nearer to zero for a larger divisor.
+            far_low = c if a is not None and a < 0 else d
+            far_high = c if b is not None and b >= 0 else d
+            low = None if a is None else 0 if far_low is None else a // far_low
+            high = None if b is None else -1 if far_high is None else b // far_high
             return low, high
         case Mod(num, den):
-            _, b = bounds(num, ranges)
+            a, b = bounds(num, ranges)
             _, d = bounds(den, ranges)
-            tops = [t for t in (b, None if d is None else d - 1) if t is not None]
-            return 0, min(tops) if tops else None
+            tops = [] if d is None else [d - 1]
+            if a is not None and a >= 0 and b is not None:
+                tops.append(b)
+            return 0, min(tops, default=None)
     raise TypeError(f"not an index expression: {x!r}")
+
+
+def _product_bounds(
+    x: tuple[int | None, int | None], y: tuple[int | None, int | None]
+) -> tuple[int | None, int | None]:
+    (a, b), (c, d) = x, y
+    if a is not None and b is not None and c is not None and d is not None:
+        corners = (a * c, a * d, b * c, b * d)
+        return min(corners), max(corners)
+    if a is not None and c is not None and a >= 0 and c >= 0:
+        return a * c, None if b is None or d is None else b * d
+    for (low, high), (c, d) in ((x, y), (y, x)):
+        if low is not None and low == high:  # a number times something half bounded
+            ends = (None if c is None else c * low, None if d is None else d * low)
+            return ends if low >= 0 else ends[::-1]
+    return None, None
 
 
 def _upper(x: Index, ranges: Ranges) -> Index | None:
@@ -486,6 +515,9 @@ def _upper(x: Index, ranges: Ranges) -> Index | None:
             if type(factors[0]) is Const and factors[0].value < 0:
                 low, _ = bounds(_scaled(-factors[0].value, _split(x)[1]), ranges)
                 return None if low is None else const(-low)
+            lows = [bounds(factor, ranges)[0] for factor in factors]
+            if any(low is None or low < 0 for low in lows):
+                return None
             tops = [_upper(factor, ranges) for factor in factors]
             return None if None in tops else mul(*(t for t in tops if t is not None))
         case FloorDiv(num, den):
@@ -552,6 +584,22 @@ def symbols(x: Index, into: set[str] | None = None) -> set[str]:
             symbols(num, found)
             symbols(den, found)
     return found
+
+
+def symbol_nodes(expressions: Iterable[Index]) -> list[Sym]:
+    """All size symbols in ``expressions``, once each, by name."""
+    found: dict[str, Sym] = {}
+    stack = list(expressions)
+    while stack:
+        x = stack.pop()
+        match x:
+            case Sym(name):
+                found[name] = x
+            case Add(parts) | Mul(parts):
+                stack.extend(parts)
+            case FloorDiv(num, den) | Mod(num, den):
+                stack += [num, den]
+    return [found[name] for name in sorted(found)]
 
 
 def coefficient(x: Index, axis: int) -> Index | None:
@@ -627,14 +675,17 @@ def render(
     var_name: Callable[[int], str] = lambda axis: f"i{axis}",
     sym_name: Callable[[str], str] = lambda name: name,
     div: str = "//",
+    floored: tuple[str, str] | None = None,
 ) -> str:
     """``x`` as infix text; give ``div="/"`` for C.
 
     Args:
-        x: the expression.
+        x: the expression; one from ``proof.settled`` where the operators truncate.
         var_name: text for an iteration variable, by axis.
         sym_name: text for a size symbol, by name.
         div: the operator for floor division of non-negative integers.
+        floored: the functions for floor division and remainder of other integers; None where the
+            operators themselves do that.
     """
 
     def go(node: Index, level: int) -> str:
@@ -652,6 +703,9 @@ def render(
             case Mul(factors):
                 text = " * ".join(go(f, 2) for f in factors)
                 return f"({text})" if level > 2 else text
+            case FloorDiv(num, den, True) | Mod(num, den, True) if floored is not None:
+                name = floored[type(node) is Mod]
+                return f"{name}({go(num, 0)}, {go(den, 0)})"
             case FloorDiv(num, den):
                 return f"({go(num, 2)} {div} {go(den, 3)})"
             case Mod(num, den):

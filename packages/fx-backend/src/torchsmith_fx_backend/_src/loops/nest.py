@@ -10,6 +10,7 @@ when stored, and before comparisons and conversions to integers, where eager's r
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -75,6 +76,9 @@ class Value:
             if not isinstance(other, Value):
                 other = self.nest.literal(other, self.dtype)
             args.append(other.id)
+        known = _decided(op, [self.nest.body[a] for a in args])
+        if known is not None:
+            return self.nest.literal(known, torch.bool)
         return Value(self.nest, self.nest.push(Compute(op, tuple(args), torch.bool)), torch.bool)
 
     def __add__(self, other: Value | Number) -> Value:
@@ -125,6 +129,13 @@ class Value:
     def ne(self, other: Value | Number) -> Value:
         return self.test(Op.NE, other)
 
+    def negated(self) -> Value:
+        """The opposite of this bool value."""
+        node = self.nest.body[self.id]
+        if type(node) is Literal:
+            return self.nest.literal(not node.value, torch.bool)
+        return self.op(Op.NOT)
+
     def where(self, yes: Value | Number, no: Value | Number) -> Value:
         """``yes`` where this bool value is true, else ``no``; at least one is a ``Value``."""
         model = yes if isinstance(yes, Value) else no
@@ -133,6 +144,9 @@ class Value:
             yes = self.nest.literal(yes, model.dtype)
         if not isinstance(no, Value):
             no = self.nest.literal(no, model.dtype)
+        condition = self.nest.body[self.id]
+        if type(condition) is Literal:
+            return yes if condition.value else no
         if yes.id == no.id:
             return yes
         node = Compute(Op.WHERE, (self.id, yes.id, no.id), yes.dtype)
@@ -169,6 +183,29 @@ def _identity(body: list[Node], op: Op, args: list[int]) -> int | None:
         if op not in _COMMUTATIVE:
             return None
     return None
+
+
+_COMPARE: dict[Op, Callable[[int, int], bool]] = {
+    Op.EQ: operator.eq,
+    Op.NE: operator.ne,
+    Op.LT: operator.lt,
+    Op.LE: operator.le,
+    Op.GT: operator.gt,
+    Op.GE: operator.ge,
+}
+
+
+def _decided(op: Op, args: list[Node]) -> bool | None:
+    """The truth of a comparison of two integer literals."""
+    compare = _COMPARE.get(op)
+    if compare is None or len(args) != 2:
+        return None
+    left, right = args
+    if type(left) is not Literal or type(right) is not Literal:
+        return None
+    if type(left.value) is not int or type(right.value) is not int:
+        return None
+    return compare(left.value, right.value)
 
 
 def _signed(op: Op, zero: Literal) -> bool:
@@ -304,6 +341,10 @@ class Nest:
             number = float(number)
         else:
             number = int(number)
+            bits = 8 * dtype.itemsize  # as C converts it: eager clamps bytes to -1 that way
+            number &= (1 << bits) - 1
+            if dtype.is_signed and number >> (bits - 1):
+                number -= 1 << bits
         return Value(self, self.push(Literal(number, dtype)), dtype)
 
     def index_value(self, index: Index) -> Value:
@@ -340,6 +381,8 @@ class Nest:
         position = op in (ReduceOp.ARGMAX, ReduceOp.ARGMIN)
         dtype = torch.int64 if position else value.dtype
         if not self.reduced:
+            if op is ReduceOp.SUM and dtype in _FLOATS:
+                return value + 0.0  # a sum starts from 0.0, so that it is never -0.0
             return self.literal(0, torch.int64) if position else value
         return Value(self, self.push(Reduce(op, value.id, dtype)), dtype)
 
@@ -391,6 +434,9 @@ class Nest:
 
     def masked(self, mask: Value, read: Callable[[], Value]) -> Value:
         """``read()`` with every load in it guarded by ``mask``."""
+        condition = self.body[mask.id]
+        if type(condition) is Literal and condition.value:
+            return read()
         before = self._mask
         self._mask = mask if before is None else before & mask
         try:

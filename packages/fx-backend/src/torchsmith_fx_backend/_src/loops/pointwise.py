@@ -145,15 +145,26 @@ def _sign(p: Point, x: Value) -> Value:
     return (x > 0).cast(x.dtype) - (x < 0).cast(x.dtype)
 
 
+def _at_least(x: Value, low: Value | float) -> Value:
+    """``x`` on a tie, as eager: relu keeps -0.0. ``MAXIMUM`` gives its second operand then."""
+    bound = low if isinstance(low, Value) else x.nest.literal(low, x.dtype)
+    return bound.op(Op.MAXIMUM, x)
+
+
+def _at_most(x: Value, high: Value | float) -> Value:
+    bound = high if isinstance(high, Value) else x.nest.literal(high, x.dtype)
+    return bound.op(Op.MINIMUM, x)
+
+
 def _relu(p: Point, x: Value) -> Value:
-    return x.op(Op.MAXIMUM, 0)
+    return _at_least(x, 0)
 
 
 _SAME: dict[str, Callable[[Point, Value], Value]] = {
     "neg": lambda p, x: -x,
     "abs": lambda p, x: x.op(Op.ABS),
     "relu": _relu,
-    "relu6": lambda p, x: x.op(Op.MAXIMUM, 0).op(Op.MINIMUM, 6),
+    "relu6": lambda p, x: _at_most(_at_least(x, 0), 6),
     "square": lambda p, x: x * x,
     "sign": _sign,
     "sgn": _sign,
@@ -211,7 +222,6 @@ _predicate(
     aten._to_copy.default,
     aten.contiguous.default,
     prims.convert_element_type.default,
-    aten._conj.default,
     aten.to.dtype,
 )
 def copy(p: Point) -> Value:
@@ -255,6 +265,9 @@ def _binary(
         y = p.read(p.node.args[1], p.dtype)
         alpha = p.arg(2, "alpha", 1)
         if alpha != 1:
+            if _is_float(p) and name in ("add", "sub"):  # aten rounds once
+                scale = p.read(alpha, p.dtype)
+                return y.op(Op.FMA, -scale if name == "sub" else scale, x)
             y = y * p.read(alpha, p.dtype)
         return formula(p, x, y)
 
@@ -272,7 +285,7 @@ def _remainder(p: Point, x: Value, y: Value) -> Value:
 
 def _fmax(low: bool) -> Callable[[Point, Value, Value], Value]:
     def formula(p: Point, x: Value, y: Value) -> Value:
-        best = x.op(Op.MINIMUM if low else Op.MAXIMUM, y)
+        best = y.op(Op.MINIMUM if low else Op.MAXIMUM, x)
         if not _is_float(p):
             return best
         return x.test(Op.ISNAN).where(y, y.test(Op.ISNAN).where(x, best))
@@ -307,11 +320,12 @@ for _name, (_binary_formula, _cost) in _BINARY.items():
 
 @lowering(aten.rsub.Tensor, aten.rsub.Scalar)
 def rsub(p: Point) -> Value:
-    x = p.read(p.node.args[0], p.dtype)
+    x, y = p.read(p.node.args[0], p.dtype), p.read(p.node.args[1], p.dtype)
     alpha = p.arg(2, "alpha", 1)
-    if alpha != 1:
-        x = x * p.read(alpha, p.dtype)
-    return p.read(p.node.args[1], p.dtype) - x
+    if alpha == 1:
+        return y - x
+    scale = p.read(alpha, p.dtype)
+    return x.op(Op.FMA, -scale, y) if _is_float(p) else y - x * scale
 
 
 @lowering(aten.div.Tensor, aten.div.Scalar, aten.true_divide.Tensor, cost=3)
@@ -333,7 +347,7 @@ def div_mode(p: Point) -> Value:
         return x / y
     if mode == "floor":
         return x.op(Op.FLOORDIV, y)
-    return (x / y).op(Op.TRUNC) if _is_float(p) else x.op(Op.TRUNCDIV, y)
+    return (x / y).rounded(p.dtype).op(Op.TRUNC) if _is_float(p) else x.op(Op.TRUNCDIV, y)
 
 
 def _compare(name: str, op: Op) -> None:
@@ -387,13 +401,16 @@ def _power(p: Point, x: Value, exponent: float) -> Value | None:
 
 
 def _cheap_exponent(node: fx.Node) -> bool:
-    exponent = node.args[1]
-    return isinstance(exponent, (int, float)) and exponent in (1, 2, 3, 0.5, -0.5, -1, -2)
+    return node.args[1] in (1, 2, 3) and not isinstance(node.args[1], bool)
 
 
 def _int_pow_ok(node: fx.Node) -> bool:
-    """Integer powers other than small ones stay with aten: negative exponents raise there."""
-    return bool(node.meta["val"].dtype.is_floating_point) or _cheap_exponent(node)
+    """Integer powers other than small ones stay with aten: negative exponents raise there.
+    Half-precision roots on a CPU do, too: alone among the dtypes, they are powers there."""
+    value = node.meta["val"]
+    if value.dtype is torch.float16 and value.device.type == "cpu":
+        return node.args[1] not in (0.5, -0.5)
+    return bool(value.dtype.is_floating_point) or _cheap_exponent(node)
 
 
 @lowering(aten.pow.Tensor_Scalar, cost=3, applies=_int_pow_ok)
@@ -448,9 +465,9 @@ def clamp(p: Point) -> Value:
         case aten.clamp_max.default | aten.clamp_max.Tensor:
             low, high = None, p.arg(1, "max")
     if low is not None:
-        x = x.op(Op.MAXIMUM, p.read(low, p.dtype))
+        x = _at_least(x, p.read(low, p.dtype))
     if high is not None:
-        x = x.op(Op.MINIMUM, p.read(high, p.dtype))
+        x = _at_most(x, p.read(high, p.dtype))
     return x
 
 

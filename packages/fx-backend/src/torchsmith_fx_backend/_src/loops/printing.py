@@ -71,6 +71,10 @@ def print_node(node: Node) -> str:
             return f"store(a{arg}, {index}, v{value})"
 
 
+def _expressions(kernel: Kernel) -> list[Index]:
+    return [n.index for n in kernel.body if isinstance(n, (Load, Store, IndexValue))]
+
+
 def print_kernel(kernel: Kernel) -> str:
     """``kernel`` as Python text; see the module docstring."""
     ranges = ", ".join(map(str, kernel.ranges)) + ("," if len(kernel.ranges) == 1 else "")
@@ -78,6 +82,11 @@ def print_kernel(kernel: Kernel) -> str:
     names = [f"a{i}" for i in range(len(kernel.args))]
     names += [f"i{i}" for i in range(len(kernel.ranges))]
     lines = [
+        f"{s.name} = symbol({s.name!r}, {s.low}, {s.high})"
+        for s in ix.symbol_nodes([*kernel.ranges, *_expressions(kernel)])
+        if s != ix.Sym(s.name)
+    ]
+    lines += [
         f"@kernel(ranges=({ranges}), reduce_from={kernel.reduce_from}, args=({args}), "
         f"symbols={kernel.symbols!r})",
         f"def _({', '.join(names)}):",
@@ -179,6 +188,7 @@ def read_kernel(text: str) -> Kernel:
     """The kernel that ``print_kernel`` printed. Runs the text: only for text of our own."""
     reader = _Reader()
     names: dict[str, object] = {
+        "symbol": symbol,
         "kernel": reader.kernel,
         "literal": lambda v, d: reader.push(Literal(v, getattr(torch, d))),
         "index": lambda i: reader.push(IndexValue(_index(i), torch.int64)),
@@ -209,3 +219,7 @@ class _Symbols(dict[str, object]):
         if name in ("float", "__builtins__"):
             raise KeyError(name)
         return _Text(ix.Sym(name))
+
+
+def symbol(name: str, low: int | None, high: int | None) -> _Text:
+    return _Text(ix.Sym(name, low, high))

@@ -1,15 +1,21 @@
 """Reference evaluator of the loop IR: slow, vectorised over the whole iteration space with torch.
 
-The meaning of a kernel, for tests of the printers and as the last resort without a compiler.
+The meaning of a kernel, for tests of the printers and as the last resort without a compiler. Index
+expressions are evaluated in the form that is printed for machines that truncate, and a numerator
+that is negative against its proof raises, as does an access outside of a tensor.
 """
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 
-from torchsmith_fx_backend._src.loops.index import Index
+from torchsmith_fx_backend._src.loops.accesses import IllegalKernelError
+from torchsmith_fx_backend._src.loops.index import Add, FloorDiv, Index, Mod, Mul
 from torchsmith_fx_backend._src.loops.index import evaluate as index_value
 from torchsmith_fx_backend._src.loops.ir import (
     Compute,
@@ -23,7 +29,8 @@ from torchsmith_fx_backend._src.loops.ir import (
     ScalarArg,
     Store,
 )
-from torchsmith_fx_backend._src.loops.verify import IllegalKernelError, verify
+from torchsmith_fx_backend._src.loops.proof import settled
+from torchsmith_fx_backend._src.loops.verify import verify
 
 __all__ = ["IllegalKernelError", "evaluate", "verify"]
 
@@ -96,10 +103,14 @@ def _reduce(op: ReduceOp, x: torch.Tensor, dims: list[int], dtype: torch.dtype) 
         case ReduceOp.ALL:
             y = flat.all(-1)
         case ReduceOp.ARGMAX:
-            y = flat.argmax(-1)
+            y = _ordered(flat).argmax(-1)
         case ReduceOp.ARGMIN:
-            y = flat.argmin(-1)
+            y = _ordered(flat).argmin(-1)
     return y.reshape(*shape[: dims[0]], *(1 for _ in dims))
+
+
+def _ordered(x: torch.Tensor) -> torch.Tensor:
+    return x.to(torch.uint8) if x.dtype is torch.bool else x  # argmax takes no bool
 
 
 def evaluate(
@@ -126,17 +137,20 @@ def evaluate(
         torch.arange(n, device=device).reshape([n if i == axis else 1 for i in range(rank)])
         for axis, n in enumerate(shape)
     ]
-    flats = [
-        t.as_strided((t.untyped_storage().nbytes() // t.element_size() - t.storage_offset(),), (1,))
-        for t in tensors
-    ]
+    flats = [t.as_strided((_reach(t),), (1,)) for t in tensors]
     reduce_dims = list(range(kernel.reduce_from, rank))
 
     def offsets(index: Index) -> torch.Tensor:
-        value = index_value(index, grid, sizes)
+        value = _machine_value(settled(index, kernel.ranges), grid, sizes)
         if isinstance(value, torch.Tensor):
             return value
         return torch.full([1] * rank, value, dtype=torch.int64, device=device)
+
+    def inside(where: torch.Tensor, arg: int) -> torch.Tensor:
+        if where.numel() and not 0 <= int(where.min()) <= int(where.max()) < len(flats[arg]):
+            node = kernel.body[len(done)]
+            raise IllegalKernelError(f"%{len(done)} leaves argument {arg}: {node}")
+        return where
 
     done: list[torch.Tensor | None] = []
 
@@ -156,9 +170,10 @@ def evaluate(
             case ScalarArg(name, dtype):
                 result = torch.full([1] * rank, values[name], dtype=dtype, device=device)
             case Load(arg, index, _, None):
-                result = flats[arg][offsets(index)]
+                result = flats[arg][inside(offsets(index), arg)]
             case Load(arg, index, dtype, int(mask)):
                 keep, where = _together(get(mask), offsets(index))
+                inside(where[keep], arg)
                 zero = torch.zeros((), dtype=dtype, device=device)
                 if flats[arg].numel():
                     loaded = flats[arg][torch.where(keep, where, 0)]
@@ -176,8 +191,30 @@ def evaluate(
             case Store(arg, index, value):
                 where, x = _together(offsets(index), get(value))
                 if where.numel():
+                    inside(where, arg)
                     flats[arg].index_put_((where.reshape(-1),), x.reshape(-1))
         done.append(result)
+
+
+def _machine_value(x: Index, grid: Sequence[torch.Tensor], sizes: Mapping[str, int]) -> Any:
+    """``x`` from ``settled``, as a machine computes it whose division truncates."""
+    match x:
+        case Add(parts) | Mul(parts):
+            values = [_machine_value(part, grid, sizes) for part in parts]
+            return functools.reduce(operator.add if type(x) is Add else operator.mul, values)
+        case FloorDiv(num, den, floored) | Mod(num, den, floored):
+            a, b = _machine_value(num, grid, sizes), _machine_value(den, grid, sizes)
+            if not floored and torch.as_tensor(a).numel() and int(torch.as_tensor(a).min()) < 0:
+                raise IllegalKernelError(f"{num} is negative against its proof")
+            return a // b if type(x) is FloorDiv else a % b
+    return index_value(x, grid, sizes)
+
+
+def _reach(t: torch.Tensor) -> int:
+    """How many elements lie between the first and the last of ``t``, both included."""
+    if t.numel() == 0:
+        return 0
+    return 1 + sum((size - 1) * step for size, step in zip(t.shape, t.stride()))
 
 
 def _together(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

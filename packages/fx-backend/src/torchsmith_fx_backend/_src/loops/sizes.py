@@ -6,8 +6,9 @@ torch's own tracer when this backend runs under ``torch.compile(backend="smith")
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import sympy
 import torch
@@ -49,6 +50,24 @@ class Info:
     def numel(self) -> Index:
         return product(self.shape)
 
+    @property
+    def reach(self) -> Index:
+        """How many elements lie between the first and the last, both included."""
+        if all(type(n) is Const for n in (*self.shape, *self.stride)):
+            return const(self._static_reach())
+        if const(0) in self.shape:
+            return const(0)
+        steps = (mul(add(n, const(-1)), step) for n, step in zip(self.shape, self.stride))
+        return add(const(1), *steps)
+
+    def _static_reach(self) -> int:
+        total = 1
+        for size, step in zip(self.shape, self.stride):
+            if size.value == 0:  # type: ignore[attr-defined]
+                return 0
+            total += (size.value - 1) * step.value  # type: ignore[attr-defined]
+        return total
+
     def bytes(self) -> int:
         """Size in bytes; an estimate where sizes are symbolic."""
         return estimate(self.numel) * self.dtype.itemsize
@@ -85,13 +104,28 @@ def size_index(value: object) -> Index:
         return const(value)
     if isinstance(value, torch.SymInt):
         node = value.node
+        if isinstance(node, torchsmith_guards.SymNode):
+            # A guard may have made a symbol equal to a number since this size was computed.
+            expr = node.shape_env.simplify(torchsmith_guards.expr_of(value))
+            if not isinstance(expr, torchsmith_guards.Symbol) and _known_one(value):
+                return const(1)
+            return _from_guards(expr)
         inner = getattr(node, "expr", None)
         if isinstance(inner, sympy.Basic):
-            return _from_sympy(inner)
+            ranges = getattr(getattr(node, "shape_env", None), "var_to_range", {})
+            return _from_sympy(inner, ranges)
         return _from_guards(torchsmith_guards.expr_of(value))
     if isinstance(value, int):
         return const(int(value))
     raise UnrepresentableError(f"not an integer size: {value!r}")
+
+
+def _known_one(value: torch.SymInt) -> bool:
+    """Whether a guard says that a size is one, on which broadcasting depends."""
+    equal = value == 1
+    if not isinstance(equal, torch.SymBool):
+        return bool(equal)
+    return bool(equal.node.statically_known_true(__file__, 0))
 
 
 def _from_guards(x: object) -> Index:
@@ -99,7 +133,7 @@ def _from_guards(x: object) -> Index:
         case "Const" if isinstance(x.value, int):  # type: ignore[attr-defined]
             return const(int(x.value))  # type: ignore[attr-defined]
         case "Symbol":
-            return Sym(x.name)  # type: ignore[attr-defined]
+            return Sym(x.name, _number(x.lo), _number(x.hi))  # type: ignore[attr-defined]
         case "Add":
             return add(*map(_from_guards, x.terms))  # type: ignore[attr-defined]
         case "Mul":
@@ -122,24 +156,34 @@ def _at_least_one(args: list[Index]) -> Index:
     raise UnrepresentableError(f"max of {args}")
 
 
-def _from_sympy(x: sympy.Basic) -> Index:
+def _number(bound: float) -> int | None:
+    """A bound as the guards have it: an int, or an infinity."""
+    return bound if isinstance(bound, int) else None
+
+
+def _from_sympy(x: sympy.Basic, ranges: Mapping[sympy.Basic, Any]) -> Index:
+    """``ranges`` are the value ranges that torch's own tracer keeps of its symbols."""
     if isinstance(x, sympy.Integer):
         return const(int(x))
     if isinstance(x, sympy.Symbol):
-        return Sym(x.name)
-    if isinstance(x, sympy.Add):
-        return add(*map(_from_sympy, x.args))
-    if isinstance(x, sympy.Mul):
-        return mul(*map(_from_sympy, x.args))
+        known = ranges.get(x)
+        ends = (None, None) if known is None else (known.lower, known.upper)
+        low, high = (int(e) if isinstance(e, sympy.Integer) else None for e in ends)
+        return Sym(x.name, low, high)
     if isinstance(x, sympy.Pow) and isinstance(x.exp, sympy.Integer) and int(x.exp) > 0:
-        return mul(*[_from_sympy(x.base)] * int(x.exp))
+        return mul(*[_from_sympy(x.base, ranges)] * int(x.exp))
+    args = [_from_sympy(a, ranges) for a in x.args]
     match type(x).__name__:
+        case "Add":
+            return add(*args)
+        case "Mul":
+            return mul(*args)
         case "FloorDiv" | "CleanDiv" | "IntTrueDiv":
-            return floordiv(_from_sympy(x.args[0]), _from_sympy(x.args[1]))
+            return floordiv(args[0], args[1])
         case "Max":
-            return _at_least_one([_from_sympy(a) for a in x.args])
+            return _at_least_one(args)
         case "Mod" | "PythonMod":
-            return mod(_from_sympy(x.args[0]), _from_sympy(x.args[1]))
+            return mod(args[0], args[1])
     raise UnrepresentableError(str(x))
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
 
+from torchsmith_fx_backend._src.loops.accesses import IllegalKernelError, check_accesses
 from torchsmith_fx_backend._src.loops.index import Index, has_var, symbols, variables
 from torchsmith_fx_backend._src.loops.ir import (
     Compute,
@@ -22,6 +24,8 @@ from torchsmith_fx_backend._src.loops.ir import (
 )
 
 LOW_PRECISION = frozenset({torch.bfloat16, torch.float16})
+__all__ = ["IllegalKernelError", "full_values", "reduce_levels", "uses", "verify"]
+
 COMPARISONS = frozenset({Op.EQ, Op.NE, Op.LT, Op.LE, Op.GT, Op.GE})
 PREDICATES = frozenset({Op.ISNAN, Op.ISINF})
 _ARITY = {
@@ -42,10 +46,6 @@ class NeedFn(Protocol):
     """The check callback of ``verify``."""
 
     def __call__(self, ok: bool, rule: str, position: int | None = None) -> None: ...
-
-
-class IllegalKernelError(ValueError):
-    """A kernel breaks a rule of the loop IR; the message holds the rule and the node's position."""
 
 
 def full_values(kernel: Kernel) -> list[bool]:
@@ -95,8 +95,14 @@ def reduce_levels(kernel: Kernel) -> list[int]:
     return levels
 
 
-def verify(kernel: Kernel) -> None:
-    """Raise ``IllegalKernelError`` unless ``kernel`` obeys the rules of ``ir.py``."""
+def verify(kernel: Kernel, sizes: Sequence[Index | None] = ()) -> None:
+    """Raise ``IllegalKernelError`` unless ``kernel`` obeys the rules of ``ir.py``.
+
+    Args:
+        kernel: what to check.
+        sizes: how many elements each argument reaches over; with them, accesses are checked, too
+            (see ``accesses.check_accesses``).
+    """
 
     def need(ok: bool, rule: str, position: int | None = None) -> None:
         if not ok:
@@ -176,6 +182,7 @@ def verify(kernel: Kernel) -> None:
         need(buffer.inplace == both, f"argument {number}: read and written but not in place")
         if both:
             _check_inplace(kernel, number, need)
+    check_accesses(kernel, sizes)
 
 
 def _check_compute(node: Compute, given: list[torch.dtype], need: NeedFn, position: int) -> None:

@@ -9,8 +9,9 @@ from torch import fx
 
 from torchsmith_fx_backend._src.loops import index as ix
 from torchsmith_fx_backend._src.loops.index import Const, Index, Ranges
+from torchsmith_fx_backend._src.loops.proof import at_least
 from torchsmith_fx_backend._src.loops.registry import Coords, Geometry, View, register
-from torchsmith_fx_backend._src.loops.sizes import size_index
+from torchsmith_fx_backend._src.loops.sizes import UnrepresentableError, size_index
 
 aten = torch.ops.aten
 
@@ -155,21 +156,44 @@ def _expand_push(g: Geometry, at: Coords) -> Coords | None:
 _view(_expand_pull, _expand_push, aten.expand.default, aten.broadcast_to.default)
 
 
-def slice_start(g: Geometry, position: int = 2) -> Index:
-    """The non-negative, clamped start of a ``slice`` along its dimension."""
-    start = g.arg(position, "start")
-    size = g.base[g.dim(1)]
-    if start is None:
-        return ix.ZERO
-    index = scalar(start)
-    low, _ = ix.bounds(index)
-    if low is None or low < 0:
-        index = ix.add(index, size)
-        if type(index) is Const and index.value < 0:
+def slice_first(start: object, end: object, step: object, size: Index, count: Index) -> Index:
+    """The non-negative start of a slice that takes ``count`` of ``size`` elements.
+
+    Raises:
+        UnrepresentableError: the sign of ``start`` decides, and it is not known.
+    """
+    index = ix.ZERO if start is None else scalar(start)
+    low, high = ix.bounds(index)
+    if low is not None and low >= 0:
+        return index
+    if high is not None and high < 0:
+        wrapped = ix.add(index, size)
+        if at_least(wrapped, 0):
+            return wrapped
+        if at_least(ix.mul(ix.const(-1), wrapped), 0):
             return ix.ZERO
-    if type(index) is Const and type(size) is Const:
-        return ix.const(min(index.value, size.value))
-    return index
+    open_end = end is None or (type(end) is int and end >= _NO_END)
+    if step == 1 and open_end:
+        return ix.sub(size, count)
+    raise UnrepresentableError(f"a slice from {index} of {size}")
+
+
+_NO_END = (1 << 63) - 1
+
+
+def wrapped(value: object, size: Index) -> Index:
+    """A position as a non-negative index.
+
+    Raises:
+        UnrepresentableError: its sign is not known.
+    """
+    index = scalar(value)
+    low, high = ix.bounds(index)
+    if low is not None and low >= 0:
+        return index
+    if high is not None and high < 0:
+        return ix.add(index, size)
+    raise UnrepresentableError(f"position {index} of {size}")
 
 
 def scalar(value: object) -> Index:
@@ -179,7 +203,8 @@ def scalar(value: object) -> Index:
 
 def _slice_pull(g: Geometry, at: Coords) -> Coords:
     dim, step = g.dim(1), g.arg(4, "step", 1)
-    x = ix.add(slice_start(g), ix.mul(scalar(step), at[dim]))
+    first = slice_first(g.arg(2, "start"), g.arg(3, "end"), step, g.base[dim], g.shape[dim])
+    x = ix.add(first, ix.mul(scalar(step), at[dim]))
     return (*at[:dim], x, *at[dim + 1 :])
 
 
@@ -187,10 +212,8 @@ _view(_slice_pull, _never, aten.slice.Tensor)
 
 
 def _select_pull(g: Geometry, at: Coords) -> Coords:
-    dim, x = g.dim(1), scalar(g.arg(2, "index"))
-    low, _ = ix.bounds(x)
-    if low is None or low < 0:
-        x = ix.add(x, g.base[dim])
+    dim = g.dim(1)
+    x = wrapped(g.arg(2, "index"), g.base[dim])
     return (*at[:dim], x, *at[dim:])
 
 

@@ -147,4 +147,6 @@ def same_layout(a: Any, b: Any) -> bool:
         and a.device == b.device
         and same_sizes(a.shape, b.shape)
         and same_sizes(a.stride(), b.stride())
+        and a.is_conj() == b.is_conj()
+        and a.is_neg() == b.is_neg()
     )

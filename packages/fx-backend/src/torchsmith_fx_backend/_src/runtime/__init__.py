@@ -8,6 +8,7 @@ In comes a ``schedule.plan.Plan``, out goes a plain Python function with ``.sour
 from torchsmith_fx_backend._src.runtime.cache import Cache, CacheWarning, default_cache
 from torchsmith_fx_backend._src.runtime.graphs import CompiledGraph, build, load_graph, save_graph
 from torchsmith_fx_backend._src.runtime.launchers import (
+    KernelFailedError,
     KernelRequest,
     LoadedKernel,
     Unavailable,
@@ -18,6 +19,7 @@ __all__ = [
     "Cache",
     "CacheWarning",
     "CompiledGraph",
+    "KernelFailedError",
     "KernelRequest",
     "LoadedKernel",
     "Unavailable",

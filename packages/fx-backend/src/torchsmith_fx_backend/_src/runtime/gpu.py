@@ -35,12 +35,13 @@ from torchsmith_fx_backend._src.codegen.triton.source import (
 from torchsmith_fx_backend._src.loops.ir import Kernel
 from torchsmith_fx_backend._src.runtime.cache import Cache, default_cache
 from torchsmith_fx_backend._src.runtime.gpu_driver import DriverError, driver
-from torchsmith_fx_backend._src.runtime.launchers import KernelRequest, LoadedKernel, Unavailable
-from torchsmith_fx_backend._src.runtime.triton_compile import (
-    Binary,
-    TritonCompileError,
-    compile_source,
+from torchsmith_fx_backend._src.runtime.launchers import (
+    KernelFailedError,
+    KernelRequest,
+    LoadedKernel,
+    Unavailable,
 )
+from torchsmith_fx_backend._src.runtime.triton_compile import Binary, compile_source
 from torchsmith_fx_backend._src.runtime.triton_launcher import (
     INT32_ROOM,
     TritonKernel,
@@ -100,8 +101,8 @@ class GpuLauncher:
         """One loaded kernel per request; new ones are compiled in parallel.
 
         Raises:
-            Unavailable: there is no triton here, the GPU is not supported, or triton rejects a
-                kernel; one warning says which.
+            Unavailable: there is no triton here or the GPU is not supported; one warning says so.
+            KernelFailedError: these cannot be printed, or triton rejects them.
         """
         if not requests:
             return []
@@ -113,12 +114,17 @@ class GpuLauncher:
                 for request in requests
             ]
             if len(requests) == 1:
-                return [_load(requests[0], cache)]
-            with ThreadPoolExecutor(min(len(requests), 8, os.cpu_count() or 1)) as pool:
-                # Compilation runs in the pool; loading needs this thread's CUDA context.
-                prepared = list(pool.map(lambda request: _prepare(request, cache), requests))
+                attempts = [_attempt(requests[0], cache)]
+            else:
+                with ThreadPoolExecutor(min(len(requests), 8, os.cpu_count() or 1)) as pool:
+                    # Compilation runs in the pool; loading needs this thread's CUDA context.
+                    attempts = list(pool.map(lambda request: _attempt(request, cache), requests))
+            failed = [(r, a) for r, a in zip(requests, attempts) if isinstance(a, Exception)]
+            if failed:
+                raise KernelFailedError(failed)
+            prepared = [a for a in attempts if not isinstance(a, Exception)]
             return [_finish(*parts, cache) for parts in prepared]
-        except (Unavailable, TritonCompileError, DriverError, OSError) as error:
+        except (Unavailable, DriverError, OSError) as error:
             if not self._warned:
                 self._warned = True
                 warnings.warn(
@@ -193,8 +199,17 @@ def make_launcher(
 Entry = tuple[dict[bool, TritonSource], list[Binary]]
 
 
-def _load(request: KernelRequest, cache: Cache) -> LoadedKernel:
-    return _finish(*_prepare(request, cache), cache)
+_Prepared = tuple[str, int, dict[bool, TritonSource], list[Binary]]
+
+
+def _attempt(request: KernelRequest, cache: Cache) -> _Prepared | Exception:
+    """``_prepare``, or what is wrong with this kernel alone."""
+    try:
+        return _prepare(request, cache)
+    except (DriverError, OSError, Unavailable):
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever it is, other kernels are fine
+        return error
 
 
 def _prepare(

@@ -18,6 +18,7 @@ from typing import Protocol, cast
 import torch
 
 from torchsmith_fx_backend._src.codegen.wrapper import Wrapper, print_wrapper
+from torchsmith_fx_backend._src.loops.accesses import check_accesses, check_assumptions
 from torchsmith_fx_backend._src.loops.ir import Kernel
 from torchsmith_fx_backend._src.loops.reference import evaluate
 from torchsmith_fx_backend._src.runtime.cache import Cache, default_cache
@@ -40,11 +41,13 @@ class CompiledGraph(Protocol):
         source: text of the wrapper that runs.
         kernels: name and source text of each distinct kernel.
         storable: whether ``save_graph`` can keep it (all its externs have names).
+        built: it is a compiled graph, not the fallback that stands for one.
     """
 
     source: str
     kernels: tuple[tuple[str, str], ...]
     storable: bool
+    built: bool
 
     def __call__(self, *inputs: object) -> tuple[object, ...]:
         """Run the graph on tensors and symbol values, in the order of ``Plan.inputs``."""
@@ -57,6 +60,7 @@ def build(
     cache: Cache | None = None,
     fallback: Callable[..., object] | None = None,
     name: str = "graph",
+    check: bool = False,
 ) -> CompiledGraph:
     """Compile what ``plan`` needs and return the callable that executes it.
 
@@ -66,17 +70,22 @@ def build(
         fallback: computes the same outputs from the same inputs through aten; used when a device
             has no usable compiler. Without it, kernels run in the reference evaluator then.
         name: the generated function's name, as tracebacks show it.
+        check: before each launch, see that it stays inside its buffers where only the sizes of
+            the call decide that.
     """
     cache = default_cache() if cache is None else cache
     launches = [step for step in plan.steps if isinstance(step, Launch)]
-    distinct: dict[tuple[Kernel, str], int] = {}
+    distinct: dict[tuple[object, ...], int] = {}
     requests: list[KernelRequest] = []
     numbers = []
+    checked: dict[int, Launch] = {}
     for step in launches:
-        identity = (step.kernel, str(step.device))
+        identity = (step.kernel, str(step.device), *(step.sizes if check else ()))
         number = distinct.setdefault(identity, len(requests))
         if number == len(requests):
             requests.append(KernelRequest(step.kernel, step.device, step.origins))
+            if check and check_accesses(step.kernel, step.sizes):
+                checked[number] = step
         numbers.append(number)
     names = [f"kernel_{number}" for number in numbers]
     try:
@@ -89,12 +98,27 @@ def build(
         return _finish(wrapper, {**slow, **dict(plan.constants)}, (), cache, storable=False)
     wrapper = print_wrapper(plan, names, name=name)
     bound: dict[str, object] = {f"kernel_{i}": kernel.launch for i, kernel in enumerate(loaded)}
+    for number, step in checked.items():
+        bound[f"kernel_{number}"] = _checked(step, loaded[number].launch)
     bound.update(plan.constants)
     kernels = [
         (kernel.name, kernel.source, kernel.key, str(request.device))
         for kernel, request in zip(loaded, requests, strict=True)
     ]
-    return _finish(wrapper, bound, kernels, cache, constants=dict(plan.constants))
+    constants = dict(plan.constants)
+    return _finish(wrapper, bound, kernels, cache, constants=constants, storable=not checked)
+
+
+def _checked(step: Launch, launch: Callable[..., object]) -> Callable[..., object]:
+    """``launch`` after a look at every access that is not proved for all sizes."""
+    kernel = step.kernel
+
+    def run(*arguments: object) -> object:
+        numbers = cast("tuple[int, ...]", arguments[len(kernel.args) :])
+        check_assumptions(kernel, step.sizes, dict(zip(kernel.symbols, numbers, strict=True)))
+        return launch(*arguments)
+
+    return run
 
 
 def _load(requests: Sequence[KernelRequest], cache: Cache) -> list[LoadedKernel]:
@@ -130,7 +154,7 @@ def _through_aten(fallback: Callable[..., object], problem: Unavailable) -> Comp
     result = cast(CompiledGraph, graph)
     result.source = f"# runs through aten: {problem}\n"
     result.kernels = ()
-    result.storable = False
+    result.storable = result.built = False
     return result
 
 
@@ -158,6 +182,7 @@ def _finish(
     graph.source = wrapper.text
     graph.kernels = tuple((name, source) for name, source, _, _ in kernels)
     graph.storable = storable and not wrapper.bindings
+    graph.built = True
     record = {
         "format": _FORMAT,
         "function": wrapper.function,

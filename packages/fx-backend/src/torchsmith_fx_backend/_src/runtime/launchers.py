@@ -48,6 +48,19 @@ class Unavailable(Exception):
     """This launcher cannot work here (no compiler, no device); the graph runs through aten."""
 
 
+class KernelFailedError(Exception):
+    """These kernels cannot be printed, compiled or loaded; others can. They go through aten."""
+
+    def __init__(self, failed: Sequence[tuple[KernelRequest, Exception]]) -> None:
+        """Which kernels, each with what went wrong."""
+        self.failed = tuple(failed)
+        super().__init__("; ".join(f"{_label(r)}: {type(e).__name__}: {e}" for r, e in failed))
+
+
+def _label(request: KernelRequest) -> str:
+    return " + ".join(request.origins) or "a kernel"
+
+
 class Launcher(Protocol):
     """Compiles and loads kernels for one device type."""
 
@@ -56,6 +69,7 @@ class Launcher(Protocol):
 
         Raises:
             Unavailable: kernels cannot be built here; the launcher has warned about it once.
+            KernelFailedError: some cannot be built, for reasons of their own.
         """
         ...
 

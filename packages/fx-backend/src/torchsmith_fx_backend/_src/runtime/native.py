@@ -30,6 +30,7 @@ from torchsmith_fx_backend._src.loops.ir import Kernel
 from torchsmith_fx_backend._src.runtime.cache import Cache
 from torchsmith_fx_backend._src.runtime.compiler import CompileError, Compiler, find_compiler
 from torchsmith_fx_backend._src.runtime.launchers import (
+    KernelFailedError,
     KernelRequest,
     LoadedKernel,
     Unavailable,
@@ -68,12 +69,13 @@ class NativeLauncher:
 
         Raises:
             Unavailable: there is no C compiler, or it does not work; one warning has said so.
+            KernelFailedError: these cannot be printed or compiled.
         """
         with self._lock:
             compiler = find_compiler()
             if compiler is None:
                 raise self._unavailable("no C compiler found (tried $CC, cc, gcc, clang)")
-            functions = [self._function(request, compiler) for request in requests]
+            functions = self._functions(requests, compiler)
             missing: dict[str, Function] = {}
             for key, function in functions:
                 if key not in missing and not self._find(key, cache):
@@ -82,6 +84,7 @@ class NativeLauncher:
                 try:
                     self._compile(missing, compiler, cache)
                 except (CompileError, OSError) as error:
+                    self._blame(requests, functions, compiler)
                     raise self._unavailable(f"C compiler does not work: {error}") from error
             return [self._loaded[key] for key, _ in functions]
 
@@ -115,6 +118,40 @@ class NativeLauncher:
         comment = "".join(f"/* {line.replace('*/', '* /')} */\n" for line in request.origins)
         definition = comment + text.replace(f"void {_PLACEHOLDER}(", f"void {name}(", 1)
         return key, Function(name, parameters(request.kernel), definition)
+
+    def _functions(
+        self, requests: Sequence[KernelRequest], compiler: Compiler
+    ) -> list[tuple[str, Function]]:
+        functions, failed = [], []
+        for request in requests:
+            try:
+                functions.append(self._function(request, compiler))
+            except Exception as error:  # noqa: BLE001 - whatever it is, other kernels are fine
+                failed.append((request, error))
+        if failed:
+            raise KernelFailedError(failed)
+        return functions
+
+    def _blame(
+        self,
+        requests: Sequence[KernelRequest],
+        functions: Sequence[tuple[str, Function]],
+        compiler: Compiler,
+    ) -> None:
+        """Raise for the kernels that do not compile on their own, if the compiler works at all."""
+        failed: list[tuple[KernelRequest, Exception]] = []
+        with tempfile.TemporaryDirectory(prefix="torchsmith-build-") as name:
+            for number, function in enumerate([None, *(f for _, f in functions)]):
+                source = Path(name) / f"alone{number}.c"
+                source.write_text(unit([] if function is None else [function]))
+                try:
+                    compiler.compile([(source, source.with_suffix(".so"))])
+                except (CompileError, OSError) as error:
+                    if function is None:
+                        return
+                    failed.append((requests[number - 1], error))
+        if failed:
+            raise KernelFailedError(failed)
 
     def _find(self, key: str, cache: Cache) -> bool:
         """Whether kernel ``key`` is loaded, after looking in the cache."""

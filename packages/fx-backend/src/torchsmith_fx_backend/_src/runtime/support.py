@@ -14,7 +14,7 @@ from typing import cast
 
 import torch
 
-__all__ = ["advise_huge", "reuse", "set_grad_enabled"]
+__all__ = ["advise_huge", "conform", "reuse", "set_grad_enabled"]
 
 set_grad_enabled: Callable[[bool], None] = torch._C._set_grad_enabled
 
@@ -49,6 +49,28 @@ def advise_huge(address: int, size: int) -> None:
         length = (address + size - start) // _PAGE * _PAGE
         if length > 0:
             _advise(start, length, _MADV_HUGEPAGE)
+
+
+def conform(
+    result: torch.Tensor, size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype
+) -> torch.Tensor:
+    """``result`` of an aten call as the kernels that read it expect it.
+
+    Torch's fake tensors tell layouts beforehand, and for a few operators they are wrong.
+    """
+    if result.dtype is dtype and result.stride() == stride and result.shape == size:
+        return result
+    if result.shape != size:
+        raise RuntimeError(
+            f"an operator returned a tensor of {list(result.shape)}, not {list(size)}; its fake "
+            "implementation says otherwise"
+        )
+    plain = not (result.is_conj() or result.is_neg())
+    if plain and result.dtype is dtype:
+        same = (a == b for a, b, n in zip(result.stride(), stride, size) if n != 1)
+        if result.numel() == 0 or all(same):
+            return result
+    return torch.empty_strided(size, stride, dtype=dtype, device=result.device).copy_(result)
 
 
 def reuse(

@@ -11,7 +11,7 @@ knows the units it depends on as the bits of one integer.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from torch import fx
@@ -29,7 +29,7 @@ from torchsmith_fx_backend._src.loops.registry import (
     Reduction,
     View,
 )
-from torchsmith_fx_backend._src.loops.sizes import UnrepresentableError, estimate
+from torchsmith_fx_backend._src.loops.sizes import Info, UnrepresentableError, estimate
 from torchsmith_fx_backend._src.loops.views import reshape
 from torchsmith_fx_backend._src.schedule.facts import COPY, Facts, is_mutable
 from torchsmith_fx_backend._src.schedule.join import join_nests
@@ -371,7 +371,10 @@ class Fuser:
         if merged is not None:
             self._absorb(unit, other, merged)
 
-    def _absorb(self, unit: Unit, other: Unit, merged: Nest) -> None:
+    def _absorb(self, unit: Unit, other: Unit, merged: Nest) -> bool:
+        """Make one unit of two, unless a write into an input would then come too early."""
+        if not self._writes_last(merged, {**unit.mutates, **other.mutates}):
+            return False
         unit.nest = merged
         for node, owner in self.unit_of.items():
             if owner is other:
@@ -384,6 +387,7 @@ class Fuser:
         for third in self.units:
             if third is not unit and not third.gone and third.deps & both:
                 third.deps |= unit.deps | both
+        return True
 
     def _join_siblings(self) -> None:
         """Horizontal fusion: nests that read the same value at the same places."""
@@ -420,10 +424,7 @@ class Fuser:
         if len(a.body) + len(b.body) > MAX_BODY // 4 or len(a.reads) + len(b.reads) > MAX_READS:
             return False
         merged = join_nests(a, b, (), ())
-        if merged is None:
-            return False
-        self._absorb(host, unit, merged)
-        return True
+        return merged is not None and self._absorb(host, unit, merged)
 
     def _join_with_reader(self, unit: Unit, read: fx.Node, readers: list[Unit]) -> bool:
         nest = unit.nest
@@ -442,8 +443,7 @@ class Fuser:
             if len(nest.body) + len(host.nest.body) > MAX_BODY // 2:
                 continue
             merged = join_nests(host.nest, nest, next(iter(theirs)), next(iter(ats)))
-            if merged is not None:
-                self._absorb(host, unit, merged)
+            if merged is not None and self._absorb(host, unit, merged):
                 return True
         return False
 
@@ -468,6 +468,8 @@ class Fuser:
 
     def _lowerable(self, node: fx.Node, target: fx.Node, source: object) -> bool:
         info = self.facts.try_info(target)
+        if node in self.facts.refused:
+            return False
         if target.op != "placeholder" or info is None or not isinstance(source, fx.Node):
             return False
         other = self.facts.try_info(source)
@@ -477,16 +479,29 @@ class Fuser:
         """Whether the nest may store into ``target`` although it (perhaps) reads it, too."""
         nest = unit.nest
         assert nest is not None
-        member = nest.members[node]
-        info = self.facts.info(target)
-        draft = finish_copy(nest, [(self.facts.number(node), member, info)])
-        number = self.facts.number(target)
-        if number in draft.loads() and not draft.may_share(number, self.facts.number(node)):
+        if not self._writes_last(nest, {**unit.mutates, target: node}):
             del nest.members[node]
             del self.unit_of[node]
             return False
         unit.mutates[target] = node
         return True
+
+    def _writes_last(self, nest: Nest, mutates: dict[fx.Node, fx.Node]) -> bool:
+        """Whether each written input is read only where, and no later than, it is written."""
+        if not mutates:
+            return True
+        number = self.facts.number
+        targets = {copy: target for target, copy in mutates.items()}
+        stores = [
+            (number(node), member, self.facts.info(targets.get(node, node)))
+            for node, member in nest.members.items()
+        ]
+        draft = finish_copy(nest, stores)
+        loads = draft.loads()
+        return all(
+            number(target) not in loads or draft.may_share(number(target), number(copy))
+            for target, copy in mutates.items()
+        )
 
     def _copy_by_aten(self, node: fx.Node, readers: list[Unit]) -> None:
         source = node.args[1]
@@ -583,10 +598,10 @@ class RefusedError(Exception):
         self.node = node
 
 
-def finish_copy(nest: Nest, stores: list[tuple[int, Member, object]]) -> Draft:
-    """``finish`` on a throw-away copy of the nest's body."""
-    body = list(nest.body)
+def finish_copy(nest: Nest, stores: Sequence[tuple[int, Member, Info]]) -> Draft:
+    """``finish`` of a nest that goes on: what it emits (casts before stores) is undone."""
+    mark = nest.begin()
     try:
-        return finish(nest, stores)  # type: ignore[arg-type]
+        return finish(nest, stores)
     finally:
-        nest.body = body
+        nest.rollback(mark)

@@ -10,30 +10,49 @@ from __future__ import annotations
 import operator
 from dataclasses import dataclass, field
 
+import torch
 from torch import fx
 
+from torchsmith_fx_backend._src.aot.functional import WRITES
 from torchsmith_fx_backend._src.loops import index as ix
 from torchsmith_fx_backend._src.loops.index import Index
 from torchsmith_fx_backend._src.loops.registry import View
 from torchsmith_fx_backend._src.loops.sizes import Info
+from torchsmith_fx_backend._src.runtime.support import conform
 from torchsmith_fx_backend._src.schedule.externs import (
     OUT_VARIANTS,
     Externs,
     aliases_input,
     origins,
 )
-from torchsmith_fx_backend._src.schedule.facts import COPY, Facts
+from torchsmith_fx_backend._src.schedule.facts import COPY, GEMMS, Facts
 from torchsmith_fx_backend._src.schedule.fuse import Unit
 from torchsmith_fx_backend._src.schedule.plan import (
     Allocate,
     BindSymbol,
+    Bump,
     ExternCall,
     Free,
     Launch,
     Layout,
+    Name,
     Step,
 )
 
+aten = torch.ops.aten
+
+# Calls whose fakes are known to be right.
+TRUSTED = frozenset(
+    {
+        *GEMMS,
+        aten.matmul.default,
+        aten.convolution.default,
+        aten.embedding.default,
+        aten.cat.default,
+        aten.index.Tensor,
+        aten.scaled_dot_product_attention.default,
+    }
+)
 SizeClass = tuple[Index, object, object]
 
 
@@ -75,6 +94,7 @@ class MemoryPlanner:
         self.steps: list[Step] = []
         self.peak = 0
         self._now = 0
+        self._loaded = {n for u in units if u.draft is not None for n in u.draft.loads()}
         self._bound: set[str] = set()
         self._last: dict[fx.Node, int] = {}
         self._pairs: dict[fx.Node, fx.Node] | None = None
@@ -185,7 +205,7 @@ class MemoryPlanner:
         self.peak = max(self.peak, self._now)
 
     def _class(self, info: Info) -> SizeClass:
-        return (info.numel, info.dtype, info.device)
+        return (info.reach, info.dtype, info.device)
 
     def _take(self, position: int, info: Info) -> Storage | None:
         """A dead buffer of the right class that waits in the pool."""
@@ -228,9 +248,23 @@ class MemoryPlanner:
                 self._allocate(value, info, self._take(position, info))
         kernel, order = draft.bind(same)
         written = {source: number for number, source in same.items()}
-        args = tuple(self.names[self._order[written.get(n, n)]] for n in order)
+        values = [self._order[written.get(n, n)] for n in order]
+        args = tuple(self.names[value] for value in values)
+        sizes = tuple(self.facts.info(value).reach for value in values)
         assert unit.nest is not None
-        self.steps.append(Launch(kernel, args, unit.nest.device, self._origins(unit)))
+        nodes = {self.facts.is_output_of(n) or n for n in unit.nest.members}
+        self.steps.append(
+            Launch(
+                kernel,
+                args,
+                unit.nest.device,
+                self._origins(unit),
+                sizes,
+                tuple(sorted(n.name for n in nodes)),
+            )
+        )
+        for target, copy in unit.mutates.items():
+            self.steps.append(Bump(self.names[target], copy.meta.get(WRITES, 1)))
         for storage in claimed:
             storage.owned = False  # its memory lives on under another name
 
@@ -255,7 +289,7 @@ class MemoryPlanner:
     def _extern(self, position: int, unit: Unit) -> None:
         node = unit.node
         assert node is not None
-        info = self.facts.try_info(node)
+        info, facts_rule = self.facts.try_info(node), self.facts.rule(node)
         out = None
         if node.target in OUT_VARIANTS and info is not None:
             reuse = self._take(position, info)
@@ -263,10 +297,24 @@ class MemoryPlanner:
                 self._allocate(node, info, reuse)
                 out = self.names[node]
         self.steps.extend(self.externs.calls(node, out))
+        if node.target is COPY and node.meta.get(WRITES, 1) > 1:
+            self.steps.append(Bump(self.names[node], node.meta[WRITES] - 1))
+        if out is None and node.target not in TRUSTED and not isinstance(facts_rule, View):
+            for value in self._produced(unit):
+                self._conform(value)
         for value in self._produced(unit):
             if out is None and self.storage[value].node is value:
                 self._grow(self.storage[value].bytes)
             self._bind(value)
+
+    def _conform(self, value: fx.Node) -> None:
+        """Have a result that a kernel reads checked at run time."""
+        info = self.facts.try_info(value)
+        if info is None or self.facts.number(value) not in self._loaded:
+            return
+        name = self.names[value]
+        size, stride = (tuple(map(_number, part)) for part in (info.shape, info.stride))
+        self.steps.append(ExternCall(conform, (Name(name), size, stride, info.dtype), (), (name,)))
 
     def _origins(self, unit: Unit) -> tuple[str, ...]:
         assert unit.nest is not None
@@ -357,7 +405,11 @@ class MemoryPlanner:
             if symbol in ix.symbols(term):
                 if scale is not None:
                     return
-                scale = ix.floordiv(term, ix.Sym(symbol))
+                factors = term.factors if type(term) is ix.Mul else (term,)
+                others = [f for f in factors if type(f) is not ix.Sym or f.name != symbol]
+                if len(others) == len(factors):
+                    return
+                scale = ix.product(others)
             else:
                 rest = term if rest is None else ix.add(rest, term)
         if scale is None or symbol in ix.symbols(scale):

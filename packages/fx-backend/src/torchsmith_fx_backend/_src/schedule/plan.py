@@ -48,12 +48,16 @@ class Allocate:
 @dataclass(frozen=True, slots=True)
 class Launch:
     """Run ``kernel`` with pointers of ``args`` (tensor names; their storage offset counts) and the
-    values of ``kernel.symbols``. ``origins`` are user source lines or op names, for the comment."""
+    values of ``kernel.symbols``. ``origins`` are user source lines or op names, for the comment;
+    ``sizes`` says how many elements each argument reaches over; ``nodes`` are the names of the
+    graph nodes that are computed here."""
 
     kernel: Kernel
     args: tuple[str, ...]
     device: torch.device
     origins: tuple[str, ...] = ()
+    sizes: tuple[Index, ...] = ()
+    nodes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +93,15 @@ class Free:
     name: str
 
 
-Step = Allocate | Launch | ExternCall | BindSymbol | Free
+@dataclass(frozen=True, slots=True)
+class Bump:
+    """Advance the version counter of ``name``, which a kernel wrote, as eager's writes would."""
+
+    name: str
+    times: int
+
+
+Step = Allocate | Launch | ExternCall | BindSymbol | Free | Bump
 
 
 @dataclass(frozen=True, slots=True)

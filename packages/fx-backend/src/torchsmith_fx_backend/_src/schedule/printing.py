@@ -6,6 +6,7 @@ from torchsmith_fx_backend._src.loops.index import Index
 from torchsmith_fx_backend._src.schedule.plan import (
     Allocate,
     BindSymbol,
+    Bump,
     ExternCall,
     Free,
     Launch,
@@ -36,7 +37,7 @@ def print_step(step: Step, kernel_name: str = "kernel") -> str:
             place = "empty_strided" if reuse is None else f"{reuse}.as_strided"
             dtype = str(layout.dtype).removeprefix("torch.")
             return f"{name} = {place}({_text(layout.size)}, {_text(layout.stride)})  # {dtype}"
-        case Launch(_, args, _, origins):
+        case Launch(_, args, _, origins, _):
             return f"{kernel_name}({', '.join(args)})  # {', '.join(origins)}"
         case ExternCall(target, args, kwargs, results, _, out, _):
             words = [_text(a) for a in args] + [f"{k}={_text(v)}" for k, v in kwargs]
@@ -48,6 +49,8 @@ def print_step(step: Step, kernel_name: str = "kernel") -> str:
             return f"{symbol} = {tensor}.{what}({axis})"
         case Free(name):
             return f"del {name}"
+        case Bump(name, times):
+            return f"{name}._version += {times}"
 
 
 def print_plan(plan: Plan) -> str:

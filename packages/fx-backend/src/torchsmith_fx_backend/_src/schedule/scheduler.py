@@ -47,13 +47,17 @@ POLICIES = (
 SLACK = 1 << 16  # bytes by which a plan may exceed eager's peak: nothing to an allocator
 
 
-def schedule_graph(gm: fx.GraphModule, *, check: bool = False) -> Plan:
+def schedule_graph(
+    gm: fx.GraphModule, *, check: bool = False, refused: frozenset[str] = frozenset()
+) -> Plan:
     """Lower and fuse a functional aten graph.
 
     Args:
         gm: placeholders are tensors or ``SymInt``; ``node.meta["val"]`` holds the fake result of
             each node; ``get_attr`` nodes are constants; ``copy_`` nodes at the end write inputs.
-        check: verify each kernel.
+        check: verify each kernel; accesses that only the sizes of a call decide are left to
+            ``build(check=True)``.
+        refused: names of nodes that aten shall compute although they have a lowering.
 
     Returns:
         The plan: kernels for everything that has a lowering, aten calls for the rest.
@@ -61,11 +65,12 @@ def schedule_graph(gm: fx.GraphModule, *, check: bool = False) -> Plan:
     Raises:
         IllegalKernelError: with ``check``, when a kernel breaks a rule of the loop IR.
     """
-    plan = _best_plan(gm)
-    distinct = dict.fromkeys(s.kernel for s in plan.steps if isinstance(s, Launch))
+    plan = _best_plan(gm, {n for n in gm.graph.nodes if n.name in refused})
+    launches = [s for s in plan.steps if isinstance(s, Launch)]
+    distinct = dict.fromkeys(s.kernel for s in launches)
     if check:
-        for kernel in distinct:
-            verify(kernel)
+        for step in launches:
+            verify(step.kernel, step.sizes)
     if loops_log.isEnabledFor(logging.DEBUG):
         for number, kernel in enumerate(distinct):
             loops_log.debug("kernel%d\n%s", number, print_kernel(kernel))
@@ -74,8 +79,7 @@ def schedule_graph(gm: fx.GraphModule, *, check: bool = False) -> Plan:
     return plan
 
 
-def _best_plan(gm: fx.GraphModule) -> Plan:
-    refused: set[fx.Node] = set()
+def _best_plan(gm: fx.GraphModule, refused: set[fx.Node]) -> Plan:
     best: tuple[int, Plan] | None = None
     limit: int | None = None
     policies = list(POLICIES)

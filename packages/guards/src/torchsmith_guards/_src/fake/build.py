@@ -21,14 +21,16 @@ _without_dispatch = torch._C._DisableTorchDispatch
 def is_plain(mode: FakeTensorMode, values: Iterable[Any]) -> bool:
     """Whether every tensor among the values is an ordinary fake tensor of this mode.
 
-    Ordinary means strided, of a common type, without a known value or a pending negation. Real
-    tensors, subclasses and other modes' tensors are not.
+    Ordinary means strided, of a common type, without a pending negation. Real tensors, subclasses,
+    other modes' tensors are not, nor tensors of known value when there are no others.
     """
+    tensors = known = 0
     for value in values:
         if type(value) is FakeTensor:
+            tensors += 1
+            known += value.constant is not None
             if (
                 value.fake_mode is not mode
-                or value.constant is not None
                 or value.dtype not in PLAIN_DTYPES
                 or value.layout is not torch.strided
                 or value.is_neg()
@@ -38,7 +40,7 @@ def is_plain(mode: FakeTensorMode, values: Iterable[Any]) -> bool:
             isinstance(value, list | tuple) and not is_plain(mode, value)
         ):
             return False
-    return True
+    return known == 0 or known < tensors
 
 
 def build(mode: FakeTensorMode, result: Result, base: FakeTensor | None) -> object:

@@ -74,6 +74,10 @@ class FakeMode:
             self.shape_env.on_rollback(lambda: self._memo.pop(key, None))
         return fake
 
+    def close(self) -> None:
+        """Forget the real tensors. Fake ones stay usable, for whoever holds the graph."""
+        self._memo.clear()
+
     def _allocate(
         self, tensor: torch.Tensor, size: tuple[Any, ...], stride: tuple[Any, ...]
     ) -> FakeTensor:

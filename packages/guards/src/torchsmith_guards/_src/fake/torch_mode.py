@@ -42,6 +42,7 @@ class _Quiet(logging.Filter):
 
 
 _NOTHING: Mapping[str, object] = MappingProxyType({})
+_LIFTS = (torch.ops.aten.lift_fresh.default, torch.ops.aten.lift_fresh_copy.default)
 _DEVICE = torch.ops.prim.device.default
 _QUIET = _Quiet()
 logging.getLogger(FakeTensorMode.__module__).addFilter(_QUIET)
@@ -104,6 +105,8 @@ class TorchMode(FakeTensorMode):  # type: ignore[no-untyped-call]  # torch's __i
         if func is _DEVICE and isinstance(args[0], FakeTensor):
             return args[0].fake_device
         kwargs = kwargs or _NOTHING
+        if func in _LIFTS and not kwargs and _is_literal(args[0]):
+            return self._lift(args[0])  # type: ignore[arg-type]
         entry = entry_of(func)
         if entry is not None:
             result = self._by_rule(entry, args, kwargs)
@@ -121,6 +124,17 @@ class TorchMode(FakeTensorMode):  # type: ignore[no-untyped-call]  # torch's __i
                 result = super().dispatch(func, types, args, kwargs)
             self._results.put(key, result, (*args, *kwargs.values()))
         return result
+
+    def _lift(self, literal: torch.Tensor) -> FakeTensor:
+        """A literal of the program, as torch's mode makes it, but without ``torch._dynamo``."""
+        size, stride, dtype = literal.size(), literal.stride(), literal.dtype
+        with torch._C._DisableTorchDispatch():
+            meta = torch.empty_strided(size, stride, dtype=dtype, device="meta")
+            constant = literal.clone() if self.may_turn_const(literal) else None
+            fake = FakeTensor(self, meta, literal.device, constant=constant)
+        if constant is not None:
+            self.fake_tensor_converter.add_constant_storage_mapping(fake)
+        return fake
 
     def _by_rule(self, entry: Entry, args: Sequence[Any], kwargs: Mapping[str, Any]) -> object:
         """What an operator with a layout rule returns, or NotImplemented."""
@@ -154,3 +168,9 @@ class TorchMode(FakeTensorMode):  # type: ignore[no-untyped-call]  # torch's __i
         super().__exit__(exc_type, exc, trace)
         _QUIET.enter(-1)
         self._dispatchers.pop().__exit__(exc_type, exc, trace)
+
+
+def _is_literal(x: object) -> bool:
+    if type(x) is not torch.Tensor or x.layout is not torch.strided:
+        return False
+    return not (x.is_quantized or x.requires_grad or x.is_conj() or x.is_neg())

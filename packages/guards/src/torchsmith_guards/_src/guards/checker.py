@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import linecache
+import types
 import weakref
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 from torchsmith_guards._src.guards import codegen
 from torchsmith_guards._src.guards.explain import Failure, explain
 from torchsmith_guards._src.guards.guard import Guard
+from torchsmith_guards._src.guards.referent import Referent, weakly
+from torchsmith_guards._src.unchanged.watcher import Plan, Watcher, worth_watching
 
 # How many live checkers share a file name (equal text, different bound objects).
 _USERS: dict[str, int] = {}
@@ -31,20 +34,18 @@ class Checker:
     def __init__(
         self, guards: tuple[Guard, ...], params: tuple[str, ...], bind: dict[str, object]
     ) -> None:
-        self.guards = guards
+        referents: dict[int, Referent] = {}
+        self.guards = tuple(weakly(guard, referents) for guard in guards)
         self.params = params
         self.bind = bind
-        generated = codegen.generate(guards, params, bind, "check")
+        generated = codegen.generate(self.guards, params, bind, "check")
         self.code = generated.text
         self.cost_ns = generated.cost_ns
-        digest = hashlib.sha256(self.code.encode()).hexdigest()[:12]
-        filename = f"<torchsmith_guards check {digest}>"
         namespace: dict[str, Any] = dict(generated.namespace)
-        exec(compile(self.code, filename, "exec"), namespace)
-        self.check = cast("Callable[..., bool]", namespace["check"])
-        _register(filename, self.code)
-        # Callers may keep the function and drop this object.
-        weakref.finalize(self.check, _unregister, filename)
+        full = _run(generated.text, namespace)
+        self.check = full
+        if worth_watching(self.guards):
+            self.check = _watched(self.guards, params, bind, full)
 
     def explain(self, *args: object) -> list[Failure]:
         """The guards that do not hold for ``args``, with old and new values; empty if all do.
@@ -62,6 +63,50 @@ class Checker:
 
     def __repr__(self) -> str:
         return f"Checker({len(self.guards)} guards, about {self.cost_ns:.0f} ns)"
+
+
+def _watched(
+    guards: tuple[Guard, ...],
+    params: tuple[str, ...],
+    bind: dict[str, object],
+    full: types.FunctionType,
+) -> types.FunctionType:
+    """A function that does what ``full`` does, and exchanges its code for a faster one once it is
+    known what stays the same between calls."""
+    namespace = full.__globals__
+
+    def install(plan: Plan | None) -> None:
+        if plan is None:
+            check.__code__ = full.__code__
+            return
+        rest = tuple(guard for guard in guards if guard not in plan.covered)
+        asking = codegen.Asking(plan.anchors, plan.unchanged, watcher.check)
+        made = codegen.generate(rest, params, bind, "check", asking, namespace)
+        namespace.update(made.namespace)
+        check.__code__ = _run(made.text, namespace, check).__code__
+
+    watcher = Watcher(guards, params, bind, full, install)
+    name = "check_and_remember"
+    while name in namespace:
+        name += "_"
+    namespace[name] = watcher.check
+    names = ", ".join(f"a{n}" for n in range(len(params)))
+    check: types.FunctionType = eval(f"lambda {names}: {name}({names})", namespace)
+    return check
+
+
+def _run(
+    text: str, namespace: dict[str, Any], owner: types.FunctionType | None = None
+) -> types.FunctionType:
+    """The function ``check`` of ``text``, whose source debuggers find while ``owner`` (or the
+    function) lives; callers may keep that and drop the checker."""
+    digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+    filename = f"<torchsmith_guards check {digest}>"
+    exec(compile(text, filename, "exec"), namespace)
+    function: types.FunctionType = namespace.pop("check")
+    _register(filename, text)
+    weakref.finalize(owner or function, _unregister, filename)
+    return function
 
 
 def _register(filename: str, text: str) -> None:

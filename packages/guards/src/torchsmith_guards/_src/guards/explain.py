@@ -11,6 +11,7 @@ import torch
 from torchsmith_guards._src.guards import helpers
 from torchsmith_guards._src.guards.global_state import GlobalState
 from torchsmith_guards._src.guards.guard import Guard, GuardKind
+from torchsmith_guards._src.guards.referent import Referent
 from torchsmith_guards._src.guards.shape_relation import ShapeRelation
 from torchsmith_guards._src.guards.tensor_spec import TensorSpec
 from torchsmith_guards._src.sources.sources import Source
@@ -36,9 +37,18 @@ class Failure:
 
     def __str__(self) -> str:
         where = f" ({self.guard.user_line})" if self.guard.user_line else ""
-        text = f"{self.guard.source.expr}: expected {self.old}, got {self.new}{where}"
+        text = (
+            f"{self.guard.source.expr}: expected {_shown(self.old)}, got {_shown(self.new)}{where}"
+        )
         why = f"\n  needed because: {self.guard.why}" if self.guard.why else ""
         return f"{text}{why}" + (f"\n  hint: {self.hint}" if self.hint else "")
+
+
+def _shown(obj: object) -> str:
+    try:
+        return str(obj)
+    except Exception:  # noqa: BLE001 - the user's ``__str__`` or ``__repr__`` raises
+        return object.__repr__(obj)
 
 
 def explain(guard: Guard, roots: Mapping[str, object]) -> Failure | None:
@@ -75,6 +85,8 @@ def _holds(guard: Guard, value: Any) -> bool:
     match guard.kind:
         case GuardKind.TYPE:
             return type(value) is expected
+        case GuardKind.ID if isinstance(expected, Referent):
+            return value is not None and value is expected()
         case GuardKind.ID:
             return value is expected
         case GuardKind.CONSTANT:
@@ -93,10 +105,6 @@ def _holds(guard: Guard, value: Any) -> bool:
             return value is None
         case GuardKind.CODE:
             return value.__code__ is expected
-        case GuardKind.TUPLE_ITERATOR_LENGTH:
-            return type(value) is expected[0] and value.__length_hint__() == expected[1]
-        case GuardKind.WEAKREF_ALIVE:
-            return value() is not None
         case GuardKind.EMPTY:
             return not value
         case _:
@@ -106,7 +114,7 @@ def _holds(guard: Guard, value: Any) -> bool:
 def _old(guard: Guard) -> object:
     expected: Any = guard.expected
     match guard.kind:
-        case GuardKind.LENGTH | GuardKind.TUPLE_ITERATOR_LENGTH:
+        case GuardKind.LENGTH:
             return f"{expected[0].__name__} of {expected[1]}"
         case GuardKind.DICT_KEYS:
             return f"{expected[0].__name__} with keys {list(expected[1])}"
@@ -118,17 +126,17 @@ def _old(guard: Guard) -> object:
             return f"type {expected.__name__}"
         case GuardKind.NOT_NONE:
             return "not None"
-        case GuardKind.WEAKREF_ALIVE:
-            return "a live weak reference"
         case GuardKind.EMPTY:
             return "empty"
+        case GuardKind.ID if isinstance(expected, Referent):
+            return expected.shown()
         case _:
             return expected
 
 
 def _new(guard: Guard, value: Any) -> object:
     match guard.kind:
-        case GuardKind.LENGTH | GuardKind.TUPLE_ITERATOR_LENGTH:
+        case GuardKind.LENGTH:
             size = len(value) if guard.kind is GuardKind.LENGTH else value.__length_hint__()
             return f"{type(value).__name__} of {size}"
         case GuardKind.DICT_KEYS:
@@ -138,8 +146,6 @@ def _new(guard: Guard, value: Any) -> object:
             return "absent" if guard.expected[1] else "present"
         case GuardKind.TYPE:
             return f"type {type(value).__name__}"
-        case GuardKind.WEAKREF_ALIVE:
-            return "a dead one"
         case GuardKind.CODE:
             return value.__code__
         case _:
@@ -158,7 +164,7 @@ def _hint(guard: Guard, value: object) -> str:
             return "pass the same type on every call"
         case GuardKind.ID | GuardKind.CODE:
             return "the object was replaced; create functions, classes and modules once"
-        case GuardKind.LENGTH | GuardKind.DICT_KEYS | GuardKind.TUPLE_ITERATOR_LENGTH:
+        case GuardKind.LENGTH | GuardKind.DICT_KEYS:
             return "the structure of a container is specialised on; keep it fixed, or stack it"
         case _:
             return ""

@@ -7,11 +7,12 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from types import CodeType
 
+import torch
+
 from torchsmith_guards._src.guards.global_state import GlobalState
-from torchsmith_guards._src.guards.helpers import is_literal
 from torchsmith_guards._src.guards.shape_relation import ShapeRelation
 from torchsmith_guards._src.guards.tensor_spec import TensorSpec
-from torchsmith_guards._src.sources.sources import Source
+from torchsmith_guards._src.sources.sources import Source, is_literal, is_short
 from torchsmith_guards.errors import GuardError
 
 
@@ -32,8 +33,6 @@ class GuardKind(enum.Enum):
     SAME_OBJECT = "same object"  # expected: the other Source
     NOT_SAME = "not same"  # expected: tuple of Sources; with `source`, pairwise distinct objects
     GLOBAL_STATE = "global state"  # expected: GlobalState; source: GLOBAL_STATE
-    TUPLE_ITERATOR_LENGTH = "iterator length"  # expected: (exact type, remaining items)
-    WEAKREF_ALIVE = "weakref alive"  # expected: None
     EMPTY = "empty"  # falsy container; expected: None
     SHAPE = "shape"  # expected: ShapeRelation; source: SHAPES
 
@@ -43,6 +42,8 @@ class GuardKind(enum.Enum):
         return self in _RELATIONAL
 
 
+# Constants that print as what they are, like literals.
+_BY_VALUE = (torch.device, torch.Size)
 _RELATIONAL = {GuardKind.SAME_OBJECT, GuardKind.NOT_SAME, GuardKind.SHAPE}
 
 
@@ -54,7 +55,7 @@ def _valid(kind: GuardKind, expected: object) -> bool:
     match kind:
         case GuardKind.TYPE:
             return isinstance(expected, type)
-        case GuardKind.LENGTH | GuardKind.TUPLE_ITERATOR_LENGTH:
+        case GuardKind.LENGTH:
             return _is_pair(expected, type) and isinstance(expected[1], int)  # type: ignore[index]
         case GuardKind.DICT_KEYS:
             return _is_pair(expected, type) and isinstance(expected[1], tuple)  # type: ignore[index]
@@ -115,20 +116,26 @@ class Guard:
             case _:
                 return (self.source,)
 
-    def key(self) -> Hashable:
-        """Equal keys mean the same check: guard sets keep one of them."""
+    def fact(self) -> Hashable:
+        """What is claimed, whatever it is claimed of: equal facts are checked by equal code."""
         expected = self.expected
         match self.kind:
             case GuardKind.ID | GuardKind.TYPE | GuardKind.CODE:
-                return (self.source, self.kind, id(expected))
-            case GuardKind.CONSTANT if is_literal(expected):
-                return (self.source, self.kind, type(expected), repr(expected))
+                return (self.kind, id(expected))
+            case GuardKind.CONSTANT if type(expected) in _BY_VALUE or (
+                is_literal(expected) and is_short(expected)
+            ):
+                return (self.kind, type(expected), repr(expected))
             case GuardKind.CONSTANT:
-                return (self.source, self.kind, id(expected))
+                return (self.kind, id(expected))
             case GuardKind.DICT_KEYS | GuardKind.DICT_CONTAINS:
-                return (self.source, self.kind, _identity_key(expected))
+                return (self.kind, _identity_key(expected))
             case _:
-                return (self.source, self.kind, expected)
+                return (self.kind, expected)
+
+    def key(self) -> Hashable:
+        """Equal keys mean the same check: guard sets keep one of them."""
+        return (self.source, self.fact())
 
     def __hash__(self) -> int:
         return hash(self.key())

@@ -6,7 +6,6 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
 from torchsmith_guards._src.guards.checker import Checker
 from torchsmith_guards._src.guards.guard import Guard
-from torchsmith_guards._src.sources.sources import Source
 
 
 class GuardSet:
@@ -31,14 +30,6 @@ class GuardSet:
         """Forget the guards added since ``mark``."""
         while len(self._guards) > mark:
             self._guards.popitem()
-
-    def remove_by_source_prefix(self, source: Source) -> None:
-        """Drop the guards on ``source`` and on everything reached through it.
-
-        Marks taken before stay valid only if no guard older than the mark is dropped.
-        """
-        for key in [k for k, g in self._guards.items() if source.is_prefix_of(g.source)]:
-            del self._guards[key]
 
     def compile(self, params: Sequence[str], bind: Mapping[str, object] | None = None) -> Checker:
         """Generate the checker of this set.

@@ -4,28 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from itertools import islice
-from typing import Any, assert_never
+from typing import Any
 
 from torchsmith_guards._src.sources import sources as src
-from torchsmith_guards._src.sources.sources import Source
+from torchsmith_guards._src.sources.sources import Source, is_literal
 
 _SCALARS = (int, str, bytes, type(None), type(Ellipsis))
-
-
-def next_nth(items: Iterable[object], n: int) -> object:
-    """The ``n``-th element of an iterable; raises ``IndexError`` past its end."""
-    for item in islice(items, n, None):
-        return item
-    raise IndexError(n)
-
-
-def remaining(iterator: Any) -> tuple[object, ...]:
-    """What a tuple or list iterator still yields, without advancing it."""
-    state = iterator.__reduce__()
-    items = state[1][0] if state[1] else ()
-    start = state[2] if len(state) > 2 else 0
-    return tuple(items[start:])
 
 
 def same_constant(left: Any, right: Any) -> bool:
@@ -52,6 +36,8 @@ def same_constant(left: Any, right: Any) -> bool:
     if kind is frozenset:
         # Equal elements may differ in type (1 and True): compare with the types attached.
         return {(type(v), v) for v in left} == {(type(v), v) for v in right}
+    if kind.__module__ == "numpy" and hasattr(kind, "tobytes"):
+        return bool(left.tobytes() == right.tobytes())  # NaN and the sign of zero included
     return bool(left == right)
 
 
@@ -67,20 +53,6 @@ def _same_key(left: object, right: object) -> bool:
     return is_literal(right) and same_constant(left, right)
 
 
-def has_key(table: Mapping[Any, object], key: Any) -> bool:
-    """``key in table``, for keys whose type matters as well."""
-    return key in table
-
-
-def is_literal(value: object) -> bool:
-    """True for constants that print as Python literals and read back the same."""
-    if type(value) is tuple:
-        return all(is_literal(v) for v in value)
-    if type(value) in (float, complex):
-        return value == value and "inf" not in repr(value) and "nan" not in repr(value)
-    return type(value) is bool or type(value) in _SCALARS
-
-
 def fetch(source: Source, roots: Mapping[str, object]) -> Any:
     """The object at ``source``, step by step; what a checker does, without compiling it.
 
@@ -92,10 +64,14 @@ def fetch(source: Source, roots: Mapping[str, object]) -> Any:
         Exception: whatever a step raises when the path is not there.
     """
     match source:
-        case src.LocalSource() | src.ConstantSource() | src.SyntheticSource():
+        case src.LocalSource() | src.SyntheticSource():
             return roots[source.name]
         case src.FunctionSource():
             return roots["F"]
+        case src.PinnedSource():
+            return source.obj
+        case src.ClassDictSource():
+            return src.class_dict(source.cls)
         case src.NamespaceSource():
             return _namespace(source.module, roots)
         case src.GlobalSource():
@@ -105,50 +81,8 @@ def fetch(source: Source, roots: Mapping[str, object]) -> Any:
             return function.__closure__[source.index].cell_contents
         case src.GlobalStateSource() | src.ShapeEnvSource():
             return None
-    base = source.base
-    assert base is not None, "only roots have no base, and all of them are handled above"
-    return step(source, fetch(base, roots))
-
-
-def step(source: Source, base: Any) -> Any:
-    """The object at ``source``, given the object at ``source.base``."""
-    match source:
-        case src.AttrSource():
-            return getattr(base, source.attr)
-        case src.ItemSource():
-            return base[source.key]
-        case src.DictKeySource():
-            return next_nth(base, source.n)
-        case src.IteratorItemSource():
-            return remaining(base)[source.n]
-        case src.TypeSource():
-            return type(base)
-        case src.CallSource():
-            return base()
-        case src.DefaultsSource():
-            if isinstance(source.which, int):
-                return base.__defaults__[source.which]
-            return base.__kwdefaults__[source.which]
-        case src.ClosureSource():
-            return base.__closure__[source.index].cell_contents
-        case src.GradSource():
-            return base.grad
-        case src.TensorPropertySource():
-            return _tensor_property(source, base)
-        case _:
-            raise TypeError(f"unknown source {type(source).__name__}")
-
-
-def _tensor_property(source: src.TensorPropertySource, tensor: Any) -> int:
-    match source.prop:
-        case "size":
-            return int(tensor.size(source.dim))
-        case "stride":
-            return int(tensor.stride(source.dim))
-        case "storage_offset":
-            return int(tensor.storage_offset())
-        case _ as never:
-            assert_never(never)
+    assert isinstance(source, src.Step), "all roots are handled above"
+    return source.take(fetch(source.base, roots))
 
 
 def _namespace(module: str | None, roots: Mapping[str, object]) -> dict[str, object]:

@@ -196,7 +196,9 @@ class ShapeEnv(TorchProtocol):
         if condition in self._guards:
             return True
         opposite = rel.invert(condition)
-        if isinstance(opposite, bool) or opposite in self._guards:
+        if isinstance(opposite, bool):
+            return not opposite
+        if opposite in self._guards:
             return False
         if isinstance(condition, rel.Junction):
             return self._static_junction(condition)
@@ -360,6 +362,11 @@ class ShapeEnv(TorchProtocol):
         """Forget symbols and guards made since ``mark``."""
         while len(self._undo) > mark:
             self._undo.pop()()
+
+    def close(self) -> None:
+        """The trace is over: nothing is undone any more, and no line of it can be asked for."""
+        self._undo.clear()
+        self.where = lambda: None
 
     @property
     def suppressed(self) -> bool:

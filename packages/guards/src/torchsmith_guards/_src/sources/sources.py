@@ -10,34 +10,77 @@ step before as ``base``. Sources are immutable and hash in constant time, so the
 * ``F``: the entry function object,
 * ``G``: the globals of the entry function,
 * ``M``: a mapping from module name to that module's namespace dict,
-* ``next_nth`` and ``remaining``: helpers of ``torchsmith_guards`` (n-th key, iterator content).
+
+A step is defined once: ``code`` writes it as an expression over its base. The checker, the body of
+compiled code, slow evaluation (``take``) and the text that a person reads are made from it.
 """
 
 from __future__ import annotations
 
+import builtins
 import enum
+import keyword
+import types
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 TensorProperty = Literal["size", "stride", "storage_offset"]
 
-_LITERALS = (int, str, bytes, bool, float, complex, type(None), type(Ellipsis))
+Name = Callable[[object, str], str]
+"""Gives the name by which generated code reaches an object; the text is a hint for the name."""
+
+_SCALARS = (int, str, bytes, bool, type(None), type(Ellipsis))
 
 
-def _is_literal(value: object) -> bool:
+def is_literal(value: object) -> bool:
+    """True for constants that print as Python literals and read back the same."""
     if type(value) is tuple:
-        return all(_is_literal(v) for v in value)
-    return type(value) in _LITERALS and value == value
+        return all(map(is_literal, value))
+    if type(value) in (float, complex):
+        return value == value and "inf" not in repr(value) and "nan" not in repr(value)
+    return type(value) in _SCALARS
+
+
+def is_short(value: object) -> bool:
+    """True for literals that are worth printing: Python refuses to print ints of thousands of
+    digits, and compiling a text with long strings costs time."""
+    match value:
+        case int():
+            return -_LONGEST_INT < value < _LONGEST_INT
+        case str() | bytes():
+            return len(value) <= _LONGEST
+        case tuple():
+            return len(value) <= _LONGEST and all(map(is_short, value))
+    return True
+
+
+_LONGEST = 2000
+_LONGEST_INT = 1 << 4096
 
 
 def _key_text(key: object) -> str:
     if type(key) is float and key in (float("inf"), float("-inf")):
         return f"float({str(key)!r})"
-    if _is_literal(key):
+    if is_literal(key) and is_short(key):
         return repr(key)
     if isinstance(key, enum.Enum):
         return f"<{type(key).__name__}.{key.name}>"
-    return f"<{type(key).__name__} {getattr(key, '__name__', '')}>".replace(" >", ">")
+    if isinstance(key, type) or callable(key):
+        return getattr(key, "__name__", type(key).__name__)
+    return f"<{type(key).__name__}>"
+
+
+_NAMED = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
+
+
+def _object_text(obj: object) -> str:
+    # Other objects may compute their attributes, and no code of the user's is run for a text.
+    if not isinstance(obj, _NAMED):
+        return f"<{type(obj).__name__} object>"
+    name = getattr(obj, "__qualname__", obj.__name__)
+    module = getattr(obj, "__module__", None)
+    return f"{module}.{name}" if isinstance(module, str) and module != "builtins" else str(name)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,17 +89,13 @@ class Source:
 
     Attributes:
         base: the source that this one takes a step from; None for roots.
-        depth: number of steps from the root (0 for roots).
         expr: Python expression text over the roots (see the module's docstring).
     """
 
-    depth: int = field(init=False, repr=False)
     expr: str = field(init=False, repr=False)
     _hash: int = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        base = self.base
-        object.__setattr__(self, "depth", 0 if base is None else base.depth + 1)
         object.__setattr__(self, "expr", self._text())
         object.__setattr__(self, "_hash", hash((type(self), self._key())))
 
@@ -74,21 +113,19 @@ class Source:
             here = base
         return here
 
-    def is_prefix_of(self, other: Source) -> bool:
-        """True when ``other`` is this source or is reached through it."""
-        here: Source | None = other
-        while here is not None and here.depth >= self.depth:
-            if here == self:
-                return True
-            here = here.base
-        return False
-
     @property
     def guardable(self) -> bool:
-        """False when facts about this object need or allow no check (see ``ConstantSource``)."""
+        """False when facts about this object allow no check (see ``SyntheticSource``)."""
         return self.root.guardable
 
-    def _key(self) -> object:
+    def step_key(self) -> Hashable:
+        """What tells this step from other steps at the same base."""
+        key = self._key()
+        if self.base is None:
+            return (type(self), key)
+        return (type(self), key[1:] if isinstance(key, tuple) else ())
+
+    def _key(self) -> Hashable:
         raise NotImplementedError(type(self).__name__)  # every concrete class defines it
 
     def _text(self) -> str:
@@ -129,7 +166,7 @@ class LocalSource(_Root):
 
     name: str
 
-    def _key(self) -> object:
+    def _key(self) -> Hashable:
         return self.name
 
     def _text(self) -> str:
@@ -143,7 +180,7 @@ class CellSource(_Root):
     name: str
     index: int
 
-    def _key(self) -> object:
+    def _key(self) -> Hashable:
         return (self.name, self.index)
 
     def _text(self) -> str:
@@ -156,7 +193,7 @@ class NamespaceSource(_Root):
 
     module: str | None = None
 
-    def _key(self) -> object:
+    def _key(self) -> Hashable:
         return self.module
 
     def _text(self) -> str:
@@ -170,7 +207,7 @@ class GlobalSource(_Root):
     name: str
     module: str | None = None
 
-    def _key(self) -> object:
+    def _key(self) -> Hashable:
         return (self.name, self.module)
 
     def _text(self) -> str:
@@ -182,7 +219,7 @@ class GlobalSource(_Root):
 class FunctionSource(_Root):
     """The entry function object itself, ``F``."""
 
-    def _key(self) -> object:
+    def _key(self) -> Hashable:
         return "F"
 
     def _text(self) -> str:
@@ -190,20 +227,34 @@ class FunctionSource(_Root):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ConstantSource(_Root):
-    """An object that the compiler installed under ``name``: always the same, never guarded."""
+class PinnedSource(_Root):
+    """An object that is the same at every call: a constant of the code, or one whose identity
+    other guards fix. What it holds can still change, so the steps from it are guarded."""
 
-    name: str
+    obj: object
 
-    @property
-    def guardable(self) -> bool:
-        return False
-
-    def _key(self) -> object:
-        return self.name
+    def _key(self) -> Hashable:
+        return id(self.obj)
 
     def _text(self) -> str:
-        return self.name
+        return _object_text(self.obj)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ClassDictSource(_Root):
+    """``vars(cls)`` of a class that is the same at every call."""
+
+    cls: type
+
+    def _key(self) -> Hashable:
+        return id(self.cls)
+
+    def _text(self) -> str:
+        return f"vars({_object_text(self.cls)})"
+
+
+# ``vars(cls)``, also where a metaclass has a ``__dict__`` of its own.
+class_dict: Callable[[type], Mapping[str, object]] = type.__dict__["__dict__"].__get__
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -216,7 +267,7 @@ class SyntheticSource(_Root):
     def guardable(self) -> bool:
         return False
 
-    def _key(self) -> object:
+    def _key(self) -> Hashable:
         return self.name
 
     def _text(self) -> str:
@@ -227,7 +278,7 @@ class SyntheticSource(_Root):
 class GlobalStateSource(_Root):
     """Anchor of ``GLOBAL_STATE`` guards: torch's ambient state, not an object."""
 
-    def _key(self) -> object:
+    def _key(self) -> Hashable:
         return "global state"
 
     def _text(self) -> str:
@@ -238,7 +289,7 @@ class GlobalStateSource(_Root):
 class ShapeEnvSource(_Root):
     """Anchor of ``SHAPE`` guards: relations between several sizes, not an object."""
 
-    def _key(self) -> object:
+    def _key(self) -> Hashable:
         return "shapes"
 
     def _text(self) -> str:
@@ -249,142 +300,172 @@ class ShapeEnvSource(_Root):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Step(Source):
+class Step(Source):
+    """One step from ``base``."""
+
     base: Source
 
-    def _key(self) -> object:
+    def code(self, base: str, name: Name) -> str:
+        """The step as a Python expression.
+
+        Args:
+            base: expression of the object that the step is taken from; written once.
+            name: for objects that have no literal.
+        """
+        raise NotImplementedError(type(self).__name__)  # every concrete class defines it
+
+    def take(self, base: object) -> Any:
+        """The object that the step leads to; slow.
+
+        Raises:
+            Exception: whatever the step raises when there is nothing.
+        """
+        space: dict[str, object] = {"base": base}
+
+        def name(obj: object, hint: str) -> str:
+            space[text := f"object_{len(space)}"] = obj
+            return text
+
+        return eval(self.code("base", name), space)
+
+    def _key(self) -> Hashable:
         return self.base
+
+    def _text(self) -> str:
+        return self.code(self.base.expr, lambda obj, hint: _key_text(obj))
+
+
+def _constant(value: object, name: Name, hint: str) -> str:
+    return repr(value) if is_literal(value) and is_short(value) else name(value, hint)
+
+
+def _class(cls: type, name: Name) -> str:
+    known = getattr(builtins, cls.__name__, None) is cls
+    return cls.__name__ if known else name(cls, cls.__name__)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class AttrSource(_Step):
+class AttrSource(Step):
     """``base.attr``, by ordinary attribute access."""
 
     attr: str
 
-    def _key(self) -> object:
+    def _key(self) -> Hashable:
         return (self.base, self.attr)
 
-    def _text(self) -> str:
-        if self.attr.isidentifier():
-            return f"{self.base.expr}.{self.attr}"
-        return f"getattr({self.base.expr}, {self.attr!r})"
+    def code(self, base: str, name: Name) -> str:
+        if self.attr.isidentifier() and not keyword.iskeyword(self.attr):
+            return f"{base}.{self.attr}"
+        return f"getattr({base}, {self.attr!r})"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ItemSource(_Step):
-    """``base[key]``; ``key`` is any hashable constant object."""
+class ItemSource(Step):
+    """``base[key]``; ``key`` is any hashable constant object.
+
+    Attributes:
+        of: the builtin class whose ``__getitem__`` is meant, where the object's own class has
+            another one.
+    """
 
     key: object
+    of: type | None = None
 
-    def _key(self) -> object:
-        return (self.base, type(self.key), self.key)
+    def _key(self) -> Hashable:
+        return (self.base, type(self.key), self.key, self.of)
 
-    def _text(self) -> str:
-        return f"{self.base.expr}[{_key_text(self.key)}]"
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class DictKeySource(_Step):
-    """The ``n``-th key of a dict (or element of another ordered iterable), in order."""
-
-    n: int
-
-    def _key(self) -> object:
-        return (self.base, self.n)
-
-    def _text(self) -> str:
-        return f"next_nth({self.base.expr}, {self.n})"
+    def code(self, base: str, name: Name) -> str:
+        key = _constant(self.key, name, "key")
+        if self.of is None:
+            return f"{base}[{key}]"
+        return f"{_class(self.of, name)}.__getitem__({base}, {key})"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class IteratorItemSource(_Step):
-    """The ``n``-th remaining item of a tuple or list iterator, which is not advanced."""
+class ContentSource(Step):
+    """A tuple of what a container holds, in its order: of its keys, of its values, or of what its
+    ``__iter__`` gives, by the method of the builtin class ``of``."""
 
-    n: int
+    part: Literal["keys", "values", "__iter__"]
+    of: type
 
-    def _key(self) -> object:
-        return (self.base, self.n)
+    def _key(self) -> Hashable:
+        return (self.base, self.part, self.of)
 
-    def _text(self) -> str:
-        return f"remaining({self.base.expr})[{self.n}]"
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class TypeSource(_Step):
-    """``type(base)``."""
-
-    def _text(self) -> str:
-        return f"type({self.base.expr})"
+    def code(self, base: str, name: Name) -> str:
+        return f"tuple({_class(self.of, name)}.{self.part}({base}))"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class CallSource(_Step):
-    """``base()``: the referent of a weak reference."""
+class IdSource(Step):
+    """``id(base)``."""
 
-    def _text(self) -> str:
-        return f"{self.base.expr}()"
+    def code(self, base: str, name: Name) -> str:
+        return f"id({base})"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class DefaultsSource(_Step):
-    """A default of a function: positional (``which`` an int) or keyword-only (a name)."""
+class CallSource(Step):
+    """``base(*args)``: the referent of a weak reference, or a query of the process's state, which
+    is asked again at each check. The arguments are constants."""
+
+    args: tuple[object, ...] = ()
+
+    def _key(self) -> Hashable:
+        return (self.base, *((type(a), a if is_literal(a) else id(a)) for a in self.args))
+
+    def code(self, base: str, name: Name) -> str:
+        return f"{base}({', '.join(_constant(a, name, 'argument') for a in self.args)})"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DefaultsSource(Step):
+    """A default of a function: positional (``which`` an index, counted from the end where it is
+    negative) or keyword-only (a name)."""
 
     which: int | str
 
-    def _key(self) -> object:
+    def _key(self) -> Hashable:
         return (self.base, self.which)
 
-    def _text(self) -> str:
+    def code(self, base: str, name: Name) -> str:
         table = "__defaults__" if isinstance(self.which, int) else "__kwdefaults__"
-        return f"{self.base.expr}.{table}[{self.which!r}]"
+        return f"{base}.{table}[{self.which!r}]"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ClosureSource(_Step):
+class ClosureSource(Step):
     """Content of cell number ``index`` of a function object."""
 
     index: int
 
-    def _key(self) -> object:
+    def _key(self) -> Hashable:
         return (self.base, self.index)
 
-    def _text(self) -> str:
-        return f"{self.base.expr}.__closure__[{self.index}].cell_contents"
+    def code(self, base: str, name: Name) -> str:
+        return f"{base}.__closure__[{self.index}].cell_contents"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class GradSource(_Step):
+class GradSource(Step):
     """``base.grad`` of a tensor."""
 
-    def _text(self) -> str:
-        return f"{self.base.expr}.grad"
+    def code(self, base: str, name: Name) -> str:
+        return f"{base}.grad"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class TensorPropertySource(_Step):
+class TensorPropertySource(Step):
     """One number of a tensor: ``size(dim)``, ``stride(dim)`` or ``storage_offset()``."""
 
     prop: TensorProperty
     dim: int | None = None
 
-    def _key(self) -> object:
+    def _key(self) -> Hashable:
         return (self.base, self.prop, self.dim)
 
-    def _text(self) -> str:
-        if self.prop == "storage_offset":
-            return f"{self.base.expr}.storage_offset()"
-        return f"{self.base.expr}.{self.prop}({self.dim})"
-
-
-def MethodSelfSource(base: Source) -> AttrSource:
-    """``base.__self__`` of a bound method."""
-    return AttrSource(base, "__self__")
-
-
-def FuncSource(base: Source) -> AttrSource:
-    """``base.__func__`` of a bound method."""
-    return AttrSource(base, "__func__")
+    def code(self, base: str, name: Name) -> str:
+        return f"{base}.{self.prop}({'' if self.dim is None else self.dim})"
 
 
 GLOBAL_STATE = GlobalStateSource()

@@ -106,6 +106,13 @@ kind(
     "Return tensors, numbers or plain containers, or keep the object alive outside.",
 )
 kind(
+    "TS-T054",
+    "suspends",
+    _C.NOT_SUPPORTED,
+    "{what} is a generator function or coroutine function, which runs in pieces",
+    "Compile the functions that it calls, or the one that consumes it.",
+)
+kind(
     "TS-T900",
     "internal-error",
     _C.OUR_BUG,
@@ -217,4 +224,11 @@ kind(
     _C.USER_CODE,
     "computing {what} while tracing would take too much time or memory",
     "Compute it outside the compiled function, or with tensors.",
+)
+kind(
+    "TS-T056",
+    "body-effect",
+    _C.NOT_SUPPORTED,
+    "{what} has a side effect, such as a store to an object from outside",
+    "Return the value from the function in place of storing it; the call runs natively.",
 )

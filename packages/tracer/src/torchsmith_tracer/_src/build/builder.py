@@ -1,8 +1,8 @@
 """``Builder``: the value of a real object that traced code met, with its guards and graph input.
 
 ``wrap(obj, source)`` is for objects that the compiled code will fetch again, ``wrap_new(obj)`` for
-objects that are reached through constants only (library functions, class attributes of trusted
-classes). Dispatch: exact type, then predicates in order, then a user object.
+those that are the same at every call: constants of the code and what guards have fixed. Dispatch:
+exact type, then predicates in order, then a user object.
 
 One object gives one value, however it is reached: a second source of the same object installs a
 guard that the two are one.
@@ -15,27 +15,35 @@ import enum
 import math
 import re
 import types
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import nn
 from torchsmith_guards import (
     AttrSource,
-    ConstantSource,
-    DictKeySource,
+    ContentSource,
+    FunctionSource,
+    GlobalSource,
     Guard,
     GuardKind,
     ItemSource,
     LocalSource,
+    PinnedSource,
     Source,
 )
 
 from torchsmith_tracer._src.build.dynamic import FrameState
 from torchsmith_tracer._src.build.tensors import wrap_tensor
+from torchsmith_tracer._src.frames.library import is_ours
 from torchsmith_tracer._src.graph.provenance import user_line
+from torchsmith_tracer._src.higher_order import (  # noqa: F401 - they fill the tables
+    autograd_functions,
+    control,
+    transforms,
+)
 from torchsmith_tracer._src.regions import marks
-from torchsmith_tracer._src.torch_private import OPERATORS, storage_id
+from torchsmith_tracer._src.torch_private import storage_id
 from torchsmith_tracer._src.values import torch_classes  # noqa: F401 - fills the tables
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.classes import ClassValue
@@ -54,11 +62,13 @@ from torchsmith_tracer._src.values.functions import (
     BuiltinValue,
     FunctionValue,
 )
-from torchsmith_tracer._src.values.lazy import LazyValue
+from torchsmith_tracer._src.values.lazy import LazyValue, realize
+from torchsmith_tracer._src.values.lookup import disguises
 from torchsmith_tracer._src.values.mappings import DictValue, MappingProxyValue, SetValue
 from torchsmith_tracer._src.values.modules import ModuleValue
 from torchsmith_tracer._src.values.namespaces import PyModuleValue
-from torchsmith_tracer._src.values.objects import EnumValue, ObjectValue
+from torchsmith_tracer._src.values.numpy_scalars import NumpyValue, is_function, is_number_type
+from torchsmith_tracer._src.values.objects import EnumValue, ObjectValue, storage_base
 from torchsmith_tracer._src.values.opaque import OpaqueValue
 from torchsmith_tracer._src.values.sizes import SizeValue
 from torchsmith_tracer._src.values.symnum import SymNumValue
@@ -69,42 +79,34 @@ if TYPE_CHECKING:
     from torchsmith_tracer._src.trace import Trace
 
 _LITERALS = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis))
+_STORAGE = (
+    *(dict, list, tuple, collections.deque, set, frozenset),
+    *(int, float, str, bytes, complex),
+)
 _BUILTIN_CALLABLES = (
-    types.BuiltinFunctionType,
-    types.MethodDescriptorType,
-    types.WrapperDescriptorType,
-    types.MethodWrapperType,
-    types.ClassMethodDescriptorType,
-    types.GetSetDescriptorType,
+    types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType,
+    types.MethodWrapperType, types.ClassMethodDescriptorType, types.GetSetDescriptorType,
     types.MemberDescriptorType,
-)
+)  # fmt: skip
 _TORCH_CONSTANTS = (
-    torch.dtype,
-    torch.device,
-    torch.layout,
-    torch.memory_format,
-    torch.finfo,
-    torch.iinfo,
-)
-_KEY_TYPES = (*_LITERALS, enum.Enum, type, torch.dtype, torch.device)
+    torch.dtype, torch.device, torch.layout, torch.memory_format, torch.finfo, torch.iinfo,
+)  # fmt: skip
+Part = Literal["keys", "values", "__iter__"]
 
 
 class Builder:
     """See the module's docstring.
 
     Attributes:
-        constants: objects without a source that generated code must be able to reach, by the
-            name of their ``ConstantSource``; they belong into the body's namespace.
         frame_state: which sizes and numbers have varied between compiles.
     """
 
     def __init__(self, tx: Trace, frame_state: FrameState | None = None) -> None:
         self.tx = tx
         self.frame_state = FrameState() if frame_state is None else frame_state
-        self.constants: dict[str, object] = {}
-        self._memo: dict[int, tuple[object, Value]] = {}
+        self._memo: dict[int, tuple[object, Value, Source | None]] = {}
         self._scalars: dict[Source, Value] = {}
-        self._constant_names: dict[int, ConstantSource] = {}
+        self._identified: dict[Value, None] = {}
 
     # --- entry -------------------------------------------------------------------------------
     def wrap(self, obj: object, source: Source) -> Value:
@@ -112,86 +114,91 @@ class Builder:
         kind = type(obj)
         if kind in _LITERALS:
             return self._literal(obj, source)
+        if is_number_type(kind):
+            self.guard(source, GuardKind.CONSTANT, obj, "number of NumPy is a constant")
+            return NumpyValue(obj, source)
         entry = self._memo.get(id(obj))
         if entry is not None:
-            value = entry[1]
-            self._same_object(value, source)
-            return value
-        return self._remember(obj, self._make(obj, source))
+            if entry[2] != source:
+                self._same_object(obj, entry[2], source)
+            return entry[1]
+        if kind is types.FunctionType and isinstance(source, GlobalSource):
+            # Facts about a global function are facts about that very object, wherever it is found.
+            self.guard(source, GuardKind.ID, obj, "global function")
+            source = PinnedSource(obj)
+        return self._remember(obj, self._make(obj, source), source)
 
     def wrap_new(self, obj: object) -> Value:
-        """The value of an object that is reached through constants only; no guards."""
-        kind = type(obj)
-        if kind in _LITERALS:
+        """The value of an object that is the same at every call; what it holds is guarded."""
+        if type(obj) in _LITERALS:
             return ConstantValue(obj)
-        entry = self._memo.get(id(obj))
-        if entry is not None:
-            return entry[1]
-        if kind is types.FunctionType or isinstance(obj, _IMMUTABLE):
-            return self._remember(obj, self._make(obj, None))
-        return self._remember(obj, self._make(obj, self.constant_source(obj)))
+        return self.wrap(obj, PinnedSource(obj))
 
     def known(self, obj: object) -> Value | None:
         """The value that was made for ``obj``, if any."""
         entry = self._memo.get(id(obj))
         return None if entry is None else entry[1]
 
-    def constant_source(self, obj: object) -> ConstantSource:
-        """A source for an object that no path from the arguments leads to."""
-        source = self._constant_names.get(id(obj))
-        if source is None:
-            source = ConstantSource(f"K{len(self._constant_names)}")
-            self._constant_names[id(obj)] = source
-            self.constants[source.name] = obj
-        return source
-
     def guard(
         self, source: Source | None, kind: GuardKind, expected: object = None, why: str = ""
     ) -> None:
         """Add a guard, with the user's line that needed it."""
-        if source is not None and source.guardable:
+        if source is None or not source.guardable:
+            return
+        if kind is not GuardKind.ID or not isinstance(source, PinnedSource):
             self.tx.guards.add(Guard(source, kind, expected, why, user_line(self.tx)))
 
-    def _remember(self, obj: object, value: Value) -> Value:
+    def _remember(self, obj: object, value: Value, source: Source) -> Value:
         memo, key = self._memo, id(obj)
-        memo[key] = (obj, value)
+        memo[key] = (obj, value, source)
         self.tx.graph.record(lambda: memo.__delitem__(key))
         return value
 
-    def _same_object(self, value: Value, source: Source) -> None:
-        """``value`` was found again, at ``source``."""
-        first = value.source
-        if first is None or first == source or not source.guardable:
+    def _same_object(self, obj: object, first: Source | None, source: Source) -> None:
+        """``obj`` was found at ``first`` and again at ``source``."""
+        if first is None or not first.guardable or not source.guardable:
             return
-        if first.guardable:
-            why = "the same object is reached in two ways"
-            self.guard(source, GuardKind.SAME_OBJECT, first, why)
+        why = "the same object is reached in two ways"
+        if isinstance(first, PinnedSource):
+            self.guard(source, GuardKind.ID, obj, why)
+        elif isinstance(source, PinnedSource):
+            self.guard(first, GuardKind.ID, obj, why)
         else:
-            self.guard(source, GuardKind.ID, self._memo_object(value), "the same object")
-
-    def _memo_object(self, value: Value) -> object:
-        for obj, known in self._memo.values():
-            if known is value:
-                return obj
-        return None
+            self.guard(source, GuardKind.SAME_OBJECT, first, why)
 
     def distinct(self, a: Value, b: Value) -> None:
         """Traced code relied on two existing objects being different ones."""
         first, second = a.source, b.source
         if first is None or second is None or first == second:
             return
-        if first.guardable and second.guardable:
+        pinned = isinstance(first, PinnedSource) and isinstance(second, PinnedSource)
+        if first.guardable and second.guardable and not pinned:
             why = "two objects were compared by identity"
             self.guard(first, GuardKind.NOT_SAME, (second,), why)
 
+    def identified(self, value: Value) -> None:
+        """Traced code used the identity of an existing object as a key: it may be equal to no
+        other such key."""
+        if value not in self._identified and not isinstance(value, ConstantValue):
+            self._identified[value] = None
+            self.tx.graph.record(lambda: self._identified.pop(value))
+
     def add_aliasing_guards(self) -> None:
-        """Guard that what was changed in place is reached by no other path than those seen. To
-        be called once, at the end of the trace."""
+        """Guard that what was changed in place is reached by no other path than those seen, and
+        that keys by identity are different ones. To be called once, at the end of the trace."""
         tx = self.tx
+        keys: dict[type, list[Source]] = {}
+        for value in self._identified:
+            if value.source is not None and value.source.guardable:
+                keys.setdefault(value.python_type(), []).append(value.source)
+        for sources in keys.values():
+            if len(sources) > 1:
+                why = "these objects are keys, or looked up, by identity"
+                self.guard(sources[0], GuardKind.NOT_SAME, tuple(sources[1:]), why)
         changed: set[Value] = {*tx.journal.mutated, *tx.journal.attrs}
         groups: dict[object, list[Value]] = {}
         touched: set[object] = set()
-        for obj, value in self._memo.values():
+        for obj, value, _ in self._memo.values():
             source = value.source
             if source is None or not source.guardable:
                 continue
@@ -245,11 +252,13 @@ class Builder:
         return SymNumValue(node, symbol, source)
 
     # --- dispatch ----------------------------------------------------------------------------
-    def _make(self, obj: object, source: Source | None) -> Value:
+    def _make(self, obj: object, source: Source) -> Value:
         kind = type(obj)
         exact = _EXACT.get(kind)
         if exact is not None:
             return exact(self, obj, source)
+        if disguises(kind) and not issubclass(kind, (torch.Tensor, nn.Module, type, enum.Enum)):
+            return self._object(obj, source)  # ``isinstance`` below would run code of the user's
         if isinstance(obj, torch.Tensor):
             return wrap_tensor(self, obj, source)
         if isinstance(obj, nn.Module):
@@ -260,187 +269,181 @@ class Builder:
             self.guard(source, GuardKind.ID, obj, "enum member")
             return EnumValue(obj, source)
         if isinstance(obj, types.ModuleType):
-            if not self._trusted(source):
-                self.guard(source, GuardKind.ID, obj, "module")
+            self.guard(source, GuardKind.ID, obj, "module")
             return PyModuleValue(obj, source)
         if is_torch_callable(obj):
-            if not self._trusted(source):
-                self.guard(source, GuardKind.ID, obj, "torch function")
+            self.guard(source, GuardKind.ID, obj, "torch function")
             return TorchCallable(obj, source)
         context = wrap_context(obj, source)
         if context is not None:
             self.guard(source, GuardKind.TYPE, kind, "context manager")
-            if source is not None:
-                for name in ("mode", "device", "fast_dtype", "_enabled"):
-                    if name in vars(obj):
-                        self.wrap(vars(obj)[name], AttrSource(source, name))
+            for name in ("mode", "device", "fast_dtype", "_enabled"):
+                if name in vars(obj):
+                    self.wrap(vars(obj)[name], AttrSource(source, name))
             return context
-        if isinstance(obj, _BUILTIN_CALLABLES):
-            if not self._trusted(source):
-                self.guard(source, GuardKind.ID, obj, "builtin function")
+        if isinstance(obj, _BUILTIN_CALLABLES) or is_function(obj):
+            self.guard(source, GuardKind.ID, obj, "builtin function")
             return BuiltinValue(obj, source)
         if isinstance(obj, tuple) and hasattr(kind, "_fields") and _is_named_tuple(kind):
             return self._named_tuple(obj, source)
         return self._object(obj, source)
 
-    def _trusted(self, source: Source | None) -> bool:
-        """True for names in modules that are trusted not to be rebound."""
-        if source is None:
-            return True
-        root = source.root
-        module = getattr(root, "module", None)
-        return isinstance(module, str) and self.tx.interp.trusted_module(module)
-
-    def _constant(self, obj: object, source: Source | None) -> Value:
+    def _constant(self, obj: object, source: Source) -> Value:
         self.guard(source, GuardKind.CONSTANT, obj, f"{type(obj).__name__} is a constant")
         return ConstantValue(obj, source)
 
-    def _identity(self, obj: object, source: Source | None) -> Value:
+    def _identity(self, obj: object, source: Source) -> Value:
         self.guard(source, GuardKind.ID, obj, f"{type(obj).__name__} is a constant")
         return ConstantValue(obj, source)
 
     # --- containers --------------------------------------------------------------------------
-    def _items(self, obj: collections.abc.Sequence[object], source: Source | None) -> list[Value]:
-        if source is None:
-            return [self.wrap_new(item) for item in obj]
+    def _items(self, obj: Sequence[object], source: Source) -> list[Value]:
         return [LazyValue(ItemSource(source, i), item) for i, item in enumerate(obj)]
 
-    def _list(self, obj: object, source: Source | None) -> Value:
+    def _list(self, obj: object, source: Source) -> Value:
         assert isinstance(obj, list)
         self.guard(source, GuardKind.LENGTH, (list, len(obj)), "length of a list")
         return ListValue(self._items(obj, source), source)
 
-    def _tuple(self, obj: object, source: Source | None) -> Value:
+    def _tuple(self, obj: object, source: Source) -> Value:
         assert isinstance(obj, tuple)
         self.guard(source, GuardKind.LENGTH, (tuple, len(obj)), "length of a tuple")
         return TupleValue(self._items(obj, source), source)
 
-    def _size(self, obj: object, source: Source | None) -> Value:
+    def _size(self, obj: object, source: Source) -> Value:
         assert isinstance(obj, torch.Size)
         self.guard(source, GuardKind.CONSTANT, obj, "torch.Size is a constant")
         return SizeValue([ConstantValue(n) for n in obj], source)
 
-    def _named_tuple(self, obj: tuple[object, ...], source: Source | None) -> Value:
+    def _named_tuple(self, obj: tuple[object, ...], source: Source) -> Value:
         kind = type(obj)
         self.guard(source, GuardKind.LENGTH, (kind, len(obj)), "type of a named tuple")
         return NamedTupleValue(self._items(obj, source), kind, source)
 
-    def _deque(self, obj: object, source: Source | None) -> Value:
+    def _deque(self, obj: object, source: Source) -> Value:
         assert isinstance(obj, collections.deque)
         self.guard(source, GuardKind.LENGTH, (type(obj), len(obj)), "length of a deque")
-        if source is not None:
-            self.wrap(obj.maxlen, AttrSource(source, "maxlen"))
+        self.wrap(obj.maxlen, AttrSource(source, "maxlen"))
         return DequeValue(self._items(obj, source), obj.maxlen, source)
 
-    def _dict(self, obj: object, source: Source | None) -> Value:
+    def _dict(self, obj: object, source: Source) -> Value:
         assert isinstance(obj, dict)
-        kind = type(obj)
+        kind = storage_base(type(obj))
         factory: Value | None = None
         if isinstance(obj, collections.defaultdict) and obj.default_factory is not None:
-            factory = (
-                self.wrap_new(obj.default_factory)
-                if source is None
-                else self.wrap(obj.default_factory, AttrSource(source, "default_factory"))
-            )
+            factory = self.wrap(obj.default_factory, AttrSource(source, "default_factory"))
         return DictValue(self._table(obj, source, kind), source, kind, factory)
 
     def _table(
-        self, obj: Mapping[object, object], source: Source | None, kind: type
+        self, obj: Mapping[object, object], source: Source, kind: type
     ) -> dict[object, tuple[Value, Value]]:
-        """The entries of a mapping, values lazy, with a guard on the keys."""
-        plain = all(isinstance(k, _KEY_TYPES) or _is_literal_tuple(k) for k in obj)
-        if plain:
-            self.guard(source, GuardKind.DICT_KEYS, (kind, tuple(obj)), "keys of a dict")
+        """The entries of a mapping, values lazy, with a guard on the keys. ``kind`` is the builtin
+        class whose methods read it."""
+        entries = list(kind.items(obj))  # type: ignore[attr-defined]
+        pairs: list[tuple[Value, Value]]
+        if all(_is_plain_key(k) for k, _ in entries):
+            self._plain_keys(obj, source, kind, [k for k, _ in entries])
+            of = None if _inherits(type(obj), kind, "__getitem__") else kind
+            pairs = [
+                (self.wrap_new(k), LazyValue(ItemSource(source, k, of), v)) for k, v in entries
+            ]
         else:
-            self.guard(source, GuardKind.LENGTH, (kind, len(obj)), "length of a dict")
-        table: dict[object, tuple[Value, Value]] = {}
-        for n, (key, item) in enumerate(obj.items()):
-            if plain or source is None:
-                key_value = self.wrap_new(key)
-            else:
-                key_value = self.wrap(key, DictKeySource(source, n))
-            entry: Value
-            if source is None:
-                entry = self.wrap_new(item)
-            elif plain:
-                entry = LazyValue(ItemSource(source, key), item)
-            else:
-                # Another object may sit at this place next time: go through the n-th key.
-                values = _nth_value(source, n)
-                entry = LazyValue(values, item)
-            table[self.tx.interp.hash_key(key_value)] = (key_value, entry)
-        return table
+            # Another object may be the key next time: keys and values are found by place.
+            self.guard(source, GuardKind.TYPE, type(obj), "class of a dict")
+            keys = self._content([k for k, _ in entries], source, "keys", kind)
+            values = self._content([v for _, v in entries], source, "values", kind)
+            pairs = [(realize(self.tx, k), v) for k, v in zip(keys, values, strict=True)]
+        return {self.tx.interp.hash_key(k): (k, v) for k, v in pairs}
 
-    def _proxy(self, obj: object, source: Source | None) -> Value:
+    def _plain_keys(
+        self, obj: Iterable[object], source: Source, kind: type, keys: list[object]
+    ) -> None:
+        """Guard the keys of a mapping or the elements of a set, in order."""
+        why = "content of a set" if issubclass(kind, set | frozenset) else "keys of a dict"
+        if _inherits(type(obj), kind, "__iter__"):
+            self.guard(source, GuardKind.DICT_KEYS, (type(obj), tuple(keys)), why)
+        else:
+            self.guard(source, GuardKind.TYPE, type(obj), why)
+            order = ContentSource(source, "__iter__", kind)
+            self.guard(order, GuardKind.CONSTANT, tuple(keys), why)
+
+    def _content(
+        self, items: Sequence[object], source: Source, part: Part, kind: type
+    ) -> list[Value]:
+        """What a container holds, found by place."""
+        content = ContentSource(source, part, kind)
+        self.guard(content, GuardKind.LENGTH, (tuple, len(items)), f"length of a {kind.__name__}")
+        return [LazyValue(ItemSource(content, n), item) for n, item in enumerate(items)]
+
+    def _proxy(self, obj: object, source: Source) -> Value:
         assert isinstance(obj, types.MappingProxyType)
         table = self._table(obj, source, types.MappingProxyType)
         return MappingProxyValue(DictValue(table), source)
 
-    def _set(self, obj: object, source: Source | None) -> Value:
+    def _set(self, obj: object, source: Source) -> Value:
         assert isinstance(obj, set | frozenset)
-        kind = type(obj)
-        if source is not None and not all(isinstance(x, _KEY_TYPES) for x in obj):
-            self.guard(source, GuardKind.TYPE, kind, "set of objects")
-            return OpaqueValue(obj, source)
-        if source is not None:
-            self.guard(source, GuardKind.CONSTANT, kind(obj), "content of a set")
-        values = [self.wrap_new(x) for x in obj]
-        table = {self.tx.interp.hash_key(v): v for v in values}
-        return SetValue(table, source, kind)
+        return self._elements(obj, source, type(obj))
 
-    def _range(self, obj: object, source: Source | None) -> Value:
+    def _elements(
+        self, obj: set[object] | frozenset[object], source: Source, kind: type
+    ) -> SetValue:
+        """The content of a set of the builtin class ``kind``, in the order in which it is found."""
+        items = list(kind.__iter__(obj))  # type: ignore[attr-defined]
+        if all(map(_is_plain_key, items)):
+            self._plain_keys(obj, source, kind, items)
+            values = [self.wrap_new(x) for x in items]
+        else:
+            self.guard(source, GuardKind.TYPE, type(obj), "class of a set")
+            content = self._content(items, source, "__iter__", kind)
+            values = [realize(self.tx, v) for v in content]
+        return SetValue({self.tx.interp.hash_key(v): v for v in values}, source, kind)
+
+    def _range(self, obj: object, source: Source) -> Value:
         assert isinstance(obj, range)
         self.guard(source, GuardKind.CONSTANT, obj, "range is a constant")
         start, stop, step = (ConstantValue(x) for x in (obj.start, obj.stop, obj.step))
         return RangeValue(start, stop, step, source)
 
-    def _slice(self, obj: object, source: Source | None) -> Value:
+    def _slice(self, obj: object, source: Source) -> Value:
         assert isinstance(obj, slice)
-        if source is None:
-            start, stop, step = (self.wrap_new(x) for x in (obj.start, obj.stop, obj.step))
-        else:
-            self.guard(source, GuardKind.TYPE, slice, "slice")
-            start = self.wrap(obj.start, AttrSource(source, "start"))
-            stop = self.wrap(obj.stop, AttrSource(source, "stop"))
-            step = self.wrap(obj.step, AttrSource(source, "step"))
+        self.guard(source, GuardKind.TYPE, slice, "slice")
+        start = self.wrap(obj.start, AttrSource(source, "start"))
+        stop = self.wrap(obj.stop, AttrSource(source, "stop"))
+        step = self.wrap(obj.step, AttrSource(source, "step"))
         return SliceValue(start, stop, step, source)
 
     # --- code --------------------------------------------------------------------------------
-    def _function(self, obj: object, source: Source | None) -> Value:
+    def _function(self, obj: object, source: Source) -> Value:
         assert isinstance(obj, types.FunctionType)
         original = marks.original_of(obj)
         if original is not None:
-            if source is None:
-                return self.wrap_new(original)
+            self.guard(source, GuardKind.ID, obj, "compiled function")
             return self.wrap(original, AttrSource(source, marks.ORIGINAL))
-        if not self._trusted(source):
-            if marks.is_disabled(obj) or is_torch_callable(obj):
-                self.guard(source, GuardKind.ID, obj, "function")
-            else:
-                self.guard(source, GuardKind.CODE, obj.__code__, "code of a function")
+        if marks.is_disabled(obj) or is_torch_callable(obj):
+            self.guard(source, GuardKind.ID, obj, "function")
+        elif not is_ours(obj.__code__.co_filename):
+            self.guard(source, GuardKind.CODE, obj.__code__, "code of a function")
+            if not isinstance(source, PinnedSource | FunctionSource):
+                globals_ = AttrSource(source, "__globals__")
+                self.guard(globals_, GuardKind.ID, obj.__globals__, "globals of a function")
         if is_torch_callable(obj):
             return TorchCallable(obj, source)
         if marks.is_disabled(obj):
             return OpaqueValue(obj, source)
         return FunctionValue.existing(self.tx, obj, source)
 
-    def _method(self, obj: object, source: Source | None) -> Value:
+    def _method(self, obj: object, source: Source) -> Value:
         assert isinstance(obj, types.MethodType)
         if wrap_context(obj.__self__, None) is not None:
             return self._context_method(obj, source)
-        if source is None:
-            func, self_value = self.wrap_new(obj.__func__), self.wrap_new(obj.__self__)
-        else:
-            self.guard(source, GuardKind.TYPE, types.MethodType, "bound method")
-            func = self.wrap(obj.__func__, AttrSource(source, "__func__"))
-            self_value = self.wrap(obj.__self__, AttrSource(source, "__self__"))
+        self.guard(source, GuardKind.TYPE, types.MethodType, "bound method")
+        func = self.wrap(obj.__func__, AttrSource(source, "__func__"))
+        self_value = self.wrap(obj.__self__, AttrSource(source, "__self__"))
         return BoundMethodValue(func, self_value, source)
 
-    def _context_method(self, obj: types.MethodType, source: Source | None) -> Value:
+    def _context_method(self, obj: types.MethodType, source: Source) -> Value:
         """``__exit__`` and the like of a context manager of torch."""
         name = obj.__name__
-        if source is None:
-            return self.wrap_new(obj.__self__).getattr(self.tx, name)
         self.guard(source, GuardKind.TYPE, types.MethodType, "bound method")
         self.wrap(obj.__func__, AttrSource(source, "__func__"))
         context = self.wrap(obj.__self__, AttrSource(source, "__self__"))
@@ -448,14 +451,13 @@ class Builder:
         method.source = source
         return method
 
-    def _class(self, obj: type, source: Source | None) -> Value:
-        if not self._trusted(source):
-            self.guard(source, GuardKind.ID, obj, "class")
-        value = self.tx.interp.class_value(obj, source)
+    def _class(self, obj: type, source: Source) -> Value:
+        self.guard(source, GuardKind.ID, obj, "class")
+        value = self.tx.interp.class_value(obj)
         assert isinstance(value, ClassValue)
         return value
 
-    def _module(self, obj: nn.Module, source: Source | None) -> Value:
+    def _module(self, obj: nn.Module, source: Source) -> Value:
         original = marks.original_of(obj)
         if isinstance(original, nn.Module):
             # The compiled form shares the module's instance dict: paths through it are the same.
@@ -468,42 +470,44 @@ class Builder:
         return ModuleValue(obj, source)
 
     # --- objects -----------------------------------------------------------------------------
-    def _object(self, obj: object, source: Source | None) -> Value:
+    def _object(self, obj: object, source: Source) -> Value:
         kind = type(obj)
         self.guard(source, GuardKind.TYPE, kind, "class of an object")
         if self._is_opaque(kind):
             return OpaqueValue(obj, source)
         self.tx.interp.class_value(kind)
         storage: Value | None = None
-        if isinstance(obj, dict):
-            table = self._table_of_subclass(obj, source)
-            storage = DictValue(table, source, _storage_class(kind))
-        elif isinstance(obj, list):
-            self.guard(source, GuardKind.LENGTH, (kind, len(obj)), "length of a list")
-            storage = ListValue(self._items(list(list.__iter__(obj)), source), source)
-        elif isinstance(obj, tuple):
-            self.guard(source, GuardKind.LENGTH, (kind, len(obj)), "length of a tuple")
-            storage = TupleValue(self._items(tuple(tuple.__iter__(obj)), source), source)
-        elif isinstance(obj, int | float | str | bytes | complex):
+        if not issubclass(kind, _STORAGE):
+            pass
+        elif isinstance(obj, dict):
+            storage = self._dict(obj, source)
+        elif isinstance(obj, list | tuple | collections.deque):
+            storage = self._sequence(obj, source)
+        elif isinstance(obj, set | frozenset):
+            storage = self._elements(obj, source, storage_base(kind))
+        else:
             self.guard(source, GuardKind.CONSTANT, obj, "constant of a subclass")
-            base = next(t for t in (int, float, str, bytes, complex) if isinstance(obj, t))
-            storage = ConstantValue(base(obj))  # type: ignore[arg-type]
+            base = next(t for t in (int, float, str, bytes, complex) if issubclass(kind, t))
+            storage = ConstantValue(base(obj))  # type: ignore[arg-type, call-overload]
         return ObjectValue(obj, source, storage)
 
-    def _table_of_subclass(
-        self, obj: dict[object, object], source: Source | None
-    ) -> dict[object, tuple[Value, Value]]:
-        plain = dict(dict.items(obj))
-        if not all(isinstance(k, _KEY_TYPES) for k in plain):
-            return self._table(plain, source, type(obj))
-        self.guard(source, GuardKind.DICT_KEYS, (type(obj), tuple(plain)), "keys of a dict")
-        return {
-            k: (
-                self.wrap_new(k),
-                self.wrap_new(v) if source is None else LazyValue(ItemSource(source, k), v),
-            )
-            for k, v in plain.items()
-        }
+    def _sequence(
+        self,
+        obj: list[object] | tuple[object, ...] | collections.deque[object],
+        source: Source,
+    ) -> Value:
+        """The content of an instance of a user subclass of list, tuple or deque."""
+        cls, kind = type(obj), storage_base(type(obj))
+        content = list(kind.__iter__(obj))  # type: ignore[attr-defined]
+        own = ("__iter__", "__len__", "__getitem__")
+        if _inherits(cls, kind, *own):
+            self.guard(source, GuardKind.LENGTH, (cls, len(content)), "length of a sequence")
+            items = self._items(content, source)
+        else:
+            items = self._content(content, source, "__iter__", kind)
+        if isinstance(obj, collections.deque):
+            return DequeValue(items, obj.maxlen, source)
+        return (ListValue if kind is list else TupleValue)(items, source)
 
     def _is_opaque(self, kind: type) -> bool:
         """Objects of C types have no attributes that can be followed."""
@@ -512,15 +516,9 @@ class Builder:
         return True
 
 
-def _nth_value(source: Source, n: int) -> Source:
-    return DictKeySource(AttrSource(source, "values()"), n)
-
-
-def _storage_class(kind: type) -> type:
-    for base in (collections.OrderedDict, collections.defaultdict):
-        if issubclass(kind, base):
-            return base
-    return dict
+def _inherits(cls: type, kind: type, *methods: str) -> bool:
+    """True when ``cls`` overrides none of these methods of its builtin base ``kind``."""
+    return all(getattr(cls, m) is getattr(kind, m) for m in methods)
 
 
 def _is_argument(source: Source) -> bool:
@@ -534,11 +532,14 @@ def _is_named_tuple(kind: type) -> bool:
     return tuple in kind.__bases__
 
 
-def _is_literal_tuple(key: object) -> bool:
-    return type(key) is tuple and all(type(k) in _LITERALS or _is_literal_tuple(k) for k in key)
+def _is_plain_key(key: object) -> bool:
+    """True for keys that are compared by value; NaN is found again by identity only."""
+    if type(key) is tuple:
+        return all(map(_is_plain_key, key))
+    return type(key) in _LITERALS and key == key
 
 
-Maker = Callable[[Builder, object, Source | None], Value]
+Maker = Callable[[Builder, object, Source], Value]
 
 _EXACT: dict[type, Maker] = {
     list: Builder._list,
@@ -556,23 +557,9 @@ _EXACT: dict[type, Maker] = {
     types.FunctionType: Builder._function,
     types.MethodType: Builder._method,
     types.CodeType: Builder._identity,
+    type(NotImplemented): Builder._identity,
     re.Pattern: Builder._identity,
     torch.Tensor: wrap_tensor,
     nn.Parameter: wrap_tensor,
     **dict.fromkeys(_TORCH_CONSTANTS, Builder._constant),
 }
-_IMMUTABLE = (
-    types.BuiltinFunctionType,
-    types.ModuleType,
-    type,
-    enum.Enum,
-    tuple,
-    frozenset,
-    range,
-    slice,
-    types.CodeType,
-    re.Pattern,
-    *_BUILTIN_CALLABLES,
-    *_TORCH_CONSTANTS,
-    *OPERATORS,
-)

@@ -18,14 +18,12 @@ if TYPE_CHECKING:
     from torchsmith_tracer._src.build.builder import Builder
 
 
-def wrap_tensor(builder: Builder, obj: object, source: Source | None) -> Value:
+def wrap_tensor(builder: Builder, obj: object, source: Source) -> Value:
     """A tensor found at ``source`` becomes a graph input; a kind of tensor that cannot be traced
     becomes an opaque object."""
     assert isinstance(obj, torch.Tensor)
     if isinstance(obj, FakeTensor):
         raise InternalError(f"a fake tensor was found at {source}")
-    if source is None:
-        source = builder.constant_source(obj)
     if not is_plain(obj):
         builder.guard(source, GuardKind.TYPE, type(obj), "tensor that cannot be traced")
         if type(obj) in (torch.Tensor, nn.Parameter):

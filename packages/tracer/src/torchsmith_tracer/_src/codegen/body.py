@@ -4,10 +4,13 @@
 
     def f(a, o):
         s_1 = o.weight                 # inputs and existing objects, as they are at entry
+        error = None
         try:
             g0, g1 = graph_1(a, s_1)   # what the backend made of the captured graph
-        except Exception as error:
-            return failed(error, a, o)
+        except BaseException as caught:
+            error = caught
+        if error is not None:
+            return failed(error, None, a, o)
         o.last = g1                    # side effects
         return [g0]                    # the result, rebuilt; or a step around a graph break
 """
@@ -24,6 +27,7 @@ from torch import fx
 from torchsmith_tracer._src.codegen.emitter import Emitter
 from torchsmith_tracer._src.effects.replay import replay
 from torchsmith_tracer._src.regions.dispatcher import compile_source, forget_source
+from torchsmith_tracer._src.regions.failed import Undo
 
 if TYPE_CHECKING:
     from torchsmith_tracer._src.regions.record import CodeRecord
@@ -56,7 +60,6 @@ def new_emitter(trace: Trace, record: CodeRecord) -> Emitter:
     bind: dict[str, object] = {
         "G": record.globals,
         "M": modules_of(trace),
-        **trace.builder.constants,
     }
     return Emitter(record.parameter_names(), bind, trace.journal)
 
@@ -101,15 +104,27 @@ def assemble(
         compiled = compile_graph(graph, trace.graph.example_inputs())
         name = cg.fresh("graph")
         cg.namespace[name] = compiled
-        error, handler = cg.fresh("error"), cg.fresh("failed")
+        error, handler, undo = cg.fresh("error"), cg.fresh("failed"), cg.fresh("undo")
         cg.namespace[handler] = failed
         targets = ", ".join(cg.outputs.values())
         call = f"{name}({', '.join(inputs)})"
-        params = ", ".join([error, *cg.params])
+        graph_ = trace.graph
+        copies = [cg.source_name(entry.source) for entry in graph_.inputs_at_risk()]
+        random = graph_.draws and graph_.may_fail
+        if copies or random:
+            maker = cg.fresh("copies")
+            cg.namespace[maker] = Undo
+            cg.loads.append(f"{undo} = {maker}({', '.join([str(random), *copies])})")
+        else:
+            undo = "None"
+        params = ", ".join([error, undo, *cg.params])
         lines[:0] = [
+            f"{error} = None",
             "try:",
             f"    {targets}, = {call}" if targets else f"    {call}",
-            f"except Exception as {error}:",
+            "except BaseException as caught:",
+            f"    {error} = caught",
+            f"if {error} is not None:",  # the user's code runs outside of our handler
             f"    return {handler}({params})",
         ]
     else:

@@ -5,7 +5,7 @@ object; ``build_*``, ``call``, ``load_attr`` pop their operands and push their r
 (``store_attr``, ``store_subscr``, ``pop_top``, ...) pop theirs. Text rather than bytecode: it is
 the same for every CPython version, CPython compiles it in C, and a person can read it.
 
-How a ``Value`` takes part (T1 and T2 implement these on their classes):
+How a ``Value`` takes part:
 
 ``reconstruct(self, cg)``
     Push the object. Called at most once per value and body, and only when the value cannot be
@@ -21,37 +21,29 @@ How a ``Value`` takes part (T1 and T2 implement these on their classes):
 Loads by source and the graph's inputs are evaluated *before* the graph runs and before any effect
 is replayed, so a source always means the object at entry. A tensor or symbolic number made by the
 graph pushes itself with ``cg.graph_output(self)``.
-
-Example::
-
-    def reconstruct(self, cg):           # a list
-        cg.build_list(0)
-
-    def reconstruct_fill(self, cg):
-        cg.load_method(self, "extend")   # callable on the stack
-        for item in self.items:
-            cg.load(item)
-        cg.build_list(len(self.items))
-        cg.call(1)
-        cg.pop_top()
 """
 
 from __future__ import annotations
 
 import builtins
 import keyword
+import re
 import types
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from torchsmith_guards import (
     CellSource,
-    ConstantSource,
+    ClassDictSource,
     FunctionSource,
     LocalSource,
     NamespaceSource,
+    PinnedSource,
     Source,
+    Step,
     SyntheticSource,
+    is_literal,
+    is_short,
 )
 
 from torchsmith_tracer._src.breaks.signals import InternalError, Unsupported
@@ -61,24 +53,12 @@ if TYPE_CHECKING:
     from torchsmith_tracer._src.effects.journal import Journal
     from torchsmith_tracer._src.values.base import Value
 
-_LITERALS = (int, str, bytes, bool, type(None), type(Ellipsis))
-_LONGEST_LITERAL = 2000
-
-
-def _is_literal(obj: object) -> bool:
-    kind = type(obj)
-    if kind is tuple:
-        return all(map(_is_literal, obj))  # type: ignore[call-overload]
-    if kind is float:
-        return obj == obj and obj not in (float("inf"), float("-inf"))
-    return kind in _LITERALS
-
 
 class Emitter:
     """Builds the source text of one body.
 
     Args:
-        params: names of the body's parameters (``safe_name`` has been applied to the user's; ``F``
+        params: names of the body's parameters (``safe_names`` has been applied to the user's; ``F``
             comes first when the function has free variables).
         bind: objects that source roots denote (``G``, ``M``); they become globals of the body.
         journal: attribute stores on new objects are taken from here when such an object is made.
@@ -115,11 +95,10 @@ class Emitter:
 
     def load_const(self, obj: object) -> None:
         """Push a constant: written as a literal where possible, else bound by name."""
-        if _is_literal(obj):
+        if is_literal(obj) and is_short(obj):
             text = repr(obj)
-            if len(text) <= _LONGEST_LITERAL:
-                self._push(f"({text})" if text.startswith("-") else text, pure=True)
-                return
+            self._push(f"({text})" if text.startswith("-") else text, pure=True)
+            return
         self.load_global_constant(obj, "const")
 
     def load_global_constant(self, obj: object, hint: str = "const") -> None:
@@ -154,10 +133,6 @@ class Emitter:
         """Push ``value.name``, to be called with ``call``."""
         self.load(value)
         self.load_attr(name)
-
-    def push_callable(self, load: Callable[[], None]) -> None:
-        """Push the callable of a following ``call`` by running ``load``."""
-        load()
 
     def graph_output(self, value: Value) -> None:
         """Push what the graph computed for ``value`` (a tensor or number with an fx node)."""
@@ -198,7 +173,7 @@ class Emitter:
         first = nargs - len(kwnames)
         text = args[:first]
         for name, arg in zip(kwnames, args[first:], strict=True):
-            text.append(f"{name}={arg}" if name.isidentifier() else f"**{{{name!r}: {arg}}}")
+            text.append(f"{name}={arg}" if _plain_name(name) else f"**{{{name!r}: {arg}}}")
         self._push(f"{fn}({', '.join(text)})")
 
     def load_attr(self, name: str) -> None:
@@ -228,22 +203,11 @@ class Emitter:
         value, container, key = self._pop(3)
         self.statement(f"{container}[{key}] = {value}")
 
-    def delete_subscr(self) -> None:
-        """Pop container, key: ``del container[key]``."""
-        container, key = self._pop(2)
-        self.statement(f"del {container}[{key}]")
-
     def pop_top(self) -> None:
         """Pop the top; its expression is still evaluated."""
         text, pure = self._stack.pop()
         if not pure:
             self.statement(text)
-
-    def dup_top(self) -> None:
-        """Push the top again."""
-        name = self.store_temp()
-        self._push(name, pure=True)
-        self._push(name, pure=True)
 
     def store_temp(self, hint: str = "t") -> str:
         """Pop the top into a local variable and return its name."""
@@ -283,6 +247,13 @@ class Emitter:
                 self._taken.add(name)
                 return name
 
+    def temporaries(self, which: Callable[[Value], bool]) -> list[str]:
+        """Locals of the body that hold objects made for certain values."""
+        params = set(self.params)
+        return [
+            n for v, n in self._memo.items() if n.isidentifier() and n not in params and which(v)
+        ]
+
     def loadable(self, source: Source) -> bool:
         """False when the source's root does not exist in the body."""
         root = source.root
@@ -290,7 +261,7 @@ class Emitter:
             return root.name in self.params
         if isinstance(root, CellSource | FunctionSource):
             return "F" in self._taken
-        if isinstance(root, ConstantSource | SyntheticSource):
+        if isinstance(root, SyntheticSource):
             return root.name in self._taken
         return True
 
@@ -303,29 +274,27 @@ class Emitter:
         if not self.loadable(source):
             raise InternalError(f"source {source.expr} cannot be loaded here")
         if source.base is None:
-            if isinstance(root, LocalSource | ConstantSource | SyntheticSource | FunctionSource):
+            if isinstance(root, LocalSource | SyntheticSource | FunctionSource):
                 name = source.expr
             elif isinstance(root, NamespaceSource) and root.module is None:
                 name = "G"
+            elif isinstance(root, PinnedSource):
+                self.load_global_constant(root.obj, "pinned")
+                name = self.pop_expr()
+            elif isinstance(root, ClassDictSource):
+                self.load_global_constant(vars(root.cls), "class_dict")
+                name = self.pop_expr()
             else:
                 name = self._prefetch(source.expr)
         else:
-            base = self.source_name(source.base)
-            prefix, text = source.base.expr, source.expr
-            name = self._prefetch(self._step(source, base, prefix, text))
+            assert isinstance(source, Step)
+            name = self._prefetch(source.code(self.source_name(source.base), self._constant_name))
         self._sources[source] = name
         return name
 
-    def _step(self, source: Source, base: str, prefix: str, text: str) -> str:
-        """The text of one step from ``base``; keys without a literal are bound by name."""
-        key = getattr(source, "key", None)
-        if hasattr(source, "key") and not _is_literal(key):
-            self.load_global_constant(key, "key")
-            return f"{base}[{self.pop_expr()}]"
-        before, found, after = text.partition(prefix)
-        if not found:
-            raise InternalError(f"source text {text!r} does not contain its base {prefix!r}")
-        return f"{before}{base}{after}"
+    def _constant_name(self, obj: object, hint: str) -> str:
+        self.load_global_constant(obj, hint)
+        return self.pop_expr()
 
     def _prefetch(self, expr: str) -> str:
         name = self.fresh("s")
@@ -349,10 +318,12 @@ class Emitter:
         self._memo[value] = name
         stores = None if self._journal is None else self._journal.attrs.get(value)
         if stores is not None and value.source is None:
+            from torchsmith_tracer._src.effects.journal import Deleted
             from torchsmith_tracer._src.effects.replay import emit_attrs
 
             self.new_attrs.add(value)
-            emit_attrs(self, value, stores)
+            kept = {k: v for k, v in stores.items() if not isinstance(v, Deleted)}
+            emit_attrs(self, value, kept)  # what was deleted again was never there
         fill = getattr(value, "reconstruct_fill", None)
         if fill is not None:
             fill(self)
@@ -373,12 +344,16 @@ class Emitter:
         return [text for text, _ in taken]
 
 
-def safe_name(name: str) -> str:
-    """A user's parameter name as a name in bodies and checkers: an identifier that hides neither
-    a builtin that generated text uses nor one of its own names."""
-    plain = plain_name(name)
-    hidden = plain in _RESERVED or (plain[0] == "g" and plain[1:].isdigit())
-    return f"{plain}_" if hidden else plain
+def safe_names(names: Sequence[str]) -> tuple[str, ...]:
+    """A user's parameter names as names in bodies and checkers: identifiers, all different, that
+    hide neither a builtin that generated text uses nor one of its own names."""
+    out: dict[str, None] = {}
+    for name in names:
+        safe = plain_name(name)
+        while safe in _RESERVED or safe in out or _OWN_NAME.fullmatch(safe):
+            safe += "_"
+        out[safe] = None
+    return tuple(out)
 
 
 def _plain_name(name: str) -> bool:
@@ -387,7 +362,8 @@ def _plain_name(name: str) -> bool:
 
 
 _KEYWORDS = frozenset(keyword.kwlist)
-_RESERVED = frozenset(("F", "G", "M", "next_nth", "remaining", *dir(builtins)))
+_RESERVED = frozenset(("F", "G", "M", *dir(builtins), *_KEYWORDS))
+_OWN_NAME = re.compile(r"[gK]\d+")  # outputs of the graph, constants without a path
 
 
 def make_cell(content: object) -> types.CellType:

@@ -16,6 +16,7 @@ Cell and free variables of the original all become free variables here: the cell
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ from torchsmith_tracer._src.codegen.tail import TailCall
 from torchsmith_tracer._src.frames.code import decode
 
 _V = sys.version_info[:2]
-_CALLEE, _ARGS, _KWARGS = "___callee", "___args", "___kwargs"
+_CALLEE, _ARGS, _KWARGS, _ERROR = "___callee", "___args", "___kwargs", "___error"
 _EXTRA_STACK = 8
 _KEPT_FLAGS = CompilerFlags.OPTIMIZED | CompilerFlags.NEWLOCALS | CompilerFlags.NESTED
 
@@ -45,12 +46,15 @@ class ResumeCode:
         prologue: how many instructions come before the user's; instruction ``i`` of the original
             is instruction ``i + prologue`` here.
         original: the user's code object.
+        index, stack: the arguments of ``resume_code``.
     """
 
     code: CodeType
     locals: tuple[str, ...]
     prologue: int
     original: CodeType
+    index: int
+    stack: tuple[bool, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +79,15 @@ def plain_name(name: str) -> str:
     return "___" + "".join(c if c.isidentifier() or c.isdigit() else f"_{ord(c):x}_" for c in name)
 
 
+_OWN_LOCAL = re.compile(r"___(callee|args|kwargs|error|junk|(s|r|rest)\d+)_*")
+
+
+def local_name(name: str) -> str:
+    """What a local of the user's is called in step and resume functions, which have some of their
+    own."""
+    return f"{name}_" if _OWN_LOCAL.fullmatch(name) else plain_name(name)
+
+
 def push_null_call(load: Sequence[Instr], location: Any) -> list[Instr]:
     """A callable with the empty slot of a function call, in this version's order."""
     null = Instr("PUSH_NULL", location=location)
@@ -92,20 +105,66 @@ def resume_code(
         stack: one entry per slot, bottom first; False for an empty (NULL) slot.
         local_names: locals that are passed; all others are unbound.
     """
+    out, prologue, _ = _resume(code, index, stack, local_names)
+    made = _assemble(out, code, stack)
+    return ResumeCode(made, tuple(local_names), prologue, code, index, tuple(stack))
+
+
+def raising_code(resume: ResumeCode) -> CodeType:
+    """Like ``resume.code``, but it raises its last argument where the other goes on: handlers and
+    contexts of the user's that were entered are left as for any exception."""
+    code = resume.original
+    out, prologue, label = _resume(code, resume.index, resume.stack, resume.locals)
+    location = _location(code, resume.index)
+    raises = [
+        Instr("LOAD_FAST", _ERROR, location=location),
+        Instr("RAISE_VARARGS", 1, location=location),
+    ]
+    body = list(out)
+    cover = _cover(body, body.index(label, prologue))
+    out[prologue - 1 : prologue] = _covered(raises, cover)
+    out.argnames.append(_ERROR)
+    out.argcount += 1
+    return _assemble(out, code, resume.stack)
+
+
+def generator_code(
+    code: CodeType, index: int, shape: Sequence[bool], local_names: Sequence[str]
+) -> CodeType:
+    """A generator function that, once started, is suspended at the YIELD_VALUE ``index`` of the
+    generator ``code``; its parameters are those of a resume function."""
+    out, length, _ = _resume(code, index, shape, local_names)
+    out.flags |= CompilerFlags.GENERATOR
+    start = [Instr("RETURN_GENERATOR"), Instr("POP_TOP"), Instr("RESUME", 0)]
+    for instr in start:
+        instr.lineno = code.co_firstlineno
+    first = next(i for i, item in enumerate(out) if getattr(item, "name", "") == "RESUME")
+    out[first : first + 1] = start
+    # What is yielded first is dropped by whoever makes the generator.
+    last = length - 1 + len(start) - 1
+    out.insert(last, Instr("LOAD_CONST", None, location=out[last].location))
+    return _assemble(out, code, shape)
+
+
+def _resume(
+    code: CodeType, index: int, stack: Sequence[bool], local_names: Sequence[str]
+) -> tuple[Bytecode, int, Label]:
+    """The listing, the length of its prologue, and the label of ``index``."""
     body = _copy(code)
     labels: dict[int, Label] = {}
     _label_instruction(body, index, labels)
-    params = [plain_name(n) for n in local_names]
+    params = [local_name(n) for n in local_names]
     slots = [f"___s{i}" for i, full in enumerate(stack) if full]
     names = iter(slots)
     prologue: list[Any] = _entry(code)
     prologue += [Instr("LOAD_FAST", next(names)) if full else Instr("PUSH_NULL") for full in stack]
+    prologue += [Instr("DELETE_FAST", name) for name in slots]  # no variables of the user's
     prologue.append(Instr("JUMP_FORWARD", labels[index]))
     for instr in prologue:
         instr.lineno = code.co_firstlineno
     out = _shell(code, [*params, *slots], bool(cells_of(code)))
     out.extend([*prologue, *body])
-    return ResumeCode(_assemble(out, code, stack), tuple(local_names), len(prologue), code)
+    return out, len(prologue), labels[index]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +198,8 @@ def step_code(
     operands: Sequence[bool],
     exits: Sequence[Exit],
     local_names: Sequence[str] | None,
+    onward: int | None = None,
+    boxed: Collection[str] = (),
 ) -> CodeType:
     """Code that runs instruction ``index`` natively and hands on to one of ``exits``.
 
@@ -154,6 +215,9 @@ def step_code(
         exits: where to go afterwards; the second one is taken by a jump.
         local_names: for a full copy of the code (a handler covers the instruction): the locals
             that are passed; None for the instruction alone.
+        onward: do not leave, but go on natively at this instruction (in a full copy).
+        boxed: parameters (locals, and slots as ``___sN``) that arrive in a list, from which they
+            are taken, so that nobody but this frame holds them.
     """
     location = _location(code, index)
     end, jump_end = Label(), Label()
@@ -173,7 +237,14 @@ def step_code(
     names = iter(slots)
     full_copy = local_names is not None
     pushes: list[Any] = _entry(code) if full_copy else [Instr("RESUME", 0)]
-    pushes += [Instr("LOAD_FAST", next(names)) if full else Instr("PUSH_NULL") for full in operands]
+    for name in sorted(set(boxed) - set(slots)):
+        pushes += [*_unbox(local_name(name)), Instr("STORE_FAST", local_name(name))]
+    for full in operands:
+        name = next(names) if full else ""
+        if name in boxed:
+            pushes += _unbox(name)
+        else:
+            pushes.append(Instr("LOAD_FAST", name) if full else Instr("PUSH_NULL"))
     for instr in pushes:
         instr.lineno = code.co_firstlineno
     leftover = _leftover(operation, operands, exits)
@@ -184,9 +255,13 @@ def step_code(
         # The original instruction stays where it is: handlers may run into it again in a loop.
         body = _copy(code)
         cover = _cover(body, _position_of(body, index))
-        params += [plain_name(n) for n in local_names]
+        params += [local_name(n) for n in local_names]
+        labels: dict[int, Label] = {}
+        if onward is not None:
+            _label_instruction(body, onward, labels)
         listing = [*pushes, *_covered(native, cover)]
-        listing += [Instr("JUMP_FORWARD", end, location=location), *body, end]
+        after = labels.get(-1 if onward is None else onward, end)
+        listing += [Instr("JUMP_FORWARD", after, location=location), *body, end]
     else:
         listing = [*pushes, *native, end]
     listing += _tail(0, exits[0], leftover, location) if exits else []
@@ -203,6 +278,14 @@ def step_code(
     out.extend(listing)
     results = max((e.results for e in exits), default=0)
     return _assemble(out, code, [*operands, *([True] * results)])
+
+
+def _unbox(name: str) -> list[Instr]:
+    out = push_null_call([Instr("LOAD_CONST", list.pop)], None)
+    out.append(Instr("LOAD_FAST", name))
+    if _V == (3, 11):
+        out.append(Instr("PRECALL", 1))
+    return [*out, Instr("CALL", 1)]
 
 
 def _callee(operation: Operation) -> list[Instr]:
@@ -358,15 +441,14 @@ def freed(item: Instr, cells: Collection[str]) -> Instr:
     if isinstance(arg, str) and "FAST" in item.name:
         if arg in cells:
             return _with_arg(item, FreeVar(arg))
-        if not arg.isidentifier():
-            return _with_arg(item, plain_name(arg))
+        return _with_arg(item, local_name(arg)) if local_name(arg) != arg else item
     if isinstance(arg, tuple) and "FAST" in item.name:
-        return _with_arg(item, tuple(map(_plain_arg, arg)))
+        return _with_arg(item, tuple(map(_local_arg, arg)))
     return item
 
 
-def _plain_arg(arg: object) -> object:
-    return plain_name(arg) if isinstance(arg, str) else arg
+def _local_arg(arg: object) -> object:
+    return local_name(arg) if isinstance(arg, str) else arg
 
 
 def _with_arg(item: Instr, arg: Any) -> Instr:
@@ -395,7 +477,7 @@ def _cover(body: list[Any], position: int) -> TryBegin | None:
 
 
 def _covered(native: list[Any], cover: TryBegin | None) -> list[Any]:
-    if cover is None:
+    if cover is None or not native:  # an empty range has no place in the exception table
         return native
     begin = TryBegin(cover.target, cover.push_lasti, cover.stack_depth)
     return [begin, *native, TryEnd(begin)]

@@ -7,6 +7,8 @@ it called. The body computes their arguments: locals, cells and stack slots of e
 
 from __future__ import annotations
 
+import inspect
+import sys
 import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,7 +21,7 @@ from torchsmith_tracer._src.codegen.resume import (
     Operation,
     cells_of,
     in_shadow,
-    plain_name,
+    local_name,
     step_code,
 )
 from torchsmith_tracer._src.codegen.tail import drive
@@ -27,6 +29,7 @@ from torchsmith_tracer._src.effects.replay import replay
 from torchsmith_tracer._src.frames.code import VERSION, decode
 from torchsmith_tracer._src.frames.frame import NULL
 from torchsmith_tracer._src.frames.liveness import live_locals
+from torchsmith_tracer._src.interp.abandoned import finalizes
 
 if TYPE_CHECKING:
     from torchsmith_tracer._src.codegen.emitter import Emitter
@@ -54,8 +57,9 @@ def emit_break(
     record: CodeRecord,
     frames: Sequence[FrameState],
     refuse: Callable[..., object] | None = None,
-) -> None:
-    """Effects, then the steps of all frames (innermost first in ``frames``).
+) -> bool:
+    """Effects, then the steps of all frames (innermost first in ``frames``). Returns whether all
+    frames are resumed in compiled code.
 
     Args:
         trace: the trace that broke.
@@ -76,6 +80,7 @@ def emit_break(
         cg.load_callable(drive, "drive")
         call = f"{cg.pop_expr()}({', '.join([step, *args])})"
     cg.statement(f"return {call}")
+    return refuse is not None or not any(map(_holds_generator, frames))
 
 
 def _frame_step(
@@ -96,6 +101,8 @@ def _frame_step(
         raise Unsupported("cannot-rebuild", what="a comprehension that hides a captured variable")
     space: dict[str, object] = state.frame.globals.obj
     values = _Values(cg, state, code)
+    if refuse is None and _holds_generator(state):
+        return _native_rest(cg, state, values, index, inner, inner_args)
     call_args: list[str] = []
     if inner:
         plan = Native(Operation(call=drive), 0, 0, (NativeExit(index + 1, "R"),))
@@ -112,9 +119,11 @@ def _frame_step(
     stack = state.stack
     below = len(stack) - (plan.pops if plan.operation.calls else 0)
     handler = info.handler_at[ins.index]
-    if handler is not None or plan.reads_cells:
+    shown = plan.operation.resolve is not None and any(map(_looks_at_caller, stack[below:]))
+    if handler is not None or plan.reads_cells or shown:
         pushed = stack[:below]
         live = live_locals(info, ins.index if handler is None else handler.target)
+        live |= state.locals.keys() if shown else frozenset()
         local_names: list[str] | None = values.bound(live)
     else:
         first = below
@@ -134,26 +143,67 @@ def _frame_step(
         head = [values.cells()] if target.pass_function else []
         rests.append(_tuple([*head, *values.locals(names), *values.stack(kept)]))
     step = step_code(
-        code,
-        index,
-        plan.operation,
-        [item is not NULL for item in pushed],
-        exits,
-        local_names,
+        code, index, plan.operation, [item is not NULL for item in pushed], exits, local_names
     )
     args = [*call_args, *rests, *values.stack(pushed)]
     if local_names is not None:
         args += values.locals(local_names)
+    return _function(cg, step, space, values), args
+
+
+def _function(cg: Emitter, step: types.CodeType, space: dict[str, object], values: _Values) -> str:
+    """Expression for a function of a step's code."""
+    name = step.co_name
     if step.co_freevars:
         cg.load_callable(types.FunctionType, "make_function")
         cg.load_const(step)
         cg.load_global_constant(space, "globals")
-        cg.load_const(code.co_name)
+        cg.load_const(name)
         cg.load_const(None)
         none_, name_, globals_, code_, maker = (cg.pop_expr() for _ in range(5))
-        return f"{maker}({code_}, {globals_}, {name_}, {none_}, {values.cells()})", args
-    cg.load_global_constant(types.FunctionType(step, space, code.co_name), "step")
-    return cg.pop_expr(), args
+        return f"{maker}({code_}, {globals_}, {name_}, {none_}, {values.cells()})"
+    cg.load_global_constant(types.FunctionType(step, space, name), "step")
+    return cg.pop_expr()
+
+
+def _holds_generator(state: FrameState) -> bool:
+    return any(map(finalizes, (*state.stack, *state.locals.values())))
+
+
+def _native_rest(
+    cg: Emitter, state: FrameState, values: _Values, index: int, inner: str, inner_args: list[str]
+) -> tuple[str, list[str]]:
+    """The frame's rest as one native function. It holds a generator that has something to clean up
+    when its last reference goes, which has to be this frame's own: passed from piece to piece,
+    the generator would be held by all of them."""
+    code, stack = values.code, list(state.stack)
+    args: list[str] = []
+    operation = Operation()
+    onward = index
+    if inner:
+        operation, onward = Operation(call=drive), index + 1
+        args = [f"({inner}, {', '.join(inner_args)},)" if inner_args else f"({inner},)", "{}"]
+    else:
+        instructions = decode(code).instructions
+        while onward and instructions[onward - 1].opname in ("KW_NAMES", "PRECALL"):
+            onward -= 1  # keyword names are not on the stack
+    names = values.bound(frozenset(state.locals))
+    slots = [item for item in stack if item is not NULL]
+    boxed = {f"___s{i}" for i, item in enumerate(stack) if finalizes(item)}
+    texts = values.stack(stack) + values.locals(names)
+    held = [*slots, *(values.local(n) for n in names)]
+    boxed |= {n for n in names if finalizes(values.local(n))}
+    for i, item in enumerate(held):
+        if finalizes(item):
+            box = cg.fresh("box")
+            cg.statement(f"{box} = [{texts[i]}]")
+            texts[i] = box
+    for name in cg.temporaries(finalizes):
+        cg.statement(f"{name} = None")
+    shape = [item is not NULL for item in stack]
+    step = step_code(code, index, operation, shape, (), names, onward, boxed)
+    space: dict[str, object] = state.frame.globals.obj
+    return _function(cg, step, space, values), [*args, *texts]
 
 
 class _Values:
@@ -164,22 +214,25 @@ class _Values:
         self.state = state
         self.code = code
         self.cell_names = cells_of(code)
-        self._real = {plain_name(n): n for n in code.co_varnames}
+        resumed = state.info.code is not code
+        self._key: Callable[[str], str] = local_name if resumed else str
 
     def bound(self, live: frozenset[str]) -> list[str]:
         """Locals of the original code that are live and bound, in order."""
-        found = self.state.locals
+        found, key = self.state.locals, self._key
+        if not _LOOKS_AT_NAMES.isdisjoint(self.code.co_names):
+            live = frozenset(found)  # ``locals()`` and its like show all of them
         return [
             name
             for name in self.code.co_varnames
-            if name not in self.cell_names
-            and (plain_name(name) in live or name in live)
-            and (name in found or plain_name(name) in found)
+            if name not in self.cell_names and key(name) in live and key(name) in found
         ]
 
+    def local(self, name: str) -> Value:
+        return self.state.locals[self._key(name)]
+
     def locals(self, names: Sequence[str]) -> list[str]:
-        found = self.state.locals
-        return [self.cg.expr(found[n] if n in found else found[plain_name(n)]) for n in names]
+        return [self.cg.expr(self.local(n)) for n in names]
 
     def stack(self, items: Sequence[object]) -> list[str]:
         return [self.cg.expr(item) for item in items if item is not NULL]  # type: ignore[arg-type]
@@ -236,10 +289,21 @@ def _call_operands(cg: Emitter, state: FrameState) -> _CallOperands:
     split = len(values) - len(names)
     pairs = [f"{n!r}: {text(v)}" for n, v in zip(names, values[split:], strict=True)]
     return _CallOperands(
-        text(callee),
-        [text(v) for v in values[:split]],
-        "{" + ", ".join(pairs) + "}",
-        popped,
+        text(callee), [text(v) for v in values[:split]], "{" + ", ".join(pairs) + "}", popped
+    )
+
+
+_LOOKS_AT_NAMES = frozenset("locals vars dir eval exec _getframe currentframe".split())
+_LOOKS_AT_FRAMES = frozenset(("_getframe", "currentframe", "f_back", "f_locals", "stack"))
+
+
+def _looks_at_caller(callee: object) -> bool:
+    """Whether a function reads its caller's frame, as far as its own code tells."""
+    fn = getattr(getattr(callee, "func", callee), "fn", None) or getattr(callee, "obj", None)
+    fn = inspect.unwrap(fn) if callable(fn) else None
+    code = getattr(fn, "__code__", None)
+    return fn in (sys._getframe, inspect.currentframe) or (
+        code is not None and not _LOOKS_AT_FRAMES.isdisjoint(code.co_names)
     )
 
 
@@ -268,8 +332,8 @@ def _frame_builtin(
         return const(_same, "same"), [frame_locals()]
     if not args and fn is dir:
         return const(sorted, "sorted"), [frame_locals()]
-    if not args and fn is super and "__class__" in state.cells:
-        first = state.info.code.co_varnames[0]
+    first = state.frame.first
+    if not args and fn is super and "__class__" in state.cells and first is not None:
         own = state.locals.get(first)
         this = cg.expr(own) if own is not None else f"{cg.expr(state.cells[first])}.cell_contents"
         return const(super, "super_"), [f"{cg.expr(state.cells['__class__'])}.cell_contents", this]

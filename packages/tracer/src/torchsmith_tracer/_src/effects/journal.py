@@ -34,7 +34,9 @@ class Journal:
         self._undo: list[Undo] = []
         self.mutated: dict[Value, None] = {}  # containers to write back, in first-change order
         self.attrs: dict[Value, dict[str, Value | Deleted]] = {}  # attribute stores, likewise
+        self.dropped: dict[Value, dict[str, None]] = {}  # attributes deleted, even if stored later
         self.effects: list[Value | tuple[object, ...]] = []  # ordered replays (hooks, seeds ...)
+        self.watch: list[Value] | None = None  # what is changed while somebody looks
 
     def checkpoint(self) -> int:
         """A mark for ``rollback``."""
@@ -53,18 +55,41 @@ class Journal:
         """Note a content change of a container; ``value`` is written back if it has a source
         (or is reachable from a result, when it is rebuilt with its final content anyway)."""
         self._undo.append(undo)
+        if self.watch is not None:
+            self.watch.append(value)
         if value not in self.mutated:
             self.mutated[value] = None
             self._undo.append(lambda: self.mutated.pop(value))
 
+    def call_later(self, function: object, *args: Value) -> None:
+        """Note a call for its effect only: it is made where the journal is replayed."""
+        self.effects.append((function, *args))
+        self._undo.append(self.effects.pop)
+
     def store_attr(self, value: Value, name: str, new: Value | Deleted) -> None:
         """Note ``value.name = new`` (or its deletion)."""
+        if self.watch is not None:
+            self.watch.append(value)
         table = self.attrs.get(value)
         if table is None:
             table = self.attrs[value] = {}
             self._undo.append(lambda: self.attrs.pop(value))
-        if name in table:
-            old = table[name]
+        old = table.get(name)
+        if isinstance(new, Deleted):
+            dropped = self.dropped.setdefault(value, {})
+            if name not in dropped:
+                self._undo.append(lambda: dropped.pop(name))
+                dropped[name] = None
+        if isinstance(old, Deleted):  # goes to the end, as in the object's dict
+            before = dict(table)
+
+            def restore() -> None:
+                table.clear()
+                table.update(before)
+
+            self._undo.append(restore)
+            del table[name]
+        elif old is not None:
             self._undo.append(lambda: table.__setitem__(name, old))
         else:
             self._undo.append(lambda: table.pop(name))

@@ -7,8 +7,9 @@ with their final content when something that is returned or stored needs them.
 from __future__ import annotations
 
 import collections
+import contextlib
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from torchsmith_tracer._src.breaks.signals import InternalError
@@ -43,7 +44,7 @@ def replay(cg: Emitter, journal: Journal) -> None:
             _write_back(cg, value)
     for value, stores in list(journal.attrs.items()):
         if exists(value) and value not in cg.new_attrs:
-            emit_attrs(cg, value, stores)
+            emit_attrs(cg, value, stores, journal.dropped.get(value, ()))
     for effect in journal.effects:
         if isinstance(effect, tuple):
             _call(cg, effect)
@@ -52,54 +53,53 @@ def replay(cg: Emitter, journal: Journal) -> None:
             cg.pop_top()
 
 
-def emit_attrs(cg: Emitter, value: Value, stores: Mapping[str, Value | Deleted]) -> None:
-    """Emit attribute stores and deletions on one object."""
+def emit_attrs(
+    cg: Emitter,
+    value: Value,
+    stores: Mapping[str, Value | Deleted],
+    dropped: Iterable[str] = (),
+) -> None:
+    """Emit attribute stores on one object, after the deletion of ``dropped`` ones: an attribute
+    that traced code both made and deleted was never there."""
     kind = value.python_type()
     if kind is dict:  # a namespace: stores are global variables
+        for name in dropped:
+            _call(cg, (dict.pop, value, name, None))
         for name, new in stores.items():
-            if isinstance(new, Deleted):
-                cg.load(value)
-                cg.load_const(name)
-                cg.delete_subscr()
-            else:
+            if not isinstance(new, Deleted):
                 cg.load(new)
                 cg.load(value)
                 cg.load_const(name)
                 cg.store_subscr()
         return
     plain = kind.__setattr__ in _PLAIN_SETATTR
+    for name in dropped:
+        _call(cg, (_drop, _base_slot(kind, "__delattr__"), value, name))
     for name, new in stores.items():
         if isinstance(new, Deleted):
-            if plain:
-                cg.load(value)
-                cg.delete_attr(name)
-            else:
-                cg.load_callable(object.__delattr__, "delete_attribute")
-                cg.load(value)
-                cg.load_const(name)
-                cg.call(2)
-                cg.pop_top()
-        elif plain:
+            continue
+        if plain:
             cg.load(new)
             cg.load(value)
             cg.store_attr(name)
         else:
             # The class's own __setattr__ has been traced already; only the slot is written.
-            cg.load_callable(_base_setattr(kind), "set_attribute")
-            cg.load(value)
-            cg.load_const(name)
-            cg.load(new)
-            cg.call(3)
-            cg.pop_top()
+            _call(cg, (_base_slot(kind, "__setattr__"), value, name, new))
 
 
-def _base_setattr(kind: type) -> object:
-    """The C-level ``__setattr__`` below Python overrides; ``object``'s refuses some types."""
+def _drop(delete: Callable[[object, str], None], obj: object, name: str) -> None:
+    with contextlib.suppress(AttributeError):
+        delete(obj, name)
+
+
+def _base_slot(kind: type, name: str) -> object:
+    """The C-level ``__setattr__`` or ``__delattr__`` below Python overrides; ``object``'s refuses
+    some types."""
     for base in kind.__mro__:
-        own = base.__dict__.get("__setattr__")
+        own = base.__dict__.get(name)
         if isinstance(own, types.WrapperDescriptorType):
             return own
-    return object.__setattr__
+    return getattr(object, name)
 
 
 def _write_back(cg: Emitter, value: Value) -> None:

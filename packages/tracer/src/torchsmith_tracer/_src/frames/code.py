@@ -109,13 +109,6 @@ class CodeInfo:
         """Line number of an instruction, or of the function when it has none."""
         return self.position(index)[0] or self.code.co_firstlineno
 
-    def index_of(self, offset: int) -> int:
-        """The instruction at a byte offset (of itself or of its prefix)."""
-        for ins in self.instructions:
-            if ins.start <= offset <= ins.offset:
-                return ins.index
-        raise ValueError(f"no instruction at offset {offset}")
-
 
 def parse_exception_table(table: bytes) -> Iterator[tuple[int, int, int, int, bool]]:
     """(start, end, target, depth, push lasti) with byte offsets; varints as in CPython's

@@ -76,26 +76,16 @@ class Frame:
             a matching clause leaves itself before it raises again.
         raised: the state before the exception that a handler is about to receive.
         result: value returned or yielded when ``run`` stops.
+        first: name of the first parameter, in the user's code where the frame resumes it: what
+            ``super()`` looks at.
         marks, saved: checkpoint and stack copy taken before the current instruction.
+        entered_directly: a call instruction of the frame below entered this one; no builtin in
+            between holds on to arguments.
     """
 
-    __slots__ = (
-        "cells",
-        "fn",
-        "globals",
-        "handling",
-        "info",
-        "ip",
-        "kw_names",
-        "left",
-        "locals",
-        "marks",
-        "names",
-        "raised",
-        "result",
-        "resumable",
-        "saved",
-        "stack",
+    __slots__ = tuple(
+        "cells entered_directly first fn globals handling info ip kw_names left locals marks names "
+        "raised result resumable saved stack".split()
     )
 
     def __init__(
@@ -117,7 +107,10 @@ class Frame:
         self.fn = fn
         self.stack: list[Value | Null | LastInstruction] = [] if stack is None else stack
         self.ip = ip
+        code = self.info.code
+        self.first: str | None = code.co_varnames[0] if code.co_argcount else None
         self.resumable = resumable
+        self.entered_directly = False
         self.names: Value | None = None
         self.kw_names: tuple[str, ...] = ()
         self.handling: list[RaisedAt] = []
@@ -161,10 +154,7 @@ class FrameState:
     """A frame of a broken chain. ``in_call`` false: the instruction at ``ip`` is the one that
     could not be traced and ``stack`` is as before it. ``in_call`` true: the instruction at ``ip``
     is a call, ``stack`` is as after popping callee and arguments, and execution continues at
-    ``ip + 1`` with the inner frame's return value pushed.
-
-    ``in_handler``: the break was inside an ``except`` or ``finally`` handler; the state is that
-    before the instruction whose exception is handled there, which has to be run natively."""
+    ``ip + 1`` with the inner frame's return value pushed."""
 
     frame: Frame
     ip: int
@@ -173,7 +163,7 @@ class FrameState:
     cells: dict[str, CellValue]
     kw_names: tuple[str, ...]
     in_call: bool
-    in_handler: bool = False
+    in_handler: bool = False  # stopped inside a handler: the state is that before what raised
 
     @property
     def info(self) -> CodeInfo:

@@ -9,30 +9,19 @@ from __future__ import annotations
 from torchsmith_tracer._src.frames.code import CodeInfo, Instruction
 
 _READS = frozenset(
-    (
-        "LOAD_FAST",
-        "LOAD_FAST_CHECK",
-        "LOAD_FAST_AND_CLEAR",
-        "DELETE_FAST",
-        "LOAD_CLOSURE",
-        "LOAD_DEREF",
-        "LOAD_CLASSDEREF",
-        "LOAD_FROM_DICT_OR_DEREF",
-        "STORE_DEREF",
-        "DELETE_DEREF",
-        "MAKE_CELL",
+    tuple(
+        (
+            "LOAD_FAST LOAD_FAST_CHECK LOAD_FAST_AND_CLEAR DELETE_FAST LOAD_CLOSURE LOAD_DEREF "
+            "LOAD_CLASSDEREF LOAD_FROM_DICT_OR_DEREF STORE_DEREF DELETE_DEREF MAKE_CELL"
+        ).split()
     )
 )
 _ENDS = frozenset(
-    (
-        "RETURN_VALUE",
-        "RETURN_CONST",
-        "RAISE_VARARGS",
-        "RERAISE",
-        "JUMP_FORWARD",
-        "JUMP_BACKWARD",
-        "JUMP_BACKWARD_NO_INTERRUPT",
-        "INTERPRETER_EXIT",
+    tuple(
+        (
+            "RETURN_VALUE RETURN_CONST RAISE_VARARGS RERAISE JUMP_FORWARD JUMP_BACKWARD "
+            "JUMP_BACKWARD_NO_INTERRUPT INTERPRETER_EXIT"
+        ).split()
     )
 )
 
@@ -74,6 +63,12 @@ def _solve(info: CodeInfo) -> list[int]:
     bit = {name: 1 << i for i, name in enumerate(_names(info))}
     instructions = info.instructions
     effects = [_effects(ins, bit) for ins in instructions]
+    if "__class__" in info.code.co_freevars and info.code.co_varnames:
+        # ``super()`` reads the first parameter. A resume function has it first as well.
+        first = bit[info.code.co_varnames[0]]
+        for ins in instructions:
+            if ins.opname == "CALL" and ins.arg == 0:
+                effects[ins.index] = (effects[ins.index][0] | first, effects[ins.index][1])
     # Cells are shared with inner functions: a cell variable stays live as long as its frame.
     always = 0
     for name in info.cell_names:

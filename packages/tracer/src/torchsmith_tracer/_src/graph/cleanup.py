@@ -23,19 +23,9 @@ _ACCESSORS: set[object] = {
     torch.ops.aten.sym_storage_offset.default,
 }
 _SCALAR_OPS: set[Callable[..., object]] = {
-    operator.add,
-    operator.sub,
-    operator.mul,
-    operator.floordiv,
-    operator.truediv,
-    operator.mod,
-    operator.pow,
-    operator.neg,
-    torch.sym_max,
-    torch.sym_min,
-    torch.sym_int,
-    torch.sym_float,
-    torch.sym_not,
+    *(operator.add, operator.sub, operator.mul, operator.floordiv, operator.truediv),
+    *(operator.mod, operator.pow, operator.neg, torch.sym_max, torch.sym_min, torch.sym_int),
+    *(torch.sym_float, torch.sym_not),
 }
 _SCALARS = (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool)
 

@@ -29,21 +29,15 @@ if TYPE_CHECKING:
     from torchsmith_guards import FakeMode
 
 _INPLACE_FUNCTIONS = {
-    operator.setitem,
-    operator.iadd,
-    operator.isub,
-    operator.imul,
-    operator.imatmul,
-    operator.itruediv,
-    operator.ifloordiv,
-    operator.imod,
-    operator.ipow,
-    operator.iand,
-    operator.ior,
-    operator.ixor,
-    operator.ilshift,
-    operator.irshift,
+    *(operator.setitem, operator.iadd, operator.isub, operator.imul, operator.imatmul),
+    *(operator.itruediv, operator.ifloordiv, operator.imod, operator.ipow, operator.iand),
+    *(operator.ior, operator.ixor, operator.ilshift, operator.irshift),
 }
+# Methods that give their tensor another layout on purpose.
+_RELAYING = frozenset(
+    "resize_ resize_as_ set_ as_strided_ t_ transpose_ swapaxes_ swapdims_ squeeze_ unsqueeze_ "
+    "sparse_resize_ sparse_resize_and_clear_ share_memory_".split()
+)
 _ATOMS = (int, float, bool, str, bytes, type(None), type(Ellipsis), complex)
 _TORCH_ATOMS = (torch.dtype, torch.device, torch.layout, torch.memory_format)
 
@@ -83,6 +77,11 @@ class FakeRunner:
         _tensors(fake_args, tensors)
         _tensors(fake_kwargs, tensors)
         versions = [_version(t) for t in tensors]
+        t = tensors[0] if tensors and _in_place(target) and target not in _RELAYING else None
+        layout = None if t is None else (t.size(), t.stride(), t.storage_offset())
+        cache = _autocast_key() is not None and torch.is_autocast_cache_enabled()
+        if cache:  # casts of fake tensors are not kept for the user's
+            torch.set_autocast_cache_enabled(False)
         try:
             with self._fake.mode:
                 if op == "call_method":
@@ -90,6 +89,8 @@ class FakeRunner:
                     result = method(*fake_args[1:], **fake_kwargs)
                 else:
                     result = target(*fake_args, **fake_kwargs)  # type: ignore[operator]
+                if layout is not None:
+                    _refuse_resized(tensors[0], *layout)
         except (Unsupported, ObservedException):
             raise
         except (DataDependentOutputException, DynamicOutputShapeException) as e:
@@ -105,6 +106,9 @@ class FakeRunner:
                 error=f"{type(e).__name__}: {first[0] if first else ''}",
                 cause=e,
             ) from e
+        finally:
+            if cache:
+                torch.set_autocast_cache_enabled(True)
         mutated = [t for t, v in zip(tensors, versions, strict=True) if _version(t) != v]
         known = any(t is result for t in tensors)
         if not mutated and tensors and (_in_place(target) or (known and tensors[0].is_inference())):
@@ -138,6 +142,13 @@ class FakeRunner:
             )
         except _Uncacheable:
             return None
+
+
+def _refuse_resized(tensor: torch.Tensor, size: torch.Size, *rest: object) -> None:
+    """Some fake operators give what they write the broadcast size, where eager raises."""
+    if (now := tensor.size()) != size:
+        tensor.as_strided_(size, *rest)  # type: ignore[arg-type]
+        raise RuntimeError(f"output with shape {size} doesn't match the broadcast shape {now}")
 
 
 def _in_place(target: Callable[..., object] | str) -> bool:
@@ -182,14 +193,16 @@ def _args_key(args: tuple[object, ...] | list[object]) -> Hashable:
 def _tensor_key(tensor: torch.Tensor) -> Hashable:
     if type(tensor) is not FakeTensor and not isinstance(tensor, FakeTensor):
         raise _Uncacheable
-    size, stride = tensor.size(), tensor.stride()
-    for n in size:
+    size, stride, offset = tensor.size(), tensor.stride(), tensor.storage_offset()
+    if type(offset) is not int:
+        raise _Uncacheable
+    for n in (*size, *stride):
         if type(n) is not int:
             raise _Uncacheable
     return (
         size,
         stride,
-        tensor.storage_offset(),
+        offset,
         tensor.dtype,
         tensor.device,
         tensor.requires_grad,

@@ -19,6 +19,9 @@ How the other stages use it:
 
 from __future__ import annotations
 
+import functools
+import keyword
+import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,19 +31,22 @@ import torch
 from torch import fx
 from torchsmith_guards import Source
 
-from torchsmith_tracer._src.breaks.signals import InternalError
+from torchsmith_tracer._src.breaks.signals import InternalError, Unsupported
 from torchsmith_tracer._src.graph import cleanup, provenance
 from torchsmith_tracer._src.graph.fakes import FakeRunner
+from torchsmith_tracer._src.graph.may_raise import draws, may_raise
 from torchsmith_tracer._src.torch_private import map_nodes, storage_id
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.containers import SequenceValue
 from torchsmith_tracer._src.values.lazy import LazyValue, realize
+from torchsmith_tracer._src.values.numpy_scalars import holds_number
 
 if TYPE_CHECKING:
     from torchsmith_guards import FakeMode
 
     from torchsmith_tracer._src.codegen.emitter import Emitter
     from torchsmith_tracer._src.frames.frame import Frame
+    from torchsmith_tracer._src.graph.outline import Body
     from torchsmith_tracer._src.trace import Trace
     from torchsmith_tracer._src.values.tensor import TensorValue
 
@@ -78,6 +84,14 @@ class OpenContext(Protocol):
         """Emit code that enters the real context manager."""
 
 
+# Operators that are methods of tensors, by function: the names between the underscores.
+_OPERATORS: dict[Callable[..., object], str] = {
+    fn: fn.__name__.strip("_")
+    for fn in vars(operator).values()
+    if hasattr(torch.Tensor, f"__{getattr(fn, '__name__', '').strip('_')}__") and callable(fn)
+}
+
+
 class OutputGraph:
     """See the module's docstring.
 
@@ -86,7 +100,10 @@ class OutputGraph:
         graph: the fx graph.
         inputs: placeholders in order.
         contexts: open context managers, outermost first.
+        modules: graphs that nodes of this one call, by attribute name.
         mutated: storages that traced code changes in place, by their identity.
+        at_risk: those of them that are changed before an operator that may fail when it runs.
+        draws, may_fail: whether random numbers are taken, and whether an operator may fail.
         op_count: call nodes so far.
     """
 
@@ -97,11 +114,15 @@ class OutputGraph:
         self.inputs: list[GraphInput] = []
         self.contexts: list[OpenContext] = []
         self.mutated: set[int] = set()
+        self.at_risk: set[int] = set()
+        self.draws = self.may_fail = False
+        self.modules: dict[str, fx.GraphModule] = {}
         self.last_module_stack: tuple[Frame, int, dict[str, tuple[str, type]]] | None = None
+        self.lines: dict[tuple[str, int, str], str] = {}  # texts of ``provenance.stack_trace``
         self.op_count = 0
         self._entry_grad_mode = torch.is_grad_enabled()
         self._undo: list[Undo] = []
-        self._names: set[str] = set()
+        self._names: set[str] = {"self"}  # of the method that the graph becomes
         self._runner = FakeRunner(fake)
         self._insert_before: fx.Node | None = None  # first node that is no placeholder
         self._restored = False
@@ -150,6 +171,9 @@ class OutputGraph:
         name = self._fresh(_input_name(source))
         with self.graph.inserting_before(self._first_call()):
             node = self.graph.placeholder(name)
+        # fx may have had to choose another name: as a parameter it must be the same, since the
+        # generated code assigns the one to the other where they differ.
+        node.target = node.name
         node.meta["example_value"] = fake
         entry = GraphInput(source, node, example, fake)
         self.inputs.append(entry)
@@ -193,8 +217,21 @@ class OutputGraph:
         args: Sequence[object],
         kwargs: Mapping[str, object],
     ) -> Value:
-        node_args = tuple([self._argument(a) for a in args])
-        node_kwargs = {k: self._argument(v) for k, v in kwargs.items()}
+        if getattr(target, "__name__", target) in _DTYPE_OF_DATA and holds_number(args):
+            raise Unsupported("not-a-graph-argument", what="a number of NumPy with its own dtype")
+        if isinstance(target, str):
+            self.tx.world.tensor_entry(target)
+        elif target in _OPERATORS:
+            first = args[0].python_type() if isinstance(args[0], Value) else object
+            reflected = "" if issubclass(first, torch.Tensor) else "r"
+            self.tx.world.tensor_entry(f"__{reflected}{_OPERATORS[target]}__")
+        node_args = tuple([self.argument(a) for a in args])
+        node_kwargs = {k: self.argument(v) for k, v in kwargs.items()}
+        if any(map(keyword.iskeyword, node_kwargs)):
+            raise Unsupported("opaque-call", what=f"{target} with such keywords")
+        if target != "type":  # a method that takes no types of Python's
+            node_args = tuple([_as_dtype(a) for a in node_args])
+            node_kwargs = {k: _as_dtype(v) for k, v in node_kwargs.items()}
         result, mutated, known = self._runner.run(op, target, node_args, node_kwargs)
         same = _argument_with_fake((args, kwargs), result) if known else None
         if same is not None and not mutated:
@@ -202,10 +239,25 @@ class OutputGraph:
         node = self.add_call(op, target, node_args, node_kwargs, result)
         for tensor in mutated:
             self.note_mutation(tensor)
+        self._note_risk(target, node)
         if same is not None:
             same.replace_node(self.tx, node)
             return same
         return self.wrap_result(node, result)
+
+    def call_nodes(self, target: Callable[..., object], args: tuple[object, ...]) -> Value:
+        """Append ``target(*args)`` for arguments that are nodes and constants already."""
+        result, mutated, _ = self._runner.run("call_function", target, args, {})
+        node = self.add_call("call_function", target, args, {}, result)
+        for tensor in mutated:
+            self.note_mutation(tensor)
+        return self.wrap_result(node, result)
+
+    def open_body(self) -> Body:
+        """Begin a body: what is appended from now on is moved out when it is closed."""
+        from torchsmith_tracer._src.graph.outline import Body
+
+        return Body(self)
 
     def add_call(
         self,
@@ -230,7 +282,7 @@ class OutputGraph:
         return node
 
     def _added(self, node: fx.Node) -> None:
-        self._undo.append(lambda: self.graph.erase_node(node))
+        self._undo.append(lambda: None if node._erased else self.graph.erase_node(node))
         if self._insert_before is None:
             self._insert_before = node
 
@@ -238,6 +290,22 @@ class OutputGraph:
                 self._insert_before = None
 
             self._undo.append(forget)
+
+    def add_module(self, module: fx.GraphModule) -> fx.Node:
+        """A node for a graph that nodes of this one call."""
+        name = self._fresh("body")
+        self.modules[name] = module
+        self._undo.append(functools.partial(self.modules.__delitem__, name))
+        node = self.graph.get_attr(name)
+        node.meta["example_value"] = module
+        self._added(node)
+        return node
+
+    def discard(self, node: fx.Node) -> None:
+        """Erase a node without users for good: a rollback will not look for it."""
+        self.graph.erase_node(node)
+        if self._insert_before is node:
+            self._insert_before = None
 
     def wrap_result(self, node: fx.Node, fake: object) -> Value:
         """The value of a node's result: tensor, tuple or list of results, number, constant."""
@@ -251,6 +319,36 @@ class OutputGraph:
         if storage not in self.mutated:
             self.mutated.add(storage)
             self._undo.append(lambda: self.mutated.discard(storage))
+
+    def _note_risk(self, target: Callable[..., object] | str, node: fx.Node) -> None:
+        if not self.draws and draws(target):
+            self.draws = True
+            self._undo.append(lambda: setattr(self, "draws", False))
+        risk = self.mutated - self.at_risk
+        if not risk and self.may_fail:
+            return
+        fakes = (n.meta["example_value"] for n in node.all_input_nodes)
+        if may_raise(target, [f for f in fakes if isinstance(f, torch.Tensor)]):
+            before = self.may_fail
+            self.may_fail = True
+            self.at_risk |= risk
+
+            def undo() -> None:
+                self.may_fail = before
+                self.at_risk -= risk
+
+            self._undo.append(undo)
+
+    def inputs_at_risk(self) -> list[GraphInput]:
+        """Inputs that the graph may have changed when an operator fails."""
+        if not self.at_risk:
+            return []
+        fakes = ((entry, entry.fake) for entry in self.inputs)
+        return [
+            entry
+            for entry, fake in fakes
+            if isinstance(fake, torch.Tensor) and storage_id(fake) in self.at_risk
+        ]
 
     # --- contexts --------------------------------------------------------------------------
     def enter_context(self, context: OpenContext) -> None:
@@ -282,7 +380,9 @@ class OutputGraph:
         for context in reversed(self.contexts):
             context.close_in_graph(self)
         self.restore_state()
-        results = tuple([self._argument(v) for v in outputs])
+        results = tuple([self.argument(v) for v in outputs])
+        if any(isinstance(n, fx.Node) and n._erased for n in results):
+            raise InternalError("a tensor of a transformed function is used outside of it")
         node = self.graph.output(results)  # type: ignore[arg-type]
         node.meta["example_value"] = map_nodes(results, lambda n: n.meta["example_value"])
         cleanup.remove_redundant_toggles(self.graph, self._entry_grad_mode)
@@ -294,7 +394,7 @@ class OutputGraph:
             else:
                 self.graph.erase_node(entry.node)
         self.inputs = kept
-        module = fx.GraphModule({}, self.graph, class_name="CapturedGraph")
+        module = fx.GraphModule(self.modules, self.graph, class_name="CapturedGraph")
         module.meta["sources"] = [entry.source for entry in kept]
         return module
 
@@ -303,7 +403,7 @@ class OutputGraph:
         return not any(n.op in ("call_function", "call_method") for n in self.graph.nodes)
 
     # --- helpers ---------------------------------------------------------------------------
-    def _argument(self, value: object) -> object:
+    def argument(self, value: object) -> object:
         """The form in which an argument stands in a node; lazy elements are read now."""
         if isinstance(value, SequenceValue):
             if any(type(v) is LazyValue for v in value.items):
@@ -312,9 +412,9 @@ class OutputGraph:
         if isinstance(value, Value):
             return realize(self.tx, value).as_proxy()
         if type(value) is tuple:
-            return tuple([self._argument(v) for v in value])
+            return tuple([self.argument(v) for v in value])
         if type(value) is list:
-            return [self._argument(v) for v in value]
+            return [self.argument(v) for v in value]
         return value
 
     def _first_call(self) -> fx.Node:
@@ -330,6 +430,20 @@ class OutputGraph:
             candidate = f"{name}_{n}"
         self._names.add(candidate)
         return candidate
+
+
+def _as_dtype(arg: object) -> object:
+    """``dtype=float`` and the like as what torch takes them for; a graph cannot print them."""
+    return _DTYPES.get(arg, arg) if isinstance(arg, type) else arg
+
+
+_DTYPE_OF_DATA = frozenset(("tensor", "as_tensor", "asarray", "new_tensor"))
+_DTYPES: dict[type, torch.dtype] = {
+    bool: torch.bool,
+    int: torch.int64,
+    float: torch.float64,
+    complex: torch.complex128,
+}
 
 
 def _argument_with_fake(nest: object, fake: object) -> TensorValue | None:
@@ -360,4 +474,5 @@ def _input_name(source: Source) -> str:
     text = _STRIP.sub("_", text).strip("_") or "arg"
     if not text[0].isalpha():
         text = f"arg_{text}"
+    text = text.lower()  # as fx writes it, so that `_fresh` sees what is taken
     return text if len(text) <= 80 else text[-80:].lstrip("_0123456789")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import linecache
 import os
-from types import CodeType
 from typing import TYPE_CHECKING
 
 import torch
@@ -13,33 +12,29 @@ if TYPE_CHECKING:
     from torchsmith_tracer._src.trace import Trace
 
 _LIBRARY = os.path.join(os.path.dirname(torch.__file__), "nn", "modules") + os.sep
-# By identity, since hashing a code object reads all of it; the entry keeps the code alive.
-_lines: dict[tuple[int, int], tuple[CodeType, str]] = {}
 
 
-def _entry(code: CodeType, line: int) -> str:
+def _entry(file: str, line: int, name: str) -> str:
     """One frame in the form of a Python traceback; empty for torch's stock modules."""
-    key = (id(code), line)
-    known = _lines.get(key)
-    text = "" if known is None else known[1]
-    if known is None:
-        file = code.co_filename
-        if file.startswith(_LIBRARY):
-            text = ""
-        else:
-            text = f'  File "{file}", line {line}, in {code.co_name}\n'
-            source = linecache.getline(file, line).strip()
-            if source:
-                text += f"    {source}\n"
-        if len(_lines) > 20_000:
-            _lines.clear()
-        _lines[key] = (code, text)
-    return text
+    if file.startswith(_LIBRARY):
+        return ""
+    text = f'  File "{file}", line {line}, in {name}\n'
+    source = linecache.getline(file, line).strip()
+    return f"{text}    {source}\n" if source else text
 
 
 def stack_trace(tx: Trace) -> str:
     """The user's stack at the current instruction, outermost first, as a traceback prints it."""
-    return "".join([_entry(f.info.code, f.line) for f in tx.frames])
+    known = tx.graph.lines
+    parts: list[str] = []
+    for frame in tx.frames:
+        code, line = frame.info.code, frame.line
+        key = (code.co_filename, line, code.co_name)
+        text = known.get(key)
+        if text is None:
+            text = known[key] = _entry(*key)
+        parts.append(text)
+    return "".join(parts)
 
 
 def user_line(tx: Trace) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import types
 from typing import TYPE_CHECKING
 
 import torch
@@ -17,17 +18,9 @@ if TYPE_CHECKING:
     from torchsmith_tracer._src.values.base import Value
 
 _CONSTANTS = (
-    type(None),
-    bool,
-    int,
-    float,
-    complex,
-    str,
-    torch.dtype,
-    torch.device,
-    torch.layout,
-    torch.memory_format,
-)
+    type(None), bool, int, float, complex, str,
+    torch.dtype, torch.device, torch.layout, torch.memory_format,
+)  # fmt: skip
 
 
 def wrap_result(graph: OutputGraph, node: fx.Node, fake: object) -> Value:
@@ -36,6 +29,7 @@ def wrap_result(graph: OutputGraph, node: fx.Node, fake: object) -> Value:
     Raises:
         Unsupported: the operator returned an object that has no symbolic form.
     """
+    from torchsmith_tracer._src.values.opaque import GraphObject
     from torchsmith_tracer._src.values.sizes import size_value
     from torchsmith_tracer._src.values.symnum import SymNumValue
     from torchsmith_tracer._src.values.tensor import TensorValue
@@ -57,6 +51,8 @@ def wrap_result(graph: OutputGraph, node: fx.Node, fake: object) -> Value:
             return NamedTupleValue(items, kind)
     if isinstance(fake, _CONSTANTS):
         return ConstantValue(fake)
+    if isinstance(fake, types.FunctionType):
+        return GraphObject(node)
     raise Unsupported("op-result", what=str(node.target), type=type(fake).__name__)
 
 

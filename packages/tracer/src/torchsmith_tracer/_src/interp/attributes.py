@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import builtins
+import functools
 import importlib
+import sys
 import types
 from typing import TYPE_CHECKING, cast
 
-from torchsmith_guards import TypeSource
+from torchsmith_guards import GlobalSource, ItemSource
 
 from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
 from torchsmith_tracer._src.effects.journal import DELETED
@@ -33,8 +36,11 @@ from torchsmith_tracer._src.values.lookup import (
     lookup,
 )
 from torchsmith_tracer._src.values.mappings import DictValue, MappingProxyValue
-from torchsmith_tracer._src.values.namespaces import NamespaceValue, PyModuleValue
+from torchsmith_tracer._src.values.namespaces import NamespaceValue, PyModuleValue, load_builtin
 from torchsmith_tracer._src.values.objects import NewObjectValue, ObjectValue
+from torchsmith_tracer._src.values.twins import TwinValue
+
+_IMPORT = builtins.__import__
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,10 +57,7 @@ class Attributes(Operations):
         """``type(value)``."""
         if isinstance(value, NewObjectValue) and isinstance(value.cls_value, ClassValue):
             return value.cls_value
-        source = None if value.source is None else TypeSource(value.source)
-        if source is not None and not isinstance(value, ObjectValue):
-            source = None
-        return self.class_value(value.python_type(), source)
+        return self.class_value(value.python_type())
 
     def class_method(self, value: Value, name: str) -> Value | None:
         """A method that the class of ``value`` (not a builtin base) defines, bound; or None."""
@@ -110,9 +113,8 @@ class Attributes(Operations):
                 return attr_value(self.tx, found, name)
             index = attr.__reduce__()[1][0]
             return instance.base_value().getitem(self.tx, ConstantValue(index))
-        wrapped = getattr(attr, "__wrapped__", None)
-        if isinstance(wrapped, types.FunctionType):  # functools.lru_cache
-            func = function_value(self.tx, found, name, wrapped, "__wrapped__")
+        if isinstance(attr, functools._lru_cache_wrapper):
+            func = attr_value(self.tx, found, name)
             return func if instance is None else BoundMethodValue(func, instance)
         if instance is None:
             return attr_value(self.tx, found, name)
@@ -165,7 +167,7 @@ class Attributes(Operations):
                 kind = instance.python_type().__name__
                 message = f"property {name!r} of {kind!r} object has no setter"
                 raise self.error(AttributeError, message)
-            setter = function_value(self.tx, found, name, attr.fset, "fset")
+            setter = function_value(self.tx, attr.fset)
             self.call(setter, [instance, value])
             return
         if isinstance(attr, DescriptorValue) and attr.kind is property:
@@ -188,6 +190,8 @@ class Attributes(Operations):
             instance.slot_set(self.tx, name, value)
         elif name == "__dict__" and isinstance(instance, ObjectValue):
             self._replace_dict(instance, value)
+        elif isinstance(instance, ObjectValue) and isinstance(instance.storage, TwinValue):
+            instance.storage.setattr(self.tx, name, value)
         elif isinstance(attr, types.MemberDescriptorType) or name == "__class__":
             if name == "__class__":
                 raise Unsupported("unsupported-slot", what="setting __class__")
@@ -215,7 +219,7 @@ class Attributes(Operations):
             isinstance(attr, DescriptorValue) and attr.kind is property
         ):
             if isinstance(attr, property):
-                deleter = attr.fdel and function_value(self.tx, found, name, attr.fdel, "fdel")
+                deleter = attr.fdel and function_value(self.tx, attr.fdel)
             else:
                 deleter = attr.parts.get("fdel")
             if deleter is None:
@@ -249,9 +253,10 @@ class Attributes(Operations):
         """``cls.__dict__``."""
         table: dict[object, tuple[Value, Value]] = {}
         stored = self.tx.journal.attrs.get(cls) or {}
-        for name, attr in vars(cls.obj).items():
+        for name in self.tx.world.class_names(cls.obj):
             if stored.get(name) is DELETED:
                 continue
+            attr = self.tx.world.class_entry(cls.obj, name)
             value = attr_value(self.tx, Found(attr, cls.obj), name)
             table[name] = (ConstantValue(name), value)
         for name, entry in stored.items():
@@ -287,7 +292,11 @@ class Attributes(Operations):
     def import_module(
         self, name: str, globals: NamespaceValue, fromlist: object, level: object
     ) -> Value:
-        """``__import__`` at trace time: importing is idempotent, and the module is a constant."""
+        """``__import__`` at trace time: importing is idempotent. Which module it gives is guarded
+        by its place in ``sys.modules``."""
+        hook = load_builtin(self.tx, "__import__")
+        if not isinstance(hook, BuiltinValue) or hook.obj is not _IMPORT:
+            raise Unsupported("opaque-call", what="a replacement of __import__")
         space = {k: globals.obj.get(k) for k in ("__name__", "__package__", "__path__", "__spec__")}
         space = {k: v for k, v in space.items() if v is not None}
         try:
@@ -295,6 +304,15 @@ class Attributes(Operations):
             module = __import__(name, space, None, names, cast(int, level))
         except ImportError as e:
             raise self.host_error(e) from None
+        if level:
+            globals.lookup(self.tx, "__package__")
+        return self._imported(module, name if level == 0 else module.__name__)
+
+    def _imported(self, module: object, name: str) -> Value:
+        for known in (name, name.partition(".")[0]):
+            if sys.modules.get(known) is module:
+                modules = GlobalSource("modules", self.namespace(vars(sys)).module)
+                return self.tx.builder.wrap(module, ItemSource(modules, known))
         return self.tx.builder.wrap_new(module)
 
     def import_from(self, module: Value, name: str) -> Value:
@@ -314,4 +332,4 @@ class Attributes(Operations):
                 at = f"({path})" if path else "(unknown location)"
                 message = f"cannot import name {name!r} from {where!r} {at}"
                 raise self.error(ImportError, message, name=where, path=path) from None
-            return self.tx.builder.wrap_new(found)
+            return self._imported(found, f"{module.obj.__name__}.{name}")

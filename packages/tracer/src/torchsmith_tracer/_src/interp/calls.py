@@ -6,23 +6,32 @@ import types
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from torchsmith_guards import AttrSource
+
 from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
 from torchsmith_tracer._src.frames.code import decode
 from torchsmith_tracer._src.frames.frame import Frame
+from torchsmith_tracer._src.frames.library import is_library_module
 from torchsmith_tracer._src.interp.arguments import bind_arguments
 from torchsmith_tracer._src.interp.attributes import Attributes
 from torchsmith_tracer._src.regions.marks import is_disabled, original_of
+from torchsmith_tracer._src.values import numpy_scalars
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtins import (  # noqa: F401 - they fill the tables
+    cached_functions,
     constructors,
     functional,
     functions,
     library,
+    loggers,
     make_class,
     methods_objects,
     methods_sequences,
     methods_tables,
+    random_state,
     registry,
+    twin_classes,
+    weak,
 )
 from torchsmith_tracer._src.values.builtins.slots import call_slot
 from torchsmith_tracer._src.values.classes import ClassValue
@@ -30,12 +39,15 @@ from torchsmith_tracer._src.values.constants import ConstantValue
 from torchsmith_tracer._src.values.exceptions import ExceptionValue
 from torchsmith_tracer._src.values.functions import BuiltinValue, FunctionValue
 from torchsmith_tracer._src.values.generators import GeneratorValue
-from torchsmith_tracer._src.values.instances import construct
-from torchsmith_tracer._src.values.lookup import Found, lookup
+from torchsmith_tracer._src.values.instances import construct, make_twin
+from torchsmith_tracer._src.values.lookup import Found, bind, lookup
 from torchsmith_tracer._src.values.objects import NewObjectValue, ObjectValue
+from torchsmith_tracer._src.values.opaque import OpaqueValue
+from torchsmith_tracer._src.values.twins import TwinValue, twin_of
 
 _GENERATOR = 0x20
 _ASYNC = 0x80 | 0x100 | 0x200
+_BOUND = (types.BuiltinFunctionType, types.MethodWrapperType)
 _IMMUTABLE = (int, float, complex, str, bytes, tuple, frozenset, range, slice, type(None), bool)
 
 
@@ -57,7 +69,8 @@ class Calls(Attributes):
             if target is None:
                 return fn.call(self.tx, args, kwargs)
             fn, args, kwargs = target
-        return self.call_python(fn, args, kwargs, resumable=resumable)
+        resumable = resumable and not fn.globals.own
+        return self.call_python(fn, args, kwargs, resumable=resumable, directly=True)
 
     def call_python(
         self,
@@ -66,6 +79,7 @@ class Calls(Attributes):
         kwargs: dict[str, Value],
         *,
         resumable: bool,
+        directly: bool = False,
     ) -> Value:
         """Inline a Python function."""
         real = fn.fn
@@ -89,6 +103,7 @@ class Calls(Attributes):
             frame = Frame(decode(code), fn.globals, variables, cells, fn=fn)
             return GeneratorValue(frame, fn, (list(args), dict(kwargs)))
         frame = Frame(decode(code), fn.globals, variables, cells, fn=fn, resumable=resumable)
+        frame.entered_directly = directly
         return self.run(frame)
 
     # --- classes -----------------------------------------------------------------------------
@@ -99,7 +114,14 @@ class Calls(Attributes):
             result = registry.invoke(self.tx, handler, cls.obj, args, kwargs)
             if result is not None:
                 return result
+        if numpy_scalars.is_number_type(cls.obj):
+            known = self.known(args, kwargs)
+            if known is None:
+                raise Unsupported("opaque-call", what=cls.describe())
+            return numpy_scalars.compute(self.tx, cls.obj, *known[0], **known[1])
         meta = type(cls.obj)
+        if twin_of(cls.obj) is not None:
+            return make_twin(self.tx, cls.obj, args, kwargs)
         if meta is not type:
             found = lookup(self.tx, meta, "__call__")
             if found is not None and found.owner is not type:
@@ -109,7 +131,7 @@ class Calls(Attributes):
     def _call_metaclass(
         self, cls: ClassValue, found: Found, args: Sequence[Value], kwargs: dict[str, Value]
     ) -> Value:
-        if self.trusted_module(found.owner.__module__) and cls.recipe is None:
+        if is_library_module(found.owner.__module__) and cls.recipe is None:
             known = self.known(args, kwargs)
             if found.owner.__module__ == "enum" and known is not None:
                 return self.fold(cls.obj, *known[0], **known[1])
@@ -140,17 +162,35 @@ class Calls(Attributes):
                 return answer
         if isinstance(obj, types.MethodDescriptorType | types.WrapperDescriptorType):
             return self._call_descriptor(obj, args, kwargs)
-        if isinstance(obj, types.BuiltinFunctionType) and obj.__self__ is not None:
-            owner = obj.__self__
-            if isinstance(owner, type):  # dict.fromkeys, object.__new__ ...
-                receiver: Value = self.class_value(owner)
-                return self.call_builtin_method(receiver, obj.__name__, owner, obj, args, kwargs)
-        if registry.is_pure(obj):
+        owner = getattr(obj, "__self__", None)
+        if isinstance(obj, _BOUND) and not isinstance(owner, types.ModuleType | type(None)):
+            receiver, kind = (
+                self._owner(fn, owner),
+                owner if isinstance(owner, type) else type(owner),
+            )
+            if receiver is not None:
+                return self.call_builtin_method(receiver, obj.__name__, kind, obj, args, kwargs)
+        numeric = numpy_scalars.is_function(obj)
+        if numeric or registry.is_pure(obj):
             known = self.known(args, kwargs)
             if known is not None:
                 assert callable(obj)
-                return self.fold(obj, *known[0], **known[1])
+                if numeric:
+                    return numpy_scalars.compute(tx, obj, *known[0], **known[1])
+                result = self.fold(obj, *known[0], **known[1])
+                # An object with a state of its own would be shared by all calls.
+                if result.source is None:
+                    return result
         raise Unsupported("opaque-call", what=fn.describe())
+
+    def _owner(self, fn: BuiltinValue, owner: object) -> Value | None:
+        """The object that a method in C is bound to; None where its content is not known."""
+        if isinstance(owner, type):  # dict.fromkeys, object.__new__ ...
+            return self.class_value(owner)
+        if fn.source is not None and fn.source.guardable:
+            value = self.tx.builder.wrap(owner, AttrSource(fn.source, "__self__"))
+            return None if isinstance(value, OpaqueValue) else value
+        return self.tx.builder.wrap_new(owner) if isinstance(owner, _IMMUTABLE) else None
 
     def _call_descriptor(
         self,
@@ -185,6 +225,11 @@ class Calls(Attributes):
         """A C-level method: the registered one, else the slot of that name, else folded."""
         tx = self.tx
         base = receiver.base_value()
+        if isinstance(base, TwinValue):
+            played = lookup(tx, base.cls, name)
+            if played is not None and played.owner is not object:
+                method = bind(tx, played, receiver, self.type_of(receiver), name)
+                return method.call(tx, args, kwargs)
         handler = registry.find_method(owner, base, name)
         if handler is not None:
             result = registry.invoke(tx, handler, descriptor, [receiver, *args], kwargs)
@@ -198,6 +243,8 @@ class Calls(Attributes):
             if result is not None:
                 return result
         real = self._foldable(base)
+        if isinstance(base, ClassValue) and registry.is_pure(descriptor, base.obj):
+            real = base.as_constant()
         if real is not self.UNKNOWN:
             known = self.known(args, kwargs)
             if known is not None:
@@ -209,8 +256,6 @@ class Calls(Attributes):
         """The host object when its methods have no effect on it."""
         if isinstance(value, ConstantValue):
             return value.value
-        if isinstance(value, ClassValue):
-            return value.obj if value.recipe is None else self.UNKNOWN
         if isinstance(value, ObjectValue):
             if value.obj is not None and registry.is_immutable(value.obj):
                 return value.obj

@@ -7,6 +7,7 @@ traceable, everything is brought back to that point and the chain of stopped fra
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from torchsmith_tracer._src.breaks.signals import (
 )
 from torchsmith_tracer._src.frames.code import VERSION, Instruction
 from torchsmith_tracer._src.frames.frame import Frame, FrameState, LastInstruction, RaisedAt
+from torchsmith_tracer._src.frames.library import is_library
 from torchsmith_tracer._src.interp import (  # noqa: F401 - they fill the table
     opcodes_build,
     opcodes_calls,
@@ -28,11 +30,12 @@ from torchsmith_tracer._src.interp import (  # noqa: F401 - they fill the table
     opcodes_names,
     opcodes_numbers,
 )
+from torchsmith_tracer._src.interp.abandoned import Abandoned
 from torchsmith_tracer._src.interp.calls import Calls
 from torchsmith_tracer._src.interp.registry import RETURN, bind_handlers
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.exceptions import ExceptionValue
-from torchsmith_tracer._src.values.functions import FunctionValue
+from torchsmith_tracer._src.values.functions import CellValue, FunctionValue
 from torchsmith_tracer._src.values.generators import GeneratorValue
 
 if TYPE_CHECKING:
@@ -42,6 +45,7 @@ if TYPE_CHECKING:
 
     from torchsmith_tracer._src.trace import Trace
 
+_KEEPS = ("LOAD", "PUSH_NULL", "COPY", "SWAP", "JUMP", "RESUME", "NOP", "BUILD", "KW", "PRECALL")
 MAX_DEPTH = 200  # frames inlined into each other
 
 
@@ -55,6 +59,11 @@ class Interpreter(Calls):
     ``run(frame)`` returns the value or raises ``BreakAt``; ``call_function`` inlines a callable
     from a slot implementation.
     """
+
+    @functools.cached_property
+    def abandoned(self) -> Abandoned:
+        """The suspended generators."""
+        return Abandoned(self.tx)
 
     def run(self, frame: Frame) -> Value:
         """Run a frame to its return.
@@ -80,7 +89,7 @@ class Interpreter(Calls):
         cells = dict(zip(fn.code.co_freevars, fn.closure, strict=True))
         return Frame(fn.code, fn.globals, locals, cells, fn=fn, resumable=True)
 
-    def function(self, fn: types.FunctionType, source: Source | None = None) -> FunctionValue:
+    def function(self, fn: types.FunctionType, source: Source) -> FunctionValue:
         """The value of a real function whose code the caller has guarded."""
         return FunctionValue.existing(self.tx, fn, source)
 
@@ -97,6 +106,8 @@ class Interpreter(Calls):
             raise Unsupported("inline-depth", what=info.code.co_qualname)
         frames.append(frame)
         handled = self.handled
+        suspended = self.abandoned.suspended
+        before: tuple[dict[str, Value], dict[str, CellValue]] | None = None
         try:
             while True:
                 try:
@@ -104,10 +115,17 @@ class Interpreter(Calls):
                     while True:
                         ins = instructions[ip]
                         frame.ip = ip
-                        if ins.guarded:
+                        if ins.guarded or suspended:
                             frame.marks = tx.checkpoint()
                             frame.saved = frame.stack.copy()
+                        if suspended:
+                            before = frame.locals.copy(), frame.cells.copy()
                         jump = ins.run(tx, frame, ins)  # type: ignore[misc]
+                        if suspended and not ins.opname.startswith(_KEEPS):
+                            if jump == RETURN:
+                                self.abandoned.release(frame, frame.result)
+                            else:
+                                self.abandoned.release()
                         if jump is None:
                             ip += 1
                         elif jump >= 0:
@@ -118,8 +136,10 @@ class Interpreter(Calls):
                 except ObservedException as e:
                     if not self._unwind(frame, e):
                         self.handled = handled
+                        if suspended:
+                            self._leave(frame, e)
                         if self._leaves_uncaught(frame):
-                            signal = Unsupported("raises", what=_message(e))
+                            signal = Unsupported("raises", what=e.exc.describe())
                             if ins.opname == "RERAISE" and not frame.handling and frame.left:
                                 # Raised again natively where it was raised first.
                                 frame.handling.append(frame.left)
@@ -127,6 +147,8 @@ class Interpreter(Calls):
                         raise
                 except Unsupported as e:
                     self.handled = handled
+                    if before is not None:  # the instruction itself may have gone well
+                        frame.locals, frame.cells = before
                     raise self._stopped(frame, e) from None
                 except BreakAt as e:
                     self.handled = handled
@@ -171,6 +193,16 @@ class Interpreter(Calls):
         frame.ip = handler.target
         return True
 
+    def _leave(self, frame: Frame, error: ObservedException) -> None:
+        """``error`` leaves ``frame``: its stack is dropped, its variables live on with it."""
+        frame.stack.clear()
+        if isinstance(error.exc, ExceptionValue):
+            error.exc.frames.append(frame)
+            try:
+                self.abandoned.release(frame, error.exc)
+            except Unsupported as e:
+                raise self._stopped(frame, e) from None
+
     def _leaves_uncaught(self, frame: Frame) -> bool:
         """Whether the exception leaves ``frame`` for good: the whole chain is resumable and no
         enclosing frame has a handler. It is then raised natively, with the user's traceback."""
@@ -179,9 +211,16 @@ class Interpreter(Calls):
         return all(outer.info.handler_at[outer.ip] is None for outer in self.tx.frames[:-1])
 
     # --- breaks ------------------------------------------------------------------------------
+    def _within_library(self, frame: Frame) -> bool:
+        """Whether ``frame`` is a library's own, called from user code: a break there is one of
+        the user's call. A callback of the user's that breaks does stop in the frames between."""
+        return is_library(frame.info.code) and any(
+            outer.resumable and not is_library(outer.info.code) for outer in self.tx.frames[:-1]
+        )
+
     def _stopped(self, frame: Frame, signal: Unsupported) -> Exception:
         """Bring the trace back to before the current instruction and say where it stopped."""
-        if not frame.resumable:
+        if not frame.resumable or self._within_library(frame):
             return signal
         if frame.handling:
             at = frame.handling[0]
@@ -189,21 +228,9 @@ class Interpreter(Calls):
             self.handled = at.handled
             frame.handling.clear()
             frame.ip = at.ip
-            return BreakAt(
-                signal,
-                [
-                    FrameState(
-                        frame,
-                        at.ip,
-                        at.stack,
-                        at.locals,
-                        at.cells,
-                        at.kw_names,
-                        in_call=False,
-                        in_handler=True,
-                    )
-                ],
-            )
+            variables = at.locals, at.cells, at.kw_names
+            state = FrameState(frame, at.ip, at.stack, *variables, in_call=False, in_handler=True)
+            return BreakAt(signal, [state])
         if frame.marks is not None:
             self.tx.rollback(frame.marks)
             frame.stack = frame.saved
@@ -218,8 +245,10 @@ class Interpreter(Calls):
         outer, self.handled = self.handled, gen.handled or self.handled
         gen.running = True
         try:
+            if exc is not None and not gen.started:
+                raise ObservedException(exc)
             if exc is not None:
-                delegated = self._throw_into_delegate(frame, exc) if gen.started else None
+                delegated = self._throw_into_delegate(frame, exc)
                 if delegated is not None:
                     return delegated, False
                 if self._pending_throw is not None:
@@ -245,6 +274,7 @@ class Interpreter(Calls):
         if status == RETURN:
             gen.frame = None
             return frame.result, True
+        self.abandoned.note(gen)
         return frame.result, False
 
     _pending_throw: Value | None = None
@@ -274,6 +304,7 @@ class Interpreter(Calls):
         if self.exception_matches(exc, GeneratorExit):
             if isinstance(inner, GeneratorValue):
                 inner.close(self.tx)
+            self._pending_throw = exc  # closing the inner one has used it, too
             return None
         if isinstance(inner, GeneratorValue):
             try:
@@ -298,11 +329,6 @@ class Interpreter(Calls):
         frame.stack.append(self.getattr(error.exc, "value"))
         frame.ip = send.target
         return None
-
-
-def _message(error: ObservedException) -> str:
-    exc = error.exc
-    return exc.describe()
 
 
 def _pending_names(frame: Frame) -> tuple[str, ...]:

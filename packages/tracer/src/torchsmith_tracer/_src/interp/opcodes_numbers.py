@@ -14,21 +14,7 @@ if TYPE_CHECKING:
     from torchsmith_tracer._src.trace import Trace
     from torchsmith_tracer._src.values.base import Value
 
-_BASE = [
-    "add",
-    "and_",
-    "floordiv",
-    "lshift",
-    "matmul",
-    "mul",
-    "mod",
-    "or_",
-    "pow",
-    "rshift",
-    "sub",
-    "truediv",
-    "xor",
-]
+_BASE = ("add and_ floordiv lshift matmul mul mod or_ pow rshift sub truediv xor").split()
 OPERATORS = tuple(_BASE) + tuple("i" + name.rstrip("_") for name in _BASE)
 _COMPARE = {"<": "lt", "<=": "le", "==": "eq", "!=": "ne", ">": "gt", ">=": "ge"}
 

@@ -6,6 +6,8 @@ import operator
 from collections.abc import Sequence
 from typing import Any, cast
 
+from torchsmith_guards import GuardKind
+
 from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
 from torchsmith_tracer._src.interp.services import Services
 from torchsmith_tracer._src.values.base import Value
@@ -24,7 +26,7 @@ from torchsmith_tracer._src.values.containers import (
     SequenceValue,
     TupleValue,
 )
-from torchsmith_tracer._src.values.functions import BoundMethodValue, FunctionValue
+from torchsmith_tracer._src.values.functions import BoundMethodValue, BuiltinValue, FunctionValue
 from torchsmith_tracer._src.values.iterators import (
     DictIterator,
     GetitemIterator,
@@ -33,26 +35,14 @@ from torchsmith_tracer._src.values.iterators import (
     RangeIterator,
     SequenceIterator,
 )
-from torchsmith_tracer._src.values.lookup import lookup
+from torchsmith_tracer._src.values.lookup import Found, lookup
 from torchsmith_tracer._src.values.mappings import DictValue, MappingProxyValue
 from torchsmith_tracer._src.values.objects import ObjectValue, dunder
+from torchsmith_tracer._src.values.twins import TwinValue
 
-_SIGNS = {
-    "add": "+",
-    "sub": "-",
-    "mul": "*",
-    "truediv": "/",
-    "floordiv": "//",
-    "mod": "%",
-    "pow": "** or pow()",
-    "matmul": "@",
-    "lshift": "<<",
-    "rshift": ">>",
-    "and_": "&",
-    "or_": "|",
-    "xor": "^",
-    "divmod": "divmod()",
-}
+_NAMES = "add sub mul truediv floordiv mod matmul lshift rshift and_ or_ xor divmod".split()
+_SIGNS = dict(zip(_NAMES, "+ - * / // % @ << >> & | ^ divmod()".split(), strict=True))
+_SIGNS["pow"] = "** or pow()"
 _COMPARE_SIGNS = {"lt": "<", "le": "<=", "eq": "==", "ne": "!=", "gt": ">", "ge": ">="}
 _SWAPPED = {"lt": "gt", "le": "ge", "eq": "eq", "ne": "ne", "gt": "lt", "ge": "le"}
 _INPLACE = {"i" + name.rstrip("_"): name for name in _SIGNS}
@@ -460,6 +450,9 @@ class Operations(Services):
             return self.fold(str if name == "__str__" else repr, value.value)
         cls = value.python_type()
         found = lookup(self.tx, cls, name)
+        base = value.base_value()
+        if isinstance(base, TwinValue):
+            found = lookup(self.tx, base.cls, name) if _in_c(found) else found
         custom = found is not None and not isinstance(found.attr, METHOD_TYPES)
         if custom and isinstance(value, ObjectValue | ConstantValue):
             method = self.special_method(value, name)
@@ -523,6 +516,11 @@ class Operations(Services):
         known = self.try_concrete(value)
         if known is not self.UNKNOWN:
             return self.fold(str if name == "__str__" else repr, known)
+        if isinstance(value, FunctionValue | BuiltinValue) and value.obj is not None:
+            if value.source is not None:  # the text has its address
+                why = "the text of a function"
+                self.tx.builder.guard(value.source, GuardKind.ID, value.obj, why)
+            return self.fold(repr, value.obj)
         raise Unsupported("not-constant", what=f"the text of {value.describe()}")
 
     def _container_text(self, value: Value) -> str | None:
@@ -571,6 +569,10 @@ class Operations(Services):
     ) -> bool:
         """``isinstance(exc, kinds)``."""
         return issubclass(exc.python_type(), kinds)
+
+
+def _in_c(found: Found | None) -> bool:
+    return found is None or isinstance(found.attr, METHOD_TYPES)
 
 
 class _Text:

@@ -62,13 +62,9 @@ def bind_handlers(info: CodeInfo, missing: Opcode) -> None:
 
 # Names that share a slot with a cell (inlined comprehensions, LOAD_CLOSURE of 3.13) take the
 # handlers registered as "NAME/cell".
-_CELL_AWARE = {
-    "LOAD_FAST",
-    "STORE_FAST",
-    "LOAD_FAST_AND_CLEAR",
-    "LOAD_FAST_LOAD_FAST",
-    "STORE_FAST_LOAD_FAST",
-    "STORE_FAST_STORE_FAST",
-    "LOAD_FAST_CHECK",
-    "DELETE_FAST",
-}
+_CELL_AWARE = set(
+    (
+        "LOAD_FAST STORE_FAST LOAD_FAST_AND_CLEAR LOAD_FAST_LOAD_FAST STORE_FAST_LOAD_FAST "
+        "STORE_FAST_STORE_FAST LOAD_FAST_CHECK DELETE_FAST"
+    ).split()
+)

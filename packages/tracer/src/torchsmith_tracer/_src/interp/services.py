@@ -11,7 +11,7 @@ import types
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from torchsmith_guards import GlobalSource, NamespaceSource
+from torchsmith_guards import NamespaceSource, PinnedSource
 
 from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
 from torchsmith_tracer._src.values.base import Value
@@ -31,6 +31,7 @@ from torchsmith_tracer._src.values.functions import CellValue
 from torchsmith_tracer._src.values.lazy import LazyValue
 from torchsmith_tracer._src.values.mappings import DictValue, SetValue, Table
 from torchsmith_tracer._src.values.namespaces import NamespaceValue
+from torchsmith_tracer._src.values.numpy_scalars import NumpyValue, is_number_type
 from torchsmith_tracer._src.values.objects import EnumValue, ObjectValue
 
 if TYPE_CHECKING:
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
 
 _PLAIN = (int, str, float, bool, type(None), complex, bytes, type(Ellipsis), type(NotImplemented))
 _PLAIN_SET = frozenset(_PLAIN)
-_STDLIB = frozenset(sys.stdlib_module_names) | {"torch", "builtins", "numpy"}
 
 
 Pair = tuple[Value, Value]
@@ -105,9 +105,9 @@ class Services:
         self.builtins: dict[str, object] = vars(builtins)
         self.builtin_names: dict[str, Value] = {}
         self.namespaces: dict[int, NamespaceValue] = {}
+        self.weak_references: dict[Value, Value] = {}  # those without a callback, by referent
         self.class_cache: dict[tuple[type, str], object] = {}
         self.class_attr_values: dict[tuple[type, str], Value] = {}
-        self.class_sources: dict[type, Source] = {}
         self.patched_classes: dict[type, ClassValue] = {}
         self._classes: dict[type, ClassValue] = {}
         self._consts: dict[int, tuple[object, Value]] = {}
@@ -118,6 +118,12 @@ class Services:
         """The trace (set when the trace is complete)."""
         assert self._tx is not None
         return self._tx
+
+    def forget(self) -> None:
+        """Guards were rolled back: what was looked up must be looked up again."""
+        self.builtin_names.clear()
+        self.class_cache.clear()
+        self.class_attr_values.clear()
 
     def attach(self, tx: Trace) -> None:
         """Tell the interpreter its trace; for traces that are built before it."""
@@ -163,6 +169,8 @@ class Services:
             return NamedTupleValue([self.const(x) for x in obj], kind)
         if isinstance(obj, Value):
             return obj
+        if is_number_type(kind):
+            return NumpyValue(obj)
         if kind is re.Match:
             return ConstantValue(obj)
         return self.tx.builder.wrap_new(obj)
@@ -197,7 +205,7 @@ class Services:
         if space is None:
             module: str | None = None
             if self.namespaces:
-                module = str(obj.get("__name__"))
+                module = str(obj.get("__name__", "sys.modules"))
                 taken = {s.module for s in self.namespaces.values()}
                 while module in taken:
                     module += "'"
@@ -220,28 +228,13 @@ class Services:
             cell.source, cell.contents_source = source, contents_source
         return cell
 
-    def class_value(self, cls: type, source: Source | None = None) -> ClassValue:
-        """The value of a class; the same for each request. A source makes its attributes, and
-        those of its bases, guarded when they are read."""
+    def class_value(self, cls: type) -> ClassValue:
+        """The value of a class; the same for each request."""
         value = self._classes.get(cls)
         if value is None:
-            value = self._classes[cls] = ClassValue(cls)
-        if (
-            source is not None
-            and cls not in self.class_sources
-            and not self.trusted_module(cls.__module__)
-        ):
-            self.class_sources[cls] = source
-            self.tx.journal.record(lambda: self.class_sources.pop(cls, None))
+            source = None if cls in self.tx.world.born else PinnedSource(cls)
+            value = self._classes[cls] = ClassValue(cls, source)
         return value
-
-    def global_source(self, space: NamespaceValue, name: str) -> GlobalSource:
-        """Source of a global variable."""
-        return GlobalSource(name, space.module)
-
-    def trusted_module(self, name: str | None) -> bool:
-        """Whether objects of a module count as never changing: the standard library and torch."""
-        return name is not None and name.partition(".")[0] in _STDLIB and name != "__main__"
 
     # --- host objects ------------------------------------------------------------------------
     def try_concrete(self, value: Value) -> object:
@@ -335,6 +328,8 @@ class Services:
 
     def identity_key(self, value: Value) -> object:
         """Hash-table key by identity."""
+        if value.source is not None:
+            self.tx.builder.identified(value)
         obj = getattr(value, "obj", None)
         if obj is not None and isinstance(value, ObjectValue | ClassValue):
             return IdentityKey(obj)

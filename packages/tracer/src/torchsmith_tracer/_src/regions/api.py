@@ -11,11 +11,13 @@ from typing import Any, TypeVar, overload
 import torch
 
 from torchsmith_tracer._src.breaks.explain import Explanation
+from torchsmith_tracer._src.breaks.report import BreakReport, FrameReport, Place
+from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.regions import marks
 from torchsmith_tracer._src.regions.backends import resolve
 from torchsmith_tracer._src.regions.compile_frame import compile_frame
 from torchsmith_tracer._src.regions.modules import wrap_module
-from torchsmith_tracer._src.regions.region import Region, reset_all
+from torchsmith_tracer._src.regions.region import Region, reset_all, suspends
 from torchsmith_tracer._src.settings import Settings
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -65,7 +67,7 @@ def compile(
             ``backend(gm, example_inputs) -> callable``.
         fullgraph: raise instead of splitting the program at a graph break.
         dynamic: True: sizes are symbolic from the start; False: never; None: those that changed.
-        mode: passed to backends that have modes.
+        mode: passed to backends that have modes; one warning says that others ignore it.
         options: settings of the tracer (``recompile_limit`` ...) and options of the backend.
 
     Returns:
@@ -123,31 +125,44 @@ def compile_in(region: Region, target: Callable[..., Any]) -> Any:
 
 def _entry(
     region: Region, fn: types.FunctionType, target: Callable[..., Any], *bound: object
-) -> types.FunctionType:
-    if not _traceable(fn):
-        raise TypeError(
-            f"cannot compile {getattr(target, '__qualname__', target)!r}: generator functions and "
-            "coroutines are not supported; compile the function that consumes them"
-        )
+) -> Any:
+    if suspends(fn.__code__):
+        return _eager(region, fn, target, *bound)
     owner = bound[0] if bound else None
     kind = type(owner) if isinstance(owner, torch.nn.Module) else None
-    out = region.record(fn, kind).dispatcher(fn, *bound)
+    return _marked(region, fn, target, region.record(fn, kind).dispatcher(fn, *bound, follows=True))
+
+
+def _eager(
+    region: Region, fn: types.FunctionType, target: Callable[..., Any], *bound: object
+) -> Any:
+    """A generator function or coroutine function: a copy, so that it is still known as one."""
+    code = fn.__code__
+    place = Place(code.co_filename, code.co_firstlineno, code.co_qualname)
+    found = BreakReport.of(Unsupported("suspends", what=code.co_qualname), [place], resumed=False)
+    if region.settings.fullgraph:
+        raise found.error()
+    region.log.frames.append(FrameReport(code.co_qualname, place, break_=found, eager=True))
+    copy = types.FunctionType(code, fn.__globals__, fn.__name__, fn.__defaults__, fn.__closure__)
+    copy.__kwdefaults__ = fn.__kwdefaults__
+    out = _marked(region, fn, target, copy)
+    return types.MethodType(out, bound[0]) if bound else out
+
+
+def _marked(
+    region: Region, fn: types.FunctionType, target: Callable[..., Any], out: types.FunctionType
+) -> types.FunctionType:
+    """``out`` with the names and attributes of what it was compiled from."""
     for name in functools.WRAPPER_ASSIGNMENTS:
         try:
             setattr(out, name, getattr(target, name))
         except (AttributeError, TypeError):
             continue  # partials and callable objects have no such name
     out.__dict__.update(fn.__dict__)
-    out.__dict__[marks.ORIGINAL] = target
+    marks.mark(out, marks.ORIGINAL, target)
     out.__dict__["__wrapped__"] = target
     out.__dict__["_torchsmith_region"] = region
     return out
-
-
-def _traceable(fn: types.FunctionType) -> bool:
-    from torchsmith_tracer._src.regions.region import _NEVER_FLAGS
-
-    return not fn.__code__.co_flags & _NEVER_FLAGS
 
 
 def _forwarder(target: Callable[..., Any]) -> types.FunctionType:
@@ -206,8 +221,7 @@ def disable(fn: _F) -> _F:
     def run(*args: Any, **kwargs: Any) -> Any:
         return fn(*args, **kwargs)
 
-    run.__dict__[marks.DISABLED] = True
-    run.__dict__.pop(marks.ORIGINAL, None)
+    marks.mark(run, marks.DISABLED, True)  # type: ignore[arg-type]
     return run  # type: ignore[return-value]
 
 

@@ -10,6 +10,7 @@ it launches in an attribute ``kernels``.
 from __future__ import annotations
 
 import importlib.metadata
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -17,12 +18,19 @@ from typing import Protocol
 from torch import fx
 
 from torchsmith_tracer._src.settings import Settings
-from torchsmith_tracer.errors import BackendError, UnknownBackendError, UnknownOptionError
+from torchsmith_tracer.errors import (
+    BackendError,
+    TracerWarning,
+    UnknownBackendError,
+    UnknownOptionError,
+)
 
 GROUP = "torchsmith.backends"
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 
 Compiled = Callable[..., object]
+
+_no_modes: dict[tuple[str, str], object] = {}  # backends without modes that were given one
 
 
 class Backend(Protocol):
@@ -85,9 +93,16 @@ def resolve(
             raise UnknownOptionError(
                 f"[{UnknownOptionError.code}] unknown mode {mode!r}; valid: {', '.join(modes)}"
             )
-        if mode != "default" and hasattr(fn, "modes"):
-            kwargs["mode"] = mode
-    own: dict[str, object] = {}
+        if hasattr(fn, "modes"):
+            kwargs |= {"mode": mode} if mode != "default" else {}
+        elif mode != "default" and _no_modes.setdefault((name, mode), own := object()) is own:
+            warnings.warn(
+                f"[TS-T906] mode={mode!r} has no effect: backend {name!r} has no modes. "
+                "Leave the mode out",
+                TracerWarning,
+                stacklevel=4,
+            )
+    ours: dict[str, object] = {}
     theirs: dict[str, object] = {}
     settings = Settings.option_names()
     known: Sequence[str] | None = getattr(
@@ -95,7 +110,7 @@ def resolve(
     )
     for key, value in (options or {}).items():
         if key in settings:
-            own[key] = value
+            ours[key] = value
         elif known is None or key in known:
             theirs[key] = value
         else:
@@ -106,7 +121,7 @@ def resolve(
             )
     if theirs:
         kwargs["options"] = theirs
-    return BackendChoice(name, fn, kwargs), own
+    return BackendChoice(name, fn, kwargs), ours
 
 
 def _find(backend: str | Callable[..., object]) -> tuple[str, Callable[..., object]]:

@@ -8,12 +8,11 @@ resumed, and our own bugs.
 from __future__ import annotations
 
 import types
-import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-import torch
 from torch import fx
 from torchsmith_guards import (
     GLOBAL_STATE,
@@ -31,14 +30,19 @@ from torchsmith_tracer._src.breaks.report import BreakReport, FrameReport, Kerne
 from torchsmith_tracer._src.breaks.signals import BreakAt, ObservedException, Unsupported
 from torchsmith_tracer._src.build.builder import Builder
 from torchsmith_tracer._src.codegen.body import Body, assemble, emit_return, modules_of, new_emitter
+from torchsmith_tracer._src.codegen.resume import local_name
 from torchsmith_tracer._src.codegen.split import emit_break
 from torchsmith_tracer._src.effects.journal import Journal
+from torchsmith_tracer._src.facts.world import World
 from torchsmith_tracer._src.frames.code import decode
 from torchsmith_tracer._src.graph.output import OutputGraph
 from torchsmith_tracer._src.interp.interpreter import Interpreter
+from torchsmith_tracer._src.regions.ambient import collector, unseen, unwarned
+from torchsmith_tracer._src.regions.failed import graph_failed
 from torchsmith_tracer._src.regions.record import CodeRecord, Entry
+from torchsmith_tracer._src.torch_private import AmbientState
 from torchsmith_tracer._src.trace import Trace
-from torchsmith_tracer.errors import InternalTracerError, TracerError, TracerWarning
+from torchsmith_tracer.errors import TracerError
 
 if TYPE_CHECKING:
     from torchsmith_guards import Checker
@@ -61,39 +65,18 @@ def compile_frame(
         BackendError: the backend failed.
         InternalTracerError: our bug, under ``fullgraph=True``.
     """
-    place = _start(record)
-    report = FrameReport(record.name, place)
-    with record.region.tracing():
+    report = FrameReport(record.name, _start(record))
+    with record.region.tracing(), unseen():
         trace = _new_trace(record)
-        trace.guards.add(
-            Guard(GLOBAL_STATE, GuardKind.GLOBAL_STATE, GlobalState.capture(), _AMBIENT)
-        )
         try:
-            body = _trace_and_generate(trace, record, fn, flat, report)
-        except TracerError:
-            raise
-        except ObservedException as e:
-            report.note = f"raises {e.exc.python_type().__name__}"
-            body = None
-        except Unsupported as e:
-            _broke(record, report, BreakReport.of(e, _stack(trace), resumed=False))
-            body = None
-        except Exception as e:  # noqa: BLE001 - reported as our bug; the user's code runs
-            _bug(record, report, e)
-            body = None
+            body, checker = _compile(trace, record, fn, flat, report)
         finally:
             trace.graph.restore_state()
-        try:
-            checker = _compile_guards(trace, record, fn)
-        except Exception as e:  # noqa: BLE001 - as above
-            if body is not None:
-                _bug(record, report, e)
-            body = None
-            checker = GuardSet([]).compile(record.parameter_names(), {})
+            trace.close()
     report.guards = checker.code
     if body is None:
         report.eager = True
-        run: Callable[..., object] = _native_body(record, fn)
+        run: Callable[..., object] = record.native_body(fn)
     else:
         run = body.fn
         report.graph = body.graph
@@ -109,18 +92,45 @@ def compile_frame(
     return Entry(number, checker, run, report)
 
 
+def _compile(
+    trace: Trace,
+    record: CodeRecord,
+    fn: types.FunctionType,
+    flat: Sequence[object],
+    report: FrameReport,
+) -> tuple[Body | None, Checker]:
+    """Body (None: the function itself runs) and guards."""
+    trace.guards.add(Guard(GLOBAL_STATE, GuardKind.GLOBAL_STATE, GlobalState.capture(), _AMBIENT))
+    body: Body | None = None
+    try:
+        body = _trace_and_generate(trace, record, fn, flat, report)
+    except TracerError:
+        raise
+    except ObservedException as e:
+        report.note = f"raises {e.exc.python_type().__name__}"
+    except Unsupported as e:
+        _broke(record, report, BreakReport.of(e, _stack(trace), resumed=False))
+    except Exception as e:  # noqa: BLE001 - reported as our bug; the user's code runs
+        record.region.report_bug(record.name, report, f"{type(e).__name__}: {e}", e)
+    trace.graph.restore_state()
+    try:
+        return body, _compile_guards(trace, record, fn)
+    except Exception as e:  # noqa: BLE001 - as above
+        if body is not None:
+            record.region.report_bug(record.name, report, f"{type(e).__name__}: {e}", e)
+    return None, GuardSet([]).compile(record.parameter_names(), {})
+
+
 def _new_trace(record: CodeRecord) -> Trace:
     settings = record.region.settings
     env = ShapeEnv()
     trace = Trace(
-        graph=OutputGraph(FakeMode(env)),
-        guards=GuardSet(),
-        journal=Journal(),
-        settings=settings,
+        graph=OutputGraph(FakeMode(env)), guards=GuardSet(), journal=Journal(), settings=settings
     )
     trace.graph.attach(trace)
     trace.interp = Interpreter(trace)
     trace.builder = Builder(trace, record.frame_state)
+    trace.world = World(trace)
     return trace
 
 
@@ -132,20 +142,16 @@ def _trace_and_generate(
     report: FrameReport,
 ) -> Body:
     region = record.region
-    result: Value | None = None
-    broke: BreakAt | None = None
-    try:
+    ambient = AmbientState()
+    with unwarned(), collector.paused():
         result = _interpret(trace, record, fn, flat)
-    except BreakAt as e:
-        broke = e
     cg = new_emitter(trace, record)
-    if broke is None:
-        assert result is not None
+    if not isinstance(result, BreakAt):
         emit_return(trace, cg, result)
     else:
-        frames = broke.frames
+        frames = result.frames
         stack = [Place.of(f.info, f.ip) for f in reversed(frames)]
-        signal = _follows(broke)
+        signal = _follows(result)
         found = BreakReport.of(signal, stack)
         raising = signal.kind in _RAISING
         if signal.kind == "raises":
@@ -153,21 +159,33 @@ def _trace_and_generate(
         else:
             _broke(record, report, found, raising=raising)
         refuse = _refusal(found) if raising and region.settings.fullgraph else None
-        emit_break(trace, cg, record, frames, refuse)
-    mutates = bool(trace.graph.mutated)
-    failed = partial(_graph_failed, record, fn, mutates, torch.is_grad_enabled())
+        if not emit_break(trace, cg, record, frames, refuse) and report.break_ is not None:
+            report.break_ = replace(report.break_, resumed=False)
+    entry = None if record.pass_function else fn
+    failed = partial(graph_failed, record, entry, ambient)
     return assemble(trace, record, cg, failed, region.backend.compile)
 
 
 def _interpret(
     trace: Trace, record: CodeRecord, fn: types.FunctionType, flat: Sequence[object]
-) -> Value:
+) -> Value | BreakAt:
+    """Run the function symbolically: what it returns, or where it broke."""
     interp, builder = trace.interp, trace.builder
     interp.namespace(record.globals)  # the first one is the entry function's own
     entry = interp.function(fn, FunctionSource())
     names = zip(record.signature.names, record.labels, flat, strict=True)
     values = {name: builder.wrap(obj, LocalSource(label)) for name, label, obj in names}
-    return interp.run(interp.root_frame(entry, values))
+    root = interp.root_frame(entry, values)
+    if record.resume is not None:
+        original = record.resume.original
+        first = original.co_varnames[0] if original.co_argcount else None
+        root.first = first if first is None or first in root.cells else local_name(first)
+    try:
+        return interp.run(root)
+    except BreakAt as e:
+        # Tracebacks lead to frames of ours, and these to the arguments.
+        e.signal.with_traceback(None)
+        return e.with_traceback(None)
 
 
 def _follows(broke: BreakAt) -> Unsupported:
@@ -200,19 +218,6 @@ def _broke(
     record.region.settings.emit_log("breaks", record.name, str(found))
 
 
-def _bug(record: CodeRecord, report: FrameReport, error: Exception) -> None:
-    """Our own failure: never a wrong result, never silent."""
-    text = (
-        f"[{InternalTracerError.code}] the tracer failed on {record.name} "
-        f"({report.place.file}:{report.place.line}): {type(error).__name__}: {error}"
-    )
-    if record.region.settings.fullgraph:
-        raise InternalTracerError(text) from error
-    kind = Unsupported("internal-error", what=f"{type(error).__name__}: {error}")
-    report.break_ = BreakReport.of(kind, [report.place], resumed=False)
-    warnings.warn(f"{text}; it runs eagerly for these inputs", TracerWarning, stacklevel=6)
-
-
 def _stack(trace: Trace) -> list[Place]:
     return [Place.of(f.info, f.ip) for f in trace.frames]
 
@@ -227,54 +232,6 @@ def _compile_guards(trace: Trace, record: CodeRecord, fn: types.FunctionType) ->
     if not record.pass_function:
         bind["F"] = fn
     return trace.guards.compile(record.parameter_names(), bind)
-
-
-def _native_body(record: CodeRecord, fn: types.FunctionType) -> Callable[..., object]:
-    if record.pass_function:
-        return lambda f, *flat: record.native(f, flat)
-    return lambda *flat: record.native(fn, flat)
-
-
-def _graph_failed(
-    record: CodeRecord,
-    fn: types.FunctionType,
-    mutates: bool,
-    grad_enabled: bool,
-    error: Exception,
-    *args: object,
-) -> object:
-    """The graph raised. Nothing has been replayed yet, so unless the graph writes to its inputs
-    running the user's code instead gives the user's exception, from the user's line, and honours
-    ``try`` blocks around the operator."""
-    torch.set_grad_enabled(grad_enabled)
-    if mutates:
-        raise error
-    flat = args
-    if record.pass_function:
-        fn, flat = args[0], args[1:]  # type: ignore[assignment]
-    try:
-        result = record.native(fn, tuple(flat))
-    except Exception as own:  # noqa: BLE001 - raised again, with the user's traceback
-        raise own.with_traceback(_outer(own)) from None
-    if record.code.co_exceptiontable:  # a handler of the user's may have dealt with it
-        return result
-    warnings.warn(
-        f"[TS-T905] the compiled graph of {record.name} raised {type(error).__name__}: {error}; "
-        "running the function eagerly did not, so its result was used",
-        TracerWarning,
-        stacklevel=3,
-    )
-    return result
-
-
-def _outer(error: Exception) -> types.TracebackType | None:
-    """The traceback from the user's function on, without our frames in between."""
-    tb = error.__traceback__
-    while tb is not None and tb.tb_frame.f_globals.get("__package__", "").startswith(
-        "torchsmith_tracer"
-    ):
-        tb = tb.tb_next
-    return tb
 
 
 def _start(record: CodeRecord) -> Place:

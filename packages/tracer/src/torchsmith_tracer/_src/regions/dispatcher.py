@@ -8,21 +8,30 @@ up but its entries::
             return body_0(a, b, c, args, kwargs)
         return miss(F, a, b, c, args, kwargs)
 
-A new entry changes ``__code__`` of every live dispatcher of the code object; calls that are under
-way finish with the old one.
+Where it follows ``F``, defaults are ``MISSING``, replaced by those that ``F`` has at the call.
+
+The parameters keep their names, since callers use them; ``F``, ``check_0`` and so on get leading
+underscores where a parameter is called like one of them (``Signature.own``). A new entry changes
+``__code__`` of every live dispatcher of the code object; calls that are under way finish with the
+old one. Where compiling has been given up, all that is left is the call of ``F`` itself.
 """
 
 from __future__ import annotations
 
 import inspect
+import keyword
 import linecache
+import re
 import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from torchsmith_tracer._src.codegen.resume import plain_name
 
+_OWN_NAME = re.compile(r"(_*)(?:F|REF|SELF|CODE|MISSING|changed|miss|limited|check_\d+|body_\d+)$")
+
 UNBOUND = object()  # marks a dispatcher of a plain function: nothing is bound to ``self``
+MISSING = object()  # stands for an argument that the caller has left out
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +69,16 @@ class Signature:
             names.append(varkw)
         return Signature(tuple(names), positional, code.co_posonlyargcount, kwonly, varargs, varkw)
 
+    def own(self, name: str) -> str:
+        """A name of the dispatcher's own that no parameter has."""
+        return "_" * self._underscores + name
+
+    @property
+    def _underscores(self) -> int:
+        """One more than the underscores before any parameter called like one of these."""
+        found = (_OWN_NAME.match(plain_name(name)) for name in self.names)
+        return max((len(m[1]) + 1 for m in found if m is not None), default=0)
+
     def parameters(
         self, skip: int, prefix: dict[str, str], defaults: int, kwdefaults: frozenset[str]
     ) -> str:
@@ -83,15 +102,28 @@ class Signature:
             out.append("**" + prefix[self.varkw])
         return ", ".join(out)
 
-    def call_native(self, fn: Callable[..., object], flat: Sequence[object]) -> object:
-        """Call ``fn`` with values in the order of ``names``."""
-        args = list(flat[: self.positional])
+    def native_call(self, names: Sequence[str]) -> str:
+        """``F(...)`` with the values of variables ``names``, in the order of ``self.names``."""
         end = self.positional + self.kwonly
-        keywords = self.names[self.positional : end]
-        kwargs = dict(zip(keywords, flat[self.positional : end], strict=True))
-        rest = list(flat[end:])
+        parts = list(names[: self.positional])
         if self.varargs is not None:
-            args.extend(rest.pop(0))  # type: ignore[arg-type]
+            parts.append(f"*{names[end]}")
+        keywords = zip(self.names[self.positional : end], names[self.positional : end], strict=True)
+        parts += [f"{keyword}={name}" for keyword, name in keywords]
+        if self.varkw is not None:
+            parts.append(f"**{names[-1]}")
+        return f"{self.own('F')}({', '.join(parts)})"
+
+    def call_native(self, fn: Callable[..., object], flat: Sequence[object]) -> object:
+        """Call ``fn`` with values in the order of ``names``. Parameters that are ``MISSING`` are
+        left out; those after a missing one were given by keyword."""
+        end = self.positional + self.kwonly
+        there = [value is not MISSING for value in flat]
+        first = min(there.index(False) if False in there else end, self.positional)
+        names = self.names[first:end]
+        kwargs = {n: v for n, v in zip(names, flat[first:end], strict=True) if v is not MISSING}
+        rest = list(flat[end:])
+        args = [*flat[:first], *(rest.pop(0) if self.varargs is not None else ())]  # type: ignore[misc]
         if self.varkw is not None:
             kwargs.update(rest.pop(0))  # type: ignore[call-overload]
         return fn(*args, **kwargs)
@@ -103,18 +135,28 @@ class Form:
 
     Attributes:
         kind: ``plain``: the user's signature; ``bound``: without the first positional parameter,
-            which is ``SELF``; ``direct``: with the function object ``F`` as first parameter.
+            which is ``SELF``; ``direct``: with the function object ``F`` as first parameter;
+            ``weak``: plain, but ``F`` is given as a weak reference, by whoever keeps dispatchers
+            for functions that are not his.
         defaults: number of positional defaults.
         kwdefaults: names of keyword-only parameters that have a default.
+        follows: the defaults are those of ``F`` at the time of the call, and ``changed`` is
+            called once ``F`` has other code.
     """
 
     kind: str
     defaults: int
     kwdefaults: frozenset[str]
+    follows: bool = False
 
 
 def dispatcher_source(
-    signature: Signature, labels: Sequence[int], form: Form, *, pass_function: bool
+    signature: Signature,
+    labels: Sequence[int],
+    form: Form,
+    *,
+    pass_function: bool,
+    otherwise: str | None = "miss",
 ) -> str:
     """Source of a factory ``make(F, SELF)`` that returns the dispatcher function.
 
@@ -123,8 +165,12 @@ def dispatcher_source(
         labels: numbers of the entries, first tried first.
         form: see ``Form``.
         pass_function: entries take the function object as their first argument.
+        otherwise: what is called with the function and the arguments where no entry fits; None:
+            the function itself is called.
     """
-    safe = {n: _distinct(plain_name(n)) for n in signature.names}
+    own = signature.own
+    function, self_ = own("F"), own("SELF")
+    safe = {n: f"___{n}" if keyword.iskeyword(n) else plain_name(n) for n in signature.names}
     flat = [safe[n] for n in signature.names]
     bound = form.kind == "bound"
     skip = 1 if bound and signature.positional else 0
@@ -132,25 +178,47 @@ def dispatcher_source(
         skip, safe, min(form.defaults, signature.positional - skip), form.kwdefaults
     )
     if form.kind == "direct":
-        params = ", ".join(["F", *filter(None, [params])])
-    args = ", ".join(["F", *flat] if pass_function else flat)
-    lines = ["def make(F, SELF):", f"    def dispatch({params}):"]
+        params = ", ".join([function, *filter(None, [params])])
+    args = ", ".join([function, *flat] if pass_function else flat)
+    lines = [f"def make({function}, {self_}):", f"    def dispatch({params}):"]
+    if form.kind == "weak":
+        reference = own("REF")
+        lines[0] = f"def make({reference}, {self_}):"
+        lines.append(f"        {function} = {reference}()")
     if skip:
-        lines.append(f"        {flat[0]} = SELF")
+        lines.append(f"        {flat[0]} = {self_}")
     elif bound and signature.varargs is not None:
         star = safe[signature.varargs]
-        lines.append(f"        {star} = (SELF, *{star})")
+        lines.append(f"        {star} = ({self_}, *{star})")
+    if form.follows:
+        lines += _following(signature, form, safe, skip)
     for label in labels:
-        lines.append(f"        if check_{label}({args}):")
-        lines.append(f"            return body_{label}({args})")
-    lines.append(f"        return miss({', '.join(['F', *flat])})")
+        lines.append(f"        if {own(f'check_{label}')}({args}):")
+        lines.append(f"            return {own(f'body_{label}')}({args})")
+    last = signature.native_call(flat)
+    if otherwise:
+        last = f"{own(otherwise)}({', '.join([function, *flat])})"
+    lines.append(f"        return {last}")
     lines.append("    return dispatch")
     return "\n".join(lines) + "\n"
 
 
-def _distinct(name: str) -> str:
-    internal = name in ("F", "SELF", "miss") or name.startswith(("check_", "body_"))
-    return f"{name}_" if internal else name
+def _following(signature: Signature, form: Form, safe: dict[str, str], skip: int) -> list[str]:
+    """The part of a dispatcher that sees that its function has changed."""
+    function, missing = signature.own("F"), signature.own("MISSING")
+    changed = f"{signature.own('changed')}({', '.join([function, *safe.values()])})"
+    lines = [f"if {function}.__code__ is not {signature.own('CODE')}:", f"    return {changed}"]
+    end = signature.positional
+    first = max(end - form.defaults, skip)
+    places = [(n, f"__defaults__[{i - end}]") for i, n in enumerate(signature.names[:end])][first:]
+    keywords = signature.names[end : end + signature.kwonly]
+    places += [(n, f"__kwdefaults__[{n!r}]") for n in keywords if n in form.kwdefaults]
+    if places:
+        lines.append("try:")
+        for name, place in places:
+            lines.append(f"    if {safe[name]} is {missing}: {safe[name]} = {function}.{place}")
+        lines += ["except (IndexError, KeyError, TypeError):", f"    return {changed}"]
+    return [f"        {line}" for line in lines]
 
 
 _made = iter(range(1, 1 << 62))

@@ -32,7 +32,7 @@ def wrap_module(region: Region, module: _M) -> _M:
         raise TypeError(f"{kind.__name__}.__call__ is not a Python function")
     record = region.record(call, kind)
     namespace: dict[str, Any] = {
-        "__call__": staticmethod(record.dispatcher(call, module)),
+        "__call__": staticmethod(record.dispatcher(call, module, follows=True)),
         "__reduce_ex__": lambda self, protocol: module.__reduce_ex__(protocol),
         "__deepcopy__": lambda self, memo: copy.deepcopy(module, memo),
         "__copy__": lambda self: copy.copy(module),
@@ -49,9 +49,3 @@ def wrap_module(region: Region, module: _M) -> _M:
     out: _M = object.__new__(subclass)
     out.__dict__ = module.__dict__
     return out
-
-
-def unwrap_module(module: torch.nn.Module) -> torch.nn.Module:
-    """The module behind a compiled one, or ``module`` itself."""
-    original = marks.original_of(module)
-    return original if isinstance(original, torch.nn.Module) else module

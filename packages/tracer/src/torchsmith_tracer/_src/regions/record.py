@@ -10,15 +10,19 @@ import threading
 import types
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from torchsmith_tracer._src.breaks.report import FrameReport, Recompile
+from torchsmith_guards import Checker, GuardSet
+
+from torchsmith_tracer._src.breaks.report import FrameReport, Place, Recompile
 from torchsmith_tracer._src.build.dynamic import FrameState
-from torchsmith_tracer._src.codegen.emitter import safe_name
-from torchsmith_tracer._src.codegen.resume import ResumeCode
+from torchsmith_tracer._src.codegen.emitter import safe_names
+from torchsmith_tracer._src.codegen.resume import ResumeCode, raising_code
+from torchsmith_tracer._src.regions.ambient import watching_mode
 from torchsmith_tracer._src.regions.dispatcher import (
+    MISSING,
     UNBOUND,
     Form,
     Signature,
@@ -29,11 +33,10 @@ from torchsmith_tracer._src.regions.dispatcher import (
 from torchsmith_tracer.errors import RecompileLimitError, RecompileLimitWarning
 
 if TYPE_CHECKING:
-    from torchsmith_guards import Checker
-
     from torchsmith_tracer._src.regions.region import Region
 
 Function = Callable[..., object]
+GIVE_UP = 64  # misses in a row past the limit after which entries are no longer tried
 
 
 @dataclass(slots=True, eq=False)
@@ -74,15 +77,26 @@ class CodeRecord:
 
     def __post_init__(self) -> None:
         self.signature = Signature.of(self.code)
-        self.labels = tuple(map(safe_name, self.signature.names))
+        self.labels = safe_names(self.signature.names)
         self.pass_function = bool(self.code.co_freevars)
         self._dispatchers: weakref.WeakKeyDictionary[types.FunctionType, Form] = (
             weakref.WeakKeyDictionary()
         )
         self._factories: dict[Form, Callable[..., types.FunctionType]] = {}
-        self._namespace: dict[str, object] = {"miss": self._miss}
+        own = self.signature.own
+        self._namespace: dict[str, object] = {
+            own("miss"): self._miss,
+            own("limited"): self._limited_miss,
+            own("changed"): self._changed,
+            own("CODE"): self.code,
+            own("MISSING"): MISSING,
+        }
         self._next = 0
-        self._limited = False
+        self._modes: set[str] = set()
+        self._raising: types.CodeType | None = None
+        self._otherwise: str | None = "miss"
+        self._missed = 0  # calls that found no entry since one did, at the limit
+        self._tables = threading.RLock()  # never held while compiling
         self._direct: types.FunctionType | None = None
         self._shared: types.FunctionType | None = None
 
@@ -96,32 +110,45 @@ class CodeRecord:
         return ("F", *self.labels) if self.pass_function else self.labels
 
     # --- dispatchers ---------------------------------------------------------------------------
-    def dispatcher(self, fn: types.FunctionType, bound: object = UNBOUND) -> types.FunctionType:
-        """A new dispatcher for ``fn``, whose first parameter is fixed to ``bound`` if given."""
+    def dispatcher(
+        self,
+        fn: types.FunctionType,
+        bound: object = UNBOUND,
+        *,
+        weak: bool = False,
+        follows: bool = False,
+    ) -> types.FunctionType:
+        """A new dispatcher for ``fn``, whose first parameter is fixed to ``bound`` if given. A
+        ``weak`` one does not keep ``fn`` alive. One that ``follows`` sees when it changes."""
         defaults = len(fn.__defaults__ or ())
-        kind = "plain" if bound is UNBOUND else "bound"
-        form = Form(kind, defaults, frozenset(fn.__kwdefaults__ or ()))
-        out = self._factory(form)(fn, bound)
-        skip = 1 if kind == "bound" and self.signature.positional else 0
-        kept = min(defaults, self.signature.positional - skip)
-        out.__defaults__ = fn.__defaults__[-kept:] if fn.__defaults__ and kept else None
-        out.__kwdefaults__ = fn.__kwdefaults__
+        kind = "bound" if bound is not UNBOUND else "weak" if weak else "plain"
+        form = Form(kind, defaults, frozenset(fn.__kwdefaults__ or ()), follows)
+        with self._tables:
+            out = self._factory(form)(weakref.ref(fn) if weak else fn, bound)
+            self._dispatchers[out] = form
+        kept = len(out.__defaults__ or ())  # fewer where the parameter that is fixed has one
+        if follows:
+            out.__defaults__ = (MISSING,) * kept or None
+            out.__kwdefaults__ = dict.fromkeys(out.__kwdefaults__ or (), MISSING) or None
+        else:
+            out.__defaults__ = fn.__defaults__[-kept:] if fn.__defaults__ and kept else None
+            out.__kwdefaults__ = fn.__kwdefaults__
         out.__name__, out.__qualname__ = fn.__name__, fn.__qualname__
-        self._dispatchers[out] = form
         return out
 
     def shared(self, fn: types.FunctionType) -> types.FunctionType:
         """One plain dispatcher that all callers use; ``fn`` is the function when it is made."""
-        if self._shared is None:
-            with self.lock:
-                self._shared = self._shared or self.dispatcher(fn)
-        return self._shared
+        shared = self._shared
+        if shared is None or not same_defaults(shared, fn):
+            with self._tables:
+                shared = self._shared = self.dispatcher(fn)
+        return shared
 
     def enter(self, cells: tuple[types.CellType, ...], *args: object) -> object:
         """Call a resume function whose code has free variables."""
         direct = self._direct
         if direct is None:
-            with self.lock:
+            with self._tables:
                 form = Form("direct", 0, frozenset())
                 direct = self._direct = self._factory(form)(None, None)
                 self._dispatchers[direct] = form
@@ -144,6 +171,7 @@ class CodeRecord:
                 [e.number for e in self.entries],
                 form,
                 pass_function=self.pass_function,
+                otherwise=self._otherwise,
             )
             space: dict[str, object] = {}
             filename = compile_source(text, f"dispatcher {self.name}", space)
@@ -153,41 +181,78 @@ class CodeRecord:
             known = self._factories[form] = types.FunctionType(code, self._namespace)
         return known
 
-    def _install(self, entries: list[Entry]) -> None:
-        """Make ``entries`` the ones that dispatchers try."""
-        for entry in entries:
-            self._namespace[f"check_{entry.number}"] = entry.checker.check
-            self._namespace[f"body_{entry.number}"] = entry.body
-        gone = {e.number for e in self.entries} - {e.number for e in entries}
-        self.entries = entries
-        self._factories.clear()
-        for dispatcher, form in list(self._dispatchers.items()):
-            dispatcher.__code__ = self._factory(form)(None, None).__code__
-        # Calls under way in other threads may still name entries that ``reset`` has removed.
-        for number in gone:
-            self._namespace[f"check_{number}"] = _never
-            self._namespace[f"body_{number}"] = None
+    def _install(self, entries: list[Entry], otherwise: str | None = "miss") -> None:
+        """Make ``entries`` the ones that dispatchers try, and ``otherwise`` what they do then."""
+        own = self.signature.own
+        with self._tables:
+            limited = otherwise == "limited"
+            for entry in entries:
+                body = self._counted(entry.body) if limited else entry.body
+                self._namespace[own(f"check_{entry.number}")] = entry.checker.check
+                self._namespace[own(f"body_{entry.number}")] = body
+            gone = {e.number for e in self.entries} - {e.number for e in entries}
+            self.entries = entries
+            self._otherwise = otherwise
+            self._factories.clear()
+            for dispatcher, form in list(self._dispatchers.items()):
+                dispatcher.__code__ = self._factory(form)(None, None).__code__
+            # Calls under way in other threads may still name entries that are gone.
+            native = self.native_body(None) if gone else None
+            for number in gone:
+                self._namespace[own(f"check_{number}")] = _never
+                self._namespace[own(f"body_{number}")] = native
+
+    def renew_locks(self) -> None:
+        """See ``Region.renew_locks``."""
+        self.lock, self._tables = threading.RLock(), threading.RLock()
 
     def reset(self) -> None:
         """Forget all compiled versions."""
         with self.lock:
             self._install([])
             self.frame_state = FrameState()
-            self._limited = False
 
     # --- misses --------------------------------------------------------------------------------
     def _miss(self, fn: types.FunctionType, *flat: object) -> object:
         region = self.region
-        if region.inactive():
+        if region.inactive() or self._otherwise is None:
+            return self.native(fn, flat)
+        mode = watching_mode()
+        if mode is not None:
+            self._note_mode(mode)
             return self.native(fn, flat)
         args = (fn, *flat) if self.pass_function else flat
+        failure: BaseException | None = None
         with self.lock:
             entry = self._matching(args)
             if entry is None:
-                entry = self._compile(fn, flat, args)
+                try:
+                    entry = self._compile(fn, flat, args)
+                except BaseException as e:  # noqa: BLE001 - raised again, outside of our handler
+                    failure = e
+        if failure is not None:
+            try:
+                return self.raise_inside(fn, flat, failure)
+            finally:
+                failure = None  # its traceback leads to this frame
         if entry is None:
             return self.native(fn, flat)
         return entry.body(*args)
+
+    def _changed(self, fn: types.FunctionType, *flat: object) -> object:
+        """A call of a dispatcher whose function has other code now, or lacks a default."""
+        if fn.__code__ is self.code:
+            return self.native(fn, flat)
+        first = flat[0] if self.signature.positional else None
+        return self.signature.call_native(self.region.compiled_function(fn, first), flat)
+
+    def _note_mode(self, mode: str) -> None:
+        """Say once that the function ran eagerly under a mode of the user's."""
+        if mode not in self._modes:
+            self._modes.add(mode)
+            place = Place(self.code.co_filename, self.code.co_firstlineno, self.name)
+            note = f"runs eagerly under the active mode {mode}, which is to see each operator"
+            self.region.log.frames.append(FrameReport(self.name, place, eager=True, note=note))
 
     def _matching(self, args: tuple[object, ...]) -> Entry | None:
         for entry in self.entries:
@@ -207,8 +272,28 @@ class CodeRecord:
         number = self._next
         self._next += 1
         entry = self.region.compile_frame(self, fn, flat, number)
+        if not entry.checker.check(*args):
+            self._repair(entry, fn, args)
         self._install([entry, *self.entries])
         return entry
+
+    def _repair(self, entry: Entry, fn: types.FunctionType, args: tuple[object, ...]) -> None:
+        """The guards do not hold for the very arguments that they were made from: our bug. It
+        would show as a compile at each call; so inputs like these run eagerly instead."""
+        failures = entry.checker.explain(*args)
+        false = {id(f.guard) for f in failures}
+        kept = [g for g in entry.checker.guards if id(g) not in false]
+        checker = GuardSet(kept if failures else ()).compile(
+            self.parameter_names(), entry.checker.bind
+        )
+        if not checker.check(*args):
+            checker = GuardSet().compile(self.parameter_names())
+        reasons = "; ".join(map(str, failures[:3])) or "the check disagrees with its explanation"
+        text = f"guards do not hold for what they were made from: {reasons}"
+        entry.checker, entry.body = checker, self.native_body(fn)
+        report = entry.report
+        report.guards, report.eager, report.graph = checker.code, True, None
+        self.region.report_bug(self.name, report, text, None)
 
     def _note_recompile(self, args: tuple[object, ...]) -> None:
         reasons = [f for e in self.entries for f in e.checker.explain(*args)[:1]]
@@ -216,24 +301,73 @@ class CodeRecord:
         self.region.log.recompiles.append(note)
         self.region.settings.emit_log("recompiles", self.name, str(note))
 
+    # --- the limit -----------------------------------------------------------------------------
     def _at_limit(self) -> None:
         settings = self.region.settings
-        last = self.region.log.recompiles[-1] if self.region.log.recompiles else None
+        last = self.region.log.recompiles[-1]
         text = (
             f"[TS-T904] {self.name} ({self.code.co_filename}:{self.code.co_firstlineno}) was "
             f"compiled for {len(self.entries)} kinds of inputs, the recompile_limit; "
-            f"further ones run eagerly. What changed last: {last}"
+            f"further ones run eagerly. What changed last: {last}\n"
+            "  Keep what changed constant or make it a tensor, or compile with a higher limit: "
+            f"options={{'recompile_limit': {4 * settings.recompile_limit}}}"
         )
         if settings.fail_on_recompile_limit:
             raise RecompileLimitError(text)
-        if not self._limited:
-            self._limited = True
+        if self._otherwise == "miss":
+            self._missed = 0
+            self._install(self.entries, "limited")
             warnings.warn(text, RecompileLimitWarning, stacklevel=4)
+
+    def _limited_miss(self, fn: types.FunctionType, *flat: object) -> object:
+        """A miss past the limit: nothing is explained or compiled. When no entry fits for long,
+        none is tried any more, since checks that fail late cost as much as ones that pass."""
+        self._missed += 1
+        if self._missed >= GIVE_UP:
+            with self._tables:
+                if self._otherwise == "limited":
+                    self._install([], None)
+        return self.native(fn, flat)
+
+    def _counted(self, body: Function) -> Function:
+        def run(*args: object) -> object:
+            self._missed = 0
+            return body(*args)
+
+        return run
+
+    # --- running the user's code as it is ------------------------------------------------------
+    def native_body(self, fn: types.FunctionType | None) -> Function:
+        """The function itself in the form of a body; None: one without closure or defaults."""
+        if self.pass_function:
+            return lambda f, *flat: self.native(f, flat)
+        target = self.make_function() if fn is None else fn
+        return lambda *flat: self.native(target, flat)
 
     def native(self, fn: types.FunctionType, flat: tuple[object, ...]) -> object:
         """Run the user's code as it is."""
         return self.signature.call_native(fn, flat)
 
+    def raise_inside(
+        self, fn: types.FunctionType, flat: Sequence[object], error: BaseException
+    ) -> object:
+        """Raise ``error``; for the rest of a function where that rest begins, so that contexts
+        and handlers that were entered before are left."""
+        if self.resume is None:
+            raise error
+        if self._raising is None:
+            self._raising = raising_code(self.resume)
+        name, cells = self.code.co_name, fn.__closure__
+        return types.FunctionType(self._raising, self.globals, name, None, cells)(*flat, error)
+
 
 def _never(*args: object) -> bool:
     return False
+
+
+def same_defaults(dispatcher: types.FunctionType, fn: types.FunctionType) -> bool:
+    """Whether the defaults of ``fn`` are still those that its dispatcher was made with."""
+    return (
+        dispatcher.__defaults__ is fn.__defaults__
+        and dispatcher.__kwdefaults__ is fn.__kwdefaults__
+    )

@@ -9,21 +9,24 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-import sysconfig
 import threading
 import types
+import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
 
-from torchsmith_tracer._src.breaks.report import Log
+from torchsmith_tracer._src.breaks.report import BreakReport, FrameReport, Log
+from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.codegen.resume import ResumeCode, resume_code
+from torchsmith_tracer._src.frames.library import is_library
 from torchsmith_tracer._src.regions import marks
 from torchsmith_tracer._src.regions.backends import BackendChoice
-from torchsmith_tracer._src.regions.record import CodeRecord, Entry
+from torchsmith_tracer._src.regions.record import CodeRecord, Entry, same_defaults
 from torchsmith_tracer._src.settings import Settings
+from torchsmith_tracer.errors import InternalTracerError, TracerWarning
 
 Function = Callable[..., object]
 CompileFrame = Callable[[CodeRecord, types.FunctionType, Sequence[object], int], Entry]
@@ -34,11 +37,6 @@ _NEVER_FLAGS = (
     | inspect.CO_ASYNC_GENERATOR
     | inspect.CO_ITERABLE_COROUTINE
 )
-_STDLIB = sysconfig.get_paths()["stdlib"] + os.sep
-_SITE = tuple(sysconfig.get_paths()[k] + os.sep for k in ("purelib", "platlib"))
-_TORCH = os.path.dirname(torch.__file__) + os.sep
-_TORCH_MODULES = os.path.join(_TORCH, "nn", "modules") + os.sep
-_HERE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 
 _live: weakref.WeakSet[Region]
 
@@ -61,11 +59,12 @@ class Region:
         self.settings = settings
         self.log = Log()
         self._records: dict[object, CodeRecord] = {}
+        self._owners: dict[tuple[int, int], int] = {}
         self._resumes: dict[object, CodeRecord] = {}
         self._origin: dict[int, ResumeCode] = {}
-        self._dispatchers: weakref.WeakKeyDictionary[types.FunctionType, Function] = (
-            weakref.WeakKeyDictionary()
-        )
+        self._dispatchers: weakref.WeakKeyDictionary[
+            types.FunctionType, tuple[types.CodeType, types.FunctionType]
+        ] = weakref.WeakKeyDictionary()
         self._lock = threading.RLock()
         self._busy = threading.local()
         _live.add(self)
@@ -77,10 +76,18 @@ class Region:
         found = self._records.get(key)
         if found is None:
             with self._lock:
-                found = self._records.get(key)
-                if found is None:
-                    found = self._records[key] = CodeRecord(self, fn.__code__, fn.__globals__)
+                found = self._records.get(key) or self._new_record(fn, owner)
         return found
+
+    def _new_record(self, fn: types.FunctionType, owner: type | None) -> CodeRecord:
+        code, space = id(fn.__code__), id(fn.__globals__)
+        if owner is not None:
+            # Classes may be made for one call, too: those past the limit share a record.
+            number = self._owners[code, space] = self._owners.get((code, space), 0) + 1
+            if number > self.settings.recompile_limit:
+                return self.record(fn)
+        made = self._records[code, space, owner] = CodeRecord(self, fn.__code__, fn.__globals__)
+        return made
 
     def resume(
         self,
@@ -110,7 +117,14 @@ class Region:
         with self._lock:
             for record in [*self._records.values(), *self._resumes.values()]:
                 record.reset()
+            self._owners.clear()
             self.log = Log()
+
+    def renew_locks(self) -> None:
+        """New locks, in a forked process: other threads' compiles are not under way in it."""
+        self._lock = threading.RLock()
+        for record in [*self._records.values(), *self._resumes.values()]:
+            record.renew_locks()
 
     # --- calls below a break -------------------------------------------------------------------
     def call(self, callee: Function, /, *args: object, **kwargs: object) -> object:
@@ -121,11 +135,13 @@ class Region:
         """The compiled version of ``callee``, or itself when there is nothing to compile."""
         match callee:
             case types.FunctionType():
-                return self._function(callee)
+                return self.compiled_function(callee)
             case types.MethodType():
                 inner = callee.__func__
                 if isinstance(inner, types.FunctionType):
-                    return types.MethodType(self._function(inner, callee.__self__), callee.__self__)
+                    return types.MethodType(
+                        self.compiled_function(inner, callee.__self__), callee.__self__
+                    )
                 return callee
             case functools.partial():
                 compiled = self.compiled(callee.func)
@@ -138,21 +154,24 @@ class Region:
         if isinstance(method, types.FunctionType) and marks.original_of(callee) is None:
             if marks.is_disabled(callee):
                 return callee
-            return types.MethodType(self._function(method, callee), callee)
+            return types.MethodType(self.compiled_function(method, callee), callee)
         return callee
 
-    def _function(self, fn: types.FunctionType, owner: object = None) -> Function:
+    def compiled_function(self, fn: types.FunctionType, owner: object = None) -> Function:
+        """``compiled(fn)``; ``owner``: what the function will get as ``self``."""
         module = isinstance(owner, torch.nn.Module)
         if not module:
-            known = self._dispatchers.get(fn)
-            if known is not None:
+            code, known = self._dispatchers.get(fn, (None, None))
+            if known is not None and code is fn.__code__ and same_defaults(known, fn):
                 return known
         if not self.compilable(fn):
             return fn
         if module:
             # Equal layers share their compiled code: the module itself is an argument.
             return self.record(fn, type(owner)).shared(fn)
-        made = self._dispatchers[fn] = self.record(fn).dispatcher(fn)
+        # Functions are often made for one call: the table must not keep what they close over.
+        made = self.record(fn).dispatcher(fn, weak=True)
+        self._dispatchers[fn] = fn.__code__, made
         return made
 
     def _constructor(self, cls: type) -> Function:
@@ -164,7 +183,7 @@ class Region:
             or not isinstance(init, types.FunctionType)
         ):
             return cls
-        compiled = self._function(init)
+        compiled = self.compiled_function(init)
         if compiled is init:
             return cls
 
@@ -179,16 +198,31 @@ class Region:
     def compilable(fn: types.FunctionType) -> bool:
         """False for functions that are not the user's, are disabled, or cannot be traced."""
         code = fn.__code__
-        if code.co_flags & _NEVER_FLAGS or marks.is_disabled(fn):
+        if suspends(code) or marks.is_disabled(fn):
             return False
         if marks.original_of(fn) is not None:
             return False
-        path = code.co_filename
-        if path.startswith(_TORCH):
-            return path.startswith(_TORCH_MODULES)
-        if path.startswith(("<torchsmith", "<frozen", _HERE)):
-            return False
-        return not (path.startswith(_STDLIB) and not path.startswith(_SITE))
+        return not is_library(code)
+
+    # --- failures of our own ---------------------------------------------------------------------
+    def report_bug(
+        self, name: str, report: FrameReport, what: str, error: Exception | None
+    ) -> None:
+        """A failure of our own: never a wrong result, never silent.
+
+        Raises:
+            InternalTracerError: under ``fullgraph=True`` or ``TORCHSMITH_STRICT=1``.
+        """
+        place = report.place
+        text = (
+            f"[{InternalTracerError.code}] the tracer failed on {name} "
+            f"({place.file}:{place.line}): {what}"
+        )
+        if self.settings.fullgraph or os.environ.get("TORCHSMITH_STRICT") == "1":
+            raise InternalTracerError(text) from error
+        kind = Unsupported("internal-error", what=what)
+        report.break_ = BreakReport.of(kind, [place], resumed=False)
+        warnings.warn(f"{text}; it runs eagerly for these inputs", TracerWarning, stacklevel=7)
 
     # --- compiling -----------------------------------------------------------------------------
     def inactive(self) -> bool:
@@ -205,7 +239,20 @@ class Region:
             self._busy.depth -= 1
 
 
+def suspends(code: types.CodeType) -> bool:
+    """Whether the code is a generator's or coroutine's, which runs in pieces."""
+    return bool(code.co_flags & _NEVER_FLAGS)
+
+
 _live = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for region in list(_live):
+        region.renew_locks()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def reset_all() -> None:

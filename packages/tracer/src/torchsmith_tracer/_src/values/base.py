@@ -29,6 +29,7 @@ class Value:
     """Base of all symbolic values. Identity is Python identity: one traced object, one Value."""
 
     __slots__ = ("__weakref__", "source")
+    computes = False  # a constant whose operators are not Python's own, whatever the other operand
 
     def __init__(self, source: Source | None = None) -> None:
         self.source = source

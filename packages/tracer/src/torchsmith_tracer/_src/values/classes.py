@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from torchsmith_tracer._src.effects.journal import DELETED
+from torchsmith_tracer._src.frames.library import is_library_module
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.constants import ConstantValue, bool_value
 from torchsmith_tracer._src.values.lookup import (
@@ -64,7 +65,7 @@ class ClassValue(Value):
         return tx.interp.call_class(self, args, kwargs)
 
     def getattr(self, tx: Trace, name: str) -> Value:
-        meta = type(self.obj)
+        meta = tx.world.metaclass(self.obj)
         if meta is not type:
             hook = lookup(tx, meta, "__getattribute__")
             if hook is not None and isinstance(hook.attr, types.FunctionType):
@@ -92,7 +93,7 @@ class ClassValue(Value):
         if isinstance(cls, enum.EnumMeta) and name in cls.__members__:
             return tx.interp.const(cls.__members__[name])
         hook = lookup(tx, meta, "__getattr__")
-        if hook is not None and not tx.interp.trusted_module(hook.owner.__module__):
+        if hook is not None and not is_library_module(hook.owner.__module__):
             method = bind(tx, hook, self, tx.interp.type_of(self), "__getattr__")
             return tx.interp.call(method, [ConstantValue(name)])
         message = f"type object {cls.__name__!r} has no attribute {name!r}"
@@ -106,20 +107,24 @@ class ClassValue(Value):
         cls = self.obj
         if name == "__class__":
             return tx.interp.type_of(self)
-        if name in ("__name__", "__qualname__", "__module__", "__doc__"):
-            return tx.interp.fold(getattr, cls, name)
-        if name in ("__mro__", "__bases__"):
-            return tx.interp.tuple([tx.interp.class_value(c) for c in getattr(cls, name)])
-        if name == "__base__":
-            return tx.interp.class_value(cls.__base__ or object)
+        if name == "__mro__":
+            return tx.interp.tuple([tx.interp.class_value(c) for c in tx.world.mro(cls)])
+        if name in ("__bases__", "__base__"):
+            tx.world.mro(cls)
+            found = getattr(cls, name)
+            if name == "__base__":
+                return tx.interp.class_value(found or object)
+            return tx.interp.tuple([tx.interp.class_value(c) for c in found])
         if name == "__dict__":
             return tx.interp.class_dict(self)
-        if name in ("__flags__", "__basicsize__", "__itemsize__", "__dictoffset__"):
-            return tx.interp.fold(getattr, cls, name)
-        if name == "__abstractmethods__":
-            return tx.interp.fold(getattr, cls, name)
-        if name == "__annotations__":
-            return tx.builder.wrap_new(getattr(cls, name, {}))
+        if name in _COMPUTED:
+            if self.source is None:
+                return tx.interp.fold(getattr, cls, name)
+            value = tx.world.attribute(cls, self.source, name)
+            if value is None:
+                message = f"type object {cls.__name__!r} has no attribute {name!r}"
+                raise tx.interp.error(AttributeError, message, name=name, obj=self)
+            return value
         return None
 
     def setattr(self, tx: Trace, name: str, value: Value) -> None:
@@ -128,7 +133,7 @@ class ClassValue(Value):
         if (
             hook is not None
             and isinstance(hook.attr, types.FunctionType)
-            and not tx.interp.trusted_module(hook.owner.__module__)
+            and not is_library_module(hook.owner.__module__)
         ):
             method = bind(tx, hook, self, tx.interp.type_of(self), "__setattr__")
             tx.interp.call(method, [ConstantValue(name), value])
@@ -254,6 +259,12 @@ def _make_class(meta: type, name: str, bases: tuple[type, ...], slots: object) -
     return types.new_class(name, bases, {"metaclass": meta}, lambda ns: ns.update(namespace))
 
 
+_COMPUTED = frozenset(
+    "__name__ __qualname__ __module__ __doc__ __flags__ __basicsize__ __itemsize__ "
+    "__dictoffset__ __abstractmethods__ __annotations__".split()
+)
+
+
 class SuperValue(Value):
     """``super(cls, obj)``. ``obj`` may be an instance or a class."""
 
@@ -274,7 +285,7 @@ class SuperValue(Value):
     def getattr(self, tx: Trace, name: str) -> Value:
         if name == "__class__":
             return tx.interp.const(super)
-        mro = self.start.__mro__
+        mro = tx.world.mro(self.start)
         rest = mro[mro.index(self.cls.obj) + 1 :]
         found = lookup_in(tx, rest, name)
         if found is None:

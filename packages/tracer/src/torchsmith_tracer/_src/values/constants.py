@@ -22,23 +22,7 @@ if TYPE_CHECKING:
 
 BINARY: dict[str, Callable[..., object]] = {
     name: getattr(operator, name)
-    for name in (
-        [
-            "add",
-            "sub",
-            "mul",
-            "truediv",
-            "floordiv",
-            "mod",
-            "pow",
-            "matmul",
-            "lshift",
-            "rshift",
-            "and_",
-            "or_",
-            "xor",
-        ]
-    )
+    for name in (("add sub mul truediv floordiv mod pow matmul lshift rshift and_ or_ xor").split())
 }
 BINARY["and"] = operator.and_
 BINARY["or"] = operator.or_
@@ -126,6 +110,8 @@ class ConstantValue(BuiltinObject):
         fn = BINARY.get(op)
         if fn is None:
             return None
+        if other.computes:
+            return None  # NumPy's: the result is its business
         if not isinstance(other, ConstantValue):
             if op == "mod" and not reflected and isinstance(self.value, str | bytes):
                 return tx.interp.fold(operator.mod, self.value, tx.interp.concrete(other))

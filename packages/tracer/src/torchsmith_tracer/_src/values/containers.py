@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtin_object import BuiltinObject
-from torchsmith_tracer._src.values.constants import COMPARE, ConstantValue, bool_value
+from torchsmith_tracer._src.values.constants import COMPARE, NONE, ConstantValue, bool_value
 from torchsmith_tracer._src.values.lazy import LazyValue, realize
 
 if TYPE_CHECKING:
@@ -337,6 +337,10 @@ class DequeValue(ListValue):
 
     def like(self, items: list[Value]) -> Value:
         return DequeValue(items, self.maxlen)
+
+    def limit(self) -> Value:
+        """``maxlen`` as a value."""
+        return NONE if self.maxlen is None else ConstantValue(self.maxlen)
 
     def as_constant(self) -> object:
         return collections.deque([_constant(v) for v in self.items], self.maxlen)

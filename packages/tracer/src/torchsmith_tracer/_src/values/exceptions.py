@@ -15,6 +15,7 @@ from torchsmith_tracer._src.values.objects import NewObjectValue
 if TYPE_CHECKING:
     from torchsmith_tracer._src.codegen.emitter import Emitter
     from torchsmith_tracer._src.effects.journal import Journal
+    from torchsmith_tracer._src.frames.frame import Frame
     from torchsmith_tracer._src.trace import Trace
 
 _KEYWORDS = {"name", "obj", "path", "name_from"}
@@ -29,7 +30,7 @@ class ExceptionValue(NewObjectValue):
         host: the real exception when the traced program's operation raised one on the host.
     """
 
-    __slots__ = ("args", "cause", "context", "fields", "host", "suppress", "where")
+    __slots__ = ("args", "cause", "context", "fields", "frames", "host", "suppress", "where")
 
     def __init__(
         self,
@@ -46,6 +47,7 @@ class ExceptionValue(NewObjectValue):
         self.suppress = False
         self.fields: dict[str, Value] = fields or {}
         self.host: BaseException | None = None
+        self.frames: list[Frame] = []  # those that it left, while something in them is of interest
         self.where: tuple[str, int] | None = None  # file and line that raised it
 
     def __repr__(self) -> str:
@@ -143,7 +145,7 @@ class ExceptionValue(NewObjectValue):
 
     def reconstruct(self, cg: Emitter) -> None:
         cg.load_callable(_make_exception, "make_exception")
-        self._load_class(cg)
+        self.load_class(cg)
         cg.load(self.args)
         for name, value in self.fields.items():
             cg.load_const(name)

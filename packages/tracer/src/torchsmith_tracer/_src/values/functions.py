@@ -6,7 +6,7 @@ import types
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from torchsmith_guards import AttrSource, ClosureSource, DefaultsSource, ItemSource
+from torchsmith_guards import AttrSource, ClosureSource, ItemSource, PinnedSource
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.effects.journal import DELETED, Deleted
@@ -65,9 +65,8 @@ class CellValue(Value):
                 return None
             # Not kept: a rollback removes the guards that wrapping has installed, and the
             # builder has its own memory.
-            if self.contents_source is not None:
-                return tx.builder.wrap(obj, self.contents_source)
-            return tx.builder.wrap_new(obj)
+            assert self.contents_source is not None, "a real cell has a source"
+            return tx.builder.wrap(obj, self.contents_source)
         return self.contents
 
     def store(self, tx: Trace, value: Value | None) -> None:
@@ -122,16 +121,8 @@ class FunctionValue(Value, HasInstanceDict):
         kwdefaults: keyword-only defaults by name.
     """
 
-    __slots__ = (
-        "_defaults",
-        "_kwdefaults",
-        "annotations",
-        "closure",
-        "code",
-        "fn",
-        "globals",
-        "name",
-        "qualname",
+    __slots__ = tuple(
+        "_defaults _kwdefaults annotations closure code fn globals name qualname".split()
     )
 
     def __init__(
@@ -156,16 +147,14 @@ class FunctionValue(Value, HasInstanceDict):
         self.qualname = code.co_qualname if fn is None else fn.__qualname__
 
     @classmethod
-    def existing(
-        cls, tx: Trace, fn: types.FunctionType, source: Source | None = None
-    ) -> FunctionValue:
+    def existing(cls, tx: Trace, fn: types.FunctionType, source: Source) -> FunctionValue:
         """The value of a real function; its cells are shared with other functions of the trace.
         The caller has installed the guard on the code object."""
         cells = tuple(
-            tx.interp.cell(
-                cell,
-                None if source is None else ItemSource(AttrSource(source, "__closure__"), i),
-                None if source is None else ClosureSource(source, i),
+            tx.interp.cell(cell, PinnedSource(cell))
+            if isinstance(source, PinnedSource)
+            else tx.interp.cell(
+                cell, ItemSource(AttrSource(source, "__closure__"), i), ClosureSource(source, i)
             )
             for i, cell in enumerate(fn.__closure__ or ())
         )
@@ -186,25 +175,13 @@ class FunctionValue(Value, HasInstanceDict):
             table = self._defaults
             offset = self.code.co_argcount - len(table or ())
             return table[i - offset] if table is not None and i >= offset else None
-        real = self.fn.__defaults__
-        offset = self.code.co_argcount - len(real or ())
-        if real is None or i < offset:
-            return None
-        obj = real[i - offset]
-        if self.source is None or _plain(obj):
-            return tx.builder.wrap_new(obj)
-        return tx.builder.wrap(obj, DefaultsSource(self.source, i - offset))
+        return tx.world.default(self.fn, self.source, i - self.code.co_argcount)
 
     def kwdefault(self, tx: Trace, name: str) -> Value | None:
         """The default of a keyword-only parameter, or None."""
         if self.fn is None:
             return None if self._kwdefaults is None else self._kwdefaults.get(name)
-        real = self.fn.__kwdefaults__
-        if real is None or name not in real:
-            return None
-        if self.source is None or _plain(real[name]):
-            return tx.builder.wrap_new(real[name])
-        return tx.builder.wrap(real[name], DefaultsSource(self.source, name))
+        return tx.world.default(self.fn, self.source, name)
 
     def set_defaults(self, defaults: tuple[Value, ...]) -> None:
         """Positional defaults of a function that is being made."""
@@ -234,7 +211,7 @@ class FunctionValue(Value, HasInstanceDict):
         const = tx.interp.const
         if name == "__get__":
             return BuiltinMethodValue(self, "__get__")
-        if name in ("__name__", "__qualname__"):
+        if name in ("__name__", "__qualname__") and self.fn is None:
             return ConstantValue(self.name if name == "__name__" else self.qualname)
         if name == "__code__":
             return ConstantValue(self.code)
@@ -249,12 +226,8 @@ class FunctionValue(Value, HasInstanceDict):
         if name in _PER_FUNCTION and tx.journal.load_attr(self, name) is DELETED:
             return None
         if self.fn is not None:
-            if not hasattr(self.fn, name):
-                return None
-            obj = getattr(self.fn, name)
-            if self.source is None or name in ("__doc__", "__module__", "__annotations__"):
-                return tx.builder.wrap_new(obj)
-            return tx.builder.wrap(obj, AttrSource(self.source, name))
+            assert self.source is not None
+            return tx.world.attribute(self.fn, self.source, name)
         if name == "__defaults__":
             return tx.interp.tuple(self._defaults) if self._defaults else const(None)
         if name == "__kwdefaults__":
@@ -276,6 +249,11 @@ class FunctionValue(Value, HasInstanceDict):
     def setattr(self, tx: Trace, name: str, value: Value) -> None:
         if name in ("__code__", "__globals__", "__closure__"):
             super().setattr(tx, name, value)
+        if name == "__defaults__" and self.fn is None:
+            old = self._defaults
+            tx.journal.record(lambda: setattr(self, "_defaults", old))
+            self._defaults = None if tx.interp.is_none(value) else tuple(tx.interp.unpack(value))
+            return
         tx.journal.store_attr(self, name, value)
         if name in ("__defaults__", "__kwdefaults__"):
             raise Unsupported("unsupported-slot", what=f"setting {name} of {self.describe()}")
@@ -302,7 +280,7 @@ class FunctionValue(Value, HasInstanceDict):
         tx.journal.store_attr(self, name, value)
 
     def instance_names(self, tx: Trace) -> list[str]:
-        real = {} if self.fn is None else self.fn.__dict__
+        real = tx.world.instance_names(self.fn, self.source)
         table = tx.journal.attrs.get(self) or {}
         names = [n for n in real if not isinstance(table.get(n), Deleted)]
         return names + [
@@ -312,7 +290,9 @@ class FunctionValue(Value, HasInstanceDict):
         ]
 
     def guard_missing(self, tx: Trace, name: str) -> None:
-        pass  # the attributes of functions count as part of their definition
+        if self.source is not None:
+            source = AttrSource(self.source, "__dict__")
+            tx.world.missing(source, name, "function attribute was looked up")
 
     def bool(self, tx: Trace) -> bool:
         return True
@@ -366,11 +346,6 @@ _PER_FUNCTION = frozenset(
     "__name__ __qualname__ __doc__ __module__ __annotations__ __defaults__ __kwdefaults__ "
     "__type_params__".split()
 )
-
-
-def _plain(obj: object) -> bool:
-    """Defaults of these types are guarded together with the function's code object."""
-    return obj is None or type(obj) in (int, float, bool, str, bytes)
 
 
 class BoundMethodValue(Value):

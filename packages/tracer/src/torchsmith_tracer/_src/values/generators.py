@@ -6,6 +6,8 @@ import types
 from typing import TYPE_CHECKING
 
 from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
+from torchsmith_tracer._src.codegen.resume import cells_of, generator_code
+from torchsmith_tracer._src.frames.frame import NULL
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.constants import NONE
 from torchsmith_tracer._src.values.iterators import IteratorValue
@@ -31,10 +33,7 @@ class GeneratorValue(IteratorValue):
     kind = types.GeneratorType
 
     def __init__(
-        self,
-        frame: Frame,
-        fn: FunctionValue,
-        args: tuple[list[Value], dict[str, Value]],
+        self, frame: Frame, fn: FunctionValue, args: tuple[list[Value], dict[str, Value]]
     ) -> None:
         self.source = None
         self.frame: Frame | None = frame
@@ -145,7 +144,8 @@ class GeneratorValue(IteratorValue):
             cg.call(0)
             return
         if self.started:
-            raise Unsupported("cannot-rebuild", what=f"the suspended {self.describe()}")
+            self._revive(cg)
+            return
         args, kwargs = self.args
         cg.load(self.fn)
         for arg in args:
@@ -153,6 +153,40 @@ class GeneratorValue(IteratorValue):
         for arg in kwargs.values():
             cg.load(arg)
         cg.call(len(args) + len(kwargs), tuple(kwargs))
+
+    def _revive(self, cg: Emitter) -> None:
+        """A generator of the same code that is suspended at the same place."""
+        frame = self.frame
+        assert frame is not None
+        stack = [v for v in frame.stack if v is not NULL]
+        if frame.handling or self.running or not all(isinstance(v, Value) for v in stack):
+            raise Unsupported("cannot-rebuild", what=f"the suspended {self.describe()}")
+        code = frame.info.code
+        cells = cells_of(code)
+        names = [n for n in code.co_varnames if n in frame.locals and n not in cells]
+        shape = [v is not NULL for v in frame.stack]
+        cg.load_callable(_revived, "revived")
+        cg.load_const(generator_code(code, frame.ip - 1, shape, names))
+        cg.load(frame.globals)
+        for name in cells:
+            cg.load(frame.cells[name])
+        cg.build_tuple(len(cells))
+        for name in names:
+            cg.load(frame.locals[name])
+        for item in stack:
+            cg.load(item)  # type: ignore[arg-type]
+        cg.call(3 + len(names) + len(stack))
+
+
+def _revived(
+    code: types.CodeType,
+    space: dict[str, object],
+    cells: tuple[types.CellType, ...],
+    *state: object,
+) -> types.GeneratorType[object, object, object]:
+    generator = types.FunctionType(code, space, code.co_name, None, cells or None)(*state)
+    next(generator)
+    return generator  # type: ignore[no-any-return]
 
 
 def _finished() -> types.GeneratorType[None, None, None]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtin_object import BuiltinObject
-from torchsmith_tracer._src.values.constants import bool_value
+from torchsmith_tracer._src.values.constants import ConstantValue, bool_value
 
 if TYPE_CHECKING:
     from torchsmith_tracer._src.trace import Trace
@@ -30,7 +30,16 @@ class IdentityValue(BuiltinObject):
     def richcompare(self, tx: Trace, op: str, other: Value) -> Value | None:
         if op in ("eq", "ne") and isinstance(other, IdentityValue):
             return bool_value(tx.interp.is_same(self.target, other.target) == (op == "eq"))
-        return None
+        number = self._number(tx)
+        return None if number is None else ConstantValue(number).richcompare(tx, op, other)
 
     def hash_key(self, tx: Trace) -> object:
-        return ("id", tx.interp.identity_key(self.target))
+        number = self._number(tx)
+        return ("id", tx.interp.identity_key(self.target)) if number is None else number
+
+    def _number(self, tx: Trace) -> int | None:
+        """The number itself, guarded, of an object that exists already."""
+        obj = getattr(self.target, "real", None)
+        obj = getattr(self.target, "obj", None) if obj is None else obj
+        source = self.target.source
+        return None if obj is None or source is None else tx.world.identity(obj, source)

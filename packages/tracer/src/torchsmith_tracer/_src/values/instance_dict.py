@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torchsmith_guards import AttrSource, Guard, GuardKind
-
 from torchsmith_tracer._src.effects.journal import DELETED
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.constants import ConstantValue, bool_value
@@ -30,12 +28,8 @@ class InstanceDictValue(DictValue):
 
     @property
     def table(self) -> Table:
-        """All attributes; guards the names of an existing object."""
+        """All attributes."""
         tx, instance = self.tx, self.instance
-        if instance.source is not None:
-            keys = tuple(vars(instance.obj))
-            source = AttrSource(instance.source, "__dict__")
-            tx.guards.add(Guard(source, GuardKind.DICT_KEYS, (dict, keys), "vars() was listed"))
         out: Table = {}
         for name in instance.instance_names(tx):
             value = instance.instance_get(tx, name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _random
 import collections
 import types
 from collections.abc import Callable, Sequence
@@ -21,6 +22,7 @@ from torchsmith_tracer._src.values.exceptions import ExceptionValue
 from torchsmith_tracer._src.values.lookup import Found, bind, lookup
 from torchsmith_tracer._src.values.mappings import DictValue, SetValue
 from torchsmith_tracer._src.values.objects import NewObjectValue, storage_base
+from torchsmith_tracer._src.values.twins import TwinValue, twin_of
 
 if TYPE_CHECKING:
     from torchsmith_tracer._src.trace import Trace
@@ -88,13 +90,28 @@ def new_instance(
         return tx.interp.instantiate(cls)
     if issubclass(base, type):
         raise Unsupported("opaque-call", what=f"making a class with metaclass {real.__name__}")
+    if twin_of(base) is not None:
+        return tx.interp.instantiate(cls, make_twin(tx, base, args, kwargs))
     build = _STORAGE.get(base)
     if build is None:
         raise Unsupported("opaque-call", what=f"constructor of {real.__qualname__}")
     storage = build(tx, base, args, kwargs)
-    if isinstance(storage, TupleValue) and tuple in real.__bases__ and hasattr(real, "_fields"):
+    if isinstance(storage, TupleValue) and tuple in real.__bases__ and _is_named(cls):
         return NamedTupleValue(storage.items, real)
     return tx.interp.instantiate(cls, storage)
+
+
+def _is_named(cls: ClassValue) -> bool:
+    return cls.recipe is None and hasattr(cls.obj, "_fields")
+
+
+def make_twin(tx: Trace, real: type, args: Args, kwargs: Kwargs) -> TwinValue:
+    """A new object of a C class that has a twin."""
+    value = TwinValue(tx, real)
+    init = lookup(tx, value.cls, "__init__")
+    assert init is not None
+    bind(tx, init, value, tx.interp.class_value(real), "__init__").call(tx, args, kwargs)
+    return value
 
 
 _ABSTRACT = 1 << 20
@@ -178,11 +195,12 @@ def _constant(tx: Trace, base: type, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _namespace(tx: Trace, base: type, args: Args, kwargs: Kwargs) -> Value | None:
-    return None  # its attributes are all there is
+    return None  # made when it is needed, or its attributes are all there is
 
 
 _STORAGE: dict[type, Builder] = {
     types.SimpleNamespace: _namespace,
+    _random.Random: _namespace,
     dict: _empty_dict,
     collections.OrderedDict: _empty_dict,
     collections.defaultdict: _empty_dict,

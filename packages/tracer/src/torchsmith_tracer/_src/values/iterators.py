@@ -15,7 +15,7 @@ from torchsmith_tracer._src.values.builtin_object import BuiltinObject
 from torchsmith_tracer._src.values.constants import ConstantValue
 from torchsmith_tracer._src.values.containers import SequenceValue, TupleValue
 from torchsmith_tracer._src.values.lazy import realize
-from torchsmith_tracer._src.values.mappings import DictValue
+from torchsmith_tracer._src.values.mappings import DictValue, SetValue, Table
 
 if TYPE_CHECKING:
     from torchsmith_guards import Source
@@ -77,11 +77,12 @@ class Counted(IteratorValue):
 class SequenceIterator(Counted):
     """``iter(list)``, ``iter(tuple)``, ``iter(deque)``: sees changes of the sequence."""
 
-    __slots__ = ("sequence",)
+    __slots__ = ("items", "sequence")
 
     def __init__(self, sequence: SequenceValue, index: int = 0) -> None:
         super().__init__(index)
         self.sequence = sequence
+        self.items = sequence.items  # of a deque: a change of its structure makes another list
 
     def python_type(self) -> type:
         return _ITERATORS.get(self.sequence.base_type(), _ITERATORS[tuple])
@@ -91,16 +92,27 @@ class SequenceIterator(Counted):
         items = self.sequence.items
         if i < 0:
             return None
+        if self.stale():
+            raise tx.interp.error(RuntimeError, "deque mutated during iteration")
         if i >= len(items):
             self.move(tx, -1)
             return None
         self.move(tx, i + 1)
         return realize(tx, items[i])
 
+    def stale(self) -> bool:
+        """Whether a deque has changed since the iterator was made."""
+        return self.sequence.base_type() is collections.deque and (
+            self.items is not self.sequence.items
+        )
+
     def remaining(self, tx: Trace) -> int:
         return max(0, len(self.sequence.items) - self.index) if self.index >= 0 else 0
 
     def reconstruct(self, cg: Emitter) -> None:
+        if self.stale() and self.index >= 0:
+            load_stale(cg, collections.deque, "__iter__")
+            return
         rebuild(cg, self.sequence, self.index, len(self.sequence.items))
 
 
@@ -129,6 +141,37 @@ def advanced(it: Iterator[object], steps: int) -> Iterator[object]:
             break
         else:
             break
+    return it
+
+
+def load_stale(cg: Emitter, cls: type, part: str, change: str = "") -> None:
+    """Push an iterator that raises what iterators of a changed container raise."""
+    cg.load_callable(_stale, "changed")
+    cg.load_callable(cls, cls.__name__)
+    cg.load_const(part)
+    cg.load_const(change)
+    cg.call(3)
+
+
+def _stale(cls: type, part: str, change: str) -> Iterator[object]:
+    if not issubclass(cls, dict):
+        items: set[int] | collections.deque[int]
+        items = {0} if cls is set else collections.deque((0,))
+        values = iter(items)
+        items.add(1) if isinstance(items, set) else items.append(1)
+        return values
+    table = cls()
+    table[0] = 0
+    it: Iterator[object] = (
+        reversed(table) if part == "__reversed__" else iter(getattr(table, part)())
+    )
+    if change == "keys changed":
+        next(it)
+        del table[0]
+    if issubclass(cls, collections.OrderedDict) and change == "changed size":
+        table.clear()
+    else:
+        table[1] = 1
     return it
 
 
@@ -161,15 +204,25 @@ class ItemsIterator(Counted):
 
     def step(self, tx: Trace) -> Value | None:
         i = self.index
+        if self.stale():
+            raise tx.interp.error(RuntimeError, "Set changed size during iteration")
         if i >= len(self.items):
             return None
         self.move(tx, i + 1)
         return realize(tx, self.items[i])
 
+    def stale(self) -> bool:
+        """Whether a set that is iterated over has another size than at first."""
+        owner = self.owner
+        return isinstance(owner, SetValue) and len(owner.table) != len(self.items)
+
     def remaining(self, tx: Trace) -> int:
         return len(self.items) - self.index
 
     def reconstruct(self, cg: Emitter) -> None:
+        if self.stale():
+            load_stale(cg, set, "__iter__")
+            return
         if self.owner is not None:
             rebuild(cg, self.owner, self.index, len(self.items))
             return
@@ -229,12 +282,14 @@ _DICT_ITERATORS: dict[str, type] = {
 class DictIterator(Counted):
     """Iterator over a dict or a view (``kind``); notices changes of size."""
 
-    __slots__ = ("hkeys", "mapping", "part", "reverse")
+    __slots__ = ("given", "hkeys", "mapping", "part", "reverse", "table")
 
     def __init__(self, mapping: DictValue, part: str, *, reverse: bool = False) -> None:
         super().__init__(0)
         self.mapping = mapping
         self.part = part
+        self.given = 0  # differs from the index when the table has changed since
+        self.table = mapping.table
         self.hkeys = list(mapping.table)
         self.reverse = reverse
         if reverse:
@@ -244,41 +299,77 @@ class DictIterator(Counted):
         return _DICT_ITERATORS[self.part]
 
     def step(self, tx: Trace) -> Value | None:
-        i = self.index
-        if i < 0:
+        if self.index < 0:
             return None
-        table = self.mapping.table
-        if len(table) != len(self.hkeys):
-            self.move(tx, -1)
-            noun = "dictionary changed size"
-            if issubclass(self.mapping.cls, collections.OrderedDict):
-                noun = "OrderedDict mutated"
-            raise tx.interp.error(RuntimeError, f"{noun} during iteration")
+        change = self._change()
+        if change:
+            ordered = issubclass(self.mapping.cls, collections.OrderedDict)
+            noun = "OrderedDict" if ordered else "dictionary"
+            raise tx.interp.error(RuntimeError, f"{noun} {change} during iteration")
+        self._follow(tx)
+        i = self.index
         if i >= len(self.hkeys):
             self.move(tx, -1)
             return None
-        pair = table.get(self.hkeys[i])
-        if pair is None:
-            message = "dictionary keys changed during iteration"
-            if issubclass(self.mapping.cls, collections.OrderedDict):
-                message = "OrderedDict mutated during iteration"
-            raise tx.interp.error(RuntimeError, message)
+        pair = self.table[self.hkeys[i]]
+        given = self.given
+        tx.journal.record(lambda: setattr(self, "given", given))
+        self.given += 1
         self.move(tx, i + 1)
         if self.part == "keys":
             return pair[0]
         value = realize(tx, pair[1])
         return value if self.part == "values" else TupleValue([pair[0], value])
 
+    def _order(self) -> tuple[list[object], int]:
+        """The keys that the table has now, and how many of them have been given: what was deleted
+        is not there any more, what was added comes at the end."""
+        order = list(reversed(self.mapping.table) if self.reverse else self.mapping.table)
+        given = [key for key in self.hkeys[: self.index] if key in self.mapping.table]
+        passed = 0
+        while passed < len(given) and order[passed] == given[passed]:
+            passed += 1
+        return order, passed
+
+    def _change(self) -> str:
+        """In CPython's words, the change of the table that ends the iteration; empty if none."""
+        table, ordered = self.mapping.table, issubclass(self.mapping.cls, collections.OrderedDict)
+        if len(table) != len(self.hkeys):
+            return "mutated" if ordered and table else "changed size"
+        if table is self.table:
+            return ""
+        order, passed = self._order()
+        if ordered:
+            return "mutated" if order != self.hkeys else ""
+        return "keys changed" if self.given >= len(order) > passed else ""
+
+    def _follow(self, tx: Trace) -> None:
+        """Go on in the table that the mapping has now."""
+        if self.mapping.table is not self.table:
+            known = (self.table, self.hkeys)
+            tx.journal.record(lambda: self._set_table(*known))
+            order, passed = self._order()
+            self._set_table(self.mapping.table, order)
+            self.move(tx, passed)
+
+    def _set_table(self, table: Table, hkeys: list[object]) -> None:
+        self.table, self.hkeys = table, hkeys
+
     def remaining(self, tx: Trace) -> int:
-        return len(self.hkeys) - self.index if self.index >= 0 else 0
+        return len(self.hkeys) - self.given if self.index >= 0 else 0
 
     def reconstruct(self, cg: Emitter) -> None:
+        change = self._change() if self.index >= 0 else ""
+        if change:
+            part = "__reversed__" if self.reverse else self.part
+            load_stale(cg, self.mapping.cls, part, change)
+            return
         cg.load_callable(advanced, "advanced")
         cg.load_callable(reversed if self.reverse else iter, "iter")
         cg.load_method(self.mapping, self.part)
         cg.call(0)
         cg.call(1)
-        cg.load_const(len(self.hkeys) + 1 if self.index < 0 else self.index)
+        cg.load_const(len(self.hkeys) + 1 if self.index < 0 else self._order()[1])
         cg.call(2)
 
 

@@ -10,17 +10,14 @@ import functools
 import types
 from typing import TYPE_CHECKING, NamedTuple
 
-from torchsmith_guards import AttrSource, ItemSource
-
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.effects.journal import DELETED
+from torchsmith_tracer._src.facts.world import ABSENT
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtin_object import METHOD_TYPES, HasInstanceDict
 from torchsmith_tracer._src.values.functions import BoundMethodValue, FunctionValue
 
 if TYPE_CHECKING:
-    from torchsmith_guards import Source
-
     from torchsmith_tracer._src.trace import Trace
 
 
@@ -31,7 +28,6 @@ class Found(NamedTuple):
     owner: type
 
 
-_ABSENT = object()
 C_DATA = (types.GetSetDescriptorType, types.MemberDescriptorType)
 
 
@@ -40,10 +36,10 @@ def lookup(tx: Trace, cls: type, name: str) -> Found | None:
     interp = tx.interp
     key = (cls, name)
     if not interp.patched_classes:
-        found = interp.class_cache.get(key, _ABSENT)
-        if found is not _ABSENT:
+        found = interp.class_cache.get(key, ABSENT)
+        if found is not ABSENT:
             return found  # type: ignore[return-value]
-    found = lookup_in(tx, cls.__mro__, name)
+    found = lookup_in(tx, tx.world.mro(cls), name)
     if not interp.patched_classes:
         interp.class_cache[key] = found
     return found
@@ -52,6 +48,7 @@ def lookup(tx: Trace, cls: type, name: str) -> Found | None:
 def lookup_in(tx: Trace, mro: tuple[type, ...], name: str) -> Found | None:
     """Find ``name`` in the given classes, in order."""
     patched = tx.interp.patched_classes
+    entry = tx.world.class_entry
     for base in mro:
         value = patched.get(base)
         if value is not None:
@@ -60,8 +57,8 @@ def lookup_in(tx: Trace, mro: tuple[type, ...], name: str) -> Found | None:
                 continue
             if stored is not None:
                 return Found(stored, base)
-        attr = base.__dict__.get(name, _ABSENT)
-        if attr is not _ABSENT:
+        attr = entry(base, name)
+        if attr is not ABSENT:
             return Found(attr, base)
     return None
 
@@ -74,44 +71,15 @@ def attr_value(tx: Trace, found: Found, name: str) -> Value:
     key = (found.owner, name)
     value = interp.class_attr_values.get(key)
     if value is None:
-        source = class_source(tx, found.owner)
-        if source is None or isinstance(found.attr, staticmethod | classmethod):
-            value = tx.builder.wrap_new(found.attr)
-        else:
-            value = tx.builder.wrap(found.attr, AttrSource(source, name))
+        value = tx.world.class_attribute(found.owner, name, found.attr)
         interp.class_attr_values[key] = value
-        tx.journal.record(lambda: interp.class_attr_values.pop(key, None))
     return value
 
 
-def function_value(tx: Trace, found: Found, name: str, fn: object, *path: str) -> Value:
-    """The function inside a class attribute (``property.fget``, ``staticmethod.__func__``)."""
-    if isinstance(fn, Value):
-        return fn
-    source = class_source(tx, found.owner)
-    if source is None:
-        return tx.builder.wrap_new(fn)
-    # ``__dict__`` gives the descriptor itself: plain access would bind it.
-    source = ItemSource(AttrSource(source, "__dict__"), name)
-    for step in path:
-        source = AttrSource(source, step)
-    return tx.builder.wrap(fn, source)
-
-
-def class_source(tx: Trace, cls: type) -> Source | None:
-    """Where the class was found, directly or as a base of a class with a known source; None for
-    classes that are trusted not to change."""
-    interp = tx.interp
-    if interp.trusted_module(cls.__module__):
-        return None
-    source = interp.class_sources.get(cls)
-    if source is None:
-        for known, root in interp.class_sources.items():
-            if cls in known.__mro__:
-                mro = AttrSource(root, "__mro__")
-                source = ItemSource(mro, known.__mro__.index(cls))
-                break
-    return source
+def function_value(tx: Trace, fn: object) -> Value:
+    """The function inside a class attribute (``property.fget``, ``staticmethod.__func__``), which
+    the descriptor holds for ever."""
+    return fn if isinstance(fn, Value) else tx.builder.wrap_new(fn)
 
 
 def is_data_descriptor(tx: Trace, attr: object) -> bool:
@@ -120,7 +88,7 @@ def is_data_descriptor(tx: Trace, attr: object) -> bool:
         cls = attr.python_type()
         return lookup(tx, cls, "__set__") is not None or lookup(tx, cls, "__delete__") is not None
     cls = type(attr)
-    return hasattr(cls, "__set__") or hasattr(cls, "__delete__")
+    return lookup(tx, cls, "__set__") is not None or lookup(tx, cls, "__delete__") is not None
 
 
 def bind(tx: Trace, found: Found, instance: Value | None, owner: Value, name: str) -> Value:
@@ -141,18 +109,18 @@ def bind(tx: Trace, found: Found, instance: Value | None, owner: Value, name: st
             kind = instance.python_type().__name__
             message = f"property {name!r} of {kind!r} object has no getter"
             raise tx.interp.error(AttributeError, message)
-        return tx.interp.call(function_value(tx, found, name, attr.fget, "fget"), [instance])
+        return tx.interp.call(function_value(tx, attr.fget), [instance])
     if isinstance(attr, staticmethod):
-        return function_value(tx, found, name, attr.__func__, "__func__")
+        return function_value(tx, attr.__func__)
     if isinstance(attr, classmethod):
-        func = function_value(tx, found, name, attr.__func__, "__func__")
+        func = function_value(tx, attr.__func__)
         if isinstance(func, FunctionValue):
             return BoundMethodValue(func, owner)
         return _bind_value(tx, func, owner, owner)
     if isinstance(attr, functools.cached_property):
         if instance is None:
             return attr_value(tx, found, name)
-        return cached(tx, function_value(tx, found, name, attr.func, "func"), instance, name)
+        return cached(tx, function_value(tx, attr.func), instance, name)
     if isinstance(attr, METHOD_TYPES):
         if isinstance(attr, types.ClassMethodDescriptorType):
             return tx.interp.builtin_method(owner, name, found.owner, attr)
@@ -188,3 +156,12 @@ def cached(tx: Trace, func: Value, instance: Value, name: str) -> Value:
             raise Unsupported("unsupported-slot", what=f"cached property {name!r}")
         instance.instance_set(tx, name, found)
     return found
+
+
+def disguises(cls: type) -> bool:
+    """Whether instances compute their ``__class__``: ``isinstance`` then runs the user's code."""
+    return any(
+        "__class__" in base.__dict__
+        or isinstance(base.__dict__.get("__getattribute__"), types.FunctionType)
+        for base in cls.__mro__[:-1]
+    )

@@ -281,9 +281,8 @@ class SetValue(BuiltinObject):
         items = list(self.table.values())
         if self.source is not None:
             return items  # the builder has read them from the real set
-        if len(items) > 1 and all(isinstance(v, ConstantValue) for v in items):
-            by_key = {v.value: v for v in items if isinstance(v, ConstantValue)}
-            return [by_key[key] for key in self.cls(by_key)]
+        if len(items) > 1 and all(map(_plain_key, self.table)):
+            return [self.table[key] for key in self.cls(self.table)]
         return items
 
     def replace(self, tx: Trace, table: dict[object, Value]) -> None:
@@ -364,6 +363,13 @@ class SetValue(BuiltinObject):
         cg.build_tuple(len(self.table))
         cg.call(1)
         cg.pop_top()
+
+
+def _plain_key(key: object) -> builtins.bool:
+    """Whether a hash key is equal to the object that it stands for."""
+    if isinstance(key, tuple | frozenset):
+        return all(map(_plain_key, key))
+    return isinstance(key, int | str | float | bytes | complex | None)
 
 
 Elements = dict[object, Value]

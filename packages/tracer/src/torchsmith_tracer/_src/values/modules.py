@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
-from torchsmith_guards import AttrSource, GlobalSource, Guard, GuardKind, ItemSource
+from torchsmith_guards import AttrSource, GlobalSource, Guard, GuardKind
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.effects.journal import DELETED
@@ -76,11 +76,11 @@ class ModuleValue(ObjectValue):
         if hook is None or hook.attr is not module_getattr:
             return super().getattr(tx, name)
         # A name is in one table at most, so the one that has it needs no guard on the others.
+        self.guard_missing(tx, name)
         for table in sorted(_TABLES, key=lambda t: name not in self.entries(t)):
             value = self.table_get(tx, table, name)
             if value is not None:
                 return value
-        self.guard_missing(tx, name)
         message = f"'{self.cls.__name__}' object has no attribute '{name}'"
         raise tx.interp.error(AttributeError, message, name=name, obj=self)
 
@@ -103,15 +103,8 @@ class ModuleValue(ObjectValue):
         entries = self.obj.__dict__.get(table)
         if entries is None:
             return None
-        if name not in entries:
-            if self.source is not None:
-                why = f"attribute {name!r} is not in {table}"
-                source = AttrSource(self.source, table)
-                tx.guards.add(Guard(source, GuardKind.DICT_CONTAINS, (name, False), why))
-            return None
-        if self.source is None:
-            return tx.builder.wrap_new(entries[name])
-        return tx.builder.wrap(entries[name], ItemSource(AttrSource(self.source, table), name))
+        assert self.source is not None, "an existing module has a source"
+        return tx.world.item(entries, AttrSource(self.source, table), name)
 
     def _changed_table(self, tx: Trace, table: str) -> tuple[DictValue | None, bool]:
         """The table as a value and True, if traced code has changed or replaced it."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 import types
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
-from torchsmith_guards import AttrSource, GlobalSource, Guard, GuardKind
+from torchsmith_guards import GlobalSource
 
 from torchsmith_tracer._src.effects.journal import DELETED
+from torchsmith_tracer._src.frames.library import is_ours
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.functions import BoundMethodValue
 
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 
     from torchsmith_tracer._src.codegen.emitter import Emitter
     from torchsmith_tracer._src.trace import Trace
+    from torchsmith_tracer._src.values.mappings import DictValue
 
 
 class NamespaceValue(Value):
@@ -24,12 +27,13 @@ class NamespaceValue(Value):
     the name under which the generated code finds the dict (``M[module]``). Stores to globals are
     attribute stores of this value in the journal."""
 
-    __slots__ = ("_cache", "module", "obj")
+    __slots__ = ("_cache", "module", "obj", "trusted")
 
-    def __init__(self, obj: dict[str, object], module: str | None, source: Source) -> None:
+    def __init__(self, obj: dict[str, object], module: str | None, source: Source | None) -> None:
         super().__init__(source)
         self.obj = obj
         self.module = module
+        self.trusted = is_ours(obj.get("__file__"))
         self._cache: dict[str, Value] = {}
 
     def python_type(self) -> type:
@@ -37,6 +41,11 @@ class NamespaceValue(Value):
 
     def describe(self) -> str:
         return f"the globals of module {self.obj.get('__name__')!r}"
+
+    @property
+    def own(self) -> bool:
+        """Whether it is of a module of this package, whose frames programs do not see."""
+        return str(self.obj.get("__name__")).startswith("torchsmith_tracer.")
 
     def lookup(self, tx: Trace, name: str) -> Value | None:
         """A global variable, or None when it is not defined."""
@@ -46,7 +55,11 @@ class NamespaceValue(Value):
         value = self._cache.get(name)
         if value is None and name in self.obj:
             obj = self.obj[name]
-            value = tx.builder.wrap(obj, GlobalSource(name, self.module))
+            value = (
+                tx.builder.wrap_new(obj)
+                if self.trusted
+                else tx.builder.wrap(obj, GlobalSource(name, self.module))
+            )
             self._cache[name] = value
             tx.journal.record(partial(self._cache.pop, name, None))  # its guards go, too
         return value
@@ -54,7 +67,15 @@ class NamespaceValue(Value):
     def load(self, tx: Trace, name: str) -> Value:
         """LOAD_GLOBAL: a global, else a builtin, else NameError."""
         value = self.lookup(tx, name)
-        return value if value is not None else load_builtin(tx, name)
+        if value is not None:
+            return value
+        self.missing(tx, name)
+        return load_builtin(tx, name)
+
+    def missing(self, tx: Trace, name: str) -> None:
+        """Record that the namespace lacked ``name`` when the function was called."""
+        if self.source is not None and name not in self.obj and not self.trusted:
+            tx.world.missing(self.source, name, f"global {name!r} was looked up")
 
     def store(self, tx: Trace, name: str, value: Value) -> None:
         """STORE_GLOBAL."""
@@ -63,6 +84,7 @@ class NamespaceValue(Value):
     def delete(self, tx: Trace, name: str) -> None:
         """DELETE_GLOBAL."""
         if self.lookup(tx, name) is None:
+            self.missing(tx, name)
             raise tx.interp.error(NameError, f"name {name!r} is not defined")
         tx.journal.store_attr(self, name, DELETED)
 
@@ -70,6 +92,8 @@ class NamespaceValue(Value):
         name = tx.interp.concrete(key)
         value = self.lookup(tx, name) if isinstance(name, str) else None
         if value is None:
+            if isinstance(name, str):
+                self.missing(tx, name)
             raise tx.interp.error(KeyError, name)
         return value
 
@@ -79,15 +103,38 @@ class NamespaceValue(Value):
     def contains(self, tx: Trace, item: Value) -> Value:
         name = item.as_constant()
         present = isinstance(name, str) and self.lookup(tx, name) is not None
-        if not present and self.source is not None:
-            expected = (name, False)
-            tx.guards.add(Guard(self.source, GuardKind.DICT_CONTAINS, expected, "global looked up"))
+        if not present and isinstance(name, str):
+            self.missing(tx, name)
         return tx.interp.const(present)
 
     def getattr(self, tx: Trace, name: str) -> Value:
         if name == "get":
             return BoundMethodValue(tx.builder.wrap_new(_namespace_get), self)
         return super().getattr(tx, name)
+
+
+class DictNamespace(NamespaceValue):
+    """A dict made by traced code that serves as globals (``eval(text, {...})``)."""
+
+    __slots__ = ("mapping",)
+
+    def __init__(self, tx: Trace, mapping: DictValue) -> None:
+        name = tx.interp.try_concrete(mapping.get_str(tx, "__name__") or tx.interp.none)
+        super().__init__({"__name__": name}, None, None)
+        self.mapping = mapping
+
+    def lookup(self, tx: Trace, name: str) -> Value | None:
+        return self.mapping.get_str(tx, name)
+
+    def store(self, tx: Trace, name: str, value: Value) -> None:
+        self.mapping.put(tx, tx.interp.const(name), value)
+
+    def delete(self, tx: Trace, name: str) -> None:
+        if self.mapping.remove(tx, tx.interp.const(name)) is None:
+            raise tx.interp.error(NameError, f"name {name!r} is not defined")
+
+    def reconstruct(self, cg: Emitter) -> None:
+        cg.load(self.mapping)
 
 
 def _namespace_get(space: dict[str, object], name: str, default: object = None) -> object:
@@ -101,11 +148,16 @@ def load_builtin(tx: Trace, name: str) -> Value:
     cache = tx.interp.builtin_names
     value = cache.get(name)
     if value is None:
-        table = tx.interp.builtins
-        if name not in table:
+        space = tx.interp.namespace(tx.interp.builtins)
+        value = space.lookup(tx, name)
+        if value is None:
+            space.missing(tx, name)
             raise tx.interp.error(NameError, f"name {name!r} is not defined", name=name)
-        value = cache[name] = tx.interp.const(table[name])
+        cache[name] = value
     return value
+
+
+_OF_EVERY_MODULE = frozenset(dir(types.ModuleType))
 
 
 class PyModuleValue(Value):
@@ -133,25 +185,36 @@ class PyModuleValue(Value):
             return cached
         if name == "__dict__":
             return tx.interp.namespace(self.obj.__dict__)
+        if name == "modules" and self.obj is sys:  # read name by name: imports add to it
+            return tx.interp.namespace(cast("dict[str, object]", sys.modules))
         space = tx.interp.namespaces.get(id(self.obj.__dict__))
         for holder in (self, space):
             stored = tx.journal.load_attr(holder, name) if holder is not None else None
             if stored is not None and stored is not DELETED:
                 return stored  # type: ignore[return-value]
-        if name not in self.obj.__dict__ and name != "__class__":
-            # A lazy module: its ``__getattr__`` imports on first use, as it would natively.
-            try:
-                obj = getattr(self.obj, name)
-            except AttributeError as e:
-                raise tx.interp.host_error(e) from None
-        else:
-            obj = getattr(self.obj, name)
-        if self.source is None or tx.interp.trusted_module(self.obj.__name__):
-            value = tx.builder.wrap_new(obj)
-        else:
-            value = tx.builder.wrap(obj, AttrSource(self.source, name))
+        value = self._read(tx, name)
         self._cache[name] = value
         tx.journal.record(partial(self._cache.pop, name, None))  # its guards go, too
+        return value
+
+    def _read(self, tx: Trace, name: str) -> Value:
+        """An entry of the module's namespace, or what its class or ``__getattr__`` makes of it."""
+        kind = type(self.obj)
+        plain = kind is types.ModuleType or not hasattr(kind, name)
+        if plain and name not in self.obj.__dict__ and name not in _OF_EVERY_MODULE:
+            try:
+                getattr(self.obj, name)  # a lazy module imports on first use, as it would natively
+            except Exception as e:  # noqa: BLE001 - the program's own
+                if not isinstance(e, AttributeError):
+                    raise tx.interp.host_error(e) from None
+        if plain and name in self.obj.__dict__:
+            value = tx.interp.namespace(self.obj.__dict__).lookup(tx, name)
+        else:
+            assert self.source is not None, "a module has a source"
+            value = tx.world.attribute(self.obj, self.source, name)
+        if value is None:
+            message = f"module {self.obj.__name__!r} has no attribute {name!r}"
+            raise tx.interp.error(AttributeError, message, name=name, obj=self)
         return value
 
     def setattr(self, tx: Trace, name: str, value: Value) -> None:

@@ -7,16 +7,20 @@ method on the class. An instance of a user subclass of a builtin type carries th
 
 from __future__ import annotations
 
+import _random
 import collections
 import enum
 import sys
+import types
+import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from torchsmith_guards import AttrSource, Guard, GuardKind
+from torchsmith_guards import AttrSource, PinnedSource
 
 from torchsmith_tracer._src.breaks.signals import ObservedException
 from torchsmith_tracer._src.effects.journal import DELETED
+from torchsmith_tracer._src.frames.library import is_library_module
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtin_object import HasInstanceDict
 from torchsmith_tracer._src.values.constants import NOT_IMPLEMENTED, ConstantValue
@@ -92,16 +96,20 @@ class ObjectValue(Value, HasInstanceDict):
         stored = tx.journal.load_attr(self, name)
         if stored is not None:
             return None if stored is DELETED else stored  # type: ignore[return-value]
+        if self._in_twin(name):
+            assert isinstance(self.storage, NewObjectValue)
+            return self.storage.instance_get(tx, name)
         return self.real_get(tx, name)
+
+    def _in_twin(self, name: str) -> bool:
+        """Whether an attribute is state of the twin (``values/twins.py``) of the C part."""
+        storage = self.storage
+        return isinstance(storage, NewObjectValue) and name in storage.cls.state  # type: ignore[attr-defined]
 
     def real_get(self, tx: Trace, name: str) -> Value | None:
         """An entry of the real object's dict, wrapped and guarded."""
-        real = getattr(self.obj, "__dict__", None)
-        if real is None or name not in real:
-            return None
-        if self.source is None:
-            return tx.builder.wrap_new(real[name])
-        return tx.builder.wrap(real[name], self.entry_source(name))
+        assert self.source is not None, "an existing object has a source"
+        return tx.world.instance_entry(self.obj, self.source, name, self.entry_source(name))
 
     def entry_source(self, name: str) -> Source:
         """Source of an instance dict entry; plain attribute access unless a class hook or data
@@ -110,14 +118,18 @@ class ObjectValue(Value, HasInstanceDict):
         return AttrSource(self.source, name)
 
     def instance_set(self, tx: Trace, name: str, value: Value) -> None:
+        if self._in_twin(name):
+            self.storage.instance_set(tx, name, value)  # type: ignore[union-attr]
+            return
         tx.journal.store_attr(self, name, value)
 
     def instance_names(self, tx: Trace) -> list[str]:
         """Names in the instance dict, in order."""
-        real = getattr(self.obj, "__dict__", None) or {}
+        real = tx.world.instance_names(self.obj, self.source)
         table = tx.journal.attrs.get(self) or {}
-        names = [n for n in real if table.get(n) is not DELETED]
-        names += [n for n, v in table.items() if v is not DELETED and n not in real]
+        dropped = tx.journal.dropped.get(self, {})
+        names = [n for n in real if n not in dropped]
+        names += [n for n, v in table.items() if v is not DELETED and n not in names]
         slots = self._slot_names() if table else frozenset()
         return [n for n in names if n not in slots]
 
@@ -132,11 +144,10 @@ class ObjectValue(Value, HasInstanceDict):
     def guard_missing(self, tx: Trace, name: str) -> None:
         """Guard that the instance dict of an existing object lacks ``name``, which the class then
         provides."""
-        if self.source is None or not hasattr(self.obj, "__dict__"):
+        if self.source is None or tx.world.instance_dict(self.obj) is None:
             return
-        source = AttrSource(self.source, "__dict__")
         why = f"attribute {name!r} comes from the class"
-        tx.guards.add(Guard(source, GuardKind.DICT_CONTAINS, (name, False), why))
+        tx.world.missing(AttrSource(self.source, "__dict__"), name, why)
 
     # --- attributes --------------------------------------------------------------------------
     def getattr(self, tx: Trace, name: str) -> Value:
@@ -197,8 +208,12 @@ class ObjectValue(Value, HasInstanceDict):
         self._require_dict(tx, name, found)
         self.instance_set(tx, name, value)
 
+    def has_dict(self) -> bool:
+        """Whether instances of the class have a ``__dict__``."""
+        return self.cls.__dictoffset__ != 0
+
     def _require_dict(self, tx: Trace, name: str, found: Found | None) -> None:
-        if self.cls.__dictoffset__ == 0:
+        if not self.has_dict() and not self._in_twin(name):
             message = f"{self.cls.__name__!r} object has no attribute {name!r}"
             if found is None and sys.version_info >= (3, 13):
                 message += " and no __dict__ for setting new attributes"
@@ -236,16 +251,15 @@ class ObjectValue(Value, HasInstanceDict):
             return tx.interp.none
         if name == "__class__":
             return tx.interp.type_of(self)
-        if self.storage is not None and not isinstance(descriptor, C_DATA[1]):
+        if self.storage is not None and (
+            isinstance(self.storage, NewObjectValue) or not isinstance(descriptor, C_DATA[1])
+        ):
             return self.storage.getattr(tx, name)
         if stored is None and self.obj is not None:
-            try:
-                obj = descriptor.__get__(self.obj, self.cls)  # type: ignore[attr-defined]
-            except AttributeError as e:
-                raise tx.interp.host_error(e) from None
-            if self.source is None:
-                return tx.builder.wrap_new(obj)
-            return tx.builder.wrap(obj, AttrSource(self.source, name))
+            assert self.source is not None, "an existing object has a source"
+            found = tx.world.attribute(self.obj, self.source, name)
+            if found is not None:
+                return found
         message = f"{self.cls.__name__!r} object has no attribute {name!r}"
         raise tx.interp.error(AttributeError, message, name=name, obj=self)
 
@@ -388,10 +402,13 @@ class NewObjectValue(ObjectValue):
         return None
 
     def reconstruct(self, cg: Emitter) -> None:
+        rebuild = getattr(self.storage, "rebuild", None)
+        if rebuild is not None:
+            rebuild(cg, self)
+            return
         base = storage_base(self.cls)
-        maker = base.__new__ if self.storage is not None else object.__new__
-        cg.load_callable(maker, "new")
-        self._load_class(cg)
+        cg.load_callable(base.__new__, "new")
+        self.load_class(cg)
         if isinstance(self.storage, ConstantValue) or base in (tuple, frozenset):
             assert self.storage is not None
             cg.load(self.storage)
@@ -399,7 +416,8 @@ class NewObjectValue(ObjectValue):
         else:
             cg.call(1)
 
-    def _load_class(self, cg: Emitter) -> None:
+    def load_class(self, cg: Emitter) -> None:
+        """Push the object's class."""
         if self.cls_value is not None:
             cg.load(self.cls_value)
         else:
@@ -431,28 +449,70 @@ def _fill_ordered(obj: object, content: dict[object, object]) -> None:
         _ordered_setitem(obj, key, value)
 
 
+def _fill_defaultdict(
+    obj: collections.defaultdict[object, object], content: collections.defaultdict[object, object]
+) -> None:
+    obj.default_factory = content.default_factory
+    _fill_dict(obj, content)
+
+
+def _fill_deque(obj: collections.deque[object], content: collections.deque[object]) -> None:
+    collections.deque.__init__(obj, content, content.maxlen)
+
+
 _ordered_setitem: Callable[[object, object, object], None]
 _ordered_setitem = collections.OrderedDict.__dict__["__setitem__"]
 _FILL: dict[type, Callable[..., None]] = {
     dict: _fill_dict,
-    collections.defaultdict: _fill_dict,
+    collections.defaultdict: _fill_defaultdict,
     collections.OrderedDict: _fill_ordered,
     list: list.extend,
-    collections.deque: collections.deque.extend,
+    collections.deque: _fill_deque,
     set: set.update,
+    _random.Random: _random.Random.setstate,
 }
 
 
 def storage_base(cls: type) -> type:
-    """The builtin class that lays out instances of ``cls``."""
-    for base in cls.__mro__:
-        if not base.__flags__ & _HEAP_TYPE or base in _C_HEAP_TYPES:
-            return base
-    return object
+    """The class in C that lays out instances of ``cls``: the nearest base, or ``cls`` itself, with
+    a ``__new__`` of its own or fields that its base has not."""
+    found = _STORAGE_BASES.get(cls)
+    if found is None:
+        found = cls
+        while not _lays_out(found) and found.__base__ is not None:
+            found = found.__base__
+        _STORAGE_BASES[cls] = found
+    return found
 
 
-_HEAP_TYPE = 1 << 9
-_C_HEAP_TYPES = (collections.deque, collections.defaultdict, collections.OrderedDict)
+_STORAGE_BASES: weakref.WeakKeyDictionary[type, type] = weakref.WeakKeyDictionary()
+_C_FUNCTIONS = (
+    types.WrapperDescriptorType,
+    types.MethodDescriptorType,
+    types.ClassMethodDescriptorType,
+    types.GetSetDescriptorType,
+)
+
+
+def defines_new(cls: type) -> bool:
+    """Whether ``cls`` has a constructor of its own in C."""
+    new = cls.__dict__.get("__new__")
+    return isinstance(new, types.BuiltinFunctionType) and new.__self__ is cls
+
+
+def _lays_out(cls: type) -> bool:
+    own = cls.__dict__
+    if defines_new(cls):
+        return True
+    base = cls.__base__
+    if base is None or cls.__basicsize__ == base.__basicsize__:
+        return False
+    # A class statement makes getters of these two only, and members for its slots.
+    return any(
+        isinstance(attr, _C_FUNCTIONS) and attr.__objclass__ is cls
+        for name, attr in own.items()
+        if name not in ("__dict__", "__weakref__")
+    )
 
 
 class EnumValue(ConstantValue):
@@ -461,18 +521,17 @@ class EnumValue(ConstantValue):
     __slots__ = ()
 
     def getattr(self, tx: Trace, name: str) -> Value:
-        if name in ("name", "value", "_name_", "_value_"):
-            return tx.interp.fold(getattr, self.value, name)
         cls = type(self.value)
         found = lookup(tx, cls, name)
         member = self.value
-        if found is not None and not tx.interp.trusted_module(found.owner.__module__):
-            if isinstance(member, enum.Enum) and name in type(member).__members__:
-                return tx.interp.const(getattr(member, name))
-            return bind(tx, found, self, tx.interp.type_of(self), name)
-        if found is None and name in getattr(member, "__dict__", ()):
-            return tx.builder.wrap_new(member.__dict__[name])
-        return super().getattr(tx, name)
+        source = self.source or PinnedSource(member)
+        if found is None or is_library_module(found.owner.__module__):
+            entry = f"_{name}_" if name in ("name", "value") else name
+            value = tx.world.instance_entry(member, source, entry)
+            return super().getattr(tx, name) if value is None else value
+        if isinstance(member, enum.Enum) and name in type(member).__members__:
+            return tx.interp.const(getattr(member, name))
+        return bind(tx, found, self, tx.interp.type_of(self), name)
 
     def call(self, tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
         return tx.interp.call(self.getattr(tx, "__call__"), args, kwargs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from typing import TYPE_CHECKING
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
@@ -10,10 +11,14 @@ from torchsmith_tracer._src.values.base import Value
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from torch import fx
     from torchsmith_guards import Source
 
     from torchsmith_tracer._src.codegen.emitter import Emitter
     from torchsmith_tracer._src.trace import Trace
+
+
+_TYPE_EXPRESSIONS = (types.UnionType, types.GenericAlias)  # ``int | None``, ``list[int]``
 
 
 class OpaqueValue(Value):
@@ -44,6 +49,8 @@ class OpaqueValue(Value):
     def getattr(self, tx: Trace, name: str) -> Value:
         if name == "__class__":
             return tx.interp.type_of(self)
+        if isinstance(self.obj, _TYPE_EXPRESSIONS) and self.source is not None:
+            return tx.world.computed(self.obj, self.source, name)
         raise Unsupported("opaque-attribute", what=name, object=self.describe())
 
     def binary(self, tx: Trace, op: str, other: Value, *, reflected: bool = False) -> Value | None:
@@ -59,3 +66,19 @@ class OpaqueValue(Value):
 
     def reconstruct(self, cg: Emitter) -> None:
         cg.load_global_constant(self.obj, type(self.obj).__name__)
+
+
+class GraphObject(Value):
+    """A function that an operator returned: it exists in the graph only."""
+
+    __slots__ = ("node",)
+
+    def __init__(self, node: fx.Node) -> None:
+        super().__init__(None)
+        self.node = node
+
+    def python_type(self) -> type:
+        return types.FunctionType
+
+    def as_proxy(self) -> fx.Node:
+        return self.node

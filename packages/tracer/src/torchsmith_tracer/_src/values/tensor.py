@@ -46,15 +46,9 @@ _UNARY: dict[str, Callable[..., object]] = {
     "pos": operator.pos,
     "invert": operator.invert,
 }
-_SLOT_METHODS = {
-    "__getitem__",
-    "__setitem__",
-    "__len__",
-    "__iter__",
-    "__bool__",
-    "__contains__",
-    "__hash__",
-}
+_SLOT_METHODS = frozenset(
+    "__getitem__ __setitem__ __len__ __iter__ __bool__ __contains__ __hash__".split()
+)
 
 
 class TensorValue(Value):
@@ -112,6 +106,7 @@ class TensorValue(Value):
         if stored is not None and stored is not DELETED:
             return stored  # type: ignore[return-value]
         if stored is None:
+            tx.world.tensor_entry(name)
             prop = PROPERTIES.get(name)
             if prop is not None:
                 return prop(tx, self)
@@ -134,8 +129,7 @@ class TensorValue(Value):
             return None
         attrs = self.real.__dict__
         if name in attrs:
-            if self.source is None:
-                return tx.builder.wrap_new(attrs[name])
+            assert self.source is not None
             return tx.builder.wrap(attrs[name], AttrSource(self.source, name))
         if self.source is not None:
             why = f"tensor attribute {name!r} was looked up"
@@ -268,6 +262,8 @@ def is_operand(value: Value) -> bool:
     """True for what may stand on the other side of a tensor in an operator."""
     if isinstance(value, TensorValue | SymNumValue):
         return True
+    if value.computes:
+        return True
     return isinstance(value, ConstantValue) and type(value.value) in (int, float, bool, complex)
 
 
@@ -335,10 +331,12 @@ def _computed(name: str) -> Property:
 
 
 def _real_first(name: str) -> Property:
-    """Facts about autograd that the fake of an input does not carry."""
+    """Facts that neither the fake of an input carries nor the guard on its metadata compares."""
 
     def read(tx: Trace, tensor: TensorValue) -> Value:
-        return ConstantValue(getattr(tensor.fake if tensor.real is None else tensor.real, name))
+        if tensor.real is None or tensor.source is None:
+            return ConstantValue(getattr(tensor.fake, name))
+        return tx.world.computed(tensor.real, tensor.source, name)
 
     return read
 
@@ -352,9 +350,17 @@ def _grad(tx: Trace, tensor: TensorValue) -> Value:
 
 
 def _grad_fn(tx: Trace, tensor: TensorValue) -> Value:
-    if tensor.fake.requires_grad and (tensor.real is None or tensor.real.grad_fn is not None):
+    if not tensor.fake.requires_grad:
+        return ConstantValue(None)
+    if tensor.real is None or tensor.source is None or tensor.real.grad_fn is not None:
         raise Unsupported("tensor-attribute", what="grad_fn", tensor=tensor.describe())
-    return ConstantValue(None)
+    return tx.world.computed(tensor.real, tensor.source, "grad_fn")
+
+
+def _backward_hooks(tx: Trace, tensor: TensorValue) -> Value:
+    if tensor.real is None or tensor.source is None:
+        return ConstantValue(None)
+    return tx.world.computed(tensor.real, tensor.source, "_backward_hooks")
 
 
 def _numel_bytes(tx: Trace, tensor: TensorValue) -> Value:
@@ -382,12 +388,12 @@ PROPERTIES: dict[str, Property] = {
         for name in (
             "device dtype layout ndim is_cpu is_cuda is_ipu is_meta is_mkldnn is_mps is_mtia "
             "is_nested is_quantized is_sparse is_sparse_csr is_vulkan is_xla is_xpu is_maia "
-            "itemsize requires_grad names __array_priority__ output_nr"
+            "itemsize requires_grad names __array_priority__"
         ).split()
         if hasattr(torch.Tensor, name)
     },
     **{name: _computed(name) for name in ("T", "mT", "H", "mH", "real", "imag")},
-    **{name: _real_first(name) for name in ("is_leaf", "retains_grad", "name")},
+    **{name: _real_first(name) for name in ("is_leaf", "retains_grad", "name", "output_nr")},
     "shape": lambda tx, tensor: tensor.size(tx),
     "grad": _grad,
     "grad_fn": _grad_fn,
@@ -395,5 +401,5 @@ PROPERTIES: dict[str, Property] = {
     "data": _data,
     "__class__": _class,
     "__dict__": _user_dict,
-    "_backward_hooks": lambda tx, tensor: ConstantValue(None),
+    "_backward_hooks": _backward_hooks,
 }

@@ -20,7 +20,9 @@ from torchsmith_tracer._src.values.tensor import TensorValue, stride_node
 if TYPE_CHECKING:
     from torchsmith_tracer._src.trace import Trace
 
-Handler = Callable[["Trace", TensorValue, list[Value], dict[str, Value]], Value | None]
+Args = list[Value]
+Kwargs = dict[str, Value]
+Handler = Callable[["Trace", TensorValue, Args, Kwargs], Value | None]
 
 METHODS: dict[str, Handler] = {}
 
@@ -38,9 +40,7 @@ def method(*names: str) -> Callable[[Handler], Handler]:
     return add
 
 
-def _dim_argument(
-    tensor: TensorValue, args: list[Value], kwargs: dict[str, Value]
-) -> int | bool | None:
+def _dim_argument(tensor: TensorValue, args: Args, kwargs: Kwargs) -> int | bool | None:
     """The dimension asked for; None: all; False: not a valid known dimension."""
     value = args[0] if args else kwargs.get("dim")
     if value is None or (isinstance(value, ConstantValue) and value.value is None):
@@ -53,9 +53,7 @@ def _dim_argument(
 
 
 @method("size")
-def _size(
-    tx: Trace, tensor: TensorValue, args: list[Value], kwargs: dict[str, Value]
-) -> Value | None:
+def _size(tx: Trace, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value | None:
     dim = _dim_argument(tensor, args, kwargs)
     if dim is None:
         return tensor.size(tx)
@@ -63,9 +61,7 @@ def _size(
 
 
 @method("stride")
-def _stride(
-    tx: Trace, tensor: TensorValue, args: list[Value], kwargs: dict[str, Value]
-) -> Value | None:
+def _stride(tx: Trace, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value | None:
     dim = _dim_argument(tensor, args, kwargs)
     if dim is False:
         return None
@@ -78,16 +74,12 @@ def _stride(
 
 
 @method("numel", "nelement")
-def _numel(
-    tx: Trace, tensor: TensorValue, args: list[Value], kwargs: dict[str, Value]
-) -> Value | None:
+def _numel(tx: Trace, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value | None:
     return SizeNumel(tensor.size(tx)).call(tx, (), {})
 
 
 @method("storage_offset")
-def _storage_offset(
-    tx: Trace, tensor: TensorValue, args: list[Value], kwargs: dict[str, Value]
-) -> Value | None:
+def _storage_offset(tx: Trace, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value | None:
     offset = tensor.fake.storage_offset()
     if tensor.real is not None or type(offset) is not int:
         raise Unsupported("tensor-attribute", what="storage_offset", tensor=tensor.describe())
@@ -97,9 +89,7 @@ def _storage_offset(
 def _fold(name: str) -> Handler:
     """A query about metadata, answered by the fake."""
 
-    def query(
-        tx: Trace, tensor: TensorValue, args: list[Value], kwargs: dict[str, Value]
-    ) -> Value | None:
+    def query(tx: Trace, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value | None:
         values = [_metadata_argument(a) for a in args]
         named = {k: _metadata_argument(v) for k, v in kwargs.items()}
         result = getattr(tensor.fake, name)(*values, **named)
@@ -116,23 +106,34 @@ def _metadata_argument(value: Value) -> object:
 
 for _name in (
     "dim ndimension element_size is_contiguous is_floating_point is_complex is_signed get_device "
-    "is_inference is_conj is_neg is_same_size is_coalesced has_names is_distributed"
+    "is_conj is_neg is_same_size is_coalesced has_names is_distributed"
 ).split():
     if hasattr(torch.Tensor, _name):
         method(_name)(_fold(_name))
 
 
+def _real_first(name: str) -> Handler:
+    """A query that the guard on an input's metadata does not answer."""
+
+    def query(tx: Trace, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value | None:
+        if tensor.real is not None and tensor.source is not None:
+            return tx.world.computed(tensor.real, tensor.source, name, called=True)
+        return ConstantValue(getattr(tensor.fake, name)())
+
+    return query
+
+
+for _name in ("is_inference", "_is_view"):
+    method(_name)(_real_first(_name))
+
+
 @method("is_shared", "is_pinned")
-def _real_storage(
-    tx: Trace, tensor: TensorValue, args: list[Value], kwargs: dict[str, Value]
-) -> Value | None:
+def _real_storage(tx: Trace, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value | None:
     raise Unsupported("tensor-attribute", what="storage facts", tensor=tensor.describe())
 
 
 @method("type")
-def _type(
-    tx: Trace, tensor: TensorValue, args: list[Value], kwargs: dict[str, Value]
-) -> Value | None:
+def _type(tx: Trace, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value | None:
     if args or kwargs.get("dtype") is not None:
         return None
     fake = tensor.fake
@@ -140,26 +141,13 @@ def _type(
     return ConstantValue(f"torch.{place}{_TYPE_NAMES[fake.dtype]}Tensor")
 
 
-_TYPE_NAMES = {
-    torch.float32: "Float",
-    torch.float64: "Double",
-    torch.float16: "Half",
-    torch.bfloat16: "BFloat16",
-    torch.uint8: "Byte",
-    torch.int8: "Char",
-    torch.int16: "Short",
-    torch.int32: "Int",
-    torch.int64: "Long",
-    torch.bool: "Bool",
-    torch.complex64: "ComplexFloat",
-    torch.complex128: "ComplexDouble",
-}
+_LEGACY_TYPES = "Float Double Half BFloat16 Byte Char Short Int Long Bool".split()
+_TYPE_NAMES = {getattr(torch, f"{name}Tensor").dtype: name for name in _LEGACY_TYPES}
+_TYPE_NAMES |= {torch.complex64: "ComplexFloat", torch.complex128: "ComplexDouble"}
 
 
 def _reads_data(name: str) -> Handler:
-    def read(
-        tx: Trace, tensor: TensorValue, args: list[Value], kwargs: dict[str, Value]
-    ) -> Value | None:
+    def read(tx: Trace, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value | None:
         raise Unsupported("item", what=f"{name}() of a {tensor.describe()}")
 
     return read
@@ -173,9 +161,7 @@ for _name in (
 
 
 def _opaque(name: str) -> Handler:
-    def refuse(
-        tx: Trace, tensor: TensorValue, args: list[Value], kwargs: dict[str, Value]
-    ) -> Value | None:
+    def refuse(tx: Trace, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value | None:
         raise Unsupported("tensor-attribute", what=name, tensor=tensor.describe())
 
     return refuse
@@ -194,29 +180,21 @@ for _name in (
 
 
 @method("__len__")
-def _len(
-    tx: Trace, tensor: TensorValue, args: list[Value], kwargs: dict[str, Value]
-) -> Value | None:
+def _len(tx: Trace, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value | None:
     return tensor.length(tx)
 
 
 @method("__iter__")
-def _iter(
-    tx: Trace, tensor: TensorValue, args: list[Value], kwargs: dict[str, Value]
-) -> Value | None:
+def _iter(tx: Trace, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value | None:
     return tensor.iter(tx)
 
 
 @method("__getitem__")
-def _getitem(
-    tx: Trace, tensor: TensorValue, args: list[Value], kwargs: dict[str, Value]
-) -> Value | None:
+def _getitem(tx: Trace, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value | None:
     return tensor.getitem(tx, args[0])
 
 
 @method("__setitem__")
-def _setitem(
-    tx: Trace, tensor: TensorValue, args: list[Value], kwargs: dict[str, Value]
-) -> Value | None:
+def _setitem(tx: Trace, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value | None:
     tensor.setitem(tx, args[0], args[1])
     return ConstantValue(None)

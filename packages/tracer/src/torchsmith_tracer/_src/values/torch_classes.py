@@ -14,9 +14,8 @@ import torch
 from torch import nn
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
-from torchsmith_tracer._src.torch_private import autograd_apply
 from torchsmith_tracer._src.values.base import Value
-from torchsmith_tracer._src.values.builtins.registry import builtin, constructor
+from torchsmith_tracer._src.values.builtins.registry import constructor
 from torchsmith_tracer._src.values.constants import ConstantValue
 from torchsmith_tracer._src.values.contexts import MAKERS
 from torchsmith_tracer._src.values.sizes import SizeValue
@@ -66,11 +65,6 @@ def _parameter(tx: Trace, *args: Value, **kwargs: Value) -> Value:
 @constructor(torch.Generator)
 def _generator(tx: Trace, *args: Value, **kwargs: Value) -> Value:
     raise Unsupported("opaque-call", what="torch.Generator")
-
-
-@builtin(autograd_apply)
-def _autograd_function(tx: Trace, cls: Value, *args: Value, **kwargs: Value) -> Value:
-    raise Unsupported("opaque-call", what=f"{cls.describe()}.apply, an autograd function")
 
 
 @constructor(torch.Tensor)

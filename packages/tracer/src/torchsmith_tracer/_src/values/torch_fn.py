@@ -37,60 +37,22 @@ _FUNCTION_MODULES = (
 )
 
 # Functions of these namespaces that change or read state rather than compute.
-_NOT_OPERATORS = {
-    "manual_seed",
-    "seed",
-    "initial_seed",
-    "set_rng_state",
-    "get_rng_state",
-    "set_num_threads",
-    "set_num_interop_threads",
-    "set_flush_denormal",
-    "set_default_dtype",
-    "set_default_device",
-    "set_default_tensor_type",
-    "set_printoptions",
-    "set_float32_matmul_precision",
-    "set_deterministic_debug_mode",
-    "set_warn_always",
-    "use_deterministic_algorithms",
-    "set_anomaly_enabled",
-    "set_autocast_enabled",
-    "set_autocast_dtype",
-    "set_autocast_cache_enabled",
-    "set_autocast_cpu_enabled",
-    "set_autocast_cpu_dtype",
-    "set_autocast_gpu_dtype",
-    "set_autocast_ipu_enabled",
-    "set_autocast_ipu_dtype",
-    "set_autocast_xla_enabled",
-    "set_autocast_xla_dtype",
-    "autocast_increment_nesting",
-    "autocast_decrement_nesting",
-    "clear_autocast_cache",
-    "init_num_threads",
-    "wait",
-    "fork",
-    "import_ir_module",
-    "import_ir_module_from_buffer",
-    "parse_ir",
-    "parse_schema",
-    "parse_type_comment",
-    "merge_type_from_type_comment",
-    "from_file",
-    "frombuffer",
-    "from_numpy",
-    "from_dlpack",
-    "to_dlpack",
-    "save",
-    "load",
-    "compile",
-    "handle_torch_function",
-    "is_nonzero",
-    "equal",
-    "allclose",
-}
-_READS_DATA = {"is_nonzero", "equal", "allclose"}
+_NOT_OPERATORS = set(
+    (
+        "manual_seed seed initial_seed set_rng_state get_rng_state set_num_threads "
+        "set_num_interop_threads set_flush_denormal set_default_dtype set_default_device "
+        "set_default_tensor_type set_printoptions set_float32_matmul_precision "
+        "set_deterministic_debug_mode set_warn_always use_deterministic_algorithms "
+        "set_anomaly_enabled set_autocast_enabled set_autocast_dtype set_autocast_cache_enabled "
+        "set_autocast_cpu_enabled set_autocast_cpu_dtype set_autocast_gpu_dtype "
+        "set_autocast_ipu_enabled set_autocast_ipu_dtype set_autocast_xla_enabled "
+        "set_autocast_xla_dtype autocast_increment_nesting autocast_decrement_nesting "
+        "clear_autocast_cache init_num_threads wait fork import_ir_module "
+        "import_ir_module_from_buffer parse_ir parse_schema parse_type_comment "
+        "merge_type_from_type_comment from_file frombuffer from_numpy from_dlpack to_dlpack save "
+        "load compile handle_torch_function is_nonzero equal allclose"
+    ).split()
+)
 
 _operators: dict[int, object] = {}
 _tensor_methods: dict[int, str] = {}

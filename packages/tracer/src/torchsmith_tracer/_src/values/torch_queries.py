@@ -15,6 +15,7 @@ from torchsmith_tracer._src import torch_private as private
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.constants import NONE, ConstantValue
+from torchsmith_tracer._src.values.contexts import AutocastValue
 from torchsmith_tracer._src.values.symnum import SymNumValue, combine
 from torchsmith_tracer._src.values.tensor import TensorValue, call_tensor_method
 
@@ -65,13 +66,30 @@ def _constant(result: object) -> Handler:
 
 
 def _fold(fn: Callable[..., object]) -> Handler:
-    """Run ``fn`` while tracing: its answer is fixed by its arguments and by ambient state that
-    every compiled body guards."""
+    """Run ``fn`` while tracing: its answer is fixed by its arguments, by the machine, or by
+    ambient state that every compiled body guards."""
 
     def answer(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value | None:
         values = [a.as_constant() for a in args]
         named = {k: v.as_constant() for k, v in kwargs.items()}
         return tx.interp.fold(lambda: fn(*values, **named))
+
+    return answer
+
+
+def _query(fn: Callable[..., object]) -> Handler:
+    """Ask ``fn`` while tracing and at each check: it reads other state of the process."""
+
+    def answer(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value | None:
+        if kwargs or not all(a.is_constant() for a in args):
+            return None
+        # Inside a traced autocast the answer may be that context's; at the check it is not.
+        if any(isinstance(context, AutocastValue) for context in tx.graph.contexts):
+            return _fold(fn)(tx, args, kwargs)
+        try:
+            return tx.world.query(fn, *[a.as_constant() for a in args])
+        except (TypeError, RuntimeError, ValueError) as e:
+            raise tx.interp.host_error(e) from None
 
     return answer
 
@@ -94,20 +112,25 @@ def _each(paths: str, make: Callable[[Callable[..., object]], Handler]) -> None:
 
 _each(
     "is_grad_enabled is_inference_mode_enabled is_autocast_enabled is_autocast_cpu_enabled "
-    "is_autocast_cache_enabled get_autocast_dtype get_autocast_gpu_dtype get_autocast_cpu_dtype "
     "get_default_dtype get_default_device "
-    "are_deterministic_algorithms_enabled is_deterministic_algorithms_warn_only_enabled "
-    "get_deterministic_debug_mode "
+    "are_deterministic_algorithms_enabled get_deterministic_debug_mode "
     "promote_types can_cast broadcast_shapes typename amp.autocast_mode.is_autocast_available "
     "amp.is_autocast_available "
     "cuda.is_available cuda.device_count cuda.is_bf16_supported cuda.get_device_capability "
-    "cuda.is_initialized cuda.get_device_name cuda.get_device_properties "
+    "cuda.get_device_name cuda.get_device_properties "
     "backends.mps.is_available backends.mps.is_built "
     "backends.cuda.is_built backends.cudnn.is_available backends.mkldnn.is_available "
     "backends.openmp.is_available xpu.is_available mps.is_available mtia.is_available "
     "accelerator.is_available accelerator.device_count accelerator.current_accelerator "
-    "distributed.is_available distributed.is_initialized",
+    "distributed.is_available",
     _fold,
+)
+_each(
+    "is_autocast_cache_enabled get_autocast_dtype get_autocast_gpu_dtype get_autocast_cpu_dtype "
+    "is_deterministic_algorithms_warn_only_enabled is_anomaly_enabled is_anomaly_check_nan_enabled "
+    "is_warn_always_enabled get_num_threads get_num_interop_threads cuda.is_initialized "
+    "distributed.is_initialized",
+    _query,
 )
 _each(private.FOLDED_QUERIES, _fold)
 
@@ -127,6 +150,7 @@ def _is_none(fn: Callable[..., object]) -> Handler:
 _each("compiler.is_compiling compiler.is_dynamo_compiling " + private.TRUE_QUERIES, _is_true)
 _each("jit.is_scripting jit.is_tracing compiler.is_exporting " + private.FALSE_QUERIES, _is_false)
 _each(private.NONE_QUERIES, _is_none)
+_each(private.STATE_QUERIES, _query)
 for _module, _name, _answer in private.QUERIES_BY_NAME:
     register_name(_module, _name, _constant(_answer))
 
@@ -259,7 +283,7 @@ _each(
     "set_autocast_enabled set_autocast_dtype set_autocast_cache_enabled "
     "cuda.manual_seed cuda.manual_seed_all cuda.synchronize cuda.empty_cache "
     "autograd.backward autograd.grad save load from_numpy frombuffer from_file compile "
-    "jit.script jit.trace vmap func.grad func.vmap func.jvp func.vjp func.functional_call",
+    "jit.script jit.trace func.functional_call",
     _state,
 )
 
@@ -284,16 +308,6 @@ def _identity(fn: Callable[..., object]) -> Handler:
 _each("compiler.assume_constant_result jit.unused jit.ignore jit.export", _identity)
 
 
-def _checkpoint(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
-    """Activation checkpointing changes what is saved for the backward pass, not the result; with
-    nothing to save it is the plain call."""
-    if torch.is_grad_enabled():
-        raise Unsupported("torch-state", what="torch.utils.checkpoint.checkpoint")
-    own = ("use_reentrant", "context_fn", "determinism_check", "debug", "preserve_rng_state")
-    rest = {k: v for k, v in kwargs.items() if k not in own and k != "early_stop"}
-    return tx.interp.call(args[0], list(args[1:]), rest)
-
-
 def _dropout(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value | None:
     """Outside of training dropout gives its very argument."""
     rate = args[1] if len(args) > 1 else kwargs.get("p", ConstantValue(0.5))
@@ -308,12 +322,3 @@ def _dropout(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Valu
 
 register(torch.nn.functional.dropout, _dropout)
 register(torch.nn.functional.alpha_dropout, _dropout)
-
-
-def _register_late() -> None:
-    import torch.utils.checkpoint
-
-    register(torch.utils.checkpoint.checkpoint, _checkpoint)
-
-
-_register_late()

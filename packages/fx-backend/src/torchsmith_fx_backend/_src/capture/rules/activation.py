@@ -100,7 +100,7 @@ def _prelu(m: Mode, x: Tensor, weight: Tensor) -> Any:
 
 @float_rule(aten.softshrink.default)
 def _softshrink(m: Mode, x: Tensor, lambd: float = 0.5) -> Any:
-    zero = mul(m, x, 0)  # keeps NaN
+    zero = where(m, m.call(aten.ne.Tensor, x, x), x, scalar(m, 0.0, x))  # keeps NaN
     negative = where(m, m.call(aten.lt.Scalar, x, -lambd), add(m, x, lambd), zero)
     return where(m, m.call(aten.gt.Scalar, x, lambd), sub(m, x, lambd), negative)
 

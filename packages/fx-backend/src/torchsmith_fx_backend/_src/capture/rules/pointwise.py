@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from typing import Any
 
@@ -30,6 +31,8 @@ from torchsmith_fx_backend._src.capture.rules.registry import (
 def _rsub_scalar(m: Mode, x: Tensor, other: Any, alpha: Any = 1) -> Any:
     if alpha != 1 or x.dtype is torch.bool:
         return NotImplemented
+    if x.dtype not in FLOATS and type(other) is float:
+        return NotImplemented  # the negative of an unsigned number is no float's
     return add(m, m.call(aten.neg.default, x), other)
 
 
@@ -51,6 +54,8 @@ def _square(m: Mode, x: Tensor) -> Any:
 def _pow(m: Mode, x: Tensor, exponent: Any) -> Any:
     if x.dtype not in FLOATS or type(exponent) not in (int, float):
         return NotImplemented
+    if x.dtype is torch.float16 and x.device.type == "cpu" and abs(exponent) == 0.5:
+        return NotImplemented  # no root there, but a power: minus infinity gives infinity
     wide = up(m, x)
     if exponent == 2:
         result = mul(m, wide, wide)
@@ -96,7 +101,12 @@ def _lerp(m: Mode, start: Tensor, end: Tensor, weight: Any) -> Any:
     if abs(weight) < 0.5:
         result = add(m, a, mul(m, difference, weight))
     else:
-        result = sub(m, b, mul(m, difference, 1 - weight))
+        if a.dtype is torch.float32:
+            (weight,) = struct.unpack("f", struct.pack("f", weight))
+            (other,) = struct.unpack("f", struct.pack("f", 1 - weight))
+        else:
+            other = 1 - weight
+        result = sub(m, b, mul(m, difference, other))
     return to(m, result, start.dtype)
 
 

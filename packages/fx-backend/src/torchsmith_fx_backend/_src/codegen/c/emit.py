@@ -26,6 +26,7 @@ from torchsmith_fx_backend._src.loops.ir import (
     ScalarArg,
     Store,
 )
+from torchsmith_fx_backend._src.loops.proof import settled
 
 
 class Emitter:
@@ -90,7 +91,12 @@ class Emitter:
 
     def index(self, index: Index) -> str:
         """``index`` as C text over the loop variables."""
-        return render(index, sym_name=scalars.symbol_name, div="/")
+        return render(
+            settled(index, self.kernel.ranges),
+            sym_name=scalars.symbol_name,
+            div="/",
+            floored=("ts_floordiv", "ts_rem"),
+        )
 
     def parallel(self, what: str, points: Index, work: int) -> bool:
         """Write ``#pragma omp parallel {what}`` if that much work is worth a parallel region.

@@ -243,7 +243,7 @@ FUNCTIONS: dict[str, str] = {
   p = TS_FMA(p * s, x, x);
   float t = a > 10.0f ? 10.0f : a;
   float big = 1.0f - 2.0f / (ts_exp_near(t + t) + 1.0f);
-  return a < 0.625f ? p : __builtin_copysignf(big, x);
+  return __builtin_copysignf(a < 0.625f ? p : big, x);
 }
 """,
     "ts_erf": _F
@@ -313,7 +313,7 @@ FUNCTIONS: dict[str, str] = {
   double y = ts_turns(x) * 4.0;
   double t = y + 0x1.8p+52;
   float r = (float)((y - (t - 0x1.8p+52)) * 0x1.921fb54442d18p+0);
-  return ts_sin_quarter(r, (int32_t)ts_bits64(t));
+  return x == 0.0f ? x : ts_sin_quarter(r, (int32_t)ts_bits64(t));
 }
 """,
     "ts_cos": _F

@@ -21,7 +21,7 @@ from torchsmith_fx_backend._src.codegen.triton.source import (
     Workspace,
     content_hash,
 )
-from torchsmith_fx_backend._src.loops.index import Const, Index, var, variables
+from torchsmith_fx_backend._src.loops.index import Const, Index, product, var, variables
 from torchsmith_fx_backend._src.loops.ir import (
     Compute,
     IndexValue,
@@ -58,6 +58,9 @@ class Emitter:
         self.values: dict[int, str] = {}
         self.lanes: dict[int, frozenset[str]] = {}
         rank = len(kernel.ranges)
+        split = kernel.reduce_from
+        outer, inner = product(kernel.ranges[:split]), product(kernel.ranges[split:])
+        self.extents = (*kernel.ranges, outer, inner)
         self.variables = {rank: "x_index", rank + 1: "r_index"}
         self.variable_lanes = {rank: frozenset("x"), rank + 1: frozenset("r")}
         self.masks: dict[str, str | None] = {}
@@ -135,7 +138,10 @@ class Emitter:
 
     def _extent_text(self, axis: int, symbols: dict[str, str]) -> str:
         extent = self.kernel.ranges[axis]
-        shown = ix.text(extent, {}, symbols)
+        if symbols is self.host:
+            shown = ix.text(extent, symbols)
+        else:
+            shown = ix.kernel_text(extent, self.extents, {}, symbols)
         return shown if shown.isalnum() or isinstance(extent, Const) else f"({shown})"
 
     def _extent_product(self, begin: int, end: int, symbols: dict[str, str]) -> str:
@@ -186,7 +192,7 @@ class Emitter:
         return frozenset[str]().union(*(self.variable_lanes[axis] for axis in axes))
 
     def _index_text(self, index: Index) -> str:
-        return ix.text(self.flattened[index], self.variables, self.device)
+        return ix.kernel_text(self.flattened[index], self.extents, self.variables, self.device)
 
     def _shape(self, lanes: frozenset[str]) -> str:
         return "[" + ", ".join(b if lane in lanes else "1" for lane, b in self.tile) + "]"
@@ -343,4 +349,4 @@ def ceil_div(extent: str, block: int) -> str:
 def _product_text(left: str, right: str) -> str:
     if left.isdigit() and right.isdigit():
         return str(int(left) * int(right))
-    return f"({left.strip('()')} * {right})" if left.startswith("(") else f"({left} * {right})"
+    return f"({left} * {right})"

@@ -71,18 +71,18 @@ def square_root(x: tl.tensor) -> tl.tensor:
 
 @jit
 def maximum(a: tl.tensor, b: tl.tensor) -> tl.tensor:
-    """Larger value; NaN wins over everything."""
+    """Larger value, the second of equals; NaN wins over everything."""
     if a.dtype.is_floating():
-        return tl.where((a > b) | (a != a), a, b)
+        return tl.where(a > b, a, tl.where(a != a, a, b))
     else:
         return tl.maximum(a, b)
 
 
 @jit
 def minimum(a: tl.tensor, b: tl.tensor) -> tl.tensor:
-    """Smaller value; NaN wins over everything."""
+    """Smaller value, the second of equals; NaN wins over everything."""
     if a.dtype.is_floating():
-        return tl.where((a < b) | (a != a), a, b)
+        return tl.where(a < b, a, tl.where(a != a, a, b))
     else:
         return tl.minimum(a, b)
 
@@ -107,8 +107,8 @@ def reduce_min(x: tl.tensor) -> tl.tensor:
 
 @jit
 def reduce_sum(x: tl.tensor) -> tl.tensor:
-    """Sum over axis 1, kept as extent 1."""
-    return tl.sum(x, 1)[:, None]
+    """Sum over axis 1, kept as extent 1; it starts from 0.0, so that it is never -0.0."""
+    return tl.sum(x, 1)[:, None] + tl.zeros([], x.dtype)
 
 
 @jit

@@ -1,7 +1,6 @@
 """Questions that the Triton printer asks about index expressions, on top of ``loops.index``.
 
-Printed text is valid inside a kernel (variables are Triton tensors) as well as in the launcher
-(symbols are Python ints), since indices are never negative where ``//`` and ``%`` are applied.
+Text for the launcher is plain Python; inside a kernel ``//`` and ``%`` truncate.
 """
 
 from __future__ import annotations
@@ -28,11 +27,24 @@ from torchsmith_fx_backend._src.loops.index import (
     symbols,
 )
 from torchsmith_fx_backend._src.loops.ir import IndexValue, Kernel, Load, Store
+from torchsmith_fx_backend._src.loops.proof import Extents, settled
 
 
-def text(index: Index, variables: Mapping[int, str], names: Mapping[str, str]) -> str:
-    """``index`` as Python text, with names for iteration variables and size symbols."""
-    return render(index, variables.__getitem__, names.__getitem__)
+def text(index: Index, names: Mapping[str, str]) -> str:
+    """A size as text of the launcher, with names for size symbols."""
+    return render(index, sym_name=names.__getitem__)
+
+
+def kernel_text(
+    index: Index, extents: Extents, variables: Mapping[int, str], names: Mapping[str, str]
+) -> str:
+    """``index`` as text of the kernel, with names for iteration variables and size symbols."""
+    return render(
+        settled(index, extents),
+        variables.__getitem__,
+        names.__getitem__,
+        floored=("ts.floor_divide_int", "ts.modulo_int"),
+    )
 
 
 def step(index: Index, axis: int, values: Mapping[str, int]) -> int | None:
@@ -85,14 +97,14 @@ def max_offset_text(kernel: Kernel, names: Mapping[str, str]) -> str:
     Signs are ignored, so the bound is a sum of absolute values: exact for the usual non-negative
     strides, merely careful for the rest.
     """
-    extents = [f"({text(extent, {}, names)})" for extent in kernel.ranges]
+    extents = [f"({text(extent, names)})" for extent in kernel.ranges]
 
     def bound(node: Index) -> str:
         match node:
             case Const(value):
                 return str(abs(value))
-            case Sym(name):
-                return names[name]
+            case Sym(name, low):
+                return names[name] if low is not None and low >= 0 else f"abs({names[name]})"
             case Var(axis):
                 return extents[axis]
             case Add(terms):
@@ -106,7 +118,7 @@ def max_offset_text(kernel: Kernel, names: Mapping[str, str]) -> str:
                 raise TypeError(f"not an index node: {node!r}")
 
     bounds = [" * ".join(extents[: kernel.reduce_from]), " * ".join(extents[kernel.reduce_from :])]
-    bounds += [bound(index) for index in index_expressions(kernel)]
+    bounds += [bound(settled(index, kernel.ranges)) for index in index_expressions(kernel)]
     return f"max({', '.join(dict.fromkeys(part for part in bounds if part))}, 0)"
 
 

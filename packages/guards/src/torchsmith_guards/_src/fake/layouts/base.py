@@ -30,21 +30,8 @@ LayoutRule = Callable[..., Result | None]
 _Rule = TypeVar("_Rule", bound=LayoutRule)
 
 # Types whose tensors have no conjugate or quantisation state; the rest is left to torch.
-PLAIN_DTYPES = frozenset(
-    {
-        torch.bool,
-        torch.uint8,
-        torch.int8,
-        torch.int16,
-        torch.int32,
-        torch.int64,
-        torch.float16,
-        torch.bfloat16,
-        torch.float32,
-        torch.float64,
-    }
-)
 INTEGRAL = frozenset({torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
+PLAIN_DTYPES = INTEGRAL | {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 
 
 class Effect(enum.Enum):

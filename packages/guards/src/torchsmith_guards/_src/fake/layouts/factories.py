@@ -167,6 +167,12 @@ def _clone(x: torch.Tensor, *, memory_format: torch.memory_format | None = None)
     return _copy_layout(x, x.dtype, x.device, memory_format)
 
 
+@rule("index_fill.int_Scalar", "index_fill.int_Tensor")
+def _index_fill(x: torch.Tensor, dim: int, index: torch.Tensor, value: object) -> Layout | None:
+    like = torch.empty_like(x)  # a clone that is then written, whatever the meta kernel says
+    return tuple(like.shape), tuple(like.stride()), x.dtype, x.device, 0
+
+
 @rule("_to_copy", "empty_like", "zeros_like", "ones_like")
 def _like(
     x: torch.Tensor,
@@ -183,7 +189,9 @@ def _like(
     if device is not None and torch.device(device) != x.device:
         return None
     dtype = dtype or x.dtype
-    return _copy_layout(x, dtype, x.device, memory_format) if dtype in PLAIN_DTYPES else None
+    if dtype not in PLAIN_DTYPES or not isinstance(x, torch.Tensor):
+        return None  # numbers stand for tensors where a mapped operator was given one
+    return _copy_layout(x, dtype, x.device, memory_format)
 
 
 @rule("rand_like", "randn_like")

@@ -41,7 +41,7 @@ from torchsmith_tracer._src.values.mappings import (
     MappingProxyValue,
     SetValue,
 )
-from torchsmith_tracer._src.values.namespaces import NamespaceValue
+from torchsmith_tracer._src.values.namespaces import DictNamespace, NamespaceValue
 from torchsmith_tracer._src.values.objects import ObjectValue
 
 if TYPE_CHECKING:
@@ -104,9 +104,7 @@ def _int(tx: Trace, obj: Value = _ZERO, /, base: Value | None = None) -> Value |
     return _number(tx, int, obj, ("__int__", "__index__", "__trunc__"), extra)
 
 
-@constructor(float)
-def _float(tx: Trace, obj: Value = _ZERO, /) -> Value | None:
-    return _number(tx, float, obj, ("__float__", "__index__"), [])
+constructor(float)(lambda tx, obj=_ZERO, /: _number(tx, float, obj, ("__float__", "__index__"), []))
 
 
 @constructor(complex)
@@ -150,9 +148,7 @@ def _items(tx: Trace, iterable: Value | None) -> list[Value]:
     return tx.interp.unpack_for(iterable, "{!r} object is not iterable")
 
 
-@constructor(list)
-def _list(tx: Trace, iterable: Value | None = None, /) -> Value:
-    return ListValue(_items(tx, iterable))
+constructor(list)(lambda tx, iterable=None, /: ListValue(_items(tx, iterable)))
 
 
 @constructor(tuple)
@@ -179,9 +175,7 @@ def _frozenset(tx: Trace, iterable: Value | None = None, /) -> Value:
     return SetValue.of(tx, items, frozenset)
 
 
-@constructor(dict)
-def _dict(tx: Trace, *args: Value, **kwargs: Value) -> Value:
-    return fill_dict(tx, DictValue(), "dict", args, kwargs)
+constructor(dict)(lambda tx, *args, **kwargs: fill_dict(tx, DictValue(), "dict", args, kwargs))
 
 
 def fill_dict(
@@ -221,9 +215,7 @@ def _deque(tx: Trace, iterable: Value | None = None, maxlen: Value = NONE) -> Va
     return DequeValue(_items(tx, iterable), limit)
 
 
-@constructor(types.MappingProxyType)
-def _mapping_proxy(tx: Trace, mapping: Value, /) -> Value:
-    return MappingProxyValue(mapping)
+constructor(types.MappingProxyType)(lambda tx, mapping, /: MappingProxyValue(mapping))
 
 
 @constructor(slice)
@@ -332,9 +324,7 @@ def _method_type(tx: Trace, function: Value, instance: Value, /) -> Value:
     return BoundMethodValue(function, instance)
 
 
-@constructor(types.CellType)
-def _cell_type(tx: Trace, contents: Value | None = None, /) -> Value:
-    return CellValue(contents)
+constructor(types.CellType)(lambda tx, contents=None, /: CellValue(contents))
 
 
 @constructor(types.FunctionType)
@@ -347,6 +337,8 @@ def _function_type(
     closure: Value = NONE,
     kwdefaults: Value = NONE,
 ) -> Value:
+    if isinstance(base := globals.base_value(), DictValue):
+        globals = DictNamespace(tx, base)
     if not isinstance(globals, NamespaceValue):
         raise Unsupported("opaque-call", what="making a function with a new globals dict")
     real = cast("types.CodeType", tx.interp.concrete(code))
@@ -386,15 +378,15 @@ def _super(tx: Trace, cls: Value | None = None, obj: Value | None = None, /) -> 
         raise Unsupported("opaque-call", what="super() with one argument")
     frame = tx.frames[-1]
     cell = frame.cells.get("__class__")
-    code = frame.info.code
     if cell is None:
         raise tx.interp.error(RuntimeError, "super(): __class__ cell not found")
-    if not code.co_argcount:
+    name = frame.first
+    if name is None:
         raise tx.interp.error(RuntimeError, "super(): no arguments")
     owner = cell.load(tx)
-    first = frame.locals.get(code.co_varnames[0])
-    if first is None and code.co_varnames[0] in frame.cells:
-        first = frame.cells[code.co_varnames[0]].load(tx)
+    first = frame.locals.get(name)
+    if first is None and name in frame.cells:
+        first = frame.cells[name].load(tx)
     if owner is None:
         raise tx.interp.error(RuntimeError, "super(): empty __class__ cell")
     if first is None:
@@ -402,6 +394,4 @@ def _super(tx: Trace, cls: Value | None = None, obj: Value | None = None, /) -> 
     return tx.interp.super(owner, first)
 
 
-@constructor(object)
-def _object(tx: Trace) -> Value:
-    return tx.interp.instantiate(tx.interp.class_value(object))
+constructor(object)(lambda tx: tx.interp.instantiate(tx.interp.class_value(object)))

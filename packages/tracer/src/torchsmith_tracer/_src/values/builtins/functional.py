@@ -13,12 +13,15 @@ from typing import TYPE_CHECKING, cast
 from torchsmith_tracer._src.breaks.signals import ObservedException
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtins import polyfills
+from torchsmith_tracer._src.values.builtins.python_versions import (
+    PYTHON_FUNCTOOLS,
+    PYTHON_HEAPQ,
+)
 from torchsmith_tracer._src.values.builtins.registry import builtin, constructor, method
 from torchsmith_tracer._src.values.constants import NONE, ConstantValue
 from torchsmith_tracer._src.values.functions import FunctionValue
 from torchsmith_tracer._src.values.mappings import DictValue
 from torchsmith_tracer._src.values.objects import ObjectValue
-from torchsmith_tracer._src.values.partials import GetterValue, PartialValue, get
 
 if TYPE_CHECKING:
     from torchsmith_tracer._src.trace import Trace
@@ -26,17 +29,8 @@ if TYPE_CHECKING:
 # --- functools ---------------------------------------------------------------------------------
 
 
-@constructor(functools.partial)
-def _partial(tx: Trace, func: Value, /, *args: Value, **keywords: Value) -> Value:
-    if isinstance(func, PartialValue):
-        return PartialValue(func.func, [*func.args, *args], {**func.keywords, **keywords})
-    return PartialValue(func, args, keywords)
-
-
 @method(functools.partial, "__call__")
 def _call_partial(tx: Trace, self: Value, /, *args: Value, **kwargs: Value) -> Value:
-    if isinstance(self, PartialValue):
-        return self.call(tx, args, kwargs)
     func = self.getattr(tx, "func")
     first = tx.interp.unpack(self.getattr(tx, "args"))
     keywords = self.getattr(tx, "keywords").base_value()
@@ -57,11 +51,6 @@ def _reduce(tx: Trace, function: Value, iterable: Value, initial: Value | None =
     while (item := tx.interp.step(it)) is not None:
         total = tx.interp.call(function, [total, item])
     return total
-
-
-@method(functools._lru_cache_wrapper, "__call__")
-def _call_cached(tx: Trace, self: Value, /, *args: Value, **kwargs: Value) -> Value:
-    return self.getattr(tx, "__wrapped__").call(tx, args, kwargs)
 
 
 @builtin(functools.update_wrapper)
@@ -93,11 +82,6 @@ def _update_wrapper(
     return wrapper
 
 
-@builtin(functools.cmp_to_key)
-def _cmp_to_key(tx: Trace, mycmp: Value) -> Value:
-    return tx.builder.wrap_new(polyfills.cmp_to_key).call(tx, [mycmp], {})
-
-
 @builtin(collections._count_elements)  # type: ignore[attr-defined]
 def _count_elements(tx: Trace, mapping: Value, iterable: Value, /) -> Value:
     for item in tx.interp.unpack(iterable):
@@ -107,28 +91,24 @@ def _count_elements(tx: Trace, mapping: Value, iterable: Value, /) -> Value:
     return NONE
 
 
-# --- operator getters --------------------------------------------------------------------------
+# --- existing objects of classes whose new objects are twins -------------------------------------
 
 
-def _getter(cls: type) -> None:
-    def make(tx: Trace, first: Value, /, *args: Value, **kwargs: Value) -> Value:
-        return GetterValue(cls, [first, *args], kwargs)
+def _existing(cls: type, call: str) -> None:
+    """Calling one that was found goes through a new one with what it shows of its state."""
 
-    def call(tx: Trace, self: Value, obj: Value, /) -> Value:
-        if isinstance(self, GetterValue):
-            return self.call(tx, [obj], {})
+    def implementation(tx: Trace, self: Value, /, *args: Value, **kwargs: Value) -> Value:
         assert isinstance(self, ObjectValue)
-        made = self.obj.__reduce__()
-        assert isinstance(made, tuple)
-        args = [tx.interp.const(a) for a in made[1]]
-        return get(tx, cls, obj, args, {})
+        made = cast("tuple[type, tuple[object, ...]]", self.obj.__reduce__())
+        parts = [tx.interp.const(a) for a in made[1]]
+        new = tx.interp.call(tx.interp.const(made[0]), parts)
+        return new.call(tx, args, kwargs)
 
-    constructor(cls)(make)
-    method(cls, "__call__")(call)
+    method(cls, call)(implementation)
 
 
 for _cls in (operator.itemgetter, operator.attrgetter, operator.methodcaller):
-    _getter(_cls)
+    _existing(_cls, "__call__")
 
 
 # --- itertools: replaced by generators of the same behaviour, which are traced -----------------
@@ -144,14 +124,30 @@ def _polyfill(real: object, replacement: Callable[..., object]) -> None:
         builtin(real)(implementation)
 
 
+_polyfill(functools.cmp_to_key, cast("Callable[..., object]", PYTHON_FUNCTOOLS["cmp_to_key"]))
 for _name, _replacement in polyfills.ITERTOOLS.items():
     _real = getattr(itertools, _name, None)
     if _real is not None:
         _polyfill(_real, _replacement)
 
 
-for _name, _replacement in polyfills.HEAPQ.items():
-    _polyfill(getattr(_heapq, _name), _replacement)
+def _heap_function(name: str) -> None:
+    replacement = cast("Callable[..., object]", PYTHON_HEAPQ[name])
+    place = "argument 1" if replacement.__code__.co_argcount > 1 else "argument"
+
+    def implementation(tx: Trace, heap: Value, /, *args: Value) -> Value:
+        if not issubclass(heap.python_type(), list):
+            kind = heap.python_type().__name__
+            raise tx.interp.error(TypeError, f"{name}() {place} must be list, not {kind}")
+        return tx.builder.wrap_new(replacement).call(tx, [heap, *args], {})
+
+    builtin(getattr(_heapq, name))(implementation)
+
+
+for _name in ("heappush", "heappop", "heapreplace", "heappushpop", "heapify"):
+    _heap_function(_name)
+for _name in ("_heappop_max", "_heapreplace_max", "_heapify_max"):
+    _heap_function(_name)
 
 
 @method(itertools.chain, "from_iterable")

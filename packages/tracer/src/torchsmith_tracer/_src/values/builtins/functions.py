@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, cast
 from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
 from torchsmith_tracer._src.frames.code import decode
 from torchsmith_tracer._src.frames.frame import Frame
+from torchsmith_tracer._src.frames.library import is_library_module
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtin_object import METHOD_TYPES
 from torchsmith_tracer._src.values.builtins.registry import builtin
@@ -22,18 +23,16 @@ from torchsmith_tracer._src.values.containers import ListValue, TupleValue
 from torchsmith_tracer._src.values.functions import BoundMethodValue, FunctionValue
 from torchsmith_tracer._src.values.identity import IdentityValue
 from torchsmith_tracer._src.values.iterators import CallableIterator
-from torchsmith_tracer._src.values.lookup import lookup
+from torchsmith_tracer._src.values.lookup import disguises, lookup
 from torchsmith_tracer._src.values.mappings import DictValue
-from torchsmith_tracer._src.values.namespaces import PyModuleValue
+from torchsmith_tracer._src.values.namespaces import DictNamespace, NamespaceValue, PyModuleValue
 from torchsmith_tracer._src.values.objects import ObjectValue
 
 if TYPE_CHECKING:
     from torchsmith_tracer._src.trace import Trace
 
 
-@builtin(len)
-def _len(tx: Trace, obj: Value, /) -> Value:
-    return obj.length(tx)
+builtin(len)(lambda tx, obj, /: obj.length(tx))
 
 
 @builtin(iter)
@@ -60,14 +59,8 @@ def _callable(tx: Trace, obj: Value, /) -> Value:
     return bool_value(lookup(tx, obj.python_type(), "__call__") is not None)
 
 
-@builtin(id)
-def _id(tx: Trace, obj: Value, /) -> Value:
-    return IdentityValue(obj)
-
-
-@builtin(_thread.get_ident)
-def _get_ident(tx: Trace) -> Value:
-    return IdentityValue(NONE)
+builtin(id)(lambda tx, obj, /: IdentityValue(obj))
+builtin(_thread.get_ident)(lambda tx: IdentityValue(NONE))
 
 
 @builtin(hash)
@@ -79,19 +72,9 @@ def _hash(tx: Trace, obj: Value, /) -> Value:
     return ConstantValue(tx.interp.hash_of(obj))
 
 
-@builtin(repr)
-def _repr(tx: Trace, obj: Value, /) -> Value:
-    return tx.interp.repr_of(obj)
-
-
-@builtin(ascii)
-def _ascii(tx: Trace, obj: Value, /) -> Value:
-    return tx.interp.convert(obj, "ascii")
-
-
-@builtin(format)
-def _format(tx: Trace, obj: Value, spec: Value | None = None, /) -> Value:
-    return tx.interp.format(obj, spec)
+builtin(repr)(lambda tx, obj, /: tx.interp.repr_of(obj))
+builtin(ascii)(lambda tx, obj, /: tx.interp.convert(obj, "ascii"))
+builtin(format)(lambda tx, obj, spec=None, /: tx.interp.format(obj, spec))
 
 
 @builtin(print)
@@ -361,7 +344,7 @@ def is_instance(tx: Trace, obj: Value, cls: Value) -> bool:
         if method is None:
             known = tx.interp.try_concrete(cls)
             if isinstance(known, type):
-                return issubclass(obj.python_type(), known)
+                return tx.world.is_subclass(obj.python_type(), known)
             text = "isinstance() arg 2 must be a type, a tuple of types, or a union"
             raise tx.interp.error(TypeError, text)
         return tx.interp.truth(tx.interp.call(method, [obj]))
@@ -370,7 +353,7 @@ def is_instance(tx: Trace, obj: Value, cls: Value) -> bool:
         return True
     found = lookup(tx, type(cls.obj), "__instancecheck__")
     if found is not None and not isinstance(found.attr, METHOD_TYPES):
-        if not tx.interp.trusted_module(found.owner.__module__):
+        if not is_library_module(found.owner.__module__):
             method = tx.interp.class_method(cls, "__instancecheck__")
             assert method is not None
             return tx.interp.truth(tx.interp.call(method, [obj]))
@@ -379,7 +362,12 @@ def is_instance(tx: Trace, obj: Value, cls: Value) -> bool:
             verdict = custom(tx, cls.obj)
             if verdict is not None:
                 return bool(verdict)
-    return issubclass(kind, cls.obj)
+    if tx.world.is_subclass(kind, cls.obj):
+        return True
+    if isinstance(obj, ObjectValue) and disguises(kind):
+        shown = tx.interp.getattr(obj, "__class__")
+        return isinstance(shown, ClassValue) and tx.world.is_subclass(shown.obj, cls.obj)
+    return False
 
 
 @builtin(isinstance)
@@ -399,14 +387,14 @@ def _issubclass(tx: Trace, cls: Value, classes: Value, /) -> Value:
         if (
             found is not None
             and not isinstance(found.attr, METHOD_TYPES)
-            and not tx.interp.trusted_module(found.owner.__module__)
+            and not is_library_module(found.owner.__module__)
         ):
             method = tx.interp.class_method(other, "__subclasscheck__")
             assert method is not None
             if tx.interp.truth(tx.interp.call(method, [cls])):
                 return ConstantValue(True)
             continue
-        if issubclass(cls.obj, other.obj):
+        if tx.world.is_subclass(cls.obj, other.obj):
             return ConstantValue(True)
     return ConstantValue(False)
 
@@ -430,10 +418,15 @@ def _dir(tx: Trace, obj: Value | None = None, /) -> Value:
         if isinstance(method, BoundMethodValue):
             found = tx.interp.unpack(tx.interp.call(method, []))
             return ListValue(sort(tx, found, NONE, ConstantValue(False)))
+        tx.world.all_names(obj.cls)
         names = sorted({*obj.instance_names(tx), *dir(obj.cls)})
         return tx.interp.const(names)
-    if isinstance(obj, ClassValue | PyModuleValue):
+    if isinstance(obj, ClassValue):
+        tx.world.all_names(obj.obj)
         return tx.interp.fold(dir, obj.obj)
+    if isinstance(obj, PyModuleValue):
+        assert obj.source is not None
+        return tx.world.query(dir, obj.obj)
     return tx.interp.fold(lambda: dir(obj.python_type()))
 
 
@@ -457,9 +450,7 @@ def _locals(tx: Trace) -> Value:
     return tx.interp.dict(dict(items))
 
 
-@builtin(globals)
-def _globals(tx: Trace) -> Value:
-    return tx.frames[-1].globals
+builtin(globals)(lambda tx: tx.frames[-1].globals)
 
 
 @builtin(eval)
@@ -477,13 +468,17 @@ def _eval(tx: Trace, source: Value, globals: Value = NONE, locals: Value = NONE,
             TypeError, f"eval() arg 1 must be a string, bytes or code object, not {kind}"
         )
     names = _locals(tx) if tx.interp.is_none(locals) else locals
-    if not tx.interp.is_none(globals):
-        merged = DictValue()
-        tx.interp.dict_update(merged, globals)
-        if not tx.interp.is_none(locals):
-            tx.interp.dict_update(merged, locals)
-        names = merged
-    frame = Frame(decode(text), caller.globals)
+    space = caller.globals
+    if isinstance(globals, NamespaceValue):
+        space = globals
+        names = globals if tx.interp.is_none(locals) else locals
+    elif isinstance(base := globals.base_value(), DictValue):
+        space = DictNamespace(tx, base)
+        names = base if tx.interp.is_none(locals) else locals
+    elif not tx.interp.is_none(globals):
+        kind = globals.python_type().__name__
+        raise tx.interp.error(TypeError, f"eval() globals must be a dict, not {kind}")
+    frame = Frame(decode(text), space)
     frame.names = names
     return tx.interp.run(frame)
 

@@ -1,16 +1,16 @@
-"""Standard library callables: operator, math, sys, copy, inspect, dataclasses, logging ..."""
+"""Standard library callables: operator, math, sys, copy, inspect, dataclasses ..."""
 
 from __future__ import annotations
 
-import _operator
-import collections
+import _operator as _operator_module
+import _pickle
+import _thread
 import copy
 import dataclasses
-import functools
 import inspect
-import logging
 import math
 import operator
+import os
 import re
 import sys
 import types
@@ -19,91 +19,62 @@ import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from torchsmith_guards import AttrSource
+
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.values.base import Value
-from torchsmith_tracer._src.values.builtins import polyfills
+from torchsmith_tracer._src.values.builtin_object import BuiltinObject
+from torchsmith_tracer._src.values.builtins import copying, polyfills, registry
 from torchsmith_tracer._src.values.builtins.registry import builtin, constructor, method
 from torchsmith_tracer._src.values.classes import ClassValue
 from torchsmith_tracer._src.values.constants import NONE, ConstantValue, bool_value
 from torchsmith_tracer._src.values.containers import (
-    DequeValue,
-    ListValue,
-    SequenceValue,
     TupleValue,
 )
+from torchsmith_tracer._src.values.frame_object import frame_value
 from torchsmith_tracer._src.values.functions import BoundMethodValue, FunctionValue
-from torchsmith_tracer._src.values.lookup import lookup
-from torchsmith_tracer._src.values.mappings import DictValue, SetValue
-from torchsmith_tracer._src.values.objects import NewObjectValue, ObjectValue
+from torchsmith_tracer._src.values.instances import make_twin
+from torchsmith_tracer._src.values.objects import ObjectValue
 
 if TYPE_CHECKING:
     from torchsmith_tracer._src.trace import Trace
 
 # --- operator ----------------------------------------------------------------------------------
 
-_BINARY = [
-    "add",
-    "sub",
-    "mul",
-    "truediv",
-    "floordiv",
-    "mod",
-    "pow",
-    "matmul",
-    "lshift",
-    "rshift",
-    "and_",
-    "or_",
-    "xor",
-]
+_BINARY = "add sub mul truediv floordiv mod pow matmul lshift rshift and_ or_ xor"
 _INPLACE = "iadd isub imul itruediv ifloordiv imod ipow imatmul ilshift irshift iand ior ixor"
 
 
+def _operator(name: str, fn: Callable[..., Value]) -> None:
+    one = getattr(_operator_module, name)
+    if one in registry.BUILTINS:  # ``inv`` is ``invert``
+        return
+    if len(fn.__code__.co_varnames) - len(fn.__defaults__ or ()) == 2:
+        builtin(one)(lambda tx, a, /: fn(tx, a))
+    else:
+        builtin(one)(lambda tx, a, b, /: fn(tx, a, b))
+
+
 def _register_operators() -> None:
-    for op in _BINARY:
-
-        def binary(tx: Trace, a: Value, b: Value, /, op: str = op) -> Value:
-            return tx.interp.binary(op, a, b)
-
-        builtin(getattr(_operator, op))(_two(binary))
+    for op in _BINARY.split():
+        _operator(op, lambda tx, a, b, op=op: tx.interp.binary(op, a, b))
     for op in _INPLACE.split():
-
-        def inplace(tx: Trace, a: Value, b: Value, /, op: str = op) -> Value:
-            return tx.interp.inplace(op, a, b)
-
-        builtin(getattr(_operator, op))(_two(inplace))
+        _operator(op, lambda tx, a, b, op=op: tx.interp.inplace(op, a, b))
     for op in ("lt", "le", "eq", "ne", "gt", "ge"):
-
-        def compare(tx: Trace, a: Value, b: Value, /, op: str = op) -> Value:
-            return tx.interp.compare(op, a, b)
-
-        builtin(getattr(_operator, op))(_two(compare))
+        _operator(op, lambda tx, a, b, op=op: tx.interp.compare(op, a, b))
     for name, op in (("neg", "neg"), ("pos", "pos"), ("inv", "invert"), ("invert", "invert")):
-
-        def unary(tx: Trace, a: Value, /, op: str = op) -> Value:
-            return a.unary(tx, op)
-
-        if getattr(_operator, name) not in _done:
-            _done.add(getattr(_operator, name))
-            builtin(getattr(_operator, name))(lambda tx, a, /, unary=unary: unary(tx, a))
-
-
-_done: set[object] = set()
-
-
-def _two(fn: Callable[..., Value]) -> Callable[..., Value]:
-    def implementation(tx: Trace, a: Value, b: Value, /) -> Value:
-        return fn(tx, a, b)
-
-    return implementation
+        _operator(name, lambda tx, a, op=op: a.unary(tx, op))
+    _operator("getitem", lambda tx, a, b: a.getitem(tx, b))
+    _operator("contains", lambda tx, a, b: a.contains(tx, b))
+    _operator("concat", lambda tx, a, b: tx.interp.binary("add", a, b))
+    _operator("iconcat", lambda tx, a, b: tx.interp.inplace("iadd", a, b))
+    _operator("truth", lambda tx, a: bool_value(tx.interp.truth(a)))
+    _operator("not_", lambda tx, a: tx.interp.negate(a))
+    _operator("is_", lambda tx, a, b: bool_value(tx.interp.is_same(a, b)))
+    _operator("is_not", lambda tx, a, b: bool_value(not tx.interp.is_same(a, b)))
 
 
 _register_operators()
-
-
-@builtin(operator.getitem)
-def _getitem(tx: Trace, obj: Value, key: Value, /) -> Value:
-    return obj.getitem(tx, key)
 
 
 @builtin(operator.setitem)
@@ -116,41 +87,6 @@ def _setitem(tx: Trace, obj: Value, key: Value, value: Value, /) -> Value:
 def _delitem(tx: Trace, obj: Value, key: Value, /) -> Value:
     obj.delitem(tx, key)
     return NONE
-
-
-@builtin(operator.contains)
-def _contains(tx: Trace, obj: Value, item: Value, /) -> Value:
-    return obj.contains(tx, item)
-
-
-@builtin(operator.concat)
-def _concat(tx: Trace, a: Value, b: Value, /) -> Value:
-    return tx.interp.binary("add", a, b)
-
-
-@builtin(operator.iconcat)
-def _iconcat(tx: Trace, a: Value, b: Value, /) -> Value:
-    return tx.interp.inplace("iadd", a, b)
-
-
-@builtin(operator.truth)
-def _truth(tx: Trace, obj: Value, /) -> Value:
-    return bool_value(tx.interp.truth(obj))
-
-
-@builtin(operator.not_)
-def _not(tx: Trace, obj: Value, /) -> Value:
-    return tx.interp.negate(obj)
-
-
-@builtin(operator.is_)
-def _is(tx: Trace, a: Value, b: Value, /) -> Value:
-    return bool_value(tx.interp.is_same(a, b))
-
-
-@builtin(operator.is_not)
-def _is_not(tx: Trace, a: Value, b: Value, /) -> Value:
-    return bool_value(not tx.interp.is_same(a, b))
 
 
 @builtin(operator.countOf)
@@ -222,6 +158,12 @@ for _name in ("floor", "ceil", "trunc"):
     _rounding(_name)
 
 
+# --- locks -------------------------------------------------------------------------------------
+
+
+builtin(_thread.allocate_lock)(lambda tx: make_twin(tx, _thread.LockType, (), {}))
+
+
 # --- sys and warnings --------------------------------------------------------------------------
 
 
@@ -233,19 +175,32 @@ def _exc_info(tx: Trace) -> Value:
     return TupleValue([tx.interp.type_of(exc), exc, NONE])
 
 
-@builtin(sys.exception)
-def _exception(tx: Trace) -> Value:
-    return NONE if tx.interp.handled is None else tx.interp.handled
+builtin(sys.exception)(lambda tx: NONE if tx.interp.handled is None else tx.interp.handled)
+builtin(sys.getrecursionlimit)(lambda tx: ConstantValue(sys.getrecursionlimit()))
 
 
-@builtin(sys.getrecursionlimit)
-def _recursion_limit(tx: Trace) -> Value:
-    return ConstantValue(sys.getrecursionlimit())
+@builtin(sys._getframe)
+def _getframe(tx: Trace, depth: Value = ConstantValue(0), /) -> Value:  # noqa: B008
+    return frame_value(tx, tx.interp.index(depth))
 
 
-@builtin(sys.intern)
-def _intern(tx: Trace, text: Value, /) -> Value:
-    return text
+if sys.version_info >= (3, 12):
+
+    @builtin(sys._getframemodulename)
+    def _getframemodulename(tx: Trace, depth: Value = ConstantValue(0)) -> Value:  # noqa: B008
+        space = frame_value(tx, tx.interp.index(depth)).frame.globals
+        return space.lookup(tx, "__name__") or NONE
+
+
+@builtin(sys.audit)
+def _audit(tx: Trace, event: Value, /, *args: Value) -> Value:
+    effects = tx.journal.effects
+    effects.append((sys.audit, event, *args))
+    tx.journal.record(effects.pop)
+    return NONE
+
+
+builtin(sys.intern)(lambda tx, text, /: text)
 
 
 @builtin(warnings.warn, warnings.warn_explicit)
@@ -253,114 +208,27 @@ def _warn(tx: Trace, *args: Value, **kwargs: Value) -> Value:
     raise Unsupported("opaque-call", what="warnings.warn")
 
 
-def _no_logging(name: str) -> None:
-    def implementation(tx: Trace, *args: Value, **kwargs: Value) -> Value:
-        raise Unsupported("opaque-call", what=f"logging.Logger.{name}")
-
-    builtin(getattr(logging.Logger, name))(implementation)
+# --- copy and pickle: the standard library's own code is traced ----------------------------------
 
 
-for _name in ("debug", "info", "warning", "error", "exception", "critical", "log", "_log"):
-    _no_logging(_name)
-
-
-# --- copy --------------------------------------------------------------------------------------
-
-
-@builtin(copy.copy)
-def _copy(tx: Trace, x: Value) -> Value:
-    base = x.base_value()
-    hook = lookup(tx, x.python_type(), "__copy__") if isinstance(x, ObjectValue) else None
-    if hook is not None:
-        method = tx.interp.special_method(x, "__copy__")
-        assert method is not None
-        return tx.interp.call(method, [])
-    if base is x:
-        if isinstance(x, DictValue):
-            return x.copy()
-        if isinstance(x, ListValue):
-            return x.like(list(x.items))
-        if isinstance(x, SetValue) and x.cls is set:
-            return SetValue(dict(x.table))
-        if isinstance(x, ConstantValue | TupleValue | SetValue | FunctionValue | ClassValue):
-            return x
-    if isinstance(x, ObjectValue):
-        return _copy_object(tx, x)
+@builtin(copy.copy, copy.deepcopy)
+def _copy(tx: Trace, x: Value, *rest: Value) -> Value | None:
+    if isinstance(x, ConstantValue):
+        return x
+    if isinstance(x, BuiltinObject | ObjectValue | ClassValue | FunctionValue):
+        return None
     raise Unsupported("opaque-call", what=f"copying {x.describe()}")
 
 
-def _copy_object(tx: Trace, x: ObjectValue) -> Value:
-    """What ``copyreg.__reduce_ex__`` and ``_reconstruct`` do for plain classes."""
-    for name in ("__reduce_ex__", "__reduce__", "__getstate__", "__setstate__", "__deepcopy__"):
-        found = lookup(tx, x.cls, name)
-        if (
-            found is not None
-            and found.owner is not object
-            and isinstance(found.attr, types.FunctionType | Value)
-        ):
-            raise Unsupported("opaque-call", what=f"copying {x.describe()}, which defines {name}")
-    storage: Value | None = None
-    base = x.storage
-    if isinstance(base, DictValue):
-        storage = base.copy()
-    elif isinstance(base, ListValue):
-        storage = base.like(list(base.items))
-    elif isinstance(base, SetValue):
-        storage = SetValue(dict(base.table), None, base.cls)
-    elif base is not None:
-        storage = base
-    new = NewObjectValue(tx.journal, x.cls, tx.interp.type_of(x), storage)
-    for name in x.instance_names(tx):
-        value = x.instance_get(tx, name)
-        if value is not None:
-            new.instance_set(tx, name, value)
-    return new
+for _real, _replacement in ((_pickle.dumps, copying.dumps), (_pickle.loads, copying.loads)):
+    builtin(_real)(
+        lambda tx, /, *args, _replacement=_replacement, **kwargs: tx.builder.wrap_new(
+            _replacement
+        ).call(tx, args, kwargs)
+    )
 
 
-@builtin(copy.deepcopy)
-def _deepcopy(tx: Trace, x: Value, memo: Value = NONE, _nil: Value = NONE) -> Value:
-    return _deep(tx, x, {})
-
-
-def _deep(tx: Trace, x: Value, memo: dict[Value, Value]) -> Value:
-    known = memo.get(x)
-    if known is not None:
-        return known
-    if isinstance(x, ConstantValue | FunctionValue | ClassValue):
-        return x
-    if isinstance(x, ObjectValue):
-        method = None
-        if lookup(tx, x.cls, "__deepcopy__") is not None:
-            method = tx.interp.special_method(x, "__deepcopy__")
-        if method is not None:
-            raise Unsupported("opaque-call", what=f"deep copy of {x.describe()}")
-        new = _copy_object(tx, x)
-        memo[x] = new
-        assert isinstance(new, NewObjectValue)
-        if new.storage is not None and x.storage is not None:
-            new.storage = _deep(tx, x.storage, memo)
-        for name in new.instance_names(tx):
-            value = new.instance_get(tx, name)
-            if value is not None:
-                new.instance_set(tx, name, _deep(tx, value, memo))
-        return new
-    if isinstance(x, DictValue):
-        made = DictValue(None, None, x.cls, x.factory)
-        memo[x] = made
-        for key, value in zip(x.keys(), x.values(tx), strict=True):
-            made.put(tx, _deep(tx, key, memo), _deep(tx, value, memo))
-        return made
-    if isinstance(x, SequenceValue) and type(x) in (ListValue, TupleValue, DequeValue):
-        if type(x) is not TupleValue:
-            copied = x.like([])
-            memo[x] = copied
-            assert isinstance(copied, ListValue)
-            copied.replace(tx, [_deep(tx, v, memo) for v in x.unpack(tx)])
-            return copied
-        return TupleValue([_deep(tx, v, memo) for v in x.unpack(tx)])
-    if isinstance(x, SetValue):
-        return SetValue.of(tx, [_deep(tx, v, memo) for v in x.items], x.cls)
-    raise Unsupported("opaque-call", what=f"deep copy of {x.describe()}")
+# --- re ----------------------------------------------------------------------------------------
 
 
 @method(re.Pattern, "sub")
@@ -411,19 +279,26 @@ def _signature(tx: Trace, obj: Value, **kwargs: Value) -> Value:
     return tx.interp.fold(inspect.signature, real, **options)
 
 
+@builtin(getattr(os._Environ, "__getitem__"))  # noqa: B009 - its type stub hides it
+def _environ_getitem(tx: Trace, self: Value, key: Value) -> Value | None:
+    """One variable of the environment, without a guard on the names of all others."""
+    known = tx.interp.try_concrete(key)
+    if not isinstance(self, ObjectValue) or self.source is None or not isinstance(known, str):
+        return None
+    table = AttrSource(self.source, "_data")
+    value = tx.world.item(vars(self.obj)["_data"], table, os.fsencode(known))
+    if value is None:
+        raise tx.interp.error_with(KeyError, [key])
+    return tx.interp.fold(os.fsdecode, value.as_constant())
+
+
 @builtin(inspect.isfunction)
 def _isfunction(tx: Trace, object: Value) -> Value:
     return bool_value(object.python_type() is types.FunctionType)
 
 
-@builtin(inspect.isclass)
-def _isclass(tx: Trace, object: Value) -> Value:
-    return bool_value(isinstance(object, ClassValue))
-
-
-@builtin(inspect.ismethod)
-def _ismethod(tx: Trace, object: Value) -> Value:
-    return bool_value(object.python_type() is types.MethodType)
+builtin(inspect.isclass)(lambda tx, object: bool_value(isinstance(object, ClassValue)))
+builtin(inspect.ismethod)(lambda tx, object: bool_value(object.python_type() is types.MethodType))
 
 
 @builtin(dataclasses.fields)
@@ -442,9 +317,7 @@ def _is_dataclass(tx: Trace, obj: Value) -> Value:
     return bool_value(dataclasses.is_dataclass(cls))
 
 
-@builtin(typing.cast)
-def _cast(tx: Trace, typ: Value, val: Value) -> Value:
-    return val
+builtin(typing.cast)(lambda tx, typ, val: val)
 
 
 @builtin(
@@ -462,16 +335,14 @@ def _subscript_typing(tx: Trace, self: Value, /, *args: Value) -> Value | None:
     return tx.interp.fold(lambda: form[known[0][0]])
 
 
-@builtin(typing.get_origin, typing.get_args)
-def _typing_query(tx: Trace, tp: Value) -> Value | None:
-    return None
+builtin(typing.get_origin, typing.get_args)(lambda tx, tp: None)
 
 
 @builtin(typing.get_type_hints)
-def _type_hints(tx: Trace, obj: Value, *args: Value, **kwargs: Value) -> Value:
+def _type_hints(tx: Trace, obj: Value, *args: Value, **kwargs: Value) -> Value | None:
     real = _real_callable(obj)
-    if real is None:
-        raise Unsupported("opaque-call", what=f"typing.get_type_hints of {obj.describe()}")
+    if real is None or args or kwargs:
+        return None
     return tx.builder.wrap_new(typing.get_type_hints(real))
 
 
@@ -482,13 +353,3 @@ def _type_variable(tx: Trace, *args: Value, **kwargs: Value) -> Value:
         raise Unsupported("opaque-call", what="typing.TypeVar with these arguments")
     make: Callable[..., object] = typing.TypeVar
     return tx.builder.wrap_new(make(*known[0], **known[1]))
-
-
-@builtin(collections.namedtuple)
-def _namedtuple(tx: Trace, *args: Value, **kwargs: Value) -> Value:
-    raise Unsupported("opaque-call", what="collections.namedtuple")
-
-
-@builtin(functools.singledispatch)
-def _singledispatch(tx: Trace, func: Value) -> Value:
-    raise Unsupported("opaque-call", what="functools.singledispatch")

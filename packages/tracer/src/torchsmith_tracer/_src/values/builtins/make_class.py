@@ -72,6 +72,7 @@ def make_class(
     table: dict[str, Value] = {k: v for k, v in values.items() if v is not None}
     cell = table.pop("__classcell__", None)
     stand_in = _stand_in(tx, name, meta, real_bases, table)
+    tx.world.born.add(stand_in)
     cls = tx.interp.class_value(stand_in)
     cls.recipe = (tx.interp.class_value(meta), tuple(bases), kwargs)
     tx.interp.patch_class(cls)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import collections
 import types
+from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
 from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.builtins import copying
 from torchsmith_tracer._src.values.builtins.functions import is_instance
 from torchsmith_tracer._src.values.builtins.registry import method
 from torchsmith_tracer._src.values.classes import ClassValue, DescriptorValue
@@ -19,7 +21,7 @@ from torchsmith_tracer._src.values.generators import GeneratorValue
 from torchsmith_tracer._src.values.instances import construct, new_instance
 from torchsmith_tracer._src.values.lookup import lookup
 from torchsmith_tracer._src.values.mappings import DictValue
-from torchsmith_tracer._src.values.objects import ObjectValue
+from torchsmith_tracer._src.values.objects import ObjectValue, storage_base
 
 if TYPE_CHECKING:
     from torchsmith_tracer._src.trace import Trace
@@ -30,7 +32,14 @@ if TYPE_CHECKING:
 def _new(tx: Trace, cls: Value, /, *args: Value, **kwargs: Value) -> Value:
     target = args[0] if args else None
     if not isinstance(target, ClassValue):
-        raise tx.interp.error(TypeError, "object.__new__(): not enough arguments")
+        name = cls.obj.__name__ if isinstance(cls, ClassValue) else "object"
+        message = f"{name}.__new__(): not enough arguments"
+        if target is not None:
+            kind = target.python_type().__name__
+            message = f"{name}.__new__(X): X is not a type object ({kind})"
+        raise tx.interp.error(TypeError, message)
+    if isinstance(cls, ClassValue):
+        _check_safe(tx, cls.obj, target.obj)
     maker = lookup(tx, target.obj, "__new__")
     # Called by name with arguments: those beyond the class are for a builtin part only.
     if isinstance(cls, ClassValue) and cls.obj is object:
@@ -46,19 +55,21 @@ def _new(tx: Trace, cls: Value, /, *args: Value, **kwargs: Value) -> Value:
     return new_instance(tx, target, args[1:], kwargs, None)
 
 
+def _check_safe(tx: Trace, base: type, cls: type) -> None:
+    """``base.__new__(cls)`` must make what instances of ``cls`` are laid out as."""
+    given = f"{base.__name__}.__new__({cls.__name__})"
+    if not issubclass(cls, base):
+        message = f"{given}: {cls.__name__} is not a subtype of {base.__name__}"
+        raise tx.interp.error(TypeError, message)
+    if storage_base(cls) is not storage_base(base) and not issubclass(base, BaseException):
+        named = cls
+        while isinstance(named.__new__, types.FunctionType) and named.__base__ is not None:
+            named = named.__base__
+        raise tx.interp.error(TypeError, f"{given} is not safe, use {named.__name__}.__new__()")
+
+
 _BASES: tuple[type, ...] = (
-    object,
-    dict,
-    list,
-    tuple,
-    set,
-    frozenset,
-    int,
-    float,
-    str,
-    bytes,
-    complex,
-    bool,
+    *(object, dict, list, tuple, set, frozenset, int, float, str, bytes, complex, bool),
 )
 _BASES += (BaseException, collections.deque, collections.OrderedDict, collections.defaultdict)
 for _base in _BASES:
@@ -83,14 +94,27 @@ def _init_subclass(tx: Trace, cls: Value, /, **kwargs: Value) -> Value:
     return NONE
 
 
-@method(object, "__subclasshook__")
-def _subclasshook(tx: Trace, cls: Value, other: Value, /) -> Value:
-    return NOT_IMPLEMENTED
+method(object, "__subclasshook__")(lambda tx, cls, other, /: NOT_IMPLEMENTED)
 
 
-@method(object, "__reduce__", "__reduce_ex__", "__sizeof__", "__getstate__")
-def _pickle(tx: Trace, self: Value, /, *args: Value) -> Value:
-    raise Unsupported("opaque-call", what=f"pickling or copying {self.describe()}")
+@method(object, "__sizeof__")
+def _sizeof(tx: Trace, self: Value, /) -> Value:
+    raise Unsupported("opaque-call", what=f"the size of {self.describe()}")
+
+
+def _traced(cls: type, name: str, replacement: Callable[..., object]) -> None:
+    def implementation(tx: Trace, self: Value, /, *args: Value) -> Value:
+        return tx.builder.wrap_new(replacement).call(tx, [self, *args], {})
+
+    method(cls, name)(implementation)
+
+
+_traced(object, "__reduce_ex__", copying.reduce_ex)
+_traced(object, "__reduce__", copying.object_reduce)
+_traced(object, "__getstate__", copying.getstate)
+for _base, _reducer in copying.REDUCERS.items():
+    _traced(_base, "__reduce__", _reducer)
+_traced(BaseException, "__setstate__", copying.exception_setstate)
 
 
 @method(types.SimpleNamespace, "__init__")
@@ -171,22 +195,14 @@ def _exception_init(tx: Trace, self: Value, /, *args: Value, **kwargs: Value) ->
     return NONE
 
 
-for _cls in (
-    OSError,
-    ImportError,
-    AttributeError,
-    NameError,
-    StopIteration,
-    SystemExit,
-    SyntaxError,
-):
+_WITH_FIELDS: tuple[type, ...] = (OSError, ImportError, AttributeError, NameError, StopIteration)
+_WITH_FIELDS += (SystemExit, SyntaxError)
+for _cls in _WITH_FIELDS:
     if "__init__" in vars(_cls):
         method(_cls, "__init__")(_exception_init)
 
 
-@method(BaseException, "with_traceback")
-def _with_traceback(tx: Trace, self: Value, tb: Value, /) -> Value:
-    return self
+method(BaseException, "with_traceback")(lambda tx, self, tb, /: self)
 
 
 @method(BaseException, "add_note")
@@ -234,11 +250,6 @@ def _exception_repr(tx: Trace, self: Value, /) -> Value | None:
     return ConstantValue(f"{self.cls.__name__}({', '.join(parts)})")
 
 
-@method(BaseException, "__setstate__", "__reduce__")
-def _exception_state(tx: Trace, self: Value, /, *args: Value) -> Value:
-    raise Unsupported("opaque-call", what="pickling an exception")
-
-
 # --- generators --------------------------------------------------------------------------------
 
 
@@ -247,9 +258,7 @@ def _send(tx: Trace, self: Value, value: Value, /) -> Value:
     return cast("GeneratorValue", self).send(tx, value)
 
 
-@method(types.GeneratorType, "close")
-def _close(tx: Trace, self: Value, /) -> Value:
-    return cast("GeneratorValue", self).close(tx)
+method(types.GeneratorType, "close")(lambda tx, self, /: cast("GeneratorValue", self).close(tx))
 
 
 @method(types.GeneratorType, "throw")

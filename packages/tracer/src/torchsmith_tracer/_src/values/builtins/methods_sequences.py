@@ -96,8 +96,8 @@ def _append(tx: Trace, self: Value, item: Value, /) -> Value:
 @method(collections.deque, "extend")
 def _extend(tx: Trace, self: Value, items: Value, /) -> Value:
     target = _list(self)
-    if isinstance(items, SequenceValue):
-        target.replace(tx, target.items + items.items)
+    if isinstance(items, SequenceValue) or items.base_value() is target:
+        target.replace(tx, target.items + _seq(items).items)
         return NONE
     if not tx.interp.is_iterable(items):
         kind = items.python_type().__name__
@@ -170,6 +170,8 @@ def _reverse(tx: Trace, self: Value, /) -> Value:
 @method(collections.deque, "copy", "__copy__")
 def _copy(tx: Trace, self: Value, /) -> Value:
     target = _list(self)
+    if isinstance(target, DequeValue) and target is not self:  # calls the class
+        return tx.interp.call(tx.interp.type_of(self), [self, target.limit()])
     return target.like(list(target.items))
 
 
@@ -198,10 +200,10 @@ def _reversed(tx: Trace, self: Value, /) -> Value:
 
 @method(list, "__init__")
 def _list_init(tx: Trace, self: Value, iterable: Value | None = None, /) -> Value:
-    items = (
-        [] if iterable is None else tx.interp.unpack_for(iterable, "{!r} object is not iterable")
-    )
-    _list(self).replace(tx, items)
+    _list(self).replace(tx, [])
+    if iterable is not None:
+        items = tx.interp.unpack_for(iterable, "{!r} object is not iterable")
+        _list(self).replace(tx, items)
     return NONE
 
 
@@ -213,8 +215,8 @@ def _deque_init(
     old = target.maxlen
     tx.journal.record(lambda: setattr(target, "maxlen", old))
     target.maxlen = None if tx.interp.is_none(maxlen) else tx.interp.index(maxlen)
-    target.replace(tx, [] if iterable is None else tx.interp.unpack(iterable))
-    return NONE
+    target.replace(tx, [])
+    return NONE if iterable is None else _extend(tx, self, iterable)
 
 
 # --- deque -------------------------------------------------------------------------------------
@@ -232,19 +234,14 @@ def _appendleft(tx: Trace, self: Value, item: Value, /) -> Value:
 
 @method(collections.deque, "extendleft")
 def _extendleft(tx: Trace, self: Value, items: Value, /) -> Value:
-    for item in tx.interp.unpack(items):
-        _appendleft(tx, self, item)
+    mine = items.base_value() is _list(self)
+    for item in list(_seq(self).items) if mine else tx.interp.unpack(items):
+        _appendleft(tx, self, realize(tx, item))
     return NONE
 
 
-@method(collections.deque, "pop")
-def _deque_pop(tx: Trace, self: Value, /) -> Value:
-    return _deque_take(tx, self, -1)
-
-
-@method(collections.deque, "popleft")
-def _popleft(tx: Trace, self: Value, /) -> Value:
-    return _deque_take(tx, self, 0)
+method(collections.deque, "pop")(lambda tx, self, /: _deque_take(tx, self, -1))
+method(collections.deque, "popleft")(lambda tx, self, /: _deque_take(tx, self, 0))
 
 
 def _deque_take(tx: Trace, self: Value, index: int) -> Value:

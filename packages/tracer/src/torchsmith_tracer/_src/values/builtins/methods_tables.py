@@ -74,19 +74,9 @@ def _get(tx: Trace, self: Value, key: Value, default: Value = NONE, /) -> Value:
     return default if found is None else found
 
 
-@method(dict, "keys")
-def _keys(tx: Trace, self: Value, /) -> Value:
-    return DictViewValue(_dict(self), "keys")
-
-
-@method(dict, "values")
-def _values(tx: Trace, self: Value, /) -> Value:
-    return DictViewValue(_dict(self), "values")
-
-
-@method(dict, "items")
-def _items(tx: Trace, self: Value, /) -> Value:
-    return DictViewValue(_dict(self), "items")
+method(dict, "keys")(lambda tx, self, /: DictViewValue(_dict(self), "keys"))
+method(dict, "values")(lambda tx, self, /: DictViewValue(_dict(self), "values"))
+method(dict, "items")(lambda tx, self, /: DictViewValue(_dict(self), "items"))
 
 
 @method(dict, "setdefault")
@@ -109,9 +99,7 @@ def _pop(tx: Trace, self: Value, key: Value, default: Value | None = None) -> Va
     return default
 
 
-@method(dict, "popitem")
-def _popitem(tx: Trace, self: Value, /) -> Value:
-    return _take(tx, _dict(self), last=True)
+method(dict, "popitem")(lambda tx, self, /: _take(tx, _dict(self), last=True))
 
 
 @method(collections.OrderedDict, "popitem")
@@ -168,9 +156,7 @@ def _ordered_fromkeys(tx: Trace, cls: Value, iterable: Value, value: Value = NON
     return _fromkeys(tx, cls, iterable, value)
 
 
-@method(dict, "__reversed__")
-def _reversed(tx: Trace, self: Value, /) -> Value:
-    return DictIterator(_dict(self), "keys", reverse=True)
+method(dict, "__reversed__")(lambda tx, self, /: DictIterator(_dict(self), "keys", reverse=True))
 
 
 @method(collections.OrderedDict, "move_to_end")
@@ -202,7 +188,9 @@ def _table(tx: Trace, value: Value) -> dict[object, Value]:
 
 @method(set, "__init__")
 def _set_init(tx: Trace, self: Value, iterable: Value | None = None, /) -> Value:
-    _set(self).replace(tx, {} if iterable is None else dict(_table(tx, iterable)))
+    _set(self).replace(tx, {})
+    if iterable is not None:
+        _set(self).replace(tx, dict(_table(tx, iterable)))
     return NONE
 
 
@@ -217,7 +205,9 @@ def _discard(tx: Trace, self: Value, item: Value, /) -> Value:
     target = _set(self)
     key = _element_key(tx, item)
     if key in target.table:
-        target.replace(tx, {k: v for k, v in target.table.items() if k != key})
+        table = dict(target.table)
+        del table[key]
+        target.replace(tx, table)
     return NONE
 
 
@@ -277,58 +267,43 @@ def _fold(tx: Trace, self: Value, op: str, others: tuple[Value, ...]) -> dict[ob
     return cast("SetValue", current).table
 
 
-@method(set, "union")
-@method(frozenset, "union")
-def _union(tx: Trace, self: Value, /, *others: Value) -> Value:
-    return SetValue(_fold(tx, self, "or_", others), None, _set(self).cls)
+def _operation(name: str, op: str) -> None:
+    def fresh(tx: Trace, self: Value, /, *others: Value) -> Value:
+        return SetValue(_fold(tx, self, op, others), None, _set(self).cls)
+
+    def change(tx: Trace, self: Value, /, *others: Value) -> Value:
+        _set(self).replace(tx, _fold(tx, self, op, others))
+        return NONE
+
+    def fresh_of_one(tx: Trace, self: Value, other: Value, /) -> Value:
+        return fresh(tx, self, other)
+
+    def change_by_one(tx: Trace, self: Value, other: Value, /) -> Value:
+        return change(tx, self, other)
+
+    one = op == "xor"
+    for cls in (set, frozenset):
+        method(cls, name)(fresh_of_one if one else fresh)
+    if op != "or_":
+        method(set, name + "_update")(change_by_one if one else change)
 
 
-@method(set, "intersection")
-@method(frozenset, "intersection")
-def _intersection(tx: Trace, self: Value, /, *others: Value) -> Value:
-    return SetValue(_fold(tx, self, "and_", others), None, _set(self).cls)
+_operation("union", "or_")
+_operation("intersection", "and_")
+_operation("difference", "sub")
+_operation("symmetric_difference", "xor")
 
 
-@method(set, "difference")
-@method(frozenset, "difference")
-def _difference(tx: Trace, self: Value, /, *others: Value) -> Value:
-    return SetValue(_fold(tx, self, "sub", others), None, _set(self).cls)
+def _relation(name: str, op: str) -> None:
+    def relation(tx: Trace, self: Value, other: Value, /) -> Value:
+        return bool_value(compare_keys(op, _set(self).table, _table(tx, other)))
+
+    for cls in (set, frozenset):
+        method(cls, name)(relation)
 
 
-@method(set, "symmetric_difference")
-@method(frozenset, "symmetric_difference")
-def _symmetric_difference(tx: Trace, self: Value, other: Value, /) -> Value:
-    return SetValue(_fold(tx, self, "xor", (other,)), None, _set(self).cls)
-
-
-@method(set, "intersection_update")
-def _intersection_update(tx: Trace, self: Value, /, *others: Value) -> Value:
-    _set(self).replace(tx, _fold(tx, self, "and_", others))
-    return NONE
-
-
-@method(set, "difference_update")
-def _difference_update(tx: Trace, self: Value, /, *others: Value) -> Value:
-    _set(self).replace(tx, _fold(tx, self, "sub", others))
-    return NONE
-
-
-@method(set, "symmetric_difference_update")
-def _symmetric_difference_update(tx: Trace, self: Value, other: Value, /) -> Value:
-    _set(self).replace(tx, _fold(tx, self, "xor", (other,)))
-    return NONE
-
-
-@method(set, "issubset")
-@method(frozenset, "issubset")
-def _issubset(tx: Trace, self: Value, other: Value, /) -> Value:
-    return bool_value(compare_keys("le", _set(self).table, _table(tx, other)))
-
-
-@method(set, "issuperset")
-@method(frozenset, "issuperset")
-def _issuperset(tx: Trace, self: Value, other: Value, /) -> Value:
-    return bool_value(compare_keys("ge", _set(self).table, _table(tx, other)))
+_relation("issubset", "le")
+_relation("issuperset", "ge")
 
 
 @method(set, "isdisjoint")

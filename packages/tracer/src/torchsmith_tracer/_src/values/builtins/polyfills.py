@@ -6,7 +6,7 @@ only, so tracing them adds no guards.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
 
 # The functions are typed by what they replace; annotating generators of arbitrary objects would
 # only repeat ``object``.
@@ -309,38 +309,6 @@ def _batched(it, n, strict):
         yield tuple(batch)
 
 
-class _Compared:
-    __slots__ = ("cmp", "obj")
-
-    def __init__(self, cmp, obj):
-        self.cmp = cmp
-        self.obj = obj
-
-    def __lt__(self, other):
-        return self.cmp(self.obj, other.obj) < 0
-
-    def __gt__(self, other):
-        return self.cmp(self.obj, other.obj) > 0
-
-    def __eq__(self, other):
-        return self.cmp(self.obj, other.obj) == 0
-
-    def __le__(self, other):
-        return self.cmp(self.obj, other.obj) <= 0
-
-    def __ge__(self, other):
-        return self.cmp(self.obj, other.obj) >= 0
-
-    __hash__ = None
-
-
-def cmp_to_key(cmp):
-    def key(obj):
-        return _Compared(cmp, obj)
-
-    return key
-
-
 def pattern_sub(pattern, repl, string, count=0):
     pieces = []
     position = done = 0
@@ -355,141 +323,4 @@ def pattern_sub(pattern, repl, string, count=0):
     return "".join(pieces)
 
 
-def _sift_down(heap, start, position, largest):
-    item = heap[position]
-    while position > start:
-        above = (position - 1) >> 1
-        parent = heap[above]
-        if (parent < item) if largest else (item < parent):
-            heap[position] = parent
-            position = above
-            continue
-        break
-    heap[position] = item
-
-
-def _sift_up(heap, position, largest):
-    end = len(heap)
-    start = position
-    item = heap[position]
-    child = 2 * position + 1
-    while child < end:
-        right = child + 1
-        if right < end:
-            smaller = heap[right] < heap[child] if largest else heap[child] < heap[right]
-            if not smaller:
-                child = right
-        heap[position] = heap[child]
-        position = child
-        child = 2 * position + 1
-    heap[position] = item
-    _sift_down(heap, start, position, largest)
-
-
-def _check_heap(heap, name):
-    if not isinstance(heap, list):
-        raise TypeError(f"{name} must be list, not {type(heap).__name__}")
-
-
-def heappush(heap, item, /):
-    _check_heap(heap, "heappush() argument 1")
-    heap.append(item)
-    _sift_down(heap, 0, len(heap) - 1, False)
-
-
-def heappop(heap, /):
-    _check_heap(heap, "heappop() argument")
-    last = heap.pop()
-    if heap:
-        first = heap[0]
-        heap[0] = last
-        _sift_up(heap, 0, False)
-        return first
-    return last
-
-
-def heapreplace(heap, item, /):
-    _check_heap(heap, "heapreplace() argument 1")
-    first = heap[0]
-    heap[0] = item
-    _sift_up(heap, 0, False)
-    return first
-
-
-def heappushpop(heap, item, /):
-    _check_heap(heap, "heappushpop() argument 1")
-    if heap and heap[0] < item:
-        item, heap[0] = heap[0], item
-        _sift_up(heap, 0, False)
-    return item
-
-
-def heapify(heap, /):
-    _check_heap(heap, "heapify() argument")
-    for i in reversed(range(len(heap) // 2)):
-        _sift_up(heap, i, False)
-
-
-def _heappop_max(heap, /):
-    _check_heap(heap, "_heappop_max() argument")
-    last = heap.pop()
-    if heap:
-        first = heap[0]
-        heap[0] = last
-        _sift_up(heap, 0, True)
-        return first
-    return last
-
-
-def _heapreplace_max(heap, item, /):
-    _check_heap(heap, "_heapreplace_max() argument 1")
-    first = heap[0]
-    heap[0] = item
-    _sift_up(heap, 0, True)
-    return first
-
-
-def _heapify_max(heap, /):
-    _check_heap(heap, "_heapify_max() argument")
-    for i in reversed(range(len(heap) // 2)):
-        _sift_up(heap, i, True)
-
-
-HEAPQ: dict[str, Callable[..., object]] = {
-    fn.__name__: fn
-    for fn in (
-        heappush,
-        heappop,
-        heapreplace,
-        heappushpop,
-        heapify,
-        _heappop_max,
-        _heapreplace_max,
-        _heapify_max,
-    )
-}
-ITERTOOLS: dict[str, Callable[..., object]] = {
-    fn.__name__: fn
-    for fn in (
-        chain,
-        count,
-        cycle,
-        repeat,
-        accumulate,
-        compress,
-        dropwhile,
-        takewhile,
-        filterfalse,
-        starmap,
-        pairwise,
-        islice,
-        tee,
-        zip_longest,
-        groupby,
-        product,
-        permutations,
-        combinations,
-        combinations_with_replacement,
-        batched,
-    )
-}
+ITERTOOLS = {n: fn for n, fn in list(vars().items()) if n[0] != "_" and n in vars(itertools)}

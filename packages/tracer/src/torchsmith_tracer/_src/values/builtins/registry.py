@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import cmath
 import datetime
 import fractions
@@ -97,15 +98,18 @@ def find_method(owner: type | None, receiver: Value, name: str) -> Implementatio
     """The implementation of a C method for a receiver; ``owner`` is the class that defines it."""
     for base in () if owner is None else owner.__mro__:
         found = METHODS.get((base, name))
-        if found is not None:
+        if found is not None and (base is not object or owner is object or name not in _COPYING):
             return found
     if owner is object or owner is type or issubclass(receiver.python_type(), type):
         return None
     for base in receiver.python_type().__mro__:
         found = METHODS.get((base, name))
-        if found is not None:
+        if found is not None and (base is not object or name not in _COPYING):
             return found
     return None
+
+
+_COPYING = ("__reduce__", "__reduce_ex__", "__getstate__")  # a class's own are not like object's
 
 
 def invoke(
@@ -182,54 +186,34 @@ def wrong_arguments(
 
 _PURE_MODULES = {"math", "cmath", "_operator", "operator", "_struct", "unicodedata", "_bisect"}
 _PURE_MODULES |= {"_sre", "_string", "binascii", "zlib", "_json"}
+_PURE_BUILTINS = "abs ascii bin chr compile divmod format hash hex len max min oct ord pow repr"
+_PURE_BUILTINS += " round sorted sum"
 _PURE: set[object] = {
-    abs,
-    ascii,
-    bin,
-    chr,
-    compile,
-    divmod,
-    format,
-    hash,
-    hex,
-    len,
-    max,
-    min,
-    oct,
-    ord,
-    pow,
-    repr,
-    round,
-    sorted,
-    sum,
-    str.maketrans,
-    bytes.fromhex,
-    float.fromhex,
-    int.from_bytes,
-    re.escape,
-    os.fspath,
-    inspect.cleandoc,
-    sys.getsizeof,
-    string.capwords,
-}
-_IMMUTABLE = (
-    re.Pattern,
-    re.Match,
-    pathlib.PurePath,
-    datetime.date,
-    datetime.time,
-    datetime.timedelta,
-    fractions.Fraction,
-    Decimal,
-    uuid.UUID,
-    operator.attrgetter,
-    operator.itemgetter,
-    operator.methodcaller,
+    *(getattr(builtins, name) for name in _PURE_BUILTINS.split()),
+    str.maketrans, bytes.fromhex, float.fromhex, int.from_bytes, re.escape, os.fspath,
+    inspect.cleandoc, sys.getsizeof, string.capwords,
+}  # fmt: skip
+# Methods called on a class: constructors from text or numbers. Not ``datetime.now()``.
+_PURE_OF_CLASSES = frozenset(
+    "maketrans fromhex from_bytes fromisoformat fromordinal fromisocalendar combine strptime "
+    "from_float from_decimal from_number mro __subclasscheck__ __instancecheck__ __or__ __ror__ "
+    "__dir__ __prepare__ __eq__ __ne__ __hash__ __repr__ __str__ __format__".split()
 )
+_IMPURE_OF_CLASSES = frozenset(("__new__", "__init__", "__setattr__", "__delattr__"))
+_IMMUTABLE = (
+    re.Pattern, re.Match, pathlib.PurePath, datetime.date, datetime.time, datetime.timedelta,
+    fractions.Fraction, Decimal, uuid.UUID, operator.attrgetter, operator.itemgetter,
+    operator.methodcaller,
+)  # fmt: skip
 
 
-def is_pure(obj: object) -> bool:
-    """Whether a call depends only on its arguments and has no effect."""
+def is_pure(obj: object, cls: type | None = None) -> bool:
+    """Whether a call depends only on its arguments (and the class ``cls``, for a method of a
+    class) and has no effect."""
+    if cls is not None:
+        names = vars(type) if issubclass(cls, type) else vars(object)
+        name = getattr(obj, "__name__", "")
+        return name in _PURE_OF_CLASSES or (name in names and name not in _IMPURE_OF_CLASSES)
     if isinstance(obj, types.BuiltinFunctionType):
         owner = obj.__self__
         if isinstance(owner, types.ModuleType) and owner.__name__ in _PURE_MODULES:

@@ -19,24 +19,10 @@ Slot = Callable[["Trace", Value, list[Value]], "Value | None"]
 SLOTS: dict[str, Slot] = {}
 _TWO = frozenset(("__setitem__", "__setattr__"))
 _NONE = frozenset(
-    [
-        "__len__",
-        "__iter__",
-        "__next__",
-        "__bool__",
-        "__hash__",
-        "__repr__",
-        "__str__",
-        "__neg__",
-        "__pos__",
-        "__invert__",
-        "__index__",
-        "__int__",
-        "__trunc__",
-        "__float__",
-        "__length_hint__",
-        "__enter__",
-    ]
+    (
+        "__len__ __iter__ __next__ __bool__ __hash__ __repr__ __str__ __neg__ __pos__ "
+        "__invert__ __index__ __int__ __trunc__ __float__ __length_hint__ __enter__"
+    ).split()
 )
 _ANY = frozenset(("__call__", "__init_subclass__", "__subclasshook__", "__pow__", "__rpow__"))
 
@@ -71,46 +57,30 @@ def _name(tx: Trace, value: Value) -> str:
     return name
 
 
-@_slot("__len__")
-def _len(tx: Trace, obj: Value, args: list[Value]) -> Value:
-    return obj.length(tx)
-
-
-@_slot("__getitem__")
-def _getitem(tx: Trace, obj: Value, args: list[Value]) -> Value:
-    return obj.getitem(tx, args[0])
-
-
-@_slot("__setitem__")
-def _setitem(tx: Trace, obj: Value, args: list[Value]) -> Value:
+def _set_item(tx: Trace, obj: Value, args: list[Value]) -> Value:
     obj.setitem(tx, args[0], args[1])
     return NONE
 
 
-@_slot("__delitem__")
-def _delitem(tx: Trace, obj: Value, args: list[Value]) -> Value:
+def _delete_item(tx: Trace, obj: Value, args: list[Value]) -> Value:
     obj.delitem(tx, args[0])
     return NONE
 
 
-@_slot("__contains__")
-def _contains(tx: Trace, obj: Value, args: list[Value]) -> Value:
-    return obj.contains(tx, args[0])
-
-
-@_slot("__iter__")
-def _iter(tx: Trace, obj: Value, args: list[Value]) -> Value:
-    return obj.iter(tx)
-
-
-@_slot("__next__")
-def _next(tx: Trace, obj: Value, args: list[Value]) -> Value:
-    return obj.next(tx)
-
-
-@_slot("__bool__")
-def _bool(tx: Trace, obj: Value, args: list[Value]) -> Value:
-    return bool_value(obj.bool(tx))
+SLOTS.update(
+    __len__=lambda tx, obj, args: obj.length(tx),
+    __getitem__=lambda tx, obj, args: obj.getitem(tx, args[0]),
+    __setitem__=_set_item,
+    __delitem__=_delete_item,
+    __contains__=lambda tx, obj, args: obj.contains(tx, args[0]),
+    __iter__=lambda tx, obj, args: obj.iter(tx),
+    __next__=lambda tx, obj, args: obj.next(tx),
+    __bool__=lambda tx, obj, args: bool_value(obj.bool(tx)),
+    __call__=lambda tx, obj, args: obj.call(tx, args, {}),
+    __repr__=lambda tx, obj, args: tx.interp.default_text(obj, "__repr__"),
+    __init_subclass__=lambda tx, obj, args: NONE,
+    __subclasshook__=lambda tx, obj, args: NONE,
+)
 
 
 @_slot("__hash__")
@@ -118,11 +88,6 @@ def _hash(tx: Trace, obj: Value, args: list[Value]) -> Value:
     if isinstance(obj, ObjectValue):
         return ConstantValue(hash(tx.interp.identity_key(obj)))
     return ConstantValue(hash(obj.hash_key(tx)))
-
-
-@_slot("__call__")
-def _call(tx: Trace, obj: Value, args: list[Value]) -> Value:
-    return obj.call(tx, args, {})
 
 
 @_slot("__getattribute__")
@@ -151,11 +116,6 @@ def _delattr(tx: Trace, obj: Value, args: list[Value]) -> Value:
     else:
         obj.delattr(tx, name)
     return NONE
-
-
-@_slot("__repr__")
-def _repr(tx: Trace, obj: Value, args: list[Value]) -> Value:
-    return tx.interp.default_text(obj, "__repr__")
 
 
 @_slot("__str__")
@@ -193,11 +153,6 @@ def _length_hint(tx: Trace, obj: Value, args: list[Value]) -> Value:
     remaining = getattr(obj, "remaining", None)
     count = None if remaining is None else remaining(tx)
     return NOT_IMPLEMENTED if count is None else ConstantValue(count)
-
-
-@_slot("__init_subclass__", "__subclasshook__")
-def _nothing(tx: Trace, obj: Value, args: list[Value]) -> Value:
-    return NONE
 
 
 @_slot("__enter__")

@@ -1,0 +1,118 @@
+"""A failure is small: what cannot be built goes through aten alone, and something says so."""
+
+import logging
+
+import pytest
+import torch
+from torch import fx
+from torchsmith_fx_backend import Settings, compile_graph, smith
+from torchsmith_fx_backend._src import driver, settings
+from torchsmith_fx_backend._src.runtime import native
+from torchsmith_fx_backend.errors import StageError
+
+
+@pytest.fixture(autouse=True)
+def fresh(tmp_path, monkeypatch):
+    """No kernel or graph of an earlier test."""
+    monkeypatch.setenv("TORCHSMITH_CACHE_DIR", str(tmp_path / "cache"))
+    driver._say_once.cache_clear()
+
+
+def program(x, w):
+    a = torch.sin(x).sum(-1, keepdim=True)
+    b = (a + x) @ w
+    x.mul_(2)
+    return torch.softmax(b * 1.7, -1), torch.tanh(x)
+
+
+def inputs():
+    return [torch.arange(12.0).reshape(3, 4), torch.ones(4, 4)]
+
+
+def check(**options):
+    gm = fx.symbolic_trace(program)
+    mine, theirs = inputs(), inputs()
+    with torch.no_grad():
+        compiled = compile_graph(gm, mine, Settings(graph_cache=False, **options))
+        for got, want in zip(compiled(*mine), program(*theirs)):
+            torch.testing.assert_close(got, want)
+    assert torch.equal(mine[0], theirs[0])
+    return compiled
+
+
+@pytest.mark.parametrize("broken", ["sin", "tanh", "exp"])
+def test_a_kernel_that_does_not_print_leaves_only_its_nodes_to_aten(broken, monkeypatch, caplog):
+    whole = len(check().kernels)
+    known = native.kernel_function
+
+    def printing(kernel, name):
+        text = known(kernel, name)
+        if f"ts_{broken}(" in text:
+            raise IndexError("planted")
+        return text
+
+    monkeypatch.setattr(native, "kernel_function", printing)
+    native_launcher(monkeypatch)
+    with caplog.at_level(logging.WARNING, "torchsmith.backend"):
+        compiled = check()
+    assert 0 < len(compiled.kernels) and len(compiled.kernels) >= whole - 1
+    assert f"ts_{broken}(" not in "".join(text for _, text in compiled.kernels)
+    said = [r.message for r in caplog.records if "run through aten" in r.message]
+    assert said and "planted" in said[0] and "aten." in said[0]
+    with pytest.raises(StageError, match="planted"):
+        check(strict=True)
+
+
+def native_launcher(monkeypatch):
+    """A launcher that has printed nothing yet."""
+    from torchsmith_fx_backend._src.runtime import launchers
+
+    monkeypatch.setitem(launchers._instances, "cpu", native.NativeLauncher())
+
+
+def test_a_kernel_that_does_not_compile_leaves_only_its_nodes_to_aten(monkeypatch, caplog):
+    known = native.kernel_function
+    spoil = lambda kernel, name: known(kernel, name).replace("ts_tanh(", "not C ts_tanh(")
+    monkeypatch.setattr(native, "kernel_function", spoil)
+    native_launcher(monkeypatch)
+    with caplog.at_level(logging.WARNING, "torchsmith.backend"):
+        compiled = check()
+    assert compiled.kernels
+    assert any("run through aten" in r.message for r in caplog.records)
+
+
+def test_without_a_compiler_the_graph_runs_as_captured(monkeypatch):
+    monkeypatch.setattr(native, "find_compiler", lambda: None)
+    native_launcher(monkeypatch)
+    with pytest.warns(native.NoCompilerWarning):
+        compiled = check()
+    assert compiled.kernels == ()
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        x, w = torch.ones(2, 2), torch.ones(2, 2)
+        compiled = compile_graph(fx.symbolic_trace(lambda x, w: x @ w), [x, w])
+        assert compiled(x, w).dtype is torch.bfloat16
+
+
+def test_a_stage_that_fails_is_a_warning_unless_strict(monkeypatch, caplog):
+    def broken(*args, **kwargs):
+        raise KeyError("planted")
+
+    monkeypatch.setattr(driver, "schedule_graph", broken)
+    gm = fx.symbolic_trace(lambda x: x + 1)
+    with torch.no_grad(), caplog.at_level(logging.WARNING, "torchsmith.backend"):
+        with settings.patch(strict=False, graph_cache=False):
+            assert torch.equal(smith(gm, [torch.ones(2)])(torch.ones(2)), torch.full((2,), 2.0))
+        with settings.patch(strict=True, graph_cache=False), pytest.raises(StageError):
+            smith(gm, [torch.ones(2)])
+    assert any("planted" in r.message for r in caplog.records)
+
+
+def test_stages_are_printed_for_a_graph_that_is_in_the_cache(monkeypatch, caplog):
+    gm = fx.symbolic_trace(lambda x: x.sin() + 1)
+    with torch.no_grad():
+        compile_graph(gm, [torch.ones(3)])
+        for stage in ("aot", "loops", "schedule", "code"):
+            caplog.clear()
+            with caplog.at_level(logging.DEBUG, f"torchsmith.{stage}"):
+                compile_graph(gm, [torch.ones(3)])
+            assert any(r.name == f"torchsmith.{stage}" for r in caplog.records), stage

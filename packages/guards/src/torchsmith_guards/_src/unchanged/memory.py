@@ -1,0 +1,98 @@
+"""Where CPython keeps what the native check compares, and the table of it. All addresses are of
+live objects, whoever asks; ``selftest`` proves the places."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import types
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from torchsmith_guards._src.unchanged.native import Library, word
+
+_HEAP_TYPE, _IMMUTABLE_TYPE = 1 << 9, 1 << 8
+_slot = ctypes.pythonapi["_PyObject_GetDictPtr"]
+_slot.restype = ctypes.c_void_p
+_slot.argtypes = (ctypes.py_object,)
+
+
+def _offset(of: object, value: object) -> int:
+    """Where ``of`` has the address of ``value``, which must be in one place."""
+    places = range(16, type(of).__basicsize__, 8)
+    (found,) = (place for place in places if word(id(of) + place) == id(value))
+    return found
+
+
+class _Sample:
+    def method(self) -> None: ...
+
+
+TYPE = 8
+STAMP = 24  # PEP 509, from 3.11 to 3.12: ``ma_version_tag``, after the header and ``ma_used``
+LENGTH, ITEMS = 16, 24  # of a list: ``ob_size`` and the pointer to the items
+MRO = _offset(_Sample, _Sample.__mro__)
+CODE = _offset(_Sample.method, _Sample.method.__code__)
+CONTENT = _offset(types.CellType(_Sample), _Sample)
+REFERENT = _offset(weakref.ref(_Sample), _Sample)
+
+
+def stamp(table: Mapping[Any, Any]) -> int:
+    """The stamp of an exact dict, or of an ``OrderedDict``."""
+    return word(id(table) + STAMP)
+
+
+def dict_slot(obj: object) -> int:
+    """Address of the pointer to the instance dict, which is made when it is not there yet; 0 for
+    objects without one."""
+    return _slot(obj) or 0
+
+
+def is_mutable_class(cls: type) -> bool:
+    """True for classes whose attributes can be set."""
+    return cls.__flags__ & (_HEAP_TYPE | _IMMUTABLE_TYPE) == _HEAP_TYPE
+
+
+def behind(obj: Any) -> Any:
+    """The dict behind a mapping proxy, else ``obj`` itself."""
+    return gc.get_referents(obj)[0] if type(obj) is types.MappingProxyType else obj
+
+
+class Table:
+    """What the C function compares, in the order in which it was added."""
+
+    def __init__(self, library: Library) -> None:
+        self._library = library
+        self._words: dict[int, int] = {}
+        self._tensors: dict[int, ctypes.Array[ctypes.c_char]] = {}
+        self._memory: object = None
+        self._address = 0
+
+    def add_word(self, address: int, expected: int) -> None:
+        """Compare the eight bytes at ``address``."""
+        self._words.setdefault(address, expected)
+
+    def add_tensor(self, tensor: torch.Tensor) -> bool:
+        """Compare the metadata of ``tensor`` with what it is now; False if that is not possible."""
+        described = self._tensors.get(id(tensor)) or self._library.describe(tensor)
+        if described is not None:
+            self._tensors[id(tensor)] = described
+        return described is not None
+
+    def lay_out(self) -> None:
+        """Write the table to memory, where it stays as long as this object lives."""
+        words, tensors = self._words, list(self._tensors.values())
+        entries = (ctypes.c_uint64 * (2 * len(words)))(*(n for pair in words.items() for n in pair))
+        pointers = (ctypes.c_void_p * len(tensors))(*map(ctypes.addressof, tensors))
+        table = (ctypes.c_uint64 * 4)(len(words), len(tensors))
+        table[2], table[3] = ctypes.addressof(entries), ctypes.addressof(pointers)
+        self._memory = (entries, pointers, tensors, table)
+        self._address = ctypes.addressof(table)
+
+    def holds(self) -> bool:
+        """True when everything is as it was. Objects whose words come first must be alive, others
+        when the words before theirs hold."""
+        return bool(self._library.unchanged(self._address))

@@ -1,0 +1,166 @@
+"""The native part: a C file without headers, compiled once in the background, called with ctypes.
+
+Until the library is there (and without a compiler, or when a self-test fails, or on a Python that
+does not stamp its dicts, or with ``TORCHSMITH_NATIVE_GUARDS=0``) guards are checked in full.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import hashlib
+import os
+import platform
+import shlex
+import shutil
+import stat
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from torchsmith_guards._src import torch_private as private
+
+ENVIRONMENT = "TORCHSMITH_NATIVE_GUARDS"
+_SOURCE = Path(__file__).with_name("unchanged.c")
+_SECONDS = 60.0  # how long a compiler may take before it is given up
+_TENSOR_HEAD = 40  # ``struct tensor`` of the C file without the numbers at its end
+
+
+class Library:
+    """The loaded library.
+
+    Attributes:
+        unchanged: ``unchanged(address of a table)``: 1 when nothing has changed.
+    """
+
+    def __init__(self, path: Path) -> None:
+        # PyDLL: the GIL stays held, since the functions read Python objects.
+        library = ctypes.PyDLL(str(path))
+        pointer, number = ctypes.c_void_p, ctypes.c_longlong
+        library.use.argtypes = (pointer, ctypes.c_int, number)
+        library.describe.argtypes = (pointer, pointer, number)
+        library.layout.argtypes = library.unchanged.argtypes = (pointer,)
+        functions = private.metadata_functions()
+        addresses = (pointer * len(functions))(*functions)
+        sample = torch.empty(2, device="cpu")
+        places = range(16, torch.Tensor.__basicsize__, 8)
+        cpp = private.tensor_address(sample)
+        (offset,) = (place for place in places if word(id(sample) + place) == cpp)
+        library.use(addresses, -1, offset)
+        library.use(addresses, library.layout(id(sample)), offset)
+        self._describe = library.describe
+        self.unchanged = library.unchanged
+
+    def describe(self, tensor: torch.Tensor) -> ctypes.Array[ctypes.c_char] | None:
+        """A ``struct tensor`` with the metadata of now; None where it cannot be read."""
+        room = 2 * tensor.dim()
+        out = ctypes.create_string_buffer(_TENSOR_HEAD + 8 * room)
+        return out if self._describe(id(tensor), ctypes.addressof(out), room) else None
+
+
+def word(address: int) -> int:
+    """The eight bytes at ``address``, which must be those of a live object."""
+    return ctypes.c_uint64.from_address(address).value
+
+
+@dataclass(slots=True)
+class Shared:
+    """The library of this process, once ``settled``; else ``problem`` says why there is none."""
+
+    library: Library | None = None
+    problem: str = ""
+    thread: threading.Thread | None = None
+    settled: threading.Event = field(default_factory=threading.Event)
+
+
+shared = Shared()
+_lock = threading.Lock()
+
+
+def library() -> Library | None:
+    """The library when it is ready; the first call starts the compilation."""
+    if shared.thread is None:
+        with _lock:
+            if shared.thread is None:
+                made = threading.Thread(target=_prepare, name="torchsmith guards", daemon=True)
+                made.start()
+                shared.thread = made
+    return shared.library
+
+
+def unavailable() -> bool:
+    """True once it is known that there will be no library."""
+    return shared.settled.is_set() and shared.library is None
+
+
+def _prepare() -> None:
+    try:
+        shared.library = load()
+    except Exception as error:  # noqa: BLE001 - whatever it is, the full check is right
+        shared.problem = f"{type(error).__name__}: {error}"
+    shared.settled.set()
+
+
+def load() -> Library:
+    """Compile the library or take it from the cache, load and test it.
+
+    Raises:
+        Exception: whatever stands against using it.
+    """
+    from torchsmith_guards._src.unchanged import selftest
+
+    if os.environ.get(ENVIRONMENT, "1") == "0":
+        raise RuntimeError(f"{ENVIRONMENT}=0")
+    selftest.supported()
+    loaded = Library(_compiled())
+    selftest.run(loaded)
+    return loaded
+
+
+def compiler() -> list[str]:
+    """The command of the system's C compiler.
+
+    Raises:
+        FileNotFoundError: there is none.
+    """
+    for text in (sysconfig.get_config_var("CC") or "", "cc", "gcc", "clang"):
+        command = shlex.split(text)
+        if command and shutil.which(command[0]):
+            return command
+    raise FileNotFoundError("no C compiler")
+
+
+def _compiled() -> Path:
+    command = [*compiler(), "-O2", "-shared", "-fPIC"]
+    facts = "\0".join((platform.machine(), sys.platform, *command, _SOURCE.read_text()))
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    folder = Path(os.environ.get("TORCHSMITH_CACHE_DIR") or os.path.join(base, "torchsmith"))
+    folder /= "guards"
+    folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    out = folder / f"unchanged-{hashlib.sha256(facts.encode()).hexdigest()[:32]}.so"
+    for path in (folder.parent, folder, *([out] if out.exists() else [])):
+        status = path.stat()
+        if status.st_uid != os.geteuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise PermissionError(f"{path} can be written by others")
+    if out.exists():
+        return out
+    handle, name = tempfile.mkstemp(prefix=".new-", suffix=".so", dir=folder)
+    os.close(handle)
+    try:
+        full = [*command, "-o", name, str(_SOURCE)]
+        subprocess.run(
+            full, check=True, capture_output=True, timeout=_SECONDS, stdin=subprocess.DEVNULL
+        )
+        os.chmod(name, 0o700)
+        os.replace(name, out)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name)
+    return out

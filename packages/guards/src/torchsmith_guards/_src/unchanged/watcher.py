@@ -1,0 +1,176 @@
+"""``Watcher``: when a check may be answered by "nothing has changed", and how it comes to that.
+
+A checker starts with its generated function. Once that has passed a few times, the objects are
+surveyed and the function is exchanged for one that checks what the survey does not cover, asks
+``Plan.unchanged`` about the rest, and calls the first function when that says no. What keeps
+changing is learned and left to the generated code; where there is nothing to gain the first
+function stays.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from torchsmith_guards._src.guards.guard import Guard, GuardKind
+from torchsmith_guards._src.guards.tree import COST_NS, FETCH_NS
+from torchsmith_guards._src.sources.sources import LocalSource, NamespaceSource, Source
+from torchsmith_guards._src.unchanged import native
+
+if TYPE_CHECKING:
+    from torchsmith_guards._src.unchanged.survey import Survey
+
+# Asking costs about as much as this many nanoseconds of generated checks, and as this for each
+# object that is asked about.
+_ASKING_NS = 1000.0
+_ANCHOR_NS = 60.0
+_MOST_PLANS = 8  # how often a checker is rewritten because something else keeps changing
+_MOST_OBJECTS = 512  # how many modules that share a checker are remembered
+
+
+@dataclass(slots=True, eq=False)
+class Plan:
+    """How a checker is split.
+
+    Attributes:
+        covered: guards that need no code while nothing has changed.
+        anchors: paths of the objects that ``unchanged`` is asked about, in this order.
+        watches: the remembered states, by the address of the first of their objects: references
+            to the objects, and what the survey of them found.
+    """
+
+    covered: frozenset[Guard]
+    anchors: tuple[Source, ...]
+    watches: dict[int, tuple[tuple[weakref.ref[object], ...], Survey]] = field(default_factory=dict)
+
+    def unchanged(self, *anchors: object) -> bool:
+        """True when the state of the objects is the one that was remembered for them."""
+        known = self.watches.get(id(anchors[0]) if anchors else 0)
+        if known is None:
+            return False
+        for ref, anchor in zip(known[0], anchors, strict=True):
+            if ref() is not anchor:
+                return False
+        return known[1].table.holds()
+
+    def remember(self, objects: Sequence[object], found: Survey) -> None:
+        """Remember a state; it goes when one of ``objects`` dies."""
+        watches, home = self.watches, _home(objects)
+        if home in watches or len(watches) < _MOST_OBJECTS:
+            refs = tuple(weakref.ref(obj, lambda _: watches.pop(home, None)) for obj in objects)
+            watches[home] = refs, found
+
+
+def _home(objects: Sequence[object]) -> int:
+    return id(objects[0]) if objects else 0
+
+
+@dataclass(slots=True)
+class _Patience:
+    """How long to wait for the next survey: longer after each that was of no use."""
+
+    passes: int = 0
+    wait: int = 2
+
+
+@dataclass(slots=True, eq=False)
+class Watcher:
+    """See the module's docstring.
+
+    Attributes:
+        guards: the guards of the checker.
+        params: its parameters.
+        bind: its other roots.
+        full: the first function.
+        install: makes a plan (or None: the first function, for good) the checker's function.
+    """
+
+    guards: Sequence[Guard]
+    params: tuple[str, ...]
+    bind: Mapping[str, object]
+    full: Callable[..., bool]
+    install: Callable[[Plan | None], None]
+    plan: Plan | None = None
+    _patience: dict[int, _Patience] = field(default_factory=dict)
+    _changed: dict[object, int] = field(default_factory=dict)
+    _volatile: frozenset[object] = frozenset()
+    _plans: int = 0
+
+    def check(self, *args: object) -> bool:
+        """Check in full, and remember the state if it is time to."""
+        if not self.full(*args):
+            return False
+        library = native.library()
+        if library is None:
+            if native.unavailable():
+                self._give_up()
+        elif self._due(args):
+            try:
+                self._remember(library, args)
+            except Exception:  # noqa: BLE001 - cannot be surveyed, but was checked in full
+                self._give_up()
+        return True
+
+    def _due(self, args: tuple[object, ...]) -> bool:
+        """True when it is time for a survey of these objects."""
+        key = 0
+        if self.plan is not None and self.plan.anchors:
+            first = self.plan.anchors[0]
+            if isinstance(first, LocalSource):
+                key = id(args[self.params.index(first.name)])
+        if len(self._patience) >= _MOST_OBJECTS:
+            self._patience.clear()
+        patience = self._patience.setdefault(key, _Patience())
+        patience.passes += 1
+        if patience.passes < patience.wait:
+            return False
+        patience.passes, patience.wait = 0, min(2 * patience.wait, 1 << 14)
+        return True
+
+    def _remember(self, library: native.Library, args: tuple[object, ...]) -> None:
+        from torchsmith_guards._src.unchanged.survey import survey  # fails without dict stamps
+
+        roots = {**self.bind, **dict(zip(self.params, args, strict=True))}
+        found, objects = survey(library, self.guards, self.params, roots, self._volatile)
+        if self._learn(objects, found.stamps):
+            found, objects = survey(library, self.guards, self.params, roots, self._volatile)
+        plan = self.plan
+        anchors = tuple(found.anchors)
+        if plan is None or anchors != plan.anchors or not plan.covered <= found.covered:
+            saved = sum(COST_NS[g.kind] + FETCH_NS for g in found.covered)
+            self._plans += 1
+            if saved < _ASKING_NS + _ANCHOR_NS * len(anchors) or self._plans > _MOST_PLANS:
+                self._give_up()
+                return
+            plan = Plan(frozenset(found.covered), anchors)
+            self.install(plan)
+            self.plan = plan
+        # Nothing may have changed between the survey and a check in full.
+        if self.full(*args) and found.table.holds():
+            found.covered.clear()
+            plan.remember(objects, found)
+
+    def _learn(self, objects: Sequence[object], stamps: Mapping[object, int]) -> bool:
+        """Note which dicts have changed; True when some are now held to change all the time."""
+        known = None if self.plan is None else self.plan.watches.get(_home(objects))
+        if known is None:
+            return False
+        old = known[1].stamps
+        changed = {k for k, stamp in old.items() if stamps.get(k, stamp) != stamp}
+        for key in changed:
+            self._changed[key] = self._changed.get(key, 0) + 1
+        often = {k for k in changed if self._changed[k] > 1 or isinstance(k, NamespaceSource)}
+        self._volatile |= often
+        return bool(often)
+
+    def _give_up(self) -> None:
+        self.plan = None
+        self.install(None)
+
+
+def worth_watching(guards: Sequence[Guard]) -> bool:
+    """True for sets that may be checked more cheaply by asking whether anything has changed."""
+    costs = (COST_NS[g.kind] + FETCH_NS for g in guards if g.kind is not GuardKind.GLOBAL_STATE)
+    return not native.unavailable() and sum(costs) > 2 * _ASKING_NS

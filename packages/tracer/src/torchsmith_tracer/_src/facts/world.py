@@ -1,0 +1,256 @@
+"""``World``: the one way in which a trace reads objects that exist outside of it.
+
+Every method returns what it found *and records the guard* that makes it a fact for the compiled
+code, presence and absence alike. A value comes from one of three places:
+
+* *sourced*: a path from the arguments leads to it (``AttrSource``, ``ItemSource`` ...), or other
+  guards fix which object it is (``PinnedSource``): its own content is guarded from there on;
+* *born*: made by traced code; it has no source, and nothing outside can change it;
+* *trusted*: what cannot change (immutable types of C, this package's own code).
+
+Facts about a class are guarded once per class and name, whatever the number of its instances.
+"""
+
+from __future__ import annotations
+
+import types
+from abc import ABCMeta
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+import torch
+from torchsmith_guards import (
+    AttrSource,
+    CallSource,
+    ClassDictSource,
+    DefaultsSource,
+    GuardKind,
+    IdSource,
+    ItemSource,
+    PinnedSource,
+)
+
+from torchsmith_tracer._src.breaks.signals import Unsupported
+from torchsmith_tracer._src.frames.library import is_library, is_ours
+from torchsmith_tracer._src.torch_private import base_tensor
+
+if TYPE_CHECKING:
+    from torchsmith_guards import Source
+
+    from torchsmith_tracer._src.trace import Trace
+    from torchsmith_tracer._src.values.base import Value
+
+
+ABSENT = object()  # what is found where nothing is
+_IMMUTABLE_TYPE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
+_LITERALS = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis))
+# Compared by content where they are used: which object holds the content says nothing.
+_BY_CONTENT = (list, tuple, dict, set, frozenset)
+_class_dict: Callable[[type], Mapping[str, object]] = type.__dict__["__dict__"].__get__
+_class_mro: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
+
+# What tensors had when this was imported: what is there in its place now is the user's.
+_TENSOR_CLASSES = {cls: dict(_class_dict(cls)) for cls in (torch.Tensor, base_tensor)}
+
+
+class World:
+    """See the module's docstring. ``born`` holds the stand-ins of classes that traced code makes:
+    they are no part of the world."""
+
+    def __init__(self, tx: Trace) -> None:
+        self.tx = tx
+        self.born: set[type] = set()
+        self._entries: dict[tuple[type, str], object] = {}
+        self._mros: set[type] = set()
+
+    def forget(self) -> None:
+        """Guards were rolled back: what was read must be read again."""
+        self._entries.clear()
+        self._mros.clear()
+
+    # --- classes -----------------------------------------------------------------------------
+    def fixed(self, cls: type) -> bool:
+        """Whether nothing about a class can change: it is immutable, or this trace's own."""
+        ours = str(cls.__module__).startswith("torchsmith_tracer.")
+        return ours or bool(cls.__flags__ & _IMMUTABLE_TYPE) or cls in self.born
+
+    def mro(self, cls: type) -> tuple[type, ...]:
+        """The method resolution order of a class, which assigning ``__bases__`` changes."""
+        found = _class_mro(cls)
+        if cls not in self._mros and not self.fixed(cls):
+            self._mros.add(cls)
+            source = AttrSource(PinnedSource(cls), "__mro__")
+            self._guard(source, GuardKind.ID, found, "bases of a class")
+        return found
+
+    def metaclass(self, cls: type) -> type:
+        """``type(cls)``, which assigning ``__class__`` changes."""
+        if not self.fixed(cls):
+            self._guard(PinnedSource(cls), GuardKind.TYPE, type(cls), "class of a class")
+        return type(cls)
+
+    def is_subclass(self, cls: type, other: type) -> bool:
+        """``issubclass(cls, other)``, where ``other`` has no check of the user's."""
+        if other in self.mro(cls):
+            return True
+        found = issubclass(cls, other)
+        # What an abstract class has accepted it accepts for ever; what not may be registered.
+        if not found and isinstance(other, ABCMeta) and not self.born & {cls, other}:
+            self.query(issubclass, cls, other)
+        return found
+
+    def class_names(self, cls: type) -> list[str]:
+        """The names in ``vars(cls)``, in order."""
+        names = tuple(_class_dict(cls))
+        if not self.fixed(cls):
+            expected = (types.MappingProxyType, names)
+            why = "names in a class were listed"
+            self._guard(ClassDictSource(cls), GuardKind.DICT_KEYS, expected, why)
+        return list(names)
+
+    def all_names(self, cls: type) -> None:
+        """The names in a class and its bases are a fact."""
+        for base in self.mro(cls):
+            self.class_names(base)
+
+    def class_entry(self, cls: type, name: str) -> object:
+        """``vars(cls)[name]`` or ``ABSENT``; base classes are not asked."""
+        table = _class_dict(cls)
+        found = table.get(name, ABSENT)
+        key = (cls, name)
+        if key not in self._entries and not self.fixed(cls):
+            self._entries[key] = found
+            if found is ABSENT:
+                why = f"class attribute {name!r} was looked up"
+                expected = (name, False)
+                self._guard(ClassDictSource(cls), GuardKind.DICT_CONTAINS, expected, why)
+            else:
+                self._same(found, ItemSource(ClassDictSource(cls), name))
+        return found
+
+    def class_attribute(self, cls: type, name: str, attr: object) -> Value:
+        """The value of an entry that ``class_entry`` has found."""
+        kind = type(attr)
+        if not self.fixed(cls) and (kind in _LITERALS or kind in _BY_CONTENT):
+            return self.tx.builder.wrap(attr, ItemSource(ClassDictSource(cls), name))
+        return self.tx.builder.wrap_new(attr)
+
+    def tensor_entry(self, name: str) -> None:
+        """``name`` of tensors is torch's own; what was put in its place runs natively."""
+        for cls, original in _TENSOR_CLASSES.items():
+            found = self.class_entry(cls, name)
+            if found is not ABSENT or name in original:
+                users = isinstance(found, types.FunctionType) and not is_library(found.__code__)
+                if users or found is not original.get(name):
+                    raise Unsupported(
+                        "opaque-call", what=f"torch.Tensor.{name}, which was replaced"
+                    )
+                return
+
+    def _same(self, obj: object, source: Source) -> None:
+        """What is at ``source`` is ``obj``, or equal to it where it is a literal."""
+        kind = type(obj)
+        if kind in _LITERALS:
+            self._guard(source, GuardKind.CONSTANT, obj, "class attribute")
+        elif kind in _BY_CONTENT:
+            self._guard(source, GuardKind.TYPE, kind, "class attribute")
+        else:
+            self._guard(source, GuardKind.ID, obj, "class attribute")
+
+    # --- attributes and entries --------------------------------------------------------------
+    def attribute(self, obj: object, source: Source, name: str) -> Value | None:
+        """``obj.name`` as native code computes it, or None when there is no such attribute. For
+        C types and modules, whose lookup runs no code that could be traced."""
+        try:
+            found = getattr(obj, name)
+        except AttributeError:
+            self._guard(source, GuardKind.HASATTR, (name, False), "attribute was looked up")
+            return None
+        return self.tx.builder.wrap(found, AttrSource(source, name))
+
+    def instance_dict(self, obj: object) -> Mapping[str, object] | None:
+        """``obj.__dict__`` for reads through ``instance_entry``, without running user code."""
+        if issubclass(type(obj), type):
+            return type.__getattribute__(obj, "__dict__")  # type: ignore[no-any-return]
+        try:
+            found = object.__getattribute__(obj, "__dict__")
+        except Exception:  # noqa: BLE001 - a property of that name may do anything
+            return None
+        return found if isinstance(found, dict | types.MappingProxyType) else None
+
+    def instance_names(self, obj: object, source: Source | None) -> tuple[str, ...]:
+        """The names in ``obj.__dict__``, in order; none for an object that does not exist yet."""
+        table = None if source is None else self.instance_dict(obj)
+        if source is None or table is None:
+            return ()
+        names = tuple(table)
+        why = "attributes of an object were listed"
+        self._guard(AttrSource(source, "__dict__"), GuardKind.DICT_KEYS, (type(table), names), why)
+        return names
+
+    def instance_entry(
+        self, obj: object, source: Source, name: str, entry: Source | None = None
+    ) -> Value | None:
+        """``obj.__dict__[name]``, or None when the dict lacks it; absence is guarded by the caller
+        (``missing``) where it matters. ``entry``: the path to it, if not ``source.name``."""
+        table = self.instance_dict(obj)
+        if table is None or name not in table:
+            return None
+        return self.tx.builder.wrap(table[name], entry or AttrSource(source, name))
+
+    def computed(self, obj: object, source: Source, name: str, *, called: bool = False) -> Value:
+        """``obj.name`` (or ``obj.name()``), which is there and which C code computes."""
+        found = getattr(obj, name)
+        source = AttrSource(source, name)
+        if called:
+            return self.tx.builder.wrap(found(), CallSource(source))
+        return self.tx.builder.wrap(found, source)
+
+    def identity(self, obj: object, source: Source) -> int:
+        """``id(obj)`` as a number. The object itself is not kept by the guard."""
+        self._guard(IdSource(source), GuardKind.CONSTANT, id(obj), "id() of an object")
+        return id(obj)
+
+    def item(self, table: dict[object, object], source: Source, key: object) -> Value | None:
+        """``table[key]`` for a literal key, or None when it is not there."""
+        if key not in table:
+            self.missing(source, key, f"{key!r} was looked up")
+            return None
+        return self.tx.builder.wrap(table[key], ItemSource(source, key))
+
+    def missing(self, source: Source, name: object, why: str) -> None:
+        """The dict at ``source`` lacks ``name``."""
+        self._guard(source, GuardKind.DICT_CONTAINS, (name, False), why)
+
+    # --- functions ---------------------------------------------------------------------------
+    def default(
+        self, fn: types.FunctionType, source: Source | None, which: int | str
+    ) -> Value | None:
+        """A default of a function, or None: positional (counted from the end: -1 is the last
+        parameter's) or keyword-only."""
+        assert source is not None, "an existing function has a source"
+        name = "__defaults__" if isinstance(which, int) else "__kwdefaults__"
+        table, place = getattr(fn, name), AttrSource(source, name)
+        there = which in (range(-len(table or ()), 0) if isinstance(which, int) else table or ())
+        found = table[which] if there else ABSENT
+        if is_ours(fn.__code__.co_filename):
+            pass
+        elif isinstance(table, dict) and not there:
+            self.missing(place, which, "defaults of a function")
+        elif isinstance(table, dict) or (
+            found is not ABSENT and not isinstance(source, PinnedSource)
+        ):
+            return self.tx.builder.wrap(found, DefaultsSource(source, which))
+        else:  # the tuple never changes: one guard for all defaults of a function
+            self._guard(place, GuardKind.ID, table, "defaults of a function")
+        return self.tx.builder.wrap_new(found) if there else None
+
+    # --- the process -------------------------------------------------------------------------
+    def query(self, fn: Callable[..., object], *args: object) -> Value:
+        """``fn(*args)`` for a cheap question about the state of the process without any effect. It
+        is asked again at each check. Its exceptions are the caller's."""
+        found = fn(*args)
+        return self.tx.builder.wrap(found, CallSource(PinnedSource(fn), args))
+
+    def _guard(self, source: Source, kind: GuardKind, expected: object, why: str) -> None:
+        self.tx.builder.guard(source, kind, expected, why)

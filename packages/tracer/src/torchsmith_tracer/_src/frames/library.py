@@ -1,0 +1,51 @@
+"""Which code is a library's internals: the standard library's, torch's and our own.
+
+A break never opens such a frame to go on inside it: the call that led there from the user's code
+runs natively as a whole. Modules of ``torch.nn`` count as user code, since they are made of public
+operators and call the user's modules.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from types import CodeType, ModuleType
+
+import torch
+
+_STDLIB = sysconfig.get_paths()["stdlib"] + os.sep
+_SITE = tuple(sysconfig.get_paths()[k] + os.sep for k in ("purelib", "platlib"))
+_TORCH = os.path.dirname(torch.__file__) + os.sep
+_TORCH_MODULES = os.path.join(_TORCH, "nn", "modules") + os.sep
+_HERE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
+
+
+def is_library(code: CodeType) -> bool:
+    """True for code of the standard library, of torch and of this package."""
+    path = code.co_filename
+    if path.startswith(_TORCH):
+        return not path.startswith(_TORCH_MODULES)
+    if path.startswith(("<torchsmith", "<frozen", _HERE)):
+        return True
+    return path.startswith(_STDLIB) and not path.startswith(_SITE)
+
+
+def is_library_module(name: str) -> bool:
+    """Whether the module of this name is one of the standard library, torch or numpy: by the file
+    that it was loaded from, since a user's file may be called ``types.py``."""
+    module = sys.modules.get(name)
+    if not isinstance(module, ModuleType) or name == "__main__":
+        return False
+    top = name.partition(".")[0]
+    path = getattr(module, "__file__", None)
+    if not isinstance(path, str):  # built or frozen into the interpreter, or made by torch
+        return top in sys.stdlib_module_names or top in ("torch", "numpy")
+    if path.startswith(_SITE):
+        return path.startswith(_TORCH) or top == "numpy"
+    return path.startswith((_STDLIB, _TORCH))
+
+
+def is_ours(path: object) -> bool:
+    """Whether a file is part of this package, whose code never changes."""
+    return isinstance(path, str) and path.startswith(_HERE)

@@ -1,0 +1,87 @@
+"""Which operators may still fail when they run, although they went well on fake tensors.
+
+What a graph has written to its inputs before such an operator fails cannot be told apart from what
+the program would write when it is run again, so bodies keep copies of those inputs
+(``codegen/body.py``). Only what depends on the *data* counts: shapes and types are checked while
+tracing. Indices on an accelerator are checked there, asynchronously, and nothing can be caught.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import torch
+
+_BY_INDEX = frozenset(
+    "getitem setitem __getitem__ __setitem__ index index_put _index_put_impl gather index_select "
+    "index_add index_copy index_fill index_reduce scatter scatter_add scatter_reduce take "
+    "take_along_dim put embedding embedding_bag nll_loss nll_loss2d cross_entropy one_hot "
+    "multi_margin_loss multilabel_margin_loss bincount repeat_interleave select narrow "
+    "masked_scatter ctc_loss grid_sample max_unpool1d max_unpool2d max_unpool3d".split()
+)
+_BY_VALUE = frozenset(
+    "binary_cross_entropy multinomial bernoulli poisson binomial normal uniform exponential "
+    "geometric cauchy log_normal gaussian_nll_loss cholesky cholesky_ex cholesky_inverse inverse "
+    "inv inv_ex solve solve_ex solve_triangular lstsq svd svdvals eig eigh eigvals eigvalsh lu "
+    "lu_factor lu_solve lu_unpack qr det logdet slogdet pinv matrix_rank matrix_power matrix_exp "
+    "tensorinv tensorsolve ldl_factor ldl_solve triangular_solve ormqr histc histogram "
+    "histogramdd _assert_async _assert_tensor_metadata isin corrcoef tolist item".split()
+)
+_INTEGER_DIVISIONS = frozenset(
+    "div divide true_divide floor_divide floordiv remainder fmod mod pow float_power truediv "
+    "__floordiv__ __mod__ __rfloordiv__ __rmod__ __pow__ __rpow__ gcd lcm bitwise_left_shift "
+    "bitwise_right_shift".split()
+)
+_DRAWS = frozenset(
+    "rand rand_like randn randn_like randint randint_like randperm normal bernoulli multinomial "
+    "poisson binomial uniform exponential geometric cauchy log_normal random dropout dropout1d "
+    "dropout2d dropout3d alpha_dropout feature_dropout feature_alpha_dropout rrelu "
+    "gumbel_softmax scaled_dot_product_attention native_dropout trunc_normal kaiming_uniform "
+    "kaiming_normal xavier_uniform xavier_normal orthogonal sparse multi_head_attention_forward "
+    "lstm gru rnn_tanh rnn_relu fractional_max_pool2d fractional_max_pool3d".split()
+)
+_OURS = ("torch", "_operator", "operator", "builtins", "math")
+
+
+def may_raise(target: Callable[..., object] | str, tensors: Iterable[torch.Tensor]) -> bool:
+    """Whether a call with these (fake) tensors among its arguments may fail when it runs."""
+    name = _base_name(target)
+    tensors = list(tensors)
+    if name in _BY_INDEX:
+        # One tensor alone is indexed by constants, which tracing has checked.
+        return len(tensors) > 1 and any(t.device.type == "cpu" for t in tensors)
+    if name in _INTEGER_DIVISIONS:
+        return any(t.device.type == "cpu" and not t.dtype.is_floating_point for t in tensors)
+    return name in _BY_VALUE or not _torchs_own(target)
+
+
+def draws(target: Callable[..., object] | str) -> bool:
+    """Whether a call may take random numbers."""
+    return _base_name(target) in _DRAWS or not _torchs_own(target)
+
+
+def _base_name(target: Callable[..., object] | str) -> str:
+    """``add`` for ``add_``, ``iadd`` for the operator of that name, ``index`` for an overload."""
+    if isinstance(target, str):
+        name = target
+    else:
+        packet = getattr(target, "overloadpacket", target)
+        name = str(getattr(packet, "__name__", ""))
+        if getattr(target, "__module__", None) == "_operator" and name.startswith("i"):
+            name = name if name in ("inv", "invert", "index") else name[1:]
+    return name if name.endswith("__") else name.rstrip("_").removeprefix("linalg_")
+
+
+def _torchs_own(target: Callable[..., object] | str) -> bool:
+    if isinstance(target, str):
+        return True
+    space = getattr(target, "namespace", None)
+    if space is None:
+        space = getattr(getattr(target, "overloadpacket", target), "_qualified_op_name", None)
+        space = space.partition("::")[0] if isinstance(space, str) else None
+    if space is not None:
+        return space in ("aten", "prims", "prim")
+    module = getattr(target, "__module__", None)
+    if module is None:  # a C function of torch
+        return True
+    return str(module).partition(".")[0] in _OURS or str(module).startswith("torchsmith")

@@ -1,0 +1,77 @@
+"""Side effects of a body: which of them reach what was there before it."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING
+
+import torch
+
+from torchsmith_tracer._src.breaks.signals import Unsupported
+from torchsmith_tracer._src.effects.replay import exists
+from torchsmith_tracer._src.frames.frame import Frame
+from torchsmith_tracer._src.torch_private import set_grad_enabled
+from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.builtins.cached_functions import is_cache_hit
+
+if TYPE_CHECKING:
+    from torchsmith_tracer._src.effects.journal import Journal
+    from torchsmith_tracer._src.trace import Trace
+
+
+@contextmanager
+def without_effects(tx: Trace, what: str, roots: Iterable[Value]) -> Iterator[None]:
+    """Refuse changes, in the block, of anything that was there before it; what the block makes for
+    itself may change. ``roots`` are the values that the block is given, besides the frames'.
+
+    Raises:
+        Unsupported: the block changed something; the caller's instruction then runs natively.
+    """
+    journal = tx.journal
+    before, effects = journal.watch, len(journal.effects)
+    watch: list[Value] = []
+    journal.watch = watch
+    try:
+        yield
+    finally:
+        journal.watch = before
+        if before is not None:
+            before.extend(watch)
+    calls = [e for e in journal.effects[effects:] if not is_cache_hit(e)]
+    if calls:
+        raise Unsupported("body-effect", what=what)
+    if watch:
+        known = _reachable(journal, [*roots, *tx.frames])
+        for value in watch:
+            if exists(value) or id(value) in known:
+                raise Unsupported("body-effect", what=what)
+
+
+@contextmanager
+def grad_mode(tx: Trace, enabled: bool) -> Iterator[None]:
+    """Trace a body in the grad mode that it will be run in. Contexts that traced code entered
+    inside are undone after the block, when a break rolls back, so the mode is set once more."""
+    tx.graph.record(partial(set_grad_enabled, torch.is_grad_enabled()))
+    with torch.set_grad_enabled(enabled):
+        yield
+
+
+def _reachable(journal: Journal, roots: list[object]) -> set[int]:
+    """Identities of all values that the roots lead to."""
+    seen: set[int] = set()
+    todo = roots
+    while todo:
+        found = todo.pop()
+        if id(found) in seen:
+            continue
+        if isinstance(found, Frame):
+            todo += [found.locals, found.cells, found.stack]
+        elif isinstance(found, Value | list | tuple | dict):
+            seen.add(id(found))
+            todo += gc.get_referents(found)
+            if isinstance(found, Value) and found in journal.attrs:
+                todo.append(journal.attrs[found])
+    return seen

@@ -1,0 +1,363 @@
+"""``torch.vmap``, ``torch.func.grad`` and their kin: the function is traced into a body, and the
+graph calls the real transform on it. So nesting, levels and randomness are torch's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+
+from torchsmith_tracer._src.breaks.signals import Unsupported
+from torchsmith_tracer._src.higher_order import ops
+from torchsmith_tracer._src.higher_order.effects import grad_mode
+from torchsmith_tracer._src.higher_order.nests import flatten, outline_of, spread
+from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.builtin_object import BuiltinObject
+from torchsmith_tracer._src.values.constants import NONE
+from torchsmith_tracer._src.values.containers import TupleValue
+from torchsmith_tracer._src.values.opaque import GraphObject
+from torchsmith_tracer._src.values.tensor import TensorValue
+from torchsmith_tracer._src.values.torch_queries import register
+
+if TYPE_CHECKING:
+    from torch import fx
+
+    from torchsmith_tracer._src.codegen.emitter import Emitter
+    from torchsmith_tracer._src.trace import Trace
+
+Args = Sequence[Value]
+Kwargs = dict[str, Value]
+
+
+class Inputs(NamedTuple):
+    """Arguments of a transformed call, taken apart.
+
+    Attributes:
+        args: the arguments as the body sees them.
+        nodes: outer nodes of the inputs, in order.
+        rebuild: for each argument whose leaves are inputs, in order: (leaf count, nest builder).
+    """
+
+    args: list[Value]
+    nodes: list[fx.Node]
+    rebuild: list[tuple[int, Callable[[Sequence[Value]], Value]]]
+
+
+class TransformValue(BuiltinObject):
+    """What ``torch.vmap(func, ...)`` or ``torch.func.grad(func, ...)`` gave.
+
+    Attributes:
+        real: the transform.
+        func: the function.
+        options: its other arguments, by name.
+    """
+
+    __slots__ = ("func", "options", "real")
+
+    def __init__(self, real: Callable[..., object], func: Value, options: Kwargs) -> None:
+        self.source = None
+        self.real = real
+        self.func = func
+        self.options = options
+
+    def python_type(self) -> type:
+        return type(lambda: None)
+
+    def describe(self) -> str:
+        return f"{self.real.__name__} of {self.func.describe()}"
+
+    def option(self, tx: Trace, name: str, default: object) -> object:
+        """A constant option."""
+        value = self.options.get(name)
+        return default if value is None else tx.interp.concrete(value)
+
+    def call(self, tx: Trace, args: Args, kwargs: Kwargs) -> Value:
+        return _APPLY[self.real](tx, self, args, kwargs)
+
+    def hash_key(self, tx: Trace) -> object:
+        return tx.interp.identity_key(self)
+
+    def reconstruct(self, cg: Emitter) -> None:
+        cg.load_callable(self.real, self.real.__name__)
+        for value in (self.func, *self.options.values()):
+            cg.load(value)
+        cg.call(1 + len(self.options), tuple(self.options))
+
+
+class PullBackValue(BuiltinObject):
+    """The function that ``torch.func.vjp`` gives: from cotangents to gradients."""
+
+    __slots__ = ("inputs", "node", "results")
+
+    def __init__(self, node: fx.Node, inputs: Inputs, results: int) -> None:
+        self.source = None
+        self.node = node
+        self.inputs = inputs
+        self.results = results
+
+    def python_type(self) -> type:
+        return type(lambda: None)
+
+    def as_proxy(self) -> fx.Node:
+        return self.node
+
+    def call(self, tx: Trace, args: Args, kwargs: Kwargs) -> Value:
+        leaves = [leaf for a in args for leaf in flatten(tx, a)[0]]
+        if kwargs or len(leaves) != self.results:
+            raise Unsupported("opaque-call", what="a vjp with these cotangents")
+        found = tx.graph.call_function(ops.pull_back, [self, *leaves])
+        return _nest(self.inputs, tx.interp.unpack(found))
+
+
+# --- bodies --------------------------------------------------------------------------------
+
+
+def _differentiable(tx: Trace, fake: torch.Tensor) -> torch.Tensor:
+    if not (fake.is_floating_point() or fake.is_complex()):
+        raise Unsupported("opaque-call", what="a gradient with respect to integers")
+    with tx.graph.fake.mode:
+        return fake.detach().requires_grad_()
+
+
+def _argnums(tx: Trace, transform: TransformValue, count: int) -> tuple[tuple[int, ...], bool]:
+    """Differentiated arguments, and whether there is one without a tuple."""
+    chosen = transform.option(tx, "argnums", 0)
+    single = isinstance(chosen, int)
+    numbers = chosen if isinstance(chosen, tuple) else (chosen,)
+    if not all(isinstance(n, int) and -count <= n < count for n in numbers):
+        raise Unsupported("opaque-call", what=f"{transform.describe()} with these arguments")
+    return tuple(n % count for n in numbers), single
+
+
+class _Call:
+    """A transformed call: the body is open from its making until ``close``."""
+
+    def __init__(self, tx: Trace, describe: str) -> None:
+        self.tx = tx
+        self.body = tx.graph.open_body()
+        self.describe = describe
+
+    def inputs(
+        self, args: Args, chosen: Sequence[int], fake: Callable[..., torch.Tensor]
+    ) -> Inputs:
+        """Make the leaves of the chosen arguments inputs of the body."""
+        given, nodes, rebuild = list(args), [], []
+        for number in chosen:
+            leaves, build = flatten(self.tx, args[number])
+            made: list[Value] = []
+            for leaf in leaves:
+                if not isinstance(leaf, TensorValue):
+                    raise Unsupported("opaque-call", what=f"{self.describe} with these arguments")
+                nodes.append(leaf.node)
+                made.append(self.body.input(fake(self.tx, leaf.fake)))
+            given[number] = build(made)
+            rebuild.append((len(leaves), build))
+        return Inputs(given, nodes, rebuild)
+
+    def run(self, func: Value, args: Args, kwargs: Kwargs, *, grad: bool) -> Value:
+        """What ``func`` returns, traced into the body."""
+        with grad_mode(self.tx, grad or torch.is_grad_enabled()):
+            return self.tx.interp.call(func, list(args), kwargs)
+
+    def close(
+        self, target: Callable[..., object], own: tuple[object, ...], nodes: Args | list[fx.Node],
+        results: Args,
+    ) -> list[Value]:  # fmt: skip
+        """End the body and call ``target(body, *own, *nodes, *operands)`` in its place."""
+        tensors = [r for r in results if isinstance(r, TensorValue)]
+        if len(tensors) != len(results):
+            raise Unsupported("opaque-call", what=f"{self.describe} of results that are no tensors")
+        graph = self.tx.graph
+        outlined = self.body.close(tensors)
+        module = graph.add_module(outlined.module)
+        found = graph.call_nodes(target, (module, *own, *nodes, *outlined.operands))
+        return self.tx.interp.unpack(found)
+
+
+def _nest(inputs: Inputs, leaves: Sequence[Value], *, single: bool = False) -> Value:
+    """Leaves in the shape of the differentiated arguments."""
+    made, at = [], 0
+    for count, build in inputs.rebuild:
+        made.append(build(leaves[at : at + count]))
+        at += count
+    return made[0] if single else TupleValue(made)
+
+
+def _split_aux(tx: Trace, transform: str, result: Value, has_aux: object) -> tuple[Value, Value]:
+    """What is differentiated, and what comes along (None without ``has_aux``)."""
+    if not has_aux:
+        return result, NONE
+    parts = tx.interp.unpack(result)
+    if len(parts) != 2:
+        raise Unsupported("opaque-call", what=f"{transform} with has_aux of {len(parts)} results")
+    return parts[0], parts[1]
+
+
+# --- the transforms -------------------------------------------------------------------------
+
+
+def _vmap(tx: Trace, transform: TransformValue, args: Args, kwargs: Kwargs) -> Value:
+    if kwargs:  # mapped over dimension 0, whatever ``in_dims`` says
+        raise Unsupported("opaque-call", what="vmap with keyword arguments")
+    in_dims = transform.option(tx, "in_dims", 0)
+    dims = spread(in_dims, [outline_of(tx, a) for a in args])
+    leaves, build = flatten(tx, TupleValue(args))
+    call = _Call(tx, transform.describe())
+    mapped, nodes, given = [], [], []
+    for leaf, dim in zip(leaves, dims, strict=True):
+        if dim is None:
+            given.append(leaf)
+            continue
+        if not isinstance(leaf, TensorValue) or not isinstance(dim, int):
+            raise Unsupported("opaque-call", what="vmap over what is no tensor")
+        rank = leaf.fake.dim()
+        if not -rank <= dim < rank:
+            raise Unsupported("opaque-call", what="vmap over a dimension that is not there")
+        with tx.graph.fake.mode:
+            given.append(call.body.input(leaf.fake.select(dim, 0)))
+        mapped.append(dim)
+        nodes.append(leaf.node)
+    if not mapped:
+        raise Unsupported("opaque-call", what="vmap without a mapped dimension")
+    result = call.run(transform.func, tx.interp.unpack(build(given)), {}, grad=False)
+    flat, rebuild = flatten(tx, result)
+    out_dims = tuple(spread(transform.option(tx, "out_dims", 0), outline_of(tx, result)))
+    own = (
+        tuple(mapped),
+        out_dims,
+        transform.option(tx, "randomness", "error"),
+        transform.option(tx, "chunk_size", None),
+    )
+    return rebuild(call.close(ops.vmap, own, nodes, flat))
+
+
+def _gradient(target: Callable[..., object]) -> Callable[..., Value]:
+    def apply(tx: Trace, transform: TransformValue, args: Args, kwargs: Kwargs) -> Value:
+        numbers, single = _argnums(tx, transform, len(args))
+        call = _Call(tx, transform.describe())
+        inputs = call.inputs(args, numbers, _differentiable)
+        has_aux = transform.option(tx, "has_aux", False)
+        result = call.run(transform.func, inputs.args, kwargs, grad=True)
+        value, aux = _split_aux(tx, transform.describe(), result, has_aux)
+        others, build_aux = flatten(tx, aux)
+        found = call.close(target, (len(inputs.nodes),), inputs.nodes, [value, *others])
+        grads = _nest(inputs, found, single=single)
+        rest = found[len(inputs.nodes) :]
+        if target is ops.grad:
+            return TupleValue([grads, build_aux(rest)]) if has_aux else grads
+        given = TupleValue([rest[0], build_aux(rest[1:])]) if has_aux else rest[0]
+        return TupleValue([grads, given])
+
+    return apply
+
+
+def _jacobian(target: Callable[..., object]) -> Callable[..., Value]:
+    def apply(tx: Trace, transform: TransformValue, args: Args, kwargs: Kwargs) -> Value:
+        if transform.options.keys() - {"argnums", "has_aux"}:
+            raise Unsupported("opaque-call", what=f"{transform.describe()} with these options")
+        numbers, single = _argnums(tx, transform, len(args))
+        call = _Call(tx, transform.describe())
+        inputs = call.inputs(args, numbers, _differentiable)
+        has_aux = transform.option(tx, "has_aux", False)
+        result = call.run(transform.func, inputs.args, kwargs, grad=True)
+        value, aux = _split_aux(tx, transform.describe(), result, has_aux)
+        outputs, build = flatten(tx, value)
+        others, build_aux = flatten(tx, aux)
+        width = len(inputs.nodes)
+        own = (width, len(outputs))
+        found = call.close(target, own, inputs.nodes, [*outputs, *others])
+        rows = [
+            _nest(inputs, found[i * width : (i + 1) * width], single=single)
+            for i in range(len(outputs))
+        ]
+        whole = build(rows)
+        aux_found = found[len(outputs) * width :]
+        return TupleValue([whole, build_aux(aux_found)]) if has_aux else whole
+
+    return apply
+
+
+def _hessian(tx: Trace, transform: TransformValue, args: Args, kwargs: Kwargs) -> Value:
+    inner = TransformValue(torch.func.jacrev, transform.func, transform.options)
+    outer = TransformValue(torch.func.jacfwd, inner, transform.options)
+    return outer.call(tx, args, kwargs)
+
+
+_APPLY: dict[object, Callable[..., Value]] = {
+    torch.func.vmap: _vmap,
+    torch.func.grad: _gradient(ops.grad),
+    torch.func.grad_and_value: _gradient(ops.grad_and_value),
+    torch.func.jacrev: _jacobian(ops.jacrev),
+    torch.func.jacfwd: _jacobian(ops.jacfwd),
+    torch.func.hessian: _hessian,
+}
+_POSITIONAL: dict[object, tuple[str, ...]] = {
+    torch.func.vmap: ("in_dims", "out_dims", "randomness"),
+    torch.func.hessian: ("argnums",),
+    torch.func.jacrev: ("argnums",),
+}
+
+
+def _register(real: Callable[..., object]) -> None:
+    names = _POSITIONAL.get(real, ("argnums", "has_aux"))
+
+    def make(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
+        options = {**dict(zip(names, args[1:])), **kwargs}
+        known = all(tx.interp.try_concrete(v) is not tx.interp.UNKNOWN for v in options.values())
+        if not args or len(args) > 1 + len(names) or not known:
+            raise Unsupported("opaque-call", what=f"{real.__name__} with these arguments")
+        return TransformValue(real, args[0], options)
+
+    register(real, make)
+
+
+for _real in _APPLY:
+    assert callable(_real)
+    _register(_real)
+
+
+def _jvp(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
+    if len(args) != 3 or kwargs.keys() - {"has_aux"}:
+        raise Unsupported("opaque-call", what="torch.func.jvp with these arguments")
+    func, primals, tangents = args
+    has_aux = "has_aux" in kwargs and kwargs["has_aux"].as_constant()
+    call = _Call(tx, "torch.func.jvp")
+    given = tx.interp.unpack(primals)
+    inputs = call.inputs(given, range(len(given)), lambda _, fake: fake)
+    directions, _ = flatten(tx, tangents)
+    nodes = [d.node for d in directions if isinstance(d, TensorValue)]
+    if len(nodes) != len(inputs.nodes):
+        raise Unsupported("opaque-call", what="torch.func.jvp with these tangents")
+    result = call.run(func, inputs.args, {}, grad=False)
+    value, aux = _split_aux(tx, "torch.func.jvp", result, has_aux)
+    outputs, build = flatten(tx, value)
+    others, build_aux = flatten(tx, aux)
+    own = (len(nodes), len(outputs))
+    found = call.close(ops.jvp, own, [*inputs.nodes, *nodes], [*outputs, *others])
+    n, m = len(outputs), len(others)
+    parts = [build(found[:n]), build(found[n + m :])]
+    return TupleValue([*parts, build_aux(found[n : n + m])] if has_aux else parts)
+
+
+def _vjp(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
+    if not args or kwargs.keys() - {"has_aux"}:
+        raise Unsupported("opaque-call", what="torch.func.vjp with these arguments")
+    func, *primals = args
+    has_aux = "has_aux" in kwargs and kwargs["has_aux"].as_constant()
+    call = _Call(tx, "torch.func.vjp")
+    inputs = call.inputs(primals, range(len(primals)), _differentiable)
+    result = call.run(func, inputs.args, {}, grad=True)
+    value, aux = _split_aux(tx, "torch.func.vjp", result, has_aux)
+    outputs, build = flatten(tx, value)
+    others, build_aux = flatten(tx, aux)
+    own = (len(inputs.nodes), len(outputs))
+    *found, pull = call.close(ops.vjp, own, inputs.nodes, [*outputs, *others])
+    assert isinstance(pull, GraphObject)
+    n = len(outputs)
+    parts = [build(found[:n]), PullBackValue(pull.node, inputs, n)]
+    return TupleValue([*parts, build_aux(found[n:])] if has_aux else parts)
+
+
+register(torch.func.jvp, _jvp)
+register(torch.func.vjp, _vjp)

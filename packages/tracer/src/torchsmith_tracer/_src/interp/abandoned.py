@@ -1,0 +1,172 @@
+"""Generators that nobody can reach any more: their ``finally`` and ``with`` blocks run now.
+
+CPython does that when the last reference goes. Values of the trace are referenced from all over
+the tracer, so what is counted here is reachability from the traced program's frames, and only while
+a generator is suspended inside a ``try`` or ``with`` block, after instructions that can drop a
+reference.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from torchsmith_tracer._src.breaks.signals import ObservedException
+from torchsmith_tracer._src.frames.code import CodeInfo, decode
+from torchsmith_tracer._src.frames.frame import Frame
+from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.generators import GeneratorValue
+from torchsmith_tracer._src.values.iterators import IteratorValue
+
+if TYPE_CHECKING:
+    from torchsmith_tracer._src.trace import Trace
+
+_STOP_ITERATION_ERROR = 3  # the intrinsic of the handler around every generator from 3.12 on
+_NO_FOLLOW = frozenset(("source", "obj", "__weakref__", "tx", "journal", "where"))
+
+
+class Abandoned:
+    """The ``suspended`` generators of one trace that may have something to clean up, with the
+    number of frames that were active when they were suspended: what is held only by a builtin that
+    runs frames deeper than that (``reduce(f, obj)``) is in use, though no frame refers to it."""
+
+    def __init__(self, tx: Trace) -> None:
+        self._tx = tx
+        self.suspended: dict[GeneratorValue, int] = {}
+        self._witness: dict[GeneratorValue, Value] = {}
+
+    def note(self, gen: GeneratorValue) -> None:
+        """``gen`` has just yielded."""
+        if _pending(gen):
+            self.suspended[gen] = len(self._tx.frames)
+
+    def release(self, ending: Frame | None = None, result: Value | None = None) -> None:
+        """Close what cannot be reached any more, a generator before those that only it refers to.
+        ``ending`` is a frame that is about to return ``result``."""
+        while True:
+            dead = [g for g in self.suspended if _pending(g) and not self._alive(g, ending, result)]
+            if not dead:
+                return
+            inner = {
+                g for other in dead for g in dead if g is not other and self._reaches(other, g)
+            }
+            first = next((g for g in dead if g not in inner), dead[0])
+            del self.suspended[first]
+            with suppress(ObservedException):  # CPython prints and ignores it
+                first.close(self._tx)
+
+    def _alive(self, gen: GeneratorValue, ending: Frame | None, result: Value | None) -> bool:
+        frames = self._tx.frames
+        roots = list(self._roots(ending, result))
+        witness = self._witness.get(gen)
+        for root in sorted(roots, key=lambda r: r is not witness):
+            if self._reaches(root, gen):
+                self._witness[gen] = root
+                return True
+        return witness is None and len(frames) > self.suspended[gen]
+
+    def _roots(self, ending: Frame | None, result: Value | None) -> Iterator[Value]:
+        frames = self._tx.frames
+        if result is not None:
+            yield result
+        for i, frame in enumerate(frames):
+            if frame is ending:
+                continue
+            yield from _within(frame, 0)
+            if i + 1 < len(frames) and not frames[i + 1].entered_directly:
+                yield from _values(frame.saved)  # a builtin is at work on its operands
+        journal = self._tx.journal
+        yield from (v for v in journal.mutated if v.source is not None)
+        for value, table in journal.attrs.items():
+            if value.source is not None:
+                yield from _values(table.values())
+
+    def _reaches(self, root: Value, gen: GeneratorValue) -> bool:
+        if root is gen:
+            return True
+        seen: set[int] = {id(root)}
+        todo = [root]
+        attrs = self._tx.journal.attrs
+        while todo:
+            value = todo.pop()
+            for part in (*_parts(value), *_values(attrs.get(value, {}).values())):
+                if part is gen:
+                    return True
+                if id(part) not in seen:
+                    seen.add(id(part))
+                    todo.append(part)
+        return False
+
+
+def finalizes(value: object, depth: int = 6) -> bool:
+    """Whether dropping an iterator may run code of a suspended generator."""
+    if isinstance(value, GeneratorValue):
+        frame = value.frame
+        if frame is None:
+            return False
+        return _cleans_up(frame.info.code) or any(
+            depth and finalizes(v, depth - 1) for v in (*frame.locals.values(), *frame.stack)
+        )
+    if isinstance(value, IteratorValue):
+        return any(depth and finalizes(part, depth - 1) for part in _parts(value))
+    obj = getattr(value, "obj", None)
+    return isinstance(obj, types.GeneratorType) and _cleans_up(obj.gi_code)
+
+
+def _pending(gen: GeneratorValue) -> bool:
+    frame = gen.frame
+    if frame is None or not gen.started or gen.running:
+        return False
+    return _covered(frame.info, frame.ip - 1)
+
+
+def _covered(info: CodeInfo, index: int) -> bool:
+    handler = info.handler_at[index]
+    if handler is None:
+        return False
+    first = info.instructions[handler.target]
+    return not (first.opname == "CALL_INTRINSIC_1" and first.arg == _STOP_ITERATION_ERROR)
+
+
+@lru_cache(maxsize=1000)
+def _cleans_up(code: types.CodeType) -> bool:
+    info = decode(code)
+    return any(
+        ins.opname == "YIELD_VALUE" and _covered(info, ins.index) for ins in info.instructions
+    )
+
+
+_slot_names: dict[type, tuple[str, ...]] = {}
+
+
+def _slots(kind: type) -> tuple[str, ...]:
+    known = _slot_names.get(kind)
+    if known is None:
+        names: dict[str, None] = {}
+        for base in kind.__mro__:
+            names.update(dict.fromkeys(base.__dict__.get("__slots__", ())))
+        known = _slot_names[kind] = tuple(n for n in names if n not in _NO_FOLLOW)
+    return known
+
+
+def _values(items: Iterable[object]) -> Iterator[Value]:
+    return (v for v in items if isinstance(v, Value))
+
+
+def _parts(value: Value) -> Iterator[Value]:
+    """The values that ``value`` refers to."""
+    for name in _slots(type(value)):
+        yield from _within(getattr(value, name, None), 3)
+
+
+def _within(part: object, depth: int) -> Iterator[Value]:
+    if isinstance(part, Value):
+        yield part
+    elif isinstance(part, Frame):
+        yield from (*_values(part.stack), *part.locals.values(), *part.cells.values())
+    elif depth and isinstance(part, list | tuple | set | dict):
+        for item in part.values() if isinstance(part, dict) else part:
+            yield from _within(item, depth - 1)

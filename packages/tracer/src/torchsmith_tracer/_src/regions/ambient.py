@@ -1,0 +1,114 @@
+"""Compiling must not be seen: modes, hooks, generators and warnings of the user's are left alone.
+
+Tracing runs operators on fake tensors, and backends do as they like. What the user has made active
+for the program's own operators (saved-tensor hooks, a profiler, autocast's cache) must not see
+any of that, no draw of a random number may be used up, and no warning is given for an
+operator that only the graph really runs.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+
+import torch
+
+from torchsmith_tracer._src import torch_private as private
+
+
+def watching_mode() -> str | None:
+    """Name of an active mode of the user's that sees single operators, or None. Under such a mode
+    programs run eagerly: it is to see exactly the operators of the program."""
+    found = private.active_modes()
+    return type(found[-1]).__name__ if found else None
+
+
+@contextmanager
+def unseen() -> Iterator[None]:
+    """Around one compile, the backend's part included."""
+    with ExitStack() as stack:
+        for restore in (_random_state(), private.suspend_saved_tensor_hooks()):
+            stack.callback(restore)
+        if private.profiler_enabled():
+            private.enable_record_function(False)
+            stack.callback(private.enable_record_function, True)
+        yield
+
+
+@contextmanager
+def unwarned() -> Iterator[None]:
+    """No warnings: what is computed inside is computed again, and then warns, when the program
+    runs. The filter is put in place by hand, since ``warnings.catch_warnings`` makes Python forget
+    which warnings were shown already; torch's once-only warnings are not used up."""
+    always = torch.is_warn_always_enabled()
+    silent = ("ignore", None, Warning, None, 0)
+    torch.set_warn_always(True)
+    filters = warnings.filters
+    filters.insert(0, silent)  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        filters.remove(silent)  # type: ignore[attr-defined]
+        torch.set_warn_always(always)
+
+
+def _random_state() -> Callable[[], None]:
+    """A function that gives the random number generators the states that they have now."""
+    states: list[tuple[Callable[..., object], object]] = [
+        (random.setstate, random.getstate()),
+        (torch.set_rng_state, torch.get_rng_state()),
+    ]
+    numpy = sys.modules.get("numpy.random")
+    if numpy is not None:
+        states.append((numpy.set_state, numpy.get_state()))
+    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        states.append((torch.cuda.set_rng_state, torch.cuda.get_rng_state()))
+
+    def restore() -> None:
+        for put, state in states:
+            put(state)
+
+    return restore
+
+
+class _Collector:
+    """Python's cyclic collector while any thread traces. A trace only adds objects, which each
+    full collection would walk again: a third of the time of a long trace, and more than linear."""
+
+    def __init__(self) -> None:
+        self._traces = 0
+        self._enabled = False
+        self._lock = threading.Lock()
+        os.register_at_fork(after_in_child=self._forked)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """No automatic collections inside."""
+        with self._lock:
+            if not self._traces:
+                self._enabled = gc.isenabled()
+                gc.disable()
+            self._traces += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                # A child forked inside has none of its parent's traces.
+                self._traces = max(self._traces - 1, 0)
+                if not self._traces and self._enabled:
+                    gc.enable()
+
+    def _forked(self) -> None:
+        self._lock = threading.Lock()
+        if self._traces and self._enabled:
+            gc.enable()
+        self._traces = 0
+
+
+collector = _Collector()

@@ -1,0 +1,90 @@
+"""What happens when a compiled graph raises.
+
+No effect has been replayed yet. What the graph may have written to its inputs, and the random
+numbers that it took, are put back from copies (made only for graphs where an operator that may
+fail follows such a write), so running the user's code instead gives every effect that comes before
+the failing operator and none after it, the user's own exception from the user's line, and honours
+``try`` blocks around the operator. This holds for every backend.
+"""
+
+from __future__ import annotations
+
+import types
+import warnings
+from typing import TYPE_CHECKING
+
+import torch
+
+from torchsmith_tracer._src.torch_private import AmbientState, set_version, version_of
+from torchsmith_tracer.errors import TracerWarning
+
+if TYPE_CHECKING:
+    from torchsmith_tracer._src.regions.record import CodeRecord
+
+
+class Undo:
+    """Copies of what a graph call may change before it fails."""
+
+    __slots__ = ("random", "tensors")
+
+    def __init__(self, random: bool, *tensors: torch.Tensor) -> None:
+        self.random = torch.get_rng_state() if random else None
+        self.tensors = [(t, t.grad_fn, version_of(t), t.detach().clone()) for t in tensors]
+
+    def restore(self) -> bool:
+        """Put everything back; False where a tensor's history has changed, which cannot be."""
+        if self.random is not None:
+            torch.set_rng_state(self.random)
+        for tensor, history, version, content in self.tensors:
+            if tensor.grad_fn is not history:
+                return False
+            tensor.data.copy_(content)
+            set_version(tensor, version)
+        return True
+
+
+def graph_failed(
+    record: CodeRecord,
+    fn: types.FunctionType | None,
+    ambient: AmbientState,
+    error: BaseException,
+    undo: Undo | None,
+    *args: object,
+) -> object:
+    """Run the function natively instead of its compiled body, which was called with ``args`` when
+    torch's state was ``ambient``. ``fn`` is None where ``args`` begin with the function."""
+    place = error.__traceback__
+    error.__traceback__ = None  # its frames hold guards of contexts that the graph has entered
+    ambient.restore()
+    flat = args
+    if fn is None:
+        fn, flat = args[0], args[1:]  # type: ignore[assignment]
+    assert fn is not None
+    if not isinstance(error, Exception) or (undo and not undo.restore()):
+        return record.raise_inside(fn, flat, error.with_traceback(place))
+    del place
+    try:
+        result = record.native(fn, flat)
+    except BaseException as own:  # noqa: BLE001 - raised again, with the user's traceback
+        raise own.with_traceback(_outer(own))  # noqa: B904 - it is the same exception
+    if record.code.co_exceptiontable:  # a handler of the user's may have dealt with it
+        return result
+    warnings.warn(
+        f"[TS-T905] the compiled graph of {record.name} raised {type(error).__name__}: {error}; "
+        "running the function eagerly did not, so its result was used",
+        TracerWarning,
+        stacklevel=3,
+    )
+    return result
+
+
+def _outer(error: BaseException) -> types.TracebackType | None:
+    """The traceback from the user's function on, without our frames in between."""
+    tb = error.__traceback__
+    while tb is not None and _ours(tb.tb_frame):
+        tb = tb.tb_next
+    return tb
+
+
+def _ours(frame: types.FrameType) -> bool:
+    return str(frame.f_globals.get("__package__")).startswith("torchsmith_tracer")

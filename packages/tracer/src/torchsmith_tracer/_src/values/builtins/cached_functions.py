@@ -1,0 +1,170 @@
+"""Calls of ``functools.lru_cache`` wrappers: what the cache holds is a fact, and the body repeats
+the call, so that hits, misses and the order of entries are eager's.
+
+What the cache does not hold yet is computed while tracing, by the real call: that is this call's
+one, so the body leaves it out the first time. A function that raises then is run once more, when
+the instruction is run natively.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from torchsmith_guards import GuardKind
+
+from torchsmith_tracer._src.breaks.signals import Unsupported
+from torchsmith_tracer._src.effects.replay import exists
+from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.builtins.registry import method
+from torchsmith_tracer._src.values.objects import NewObjectValue
+
+if TYPE_CHECKING:
+    from torchsmith_tracer._src.trace import Trace
+
+WRAPPER = functools._lru_cache_wrapper
+Cached = Any  # typeshed makes the wrapper generic, the interpreter does not
+
+
+class _Missing:
+    """What ``peek`` gives for a call that is not in the cache."""
+
+    def __repr__(self) -> str:
+        return "MISSING"
+
+
+MISSING = _Missing()
+
+
+class Again:
+    """Repeats a call of a cached function for its effects on the cache.
+
+    Attributes:
+        done: the call has been made already, once.
+    """
+
+    __slots__ = ("done", "function", "kwargs")
+
+    def __init__(self, function: Cached, kwargs: Mapping[str, object], done: bool) -> None:
+        self.function = function
+        self.kwargs = kwargs
+        self.done = done
+
+    def __call__(self, *args: Any) -> None:
+        if self.done:
+            self.done = False
+        else:
+            self.function(*args, **self.kwargs)
+
+
+def peek(wrapper: Cached, args: Sequence[object], kwargs: Mapping[str, object]) -> object:
+    """The cached result of a call, or ``MISSING``; neither counts nor moves the entry."""
+    parameters = wrapper.cache_parameters()
+    held = gc.get_referents(wrapper)
+    own = vars(wrapper)
+    table = next(t for t in held if type(t) is dict and t is not own)
+    for key in _keys(held, args, kwargs, typed=parameters["typed"]):
+        entry = table.get(key, MISSING)
+        if entry is MISSING or parameters["maxsize"] is None:
+            return entry
+        # The links of a bounded cache are opaque; each is visited as key, result, type.
+        link = type(entry)
+        for at in range(2, len(held)):
+            if held[at] is link and type(held[at - 2]) is type(key) and held[at - 2] == key:
+                return held[at - 1]
+    return MISSING
+
+
+def _keys(
+    held: Sequence[object], args: Sequence[object], kwargs: Mapping[str, object], *, typed: bool
+) -> list[object]:
+    """The key of a call; the mark between positional and keyword arguments is the wrapper's own."""
+    if not kwargs and not typed and len(args) == 1 and type(args[0]) in (int, str):
+        return [args[0]]
+    key: tuple[object, ...] = tuple(args)
+    if kwargs:
+        mark = next((o for o in held if type(o) is object), None)
+        key += (mark, *(part for item in kwargs.items() for part in item))
+    if typed:
+        key += tuple(map(type, args)) + tuple(map(type, kwargs.values()))
+    return [key]
+
+
+@method(WRAPPER, "__call__")
+def _call_cached(tx: Trace, self: Value, /, *args: Value, **kwargs: Value) -> Value:
+    wrapper = getattr(self, "obj", None)
+    if not isinstance(wrapper, WRAPPER):  # made by traced code: its cache is as new
+        raise Unsupported("opaque-call", what=self.describe())
+    if any(map(_is_new, args)):
+        return _first_call(tx, wrapper, args, kwargs)
+    given = [_host(tx, a, wrapper) for a in args]
+    named = {k: tx.interp.concrete(v) for k, v in kwargs.items()}
+    if self.source is not None:
+        tx.builder.guard(self.source, GuardKind.ID, wrapper, "a cached function was called")
+    found = peek(wrapper, given, named)
+    done = found is MISSING
+    if done:
+        info = wrapper.cache_info()
+        full = info.maxsize is not None and info.currsize >= info.maxsize
+        if full or _pending(tx):  # a full cache may lose what this trace relies on
+            raise Unsupported("opaque-call", what=f"{_name(wrapper)}, whose cache lacks this call")
+        tx.interp.fold(lambda: (wrapper(*given, **named), None)[1])
+        if peek(wrapper, given, named) is MISSING:
+            raise Unsupported("opaque-call", what=f"{_name(wrapper)}, which keeps no result")
+    result = tx.world.query(peek, wrapper, tuple(given), named)
+    tx.journal.call_later(Again(wrapper, named, done), *args)
+    return result
+
+
+def _is_new(value: Value) -> bool:
+    """Whether an argument is an object of the trace's own, which no cache can hold yet."""
+    own: Any = object
+    cls = value.python_type()
+    plain = cls.__hash__ is own.__hash__ and cls.__eq__ is own.__eq__
+    return isinstance(value, NewObjectValue) and plain
+
+
+def _first_call(
+    tx: Trace, wrapper: Cached, args: Sequence[Value], kwargs: dict[str, Value]
+) -> Value:
+    """The function is traced; where that changes nothing, the real call fills the cache later."""
+    before = tx.journal.checkpoint()
+    result = tx.builder.wrap_new(wrapper.__wrapped__).call(tx, args, kwargs)
+    if tx.journal.checkpoint() == before and tx.interp.known([], kwargs) is not None:
+        named = {k: tx.interp.concrete(v) for k, v in kwargs.items()}
+        tx.journal.call_later(Again(wrapper, named, False), *args)
+    return result
+
+
+def _host(tx: Trace, value: Value, wrapper: Cached) -> object:
+    """The object that an argument stands for: a cache looks it up by its hash."""
+    known = tx.interp.try_concrete(value)
+    if known is not tx.interp.UNKNOWN:
+        return known
+    obj, source = getattr(value, "obj", None), value.source
+    kind = type(obj)
+    own: Any = object
+    plain = kind.__hash__ is own.__hash__ and kind.__eq__ is own.__eq__
+    if obj is not None and source is not None and plain:
+        tx.builder.guard(source, GuardKind.ID, obj, "an argument of a cached function")
+        return obj
+    raise Unsupported("opaque-call", what=f"{_name(wrapper)} with {value.describe()}")
+
+
+def _pending(tx: Trace) -> bool:
+    """Whether traced code before this call has changed something that exists."""
+    journal = tx.journal
+    changed = (*journal.mutated, *journal.attrs)
+    calls = [e for e in journal.effects if not is_cache_hit(e)]
+    return bool(calls or tx.graph.mutated or any(map(exists, changed)))
+
+
+def is_cache_hit(effect: object) -> bool:
+    """Whether an effect of the journal only counts a call of a cached function."""
+    return isinstance(effect, tuple) and type(effect[0]) is Again
+
+
+def _name(wrapper: Cached) -> str:
+    return getattr(wrapper, "__qualname__", "a cached function")

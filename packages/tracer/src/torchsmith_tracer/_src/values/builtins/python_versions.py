@@ -1,0 +1,24 @@
+"""The Python versions of what the standard library replaces by C where it can."""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import sys
+from typing import cast
+from unittest import mock
+
+
+def _without(accelerator: str, name: str) -> dict[str, object]:
+    """The names of module ``name``, executed once more without its C part."""
+    spec = cast("importlib.machinery.ModuleSpec", importlib.util.find_spec(name))
+    loader = cast("importlib.machinery.SourceFileLoader", spec.loader)
+    space: dict[str, object] = {"__name__": name}
+    with mock.patch.dict(sys.modules, {accelerator: None}):
+        exec(cast("object", loader.get_code(name)), space)  # type: ignore[arg-type]
+    return space
+
+
+PYTHON_FUNCTOOLS = _without("_functools", "functools")
+PYTHON_HEAPQ = _without("_heapq", "heapq")
+PYTHON_OPERATOR = _without("_operator", "operator")

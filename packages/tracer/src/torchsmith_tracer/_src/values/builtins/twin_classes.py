@@ -1,0 +1,207 @@
+# mypy: ignore-errors
+"""Twins of C classes (see ``values/twins.py``): ``functools``, locks, byte and text buffers.
+
+This code is traced, not run. What CPython ships in Python besides C is used from there.
+"""
+
+import _thread
+import types
+from reprlib import recursive_repr
+
+from torchsmith_tracer._src.values.builtins.python_versions import (
+    PYTHON_FUNCTOOLS,
+    PYTHON_OPERATOR,
+)
+from torchsmith_tracer._src.values.twins import twin
+
+
+class readonly:
+    """A C member that cannot be set."""
+
+    def __init__(self, name):
+        self.name = name
+
+    def __get__(self, obj, cls=None):
+        return self if obj is None else getattr(obj, self.name)
+
+    def __set__(self, obj, value):
+        raise AttributeError("readonly attribute")
+
+
+@twin("functools", "partial")
+class partial:
+    state = forwards = ("_func", "_args", "_keywords")
+    func = readonly("_func")
+    args = readonly("_args")
+    keywords = readonly("_keywords")
+
+    def __init__(*args, **keywords):
+        self, *args = args
+        if not args:
+            raise TypeError("type 'partial' takes at least one argument")
+        func, *args = args
+        if not callable(func):
+            raise TypeError("the first argument must be callable")
+        cls = type(self)
+        if isinstance(func, cls) and type(func).__call__ is cls.__call__ and not func.__dict__:
+            args = (*func._args, *args)
+            keywords = {**func._keywords, **keywords}
+            func = func._func
+        self._func = func
+        self._args = tuple(args)
+        self._keywords = keywords
+
+    def __call__(self, /, *args, **keywords):
+        return self._func(*self._args, *args, **{**self._keywords, **keywords})
+
+    @recursive_repr()
+    def __repr__(self):
+        cls = type(self)
+        name = "functools.partial" if cls.__module__ == "functools" else cls.__name__
+        parts = [repr(self._func)]
+        parts += [repr(x) for x in self._args]
+        parts += [f"{k}={v!r}" for k, v in self._keywords.items()]
+        return f"{name}({', '.join(parts)})"
+
+    def __reduce__(self):
+        state = (self._func, self._args, self._keywords, self.__dict__ or None)
+        return type(self), (self._func,), state
+
+    def __setstate__(self, state):
+        if not isinstance(state, tuple) or len(state) != 4:
+            raise TypeError("invalid partial state")
+        func, args, kwds, namespace = state
+        if (
+            not callable(func)
+            or not isinstance(args, tuple)
+            or (kwds is not None and not isinstance(kwds, dict))
+        ):
+            raise TypeError("invalid partial state")
+        self._func = func
+        self._args = args if type(args) is tuple else tuple(args)
+        self._keywords = {} if kwds is None else kwds if type(kwds) is dict else dict(kwds)
+        if namespace is not None:
+            self.__dict__ = namespace
+
+    @staticmethod
+    def rebuild(cls, func, args, keywords):
+        return cls.__new__(cls, func, *args, **keywords)
+
+
+@twin("functools", "_lru_cache_wrapper")
+class _lru_cache_wrapper:
+    state = ("_inner", "cache_info", "cache_clear")
+
+    def __init__(self, user_function, maxsize, typed, cache_info_type):
+        if not callable(user_function):
+            raise TypeError("the first argument must be callable")
+        inner = PYTHON_FUNCTOOLS["_lru_cache_wrapper"](
+            user_function, maxsize, typed, cache_info_type
+        )
+        self._inner = inner
+        self.cache_info = inner.cache_info
+        self.cache_clear = inner.cache_clear
+
+    def __call__(self, /, *args, **kwargs):
+        return self._inner(*args, **kwargs)
+
+    def __get__(self, obj, cls=None):
+        return self if obj is None else types.MethodType(self, obj)
+
+    def __reduce__(self):
+        return self.__qualname__
+
+    def __copy__(self):
+        return self
+
+    def __deepcopy__(self, memo):
+        return self
+
+
+@twin("_thread", "RLock", "lock", "LockType")
+class lock:
+    """Of one thread: tracing has no other."""
+
+    state = ("_count",)
+
+    def __init__(self):
+        self._count = 0
+
+    def acquire(self, blocking=True, timeout=-1):
+        if self._count and not isinstance(self, _thread.RLock):
+            return False  # of a lock that the program holds itself: it would wait for ever
+        self._count += 1
+        return True
+
+    def release(self):
+        if not self._count:
+            if isinstance(self, _thread.RLock):
+                raise RuntimeError("cannot release un-acquired lock")
+            raise RuntimeError("release unlocked lock")
+        self._count -= 1
+
+    def locked(self):
+        return self._count > 0
+
+    def __enter__(self):
+        return self.acquire()
+
+    def __exit__(self, *exc):
+        self.release()
+
+    @staticmethod
+    def rebuild(cls, count):
+        made = _thread.RLock() if cls is _thread.RLock else _thread.allocate_lock()
+        for _ in range(count):
+            made.acquire()
+        return made
+
+
+def _python_twin(module, cls, rebuild):
+    """A Python class as a twin: its slots are the state."""
+    hidden = ("__slots__", *cls.__slots__)
+    space = {name: attr for name, attr in vars(cls).items() if name not in hidden}
+    space.update(state=cls.__slots__, rebuild=staticmethod(rebuild))
+    twin(module, cls.__name__)(type(cls.__name__, (), space))
+
+
+_python_twin("operator", PYTHON_OPERATOR["itemgetter"], lambda cls, items, call: cls(*items))
+_python_twin("operator", PYTHON_OPERATOR["attrgetter"], lambda cls, names, call: cls(*names))
+_python_twin(
+    "operator",
+    PYTHON_OPERATOR["methodcaller"],
+    lambda cls, name, args, kwargs: cls(name, *args, **kwargs),
+)
+
+
+@twin("_collections", "_tuplegetter")
+class _tuplegetter:
+    state = ("_index", "_doc")
+
+    def __init__(self, index, doc, /):
+        self._index = index
+        self._doc = doc
+
+    def __get__(self, obj, cls=None):
+        return self if obj is None else tuple.__getitem__(obj, self._index)
+
+    def __set__(self, obj, value):
+        raise AttributeError("can't set attribute")
+
+    def __delete__(self, obj):
+        raise AttributeError("can't delete attribute")
+
+    def __reduce__(self):
+        return type(self), (self._index, self._doc)
+
+    @property
+    def __doc__(self):
+        return self._doc
+
+    @__doc__.setter
+    def __doc__(self, text):
+        self._doc = text
+
+    @staticmethod
+    def rebuild(cls, index, doc):
+        return cls(index, doc)

@@ -1,0 +1,118 @@
+"""Weak references. Traced code holds the referent; what has to be known is whether it is alive.
+
+Classes, functions and modules outlive the call. Another object is alive while a frame reaches it;
+when none does, only CPython's reference counts know, and asking is a break.
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import TYPE_CHECKING
+
+from torchsmith_tracer._src.breaks.signals import Unsupported
+from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.builtins.registry import builtin, constructor
+from torchsmith_tracer._src.values.classes import ClassValue
+from torchsmith_tracer._src.values.functions import FunctionValue
+from torchsmith_tracer._src.values.instances import make_twin
+from torchsmith_tracer._src.values.namespaces import NamespaceValue, PyModuleValue
+from torchsmith_tracer._src.values.twins import TwinValue, twin
+
+if TYPE_CHECKING:
+    from torchsmith_tracer._src.trace import Trace
+
+_LASTING = (ClassValue, FunctionValue, PyModuleValue)
+_MOST = 100_000  # values looked at
+
+
+def _check(obj: object, callback: object) -> None:
+    """Stands for its implementation below; raises TypeError for objects without weak references."""
+
+
+def _alive(obj: object) -> object:
+    """Stands for its implementation below; gives the object back."""
+    return obj
+
+
+@twin("weakref", "ReferenceType")
+class Reference:
+    """``weakref.ref``."""
+
+    state = ("_target", "_callback")
+
+    def __init__(self, obj, callback=None, /):  # type: ignore[no-untyped-def]
+        _check(obj, callback)
+        self._target = obj
+        self._callback = callback
+
+    def __call__(self):  # type: ignore[no-untyped-def]
+        return _alive(self._target)
+
+    def __hash__(self):  # type: ignore[no-untyped-def]
+        return hash(_alive(self._target))
+
+    def __eq__(self, other):  # type: ignore[no-untyped-def]
+        if not isinstance(other, weakref.ReferenceType):
+            return NotImplemented
+        return self() == other()
+
+    @property
+    def __callback__(self):  # type: ignore[no-untyped-def]
+        return self._callback
+
+    @staticmethod
+    def rebuild(cls, obj, callback):  # type: ignore[no-untyped-def]
+        return cls(obj, callback)
+
+
+@constructor(weakref.ref)
+def _ref(tx: Trace, obj: Value, callback: Value | None = None, /) -> Value:
+    known = tx.interp.weak_references
+    if callback is None and obj in known:
+        return known[obj]
+    made = make_twin(tx, weakref.ref, [obj] if callback is None else [obj, callback], {})
+    if callback is None:
+        known[obj] = made
+        tx.journal.record(lambda: known.pop(obj))
+    return made
+
+
+@builtin(_check)
+def _check_value(tx: Trace, obj: Value, callback: Value) -> Value:
+    if not obj.python_type().__weakrefoffset__:
+        kind = obj.python_type().__name__
+        raise tx.interp.error(TypeError, f"cannot create weak reference to {kind!r} object")
+    if not isinstance(obj, _LASTING) and not tx.interp.is_none(callback):
+        raise Unsupported("opaque-call", what="weakref.ref with a callback")
+    return tx.interp.none
+
+
+@builtin(_alive)
+def _alive_value(tx: Trace, obj: Value) -> Value:
+    if not isinstance(obj, _LASTING) and not _reached(tx, obj):
+        raise Unsupported("opaque-call", what="a weak reference that may be dead")
+    return obj
+
+
+def _reached(tx: Trace, target: Value) -> bool:
+    """Whether the frames reach ``target`` other than through weak references."""
+    work: list[object] = []
+    for frame in tx.frames:
+        work += (frame.locals, frame.stack, frame.cells)
+    seen: set[int] = set()
+    while work and len(seen) < _MOST:
+        obj = work.pop()
+        if obj is target:
+            return True
+        if id(obj) in seen or not isinstance(obj, Value | list | tuple | dict):
+            continue
+        seen.add(id(obj))
+        if isinstance(obj, NamespaceValue | PyModuleValue | ClassValue):
+            continue
+        if isinstance(obj, TwinValue) and obj.cls is Reference:
+            continue
+        work += gc.get_referents(obj)
+        if isinstance(obj, Value):
+            work += tx.journal.attrs.get(obj, {}).values()
+    return False

@@ -1,0 +1,121 @@
+"""Objects of C classes made by traced code, played by instances of Python classes that are traced.
+
+A *twin* is a Python class that behaves as a C class does. ``type()`` and ``isinstance`` see the C
+class; every method comes from the twin and is traced like the user's own code. In generated code
+the object is made again by the twin's ``rebuild(cls, *state)``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from torchsmith_tracer._src.breaks.signals import Unsupported
+from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.lazy import realize
+from torchsmith_tracer._src.values.mappings import DictValue
+from torchsmith_tracer._src.values.objects import NewObjectValue, defines_new
+
+if TYPE_CHECKING:
+    from torchsmith_tracer._src.codegen.emitter import Emitter
+    from torchsmith_tracer._src.trace import Trace
+
+TWINS: dict[tuple[str, str], Any] = {}  # by module and name: a module may be loaded more than once
+
+
+def twin(module: str, *names: str) -> Any:
+    """Register a twin for the C classes ``names`` of ``module``."""
+
+    def register(cls: type) -> type:
+        for name in names:
+            TWINS[module, name] = cls
+        return cls
+
+    return register
+
+
+def twin_of(cls: type) -> Any:
+    """The twin class of a C class, or None."""
+    twin = TWINS.get((cls.__module__, cls.__qualname__))
+    return twin if twin is not None and _in_c(cls) else None
+
+
+def _in_c(cls: type) -> bool:
+    return defines_new(cls) or "__new__" not in cls.__dict__
+
+
+class TwinValue(NewObjectValue):
+    """An object of the C class ``real``, or the C part of an object of a subclass (``owner``).
+
+    Attributes:
+        state: the attributes that ``twin.state`` names; they are not the program's to see.
+    """
+
+    __slots__ = ("owner", "real", "state")
+
+    def __init__(self, tx: Trace, real: type) -> None:
+        super().__init__(tx.journal, twin_of(real), tx.interp.class_value(real))
+        self.real = real
+        self.owner: NewObjectValue | None = None
+        self.state: dict[str, Value] = {}
+
+    def python_type(self) -> type:
+        return self.real
+
+    def describe(self) -> str:
+        return f"new object of class {self.real.__name__}"
+
+    def _in_twin(self, name: str) -> bool:
+        return name in self.cls.state  # type: ignore[attr-defined]
+
+    def instance_get(self, tx: Trace, name: str) -> Value | None:
+        if self._in_twin(name):
+            return self.state.get(name)
+        return super().instance_get(tx, name)
+
+    def instance_set(self, tx: Trace, name: str, value: Value) -> None:
+        if not self._in_twin(name):
+            super().instance_set(tx, name, value)
+            return
+        state, old = self.state, self.state.get(name)
+        if old is None:
+            tx.journal.record(lambda: state.pop(name))
+        else:
+            tx.journal.record(lambda: state.__setitem__(name, old))
+        state[name] = value
+
+    def call_target(
+        self, tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]
+    ) -> tuple[Value, Sequence[Value], dict[str, Value]] | None:
+        """What a twin passes calls on to; another call is not one of user code."""
+        names = getattr(self.cls, "forwards", None)
+        if names is None:
+            return None
+        function, first, keywords = (self.state[name] for name in names)
+        more: dict[str, Value] = {}
+        for key, value in cast("DictValue", keywords).table.items():
+            if not isinstance(key, str):
+                return None
+            more[key] = realize(tx, value[1])
+        return function, [*tx.interp.unpack(first), *args], {**more, **kwargs}
+
+    def call(self, tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+        method = self.method(tx, "__call__")
+        return super().call(tx, args, kwargs) if method is None else method.call(tx, args, kwargs)
+
+    def has_dict(self) -> bool:
+        return self.real.__dictoffset__ != 0
+
+    def reconstruct(self, cg: Emitter) -> None:
+        self.rebuild(cg, self)
+
+    def rebuild(self, cg: Emitter, as_class_of: NewObjectValue) -> None:
+        """Push the object, of the class of ``as_class_of``."""
+        function = getattr(self.cls, "rebuild", None)
+        if function is None:
+            raise Unsupported("cannot-rebuild", what=self.describe())
+        cg.load_callable(function, "rebuild")
+        as_class_of.load_class(cg)
+        for name in self.cls.state:  # type: ignore[attr-defined]
+            cg.load(self.state[name])
+        cg.call(1 + len(self.cls.state))  # type: ignore[attr-defined]

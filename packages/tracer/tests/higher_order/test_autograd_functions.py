@@ -1,0 +1,242 @@
+"""``autograd.Function.apply``: traced where no gradient is recorded, right everywhere."""
+
+import pytest
+import torch
+import torchsmith_tracer as tracer
+
+
+class Scale(torch.autograd.Function):
+    """Saves, reads ``ctx`` back and asks what torch tells a forward."""
+
+    @staticmethod
+    def forward(ctx, x, factor=2):
+        ctx.save_for_backward(x)
+        ctx.factor = factor
+        ctx.set_materialize_grads(False)
+        assert ctx.saved_tensors == ()
+        grad = 100 if torch.is_grad_enabled() else 1
+        return x * ctx.factor * grad + ctx.needs_input_grad[0]
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * ctx.factor, None
+
+
+class WithSetup(torch.autograd.Function):
+    @staticmethod
+    def forward(x, factor=3):
+        return x * factor, factor
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        x, ctx.factor = inputs
+        ctx.count = len(output)
+
+    @staticmethod
+    def backward(ctx, grad, _):
+        return grad * ctx.factor, None
+
+
+class Same(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x, x + 1, None, [x]
+
+    @staticmethod
+    def backward(ctx, *grads):
+        return grads[0]
+
+
+class InPlace(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.mark_dirty(x)
+        x.add_(1)
+        return x
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x: Scale.apply(x),
+        lambda x: Scale.apply(x, 5) + Scale.apply(x + 1),
+        lambda x: Scale.apply(x, factor=5),
+        lambda x: WithSetup.apply(x),
+        lambda x: WithSetup.apply(x, 7),
+        lambda x: [type(out).__name__ for out in Same.apply(x)],
+        lambda x: [(out is x, out) for out in Same.apply(x)[:2]],
+        lambda x: (InPlace.apply(x) is x, x),
+    ],
+)
+def test_a_forward_without_gradients_is_one_graph(check, program):
+    check(program, torch.ones(3), graphs=1, fullgraph=True)
+
+
+def test_no_grad_makes_a_leaf_that_requires_gradients_one_graph_as_well(check):
+    def program(x):
+        with torch.no_grad():
+            return Scale.apply(x)
+
+    check(program, torch.ones(3, requires_grad=True), graphs=1, fullgraph=True)
+
+
+def test_keywords_reach_a_forward_with_its_own_setup(check):
+    check(lambda x: WithSetup.apply(x, factor=7), torch.ones(3), breaks=["opaque-call"])
+
+
+def test_gradients_come_back_through_the_users_backward():
+    compiled = tracer.compile(lambda x: Scale.apply(x * 2, 4).sum(), backend="eager")
+    x = torch.ones(3, requires_grad=True)
+    compiled(x).backward()
+    assert torch.equal(x.grad, torch.full((3,), 8.0))
+
+
+def test_a_replaced_forward_is_seen():
+    class Mine(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x + 1
+
+    compiled = tracer.compile(lambda x: Mine.apply(x), backend="eager")
+    assert compiled(torch.zeros(1)).item() == 1
+    Mine.forward = staticmethod(lambda ctx, x: x + 10)
+    assert compiled(torch.zeros(1)).item() == 10
+
+
+# --- where gradients are recorded -----------------------------------------------------------------
+
+
+class Saves(torch.autograd.Function):
+    """Saves an input, an intermediate and a number; one input takes no gradient."""
+
+    @staticmethod
+    def forward(ctx, x, w, power, mask=None):
+        y = x.exp()
+        ctx.save_for_backward(y, w)
+        ctx.power = power
+        ctx.shape = x.shape
+        out = y * w**power
+        return out, (y * 2).detach()
+
+    @staticmethod
+    def backward(ctx, grad, other):
+        y, w = ctx.saved_tensors
+        extra = [grad.new_ones(ctx.shape)]
+        extra.append(extra[0] * 2)
+        gw = grad * y * ctx.power if ctx.needs_input_grad[1] else None
+        return grad * y * w**ctx.power + other * y * 2 + extra[1], gw, None, None
+
+
+class Constant(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        big = x > 0
+        ctx.mark_non_differentiable(big)
+        ctx.save_for_backward(big)
+        return x.clamp(min=0), big
+
+    @staticmethod
+    def backward(ctx, grad, _):
+        return grad * ctx.saved_tensors[0] * 10
+
+
+class Once(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.exp()
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, grad):
+        return grad * 5
+
+
+OUTSIDE = torch.full((3,), 7.0)
+
+
+class UsesOutside(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * OUTSIDE
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * OUTSIDE * 2
+
+
+RECORDED = {
+    "saves": lambda x, w: Saves.apply(x, w, 3),
+    "saves, no gradient for one": lambda x, w: Saves.apply(x, w.detach(), 2)[0] * w,
+    "twice": lambda x, w: Saves.apply(Saves.apply(x, w, 1)[0] / 100, w, 2),
+    "constant": lambda x, w: Constant.apply(x - 1)[0] * w,
+    "tensors from outside": lambda x, w: UsesOutside.apply(x * w),
+    "scale": lambda x, w: Scale.apply(x * w, 4),
+    "setup": lambda x, w: WithSetup.apply(x * w, 4)[0],
+}
+
+
+def leaves():
+    return torch.linspace(0.5, 1.5, 3).requires_grad_(), torch.arange(1.0, 4).requires_grad_()
+
+
+def gradients(function, tensors, create_graph=False):
+    found = function(*tensors)
+    found = found if isinstance(found, tuple) else (found,)
+    loss = sum((t * t).sum() for t in found if t.requires_grad)
+    return [t.detach() for t in found], torch.autograd.grad(
+        loss, tensors, allow_unused=True, create_graph=create_graph
+    )
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_both_directions_are_in_the_graph(capture, name):
+    compiled = tracer.compile(RECORDED[name], backend=capture, fullgraph=name != "setup")
+    for _ in range(2):
+        want, got = gradients(RECORDED[name], leaves()), gradients(compiled, leaves())
+        torch.testing.assert_close(got, want)
+    assert capture.n == 1
+
+
+def test_second_derivatives_go_through_the_users_backward():
+    def program(x, w):
+        return Scale.apply(x.exp(), 3) * w
+
+    compiled = tracer.compile(program, backend="eager", fullgraph=True)
+    results = []
+    for function in (program, compiled):
+        x, w = leaves()
+        _, (gx, gw) = gradients(function, (x, w), create_graph=True)
+        results.append(torch.autograd.grad(gx.sum() + gw.sum(), (x, w)))
+    torch.testing.assert_close(results[1], results[0])
+
+
+def test_what_may_be_differentiated_once_raises_the_second_time():
+    compiled = tracer.compile(lambda x: Once.apply(x), backend="eager")
+    x = torch.ones(2, requires_grad=True)
+    (first,) = torch.autograd.grad(compiled(x).pow(2).sum(), x, create_graph=True)
+    torch.testing.assert_close(first, 10 * torch.ones(2).exp())
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        first.sum().backward()
+
+
+def test_a_store_in_forward_happens_in_every_call():
+    calls = []
+
+    class Counts(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            calls.append(1)
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad * 2
+
+    compiled = tracer.compile(lambda x: Counts.apply(x), backend="eager")
+    for n in range(1, 4):
+        compiled(torch.ones(2, requires_grad=True)).sum().backward()
+        assert len(calls) == n

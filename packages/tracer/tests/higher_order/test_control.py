@@ -1,0 +1,123 @@
+"""``torch.cond``, ``while_loop`` and checkpointing inside compiled functions."""
+
+import pytest
+import torch
+import torchsmith_tracer as tracer
+from torch._higher_order_ops.while_loop import while_loop
+from torch.utils.checkpoint import checkpoint
+
+W = torch.linspace(1, 2, 4)
+
+
+def branches(x, y):
+    return torch.cond(x.sum() > 0, lambda a: (a * W, a + y), lambda a: (a - y, a * 3), (x,))
+
+
+def nested(x, y):
+    def inner(a):
+        return torch.cond(a.max() > 2, lambda b: b.sin(), lambda b: b.cos() * y, (a,))
+
+    return torch.cond(x.sum() > 0, inner, lambda a: a - 1, (x,))
+
+
+def expected(program, x, y):
+    """``torch.cond`` itself compiles; plain Python says the same."""
+
+    def plain(pred, yes, no, operands):
+        return yes(*operands) if pred else no(*operands)
+
+    real, torch.cond = torch.cond, plain
+    try:
+        return program(x, y)
+    finally:
+        torch.cond = real
+
+
+@pytest.mark.parametrize("program", [branches, nested])
+def test_both_branches_are_in_one_graph(capture, program):
+    compiled = tracer.compile(program, backend=capture, fullgraph=True)
+    for sign in (1.0, -1.0, 3.0):
+        x, y = torch.ones(4) * sign, torch.full((4,), 0.5)
+        torch.testing.assert_close(compiled(x, y), expected(program, x, y))
+    assert capture.n == 1
+
+
+def test_gradients_flow_through_the_branch_that_ran():
+    compiled = tracer.compile(lambda x, y: branches(x, y)[0].sum(), backend="eager", fullgraph=True)
+    for sign in (1.0, -1.0):
+        x = (torch.ones(4) * sign).requires_grad_()
+        compiled(x, torch.ones(4)).backward()
+        assert torch.equal(x.grad, W if sign > 0 else torch.ones(4))
+
+
+def test_a_branch_that_stores_is_refused_with_the_reason():
+    kept = []
+
+    def program(x):
+        return torch.cond(x.sum() > 0, lambda a: kept.append(1) or a + 1, lambda a: a - 1, (x,))
+
+    compiled = tracer.compile(program, backend="eager", fullgraph=True)
+    with pytest.raises(tracer.errors.FullGraphError, match="TS-T056"):
+        compiled(torch.ones(2))
+
+
+def test_a_branch_may_change_what_it_made(capture):
+    def yes(a):
+        parts = [a]
+        parts.append(a * 2)
+        return torch.stack(parts).sum(0)
+
+    def program(x):
+        return torch.cond(x.sum() > 0, yes, lambda a: a - 1, (x,))
+
+    compiled = tracer.compile(program, backend=capture, fullgraph=True)
+    assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 3.0))
+    assert torch.equal(compiled(-torch.ones(2)), torch.full((2,), -2.0))
+    assert capture.n == 1
+
+
+def test_a_loop_is_one_graph_for_any_number_of_rounds(capture):
+    def program(i, x):
+        return while_loop(lambda i, x: i < 5, lambda i, x: (i + 1, x * W), (i, x))
+
+    compiled = tracer.compile(program, backend=capture, fullgraph=True)
+    for start in (0, 3, 9):
+        count, found = compiled(torch.tensor(start), torch.ones(4))
+        rounds = max(0, 5 - start)
+        assert count.item() == start + rounds
+        torch.testing.assert_close(found, W**rounds)
+    assert capture.n == 1
+
+
+class Block(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.line = torch.nn.Linear(4, 4)
+        self.runs = 0
+
+    def forward(self, x):
+        return torch.nn.functional.dropout(self.line(x).sin(), 0.3, training=True)
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_checkpointing_is_in_the_graph_and_saves_as_little(capture, reentrant):
+    block = Block()
+
+    def program(x):
+        return checkpoint(block, x, use_reentrant=reentrant) * 2
+
+    def run(function):
+        torch.manual_seed(3)
+        block.zero_grad()
+        x = torch.ones(2, 4, requires_grad=True)
+        packed = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: packed.append(t) or t, lambda t: t):
+            out = function(x)
+        out.sum().backward()
+        return out.detach(), x.grad, block.line.weight.grad, len(packed)
+
+    compiled = tracer.compile(program, backend=capture, fullgraph=True)
+    want, got = run(program), run(compiled)
+    torch.testing.assert_close(got[:3], want[:3])
+    assert got[3] == want[3]
+    assert capture.n == 1

@@ -1,0 +1,178 @@
+"""``torch.vmap`` and ``torch.func`` inside compiled functions: one graph, equal to eager."""
+
+import pytest
+import torch
+import torchsmith_tracer as tracer
+from torch.func import grad, grad_and_value, hessian, jacfwd, jacrev, jvp, vjp, vmap
+
+X = torch.arange(12.0).reshape(3, 4)
+V = torch.linspace(0.5, 2, 4)
+W = torch.arange(3.0)
+
+
+def scaled(x, w):
+    return (x * w).sum()
+
+
+def nested(d):
+    return {"s": d["a"] + d["b"][0]}
+
+
+def vmapped_reshape(x):
+    return vmap(lambda a: a.reshape(1, a.shape[0]) * 2)(x)
+
+
+def with_aux(x):
+    return (x**2).sum(), (x + 1, {"twice": x * 2})
+
+
+def closes_over(y):
+    return lambda x: (x * y).sin().sum()
+
+
+def keeps(x):
+    seen = []
+    out = vmap(lambda row: seen.append(row.shape) or row.cumsum(0))(x)
+    return out, seen
+
+
+def under_no_grad(x):
+    with torch.no_grad():
+        return grad(lambda a: a.exp().sum())(x)
+
+
+def pulled(x):
+    out, pull = vjp(lambda a, b: (a * b, a.sum()), x, x + 1)
+    return out, pull((torch.ones_like(x), torch.tensor(2.0)))
+
+
+def pulled_aux(x):
+    out, pull, aux = vjp(with_aux, x, has_aux=True)
+    return out, pull(torch.tensor(3.0)), aux
+
+
+def mapped_writes(x):
+    y = x.clone()
+    vmap(lambda row: row.add_(1))(y)
+    return y
+
+
+PROGRAMS = {
+    "vmap": lambda x: vmap(torch.sum)(x),
+    "vmap of a torch function over two": lambda x: vmap(torch.dot)(x, x + 1),
+    "vmap dims": lambda x: vmap(lambda a, b: a * b, in_dims=(1, None), out_dims=1)(x, W.clone()),
+    "vmap closure": lambda x: vmap(lambda a: a @ V)(x) + 1,
+    "vmap nest": lambda x: vmap(
+        lambda d: {"s": d["a"] + d["b"][0]}, in_dims=({"a": 0, "b": None},)
+    )({"a": x, "b": (x[0],)}),
+    "vmap vmap": lambda x: vmap(vmap(lambda a, b: a * b), in_dims=(0, None))(x, V.clone()),
+    "vmap chunks": lambda x: vmap(lambda a: a * 2, chunk_size=2)(x),
+    "vmap out None": lambda x: vmap(lambda a: (a, V.clone()), out_dims=(0, None))(x),
+    "vmap writes": mapped_writes,
+    "vmap local list": keeps,
+    "vmap random": lambda x: vmap(lambda a: a + torch.rand(4), randomness="different")(x),
+    "grad": lambda x: grad(lambda a: a.sin().sum())(x),
+    "grad argnums": lambda x: grad(scaled, argnums=(0, 1))(x, x + 2),
+    "grad argnum 1": lambda x: grad(scaled, argnums=1)(x, x + 2),
+    "grad aux": lambda x: grad(with_aux, has_aux=True)(x),
+    "grad of a dict": lambda x: grad(lambda p, y: (p["w"] * y + p["b"]).sum())(
+        {"w": x, "b": x[0]}, x
+    ),
+    "grad of grad": lambda x: grad(lambda a: grad(lambda b: (b**3).sum())(a).sum())(x),
+    "grad keywords": lambda x: grad(scaled)(x, w=x * 2),
+    "grad under no_grad": under_no_grad,
+    "grad and value": lambda x: grad_and_value(lambda a: a.cos().sum())(x),
+    "grad and value aux": lambda x: grad_and_value(with_aux, has_aux=True)(x),
+    "per-sample gradients": lambda x: vmap(grad(scaled, argnums=1), in_dims=(0, None))(
+        x, V.clone()
+    ),
+    "closure": lambda x: grad(closes_over(x * 2))(x),
+    "jacrev": lambda x: jacrev(lambda a: (a.sin(), a.sum()))(x[0]),
+    "jacrev argnums": lambda x: jacrev(lambda a, b: a * b, argnums=(0, 1))(x[0], x[1]),
+    "jacrev aux": lambda x: jacrev(lambda a: (a * 2, a + 1), has_aux=True)(x[0]),
+    "jacfwd": lambda x: jacfwd(lambda a: a.sin() * a[0])(x[0]),
+    "hessian": lambda x: hessian(lambda a: (a**3).sum())(x[0]),
+    "jvp": lambda x: jvp(lambda a, b: (a * b, a + b), (x, x + 1), (x * 0 + 1, x)),
+    "jvp aux": lambda x: jvp(with_aux, (x,), (torch.ones_like(x),), has_aux=True),
+    "vjp": pulled,
+    "vjp aux": pulled_aux,
+    "reads requires_grad": lambda x: grad(lambda a: (a * (2 if a.requires_grad else 3)).sum())(x),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_transform_is_part_of_the_graph(check, name):
+    check(PROGRAMS[name], X, graphs=1, fullgraph=True)
+
+
+def test_gradients_flow_through_a_transform():
+    def program(x):
+        return vmap(lambda row: row.exp() * V)(x).sum()
+
+    x, y = (X.clone().requires_grad_() for _ in range(2))
+    program(x).backward()
+    tracer.compile(program, backend="eager", fullgraph=True)(y).backward()
+    assert torch.equal(x.grad, y.grad)
+
+
+def test_a_changed_closure_is_seen_by_the_body():
+    factor = 2.0
+
+    def program(x):
+        return vmap(lambda row: row * factor)(x)
+
+    compiled = tracer.compile(program, backend="eager")
+    assert torch.equal(compiled(X), X * 2)
+    factor = 5.0
+    assert torch.equal(compiled(X), X * 5)
+
+
+def test_sizes_that_change_are_symbolic_in_bodies(capture):
+    compiled = tracer.compile(
+        lambda x: vmap(lambda a: a.reshape(1, a.shape[0]) * 2)(x), backend=capture
+    )
+    for rows, cols in ((3, 4), (5, 7), (6, 9), (8, 2)):
+        x = torch.randn(rows, cols)
+        torch.testing.assert_close(compiled(x), x.reshape(rows, 1, cols) * 2)
+    assert capture.n == 2
+
+
+def test_a_body_that_breaks_runs_natively(check):
+    def program(x):
+        out = vmap(lambda row: row * float(torch.tensor(2.0).item()))(x)
+        return out + 1
+
+    compiled = tracer.compile(program, backend="eager")
+    assert torch.equal(compiled(X), X * 2 + 1)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x: vmap(lambda a: a, in_dims=5)(x),
+        lambda x: vmap(lambda a, b: a)(x, x[:2]),
+        lambda x: vmap(lambda a: 3)(x),
+        lambda x: grad(lambda a: a)(x),
+        lambda x: grad(lambda a: a.sum(), argnums=2)(x),
+        lambda x: vmap(lambda a: a + torch.rand(4))(x),
+    ],
+)
+def test_misuse_raises_what_eager_raises(program):
+    with pytest.raises(Exception) as own:
+        program(X)
+    with pytest.raises(type(own.value)):
+        tracer.compile(program, backend="eager")(X)
+
+
+def test_a_transform_that_leaves_the_frame_is_rebuilt(check):
+    compiled = tracer.compile(lambda x: (vmap(torch.sum), x + 1), backend="eager")
+    mapped, _ = compiled(X)
+    assert torch.equal(mapped(X), X.sum(1))
+
+
+def test_a_tensor_that_escapes_from_its_function_is_reported():
+    kept = []
+    compiled = tracer.compile(lambda x: vmap(lambda a: kept.append(a) or a * 2)(x), backend="eager")
+    with pytest.warns(UserWarning, match="outside of it"):
+        assert torch.equal(compiled(X), X * 2)
+    assert len(kept) == 1

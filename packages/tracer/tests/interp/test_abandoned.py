@@ -1,0 +1,347 @@
+"""Generators clean up where CPython would let go of them, and are rebuilt in mid-flight."""
+
+import contextlib
+
+import pytest
+import torch
+import torchsmith_tracer
+
+
+@torchsmith_tracer.disable
+def opaque(log, *what):
+    log.append(("opaque", *what))
+    return len(log)
+
+
+def numbers(x, log, n=3):
+    try:
+        for i in range(n):
+            log.append(i)
+            yield x * i
+    finally:
+        log.append("finally")
+
+
+def delegating(x, log):
+    try:
+        yield from numbers(x, log)
+    finally:
+        log.append("outer finally")
+
+
+@contextlib.contextmanager
+def context(log):
+    log.append("enter")
+    try:
+        yield 5
+    except ValueError:
+        log.append("caught")
+    finally:
+        log.append("exit")
+
+
+def left_by_break(x, log):
+    for v in numbers(x, log):
+        if v.dim():
+            break
+    log.append("after")
+    return v + 1
+
+
+def left_by_return(x, log):
+    for v in numbers(x, log):
+        return v, log.append("value")
+
+
+def left_by_an_exception(x, log):
+    try:
+        for v in numbers(x, log):
+            raise KeyError(1)
+    except KeyError:
+        log.append("handler")
+    return v
+
+
+def left_by_an_exception_in_a_callee(x, log):
+    def helper():
+        for v in numbers(x, log):
+            if len(log) > 1:
+                raise KeyError(str(v.shape))
+
+    try:
+        helper()
+    except KeyError as e:
+        log.append(str(e))
+    log.append("after")
+    return x
+
+
+def local_overwritten(x, log):
+    it = numbers(x, log)
+    next(it)
+    log.append("a")
+    it = None
+    log.append("b")
+    return x
+
+
+def local_deleted(x, log):
+    it = numbers(x, log)
+    next(it)
+    log.append("a")
+    del it
+    log.append("b")
+    return x
+
+
+def two_names(x, log):
+    it = other = numbers(x, log)
+    next(it)
+    del it
+    log.append("still there")
+    del other
+    log.append("gone")
+    return x
+
+
+def callee_ends(x, log):
+    def helper():
+        it = numbers(x, log)
+        next(it)
+        return 1
+
+    helper()
+    log.append("after")
+    return x + 1
+
+
+def temporary(x, log):
+    v = next(numbers(x, log))
+    log.append("after")
+    return v
+
+
+def in_a_list(x, log):
+    its = [numbers(x, log), numbers(x, log)]
+    next(its[0])
+    next(its[1])
+    its.pop()
+    log.append("popped")
+    its.clear()
+    log.append("cleared")
+    return x
+
+
+def in_an_attribute(x, log):
+    class Holder:
+        pass
+
+    holder = Holder()
+    holder.it = numbers(x, log)
+    next(holder.it)
+    log.append("held")
+    holder.it = None
+    log.append("after")
+    return x
+
+
+def delegated(x, log):
+    for v in delegating(x, log):
+        break
+    log.append("after")
+    return v
+
+
+def wrapped(x, log):
+    for i, v in enumerate(zip(numbers(x, log), numbers(x, log, 2))):
+        if i:
+            break
+    log.append("after")
+    return v
+
+
+def by_any(x, log):
+    return any(bool(v.dim()) for v in numbers(x, log)), log.append("after")
+
+
+def returned(x, log):
+    it = numbers(x, log)
+    next(it)
+    log.append("end")
+    return next(it), it.close()
+
+
+NO_BREAK = [
+    left_by_break,
+    left_by_return,
+    left_by_an_exception,
+    left_by_an_exception_in_a_callee,
+    local_overwritten,
+    local_deleted,
+    two_names,
+    callee_ends,
+    temporary,
+    in_a_list,
+    in_an_attribute,
+    delegated,
+    wrapped,
+    by_any,
+    returned,
+]
+
+
+def outcome(fn):
+    log = []
+    try:
+        result = fn(torch.ones(2), log)
+    except Exception as e:
+        result = type(e), e.args
+    return repr(result), log
+
+
+@pytest.mark.parametrize("fn", NO_BREAK, ids=lambda f: f.__name__)
+def test_cleaned_up_at_the_same_point(fn):
+    compiled = torchsmith_tracer.compile(fn, fullgraph=True)
+    for _ in range(2):
+        assert outcome(compiled) == outcome(fn)
+
+
+def break_in_the_loop(x, log):
+    for v in numbers(x, log):
+        opaque(log, 1)
+        if float(v.sum()) > 0:
+            break
+    log.append("after")
+    return v + 1
+
+
+def break_while_suspended(x, log):
+    it = numbers(x, log)
+    next(it)
+    opaque(log, 2)
+    log.append("end")
+    return x
+
+
+def break_and_finally_in_the_loop(x, log):
+    for v in numbers(x, log):
+        try:
+            if opaque(log, 1) > 3:
+                return v
+        finally:
+            log.append("inner finally")
+    return x
+
+
+def break_in_enumerate(x, log):
+    for i, v in enumerate(delegating(x, log)):
+        if i:
+            opaque(log, 7)
+            break
+    log.append("after")
+    return v
+
+
+def break_between_sends(x, log):
+    it = numbers(x, log)
+    a = next(it)
+    opaque(log, 1)
+    b = it.send(None)
+    it.close()
+    log.append("closed")
+    return a + b
+
+
+def break_in_the_argument_of_any(x, log):
+    return any(opaque(log, 5) for v in numbers(x, log)), log.append("after")
+
+
+def break_in_the_callee(x, log):
+    def helper():
+        for v in numbers(x, log):
+            opaque(log, 3)
+            return v * 2
+
+    v = helper()
+    log.append("after")
+    return v + 1
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        break_in_the_loop,
+        break_while_suspended,
+        break_and_finally_in_the_loop,
+        break_in_enumerate,
+        break_between_sends,
+        break_in_the_argument_of_any,
+        break_in_the_callee,
+    ],
+    ids=lambda f: f.__name__,
+)
+def test_a_break_rebuilds_the_suspended_generator(fn):
+    compiled = torchsmith_tracer.compile(fn)
+    for _ in range(2):
+        assert outcome(compiled) == outcome(fn)
+    frames = compiled._torchsmith_region.log.frames
+    assert not any(r.eager for r in frames)
+    assert any(r.break_ is not None and not r.break_.resumed for r in frames)
+
+
+@pytest.mark.parametrize("raises", [False, True])
+def test_a_break_inside_a_context_made_from_a_generator(raises):
+    def f(x, log):
+        with context(log) as v:
+            y = x + v
+            opaque(log, 3)
+            y = y * 2
+            if raises:
+                raise ValueError("x")
+        log.append("after")
+        return y + 1
+
+    compiled = torchsmith_tracer.compile(f)
+    for _ in range(2):
+        assert outcome(compiled) == outcome(f)
+    frames = compiled._torchsmith_region.log.frames
+    assert not any(r.eager for r in frames)
+    assert frames[1].graph is not None  # what follows the break in the block is compiled
+
+
+def test_the_rebuilt_generator_takes_sends_and_throws():
+    def echo(log):
+        got = "first"
+        while True:
+            try:
+                got = yield got
+                log.append(got)
+            except KeyError as e:
+                log.append(repr(e))
+                got = "recovered"
+
+    def f(x, log):
+        it = echo(log)
+        next(it)
+        it.send(1)
+        opaque(log)
+        return it.send(2), it.throw(KeyError("k")), it.send(3)
+
+    assert outcome(torchsmith_tracer.compile(f)) == outcome(f)
+
+
+def test_a_generator_suspended_in_the_middle_of_a_call():
+    def sums(log):
+        while True:
+            log.append((yield len(log)))
+
+    def f(x, log):
+        it = sums(log)
+        next(it)
+        opaque(log)
+        it.send(5)
+        return it.send(6), log
+
+    compiled = torchsmith_tracer.compile(f)
+    assert outcome(compiled) == outcome(f)
+    assert not any(r.eager for r in compiled._torchsmith_region.log.frames)

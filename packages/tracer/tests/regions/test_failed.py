@@ -1,0 +1,226 @@
+"""A graph that fails at run time: effects before it, none after it, the user's handlers."""
+
+import threading
+
+import pytest
+import torch
+import torchsmith_tracer
+
+
+def functional(gm, example_inputs):
+    """A backend that writes to the inputs last, when everything else has been computed."""
+
+    def run(*args):
+        copies = [a.clone() if isinstance(a, torch.Tensor) else a for a in args]
+        out = gm.forward(*copies)
+        for old, new in zip(args, copies):
+            if isinstance(old, torch.Tensor):
+                old.copy_(new)
+        return out
+
+    return run
+
+
+def sloppy(gm, example_inputs):
+    """A backend that leaves half of its writes behind when it fails."""
+
+    def run(*args):
+        try:
+            return gm.forward(*args)
+        except Exception:
+            for a in args:
+                if isinstance(a, torch.Tensor) and a.is_floating_point():
+                    a.data.mul_(-3)
+            raise
+
+    return run
+
+
+def compare(fn, backend, *make, calls=2):
+    """Eager and compiled: outcome and arguments after each of several calls."""
+    compiled = torchsmith_tracer.compile(fn, backend=backend)
+    for good in [True, False] * calls:
+        results = []
+        for run in (fn, compiled):
+            args = [m(good) for m in make]
+            torch.manual_seed(3)
+            try:
+                got = run(*args)
+            except Exception as e:
+                got = (type(e), str(e), e.__cause__, e.__context__)
+            versions = [a._version for a in args if isinstance(a, torch.Tensor)]
+            results.append(repr((got, args)) + (repr(versions) if backend == "eager" else ""))
+        assert results[0] == results[1]
+
+
+def index(good):
+    return torch.tensor([0 if good else 7])
+
+
+def vector(good):
+    return torch.tensor([1.0, 2.0])
+
+
+def empty(good):
+    return []
+
+
+@pytest.mark.parametrize("backend", ["eager", functional, sloppy])
+def test_effects_before_the_operator_happen_and_none_after(backend):
+    def f(x, i, log):
+        log.append(1)
+        x.add_(1)
+        z = x[i]
+        log.append(2)
+        x.mul_(2)
+        return z
+
+    compare(f, backend, vector, index, empty)
+
+
+@pytest.mark.parametrize("backend", ["eager", functional, sloppy])
+def test_the_handler_around_the_operator_is_the_users(backend):
+    def f(x, i, log):
+        x.add_(1)
+        try:
+            log.append("try")
+            z = x[i] * 2
+        except IndexError as e:
+            log.append(type(e).__name__)
+            z = x.sum()
+        finally:
+            x.mul_(3)
+            log.append("finally")
+        return z + 1
+
+    compare(f, backend, vector, index, empty)
+
+
+@pytest.mark.parametrize("backend", ["eager", functional])
+def test_an_operator_that_fails_while_it_writes(backend):
+    def f(x, i, log):
+        x.index_add_(0, torch.cat([index(True), i]), torch.ones(2))
+        log.append(1)
+        return x
+
+    compare(f, backend, vector, index, empty)
+
+
+@pytest.mark.parametrize("backend", ["eager", functional])
+def test_random_numbers_are_drawn_once(backend):
+    def f(x, i, log):
+        noise = torch.rand(2)
+        x.add_(noise)
+        log.append(float(noise.sum()) if log else 0)
+        try:
+            return x[i]
+        except IndexError:
+            return x + torch.rand(2)
+
+    compare(f, backend, vector, index, empty)
+
+
+def test_failure_inside_an_inlined_callee_and_a_loop():
+    def pick(x, i, log):
+        try:
+            return x.index_select(0, i)
+        except (IndexError, RuntimeError):
+            log.append("missing")
+            raise
+
+    def f(x, i, log):
+        out = []
+        for k in range(3):
+            x.add_(k)
+            try:
+                out.append(pick(x, i, log))
+            except (IndexError, RuntimeError):
+                out.append(k)
+        return out
+
+    compare(f, "eager", vector, index, empty)
+
+
+def test_the_cause_that_the_user_gave_stays():
+    def f(x, i, log):
+        try:
+            return x[i]
+        except IndexError as e:
+            raise ValueError("no such row") from e
+
+    compiled = torchsmith_tracer.compile(f)
+    compiled(vector(True), index(True), [])
+    with pytest.raises(ValueError, match="no such row") as caught:
+        compiled(vector(True), index(False), [])
+    assert type(caught.value.__cause__) is IndexError
+    assert caught.value.__cause__ is caught.value.__context__
+
+
+class Stop(BaseException):
+    pass
+
+
+def stopping(gm, example_inputs):
+    def run(*args):
+        gm.forward(*args)
+        raise Stop
+
+    return run
+
+
+def test_contexts_in_the_graph_are_left_when_it_is_interrupted():
+    def f(x):
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+            return x @ x
+
+    compiled = torchsmith_tracer.compile(f, backend=stopping)
+    with pytest.raises(Stop):
+        compiled(torch.ones(2, 2))
+    assert torch.is_grad_enabled()
+    assert not torch.is_autocast_enabled("cpu")
+
+
+LOCK = threading.Lock()
+
+
+@torchsmith_tracer.disable
+def note(log):
+    log.append("inside")
+
+
+def in_lock(x, log):
+    log.append("before")
+    with LOCK:
+        note(log)
+        y = x.exp() * 3
+    return y
+
+
+def failing_second(error):
+    def backend(gm, example_inputs):
+        if any(n.target in (torch.exp, "exp") for n in gm.graph.nodes):
+            raise error("second graph")
+        return gm.forward
+
+    return backend
+
+
+@pytest.mark.parametrize("error", [RuntimeError, Stop])
+def test_a_lock_is_released_when_compiling_the_rest_fails(error):
+    def f(x, log):
+        x = x.sin() * 2
+        return in_lock(x, log)
+
+    compiled = torchsmith_tracer.compile(f, backend=failing_second(error))
+    log = []
+    with pytest.raises((torchsmith_tracer.errors.BackendError, Stop)):
+        compiled(torch.ones(2), log)
+    assert log == ["before", "inside"]
+    assert not LOCK.locked()
+
+
+def test_a_lock_is_released_when_the_rest_is_interrupted_at_run_time():
+    compiled = torchsmith_tracer.compile(in_lock, backend=stopping)
+    with pytest.raises(Stop):
+        compiled(torch.ones(2), [])
+    assert not LOCK.locked()

@@ -1,0 +1,174 @@
+"""Instances of classes over builtin and C types: made, read and returned."""
+
+import collections
+import decimal
+import functools
+import random
+import threading
+import types
+import typing
+
+import pytest
+import torch
+from torchsmith_tracer._src.values.objects import storage_base
+
+T = typing.TypeVar("T")
+
+
+class Space(types.SimpleNamespace):
+    pass
+
+
+class Table(dict):
+    __slots__ = ("mark",)
+
+    def __new__(cls, *args, **kwargs):
+        self = dict.__new__(cls)
+        dict.__setitem__(self, "first", 1)
+        return self
+
+
+class Default(collections.defaultdict):
+    pass
+
+
+class Ordered(collections.OrderedDict):
+    pass
+
+
+class Deque(collections.deque):
+    pass
+
+
+class Number(int):
+    def __new__(cls, value):
+        self = int.__new__(cls, value + 1)
+        self.given = value
+        return self
+
+
+class Row(tuple):
+    def __new__(cls, *items):
+        return tuple.__new__(cls, items)
+
+
+class Fixed(frozenset):
+    def __new__(cls, *items):
+        return super().__new__(cls, items)
+
+
+class Slots:
+    __slots__ = ("a", "b")
+
+
+class GenericList(typing.Generic[T], list):
+    pass
+
+
+class Local(threading.local):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("cls", "base"),
+    [
+        (Space, types.SimpleNamespace),
+        (Table, dict),
+        (Default, collections.defaultdict),
+        (Ordered, collections.OrderedDict),
+        (Deque, collections.deque),
+        (Number, int),
+        (Slots, object),
+        (GenericList, list),
+        (GenericList.__mro__[2], object if GenericList.__mro__[2] is not list else list),
+        (Local, Local.__base__),
+        (random.Random, random.Random.__base__),
+        (functools.partial, functools.partial),
+        (decimal.Decimal, decimal.Decimal),
+        (torch.nn.Linear, object),
+        (ValueError, ValueError),
+    ],
+)
+def test_the_class_that_lays_out_instances(cls, base):
+    assert storage_base(cls) is base
+
+
+def test_instances_made_while_tracing_are_returned_whole(program):
+    def body(C):
+        def f(x):
+            slots = Slots()
+            slots.a = x
+            return [
+                Space(a=x),
+                Table(q=x),
+                Default(list, a=x),
+                Ordered(a=1, b=x),
+                Deque([x, 1, x], maxlen=2),
+                Number(3),
+                Row(1, x),
+                Fixed(1, 2),
+                slots,
+            ]
+
+        space, table, default, ordered, deque, number, row, fixed, slots = C(f)(torch.ones(1))
+        default["new"].append(1)
+        deque.append(5)
+        return (
+            [space.a, dict(table), dict(default), list(ordered.items()), list(deque)],
+            [number, number.given, list(row), sorted(fixed), slots.a, hasattr(slots, "b")],
+        )
+
+    program(body)
+
+
+WRONG = {
+    "namespace": lambda: object.__new__(Space),
+    "dict": lambda: object.__new__(Table),
+    "int": lambda: object.__new__(int),
+    "no subtype": lambda: dict.__new__(int),
+    "list": lambda: tuple.__new__(list),
+    "bool": lambda: int.__new__(bool, 3),
+    "no class": lambda: object.__new__(3),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_new_of_another_class_is_refused_as_by_cpython(program, name):
+    def body(C):
+        make = WRONG[name]
+
+        def f(x):
+            try:
+                return make()
+            except TypeError as e:
+                return str(e), x * 2
+
+        return C(f)(torch.ones(1))
+
+    program(body)
+
+
+def test_a_generator_that_has_not_started_raises_what_is_thrown(program):
+    def body(C):
+        def numbers():
+            yield 1
+
+        def f(x):
+            gen = numbers()
+            try:
+                gen.throw(ValueError(3))
+            except ValueError as e:
+                return e.args, list(gen), x * 2
+
+        return C(f)(torch.ones(1))
+
+    program(body)
+
+
+def test_the_parts_of_a_type_expression_are_read(check):
+    union, generic = int | None, list[int]
+
+    def program(x):
+        return x + len(union.__args__) + len(generic.__args__), generic.__origin__ is list
+
+    check(program, torch.ones(2), graphs=1, fullgraph=True)
