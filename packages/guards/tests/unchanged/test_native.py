@@ -115,7 +115,8 @@ def test_a_torch_without_one_of_the_functions_turns_it_off(unused, monkeypatch):
 
 @needs_stamps
 @pytest.mark.parametrize("place", [0, 1, 7, 8, 9])
-def test_a_function_of_torch_that_says_something_else_is_found_out(monkeypatch, place):
+def test_a_function_of_torch_that_says_something_else_is_found_out(monkeypatch, cache, place):
+    # In a cache of its own: a file that is loaded twice is one library, with one set of functions.
     real = torch_private.metadata_functions()
     # Another function of the same signature in its place.
     wrong = {0: 3, 1: 2, 7: 8, 8: 9, 9: 8}[place]
