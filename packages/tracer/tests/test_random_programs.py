@@ -245,6 +245,8 @@ def attempt(log, fn, *args):
         log.append(fn(*args) is not None)
     except (StopIteration, ValueError, TypeError) as e:
         log.append(type(e).__name__)
+    finally:
+        del fn, args  # an exception among them leads back here: all frames would wait for the gc
 
 
 class Box:

@@ -69,7 +69,7 @@ def instruction(fn, opname, after_global=None, nth=0):
 def test_resume_inside_for_and_with():
     recorder.log = []
     call = instruction(loop_with_context, "CALL", "opaque")
-    made = resume_code(loop_with_context.__code__, call.index + 1, [True] * 3, ["xs", "k", "total"])
+    made = resume_code(loop_with_context.__code__, call.index + 1, "RRR", ["xs", "k", "total"])
     fn = types.FunctionType(made.code, globals())
     # 100 for the first pass; 2 * 2 + 2; 6 raises and is swallowed; 4 * 2 + 2
     assert fn([], 2, 0, iter([2, 3, 4]), recorder.__exit__, 100) == 100 + 6 + 10
@@ -79,7 +79,7 @@ def test_resume_inside_for_and_with():
 def test_instruction_numbers_differ_by_the_prologue_only():
     code = loop_with_context.__code__
     call = instruction(loop_with_context, "CALL", "opaque")
-    made = resume_code(code, call.index + 1, [True] * 3, ["xs", "k", "total"])
+    made = resume_code(code, call.index + 1, "RRR", ["xs", "k", "total"])
     old = [i.opname for i in decode(code).instructions]
     new = [i.opname for i in decode(made.code).instructions]
     assert new[made.prologue :] == old
@@ -95,7 +95,7 @@ def test_step_leaves_by_a_tail_call():
         loop_with_context.__code__,
         call.index,
         Operation(call=lambda fn, *args, **kwargs: fn(*args, **kwargs)),
-        [True, True],
+        "RR",
         [Exit(entry, 1)],
         ["xs", "k", "total"],
     )
@@ -115,7 +115,7 @@ def test_exception_in_a_step_reaches_the_users_handler():
         loop_with_context.__code__,
         call.index,
         Operation(call=lambda fn, *args: fn(*args)),
-        [True, True],
+        "RR",
         [Exit(print, 1)],
         ["xs", "k", "total"],
     )
@@ -133,7 +133,7 @@ def test_step_without_handler_is_small_and_keeps_the_users_place():
 
     call = instruction(user, "CALL", "opaque")
     code = step_code(
-        user.__code__, call.index, Operation(call=lambda fn, *a: fn(*a)), [], [Exit(print, 1)], None
+        user.__code__, call.index, Operation(call=lambda fn, *a: fn(*a)), "", [Exit(print, 1)], None
     )
     assert len(code.co_code) < 120
     step = types.FunctionType(code, globals())
@@ -159,7 +159,7 @@ def test_cells_become_free_variables():
 
     assert cells_of(user.__code__) == ("a", "count")
     call = instruction(user, "CALL", "opaque")
-    made = resume_code(user.__code__, call.index + 1, [True], ["bump"])
+    made = resume_code(user.__code__, call.index + 1, "R", ["bump"])
     a, count = types.CellType(5), types.CellType(10)
 
     def bump():
@@ -185,7 +185,7 @@ def test_parameter_that_is_a_cell():
         return second(first(x))
 
     call = instruction(user, "CALL", "opaque")
-    made = resume_code(user.__code__, call.index + 1, [True], ["first"])
+    made = resume_code(user.__code__, call.index + 1, "R", ["first"])
     log, x = types.CellType([]), types.CellType(3)
 
     def first(z):
@@ -209,7 +209,7 @@ def test_comprehension_variable_that_hides_a_captured_one():
         return plain, [c() for c in captured], first(), later(), x
 
     call = instruction(user, "CALL", "opaque")
-    made = resume_code(user.__code__, call.index + 1, [True], ["first"])
+    made = resume_code(user.__code__, call.index + 1, "R", ["first"])
     x = types.CellType(7)
     fn = types.FunctionType(made.code, globals(), "user", None, (x,))
     expected = ([2, 4], [4, 4], 8, 8, 8)
@@ -222,7 +222,7 @@ def test_null_slots_of_a_pending_call():
         return max(x, opaque(x, 1))
 
     call = instruction(user, "CALL", "opaque")
-    stack = [True, False, True, True] if _null_after() else [False, True, True, True]
+    stack = "R0RR" if _null_after() else "0RRR"
     made = resume_code(user.__code__, call.index + 1, stack, [])
     fn = types.FunctionType(made.code, globals())
     assert fn(max, 3, 8) == 8
@@ -243,7 +243,7 @@ def test_generic_instruction_runs_natively():
     plan = native(user.__code__, info, ins)
     assert (plan.pops, plan.peeks) == (2, 0)
     assert [(e.index, e.shape) for e in plan.exits] == [(ins.index + 1, "R")]
-    code = step_code(user.__code__, ins.index, plan.operation, [True, True], [Exit(print, 1)], None)
+    code = step_code(user.__code__, ins.index, plan.operation, "RR", [Exit(print, 1)], None)
 
     class Matrix:
         def __matmul__(self, other):
@@ -271,7 +271,7 @@ def test_branch_has_two_exits():
         return ("jump", args)
 
     code = step_code(
-        user.__code__, ins.index, plan.operation, [True], [Exit(fall, 0), Exit(jump, 0)], None
+        user.__code__, ins.index, plan.operation, "R", [Exit(fall, 0), Exit(jump, 0)], None
     )
     step = types.FunctionType(code, {})
     assert drive(step, ("f",), ("j",), True) == ("fall", ("f",))
@@ -290,11 +290,10 @@ def test_for_iter_has_an_exit_for_the_end():
     plan = native(user.__code__, info, ins)
     ends = []
     for way in plan.exits:
-        shape = [c == "R" for c in way.shape]
-        made = resume_code(user.__code__, way.index, shape, ["out"])
-        ends.append(Exit(types.FunctionType(made.code, {}), len(shape)))
+        made = resume_code(user.__code__, way.index, way.shape, ["out"])
+        ends.append(Exit(types.FunctionType(made.code, {}), len(way.shape)))
     step = types.FunctionType(
-        step_code(user.__code__, ins.index, plan.operation, [True], ends, None), {}
+        step_code(user.__code__, ins.index, plan.operation, "R", ends, None), {}
     )
     assert drive(step, (10,), (10,), iter([1, 2])) == 13
     assert drive(step, (10,), (10,), iter([])) == 10
@@ -310,7 +309,7 @@ def test_every_call_of_real_code_can_be_resumed(module):
         info = decode(fn.__code__)
         calls = [i for i in info.instructions if i.opname == "CALL"]
         for ins in calls[:3]:
-            made = resume_code(fn.__code__, ins.index + 1, [True], [])
+            made = resume_code(fn.__code__, ins.index + 1, "R", [])
             new = decode(made.code)
             ours = [i.opname for i in new.instructions[made.prologue :]]
             head = {"MAKE_CELL", "COPY_FREE_VARS", "NOP"}

@@ -1,6 +1,8 @@
 """Generators clean up where CPython would let go of them, and are rebuilt in mid-flight."""
 
 import contextlib
+import sys
+from functools import partial
 
 import pytest
 import torch
@@ -345,3 +347,35 @@ def test_a_generator_suspended_in_the_middle_of_a_call():
     compiled = torchsmith_tracer.compile(f)
     assert outcome(compiled) == outcome(f)
     assert not any(r.eager for r in compiled._torchsmith_region.log.frames)
+
+
+def test_a_generator_suspended_in_a_handler():
+    def stubborn(log):
+        try:
+            yield 1
+        except KeyError as e:
+            try:
+                yield sys.exc_info()[1] is e
+                raise ValueError(2)
+            except ValueError as inner:
+                yield sys.exc_info()[1] is inner, repr(inner.__context__)
+            yield sys.exc_info()[1] is e
+            raise
+        finally:
+            log.append("finally")
+
+    def f(x, log, steps):
+        it = stubborn(log)
+        next(it)
+        log.append(it.throw(KeyError("k")))
+        for _ in range(steps):
+            log.append(next(it))
+        opaque(log)
+        log.append(sys.exc_info())
+        for item in it:
+            log.append(item)
+
+    for steps in range(4):
+        compiled = torchsmith_tracer.compile(f)
+        assert outcome(partial(compiled, steps=steps)) == outcome(partial(f, steps=steps))
+        assert not any(r.eager and not r.note for r in compiled._torchsmith_region.log.frames)

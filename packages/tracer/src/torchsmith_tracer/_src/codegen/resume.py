@@ -54,7 +54,7 @@ class ResumeCode:
     prologue: int
     original: CodeType
     index: int
-    stack: tuple[bool, ...]
+    stack: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,20 +94,18 @@ def push_null_call(load: Sequence[Instr], location: Any) -> list[Instr]:
     return [*load, null] if _V >= (3, 13) else [null, *load]
 
 
-def resume_code(
-    code: CodeType, index: int, stack: Sequence[bool], local_names: Sequence[str]
-) -> ResumeCode:
+def resume_code(code: CodeType, index: int, stack: str, local_names: Sequence[str]) -> ResumeCode:
     """Code that continues ``code`` at instruction ``index``.
 
     Args:
         code: the user's code object.
         index: instruction to continue at, not counting caches and prefixes.
-        stack: one entry per slot, bottom first; False for an empty (NULL) slot.
+        stack: the slots, bottom first (``frames.frame.shape_of``).
         local_names: locals that are passed; all others are unbound.
     """
     out, prologue, _ = _resume(code, index, stack, local_names)
     made = _assemble(out, code, stack)
-    return ResumeCode(made, tuple(local_names), prologue, code, index, tuple(stack))
+    return ResumeCode(made, tuple(local_names), prologue, code, index, stack)
 
 
 def raising_code(resume: ResumeCode) -> CodeType:
@@ -128,9 +126,7 @@ def raising_code(resume: ResumeCode) -> CodeType:
     return _assemble(out, code, resume.stack)
 
 
-def generator_code(
-    code: CodeType, index: int, shape: Sequence[bool], local_names: Sequence[str]
-) -> CodeType:
+def generator_code(code: CodeType, index: int, shape: str, local_names: Sequence[str]) -> CodeType:
     """A generator function that, once started, is suspended at the YIELD_VALUE ``index`` of the
     generator ``code``; its parameters are those of a resume function."""
     out, length, _ = _resume(code, index, shape, local_names)
@@ -147,17 +143,17 @@ def generator_code(
 
 
 def _resume(
-    code: CodeType, index: int, stack: Sequence[bool], local_names: Sequence[str]
+    code: CodeType, index: int, stack: str, local_names: Sequence[str]
 ) -> tuple[Bytecode, int, Label]:
     """The listing, the length of its prologue, and the label of ``index``."""
     body = _copy(code)
     labels: dict[int, Label] = {}
     _label_instruction(body, index, labels)
     params = [local_name(n) for n in local_names]
-    slots = [f"___s{i}" for i, full in enumerate(stack) if full]
-    names = iter(slots)
+    slots = _slots(stack)
     prologue: list[Any] = _entry(code)
-    prologue += [Instr("LOAD_FAST", next(names)) if full else Instr("PUSH_NULL") for full in stack]
+    for i, kind in enumerate(stack):
+        prologue += _push(kind, [Instr("LOAD_FAST", f"___s{i}")])
     prologue += [Instr("DELETE_FAST", name) for name in slots]  # no variables of the user's
     prologue.append(Instr("JUMP_FORWARD", labels[index]))
     for instr in prologue:
@@ -165,6 +161,20 @@ def _resume(
     out = _shell(code, [*params, *slots], bool(cells_of(code)))
     out.extend([*prologue, *body])
     return out, len(prologue), labels[index]
+
+
+def _slots(shape: str) -> list[str]:
+    """Parameters for the objects on a stack."""
+    return [f"___s{i}" for i, kind in enumerate(shape) if kind in "RE"]
+
+
+def _push(kind: str, load: list[Instr]) -> list[Instr]:
+    """Fill one slot of a stack."""
+    if kind == "0":
+        return [Instr("PUSH_NULL")]
+    if kind == "L":  # only the line of a frame that is being left would depend on it
+        return [Instr("LOAD_CONST", 0)]
+    return [*load, Instr("PUSH_EXC_INFO"), Instr("POP_TOP")] if kind == "E" else load
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +205,7 @@ def step_code(
     code: CodeType,
     index: int,
     operation: Operation,
-    operands: Sequence[bool],
+    operands: str,
     exits: Sequence[Exit],
     local_names: Sequence[str] | None,
     onward: int | None = None,
@@ -211,7 +221,7 @@ def step_code(
         code: the user's code object.
         index: the instruction.
         operation: what to run.
-        operands: stack slots to push first, bottom first; False for NULL.
+        operands: stack slots to push first, bottom first.
         exits: where to go afterwards; the second one is taken by a jump.
         local_names: for a full copy of the code (a handler covers the instruction): the locals
             that are passed; None for the instruction alone.
@@ -233,18 +243,14 @@ def step_code(
         native += operation.instr(jump_end)
     for instr in native:
         instr.location = location
-    slots = [f"___s{i}" for i, full in enumerate(operands) if full]
-    names = iter(slots)
+    slots = _slots(operands)
     full_copy = local_names is not None
     pushes: list[Any] = _entry(code) if full_copy else [Instr("RESUME", 0)]
     for name in sorted(set(boxed) - set(slots)):
         pushes += [*_unbox(local_name(name)), Instr("STORE_FAST", local_name(name))]
-    for full in operands:
-        name = next(names) if full else ""
-        if name in boxed:
-            pushes += _unbox(name)
-        else:
-            pushes.append(Instr("LOAD_FAST", name) if full else Instr("PUSH_NULL"))
+    for i, kind in enumerate(operands):
+        name = f"___s{i}"
+        pushes += _push(kind, _unbox(name) if name in boxed else [Instr("LOAD_FAST", name)])
     for instr in pushes:
         instr.lineno = code.co_firstlineno
     leftover = _leftover(operation, operands, exits)
@@ -277,7 +283,7 @@ def step_code(
     out = _shell(code, params, full_copy and bool(cells_of(code)))
     out.extend(listing)
     results = max((e.results for e in exits), default=0)
-    return _assemble(out, code, [*operands, *([True] * results)])
+    return _assemble(out, code, operands + "R" * results)
 
 
 def _unbox(name: str) -> list[Instr]:
@@ -299,7 +305,7 @@ def _callee(operation: Operation) -> list[Instr]:
     return out
 
 
-def _leftover(operation: Operation, operands: Sequence[bool], exits: Sequence[Exit]) -> int:
+def _leftover(operation: Operation, operands: str, exits: Sequence[Exit]) -> int:
     """Slots below the results when the step leaves; they are dropped before returning."""
     if operation.instr is None:
         return len(operands)
@@ -331,7 +337,7 @@ def _tail(number: int, exit: Exit, leftover: int, location: Any) -> list[Any]:
     return out
 
 
-def _assemble(out: Bytecode, code: CodeType, stack: Sequence[bool]) -> CodeType:
+def _assemble(out: Bytecode, code: CodeType, stack: str) -> CodeType:
     # The user's code keeps its own stack depths; what is added needs a few slots more. Stating the
     # size also spares the assembler a data flow analysis, most of its time.
     size = code.co_stacksize + len(stack) + _EXTRA_STACK

@@ -27,7 +27,7 @@ from torchsmith_tracer._src.codegen.resume import (
 from torchsmith_tracer._src.codegen.tail import drive
 from torchsmith_tracer._src.effects.replay import replay
 from torchsmith_tracer._src.frames.code import VERSION, decode
-from torchsmith_tracer._src.frames.frame import NULL
+from torchsmith_tracer._src.frames.frame import NULL, operands_of, shape_of
 from torchsmith_tracer._src.frames.liveness import live_locals
 from torchsmith_tracer._src.interp.abandoned import finalizes
 
@@ -135,16 +135,14 @@ def _frame_step(
     rests: list[str] = []
     kept = stack[: len(stack) - plan.pops]
     for way in plan.exits:
-        shape = [item is not NULL for item in kept] + [c == "R" for c in way.shape]
+        shape = shape_of(kept) + way.shape
         names = values.bound(live_locals(info, way.index + prologue))
         target = region.resume(code, space, way.index, shape, names)
         entry = target.entry()
         exits.append(Exit(entry, way.shape.count("R")))
         head = [values.cells()] if target.pass_function else []
         rests.append(_tuple([*head, *values.locals(names), *values.stack(kept)]))
-    step = step_code(
-        code, index, plan.operation, [item is not NULL for item in pushed], exits, local_names
-    )
+    step = step_code(code, index, plan.operation, shape_of(pushed), exits, local_names)
     args = [*call_args, *rests, *values.stack(pushed)]
     if local_names is not None:
         args += values.locals(local_names)
@@ -188,7 +186,7 @@ def _native_rest(
         while onward and instructions[onward - 1].opname in ("KW_NAMES", "PRECALL"):
             onward -= 1  # keyword names are not on the stack
     names = values.bound(frozenset(state.locals))
-    slots = [item for item in stack if item is not NULL]
+    slots = operands_of(stack)
     boxed = {f"___s{i}" for i, item in enumerate(stack) if finalizes(item)}
     texts = values.stack(stack) + values.locals(names)
     held = [*slots, *(values.local(n) for n in names)]
@@ -200,7 +198,7 @@ def _native_rest(
             texts[i] = box
     for name in cg.temporaries(finalizes):
         cg.statement(f"{name} = None")
-    shape = [item is not NULL for item in stack]
+    shape = shape_of(stack)
     step = step_code(code, index, operation, shape, (), names, onward, boxed)
     space: dict[str, object] = state.frame.globals.obj
     return _function(cg, step, space, values), [*args, *texts]
@@ -235,7 +233,7 @@ class _Values:
         return [self.cg.expr(self.local(n)) for n in names]
 
     def stack(self, items: Sequence[object]) -> list[str]:
-        return [self.cg.expr(item) for item in items if item is not NULL]  # type: ignore[arg-type]
+        return [self.cg.expr(item) for item in operands_of(items)]
 
     def cells(self) -> str:
         """The tuple of cell objects for ``cell_names``."""

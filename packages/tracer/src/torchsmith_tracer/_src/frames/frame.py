@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from types import CodeType
 from typing import TYPE_CHECKING
@@ -38,7 +39,37 @@ class LastInstruction:
         return f"lasti={self.index}"
 
 
-StackItem = "Value | Null | LastInstruction"
+class Handling:
+    """The slot that a handler keeps while it runs: ``previous`` is the exception that was being
+    handled before (None: none was), ``exc`` the one that is now."""
+
+    __slots__ = ("exc", "previous")
+
+    def __init__(self, exc: Value, previous: Value | None) -> None:
+        self.exc = exc
+        self.previous = previous
+
+    def __repr__(self) -> str:
+        return f"handling {self.exc!r}"
+
+
+StackItem = "Value | Null | LastInstruction | Handling"
+
+
+def shape_of(stack: Iterable[object]) -> str:
+    """What a piece of code has to push to bring a stack back, one letter for each slot: ``0`` an
+    empty slot, ``L`` an instruction index, ``E`` what a handler of an exception keeps there (its
+    operand is that exception), ``R`` any other object."""
+    return "".join(_LETTERS.get(type(item), "R") for item in stack)
+
+
+def operands_of(stack: Iterable[object]) -> list[Value]:
+    """The objects for the ``E`` and ``R`` slots of ``shape_of(stack)``."""
+    found = (item.exc if isinstance(item, Handling) else item for item in stack)
+    return [item for item in found if not isinstance(item, Null | LastInstruction)]  # type: ignore[misc]
+
+
+_LETTERS: dict[type, str] = {Null: "0", LastInstruction: "L", Handling: "E"}
 
 
 @dataclass(slots=True)
@@ -47,7 +78,7 @@ class RaisedAt:
     the handler can go back to it."""
 
     ip: int
-    stack: list[Value | Null | LastInstruction]
+    stack: list[Value | Null | LastInstruction | Handling]
     locals: dict[str, Value]
     cells: dict[str, CellValue]
     marks: tuple[object, ...]
@@ -96,7 +127,7 @@ class Frame:
         cells: dict[str, CellValue] | None = None,
         *,
         fn: FunctionValue | None = None,
-        stack: list[Value | Null | LastInstruction] | None = None,
+        stack: list[Value | Null | LastInstruction | Handling] | None = None,
         ip: int = 0,
         resumable: bool = False,
     ) -> None:
@@ -105,7 +136,7 @@ class Frame:
         self.locals: dict[str, Value] = {} if locals is None else locals
         self.cells: dict[str, CellValue] = {} if cells is None else cells
         self.fn = fn
-        self.stack: list[Value | Null | LastInstruction] = [] if stack is None else stack
+        self.stack: list[Value | Null | LastInstruction | Handling] = [] if stack is None else stack
         self.ip = ip
         code = self.info.code
         self.first: str | None = code.co_varnames[0] if code.co_argcount else None
@@ -118,7 +149,7 @@ class Frame:
         self.raised: RaisedAt | None = None
         self.left: RaisedAt | None = None
         self.marks: tuple[object, ...] | None = None
-        self.saved: list[Value | Null | LastInstruction] = []
+        self.saved: list[Value | Null | LastInstruction | Handling] = []
 
     @property
     def code(self) -> CodeInfo:
@@ -158,7 +189,7 @@ class FrameState:
 
     frame: Frame
     ip: int
-    stack: list[Value | Null | LastInstruction]
+    stack: list[Value | Null | LastInstruction | Handling]
     locals: dict[str, Value]
     cells: dict[str, CellValue]
     kw_names: tuple[str, ...]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from torchsmith_tracer._src.breaks.signals import ObservedException
 from torchsmith_tracer._src.frames.code import CodeInfo, decode
-from torchsmith_tracer._src.frames.frame import Frame
+from torchsmith_tracer._src.frames.frame import Frame, Handling
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.generators import GeneratorValue
 from torchsmith_tracer._src.values.iterators import IteratorValue
@@ -77,7 +77,7 @@ class Abandoned:
                 continue
             yield from _within(frame, 0)
             if i + 1 < len(frames) and not frames[i + 1].entered_directly:
-                yield from _values(frame.saved)  # a builtin is at work on its operands
+                yield from _on(frame.saved)  # a builtin is at work on its operands
         journal = self._tx.journal
         yield from (v for v in journal.mutated if v.source is not None)
         for value, table in journal.attrs.items():
@@ -108,7 +108,7 @@ def finalizes(value: object, depth: int = 6) -> bool:
         if frame is None:
             return False
         return _cleans_up(frame.info.code) or any(
-            depth and finalizes(v, depth - 1) for v in (*frame.locals.values(), *frame.stack)
+            depth and finalizes(v, depth - 1) for v in (*frame.locals.values(), *_on(frame.stack))
         )
     if isinstance(value, IteratorValue):
         return any(depth and finalizes(part, depth - 1) for part in _parts(value))
@@ -156,6 +156,14 @@ def _values(items: Iterable[object]) -> Iterator[Value]:
     return (v for v in items if isinstance(v, Value))
 
 
+def _on(stack: Iterable[object]) -> Iterator[Value]:
+    for item in stack:
+        if isinstance(item, Value):
+            yield item
+        elif isinstance(item, Handling):
+            yield from _values((item.exc, item.previous))
+
+
 def _parts(value: Value) -> Iterator[Value]:
     """The values that ``value`` refers to."""
     for name in _slots(type(value)):
@@ -166,7 +174,7 @@ def _within(part: object, depth: int) -> Iterator[Value]:
     if isinstance(part, Value):
         yield part
     elif isinstance(part, Frame):
-        yield from (*_values(part.stack), *part.locals.values(), *part.cells.values())
+        yield from (*_on(part.stack), *part.locals.values(), *part.cells.values())
     elif depth and isinstance(part, list | tuple | set | dict):
         for item in part.values() if isinstance(part, dict) else part:
             yield from _within(item, depth - 1)

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, cast
 
 from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
 from torchsmith_tracer._src.frames.code import Instruction
-from torchsmith_tracer._src.frames.frame import Frame
+from torchsmith_tracer._src.frames.frame import Frame, Handling
 from torchsmith_tracer._src.interp.registry import opcode
-from torchsmith_tracer._src.values.constants import NONE, bool_value, is_none
+from torchsmith_tracer._src.values.constants import NONE, bool_value
 
 if TYPE_CHECKING:
     from torchsmith_tracer._src.trace import Trace
@@ -23,7 +23,7 @@ def _pop(frame: Frame) -> Value:
 def _push_exc_info(tx: Trace, frame: Frame, ins: Instruction) -> None:
     exc = _pop(frame)
     previous = tx.interp.handled
-    frame.stack += (NONE if previous is None else previous, exc)
+    frame.stack += (Handling(exc, previous), exc)
     tx.interp.handled = exc
     if frame.raised is not None:
         frame.handling.append(frame.raised)
@@ -32,8 +32,10 @@ def _push_exc_info(tx: Trace, frame: Frame, ins: Instruction) -> None:
 
 @opcode("POP_EXCEPT", safe=True)
 def _pop_except(tx: Trace, frame: Frame, ins: Instruction) -> None:
-    previous = _pop(frame)
-    tx.interp.handled = None if is_none(previous) else previous
+    slot = cast("Handling", frame.stack.pop())
+    tx.interp.handled = slot.previous
+    if slot in frame.stack:  # what was popped is a copy; the exception is about to be raised again
+        frame.stack[frame.stack.index(slot)] = NONE
     if frame.handling:
         frame.left = frame.handling.pop()
 

@@ -94,11 +94,11 @@ class Region:
         code: types.CodeType,
         space: dict[str, object],
         index: int,
-        stack: Sequence[bool],
+        stack: str,
         local_names: Sequence[str],
     ) -> CodeRecord:
         """The record of the resume function that continues ``code`` at an instruction."""
-        key = (id(code), id(space), index, tuple(stack), tuple(local_names))
+        key = (id(code), id(space), index, stack, tuple(local_names))
         found = self._resumes.get(key)
         if found is None:
             with self._lock:

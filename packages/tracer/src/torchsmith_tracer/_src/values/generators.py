@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
 from torchsmith_tracer._src.codegen.resume import cells_of, generator_code
-from torchsmith_tracer._src.frames.frame import NULL
+from torchsmith_tracer._src.frames.frame import operands_of, shape_of
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.constants import NONE
 from torchsmith_tracer._src.values.iterators import IteratorValue
@@ -158,15 +158,14 @@ class GeneratorValue(IteratorValue):
         """A generator of the same code that is suspended at the same place."""
         frame = self.frame
         assert frame is not None
-        stack = [v for v in frame.stack if v is not NULL]
-        if frame.handling or self.running or not all(isinstance(v, Value) for v in stack):
+        stack = operands_of(frame.stack)
+        if self.running:
             raise Unsupported("cannot-rebuild", what=f"the suspended {self.describe()}")
         code = frame.info.code
         cells = cells_of(code)
         names = [n for n in code.co_varnames if n in frame.locals and n not in cells]
-        shape = [v is not NULL for v in frame.stack]
         cg.load_callable(_revived, "revived")
-        cg.load_const(generator_code(code, frame.ip - 1, shape, names))
+        cg.load_const(generator_code(code, frame.ip - 1, shape_of(frame.stack), names))
         cg.load(frame.globals)
         for name in cells:
             cg.load(frame.cells[name])
@@ -174,7 +173,7 @@ class GeneratorValue(IteratorValue):
         for name in names:
             cg.load(frame.locals[name])
         for item in stack:
-            cg.load(item)  # type: ignore[arg-type]
+            cg.load(item)
         cg.call(3 + len(names) + len(stack))
 
 

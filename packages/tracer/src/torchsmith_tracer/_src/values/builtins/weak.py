@@ -11,6 +11,7 @@ import weakref
 from typing import TYPE_CHECKING
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
+from torchsmith_tracer._src.frames.frame import Handling
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtins.registry import builtin, constructor
 from torchsmith_tracer._src.values.classes import ClassValue
@@ -105,7 +106,7 @@ def _reached(tx: Trace, target: Value) -> bool:
         obj = work.pop()
         if obj is target:
             return True
-        if id(obj) in seen or not isinstance(obj, Value | list | tuple | dict):
+        if id(obj) in seen or not isinstance(obj, Value | Handling | list | tuple | dict):
             continue
         seen.add(id(obj))
         if isinstance(obj, NamespaceValue | PyModuleValue | ClassValue):
