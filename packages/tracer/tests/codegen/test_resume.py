@@ -10,12 +10,11 @@ from torchsmith_tracer._src.codegen.operations import native
 from torchsmith_tracer._src.codegen.resume import (
     Exit,
     Operation,
-    cells_of,
     resume_code,
     step_code,
 )
 from torchsmith_tracer._src.codegen.tail import TailCall, drive
-from torchsmith_tracer._src.frames.code import decode
+from torchsmith_tracer._src.frames.code import cells_of, decode
 
 
 class Recorder:

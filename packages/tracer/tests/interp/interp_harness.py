@@ -6,49 +6,36 @@ import copy
 import types
 from collections.abc import Callable
 
-from torchsmith_guards import FakeMode, FunctionSource, GuardSet, LocalSource, ShapeEnv
+from torchsmith_guards import FunctionSource, LocalSource
 from torchsmith_tracer._src.breaks.signals import BreakAt, ObservedException
-from torchsmith_tracer._src.build.builder import Builder
-from torchsmith_tracer._src.effects.journal import DELETED, Journal
-from torchsmith_tracer._src.facts.world import World
-from torchsmith_tracer._src.graph.output import OutputGraph
-from torchsmith_tracer._src.interp.interpreter import Interpreter
+from torchsmith_tracer._src.compilation import Compilation
+from torchsmith_tracer._src.effects.journal import DELETED
 from torchsmith_tracer._src.settings import Settings
-from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.classes import ClassValue
 from torchsmith_tracer._src.values.containers import SequenceValue
 from torchsmith_tracer._src.values.exceptions import ExceptionValue
+from torchsmith_tracer._src.values.functions import FunctionValue
 from torchsmith_tracer._src.values.lazy import LazyValue
 from torchsmith_tracer._src.values.mappings import DictValue, SetValue
 from torchsmith_tracer._src.values.objects import NewObjectValue, ObjectValue
 
 
-def new_trace() -> Trace:
-    trace = Trace(
-        graph=OutputGraph(FakeMode(ShapeEnv())),
-        guards=GuardSet(),
-        journal=Journal(),
-        settings=Settings(),
-    )
-    trace.graph.attach(trace)
-    trace.interp = Interpreter(trace)
-    trace.builder = Builder(trace)
-    trace.world = World(trace)
-    return trace
+def new_trace() -> Compilation:
+    return Compilation(Settings())
 
 
-def interpret(fn: Callable[..., object], *args: object) -> tuple[Trace, Value]:
+def interpret(fn: Callable[..., object], *args: object) -> tuple[Compilation, Value]:
     """Trace ``fn`` called with existing objects ``args``; may raise what the tracer raises."""
     assert isinstance(fn, types.FunctionType)
     trace = new_trace()
     trace.interp.namespace(fn.__globals__)
-    entry = trace.interp.function(fn, FunctionSource())
+    entry = FunctionValue.existing(trace, fn, FunctionSource())
     values = [trace.builder.wrap(arg, LocalSource(f"arg{i}")) for i, arg in enumerate(args)]
-    from torchsmith_tracer._src.interp.arguments import bind_arguments
+    from torchsmith_tracer._src.values.abstract.arguments import bind_arguments
 
     names = bind_arguments(trace, entry, values, {})
-    return trace, trace.interp.run(trace.interp.root_frame(entry, names))
+    return trace, trace.loop.run(trace.loop.root_frame(entry, names))
 
 
 def to_host(value: Value, memo: dict[Value, object] | None = None) -> object:

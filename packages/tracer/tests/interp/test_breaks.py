@@ -114,11 +114,11 @@ def test_effects_of_the_broken_instruction_are_undone():
     log = Log()
     trace = new_trace()
     trace.interp.namespace(f.__globals__)
-    entry = trace.interp.function(f, FunctionSource())
+    entry = FunctionValue.existing(trace, f, FunctionSource())
     args = {"log": trace.builder.wrap(log, LocalSource("log"))}
     args["a"] = trace.builder.wrap(3, LocalSource("a"))
     with pytest.raises(BreakAt):
-        trace.interp.run(trace.interp.root_frame(entry, args))
+        trace.loop.run(trace.loop.root_frame(entry, args))
     (changed,) = [v for v in trace.journal.mutated if isinstance(v, ListValue)]
     assert to_host(changed) == ["before"]
     assert trace.journal.load_attr(args["log"], "count") is None

@@ -1,75 +1,149 @@
-"""``Trace``: the state that one compilation of one entry function shares.
+"""``Trace``: what values know of the compilation that they belong to.
 
-It bundles the stages; it has no logic of its own beyond checkpoint and rollback of all of them
-together (graph with its shape environment, guards, journal), which is what makes graph breaks
-linear, and ``close``, after which nothing of the user's is held.
+Values are handed the trace by whoever calls them; they import neither the interpreter nor the graph
+nor the builder. ``compilation.py`` has the object that is behind it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from torchsmith_guards import GuardSet
+    import torch
+    from torch import fx
+    from torchsmith_guards import FakeMode, GuardKind, GuardSet, Source
 
-    from torchsmith_tracer._src.build.builder import Builder
+    from torchsmith_tracer._src.codegen.emitter import Emitter
     from torchsmith_tracer._src.effects.journal import Journal
     from torchsmith_tracer._src.facts.world import World
     from torchsmith_tracer._src.frames.frame import Frame
-    from torchsmith_tracer._src.graph.output import OutputGraph
-    from torchsmith_tracer._src.interp.interpreter import Interpreter
     from torchsmith_tracer._src.settings import Settings
+    from torchsmith_tracer._src.values.abstract.layer import ObjectLayer
+    from torchsmith_tracer._src.values.base import Value
+    from torchsmith_tracer._src.values.generators import GeneratorValue
 
 
-@dataclass(slots=True)
-class Trace:
-    """Shared by all frames inlined into one compiled body.
+class OpenContext(Protocol):
+    """What ``Graph.contexts`` holds: a value that can be closed inside the graph."""
 
-    ``builder``, ``world`` and ``interp`` need the trace themselves and are set right after it is
-    made.
+    def close_in_graph(self, graph: Graph) -> None:
+        """Append the nodes that leave the context."""
+
+    def release(self) -> None:
+        """Undo the real change of state."""
+
+    def reenter(self, cg: Emitter) -> None:
+        """Emit code that enters the real context manager."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outlined:
+    """A closed body.
 
     Attributes:
-        graph: the fx graph under construction, its inputs and fake values.
+        module: takes the body's inputs, then the operands; gives a tuple of the results.
+        operands: nodes of the outer graph that the body used.
+        fakes: fake results.
+    """
+
+    module: fx.GraphModule
+    operands: tuple[fx.Node, ...]
+    fakes: tuple[object, ...]
+
+
+class Body(Protocol):
+    """A part of the graph that is moved out when it is closed."""
+
+    def input(self, fake: torch.Tensor) -> Value: ...
+    def nodes(self) -> list[fx.Node]: ...
+    def close(self, results: Sequence[Value]) -> Outlined: ...
+
+
+class Graph(Protocol):
+    """What values append to the graph; see ``OutputGraph``."""
+
+    contexts: list[OpenContext]
+    mutated: set[int]
+    fake: FakeMode
+
+    def call_function(
+        self,
+        target: Callable[..., object],
+        args: Sequence[object],
+        kwargs: Mapping[str, object] | None = None,
+    ) -> Value: ...
+    def call_method(
+        self, name: str, args: Sequence[object], kwargs: Mapping[str, object] | None = None
+    ) -> Value: ...
+    def call_nodes(self, target: Callable[..., object], args: tuple[object, ...]) -> Value: ...
+    def add_call(
+        self,
+        op: str,
+        target: Callable[..., object] | str,
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+        fake: object,
+    ) -> fx.Node: ...
+    def add_module(self, module: fx.GraphModule) -> fx.Node: ...
+    def open_body(self) -> Body: ...
+    def wrap_result(self, node: fx.Node, fake: object) -> Value: ...
+    def record(self, undo: Callable[[], None]) -> None: ...
+    def enter_context(self, context: OpenContext) -> None: ...
+    def exit_context(self, context: OpenContext) -> None: ...
+
+
+class Builder(Protocol):
+    """Values of objects that exist outside of the trace; see ``build/builder.py``."""
+
+    def wrap(self, obj: object, source: Source) -> Value: ...
+    def wrap_new(self, obj: object) -> Value: ...
+    def known(self, obj: object) -> Value | None: ...
+    def identified(self, value: Value) -> None: ...
+    def distinct(self, a: Value, b: Value) -> None: ...
+    def guard(self, source: Source, kind: GuardKind, expected: object, why: str) -> None: ...
+
+
+class FrameLoop(Protocol):
+    """Running Python code; see ``Interpreter``."""
+
+    def run(self, frame: Frame) -> Value: ...
+    def resume_generator(
+        self, gen: GeneratorValue, frame: Frame, value: Value, exc: Value | None
+    ) -> tuple[Value, bool]: ...
+
+
+class Trace(Protocol):
+    """Shared by all frames inlined into one compiled body.
+
+    Attributes:
+        graph: the fx graph under construction.
         guards: facts about the inputs that the trace relied on.
         journal: side effects so far.
         settings: frozen options of this compile.
         builder: makes values from real objects and their sources.
         world: reads what exists outside of the trace, with guards.
-        interp: runs frames; ``interp.call_function(fn, args, kwargs)`` inlines.
+        interp: CPython's abstract objects layer.
+        loop: runs frames.
         frames: innermost last.
     """
 
-    graph: OutputGraph
     guards: GuardSet
     journal: Journal
     settings: Settings
-    builder: Builder = field(init=False)
-    world: World = field(init=False)
-    interp: Interpreter = field(init=False)
-    frames: list[Frame] = field(default_factory=list)
+    world: World
+    interp: ObjectLayer
+    frames: list[Frame]
 
+    @property
+    def graph(self) -> Graph: ...
+    @property
+    def builder(self) -> Builder: ...
+    @property
+    def loop(self) -> FrameLoop: ...
     def checkpoint(self) -> tuple[object, ...]:
         """Marks of all stages, for ``rollback``."""
-        return (self.graph.checkpoint(), self.guards.checkpoint(), self.journal.checkpoint())
 
     def rollback(self, marks: tuple[object, ...]) -> None:
         """Bring all stages back to ``marks``."""
-        graph, guards, journal = marks
-        self.journal.rollback(journal)  # type: ignore[arg-type]
-        self.guards.rollback(guards)  # type: ignore[arg-type]
-        self.world.forget()
-        self.interp.forget()
-        self.graph.rollback(graph)  # type: ignore[arg-type]
-
-    def close(self) -> None:
-        """The last step of a compile: let go of everything. What the compiled code needs (guards,
-        body, graph) has been taken out; argument objects, values and undo logs die here, also where
-        the graph's fake tensors still lead to the shape environment."""
-        env, fake = self.graph.shape_env, self.graph.fake
-        if env is not None:
-            env.close()
-        fake.close()
-        self.frames.clear()
-        for part in (self.graph, self.journal, self.builder, self.world, self.interp):
-            vars(part).clear()

@@ -33,6 +33,7 @@ from torchsmith_guards import (
     Source,
 )
 
+from torchsmith_tracer._src import marks
 from torchsmith_tracer._src.build.dynamic import FrameState
 from torchsmith_tracer._src.build.tensors import wrap_tensor
 from torchsmith_tracer._src.frames.library import is_ours
@@ -42,7 +43,6 @@ from torchsmith_tracer._src.higher_order import (  # noqa: F401 - they fill the 
     control,
     transforms,
 )
-from torchsmith_tracer._src.regions import marks
 from torchsmith_tracer._src.torch_private import storage_id
 from torchsmith_tracer._src.values import torch_classes  # noqa: F401 - fills the tables
 from torchsmith_tracer._src.values.base import Value
@@ -76,7 +76,7 @@ from torchsmith_tracer._src.values.tensor import TensorValue
 from torchsmith_tracer._src.values.torch_fn import TorchCallable, is_torch_callable
 
 if TYPE_CHECKING:
-    from torchsmith_tracer._src.trace import Trace
+    from torchsmith_tracer._src.compilation import Compilation
 
 _LITERALS = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis))
 _STORAGE = (
@@ -101,7 +101,7 @@ class Builder:
         frame_state: which sizes and numbers have varied between compiles.
     """
 
-    def __init__(self, tx: Trace, frame_state: FrameState | None = None) -> None:
+    def __init__(self, tx: Compilation, frame_state: FrameState | None = None) -> None:
         self.tx = tx
         self.frame_state = FrameState() if frame_state is None else frame_state
         self._memo: dict[int, tuple[object, Value, Source | None]] = {}

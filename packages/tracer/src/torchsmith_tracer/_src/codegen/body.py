@@ -25,13 +25,13 @@ from typing import TYPE_CHECKING
 from torch import fx
 
 from torchsmith_tracer._src.codegen.emitter import Emitter
-from torchsmith_tracer._src.effects.replay import replay
-from torchsmith_tracer._src.regions.dispatcher import compile_source, forget_source
-from torchsmith_tracer._src.regions.failed import Undo
+from torchsmith_tracer._src.codegen.replay import replay
+from torchsmith_tracer._src.codegen.source_text import compile_source, forget_source
+from torchsmith_tracer._src.effects.undo import Undo
 
 if TYPE_CHECKING:
+    from torchsmith_tracer._src.compilation import Compilation
     from torchsmith_tracer._src.regions.record import CodeRecord
-    from torchsmith_tracer._src.trace import Trace
     from torchsmith_tracer._src.values.base import Value
 
 Function = Callable[..., object]
@@ -55,7 +55,7 @@ class Body:
     compiled: Function | None
 
 
-def new_emitter(trace: Trace, record: CodeRecord) -> Emitter:
+def new_emitter(trace: Compilation, record: CodeRecord) -> Emitter:
     """An emitter for a body of ``record``."""
     bind: dict[str, object] = {
         "G": record.globals,
@@ -64,13 +64,13 @@ def new_emitter(trace: Trace, record: CodeRecord) -> Emitter:
     return Emitter(record.parameter_names(), bind, trace.journal)
 
 
-def modules_of(trace: Trace) -> dict[str, dict[str, object]]:
+def modules_of(trace: Compilation) -> dict[str, dict[str, object]]:
     """Namespaces other than the entry function's own, by the names that sources use."""
     spaces = trace.interp.namespaces.values()
     return {space.module: space.obj for space in spaces if space.module is not None}
 
 
-def emit_return(trace: Trace, cg: Emitter, value: Value) -> None:
+def emit_return(trace: Compilation, cg: Emitter, value: Value) -> None:
     """Effects, then the return value."""
     replay(cg, trace.journal)
     for context in trace.graph.contexts:
@@ -80,7 +80,7 @@ def emit_return(trace: Trace, cg: Emitter, value: Value) -> None:
 
 
 def assemble(
-    trace: Trace,
+    trace: Compilation,
     record: CodeRecord,
     cg: Emitter,
     failed: Failed,

@@ -16,7 +16,7 @@ How a ``Value`` takes part:
     ``reconstruct`` that needs the content, fill it in here (``cg.load(self)`` gives the object).
 ``write_back(self, cg)`` (optional)
     For existing containers that changed: emit statements that bring the real object up to date.
-    Without it ``effects/replay.py`` handles list, dict, set, deque and their subclasses.
+    Without it ``codegen/replay.py`` handles list, dict, set, deque and their subclasses.
 
 Loads by source and the graph's inputs are evaluated *before* the graph runs and before any effect
 is replayed, so a source always means the object at entry. A tensor or symbolic number made by the
@@ -47,7 +47,7 @@ from torchsmith_guards import (
 )
 
 from torchsmith_tracer._src.breaks.signals import InternalError, Unsupported
-from torchsmith_tracer._src.codegen.resume import plain_name
+from torchsmith_tracer._src.codegen.resume import generator_code, plain_name
 
 if TYPE_CHECKING:
     from torchsmith_tracer._src.effects.journal import Journal
@@ -100,6 +100,12 @@ class Emitter:
             self._push(f"({text})" if text.startswith("-") else text, pure=True)
             return
         self.load_global_constant(obj, "const")
+
+    def load_suspended(
+        self, code: types.CodeType, index: int, shape: str, names: Sequence[str]
+    ) -> None:
+        """Push the code of a generator that is suspended at an instruction."""
+        self.load_const(generator_code(code, index, shape, names))
 
     def load_global_constant(self, obj: object, hint: str = "const") -> None:
         """Push an object that the body refers to by name (``hint`` becomes part of the name)."""
@@ -318,8 +324,8 @@ class Emitter:
         self._memo[value] = name
         stores = None if self._journal is None else self._journal.attrs.get(value)
         if stores is not None and value.source is None:
+            from torchsmith_tracer._src.codegen.replay import emit_attrs
             from torchsmith_tracer._src.effects.journal import Deleted
-            from torchsmith_tracer._src.effects.replay import emit_attrs
 
             self.new_attrs.add(value)
             kept = {k: v for k, v in stores.items() if not isinstance(v, Deleted)}

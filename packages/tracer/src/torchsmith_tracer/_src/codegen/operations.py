@@ -15,8 +15,8 @@ from typing import Any
 from bytecode import Bytecode, Instr, Label
 
 from torchsmith_tracer._src.breaks.signals import InternalError
-from torchsmith_tracer._src.codegen.resume import Operation, cells_of, freed
-from torchsmith_tracer._src.frames.code import CodeInfo, Instruction
+from torchsmith_tracer._src.codegen.resume import Operation, freed
+from torchsmith_tracer._src.frames.code import CodeInfo, Instruction, cells_of
 
 _V = sys.version_info[:2]
 

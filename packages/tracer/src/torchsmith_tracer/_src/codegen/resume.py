@@ -28,7 +28,7 @@ from bytecode.flags import CompilerFlags
 
 from torchsmith_tracer._src.breaks.signals import InternalError
 from torchsmith_tracer._src.codegen.tail import TailCall
-from torchsmith_tracer._src.frames.code import decode
+from torchsmith_tracer._src.frames.code import cells_of, decode
 
 _V = sys.version_info[:2]
 _CALLEE, _ARGS, _KWARGS, _ERROR = "___callee", "___args", "___kwargs", "___error"
@@ -64,11 +64,6 @@ class Exit:
 
     entry: Callable[..., object]
     results: int
-
-
-def cells_of(code: CodeType) -> tuple[str, ...]:
-    """Names of the free variables that step and resume functions of ``code`` have."""
-    return tuple(dict.fromkeys(code.co_cellvars + code.co_freevars))
 
 
 def plain_name(name: str) -> str:

@@ -16,28 +16,27 @@ from typing import TYPE_CHECKING
 
 from torchsmith_tracer._src.breaks.signals import InternalError, Unsupported
 from torchsmith_tracer._src.codegen.operations import Native, NativeExit, is_call, native
+from torchsmith_tracer._src.codegen.replay import replay
 from torchsmith_tracer._src.codegen.resume import (
     Exit,
     Operation,
-    cells_of,
     in_shadow,
     local_name,
     step_code,
 )
 from torchsmith_tracer._src.codegen.tail import drive
-from torchsmith_tracer._src.effects.replay import replay
-from torchsmith_tracer._src.frames.code import VERSION, decode
+from torchsmith_tracer._src.frames.code import VERSION, cells_of, decode
 from torchsmith_tracer._src.frames.frame import NULL, operands_of, shape_of
 from torchsmith_tracer._src.frames.liveness import live_locals
-from torchsmith_tracer._src.interp.abandoned import finalizes
+from torchsmith_tracer._src.values.abandoned import finalizes
 
 if TYPE_CHECKING:
     from torchsmith_tracer._src.codegen.emitter import Emitter
+    from torchsmith_tracer._src.compilation import Compilation
     from torchsmith_tracer._src.frames.code import Instruction
     from torchsmith_tracer._src.frames.frame import FrameState
     from torchsmith_tracer._src.regions.record import CodeRecord
     from torchsmith_tracer._src.regions.region import Region
-    from torchsmith_tracer._src.trace import Trace
     from torchsmith_tracer._src.values.base import Value
 
 
@@ -52,7 +51,7 @@ class _CallOperands:
 
 
 def emit_break(
-    trace: Trace,
+    trace: Compilation,
     cg: Emitter,
     record: CodeRecord,
     frames: Sequence[FrameState],

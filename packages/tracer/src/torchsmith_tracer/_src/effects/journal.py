@@ -27,6 +27,15 @@ class Deleted:
 DELETED = Deleted()
 
 
+def exists(value: Value) -> bool:
+    """True for values that stand for an object made before the trace."""
+    if value.source is not None:
+        return True
+    if getattr(value, "recipe", None) is not None:
+        return False  # the stand-in of a class that traced code has made
+    return getattr(value, "obj", None) is not None or getattr(value, "fn", None) is not None
+
+
 class Journal:
     """One per trace. All methods are O(1) except ``rollback`` (linear in what it undoes)."""
 

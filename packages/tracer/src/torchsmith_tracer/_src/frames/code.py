@@ -222,3 +222,8 @@ def _span(
     while last < len(out) and out[last].offset < end:
         last += 1
     return first, last
+
+
+def cells_of(code: CodeType) -> tuple[str, ...]:
+    """Names of the free variables that step and resume functions of ``code`` have."""
+    return tuple(dict.fromkeys(code.co_cellvars + code.co_freevars))

@@ -8,13 +8,13 @@ first use.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
+from torchsmith_tracer._src.trace import Outlined
 
 if TYPE_CHECKING:
     from torchsmith_tracer._src.graph.output import OutputGraph
@@ -26,21 +26,6 @@ _SIZES = {torch.ops.aten.sym_size.int: "size", torch.ops.aten.sym_stride.int: "s
 
 def body_input() -> None:
     """Stands for an input while its body is traced; it becomes a placeholder."""
-
-
-@dataclass(frozen=True, slots=True)
-class Outlined:
-    """A closed body.
-
-    Attributes:
-        module: takes the body's inputs, then the operands; gives a tuple of the results.
-        operands: nodes of the outer graph that the body used.
-        fakes: fake results.
-    """
-
-    module: fx.GraphModule
-    operands: tuple[fx.Node, ...]
-    fakes: tuple[object, ...]
 
 
 class Body:

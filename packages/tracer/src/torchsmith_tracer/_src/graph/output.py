@@ -25,7 +25,7 @@ import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import torch
 from torch import fx
@@ -44,10 +44,10 @@ from torchsmith_tracer._src.values.numpy_scalars import holds_number
 if TYPE_CHECKING:
     from torchsmith_guards import FakeMode
 
-    from torchsmith_tracer._src.codegen.emitter import Emitter
+    from torchsmith_tracer._src.compilation import Compilation
     from torchsmith_tracer._src.frames.frame import Frame
     from torchsmith_tracer._src.graph.outline import Body
-    from torchsmith_tracer._src.trace import Trace
+    from torchsmith_tracer._src.trace import OpenContext
     from torchsmith_tracer._src.values.tensor import TensorValue
 
 Mark = tuple[int, int]
@@ -69,19 +69,6 @@ class GraphInput:
     node: fx.Node
     example: object
     fake: object
-
-
-class OpenContext(Protocol):
-    """What ``OutputGraph.contexts`` holds: a value that can be closed inside the graph."""
-
-    def close_in_graph(self, graph: OutputGraph) -> None:
-        """Append the nodes that leave the context."""
-
-    def release(self) -> None:
-        """Undo the real change of state."""
-
-    def reenter(self, cg: Emitter) -> None:
-        """Emit code that enters the real context manager."""
 
 
 # Operators that are methods of tensors, by function: the names between the underscores.
@@ -126,9 +113,9 @@ class OutputGraph:
         self._runner = FakeRunner(fake)
         self._insert_before: fx.Node | None = None  # first node that is no placeholder
         self._restored = False
-        self._tx: Trace | None = None
+        self._tx: Compilation | None = None
 
-    def attach(self, tx: Trace) -> None:
+    def attach(self, tx: Compilation) -> None:
         """Connect with the trace that this graph belongs to."""
         self._tx = tx
         env = self.shape_env
@@ -139,7 +126,7 @@ class OutputGraph:
             env.allow_dynamic_output_shape_ops = False
 
     @property
-    def tx(self) -> Trace:
+    def tx(self) -> Compilation:
         """The trace that this graph belongs to."""
         if self._tx is None:
             raise InternalError("the output graph is not attached to a trace")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 if TYPE_CHECKING:
-    from torchsmith_tracer._src.trace import Trace
+    from torchsmith_tracer._src.compilation import Compilation
 
 _LIBRARY = os.path.join(os.path.dirname(torch.__file__), "nn", "modules") + os.sep
 
@@ -23,7 +23,7 @@ def _entry(file: str, line: int, name: str) -> str:
     return f"{text}    {source}\n" if source else text
 
 
-def stack_trace(tx: Trace) -> str:
+def stack_trace(tx: Compilation) -> str:
     """The user's stack at the current instruction, outermost first, as a traceback prints it."""
     known = tx.graph.lines
     parts: list[str] = []
@@ -37,7 +37,7 @@ def stack_trace(tx: Trace) -> str:
     return "".join(parts)
 
 
-def user_line(tx: Trace) -> str | None:
+def user_line(tx: Compilation) -> str | None:
     """``file:line`` of the innermost user frame, for guards and messages."""
     for frame in reversed(tx.frames):
         file = frame.info.code.co_filename
@@ -46,7 +46,7 @@ def user_line(tx: Trace) -> str | None:
     return None
 
 
-def module_stack(tx: Trace) -> dict[str, tuple[str, type]]:
+def module_stack(tx: Compilation) -> dict[str, tuple[str, type]]:
     """Modules whose code is running, outermost first: source text -> (path, class). Calls from
     the same frame get the same dict; nobody changes it."""
     frames = tx.frames
@@ -59,7 +59,7 @@ def module_stack(tx: Trace) -> dict[str, tuple[str, type]]:
     return stack
 
 
-def _module_stack(tx: Trace) -> dict[str, tuple[str, type]]:
+def _module_stack(tx: Compilation) -> dict[str, tuple[str, type]]:
     from torchsmith_tracer._src.values.modules import ModuleValue
 
     stack: dict[str, tuple[str, type]] = {}

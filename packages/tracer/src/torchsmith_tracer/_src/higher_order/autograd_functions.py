@@ -26,8 +26,7 @@ from torchsmith_tracer._src.values.functions import FunctionValue
 from torchsmith_tracer._src.values.tensor import TensorValue
 
 if TYPE_CHECKING:
-    from torchsmith_tracer._src.graph.outline import Outlined
-    from torchsmith_tracer._src.trace import Trace
+    from torchsmith_tracer._src.trace import Outlined, Trace
 
 DEFAULT_SETUP = torch.autograd.Function.setup_context
 
@@ -113,7 +112,7 @@ def _call(tx: Trace, fn: object, *args: Value) -> Value:
 
 def _has_setup(tx: Trace, cls: Value) -> bool:
     """Whether ``apply`` would bind keywords to the parameters of ``forward``."""
-    setup = tx.interp.getattr(cls, "setup_context")
+    setup = cls.getattr(tx, "setup_context")
     return not (isinstance(setup, FunctionValue) and setup.fn is DEFAULT_SETUP)
 
 
@@ -126,7 +125,7 @@ def _recorded(
 ) -> Value:
     """Trace both directions. The backward body lies inside the forward one while it is traced, so
     what it uses of the forward becomes results of that."""
-    backward_function = tx.interp.getattr(cls, "backward")
+    backward_function = cls.getattr(tx, "backward")
     if isinstance(backward_function, FunctionValue) and backward_function.code is once:
         raise _refused(cls)  # a second backward is an error that a graph would not raise
     graph = tx.graph

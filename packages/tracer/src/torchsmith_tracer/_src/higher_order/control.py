@@ -20,8 +20,7 @@ from torchsmith_tracer._src.values.tensor import TensorValue
 from torchsmith_tracer._src.values.torch_queries import register
 
 if TYPE_CHECKING:
-    from torchsmith_tracer._src.graph.outline import Outlined
-    from torchsmith_tracer._src.trace import Trace
+    from torchsmith_tracer._src.trace import Outlined, Trace
 
 Args = Sequence[Value]
 Kwargs = dict[str, Value]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
-from torchsmith_tracer._src.effects.replay import exists
+from torchsmith_tracer._src.effects.journal import exists
 from torchsmith_tracer._src.frames.frame import Frame
 from torchsmith_tracer._src.torch_private import set_grad_enabled
 from torchsmith_tracer._src.values.base import Value

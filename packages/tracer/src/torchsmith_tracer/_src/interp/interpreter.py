@@ -7,8 +7,6 @@ traceable, everything is brought back to that point and the chain of stopped fra
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from torchsmith_tracer._src.breaks.signals import (
@@ -30,19 +28,14 @@ from torchsmith_tracer._src.interp import (  # noqa: F401 - they fill the table
     opcodes_names,
     opcodes_numbers,
 )
-from torchsmith_tracer._src.interp.abandoned import Abandoned
-from torchsmith_tracer._src.interp.calls import Calls
 from torchsmith_tracer._src.interp.registry import RETURN, bind_handlers
+from torchsmith_tracer._src.values.abandoned import Abandoned
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.exceptions import ExceptionValue
 from torchsmith_tracer._src.values.functions import CellValue, FunctionValue
 from torchsmith_tracer._src.values.generators import GeneratorValue
 
 if TYPE_CHECKING:
-    import types
-
-    from torchsmith_guards import Source
-
     from torchsmith_tracer._src.trace import Trace
 
 _KEEPS = ("LOAD", "PUSH_NULL", "COPY", "SWAP", "JUMP", "RESUME", "NOP", "BUILD", "KW", "PRECALL")
@@ -53,17 +46,16 @@ def _missing(tx: Trace, frame: Frame, ins: Instruction) -> None:
     raise Unsupported("unsupported-opcode", what=ins.opname)
 
 
-class Interpreter(Calls):
+class Interpreter:
     """Runs frames of one trace.
 
-    ``run(frame)`` returns the value or raises ``BreakAt``; ``call_function`` inlines a callable
-    from a slot implementation.
+    ``run(frame)`` returns the value or raises ``BreakAt``.
     """
 
-    @functools.cached_property
-    def abandoned(self) -> Abandoned:
-        """The suspended generators."""
-        return Abandoned(self.tx)
+    def __init__(self, tx: Trace) -> None:
+        self.tx = tx
+        self.abandoned = Abandoned(tx)
+        self._pending_throw: Value | None = None
 
     def run(self, frame: Frame) -> Value:
         """Run a frame to its return.
@@ -78,20 +70,10 @@ class Interpreter(Calls):
         assert frame.result is not None
         return frame.result
 
-    def call_function(
-        self, fn: Value, args: Sequence[Value], kwargs: dict[str, Value] | None = None
-    ) -> Value:
-        """Call any callable value; a break inside is a break of the current instruction."""
-        return fn.call(self.tx, args, kwargs or {})
-
     def root_frame(self, fn: FunctionValue, locals: dict[str, Value]) -> Frame:
         """The resumable frame of the entry function."""
         cells = dict(zip(fn.code.co_freevars, fn.closure, strict=True))
         return Frame(fn.code, fn.globals, locals, cells, fn=fn, resumable=True)
-
-    def function(self, fn: types.FunctionType, source: Source) -> FunctionValue:
-        """The value of a real function whose code the caller has guarded."""
-        return FunctionValue.existing(self.tx, fn, source)
 
     # --- the loop ----------------------------------------------------------------------------
     def execute(self, frame: Frame) -> int:
@@ -105,7 +87,7 @@ class Interpreter(Calls):
         if len(frames) >= MAX_DEPTH:
             raise Unsupported("inline-depth", what=info.code.co_qualname)
         frames.append(frame)
-        handled = self.handled
+        handled = self.tx.interp.handled
         suspended = self.abandoned.suspended
         before: tuple[dict[str, Value], dict[str, CellValue]] | None = None
         try:
@@ -135,7 +117,7 @@ class Interpreter(Calls):
                             return jump
                 except ObservedException as e:
                     if not self._unwind(frame, e):
-                        self.handled = handled
+                        self.tx.interp.handled = handled
                         if suspended:
                             self._leave(frame, e)
                         if self._leaves_uncaught(frame):
@@ -146,16 +128,16 @@ class Interpreter(Calls):
                             raise self._stopped(frame, signal) from e
                         raise
                 except Unsupported as e:
-                    self.handled = handled
+                    self.tx.interp.handled = handled
                     if before is not None:  # the instruction itself may have gone well
                         frame.locals, frame.cells = before
                     raise self._stopped(frame, e) from None
                 except BreakAt as e:
-                    self.handled = handled
+                    self.tx.interp.handled = handled
                     e.frames.append(frame.state(in_call=True))
                     raise
                 except RecursionError:
-                    self.handled = handled
+                    self.tx.interp.handled = handled
                     signal = Unsupported("inline-depth", what=info.code.co_qualname)
                     raise self._stopped(frame, signal) from None
         finally:
@@ -183,7 +165,7 @@ class Interpreter(Calls):
                 marks=frame.marks or self.tx.checkpoint(),
                 kw_names=_pending_names(frame),
                 exc=exc,
-                handled=self.handled,
+                handled=self.tx.interp.handled,
             )
         del frame.stack[handler.depth :]
         if handler.push_lasti:
@@ -225,7 +207,7 @@ class Interpreter(Calls):
         if frame.handling:
             at = frame.handling[0]
             self.tx.rollback(at.marks)
-            self.handled = at.handled
+            self.tx.interp.handled = at.handled
             frame.handling.clear()
             frame.ip = at.ip
             variables = at.locals, at.cells, at.kw_names
@@ -242,7 +224,8 @@ class Interpreter(Calls):
         self, gen: GeneratorValue, frame: Frame, value: Value, exc: Value | None
     ) -> tuple[Value, bool]:
         """Run a suspended generator until it yields or returns: (value, returned)."""
-        outer, self.handled = self.handled, gen.handled or self.handled
+        interp = self.tx.interp
+        outer, interp.handled = interp.handled, gen.handled or interp.handled
         gen.running = True
         try:
             if exc is not None and not gen.started:
@@ -260,24 +243,22 @@ class Interpreter(Calls):
             status = self.execute(frame)
         except ObservedException as e:
             gen.frame = None
-            if VERSION < (3, 12) and self.exception_matches(e.exc, StopIteration):
-                error = self.error(RuntimeError, "generator raised StopIteration")
+            if VERSION < (3, 12) and self.tx.interp.exception_matches(e.exc, StopIteration):
+                error = self.tx.interp.error(RuntimeError, "generator raised StopIteration")
                 assert isinstance(error.exc, ExceptionValue)
                 error.exc.cause = error.exc.context = e.exc
                 raise error from None
             raise
         finally:
             gen.running = False
-            gen.handled = self.handled if self.handled is not outer else None
-            self.handled = outer
+            gen.handled = interp.handled if interp.handled is not outer else None
+            interp.handled = outer
         assert frame.result is not None
         if status == RETURN:
             gen.frame = None
             return frame.result, True
         self.abandoned.note(gen)
         return frame.result, False
-
-    _pending_throw: Value | None = None
 
     def _throw(self, gen: GeneratorValue, frame: Frame, exc: Value) -> None:
         """Raise ``exc`` at the point where the generator is suspended."""
@@ -301,7 +282,7 @@ class Interpreter(Calls):
         inner = frame.stack[-1]
         assert isinstance(inner, Value)
         method: Value | None = None
-        if self.exception_matches(exc, GeneratorExit):
+        if self.tx.interp.exception_matches(exc, GeneratorExit):
             if isinstance(inner, GeneratorValue):
                 inner.close(self.tx)
             self._pending_throw = exc  # closing the inner one has used it, too
@@ -312,21 +293,21 @@ class Interpreter(Calls):
             except ObservedException as e:
                 error = e
         else:
-            method = self.special_method(inner, "throw")
+            method = self.tx.interp.special_method(inner, "throw")
             if method is None:
                 return None
             try:
-                return self.call(method, [exc])
+                return self.tx.interp.call(method, [exc])
             except ObservedException as e:
                 error = e
-        if not self.exception_matches(error.exc, StopIteration):
+        if not self.tx.interp.exception_matches(error.exc, StopIteration):
             self._pending_throw = error.exc
             return None
         self._pending_throw = None
         send = frame.info.instructions[frame.ip - 2]
         if VERSION < (3, 12):
             frame.stack.pop()
-        frame.stack.append(self.getattr(error.exc, "value"))
+        frame.stack.append(error.exc.getattr(self.tx, "value"))
         frame.ip = send.target
         return None
 

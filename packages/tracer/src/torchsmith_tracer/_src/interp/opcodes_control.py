@@ -141,7 +141,7 @@ def _send(tx: Trace, frame: Frame, ins: Instruction) -> int | None:
     except ObservedException as e:
         if not tx.interp.exception_matches(e.exc, StopIteration):
             raise
-        result, done = tx.interp.getattr(e.exc, "value"), True
+        result, done = e.exc.getattr(tx, "value"), True
     if not done:
         frame.stack.append(result)
         return None
@@ -173,7 +173,7 @@ def _cleanup_throw(tx: Trace, frame: Frame, ins: Instruction) -> None:
     del frame.stack[-2:]
     if not tx.interp.exception_matches(exc, StopIteration):
         raise ObservedException(exc)
-    frame.stack += (NONE, tx.interp.getattr(exc, "value"))
+    frame.stack += (NONE, exc.getattr(tx, "value"))
 
 
 @opcode("ASYNC_GEN_WRAP", until=(3, 11))

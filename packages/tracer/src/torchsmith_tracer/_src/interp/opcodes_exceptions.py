@@ -8,7 +8,9 @@ from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
 from torchsmith_tracer._src.frames.code import Instruction
 from torchsmith_tracer._src.frames.frame import Frame, Handling
 from torchsmith_tracer._src.interp.registry import opcode
+from torchsmith_tracer._src.values.classes import ClassValue
 from torchsmith_tracer._src.values.constants import NONE, bool_value
+from torchsmith_tracer._src.values.exceptions import ExceptionValue
 
 if TYPE_CHECKING:
     from torchsmith_tracer._src.trace import Trace
@@ -44,7 +46,7 @@ def _pop_except(tx: Trace, frame: Frame, ins: Instruction) -> None:
 def _check_exc_match(tx: Trace, frame: Frame, ins: Instruction) -> None:
     kinds = _pop(frame)
     exc = cast("Value", frame.stack[-1])
-    frame.stack.append(bool_value(tx.interp.except_clause_matches(exc, kinds)))
+    frame.stack.append(bool_value(_matches(tx, exc, kinds)))
 
 
 @opcode("CHECK_EG_MATCH")
@@ -70,7 +72,54 @@ def _raise_varargs(tx: Trace, frame: Frame, ins: Instruction) -> None:
             raise tx.interp.error(RuntimeError, "No active exception to reraise")
         raise ObservedException(tx.interp.handled)
     cause = _pop(frame) if ins.arg == 2 else None
-    raise tx.interp.raise_value(_pop(frame), cause)
+    raise _raised(tx, _pop(frame), cause)
+
+
+def _raised(tx: Trace, exc: Value, cause: Value | None) -> Exception:
+    """``raise exc from cause``: the signal to raise."""
+    instance = _exception_instance(tx, exc)
+    if isinstance(instance, ExceptionValue):
+        if cause is not None:
+            if not tx.interp.is_none(cause):
+                cause = _exception_instance(tx, cause, "exception causes must derive from ")
+            instance.slot_set(tx, "__cause__", cause)
+        handled = tx.interp.handled
+        if handled is not None and handled is not instance and tx.interp.is_none(instance.context):
+            instance.slot_set(tx, "__context__", handled)
+    return ObservedException(instance)
+
+
+def _exception_instance(tx: Trace, exc: Value, text: str = "exceptions must derive from ") -> Value:
+    if isinstance(exc, ClassValue) and issubclass(exc.obj, BaseException):
+        made = tx.interp.call(exc, [])
+        if not issubclass(made.python_type(), BaseException):
+            message = (
+                f"calling {exc.obj!r} should have returned an instance of BaseException, "
+                f"not {made.python_type()!r}"
+            )
+            raise tx.interp.error(TypeError, message)
+        return made
+    if not issubclass(exc.python_type(), BaseException):
+        raise tx.interp.error(TypeError, f"{text}BaseException")
+    return exc
+
+
+def _matches(tx: Trace, exc: Value, kinds: Value) -> bool:
+    """``except kinds``."""
+    classes = _except_classes(tx, kinds)
+    return issubclass(exc.python_type(), classes)
+
+
+def _except_classes(tx: Trace, kinds: Value) -> tuple[type, ...]:
+    base = kinds.base_value()
+    items = base.unpack(tx) if hasattr(base, "unpack") else [kinds]
+    out: list[type] = []
+    for item in items:
+        if not isinstance(item, ClassValue) or not issubclass(item.obj, BaseException):
+            message = "catching classes that do not inherit from BaseException is not allowed"
+            raise tx.interp.error(TypeError, message)
+        out.append(item.obj)
+    return tuple(out)
 
 
 # --- with --------------------------------------------------------------------------------------

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
+from torchsmith_tracer._src.breaks.signals import ObservedException
 from torchsmith_tracer._src.frames.code import Instruction
 from torchsmith_tracer._src.frames.frame import Frame
 from torchsmith_tracer._src.interp.registry import opcode
-from torchsmith_tracer._src.values.constants import NONE, bool_value
+from torchsmith_tracer._src.values.classes import ClassValue
+from torchsmith_tracer._src.values.constants import NONE, ConstantValue, bool_value
 from torchsmith_tracer._src.values.containers import TupleValue
 
 if TYPE_CHECKING:
@@ -20,7 +23,7 @@ _MAPPING = 1 << 6  # Py_TPFLAGS_MAPPING
 
 @opcode("GET_LEN")
 def _get_len(tx: Trace, frame: Frame, ins: Instruction) -> None:
-    frame.stack.append(tx.interp.length(cast("Value", frame.stack[-1])))
+    frame.stack.append(cast("Value", frame.stack[-1]).length(tx))
 
 
 @opcode("MATCH_SEQUENCE", safe=True)
@@ -39,7 +42,7 @@ def _match_mapping(tx: Trace, frame: Frame, ins: Instruction) -> None:
 def _match_keys(tx: Trace, frame: Frame, ins: Instruction) -> None:
     keys = tx.interp.unpack(cast("Value", frame.stack[-1]))
     subject = cast("Value", frame.stack[-2])
-    frame.stack.append(tx.interp.match_keys(subject, keys))
+    frame.stack.append(_keys(tx, subject, keys))
 
 
 @opcode("MATCH_CLASS")
@@ -47,5 +50,80 @@ def _match_class(tx: Trace, frame: Frame, ins: Instruction) -> None:
     names = tx.interp.unpack(cast("Value", frame.stack.pop()))
     cls = cast("Value", frame.stack.pop())
     subject = cast("Value", frame.stack.pop())
-    values = tx.interp.match_class(subject, cls, ins.arg, names)
+    values = _attributes(tx, subject, cls, ins.arg, names)
     frame.stack.append(NONE if values is None else TupleValue(values))
+
+
+def _keys(tx: Trace, subject: Value, keys: Sequence[Value]) -> Value:
+    """MATCH_KEYS: a tuple of the values, or None."""
+    seen: set[object] = set()
+    getter = subject.getattr(tx, "get")
+    out: list[Value] = []
+    missing = ConstantValue(tx.interp.UNKNOWN)
+    for key in keys:
+        hkey = tx.interp.hash_key(key)
+        if hkey in seen:
+            text = tx.interp.concrete(tx.interp.repr_of(key))
+            raise tx.interp.error(ValueError, f"mapping pattern checks duplicate key ({text})")
+        seen.add(hkey)
+        value = tx.interp.call(getter, [key, missing])
+        if value is missing:
+            return NONE
+        out.append(value)
+    return TupleValue(out)
+
+
+def _attributes(
+    tx: Trace, subject: Value, cls: Value, positional: int, names: Sequence[Value]
+) -> list[Value] | None:
+    """MATCH_CLASS: the matched attributes, or None."""
+    if not isinstance(cls, ClassValue):
+        raise tx.interp.error(TypeError, "called match pattern must be a class")
+    check = tx.builder.wrap_new(isinstance)
+    if not tx.interp.truth(tx.interp.call(check, [subject, cls])):
+        return None
+    name = cls.obj.__name__
+    attrs: list[str] = []
+    values: list[Value] = []
+    if positional:
+        fields: list[str] | None = None
+        try:
+            args = cls.getattr(tx, "__match_args__")
+            if not issubclass(args.python_type(), tuple):
+                kind = args.python_type().__name__
+                message = f"{name}.__match_args__ must be a tuple (got {kind})"
+                raise tx.interp.error(TypeError, message)
+            fields = [str(tx.interp.concrete(v)) for v in tx.interp.unpack(args)]
+        except ObservedException as e:
+            if not tx.interp.exception_matches(e.exc, AttributeError):
+                raise
+        if fields is None:
+            matches_self = cls.obj.__flags__ & (1 << 22)
+            allowed = 1 if matches_self else 0
+        else:
+            allowed = len(fields)
+        if positional > allowed:
+            plural = "" if allowed == 1 else "s"
+            message = (
+                f"{name}() accepts {allowed} positional sub-pattern{plural} ({positional} given)"
+            )
+            raise tx.interp.error(TypeError, message)
+        if fields is None:
+            values.append(subject)
+        else:
+            attrs += fields[:positional]
+    for item in names:
+        attrs.append(str(tx.interp.concrete(item)))
+    seen: set[str] = set()
+    for attr in attrs:
+        if attr in seen:
+            message = f"{name}() got multiple sub-patterns for attribute {attr!r}"
+            raise tx.interp.error(TypeError, message)
+        seen.add(attr)
+        try:
+            values.append(subject.getattr(tx, attr))
+        except ObservedException as e:
+            if tx.interp.exception_matches(e.exc, AttributeError):
+                return None
+            raise
+    return values

@@ -60,7 +60,7 @@ def _load_from_dict_or_globals(tx: Trace, frame: Frame, ins: Instruction) -> Non
 def _store_name(tx: Trace, frame: Frame, ins: Instruction) -> None:
     assert frame.names is not None
     value = cast("Value", frame.stack.pop())
-    tx.interp.setitem(frame.names, tx.interp.const(ins.argval), value)
+    frame.names.setitem(tx, tx.interp.const(ins.argval), value)
 
 
 @opcode("DELETE_NAME")
@@ -83,7 +83,7 @@ def _setup_annotations(tx: Trace, frame: Frame, ins: Instruction) -> None:
     assert frame.names is not None
     if tx.interp.namespace_get(frame.names, "__annotations__") is None:
         key = tx.interp.const("__annotations__")
-        tx.interp.setitem(frame.names, key, tx.interp.dict({}))
+        frame.names.setitem(tx, key, tx.interp.dict({}))
 
 
 @opcode("LOAD_ATTR")

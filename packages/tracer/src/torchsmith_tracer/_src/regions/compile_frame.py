@@ -16,32 +16,26 @@ from typing import TYPE_CHECKING
 from torch import fx
 from torchsmith_guards import (
     GLOBAL_STATE,
-    FakeMode,
     FunctionSource,
     GlobalState,
     Guard,
     GuardKind,
     GuardSet,
     LocalSource,
-    ShapeEnv,
 )
 
 from torchsmith_tracer._src.breaks.report import BreakReport, FrameReport, KernelReport, Place
 from torchsmith_tracer._src.breaks.signals import BreakAt, ObservedException, Unsupported
-from torchsmith_tracer._src.build.builder import Builder
 from torchsmith_tracer._src.codegen.body import Body, assemble, emit_return, modules_of, new_emitter
 from torchsmith_tracer._src.codegen.resume import local_name
 from torchsmith_tracer._src.codegen.split import emit_break
-from torchsmith_tracer._src.effects.journal import Journal
-from torchsmith_tracer._src.facts.world import World
+from torchsmith_tracer._src.compilation import Compilation
 from torchsmith_tracer._src.frames.code import decode
-from torchsmith_tracer._src.graph.output import OutputGraph
-from torchsmith_tracer._src.interp.interpreter import Interpreter
 from torchsmith_tracer._src.regions.ambient import collector, unseen, unwarned
 from torchsmith_tracer._src.regions.failed import graph_failed
 from torchsmith_tracer._src.regions.record import CodeRecord, Entry
 from torchsmith_tracer._src.torch_private import AmbientState
-from torchsmith_tracer._src.trace import Trace
+from torchsmith_tracer._src.values.functions import FunctionValue
 from torchsmith_tracer.errors import TracerError
 
 if TYPE_CHECKING:
@@ -67,7 +61,7 @@ def compile_frame(
     """
     report = FrameReport(record.name, _start(record))
     with record.region.tracing(), unseen():
-        trace = _new_trace(record)
+        trace = Compilation(record.region.settings, record.frame_state)
         try:
             body, checker = _compile(trace, record, fn, flat, report)
         finally:
@@ -93,7 +87,7 @@ def compile_frame(
 
 
 def _compile(
-    trace: Trace,
+    trace: Compilation,
     record: CodeRecord,
     fn: types.FunctionType,
     flat: Sequence[object],
@@ -121,21 +115,8 @@ def _compile(
     return None, GuardSet([]).compile(record.parameter_names(), {})
 
 
-def _new_trace(record: CodeRecord) -> Trace:
-    settings = record.region.settings
-    env = ShapeEnv()
-    trace = Trace(
-        graph=OutputGraph(FakeMode(env)), guards=GuardSet(), journal=Journal(), settings=settings
-    )
-    trace.graph.attach(trace)
-    trace.interp = Interpreter(trace)
-    trace.builder = Builder(trace, record.frame_state)
-    trace.world = World(trace)
-    return trace
-
-
 def _trace_and_generate(
-    trace: Trace,
+    trace: Compilation,
     record: CodeRecord,
     fn: types.FunctionType,
     flat: Sequence[object],
@@ -167,21 +148,21 @@ def _trace_and_generate(
 
 
 def _interpret(
-    trace: Trace, record: CodeRecord, fn: types.FunctionType, flat: Sequence[object]
+    trace: Compilation, record: CodeRecord, fn: types.FunctionType, flat: Sequence[object]
 ) -> Value | BreakAt:
     """Run the function symbolically: what it returns, or where it broke."""
-    interp, builder = trace.interp, trace.builder
-    interp.namespace(record.globals)  # the first one is the entry function's own
-    entry = interp.function(fn, FunctionSource())
+    builder = trace.builder
+    trace.interp.namespace(record.globals)  # the first one is the entry function's own
+    entry = FunctionValue.existing(trace, fn, FunctionSource())
     names = zip(record.signature.names, record.labels, flat, strict=True)
     values = {name: builder.wrap(obj, LocalSource(label)) for name, label, obj in names}
-    root = interp.root_frame(entry, values)
+    root = trace.loop.root_frame(entry, values)
     if record.resume is not None:
         original = record.resume.original
         first = original.co_varnames[0] if original.co_argcount else None
         root.first = first if first is None or first in root.cells else local_name(first)
     try:
-        return interp.run(root)
+        return trace.loop.run(root)
     except BreakAt as e:
         # Tracebacks lead to frames of ours, and these to the arguments.
         e.signal.with_traceback(None)
@@ -218,11 +199,11 @@ def _broke(
     record.region.settings.emit_log("breaks", record.name, str(found))
 
 
-def _stack(trace: Trace) -> list[Place]:
+def _stack(trace: Compilation) -> list[Place]:
     return [Place.of(f.info, f.ip) for f in trace.frames]
 
 
-def _compile_guards(trace: Trace, record: CodeRecord, fn: types.FunctionType) -> Checker:
+def _compile_guards(trace: Compilation, record: CodeRecord, fn: types.FunctionType) -> Checker:
     trace.builder.add_aliasing_guards()
     env = trace.graph.shape_env
     if env is not None:

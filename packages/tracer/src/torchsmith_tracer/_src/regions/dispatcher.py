@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import inspect
 import keyword
-import linecache
 import re
 import types
 from collections.abc import Callable, Sequence
@@ -219,20 +218,3 @@ def _following(signature: Signature, form: Form, safe: dict[str, str], skip: int
             lines.append(f"    if {safe[name]} is {missing}: {safe[name]} = {function}.{place}")
         lines += ["except (IndexError, KeyError, TypeError):", f"    return {changed}"]
     return [f"        {line}" for line in lines]
-
-
-_made = iter(range(1, 1 << 62))
-
-
-def compile_source(text: str, title: str, namespace: dict[str, object]) -> str:
-    """Run ``text`` in ``namespace`` as a module that debuggers and tracebacks can show; returns
-    the file name under which it is registered."""
-    filename = f"<torchsmith {title} {next(_made)}>"
-    linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
-    exec(compile(text, filename, "exec"), namespace)
-    return filename
-
-
-def forget_source(filename: str) -> None:
-    """Drop a registered source when its code dies."""
-    linecache.cache.pop(filename, None)

@@ -13,34 +13,12 @@ import types
 import warnings
 from typing import TYPE_CHECKING
 
-import torch
-
-from torchsmith_tracer._src.torch_private import AmbientState, set_version, version_of
+from torchsmith_tracer._src.effects.undo import Undo
+from torchsmith_tracer._src.torch_private import AmbientState
 from torchsmith_tracer.errors import TracerWarning
 
 if TYPE_CHECKING:
     from torchsmith_tracer._src.regions.record import CodeRecord
-
-
-class Undo:
-    """Copies of what a graph call may change before it fails."""
-
-    __slots__ = ("random", "tensors")
-
-    def __init__(self, random: bool, *tensors: torch.Tensor) -> None:
-        self.random = torch.get_rng_state() if random else None
-        self.tensors = [(t, t.grad_fn, version_of(t), t.detach().clone()) for t in tensors]
-
-    def restore(self) -> bool:
-        """Put everything back; False where a tensor's history has changed, which cannot be."""
-        if self.random is not None:
-            torch.set_rng_state(self.random)
-        for tensor, history, version, content in self.tensors:
-            if tensor.grad_fn is not history:
-                return False
-            tensor.data.copy_(content)
-            set_version(tensor, version)
-        return True
 
 
 def graph_failed(

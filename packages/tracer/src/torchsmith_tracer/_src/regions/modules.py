@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from torchsmith_tracer._src.regions import marks
+from torchsmith_tracer._src import marks
 from torchsmith_tracer._src.regions.region import Region
 
 _M = TypeVar("_M", bound=torch.nn.Module)

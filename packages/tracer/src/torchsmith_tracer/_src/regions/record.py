@@ -20,15 +20,14 @@ from torchsmith_tracer._src.breaks.report import FrameReport, Place, Recompile
 from torchsmith_tracer._src.build.dynamic import FrameState
 from torchsmith_tracer._src.codegen.emitter import safe_names
 from torchsmith_tracer._src.codegen.resume import ResumeCode, raising_code
+from torchsmith_tracer._src.codegen.source_text import compile_source, forget_source
 from torchsmith_tracer._src.regions.ambient import watching_mode
 from torchsmith_tracer._src.regions.dispatcher import (
     MISSING,
     UNBOUND,
     Form,
     Signature,
-    compile_source,
     dispatcher_source,
-    forget_source,
 )
 from torchsmith_tracer.errors import RecompileLimitError, RecompileLimitWarning
 

@@ -18,11 +18,11 @@ from contextlib import contextmanager
 
 import torch
 
+from torchsmith_tracer._src import marks
 from torchsmith_tracer._src.breaks.report import BreakReport, FrameReport, Log
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.codegen.resume import ResumeCode, resume_code
 from torchsmith_tracer._src.frames.library import is_library
-from torchsmith_tracer._src.regions import marks
 from torchsmith_tracer._src.regions.backends import BackendChoice
 from torchsmith_tracer._src.regions.record import CodeRecord, Entry, same_defaults
 from torchsmith_tracer._src.settings import Settings

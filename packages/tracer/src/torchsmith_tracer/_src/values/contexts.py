@@ -3,7 +3,7 @@
 Entering one emits a node that changes the state and changes it for real while tracing, so that
 fake operators and queries see it; the change is undone when the trace rolls back. What is still
 open at the end of the graph is left inside it and entered again by generated code
-(``OutputGraph.contexts``, ``reenter``).
+(``Graph.contexts``, ``reenter``).
 """
 
 from __future__ import annotations
@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     from torchsmith_guards import Source
 
     from torchsmith_tracer._src.codegen.emitter import Emitter
-    from torchsmith_tracer._src.graph.output import OutputGraph
-    from torchsmith_tracer._src.trace import Trace
+    from torchsmith_tracer._src.trace import Graph, Trace
 
 
 class ContextValue(Value):
@@ -94,7 +93,7 @@ class ContextValue(Value):
         """A fresh context manager with the same arguments."""
         raise NotImplementedError(type(self).__name__)  # every concrete class defines it
 
-    def close_in_graph(self, graph: OutputGraph) -> None:
+    def close_in_graph(self, graph: Graph) -> None:
         """Append the nodes that leave the context at the end of the graph."""
         raise NotImplementedError(type(self).__name__)  # every concrete class defines it
 
@@ -157,7 +156,7 @@ class ContextMethod(Value):
         cg.load_method(self.context, self.name)
 
 
-def _toggle(graph: OutputGraph, mode: bool) -> None:
+def _toggle(graph: Graph, mode: bool) -> None:
     """A grad-mode node."""
     graph.add_call("call_function", set_grad_enabled, (mode,), {}, None)
 
@@ -212,7 +211,7 @@ class GradModeValue(ContextValue):
             raise Unsupported("unsupported-slot", what="clone of set_grad_enabled")
         return GradModeValue(self.cls, self.mode)
 
-    def close_in_graph(self, graph: OutputGraph) -> None:
+    def close_in_graph(self, graph: Graph) -> None:
         _toggle(graph, self.previous[-1])
 
     def release(self) -> None:
@@ -268,7 +267,7 @@ class InferenceModeValue(ContextValue):
     def clone(self) -> ContextValue:
         return InferenceModeValue(self.cls, self.mode)
 
-    def close_in_graph(self, graph: OutputGraph) -> None:
+    def close_in_graph(self, graph: Graph) -> None:
         node = self.stack[-1][0]
         graph.add_call("call_function", exit_inference_mode, (node,), {}, None)
 
@@ -334,7 +333,7 @@ class AutocastValue(ContextValue):
         device, dtype, enabled, cache = self._arguments()
         return AutocastValue(torch.autocast(device, dtype, enabled, cache))
 
-    def close_in_graph(self, graph: OutputGraph) -> None:
+    def close_in_graph(self, graph: Graph) -> None:
         graph.add_call("call_function", exit_autocast, (self.stack[-1],), {}, None)
 
     def release(self) -> None:
@@ -360,7 +359,7 @@ class NullContextValue(ContextValue):
         tx.graph.exit_context(self)
         self._count(tx, -1)
 
-    def close_in_graph(self, graph: OutputGraph) -> None:
+    def close_in_graph(self, graph: Graph) -> None:
         return None
 
     def release(self) -> None:
@@ -389,7 +388,7 @@ class LeftContext(ContextValue):
         self.outer = outer
         self.inner = inner
 
-    def close_in_graph(self, graph: OutputGraph) -> None:
+    def close_in_graph(self, graph: Graph) -> None:
         self.inner.close_in_graph(graph)
 
     def release(self) -> None:

@@ -6,7 +6,7 @@ import types
 from typing import TYPE_CHECKING
 
 from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
-from torchsmith_tracer._src.codegen.resume import cells_of, generator_code
+from torchsmith_tracer._src.frames.code import VERSION, cells_of
 from torchsmith_tracer._src.frames.frame import operands_of, shape_of
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.constants import NONE
@@ -90,7 +90,7 @@ class GeneratorValue(IteratorValue):
             raise
         if not done:
             raise tx.interp.error(RuntimeError, "generator ignored GeneratorExit")
-        return value if tx.interp.version >= (3, 13) else NONE
+        return value if VERSION >= (3, 13) else NONE
 
     def _finish(self, tx: Trace) -> None:
         frame = self.frame
@@ -109,7 +109,7 @@ class GeneratorValue(IteratorValue):
             message = "can't send non-None value to a just-started generator"
             raise tx.interp.error(TypeError, message)
         self._remember(tx, frame)
-        return tx.interp.resume_generator(self, frame, value, exc)
+        return tx.loop.resume_generator(self, frame, value, exc)
 
     def _remember(self, tx: Trace, frame: Frame) -> None:
         """Record how to come back to the present state."""
@@ -165,7 +165,7 @@ class GeneratorValue(IteratorValue):
         cells = cells_of(code)
         names = [n for n in code.co_varnames if n in frame.locals and n not in cells]
         cg.load_callable(_revived, "revived")
-        cg.load_const(generator_code(code, frame.ip - 1, shape_of(frame.stack), names))
+        cg.load_suspended(code, frame.ip - 1, shape_of(frame.stack), names)
         cg.load(frame.globals)
         for name in cells:
             cg.load(frame.cells[name])

@@ -396,7 +396,7 @@ class ReversedValue(Counted):
             self.move(tx, -1)
             return None
         self.move(tx, i - 1)
-        return tx.interp.getitem(base, ConstantValue(i))
+        return base.getitem(tx, ConstantValue(i))
 
     def remaining(self, tx: Trace) -> int:
         return self.index + 1

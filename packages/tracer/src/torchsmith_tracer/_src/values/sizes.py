@@ -15,8 +15,7 @@ from torchsmith_tracer._src.values.symnum import symbolic
 
 if TYPE_CHECKING:
     from torchsmith_tracer._src.codegen.emitter import Emitter
-    from torchsmith_tracer._src.graph.output import OutputGraph
-    from torchsmith_tracer._src.trace import Trace
+    from torchsmith_tracer._src.trace import Graph, Trace
 
 
 # From 2.13 on (at the latest) sizes stay sizes when they are added to tuples.
@@ -93,9 +92,7 @@ class SizeNumel(Value):
         cg.load_method(self.size, "numel")
 
 
-def size_value(
-    graph: OutputGraph, sizes: torch.Size, node_of: Callable[[int], fx.Node]
-) -> SizeValue:
+def size_value(graph: Graph, sizes: torch.Size, node_of: Callable[[int], fx.Node]) -> SizeValue:
     """The value of ``sizes``; ``node_of(i)`` gives the node of a symbolic one."""
     items: list[Value] = []
     for i, n in enumerate(sizes):

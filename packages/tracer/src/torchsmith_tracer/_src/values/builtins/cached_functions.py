@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from torchsmith_guards import GuardKind
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
-from torchsmith_tracer._src.effects.replay import exists
+from torchsmith_tracer._src.effects.journal import exists
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtins.registry import method
 from torchsmith_tracer._src.values.objects import NewObjectValue

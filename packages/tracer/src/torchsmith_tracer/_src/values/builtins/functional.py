@@ -87,7 +87,7 @@ def _count_elements(tx: Trace, mapping: Value, iterable: Value, /) -> Value:
     for item in tx.interp.unpack(iterable):
         getter = mapping.getattr(tx, "get")
         count = tx.interp.call(getter, [item, ConstantValue(0)])
-        tx.interp.setitem(mapping, item, tx.interp.binary("add", count, ConstantValue(1)))
+        mapping.setitem(tx, item, tx.interp.binary("add", count, ConstantValue(1)))
     return NONE
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
-from torchsmith_tracer._src.frames.code import decode
+from torchsmith_tracer._src.frames.code import VERSION, decode
 from torchsmith_tracer._src.frames.frame import Frame
 from torchsmith_tracer._src.frames.library import is_library_module
 from torchsmith_tracer._src.values.base import Value
@@ -180,11 +180,7 @@ def _extreme(
     if not items:
         if default is not None:
             return default
-        empty = (
-            "arg is an empty sequence"
-            if tx.interp.version < (3, 12)
-            else "iterable argument is empty"
-        )
+        empty = "arg is an empty sequence" if VERSION < (3, 12) else "iterable argument is empty"
         raise tx.interp.error(ValueError, f"{name}() {empty}")
     keys = items if tx.interp.is_none(key) else [tx.interp.call(key, [v]) for v in items]
     best, best_key = items[0], keys[0]
@@ -365,7 +361,7 @@ def is_instance(tx: Trace, obj: Value, cls: Value) -> bool:
     if tx.world.is_subclass(kind, cls.obj):
         return True
     if isinstance(obj, ObjectValue) and disguises(kind):
-        shown = tx.interp.getattr(obj, "__class__")
+        shown = obj.getattr(tx, "__class__")
         return isinstance(shown, ClassValue) and tx.world.is_subclass(shown.obj, cls.obj)
     return False
 
@@ -480,7 +476,7 @@ def _eval(tx: Trace, source: Value, globals: Value = NONE, locals: Value = NONE,
         raise tx.interp.error(TypeError, f"eval() globals must be a dict, not {kind}")
     frame = Frame(decode(text), space)
     frame.names = names
-    return tx.interp.run(frame)
+    return tx.loop.run(frame)
 
 
 @builtin(builtins.__import__)

@@ -44,7 +44,7 @@ def _build_class(tx: Trace, body: Value, name: Value, /, *bases: Value, **kwargs
         fn=body,
     )
     frame.names = namespace
-    cell = tx.interp.run(frame)
+    cell = tx.loop.run(frame)
     cls = make_class(tx, text, bases, namespace, kwargs)
     if isinstance(cell, CellValue):
         cell.store(tx, cls)

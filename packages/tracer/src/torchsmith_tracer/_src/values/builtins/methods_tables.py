@@ -42,7 +42,7 @@ def _init(tx: Trace, self: Value, /, *args: Value, **kwargs: Value) -> Value:
         if target.cls is collections.OrderedDict and setter is not None:
             new = fill_dict(tx, DictValue(), "OrderedDict", args, kwargs)
             for key, value in list(new.table.values()):
-                tx.interp.setitem(self, key, realize(tx, value))
+                self.setitem(tx, key, realize(tx, value))
             return NONE
     fill_dict(tx, target, target.cls.__name__, args, kwargs)
     return NONE
@@ -64,7 +64,7 @@ def _missing(tx: Trace, self: Value, key: Value, /) -> Value:
     if target.factory is None:
         raise tx.interp.error_with(KeyError, [key])
     value = tx.interp.call(target.factory, [])
-    tx.interp.setitem(self, key, value)
+    self.setitem(tx, key, value)
     return value
 
 
@@ -147,7 +147,7 @@ def _fromkeys(tx: Trace, cls: Value, iterable: Value, value: Value = NONE, /) ->
         return tx.interp.dict_of([(k, value) for k in keys])
     new = tx.interp.call(cls, [])
     for key in keys:
-        tx.interp.setitem(new, key, value)
+        new.setitem(tx, key, value)
     return new
 
 

@@ -1,19 +1,14 @@
-"""Types, descriptors, ``super``, instance dicts and imports."""
+"""Types, descriptors, ``super``, instance and class dicts."""
 
 from __future__ import annotations
 
 import builtins
 import functools
-import importlib
-import sys
 import types
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
-from torchsmith_guards import GlobalSource, ItemSource
-
-from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
+from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.effects.journal import DELETED
-from torchsmith_tracer._src.interp.operations import Operations
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtin_object import METHOD_TYPES, BuiltinObject
 from torchsmith_tracer._src.values.classes import ClassValue, DescriptorValue, SuperValue
@@ -36,35 +31,20 @@ from torchsmith_tracer._src.values.lookup import (
     lookup,
 )
 from torchsmith_tracer._src.values.mappings import DictValue, MappingProxyValue
-from torchsmith_tracer._src.values.namespaces import NamespaceValue, PyModuleValue, load_builtin
 from torchsmith_tracer._src.values.objects import NewObjectValue, ObjectValue
 from torchsmith_tracer._src.values.twins import TwinValue
 
 _IMPORT = builtins.__import__
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from torchsmith_tracer._src.trace import Trace
 
 
-class Attributes(Operations):
+class Attributes:
     """Attribute access beyond the values' own slots."""
 
-    def getattr(self, value: Value, name: str) -> Value:
-        """``value.name``."""
-        return value.getattr(self.tx, name)
-
-    def type_of(self, value: Value) -> ClassValue:
-        """``type(value)``."""
-        if isinstance(value, NewObjectValue) and isinstance(value.cls_value, ClassValue):
-            return value.cls_value
-        return self.class_value(value.python_type())
-
-    def class_method(self, value: Value, name: str) -> Value | None:
-        """A method that the class of ``value`` (not a builtin base) defines, bound; or None."""
-        found = lookup(self.tx, value.python_type(), name)
-        if found is None or found.attr is None:
-            return None
-        return bind(self.tx, found, value, self.type_of(value), name)
+    def __init__(self, tx: Trace) -> None:
+        self.tx = tx
 
     def special_method(self, value: Value, name: str) -> Value | None:
         cls = value.python_type()
@@ -75,6 +55,19 @@ class Attributes(Operations):
             return None
         if isinstance(found.attr, METHOD_TYPES):
             return self.builtin_method(value, name, found.owner, found.attr)
+        return bind(self.tx, found, value, self.type_of(value), name)
+
+    def type_of(self, value: Value) -> ClassValue:
+        """``type(value)``."""
+        if isinstance(value, NewObjectValue) and isinstance(value.cls_value, ClassValue):
+            return value.cls_value
+        return self.tx.interp.class_value(value.python_type())
+
+    def class_method(self, value: Value, name: str) -> Value | None:
+        """A method that the class of ``value`` (not a builtin base) defines, bound; or None."""
+        found = lookup(self.tx, value.python_type(), name)
+        if found is None or found.attr is None:
+            return None
         return bind(self.tx, found, value, self.type_of(value), name)
 
     def builtin_method(
@@ -95,14 +88,14 @@ class Attributes(Operations):
             special = value._special(self.tx, name)
             if special is not None:
                 return special
-            return self.fold(getattr, value.obj, name)
+            return self.tx.interp.fold(getattr, value.obj, name)
         if name == "__dict__":
             return self.instance_dict(value)
-        known = self.try_concrete(value)
-        if known is self.UNKNOWN:
+        known = self.tx.interp.try_concrete(value)
+        if known is self.tx.interp.UNKNOWN:
             what = f"attribute {name!r} of {value.describe()}"
             raise Unsupported("unsupported-slot", what=what)
-        return self.fold(getattr, known, name)
+        return self.tx.interp.fold(getattr, known, name)
 
     def c_descriptor(
         self, attr: object, instance: Value | None, owner: Value, found: Found, name: str
@@ -131,8 +124,8 @@ class Attributes(Operations):
                     return attr
                 getter = attr.parts.get("fget")
                 if getter is None:
-                    raise self.error(AttributeError, "property has no getter")
-                return self.call(getter, [instance])
+                    raise self.tx.interp.error(AttributeError, "property has no getter")
+                return self.tx.interp.call(getter, [instance])
             func = attr.parts["__func__"]
             if attr.kind is staticmethod:
                 return func
@@ -152,7 +145,7 @@ class Attributes(Operations):
         if isinstance(attr, ObjectValue):
             getter = self.special_method(attr, "__get__")
             if getter is not None:
-                return self.call(getter, [NONE if instance is None else instance, owner])
+                return self.tx.interp.call(getter, [NONE if instance is None else instance, owner])
         cached_fn = getattr(attr, "cached_function", None)
         if cached_fn is not None and instance is not None:
             func, name = cached_fn
@@ -166,24 +159,24 @@ class Attributes(Operations):
             if attr.fset is None:
                 kind = instance.python_type().__name__
                 message = f"property {name!r} of {kind!r} object has no setter"
-                raise self.error(AttributeError, message)
+                raise self.tx.interp.error(AttributeError, message)
             setter = function_value(self.tx, attr.fset)
-            self.call(setter, [instance, value])
+            self.tx.interp.call(setter, [instance, value])
             return
         if isinstance(attr, DescriptorValue) and attr.kind is property:
             if "fset" not in attr.parts:
                 kind = instance.python_type().__name__
                 message = f"property {name!r} of {kind!r} object has no setter"
-                raise self.error(AttributeError, message)
-            self.call(attr.parts["fset"], [instance, value])
+                raise self.tx.interp.error(AttributeError, message)
+            self.tx.interp.call(attr.parts["fset"], [instance, value])
             return
         if isinstance(attr, C_DATA):
             self._store_c_field(instance, name, value, attr)
             return
         method = self._descriptor_method(found, name, "__set__")
         if method is None:
-            raise self.error(AttributeError, "__set__")
-        self.call(method, [instance, value])
+            raise self.tx.interp.error(AttributeError, "__set__")
+        self.tx.interp.call(method, [instance, value])
 
     def _store_c_field(self, instance: Value, name: str, value: Value, attr: object) -> None:
         if isinstance(instance, ExceptionValue):
@@ -199,14 +192,14 @@ class Attributes(Operations):
         else:
             kind = instance.python_type().__name__
             message = f"attribute {name!r} of {kind!r} objects is not writable"
-            raise self.error(AttributeError, message)
+            raise self.tx.interp.error(AttributeError, message)
 
     def _replace_dict(self, instance: ObjectValue, value: Value) -> None:
         source = value.base_value()
         if not isinstance(source, DictValue):
             kind = value.python_type().__name__
             message = f"__dict__ must be set to a dictionary, not a '{kind}'"
-            raise self.error(TypeError, message)
+            raise self.tx.interp.error(TypeError, message)
         for name in instance.instance_names(self.tx):
             self.tx.journal.store_attr(instance, name, DELETED)
         for key, item in list(source.table.values()):
@@ -225,8 +218,8 @@ class Attributes(Operations):
             if deleter is None:
                 kind = instance.python_type().__name__
                 message = f"property {name!r} of {kind!r} object has no deleter"
-                raise self.error(AttributeError, message)
-            self.call(deleter, [instance])
+                raise self.tx.interp.error(AttributeError, message)
+            self.tx.interp.call(deleter, [instance])
             return
         if isinstance(attr, C_DATA):
             instance.getattr(self.tx, name)
@@ -234,8 +227,8 @@ class Attributes(Operations):
             return
         method = self._descriptor_method(found, name, "__delete__")
         if method is None:
-            raise self.error(AttributeError, "__delete__")
-        self.call(method, [instance])
+            raise self.tx.interp.error(AttributeError, "__delete__")
+        self.tx.interp.call(method, [instance])
 
     def _descriptor_method(self, found: Found, name: str, slot: str) -> Value | None:
         descriptor = attr_value(self.tx, found, name)
@@ -247,7 +240,7 @@ class Attributes(Operations):
             return InstanceDictValue(self.tx, value)
         known = self.tx.journal.attrs.get(value) or {}
         pairs = {k: v for k, v in known.items() if isinstance(v, Value)}
-        return self.dict(pairs)
+        return self.tx.interp.dict(pairs)
 
     def class_dict(self, cls: ClassValue) -> Value:
         """``cls.__dict__``."""
@@ -266,12 +259,12 @@ class Attributes(Operations):
 
     def patch_class(self, cls: ClassValue) -> None:
         """Note that traced code stores to a class, so that lookups consult the journal."""
-        if cls.obj not in self.patched_classes:
-            self.patched_classes[cls.obj] = cls
+        if cls.obj not in self.tx.interp.patched_classes:
+            self.tx.interp.patched_classes[cls.obj] = cls
 
             def undo() -> None:
-                self.patched_classes.pop(cls.obj, None)
-                self.class_cache.clear()
+                self.tx.interp.patched_classes.pop(cls.obj, None)
+                self.tx.interp.class_cache.clear()
 
             self.tx.journal.record(undo)
 
@@ -280,56 +273,10 @@ class Attributes(Operations):
         if not isinstance(cls, ClassValue):
             kind = cls.python_type().__name__
             message = f"super() argument 1 must be a type, not {kind}"
-            raise self.error(TypeError, message)
+            raise self.tx.interp.error(TypeError, message)
         if isinstance(obj, ClassValue) and issubclass(obj.obj, cls.obj):
             return SuperValue(cls, obj, obj.obj)
         if issubclass(obj.python_type(), cls.obj):
             return SuperValue(cls, obj, obj.python_type())
         message = "super(type, obj): obj must be an instance or subtype of type"
-        raise self.error(TypeError, message)
-
-    # --- imports -----------------------------------------------------------------------------
-    def import_module(
-        self, name: str, globals: NamespaceValue, fromlist: object, level: object
-    ) -> Value:
-        """``__import__`` at trace time: importing is idempotent. Which module it gives is guarded
-        by its place in ``sys.modules``."""
-        hook = load_builtin(self.tx, "__import__")
-        if not isinstance(hook, BuiltinValue) or hook.obj is not _IMPORT:
-            raise Unsupported("opaque-call", what="a replacement of __import__")
-        space = {k: globals.obj.get(k) for k in ("__name__", "__package__", "__path__", "__spec__")}
-        space = {k: v for k, v in space.items() if v is not None}
-        try:
-            names = cast("Sequence[str]", fromlist or ())
-            module = __import__(name, space, None, names, cast(int, level))
-        except ImportError as e:
-            raise self.host_error(e) from None
-        if level:
-            globals.lookup(self.tx, "__package__")
-        return self._imported(module, name if level == 0 else module.__name__)
-
-    def _imported(self, module: object, name: str) -> Value:
-        for known in (name, name.partition(".")[0]):
-            if sys.modules.get(known) is module:
-                modules = GlobalSource("modules", self.namespace(vars(sys)).module)
-                return self.tx.builder.wrap(module, ItemSource(modules, known))
-        return self.tx.builder.wrap_new(module)
-
-    def import_from(self, module: Value, name: str) -> Value:
-        """``from module import name``."""
-        try:
-            return module.getattr(self.tx, name)
-        except ObservedException as e:
-            if not self.exception_matches(e.exc, AttributeError):
-                raise
-            if not isinstance(module, PyModuleValue):
-                raise
-            try:
-                found = importlib.import_module(f"{module.obj.__name__}.{name}")
-            except ImportError:
-                where = module.obj.__name__
-                path = getattr(module.obj, "__file__", None)
-                at = f"({path})" if path else "(unknown location)"
-                message = f"cannot import name {name!r} from {where!r} {at}"
-                raise self.error(ImportError, message, name=where, path=path) from None
-            return self._imported(found, f"{module.obj.__name__}.{name}")
+        raise self.tx.interp.error(TypeError, message)

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 
 from torchsmith_guards import AttrSource
 
-from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
+from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.frames.code import decode
 from torchsmith_tracer._src.frames.frame import Frame
 from torchsmith_tracer._src.frames.library import is_library_module
-from torchsmith_tracer._src.interp.arguments import bind_arguments
-from torchsmith_tracer._src.interp.attributes import Attributes
-from torchsmith_tracer._src.regions.marks import is_disabled, original_of
+from torchsmith_tracer._src.marks import is_disabled, original_of
 from torchsmith_tracer._src.values import numpy_scalars
+from torchsmith_tracer._src.values.abstract.arguments import bind_arguments
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtins import (  # noqa: F401 - they fill the tables
     cached_functions,
@@ -36,7 +35,6 @@ from torchsmith_tracer._src.values.builtins import (  # noqa: F401 - they fill t
 from torchsmith_tracer._src.values.builtins.slots import call_slot
 from torchsmith_tracer._src.values.classes import ClassValue
 from torchsmith_tracer._src.values.constants import ConstantValue
-from torchsmith_tracer._src.values.exceptions import ExceptionValue
 from torchsmith_tracer._src.values.functions import BuiltinValue, FunctionValue
 from torchsmith_tracer._src.values.generators import GeneratorValue
 from torchsmith_tracer._src.values.instances import construct, make_twin
@@ -45,18 +43,26 @@ from torchsmith_tracer._src.values.objects import NewObjectValue, ObjectValue
 from torchsmith_tracer._src.values.opaque import OpaqueValue
 from torchsmith_tracer._src.values.twins import TwinValue, twin_of
 
+if TYPE_CHECKING:
+    from torchsmith_tracer._src.trace import Trace
+
 _GENERATOR = 0x20
 _ASYNC = 0x80 | 0x100 | 0x200
 _BOUND = (types.BuiltinFunctionType, types.MethodWrapperType)
 _IMMUTABLE = (int, float, complex, str, bytes, tuple, frozenset, range, slice, type(None), bool)
 
 
-class Calls(Attributes):
+class Calls:
     """What calling a value does."""
 
-    if TYPE_CHECKING:
+    def __init__(self, tx: Trace) -> None:
+        self.tx = tx
 
-        def run(self, frame: Frame) -> Value: ...
+    def call(
+        self, fn: Value, args: Sequence[Value], kwargs: dict[str, Value] | None = None
+    ) -> Value:
+        """``fn(*args, **kwargs)``."""
+        return fn.call(self.tx, args, kwargs or {})
 
     def call_from(
         self, frame: Frame, fn: Value, args: Sequence[Value], kwargs: dict[str, Value]
@@ -104,9 +110,8 @@ class Calls(Attributes):
             return GeneratorValue(frame, fn, (list(args), dict(kwargs)))
         frame = Frame(decode(code), fn.globals, variables, cells, fn=fn, resumable=resumable)
         frame.entered_directly = directly
-        return self.run(frame)
+        return self.tx.loop.run(frame)
 
-    # --- classes -----------------------------------------------------------------------------
     def call_class(self, cls: ClassValue, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
         """``type.__call__``, metaclass overrides and builtin classes included."""
         handler = registry.CLASSES.get(cls.obj)
@@ -115,7 +120,7 @@ class Calls(Attributes):
             if result is not None:
                 return result
         if numpy_scalars.is_number_type(cls.obj):
-            known = self.known(args, kwargs)
+            known = self.tx.interp.known(args, kwargs)
             if known is None:
                 raise Unsupported("opaque-call", what=cls.describe())
             return numpy_scalars.compute(self.tx, cls.obj, *known[0], **known[1])
@@ -132,10 +137,10 @@ class Calls(Attributes):
         self, cls: ClassValue, found: Found, args: Sequence[Value], kwargs: dict[str, Value]
     ) -> Value:
         if is_library_module(found.owner.__module__) and cls.recipe is None:
-            known = self.known(args, kwargs)
+            known = self.tx.interp.known(args, kwargs)
             if found.owner.__module__ == "enum" and known is not None:
-                return self.fold(cls.obj, *known[0], **known[1])
-        method = self.class_method(cls, "__call__")
+                return self.tx.interp.fold(cls.obj, *known[0], **known[1])
+        method = self.tx.interp.class_method(cls, "__call__")
         assert method is not None
         return method.call(self.tx, args, kwargs)
 
@@ -143,7 +148,6 @@ class Calls(Attributes):
         """A bare new instance."""
         return NewObjectValue(self.tx.journal, cls.obj, cls, storage)
 
-    # --- builtin callables ---------------------------------------------------------------------
     def call_builtin(
         self, fn: BuiltinValue, args: Sequence[Value], kwargs: dict[str, Value]
     ) -> Value:
@@ -172,12 +176,12 @@ class Calls(Attributes):
                 return self.call_builtin_method(receiver, obj.__name__, kind, obj, args, kwargs)
         numeric = numpy_scalars.is_function(obj)
         if numeric or registry.is_pure(obj):
-            known = self.known(args, kwargs)
+            known = self.tx.interp.known(args, kwargs)
             if known is not None:
                 assert callable(obj)
                 if numeric:
                     return numpy_scalars.compute(tx, obj, *known[0], **known[1])
-                result = self.fold(obj, *known[0], **known[1])
+                result = self.tx.interp.fold(obj, *known[0], **known[1])
                 # An object with a state of its own would be shared by all calls.
                 if result.source is None:
                     return result
@@ -186,7 +190,7 @@ class Calls(Attributes):
     def _owner(self, fn: BuiltinValue, owner: object) -> Value | None:
         """The object that a method in C is bound to; None where its content is not known."""
         if isinstance(owner, type):  # dict.fromkeys, object.__new__ ...
-            return self.class_value(owner)
+            return self.tx.interp.class_value(owner)
         if fn.source is not None and fn.source.guardable:
             value = self.tx.builder.wrap(owner, AttrSource(fn.source, "__self__"))
             return None if isinstance(value, OpaqueValue) else value
@@ -202,7 +206,7 @@ class Calls(Attributes):
         owner, name = obj.__objclass__, obj.__name__
         if not args:
             message = f"unbound method {owner.__name__}.{name}() needs an argument"
-            raise self.error(TypeError, message)
+            raise self.tx.interp.error(TypeError, message)
         receiver = args[0]
         if not issubclass(receiver.python_type(), owner):
             have = receiver.python_type().__name__
@@ -210,7 +214,7 @@ class Calls(Attributes):
                 f"descriptor {name!r} for {owner.__name__!r} objects "
                 f"doesn't apply to a {have!r} object"
             )
-            raise self.error(TypeError, message)
+            raise self.tx.interp.error(TypeError, message)
         return self.call_builtin_method(receiver, name, owner, obj, args[1:], kwargs)
 
     def call_builtin_method(
@@ -228,7 +232,7 @@ class Calls(Attributes):
         if isinstance(base, TwinValue):
             played = lookup(tx, base.cls, name)
             if played is not None and played.owner is not object:
-                method = bind(tx, played, receiver, self.type_of(receiver), name)
+                method = bind(tx, played, receiver, self.tx.interp.type_of(receiver), name)
                 return method.call(tx, args, kwargs)
         handler = registry.find_method(owner, base, name)
         if handler is not None:
@@ -245,10 +249,10 @@ class Calls(Attributes):
         real = self._foldable(base)
         if isinstance(base, ClassValue) and registry.is_pure(descriptor, base.obj):
             real = base.as_constant()
-        if real is not self.UNKNOWN:
-            known = self.known(args, kwargs)
+        if real is not self.tx.interp.UNKNOWN:
+            known = self.tx.interp.known(args, kwargs)
             if known is not None:
-                return self.fold(getattr(real, name), *known[0], **known[1])
+                return self.tx.interp.fold(getattr(real, name), *known[0], **known[1])
         what = f"method {name!r} of {receiver.describe()}"
         raise Unsupported("opaque-call", what=what)
 
@@ -259,127 +263,7 @@ class Calls(Attributes):
         if isinstance(value, ObjectValue):
             if value.obj is not None and registry.is_immutable(value.obj):
                 return value.obj
-            return self.UNKNOWN
+            return self.tx.interp.UNKNOWN
         if issubclass(value.python_type(), _IMMUTABLE):
-            return self.try_concrete(value)
-        return self.UNKNOWN
-
-    # --- raising -------------------------------------------------------------------------------
-    def raise_value(self, exc: Value, cause: Value | None) -> Exception:
-        """``raise exc from cause``: the signal to raise."""
-        instance = self._exception_instance(exc)
-        if isinstance(instance, ExceptionValue):
-            if cause is not None:
-                if not self.is_none(cause):
-                    cause = self._exception_instance(cause, "exception causes must derive from ")
-                instance.slot_set(self.tx, "__cause__", cause)
-            handled = self.handled
-            if handled is not None and handled is not instance and self.is_none(instance.context):
-                instance.slot_set(self.tx, "__context__", handled)
-        return ObservedException(instance)
-
-    def _exception_instance(self, exc: Value, text: str = "exceptions must derive from ") -> Value:
-        if isinstance(exc, ClassValue) and issubclass(exc.obj, BaseException):
-            made = self.call(exc, [])
-            if not issubclass(made.python_type(), BaseException):
-                message = (
-                    f"calling {exc.obj!r} should have returned an instance of BaseException, "
-                    f"not {made.python_type()!r}"
-                )
-                raise self.error(TypeError, message)
-            return made
-        if not issubclass(exc.python_type(), BaseException):
-            raise self.error(TypeError, f"{text}BaseException")
-        return exc
-
-    def except_clause_matches(self, exc: Value, kinds: Value) -> bool:
-        """``except kinds``."""
-        classes = self._except_classes(kinds)
-        return issubclass(exc.python_type(), classes)
-
-    def _except_classes(self, kinds: Value) -> tuple[type, ...]:
-        base = kinds.base_value()
-        items = base.unpack(self.tx) if hasattr(base, "unpack") else [kinds]
-        out: list[type] = []
-        for item in items:
-            if not isinstance(item, ClassValue) or not issubclass(item.obj, BaseException):
-                message = "catching classes that do not inherit from BaseException is not allowed"
-                raise self.error(TypeError, message)
-            out.append(item.obj)
-        return tuple(out)
-
-    # --- match statements ------------------------------------------------------------------------
-    def match_keys(self, subject: Value, keys: Sequence[Value]) -> Value:
-        """MATCH_KEYS: a tuple of the values, or None."""
-        seen: set[object] = set()
-        getter = subject.getattr(self.tx, "get")
-        out: list[Value] = []
-        missing = ConstantValue(self.UNKNOWN)
-        for key in keys:
-            hkey = self.hash_key(key)
-            if hkey in seen:
-                text = self.concrete(self.repr_of(key))
-                raise self.error(ValueError, f"mapping pattern checks duplicate key ({text})")
-            seen.add(hkey)
-            value = self.call(getter, [key, missing])
-            if value is missing:
-                return self.none
-            out.append(value)
-        return self.tuple(out)
-
-    def match_class(
-        self, subject: Value, cls: Value, positional: int, names: Sequence[Value]
-    ) -> list[Value] | None:
-        """MATCH_CLASS: the matched attributes, or None."""
-        tx = self.tx
-        if not isinstance(cls, ClassValue):
-            raise self.error(TypeError, "called match pattern must be a class")
-        check = self.tx.builder.wrap_new(isinstance)
-        if not self.truth(self.call(check, [subject, cls])):
-            return None
-        name = cls.obj.__name__
-        attrs: list[str] = []
-        values: list[Value] = []
-        if positional:
-            fields: list[str] | None = None
-            try:
-                args = cls.getattr(tx, "__match_args__")
-                if not issubclass(args.python_type(), tuple):
-                    kind = args.python_type().__name__
-                    message = f"{name}.__match_args__ must be a tuple (got {kind})"
-                    raise self.error(TypeError, message)
-                fields = [str(self.concrete(v)) for v in self.unpack(args)]
-            except ObservedException as e:
-                if not self.exception_matches(e.exc, AttributeError):
-                    raise
-            if fields is None:
-                matches_self = cls.obj.__flags__ & (1 << 22)
-                allowed = 1 if matches_self else 0
-            else:
-                allowed = len(fields)
-            if positional > allowed:
-                plural = "" if allowed == 1 else "s"
-                message = (
-                    f"{name}() accepts {allowed} positional sub-pattern{plural} "
-                    f"({positional} given)"
-                )
-                raise self.error(TypeError, message)
-            if fields is None:
-                values.append(subject)
-            else:
-                attrs += fields[:positional]
-        for item in names:
-            attrs.append(str(self.concrete(item)))
-        seen: set[str] = set()
-        for attr in attrs:
-            if attr in seen:
-                message = f"{name}() got multiple sub-patterns for attribute {attr!r}"
-                raise self.error(TypeError, message)
-            seen.add(attr)
-            try:
-                values.append(subject.getattr(tx, attr))
-            except ObservedException as e:
-                if self.exception_matches(e.exc, AttributeError):
-                    return None
-                raise
-        return values
+            return self.tx.interp.try_concrete(value)
+        return self.tx.interp.UNKNOWN

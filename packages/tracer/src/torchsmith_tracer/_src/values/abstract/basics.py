@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import builtins
 import collections
 import enum
 import re
-import sys
 import types
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
@@ -92,44 +90,18 @@ class UserKey:
         return NotImplemented
 
 
-class Services:
-    """State of one trace's interpreter and its elementary services."""
+class Basics:
+    """Constants, errors, identity and truth; namespaces, classes and cells by identity."""
 
     UNKNOWN = Unknown()
-    none: Value = NONE
-    version = sys.version_info[:2]
 
-    def __init__(self, tx: Trace | None = None) -> None:
-        self._tx = tx
-        self.handled: Value | None = None  # the exception that ``sys.exc_info()`` gives
-        self.builtins: dict[str, object] = vars(builtins)
-        self.builtin_names: dict[str, Value] = {}
+    def __init__(self, tx: Trace) -> None:
+        self.tx = tx
         self.namespaces: dict[int, NamespaceValue] = {}
-        self.weak_references: dict[Value, Value] = {}  # those without a callback, by referent
-        self.class_cache: dict[tuple[type, str], object] = {}
-        self.class_attr_values: dict[tuple[type, str], Value] = {}
-        self.patched_classes: dict[type, ClassValue] = {}
         self._classes: dict[type, ClassValue] = {}
         self._consts: dict[int, tuple[object, Value]] = {}
         self._cells: dict[int, CellValue] = {}
 
-    @property
-    def tx(self) -> Trace:
-        """The trace (set when the trace is complete)."""
-        assert self._tx is not None
-        return self._tx
-
-    def forget(self) -> None:
-        """Guards were rolled back: what was looked up must be looked up again."""
-        self.builtin_names.clear()
-        self.class_cache.clear()
-        self.class_attr_values.clear()
-
-    def attach(self, tx: Trace) -> None:
-        """Tell the interpreter its trace; for traces that are built before it."""
-        self._tx = tx
-
-    # --- making values -----------------------------------------------------------------------
     def const(self, obj: object) -> Value:
         """The value of a host object that a traced operation produced."""
         kind = type(obj)
@@ -236,7 +208,6 @@ class Services:
             value = self._classes[cls] = ClassValue(cls, source)
         return value
 
-    # --- host objects ------------------------------------------------------------------------
     def try_concrete(self, value: Value) -> object:
         """The host object of a value that is known through and through, or ``UNKNOWN``. Mutable
         containers are copied."""
@@ -273,7 +244,6 @@ class Services:
             raise self.host_error(e) from None
         return self.const(result)
 
-    # --- errors ------------------------------------------------------------------------------
     def error(self, cls: type[BaseException], *args: object, **fields: object) -> ObservedException:
         """An exception of a builtin class, to be raised by the caller."""
         return self.error_with(cls, [self.const(a) for a in args], fields)
@@ -287,8 +257,8 @@ class Services:
         """The same with values as arguments."""
         table = {k: v if isinstance(v, Value) else self.const(v) for k, v in (fields or {}).items()}
         exc = ExceptionValue(self.tx.journal, cls, args, None, table)
-        if self.handled is not None:
-            exc.context = self.handled
+        if self.tx.interp.handled is not None:
+            exc.context = self.tx.interp.handled
         return ObservedException(exc)
 
     def host_error(self, exc: BaseException) -> ObservedException:
@@ -301,11 +271,10 @@ class Services:
         if isinstance(exc, AttributeError | NameError) and exc.name is not None:
             value.fields["name"] = self.const(exc.name)
         value.host = exc
-        if self.handled is not None:
-            value.context = self.handled
+        if self.tx.interp.handled is not None:
+            value.context = self.tx.interp.handled
         return ObservedException(value)
 
-    # --- identity and hashing ----------------------------------------------------------------
     def is_same(self, a: Value, b: Value) -> bool:
         """``a is b``."""
         if a is b:
@@ -347,7 +316,6 @@ class Services:
             return value.value
         return value.hash_key(self.tx)
 
-    # --- truth -------------------------------------------------------------------------------
     def truth(self, value: Value) -> bool:
         """``bool(value)``."""
         if isinstance(value, ConstantValue):
@@ -368,12 +336,3 @@ class Services:
             result: Value = negated(self.tx)
             return result
         return bool_value(not self.truth(value))
-
-    def is_none(self, value: Value) -> bool:
-        """``value is None``."""
-        return isinstance(value, ConstantValue) and value.value is None
-
-    if TYPE_CHECKING:
-
-        def hash_of(self, value: Value) -> int: ...
-        def equal(self, a: Value, b: Value) -> bool: ...

@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from torchsmith_tracer._src.breaks.signals import InternalError
-from torchsmith_tracer._src.effects.journal import Deleted, Journal
+from torchsmith_tracer._src.effects.journal import Deleted, Journal, exists
+from torchsmith_tracer._src.values.base import Value
 
 if TYPE_CHECKING:
     from torchsmith_tracer._src.codegen.emitter import Emitter
-    from torchsmith_tracer._src.values.base import Value
 
 
 _PLAIN_SETATTR: tuple[object, ...] = (
@@ -26,15 +26,6 @@ _PLAIN_SETATTR: tuple[object, ...] = (
     type.__setattr__,
     types.FunctionType.__setattr__,
 )
-
-
-def exists(value: Value) -> bool:
-    """True for values that stand for an object made before the trace."""
-    if value.source is not None:
-        return True
-    if getattr(value, "recipe", None) is not None:
-        return False  # the stand-in of a class that traced code has made
-    return getattr(value, "obj", None) is not None or getattr(value, "fn", None) is not None
 
 
 def replay(cg: Emitter, journal: Journal) -> None:
@@ -166,8 +157,6 @@ def _refill(cg: Emitter, value: Value, base: type, method: str) -> None:
 
 def _call(cg: Emitter, effect: tuple[object, ...]) -> None:
     """An effect ``(callable, value, ...)``: call it with the values' objects."""
-    from torchsmith_tracer._src.values.base import Value
-
     cg.load_callable(effect[0], "effect")
     for arg in effect[1:]:
         if isinstance(arg, Value):

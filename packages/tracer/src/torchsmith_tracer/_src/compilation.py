@@ -1,0 +1,66 @@
+"""``Compilation``: the state of one compilation of one entry function, all stages together.
+
+It makes the stages and hands them what they use; it has no logic of its own beyond checkpoint and
+rollback of all of them together (graph with its shape environment, guards, journal), which is what
+makes graph breaks linear, and ``close``, after which nothing of the user's is held.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torchsmith_guards import FakeMode, GuardSet, ShapeEnv
+
+from torchsmith_tracer._src.build.builder import Builder
+from torchsmith_tracer._src.effects.journal import Journal
+from torchsmith_tracer._src.facts.world import World
+from torchsmith_tracer._src.graph.output import OutputGraph
+from torchsmith_tracer._src.interp.interpreter import Interpreter
+from torchsmith_tracer._src.values.abstract.layer import ObjectLayer
+
+if TYPE_CHECKING:
+    from torchsmith_tracer._src.build.dynamic import FrameState
+    from torchsmith_tracer._src.frames.frame import Frame
+    from torchsmith_tracer._src.settings import Settings
+
+
+class Compilation:
+    """See ``Trace``, as which values know it."""
+
+    def __init__(self, settings: Settings, frame_state: FrameState | None = None) -> None:
+        self.settings = settings
+        self.graph = OutputGraph(FakeMode(ShapeEnv()))
+        self.guards = GuardSet()
+        self.journal = Journal()
+        self.frames: list[Frame] = []
+        self.interp = ObjectLayer(self)
+        self.loop = Interpreter(self)
+        self.builder = Builder(self, frame_state)
+        self.world = World(self)
+        self.graph.attach(self)
+
+    def checkpoint(self) -> tuple[object, ...]:
+        """Marks of all stages, for ``rollback``."""
+        return (self.graph.checkpoint(), self.guards.checkpoint(), self.journal.checkpoint())
+
+    def rollback(self, marks: tuple[object, ...]) -> None:
+        """Bring all stages back to ``marks``."""
+        graph, guards, journal = marks
+        self.journal.rollback(journal)  # type: ignore[arg-type]
+        self.guards.rollback(guards)  # type: ignore[arg-type]
+        self.world.forget()
+        self.interp.forget()
+        self.graph.rollback(graph)  # type: ignore[arg-type]
+
+    def close(self) -> None:
+        """The last step of a compile: let go of everything. What the compiled code needs (guards,
+        body, graph) has been taken out; argument objects, values and undo logs die here, also where
+        the graph's fake tensors still lead to the shape environment."""
+        env, fake = self.graph.shape_env, self.graph.fake
+        if env is not None:
+            env.close()
+        fake.close()
+        self.frames.clear()
+        parts = (self.graph, self.journal, self.builder, self.world, self.loop)
+        for part in (*parts, *self.interp.parts, self.interp):
+            vars(part).clear()

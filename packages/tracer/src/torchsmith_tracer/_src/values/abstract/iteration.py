@@ -1,0 +1,228 @@
+"""Iteration, unpacking, and updates of dicts from what can be iterated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from torchsmith_tracer._src.breaks.signals import ObservedException
+from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.builtin_object import METHOD_TYPES
+from torchsmith_tracer._src.values.classes import ClassValue
+from torchsmith_tracer._src.values.constants import (
+    FALSE,
+    TRUE,
+    ConstantValue,
+)
+from torchsmith_tracer._src.values.containers import (
+    SequenceValue,
+)
+from torchsmith_tracer._src.values.functions import FunctionValue
+from torchsmith_tracer._src.values.iterators import (
+    DictIterator,
+    GetitemIterator,
+    ItemsIterator,
+    IteratorValue,
+    RangeIterator,
+    SequenceIterator,
+)
+from torchsmith_tracer._src.values.lookup import lookup
+from torchsmith_tracer._src.values.mappings import DictValue, MappingProxyValue
+from torchsmith_tracer._src.values.objects import ObjectValue
+
+if TYPE_CHECKING:
+    from torchsmith_tracer._src.trace import Trace
+
+_NAMES = "add sub mul truediv floordiv mod matmul lshift rshift and_ or_ xor divmod".split()
+_SIGNS = dict(zip(_NAMES, "+ - * / // % @ << >> & | ^ divmod()".split(), strict=True))
+_SIGNS["pow"] = "** or pow()"
+_COMPARE_SIGNS = {"lt": "<", "le": "<=", "eq": "==", "ne": "!=", "gt": ">", "ge": ">="}
+_SWAPPED = {"lt": "gt", "le": "ge", "eq": "eq", "ne": "ne", "gt": "lt", "ge": "le"}
+_INPLACE = {"i" + name.rstrip("_"): name for name in _SIGNS}
+
+
+class Iteration:
+    """Iterators, unpacking, and updating dicts from what can be iterated."""
+
+    def __init__(self, tx: Trace) -> None:
+        self.tx = tx
+
+    def contains_by_iteration(self, container: Value, item: Value) -> Value:
+        """``item in container`` for containers without ``__contains__``."""
+        it = container.iter(self.tx)
+        while (value := self.step(it)) is not None:
+            if self.tx.interp.equal(value, item):
+                return TRUE
+        return FALSE
+
+    def namespace_get(self, space: Value, name: str) -> Value | None:
+        """A name of a class body's namespace, or None."""
+        if isinstance(space, DictValue):
+            return space.get_str(self.tx, name)
+        try:
+            return space.getitem(self.tx, ConstantValue(name))
+        except ObservedException as e:
+            if self.tx.interp.exception_matches(e.exc, KeyError):
+                return None
+            raise
+
+    def iterator(self, items: Sequence[Value], owner: Value | None = None) -> ItemsIterator:
+        """An iterator over known items of ``owner``."""
+        return ItemsIterator(items, owner)
+
+    def sequence_iterator(self, sequence: SequenceValue) -> SequenceIterator:
+        """``iter(sequence)``."""
+        return SequenceIterator(sequence)
+
+    def range_iterator(self, host: range) -> RangeIterator:
+        """``iter(range)``."""
+        return RangeIterator(host)
+
+    def dict_iterator(self, mapping: DictValue, part: str) -> DictIterator:
+        """Iterator over keys, values or items."""
+        return DictIterator(mapping, part)
+
+    def getitem_iterator(self, obj: Value) -> GetitemIterator:
+        """Iterator of the old sequence protocol."""
+        return GetitemIterator(obj)
+
+    def item_or_end(self, obj: Value, index: int) -> Value | None:
+        """``obj[index]``, or None for IndexError and StopIteration."""
+        try:
+            return obj.getitem(self.tx, ConstantValue(index))
+        except ObservedException as e:
+            if self.tx.interp.exception_matches(e.exc, (IndexError, StopIteration)):
+                return None
+            raise
+
+    def check_iterator(self, value: Value) -> Value:
+        """The result of a user's ``__iter__``, checked."""
+        if isinstance(value, ObjectValue) and lookup(self.tx, value.cls, "__next__") is None:
+            name = value.cls.__name__
+            raise self.tx.interp.error(TypeError, f"iter() returned non-iterator of type {name!r}")
+        if isinstance(value, ConstantValue | SequenceValue | DictValue | FunctionValue):
+            name = value.python_type().__name__
+            raise self.tx.interp.error(TypeError, f"iter() returned non-iterator of type {name!r}")
+        return value
+
+    def step(self, it: Value) -> Value | None:
+        """``next(it)``, or None at the end."""
+        if isinstance(it, IteratorValue):
+            return it.step(self.tx)
+        try:
+            return it.next(self.tx)
+        except ObservedException as e:
+            if self.tx.interp.exception_matches(e.exc, StopIteration):
+                return None
+            raise
+
+    def unpack(self, value: Value) -> list[Value]:
+        """``list(value)`` as host list of values."""
+        if isinstance(value, SequenceValue):
+            return value.unpack(self.tx)
+        it = value.iter(self.tx)
+        if isinstance(it, RangeIterator):
+            items: list[Value] = [ConstantValue(i) for i in it.range[it.index :]]
+            it.move(self.tx, len(it.range))
+            return items
+        out: list[Value] = []
+        while (item := self.step(it)) is not None:
+            out.append(item)
+        return out
+
+    def unpack_for(self, value: Value, message: str) -> list[Value]:
+        """``unpack`` with another message for what is not iterable; ``{}`` is its type."""
+        if not isinstance(value, SequenceValue) and not self.is_iterable(value):
+            name = value.python_type().__name__
+            raise self.tx.interp.error(TypeError, message.format(name))
+        return self.unpack(value)
+
+    def is_iterable(self, value: Value) -> bool:
+        """Whether ``iter(value)`` has a chance."""
+        cls = value.python_type()
+        if isinstance(value, ClassValue):
+            return lookup(self.tx, cls, "__iter__") is not None
+        for name in ("__iter__", "__getitem__"):
+            found = lookup(self.tx, cls, name)
+            if found is not None and found.attr is not None:
+                return True
+        return isinstance(value, IteratorValue)
+
+    def unpack_exactly(self, value: Value, count: int) -> list[Value]:
+        """The items of ``a, b = value``."""
+        if isinstance(value, SequenceValue):
+            items = value.unpack(self.tx)
+            if len(items) > count:
+                shown = f", got {len(items)}" if self._shows_count(value) else ""
+                message = f"too many values to unpack (expected {count}{shown})"
+                raise self.tx.interp.error(ValueError, message)
+        else:
+            if not self.is_iterable(value):
+                name = value.python_type().__name__
+                raise self.tx.interp.error(TypeError, f"cannot unpack non-iterable {name} object")
+            it = value.iter(self.tx)
+            items = []
+            while len(items) < count and (item := self.step(it)) is not None:
+                items.append(item)
+            if len(items) == count and self.step(it) is not None:
+                message = f"too many values to unpack (expected {count})"
+                raise self.tx.interp.error(ValueError, message)
+        if len(items) < count:
+            message = f"not enough values to unpack (expected {count}, got {len(items)})"
+            raise self.tx.interp.error(ValueError, message)
+        return items
+
+    def _shows_count(self, value: Value) -> bool:
+        return False  # from 3.14 on for lists, tuples and dicts
+
+    def is_mapping(self, value: Value) -> bool:
+        """Whether ``value`` has ``keys`` (what ``**value`` requires)."""
+        value = value.base_value()
+        if isinstance(value, DictValue | MappingProxyValue):
+            return True
+        return lookup(self.tx, value.python_type(), "keys") is not None
+
+    def dict_update(self, target: DictValue, source: Value, *, pairs: bool = True) -> None:
+        """``target.update(source)``: a mapping, or an iterable of pairs."""
+        base = source.base_value()
+        if isinstance(base, DictValue) and (base is source or not self._overrides_items(source)):
+            for key, value in list(base.table.values()):
+                target.put(self.tx, key, value)
+        elif self.is_mapping(source):
+            for key in self.unpack(self.tx.interp.call(source.getattr(self.tx, "keys"), [])):
+                target.put(self.tx, key, source.getitem(self.tx, key))
+        else:
+            for i, item in enumerate(self.unpack_for(source, "{!r} object is not iterable")):
+                if not self.is_iterable(item):
+                    message = (
+                        f"cannot convert dictionary update sequence element #{i} to a sequence"
+                    )
+                    raise self.tx.interp.error(TypeError, message)
+                parts = self.unpack(item)
+                if len(parts) != 2:
+                    message = (
+                        f"dictionary update sequence element #{i} has length {len(parts)}; "
+                        "2 is required"
+                    )
+                    raise self.tx.interp.error(ValueError, message)
+                target.put(self.tx, parts[0], parts[1])
+
+    def _overrides_items(self, value: Value) -> bool:
+        """Whether a dict subclass customises iteration, so that C code would use its methods."""
+        found = lookup(self.tx, value.python_type(), "__iter__")
+        return found is not None and not isinstance(found.attr, METHOD_TYPES)
+
+    def merge_keywords(self, function: Value, target: DictValue, source: Value) -> None:
+        """``f(**target, **source)``."""
+        name = self.tx.interp.function_text(function)
+        if not self.is_mapping(source):
+            kind = source.python_type().__name__
+            message = f"{name} argument after ** must be a mapping, not {kind}"
+            raise self.tx.interp.error(TypeError, message)
+        new = DictValue()
+        self.dict_update(new, source)
+        for hkey, (key, value) in new.table.items():
+            if hkey in target.table:
+                message = f"{name} got multiple values for keyword argument {hkey!r}"
+                raise self.tx.interp.error(TypeError, message)
+            target.put(self.tx, key, value)

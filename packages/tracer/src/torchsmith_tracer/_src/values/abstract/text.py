@@ -1,0 +1,193 @@
+"""``str``, ``repr``, ``ascii`` and ``format`` of values."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torchsmith_guards import GuardKind
+
+from torchsmith_tracer._src.breaks.signals import Unsupported
+from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.builtin_object import METHOD_TYPES
+from torchsmith_tracer._src.values.builtins import registry
+from torchsmith_tracer._src.values.classes import ClassValue
+from torchsmith_tracer._src.values.constants import (
+    ConstantValue,
+)
+from torchsmith_tracer._src.values.containers import (
+    ListValue,
+    SequenceValue,
+    TupleValue,
+)
+from torchsmith_tracer._src.values.functions import BoundMethodValue, BuiltinValue, FunctionValue
+from torchsmith_tracer._src.values.lookup import Found, lookup
+from torchsmith_tracer._src.values.mappings import DictValue
+from torchsmith_tracer._src.values.objects import ObjectValue
+from torchsmith_tracer._src.values.twins import TwinValue
+
+if TYPE_CHECKING:
+    from torchsmith_tracer._src.trace import Trace
+
+_NAMES = "add sub mul truediv floordiv mod matmul lshift rshift and_ or_ xor divmod".split()
+_SIGNS = dict(zip(_NAMES, "+ - * / // % @ << >> & | ^ divmod()".split(), strict=True))
+_SIGNS["pow"] = "** or pow()"
+_COMPARE_SIGNS = {"lt": "<", "le": "<=", "eq": "==", "ne": "!=", "gt": ">", "ge": ">="}
+_SWAPPED = {"lt": "gt", "le": "ge", "eq": "eq", "ne": "ne", "gt": "lt", "ge": "le"}
+_INPLACE = {"i" + name.rstrip("_"): name for name in _SIGNS}
+
+
+class Texts:
+    """``str``, ``repr`` and ``format``."""
+
+    def __init__(self, tx: Trace) -> None:
+        self.tx = tx
+        self._printing: set[int] = set()  # containers, where they hold themselves
+
+    def convert(self, value: Value, how: str) -> Value:
+        """``str``, ``repr`` or ``ascii`` of a value."""
+        if how == "str":
+            return self.str_of(value)
+        text = self.repr_of(value)
+        return (
+            text
+            if how == "repr"
+            else self.tx.interp.fold(ascii, _Text(self.tx.interp.concrete(text)))
+        )
+
+    def str_of(self, value: Value) -> Value:
+        """``str(value)``."""
+        return self._text(value, "__str__")
+
+    def repr_of(self, value: Value) -> Value:
+        """``repr(value)``."""
+        return self._text(value, "__repr__")
+
+    def _text(self, value: Value, name: str) -> Value:
+        if type(value) is ConstantValue:
+            return self.tx.interp.fold(str if name == "__str__" else repr, value.value)
+        cls = value.python_type()
+        found = lookup(self.tx, cls, name)
+        base = value.base_value()
+        if isinstance(base, TwinValue):
+            found = lookup(self.tx, base.cls, name) if _in_c(found) else found
+        custom = found is not None and not isinstance(found.attr, METHOD_TYPES)
+        if custom and isinstance(value, ObjectValue | ConstantValue):
+            method = self.tx.interp.special_method(value, name)
+            assert method is not None
+            result = self.tx.interp.call(method, [])
+            if not issubclass(result.python_type(), str):
+                kind = result.python_type().__name__
+                message = f"{name} returned non-string (type {kind})"
+                raise self.tx.interp.error(TypeError, message)
+            return result
+        if found is not None:
+            handler = registry.find_method(found.owner, value.base_value(), name)
+            text = None if handler is None else handler(self.tx, value)
+            if text is not None:
+                return text
+            if name == "__str__" and found.owner is object:
+                return self._text(value, "__repr__")
+        return self.default_text(value, name)
+
+    def format(self, value: Value, spec: Value | None) -> Value:
+        """``format(value, spec)``."""
+        text = "" if spec is None else self.tx.interp.concrete(spec)
+        if not isinstance(text, str):
+            raise self.tx.interp.error(TypeError, "format() argument 2 must be str")
+        if type(value) is ConstantValue:
+            return self.tx.interp.fold(format, value.value, text)
+        found = lookup(self.tx, value.python_type(), "__format__")
+        if (
+            found is not None
+            and not isinstance(found.attr, METHOD_TYPES)
+            and isinstance(value, ObjectValue | ConstantValue)
+        ):
+            method = self.tx.interp.special_method(value, "__format__")
+            assert method is not None
+            return self.tx.interp.call(method, [ConstantValue(text)])
+        own = getattr(value, "format", None)
+        if own is not None:
+            result: Value = own(self.tx, text)
+            return result
+        if found is not None and found.owner is not object:
+            known = self.tx.interp.try_concrete(value)
+            if known is not self.tx.interp.UNKNOWN:
+                return self.tx.interp.fold(format, known, text)
+        if text:
+            name = value.python_type().__name__
+            message = f"unsupported format string passed to {name}.__format__"
+            raise self.tx.interp.error(TypeError, message)
+        return self.str_of(value)
+
+    def default_text(self, value: Value, name: str) -> Value:
+        """``str``/``repr`` of builtin containers and plain objects."""
+        base = value.base_value()
+        if isinstance(base, TupleValue | ListValue | DictValue):
+            text = self._container_text(base)
+            if text is not None:
+                return ConstantValue(text)
+        own = getattr(value, "text", None)
+        if own is not None:
+            result: Value = own(self.tx, name)
+            return result
+        known = self.tx.interp.try_concrete(value)
+        if known is not self.tx.interp.UNKNOWN:
+            return self.tx.interp.fold(str if name == "__str__" else repr, known)
+        if isinstance(value, FunctionValue | BuiltinValue) and value.obj is not None:
+            if value.source is not None:  # the text has its address
+                why = "the text of a function"
+                self.tx.builder.guard(value.source, GuardKind.ID, value.obj, why)
+            return self.tx.interp.fold(repr, value.obj)
+        raise Unsupported("not-constant", what=f"the text of {value.describe()}")
+
+    def _container_text(self, value: Value) -> str | None:
+        if id(value) in self._printing:
+            return "[...]" if isinstance(value, ListValue) else "{...}"
+        self._printing.add(id(value))
+        try:
+            if isinstance(value, DictValue):
+                if value.cls is not dict:
+                    return None
+                pairs = zip(value.keys(), value.values(self.tx), strict=True)
+                inner = ", ".join(f"{self._shown(k)}: {self._shown(v)}" for k, v in pairs)
+                return "{" + inner + "}"
+            assert isinstance(value, SequenceValue)
+            if type(value) not in (TupleValue, ListValue):
+                return None
+            parts = [self._shown(v) for v in value.unpack(self.tx)]
+            if isinstance(value, ListValue):
+                return f"[{', '.join(parts)}]"
+            return f"({parts[0]},)" if len(parts) == 1 else f"({', '.join(parts)})"
+        finally:
+            self._printing.discard(id(value))
+
+    def _shown(self, value: Value) -> str:
+        return str(self.tx.interp.concrete(self.repr_of(value)))
+
+    def function_text(self, function: Value) -> str:
+        """How CPython names a callable in argument errors."""
+        if isinstance(function, BoundMethodValue):
+            function = function.func
+        if isinstance(function, FunctionValue):
+            module = function.globals.obj.get("__name__")
+            text = f"{module}.{function.qualname}()"
+            return text if module != "builtins" else f"{function.qualname}()"
+        if isinstance(function, ClassValue):
+            cls = function.obj
+            prefix = "" if cls.__module__ == "builtins" else f"{cls.__module__}."
+            return f"{prefix}{cls.__qualname__}()"
+        return function.describe()
+
+
+def _in_c(found: Found | None) -> bool:
+    return found is None or isinstance(found.attr, METHOD_TYPES)
+
+
+class _Text:
+    """Lends ``ascii`` a ready-made repr."""
+
+    def __init__(self, text: object) -> None:
+        self.text = str(text)
+
+    def __repr__(self) -> str:
+        return self.text
