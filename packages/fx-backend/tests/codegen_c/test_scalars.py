@@ -135,6 +135,23 @@ def test_float_binary_equals_eager(op: Op, dtype: torch.dtype) -> None:
     torch.testing.assert_close(apply(op, [a, b], out), expected, rtol=0, atol=0, equal_nan=True)
 
 
+@pytest.mark.parametrize("op", [Op.FMOD, Op.MOD], ids=lambda op: op.value)
+def test_remainders_of_any_float32_are_exact(op: Op) -> None:
+    bits = torch.randint(-(2**31), 2**31, (2, 20_000), generator=torch.Generator().manual_seed(2))
+    a, b = bits.to(torch.int32).view(torch.float32).unbind()
+    near = (b * torch.arange(-10_000, 10_000)).to(torch.float32)  # multiples, rounded
+    for x in (a, near):
+        expected = FLOAT_BINARY[Op.FMOD](x.double(), b.double()).float()
+        if op is Op.MOD:
+            expected = torch.where(
+                (expected != 0) & ((b < 0) != (expected < 0)), expected + b, expected
+            )
+        got = apply(op, [x, b])
+        torch.testing.assert_close(got, expected, rtol=0, atol=0, equal_nan=True)
+        same_sign = torch.signbit(got) == torch.signbit(expected)
+        assert (same_sign | expected.isnan()).all()
+
+
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_pow_has_all_special_cases(dtype: torch.dtype) -> None:
     a, b = pairs(dtype, [*SPECIAL, 7.3, -7.3, 0.1, 3.0, -5.0, 1e20])

@@ -21,8 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 # gcc vectorises as well at -O1 with these two passes as at -O3, in two thirds of the time; clang
-# needs -O2 for it.
-_GCC_OPTIMISE = ("-O1", "-ftree-vectorize", "-ftree-pre")
+# needs -O2 for it. Without -fexpensive-optimizations gcc leaves out ``vzeroupper``, and then all
+# scalar code that follows a kernel on the thread (libm, aten) runs several times slower.
+_GCC_OPTIMISE = ("-O1", "-ftree-vectorize", "-ftree-pre", "-fexpensive-optimizations")
 _CLANG_OPTIMISE = ("-O2",)
 _BASE = (
     "-std=gnu11",

@@ -365,10 +365,29 @@ FUNCTIONS: dict[str, str] = {
   return (y == 0.0f) | (x == 1.0f) ? 1.0f : v;
 }
 """,
+    "ts_fmod_f32": _F
+    + """float ts_fmod_f32(float a, float b) {
+  /* The quotient has up to 277 bits: 50 of them at a time, and each remainder is exact. */
+  double x = (double)__builtin_fabsf(a);
+  double d = (double)__builtin_fabsf(b);
+  double v = 1.0 / d;
+  double r = __builtin_fma(-__builtin_trunc(x * (v * 0x1p-250)), d * 0x1p+250, x);
+  r = __builtin_fma(-__builtin_trunc(r * (v * 0x1p-200)), d * 0x1p+200, r);
+  r = __builtin_fma(-__builtin_trunc(r * (v * 0x1p-150)), d * 0x1p+150, r);
+  r = __builtin_fma(-__builtin_trunc(r * (v * 0x1p-100)), d * 0x1p+100, r);
+  r = __builtin_fma(-__builtin_trunc(r * (v * 0x1p-50)), d * 0x1p+50, r);
+  r = __builtin_fma(-__builtin_trunc(r * v), d, r);
+  r = r < 0.0 ? r + d : r;
+  r = r >= d ? r - d : r;
+  r = d == __builtin_inf() ? x : r;
+  r = x == __builtin_inf() ? __builtin_nan("") : r;
+  return __builtin_copysignf((float)r, a);
+}
+""",
     "ts_rem_f32": _F
     + """float ts_rem_f32(float a, float b) {
-  float m = __builtin_fmodf(a, b);
-  return m != 0.0f && (b < 0.0f) != (m < 0.0f) ? m + b : m;
+  float m = ts_fmod_f32(a, b);
+  return (m != 0.0f) & ((b < 0.0f) != (m < 0.0f)) ? m + b : m;
 }
 """,
     "ts_rem_f64": _F
@@ -379,9 +398,9 @@ FUNCTIONS: dict[str, str] = {
 """,
     "ts_floordiv_f32": _F
     + """float ts_floordiv_f32(float a, float b) {
-  float m = __builtin_fmodf(a, b);
+  float m = ts_fmod_f32(a, b);
   float d = (a - m) / b;
-  d = m != 0.0f && (b < 0.0f) != (m < 0.0f) ? d - 1.0f : d;
+  d = (m != 0.0f) & ((b < 0.0f) != (m < 0.0f)) ? d - 1.0f : d;
   float f = __builtin_floorf(d);
   f = d - f > 0.5f ? f + 1.0f : f;
   f = d != 0.0f ? f : __builtin_copysignf(0.0f, a / b);

@@ -153,6 +153,7 @@ _OWN: dict[Op, str] = {
     Op.TANH: "ts_tanh",
     Op.ERF: "ts_erf",
     Op.POW: "ts_pow",
+    Op.FMOD: "ts_fmod_f32",
     Op.SIGMOID: "ts_sigmoid",
 }
 _INT_CALL: dict[Op, str] = {
