@@ -109,7 +109,7 @@ def finish(nest: Nest, stores: Sequence[tuple[int, Member, Info]]) -> Draft:
         value = member.value.cast(info.dtype)
         offset = ix.add(*map(ix.mul, member.at, info.stride)) if member.at else ix.ZERO
         nest.body.append(Store(number, offset, value.id))
-    body = _live(nest.body)
+    body = live(nest.body)
     sizes = dict(nest.sizes)
     outer = [a for a in sizes if a not in (nest.reduced or ())]
     inner = list(nest.reduced or ())
@@ -136,7 +136,7 @@ def finish(nest: Nest, stores: Sequence[tuple[int, Member, Info]]) -> Draft:
     return Draft(tuple(ranges), reduce_from, tuple(body), tuple(dtypes.items()))
 
 
-def _live(body: Sequence[Node]) -> list[Node]:
+def live(body: Sequence[Node]) -> list[Node]:
     """Drop values that no store needs; renumber operands."""
     needed = [type(node) is Store for node in body]
     for position in range(len(body) - 1, -1, -1):

@@ -37,6 +37,7 @@ ARG_REDUCTIONS = frozenset({ReduceOp.ARGMAX, ReduceOp.ARGMIN})
 # Entering and leaving a parallel region costs some microseconds, which a thread needs for about
 # this much work (in adds); below it, parallel is slower.
 PARALLEL_WORK = 600_000
+_LANES = 8  # float32 values of a vector, roughly
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,15 +114,18 @@ class Facts:
         return product(self.kernel.ranges)
 
     def best_lane(self, axes: Sequence[int], positions: Iterable[int]) -> int:
-        """Of ``axes``, the one along which the accesses at ``positions`` run through memory best.
+        """Of ``axes``, the one along which the nodes at ``positions`` are walked best.
 
-        The last axis wins ties. Short axes pay for the vector lanes that they leave empty.
+        That is the one along which accesses run through memory best. The last axis wins ties.
+        Short axes pay for the vector lanes that they leave empty, in accesses and in arithmetic.
         """
         best = axes[-1]
         best_cost = None
         chosen = list(positions)
+        computing = sum(self.cost(p) for p in chosen if isinstance(self.kernel.body[p], Compute))
         for axis in reversed(axes):
             cost = sum(self._access_cost(position, axis) for position in chosen)
+            cost += computing / _LANES
             size = self.kernel.ranges[axis]
             if isinstance(size, Const) and size.value < 16:
                 cost *= 1 + 8 / max(size.value, 1)

@@ -52,6 +52,12 @@ class Emitter:
         """Everything written so far."""
         return "\n".join(self._lines)
 
+    def part(self, facts: Facts) -> Emitter:
+        """An emitter for a piece of the kernel, which goes on writing where this one stands."""
+        inner = Emitter(facts)
+        inner._lines, inner._indent = self._lines, self._indent
+        return inner
+
     def line(self, text: str) -> None:
         """Write one line at the current indentation (pragmas at the same)."""
         self._lines.append("  " * self._indent + text if text else "")

@@ -2,41 +2,92 @@
 
 The inner axis is the one along which memory is walked best. When some accesses run along one axis
 and others along another (a transposed copy, for instance), both are cut into tiles that fit the
-first-level cache.
+first-level cache. A nest whose conditions or remainders change along the way is cut there first
+(``loops.pieces``): along the inner axis into loops that follow each other, else into nests.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from torchsmith_fx_backend._src.codegen.c import scalars
-from torchsmith_fx_backend._src.codegen.c.analysis import Facts, static
+from torchsmith_fx_backend._src.codegen.c.analysis import Facts, analyse, static
 from torchsmith_fx_backend._src.codegen.c.emit import Emitter
 from torchsmith_fx_backend._src.loops.index import ONE, ZERO, product
 from torchsmith_fx_backend._src.loops.ir import Load, Store
+from torchsmith_fx_backend._src.loops.pieces import pieces
 
 _TILE = 32
 _CHUNK = 8192  # elements of the inner axis per task when the outer axes alone are too few
 
 
 def emit_pointwise(out: Emitter) -> None:
-    """Write the loop nest of a kernel without reduction."""
-    facts = out.facts
+    """Write the loop nests of a kernel without reduction."""
+    lane = _walk(out.facts).lane
+    for part in pieces(out.kernel, [axis for axis in out.facts.outer_axes if axis != lane]):
+        facts = analyse(part)
+        rows = [analyse(row) for row in pieces(part, [] if lane is None else [lane])]
+        walks = [_walk(f) for f in (facts, *rows)]
+        if all(walk.rows and not walk.chunked and walk.lane == lane for walk in walks):
+            _rows(out.part(facts), walks[0], rows)
+            continue
+        for one, walk in zip(rows, walks[1:]):
+            _nest(out.part(one), walk)
+
+
+@dataclass(frozen=True, slots=True)
+class _Walk:
+    """How a nest is walked.
+
+    Attributes:
+        lane: the inner axis; None for a kernel without axes.
+        others: the other axes, outermost first, without ``cross``.
+        cross: the axis that is cut into tiles together with ``lane``.
+        chunked: the inner axis is cut into tasks.
+    """
+
+    lane: int | None
+    others: list[int]
+    cross: int | None = None
+    chunked: bool = False
+
+    @property
+    def rows(self) -> bool:
+        """Whether whole rows along ``lane`` are walked within other axes."""
+        return bool(self.others) and self.cross is None
+
+
+def _walk(facts: Facts) -> _Walk:
     axes = list(facts.outer_axes)
-    everything = range(len(facts.kernel.body))
     if not axes:
-        out.emit(everything)
-        return
-    lane = facts.best_lane(axes, everything)
+        return _Walk(None, [])
+    lane = facts.best_lane(axes, range(len(facts.kernel.body)))
     others = [axis for axis in axes if axis != lane]
     cross = _cross_axis(facts, lane, others)
     if cross is not None:
-        _tiled(out, [axis for axis in others if axis != cross], cross, lane)
-    elif not others:
+        return _Walk(lane, [axis for axis in others if axis != cross], cross)
+    rows = static(product([facts.kernel.ranges[axis] for axis in others]))
+    size = static(facts.kernel.ranges[lane])
+    few = rows is None or rows < 16
+    wide = size is None or size >= 2 * _CHUNK
+    return _Walk(lane, others, None, bool(others) and few and wide)
+
+
+def _nest(out: Emitter, walk: _Walk) -> None:
+    facts = out.facts
+    everything = range(len(facts.kernel.body))
+    lane, others = walk.lane, walk.others
+    if lane is None:
+        out.emit(everything)
+    elif walk.cross is not None:
+        _tiled(out, others, walk.cross, lane)
+    elif others:
+        _rows(out, walk, [facts])
+    else:
         if not out.parallel("for simd schedule(static)", facts.points(), facts.work()):
             out.line("#pragma omp simd")
         with out.block(out.loop_header(lane)):
             out.emit(everything)
-    else:
-        _rows(out, others, lane)
 
 
 def _cross_axis(facts: Facts, lane: int, others: list[int]) -> int | None:
@@ -58,28 +109,29 @@ def _cross_axis(facts: Facts, lane: int, others: list[int]) -> int | None:
     return best
 
 
-def _rows(out: Emitter, others: list[int], lane: int) -> None:
-    """Perfect nest over ``others``, then the inner loop."""
-    facts = out.facts
-    extent = facts.kernel.ranges[lane]
-    rows = product([facts.kernel.ranges[axis] for axis in others])
-    few = static(rows) is None or (static(rows) or 0) < 16
-    size = static(extent)
-    wide = size is None or size >= 2 * _CHUNK
+def _rows(out: Emitter, walk: _Walk, parts: list[Facts]) -> None:
+    """Perfect nest over the other axes, then the inner loops, one for each piece of a row."""
+    facts, lane = out.facts, walk.lane
+    assert lane is not None
     parallel = out.is_parallel(facts.points(), facts.work())
-    chunked = parallel and few and wide
-    depth = len(others) + chunked
+    chunked = walk.chunked and parallel
+    depth = len(walk.others) + chunked
     if parallel:
         collapse = f" collapse({depth})" if depth > 1 else ""
         out.parallel(f"for schedule(static){collapse}", facts.points(), facts.work())
-    with out.loops(others):
-        if not chunked:
-            _lane(out, lane, "0", out.index(extent))
-            return
-        end = out.index(extent)
-        with out.block(f"for (int64_t low = 0; low < {end}; low += {_CHUNK})"):
-            out.line(f"const int64_t high = {end} - low < {_CHUNK} ? {end} : low + {_CHUNK};")
-            _lane(out, lane, "low", "high")
+    end = out.index(facts.kernel.ranges[lane])
+    with out.loops(walk.others):
+        if chunked:
+            with out.block(f"for (int64_t low = 0; low < {end}; low += {_CHUNK})"):
+                out.line(f"const int64_t high = {end} - low < {_CHUNK} ? {end} : low + {_CHUNK};")
+                _lane(out, lane, "low", "high")
+        elif len(parts) == 1:
+            _lane(out, lane, "0", end)
+        else:
+            for part in parts:
+                with out.block(""):
+                    one = out.part(part)
+                    _lane(one, lane, "0", one.index(part.kernel.ranges[lane]))
 
 
 def _lane(out: Emitter, lane: int, low: str, high: str) -> None:

@@ -174,8 +174,8 @@ COST: dict[Op, int] = {
     Op.LOG: 14,
     Op.LOG2: 14,
     Op.LOG1P: 20,
-    Op.SIN: 30,
-    Op.COS: 30,
+    Op.SIN: 80,  # its argument is reduced in float64
+    Op.COS: 80,
     Op.TANH: 20,
     Op.ERF: 24,
     Op.SIGMOID: 16,
