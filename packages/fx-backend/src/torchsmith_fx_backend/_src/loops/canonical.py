@@ -104,12 +104,13 @@ class Draft:
 
 
 def finish(nest: Nest, stores: Sequence[tuple[int, Member, Info]]) -> Draft:
-    """Close ``nest``: store the given members and bring it into canonical form."""
+    """``nest`` with the given members stored, in canonical form; the nest may go on growing."""
+    written = []
     for number, member, info in stores:
         value = member.value.cast(info.dtype)
         offset = ix.add(*map(ix.mul, member.at, info.stride)) if member.at else ix.ZERO
-        nest.body.append(Store(number, offset, value.id))
-    body = live(nest.body)
+        written.append(Store(number, offset, value.id))
+    body = live([*nest.nodes, *written])
     sizes = dict(nest.sizes)
     outer = [a for a in sizes if a not in (nest.reduced or ())]
     inner = list(nest.reduced or ())

@@ -8,9 +8,9 @@ import torch
 from torch import fx
 
 from torchsmith_fx_backend._src.loops import index as ix
+from torchsmith_fx_backend._src.loops.body import Point, Value, compute_dtype
 from torchsmith_fx_backend._src.loops.index import Index
 from torchsmith_fx_backend._src.loops.ir import Op
-from torchsmith_fx_backend._src.loops.nest import Point, Value, compute_dtype
 from torchsmith_fx_backend._src.loops.registry import Coords, Geometry, lowering
 from torchsmith_fx_backend._src.loops.views import scalar, slice_first, wrapped
 
@@ -42,10 +42,10 @@ def _ramp(p: Point, start: object, step: object) -> Value:
     first, stride = _numbers(start), _numbers(step)
     if isinstance(first, float) or isinstance(stride, float) or p.dtype.is_floating_point:
         dtype = torch.float64 if p.dtype is torch.float64 else compute_dtype(p.dtype)
-        wide = p.nest.index_value(x).cast(dtype)
+        wide = p.body.index_value(x).cast(dtype)
         return (wide * p.read(step, dtype) + p.read(start, dtype)).cast(compute_dtype(p.dtype))
     place = ix.add(scalar(start), ix.mul(scalar(step), x))
-    return p.nest.index_value(place).cast(compute_dtype(p.dtype))
+    return p.body.index_value(place).cast(compute_dtype(p.dtype))
 
 
 def _integral(node: fx.Node) -> bool:
@@ -76,7 +76,7 @@ def iota(p: Point) -> Value:
 
 @lowering(aten.eye.default, aten.eye.m, creation=True)
 def eye(p: Point) -> Value:
-    row, column = (p.nest.index_value(x) for x in p.at)
+    row, column = (p.body.index_value(x) for x in p.at)
     return row.eq(column).cast(compute_dtype(p.dtype))
 
 
@@ -88,7 +88,7 @@ def _triangle(op: object, test: Op) -> None:
     def emit(p: Point) -> Value:
         x = p.read(p.node.args[0], p.dtype)
         row, column = p.at[-2:]
-        shift = p.nest.index_value(column) - p.nest.index_value(row)
+        shift = p.body.index_value(column) - p.body.index_value(row)
         return shift.test(test, p.read(p.arg(1, "diagonal", 0), torch.int64)).where(x, 0)
 
 
@@ -113,7 +113,7 @@ def _one_dtype(node: fx.Node) -> bool:
 def cat(p: Point) -> Value:
     pieces = p.arg(0, "tensors")
     assert isinstance(pieces, (list, tuple))
-    infos = {a: p.nest.graph.info(a) for a in pieces}
+    infos = {a: p.body.graph.info(a) for a in pieces}
     # A one-dimensional empty tensor is allowed beside tensors of any rank, and counts for nothing.
     used = [a for a in pieces if len(infos[a].shape) == len(p.at) and ix.ZERO not in infos[a].shape]
     dim = int(p.arg(1, "dim", 0)) % len(p.at)  # type: ignore[call-overload]
@@ -123,13 +123,13 @@ def cat(p: Point) -> Value:
 def _concatenate(p: Point, pieces: list[fx.Node], sizes: list[Index], dim: int) -> Value:
     if len(pieces) == 1:
         value = p.at_of(pieces[0], p.at)
-        return p.convert(value, p.nest.graph.info(pieces[0]).dtype, p.dtype)
+        return p.convert(value, p.body.graph.info(pieces[0]).dtype, p.dtype)
     x = p.at[dim]
-    place = p.nest.index_value(x)
+    place = p.body.index_value(x)
     starts: list[Index] = [ix.ZERO]
     for size in sizes:
         starts.append(ix.add(starts[-1], size))
-    below = [place < p.nest.index_value(end) for end in starts[1:-1]]
+    below = [place < p.body.index_value(end) for end in starts[1:-1]]
     values: list[Value] = []
     for number, arg in enumerate(pieces):
         if number == 0:
@@ -139,8 +139,8 @@ def _concatenate(p: Point, pieces: list[fx.Node], sizes: list[Index], dim: int) 
         else:
             mask = below[number] & below[number - 1].negated()
         at = _moved(p.at, dim, ix.sub(x, starts[number]))
-        value = p.nest.masked(mask, lambda arg=arg, at=at: p.at_of(arg, at))  # type: ignore[misc]
-        values.append(p.convert(value, p.nest.graph.info(arg).dtype, p.dtype))
+        value = p.body.masked(mask, lambda arg=arg, at=at: p.at_of(arg, at))  # type: ignore[misc]
+        values.append(p.convert(value, p.body.graph.info(arg).dtype, p.dtype))
     result = values[-1]
     for mask, value in zip(reversed(below), reversed(values[:-1])):
         result = mask.where(value, result)
@@ -157,12 +157,12 @@ def stack(p: Point) -> Value:
     assert isinstance(pieces, (list, tuple))
     dim = int(p.arg(1, "dim", 0)) % len(p.at)  # type: ignore[call-overload]
     at = (*p.at[:dim], *p.at[dim + 1 :])
-    place = p.nest.index_value(p.at[dim])
+    place = p.body.index_value(p.at[dim])
     values = []
     for number, arg in enumerate(pieces):
         read: Callable[[], Value] = lambda arg=arg: p.at_of(arg, at)  # type: ignore[misc]
-        value = p.nest.masked(place.eq(number), read) if len(pieces) > 1 else read()
-        values.append(p.convert(value, p.nest.graph.info(arg).dtype, p.dtype))
+        value = p.body.masked(place.eq(number), read) if len(pieces) > 1 else read()
+        values.append(p.convert(value, p.body.graph.info(arg).dtype, p.dtype))
     result = values[-1]
     for number in reversed(range(len(values) - 1)):
         result = place.eq(number).where(values[number], result)
@@ -177,24 +177,24 @@ def _pad_push(g: Geometry, at: Coords) -> Coords | None:
 def constant_pad(p: Point) -> Value:
     source, pads = p.node.args[0], p.node.args[1]
     assert isinstance(source, fx.Node) and isinstance(pads, (list, tuple))
-    shape = p.nest.graph.info(source).shape
+    shape = p.body.graph.info(source).shape
     at = list(p.at)
     tests: list[Value] = []
     for k in range(0, len(pads), 2):
         dim = len(at) - 1 - k // 2
         before, after = scalar(pads[k]), scalar(pads[k + 1])
         at[dim] = ix.sub(at[dim], before)
-        place = p.nest.index_value(at[dim])
+        place = p.body.index_value(at[dim])
         if before != ix.ZERO:
             tests.append(place >= 0)
         if after != ix.ZERO:
-            tests.append(place < p.nest.index_value(shape[dim]))
+            tests.append(place < p.body.index_value(shape[dim]))
     if not tests:
         return p.at_of(source, tuple(at))
     mask = tests[0]
     for test in tests[1:]:
         mask = mask & test
-    value = p.nest.masked(mask, lambda: p.at_of(source, tuple(at)))
+    value = p.body.masked(mask, lambda: p.at_of(source, tuple(at)))
     return mask.where(value, p.read(p.arg(2, "value", 0), p.dtype))
 
 
@@ -203,17 +203,17 @@ def slice_scatter(p: Point) -> Value:
     base, source = p.node.args[0], p.node.args[1]
     assert isinstance(base, fx.Node) and isinstance(source, fx.Node)
     dim = int(p.arg(2, "dim", 0)) % len(p.at)  # type: ignore[call-overload]
-    size, count = p.shape[dim], p.nest.graph.info(source).shape[dim]
+    size, count = p.shape[dim], p.body.graph.info(source).shape[dim]
     by = p.arg(5, "step", 1)
     first, step = slice_first(p.arg(3, "start"), p.arg(4, "end"), by, size, count), scalar(by)
     offset = ix.sub(p.at[dim], first)
-    place = p.nest.index_value(offset)
-    mask = (place >= 0) & (place < p.nest.index_value(ix.mul(count, step)))
+    place = p.body.index_value(offset)
+    mask = (place >= 0) & (place < p.body.index_value(ix.mul(count, step)))
     if step != ix.ONE:
-        mask = mask & place.op(Op.MOD, p.nest.index_value(step)).eq(0)
+        mask = mask & place.op(Op.MOD, p.body.index_value(step)).eq(0)
     at = _moved(p.at, dim, ix.floordiv(offset, step))
-    value = p.nest.masked(mask, lambda: p.at_of(source, at))
-    value = p.convert(value, p.nest.graph.info(source).dtype, p.dtype)
+    value = p.body.masked(mask, lambda: p.at_of(source, at))
+    value = p.convert(value, p.body.graph.info(source).dtype, p.dtype)
     return mask.where(value, p.at_of(base, p.at))
 
 
@@ -223,10 +223,10 @@ def select_scatter(p: Point) -> Value:
     assert isinstance(base, fx.Node) and isinstance(source, fx.Node)
     dim = int(p.arg(2, "dim", 0)) % len(p.at)  # type: ignore[call-overload]
     index = wrapped(p.arg(3, "index"), p.shape[dim])
-    mask = p.nest.index_value(p.at[dim]).eq(p.nest.index_value(index))
+    mask = p.body.index_value(p.at[dim]).eq(p.body.index_value(index))
     at = (*p.at[:dim], *p.at[dim + 1 :])
-    value = p.nest.masked(mask, lambda: p.at_of(source, at))
-    value = p.convert(value, p.nest.graph.info(source).dtype, p.dtype)
+    value = p.body.masked(mask, lambda: p.at_of(source, at))
+    value = p.convert(value, p.body.graph.info(source).dtype, p.dtype)
     return mask.where(value, p.at_of(base, p.at))
 
 
@@ -242,7 +242,7 @@ def _flipped(g: Geometry, at: Coords) -> Coords:
 def flip(p: Point) -> Value:
     source = p.node.args[0]
     assert isinstance(source, fx.Node)
-    return p.at_of(source, _flipped(Geometry(p.node, p.shape, p.shape, p.nest.sizes), p.at))
+    return p.at_of(source, _flipped(Geometry(p.node, p.shape, p.shape, p.body.sizes), p.at))
 
 
 def _rolled(g: Geometry, at: Coords, forward: bool) -> Coords:
@@ -266,14 +266,14 @@ def _rolled(g: Geometry, at: Coords, forward: bool) -> Coords:
 def roll(p: Point) -> Value:
     source = p.node.args[0]
     assert isinstance(source, fx.Node)
-    return p.at_of(source, _rolled(Geometry(p.node, p.shape, p.shape, p.nest.sizes), p.at, False))
+    return p.at_of(source, _rolled(Geometry(p.node, p.shape, p.shape, p.body.sizes), p.at, False))
 
 
 @lowering(aten.repeat.default, moves=True)
 def repeat(p: Point) -> Value:
     source = p.node.args[0]
     assert isinstance(source, fx.Node)
-    shape = p.nest.graph.info(source).shape
+    shape = p.body.graph.info(source).shape
     tail = p.at[len(p.at) - len(shape) :]
-    at = tuple(ix.mod(x, size, p.nest.sizes) for x, size in zip(tail, shape))
+    at = tuple(ix.mod(x, size, p.body.sizes) for x, size in zip(tail, shape))
     return p.at_of(source, at)

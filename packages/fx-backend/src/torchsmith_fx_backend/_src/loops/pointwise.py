@@ -9,8 +9,8 @@ import torch
 from torch import fx
 
 from torchsmith_fx_backend._src.loops import index as ix
+from torchsmith_fx_backend._src.loops.body import Point, Value, compute_dtype
 from torchsmith_fx_backend._src.loops.ir import Op
-from torchsmith_fx_backend._src.loops.nest import Point, Value, compute_dtype
 from torchsmith_fx_backend._src.loops.registry import Pointwise, lowering, register
 from torchsmith_fx_backend._src.loops.sizes import is_tensor
 
@@ -41,7 +41,7 @@ def promoted(p: Point, *args: object) -> torch.dtype:
 
 
 def _dtypes_of(p: Point, args: tuple[object, ...], dimensioned: bool) -> list[torch.dtype]:
-    infos = [p.nest.graph.info(a) for a in args if isinstance(a, fx.Node) and is_tensor(a)]
+    infos = [p.body.graph.info(a) for a in args if isinstance(a, fx.Node) and is_tensor(a)]
     return [i.dtype for i in infos if bool(i.shape) == dimensioned]
 
 
@@ -147,12 +147,12 @@ def _sign(p: Point, x: Value) -> Value:
 
 def _at_least(x: Value, low: Value | float) -> Value:
     """``x`` on a tie, as eager: relu keeps -0.0. ``MAXIMUM`` gives its second operand then."""
-    bound = low if isinstance(low, Value) else x.nest.literal(low, x.dtype)
+    bound = low if isinstance(low, Value) else x.body.literal(low, x.dtype)
     return bound.op(Op.MAXIMUM, x)
 
 
 def _at_most(x: Value, high: Value | float) -> Value:
-    bound = high if isinstance(high, Value) else x.nest.literal(high, x.dtype)
+    bound = high if isinstance(high, Value) else x.body.literal(high, x.dtype)
     return bound.op(Op.MINIMUM, x)
 
 
@@ -197,9 +197,9 @@ def _predicate(op: object, test: Formula, of_int: bool) -> None:
     def emit(p: Point) -> Value:
         (arg,) = p.node.args
         assert isinstance(arg, fx.Node)
-        source = p.nest.graph.info(arg).dtype
+        source = p.body.graph.info(arg).dtype
         if not source.is_floating_point:
-            return p.nest.literal(of_int, torch.bool)
+            return p.body.literal(of_int, torch.bool)
         return test(p.read(arg).rounded(source))
 
     register(op, Pointwise(emit))

@@ -8,8 +8,8 @@ import torch
 from torch import fx
 
 from torchsmith_fx_backend._src.loops import index as ix
+from torchsmith_fx_backend._src.loops.body import Point, Value
 from torchsmith_fx_backend._src.loops.ir import Op, ReduceOp
-from torchsmith_fx_backend._src.loops.nest import Point, Value
 from torchsmith_fx_backend._src.loops.registry import Reduction, register
 
 aten = torch.ops.aten
@@ -43,13 +43,13 @@ def _dims(position: int | None) -> Callable[[fx.Node], tuple[int, ...]]:
 
 def _count(p: Point) -> Value:
     """The number of reduced elements, as a float value of the computation's dtype."""
-    total = p.nest.numel(p.nest.reduced or ())
-    return p.nest.index_value(total)
+    total = p.body.numel(p.body.reduced or ())
+    return p.body.index_value(total)
 
 
 def _plain(op: ReduceOp, *targets: object, position: int | None) -> None:
     def emit(p: Point) -> Sequence[Value]:
-        return (p.nest.reduce(op, p.read_input(p.output_dtype(0))),)
+        return (p.body.reduce(op, p.read_input(p.output_dtype(0))),)
 
     for target in targets:
         register(target, Reduction(_dims(position), emit))
@@ -69,7 +69,7 @@ def _boolean(op: ReduceOp, packet: object) -> None:
     def emit(p: Point) -> Sequence[Value]:
         x = p.read_input(None)
         x = x if x.dtype is torch.bool else x.ne(0)
-        return (p.nest.reduce(op, x).cast(p.output_dtype(0)),)
+        return (p.body.reduce(op, x).cast(p.output_dtype(0)),)
 
     for overload, position in (("default", None), ("dim", 1), ("dims", 1)):
         target = getattr(packet, overload, None)
@@ -82,7 +82,7 @@ _boolean(ReduceOp.ALL, aten.all)
 
 
 def _mean_of(p: Point, x: Value) -> Value:
-    return p.nest.reduce(ReduceOp.SUM, x) / _count(p).cast(x.dtype)
+    return p.body.reduce(ReduceOp.SUM, x) / _count(p).cast(x.dtype)
 
 
 def _mean(p: Point) -> Sequence[Value]:
@@ -94,7 +94,7 @@ register(aten.mean.dim, Reduction(_dims(1), _mean))
 
 
 def _argument(op: ReduceOp) -> Emit:
-    return lambda p: (p.nest.reduce(op, p.read_input_rounded()),)
+    return lambda p: (p.body.reduce(op, p.read_input_rounded()),)
 
 
 register(aten.argmax.default, Reduction(_dims(1), _argument(ReduceOp.ARGMAX)))
@@ -104,7 +104,7 @@ register(aten.argmin.default, Reduction(_dims(1), _argument(ReduceOp.ARGMIN)))
 def _with_index(best: ReduceOp, where: ReduceOp) -> Emit:
     def emit(p: Point) -> Sequence[Value]:
         x = p.read_input_rounded()
-        return p.nest.reduce(best, x), p.nest.reduce(where, x)
+        return p.body.reduce(best, x), p.body.reduce(where, x)
 
     return emit
 
@@ -136,7 +136,7 @@ def _moments(p: Point, x: Value, correction: float) -> tuple[Value, Value]:
     """Variance and mean, in two passes over the row: exact where one pass would cancel."""
     mean = _mean_of(p, x)
     centred = x - mean
-    total = p.nest.reduce(ReduceOp.SUM, centred * centred)
+    total = p.body.reduce(ReduceOp.SUM, centred * centred)
     count = _count(p).cast(x.dtype)
     if correction:
         count = (count - correction).op(Op.MAXIMUM, 0.0)
@@ -180,22 +180,22 @@ for _packet, _finish, _several in (
 
 def _softmax(p: Point) -> Sequence[Value]:
     x = p.read_input(p.output_dtype(0))
-    shifted = (x - p.nest.reduce(ReduceOp.MAX, x)).op(Op.EXP)
-    return (shifted / p.nest.reduce(ReduceOp.SUM, shifted),)
+    shifted = (x - p.body.reduce(ReduceOp.MAX, x)).op(Op.EXP)
+    return (shifted / p.body.reduce(ReduceOp.SUM, shifted),)
 
 
 def _log_softmax(p: Point) -> Sequence[Value]:
     x = p.read_input(p.output_dtype(0))
-    shifted = x - p.nest.reduce(ReduceOp.MAX, x)
-    return (shifted - p.nest.reduce(ReduceOp.SUM, shifted.op(Op.EXP)).op(Op.LOG),)
+    shifted = x - p.body.reduce(ReduceOp.MAX, x)
+    return (shifted - p.body.reduce(ReduceOp.SUM, shifted.op(Op.EXP)).op(Op.LOG),)
 
 
 def _logsumexp(p: Point) -> Sequence[Value]:
     x = p.read_input(p.output_dtype(0))
-    top = p.nest.reduce(ReduceOp.MAX, x)
+    top = p.body.reduce(ReduceOp.MAX, x)
     # An infinite maximum would make NaN of inf - inf.
     top = top.op(Op.ABS).test(Op.ISINF).where(0.0, top)
-    return (p.nest.reduce(ReduceOp.SUM, (x - top).op(Op.EXP)).op(Op.LOG) + top,)
+    return (p.body.reduce(ReduceOp.SUM, (x - top).op(Op.EXP)).op(Op.LOG) + top,)
 
 
 for _target in (aten._softmax.default, aten.softmax.int):
@@ -209,7 +209,7 @@ def _safe_softmax(p: Point) -> Sequence[Value]:
     """Softmax whose rows without any finite entry are zero instead of NaN."""
     (value,) = _softmax(p)
     x = p.read_input(p.output_dtype(0))
-    empty = p.nest.reduce(ReduceOp.ALL, x.eq(float("-inf")))
+    empty = p.body.reduce(ReduceOp.ALL, x.eq(float("-inf")))
     return (empty.where(0.0, value),)
 
 
@@ -230,8 +230,8 @@ def _scaled(p: Point, y: Value, position: int, name: str, op: Op) -> Value:
     arg = p.arg(position, name)
     if not isinstance(arg, fx.Node):
         return y
-    at = p.at[len(p.at) - len(p.nest.graph.info(arg).shape) :]
-    at = tuple(ix.ZERO if s == ix.ONE else x for s, x in zip(p.nest.graph.info(arg).shape, at))
+    at = p.at[len(p.at) - len(p.body.graph.info(arg).shape) :]
+    at = tuple(ix.ZERO if s == ix.ONE else x for s, x in zip(p.body.graph.info(arg).shape, at))
     return y.op(op, p.at_of(arg, at).cast(y.dtype))
 
 
@@ -274,11 +274,11 @@ def _vector_norm(p: Point) -> Sequence[Value]:
     order = p.arg(1, "ord", 2)
     x = p.read_input(p.output_dtype(0))
     if order == 2:
-        return (p.nest.reduce(ReduceOp.SUM, x * x).op(Op.SQRT),)
+        return (p.body.reduce(ReduceOp.SUM, x * x).op(Op.SQRT),)
     size = x.op(Op.ABS)
     if order == 1:
-        return (p.nest.reduce(ReduceOp.SUM, size),)
-    return (p.nest.reduce(ReduceOp.MAX if order == float("inf") else ReduceOp.MIN, size),)
+        return (p.body.reduce(ReduceOp.SUM, size),)
+    return (p.body.reduce(ReduceOp.MAX if order == float("inf") else ReduceOp.MIN, size),)
 
 
 register(

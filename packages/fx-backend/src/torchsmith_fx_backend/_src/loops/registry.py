@@ -21,7 +21,7 @@ from torch import fx
 from torchsmith_fx_backend._src.loops.index import Index, Ranges
 
 if TYPE_CHECKING:
-    from torchsmith_fx_backend._src.loops.nest import Point, Value
+    from torchsmith_fx_backend._src.loops.body import Point, Value
 
 Coords = tuple[Index, ...]
 

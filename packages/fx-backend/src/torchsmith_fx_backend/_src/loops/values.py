@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from torch import fx
 
 from torchsmith_fx_backend._src.loops.index import Index
 from torchsmith_fx_backend._src.loops.registry import Coords, Rule
 from torchsmith_fx_backend._src.loops.sizes import Info
+
+if TYPE_CHECKING:
+    from torchsmith_fx_backend._src.loops.body import Body
 
 
 class GraphValues(Protocol):
@@ -22,6 +25,9 @@ class GraphValues(Protocol):
 
     def rule(self, node: fx.Node) -> Rule | None:
         """The lowering that applies, or None for inputs, constants and extern calls."""
+
+    def body(self, node: fx.Node) -> Body:
+        """What a view, or a node that has a lowering, computes."""
 
     def base(self, node: fx.Node) -> fx.Node:
         """The tensor that a view shows, or a reduction's input."""

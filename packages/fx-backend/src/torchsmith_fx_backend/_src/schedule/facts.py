@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable
+from dataclasses import replace
+from typing import TypeGuard
 
 import torch
 from torch import fx
 
 from torchsmith_fx_backend._src.loops import index as ix
+from torchsmith_fx_backend._src.loops.body import Body, lower
 from torchsmith_fx_backend._src.loops.index import Index
+from torchsmith_fx_backend._src.loops.pointwise import copy_into
 from torchsmith_fx_backend._src.loops.registry import (
     Coords,
     Pointwise,
@@ -55,6 +59,7 @@ SMALL_COST = 16  # the same for a node that is small beside its readers ...
 MUCH_LARGER = 8  # ... by this factor
 FEW_REPEATS = 4  # how often a node is computed over when its one reader repeats it
 COPY = aten.copy_.default
+COPY_INTO = Pointwise(copy_into)
 GEMMS = frozenset(
     {
         aten.linear.default,
@@ -69,9 +74,16 @@ GEMMS = frozenset(
 class Facts:
     """Implements ``loops.values.GraphValues`` for one graph module."""
 
-    def __init__(self, gm: fx.GraphModule, refused: frozenset[fx.Node] = frozenset()) -> None:
+    def __init__(
+        self,
+        gm: fx.GraphModule,
+        refused: frozenset[fx.Node] = frozenset(),
+        bodies: dict[fx.Node, Body | None] | None = None,
+    ) -> None:
         self.gm = gm
         self.refused = refused
+        self._bodies = {} if bodies is None else bodies
+        self._lowered_calls: dict[object, fx.Node] = {}
         self.nodes: list[fx.Node] = list(gm.graph.nodes)
         self._number = {node: i for i, node in enumerate(self.nodes)}
         self._info: dict[fx.Node, Info | None] = {}
@@ -86,7 +98,9 @@ class Facts:
         self._find_dead()
         self.volatile: set[fx.Node] = set()
         for node in self.nodes:
-            self._rule[node] = self._find_rule(node)
+            rule = self._rule[node] = self._find_rule(node)
+            if rule is not None and self._lowered(node, rule) is None:
+                self._rule[node] = None
         self._find_volatile()
         self._era: dict[fx.Node, int] = {}
         self._count_eras()
@@ -120,6 +134,34 @@ class Facts:
 
     def rule(self, node: fx.Node) -> Rule | None:
         return self._rule[node]
+
+    def body(self, node: fx.Node) -> Body:
+        found = self._lowered(node, COPY_INTO if node.target is COPY else self._rule[node])
+        assert found is not None
+        return found
+
+    def _lowered(self, node: fx.Node, rule: Rule | None) -> Body | None:
+        """The node's body, or None where this very call has no such form."""
+        if node in self._bodies:
+            return self._bodies[node]
+        same = _call_signature(node)
+        like = self._lowered_calls.get(same)
+        body = None
+        if like is not None:
+            body = self._bodies[like]
+            if body is not None:
+                theirs = like.all_input_nodes
+                mine = dict(zip(theirs, node.all_input_nodes, strict=True))
+                body = replace(body, operands=tuple(mine[o] for o in body.operands))
+        elif rule is not None:
+            try:
+                body = lower(self, node, rule)
+            except UnrepresentableError:
+                body = None
+            if same is not None:
+                self._lowered_calls[same] = node
+        self._bodies[node] = body
+        return body
 
     def base(self, node: fx.Node) -> fx.Node:
         first = node.args[0]
@@ -437,6 +479,38 @@ class Facts:
             return False
         larger = self.info(user).bytes() >= MUCH_LARGER * size
         return larger or self._much_larger_readers(user, size, depth + 1)
+
+
+def _call_signature(node: fx.Node) -> object:
+    """What the body of a call depends on, with tensors for their shapes and dtypes; None where
+    that is not plain (symbolic sizes, operands that are no tensors)."""
+    inputs = {arg: number for number, arg in enumerate(node.all_input_nodes)}
+
+    def of(value: object) -> object:
+        if isinstance(value, fx.Node):
+            tensor = value.meta.get("val")
+            if not _is_plain(tensor):
+                raise UnrepresentableError
+            return inputs[value], tensor.shape, tensor.dtype
+        if isinstance(value, (list, tuple)):
+            return tuple(map(of, value))
+        return type(value), repr(value)  # 1 is not 1.0, and 0.0 not -0.0
+
+    result = node.meta.get("val")
+    results = result if isinstance(result, (tuple, list)) else (result,)
+    if node.target is operator.getitem or not all(map(_is_plain, results)):
+        return None
+    try:
+        kwargs = tuple((name, of(value)) for name, value in node.kwargs.items())
+        own = tuple((r.shape, r.dtype) for r in results)
+        return node.target, own, of(node.args), kwargs
+    except UnrepresentableError:
+        return None
+
+
+def _is_plain(value: object) -> TypeGuard[torch.Tensor]:
+    """Whether a value is a tensor whose sizes are numbers."""
+    return isinstance(value, torch.Tensor) and all(type(n) is int for n in value.shape)
 
 
 def is_mutable(node: fx.Node) -> bool:

@@ -19,9 +19,7 @@ from torch import fx
 from torchsmith_fx_backend._src.loops import index as ix
 from torchsmith_fx_backend._src.loops.canonical import Draft, finish
 from torchsmith_fx_backend._src.loops.index import Const
-from torchsmith_fx_backend._src.loops.ir import Reduce
-from torchsmith_fx_backend._src.loops.nest import Member, MismatchError, Nest
-from torchsmith_fx_backend._src.loops.pointwise import copy_into
+from torchsmith_fx_backend._src.loops.nest import Fit, Nest
 from torchsmith_fx_backend._src.loops.registry import (
     Coords,
     Geometry,
@@ -29,9 +27,9 @@ from torchsmith_fx_backend._src.loops.registry import (
     Reduction,
     View,
 )
-from torchsmith_fx_backend._src.loops.sizes import Info, UnrepresentableError, estimate
+from torchsmith_fx_backend._src.loops.sizes import estimate
 from torchsmith_fx_backend._src.loops.views import reshape
-from torchsmith_fx_backend._src.schedule.facts import COPY, Facts, is_mutable
+from torchsmith_fx_backend._src.schedule.facts import COPY, COPY_INTO, Facts, is_mutable
 from torchsmith_fx_backend._src.schedule.join import join_nests
 
 MAX_BODY = 600  # scalar operations in one kernel
@@ -39,7 +37,6 @@ MAX_READS = 24  # different buffers read by one kernel
 NEIGHBOURS = 4  # how many nests back a launch may be shared ...
 SMALL_SPACE = 1 << 20  # ... when both have at most so many points
 FEW_ROWS, LONG_ROW = 16, 1 << 16  # rows this few and long are not walked twice in one kernel
-_COPY_INTO = Pointwise(copy_into)
 
 
 @dataclass(slots=True, eq=False)
@@ -199,12 +196,11 @@ class Fuser:
         nest = Nest(self.facts, first.device)
         unit = self._new_unit(nest, None)
         at = nest.fresh_axes(info(source).shape)
-        try:
-            members = nest.compute(node, rule, at)
-        except (MismatchError, UnrepresentableError) as error:
-            raise RefusedError(node) from error
-        nest.enter(node, rule, at, members)
-        self._settle(unit, node, list(nest.reads))
+        fit = nest.fit(node, rule, at)
+        if fit is None:  # an operand is on another device
+            raise RefusedError(node)
+        nest.join(node, rule, fit)
+        self._settle(unit, node, fit.reads)
 
     def _hosts(self, node: fx.Node) -> list[Unit]:
         """Nests that compute something ``node`` reads; the one that saves most bytes first."""
@@ -226,41 +222,34 @@ class Fuser:
         assert nest is not None
         if not self._near(unit, self._era):
             return False
-        if len(nest.body) > MAX_BODY or len(nest.reads) > MAX_READS:
+        if len(nest.nodes) > MAX_BODY or len(nest.reads) > MAX_READS:
             return False
         value = node.meta["val"]
         first = value[0] if isinstance(value, (tuple, list)) else value
         if first.device != nest.device:
             return False
         for at in self._candidates(nest, node, rule):
-            mark = nest.begin()
-            before = set(nest.reads)
-            try:
-                members = nest.compute(node, rule, at)
-            except MismatchError:
-                nest.rollback(mark)
+            fit = nest.fit(node, rule, at)
+            if fit is None:
                 continue
-            except UnrepresentableError as error:
-                raise RefusedError(node) from error
-            fresh = [r for r in nest.reads if r not in before]
-            if self._makes_cycle(unit, fresh) or self._too_serial(nest, members):
-                nest.rollback(mark)
+            if self._makes_cycle(unit, fit.reads) or self._too_serial(nest, fit):
                 return False
-            nest.enter(node, rule, at, members)
-            self._settle(unit, node, fresh)
-            for read in fresh:
-                self._join_producer(unit, read)
+            nest.join(node, rule, fit)
+            self._settle(unit, node, fit.reads)
+            for read in fit.reads:
+                if read in nest.reads:
+                    self._join_producer(unit, read)
             return True
         return False
 
-    def _settle(self, unit: Unit, node: fx.Node, fresh: list[fx.Node]) -> None:
+    def _settle(self, unit: Unit, node: fx.Node, fresh: Sequence[fx.Node]) -> None:
         self.unit_of[node] = unit
         unit.last = max(unit.last, self.facts.number(node))
         unit.era = max(unit.era, self._era)
         for read in fresh:
             self._depend(unit, read)
 
-    def _makes_cycle(self, unit: Unit, reads: list[fx.Node]) -> bool:
+    def _makes_cycle(self, unit: Unit, reads: Sequence[fx.Node]) -> bool:
         for read in reads:
             producer = self.unit_of.get(read)
             if producer is None:
@@ -270,7 +259,7 @@ class Fuser:
         return False
 
     @staticmethod
-    def _too_serial(nest: Nest, members: list[Member]) -> bool:
+    def _too_serial(nest: Nest, fit: Fit) -> bool:
         """Whether few very long rows would be walked again after their reduction.
 
         Such a kernel has too little parallel work for the second walk; a kernel of its own has.
@@ -282,12 +271,7 @@ class Fuser:
             return False
         if rows.value >= FEW_ROWS or length.value < LONG_ROW:
             return False
-        return any(
-            set(nest.reduced) & ix.variables(x)
-            and any(type(n) is Reduce for n in nest.body[: m.value.id])
-            for m in members
-            for x in m.at
-        )
+        return any(set(nest.reduced) & ix.variables(x) for place in fit.places for x in place)
 
     def _candidates(
         self, nest: Nest, node: fx.Node, rule: Pointwise | Reduction
@@ -363,7 +347,7 @@ class Fuser:
             if through >> third.bit & 1 and third.deps >> other.bit & 1:
                 return
         ats = nest.reads[read]
-        if len(ats) != 1 or len(nest.body) + len(other.nest.body) > MAX_BODY:
+        if len(ats) != 1 or len(nest.nodes) + len(other.nest.nodes) > MAX_BODY:
             return
         if other.nest.members[read].at is None or not self._near(other, self._era):
             return
@@ -421,7 +405,7 @@ class Fuser:
             return False
         if estimate(a.numel()) > SMALL_SPACE or not self._independent(host, unit):
             return False
-        if len(a.body) + len(b.body) > MAX_BODY // 4 or len(a.reads) + len(b.reads) > MAX_READS:
+        if len(a.nodes) + len(b.nodes) > MAX_BODY // 4 or len(a.reads) + len(b.reads) > MAX_READS:
             return False
         merged = join_nests(a, b, (), ())
         return merged is not None and self._absorb(host, unit, merged)
@@ -440,7 +424,7 @@ class Fuser:
                 continue
             if not self._independent(host, unit):
                 continue
-            if len(nest.body) + len(host.nest.body) > MAX_BODY // 2:
+            if len(nest.nodes) + len(host.nest.nodes) > MAX_BODY // 2:
                 continue
             merged = join_nests(host.nest, nest, next(iter(theirs)), next(iter(ats)))
             if merged is not None and self._absorb(host, unit, merged):
@@ -460,7 +444,7 @@ class Fuser:
                 others = [u for u in readers if u is not unit]
                 if any(u.deps >> unit.bit & 1 for u in others):
                     continue
-                if self._try_join(unit, node, _COPY_INTO) and self._claim(unit, node, target):
+                if self._try_join(unit, node, COPY_INTO) and self._claim(unit, node, target):
                     for other in others:
                         self._add_deps(unit, other)
                     return
@@ -496,7 +480,7 @@ class Fuser:
             (number(node), member, self.facts.info(targets.get(node, node)))
             for node, member in nest.members.items()
         ]
-        draft = finish_copy(nest, stores)
+        draft = finish(nest, stores)
         loads = draft.loads()
         return all(
             number(target) not in loads or draft.may_share(number(target), number(copy))
@@ -596,12 +580,3 @@ class RefusedError(Exception):
     def __init__(self, node: fx.Node) -> None:
         super().__init__(node.name)
         self.node = node
-
-
-def finish_copy(nest: Nest, stores: Sequence[tuple[int, Member, Info]]) -> Draft:
-    """``finish`` of a nest that goes on: what it emits (casts before stores) is undone."""
-    mark = nest.begin()
-    try:
-        return finish(nest, stores)
-    finally:
-        nest.rollback(mark)

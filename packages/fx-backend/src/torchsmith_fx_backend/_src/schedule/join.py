@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from torchsmith_fx_backend._src.loops import index as ix
+from torchsmith_fx_backend._src.loops.body import Value
 from torchsmith_fx_backend._src.loops.canonical import renumber
 from torchsmith_fx_backend._src.loops.index import Index, Var
 from torchsmith_fx_backend._src.loops.ir import Compute, Load, Node, Op
-from torchsmith_fx_backend._src.loops.nest import Member, Nest, Value, substitute_node
+from torchsmith_fx_backend._src.loops.nest import Member, Nest, substitute_node
 from torchsmith_fx_backend._src.loops.registry import Coords
 
 
@@ -47,7 +48,7 @@ def join_nests(host: Nest, guest: Nest, there: Coords, here: Coords) -> Nest | N
         return tuple(ix.substitute(x, mapping, host.sizes) for x in at)
 
     place: list[int] = []
-    for node in guest.body:
+    for node in guest.nodes:
         place.append(merged.push(substitute_node(renumber(node, place), mapping, host.sizes)))
     for name, member in guest.members.items():
         value = Value(merged, place[member.value.id], member.value.dtype)
@@ -73,7 +74,7 @@ def join_nests(host: Nest, guest: Nest, there: Coords, here: Coords) -> Nest | N
             taken[host.graph.number(read)] = made.value
     place = []
     stored: dict[int, int] = {}
-    for node in host.body:
+    for node in host.nodes:
         place.append(_take(merged, renumber(node, place), taken, stored))
     for name, member in host.members.items():
         merged.members[name] = Member(
@@ -104,7 +105,7 @@ def _take(nest: Nest, node: Node, taken: dict[int, Value], stored: dict[int, int
         return low
     if type(node) is Compute and node.op is Op.CAST:
         whole = stored.get(node.args[0])
-        if whole is not None and getattr(nest.body[whole], "dtype", None) is node.dtype:
+        if whole is not None and getattr(nest.nodes[whole], "dtype", None) is node.dtype:
             return whole
     return nest.push(node)
 

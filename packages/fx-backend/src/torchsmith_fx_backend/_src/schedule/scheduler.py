@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor, fx
 
 from torchsmith_fx_backend._src.loops import index as ix
+from torchsmith_fx_backend._src.loops.body import Body
 from torchsmith_fx_backend._src.loops.printing import print_kernel
 from torchsmith_fx_backend._src.loops.verify import verify
 from torchsmith_fx_backend._src.schedule.externs import Externs, getattr_path
@@ -83,8 +84,9 @@ def _best_plan(gm: fx.GraphModule, refused: set[fx.Node]) -> Plan:
     best: tuple[int, Plan] | None = None
     limit: int | None = None
     policies = list(POLICIES)
+    bodies: dict[fx.Node, Body | None] = {}
     while policies:
-        facts = Facts(gm, frozenset(refused))
+        facts = Facts(gm, frozenset(refused), bodies)
         try:
             peak, plan = plan_with(facts, policies[0])
         except RefusedError as error:
