@@ -87,6 +87,6 @@ class ModeError(BackendError, ValueError):
 
 
 class ModeWarning(UserWarning):
-    """A mode that does nothing (yet): graphs are compiled as in mode ``default``."""
+    """A mode does not do for a graph what it is there for; the message says why."""
 
     code: ClassVar[str] = "TS-B008"

@@ -28,10 +28,13 @@ from torchsmith_fx_backend._src.capture.rules import RULES
 from torchsmith_fx_backend._src.capture.torch_private import pytree
 from torchsmith_fx_backend._src.passes import PASSES, run_passes
 from torchsmith_fx_backend._src.runtime import (
+    CudaRecorder,
     KernelFailedError,
+    Recordings,
     build,
     default_cache,
     load_graph,
+    obstacle,
     save_graph,
 )
 from torchsmith_fx_backend._src.schedule import schedule_graph
@@ -75,8 +78,9 @@ def smith(
     Args:
         gm: a captured graph: torch functions, methods, aten operators; writes are fine.
         example_inputs: one per placeholder: real or fake tensors, symbolic ints.
-        mode: one of ``torch.compile``'s. None but ``default`` is implemented: the first use of
-            another one in a process says so in a ``ModeWarning``.
+        mode: one of ``torch.compile``'s. ``reduce-overhead`` records CUDA graphs; a
+            ``ModeWarning`` says why a graph is not recorded. ``max-autotune`` does the same, and
+            says that nothing is measured.
         options: settings by name, see ``Settings``; ``mode`` may be among them.
         settings_by_name: the same.
 
@@ -93,8 +97,8 @@ def smith(
     named = {**(options or {}), **settings_by_name}
     mode_too = named.pop("mode", None)
     chosen = settings.current().with_options(**named)
-    for asked in (mode, mode_too):
-        modes.check(asked, (*example_inputs, *_attributes_read(gm)))
+    wanted = [modes.check(asked) for asked in (mode, mode_too)]
+    recorded = next((name for name in wanted if modes.records(name)), None)
     if torch.is_grad_enabled() and any(
         isinstance(x, torch.Tensor) and x.requires_grad
         for x in (*example_inputs, *_attributes_read(gm))
@@ -106,7 +110,7 @@ def smith(
         )
         return gm
     try:
-        return compile_graph(gm, example_inputs, chosen)
+        return compile_graph(gm, example_inputs, chosen, recorded=recorded)
     except UnsupportedError as error:
         _say_once(logging.WARNING, str(error))
         return gm
@@ -123,7 +127,11 @@ smith.option_names = (*(f.name for f in fields(Settings)), "mode")  # type: igno
 
 
 def compile_graph(
-    gm: fx.GraphModule, example_inputs: Sequence[object], chosen: Settings | None = None
+    gm: fx.GraphModule,
+    example_inputs: Sequence[object],
+    chosen: Settings | None = None,
+    *,
+    recorded: str | None = None,
 ) -> Compiled:
     """Compile an inference graph.
 
@@ -131,6 +139,7 @@ def compile_graph(
         gm: as for ``smith``.
         example_inputs: as for ``smith``.
         chosen: settings; those in force by default.
+        recorded: the mode for which calls are recorded and replayed, if one does that.
 
     Raises:
         UnsupportedError: the graph has a part that has no functional form here.
@@ -140,7 +149,7 @@ def compile_graph(
     # What is printed comes from the stages, so they run when somebody wants to see it.
     key = graph_key.of(gm, example_inputs) if chosen.graph_cache and not logs.wanted() else None
     if key is not None:
-        warm = _load(key, gm, example_inputs)
+        warm = _load(key, gm, example_inputs, recorded)
         if warm is not None:
             return warm
     graph = functional_graph(gm, example_inputs, chosen)
@@ -162,11 +171,45 @@ def compile_graph(
         for node in graph.module.graph.find_nodes(op="call_function", target=aten.copy_.default)
         if node.args[0].op == "get_attr"
     )
-    frame = Frame(graph.out_spec, graph.mutated, graph.frozen, attributes, written)
+    frame = Frame(
+        graph.out_spec,
+        graph.mutated,
+        graph.frozen,
+        attributes,
+        written,
+        graph.static,
+        obstacle(graph.module.graph),
+    )
     if key is not None and save_graph(key, built):
         default_cache().put(f"frame {key}", {"frame.json": frame.dump()})
+    built = _recording(built, frame, example_inputs, known, recorded)
     compiled: Compiled = frame.wrap(built, gm, example_inputs, ambient, known)
     return compiled
+
+
+def _recording(
+    built: Any,
+    frame: Frame,
+    inputs: Sequence[object],
+    known: Mapping[str, torch.Tensor],
+    mode: str | None,
+) -> Any:
+    """``built``, recorded where ``mode`` asks for it and nothing is in the way."""
+    if mode is None or not built.built:
+        return built
+    if frame.obstacle:
+        modes.not_recorded(mode, frame.obstacle)
+        return built
+    attributes = [known[path] for _, path in frame.attributes]
+    devices = [x.device for x in (*inputs, *attributes) if isinstance(x, torch.Tensor)]
+    return Recordings(
+        built,
+        CudaRecorder(next((d.index for d in devices if d.index is not None), 0)),
+        written=frame.mutated,
+        attributes=attributes,
+        static=frame.static,
+        say=modes.sayer(mode),
+    )
 
 
 def _build(graph: fx.GraphModule, gm: fx.GraphModule, chosen: Settings) -> object:
@@ -203,7 +246,9 @@ def _attributes_read(gm: fx.GraphModule) -> Iterator[object]:
             yield from gm.get_submodule(str(node.target)).parameters()
 
 
-def _load(key: str, gm: fx.GraphModule, inputs: Sequence[object]) -> Compiled | None:
+def _load(
+    key: str, gm: fx.GraphModule, inputs: Sequence[object], recorded: str | None
+) -> Compiled | None:
     """The graph that an earlier run stored under ``key``."""
     files = default_cache().get(f"frame {key}")
     if files is None:
@@ -214,7 +259,8 @@ def _load(key: str, gm: fx.GraphModule, inputs: Sequence[object]) -> Compiled | 
     if built is None:
         return None
     log.debug("graph from the cache: %s", key)
-    compiled: Compiled = frame.wrap(built, gm, inputs, _ambient_guard(), named)
+    recording = _recording(built, frame, inputs, named, recorded)
+    compiled: Compiled = frame.wrap(recording, gm, inputs, _ambient_guard(), named)
     return compiled
 
 

@@ -1,59 +1,55 @@
-"""The modes of ``torch.compile``, and what is said of those that change nothing here."""
+"""The modes of ``torch.compile``, and what is said where one cannot do what it promises."""
 
 from __future__ import annotations
 
+import functools
 import warnings
-from collections.abc import Iterable
-
-import torch
 
 from torchsmith_fx_backend.errors import ModeError, ModeWarning
 
-_NOTHING_IS_MEASURED = (
-    "no alternatives are measured: kernels are the ones that mode='default' chooses"
-)
-_NO_RECORDING = "no CUDA graph is recorded: kernels are launched one by one, as in mode='default'"
-_NO_GRAPHS_ON_A_CPU = (
-    "no input is on a GPU, and only there CUDA graphs exist: the graph runs as in mode='default'"
-)
-_LEAVE_OUT = "Leave the mode out"
-_INSTEAD = {
-    "reduce-overhead": (
-        _NO_RECORDING,
-        f"{_LEAVE_OUT}, or record the compiled function yourself with torch.cuda.graph.",
-    ),
-    "max-autotune": (
-        f"{_NOTHING_IS_MEASURED}, and {_NO_RECORDING.partition(':')[0]}",
-        f"{_LEAVE_OUT}, or record the compiled function yourself with torch.cuda.graph.",
-    ),
-    "max-autotune-no-cudagraphs": (_NOTHING_IS_MEASURED, f"{_LEAVE_OUT}."),
-}
-MODES = ("default", *_INSTEAD)
+MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+_RECORDING = ("reduce-overhead", "max-autotune")
+_MEASURING = ("max-autotune", "max-autotune-no-cudagraphs")
 
-_said: dict[str, object] = {}
+_said: dict[tuple[str, str], object] = {}
 
 
-def check(mode: object, tensors: Iterable[object]) -> None:
-    """Accept ``mode`` for a graph that reads ``tensors``; the first use of one that is not
-    implemented warns.
+def check(mode: object) -> str:
+    """``mode`` by name; the first use of one that promises measurements says that there are none.
 
     Raises:
         ModeError: there is no such mode.
     """
-    if mode is None or mode == "default":
-        return
-    if not isinstance(mode, str) or mode not in _INSTEAD:
+    if mode is None:
+        return "default"
+    if not isinstance(mode, str) or mode not in MODES:
         raise ModeError(mode=mode, known=", ".join(MODES))
+    if mode in _MEASURING:
+        instead = "default" if mode not in _RECORDING else "reduce-overhead"
+        _warn(
+            mode,
+            "no alternatives are measured: kernels are the ones that mode='default' chooses. "
+            f"Use mode={instead!r}, which does the same",
+        )
+    return mode
+
+
+def records(mode: str) -> bool:
+    """Whether calls are to be recorded and replayed."""
+    return mode in _RECORDING
+
+
+def not_recorded(mode: str, reason: str) -> None:
+    """Say, once per reason, that a graph runs as in mode ``default``."""
+    _warn(mode, f"a graph is not recorded, its kernels are launched one by one: {reason}")
+
+
+def sayer(mode: str) -> functools.partial[None]:
+    """``not_recorded`` for ``mode``."""
+    return functools.partial(not_recorded, mode)
+
+
+def _warn(mode: str, text: str) -> None:
     mine = object()
-    if _said.setdefault(mode, mine) is not mine:  # one thread wins
-        return
-    happens, advice = _INSTEAD[mode]
-    if mode == "reduce-overhead" and not any(
-        isinstance(x, torch.Tensor) and x.device.type == "cuda" for x in tensors
-    ):
-        happens, advice = _NO_GRAPHS_ON_A_CPU, f"{_LEAVE_OUT}."
-    warnings.warn(
-        f"[{ModeWarning.code}] mode={mode!r} has no effect: {happens}. {advice}",
-        ModeWarning,
-        stacklevel=3,
-    )
+    if _said.setdefault((mode, text), mine) is mine:  # one thread wins
+        warnings.warn(f"[{ModeWarning.code}] mode={mode!r}: {text}.", ModeWarning, stacklevel=4)

@@ -28,6 +28,8 @@ class Frame:
         attributes: names of the plan's constants that are attributes of the captured graph, with
             their paths.
         written: names of those that the graph writes.
+        static: no size is symbolic.
+        obstacle: why calls cannot be recorded; empty when they can.
     """
 
     out_spec: Any
@@ -35,6 +37,8 @@ class Frame:
     frozen: tuple[tuple[int, object], ...]
     attributes: tuple[tuple[str, str], ...] = ()
     written: tuple[str, ...] = ()
+    static: bool = True
+    obstacle: str = ""
 
     def dump(self) -> bytes:
         """A text form of the frame."""
@@ -44,6 +48,8 @@ class Frame:
             "frozen": [list(pair) for pair in self.frozen],
             "attributes": [list(pair) for pair in self.attributes],
             "written": list(self.written),
+            "static": self.static,
+            "obstacle": self.obstacle,
         }
         return json.dumps(record).encode()
 
@@ -57,6 +63,8 @@ class Frame:
             tuple((position, value) for position, value in record["frozen"]),
             tuple((name, path) for name, path in record["attributes"]),
             tuple(record["written"]),
+            record["static"],
+            record["obstacle"],
         )
 
     def wrap(

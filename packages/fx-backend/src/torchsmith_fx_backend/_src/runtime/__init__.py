@@ -14,18 +14,22 @@ from torchsmith_fx_backend._src.runtime.launchers import (
     Unavailable,
     launcher_for,
 )
+from torchsmith_fx_backend._src.runtime.recordings import CudaRecorder, Recordings, obstacle
 
 __all__ = [
     "Cache",
     "CacheWarning",
     "CompiledGraph",
+    "CudaRecorder",
     "KernelFailedError",
     "KernelRequest",
     "LoadedKernel",
+    "Recordings",
     "Unavailable",
     "build",
     "default_cache",
     "launcher_for",
     "load_graph",
+    "obstacle",
     "save_graph",
 ]

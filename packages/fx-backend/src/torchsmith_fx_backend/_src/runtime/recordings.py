@@ -1,0 +1,556 @@
+"""Recordings: what ``mode="reduce-overhead"`` runs instead of launching kernels one by one.
+
+A call is recorded once (on an NVIDIA GPU: as a CUDA graph) and replayed from then on. A recording
+reads and writes fixed addresses, so each input is one of two kinds. *Fixed*: parameters, inputs
+that the graph writes (a static key-value cache), and large inputs that were at the same address
+twice; a replay sees to it that they still are. *Copied*: everything else, into a buffer of the
+recording's own. What a replay computes is copied out of the memory that recordings share: no later
+replay can overwrite a result that the caller still holds, at the price of one copy of the results.
+
+``Recordings`` knows nothing of CUDA; the device is behind the protocol ``Recorder``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+import torch
+from torch import fx
+
+from torchsmith_fx_backend._src.runtime import gpu_driver
+from torchsmith_fx_backend._src.runtime.support import set_grad_enabled
+
+log = logging.getLogger("torchsmith.backend")
+
+MAX_RECORDINGS = 8  # of one graph: as many combinations of sizes and addresses
+MAX_MOVES = 3  # how often a fixed input may be found elsewhere before recording is given up
+SMALL_BYTES = 1 << 16  # inputs up to this size are copied rather than watched
+
+Outputs = tuple[Any, ...]
+Run = Callable[..., Outputs]
+
+
+class Recorder(Protocol):
+    """A device that can record work and repeat it.
+
+    """
+
+    def ready(self) -> bool:
+        """Whether this thread may record and replay now."""
+        ...
+
+    def turn(self) -> AbstractContextManager[object]:
+        """Entered from the copies into a recording to the copies out of it: one replay at a time,
+        each queued behind the one before, whatever their streams."""
+        ...
+
+    def random_state(self) -> object:
+        """Something that compares unequal after random numbers were drawn."""
+        ...
+
+    def record(self, run: Callable[[], Outputs]) -> tuple[Callable[[], None], Outputs]:
+        """Record the work that ``run`` queues, without doing it.
+
+        Returns:
+            A function that does it, and what ``run`` returned: tensors whose memory is written
+            whenever that function is called.
+        """
+        ...
+
+
+def obstacle(graph: fx.Graph) -> str:
+    """Why calls of a functional graph must not be repeated from a recording; empty if they may."""
+    devices: set[torch.device] = set()
+    for node in graph.nodes:
+        if node.op in ("output", "root"):
+            continue
+        for value in _tensors(node.meta.get("val")):
+            if value.device.type != "cuda":
+                what = "an input" if node.op == "placeholder" else f"the result of {node.target}"
+                return f"{what} is on device {value.device.type!r}"
+            devices.add(value.device)
+        if node.op != "call_function":
+            continue
+        reason = _obstacle_of(node.target)
+        if reason:
+            return reason
+    if len(devices) > 1:
+        return "its tensors are on several devices"
+    return "" if devices else "no input is on a GPU"
+
+
+def _tensors(value: object) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, (tuple, list)):
+        return [tensor for item in value for tensor in _tensors(item)]
+    return []
+
+
+def _obstacle_of(target: object) -> str:
+    if isinstance(target, torch._ops.OpOverload):
+        if torch.Tag.nondeterministic_seeded in target.tags:
+            return f"{target} draws random numbers"
+        if (
+            torch.Tag.data_dependent_output in target.tags
+            or torch.Tag.dynamic_output_shape in target.tags
+        ):
+            return f"what {target} returns depends on data in a way that the host has to know"
+        if target.namespace in ("aten", "prims", "torchsmith"):
+            return ""
+        return f"{target} may have effects that a recording does not repeat"
+    module = getattr(target, "__module__", None) or ""
+    if module.partition(".")[0] in ("_operator", "operator", "math", "torch"):
+        return ""
+    return f"{getattr(target, '__qualname__', target)} may have effects that are not repeated"
+
+
+@dataclass(slots=True)
+class _Output:
+    """How one result of a replay is handed out.
+
+    Attributes:
+        value: the recorded result, where it is no tensor of the recording's own.
+        source: the input that it is, or is a view of; ``~i`` is attribute i of the graph.
+        group: number of the memory that it lies in, which is copied out.
+        layout: (size, stride, offset), the offset relative to what it is a view of.
+    """
+
+    value: object = None
+    source: int | None = None
+    group: int | None = None
+    layout: tuple[torch.Size, tuple[int, ...], int] | None = None
+
+
+@dataclass(slots=True)
+class _Recording:
+    """One recorded call."""
+
+    replay: Callable[[], None]
+    pointers: list[int]
+    copied: list[tuple[int, torch.Tensor, bool]]
+    outputs: list[_Output]
+    groups: list[torch.Tensor]
+    bumps: list[tuple[int, int]]
+
+    def hand_out(self, inputs: Sequence[Any], attributes: Sequence[torch.Tensor]) -> Outputs:
+        fresh = [tensor.clone() for tensor in self.groups]
+        results = []
+        for output in self.outputs:
+            if output.group is not None:
+                result = fresh[output.group]
+                if output.layout is not None:
+                    result = torch.as_strided(result, *output.layout)
+            elif output.source is not None:
+                place = output.source
+                result = inputs[place] if place >= 0 else attributes[~place]
+                if output.layout is not None:
+                    size, stride, offset = output.layout
+                    result = torch.as_strided(
+                        result, size, stride, result.storage_offset() + offset
+                    )
+            else:
+                result = output.value
+            results.append(result)
+        return tuple(results)
+
+
+class _RefusedError(Exception):
+    """A call has no recording; the message says why."""
+
+
+class Recordings:
+    """A compiled graph that replays recordings of itself.
+
+    Attributes:
+        source: as of the graph.
+        kernels: as of the graph.
+        refused: why calls run as without recordings, once that is so.
+    """
+
+    def __init__(
+        self,
+        run: Any,
+        recorder: Recorder,
+        *,
+        written: Sequence[int] = (),
+        attributes: Sequence[torch.Tensor] = (),
+        static: bool = True,
+        say: Callable[[str], None] = log.info,
+    ) -> None:
+        """Record nothing yet: the first call of each kind runs as it is.
+
+        Args:
+            run: the compiled graph: takes flat inputs, returns a flat tuple.
+            recorder: the device.
+            written: positions of inputs that the graph writes.
+            attributes: tensors of the graph itself; their memory is not the recording's.
+            static: no size is symbolic.
+            say: told why calls are not recorded, once.
+        """
+        self.run: Run = run
+        self.source: str = run.source
+        self.kernels: tuple[tuple[str, str], ...] = run.kernels
+        self.refused: str | None = None
+        self._recorder = recorder
+        self._written = tuple(written)
+        self._attributes = tuple(attributes)
+        self._static = static
+        self._say = say
+        self._plain: tuple[int, ...] = ()  # positions of inputs that are no tensors
+        self._tensors: tuple[int, ...] = ()
+        self._fixed: list[int] = []
+        self._wandering: set[int] = set()  # those that looked fixed and were not
+        self._full = False
+        self._seen: dict[object, list[int]] = {}
+        self._moves = 0
+        self._recordings: dict[object, _Recording] = {}
+        self._preparing = threading.Lock()
+
+    def __call__(self, *inputs: Any) -> Outputs:
+        """Run the graph, from a recording where there is one."""
+        if self.refused is not None or not self._recorder.ready():
+            return self.run(*inputs)
+        key = self._key(inputs)
+        recording = self._recordings.get(key)
+        if recording is None:
+            return self._first_calls(key, inputs)
+        pointers = [inputs[i].data_ptr() for i in self._fixed]
+        if pointers != recording.pointers:
+            return self._moved(inputs, pointers, recording.pointers)
+        with self._recorder.turn():
+            return self._replay(recording, inputs)
+
+    @property
+    def count(self) -> int:
+        """How many recordings are held."""
+        return len(self._recordings)
+
+    # --------------------------------------------------------------------------------- calls
+
+    def _key(self, inputs: Sequence[Any]) -> object:
+        """What tells recordings apart: numbers, layouts, addresses that are written to."""
+        numbers = [inputs[i] for i in self._plain]
+        addresses = [inputs[i].data_ptr() for i in self._written]
+        if self._static:
+            return (*numbers, *addresses)
+        layouts = [(inputs[i].shape, inputs[i].stride()) for i in self._tensors]
+        return (*numbers, *addresses, *layouts)
+
+    def _replay(self, recording: _Recording, inputs: Sequence[Any]) -> Outputs:
+        grad = torch.is_grad_enabled()
+        set_grad_enabled(False)
+        try:
+            for position, buffer, dense in recording.copied:
+                _fill(buffer, inputs[position], dense)
+            recording.replay()
+            results = recording.hand_out(inputs, self._attributes)
+        finally:
+            set_grad_enabled(grad)
+        for position, times in recording.bumps:
+            written = inputs[position] if position >= 0 else self._attributes[~position]
+            for _ in range(times):
+                torch.autograd.graph.increment_version(written)
+        return results
+
+    def _first_calls(self, key: object, inputs: Sequence[Any]) -> Outputs:
+        """The first call of a kind runs as it is, the second is recorded."""
+        with self._preparing:
+            try:
+                if not self._seen:
+                    self._sort(inputs)
+                    key = self._key(inputs)
+                pointers = [x.data_ptr() if isinstance(x, torch.Tensor) else 0 for x in inputs]
+                before = self._seen.get(key)
+                if before is None:
+                    if len(self._seen) < MAX_RECORDINGS:
+                        self._seen[key] = pointers
+                        return self._watched(inputs)
+                    if not self._full:
+                        self._full = True
+                        self._say(
+                            f"there are {MAX_RECORDINGS} recordings already; calls with yet other "
+                            "sizes, numbers or addresses of written inputs are not recorded"
+                        )
+                    return self.run(*inputs)
+                if not self._recordings:
+                    self._settle(inputs, before, pointers)
+                with self._recorder.turn():
+                    recording = self._record(inputs)
+                    self._recordings[key] = recording
+                    grad = torch.is_grad_enabled()
+                    set_grad_enabled(False)
+                    try:
+                        recording.replay()
+                        return recording.hand_out(inputs, self._attributes)
+                    finally:
+                        set_grad_enabled(grad)
+            except _RefusedError as reason:
+                self._refuse(str(reason))
+        return self.run(*inputs)
+
+    def _refuse(self, reason: str) -> None:
+        self.refused = reason
+        self._recordings.clear()
+        self._seen.clear()
+        self._say(reason)
+
+    def _watched(self, inputs: Sequence[Any]) -> Outputs:
+        """A call without recording; what it shows may be in the way of any."""
+        state = self._recorder.random_state()
+        results = self.run(*inputs)
+        if self._recorder.random_state() != state:
+            self._refuse("random numbers are drawn")
+        return results
+
+    def _moved(self, inputs: Sequence[Any], now: list[int], recorded: list[int]) -> Outputs:
+        """A fixed input is elsewhere: record anew; what is no parameter will be copied."""
+        with self._preparing:
+            found = {i for i, a, b in zip(self._fixed, now, recorded) if a != b}
+            parameters = any(isinstance(inputs[i], torch.nn.Parameter) for i in found)
+            self._wandering |= found
+            self._moves += parameters
+            self._recordings.clear()
+            self._seen.clear()
+            if self._moves > MAX_MOVES:
+                self._refuse("its parameters are at other addresses at each call")
+        return self.run(*inputs)
+
+    # ------------------------------------------------------------------------------- recording
+
+    def _sort(self, inputs: Sequence[Any]) -> None:
+        tensors = [i for i, x in enumerate(inputs) if isinstance(x, torch.Tensor)]
+        for i in tensors:
+            x = inputs[i]
+            if type(x) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
+                raise _RefusedError(f"an input is a {type(x).__name__}")
+            if x.is_conj() or x.is_neg():
+                raise _RefusedError("an input is conjugated or negated lazily")
+        self._plain = tuple(i for i in range(len(inputs)) if i not in set(tensors))
+        self._tensors = tuple(tensors)
+
+    def _settle(self, inputs: Sequence[Any], before: list[int], now: list[int]) -> None:
+        """Decide which inputs are fixed, from two calls."""
+        fixed = []
+        for i in self._tensors:
+            x = inputs[i]
+            if i in self._written or isinstance(x, torch.nn.Parameter):
+                fixed.append(i)
+            elif i not in self._wandering and before[i] == now[i] and x.nbytes > SMALL_BYTES:
+                fixed.append(i)
+        self._fixed = fixed
+
+    def _record(self, inputs: Sequence[Any]) -> _Recording:
+        fixed = set(self._fixed)
+        copied: list[tuple[int, torch.Tensor, bool]] = []
+        arguments = list(inputs)
+        grad = torch.is_grad_enabled()
+        set_grad_enabled(False)
+        try:
+            with torch.inference_mode(False):
+                for i in self._tensors:
+                    if i not in fixed:
+                        buffer, dense = _buffer_for(inputs[i])
+                        _fill(buffer, inputs[i], dense)
+                        arguments[i] = buffer if dense else _like(buffer, inputs[i])
+                        copied.append((i, buffer, dense))
+        finally:
+            set_grad_enabled(grad)
+        targets = [(i, inputs[i]) for i in self._written]
+        targets += [(~i, tensor) for i, tensor in enumerate(self._attributes)]
+        versions = [_version(tensor) for _, tensor in targets]
+        try:
+            replay, results = self._recorder.record(lambda: self.run(*arguments))
+        except Exception as error:
+            text = str(error).strip().partition("\n")[0]
+            raise _RefusedError(f"recording failed: {type(error).__name__}: {text}") from error
+        bumps = [
+            (position, _version(tensor) - version)
+            for (position, tensor), version in zip(targets, versions)
+            if _version(tensor) != version
+        ]
+        outputs, groups = self._describe(results, arguments)
+        pointers = [inputs[i].data_ptr() for i in self._fixed]
+        return _Recording(replay, pointers, copied, outputs, groups, bumps)
+
+    def _describe(
+        self, results: Outputs, arguments: Sequence[Any]
+    ) -> tuple[list[_Output], list[torch.Tensor]]:
+        """How to hand out what the recorded run returned."""
+        lent = {i: arguments[i] for i in self._tensors}
+        lent |= {~i: tensor for i, tensor in enumerate(self._attributes)}
+        given = {_memory(tensor): i for i, tensor in reversed(lent.items())}
+        groups: dict[int, list[int]] = {}
+        outputs: list[_Output] = []
+        for result in results:
+            if not isinstance(result, torch.Tensor):
+                outputs.append(_Output(value=result))
+                continue
+            same = next((i for i, tensor in lent.items() if tensor is result), None)
+            if same is not None:
+                outputs.append(_Output(source=same))
+                continue
+            source = given.get(_memory(result))
+            if source is not None and result.numel():
+                argument = lent[source]
+                if argument.dtype is not result.dtype or result.is_conj() or result.is_neg():
+                    raise _RefusedError("a result is an input seen as another type")
+                offset = result.storage_offset() - argument.storage_offset()
+                layout = (result.shape, result.stride(), offset)
+                outputs.append(_Output(source=source, layout=layout))
+                continue
+            groups.setdefault(_memory(result) or -1 - len(outputs), []).append(len(outputs))
+            outputs.append(_Output())
+        copies: list[torch.Tensor] = []
+        for members in groups.values():
+            tensors = [results[i] for i in members]
+            if any(t.dtype is not tensors[0].dtype or t.is_conj() or t.is_neg() for t in tensors):
+                raise _RefusedError("results share memory and have several types")
+            for i in members:
+                outputs[i].group = len(copies)
+            if len(members) == 1 and _fills_its_storage(tensors[0]):
+                copies.append(tensors[0])
+                continue
+            whole = tensors[0].untyped_storage().nbytes() // tensors[0].element_size()
+            copies.append(torch.as_strided(tensors[0], (whole,), (1,), 0))
+            for i in members:
+                outputs[i].layout = (
+                    results[i].shape,
+                    results[i].stride(),
+                    results[i].storage_offset(),
+                )
+        return outputs, copies
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _version(tensor: torch.Tensor) -> int:
+    return 0 if tensor.is_inference() else tensor._version
+
+
+def _extent(tensor: torch.Tensor) -> int:
+    """How many elements lie from the first to the last one."""
+    if tensor.numel() == 0:
+        return 0
+    return 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride()))
+
+
+def _fills_its_storage(tensor: torch.Tensor) -> bool:
+    """Whether ``clone`` keeps strides, offset and size of the storage."""
+    dense = tensor.is_contiguous() or _extent(tensor) == tensor.numel() and _no_overlap(tensor)
+    whole = tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
+    return dense and whole and tensor.numel() > 0
+
+
+def _no_overlap(tensor: torch.Tensor) -> bool:
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape)):
+        if size != 1:
+            if stride != expected:
+                return False
+            expected *= size
+    return True
+
+
+def _buffer_for(tensor: torch.Tensor) -> tuple[torch.Tensor, bool]:
+    """Memory for copies of ``tensor``, and whether it has the same layout or is flat."""
+    if _extent(tensor) == tensor.numel() and _no_overlap(tensor):
+        return torch.empty_strided(
+            tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
+        ), True
+    return torch.empty(_extent(tensor), dtype=tensor.dtype, device=tensor.device), False
+
+
+def _like(buffer: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+    return torch.as_strided(buffer, tensor.shape, tensor.stride(), 0)
+
+
+def _fill(buffer: torch.Tensor, tensor: torch.Tensor, dense: bool) -> None:
+    if not dense:  # elements may share places, which copy_ refuses to write
+        tensor = torch.as_strided(tensor, buffer.shape, (1,))
+    buffer.copy_(tensor)
+
+
+class _Pool:
+    """Memory that all recordings of a device share, and their order."""
+
+    def __init__(self, device: int) -> None:
+        self.handle: Any = torch.cuda.graph_pool_handle()
+        self.stream = torch.cuda.Stream(device)  # where recordings are made
+        self.last: torch.cuda.Stream | None = None  # where the last replay was queued
+        self.lock = threading.RLock()
+        # A pool without a recording cannot be recorded into again, so one stays.
+        self.keeper = torch.cuda.CUDAGraph()
+        with torch.cuda.device(device):
+            recording = torch.cuda.graph(self.keeper, pool=self.handle, stream=self.stream)
+            with recording:
+                torch.zeros(1, device="cuda")
+
+
+class CudaRecorder:
+    """Records CUDA graphs on one device. See ``Recorder``."""
+
+    _pools: ClassVar[dict[int, _Pool]] = {}
+    _making: ClassVar[threading.Lock] = threading.Lock()
+
+    def __init__(self, device: int) -> None:
+        """Nothing is asked of the device before the first call."""
+        self.device = device
+        self._pool: _Pool | None = None
+
+    def ready(self) -> bool:
+        # If the caller records, what we would replay becomes a part of that.
+        return not torch.cuda.is_current_stream_capturing()
+
+    @contextlib.contextmanager
+    def turn(self) -> Iterator[None]:
+        pool = self._found()
+        with pool.lock:
+            last = pool.last
+            if last is None or last.cuda_stream != gpu_driver.current_stream(self.device):
+                pool.last = torch.cuda.current_stream(self.device)
+                if last is not None:
+                    pool.last.wait_stream(last)
+            yield
+
+    def random_state(self) -> object:
+        host = torch.get_rng_state()
+        return torch.cuda.get_rng_state(self.device).tolist(), host.tolist()
+
+    def record(self, run: Callable[[], Outputs]) -> tuple[Callable[[], None], Outputs]:
+        pool, device = self._found(), self.device
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.device(device):
+            recording = torch.cuda.graph(
+                graph,
+                pool=pool.handle,
+                stream=pool.stream,
+                capture_error_mode="thread_local",
+            )
+            with recording:
+                results = run()
+
+        def replay() -> None:
+            if gpu_driver.current_device() == device:
+                graph.replay()
+            else:
+                with gpu_driver.on_device(device):
+                    graph.replay()
+
+        return replay, results
+
+    def _found(self) -> _Pool:
+        if self._pool is None:
+            with self._making:
+                self._pool = self._pools.get(self.device)
+                if self._pool is None:
+                    self._pool = self._pools[self.device] = _Pool(self.device)
+        return self._pool
