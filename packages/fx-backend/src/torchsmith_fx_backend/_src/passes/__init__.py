@@ -2,8 +2,9 @@
 
 A pass is a frozen dataclass with a ``name`` and ``run(graph) -> bool`` (whether it changed
 anything). It requires a functional graph as ``aot`` makes it (no writes but final ``copy_`` nodes,
-``meta["val"]`` on every node) and guarantees one. It keeps eager's aliasing of outputs. Read
-``base.py`` first; ``PASSES`` is the order in which the driver runs them.
+``meta["val"]`` on every node) and guarantees one; the last pass alone leaves writes. Eager's
+aliasing of outputs is kept. Read ``base.py`` first; ``PASSES`` is the order in which the driver
+runs them.
 """
 
 from torchsmith_fx_backend._src.passes.attention import AttentionMasks
@@ -12,6 +13,7 @@ from torchsmith_fx_backend._src.passes.casts import RedundantCasts
 from torchsmith_fx_backend._src.passes.common import CommonSubexpressions
 from torchsmith_fx_backend._src.passes.dead import DeadCode
 from torchsmith_fx_backend._src.passes.fold import FoldConstants
+from torchsmith_fx_backend._src.passes.inplace import WritesInPlace
 from torchsmith_fx_backend._src.passes.noop import NoOps
 
 PASSES: tuple[Pass, ...] = (
@@ -21,6 +23,7 @@ PASSES: tuple[Pass, ...] = (
     CommonSubexpressions(),
     AttentionMasks(),
     DeadCode(),
+    WritesInPlace(),
 )
 
 __all__ = [
@@ -32,5 +35,6 @@ __all__ = [
     "NoOps",
     "Pass",
     "RedundantCasts",
+    "WritesInPlace",
     "run_passes",
 ]

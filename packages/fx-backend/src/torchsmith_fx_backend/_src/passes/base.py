@@ -15,6 +15,20 @@ from torchsmith_fx_backend.errors import StageError
 
 aten = torch.ops.aten
 COPY = aten.copy_.default
+# Operators that replace some elements of their first argument -> their forms that write it.
+IN_PLACE: dict[Any, OpOverload] = {
+    aten.index_copy.default: aten.index_copy_.default,
+    aten.index_put.default: aten.index_put_.default,
+    aten.index_add.default: aten.index_add_.default,
+    aten.index_fill.int_Scalar: aten.index_fill_.int_Scalar,
+    aten.index_fill.int_Tensor: aten.index_fill_.int_Tensor,
+    aten.scatter.src: aten.scatter_.src,
+    aten.scatter.value: aten.scatter_.value,
+    aten.scatter_add.default: aten.scatter_add_.default,
+    aten.scatter_reduce.two: aten.scatter_reduce_.two,
+    aten.masked_scatter.default: aten.masked_scatter_.default,
+}
+WRITERS = frozenset(IN_PLACE.values())
 
 
 class Pass(Protocol):
@@ -65,6 +79,8 @@ def verify(graph: fx.Graph) -> None:
         if node.target is COPY:
             if node.args[0].op not in ("placeholder", "get_attr"):
                 raise ValueError(f"copies into an intermediate: {node.format_node()}")
+        elif node.target in WRITERS and node.args[0].op == "placeholder":
+            continue  # as WritesInPlace leaves it
         elif op_info(node.target).effect not in (Effect.NONE, Effect.VIEW):
             raise ValueError(f"writes: {node.format_node()}")
 

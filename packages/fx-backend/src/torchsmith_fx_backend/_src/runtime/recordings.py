@@ -37,9 +37,7 @@ Run = Callable[..., Outputs]
 
 
 class Recorder(Protocol):
-    """A device that can record work and repeat it.
-
-    """
+    """A device that can record work and repeat it."""
 
     def ready(self) -> bool:
         """Whether this thread may record and replay now."""
@@ -141,8 +139,9 @@ class _Recording:
 
     def hand_out(self, inputs: Sequence[Any], attributes: Sequence[torch.Tensor]) -> Outputs:
         fresh = [tensor.clone() for tensor in self.groups]
-        results = []
+        results: list[Any] = []
         for output in self.outputs:
+            result: Any
             if output.group is not None:
                 result = fresh[output.group]
                 if output.layout is not None:
@@ -340,9 +339,8 @@ class Recordings:
         fixed = []
         for i in self._tensors:
             x = inputs[i]
-            if i in self._written or isinstance(x, torch.nn.Parameter):
-                fixed.append(i)
-            elif i not in self._wandering and before[i] == now[i] and x.nbytes > SMALL_BYTES:
+            stays = i not in self._wandering and before[i] == now[i] and x.nbytes > SMALL_BYTES
+            if stays or i in self._written or isinstance(x, torch.nn.Parameter):
                 fixed.append(i)
         self._fixed = fixed
 
@@ -445,7 +443,7 @@ def _extent(tensor: torch.Tensor) -> int:
 
 def _fills_its_storage(tensor: torch.Tensor) -> bool:
     """Whether ``clone`` keeps strides, offset and size of the storage."""
-    dense = tensor.is_contiguous() or _extent(tensor) == tensor.numel() and _no_overlap(tensor)
+    dense = _extent(tensor) == tensor.numel() and _no_overlap(tensor)
     whole = tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
     return dense and whole and tensor.numel() > 0
 
@@ -484,7 +482,7 @@ class _Pool:
 
     def __init__(self, device: int) -> None:
         self.handle: Any = torch.cuda.graph_pool_handle()
-        self.stream = torch.cuda.Stream(device)  # where recordings are made
+        self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # where recordings are made
         self.last: torch.cuda.Stream | None = None  # where the last replay was queued
         self.lock = threading.RLock()
         # A pool without a recording cannot be recorded into again, so one stays.

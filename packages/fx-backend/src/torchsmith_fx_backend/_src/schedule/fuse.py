@@ -440,7 +440,7 @@ class Fuser:
         readers = [u for u in self.units if not u.gone and self._reads_memory_of(u, target)]
         if self._lowerable(node, target, source):
             assert isinstance(source, fx.Node)
-            for unit in self._hosts(node):
+            for unit in self._hosts(node) or self._opened(source):
                 others = [u for u in readers if u is not unit]
                 if any(u.deps >> unit.bit & 1 for u in others):
                     continue
@@ -449,6 +449,16 @@ class Fuser:
                         self._add_deps(unit, other)
                     return
         self._copy_by_aten(node, readers)
+
+    def _opened(self, source: fx.Node) -> list[Unit]:
+        """A nest for a value that is only copied, and that no nest computes yet."""
+        root = self.facts.root(source)
+        rule = self.facts.rule(root)
+        if root in self.unit_of or not isinstance(rule, Pointwise | Reduction):
+            return []
+        self._place(root, rule)
+        unit = self.unit_of.get(root)
+        return [] if unit is None or unit.nest is None else [unit]
 
     def _lowerable(self, node: fx.Node, target: fx.Node, source: object) -> bool:
         info = self.facts.try_info(target)

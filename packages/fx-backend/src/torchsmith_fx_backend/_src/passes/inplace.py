@@ -1,0 +1,54 @@
+"""Writes in place: an operator whose result only goes back into an input writes that input."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import fx
+
+from torchsmith_fx_backend._src.aot.functional import WRITES
+from torchsmith_fx_backend._src.passes.base import COPY, IN_PLACE, escaping, same_layout
+
+
+@dataclass(frozen=True)
+class WritesInPlace:
+    """Replaces ``new = index_copy(x, ...); ...; x.copy_(new)`` by ``x.index_copy_(...)``, which
+    saves two copies of ``x`` (a key-value cache, say), where nothing else reads ``x`` itself and
+    the caller sees ``new`` only as ``x``. That no other input shares memory with ``x`` is checked
+    before each call. It is the last pass: afterwards the graph is not functional any more.
+    """
+
+    name: str = "writes-in-place"
+
+    def run(self, graph: fx.Graph) -> bool:
+        """Rewrite ``graph`` in place."""
+        seen = escaping(graph)
+        changed = False
+        for copy in graph.find_nodes(op="call_function", target=COPY):
+            target: Any = copy.args[0]
+            value: Any = copy.args[1]
+            if (
+                isinstance(value, fx.Node)
+                and target.op == "placeholder"
+                and _takes(value, target)
+                and set(target.users) == {value, copy}
+                and not copy.users
+                and value not in seen
+                and copy.meta.get(WRITES, 1) == 1
+                and same_layout(target.meta["val"], value.meta["val"])
+            ):
+                value.target = IN_PLACE[value.target]
+                graph.erase_node(copy)
+                changed = True
+        return changed
+
+
+def _takes(value: fx.Node, target: fx.Node) -> bool:
+    """Whether ``value`` is ``target`` with some elements replaced."""
+    return (
+        value.op == "call_function"
+        and value.target in IN_PLACE
+        and value.args[0] is target
+        and all(arg is not target for arg in value.args[1:])
+    )
