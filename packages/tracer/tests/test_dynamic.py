@@ -50,8 +50,11 @@ def test_15_int_arguments_never_duck(capture):
     assert run(lambda a, k: a * k, inputs, capture, dynamic=True) == 1
 
 
-def test_16_float_arguments(capture):
-    assert run(lambda a, k: a * k, [(ones(2), k) for k in (3.5, 4.5, 5.5)], capture) == 3
+@pytest.mark.parametrize(("specialize", "count"), [(True, 3), (False, 2)])
+def test_16_float_arguments(specialize, count, capture):
+    inputs = [(ones(2), k) for k in (3.5, 4.5, 5.5)]
+    options = {"specialize_float": specialize}
+    assert run(lambda a, k: a * k, inputs, capture, options=options) == count
 
 
 def test_33_a_size_can_be_the_only_input(capture):

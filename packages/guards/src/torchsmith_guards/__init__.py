@@ -14,7 +14,7 @@ from torchsmith_guards._src.fake.mode import FakeMode
 from torchsmith_guards._src.guards.checker import Checker
 from torchsmith_guards._src.guards.explain import Failure
 from torchsmith_guards._src.guards.global_state import AutocastState, GlobalState
-from torchsmith_guards._src.guards.guard import Guard, GuardKind
+from torchsmith_guards._src.guards.guard import UNCHANGED_NUMBER, Guard, GuardKind
 from torchsmith_guards._src.guards.guard_set import GuardSet
 from torchsmith_guards._src.guards.shape_relation import ShapeRelation
 from torchsmith_guards._src.guards.tensor_spec import TensorSpec, stride_dependents
@@ -65,6 +65,7 @@ from torchsmith_guards._src.sources.sources import (
 __all__ = [
     "GLOBAL_STATE",
     "SHAPES",
+    "UNCHANGED_NUMBER",
     "Add",
     "AttrSource",
     "AutocastState",

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torchsmith_guards import (
     GLOBAL_STATE,
+    UNCHANGED_NUMBER,
     AttrSource,
     GlobalState,
     Guard,
@@ -30,8 +31,10 @@ def failure(guard, *args, params=("x",)):
 @pytest.mark.parametrize(
     ("guard", "value", "old", "new", "hint"),
     [
-        (Guard(X, K.CONSTANT, 3), 4, "3", "4", "becomes symbolic"),
-        (Guard(X, K.CONSTANT, 1.5), 2.5, "1.5", "2.5", "0-dim tensor"),
+        (Guard(X, K.CONSTANT, 3), 4, "3", "4", "distinct constant"),
+        (Guard(X, K.CONSTANT, 3, UNCHANGED_NUMBER), 4, "3", "4", "becomes symbolic"),
+        (Guard(X, K.CONSTANT, 1.5, UNCHANGED_NUMBER), 2.5, "1.5", "2.5", "becomes symbolic"),
+        (Guard(X, K.CONSTANT, 3, UNCHANGED_NUMBER), "a", "3", "a", "distinct constant"),
         (Guard(X, K.CONSTANT, "a"), "b", "a", "b", "distinct constant"),
         (Guard(X, K.TYPE, list), (), "type list", "type tuple", "same type"),
         (Guard(X, K.LENGTH, (list, 2)), [1], "list of 2", "list of 1", "structure"),

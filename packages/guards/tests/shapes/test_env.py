@@ -52,10 +52,13 @@ def test_symbols_are_torch_sym_ints(env):
 
 
 @pytest.mark.parametrize("value", [0, 1])
-@pytest.mark.parametrize("kind", ["dynamic", "unspecified"])
-def test_zero_and_one_are_specialised(env, value, kind):
-    assert env.create_symbol(value, size(0), kind) == value
+def test_sizes_zero_and_one_are_specialised(env, value):
+    assert env.create_symbol(value, size(0)) == value
     assert not env.has_symbols
+    n = env.create_symbol(value, N, "unspecified")
+    assert is_symbolic(n)
+    assert bool(n == value)
+    assert len(env.guards) == 1
 
 
 def test_equal_sizes_share_a_symbol_and_are_guarded(env):
@@ -84,9 +87,23 @@ def test_negative_ints(env):
     n = env.create_symbol(-3, N, "unspecified")
     assert hint_of(n) == -3
     assert bool(n < 0)
-    assert env.guards == []
     made = GuardSet(env.shape_guards()).compile(["n"])
     assert [made.check(v) for v in (-1, -9, 0, 5, -2.0)] == [True, True, False, False, False]
+
+
+@pytest.mark.parametrize(
+    ("value", "yes", "no"),
+    [
+        (2.5, [2.5], [2.0, float("nan")]),
+        (0.0, [0.0], [-0.0, 1.0]),
+        (-0.0, [-0.0], [0.0]),
+        (float("nan"), [float("nan")], [0.0, 1.0]),
+    ],
+)
+def test_specialised_floats(env, value, yes, no):
+    env.create_symbol(value, N, "unspecified").node.specialise()
+    made = GuardSet(env.shape_guards()).compile(["n"])
+    assert [made.check(v) for v in (*yes, *no)] == [True] * len(yes) + [False] * len(no)
 
 
 def test_floats(env):

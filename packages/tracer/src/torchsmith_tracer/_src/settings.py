@@ -32,7 +32,8 @@ class Settings:
             those that changed since the last compile.
         recompile_limit: how many versions of one code object may exist.
         fail_on_recompile_limit: raise at the limit instead of running eagerly with a warning.
-        specialize_float: floats are constants; when False a float that changed becomes symbolic.
+        specialize_int, specialize_float: ints and floats are constants; when False those that
+            changed become symbolic.
         max_instructions: a trace that executes more instructions than this is given up (a loop
             that does not end, or is far too long to unroll).
         max_inline_depth: calls nested deeper than this break the graph.
@@ -43,7 +44,8 @@ class Settings:
     dynamic: bool | None = None
     recompile_limit: int = 8
     fail_on_recompile_limit: bool = False
-    specialize_float: bool = True
+    specialize_int: bool = False
+    specialize_float: bool = False
     max_instructions: int = 20_000_000
     max_inline_depth: int = 150
     log: frozenset[str] = frozenset()

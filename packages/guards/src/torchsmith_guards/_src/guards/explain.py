@@ -10,7 +10,7 @@ import torch
 
 from torchsmith_guards._src.guards import helpers
 from torchsmith_guards._src.guards.global_state import GlobalState
-from torchsmith_guards._src.guards.guard import Guard, GuardKind
+from torchsmith_guards._src.guards.guard import UNCHANGED_NUMBER, Guard, GuardKind
 from torchsmith_guards._src.guards.referent import Referent
 from torchsmith_guards._src.guards.shape_relation import ShapeRelation
 from torchsmith_guards._src.guards.tensor_spec import TensorSpec
@@ -154,10 +154,8 @@ def _new(guard: Guard, value: Any) -> object:
 
 def _hint(guard: Guard, value: object) -> str:
     match guard.kind:
-        case GuardKind.CONSTANT if type(value) is int and type(guard.expected) is int:
-            return f"an int that changes: {_AUTOMATIC}"
-        case GuardKind.CONSTANT if type(value) is float and type(guard.expected) is float:
-            return "a float is specialised on; pass it as a 0-dim tensor"
+        case GuardKind.CONSTANT if guard.why == UNCHANGED_NUMBER and type(value) in (int, float):
+            return "a number that changes becomes symbolic at the recompile"
         case GuardKind.CONSTANT:
             return "each distinct constant has its own compiled code; pass few of them"
         case GuardKind.TYPE:

@@ -42,6 +42,9 @@ class GuardKind(enum.Enum):
         return self in _RELATIONAL
 
 
+#: ``Guard.why`` of a number that is a constant only until it is seen to change.
+UNCHANGED_NUMBER = "a number is a constant until it is seen to change"
+
 # Constants that print as what they are, like literals.
 _BY_VALUE = (torch.device, torch.Size)
 _RELATIONAL = {GuardKind.SAME_OBJECT, GuardKind.NOT_SAME, GuardKind.SHAPE}

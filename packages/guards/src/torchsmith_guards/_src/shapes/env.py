@@ -8,6 +8,7 @@ hints) and recorded. Sizes 0 and 1 never become symbols; equal sizes share one.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeVar
@@ -82,28 +83,28 @@ class ShapeEnv(TorchProtocol):
             hint: its value at this call; None only for ``unbacked``.
             source: where the value is found; None only for ``unbacked``.
             kind: ``dynamic`` for sizes (equal ones share a symbol), ``unspecified`` for ints and
-                floats of the program, ``unbacked`` for numbers that depend on tensor contents.
+                floats of the program, of which nothing is assumed, ``unbacked`` for numbers that
+                depend on tensor contents.
 
         Returns:
-            A ``torch.SymInt`` (``SymFloat`` for a float hint) whose node is ours. Ints 0 and 1 come
-            back as they are: they are specialised, and the caller guards their value.
+            A ``torch.SymInt`` (``SymFloat`` for a float hint) whose node is ours. Sizes 0 and 1
+            come back as they are: they are specialised, and the caller guards their value.
         """
         if kind == "unbacked":
             return self.create_unbacked()
         assert hint is not None and source is not None, "only unbacked symbols have no source"
         if isinstance(hint, float):
             return _sym_float(SymNode(self, self._new("zf", hint, source, -INF, INF)))
-        if hint in (0, 1):
-            return hint
         known = self._by_source.get(source)
+        if kind == "dynamic" and hint in (0, 1):
+            return hint
         if known is None and kind == "dynamic":
             known = self._by_size.get(hint)
             if known is not None:
                 self._bind(source, known)
                 self.track(source, known)
         if known is None:
-            lo, hi = (2, INF) if hint > 1 else (-INF, -1)
-            known = self._new("s", hint, source, lo, hi)
+            known = self._new("s", hint, source, 2 if kind == "dynamic" else -INF, INF)
             if kind == "dynamic":
                 self._set(self._by_size, hint, known)
         return _sym_int(SymNode(self, known))
@@ -262,7 +263,13 @@ class ShapeEnv(TorchProtocol):
         value = self.hint_of(simple)
         if value is None:
             raise self._data_dependent(simple)
+        if value != value:
+            self._record(rel.relate("!=", simple, simple))  # as only NaN is
+            return value
         self._record(rel.relate("==", simple, ex.const(value)))
+        if value == 0 and isinstance(value, float):
+            sign = ex.call("float_sign", simple)
+            self._record(rel.relate("==", sign, ex.const(math.copysign(1.0, value))))
         return value
 
     def require(self, condition: SymCondition | bool) -> bool:

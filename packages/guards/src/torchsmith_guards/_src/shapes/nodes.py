@@ -303,6 +303,7 @@ FUNCTIONS: dict[str, Callable[..., Number]] = {
     "float_max": max,
     "float_neg": lambda a: -a,
     "float_abs": abs,
+    "float_sign": lambda a: math.copysign(1.0, a),
     "float_pow": lambda a, b: float(a) ** b,
     "int_pow": lambda a, b: a**b,
     "lshift": lambda a, b: a << b,

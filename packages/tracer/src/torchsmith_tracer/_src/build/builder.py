@@ -21,8 +21,11 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import nn
 from torchsmith_guards import (
+    UNCHANGED_NUMBER,
     AttrSource,
+    ClosureSource,
     ContentSource,
+    DefaultsSource,
     FunctionSource,
     GlobalSource,
     Guard,
@@ -107,6 +110,7 @@ class Builder:
         self._memo: dict[int, tuple[object, Value, Source | None]] = {}
         self._scalars: dict[Source, Value] = {}
         self._identified: dict[Value, None] = {}
+        self._stock_modules: set[Source] = set()
 
     # --- entry -------------------------------------------------------------------------------
     def wrap(self, obj: object, source: Source) -> Value:
@@ -223,33 +227,54 @@ class Builder:
         known = self._scalars.get(source)
         if known is not None:
             return known
-        value: Value | None = None
-        if type(obj) is int and _is_argument(source):
-            value = self._symbolic(obj, source)
-        elif type(obj) is float and _is_argument(source) and math.isfinite(obj):
-            if not self.tx.settings.specialize_float:
-                value = self._symbolic(obj, source)
+        value = self._symbolic(obj, source)
         if value is None:
             value = ConstantValue(obj, source)
             kind = GuardKind.NONE if obj is None else GuardKind.CONSTANT
-            self.guard(source, kind, obj, f"value of type {type(obj).__name__} is a constant")
+            why = f"value of type {type(obj).__name__} is a constant"
+            if self._may_vary(obj, source) and self.tx.settings.dynamic is not False:
+                why = UNCHANGED_NUMBER
+            self.guard(source, kind, obj, why)
         self._scalars[source] = value
         self.tx.graph.record(lambda: self._scalars.__delitem__(source))
         return value
 
-    def _symbolic(self, obj: int | float, source: Source) -> Value | None:
+    def _symbolic(self, obj: object, source: Source) -> Value | None:
+        """A number as an input of the graph, when it is one that has changed."""
         env = self.tx.graph.shape_env
-        if env is None or not self.frame_state.is_dynamic_scalar(
-            source, obj, self.tx.settings.dynamic
-        ):
+        if env is None or not self._may_vary(obj, source):
             return None
-        if type(obj) is int and obj in (0, 1):
+        assert isinstance(obj, int | float)
+        dynamic = self.tx.settings.dynamic
+        if dynamic is True and not _is_argument(source):
+            dynamic = None  # most numbers of a program's own objects and modules never change
+        if not self.frame_state.is_dynamic_scalar(source, obj, dynamic):
             return None
         symbol = env.create_symbol(obj, source, "unspecified")
         if not isinstance(symbol, torch.SymInt | torch.SymFloat):
             return None
         node = self.tx.graph.add_input(source, symbol, obj)
         return SymNumValue(node, symbol, source)
+
+    def _may_vary(self, obj: object, source: Source) -> bool:
+        """Whether a change makes ``obj`` symbolic. Some numbers stay constants: defaults of
+        functions, and what torch's own modules hold (strides, epsilons), whose operators want
+        constants."""
+        kind, settings = type(obj), self.tx.settings
+        if kind is int:
+            fixed = settings.specialize_int
+        elif kind is float:
+            fixed = settings.specialize_float or not math.isfinite(obj)  # type: ignore[arg-type]
+        else:
+            return False
+        if fixed or not source.guardable:
+            return False
+        step: Source | None = source
+        while step is not None:
+            if isinstance(step, DefaultsSource) or step in self._stock_modules:
+                return False
+            step = step.base
+        return True
 
     # --- dispatch ----------------------------------------------------------------------------
     def _make(self, obj: object, source: Source) -> Value:
@@ -467,6 +492,8 @@ class Builder:
             self.guard(source, GuardKind.TYPE, type(obj), "module")
             return OpaqueValue(obj, source)
         self.guard(source, GuardKind.TYPE, type(obj), "class of a module")
+        if type(obj).__module__.startswith("torch.nn."):
+            self._stock_modules.add(source)
         return ModuleValue(obj, source)
 
     # --- objects -----------------------------------------------------------------------------
@@ -522,10 +549,13 @@ def _inherits(cls: type, kind: type, *methods: str) -> bool:
 
 
 def _is_argument(source: Source) -> bool:
-    """True for arguments of the entry function and elements of containers among them."""
+    """True for arguments of the entry function, elements of containers among them, and what it
+    closes over."""
     while isinstance(source, ItemSource):
         source = source.base
-    return isinstance(source, LocalSource)
+    if isinstance(source, ClosureSource):
+        source = source.base
+    return isinstance(source, LocalSource | FunctionSource)
 
 
 def _is_named_tuple(kind: type) -> bool:

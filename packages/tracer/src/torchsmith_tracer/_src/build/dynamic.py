@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import torch
-from torchsmith_guards import Source
+from torchsmith_guards import PinnedSource, Source
 
 _VARIES = None
 
@@ -60,7 +60,9 @@ class FrameState:
         """Note a number and tell whether it is to be symbolic."""
         if dynamic is False:
             return False
-        key = source.expr
+        key, root = source.expr, source.root
+        if isinstance(root, PinnedSource):  # many objects have the same text
+            key = f"{id(root.obj)} {key}"
         if key not in self.scalars:
             self.scalars[key] = value
             return dynamic is True

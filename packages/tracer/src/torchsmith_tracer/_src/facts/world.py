@@ -148,11 +148,12 @@ class World:
                 return
 
     def _same(self, obj: object, source: Source) -> None:
-        """What is at ``source`` is ``obj``, or equal to it where it is a literal."""
+        """What is at ``source`` is ``obj``, or equal to it where it is a literal. Content of
+        containers and numbers are guarded where they are used (``class_attribute``)."""
         kind = type(obj)
-        if kind in _LITERALS:
+        if kind in _LITERALS and kind not in (int, float):
             self._guard(source, GuardKind.CONSTANT, obj, "class attribute")
-        elif kind in _BY_CONTENT:
+        elif kind in _BY_CONTENT or kind in (int, float):
             self._guard(source, GuardKind.TYPE, kind, "class attribute")
         else:
             self._guard(source, GuardKind.ID, obj, "class attribute")

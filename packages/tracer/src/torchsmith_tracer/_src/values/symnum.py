@@ -88,15 +88,13 @@ class SymNumValue(Value):
             if op.startswith("i") and op[1:] in _BINARY and not reflected:
                 return None  # numbers have no in-place operators
             return self.constant().binary(tx, op, _known(other), reflected=reflected)
-        if isinstance(self.sym, torch.SymBool):
-            return self.constant().binary(tx, op, _known(other), reflected=reflected)
-        if op in ("truediv", "floordiv", "mod") and not reflected and _is_zero(other_sym):
-            return self.constant().binary(tx, op, _known(other))
-        if op in ("and_", "or_", "pow"):
+        if isinstance(self.sym, torch.SymBool) or op in ("and_", "or_"):
             return self.constant().binary(tx, op, _known(other), reflected=reflected)
         pair: tuple[Value, Value] = (other, self) if reflected else (self, other)
-        numbers = tuple(_number(v) for v in pair)
-        return combine(tx, fn, pair, fn(*numbers))
+        left, right = (other_sym, self.sym) if reflected else (self.sym, other_sym)
+        if not _is_defined(op, left, right):
+            return self.constant().binary(tx, op, _known(other), reflected=reflected)
+        return combine(tx, fn, pair, fn(left, right))
 
     def unary(self, tx: Trace, op: str) -> Value:
         if op == "pos" and not isinstance(self.sym, torch.SymBool):
@@ -198,6 +196,11 @@ def combine(
     """The value of ``fn(*operands)`` whose symbolic result is ``result``; a result that turned
     out to be known needs no node."""
     if isinstance(result, torch.SymInt | torch.SymFloat | torch.SymBool):
+        try:
+            result.node.hint  # noqa: B018 - is it computable?
+        except (ArithmeticError, ValueError):
+            known = [v.as_constant() for v in operands]
+            return tx.interp.fold(fn, *known)
         args = tuple(v.as_proxy() for v in operands)
         node = tx.graph.add_call("call_function", fn, args, {}, result)
         return SymNumValue(node, result)
@@ -212,9 +215,16 @@ def _number(value: Value) -> Symbolic | Number | None:
     return None
 
 
+def _is_defined(op: str, left: Symbolic | Number, right: Symbolic | Number) -> bool:
+    """Whether an operation gives a number of the kind that its operands say; asking guards it."""
+    if op in ("truediv", "floordiv", "mod"):
+        return bool(right != 0)
+    if op != "pow":
+        return True
+    if isinstance(left, torch.SymFloat | float) or isinstance(right, torch.SymFloat | float):
+        return bool(left > 0)
+    return bool(right >= 0)  # else it is a float, or fails
+
+
 def _known(value: Value) -> Value:
     return value.constant() if isinstance(value, SymNumValue) else value
-
-
-def _is_zero(number: object) -> bool:
-    return not isinstance(number, torch.SymInt | torch.SymFloat) and number == 0

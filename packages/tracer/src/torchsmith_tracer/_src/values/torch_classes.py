@@ -133,6 +133,8 @@ def number_builtin(
     ):
         if isinstance(first.sym, torch.SymInt):
             return first
+    if obj is abs and isinstance(first, SymNumValue) and not isinstance(first.sym, torch.SymBool):
+        return combine(tx, abs, (first,), abs(first.sym))
     binary = _NUMBER_OPERATORS.get(obj) if callable(obj) else None
     if binary is not None and len(args) == 2:
         result = args[0].binary(tx, binary, args[1])
@@ -147,7 +149,7 @@ def number_builtin(
 
 
 _NUMBER_OPERATORS: dict[object, str] = {
-    getattr(operator, n): n for n in ("add", "sub", "mul", "truediv", "floordiv", "mod")
+    getattr(operator, n): n for n in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")
 }
 
 

@@ -1,0 +1,206 @@
+"""Numbers that change between calls become symbolic, wherever they are found."""
+
+import collections
+import dataclasses
+import math
+import types
+
+import pytest
+import torch
+import torchsmith_tracer
+from torch import nn
+
+G = 0
+X = torch.arange(6.0).reshape(2, 3)
+INTS = (3, 4, 5, 0, 1, -7, 6)
+FLOATS = (1.5, 2.5, -0.5, 0.0, -0.0, 1e30, 2.5)
+
+
+def in_closure(C):
+    k = 0
+    f = C(lambda a: (a * k, k))
+
+    def call(v):
+        nonlocal k
+        k = v
+        return f(X)
+
+    return call
+
+
+def in_global(C):
+    f = C(lambda a: a * G + G)
+
+    def call(v):
+        global G
+        G = v
+        return f(X)
+
+    return call
+
+
+class Holder:
+    n = 0
+
+
+def in_attribute(C):
+    holder = Holder()
+    f = C(lambda a: a * holder.n)
+    return lambda v: (setattr(holder, "n", v), f(X))
+
+
+def in_class(C):
+    f = C(lambda a: a * Holder.n)
+    return lambda v: (setattr(Holder, "n", v), f(X))
+
+
+def in_argument(C):
+    f = C(lambda a, o: a * o.n)
+    return lambda v: f(X, types.SimpleNamespace(n=v))
+
+
+class Scale(nn.Module):
+    def forward(self, a):
+        return a * self.n
+
+
+def in_module(C):
+    module = Scale()
+    f = C(module)
+    return lambda v: (setattr(module, "n", v), f(X))
+
+
+def in_list(C):
+    items = [0, 1]
+    f = C(lambda a: a * items[1])
+    return lambda v: (items.__setitem__(1, v), f(X))
+
+
+def in_dict(C):
+    table = {"k": 0}
+    f = C(lambda a: a * table["k"])
+    return lambda v: (table.__setitem__("k", v), f(X))
+
+
+def in_inner_function(C):
+    def make(k):
+        return lambda a: a * k
+
+    f = C(lambda a, h: h(a))
+    return lambda v: f(X, make(v))
+
+
+Pair = collections.namedtuple("Pair", "a b")  # noqa: PYI024
+
+
+def in_named_tuple(C):
+    f = C(lambda a, p: a * p.a + p.b)
+    return lambda v: f(X, Pair(v, 1))
+
+
+@dataclasses.dataclass
+class Config:
+    n: object
+
+
+def in_dataclass(C):
+    f = C(lambda a, c: a * c.n)
+    return lambda v: f(X, Config(v))
+
+
+def in_keyword(C):
+    f = C(lambda a, **kw: a * kw["k"])
+    return lambda v: f(X, k=v)
+
+
+PLACES = (
+    in_closure, in_global, in_attribute, in_class, in_argument, in_module, in_list, in_dict,
+    in_inner_function, in_named_tuple, in_dataclass, in_keyword,
+)  # fmt: skip
+
+
+def plain(found):
+    return found[-1] if isinstance(found, tuple) and found[0] is None else found
+
+
+def agree(make, values, capture, **options):
+    """Results as in eager for each value in turn; gives the number of graphs."""
+    want, got = make(lambda f: f), []
+    call = make(lambda f: torchsmith_tracer.compile(f, backend=capture, **options))
+    for v in values:
+        got = plain(call(v))
+        torch.testing.assert_close(got, plain(want(v)), equal_nan=True, rtol=0, atol=0)
+        assert repr(got) == repr(plain(want(v)))  # zeros have signs
+    return capture.n
+
+
+@pytest.mark.parametrize("make", PLACES)
+@pytest.mark.parametrize("values", [INTS, FLOATS])
+def test_two_graphs_serve_all_values(make, values, capture):
+    assert agree(make, values, capture) == 2
+
+
+@pytest.mark.parametrize("make", PLACES[:6])
+def test_kinds_are_not_mixed(make, capture):
+    # int, symbolic int, float, bool, symbolic int again
+    assert agree(make, (3, 4, 2.5, True, 5, 6, 3.5, math.inf, math.nan, math.nan), capture) <= 6
+
+
+@pytest.mark.parametrize("make", PLACES[:6])
+def test_options_that_specialise(make, capture):
+    options = {"specialize_int": True, "specialize_float": True}
+    assert agree(make, (3, 4, 5, 1.5, 2.5), capture, options=options) == 5
+
+
+def test_defaults_and_stock_modules_stay_constant(capture):
+    def helper(a, k=3):
+        return a * k
+
+    f = torchsmith_tracer.compile(lambda a: helper(a), backend=capture)
+    norm = nn.LayerNorm(3)
+    g = torchsmith_tracer.compile(lambda a: norm(a), backend=capture)
+    for k in (2, 3, 4):
+        helper.__defaults__ = (k,)
+        norm.eps = 10.0**-k
+        assert torch.equal(f(X), X * k)
+        assert torch.equal(g(X), norm(X))
+    assert capture.n == 6
+    for f in f, g:
+        assert not any("symbolic" in str(r) for r in f._torchsmith_region.log.recompiles)
+
+
+# (a program of a tensor and a number, values, graphs at most)
+ARITHMETIC = [
+    (lambda a, k: a / k, (3, 4, 5, 2, 0), 3),
+    (lambda a, k: (a // k, 7 // k, 7 % k, k % 3), (3, 4, 5, -2), 2),
+    (lambda a, k: (a + k**2, k**k), (3, 4, 5, 2), 2),
+    (lambda a, k: (a * 2**k, 2**k), (3, 4, 5, 62, -2), 3),
+    (lambda a, k: (a, abs(k), max(k, 2), min(k, 2), divmod(k, 2)), (3, 3), 1),
+    (lambda a, k: a + abs(k), (-3, -4, 5, 0), 2),
+    (lambda a, k: a * k**0.5, (1.5, 2.5, 3.5, 4.0), 2),
+    (lambda a, k: a * (1 - 0.9**k), (1, 2, 3, 4), 2),
+    (lambda a, k: a + 1 if k > 3 else a - 1, (1, 2, 3, 4, 5), 3),
+    (lambda a, k: [a + i for i in range(k)], (1, 2, 3), 3),
+    (lambda a, k: (a * 2, str(k), {3: 1}.get(k)), (3, 4, 5), 3),
+    (lambda a, k: a.new_zeros(k), (3, 4, 5, 1, 0), 4),
+    (lambda a, k: a[:k] + a[k:], (1, 1), 1),
+    (lambda a, k: (a[:, :k], a[:, k:]), (3, 2, 1, 0, -1, 9), 6),
+    (lambda a, k: a * (k * 1e200) * (k * 1e200), (1.0, 2.0, 3.0), 2),
+    (lambda a, k: (a, 1e200**k, math.sqrt(k)), (1.5, 1.25, 1.0), 3),
+    (lambda a, k: (a, math.copysign(1.0, k), int(k), round(k)), (1.5, 2.5, 0.0, -0.0), 4),
+]
+
+
+@pytest.mark.parametrize(("fn", "values", "most"), ARITHMETIC)
+def test_arithmetic(fn, values, most, capture):
+    compiled = torchsmith_tracer.compile(fn, backend=capture)
+    for v in values:
+        try:
+            want = fn(X, v)
+        except ArithmeticError as e:
+            with pytest.raises(type(e)):
+                compiled(X, v)
+            continue
+        got = compiled(X, v)
+        assert repr(got) == repr(want)
+    assert capture.n <= most
