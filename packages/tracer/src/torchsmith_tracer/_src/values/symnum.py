@@ -222,8 +222,8 @@ def _is_defined(op: str, left: Symbolic | Number, right: Symbolic | Number) -> b
     if op != "pow":
         return True
     if isinstance(left, torch.SymFloat | float) or isinstance(right, torch.SymFloat | float):
-        return bool(left > 0)
-    return bool(right >= 0)  # else it is a float, or fails
+        return bool(left > 0)  # type: ignore[operator]
+    return bool(right >= 0)  # type: ignore[operator] # else it is a float, or fails
 
 
 def _known(value: Value) -> Value:

@@ -134,7 +134,7 @@ def number_builtin(
         if isinstance(first.sym, torch.SymInt):
             return first
     if obj is abs and isinstance(first, SymNumValue) and not isinstance(first.sym, torch.SymBool):
-        return combine(tx, abs, (first,), abs(first.sym))
+        return combine(tx, abs, (first,), abs(first.sym))  # type: ignore[arg-type]
     binary = _NUMBER_OPERATORS.get(obj) if callable(obj) else None
     if binary is not None and len(args) == 2:
         result = args[0].binary(tx, binary, args[1])
