@@ -186,13 +186,52 @@ def test_custom_operator(check):
     check(lambda a: torch.ops.torchsmith_tests.twice(a) + 1, X, graphs=1, fullgraph=True)
 
 
-def test_out_argument(check):
-    def f(a):
-        b = torch.empty(3, 4)
-        torch.add(a, 1, out=b)
-        return b * 2
+def written(x):
+    out = torch.empty(3, 4)
+    result = torch.add(x, 1, out=out)
+    return out * 2, result is out
 
-    check(f, X, breaks=["out-argument"])
+
+def written_to_an_argument(x, out):
+    torch.mul(x, 2, out=out)
+    out.add_(1)
+    return torch.maximum(x, out, out=out) is out, out
+
+
+def written_to_several(x):
+    values, indices = torch.empty(3), torch.empty(3, dtype=torch.int64)
+    found = torch.max(x, 1, out=(values, indices))
+    return found, found[0] is values, values + 1, indices
+
+
+def resized(x):
+    out = torch.empty(0)
+    torch.add(x, 1, out=out)
+    return out, out.shape
+
+
+def cast(x):
+    out = torch.empty(3, 4, dtype=torch.float64)
+    return torch.add(x, 1, out=out)
+
+
+def strided(x):
+    out = torch.empty(4, 3).t()
+    torch.add(x, 1, out=out)
+    return out
+
+
+@pytest.mark.parametrize("fn", [written, written_to_several, resized, cast, strided])
+def test_out_argument(check, fn):
+    check(fn, X, graphs=1)
+
+
+def test_out_argument_of_the_caller(check, agree):
+    check(written_to_an_argument, X, torch.zeros(3, 4), graphs=1)
+    log = agree(written_to_an_argument, X, torch.zeros(0))
+    assert [b.name for b in log.breaks] == ["out-argument"]
+    agree(written_to_an_argument, X, torch.zeros(3, 4, dtype=torch.int64))
+    agree(written_to_an_argument, X, torch.zeros(3, 4, requires_grad=True))
 
 
 def test_in_place_functions(check):

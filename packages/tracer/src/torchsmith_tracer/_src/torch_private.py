@@ -23,6 +23,9 @@ from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
 from torch.autograd.grad_mode import _enter_inference_mode, _exit_inference_mode
 from torch.cpu.amp.autocast_mode import autocast as cpu_autocast
 from torch.nn.modules import module as _module
+from torch.optim.asgd import _multi_tensor_asgd, _single_tensor_asgd
+from torch.optim.optimizer import _get_value
+from torch.optim.radam import _multi_tensor_radam, _single_tensor_radam
 from torch.utils._contextlib import context_decorator
 from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
@@ -59,8 +62,18 @@ while_loop: Callable[..., object] = _while_loop
 _once: Callable[..., Any] = torch.autograd.function.once_differentiable(print)
 once_differentiable_code: object = _once.__code__
 autograd_apply: object = torch.autograd.Function.__dict__["apply"].__func__
+# The code of functions that torch's own modules except from torch's own compiler.
+not_traced_code: object = torch._compile._disable_dynamo(print).__code__
 OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
 assert_async: Callable[..., object] = torch._assert_async
+optimizer_value: Callable[..., object] = _get_value
+# Optimizers that branch on how many steps they have taken, unless they are ``capturable``: the
+# functions that update, each with the position of the list of step counts.
+COUNTING_OPTIMIZERS: tuple[tuple[Callable[..., object], Callable[..., object], int], ...] = (
+    (_single_tensor_radam, _multi_tensor_radam, 4),
+    (_single_tensor_asgd, _multi_tensor_asgd, 5),
+)
+group_tensors: Callable[..., Any] = torch._C._group_tensors_by_device_and_dtype
 is_functional: Callable[[torch.Tensor], bool] = torch._is_functional_tensor
 
 # Queries by their path below ``torch``, with spaces between; those that a release lacks are left

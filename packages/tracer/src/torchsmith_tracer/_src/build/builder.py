@@ -15,6 +15,7 @@ import enum
 import math
 import re
 import types
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
@@ -39,16 +40,22 @@ from torchsmith_guards import (
 from torchsmith_tracer._src import marks
 from torchsmith_tracer._src.build.dynamic import FrameState
 from torchsmith_tracer._src.build.tensors import wrap_tensor
-from torchsmith_tracer._src.frames.library import is_ours
+from torchsmith_tracer._src.frames.library import is_library_module, is_ours
 from torchsmith_tracer._src.graph.provenance import user_line
 from torchsmith_tracer._src.higher_order import (  # noqa: F401 - they fill the tables
     autograd_functions,
     control,
+    gradients,
     transforms,
 )
-from torchsmith_tracer._src.torch_private import storage_id
-from torchsmith_tracer._src.values import torch_classes  # noqa: F401 - fills the tables
+from torchsmith_tracer._src.torch_private import not_traced_code, storage_id
+from torchsmith_tracer._src.values import (  # noqa: F401 - they fill the tables
+    optimizers,
+    tensor_scalars,
+    torch_classes,
+)
 from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.builtins import registry
 from torchsmith_tracer._src.values.classes import ClassValue
 from torchsmith_tracer._src.values.constants import ConstantValue
 from torchsmith_tracer._src.values.containers import (
@@ -72,7 +79,7 @@ from torchsmith_tracer._src.values.modules import ModuleValue
 from torchsmith_tracer._src.values.namespaces import PyModuleValue
 from torchsmith_tracer._src.values.numpy_scalars import NumpyValue, is_function, is_number_type
 from torchsmith_tracer._src.values.objects import EnumValue, ObjectValue, storage_base
-from torchsmith_tracer._src.values.opaque import OpaqueValue
+from torchsmith_tracer._src.values.opaque import OpaqueValue, ReferenceValue
 from torchsmith_tracer._src.values.sizes import SizeValue
 from torchsmith_tracer._src.values.symnum import SymNumValue
 from torchsmith_tracer._src.values.tensor import TensorValue
@@ -102,6 +109,7 @@ class Builder:
 
     Attributes:
         frame_state: which sizes and numbers have varied between compiles.
+        leaves: tensors that gradients are accumulated in, by the identity of their fake ones.
     """
 
     def __init__(self, tx: Compilation, frame_state: FrameState | None = None) -> None:
@@ -111,6 +119,7 @@ class Builder:
         self._scalars: dict[Source, Value] = {}
         self._identified: dict[Value, None] = {}
         self._stock_modules: set[Source] = set()
+        self.leaves: dict[int, TensorValue] = {}
 
     # --- entry -------------------------------------------------------------------------------
     def wrap(self, obj: object, source: Source) -> Value:
@@ -142,6 +151,13 @@ class Builder:
         """The value that was made for ``obj``, if any."""
         entry = self._memo.get(id(obj))
         return None if entry is None else entry[1]
+
+    def note_leaf(self, value: TensorValue) -> None:
+        """``value`` is a leaf that requires gradients."""
+        leaves, key = self.leaves, id(value.fake)
+        if key not in leaves:
+            leaves[key] = value
+            self.tx.graph.record(lambda: leaves.__delitem__(key))
 
     def guard(
         self, source: Source | None, kind: GuardKind, expected: object = None, why: str = ""
@@ -453,6 +469,9 @@ class Builder:
                 self.guard(globals_, GuardKind.ID, obj.__globals__, "globals of a function")
         if is_torch_callable(obj):
             return TorchCallable(obj, source)
+        if obj.__code__ is not_traced_code and is_library_module(obj.__module__):
+            if registry.find(obj) is None:  # torch keeps its own compiler away; not this one
+                return self.wrap(vars(obj)["__wrapped__"], AttrSource(source, "__wrapped__"))
         if marks.is_disabled(obj):
             return OpaqueValue(obj, source)
         return FunctionValue.existing(self.tx, obj, source)
@@ -501,7 +520,8 @@ class Builder:
         kind = type(obj)
         self.guard(source, GuardKind.TYPE, kind, "class of an object")
         if self._is_opaque(kind):
-            return OpaqueValue(obj, source)
+            make = ReferenceValue if kind is weakref.ReferenceType else OpaqueValue
+            return make(obj, source)
         self.tx.interp.class_value(kind)
         storage: Value | None = None
         if not issubclass(kind, _STORAGE):

@@ -36,7 +36,10 @@ def wrap_tensor(builder: Builder, obj: object, source: Source) -> Value:
     fake = tx.graph.fake.fakeify(obj, source, dims)
     builder.guard(source, GuardKind.TENSOR, TensorSpec.of(obj, dims), "metadata of a tensor")
     node = tx.graph.add_input(source, fake, obj)
-    return TensorValue(node, fake, source, obj)
+    value = TensorValue(node, fake, source, obj)
+    if fake.requires_grad and fake.is_leaf:
+        builder.note_leaf(value)
+    return value
 
 
 def is_plain(tensor: torch.Tensor) -> bool:

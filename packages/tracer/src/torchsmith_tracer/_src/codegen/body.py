@@ -111,10 +111,13 @@ def assemble(
         graph_ = trace.graph
         copies = [cg.source_name(entry.source) for entry in graph_.inputs_at_risk()]
         random = graph_.draws and graph_.may_fail
-        if copies or random:
+        leaves = [cg.source_name(s) for s in graph_.gradients if graph_.may_fail]
+        if copies or random or leaves:
             maker = cg.fresh("copies")
             cg.namespace[maker] = Undo
-            cg.loads.append(f"{undo} = {maker}({', '.join([str(random), *copies])})")
+            cg.loads.append(
+                f"{undo} = {maker}({random}, [{', '.join(leaves)}], [{', '.join(copies)}])"
+            )
         else:
             undo = "None"
         params = ", ".join([error, undo, *cg.params])

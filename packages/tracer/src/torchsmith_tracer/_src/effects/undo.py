@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from torchsmith_tracer._src.torch_private import set_version, version_of
@@ -10,9 +12,12 @@ from torchsmith_tracer._src.torch_private import set_version, version_of
 class Undo:
     """Copies of what a graph call may change before it fails."""
 
-    __slots__ = ("random", "tensors")
+    __slots__ = ("grads", "random", "tensors")
 
-    def __init__(self, random: bool, *tensors: torch.Tensor) -> None:
+    def __init__(
+        self, random: bool, leaves: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]
+    ) -> None:
+        self.grads = [(leaf, leaf.grad) for leaf in leaves]
         self.random = torch.get_rng_state() if random else None
         self.tensors = [(t, t.grad_fn, version_of(t), t.detach().clone()) for t in tensors]
 
@@ -20,6 +25,8 @@ class Undo:
         """Put everything back; False where a tensor's history has changed, which cannot be."""
         if self.random is not None:
             torch.set_rng_state(self.random)
+        for leaf, grad in self.grads:
+            leaf.grad = grad
         for tensor, history, version, content in self.tensors:
             if tensor.grad_fn is not history:
                 return False

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -33,6 +34,8 @@ _INPLACE_FUNCTIONS = {
     *(operator.itruediv, operator.ifloordiv, operator.imod, operator.ipow, operator.iand),
     *(operator.ior, operator.ixor, operator.ilshift, operator.irshift),
 }
+# Their results follow from how their arguments came about.
+_BY_HISTORY = {torch.autograd.grad}
 # Methods that give their tensor another layout on purpose.
 _RELAYING = frozenset(
     "resize_ resize_as_ set_ as_strided_ t_ transpose_ swapaxes_ swapdims_ squeeze_ unsqueeze_ "
@@ -44,6 +47,13 @@ _TORCH_ATOMS = (torch.dtype, torch.device, torch.layout, torch.memory_format)
 
 class _Uncacheable(Exception):
     """An argument whose content the key cannot express."""
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """The result is the very list that was given as argument ``place``."""
+
+    place: int
 
 
 class FakeRunner:
@@ -59,8 +69,11 @@ class FakeRunner:
         target: Callable[..., object] | str,
         args: tuple[object, ...],
         kwargs: dict[str, object],
+        *,
+        remember: bool = True,
     ) -> tuple[object, list[torch.Tensor], bool]:
-        """Run a call whose arguments hold nodes and constants.
+        """Run a call whose arguments hold nodes and constants; an equal call may get a remembered
+        result.
 
         Returns:
             The fake result, the fake arguments that it changed in place, and whether the result
@@ -68,7 +81,7 @@ class FakeRunner:
         """
         fake_args: tuple[object, ...] = map_nodes(args, _example)
         fake_kwargs: dict[str, object] = map_nodes(kwargs, _example) if kwargs else {}
-        key = self._key(target, fake_args, fake_kwargs)
+        key = self._key(target, fake_args, fake_kwargs) if remember else None
         if key is not None:
             recipe = self._memory.get(key)
             if recipe is not None:
@@ -110,6 +123,10 @@ class FakeRunner:
             if cache:
                 torch.set_autocast_cache_enabled(True)
         mutated = [t for t, v in zip(tensors, versions, strict=True) if _version(t) != v]
+        if isinstance(result, list | tuple):
+            for place, arg in enumerate(fake_args):
+                if arg is result and result:
+                    return Given(place), mutated, True
         known = any(t is result for t in tensors)
         if not mutated and tensors and (_in_place(target) or (known and tensors[0].is_inference())):
             # Inference tensors count no versions: go by the name, and be careful with others.
@@ -128,7 +145,7 @@ class FakeRunner:
         args: tuple[object, ...],
         kwargs: dict[str, object],
     ) -> Hashable | None:
-        if _in_place(target):
+        if _in_place(target) or target in _BY_HISTORY:
             return None
         try:
             return (

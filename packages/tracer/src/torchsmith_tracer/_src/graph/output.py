@@ -23,7 +23,7 @@ import functools
 import keyword
 import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -33,7 +33,7 @@ from torchsmith_guards import Source
 
 from torchsmith_tracer._src.breaks.signals import InternalError, Unsupported
 from torchsmith_tracer._src.graph import cleanup, provenance
-from torchsmith_tracer._src.graph.fakes import FakeRunner
+from torchsmith_tracer._src.graph.fakes import FakeRunner, Given
 from torchsmith_tracer._src.graph.may_raise import draws, may_raise
 from torchsmith_tracer._src.torch_private import map_nodes, storage_id
 from torchsmith_tracer._src.values.base import Value
@@ -90,6 +90,7 @@ class OutputGraph:
         modules: graphs that nodes of this one call, by attribute name.
         mutated: storages that traced code changes in place, by their identity.
         at_risk: those of them that are changed before an operator that may fail when it runs.
+        gradients: inputs whose ``.grad`` the graph sets.
         draws, may_fail: whether random numbers are taken, and whether an operator may fail.
         op_count: call nodes so far.
     """
@@ -102,6 +103,7 @@ class OutputGraph:
         self.contexts: list[OpenContext] = []
         self.mutated: set[int] = set()
         self.at_risk: set[int] = set()
+        self.gradients: dict[Source, None] = {}
         self.draws = self.may_fail = False
         self.modules: dict[str, fx.GraphModule] = {}
         self.last_module_stack: tuple[Frame, int, dict[str, tuple[str, type]]] | None = None
@@ -220,21 +222,38 @@ class OutputGraph:
             node_args = tuple([_as_dtype(a) for a in node_args])
             node_kwargs = {k: _as_dtype(v) for k, v in node_kwargs.items()}
         result, mutated, known = self._runner.run(op, target, node_args, node_kwargs)
+        if isinstance(result, Given):
+            given = args[result.place]
+            assert isinstance(given, Value)
+            self._note_call(op, target, node_args, node_kwargs, None, mutated)
+            return given
         same = _argument_with_fake((args, kwargs), result) if known else None
         if same is not None and not mutated:
             return same  # ``x.contiguous()``, ``dropout`` in evaluation: the very same object
-        node = self.add_call(op, target, node_args, node_kwargs, result)
-        for tensor in mutated:
-            self.note_mutation(tensor)
-        self._note_risk(target, node)
+        node = self._note_call(op, target, node_args, node_kwargs, result, mutated)
         if same is not None:
             same.replace_node(self.tx, node)
             return same
         return self.wrap_result(node, result)
 
+    def _note_call(
+        self,
+        op: str,
+        target: Callable[..., object] | str,
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+        fake: object,
+        mutated: Iterable[torch.Tensor],
+    ) -> fx.Node:
+        node = self.add_call(op, target, args, kwargs, fake)
+        for tensor in mutated:
+            self.note_mutation(tensor)
+        self._note_risk(target, node)
+        return node
+
     def call_nodes(self, target: Callable[..., object], args: tuple[object, ...]) -> Value:
         """Append ``target(*args)`` for arguments that are nodes and constants already."""
-        result, mutated, _ = self._runner.run("call_function", target, args, {})
+        result, mutated, _ = self._runner.run("call_function", target, args, {}, remember=False)
         node = self.add_call("call_function", target, args, {}, result)
         for tensor in mutated:
             self.note_mutation(tensor)
@@ -306,6 +325,12 @@ class OutputGraph:
         if storage not in self.mutated:
             self.mutated.add(storage)
             self._undo.append(lambda: self.mutated.discard(storage))
+
+    def note_gradients(self, sources: Iterable[Source | None]) -> None:
+        """Remember that the graph sets ``.grad`` of the inputs with these sources."""
+        before = dict(self.gradients)
+        self.gradients.update((source, None) for source in sources if source is not None)
+        self._undo.append(lambda: setattr(self, "gradients", before))
 
     def _note_risk(self, target: Callable[..., object] | str, node: fx.Node) -> None:
         if not self.draws and draws(target):

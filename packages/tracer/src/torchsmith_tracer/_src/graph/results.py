@@ -35,6 +35,8 @@ def wrap_result(graph: OutputGraph, node: fx.Node, fake: object) -> Value:
     from torchsmith_tracer._src.values.tensor import TensorValue
 
     if isinstance(fake, torch.Tensor):
+        if fake.layout is not torch.strided:
+            raise Unsupported("op-result", what=str(node.target), type=f"{fake.layout} tensor")
         return TensorValue(node, fake)
     if isinstance(fake, torch.SymInt | torch.SymFloat | torch.SymBool):
         return SymNumValue(node, fake)

@@ -126,6 +126,25 @@ def while_loop(condition: Body, body: Body, count: int, shared: int, *args: Any)
     return tuple(carried)
 
 
+def backward(
+    tensors: tuple[torch.Tensor, ...],
+    gradients: tuple[torch.Tensor | None, ...],
+    leaves: tuple[torch.Tensor, ...],
+    old: tuple[torch.Tensor | None, ...],
+    retain_graph: bool | None,
+    create_graph: bool,
+    restricted: bool,
+) -> tuple[torch.Tensor | None, ...]:
+    """``torch.autograd.backward`` where ``leaves`` have the gradients ``old``; gives those that
+    they have afterwards. Only ``leaves`` receive any if ``restricted``."""
+    for leaf, grad in zip(leaves, old, strict=True):
+        if leaf.grad is not grad:
+            leaf.grad = grad
+    inputs = list(leaves) if restricted else None
+    torch.autograd.backward(tensors, gradients, retain_graph, create_graph, inputs=inputs)
+    return tuple(leaf.grad for leaf in leaves)
+
+
 def checkpoint(body: Body, count: int, options: dict[str, Any], *args: object) -> tuple[Any, ...]:
     """``torch.utils.checkpoint`` of a body whose explicit arguments are the first ``count``."""
     from torch.utils.checkpoint import checkpoint as real

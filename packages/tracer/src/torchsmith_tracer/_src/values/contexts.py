@@ -147,6 +147,9 @@ class ContextMethod(Value):
     def getattr(self, tx: Trace, name: str) -> Value:
         if name == "__self__":
             return self.context
+        if not hasattr(self.context.enter, name):
+            message = f"'method' object has no attribute {name!r}"
+            raise tx.interp.error(AttributeError, message, name=name, obj=self)
         return super().getattr(tx, name)
 
     def bool(self, tx: Trace) -> bool:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import types
+import weakref
 from typing import TYPE_CHECKING
+
+from torchsmith_guards import CallSource
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.values.base import Value
@@ -66,6 +69,18 @@ class OpaqueValue(Value):
 
     def reconstruct(self, cg: Emitter) -> None:
         cg.load_global_constant(self.obj, type(self.obj).__name__)
+
+
+class ReferenceValue(OpaqueValue):
+    """An existing weak reference: what it refers to is asked anew at each call."""
+
+    __slots__ = ()
+
+    def call(self, tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+        if args or kwargs or self.source is None or not self.source.guardable:
+            return super().call(tx, args, kwargs)
+        assert isinstance(self.obj, weakref.ReferenceType)
+        return tx.builder.wrap(self.obj(), CallSource(self.source))
 
 
 class GraphObject(Value):

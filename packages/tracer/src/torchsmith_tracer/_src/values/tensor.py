@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import fx
-from torchsmith_guards import AttrSource, GradSource, Guard, GuardKind
+from torchsmith_guards import AttrSource, Guard, GuardKind
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.effects.journal import DELETED
@@ -137,6 +137,11 @@ class TensorValue(Value):
         return None
 
     def setattr(self, tx: Trace, name: str, value: Value) -> None:
+        store = STORES.get(name)
+        if store is not None:
+            tx.world.tensor_entry(name)
+            store(tx, self, value)
+            return
         if hasattr(torch.Tensor, name):
             raise Unsupported("tensor-attribute-store", what=name, tensor=self.describe())
         tx.journal.store_attr(self, name, value)
@@ -341,14 +346,6 @@ def _real_first(name: str) -> Property:
     return read
 
 
-def _grad(tx: Trace, tensor: TensorValue) -> Value:
-    if tensor.real is None or tensor.source is None:
-        if tensor.fake.requires_grad:
-            raise Unsupported("tensor-attribute", what="grad", tensor=tensor.describe())
-        return ConstantValue(None)
-    return tx.builder.wrap(tensor.real.grad, GradSource(tensor.source))
-
-
 def _grad_fn(tx: Trace, tensor: TensorValue) -> Value:
     if not tensor.fake.requires_grad:
         return ConstantValue(None)
@@ -382,6 +379,7 @@ def _user_dict(tx: Trace, tensor: TensorValue) -> Value:
     raise Unsupported("tensor-attribute", what="__dict__", tensor=tensor.describe())
 
 
+STORES: dict[str, Callable[[Trace, TensorValue, Value], None]] = {}
 PROPERTIES: dict[str, Property] = {
     **{
         name: _metadata(name)
@@ -395,7 +393,6 @@ PROPERTIES: dict[str, Property] = {
     **{name: _computed(name) for name in ("T", "mT", "H", "mH", "real", "imag")},
     **{name: _real_first(name) for name in ("is_leaf", "retains_grad", "name", "output_nr")},
     "shape": lambda tx, tensor: tensor.size(tx),
-    "grad": _grad,
     "grad_fn": _grad_fn,
     "nbytes": _numel_bytes,
     "data": _data,

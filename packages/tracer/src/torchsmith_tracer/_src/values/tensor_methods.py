@@ -168,10 +168,10 @@ def _opaque(name: str) -> Handler:
 
 
 for _name in (
-    "backward register_hook register_post_accumulate_grad_hook retain_grad storage "
+    "register_hook register_post_accumulate_grad_hook retain_grad storage "
     "untyped_storage _typed_storage share_memory_ as_subclass apply_ map_ map2_ __deepcopy__ "
     "__dlpack__ __dlpack_device__ __reversed__ set_ resize_ resize_as_ rename_ rename "
-    "requires_grad_ detach_ t_ transpose_ unsqueeze_ squeeze_ swapaxes_ swapdims_ as_strided_ "
+    "detach_ t_ transpose_ unsqueeze_ squeeze_ swapaxes_ swapdims_ as_strided_ "
     "sparse_resize_ sparse_resize_and_clear_ module_load _make_subclass reinforce "
     "to_sparse to_sparse_coo to_sparse_csr to_sparse_csc to_sparse_bsr to_sparse_bsc to_mkldnn"
 ).split():

@@ -18,6 +18,7 @@ from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.torch_private import OPERATORS, base_tensor, c_namespaces
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.constants import ConstantValue
+from torchsmith_tracer._src.values.containers import SequenceValue
 from torchsmith_tracer._src.values.tensor import TensorValue, call_tensor_method
 
 if TYPE_CHECKING:
@@ -185,8 +186,30 @@ def call_torch(tx: Trace, obj: object, args: Sequence[Value], kwargs: dict[str, 
         raise Unsupported("opaque-call", what=_name(obj))
     out = kwargs.get("out")
     if out is not None and not (isinstance(out, ConstantValue) and out.value is None):
-        raise Unsupported("out-argument", what=_name(obj))
+        return _with_out(tx, obj, args, kwargs)
     return tx.graph.call_function(obj, args, kwargs)  # type: ignore[arg-type]
+
+
+def _with_out(tx: Trace, obj: object, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+    """A call that writes to its argument ``out``, one tensor or a tuple of them."""
+    out = kwargs["out"]
+    several = isinstance(out, SequenceValue)
+    outs = tx.interp.unpack(out) if several else [out]
+    layouts = []
+    for tensor in outs:
+        if not isinstance(tensor, TensorValue):
+            raise Unsupported("out-argument", what=_name(obj))
+        fake = tensor.fake
+        layouts.append((fake.size(), fake.stride(), fake.storage_offset()))
+    result = tx.graph.call_function(obj, args, kwargs)  # type: ignore[arg-type]
+    for tensor, layout in zip(outs, layouts, strict=True):
+        assert isinstance(tensor, TensorValue)
+        if tensor.source is not None and tensor.fake.size() != layout[0]:
+            tensor.fake.as_strided_(*layout)  # an existing tensor is not resized by a graph
+            raise Unsupported("out-argument", what=_name(obj))
+    if several and isinstance(result, SequenceValue):
+        result.items[:] = outs
+    return result
 
 
 def _unbound_method(tx: Trace, name: str, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:

@@ -15,6 +15,7 @@ from torchsmith_tracer._src import torch_private as private
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.constants import NONE, ConstantValue
+from torchsmith_tracer._src.values.containers import ListValue, TupleValue
 from torchsmith_tracer._src.values.contexts import AutocastValue
 from torchsmith_tracer._src.values.symnum import SymNumValue, combine
 from torchsmith_tracer._src.values.tensor import TensorValue, call_tensor_method
@@ -205,6 +206,37 @@ def _result_type(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> 
 register(torch.result_type, _result_type)
 
 
+def _group_tensors(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+    """Optimizers sort their tensors by device and dtype, in the order of a C++ table."""
+    values: dict[int, Value] = {}
+
+    def fake(value: Value) -> object:
+        if isinstance(value, TensorValue):
+            values[id(value.fake)] = value
+            return value.fake
+        return None if tx.interp.is_none(value) else tx.interp.concrete(value)
+
+    rows = [[fake(v) for v in tx.interp.unpack(row)] for row in tx.interp.unpack(args[0])]
+    numbered = args[1] if len(args) > 1 else kwargs.get("with_indices", ConstantValue(False))
+
+    def group(found: object) -> Value:
+        if isinstance(found, list):
+            return ListValue([group(part) for part in found])
+        return values[id(found)] if isinstance(found, torch.Tensor) else tx.interp.const(found)
+
+    try:
+        groups = private.group_tensors(rows, tx.interp.concrete(numbered))
+    except (RuntimeError, TypeError) as e:
+        raise tx.interp.host_error(e) from None
+    pairs = [
+        (tx.interp.const(key), TupleValue([group(tensors), group(indices)]))
+        for key, (tensors, indices) in groups.items()
+    ]
+    return tx.interp.dict_of(pairs)
+
+
+register(private.group_tensors, _group_tensors)
+
 # --- symbolic numbers ------------------------------------------------------------------------
 
 
@@ -282,7 +314,7 @@ _each(
     "set_float32_matmul_precision set_deterministic_debug_mode set_warn_always set_printoptions "
     "set_autocast_enabled set_autocast_dtype set_autocast_cache_enabled "
     "cuda.manual_seed cuda.manual_seed_all cuda.synchronize cuda.empty_cache "
-    "autograd.backward autograd.grad save load from_numpy frombuffer from_file compile "
+    "save load from_numpy frombuffer from_file compile "
     "jit.script jit.trace func.functional_call",
     _state,
 )

@@ -1,0 +1,161 @@
+"""Every optimizer of ``torch.optim`` and whole training steps, on eager's trajectory."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+O = torch.optim
+S = O.lr_scheduler
+OPTIMIZERS = {
+    "SGD": {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.1, "nesterov": True},
+    "Adam": {"weight_decay": 0.1},
+    "AdamW": {"amsgrad": True, "maximize": True},
+    "Adamax": {},
+    "NAdam": {},
+    "RAdam": {},
+    "Adagrad": {"lr_decay": 0.1},
+    "Adadelta": {},
+    "ASGD": {"lambd": 0.01, "t0": 2},
+    "RMSprop": {"momentum": 0.9, "centered": True},
+    "Rprop": {},
+}
+MORE = {
+    "fused Adam": lambda ps: O.Adam(ps, fused=True),
+    "fused SGD": lambda ps: O.SGD(ps, fused=True),
+    "lr is a tensor": lambda ps: O.SGD(ps, lr=torch.tensor(0.1)),
+    "groups": lambda ps: O.Adam([{"params": ps[:1], "lr": 0.1}, {"params": ps[1:], "eps": 1e-3}]),
+    "Muon": lambda ps: O.Muon(ps[:1]) if hasattr(O, "Muon") else O.SGD(ps[:1]),
+}
+MORE |= {
+    f"{name} {'foreach' if foreach else 'for loop'}": (
+        lambda ps, n=name, k=kwargs, f=foreach: getattr(O, n)(ps, foreach=f, **k)
+    )
+    for name, kwargs in OPTIMIZERS.items()
+    for foreach in (False, True)
+}
+
+
+@pytest.mark.parametrize("make", MORE.values(), ids=MORE)
+def test_each_optimizer_steps_in_one_graph(program, make):
+    def body(C):
+        params = [nn.Parameter(torch.randn(3, 2)), nn.Parameter(torch.randn(4))]
+        optimizer = make(params)
+        step = C(lambda: optimizer.step())
+        seen = []
+        for i in range(10):
+            for p in params:
+                p.grad = torch.randn_like(p)
+            if i % 2:
+                for group in optimizer.param_groups:
+                    group["lr"] = group["lr"] * 0.9
+            step()
+            seen.append([p.detach().clone() for p in params])
+        return seen, [dict(optimizer.state[p]) for p in params]
+
+    assert program(body) <= 3  # without state, with it, with another learning rate
+
+
+def train(C, make, *, schedule=None, rounds=10):
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    optimizer = make(model.parameters())
+    scheduler = None if schedule is None else schedule(optimizer)
+
+    def step(x, y):
+        optimizer.zero_grad()
+        loss = F.mse_loss(model(x), y)
+        loss.backward()
+        norm = nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        optimizer.step()
+        return loss.detach(), norm
+
+    step = C(step)
+    seen = []
+    for _ in range(rounds):
+        seen.append(step(torch.randn(5, 4), torch.randn(5, 2)))
+        if scheduler is not None:
+            scheduler.step()
+    return seen, [p.grad for p in model.parameters()], dict(model.state_dict())
+
+
+TRAINING = {
+    "AdamW": {"make": lambda ps: O.AdamW(ps)},
+    "AdamW for loop": {"make": lambda ps: O.AdamW(ps, foreach=False)},
+    "SGD": {"make": lambda ps: O.SGD(ps, lr=0.1, momentum=0.9)},
+    "exponential": {"make": lambda ps: O.AdamW(ps), "schedule": lambda o: S.ExponentialLR(o, 0.8)},
+    "cosine": {
+        "make": lambda ps: O.SGD(ps, lr=0.1),
+        "schedule": lambda o: S.CosineAnnealingLR(o, 10),
+    },
+    "one cycle": {
+        "make": lambda ps: O.Adam(ps),
+        "schedule": lambda o: S.OneCycleLR(o, 0.1, total_steps=20, cycle_momentum=False),
+    },
+    "lr is a tensor": {
+        "make": lambda ps: O.SGD(ps, lr=torch.tensor(0.1)),
+        "schedule": lambda o: S.ExponentialLR(o, 0.8),
+    },
+}
+
+
+@pytest.mark.parametrize("case", TRAINING.values(), ids=TRAINING)
+def test_a_whole_training_step_is_one_graph(program, case):
+    assert program(lambda C: train(C, **case)) <= 3
+
+
+@pytest.mark.parametrize("to_none", [True, False])
+def test_zero_grad(program, to_none):
+    def body(C):
+        m = nn.Linear(3, 2)
+        optimizer = O.SGD(m.parameters())
+        zero = C(lambda: optimizer.zero_grad(set_to_none=to_none))
+        seen = []
+        for _ in range(2):
+            m(torch.ones(1, 3)).sum().backward()
+            grad = m.weight.grad
+            zero()
+            seen.append((m.weight.grad, grad, m.weight.grad is grad))
+        return seen
+
+    program(body)
+
+
+def test_optimizers_that_read_numbers_break(program):
+    def adafactor(C):
+        p = nn.Parameter(torch.randn(3, 2))
+        optimizer = O.Adafactor([p])
+        step = C(lambda: optimizer.step())
+        for _ in range(3):
+            p.grad = torch.randn(3, 2)
+            step()
+        return p
+
+    def lbfgs(C):
+        p = nn.Parameter(torch.randn(3))
+        optimizer = O.LBFGS([p], max_iter=3)
+
+        def closure():
+            optimizer.zero_grad()
+            loss = (p**2).sum()
+            loss.backward()
+            return loss
+
+        step = C(lambda: optimizer.step(closure))
+        return [step() for _ in range(3)], p
+
+    def sparse(C):
+        table = nn.Embedding(5, 3, sparse=True)
+        optimizer = O.SparseAdam(table.parameters())
+
+        def step(i):
+            optimizer.zero_grad()
+            table(i).sum().backward()
+            optimizer.step()
+
+        step = C(step)
+        for i in range(3):
+            step(torch.tensor([i, 2]))
+        return table.weight
+
+    for body in (adafactor, lbfgs, sparse):
+        program(body, broken=True)
