@@ -1,9 +1,10 @@
 """How each reduction accumulates: its variables, its step, its OpenMP clause, its final value.
 
 Floating-point sums and products accumulate in double, so the vector lanes' partial sums lose
-nothing. Maximum and minimum keep NaN in a flag of their own, since that vectorises where a
-NaN-propagating comparison does not. ``place`` is text appended to the variable names: empty for
-scalars, ``[l]`` for one accumulator per vector lane, ``[part]`` for one per parallel part.
+nothing; float32 terms come there in short sums. Maximum and minimum keep NaN in a flag of their
+own, since that vectorises where a NaN-propagating comparison does not. ``place`` is text appended
+to the variable names: empty for scalars, ``[l]`` for one accumulator per vector lane, ``[part]``
+for one per parallel part.
 """
 
 from __future__ import annotations
@@ -53,6 +54,16 @@ class Accumulator:
     def vectorises(self) -> bool:
         """Whether vector lanes may keep partial results that ``clause`` combines."""
         return self.op not in (ReduceOp.ARGMAX, ReduceOp.ARGMIN)
+
+    @property
+    def in_parts(self) -> bool:
+        """Whether short runs may be added in float32 first: converting each term costs more."""
+        return self.op is ReduceOp.SUM and self.dtype is torch.float32
+
+    @property
+    def part(self) -> str:
+        """The variable of a short run."""
+        return f"part{self.position}"
 
     def variables(self) -> tuple[Variable, ...]:
         """The C variables, main one first."""

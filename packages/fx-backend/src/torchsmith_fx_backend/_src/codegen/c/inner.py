@@ -8,6 +8,7 @@ partial results are combined in order: the result does not depend on the number 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 from torchsmith_fx_backend._src.codegen.c import scalars
 from torchsmith_fx_backend._src.codegen.c.accumulate import Accumulator, accumulator
@@ -24,6 +25,7 @@ from torchsmith_fx_backend._src.loops.ir import Reduce, Store
 _STACK_BYTES = 128 * 1024  # row buffers up to this size live on the thread's stack
 _PARTS = 64
 _POSITION_LANES = 64
+_SHORT_SUM = 256  # float32 terms that are added, side by side in lanes, before they go to a double
 
 
 def emit_inner(out: Emitter) -> None:
@@ -167,21 +169,45 @@ def _nest(
         )
     end = out.index(facts.kernel.ranges[lane])
     low, high = bounds if bounds is not None and len(axes) == 1 else ("0", end)
-    clauses = " ".join(a.clause() for a in accumulators if a.vectorises)
+    short = [a for a in accumulators if a.in_parts]
+    clauses = " ".join(a.clause() for a in accumulators if a.vectorises and not a.in_parts)
+    clauses += "".join(f" reduction(+:{a.part})" for a in short)
     simd = f"#pragma omp simd {clauses}".rstrip()
-    if all(a.vectorises for a in accumulators):
-        out.line(simd)
-        with out.block(out.loop_header(lane, low, high)):
-            _point(out, one, accumulators, "")
+    ordered = not all(a.vectorises for a in accumulators)
+    block = width if ordered else _SHORT_SUM
+    extent = static(facts.kernel.ranges[lane])
+    if not (ordered or short) or (short and bounds is None and extent and extent <= block):
+        with out.block("") if short else nullcontext():
+            _strip(out, one, accumulators, lane, low, high, simd, "")
     else:
-        with out.block(f"for (int64_t b{lane} = {low}; b{lane} < {high}; b{lane} += {width})"):
-            stop = f"{high} - b{lane} < {width} ? {high} : b{lane} + {width}"
+        with out.block(f"for (int64_t b{lane} = {low}; b{lane} < {high}; b{lane} += {block})"):
+            stop = f"{high} - b{lane} < {block} ? {high} : b{lane} + {block}"
             out.line(f"const int64_t e{lane} = {stop};")
-            out.line(simd)
-            with out.block(out.loop_header(lane, f"b{lane}", f"e{lane}")):
-                _point(out, one, accumulators, f"_lanes[i{lane} - b{lane}]")
+            place = f"_lanes[i{lane} - b{lane}]" if ordered else ""
+            _strip(out, one, accumulators, lane, f"b{lane}", f"e{lane}", simd, place)
     for _ in axes[:-1]:
         out.close()
+
+
+def _strip(
+    out: Emitter,
+    one: Pass,
+    accumulators: list[Accumulator],
+    lane: int,
+    low: str,
+    high: str,
+    simd: str,
+    place: str,
+) -> None:
+    """The inner loop over part of ``lane``; short sums go to their accumulators after it."""
+    short = [a for a in accumulators if a.in_parts]
+    for a in short:
+        out.line(f"float {a.part} = 0;")
+    out.line(simd)
+    with out.block(out.loop_header(lane, low, high)):
+        _point(out, one, accumulators, place)
+    for a in short:
+        out.line(f"{a.variables()[0].name} += {a.part};")
 
 
 def _point(out: Emitter, one: Pass, accumulators: list[Accumulator], place: str) -> None:
@@ -196,6 +222,9 @@ def _point(out: Emitter, one: Pass, accumulators: list[Accumulator], place: str)
     for a in accumulators:
         node = facts.kernel.body[a.position]
         assert isinstance(node, Reduce)
+        if a.in_parts:
+            out.line(f"{a.part} += {out.value(node.value)};")
+            continue
         for text in a.step(out.value(node.value), flat, "" if a.vectorises else place):
             out.line(text)
     out.emit(p for p in one.needed if isinstance(facts.kernel.body[p], Store))

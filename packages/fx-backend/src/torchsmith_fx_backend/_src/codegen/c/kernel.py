@@ -9,6 +9,7 @@ from torchsmith_fx_backend._src.codegen.c.analysis import Facts, analyse, static
 from torchsmith_fx_backend._src.codegen.c.emit import Emitter, reduce_points
 from torchsmith_fx_backend._src.codegen.c.inner import emit_inner
 from torchsmith_fx_backend._src.codegen.c.outer import emit_outer
+from torchsmith_fx_backend._src.codegen.c.passes import plan_passes
 from torchsmith_fx_backend._src.codegen.c.pointwise import emit_pointwise
 from torchsmith_fx_backend._src.loops.index import ONE
 from torchsmith_fx_backend._src.loops.ir import Kernel, Load, ScalarArg, Store
@@ -95,11 +96,12 @@ def _outer_lane(facts: Facts) -> int | None:
 
 
 def _contiguous(facts: Facts, accesses: list[int], axis: int) -> int:
-    """Bytes per point that are read or written with step one along ``axis``."""
+    """Bytes per point that are read or written with step one along ``axis``, in all passes."""
     steps = facts.strides(axis)
+    needed = [one.needed for one in plan_passes(facts, buffers=False)]
     total = 0
     for p in accesses:
         node = facts.kernel.body[p]
         if isinstance(node, (Load, Store)) and steps[p] == ONE:
-            total += facts.kernel.args[node.arg].dtype.itemsize
+            total += facts.kernel.args[node.arg].dtype.itemsize * sum(p in n for n in needed)
     return total
