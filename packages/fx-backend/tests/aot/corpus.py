@@ -178,6 +178,12 @@ CASES = {
     "interpolate": (lambda a: F.interpolate(a, scale_factor=2), t(2, 3, 4, 4)),
     "cross_entropy": (F.cross_entropy, t(4, 6), torch.tensor([0, 2, 5, 1])),
     "mse": (F.mse_loss, t(4, 6), t(4, 6) * 2),
+    "mse_each": (lambda a, b: F.mse_loss(a, b, reduction="none"), t(4, 6), t(4, 6) * 2),
+    "mse_of_nothing": (F.mse_loss, t(0, 6), t(0, 6)),
+    "smooth_l1": (lambda a, b: F.smooth_l1_loss(a, b, beta=0.7), t(4, 6), t(4, 6) * 2),
+    "smooth_l1_sharp": (lambda a, b: F.smooth_l1_loss(a, b, beta=0.0), t(4, 6), t(4, 6) * 2),
+    "huber": (lambda a, b: F.huber_loss(a, b, "sum", 0.3), t(4, 6), t(4, 6) * 2),
+    "huber_bf16": (F.huber_loss, t(4, 6).bfloat16(), t(4, 6).bfloat16() * 2),
     "pad": (lambda a: F.pad(a, (1, 2)), t(3, 4)),
     # channels last and other strides
     "channels_last": (
