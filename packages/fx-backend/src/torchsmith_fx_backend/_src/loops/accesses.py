@@ -174,8 +174,19 @@ def _look(
     def number(x: Index) -> int:
         return int(ix.evaluate(x, (), values))
 
-    shape = [number(extent) for extent in kernel.ranges]
-    moving = sorted(set().union(*map(ix.variables, _involved(kernel, position))))
+    # A loaded position may be any: it runs along an axis of its own.
+    found: dict[ix.Loaded, None] = {}
+    for x in _involved(kernel, position):
+        ix.loaded(x, found)
+    rank = len(kernel.ranges)
+    extents = [*kernel.ranges, *(leaf.extent for leaf in found)]
+    free = {leaf.value: ix.var(rank + i) for i, leaf in enumerate(found)}
+
+    def freed(x: Index) -> Index:
+        return ix.substitute(x, {}, extents, free) if free else x
+
+    shape = [number(extent) for extent in extents]
+    moving = sorted(set().union(*(ix.variables(freed(x)) for x in _involved(kernel, position))))
     points = 1
     for axis in moving:
         points *= shape[axis]
@@ -189,7 +200,9 @@ def _look(
         grid[axis] = torch.arange(shape[axis]).reshape(spread)
 
     def at(x: Index) -> torch.Tensor:
-        return torch.as_tensor(ix.evaluate(x, grid, values)).expand([shape[a] for a in moving])
+        return torch.as_tensor(ix.evaluate(freed(x), grid, values)).expand(
+            [shape[a] for a in moving]
+        )
 
     keep = torch.ones([shape[a] for a in moving], dtype=torch.bool)
     if isinstance(node, Load):

@@ -14,8 +14,9 @@ when stored, and before comparisons and conversions to integers, where eager's r
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import fx
@@ -24,10 +25,13 @@ from torchsmith_fx_backend._src.loops import index as ix
 from torchsmith_fx_backend._src.loops.index import Const, Index
 from torchsmith_fx_backend._src.loops.ir import (
     Compute,
+    Fault,
     IndexValue,
     Literal,
+    Load,
     Node,
     Op,
+    Position,
     Reduce,
     ReduceOp,
     ScalarArg,
@@ -35,8 +39,10 @@ from torchsmith_fx_backend._src.loops.ir import (
 from torchsmith_fx_backend._src.loops.registry import Coords, Geometry, Reduction, Rule, View
 from torchsmith_fx_backend._src.loops.sizes import UnrepresentableError
 from torchsmith_fx_backend._src.loops.values import GraphValues
+from torchsmith_fx_backend._src.loops.verify import uses
 
 Number = int | float | bool
+_T = TypeVar("_T")
 _FLOATS = frozenset({torch.float64, torch.float32, torch.bfloat16, torch.float16})
 _LOW = frozenset({torch.bfloat16, torch.float16})
 
@@ -67,6 +73,16 @@ class Body:
     nodes: tuple[Node | Read, ...]
     results: tuple[int, ...]
     operands: tuple[fx.Node, ...]
+
+    @property
+    def may_fail(self) -> bool:
+        """Whether it checks a position, so that it must run at every point of the node."""
+        return may_fail(self.nodes)
+
+    @property
+    def looks_up(self) -> bool:
+        """Whether it reads at positions that it computes."""
+        return any(type(n) is Position for n in self.nodes)
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -255,6 +271,7 @@ class Builder:
         self.nodes: list[Node] = []
         self._ids: dict[Node, int] = {}
         self._mask: Value | None = None
+        self._axes: dict[int, frozenset[int]] = {}
 
     def numel(self, axes: Sequence[int] | set[int] | None = None) -> Index:
         """The number of points of ``axes``; of all by default."""
@@ -320,7 +337,48 @@ class Builder:
             return self.literal(0, torch.int64) if position else value
         return Value(self, self.push(Reduce(op, value.id, dtype)), dtype)
 
-    def masked(self, mask: Value, read: Callable[[], Value]) -> Value:
+    def position(
+        self, value: Value, extent: Index, fault: Fault | None = None, wrap: bool = False
+    ) -> Index:
+        """``value`` as an index in ``0 .. extent-1``; see ``ir.Position``."""
+        value = value.cast(torch.int64)
+        node = self.nodes[value.id]
+        known: Index | None = None
+        if type(node) is Literal:
+            known = ix.const(int(node.value))
+            if wrap and node.value < 0:
+                known = ix.add(known, extent)
+        elif type(node) is IndexValue:
+            known = node.index
+        if known is not None and ix.in_range(known, extent, self.sizes):
+            return known
+        mask = None if self._mask is None else self._mask.id
+        made = self.push(Position(value.id, extent, fault, wrap, mask))
+        return ix.Loaded(made, extent, tuple(sorted(self._follows(made))))
+
+    def _follows(self, value: int) -> frozenset[int]:
+        """The axes along which an SSA value differs."""
+        found = self._axes.get(value)
+        if found is None:
+            node = self.nodes[value]
+            axes: set[int] = set()
+            if isinstance(node, Reduce):
+                axes = set(self.sizes) - set(self.reduced or ())
+            else:
+                for operand in self._operands(node):
+                    axes |= self._follows(operand)
+                for x in self._coordinates(node):
+                    ix.variables(x, axes)
+            found = self._axes[value] = frozenset(axes)
+        return found
+
+    def _operands(self, node: Node) -> tuple[int, ...]:
+        return uses(node)
+
+    def _coordinates(self, node: Node) -> Coords:
+        return (node.index,) if isinstance(node, (Load, IndexValue)) else ()
+
+    def masked(self, mask: Value, read: Callable[[], _T]) -> _T:
         """``read()`` with every load in it guarded by ``mask``."""
         condition = self.nodes[mask.id]
         if type(condition) is Literal and condition.value:
@@ -353,8 +411,21 @@ class _Lowering(Builder):
         mask = None if self._mask is None else self._mask.id
         return Value(self, self.push(Read(operand, at, dtype, mask)), dtype)  # type: ignore[arg-type]
 
+    def _operands(self, node: Node | Read) -> tuple[int, ...]:
+        if isinstance(node, Read):
+            return () if node.mask is None else (node.mask,)
+        return uses(node)
+
+    def _coordinates(self, node: Node | Read) -> Coords:
+        return node.at if isinstance(node, Read) else super()._coordinates(node)
+
     def body(self, results: Sequence[Value]) -> Body:
         return Body(tuple(self.nodes), tuple(v.id for v in results), tuple(self.operands))
+
+
+def may_fail(nodes: Iterable[Node | Read]) -> bool:
+    """Whether some position among ``nodes`` makes a launch raise when it lies outside."""
+    return any(type(n) is Position and n.fault is not None for n in nodes)
 
 
 def lower(graph: GraphValues, node: fx.Node, rule: Rule) -> Body:

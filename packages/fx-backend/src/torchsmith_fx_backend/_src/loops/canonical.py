@@ -22,6 +22,7 @@ from torchsmith_fx_backend._src.loops.ir import (
     Kernel,
     Load,
     Node,
+    Position,
     Reduce,
     ReduceOp,
     ScalarArg,
@@ -98,6 +99,8 @@ class Draft:
         for node in self.body:
             if type(node) is ScalarArg:
                 found.add(node.name)
+            elif type(node) is Position:
+                ix.symbols(node.extent, found)
             elif type(node) is Load or type(node) is Store or type(node) is IndexValue:
                 ix.symbols(node.index, found)
         return tuple(sorted(found))
@@ -158,13 +161,28 @@ def renumber(node: Node, place: dict[int, int] | Sequence[int]) -> Node:
     match node:
         case Compute(op, args, dtype):
             return Compute(op, tuple(place[a] for a in args), dtype)
-        case Load(arg, index, dtype, int(mask)):
-            return Load(arg, index, dtype, place[mask])
+        case Load(arg, index, dtype, mask):
+            index = renumber_index(index, place)
+            return Load(arg, index, dtype, None if mask is None else place[mask])
+        case IndexValue(index, dtype):
+            return IndexValue(renumber_index(index, place), dtype)
+        case Position(value, mask=mask):
+            return replace(node, value=place[value], mask=None if mask is None else place[mask])
         case Reduce(op, value, dtype):
             return Reduce(op, place[value], dtype)
         case Store(arg, index, value):
-            return Store(arg, index, place[value])
+            return Store(arg, renumber_index(index, place), place[value])
     return node
+
+
+def renumber_index(index: Index, place: dict[int, int] | Sequence[int]) -> Index:
+    """``index`` with the SSA ids of its loaded positions replaced."""
+    found = ix.loaded(index)
+    if not found:
+        return index
+    return ix.substitute(
+        index, {}, positions={p.value: replace(p, value=place[p.value]) for p in found}
+    )
 
 
 def _indices(body: Sequence[Node]) -> list[Index]:
@@ -270,7 +288,8 @@ def _merge(
     """Make one axis of neighbours that every index expression walks as one."""
     if len(axes) < 2:
         return axes, body
-    indices = _indices(body)
+    # What a loaded position follows shows in the accesses that it is computed from.
+    indices = [_without_loaded(x) for x in _indices(body)]
     strides = {a: [ix.coefficient(x, a) for x in indices] for a in axes}
     out = [axes[-1]]
     mapping: dict[int, Index] = {}
@@ -288,3 +307,8 @@ def _merge(
     if mapping:
         body = [substitute_node(n, mapping, sizes) for n in body]
     return out, body
+
+
+def _without_loaded(x: Index) -> Index:
+    found = ix.loaded(x)
+    return ix.substitute(x, {}, positions={p.value: ix.ZERO for p in found}) if found else x

@@ -104,6 +104,20 @@ class Mod(Index):
     __str__ = Index.__str__
 
 
+@dataclass(frozen=True, slots=True)
+class Loaded(Index):
+    """A position that the kernel computes: SSA value number ``value``, an ``ir.Position``.
+
+    ``0 <= value < extent``. ``axes`` are the iteration axes along which it differs.
+    """
+
+    value: int
+    extent: Index
+    axes: tuple[int, ...]
+
+    __str__ = Index.__str__
+
+
 Ranges = Mapping[int, Index] | Sequence[Index]
 ZERO = Const(0)
 ONE = Const(1)
@@ -143,6 +157,8 @@ def order(x: Index) -> tuple[Any, ...]:
             return (5, tuple(map(order, terms)))
         case Const(value):
             return (6, value)
+        case Loaded(value):
+            return (7, value)
     raise TypeError(f"not an index expression: {x!r}")
 
 
@@ -448,6 +464,8 @@ def bounds(x: Index, ranges: Ranges = _NO_RANGES) -> tuple[int | None, int | Non
         case Var(axis):
             extent = _extent(axis, ranges)
             return 0, extent.value - 1 if type(extent) is Const else None
+        case Loaded(_, extent):
+            return 0, extent.value - 1 if type(extent) is Const else None
         case Add(terms):
             lo: int | None = 0
             hi: int | None = 0
@@ -506,6 +524,8 @@ def _upper(x: Index, ranges: Ranges) -> Index | None:
         case Var(axis):
             extent = _extent(axis, ranges)
             return None if extent is None else add(extent, Const(-1))
+        case Loaded(_, extent):
+            return add(extent, Const(-1))
         case Add(terms):
             tops = [_upper(term, ranges) for term in terms]
             return None if None in tops else add(*(t for t in tops if t is not None))
@@ -547,7 +567,7 @@ def in_range(x: Index, extent: Index, ranges: Ranges = _NO_RANGES) -> bool:
 def has_var(x: Index) -> bool:
     """Whether any iteration variable occurs in ``x``."""
     match x:
-        case Var():
+        case Var() | Loaded():
             return True
         case Add(parts) | Mul(parts):
             return any(has_var(p) for p in parts)
@@ -557,11 +577,13 @@ def has_var(x: Index) -> bool:
 
 
 def variables(x: Index, into: set[int] | None = None) -> set[int]:
-    """The axes of all iteration variables in ``x``."""
+    """The axes of all iteration variables in ``x``, and those that its loaded positions follow."""
     found: set[int] = set() if into is None else into
     match x:
         case Var(axis):
             found.add(axis)
+        case Loaded(axes=axes):
+            found.update(axes)
         case Add(parts) | Mul(parts):
             for part in parts:
                 variables(part, found)
@@ -577,6 +599,8 @@ def symbols(x: Index, into: set[str] | None = None) -> set[str]:
     match x:
         case Sym(name):
             found.add(name)
+        case Loaded(extent=extent):
+            symbols(extent, found)
         case Add(parts) | Mul(parts):
             for part in parts:
                 symbols(part, found)
@@ -595,6 +619,8 @@ def symbol_nodes(expressions: Iterable[Index]) -> list[Sym]:
         match x:
             case Sym(name):
                 found[name] = x
+            case Loaded(extent=extent):
+                stack.append(extent)
             case Add(parts) | Mul(parts):
                 stack.extend(parts)
             case FloorDiv(num, den) | Mod(num, den):
@@ -624,23 +650,56 @@ def coefficient(x: Index, axis: int) -> Index | None:
 # ------------------------------------------------------------------------------ transformation
 
 
-def substitute(x: Index, mapping: Mapping[int, Index], ranges: Ranges = _NO_RANGES) -> Index:
-    """Replace variables by expressions; ``ranges`` are those of the *new* variables."""
+def loaded(x: Index, into: dict[Loaded, None] | None = None) -> dict[Loaded, None]:
+    """The loaded positions in ``x``, in order."""
+    found: dict[Loaded, None] = {} if into is None else into
+    match x:
+        case Loaded():
+            found[x] = None
+        case Add(parts) | Mul(parts):
+            for part in parts:
+                loaded(part, found)
+        case FloorDiv(num, den) | Mod(num, den):
+            loaded(num, found)
+            loaded(den, found)
+    return found
+
+
+def substitute(
+    x: Index,
+    mapping: Mapping[int, Index],
+    ranges: Ranges = _NO_RANGES,
+    positions: Mapping[int, Index] | None = None,
+) -> Index:
+    """Replace variables by expressions; ``ranges`` are those of the *new* variables.
+
+    ``positions`` are replacements of loaded positions, by SSA value; without one they stay and
+    follow the new axes.
+    """
+
+    def go(part: Index) -> Index:
+        return substitute(part, mapping, ranges, positions)
+
     match x:
         case Var(axis):
             return mapping.get(axis, x)
         case Const() | Sym():
             return x
         case Add(terms):
-            return add(*(substitute(t, mapping, ranges) for t in terms))
+            return add(*map(go, terms))
         case Mul(factors):
-            return mul(*(substitute(f, mapping, ranges) for f in factors))
+            return mul(*map(go, factors))
         case FloorDiv(num, den):
-            return floordiv(
-                substitute(num, mapping, ranges), substitute(den, mapping, ranges), ranges
-            )
+            return floordiv(go(num), go(den), ranges)
         case Mod(num, den):
-            return mod(substitute(num, mapping, ranges), substitute(den, mapping, ranges), ranges)
+            return mod(go(num), go(den), ranges)
+        case Loaded(value, extent, axes):
+            if positions is not None and value in positions:
+                return positions[value]
+            follows: set[int] = set()
+            for axis in axes:
+                variables(mapping.get(axis, var(axis)), follows)
+            return Loaded(value, extent, tuple(sorted(follows)))
     raise TypeError(f"not an index expression: {x!r}")
 
 
@@ -667,6 +726,8 @@ def evaluate(x: Index, point: Mapping[int, Any] | Sequence[Any], values: Mapping
             return evaluate(num, point, values) // evaluate(den, point, values)
         case Mod(num, den):
             return evaluate(num, point, values) % evaluate(den, point, values)
+        case Loaded():
+            raise IndexError(f"{x} is only known to a running kernel")
     raise TypeError(f"not an index expression: {x!r}")
 
 
@@ -676,6 +737,7 @@ def render(
     sym_name: Callable[[str], str] = lambda name: name,
     div: str = "//",
     floored: tuple[str, str] | None = None,
+    value_name: Callable[[int], str] = lambda value: f"at(v{value})",
 ) -> str:
     """``x`` as infix text; give ``div="/"`` for C.
 
@@ -686,6 +748,7 @@ def render(
         div: the operator for floor division of non-negative integers.
         floored: the functions for floor division and remainder of other integers; None where the
             operators themselves do that.
+        value_name: text for a loaded position, by SSA value.
     """
 
     def go(node: Index, level: int) -> str:
@@ -696,6 +759,8 @@ def render(
                 return sym_name(name)
             case Var(axis):
                 return var_name(axis)
+            case Loaded(value):
+                return value_name(value)
             case Add(terms):
                 strided_first = sorted(terms, key=lambda t: (type(t) is Const, type(t) is not Mul))
                 text = " + ".join(go(t, 1) for t in strided_first)

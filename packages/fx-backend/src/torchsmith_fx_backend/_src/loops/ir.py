@@ -152,6 +152,34 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
+class Fault:
+    """What a launch raises when a position lies outside: an exception's name and its message.
+
+    The message may hold ``{index}`` and ``{size}``.
+    """
+
+    error: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """The int64 SSA value ``value`` as a position in ``0 .. extent-1``, for ``index.Loaded``.
+
+    With ``wrap``, negative values count from the end first. A value outside becomes position 0 and
+    makes the launch raise ``fault`` when it is done; without a fault it becomes the nearest
+    position. With ``mask`` the value only counts where that is true; elsewhere the position is 0.
+    """
+
+    value: int
+    extent: Size
+    fault: Fault | None = None
+    wrap: bool = False
+    mask: int | None = None
+    dtype: torch.dtype = torch.int64
+
+
+@dataclass(frozen=True, slots=True)
 class Compute:
     """Apply ``op`` to SSA values ``args``; ``dtype`` is the result's."""
 
@@ -178,7 +206,7 @@ class Store:
     value: int
 
 
-Node = Literal | IndexValue | ScalarArg | Load | Compute | Reduce | Store
+Node = Literal | IndexValue | ScalarArg | Load | Position | Compute | Reduce | Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,3 +242,9 @@ class Kernel:
     body: tuple[Node, ...]
     args: tuple[BufferArg, ...]
     symbols: tuple[str, ...]
+
+    @property
+    def faults(self) -> tuple[Fault, ...]:
+        """What a launch may raise, each once."""
+        found = (n.fault for n in self.body if isinstance(n, Position) and n.fault is not None)
+        return tuple(dict.fromkeys(found))

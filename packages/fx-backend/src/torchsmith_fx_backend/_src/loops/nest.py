@@ -7,8 +7,9 @@ the node's standalone body (see ``body.py``) in, with its variables and operands
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import fx
@@ -22,6 +23,7 @@ from torchsmith_fx_backend._src.loops.ir import (
     Load,
     Node,
     Op,
+    Position,
     Reduce,
     Store,
 )
@@ -191,16 +193,22 @@ class Nest(Builder):
     def place(self, body: Body, at: Coords) -> list[Value]:
         """The results of ``body`` with its variables at ``at`` and its operands read from here."""
         values: list[Value] = []
+        positions: dict[int, Index] = {}
         for node in body.nodes:
             match node:
                 case Read(operand, there, _, mask):
                     made = self._read(
                         body.operands[operand],
-                        self._move(there, at),
+                        self._move(there, at, positions),
                         None if mask is None else values[mask],
                     )
                 case IndexValue(index):
-                    made = self.index_value(self._move((index,), at)[0])
+                    made = self.index_value(self._move((index,), at, positions)[0])
+                case Position(value, extent, fault, wrap, mask):
+                    place = partial(self.position, values[value], extent, fault, wrap)
+                    index = place() if mask is None else self.masked(values[mask], place)
+                    positions[len(values)] = index
+                    made = values[value]  # nobody reads it but through its index
                 case Compute(Op.CAST, (value,), dtype):
                     made = self.cast(values[value], dtype)
                 case Compute(Op.WHERE, args):
@@ -224,7 +232,9 @@ class Nest(Builder):
             return self.value(node, at)
         return self.masked(mask, lambda: self.value(node, at))
 
-    def _move(self, coordinates: Coords, at: Coords) -> Coords:
+    def _move(
+        self, coordinates: Coords, at: Coords, positions: Mapping[int, Index] | None = None
+    ) -> Coords:
         """``coordinates`` over a body's variables, where these are at ``at``."""
         moved: list[Index] = []
         for x in coordinates:
@@ -232,6 +242,8 @@ class Nest(Builder):
                 moved.append(at[x.axis])
             elif type(x) is Const:
                 moved.append(x)
+            elif positions and ix.loaded(x):
+                moved.append(ix.substitute(x, dict(enumerate(at)), self.sizes, positions))
             else:
                 found = self._moved.get((x, at))
                 if found is None:

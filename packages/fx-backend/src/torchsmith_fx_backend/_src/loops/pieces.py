@@ -13,7 +13,7 @@ from itertools import pairwise
 import torch
 
 from torchsmith_fx_backend._src.loops import index as ix
-from torchsmith_fx_backend._src.loops.canonical import live
+from torchsmith_fx_backend._src.loops.canonical import live, renumber
 from torchsmith_fx_backend._src.loops.index import Const, FloorDiv, Index, Mod
 from torchsmith_fx_backend._src.loops.ir import (
     Compute,
@@ -23,6 +23,7 @@ from torchsmith_fx_backend._src.loops.ir import (
     Load,
     Node,
     Op,
+    Position,
     Store,
 )
 from torchsmith_fx_backend._src.loops.nest import substitute_node
@@ -151,7 +152,7 @@ def _folded(body: list[Node], ranges: list[Index]) -> list[Node]:
     out: list[Node] = []
     stands: list[int] = []  # the position whose value a value is
     for position, old in enumerate(body):
-        node = _renamed(old, stands)
+        node = renumber(old, stands)
         same = position
         match node:
             case Compute(Op.WHERE, (condition, then, other)):
@@ -171,6 +172,10 @@ def _folded(body: list[Node], ranges: list[Index]) -> list[Node]:
                 if type(known) is Literal:
                     zero = Literal(False if dtype is torch.bool else 0, dtype)
                     node = Load(arg, index, dtype) if known.value else zero
+            case Position(mask=int(mask)):
+                known = out[mask]
+                if type(known) is Literal:
+                    node = replace(node, mask=None) if known.value else Literal(0, torch.int64)
         out.append(node)
         stands.append(same)
     return out
@@ -189,14 +194,3 @@ def _logic(
         if value is not None:
             return node, other
     return node, same
-
-
-def _renamed(node: Node, stands: list[int]) -> Node:
-    match node:
-        case Compute(op, args, dtype):
-            return Compute(op, tuple(stands[a] for a in args), dtype)
-        case Load(arg, index, dtype, int(mask)):
-            return Load(arg, index, dtype, stands[mask])
-        case Store(arg, index, value):
-            return Store(arg, index, stands[value])
-    return node

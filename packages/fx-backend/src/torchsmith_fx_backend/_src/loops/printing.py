@@ -21,18 +21,20 @@ from torchsmith_fx_backend._src.loops.index import Index
 from torchsmith_fx_backend._src.loops.ir import (
     BufferArg,
     Compute,
+    Fault,
     IndexValue,
     Kernel,
     Literal,
     Load,
     Node,
     Op,
+    Position,
     Reduce,
     ReduceOp,
     ScalarArg,
     Store,
 )
-from torchsmith_fx_backend._src.loops.verify import COMPARISONS, PREDICATES
+from torchsmith_fx_backend._src.loops.verify import COMPARISONS, PREDICATES, axes_of
 
 
 def _dtype(dtype: torch.dtype) -> str:
@@ -60,6 +62,12 @@ def print_node(node: Node) -> str:
         case Load(arg, index, _, mask):
             guard = "" if mask is None else f", mask=v{mask}"
             return f"load(a{arg}, {index}{guard})"
+        case Position(value, extent, fault, wrap, mask):
+            words = [f"v{value}", str(extent)]
+            words += [] if fault is None else [repr(fault.error), repr(fault.message)]
+            words += ["wrap=True"] if wrap else []
+            words += [] if mask is None else [f"mask=v{mask}"]
+            return f"position({', '.join(words)})"
         case Compute(Op.CAST, (value,), dtype):
             return f"cast(v{value}, {_dtype(dtype)!r})"
         case Compute(op, args, _):
@@ -72,7 +80,8 @@ def print_node(node: Node) -> str:
 
 
 def _expressions(kernel: Kernel) -> list[Index]:
-    return [n.index for n in kernel.body if isinstance(n, (Load, Store, IndexValue))]
+    indices = [n.index for n in kernel.body if isinstance(n, (Load, Store, IndexValue))]
+    return indices + [n.extent for n in kernel.body if isinstance(n, Position)]
 
 
 def print_kernel(kernel: Kernel) -> str:
@@ -131,12 +140,32 @@ def _index(value: _Text | int) -> Index:
 class _Reader:
     def __init__(self) -> None:
         self.body: list[Node] = []
+        self.follows: list[set[int]] = []
+        self.reduce_from = 0
         self.buffers: list[BufferArg] = []
         self.result: Kernel | None = None
 
     def push(self, node: Node) -> int:
         self.body.append(node)
+        self.follows.append(axes_of(node, self.follows, self.reduce_from))
         return len(self.body) - 1
+
+    def position(
+        self,
+        value: int,
+        extent: _Text | int,
+        error: str | None = None,
+        message: str = "",
+        wrap: bool = False,
+        mask: int | None = None,
+    ) -> int:
+        fault = None if error is None else Fault(error, message)
+        return self.push(Position(value, _index(extent), fault, wrap, mask))
+
+    def at(self, value: int) -> _Text:
+        node = self.body[value]
+        assert isinstance(node, Position)
+        return _Text(ix.Loaded(value, node.extent, tuple(sorted(self.follows[value]))))
 
     def dtype(self, value: int) -> torch.dtype:
         node = self.body[value]
@@ -170,6 +199,8 @@ class _Reader:
             read, written = flags.pop("read", False), flags.pop("written", False)
             self.buffers.append(BufferArg(getattr(torch, dtype), read, written, **flags))
 
+        self.reduce_from = reduce_from
+
         def run(function: Callable[..., None]) -> None:
             axes = [_Text(ix.var(i)) for i in range(len(ranges))]
             function(*range(len(args)), *axes)
@@ -197,6 +228,8 @@ def read_kernel(text: str) -> Kernel:
             Load(a, _index(i), reader.buffers[a].dtype, mask)
         ),
         "cast": lambda v, d: reader.push(Compute(Op.CAST, (v,), getattr(torch, d))),
+        "position": reader.position,
+        "at": reader.at,
         "store": lambda a, i, v: reader.push(Store(a, _index(i), v)),
     }
     for op in Op:

@@ -21,6 +21,7 @@ from torchsmith_fx_backend._src.loops.index import (
     Const,
     FloorDiv,
     Index,
+    Loaded,
     Mod,
     Mul,
     Sym,
@@ -179,6 +180,8 @@ def limit(x: Index, extents: Extents) -> Index | None:
     match x:
         case Var(axis):
             return ix.sub(extents[axis], ONE) if axis < len(extents) else None
+        case Loaded(_, extent):
+            return ix.sub(extent, ONE)
         case FloorDiv(num, den):
             if ix.has_var(den) or not ix.has_var(num) or not at_least(den, 1, extents):
                 return None

@@ -15,15 +15,17 @@ from typing import Any
 import torch
 
 from torchsmith_fx_backend._src.loops.accesses import IllegalKernelError
-from torchsmith_fx_backend._src.loops.index import Add, FloorDiv, Index, Mod, Mul
+from torchsmith_fx_backend._src.loops.index import Add, FloorDiv, Index, Loaded, Mod, Mul
 from torchsmith_fx_backend._src.loops.index import evaluate as index_value
 from torchsmith_fx_backend._src.loops.ir import (
     Compute,
+    Fault,
     IndexValue,
     Kernel,
     Literal,
     Load,
     Op,
+    Position,
     Reduce,
     ReduceOp,
     ScalarArg,
@@ -141,7 +143,7 @@ def evaluate(
     reduce_dims = list(range(kernel.reduce_from, rank))
 
     def offsets(index: Index) -> torch.Tensor:
-        value = _machine_value(settled(index, kernel.ranges), grid, sizes)
+        value = _machine_value(settled(index, kernel.ranges), grid, sizes, get)
         if isinstance(value, torch.Tensor):
             return value
         return torch.full([1] * rank, value, dtype=torch.int64, device=device)
@@ -180,6 +182,10 @@ def evaluate(
                     result = torch.where(keep, loaded, zero)
                 else:
                     result = zero.expand(keep.shape)
+            case Position(value, extent, fault, wrap, mask):
+                limit = int(index_value(extent, (), sizes))
+                counts = None if mask is None else get(mask)
+                result = _position(get(value), limit, fault, wrap, counts)
             case Compute(Op.CAST, (value,), dtype):
                 result = get(value).to(dtype)
             case Compute(op, args, dtype):
@@ -196,14 +202,43 @@ def evaluate(
         done.append(result)
 
 
-def _machine_value(x: Index, grid: Sequence[torch.Tensor], sizes: Mapping[str, int]) -> Any:
+FAULTS: dict[str, type[Exception]] = {"IndexError": IndexError, "RuntimeError": RuntimeError}
+
+
+def _position(
+    x: torch.Tensor, size: int, fault: Fault | None, wrap: bool, keep: torch.Tensor | None
+) -> torch.Tensor:
+    given = x
+    if wrap:
+        x = torch.where(x < 0, x + size, x)
+    if fault is None:
+        x = x.clamp(0, size - 1)
+    if keep is not None:
+        x = torch.where(keep, x, 0)
+        given = given.expand(x.shape)
+    outside = (x < 0) | (x >= size)
+    if bool(outside.any()):
+        assert fault is not None
+        text = fault.message.format(index=int(given[outside][0]), size=size)
+        raise FAULTS[fault.error](text)
+    return x
+
+
+def _machine_value(
+    x: Index,
+    grid: Sequence[torch.Tensor],
+    sizes: Mapping[str, int],
+    position: Callable[[int], torch.Tensor],
+) -> Any:
     """``x`` from ``settled``, as a machine computes it whose division truncates."""
     match x:
+        case Loaded(value):
+            return position(value)
         case Add(parts) | Mul(parts):
-            values = [_machine_value(part, grid, sizes) for part in parts]
+            values = [_machine_value(part, grid, sizes, position) for part in parts]
             return functools.reduce(operator.add if type(x) is Add else operator.mul, values)
         case FloorDiv(num, den, floored) | Mod(num, den, floored):
-            a, b = _machine_value(num, grid, sizes), _machine_value(den, grid, sizes)
+            a, b = (_machine_value(part, grid, sizes, position) for part in (num, den))
             if not floored and torch.as_tensor(a).numel() and int(torch.as_tensor(a).min()) < 0:
                 raise IllegalKernelError(f"{num} is negative against its proof")
             return a // b if type(x) is FloorDiv else a % b

@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 
 from torchsmith_fx_backend._src.loops.accesses import IllegalKernelError, check_accesses
-from torchsmith_fx_backend._src.loops.index import Index, has_var, symbols, variables
+from torchsmith_fx_backend._src.loops.index import Index, Var, has_var, loaded, symbols, variables
 from torchsmith_fx_backend._src.loops.ir import (
     Compute,
     IndexValue,
@@ -17,6 +17,7 @@ from torchsmith_fx_backend._src.loops.ir import (
     Load,
     Node,
     Op,
+    Position,
     Reduce,
     ReduceOp,
     ScalarArg,
@@ -58,17 +59,13 @@ def full_values(kernel: Kernel) -> list[bool]:
     full: list[bool] = []
     for node in kernel.body:
         match node:
-            case IndexValue(index):
-                value = any(axis >= start for axis in variables(index))
-            case Load(_, index, _, mask):
-                value = any(axis >= start for axis in variables(index))
-                value = value or (mask is not None and full[mask])
-            case Compute(_, args):
-                value = any(full[a] for a in args)
-            case Store(_, index, stored):
-                value = full[stored] or any(axis >= start for axis in variables(index))
-            case _:
+            case Load() | Store() | IndexValue():
+                value = any(axis >= start for axis in variables(node.index))
+                value = value or any(full[a] for a in uses(node))
+            case Reduce():
                 value = False
+            case _:
+                value = any(full[a] for a in uses(node))
         full.append(value)
     return full
 
@@ -80,18 +77,8 @@ def reduce_levels(kernel: Kernel) -> list[int]:
     """
     levels: list[int] = []
     for node in kernel.body:
-        match node:
-            case Compute(_, args):
-                level = max((levels[a] for a in args), default=0)
-            case Load(mask=mask):
-                level = 0 if mask is None else levels[mask]
-            case Reduce(_, value):
-                level = levels[value] + 1
-            case Store(value=value):
-                level = levels[value]
-            case _:
-                level = 0
-        levels.append(level)
+        level = max((levels[a] for a in uses(node)), default=0)
+        levels.append(level + 1 if isinstance(node, Reduce) else level)
     return levels
 
 
@@ -123,8 +110,15 @@ def verify(kernel: Kernel, sizes: Sequence[Index | None] = ()) -> None:
             position,
         )
         need(symbols(index) <= known, "index uses a symbol that is not an argument", position)
+        for leaf in loaded(index):
+            operand(leaf.value, position)
+            made = kernel.body[leaf.value]
+            is_position = isinstance(made, Position) and made.extent == leaf.extent
+            need(is_position, "index uses a value that is not such a position", position)
+            need(follows[leaf.value] <= set(leaf.axes), "position differs on more axes", position)
 
     dtypes: list[torch.dtype | None] = []
+    follows: list[set[int]] = []  # axes that each value differs along
     read = [False] * len(kernel.args)
     written = [False] * len(kernel.args)
 
@@ -154,6 +148,12 @@ def verify(kernel: Kernel, sizes: Sequence[Index | None] = ()) -> None:
                 if mask is not None:
                     need(operand(mask, position) is torch.bool, "mask is not bool", position)
                 read[arg] = True
+            case Position(value, extent, _, _, mask):
+                need(operand(value, position) is torch.int64, "position is not int64", position)
+                need(symbols(extent) <= known and not has_var(extent), "wrong extent", position)
+                if mask is not None:
+                    need(operand(mask, position) is torch.bool, "mask is not bool", position)
+                dtype = node.dtype
             case Compute():
                 _check_compute(node, [operand(a, position) for a in node.args], need, position)
                 dtype = node.dtype
@@ -175,6 +175,7 @@ def verify(kernel: Kernel, sizes: Sequence[Index | None] = ()) -> None:
                 need(kernel.args[arg].dtype is given, "store dtype is not the buffer's", position)
                 written[arg] = True
         dtypes.append(dtype)
+        follows.append(axes_of(node, follows, kernel.reduce_from))
     for number, buffer in enumerate(kernel.args):
         need(buffer.read == read[number], f"argument {number}: wrong read flag")
         need(buffer.written == written[number], f"argument {number}: wrong written flag")
@@ -217,13 +218,36 @@ def _check_inplace(kernel: Kernel, number: int, need: NeedFn) -> None:
         need(levels[store] == max(levels), f"argument {number}: in place before the last level")
 
 
+def axes_of(node: Node, follows: Sequence[set[int]], reduce_from: int) -> set[int]:
+    """The axes that the value of ``node`` differs along, from those of the values before it."""
+    if isinstance(node, Reduce):
+        return set(range(reduce_from))
+    found = set[int]().union(*(follows[a] for a in uses(node)))
+    if isinstance(node, (Load, Store, IndexValue)):
+        variables(node.index, found)
+    return found
+
+
 def uses(node: Node) -> tuple[int, ...]:
     """SSA ids that ``node`` reads."""
     match node:
         case Compute(_, args):
             return args
-        case Load(mask=mask):
-            return () if mask is None else (mask,)
-        case Reduce(value=value) | Store(value=value):
+        case Load(_, index, _, mask):
+            positions = _positions(index)
+            return positions if mask is None else (*positions, mask)
+        case IndexValue(index):
+            return _positions(index)
+        case Position(value=value, mask=mask):
+            return (value,) if mask is None else (value, mask)
+        case Reduce(value=value):
             return (value,)
+        case Store(_, index, value):
+            return (*_positions(index), value)
     return ()
+
+
+def _positions(index: Index) -> tuple[int, ...]:
+    if type(index) is Var:
+        return ()
+    return tuple(leaf.value for leaf in loaded(index))

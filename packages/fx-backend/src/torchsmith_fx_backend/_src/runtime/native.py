@@ -117,7 +117,7 @@ class NativeLauncher:
         name = f"k_{key[:16]}"
         comment = "".join(f"/* {line.replace('*/', '* /')} */\n" for line in request.origins)
         definition = comment + text.replace(f"void {_PLACEHOLDER}(", f"void {name}(", 1)
-        return key, Function(name, parameters(request.kernel), definition)
+        return key, Function(name, parameters(request.kernel), definition, request.kernel.faults)
 
     def _functions(
         self, requests: Sequence[KernelRequest], compiler: Compiler
@@ -258,6 +258,8 @@ def _api_addresses() -> list[int]:
         "save_thread": _address("PyEval_SaveThread"),
         "restore_thread": _address("PyEval_RestoreThread"),
         "none": id(None),
+        "index_error": id(IndexError),
+        "runtime_error": id(RuntimeError),
         "increment": _address("Py_IncRef"),
     }
     return [addresses[name] for name in API]

@@ -132,6 +132,9 @@ def compile_stages(
         # aten keeps subnormals; libdevice would flush them by default.
         "enable_reflect_ftz": False,
         "enable_fp_fusion": True,
+        # Device asserts, which positions outside of a tensor trip, are compiled in debug mode only.
+        "debug": "tl.device_assert(" in source.text,
+        "sanitize_overflow": False,
     }
     compiled = []
     for stage in source.stages:

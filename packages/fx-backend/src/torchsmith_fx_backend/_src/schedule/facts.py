@@ -371,6 +371,8 @@ class Facts:
         self._cost[node] = 0
         if not isinstance(rule, Pointwise) or not self.volatile.isdisjoint(self._behind(node)):
             return
+        if self.body(node).may_fail:
+            return  # a reader may look at some of its points only
         cost, leaves = rule.cost, dict[fx.Node, int]()
         for arg in node.all_input_nodes:
             if self.is_tensor(arg):
@@ -429,6 +431,8 @@ class Facts:
                     continue
                 if arg in self.materialised or arg in self.called_views or arg in self.inline:
                     continue
+                if self.body(arg).may_fail:
+                    continue
                 if self._era[arg] == self._era[node] and tree.issuperset(self.users(arg)):
                     tree.add(arg)
                     pending.append(arg)
@@ -453,9 +457,9 @@ class Facts:
         rule = self._rule[users[0]]
         if not isinstance(rule, Pointwise) or self.try_info(users[0]) is None:
             return 0
-        if rule.moves:
-            return MOVED_COST
         own, other = estimate(self.info(node).numel), estimate(self.info(users[0]).numel)
+        if rule.moves and (not self.body(users[0]).looks_up or other <= own):
+            return MOVED_COST
         return 2 * INLINE_COST if 1 < other / max(own, 1) <= FEW_REPEATS else 0
 
     def _small_beside_readers(self, node: fx.Node, cost: int, leaves: Iterable[fx.Node]) -> bool:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from torch import fx
 
 from torchsmith_fx_backend._src.loops import index as ix
+from torchsmith_fx_backend._src.loops.body import may_fail
 from torchsmith_fx_backend._src.loops.canonical import Draft, finish
 from torchsmith_fx_backend._src.loops.index import Const
 from torchsmith_fx_backend._src.loops.nest import Fit, Nest
@@ -440,8 +441,10 @@ class Fuser:
         readers = [u for u in self.units if not u.gone and self._reads_memory_of(u, target)]
         if self._lowerable(node, target, source):
             assert isinstance(source, fx.Node)
+            # What may raise comes before a write that the caller would see nevertheless.
+            failing = [u for u in self.units if not u.gone and u.nest and may_fail(u.nest.nodes)]
             for unit in self._hosts(node) or self._opened(source):
-                others = [u for u in readers if u is not unit]
+                others = [u for u in dict.fromkeys((*readers, *failing)) if u is not unit]
                 if any(u.deps >> unit.bit & 1 for u in others):
                     continue
                 if self._try_join(unit, node, COPY_INTO) and self._claim(unit, node, target):
@@ -481,9 +484,12 @@ class Fuser:
         return True
 
     def _writes_last(self, nest: Nest, mutates: dict[fx.Node, fx.Node]) -> bool:
-        """Whether each written input is read only where, and no later than, it is written."""
+        """Whether each written input is read only where, and no later than, it is written, and
+        whether it is sure that the launch does not raise."""
         if not mutates:
             return True
+        if may_fail(nest.nodes):
+            return False
         number = self.facts.number
         targets = {copy: target for target, copy in mutates.items()}
         stores = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torchsmith_fx_backend._src.loops import index as ix
 from torchsmith_fx_backend._src.loops.body import Value
-from torchsmith_fx_backend._src.loops.canonical import renumber
+from torchsmith_fx_backend._src.loops.canonical import renumber, renumber_index
 from torchsmith_fx_backend._src.loops.index import Index, Var
 from torchsmith_fx_backend._src.loops.ir import Compute, Load, Node, Op
 from torchsmith_fx_backend._src.loops.nest import Member, Nest, substitute_node
@@ -44,10 +44,11 @@ def join_nests(host: Nest, guest: Nest, there: Coords, here: Coords) -> Nest | N
     else:
         merged.reduced = host.reduced
 
-    def move(at: Coords) -> Coords:
-        return tuple(ix.substitute(x, mapping, host.sizes) for x in at)
-
     place: list[int] = []
+
+    def move(at: Coords) -> Coords:
+        return tuple(ix.substitute(renumber_index(x, place), mapping, host.sizes) for x in at)
+
     for node in guest.nodes:
         place.append(merged.push(substitute_node(renumber(node, place), mapping, host.sizes)))
     for name, member in guest.members.items():
@@ -66,16 +67,18 @@ def join_nests(host: Nest, guest: Nest, there: Coords, here: Coords) -> Nest | N
     taken: dict[int, Value] = {}
     for read, ats in host.reads.items():
         made = merged.members.get(read)
-        if made is None:
-            merged.reads.setdefault(read, set()).update(ats)
-        elif ats != {made.at}:
-            return None
-        else:
+        if made is not None:
+            if ats != {made.at}:
+                return None
             taken[host.graph.number(read)] = made.value
     place = []
     stored: dict[int, int] = {}
     for node in host.nodes:
         place.append(_take(merged, renumber(node, place), taken, stored))
+    for read, ats in host.reads.items():
+        if read not in merged.members:
+            loaded_at = {tuple(renumber_index(x, place) for x in at) for at in ats}
+            merged.reads.setdefault(read, set()).update(loaded_at)
     for name, member in host.members.items():
         merged.members[name] = Member(
             member.at, Value(merged, place[member.value.id], member.value.dtype)

@@ -22,6 +22,7 @@ from torchsmith_fx_backend._src.loops.ir import (
     IndexValue,
     Literal,
     Load,
+    Position,
     Reduce,
     ScalarArg,
     Store,
@@ -34,6 +35,7 @@ class Emitter:
 
     Attributes:
         facts: the kernel's facts.
+        faults: what the whole kernel may raise; a position names its own by number.
         names: C text of the SSA values that are in scope, by position.
         staged: C text of the local copies that loads read instead of memory, by position.
     """
@@ -42,6 +44,7 @@ class Emitter:
         """Start with an empty function body."""
         self.facts = facts
         self.kernel = facts.kernel
+        self.faults = facts.kernel.faults
         self.names: dict[int, str] = {}
         self.staged: dict[int, str] = {}
         self._lines: list[str] = []
@@ -56,6 +59,7 @@ class Emitter:
         """An emitter for a piece of the kernel, which goes on writing where this one stands."""
         inner = Emitter(facts)
         inner._lines, inner._indent = self._lines, self._indent
+        inner.faults = self.faults
         return inner
 
     def line(self, text: str) -> None:
@@ -102,6 +106,7 @@ class Emitter:
             sym_name=scalars.symbol_name,
             div="/",
             floored=("ts_floordiv", "ts_rem"),
+            value_name=self.value,
         )
 
     def parallel(self, what: str, points: Index, work: int) -> bool:
@@ -167,12 +172,23 @@ class Emitter:
                 return f"{self.value(mask)} ? {cell} : {scalars.literal(0, dtype)}"
             case IndexValue(index):
                 return self.index(index)
+            case Position():
+                return self._position(node)
             case ScalarArg(name, dtype):
                 return f"({scalars.value_type(dtype)}){scalars.symbol_name(name)}"
             case Compute(_, args):
                 return scalars.compute(node, [self.value(a) for a in args], self.kernel)
             case _:
                 raise TypeError(f"{node!r} is not a scalar expression")
+
+    def _position(self, node: Position) -> str:
+        value, size = self.value(node.value), self.index(node.extent)
+        given = f"({value} < 0 ? {value} + {size} : {value})" if node.wrap else value
+        mask = "1" if node.mask is None else self.value(node.mask)
+        if node.fault is None:
+            return f"ts_nearest({given}, {size}, {mask})"
+        number = self.faults.index(node.fault) + 1
+        return f"ts_position({given}, {size}, {mask}, {value}, {number}, faults)"
 
 
 def chunk_count(extent: Index, most: int = 64) -> int:

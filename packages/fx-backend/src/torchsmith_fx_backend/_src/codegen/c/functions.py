@@ -442,6 +442,23 @@ FUNCTIONS: dict[str, str] = {
   return m != 0 && (m < 0) != (b < 0) ? m + b : m;
 }
 """,
+    "ts_position": _F
+    + """int64_t ts_position(
+    int64_t x, int64_t n, int keep, int64_t given, int64_t number, int64_t *faults) {
+  if ((uint64_t)x < (uint64_t)n) return keep ? x : 0;
+  if (keep) {
+    faults[0] = number;
+    faults[1] = given;
+    faults[2] = n;
+  }
+  return 0;
+}
+""",
+    "ts_nearest": _F
+    + """int64_t ts_nearest(int64_t x, int64_t n, int keep) {
+  return x < 0 || !keep ? 0 : x < n ? x : n - 1;
+}
+""",
     "ts_ipow": """static inline int64_t ts_ipow(int64_t a, int64_t n) {
   if (n < 0) return a == 1 ? 1 : a == -1 ? ((n & 1) ? -1 : 1) : 0;
   uint64_t y = 1, p = (uint64_t)a;

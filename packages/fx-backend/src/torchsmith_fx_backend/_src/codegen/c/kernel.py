@@ -51,11 +51,13 @@ def kernel_function(kernel: Kernel, name: str, origins: tuple[str, ...] = ()) ->
         name: the C identifier.
         origins: source lines of the user, or op names, for the comment above the function.
     """
-    declared = ", ".join(p.declaration for p in parameters(kernel))
+    declared = [p.declaration for p in parameters(kernel)]
+    if kernel.faults:
+        declared.append("int64_t *faults")
     out = Emitter(analyse(kernel))
     _emit(out)
     comment = "".join(f"/* {origin.replace('*/', '* /')} */\n" for origin in origins)
-    return f"{comment}void {name}({declared}) {{\n{out.text()}\n}}\n"
+    return f"{comment}void {name}({', '.join(declared)}) {{\n{out.text()}\n}}\n"
 
 
 def _emit(out: Emitter) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from torchsmith_fx_backend._src.codegen.c import scalars
 from torchsmith_fx_backend._src.codegen.c.analysis import Facts, analyse, static
 from torchsmith_fx_backend._src.codegen.c.emit import Emitter
-from torchsmith_fx_backend._src.loops.index import ONE, ZERO, product
+from torchsmith_fx_backend._src.loops.index import ONE, ZERO, loaded, product
 from torchsmith_fx_backend._src.loops.ir import Load, Store
 from torchsmith_fx_backend._src.loops.pieces import pieces
 
@@ -175,7 +175,7 @@ def _stage(out: Emitter, cross: int, lane: int) -> None:
     """
     along, across = out.facts.strides(lane), out.facts.strides(cross)
     for position, node in enumerate(out.kernel.body):
-        if not isinstance(node, Load) or node.mask is not None:
+        if not isinstance(node, Load) or node.mask is not None or loaded(node.index):
             continue
         if across[position] != ONE or along[position] in (None, ZERO, ONE):
             continue

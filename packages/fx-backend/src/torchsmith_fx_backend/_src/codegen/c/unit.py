@@ -9,11 +9,13 @@ runs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from torchsmith_fx_backend._src.codegen.c.functions import prelude
 from torchsmith_fx_backend._src.codegen.c.kernel import Parameter
+from torchsmith_fx_backend._src.loops.ir import Fault
 
 # Order and meaning are shared with runtime/native.py, which fills this table.
 API = (
@@ -27,6 +29,8 @@ API = (
     "restore_thread",
     "none",
     "increment",
+    "index_error",
+    "runtime_error",
 )
 
 _BINDING = """
@@ -43,6 +47,8 @@ static struct {
   void (*restore_thread)(void *);
   void *none;
   void (*increment)(void *);
+  void *index_error;
+  void *runtime_error;
 } py;
 
 void ts_bind(const void *api) {
@@ -50,16 +56,18 @@ void ts_bind(const void *api) {
 }
 """
 
+_ERRORS = {"IndexError": "index_error", "RuntimeError": "runtime_error"}
 _CONVERT = {"pointer": "as_pointer", "integer": "as_integer", "floating": "as_floating"}
 
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """One kernel's C text: ``name``, its ``parameters`` and its ``definition``."""
+    """One kernel's C text: ``name``, its ``parameters``, its ``definition``, what it may raise."""
 
     name: str
     parameters: tuple[Parameter, ...]
     definition: str
+    faults: tuple[Fault, ...] = ()
 
 
 def unit(functions: Sequence[Function]) -> str:
@@ -83,14 +91,33 @@ def _entry(function: Function) -> str:
             f"  {ctype}{parameter.name} = py.{_CONVERT[parameter.kind]}(args[{position}]);"
         )
         names.append(parameter.name)
+    if function.faults:
+        lines.append("  int64_t faults[3] = {0, 0, 0};")
+        names.append("faults")
     lines += [
         "  if (py.error_occurred()) return 0;",
         "  void *thread = py.save_thread();",
         f"  {function.name}({', '.join(names)});",
         "  py.restore_thread(thread);",
+        *_raises(function.faults),
         "  py.increment(py.none);",
         "  return py.none;",
         "}",
         "",
     ]
     return "\n".join(lines)
+
+
+def _raises(faults: Sequence[Fault]) -> Iterator[str]:
+    """Statements that raise what the kernel noted in ``faults``."""
+    for number, fault in enumerate(faults, start=1):
+        text = fault.message.replace("%", "%%").replace("\\", "\\\\").replace('"', '\\"')
+        places = re.findall(r"{(index|size)}", text)
+        text = re.sub(r"{(index|size)}", "%lld", text)
+        values = "".join(f", (long long)faults[{1 if p == 'index' else 2}]" for p in places)
+        yield f"  if (faults[0] == {number}) {{"
+        yield "    char text[256];"
+        yield f'    __builtin_snprintf(text, sizeof text, "{text}"{values});'
+        yield f"    py.set_error(py.{_ERRORS[fault.error]}, text);"
+        yield "    return 0;"
+        yield "  }"

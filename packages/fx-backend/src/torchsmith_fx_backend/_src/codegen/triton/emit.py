@@ -21,7 +21,16 @@ from torchsmith_fx_backend._src.codegen.triton.source import (
     Workspace,
     content_hash,
 )
-from torchsmith_fx_backend._src.loops.index import Const, Index, product, var, variables
+from torchsmith_fx_backend._src.loops.index import (
+    ZERO,
+    Const,
+    Index,
+    loaded,
+    product,
+    substitute,
+    var,
+    variables,
+)
 from torchsmith_fx_backend._src.loops.ir import (
     Compute,
     IndexValue,
@@ -30,6 +39,7 @@ from torchsmith_fx_backend._src.loops.ir import (
     Load,
     Node,
     Op,
+    Position,
     Reduce,
     ScalarArg,
     Store,
@@ -188,11 +198,17 @@ class Emitter:
         return ix.flatten(index, self.kernel.ranges, range(split, rank), var(rank + 1))
 
     def _lanes_of_index(self, index: Index) -> frozenset[str]:
-        axes = variables(self.flattened[index])
-        return frozenset[str]().union(*(self.variable_lanes[axis] for axis in axes))
+        flat = self.flattened[index]
+        found = loaded(flat)
+        if found:
+            flat = substitute(flat, {}, positions={leaf.value: ZERO for leaf in found})
+        lanes = [self.variable_lanes[axis] for axis in variables(flat)]
+        return frozenset[str]().union(*lanes, *(self.lanes[leaf.value] for leaf in found))
 
     def _index_text(self, index: Index) -> str:
-        return ix.kernel_text(self.flattened[index], self.extents, self.variables, self.device)
+        return ix.kernel_text(
+            self.flattened[index], self.extents, self.variables, self.device, self.values
+        )
 
     def _shape(self, lanes: frozenset[str]) -> str:
         return "[" + ", ".join(b if lane in lanes else "1" for lane, b in self.tile) + "]"
@@ -272,6 +288,8 @@ class Emitter:
                 self._define(number, text, frozenset())
             case Load():
                 self._emit_load(number, node, again)
+            case Position():
+                self._emit_position(number, node)
             case Compute(op, args, dtype):
                 lanes = frozenset[str]().union(*(self.lanes[arg] for arg in args))
                 source = self.dtypes[args[1 if op is Op.WHERE else 0]]
@@ -281,6 +299,31 @@ class Emitter:
                 self._emit_store(number, node)
             case Reduce():
                 raise TypeError("reductions are emitted by their schedule")
+
+    def _emit_position(self, number: int, node: Position) -> None:
+        """Lanes outside of the tile, or where the mask is false, hold anything: they become 0."""
+        value, lanes = self._value(node.value), self.lanes[node.value]
+        keep = [] if node.mask is None else [self._value(node.mask)]
+        if node.mask is not None:
+            lanes = lanes | self.lanes[node.mask]
+        mask = self._mask(lanes)
+        keep += [mask] if mask else []
+        size = ix.kernel_text(node.extent, self.extents, {}, self.device)
+        if node.wrap:
+            value = f"tl.where({value} < 0, {value} + ({size}), {value})"
+        if node.fault is None:
+            value = f"tl.minimum(tl.maximum({value}, 0), ({size}) - 1)"
+        if keep:
+            value = f"tl.where({' & '.join(keep)}, {value}, 0)"
+        if node.fault is not None:
+            if not value.isidentifier():
+                self._say(f"given{number} = {value}")
+                value = f"given{number}"
+            inside = f"({value} >= 0) & ({value} < {size})"
+            message = node.fault.message.format(index="of a tensor", size=size)
+            self._say(f"tl.device_assert({inside}, {message!r})")
+            value = f"tl.where({inside}, {value}, 0)"
+        self._define(number, value, lanes)
 
     def _emit_load(self, number: int, node: Load, again: bool) -> None:
         lanes = self._lanes_of_index(node.index)

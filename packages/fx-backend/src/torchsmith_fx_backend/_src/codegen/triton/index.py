@@ -14,6 +14,7 @@ from torchsmith_fx_backend._src.loops.index import (
     Const,
     FloorDiv,
     Index,
+    Loaded,
     Mod,
     Mul,
     Sym,
@@ -36,14 +37,20 @@ def text(index: Index, names: Mapping[str, str]) -> str:
 
 
 def kernel_text(
-    index: Index, extents: Extents, variables: Mapping[int, str], names: Mapping[str, str]
+    index: Index,
+    extents: Extents,
+    variables: Mapping[int, str],
+    names: Mapping[str, str],
+    values: Mapping[int, str] | None = None,
 ) -> str:
-    """``index`` as text of the kernel, with names for iteration variables and size symbols."""
+    """``index`` as text of the kernel, with names for iteration variables, size symbols, and the
+    SSA values that are positions in it."""
     return render(
         settled(index, extents),
         variables.__getitem__,
         names.__getitem__,
         floored=("ts.floor_divide_int", "ts.modulo_int"),
+        value_name=(values or {}).__getitem__,
     )
 
 
@@ -107,6 +114,8 @@ def max_offset_text(kernel: Kernel, names: Mapping[str, str]) -> str:
                 return names[name] if low is not None and low >= 0 else f"abs({names[name]})"
             case Var(axis):
                 return extents[axis]
+            case Loaded(_, extent):
+                return bound(extent)
             case Add(terms):
                 return f"({' + '.join(bound(term) for term in terms)})"
             case Mul(factors):

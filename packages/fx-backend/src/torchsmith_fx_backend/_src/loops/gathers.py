@@ -1,0 +1,140 @@
+"""Lowerings of operators that read where the values of other tensors say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import fx
+
+from torchsmith_fx_backend._src.loops import index as ix
+from torchsmith_fx_backend._src.loops.body import Point, Value
+from torchsmith_fx_backend._src.loops.index import Index
+from torchsmith_fx_backend._src.loops.ir import Fault
+from torchsmith_fx_backend._src.loops.proof import at_least
+from torchsmith_fx_backend._src.loops.registry import Coords, lowering
+from torchsmith_fx_backend._src.loops.sizes import UnrepresentableError
+
+aten = torch.ops.aten
+
+OUT_OF_SELF = Fault("IndexError", "index out of range in self")
+_INTEGERS = (torch.int64, torch.int32)
+
+
+def out_of_bounds(error: str, dim: int) -> Fault:
+    """What advanced indexing (an ``IndexError``) and ``gather`` (a ``RuntimeError``) raise."""
+    text = f"index {{index}} is out of bounds for dimension {dim} with size {{size}}"
+    return Fault(error, text)
+
+
+def looked_up(
+    p: Point, index: fx.Node, at: Coords, extent: Index, fault: Fault | None, wrap: bool = False
+) -> Index:
+    """The position in ``0 .. extent-1`` that ``index`` holds at ``at``.
+
+    Raises:
+        UnrepresentableError: there is no position, or perhaps none.
+    """
+    if not at_least(extent, 1):
+        raise UnrepresentableError(f"a position among {extent}")
+    return p.body.position(p.at_of(index, at), extent, fault, wrap)
+
+
+def _tensor(node: fx.Node, position: int) -> torch.Tensor:
+    arg = node.args[position]
+    assert isinstance(arg, fx.Node)
+    value = arg.meta["val"]
+    assert isinstance(value, torch.Tensor)
+    return value
+
+
+@lowering(
+    aten.embedding.default,
+    cost=4,
+    moves=True,
+    applies=lambda node: _tensor(node, 1).dtype in _INTEGERS,
+)
+def embedding(p: Point) -> Value:
+    weight, index = p.node.args[:2]
+    assert isinstance(weight, fx.Node) and isinstance(index, fx.Node)
+    rows = p.body.graph.info(weight).shape[0]
+    row = looked_up(p, index, p.at[:-1], rows, OUT_OF_SELF)
+    return p.at_of(weight, (row, p.at[-1]))
+
+
+def _some_dims(node: fx.Node) -> bool:
+    source, index = _tensor(node, 0), _tensor(node, 2)
+    return source.dim() > 0 and index.dim() > 0 and index.dtype in _INTEGERS
+
+
+@lowering(aten.index_select.default, cost=4, moves=True, applies=_some_dims)
+def index_select(p: Point) -> Value:
+    source, dim, index = p.node.args[:3]
+    assert isinstance(source, fx.Node) and isinstance(index, fx.Node)
+    d = int(dim) % len(p.at)  # type: ignore[arg-type]
+    size = p.body.graph.info(source).shape[d]
+    x = looked_up(p, index, (p.at[d],), size, OUT_OF_SELF)
+    return p.at_of(source, (*p.at[:d], x, *p.at[d + 1 :]))
+
+
+@lowering(aten.gather.default, cost=4, moves=True, applies=_some_dims)
+def gather(p: Point) -> Value:
+    source, dim, index = p.node.args[:3]
+    assert isinstance(source, fx.Node) and isinstance(index, fx.Node)
+    d = int(dim) % len(p.at)  # type: ignore[arg-type]
+    size = p.body.graph.info(source).shape[d]
+    x = looked_up(p, index, p.at, size, out_of_bounds("RuntimeError", d))
+    return p.at_of(source, (*p.at[:d], x, *p.at[d + 1 :]))
+
+
+# ------------------------------------------------------------------------ advanced indexing
+
+
+def indexed_dims(indices: Sequence[object]) -> dict[int, fx.Node]:
+    """The dimensions that are indexed by tensors, with those."""
+    return {d: i for d, i in enumerate(indices) if isinstance(i, fx.Node)}
+
+
+def _by_integers(node: fx.Node) -> bool:
+    indices = node.args[1]
+    assert isinstance(indices, (list, tuple))
+    found = indexed_dims(indices).values()
+    return bool(found) and all(i.meta["val"].dtype in _INTEGERS for i in found)
+
+
+def broadcast_rank(p: Point, indices: Sequence[fx.Node]) -> int:
+    """The number of dimensions that index tensors have together."""
+    return max(len(p.body.graph.info(i).shape) for i in indices)
+
+
+def indexed(p: Point, shape: Coords, indices: Sequence[object], at: Coords) -> Coords:
+    """Coordinates in a tensor of ``shape`` behind ``at`` of what advanced indexing takes from it.
+
+    The dimensions of the index tensors stand where the first of them does when they are
+    neighbours, and first of all otherwise.
+    """
+    chosen = indexed_dims(indices)
+    dims = list(chosen)
+    rank = broadcast_rank(p, list(chosen.values()))
+    adjacent = dims == list(range(dims[0], dims[0] + len(dims)))
+    start = dims[0] if adjacent else 0
+    common = at[start : start + rank]
+    rest = iter((*at[:start], *at[start + rank :]))
+    out: list[Index] = []
+    for d, size in enumerate(shape):
+        index = chosen.get(d)
+        if index is None:
+            out.append(next(rest))
+            continue
+        own = p.body.graph.info(index).shape
+        there = tuple(ix.ZERO if n == ix.ONE else x for n, x in zip(own, common[rank - len(own) :]))
+        out.append(looked_up(p, index, there, size, out_of_bounds("IndexError", d), wrap=True))
+    return tuple(out)
+
+
+@lowering(aten.index.Tensor, aten._unsafe_index.Tensor, cost=5, moves=True, applies=_by_integers)
+def index_tensor(p: Point) -> Value:
+    source, indices = p.node.args[:2]
+    assert isinstance(source, fx.Node) and isinstance(indices, (list, tuple))
+    shape = p.body.graph.info(source).shape
+    return p.at_of(source, indexed(p, shape, indices, p.at))

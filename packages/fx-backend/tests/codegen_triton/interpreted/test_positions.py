@@ -1,0 +1,58 @@
+"""Reads where other tensors say, under every schedule."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from samples import REDUCTION_CONFIGS, check
+from torchsmith_fx_backend._src.codegen.triton.config import Config, Schedule
+from torchsmith_fx_backend._src.loops.printing import read_kernel
+
+ROWS = """
+@kernel(ranges=(19, 5), reduce_from={from_}, args=("int64 read", "float32 read", "float32 written"), symbols=())
+def _(a0, a1, a2, i0, i1):
+    v0 = load(a0, i0)
+    v1 = position(v0, 7, {how})
+    v2 = load(a1, 5 * at(v1) + i1)
+    {end}
+"""  # noqa: E501
+MASKED = """
+@kernel(ranges=(19,), reduce_from=1, args=("int64 read", "float32 read", "float32 written"), symbols=("s0",))
+def _(a0, a1, a2, i0):
+    v0 = index(i0)
+    v1 = literal(12, 'int64')
+    v2 = lt(v0, v1)
+    v3 = load(a0, i0, mask=v2)
+    v4 = position(v3, s0, 'IndexError', 'index {index} of {size}', mask=v2)
+    v5 = load(a1, at(v4), mask=v2)
+    store(a2, i0, v5)
+"""  # noqa: E501
+FAULT = "'IndexError', 'index out of range in self'"
+
+
+def tensors(low: int, high: int, size: int) -> list[torch.Tensor]:
+    return [torch.arange(19) % (high - low) + low, torch.randn(35), torch.zeros(size)]
+
+
+@pytest.mark.parametrize(
+    ("how", "low", "high"), [(FAULT, 0, 7), (f"{FAULT}, wrap=True", -7, 7), ("", -3, 12)]
+)
+def test_rows_that_are_looked_up(how: str, low: int, high: int, tmp_path: Path) -> None:
+    text = ROWS.format(from_=2, how=how, end="store(a2, 5 * i0 + i1, v2)")
+    for config in (Config(Schedule.POINTWISE, 32), Config(Schedule.TILE, 16, 16)):
+        check(read_kernel(text), tensors(low, high, 95), tmp_path, config=config, exact=True)
+
+
+@pytest.mark.parametrize("schedule", REDUCTION_CONFIGS)
+def test_reductions_over_rows_that_are_looked_up(schedule: str, tmp_path: Path) -> None:
+    text = ROWS.format(from_=1, how=FAULT, end="v3 = reduce_sum(v2)\n    store(a2, i0, v3)")
+    config = REDUCTION_CONFIGS[schedule]
+    check(read_kernel(text), tensors(0, 7, 19), tmp_path, config=config)
+
+
+def test_masked_positions(tmp_path: Path) -> None:
+    given = tensors(0, 7, 19)
+    given[0][12:] = 99
+    check(read_kernel(MASKED), given, tmp_path, symbols={"s0": 35}, exact=True)
