@@ -175,7 +175,7 @@ def test_error_in_capture_names_the_node():
 
 
 def test_unknown_option():
-    with pytest.raises(SettingError, match="graph_cache, strict, verify"):
+    with pytest.raises(SettingError, match="graph_cache, strict, verify, training, memory_budget"):
         smith(traced(lambda a: a), [torch.randn(3)], fast=True)
     with pytest.raises(SettingError), settings.patch(fast=True):
         pass

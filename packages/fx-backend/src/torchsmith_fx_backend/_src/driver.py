@@ -24,7 +24,9 @@ from torchsmith_fx_backend._src.aot.functionalize import (
     functionalize,
     named_tensors,
 )
-from torchsmith_fx_backend._src.capture.rules import RULES
+from torchsmith_fx_backend._src.aot.joint import trace_joint
+from torchsmith_fx_backend._src.aot.training import Training, Usual, callable_of
+from torchsmith_fx_backend._src.capture.rules import JOINT_RULES, RULES
 from torchsmith_fx_backend._src.capture.torch_private import pytree
 from torchsmith_fx_backend._src.passes import PASSES, run_passes
 from torchsmith_fx_backend._src.runtime import (
@@ -99,17 +101,20 @@ def smith(
     chosen = settings.current().with_options(**named)
     wanted = [modes.check(asked) for asked in (mode, mode_too)]
     recorded = next((name for name in wanted if modes.records(name)), None)
-    if torch.is_grad_enabled() and any(
+    training = torch.is_grad_enabled() and any(
         isinstance(x, torch.Tensor) and x.requires_grad
         for x in (*example_inputs, *_attributes_read(gm))
-    ):
+    )
+    if training and chosen.training == "eager":
         _say_once(
             logging.INFO,
-            "graphs whose inputs require gradients run operator by operator; "
-            "use torch.no_grad() or torch.inference_mode() for compiled inference",
+            "graphs whose inputs require gradients run operator by operator, as "
+            'options={"training": "eager"} asks for',
         )
         return gm
     try:
+        if training:
+            return compile_training(gm, example_inputs, chosen)
         return compile_graph(gm, example_inputs, chosen, recorded=recorded)
     except UnsupportedError as error:
         _say_once(logging.WARNING, str(error))
@@ -210,6 +215,47 @@ def _recording(
         static=frame.static,
         say=modes.sayer(mode),
     )
+
+
+def compile_training(
+    gm: fx.GraphModule, example_inputs: Sequence[object], chosen: Settings | None = None
+) -> Callable[..., Any]:
+    """Compile a graph for calls in which the inputs that require a gradient in ``example_inputs``
+    require one.
+
+    Args:
+        gm: as for ``smith``.
+        example_inputs: as for ``smith``.
+        chosen: settings; those in force by default.
+
+    Raises:
+        UnsupportedError: the graph has a part that is not differentiated here.
+        StageError: a stage failed.
+    """
+    chosen = settings.current() if chosen is None else chosen
+    joint = _stage("joint", trace_joint, gm, example_inputs, JOINT_RULES)
+
+    def optimize(module: fx.GraphModule) -> None:
+        _stage("passes", run_passes, module.graph, PASSES, check=chosen.verify)
+        logs.logger("aot").debug("%s", module.graph)
+
+    halves: list[Any] = []
+
+    def compile_half(module: fx.GraphModule) -> object:
+        built: Any = _build(module, module, chosen)
+        halves.append(built)
+        if logs.logger("code").isEnabledFor(logging.DEBUG):
+            for text in (built.source, *(source for _, source in built.kernels)):
+                logs.logger("code").debug("%s", text)
+        return built
+
+    ambient = _ambient_guard() or nullcontext
+    training = Training(joint, compile_half, optimize, ambient, chosen.memory_budget)
+    training.prepare()
+    compiled: Any = callable_of(training, gm, Usual.of(joint, example_inputs), gm)
+    compiled.training = training
+    compiled.source, compiled.kernels = halves[0].source, halves[0].kernels
+    return compiled  # type: ignore[no-any-return]
 
 
 def _build(graph: fx.GraphModule, gm: fx.GraphModule, chosen: Settings) -> object:

@@ -21,11 +21,17 @@ class Settings:
         strict: an error where a fault of ours would otherwise run a kernel or a graph through aten.
         verify: check the functional graph after each pass, each kernel, and each launch whose
             accesses are not proved for all sizes (slow; for debugging).
+        training: how graphs run whose inputs require gradients: ``compiled``, or ``eager``,
+            operator by operator, which alone has derivatives of derivatives.
+        memory_budget: how much memory may be held for the backward pass to save time: with 0, all
+            pointwise work that this needs runs again there, with 1 none does.
     """
 
     graph_cache: bool = True
     strict: bool = False
     verify: bool = False
+    training: str = "eager"
+    memory_budget: float = 0.5
 
     @staticmethod
     def from_environment() -> Settings:
@@ -35,6 +41,7 @@ class Settings:
             graph_cache=os.environ.get("TORCHSMITH_GRAPH_CACHE", "1") != "0",
             strict=os.environ.get("TORCHSMITH_STRICT", "0") == "1",
             verify=os.environ.get("TORCHSMITH_VERIFY", "0") == "1",
+            training=os.environ.get("TORCHSMITH_TRAINING", "eager"),
         )
 
     def with_options(self, **options: object) -> Settings:

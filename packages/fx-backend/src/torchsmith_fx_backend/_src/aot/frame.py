@@ -91,10 +91,10 @@ class Frame:
         call = _restructured(call, self.out_spec)
         tensors = [(named or {})[path] for _, path in self.attributes]
         written = [t for (name, _), t in zip(self.attributes, tensors) if name in self.written]
-        apart = _apart(examples, self.mutated, tensors, written)
+        separate = apart(examples, self.mutated, tensors, written)
         changed = _changed(eager, named or {}, tensors) if tensors else None
-        if apart is not None or self.frozen or changed is not None:
-            call = _checked(call, eager, apart, self.frozen, changed)
+        if separate is not None or self.frozen or changed is not None:
+            call = _checked(call, eager, separate, self.frozen, changed)
         if call is not built:
             call.source, call.kernels = built.source, built.kernels
         return call
@@ -155,7 +155,7 @@ class _Apart:
         return True
 
 
-def _apart(
+def apart(
     examples: Sequence[object],
     mutated: Sequence[int],
     attributes: Sequence[torch.Tensor],

@@ -37,6 +37,8 @@ from torchsmith_fx_backend._src.capture.torch_private import (
     FakeTensor,
     FakeTensorMode,
     OpOverload,
+    above_autograd_views,
+    below_autograd,
     make_fake,
     number_in,
     run_composite_kernel,
@@ -129,14 +131,14 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
         self._values: dict[int, Value] = {}
         self._adopted: dict[int, tuple[torch.Tensor, FakeTensor]] = {}
         self._names: dict[int, str] = {}
-        self._bases: list[Base] = []
+        self.bases: list[Base] = []
 
     # Roots: what belongs to the caller.
 
     def add_root(self, tensor: torch.Tensor, node: fx.Node) -> None:
         """``tensor`` (fake) is an input or attribute that ``node`` reads."""
         base = Base(node, origin=node)
-        self._bases.append(base)
+        self.bases.append(base)
         self._lazy = self._lazy or tensor.is_conj()
         self._values[id(tensor)] = Value(tensor, base, (), node, 0, True)
         self.recorder.symbols.bind_tensor(tensor, node)
@@ -163,6 +165,11 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
         self.add_root(fake, self.recorder.attribute(name, tensor, fake))
         return fake
 
+    def lift(self, tensor: torch.Tensor, fake: FakeTensor, node: fx.Node) -> None:
+        """``node`` stands for the real ``tensor`` from now on, with ``fake`` in its place."""
+        self._adopted[id(tensor)] = (tensor, fake)
+        self.add_root(fake, node)
+
     # Dispatch.
 
     def __torch_dispatch__(
@@ -172,7 +179,17 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        return self.call(func, *args, **(kwargs or {}))
+        if func is aten.detach.default and above_autograd_views():
+            return self._same_place(args[0])
+        with below_autograd():
+            return self.call(func, *args, **(kwargs or {}))
+
+    def _same_place(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The object that autograd makes to save a result: no operation of the program's."""
+        value = self.value_of(tensor)
+        result = self._snapshot(value.tensor)
+        self._values[id(result)] = replace(value, tensor=result)
+        return result
 
     def call(self, func: OpOverload, *args: Any, **kwargs: Any) -> Any:
         """Run ``func`` on the program's tensors and record it."""
@@ -180,6 +197,8 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
         if rule is not None:
             result = rule(self, *args, **kwargs)
             if result is not NotImplemented:
+                if op_info(func).effect is Effect.NONE:
+                    self._own(result)
                 return result
         if func in QUERIES:
             return func(*args, **kwargs)
@@ -346,6 +365,15 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
                     self._track(item, item_value, self._item(node, index, item_value))
         elif type(result) in _SYM:
             self.recorder.symbols.bind(result, node)
+
+    def _own(self, results: Any) -> None:
+        """Let each result of a rule that ends in a view be no view, as the operator's is none."""
+        for result in results if isinstance(results, (list, tuple)) else (results,):
+            value = self._values.get(id(result))
+            if value is not None and value.steps and value.base.origin is None:
+                value = self.value_of(value.tensor)
+                base = Base(value.node, None, 0, value.exact, value.tensor)
+                self._values[id(result)] = replace(value, base=base, steps=(), generation=0)
 
     def _record_view(
         self, func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -576,7 +604,7 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
 
     def write_back(self) -> None:
         """Copy the final values of written inputs and attributes into them."""
-        for base in self._bases:
+        for base in self.bases:
             origin = base.origin
             if origin is None or base.generation == 0 or base.node is origin:
                 continue

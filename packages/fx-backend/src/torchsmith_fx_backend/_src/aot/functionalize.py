@@ -8,7 +8,6 @@ strides, aliases and identities.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -71,6 +70,68 @@ def functionalize(
     Raises:
         UnsupportedError: the graph does something that has no functional form here.
     """
+    trace = begin(program, inputs, rules)
+    mode, recorder = trace.mode, trace.recorder
+    with torch.no_grad(), below_autograd():
+        result = execute(program, trace)
+    recorder.origin = None
+    leaves, out_spec = pytree.tree_flatten(result)
+    with trace.fake_mode, below_autograd(), torch.no_grad():
+        mode.write_back()
+        mode.share([leaf for leaf in leaves if isinstance(leaf, torch.Tensor)])
+        outputs: Any = [_output(mode, recorder, leaf) for leaf in leaves]
+    recorder.graph.output(tuple(outputs))
+    module = LazyGraphModule(module_of(recorder.attributes), recorder.graph)
+    written = {n.args[0] for n in recorder.graph.nodes if n.target is _COPY}
+    return FunctionalGraph(
+        module=module,
+        out_spec=out_spec,
+        static=trace.static,
+        mutated=tuple(i for i, node in enumerate(trace.nodes) if node in written),
+        frozen=trace.frozen,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A trace whose inputs are known to the recording mode, before the program runs.
+
+    Attributes:
+        recorder: the graph.
+        mode: records into it.
+        fake_mode: what the stand-ins belong to.
+        static: no size is symbolic.
+        values: what the program is called with.
+        nodes: the placeholder of each.
+        frozen: inputs that are Python values, which the graph has as literals, by position.
+    """
+
+    recorder: Recorder
+    mode: FunctionalMode
+    fake_mode: FakeTensorMode
+    static: bool
+    values: tuple[Any, ...]
+    nodes: tuple[fx.Node, ...]
+    frozen: tuple[tuple[int, object], ...]
+
+
+def begin(
+    program: fx.GraphModule | Callable[..., object],
+    inputs: Sequence[object],
+    rules: Mapping[Any, Rule],
+    stand_in: Callable[[torch.Tensor, FakeTensor], FakeTensor] = lambda example, fake: fake,
+) -> Trace:
+    """Make stand-ins and placeholders for ``inputs``.
+
+    Args:
+        program: as for ``functionalize``.
+        inputs: as for ``functionalize``.
+        rules: decompositions.
+        stand_in: what the program gets for an example instead of the fake tensor of its layout.
+
+    Raises:
+        UnsupportedError: an input is of a kind that is not compiled.
+    """
     names, examples = _examples(program, inputs)
     fake_mode = _find_fake_mode(examples)
     static = not any(_is_symbolic(value) for value in examples)
@@ -87,11 +148,13 @@ def functionalize(
     frozen: list[tuple[int, object]] = []
     for index, (name, example) in enumerate(zip(names, examples)):
         if isinstance(example, torch.Tensor):
-            known = fakes.get(id(example))
-            fake = _fresh_fake(example, fake_mode) if known is None else known
-            node = recorder.placeholder(name, fake)
-            if known is None:  # one tensor passed twice is one tensor: the first place counts
+            fake = fakes.get(id(example))
+            known = fake is not None
+            if fake is None:  # one tensor passed twice is one tensor: the first place counts
+                fake = stand_in(example, _fresh_fake(example, fake_mode))
                 fakes[id(example)] = fake
+            node = recorder.placeholder(name, fake)
+            if not known:
                 mode.add_root(fake, node)
             values.append(fake)
         else:
@@ -102,40 +165,27 @@ def functionalize(
                 frozen.append((index, example))
             values.append(example)
         nodes.append(node)
+    return Trace(recorder, mode, fake_mode, static, tuple(values), tuple(nodes), tuple(frozen))
+
+
+def execute(program: fx.GraphModule | Callable[..., object], trace: Trace) -> Any:
+    """Run ``program`` under the recording mode and return its result.
+
+    Raises:
+        UnsupportedError: it does something that has no functional form here.
+    """
     grad_mode = torch.is_grad_enabled()
     try:
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(torch.no_grad())
-            stack.enter_context(no_autocast_cache())
-            stack.enter_context(below_autograd())
-            stack.enter_context(fake_mode)
-            stack.enter_context(mode)
+        with no_autocast_cache(), trace.fake_mode, trace.mode:
             if isinstance(program, fx.GraphModule):
-                result = _Run(program, mode, recorder).run(values)
-            else:
-                result = program(*values)
+                return _Run(program, trace.mode, trace.recorder).run(trace.values)
+            return program(*trace.values)
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
         raise UnsupportedError(
             what=f"a result that depends on tensor contents ({error})"
         ) from error
     finally:
         torch.set_grad_enabled(grad_mode)
-    recorder.origin = None
-    leaves, out_spec = pytree.tree_flatten(result)
-    with fake_mode, below_autograd(), torch.no_grad():
-        mode.write_back()
-        mode.share([leaf for leaf in leaves if isinstance(leaf, torch.Tensor)])
-        outputs: Any = [_output(mode, recorder, leaf) for leaf in leaves]
-    recorder.graph.output(tuple(outputs))
-    module = LazyGraphModule(_root(recorder.attributes), recorder.graph)
-    written = {n.args[0] for n in recorder.graph.nodes if n.target is _COPY}
-    return FunctionalGraph(
-        module=module,
-        out_spec=out_spec,
-        static=static,
-        mutated=tuple(i for i, node in enumerate(nodes) if node in written),
-        frozen=tuple(frozen),
-    )
 
 
 _COPY = torch.ops.aten.copy_.default
@@ -274,7 +324,8 @@ def _output(mode: FunctionalMode, recorder: Recorder, leaf: object) -> object:
     return leaf
 
 
-def _root(attributes: Mapping[str, object]) -> torch.nn.Module:
+def module_of(attributes: Mapping[str, object]) -> torch.nn.Module:
+    """A module that has ``attributes`` at their paths."""
     root = torch.nn.Module()
     for path, value in attributes.items():
         owner = root

@@ -36,8 +36,10 @@ __all__ = [
     "FakeTensorMode",
     "HigherOrderOperator",
     "OpOverload",
+    "above_autograd_views",
     "active_modes",
     "below_autograd",
+    "delayed_error",
     "enable_python_dispatcher",
     "fake_mode_of",
     "has_composite_kernel",
@@ -46,6 +48,7 @@ __all__ = [
     "number_in",
     "pytree",
     "pytree_codegen",
+    "release_saved_tensors",
     "run_composite_kernel",
     "unset_fake_temporarily",
     "without_active_modes",
@@ -54,9 +57,36 @@ __all__ = [
 
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 
+# VariableType calls operators with this key excluded; what autograd itself does to save a tensor
+# comes with the key included.
+_VIEWS = torch._C.DispatchKey.ADInplaceOrView
+
 below_autograd: Callable[[], AbstractContextManager[object]] = torch._C._AutoDispatchBelowAutograd
 without_dispatch: Callable[[], AbstractContextManager[object]] = torch._C._DisableTorchDispatch
 without_active_modes: Callable[[], AbstractContextManager[object]] = _disable_current_modes
+
+
+def delayed_error(message: str, count: int) -> Callable[..., Sequence[torch.Tensor]]:
+    """A function that returns its ``count`` arguments; differentiating that is an error."""
+    error = torch._C._functions.DelayedError(message.encode(), count)
+
+    def mark(*tensors: torch.Tensor) -> Sequence[torch.Tensor]:
+        marked = error(*tensors)
+        return marked if isinstance(marked, (list, tuple)) else (marked,)
+
+    return mark
+
+
+def release_saved_tensors(ctx: object) -> None:
+    """Let go of what an autograd function saved, unless the graph is retained."""
+    release = getattr(ctx, "maybe_clear_saved_tensors", None)
+    if release is not None:
+        release()
+
+
+def above_autograd_views() -> bool:
+    """Whether a dispatch comes from autograd's own bookkeeping, not from an operator call."""
+    return not torch._C._dispatch_tls_is_dispatch_key_excluded(_VIEWS)
 
 
 class DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -13,6 +13,13 @@ from torchsmith_fx_backend._src.capture.rules import (  # noqa: F401  (they regi
     reduction,
     shape,
 )
-from torchsmith_fx_backend._src.capture.rules.registry import RULES, Mode, Rule
+from torchsmith_fx_backend._src.capture.rules.registry import RULES, Mode, Rule, aten
 
-__all__ = ["RULES", "Mode", "Rule"]
+# Autograd knows the pieces of a tensor as what one operator returned, and so must who replays them.
+JOINT_RULES = {
+    op: each
+    for op, each in RULES.items()
+    if op not in (aten.split.Tensor, aten.split_with_sizes.default, aten.unbind.int)
+}
+
+__all__ = ["JOINT_RULES", "RULES", "Mode", "Rule"]

@@ -1,0 +1,478 @@
+"""The joint graph: a program and its backward pass, recorded into one functional graph.
+
+The program runs on stand-ins that require gradients under real autograd, with the recording mode
+below it. So what eager autograd does about views, writes, ``detach`` and ``no_grad`` happens here,
+too, once and for all; the graph holds the operators that it comes to. A backward pass is recorded
+when it is first asked for: for the tangents that are defined, and with their strides.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import fx
+
+from torchsmith_fx_backend._src.aot.functional import WRITES, Base, FunctionalMode, Rule
+from torchsmith_fx_backend._src.aot.functionalize import Trace, begin, execute, module_of
+from torchsmith_fx_backend._src.aot.views import LAZY, Step
+from torchsmith_fx_backend._src.capture.recorder import LazyGraphModule
+from torchsmith_fx_backend._src.capture.symbols import SYMBOLIC_TYPES
+from torchsmith_fx_backend._src.capture.torch_private import (
+    FakeTensor,
+    below_autograd,
+    make_fake,
+    no_autocast_cache,
+    pytree,
+)
+from torchsmith_fx_backend.errors import UnsupportedError
+
+aten = torch.ops.aten
+
+BACKWARD = "torchsmith_backward"  # in the meta of nodes that a backward pass recorded
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How one result of the program is made after the forward graph has run.
+
+    Attributes:
+        kind: ``input`` (that very object), ``fresh`` (an output of the forward graph), ``same``
+            (an earlier result) or ``constant``.
+        index: which input, output or result; the value itself for a constant.
+        steps: views to take of it, as eager did.
+        hidden: the steps are taken without gradients.
+    """
+
+    kind: str
+    index: Any
+    steps: tuple[Step, ...] = ()
+    hidden: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A size in a step's arguments: the number that the forward graph returns at ``index``."""
+
+    index: int
+
+
+@dataclass(slots=True, eq=False)
+class Joint:
+    """A recorded program that backward passes can be added to.
+
+    Attributes:
+        trace: the recording.
+        attributes: paths of tensors of the program itself, which are inputs after the given ones.
+        nodes: the placeholders, given inputs first.
+        wanted: positions of the inputs that require gradients.
+        results: one per flat result of the program.
+        out_spec: structure of the result.
+        outputs: what the forward graph returns: nodes or numbers.
+        differentiable: positions in ``outputs`` of what autograd sees as computed from inputs.
+        mutated: positions of written inputs.
+        kept: placeholders and outputs that eager autograd saves, with the version checks that
+            come with that.
+        saves: those of ``differentiable`` for which eager autograd saves anything, so that a
+            second backward pass from there is an error.
+        saved_bytes: how much it saves besides ``kept``.
+    """
+
+    trace: Trace
+    attributes: tuple[str, ...]
+    nodes: tuple[fx.Node, ...]
+    wanted: tuple[int, ...]
+    results: tuple[Result, ...] = ()
+    out_spec: Any = None
+    outputs: list[Any] = field(default_factory=list)
+    differentiable: tuple[int, ...] = ()
+    mutated: tuple[int, ...] = ()
+    kept: frozenset[fx.Node] = frozenset()
+    saves: frozenset[int] = frozenset()
+    saved_bytes: int = 0
+    _leaves: tuple[FakeTensor, ...] = ()
+    _roots: dict[int, torch.Tensor] = field(default_factory=dict)  # output position -> stand-in
+    _visible: dict[int, fx.Node] = field(default_factory=dict)  # base -> what the caller gets
+    _writes: list[tuple[fx.Node, fx.Node, int]] = field(default_factory=list)
+
+    def backward(self, strides: Sequence[tuple[Any, ...] | None]) -> Backward:
+        """Record the backward pass for tangents of these strides, None for an undefined one.
+
+        Raises:
+            UnsupportedError: eager's backward pass raises, or writes into what it was given.
+        """
+        mode, recorder, fake_mode = self.trace.mode, self.trace.recorder, self.trace.fake_mode
+        recorder.origin = None
+        outputs, tangents, nodes = [], [], []
+        last = next(iter(reversed(recorder.graph.nodes)))
+        before = {id(b): b.generation for b in mode.bases}
+        for position, stride in zip(self.differentiable, strides, strict=True):
+            if stride is None:
+                continue
+            root = self._roots[position]
+            fake = make_fake(fake_mode, root.shape, stride, root.dtype, root.device)
+            node = self._placeholder(f"tangent_{position}", fake)
+            mode.add_root(fake, node)
+            outputs.append(root)
+            tangents.append(fake)
+            nodes.append(node)
+        try:
+            with contextlib.ExitStack() as stack:
+                stack.enter_context(no_autocast_cache())
+                for device in ("cpu", "cuda"):
+                    if torch.is_autocast_enabled(device):
+                        stack.enter_context(torch.autocast(device, enabled=False))
+                stack.enter_context(fake_mode)
+                stack.enter_context(mode)
+                grads = torch.autograd.grad(
+                    outputs, self._leaves, tangents, retain_graph=True, allow_unused=True
+                )
+        except (RuntimeError, NotImplementedError) as error:
+            raise UnsupportedError(what=f"a backward pass that raises ({error})") from error
+        if any(before.get(id(b), 0) != b.generation and b.origin is not None for b in mode.bases):
+            raise UnsupportedError(what="a backward pass that writes into its inputs")
+        with fake_mode, below_autograd(), torch.no_grad():
+            mode.share([g for g in grads if g is not None])
+            found = [None if g is None else mode.output(g) for g in grads]
+        for node in reversed(recorder.graph.nodes):
+            if node is last:
+                break
+            node.meta[BACKWARD] = True
+        return Backward(tuple(nodes), tuple(found))
+
+    def _placeholder(self, name: str, fake: FakeTensor) -> fx.Node:
+        graph = self.trace.recorder.graph
+        first = next(n for n in graph.nodes if n.op != "placeholder")
+        with graph.inserting_before(first):
+            return self.trace.recorder.placeholder(name, fake)
+
+    def graph(self, backward: Backward | None) -> Snapshot:
+        """A copy of what is recorded: forward outputs first, then gradients, writes last."""
+        graph = fx.Graph()
+        env: dict[fx.Node, fx.Node] = {}
+        for node in self.trace.recorder.graph.nodes:
+            env[node] = graph.node_copy(node, env.__getitem__)
+        for origin, value, times in self._writes:
+            copy = graph.call_function(aten.copy_.default, (env[origin], env[value]))
+            copy.meta = {"val": origin.meta["val"], WRITES: times}
+        grads = () if backward is None else backward.grads
+        returned: list[Any] = [*self.outputs, *grads]
+        graph.output(tuple(env[r] if isinstance(r, fx.Node) else r for r in returned))
+        module = LazyGraphModule(module_of(self.trace.recorder.attributes), graph)
+        return Snapshot(
+            module,
+            tuple(env[n] for n in self.nodes),
+            () if backward is None else tuple(env[n] for n in backward.tangents),
+            frozenset(env[n] for n in self.kept),
+        )
+
+
+class _Place(torch.autograd.Function):
+    """What the program sees of a leaf: a tensor of the same layout."""
+
+    @staticmethod
+    def forward(ctx: Any, leaf: FakeTensor) -> FakeTensor:
+        ctx.set_materialize_grads(False)
+        return make_fake(leaf.fake_mode, leaf.shape, leaf.stride(), leaf.dtype, leaf.device)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor | None) -> torch.Tensor | None:
+        return grad
+
+
+@dataclass(frozen=True, slots=True)
+class Backward:
+    """Nodes of one backward pass.
+
+    Attributes:
+        tangents: placeholders of the defined tangents.
+        grads: gradients of the wanted inputs, None for undefined ones.
+    """
+
+    tangents: tuple[fx.Node, ...]
+    grads: tuple[fx.Node | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A joint graph on its own.
+
+    Attributes:
+        module: the graph; its outputs are the forward graph's, then the gradients.
+        inputs: placeholders of the program.
+        tangents: those of the backward pass.
+        kept: as in ``Joint``.
+    """
+
+    module: fx.GraphModule
+    inputs: tuple[fx.Node, ...]
+    tangents: tuple[fx.Node, ...]
+    kept: frozenset[fx.Node]
+
+
+def trace_joint(
+    program: fx.GraphModule | Callable[..., object],
+    inputs: Sequence[object],
+    rules: Mapping[Any, Rule],
+) -> Joint:
+    """Record the forward half of ``program``.
+
+    Args:
+        program: a captured graph, or a Python function.
+        inputs: as for ``functionalize``.
+        rules: decompositions.
+
+    Raises:
+        UnsupportedError: the program does something that is not differentiated here.
+    """
+    leaves: list[FakeTensor] = []
+    places: list[FakeTensor] = []
+
+    def stand_in(example: torch.Tensor, fake: FakeTensor) -> FakeTensor:
+        if not example.requires_grad:
+            return fake
+        if example.dtype.is_complex:
+            raise UnsupportedError(what="the gradient of a complex tensor")
+        fake.requires_grad_()
+        leaves.append(fake)
+        # The program gets no leaf: whether the caller's tensor is one changes between calls.
+        with torch.enable_grad():
+            place: FakeTensor = _Place.apply(fake)  # type: ignore[no-untyped-call]
+        places.append(place)
+        return place
+
+    trace = begin(program, inputs, rules, stand_in)
+    mode = trace.mode
+    attributes, nodes = _lift_attributes(program, trace, stand_in)
+    result = execute(program, trace)
+    trace.recorder.origin = None
+    by_place = {id(place): leaf for place, leaf in zip(places, leaves)}
+    owners: dict[int, int] = {}  # stand-in -> first position
+    for position, node in enumerate(nodes):
+        if isinstance(node.meta["val"], torch.Tensor):
+            owners.setdefault(id(node.meta["val"]), position)
+    wanted = tuple(sorted(owners[id(place)] for place in places))
+    joint = Joint(trace, attributes, nodes, wanted)
+    joint._leaves = tuple(by_place[id(nodes[i].meta["val"])] for i in wanted)
+    flat, joint.out_spec = pytree.tree_flatten(result)
+    # After a write, autograd makes a view's history when it is asked for, by running the view.
+    with trace.fake_mode, mode, torch.enable_grad():
+        for leaf in flat:
+            try:
+                _ = isinstance(leaf, torch.Tensor) and leaf.is_leaf
+            except RuntimeError as error:
+                raise UnsupportedError(what=f"a result without a history ({error})") from error
+    _collect_writes(joint)
+    with trace.fake_mode, below_autograd(), torch.no_grad():
+        joint.results = tuple(_Collector(joint, mode).run(flat))
+    for place in places:  # the graph's values carry no history of the trace's
+        value = mode.value_of(place)
+        if value.base.generation:
+            raise UnsupportedError(what="a write to an input that requires a gradient")
+    with trace.fake_mode, mode:
+        _find_saved(joint)
+    return joint
+
+
+def _lift_attributes(
+    program: fx.GraphModule | Callable[..., object], trace: Trace, stand_in: Any
+) -> tuple[tuple[str, ...], tuple[fx.Node, ...]]:
+    """Make inputs of the tensors that the graph reads as attributes."""
+    paths: list[str] = []
+    nodes = list(trace.nodes)
+    seen: set[int] = set()
+    if not isinstance(program, fx.GraphModule):
+        return (), tuple(nodes)
+    for node in program.graph.nodes:
+        if node.op == "call_module":
+            module = program.get_submodule(str(node.target))
+            if any(True for _ in module.parameters()) or any(True for _ in module.buffers()):
+                raise UnsupportedError(what=f"a call of the module {node.target} with weights")
+        if node.op != "get_attr":
+            continue
+        path = str(node.target)
+        value: Any = functools.reduce(getattr, path.split("."), program)
+        if not isinstance(value, torch.Tensor) or isinstance(value, FakeTensor):
+            continue
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if value.layout is not torch.strided:
+            raise UnsupportedError(what=f"a {value.layout} tensor in the graph")
+        fake = stand_in(
+            value,
+            make_fake(trace.fake_mode, value.size(), value.stride(), value.dtype, value.device),
+        )
+        placeholder = trace.recorder.placeholder(path.replace(".", "_"), fake)
+        trace.mode.lift(value, fake, placeholder)
+        paths.append(path)
+        nodes.append(placeholder)
+    return tuple(paths), tuple(nodes)
+
+
+def _collect_writes(joint: Joint) -> None:
+    mutated = []
+    for base in joint.trace.mode.bases:
+        origin = base.origin
+        if origin is None or base.generation == 0 or base.node is origin:
+            continue
+        if origin not in joint.nodes:
+            raise UnsupportedError(what=f"a write to {origin.name}")
+        current = mode_value(joint.trace.mode, origin)
+        if current is not None and current.requires_grad:
+            raise UnsupportedError(what="a write of a value with a gradient into an input")
+        joint._writes.append((origin, base.node, base.generation))
+        mutated.append(joint.nodes.index(origin))
+    joint.mutated = tuple(sorted(mutated))
+
+
+def mode_value(mode: FunctionalMode, origin: fx.Node) -> torch.Tensor | None:
+    """The stand-in that the program knows a placeholder by."""
+    value = origin.meta["val"]
+    return value if isinstance(value, torch.Tensor) else None
+
+
+class _Collector:
+    """Settles how each result is made; one instance per joint graph."""
+
+    def __init__(self, joint: Joint, mode: FunctionalMode) -> None:
+        self.joint = joint
+        self.mode = mode
+        self.fresh: dict[int, int] = {}  # base -> position among the outputs
+
+    def run(self, flat: Sequence[object]) -> Iterator[Result]:
+        first: dict[int, int] = {}
+        for number, leaf in enumerate(flat):
+            if first.setdefault(id(leaf), number) != number and isinstance(leaf, torch.Tensor):
+                yield Result("same", first[id(leaf)])
+            elif isinstance(leaf, torch.Tensor):
+                yield self._tensor(leaf)
+            elif isinstance(leaf, SYMBOLIC_TYPES):
+                self.joint.outputs.append(self.joint.trace.recorder.symbols.lower(leaf))
+                yield Result("fresh", len(self.joint.outputs) - 1)
+            else:
+                yield Result("constant", leaf)
+
+    def _tensor(self, leaf: torch.Tensor) -> Result:
+        value = self.mode.value_of(leaf)
+        base = value.base
+        if base.origin is not None:
+            owner = mode_value(self.mode, base.origin)
+            assert owner is not None
+            if base.origin not in self.joint.nodes:
+                raise UnsupportedError(what=f"the constant {base.origin.name} as a result")
+            kind, index = "input", self.joint.nodes.index(base.origin)
+        else:
+            owner = base.root
+            if owner is None:
+                raise UnsupportedError(what="a result whose layout was changed in place")
+            kind, index = "fresh", self._fresh(base, owner)
+        if leaf.requires_grad and not owner.requires_grad:
+            raise UnsupportedError(what="a view that requires a gradient where its base does not")
+        if leaf.requires_grad and leaf.is_leaf:
+            raise UnsupportedError(what="a leaf that the graph makes")
+        if any(step.target in LAZY for step in value.steps):
+            raise UnsupportedError(what="a lazily conjugated result of a differentiated graph")
+        steps = tuple(replace(step, args=self._slots(step.args)) for step in value.steps)
+        hidden = owner.requires_grad and not leaf.requires_grad
+        if hidden and any(step.target is aten.detach.default for step in steps):
+            hidden = False
+        return Result(kind, index, steps, hidden)
+
+    def _slots(self, args: Any) -> Any:
+        """``args`` with the number of an output for each graph node."""
+        if isinstance(args, (list, tuple)):
+            return type(args)(self._slots(arg) for arg in args)
+        if not isinstance(args, fx.Node):
+            return args
+        self.joint.outputs.append(args)
+        return Slot(len(self.joint.outputs) - 1)
+
+    def _fresh(self, base: Base, root: torch.Tensor) -> int:
+        known = self.fresh.get(id(base))
+        if known is not None:
+            return known
+        outputs = self.joint.outputs
+        position = self.fresh[id(base)] = len(outputs)
+        node = self.mode.output(root)
+        outputs.append(node)
+        self.joint._visible[id(base)] = node
+        if root.requires_grad:
+            if root.dtype.is_complex:
+                raise UnsupportedError(what="the gradient of a complex tensor")
+            if root.is_leaf:
+                raise UnsupportedError(what="a leaf that the graph makes")
+            self.joint.differentiable = (*self.joint.differentiable, position)
+            self.joint._roots[position] = root
+        return position
+
+
+def _find_saved(joint: Joint) -> None:
+    """What eager autograd keeps for the backward pass, read from its nodes."""
+    kept: set[fx.Node] = set()
+    bases: dict[int, int] = {}
+    saves: set[int] = set()
+    saved: dict[Any, bool] = {}  # autograd node -> whether it saves a tensor
+    for position, root in joint._roots.items():
+        waiting: list[Any] = [root.grad_fn]
+        seen = set(waiting)
+        while waiting:
+            function = waiting.pop()
+            if function not in saved:
+                saved[function] = _look_at_saved(joint, function, kept, bases)
+            if saved[function]:
+                saves.add(position)
+            for following, _ in function.next_functions:
+                if following is not None and following not in seen:
+                    seen.add(following)
+                    waiting.append(following)
+    joint.kept = frozenset(kept)
+    joint.saves = frozenset(saves)
+    joint.saved_bytes = sum(bases.values())
+
+
+def _look_at_saved(joint: Joint, function: Any, kept: set[fx.Node], bases: dict[int, int]) -> bool:
+    """Note what an autograd node saves: tensors that the caller sees, and sizes of others."""
+    mode = joint.trace.mode
+    some = type(function).__name__ == "CopySlices"
+    for name in _saved_names(type(function)):
+        try:
+            found = getattr(function, name)
+        except RuntimeError as error:
+            raise UnsupportedError(what=f"a backward pass that raises ({error})") from error
+        for tensor in found if isinstance(found, (list, tuple)) else (found,):
+            if not isinstance(tensor, torch.Tensor):
+                continue
+            some = True
+            if not isinstance(tensor, FakeTensor):
+                continue
+            base = mode.value_of(tensor).base
+            place = base.origin or joint._visible.get(id(base))
+            if place is not None:
+                kept.add(place)
+            elif id(base) not in bases:
+                bases[id(base)] = _bytes(base.node.meta["val"])
+    return some
+
+
+_SAVED_NAMES: dict[type, tuple[str, ...]] = {}
+
+
+def _saved_names(kind: type) -> tuple[str, ...]:
+    """The attributes by which autograd nodes of one kind show what they save."""
+    found = _SAVED_NAMES.get(kind)
+    if found is None:
+        found = tuple(name for name in dir(kind) if name.startswith("_saved_"))
+        _SAVED_NAMES[kind] = found
+    return found
+
+
+def _bytes(tensor: torch.Tensor) -> int:
+    size = 1
+    for n in tensor.shape:
+        size *= n if type(n) is int else 1
+    return size * tensor.element_size()

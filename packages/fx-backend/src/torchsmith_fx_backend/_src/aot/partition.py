@@ -1,0 +1,392 @@
+"""The partitioner: which values the forward graph hands to the backward graph.
+
+A value is saved or computed again. What is saved is a minimum cut by bytes between what only the
+forward pass has (its inputs, matrix products, reductions, random draws) and what the backward pass
+reads; pointwise operators and views between the cut and the backward pass run again there.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torchsmith_guards as guards
+from torch import fx
+
+from torchsmith_fx_backend._src.aot.joint import BACKWARD
+from torchsmith_fx_backend._src.capture.ops import op_info
+from torchsmith_fx_backend._src.capture.recorder import LazyGraphModule
+from torchsmith_fx_backend._src.capture.symbols import SYMBOLIC_TYPES
+from torchsmith_fx_backend._src.capture.torch_private import OpOverload
+from torchsmith_fx_backend._src.loops.registry import Pointwise, rule_for
+from torchsmith_fx_backend._src.passes.base import COPY, source
+from torchsmith_fx_backend.errors import UnsupportedError
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A value that goes from the forward to the backward graph.
+
+    Attributes:
+        name: of its node in the joint graph.
+        copied: a copy is saved, because the caller may write into the original, and eager would
+            not notice.
+    """
+
+    name: str
+    copied: bool
+
+
+def choose_saved(
+    graph: fx.Graph,
+    inputs: Collection[fx.Node],
+    tangents: Collection[fx.Node],
+    outputs: int,
+    kept: Collection[fx.Node],
+    written: Collection[fx.Node],
+    free: Collection[fx.Node],
+    budget: float,
+) -> tuple[Saved, ...]:
+    """The values to save.
+
+    Args:
+        graph: a joint graph.
+        inputs: its placeholders less the tangents.
+        tangents: placeholders of tangents.
+        outputs: how many outputs belong to the forward pass; the others are gradients.
+        kept: inputs and outputs that are held for the backward pass in any case.
+        written: inputs that the forward pass writes.
+        free: inputs that live on whether they are saved or not.
+        budget: 0 saves as little as possible; 1 computes nothing but
+            views again.
+    """
+    returned: Any = graph.output_node().args[0]
+    backward = dependants(tangents)
+    needed = _ancestors(n for n in returned[outputs:] if isinstance(n, fx.Node))
+    read = {
+        arg
+        for node in needed
+        if node in backward
+        for arg in node.all_input_nodes
+        if arg not in backward
+    }
+    read |= {n for n in returned[outputs:] if isinstance(n, fx.Node) and n not in backward}
+    visible = {source(n) for n in returned[:outputs] if isinstance(n, fx.Node)} | set(inputs)
+
+    def copied(node: fx.Node) -> bool:
+        owner = source(node)
+        return owner in visible and (owner not in kept or owner in written)
+
+    network = _Network()
+    order = list(graph.nodes)
+    position = {node: i for i, node in enumerate(order)}
+    relevant = _ancestors(read, lambda node: not is_recomputable(node, budget))
+    for node in relevant:
+        number = position[node]
+        owner = source(node)
+        if isinstance(node.meta.get("val"), (list, tuple)):
+            if not is_recomputable(node, budget):
+                continue  # its items are saved
+            weight = _INFINITE
+        elif owner in kept and not copied(node):
+            weight = 1 if owner is node else 2
+        elif owner in free and not copied(node):
+            weight = 3 if owner is node else 4
+        else:
+            weight = _weight(node)
+        network.edge(2 * number, 2 * number + 1, weight)
+        if not is_recomputable(node, budget):
+            network.edge(_SOURCE, 2 * number, _INFINITE)
+        else:
+            for arg in node.all_input_nodes:
+                network.edge(2 * position[arg] + 1, 2 * number, _INFINITE)
+        if node in read:
+            network.edge(2 * number + 1, _SINK, _INFINITE)
+    late = network.minimum_cut()
+    found = [n for n in relevant if 2 * position[n] + 1 in late and 2 * position[n] not in late]
+    found.sort(key=position.__getitem__)
+    return tuple(
+        Saved(n.name, isinstance(n.meta["val"], torch.Tensor) and copied(n)) for n in found
+    )
+
+
+def forward_graph(
+    joint: fx.GraphModule, inputs: Sequence[fx.Node], outputs: int, saved: Sequence[Saved]
+) -> fx.GraphModule:
+    """The part of ``joint`` that computes its first ``outputs`` outputs and ``saved``."""
+    by_name = {node.name: node for node in joint.graph.nodes}
+    returned: Any = joint.graph.output_node().args[0]
+    wanted = [*returned[:outputs], *(by_name[s.name] for s in saved)]
+    writes = [n for n in joint.graph.nodes if n.op == "call_function" and n.target is COPY]
+    later = dependants(n for n in joint.graph.find_nodes(op="placeholder") if n not in inputs)
+    effects = [
+        node
+        for node in joint.graph.nodes
+        if isinstance(node.target, OpOverload) and op_info(node.target).seeded and node not in later
+    ]
+    needed = _ancestors(n for n in [*wanted, *writes, *effects] if isinstance(n, fx.Node))
+    graph = fx.Graph()
+    env: dict[fx.Node, fx.Node] = {n: graph.node_copy(n) for n in inputs}
+    for node in joint.graph.nodes:
+        if node in needed and node not in env and node.target is not COPY:
+            env[node] = graph.node_copy(node, env.__getitem__)
+    results: list[Any] = [env[n] if isinstance(n, fx.Node) else n for n in wanted]
+    for number, each in enumerate(saved):
+        if each.copied:
+            original = results[outputs + number]
+            copy = graph.call_function(aten.clone.default, (original,))
+            copy.meta = dict(original.meta)
+            value = original.meta["val"]
+            copy.kwargs = {"memory_format": torch.preserve_format}
+            copy.meta["val"] = _cloned(value)
+            results[outputs + number] = copy
+    for node in writes:
+        env[node] = graph.node_copy(node, env.__getitem__)
+    graph.output(tuple(results))
+    return LazyGraphModule(joint, graph)
+
+
+def backward_graph(
+    joint: fx.GraphModule,
+    tangents: Sequence[fx.Node],
+    outputs: int,
+    saved: Sequence[Saved],
+    given: Mapping[str, object],
+    budget: float,
+) -> tuple[fx.GraphModule, tuple[int, ...]]:
+    """The part of ``joint`` that computes the gradients from ``saved`` and the tangents.
+
+    Args:
+        joint: a joint graph.
+        tangents: placeholders of tangents.
+        outputs: how many outputs belong to the forward pass.
+        saved: what the forward graph hands over.
+        given: the metadata of each saved value as the forward graph returns it, by name.
+        budget: as for ``choose_saved``.
+
+    Returns:
+        The graph, and the positions in ``saved`` of the inputs that it takes before the tangents.
+
+    Raises:
+        UnsupportedError: a gradient needs a value that was not saved.
+    """
+    by_name = {node.name: node for node in joint.graph.nodes}
+    returned: Any = joint.graph.output_node().args[0]
+    held = {by_name[s.name]: i for i, s in enumerate(saved) if s.name in by_name}
+    backward = dependants(tangents)
+    grads = returned[outputs:]
+    needed = _ancestors((n for n in grads if isinstance(n, fx.Node)), lambda node: node in held)
+    used = sorted(held[node] for node in needed if node in held)
+    graph = fx.Graph()
+    env: dict[fx.Node, fx.Node] = {}
+    names = {i: node for node, i in held.items()}
+    for i in used:
+        node = names[i]
+        env[node] = graph.placeholder(node.name)
+        env[node].meta = {**node.meta, "val": given[saved[i].name]}
+    for node in tangents:
+        env[node] = graph.node_copy(node)
+
+    def emit(node: fx.Node) -> None:
+        """Copy ``node`` behind what it needs; values computed again come right before use."""
+        stack = [node]
+        while stack:
+            current = stack[-1]
+            missing = [arg for arg in current.all_input_nodes if arg not in env]
+            if missing:
+                stack += missing
+                continue
+            stack.pop()
+            if current in env:
+                continue
+            if current not in backward and current.op != "get_attr":
+                if not is_recomputable(current, budget):
+                    raise UnsupportedError(what=f"a backward pass that needs {current.name} again")
+            env[current] = graph.node_copy(current, env.__getitem__)
+
+    for node in joint.graph.nodes:
+        if node in needed and node in backward:
+            emit(node)
+    for node in grads:
+        if isinstance(node, fx.Node):
+            emit(node)
+    graph.output(tuple(env[n] if isinstance(n, fx.Node) else n for n in grads))
+    return LazyGraphModule(joint, graph), tuple(used)
+
+
+def dependants(nodes: Iterable[fx.Node]) -> set[fx.Node]:
+    """``nodes`` and everything computed from them."""
+    found: set[fx.Node] = set()
+    waiting = list(nodes)
+    while waiting:
+        node = waiting.pop()
+        if node not in found and node.op != "output":
+            found.add(node)
+            waiting += node.users
+    return found
+
+
+def _ancestors(
+    nodes: Iterable[fx.Node], stop: Callable[[fx.Node], bool] = lambda node: False
+) -> set[fx.Node]:
+    """``nodes`` and everything that they are computed from, up to nodes where ``stop`` holds."""
+    found: set[fx.Node] = set()
+    waiting = list(nodes)
+    while waiting:
+        node = waiting.pop()
+        if node not in found:
+            found.add(node)
+            if not stop(node):
+                waiting += node.all_input_nodes
+    return found
+
+
+_DEAREST = 30  # simple operations per element of the dearest pointwise operators
+
+
+def is_recomputable(node: fx.Node, budget: float) -> bool:
+    """Whether the backward pass may run ``node`` again."""
+    if node.op == "get_attr":
+        return True
+    if node.op != "call_function":
+        return False
+    if _is_number(node):
+        return node.target not in (
+            aten.sym_size.int,
+            aten.sym_stride.int,
+            aten.sym_storage_offset.default,
+        )
+    if source(node) is not node:
+        return True
+    if BACKWARD in node.meta:
+        return True  # eager runs it there, too
+    if not isinstance(node.target, OpOverload):
+        return False
+    info = op_info(node.target)
+    if info.impure or info.seeded:
+        return False
+    rule = rule_for(node)
+    if not isinstance(rule, Pointwise):
+        return False
+    return rule.creation or rule.cost <= _DEAREST * (1.0 - budget)
+
+
+def _is_number(node: fx.Node) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, (*SYMBOLIC_TYPES, int, float, bool))
+
+
+def _weight(node: fx.Node) -> int:
+    """Bytes of memory that saving ``node`` keeps alive; a view a little more than its base."""
+    if _is_number(node):
+        return 1
+    owner = source(node)
+    size = max(number_of_bytes(node.meta["val"]), number_of_bytes(owner.meta["val"]))
+    return size + (size >> 6) + 8 if owner is not node else max(size, 4)
+
+
+def number_of_bytes(value: Any) -> int:
+    """Size of a tensor; symbolic sizes count with their hints."""
+    if not isinstance(value, torch.Tensor):
+        return 0
+    size = value.element_size()
+    for n in value.shape:
+        size *= n if type(n) is int else int(guards.hint_of(n) or 1)
+    return size
+
+
+def _cloned(value: torch.Tensor) -> torch.Tensor:
+    mode = value.fake_mode  # type: ignore[attr-defined]
+    with mode, torch.no_grad():
+        result: torch.Tensor = torch.clone(value.detach())
+    return result
+
+
+# --------------------------------------------------------------------------------- minimum cut
+
+_SOURCE, _SINK = -1, -2
+_INFINITE = 1 << 60
+
+
+@dataclass(slots=True, eq=False)
+class _Edge:
+    end: int
+    capacity: int  # what can still flow
+    reverse: _Edge | None = None
+
+
+class _Network:
+    """A flow network; Dinic's algorithm."""
+
+    def __init__(self) -> None:
+        self.edges: dict[int, list[_Edge]] = {_SOURCE: [], _SINK: []}
+
+    def edge(self, start: int, end: int, capacity: int) -> None:
+        forth, back = _Edge(end, capacity), _Edge(start, 0)
+        forth.reverse, back.reverse = back, forth
+        self.edges.setdefault(start, []).append(forth)
+        self.edges.setdefault(end, []).append(back)
+
+    def minimum_cut(self) -> set[int]:
+        """The vertices on the sink's side of the minimum cut that is nearest to the sink."""
+        while True:
+            levels = self._levels()
+            if _SINK not in levels:
+                return self._before_sink()
+            rest = dict.fromkeys(self.edges, 0)
+            while self._augment(levels, rest):
+                pass
+
+    def _levels(self) -> dict[int, int]:
+        levels = {_SOURCE: 0}
+        waiting = deque([_SOURCE])
+        while waiting:
+            vertex = waiting.popleft()
+            for edge in self.edges[vertex]:
+                if edge.capacity > 0 and edge.end not in levels:
+                    levels[edge.end] = levels[vertex] + 1
+                    waiting.append(edge.end)
+        return levels
+
+    def _before_sink(self) -> set[int]:
+        found = {_SINK}
+        waiting = [_SINK]
+        while waiting:
+            for edge in self.edges[waiting.pop()]:
+                assert edge.reverse is not None
+                if edge.reverse.capacity > 0 and edge.end not in found:
+                    found.add(edge.end)
+                    waiting.append(edge.end)
+        return found
+
+    def _augment(self, levels: Mapping[int, int], rest: dict[int, int]) -> bool:
+        """Send flow along one path; ``rest`` counts the edges of a vertex that lead nowhere."""
+        path: list[_Edge] = []
+        vertex = _SOURCE
+        while vertex != _SINK:
+            edges = self.edges[vertex]
+            while rest[vertex] < len(edges):
+                edge = edges[rest[vertex]]
+                if edge.capacity > 0 and levels.get(edge.end, -1) == levels[vertex] + 1:
+                    path.append(edge)
+                    vertex = edge.end
+                    break
+                rest[vertex] += 1
+            else:
+                if not path:
+                    return False
+                edge = path.pop()
+                assert edge.reverse is not None
+                vertex = edge.reverse.end
+                rest[vertex] += 1
+        amount = min(edge.capacity for edge in path)
+        for edge in path:
+            assert edge.reverse is not None
+            edge.capacity -= amount
+            edge.reverse.capacity += amount
+        return True

@@ -1,0 +1,374 @@
+"""Runs a differentiated graph: one ``torch.autograd.Function`` around its compiled halves.
+
+The forward half is compiled at once, a backward half when a backward pass first asks for it: one
+for each set of tangents that are defined, with their strides. Results that are inputs or views are
+made outside of the function, by the very operators that eager runs, so autograd knows them as it
+does eager's.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+
+from torchsmith_fx_backend._src.aot.frame import apart
+from torchsmith_fx_backend._src.aot.joint import Joint, Result, Slot, Snapshot
+from torchsmith_fx_backend._src.aot.partition import (
+    Saved,
+    backward_graph,
+    choose_saved,
+    forward_graph,
+)
+from torchsmith_fx_backend._src.capture.torch_private import (
+    delayed_error,
+    make_fake,
+    pytree,
+    release_saved_tensors,
+)
+
+aten = torch.ops.aten
+log = logging.getLogger("torchsmith.backend")
+
+# graph -> callable of the graph's inputs that returns its outputs
+Compile = Callable[[fx.GraphModule], Any]
+Ambient = Callable[[], AbstractContextManager[object]]
+_Key = tuple[tuple[int, ...] | None, ...]
+
+TWICE = (
+    "a compiled graph was differentiated twice: its backward pass has no derivative of its own; "
+    'compile with options={"training": "eager"} for derivatives of derivatives'
+)
+
+
+@dataclass(eq=False)
+class Training:
+    """A graph that is compiled for training.
+
+    Attributes:
+        joint: the recorded graph.
+        compile: builds a half.
+        ambient: makes the context that the halves run in.
+        optimize: the passes over a joint graph.
+        budget: see ``choose_saved``.
+    """
+
+    joint: Joint
+    compile: Compile
+    optimize: Callable[[fx.GraphModule], None]
+    ambient: Ambient
+    budget: float
+    forward: Any = None
+    kept_inputs: tuple[int, ...] = ()
+    kept_outputs: tuple[int, ...] = ()
+    saved: tuple[Saved, ...] = ()
+    backwards: dict[_Key, tuple[Any, tuple[int, ...]]] = field(default_factory=dict)
+    _given: dict[str, object] = field(default_factory=dict)
+    _snapshot: tuple[_Key, Snapshot] | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def prepare(self) -> None:
+        """Choose what is saved and compile the forward half.
+
+        Raises:
+            UnsupportedError: the backward pass does something that is not compiled.
+        """
+        joint = self.joint
+        self.kept_inputs = tuple(i for i, n in enumerate(joint.nodes) if n in joint.kept)
+        self.kept_outputs = tuple(
+            i for i, n in enumerate(joint.outputs) if isinstance(n, fx.Node) and n in joint.kept
+        )
+        if not joint.differentiable:
+            snapshot = joint.graph(None)
+            self.optimize(snapshot.module)
+            self.forward = self.compile(
+                forward_graph(snapshot.module, snapshot.inputs, len(joint.outputs), ())
+            )
+            return
+        roots = [joint.outputs[i].meta["val"] for i in joint.differentiable]
+        strides = [root.stride() for root in roots]
+        snapshot = joint.graph(joint.backward(strides))
+        self.optimize(snapshot.module)
+        outputs = len(joint.outputs)
+        written = {snapshot.inputs[i] for i in joint.mutated}
+        self.saved = choose_saved(
+            snapshot.module.graph,
+            snapshot.inputs,
+            snapshot.tangents,
+            outputs,
+            snapshot.kept,
+            written,
+            {snapshot.inputs[i] for i in joint.wanted},
+            self.budget,
+        )
+        graph = forward_graph(snapshot.module, snapshot.inputs, outputs, self.saved)
+        returned: Any = graph.graph.output_node().args[0]
+        for each, node in zip(self.saved, returned[outputs:], strict=True):
+            self._given[each.name] = _as_input(node.meta["val"])
+        self.forward = self.compile(graph)
+        key = tuple(strides)
+        if all(type(n) is int for stride in key for n in stride):
+            self._snapshot = (key, snapshot)
+
+    def run_forward(self, inputs: Sequence[Any]) -> list[Any]:
+        """Outputs, then what is saved, on tensors that are no views to autograd."""
+        with self.ambient():
+            flat = list(self.forward(*inputs))
+        for position in range(len(self.joint.outputs)):
+            out = flat[position]
+            if isinstance(out, torch.Tensor) and out._is_view():
+                plain = out.data
+                flat = [plain if value is out else value for value in flat]
+        return flat
+
+    def values(self, tensors: Sequence[torch.Tensor], numbers: Sequence[int]) -> list[Any]:
+        """What is saved, in order, from its tensors and its numbers."""
+        given = iter(tensors), iter(numbers)
+        return [
+            next(given[0] if isinstance(self._given[each.name], torch.Tensor) else given[1])
+            for each in self.saved
+        ]
+
+    def backward(self, tangents: Sequence[torch.Tensor | None]) -> tuple[Any, tuple[int, ...]]:
+        """The backward half for ``tangents``, and what it takes of what is saved."""
+        key = tuple(None if t is None else t.stride() for t in tangents)
+        known = self.backwards.get(key)
+        if known is None:
+            with self._lock:
+                known = self.backwards.get(key)
+                if known is None:
+                    known = self.backwards[key] = self._compile_backward(key)
+        return known
+
+    def _compile_backward(self, key: _Key) -> tuple[Any, tuple[int, ...]]:
+        prepared, self._snapshot = self._snapshot, None
+        if prepared is not None and prepared[0] == key:
+            snapshot = prepared[1]
+        else:
+            snapshot = self.joint.graph(self.joint.backward(key))
+            self.optimize(snapshot.module)
+        graph, used = backward_graph(
+            snapshot.module,
+            snapshot.tangents,
+            len(self.joint.outputs),
+            self.saved,
+            self._given,
+            self.budget,
+        )
+        return self.compile(graph), used
+
+
+def _as_input(value: Any) -> Any:
+    """The description of a value that a graph takes from outside."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    mode = value.fake_mode  # type: ignore[attr-defined]
+    return make_fake(mode, value.shape, value.stride(), value.dtype, value.device)
+
+
+_NOTHING = torch.empty(0)
+
+
+class CompiledFunction(torch.autograd.Function):
+    """Autograd's view of a compiled graph: its fresh outputs, as a function of its inputs."""
+
+    @staticmethod
+    def forward(ctx: Any, training: Training, *inputs: Any) -> tuple[Any, ...]:
+        """Run the forward half; what follows its outputs is saved."""
+        joint = training.joint
+        count = len(joint.outputs)
+        flat = training.run_forward(inputs)
+        outputs = flat[:count]
+        tensors: list[torch.Tensor] = []
+        numbers: list[Any] = []
+        for value in flat[count:]:
+            (tensors if isinstance(value, torch.Tensor) else numbers).append(value)
+        guarded = [inputs[i] for i in training.kept_inputs] + [
+            outputs[i] for i in training.kept_outputs
+        ]
+        if joint.saves and not tensors and not guarded:
+            guarded.append(_NOTHING)  # a second backward pass is an error, as eager's
+        ctx.save_for_backward(*tensors, *guarded)
+        ctx.training, ctx.numbers, ctx.saved_count = training, numbers, len(tensors)
+        ctx.inputs = len(inputs)
+        ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(
+            *(
+                out
+                for i, out in enumerate(outputs)
+                if isinstance(out, torch.Tensor) and i not in joint.differentiable
+            )
+        )
+        return tuple(outputs)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        """Run the backward half for the tangents that are defined."""
+        training: Training = ctx.training
+        joint = training.joint
+        twice = torch.is_grad_enabled()
+        with torch.no_grad(), training.ambient():
+            tangents = [_plain(grads[i]) for i in joint.differentiable]
+            result: list[Any] = [None] * (ctx.inputs + 1)
+            if all(t is None for t in tangents):
+                return tuple(result)
+            half, used = training.backward(tangents)
+            saves = any(
+                t is not None and i in joint.saves for i, t in zip(joint.differentiable, tangents)
+            )
+            arguments: list[Any] = []
+            if saves or used:
+                saved = list(ctx.saved_tensors)
+                del saved[ctx.saved_count :]
+                values = training.values(saved, ctx.numbers)
+                arguments = [values[i] for i in used]
+                del saved, values
+            arguments += [t for t in tangents if t is not None]
+            del tangents
+            release_saved_tensors(ctx)
+            found = half(*arguments)
+        if twice:
+            found = _once(found)
+        for position, grad in zip(joint.wanted, found, strict=True):
+            result[position + 1] = grad
+        return tuple(result)
+
+
+def _plain(tangent: torch.Tensor | None) -> torch.Tensor | None:
+    """``tangent`` as a tensor whose elements lie in memory."""
+    if tangent is None or not (tangent.is_conj() or tangent.is_neg() or tangent._is_zerotensor()):
+        return tangent
+    return torch.empty_like(tangent).copy_(tangent)
+
+
+def _once(grads: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
+    """``grads`` as results of a function that cannot be differentiated."""
+    found = [g for g in grads if g is not None]
+    marked = iter(
+        delayed_error(TWICE, len(found))(*(g.detach().requires_grad_() for g in found))
+        if found
+        else ()
+    )
+    return [None if g is None else next(marked) for g in grads]
+
+
+@dataclass(eq=False, slots=True)
+class Usual:
+    """Tells in which way a call is unlike the example that the graph was compiled for.
+
+    Attributes:
+        wanted: per given input, whether it requires a gradient; None for what is no tensor.
+        frozen: Python values that the graph has as literals, by position.
+        apart: whether written tensors share memory with others; None when that cannot be.
+    """
+
+    wanted: tuple[bool | None, ...]
+    frozen: tuple[tuple[int, object], ...]
+    apart: Callable[[Sequence[Any]], bool] | None
+
+    @staticmethod
+    def of(joint: Joint, examples: Sequence[object]) -> Usual:
+        """What calls like ``examples`` have in common."""
+        first = {id(x): i for i, x in reversed(list(enumerate(examples)))}
+        return Usual(
+            tuple(
+                first[id(x)] in joint.wanted if isinstance(x, torch.Tensor) else None
+                for x in examples
+            ),
+            joint.trace.frozen,
+            apart(examples, [i for i in joint.mutated if i < len(examples)], (), ()),
+        )
+
+    def __call__(self, inputs: Sequence[Any]) -> str | None:
+        """The difference, in words."""
+        if not torch.is_grad_enabled():
+            return "gradients are switched off"
+        for value, wanted in zip(inputs, self.wanted):
+            if wanted is not None and value.requires_grad is not wanted:
+                return "another set of inputs requires gradients"
+        for position, value in self.frozen:
+            given = inputs[position]
+            if type(given) is not type(value) or not (given == value or given != given):
+                return f"input {position} is {given!r}, not {value!r}"
+        if self.apart is not None and not self.apart(inputs):
+            return "written tensors share memory"
+        return None
+
+
+def callable_of(
+    training: Training,
+    eager: Callable[..., Any],
+    unusual: Callable[[Sequence[Any]], str | None],
+    program: fx.GraphModule,
+) -> Callable[..., Any]:
+    """The compiled graph, called like the captured one.
+
+    Args:
+        training: its halves.
+        eager: the captured graph, which runs when a call is unlike the example.
+        unusual: says in which way a call differs from the example; None when it does not.
+        program: where attributes of the graph are read at each call.
+    """
+    joint = training.joint
+    paths = [path.split(".") for path in joint.attributes]
+    results, spec = joint.results, joint.out_spec
+    flat_result = spec.type is tuple and all(child.is_leaf() for child in spec.children())
+
+    def run(*inputs: Any) -> Any:
+        reason = unusual(inputs)
+        if reason is not None:
+            log.info("%s: running as captured", reason)
+            return eager(*inputs)
+        if paths:
+            inputs = (*inputs, *(functools.reduce(getattr, path, program) for path in paths))
+        if joint.differentiable:
+            outputs = CompiledFunction.apply(training, *inputs)  # type: ignore[no-untyped-call]
+        else:
+            with torch.no_grad():
+                outputs = training.run_forward(inputs)
+        made: list[Any] = []
+        for result in results:
+            made.append(_make(result, inputs, outputs, made))
+        return tuple(made) if flat_result else pytree.tree_unflatten(made, spec)
+
+    return run
+
+
+def _make(
+    result: Result, inputs: Sequence[Any], outputs: Sequence[Any], made: Sequence[Any]
+) -> Any:
+    if result.kind == "constant":
+        return result.index
+    if result.kind == "same":
+        return made[result.index]
+    value = (inputs if result.kind == "input" else outputs)[result.index]
+    if not result.steps:
+        return value
+    if result.hidden:
+        with torch.no_grad():
+            return _views(value, result, outputs)
+    return _views(value, result, outputs)
+
+
+def _views(value: Any, result: Result, outputs: Sequence[Any]) -> Any:
+    for step in result.steps:
+        arguments = _resolve(step.args, outputs)
+        value = step.target(value, *arguments, **dict(step.kwargs))
+        if step.index is not None:
+            value = value[step.index]
+    return value
+
+
+def _resolve(args: Any, outputs: Sequence[Any]) -> Any:
+    if isinstance(args, Slot):
+        return outputs[args.index]
+    if isinstance(args, (list, tuple)):
+        return [_resolve(arg, outputs) for arg in args]
+    return args

@@ -1,0 +1,380 @@
+"""Graphs compiled for training do what eager does, in every way that a caller can see."""
+
+import gc
+import sys
+import weakref
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+import torchsmith_guards as guards
+from torch import fx
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from composition.machines import Reference
+from torchsmith_fx_backend import Settings
+from torchsmith_fx_backend._src.aot.partition import number_of_bytes
+from torchsmith_fx_backend._src.driver import compile_training
+from torchsmith_fx_backend.errors import UnsupportedError
+
+SETTINGS = Settings(graph_cache=False, verify=True, strict=True)
+
+
+@pytest.fixture(autouse=True)
+def reference_machine():
+    with Reference().installed():
+        yield
+
+
+def leaf(*size, seed=0, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*size, generator=generator).to(dtype).requires_grad_()
+
+
+def compiled(fn, *examples, **settings):
+    return compile_training(fn, examples, SETTINGS.with_options(**settings))
+
+
+def again(inputs):
+    """Equal inputs of their own."""
+    return [
+        x.detach().clone().requires_grad_(x.requires_grad) if isinstance(x, torch.Tensor) else x
+        for x in inputs
+    ]
+
+
+def close(a, b):
+    torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+    assert (a is None) == (b is None)
+    if a is not None:
+        assert a.stride() == b.stride()
+
+
+def no_grad_part(x, w):
+    y = x * w
+    before = torch.is_grad_enabled()
+    torch._C._set_grad_enabled(False)
+    scale = y.abs().amax()
+    torch._C._set_grad_enabled(True)
+    return (y / scale, scale)
+
+
+def inner_write(x, w):
+    y = x * 2
+    y[0] = w[0] * 3
+    y[:, 1].mul_(2)
+    return (y.exp(), y)
+
+
+def detached(x, w):
+    y = x * w
+    return (y.detach() + x, y.detach())
+
+
+CASES = {
+    "pointwise": lambda x, w: (F.gelu(x) * w.tanh(),),
+    "linear": lambda x, w: (F.linear(x, w).relu().softmax(-1),),
+    "norms": lambda x, w: (F.layer_norm(x, [4], w[0], w[1]), F.rms_norm(x, [4], w[2])),
+    "reductions": lambda x, w: (x.var(), (x * w).mean(0), x.amax(1), w.logsumexp(0)),
+    "attention": lambda x, w: (F.scaled_dot_product_attention(x[None], w[None], x[None] * w),),
+    "loss": lambda x, w: (F.cross_entropy(x @ w, torch.tensor([0, 3, 1, 2])), F.mse_loss(x, w)),
+    "indexing": lambda x, w: (x[torch.tensor([0, 2, 0])] * 2, w.gather(1, x.argsort(1))),
+    "views": lambda x, w: ((x * w).t(), (x + w).view(2, 8), x.t(), w[1:3]),
+    "views of one tensor": lambda x, w: (x * w).unbind(0),
+    "the input itself": lambda x, w: (x, x * w, x),
+    "no gradient": lambda x, w: (x.sign(), x > 0, w.detach()),
+    "no_grad inside": no_grad_part,
+    "detach": detached,
+    "writes inside": inner_write,
+    "convolution": lambda x, w: (F.conv1d(x[None], w[:, :, None]).relu(),),
+    "double": lambda x, w: (x.double() @ w.double(), x.bfloat16() * w),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_results_and_gradients(name):
+    fn = CASES[name]
+    inputs = [leaf(4, 4), leaf(4, 4, seed=1)]
+    run = compiled(fn, *inputs)
+    assert hasattr(run, "training")
+    ours, theirs = again(inputs), again(inputs)
+    results = [(f(*given), given) for f, given in ((run, ours), (fn, theirs))]
+    (mine, _), (true, _) = results
+    assert len(mine) == len(true)
+    for m, t in zip(mine, true):
+        close(m.detach(), t.detach())
+        assert (m.requires_grad, m._is_view()) == (t.requires_grad, t._is_view())
+        assert m.dtype is t.dtype
+    for outputs, _ in results:
+        loss = sum((o.double() * o.double().cos()).sum() for o in outputs if o.requires_grad)
+        if isinstance(loss, torch.Tensor):
+            loss.backward()
+    for m, t in zip(ours, theirs):
+        close(m.grad, t.grad)
+
+
+def test_undefined_tangents_leave_no_gradient():
+    fn = lambda x, w: (x.exp(), w.log())  # noqa: E731
+    inputs = [leaf(3), leaf(3, seed=1).detach().zero_().requires_grad_()]
+    run = compiled(fn, *inputs)
+    ours = again(inputs)
+    run(*ours)[0].sum().backward()
+    assert ours[1].grad is None  # zeros would be wrong, and NaN worse: 0 / 0
+    close(ours[0].grad, ours[0].detach().exp())
+
+
+@pytest.mark.parametrize(
+    "tangent",
+    [
+        lambda y: torch.ones(()).expand(y.shape),
+        lambda y: torch.randn(y.shape[::-1]).t(),
+        lambda y: torch.randn(*y.shape, 2)[..., 0],
+    ],
+    ids=["expanded", "transposed", "stepped"],
+)
+def test_tangents_of_any_layout(tangent):
+    fn = lambda x: (x.sin() * 2,)  # noqa: E731
+    run = compiled(fn, leaf(3, 5))
+    x = leaf(3, 5)
+    torch.manual_seed(0)
+    t = tangent(x)
+    close(*(torch.autograd.grad(f(x)[0], x, t)[0] for f in (run, fn)))
+
+
+def _write_input(x, y):
+    x.add_(1)
+
+
+def _write_output(x, y):
+    y.add_(1)
+
+
+@pytest.mark.parametrize("write", [_write_input, _write_output])
+@pytest.mark.parametrize(
+    "fn",
+    [lambda x: (x * x,), lambda x: (x.exp(),), lambda x: (x + 1,), lambda x: (x.clone().sin(),)],
+    ids=["input saved", "output saved", "nothing saved", "copy saved"],
+)
+def test_writes_to_what_eager_saved_are_errors(fn, write):
+    outcomes = []
+    for f in (compiled(fn, leaf(3)), fn):
+        x = leaf(3)
+        (y,) = f(x)
+        with torch.no_grad():
+            write(x, y)
+        try:
+            y.sum().backward()
+            outcomes.append(x.grad)
+        except RuntimeError as error:
+            outcomes.append("modified by an inplace operation" in str(error))
+    assert type(outcomes[0]) is type(outcomes[1])
+    if isinstance(outcomes[0], torch.Tensor):
+        close(*outcomes)
+    else:
+        assert outcomes == [True, True]
+
+
+def test_a_second_backward_pass_needs_a_retained_graph():
+    run = compiled(lambda x: (x.sin(),), leaf(3))
+    x = leaf(3)
+    y = run(x)[0].sum()
+    y.backward(retain_graph=True)
+    y.backward()
+    close(x.grad, 2 * x.detach().cos())
+    with pytest.raises(RuntimeError, match="second time"):
+        y.backward()
+
+
+def test_a_second_derivative_is_an_error():
+    run = compiled(lambda x: (x.sin(),), leaf(3))
+    x = leaf(3)
+    (grad,) = torch.autograd.grad(run(x)[0].sum(), x, create_graph=True)
+    close(grad.detach(), x.detach().cos())
+    with pytest.raises(RuntimeError, match="differentiated twice"):
+        grad.sum().backward()
+
+
+def test_other_calls_run_as_captured():
+    fn = lambda x, w: (x * w,)  # noqa: E731
+    run = compiled(fn, leaf(3), leaf(3).detach())
+    x, w = leaf(3).detach(), leaf(3, seed=1)
+    run(x, w)[0].sum().backward()
+    close(w.grad, x)
+    with torch.no_grad():
+        assert not run(leaf(3), x)[0].requires_grad
+
+
+def test_batch_norm_updates_its_statistics_once():
+    torch.manual_seed(0)
+    module = torch.nn.BatchNorm1d(4)
+    fn = lambda x, w, b, mean, var: (F.batch_norm(x, mean, var, w, b, True, 0.1),)  # noqa: E731
+    state = [p.detach().clone() for p in (module.weight, module.bias)]
+    sides = []
+    for f in (None, fn):
+        x = leaf(8, 4)
+        given = [x, *(p.clone().requires_grad_() for p in state), torch.zeros(4), torch.ones(4)]
+        f = compiled(fn, *given) if f is None else f
+        versions = [t._version for t in given]
+        (f(*given)[0] ** 2).sum().backward()
+        written = [t._version > v for t, v in zip(given, versions)]
+        sides.append(([t.grad for t in given], given[3:], written))
+    for mine, true in zip(sides[0][0] + sides[0][1], sides[1][0] + sides[1][1]):
+        close(mine, true)
+    assert sides[0][2] == sides[1][2]
+
+
+def test_dropout_draws_eagers_stream_and_keeps_its_mask():
+    fn = lambda x: (F.dropout(x * 2, 0.5, True).sin(), F.dropout(x, 0.3, True))  # noqa: E731
+    run = compiled(fn, leaf(40))
+    sides = []
+    for f in (run, fn):
+        torch.manual_seed(7)
+        x = leaf(40)
+        outputs = f(x)
+        torch.rand(3)  # what is drawn between the passes changes nothing
+        sum(o.sum() for o in outputs).backward()
+        sides.append((*(o.detach() for o in outputs), x.grad))
+    for mine, true in zip(*sides):
+        close(mine, true)
+
+
+def test_hooks_and_saved_tensor_hooks_run():
+    run = compiled(lambda x: (x.sin() * x,), leaf(5))
+    packed, seen = [], []
+    x = leaf(5)
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda t: packed.append(t.shape) or t.clone(), lambda t: t
+    ):
+        (y,) = run(x)
+    y.register_hook(lambda g: seen.append(g.clone()) or g * 2)
+    x.register_hook(lambda g: seen.append(g.clone()))
+    y.sum().backward()
+    assert packed
+    close(seen[0], torch.ones(5))
+    close(x.grad, 2 * (x.detach().cos() * x.detach() + x.detach().sin()))
+
+
+def test_autocast_is_in_the_graph_once():
+    fn = lambda x, w: (F.linear(x, w).float().relu(),)  # noqa: E731
+    with torch.autocast("cpu", torch.bfloat16):
+        run = compiled(fn, leaf(4, 4), leaf(4, 4, seed=1))
+    sides = []
+    for f in (run, fn):
+        inputs = [leaf(4, 4), leaf(4, 4, seed=1)]
+        with torch.autocast("cpu", torch.bfloat16):
+            (y,) = f(*inputs)
+        y.sum().backward()
+        sides.append((y.detach(), *(i.grad for i in inputs)))
+    for mine, true in zip(*sides):
+        close(mine, true)
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x, w: (x.mul_(2), w * 3),
+        lambda x, w: (w.copy_(x), x),
+        lambda x, w: (torch.fft.fft(x).real * w,),
+    ],
+    ids=["written input", "written with a gradient", "complex"],
+)
+def test_what_is_not_differentiated_here_says_so(fn):
+    try:
+        run = compiled(fn, leaf(4), leaf(4, seed=1).detach())
+    except UnsupportedError as error:
+        assert "not compiled" in str(error)
+        return
+    x = leaf(4)
+    run(x, torch.ones(4))[0].sum().backward()
+    assert x.grad is not None
+
+
+def test_parameters_of_the_graph_itself_get_gradients():
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.arange(4.0))
+
+        def forward(self, x):
+            return (x * self.weight,)
+
+    model = fx.symbolic_trace(Model())
+    run = compiled(model, leaf(4))
+    for _ in range(2):
+        run(leaf(4))[0].sum().backward()
+    close(model.weight.grad, 2 * leaf(4).detach())
+    model.weight = torch.nn.Parameter(torch.ones(4))
+    close(run(leaf(4))[0].detach(), leaf(4).detach())
+
+
+def test_nothing_is_kept_alive_after_the_backward_pass():
+    run = compiled(lambda x, w: ((x * w).exp().sin(),), leaf(8), leaf(8))
+    x, w = leaf(8), leaf(8)
+    (y,) = run(x, w)
+    watched = [weakref.ref(t) for t in (x, y)]
+    y.sum().backward()
+    del x, y
+    gc.collect()
+    assert [r() for r in watched] == [None, None]
+
+
+def mlp(x, a, b, g):
+    h = F.layer_norm(x, [16], g)
+    return (x + F.linear(F.gelu(F.linear(h, a)), b),)
+
+
+@pytest.mark.parametrize("budget", [0.0, 0.5, 1.0])
+def test_no_more_is_saved_than_eager_saves(budget):
+    inputs = [leaf(8, 16), leaf(64, 16, seed=1), leaf(16, 64, seed=2), leaf(16, seed=3)]
+    run = compiled(mlp, *inputs, memory_budget=budget)
+    sizes = []
+    for f in (run, mlp):
+        saved = {}
+        own = {x.untyped_storage().data_ptr() for x in inputs}
+
+        def pack(t, saved=saved):
+            saved[t.untyped_storage().data_ptr()] = (t.untyped_storage().nbytes(), t)
+            return t
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+            f(*inputs)
+        sizes.append(sum(n for p, (n, _) in saved.items() if p not in own))
+    assert sizes[0] <= sizes[1]
+    assert run.training.joint.saved_bytes <= sizes[1]
+
+
+def test_the_budget_is_monotonic():
+    inputs = [leaf(8, 16), leaf(64, 16, seed=1), leaf(16, 64, seed=2), leaf(16, seed=3)]
+    saved = []
+    for budget in (0.0, 0.3, 0.7, 1.0):
+        training = compiled(mlp, *inputs, memory_budget=budget).training
+        saved.append(sum(number_of_bytes(v) for v in training._given.values()))
+    assert saved == sorted(saved)
+    assert saved[0] < saved[-1]
+
+
+def test_symbolic_sizes_compile_once():
+    env = guards.ShapeEnv()
+    mode = guards.FakeMode(env)
+    fakes = [
+        mode.fakeify(leaf(6, 4), guards.LocalSource("x"), {0}),
+        mode.fakeify(leaf(4, 4, seed=1), guards.LocalSource("w"), set()),
+    ]
+
+    def fn(x, w):
+        y = F.linear(x, w).softmax(-1)
+        return (y.view(x.shape[0] * 2, 2), y.sum(0))
+
+    gm = fx.symbolic_trace(fn)
+    run = compiled(gm, *fakes)
+    for size in (6, 9, 5):
+        sides = []
+        for f in (run, fn):
+            x, w = leaf(size, 4), leaf(4, 4, seed=1)
+            a, b = f(x, w)
+            (a.sin().sum() + b.cos().sum()).backward()
+            sides.append((a.detach(), b.detach(), x.grad, w.grad))
+        for mine, true in zip(*sides):
+            close(mine, true)
