@@ -34,6 +34,10 @@ class Settings:
         fail_on_recompile_limit: raise at the limit instead of running eagerly with a warning.
         specialize_int, specialize_float: ints and floats are constants; when False those that
             changed become symbolic.
+        capture_scalar_outputs: ``item()``, ``tolist()``, ``int()`` and ``float()`` of tensors stay
+            in the graph as numbers that only the data determines.
+        capture_dynamic_output_shape_ops: so do operators whose result has such a size
+            (``nonzero``, boolean masks, ``unique``).
         max_instructions: a trace that executes more instructions than this is given up (a loop
             that does not end, or is far too long to unroll).
         max_inline_depth: calls nested deeper than this break the graph.
@@ -46,6 +50,8 @@ class Settings:
     fail_on_recompile_limit: bool = False
     specialize_int: bool = False
     specialize_float: bool = False
+    capture_scalar_outputs: bool = False
+    capture_dynamic_output_shape_ops: bool = False
     max_instructions: int = 20_000_000
     max_inline_depth: int = 150
     log: frozenset[str] = frozenset()

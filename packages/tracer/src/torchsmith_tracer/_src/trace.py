@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     import torch
     from torch import fx
-    from torchsmith_guards import FakeMode, GuardKind, GuardSet, Source
+    from torchsmith_guards import FakeMode, GuardKind, GuardSet, ShapeEnv, Source
 
     from torchsmith_tracer._src.codegen.emitter import Emitter
     from torchsmith_tracer._src.effects.journal import Journal
@@ -68,6 +68,7 @@ class Graph(Protocol):
     contexts: list[OpenContext]
     mutated: set[int]
     fake: FakeMode
+    shape_env: ShapeEnv | None
 
     def call_function(
         self,
@@ -93,6 +94,7 @@ class Graph(Protocol):
     def record(self, undo: Callable[[], None]) -> None: ...
     def argument(self, value: object) -> object: ...
     def note_gradients(self, sources: Iterable[Source | None]) -> None: ...
+    def emit_asserts(self) -> None: ...
     def enter_context(self, context: OpenContext) -> None: ...
     def exit_context(self, context: OpenContext) -> None: ...
 

@@ -117,6 +117,19 @@ class ShapeEnv(TorchProtocol):
         """A float that only the data determines."""
         return _sym_float(SymNode(self, self._new("uf", None, None, -INF, INF, floating=True)))
 
+    def bound_unbacked(self, name: str, lo: int, hi: int | None) -> None:
+        """State that the data-dependent number ``name`` is in ``lo .. hi``, as its operator knows;
+        no check is needed."""
+        number = self._symbols.get(name)
+        if number is not None and name not in self.hints:
+            self._learn_bound(rel.relate("<=", ex.const(lo), number))
+            if hi is not None:
+                self._learn_bound(rel.relate("<=", number, ex.const(hi)))
+
+    def _learn_bound(self, condition: SymCondition | bool) -> None:
+        if not isinstance(condition, bool):
+            self._learn(condition)
+
     def track(self, source: Source, value: SymExpr | torch.SymInt) -> None:
         """State that the number at ``source`` equals ``value``; becomes a guard."""
         expr = value.node.value if isinstance(value, torch.SymInt) else value

@@ -48,6 +48,9 @@ class TorchProtocol:
     def static_truth(self, condition: SymCondition | bool) -> bool | None: ...
 
     @abstractmethod
+    def bound_unbacked(self, name: str, lo: int, hi: int | None) -> None: ...
+
+    @abstractmethod
     def create_unbacked(self, *, size: bool = False) -> torch.SymInt: ...
 
     def evaluate_sym_node(
@@ -96,7 +99,8 @@ class TorchProtocol:
     def _constrain_range_for_size(
         self, symbol: object, min: int | None = None, max: int | None = None
     ) -> None:
-        """Torch says that an unbacked symbol is a size; ours are made with the right bounds."""
+        """Torch says that an unbacked symbol is a size."""
+        self.bound_unbacked(str(symbol), 0 if min is None else min, max)
 
     def freeze_runtime_asserts(self) -> None:
         """Torch calls this when its graph is complete; ours needs no such step."""

@@ -89,7 +89,8 @@ kind(
     "item",
     _C.DATA_DEPENDENT,
     "{what} reads a tensor's value into Python",
-    "Keep the value as a tensor; 0-dim tensors take part in arithmetic as numbers do.",
+    "Keep the value as a tensor; 0-dim tensors take part in arithmetic as numbers do. Or compile "
+    "with the option capture_scalar_outputs.",
 )
 kind(
     "TS-T021",
@@ -125,7 +126,15 @@ kind(
     "data-dependent-op",
     _C.DATA_DEPENDENT,
     "the result of {what} has a size or value that depends on the data ({error})",
-    "Use a form with a fixed size (torch.where, masks), or call it outside the compiled function.",
+    "Use a form with a fixed size (torch.where, masks), or compile with the option "
+    "capture_dynamic_output_shape_ops (for numbers capture_scalar_outputs).",
+)
+kind(
+    "TS-T041",
+    "data-dependent-size",
+    _C.DATA_DEPENDENT,
+    "{what} depends on a number that only the data determines: {error}",
+    "Say what holds, torch._check(n <= x.shape[0]) for instance, before the number is used.",
 )
 kind(
     "TS-T031",

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import fx
+from torchsmith_guards.errors import DataDependentError
 
 from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
 from torchsmith_tracer._src.torch_private import (
@@ -108,6 +109,8 @@ class FakeRunner:
             raise
         except (DataDependentOutputException, DynamicOutputShapeException) as e:
             raise Unsupported("data-dependent-op", what=_name(target), error=str(e)) from e
+        except DataDependentError as e:
+            raise Unsupported("data-dependent-size", what=_name(target), error=str(e)) from e
         except (UnsupportedOperatorException, UnsupportedFakeTensorException) as e:
             raise Unsupported("op-without-fake", what=_name(target), error=str(e)) from e
         except Exception as e:

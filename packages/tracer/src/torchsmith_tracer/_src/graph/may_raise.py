@@ -25,7 +25,8 @@ _BY_VALUE = frozenset(
     "inv inv_ex solve solve_ex solve_triangular lstsq svd svdvals eig eigh eigvals eigvalsh lu "
     "lu_factor lu_solve lu_unpack qr det logdet slogdet pinv matrix_rank matrix_power matrix_exp "
     "tensorinv tensorsolve ldl_factor ldl_solve triangular_solve ormqr histc histogram "
-    "histogramdd _assert_async _assert_tensor_metadata isin corrcoef tolist item".split()
+    "histogramdd _assert_async _assert_scalar _assert_tensor_metadata isin corrcoef tolist "
+    "item".split()
 )
 _INTEGER_DIVISIONS = frozenset(
     "div divide true_divide floor_divide floordiv remainder fmod mod pow float_power truediv "

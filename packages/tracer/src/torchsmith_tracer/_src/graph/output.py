@@ -32,7 +32,7 @@ from torch import fx
 from torchsmith_guards import Source
 
 from torchsmith_tracer._src.breaks.signals import InternalError, Unsupported
-from torchsmith_tracer._src.graph import cleanup, provenance
+from torchsmith_tracer._src.graph import asserts, cleanup, provenance
 from torchsmith_tracer._src.graph.fakes import FakeRunner, Given
 from torchsmith_tracer._src.graph.may_raise import draws, may_raise
 from torchsmith_tracer._src.torch_private import map_nodes, storage_id
@@ -115,6 +115,7 @@ class OutputGraph:
         self._runner = FakeRunner(fake)
         self._insert_before: fx.Node | None = None  # first node that is no placeholder
         self._restored = False
+        self._asserted = 0  # how many of the environment's runtime asserts the graph has
         self._tx: Compilation | None = None
 
     def attach(self, tx: Compilation) -> None:
@@ -123,9 +124,8 @@ class OutputGraph:
         env = self.shape_env
         if env is not None:
             env.where = lambda: provenance.user_line(tx)
-            # Results whose size or value only the data determines are graph breaks.
-            env.allow_scalar_outputs = False
-            env.allow_dynamic_output_shape_ops = False
+            env.allow_scalar_outputs = tx.settings.capture_scalar_outputs
+            env.allow_dynamic_output_shape_ops = tx.settings.capture_dynamic_output_shape_ops
 
     @property
     def tx(self) -> Compilation:
@@ -148,6 +148,7 @@ class OutputGraph:
             undo.pop()()
         if self.shape_env is not None:
             self.shape_env.rollback(shapes)
+            self._asserted = min(self._asserted, len(self.shape_env.runtime_asserts))
 
     def record(self, undo: Undo) -> None:
         """Note how to undo a change of state that must roll back with the graph (memo tables of
@@ -231,6 +232,7 @@ class OutputGraph:
         if same is not None and not mutated:
             return same  # ``x.contiguous()``, ``dropout`` in evaluation: the very same object
         node = self._note_call(op, target, node_args, node_kwargs, result, mutated)
+        self.emit_asserts()
         if same is not None:
             same.replace_node(self.tx, node)
             return same
@@ -350,6 +352,19 @@ class OutputGraph:
                 self.at_risk -= risk
 
             self._undo.append(undo)
+
+    def emit_asserts(self) -> None:
+        """Append what has been assumed about numbers that only the data determines."""
+        env = self.shape_env
+        while env is not None and self._asserted < len(env.runtime_asserts):
+            found = env.runtime_asserts[self._asserted]
+            self._asserted += 1
+            asserts.emit(self, found.condition)
+
+    def append_assert(self, condition: fx.Node, message: str) -> None:
+        """Append a check that the number ``condition`` is true."""
+        node = self.add_call("call_function", asserts.ASSERT, (condition, message), {}, None)
+        self._note_risk(asserts.ASSERT, node)
 
     def inputs_at_risk(self) -> list[GraphInput]:
         """Inputs that the graph may have changed when an operator fails."""

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import fx
+from torchsmith_guards.errors import DataDependentError
 
+from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.constants import ConstantValue
 
@@ -67,9 +69,24 @@ class SymNumValue(Value):
 
     def specialize(self) -> Number:
         """The number of this call; a guard records that the compiled code relies on it."""
+        if self.of_data():
+            raise Unsupported("item", what=self.describe())
         if isinstance(self.sym, torch.SymInt):
             return int(self.sym)
         return float(self.sym) if isinstance(self.sym, torch.SymFloat) else bool(self.sym)
+
+    def of_data(self) -> bool:
+        """Whether only the data determines the number, and nothing about it decides it."""
+        node = self.sym.node
+        if node.hint is not None:
+            return False
+        if isinstance(self.sym, torch.SymBool):
+            return decide(self.sym) is None
+        try:
+            node.specialise()
+        except DataDependentError:
+            return True
+        return False
 
     def as_constant(self) -> object:
         return self.specialize()
@@ -89,10 +106,13 @@ class SymNumValue(Value):
                 return None  # numbers have no in-place operators
             return self.constant().binary(tx, op, _known(other), reflected=reflected)
         if isinstance(self.sym, torch.SymBool) or op in ("and_", "or_"):
+            both = isinstance(self.sym, torch.SymBool) and isinstance(other_sym, torch.SymBool)
+            if both and op in ("and_", "or_") and self.of_data():
+                return combine(tx, fn, (self, other), fn(self.sym, other_sym))
             return self.constant().binary(tx, op, _known(other), reflected=reflected)
         pair: tuple[Value, Value] = (other, self) if reflected else (self, other)
         left, right = (other_sym, self.sym) if reflected else (self.sym, other_sym)
-        if not _is_defined(op, left, right):
+        if not _is_defined(tx, op, left, right):
             return self.constant().binary(tx, op, _known(other), reflected=reflected)
         return combine(tx, fn, pair, fn(left, right))
 
@@ -108,12 +128,24 @@ class SymNumValue(Value):
         other_sym = _number(other)
         if other_sym is None:
             return None
-        return ConstantValue(bool(_COMPARE[op](self.sym, other_sym)))
+        result = _COMPARE[op](self.sym, other_sym)
+        known = decide(result)
+        if known is None:
+            return combine(tx, _COMPARE[op], (self, other), result)
+        return ConstantValue(known)
 
     def bool(self, tx: Trace) -> bool:
-        if isinstance(self.sym, torch.SymBool):
-            return bool(self.sym)
-        return bool(self.sym != 0)
+        known = decide(self.sym if isinstance(self.sym, torch.SymBool) else self.sym != 0)
+        if known is None:
+            raise Unsupported("data-dependent-branch", what=self.describe())
+        return known
+
+    def logical_not(self, tx: Trace) -> Value:
+        """``not self``."""
+        if isinstance(self.sym, torch.SymBool) and decide(self.sym) is None:
+            negate: Callable[..., object] = torch.sym_not
+            return combine(tx, negate, (self,), negate(self.sym))
+        return ConstantValue(not self.bool(tx))
 
     def hash_key(self, tx: Trace) -> object:
         return self.specialize()
@@ -132,6 +164,9 @@ class SymNumValue(Value):
         """``int(self)``."""
         if isinstance(self.sym, torch.SymInt):
             return self
+        if isinstance(self.sym, torch.SymFloat):
+            truncate: Callable[..., object] = torch.sym_int
+            return combine(tx, truncate, (self,), truncate(self.sym))
         return ConstantValue(int(self.specialize()))
 
     def to_float(self, tx: Trace) -> Value:
@@ -215,15 +250,40 @@ def _number(value: Value) -> Symbolic | Number | None:
     return None
 
 
-def _is_defined(op: str, left: Symbolic | Number, right: Symbolic | Number) -> bool:
-    """Whether an operation gives a number of the kind that its operands say; asking guards it."""
+def decide(condition: object) -> bool | None:
+    """The truth of a condition, guarded; None when only the data determines it."""
+    try:
+        return bool(condition)
+    except DataDependentError:
+        return None
+
+
+def _is_defined(tx: Trace, op: str, left: Symbolic | Number, right: Symbolic | Number) -> bool:
+    """Whether an operation gives a number of the kind that its operands say; asking guards it, or
+    asserts it where only the data knows."""
+    condition: object = True
     if op in ("truediv", "floordiv", "mod"):
-        return bool(right != 0)
-    if op != "pow":
-        return True
-    if isinstance(left, torch.SymFloat | float) or isinstance(right, torch.SymFloat | float):
-        return bool(left > 0)  # type: ignore[operator]
-    return bool(right >= 0)  # type: ignore[operator] # else it is a float, or fails
+        condition = right != 0
+    elif op == "pow":
+        floats = isinstance(left, torch.SymFloat | float) or isinstance(
+            right, torch.SymFloat | float
+        )
+        # Else the result is complex, or a float, or an error.
+        condition = left > 0 if floats else right >= 0  # type: ignore[operator]
+    known = decide(condition)
+    if known is None:
+        assume(tx, condition)
+    return known is not False
+
+
+def assume(tx: Trace, condition: object) -> bool:
+    """Rely on a condition: guarded, or checked when the graph runs where only the data knows."""
+    assert isinstance(condition, torch.SymBool)
+    env = tx.graph.shape_env
+    assert env is not None
+    holds: bool = env.require(condition.node.condition)
+    tx.graph.emit_asserts()
+    return holds
 
 
 def _known(value: Value) -> Value:

@@ -13,9 +13,10 @@ import torch
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.constants import ConstantValue
+from torchsmith_tracer._src.values.containers import ListValue
 from torchsmith_tracer._src.values.sizes import SizeNumel, size_value
 from torchsmith_tracer._src.values.symnum import symbolic
-from torchsmith_tracer._src.values.tensor import TensorValue, stride_node
+from torchsmith_tracer._src.values.tensor import TensorValue, call_tensor_method, stride_node
 
 if TYPE_CHECKING:
     from torchsmith_tracer._src.trace import Trace
@@ -153,9 +154,46 @@ def _reads_data(name: str) -> Handler:
     return read
 
 
+def _scalar(name: str, convert: Callable[[Trace, Value], Value]) -> Handler:
+    """The one number in a tensor, in the graph where the settings say so."""
+
+    def read(tx: Trace, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value | None:
+        if not tx.settings.capture_scalar_outputs or args or kwargs or tensor.fake.is_complex():
+            raise Unsupported("item", what=f"{name}() of a {tensor.describe()}")
+        return convert(tx, tx.graph.call_method("item", (tensor,)))
+
+    return read
+
+
+def _as_int(tx: Trace, number: Value) -> Value:
+    return tx.interp.call(tx.interp.const(int), [number], {})
+
+
+def _as_float(tx: Trace, number: Value) -> Value:
+    return tx.interp.call(tx.interp.const(float), [number], {})
+
+
+method("item")(_scalar("item", lambda tx, number: number))
+method("__int__")(_scalar("__int__", _as_int))
+method("__float__")(_scalar("__float__", _as_float))
+_LONGEST_LIST = 64
+
+
+@method("tolist")
+def _tolist(tx: Trace, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value | None:
+    sizes = tensor.fake.shape
+    known = all(type(n) is int for n in sizes) and tensor.fake.numel() <= _LONGEST_LIST
+    if not tx.settings.capture_scalar_outputs or not known or tensor.fake.is_complex():
+        raise Unsupported("item", what=f"tolist() of a {tensor.describe()}")
+    if not sizes:
+        return tx.graph.call_method("item", (tensor,))
+    rows = tx.interp.unpack(tx.graph.call_method("unbind", (tensor, ConstantValue(0))))
+    return ListValue([call_tensor_method(tx, row, "tolist", (), {}) for row in rows])  # type: ignore[arg-type]
+
+
 for _name in (
-    "item tolist numpy __array__ __int__ __float__ __complex__ __index__ __bool__ __nonzero__ "
-    "__long__ __format__ __repr__ __str__ __contains__ equal allclose is_nonzero data_ptr"
+    "numpy __array__ __complex__ __index__ __bool__ __nonzero__ __long__ __format__ __repr__ "
+    "__str__ __contains__ equal allclose is_nonzero data_ptr"
 ).split():
     method(_name)(_reads_data(_name))
 

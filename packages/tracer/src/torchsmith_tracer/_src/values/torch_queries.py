@@ -17,7 +17,7 @@ from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.constants import NONE, ConstantValue
 from torchsmith_tracer._src.values.containers import ListValue, TupleValue
 from torchsmith_tracer._src.values.contexts import AutocastValue
-from torchsmith_tracer._src.values.symnum import SymNumValue, combine
+from torchsmith_tracer._src.values.symnum import SymNumValue, assume, combine
 from torchsmith_tracer._src.values.tensor import TensorValue, call_tensor_method
 
 if TYPE_CHECKING:
@@ -283,6 +283,9 @@ def _check(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
     condition = args[0] if args else kwargs["cond"]
     if isinstance(condition, TensorValue):
         raise Unsupported("data-dependent-branch", what=condition.describe())
+    if isinstance(condition, SymNumValue) and isinstance(condition.sym, torch.SymBool):
+        if condition.of_data() and assume(tx, condition.sym):
+            return NONE
     if tx.interp.truth(condition):
         return NONE
     message = args[1] if len(args) > 1 else kwargs.get("message")
@@ -297,6 +300,19 @@ def _check(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
 
 
 register(torch._check, _check)
+
+
+def _check_is_size(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+    """``torch._check_is_size``, whose warning that it will go away is left out."""
+    named = dict(zip(("i", "message"), args)) | kwargs
+    number, most, message = named["i"], named.get("max"), named.get("message", NONE)
+    for op, bound in (("ge", ConstantValue(0)), ("le", most)):
+        if bound is not None and bound is not NONE:
+            _check(tx, [tx.interp.compare(op, number, bound), message], {})
+    return NONE
+
+
+register(torch._check_is_size, _check_is_size)
 
 
 def _state(fn: Callable[..., object]) -> Handler:

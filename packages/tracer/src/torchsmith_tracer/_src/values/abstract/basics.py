@@ -31,6 +31,7 @@ from torchsmith_tracer._src.values.mappings import DictValue, SetValue, Table
 from torchsmith_tracer._src.values.namespaces import NamespaceValue
 from torchsmith_tracer._src.values.numpy_scalars import NumpyValue, is_number_type
 from torchsmith_tracer._src.values.objects import EnumValue, ObjectValue
+from torchsmith_tracer._src.values.symnum import SymNumValue
 
 if TYPE_CHECKING:
     from torchsmith_guards import Source
@@ -283,6 +284,10 @@ class Basics:
             return a.value is b.value
         if isinstance(a, ClassValue) and isinstance(b, ClassValue):
             return a.obj is b.obj
+        if isinstance(a, SymNumValue) or isinstance(b, SymNumValue):
+            kinds = {a.python_type(), b.python_type()}
+            # True and False are single objects, and so are small ints.
+            return len(kinds) == 1 and float not in kinds and a.as_constant() is b.as_constant()
         for attr in ("obj", "fn"):
             mine = getattr(a, attr, None)
             if mine is not None and type(a) is type(b) and not isinstance(a, CellValue):
