@@ -122,13 +122,9 @@ class ShapeEnv(TorchProtocol):
         no check is needed."""
         number = self._symbols.get(name)
         if number is not None and name not in self.hints:
-            self._learn_bound(rel.relate("<=", ex.const(lo), number))
+            self._learn(rel.relate("<=", ex.const(lo), number))
             if hi is not None:
-                self._learn_bound(rel.relate("<=", number, ex.const(hi)))
-
-    def _learn_bound(self, condition: SymCondition | bool) -> None:
-        if not isinstance(condition, bool):
-            self._learn(condition)
+                self._learn(rel.relate("<=", number, ex.const(hi)))
 
     def track(self, source: Source, value: SymExpr | torch.SymInt) -> None:
         """State that the number at ``source`` equals ``value``; becomes a guard."""
@@ -309,7 +305,7 @@ class ShapeEnv(TorchProtocol):
         self._set(self._guards, condition, ShapeGuard(condition, self.where()))
         self._learn(condition)
 
-    def _learn(self, condition: SymCondition) -> None:
+    def _learn(self, condition: SymCondition | bool) -> None:
         """Use a fact for later static answers."""
         if isinstance(condition, rel.Junction) and condition.op == "and":
             for part in condition.parts:

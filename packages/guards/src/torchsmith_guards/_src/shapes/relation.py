@@ -16,44 +16,10 @@ from torchsmith_guards._src.shapes import expr as ex
 from torchsmith_guards._src.shapes import nodes
 from torchsmith_guards._src.shapes.nodes import Const, Number, Symbol, SymExpr
 
-RelationOp = Literal["==", "!=", "<="]
-
 
 @dataclass(frozen=True, slots=True)
-class Relation:
+class _Comparison:
     """``left op right``; build with ``relate``."""
-
-    op: RelationOp
-    left: SymExpr
-    right: SymExpr
-
-    @property
-    def free_symbols(self) -> frozenset[Symbol]:
-        """The symbols on both sides."""
-        return self.left.free_symbols | self.right.free_symbols
-
-    def evaluate(self, values: Mapping[str, Number]) -> bool:
-        """The truth for given values of the symbols."""
-        left, right = self.left.evaluate(values), self.right.evaluate(values)
-        match self.op:
-            case "==":
-                return left == right
-            case "!=":
-                return left != right
-            case "<=":
-                return left <= right
-
-    def text(self, names: Mapping[str, str] | None = None) -> str:
-        """Python source."""
-        return f"{self.left.text(names)} {self.op} {self.right.text(names)}"
-
-    def __repr__(self) -> str:
-        return self.text()
-
-
-@dataclass(frozen=True, slots=True)
-class FloatRelation:
-    """``left op right`` over floats, which have no normal form (NaN); ``op`` as in Python."""
 
     op: str
     left: SymExpr
@@ -74,6 +40,16 @@ class FloatRelation:
 
     def __repr__(self) -> str:
         return self.text()
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Relation(_Comparison):
+    """A comparison of ints in normal form; ``op`` is ``==``, ``!=`` or ``<=``."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class FloatRelation(_Comparison):
+    """A comparison of floats, which have no normal form (NaN); ``op`` as in Python."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +145,7 @@ def relate(op: str, left: SymExpr, right: SymExpr) -> SymCondition | bool:
             raise ValueError(f"unknown comparison {op!r}")
 
 
-def _normal(op: RelationOp, difference: SymExpr) -> Relation | bool:
+def _normal(op: str, difference: SymExpr) -> Relation | bool:
     """``0 op difference``."""
     if op == "<=":
         if difference.lo >= 0:

@@ -7,7 +7,7 @@ decide by asking the ``ShapeEnv``.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,23 @@ if TYPE_CHECKING:
     from torchsmith_guards._src.shapes.env import ShapeEnv
 
 _ONE = ex.const(1)
+
+
+Method = Callable[["SymNode", "SymNode"], "SymNode"]
+
+
+def _arithmetic(integer: Any, floating: Any) -> Method:
+    def method(self: SymNode, other: SymNode) -> SymNode:
+        left, right = self.value, other.value
+        if left.is_float or right.is_float:
+            return self._wrap(ex.call(floating, left, right))
+        return self._wrap(integer(left, right))
+
+    return method
+
+
+def _comparison(op: Any) -> Method:
+    return lambda self, other: self._compare(op, other)
 
 
 class SymNode:
@@ -73,9 +90,7 @@ class SymNode:
             return self.content
         return self.shape_env.hint_of(self.content)
 
-    @property
-    def _hint(self) -> Number | bool | None:
-        return self.hint
+    _hint = hint
 
     @property
     def constant(self) -> Number | bool | None:
@@ -104,8 +119,7 @@ class SymNode:
     def nested_int(self) -> None:
         return None
 
-    def nested_int_coeff(self) -> None:
-        return None
+    nested_int_coeff = nested_int
 
     def is_constant(self) -> bool:
         return self.constant is not None
@@ -143,11 +157,7 @@ class SymNode:
     def str(self) -> Any:
         return repr(self.content)
 
-    def _graph_repr(self) -> Any:
-        return repr(self.content)
-
-    def __repr__(self) -> Any:
-        return repr(self.content)
+    _graph_repr = __repr__ = str
 
     # --- literals --------------------------------------------------------------------------
 
@@ -174,20 +184,12 @@ class SymNode:
     def evaluate(self, size_oblivious: bool = False) -> Any:
         return self.specialise()
 
-    def int_(self) -> int:
-        return int(self.specialise())
+    int_ = bool_ = specialise
 
-    def bool_(self) -> bool:
-        return bool(self.specialise())
+    def guard_int(self, file: Any, line: int) -> Any:
+        return self.specialise()
 
-    def guard_int(self, file: Any, line: int) -> int:
-        return int(self.specialise())
-
-    def guard_float(self, file: Any, line: int) -> float:
-        return float(self.specialise())
-
-    def guard_bool(self, file: Any, line: int) -> bool:
-        return bool(self.specialise())
+    guard_float = guard_bool = guard_int
 
     def expect_true(self, file: Any, line: int) -> bool:
         return self.shape_env.require(self.condition)
@@ -209,34 +211,13 @@ class SymNode:
 
     # --- arithmetic ------------------------------------------------------------------------
 
-    def _number(self, other: SymNode, integer: Any, floating: Any) -> SymNode:
-        left, right = self.value, other.value
-        if left.is_float or right.is_float:
-            return self._wrap(ex.call(floating, left, right))
-        return self._wrap(integer(left, right))
-
-    def add(self, other: SymNode) -> SymNode:
-        return self._number(other, ex.add, "float_add")
-
-    def sub(self, other: SymNode) -> SymNode:
-        return self._number(other, ex.sub, "float_sub")
-
-    def mul(self, other: SymNode) -> SymNode:
-        return self._number(other, ex.mul, "float_mul")
-
-    def mod(self, other: SymNode) -> SymNode:
-        return self._number(other, ex.mod, "float_mod")
-
-    def floordiv(self, other: SymNode) -> SymNode:
-        return self._number(other, ex.floordiv, "float_floordiv")
-
-    int_floordiv = floordiv
-
-    def sym_min(self, other: SymNode) -> SymNode:
-        return self._number(other, ex.minimum, "float_min")
-
-    def sym_max(self, other: SymNode) -> SymNode:
-        return self._number(other, ex.maximum, "float_max")
+    add = _arithmetic(ex.add, "float_add")
+    sub = _arithmetic(ex.sub, "float_sub")
+    mul = _arithmetic(ex.mul, "float_mul")
+    mod = _arithmetic(ex.mod, "float_mod")
+    floordiv = int_floordiv = _arithmetic(ex.floordiv, "float_floordiv")
+    sym_min = _arithmetic(ex.minimum, "float_min")
+    sym_max = _arithmetic(ex.maximum, "float_max")
 
     def truediv(self, other: SymNode) -> SymNode:
         return self._wrap(ex.call("truediv", self.value, other.value))
@@ -318,23 +299,12 @@ class SymNode:
             return self._wrap(_same_truth(op, self.condition, other.condition))
         return self._wrap(rel.relate(op, self.value, other.value))
 
-    def eq(self, other: SymNode) -> SymNode:
-        return self._compare("==", other)
-
-    def ne(self, other: SymNode) -> SymNode:
-        return self._compare("!=", other)
-
-    def lt(self, other: SymNode) -> SymNode:
-        return self._compare("<", other)
-
-    def le(self, other: SymNode) -> SymNode:
-        return self._compare("<=", other)
-
-    def gt(self, other: SymNode) -> SymNode:
-        return self._compare(">", other)
-
-    def ge(self, other: SymNode) -> SymNode:
-        return self._compare(">=", other)
+    eq = _comparison("==")
+    ne = _comparison("!=")
+    lt = _comparison("<")
+    le = _comparison("<=")
+    gt = _comparison(">")
+    ge = _comparison(">=")
 
     def sym_and(self, other: SymNode) -> SymNode:
         return self._wrap(rel.join("and", self.condition, other.condition))

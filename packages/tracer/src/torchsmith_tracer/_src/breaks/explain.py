@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import fx
-
 from torchsmith_tracer._src.breaks.report import (
-    BreakReport,
     FrameReport,
     KernelReport,
+    Pieces,
     Recompile,
-    distinct_breaks,
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Explanation:
+class Explanation(Pieces):
     """The report on one call of a function; prints as text.
 
     Attributes:
@@ -30,16 +27,6 @@ class Explanation:
     frames: tuple[FrameReport, ...]
     recompiles: tuple[Recompile, ...]
     result: object
-
-    @property
-    def graphs(self) -> list[fx.GraphModule]:
-        """The captured graphs."""
-        return [f.graph for f in self.frames if f.graph is not None]
-
-    @property
-    def breaks(self) -> list[BreakReport]:
-        """The graph breaks; one that several pieces run into is listed once."""
-        return distinct_breaks(self.frames)
 
     @property
     def guards(self) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import linecache
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -245,28 +245,30 @@ class FrameReport:
         }
 
 
-@dataclass(slots=True)
-class Log:
-    """Everything that one region has recorded, in order."""
+class Pieces:
+    """What can be said about several compiled pieces."""
 
-    frames: list[FrameReport] = field(default_factory=list)
-    recompiles: list[Recompile] = field(default_factory=list)
+    __slots__ = ()
+    frames: Sequence[FrameReport]
 
     @property
     def graphs(self) -> list[fx.GraphModule]:
-        """All captured graphs."""
+        """The captured graphs."""
         return [f.graph for f in self.frames if f.graph is not None]
 
     @property
     def breaks(self) -> list[BreakReport]:
-        """All graph breaks; one that several pieces run into is listed once."""
-        return distinct_breaks(self.frames)
+        """The graph breaks; one that several pieces run into is listed once."""
+        found: dict[tuple[str, Place | None], BreakReport] = {}
+        for frame in self.frames:
+            if frame.break_ is not None:
+                found.setdefault((frame.break_.id, frame.break_.place), frame.break_)
+        return list(found.values())
 
 
-def distinct_breaks(frames: Iterable[FrameReport]) -> list[BreakReport]:
-    """The breaks of ``frames`` without those of the same kind at the same place."""
-    found: dict[tuple[str, Place | None], BreakReport] = {}
-    for frame in frames:
-        if frame.break_ is not None:
-            found.setdefault((frame.break_.id, frame.break_.place), frame.break_)
-    return list(found.values())
+@dataclass(slots=True)
+class Log(Pieces):
+    """Everything that one region has recorded, in order."""
+
+    frames: list[FrameReport] = field(default_factory=list)
+    recompiles: list[Recompile] = field(default_factory=list)

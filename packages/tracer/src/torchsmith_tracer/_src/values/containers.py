@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 import collections
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.values.base import Value
@@ -370,10 +370,11 @@ class DequeValue(ListValue):
         cg.call(2)
 
 
-class SliceValue(BuiltinObject):
-    """``slice(start, stop, step)``; each part is a value."""
+class _Bounds(BuiltinObject):
+    """start, stop and step, each a value."""
 
     __slots__ = ("start", "step", "stop")
+    host_type: type
 
     def __init__(
         self, start: Value, stop: Value, step: Value, source: Source | None = None
@@ -389,17 +390,29 @@ class SliceValue(BuiltinObject):
         return [self.start, self.stop, self.step]
 
     def python_type(self) -> type:
-        return slice
+        return self.host_type
 
     def is_constant(self) -> bool:
         return all(v.is_constant() for v in self.items)
 
+    def as_constant(self) -> object:
+        return self.host_type(*[v.as_constant() for v in self.items])
+
+    def c_attribute(self, tx: Trace, name: str, descriptor: object) -> Value:
+        if name in ("start", "stop", "step"):
+            return {"start": self.start, "stop": self.stop, "step": self.step}[name]
+        return super().c_attribute(tx, name, descriptor)
+
+
+class SliceValue(_Bounds):
+    """``slice(start, stop, step)``."""
+
+    __slots__ = ()
+    host_type = slice
+
     def is_full(self) -> bool:
         """``[:]``."""
         return all(isinstance(v, ConstantValue) and v.value is None for v in self.items)
-
-    def as_constant(self) -> object:
-        return slice(*[v.as_constant() for v in self.items])
 
     def as_proxy(self) -> object:
         return slice(*[v.as_proxy() for v in self.items])
@@ -422,11 +435,6 @@ class SliceValue(BuiltinObject):
             raise tx.interp.error(ValueError, "slice step cannot be zero")
         return slice(*parts)
 
-    def c_attribute(self, tx: Trace, name: str, descriptor: object) -> Value:
-        if name in ("start", "stop", "step"):
-            return {"start": self.start, "stop": self.stop, "step": self.step}[name]
-        return super().c_attribute(tx, name, descriptor)
-
     def richcompare(self, tx: Trace, op: str, other: Value) -> Value | None:
         if not isinstance(other, SliceValue):
             return None
@@ -438,18 +446,11 @@ class SliceValue(BuiltinObject):
         cg.build_slice(3)
 
 
-class RangeValue(BuiltinObject):
+class RangeValue(_Bounds):
     """``range(start, stop, step)``; the parts may be symbolic, iterating makes them known."""
 
-    __slots__ = ("start", "step", "stop")
-
-    def __init__(
-        self, start: Value, stop: Value, step: Value, source: Source | None = None
-    ) -> None:
-        self.source = source
-        self.start = start
-        self.stop = stop
-        self.step = step
+    __slots__ = ()
+    host_type = range
 
     @staticmethod
     def of(host: range) -> RangeValue:
@@ -457,30 +458,10 @@ class RangeValue(BuiltinObject):
         start, stop, step = map(ConstantValue, (host.start, host.stop, host.step))
         return RangeValue(start, stop, step)
 
-    @property
-    def items(self) -> list[Value]:
-        """start, stop, step."""
-        return [self.start, self.stop, self.step]
-
-    def python_type(self) -> type:
-        return range
-
-    def is_constant(self) -> bool:
-        return all(v.is_constant() for v in self.items)
-
-    def as_constant(self) -> range:
-        start, stop, step = (cast(int, v.as_constant()) for v in self.items)
-        return range(start, stop, step)
-
     def host(self, tx: Trace) -> range:
         """The range with its parts made known (guarding symbolic ones)."""
         start, stop, step = (tx.interp.index(v) for v in self.items)
         return range(start, stop, step)
-
-    def c_attribute(self, tx: Trace, name: str, descriptor: object) -> Value:
-        if name in ("start", "stop", "step"):
-            return {"start": self.start, "stop": self.stop, "step": self.step}[name]
-        return super().c_attribute(tx, name, descriptor)
 
     def getitem(self, tx: Trace, key: Value) -> Value:
         real = self.host(tx)

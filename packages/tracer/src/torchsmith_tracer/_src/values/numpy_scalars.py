@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.constants import BINARY, COMPARE, UNARY, ConstantValue
+from torchsmith_tracer._src.values.symnum import known
 
 if TYPE_CHECKING:
     from torchsmith_tracer._src.trace import Trace
@@ -93,7 +94,7 @@ class NumpyValue(ConstantValue):
         fn = BINARY.get(op)
         if fn is None or _is_tensor(other):
             return None
-        other = _known(other)
+        other = known(other)
         a, b = (other, self) if reflected else (self, other)
         if not isinstance(other, ConstantValue) or (
             isinstance(other.value, str | bytes) and op != "mod"
@@ -107,7 +108,7 @@ class NumpyValue(ConstantValue):
     def richcompare(self, tx: Trace, op: str, other: Value) -> Value | None:
         if _is_tensor(other):
             return None
-        other = _known(other)
+        other = known(other)
         if not isinstance(other, ConstantValue):
             raise self._no(tx, f"comparison of {other.describe()} with")
         return compute(tx, COMPARE[op], self.value, other.value)
@@ -117,12 +118,6 @@ def _is_tensor(value: Value) -> bool:
     from torchsmith_tracer._src.values.tensor import TensorValue
 
     return isinstance(value, TensorValue)
-
-
-def _known(value: Value) -> Value:
-    from torchsmith_tracer._src.values.symnum import SymNumValue
-
-    return value.constant() if isinstance(value, SymNumValue) else value
 
 
 def holds_number(value: object) -> bool:

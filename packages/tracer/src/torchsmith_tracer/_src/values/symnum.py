@@ -69,24 +69,10 @@ class SymNumValue(Value):
 
     def specialize(self) -> Number:
         """The number of this call; a guard records that the compiled code relies on it."""
-        if self.of_data():
-            raise Unsupported("item", what=self.describe())
-        if isinstance(self.sym, torch.SymInt):
-            return int(self.sym)
-        return float(self.sym) if isinstance(self.sym, torch.SymFloat) else bool(self.sym)
-
-    def of_data(self) -> bool:
-        """Whether only the data determines the number, and nothing about it decides it."""
-        node = self.sym.node
-        if node.hint is not None:
-            return False
-        if isinstance(self.sym, torch.SymBool):
-            return decide(self.sym) is None
         try:
-            node.specialise()
+            return self.python_type()(self.sym)  # type: ignore[no-any-return]
         except DataDependentError:
-            return True
-        return False
+            raise Unsupported("item", what=self.describe()) from None
 
     def as_constant(self) -> object:
         return self.specialize()
@@ -104,16 +90,16 @@ class SymNumValue(Value):
         if fn is None:
             if op.startswith("i") and op[1:] in _BINARY and not reflected:
                 return None  # numbers have no in-place operators
-            return self.constant().binary(tx, op, _known(other), reflected=reflected)
+            return self.constant().binary(tx, op, known(other), reflected=reflected)
         if isinstance(self.sym, torch.SymBool) or op in ("and_", "or_"):
             both = isinstance(self.sym, torch.SymBool) and isinstance(other_sym, torch.SymBool)
-            if both and op in ("and_", "or_") and self.of_data():
+            if both and op in ("and_", "or_") and decide(self.sym) is None:
                 return combine(tx, fn, (self, other), fn(self.sym, other_sym))
-            return self.constant().binary(tx, op, _known(other), reflected=reflected)
+            return self.constant().binary(tx, op, known(other), reflected=reflected)
         pair: tuple[Value, Value] = (other, self) if reflected else (self, other)
         left, right = (other_sym, self.sym) if reflected else (self.sym, other_sym)
         if not _is_defined(tx, op, left, right):
-            return self.constant().binary(tx, op, _known(other), reflected=reflected)
+            return self.constant().binary(tx, op, known(other), reflected=reflected)
         return combine(tx, fn, pair, fn(left, right))
 
     def unary(self, tx: Trace, op: str) -> Value:
@@ -174,7 +160,8 @@ class SymNumValue(Value):
         if isinstance(self.sym, torch.SymFloat):
             return self
         if isinstance(self.sym, torch.SymInt):
-            return combine(tx, torch.sym_float, (self,), sym_float(self.sym))
+            convert: Callable[..., object] = torch.sym_float
+            return combine(tx, convert, (self,), convert(self.sym))
         return ConstantValue(float(self.specialize()))
 
     def call_builtin(
@@ -220,11 +207,6 @@ def symbolic(node: fx.Node, number: object) -> SymNumValue:
     return SymNumValue(node, number)
 
 
-def sym_float(sym: torch.SymInt) -> object:
-    """``torch.sym_float``."""
-    return torch.sym_float(sym)  # type: ignore[no-untyped-call]
-
-
 def combine(
     tx: Trace, fn: Callable[..., object], operands: tuple[Value, ...], result: object
 ) -> Value:
@@ -265,9 +247,7 @@ def _is_defined(tx: Trace, op: str, left: Symbolic | Number, right: Symbolic | N
     if op in ("truediv", "floordiv", "mod"):
         condition = right != 0
     elif op == "pow":
-        floats = isinstance(left, torch.SymFloat | float) or isinstance(
-            right, torch.SymFloat | float
-        )
+        floats = any(isinstance(n, torch.SymFloat | float) for n in (left, right))
         # Else the result is complex, or a float, or an error.
         condition = left > 0 if floats else right >= 0  # type: ignore[operator]
     known = decide(condition)
@@ -286,5 +266,6 @@ def assume(tx: Trace, condition: object) -> bool:
     return holds
 
 
-def _known(value: Value) -> Value:
+def known(value: Value) -> Value:
+    """``value`` with a symbolic number specialised."""
     return value.constant() if isinstance(value, SymNumValue) else value

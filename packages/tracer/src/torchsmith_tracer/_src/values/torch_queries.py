@@ -17,7 +17,7 @@ from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.constants import NONE, ConstantValue
 from torchsmith_tracer._src.values.containers import ListValue, TupleValue
 from torchsmith_tracer._src.values.contexts import AutocastValue
-from torchsmith_tracer._src.values.symnum import SymNumValue, assume, combine
+from torchsmith_tracer._src.values.symnum import SymNumValue, assume, combine, decide
 from torchsmith_tracer._src.values.tensor import TensorValue, call_tensor_method
 
 if TYPE_CHECKING:
@@ -284,7 +284,7 @@ def _check(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
     if isinstance(condition, TensorValue):
         raise Unsupported("data-dependent-branch", what=condition.describe())
     if isinstance(condition, SymNumValue) and isinstance(condition.sym, torch.SymBool):
-        if condition.of_data() and assume(tx, condition.sym):
+        if decide(condition.sym) is None and assume(tx, condition.sym):
             return NONE
     if tx.interp.truth(condition):
         return NONE

@@ -48,11 +48,8 @@ def _flash_for_cpu(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    *,
-    attn_mask: torch.Tensor | None = None,
-    scale: float | None = None,
+    *options: object,
+    **named: object,
 ) -> Layouts | None:
     if not _fits(query, key, value) or not same(query.shape[-1], value.shape[-1]):
         return None
@@ -105,10 +102,8 @@ def _efficient(
     value: torch.Tensor,
     attn_bias: torch.Tensor | None,
     compute_log_sumexp: bool,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    *,
-    scale: float | None = None,
+    *options: object,
+    **named: object,
 ) -> Layouts | None:
     if query.device.type != "cuda" or torch.version.hip is not None:
         return None
@@ -133,13 +128,8 @@ def _cudnn(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    attn_bias: torch.Tensor | None,
-    compute_log_sumexp: bool,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    return_debug_mask: bool = False,
-    *,
-    scale: float | None = None,
+    *options: object,
+    **named: object,
 ) -> Layouts | None:
     if query.device.type != "cuda" or not _fits(query, key, value):
         return None

@@ -26,10 +26,10 @@ _CPU = torch.device("cpu")
 
 def _new(
     size: Sequence[Any],
-    dtype: torch.dtype | None,
-    device: Any,
-    layout: torch.layout | None,
-    pin_memory: bool | None,
+    dtype: torch.dtype | None = None,
+    device: Any = None,
+    layout: torch.layout | None = None,
+    pin_memory: bool | None = None,
     stride: Sequence[Any] | None = None,
 ) -> Layout | None:
     if pin_memory or layout not in (None, torch.strided):
@@ -46,43 +46,23 @@ def _new(
 
 @rule("zeros", "ones", "rand", "randn", "empty.memory_format")
 def _filled(
-    size: Sequence[Any],
-    *,
-    dtype: torch.dtype | None = None,
-    layout: torch.layout | None = None,
-    device: Any = None,
-    pin_memory: bool | None = None,
-    memory_format: torch.memory_format | None = None,
+    size: Sequence[Any], *, memory_format: torch.memory_format | None = None, **place: Any
 ) -> Layout | None:
     if memory_format not in (None, torch.contiguous_format):
         return None
-    return _new(size, dtype, device, layout, pin_memory)
+    return _new(size, **place)
 
 
 @rule("empty_strided")
-def _empty_strided(
-    size: Sequence[Any],
-    stride: Sequence[Any],
-    *,
-    dtype: torch.dtype | None = None,
-    layout: torch.layout | None = None,
-    device: Any = None,
-    pin_memory: bool | None = None,
-) -> Layout | None:
+def _empty_strided(size: Sequence[Any], stride: Sequence[Any], **place: Any) -> Layout | None:
     if len(size) != len(stride) or any(type(n) is int and n < 0 for n in stride):
         return None
-    return _new(size, dtype, device, layout, pin_memory, stride)
+    return _new(size, stride=stride, **place)
 
 
 @rule("full")
 def _full(
-    size: Sequence[Any],
-    value: Any,
-    *,
-    dtype: torch.dtype | None = None,
-    layout: torch.layout | None = None,
-    device: Any = None,
-    pin_memory: bool | None = None,
+    size: Sequence[Any], value: Any, *, dtype: torch.dtype | None = None, **place: Any
 ) -> Layout | None:
     if dtype is None:
         if type(value) is bool:
@@ -91,19 +71,12 @@ def _full(
             dtype = torch.int64
         elif type(value) not in (float, torch.SymFloat):
             return None
-    return _new(size, dtype, device, layout, pin_memory)
+    return _new(size, dtype, **place)
 
 
 @rule("scalar_tensor")
-def _scalar_tensor(
-    value: Any,
-    *,
-    dtype: torch.dtype | None = None,
-    layout: torch.layout | None = None,
-    device: Any = None,
-    pin_memory: bool | None = None,
-) -> Layout | None:
-    return _new((), dtype, device, layout, pin_memory)
+def _scalar_tensor(value: Any, **place: Any) -> Layout | None:
+    return _new((), **place)
 
 
 @rule("arange")
@@ -211,12 +184,10 @@ def _new_like(
     size: Sequence[Any],
     *,
     dtype: torch.dtype | None = None,
-    layout: torch.layout | None = None,
     device: Any = None,
-    pin_memory: bool | None = None,
+    **place: Any,
 ) -> Layout | None:
-    place = x.device if device is None else device
-    return _new(size, dtype or x.dtype, place, layout, pin_memory)
+    return _new(size, dtype or x.dtype, x.device if device is None else device, **place)
 
 
 @rule("new_full")
