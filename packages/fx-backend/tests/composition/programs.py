@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
+from composition import images
 
 LOW = (torch.bfloat16, torch.float16)
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
@@ -103,6 +104,7 @@ class Draft:
     values: dict[str, torch.Tensor] = field(default_factory=dict)
     inexact: set[str] = field(default_factory=set)
     steps: list[Step] = field(default_factory=list)
+    floats = (torch.float32, torch.float64)
 
     def pick(self, want: Callable[[torch.Tensor], bool] = lambda t: True) -> str | None:
         """The name of a value, late ones preferred."""
@@ -670,6 +672,9 @@ def _out(d: Draft, x: str) -> str | None:
     return f"torch.{d.rng.choice(('add', 'mul', 'maximum'))}({y}, {y}, out={x})" if y else None
 
 
+_kind(MOVES)(images.pool)
+_kind(MOVES, rounds=True)(images.resample)
+_kind(REDUCTIONS, rounds=True)(images.loss)
 KINDS: list[tuple[list[Maker], float]] = [
     (VIEWS, 0.34), (MOVES, 0.24), (POINTWISE, 0.22), (REDUCTIONS, 0.10), (WRITES, 0.10),
 ]  # fmt: skip

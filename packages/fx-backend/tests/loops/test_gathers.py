@@ -167,3 +167,45 @@ def test_nothing_is_looked_up_in_an_empty_tensor():
         empty[I([0])]
     plan = schedule_graph(trace(lambda x, j: x[j], empty, I([], dtype=torch.int64)))
     assert not kernels(plan)
+
+
+SCORES = torch.randn(6, 10)
+TARGETS = I([1, 3, 3, 9, 0, 3])
+LOSSES = {
+    "mean": (lambda x, t: F.nll_loss(x, t), SCORES, TARGETS),
+    "sum": (lambda x, t: F.nll_loss(x, t, reduction="sum"), SCORES, TARGETS),
+    "ignored": (lambda x, t: F.nll_loss(x, t, ignore_index=3), SCORES, TARGETS),
+    "all ignored": (lambda x, t: F.nll_loss(x, t * 0, ignore_index=0), SCORES, TARGETS),
+    "ignored outside": (lambda x, t: F.nll_loss(x, t - 1, ignore_index=-1), SCORES, TARGETS),
+    "weights": (lambda x, t: F.nll_loss(x, t, torch.arange(10).float()), SCORES, TARGETS),
+    "one": (lambda x, t: F.nll_loss(x[0], t[0]), SCORES, TARGETS),
+    "pictures": (
+        lambda x, t: F.nll_loss(x, t),
+        torch.randn(2, 3, 4, 5),
+        torch.ones(2, 4, 5).long(),
+    ),
+    "bfloat16": (lambda x, t: F.nll_loss(x, t), SCORES.bfloat16(), TARGETS),
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_losses(name):
+    fn, *args = LOSSES[name]
+    assert not externs(check(fn, *args, tolerance=1e-5))
+
+
+def test_a_target_outside_raises_what_eager_raises():
+    compiled = compile_graph(_traced(F.nll_loss, 2), (SCORES, TARGETS), STRICT)
+    with pytest.raises(IndexError, match=r"Target 10 is out of bounds\."):
+        compiled(SCORES, TARGETS + 1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_cross_entropy_stores_no_row(dtype):
+    scores, targets = torch.randn(64, 1000).to(dtype), torch.arange(64)
+    compiled = compile_graph(
+        _traced(lambda x, t: F.cross_entropy(x.float(), t), 2), (scores, targets), STRICT
+    )
+    (got,) = compiled(scores, targets)
+    torch.testing.assert_close(got, F.cross_entropy(scores.float(), targets))
+    assert "(64, 1000)" not in compiled.source

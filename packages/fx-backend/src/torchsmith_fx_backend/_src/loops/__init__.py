@@ -6,6 +6,13 @@ operations. Read ``ir.py`` and ``index.py`` first, then ``body.py`` (what one no
 ``reference.py`` says what a kernel means.
 """
 
-from torchsmith_fx_backend._src.loops import creation, gathers, pointwise, reductions, views
+from torchsmith_fx_backend._src.loops import (
+    creation,
+    gathers,
+    pointwise,
+    reductions,
+    views,
+    windows,
+)
 
-__all__ = ["creation", "gathers", "pointwise", "reductions", "views"]
+__all__ = ["creation", "gathers", "pointwise", "reductions", "views", "windows"]

@@ -442,7 +442,7 @@ def lower(graph: GraphValues, node: fx.Node, rule: Rule) -> Body:
             [made.value(base, rule.pull(Geometry(node, *shapes, made.sizes), made.at))]
         )
     if isinstance(rule, Reduction):
-        made = _Lowering(graph, graph.info(graph.base(node)).shape, rule.dims(node))
+        made = _Lowering(graph, graph.space(node, rule), rule.dims(node))
         return made.body(rule.emit(Point(made, node, made.at)))
     made = _Lowering(graph, graph.info(node).shape)
     return made.body([rule.emit(Point(made, node, made.at))])

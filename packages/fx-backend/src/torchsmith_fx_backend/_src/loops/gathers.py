@@ -8,11 +8,11 @@ import torch
 from torch import fx
 
 from torchsmith_fx_backend._src.loops import index as ix
-from torchsmith_fx_backend._src.loops.body import Point, Value
+from torchsmith_fx_backend._src.loops.body import Point, Value, compute_dtype
 from torchsmith_fx_backend._src.loops.index import Index
-from torchsmith_fx_backend._src.loops.ir import Fault
+from torchsmith_fx_backend._src.loops.ir import Fault, Op, ReduceOp
 from torchsmith_fx_backend._src.loops.proof import at_least
-from torchsmith_fx_backend._src.loops.registry import Coords, lowering
+from torchsmith_fx_backend._src.loops.registry import Coords, Reduction, lowering, register
 from torchsmith_fx_backend._src.loops.sizes import UnrepresentableError
 
 aten = torch.ops.aten
@@ -138,3 +138,50 @@ def index_tensor(p: Point) -> Value:
     assert isinstance(source, fx.Node) and isinstance(indices, (list, tuple))
     shape = p.body.graph.info(source).shape
     return p.at_of(source, indexed(p, shape, indices, p.at))
+
+
+# --------------------------------------------------------------------- negative log-likelihood
+
+_OUT_OF_TARGETS = Fault("IndexError", "Target {index} is out of bounds.")
+_SUM, _MEAN = 2, 1
+
+
+def _to_a_number(node: fx.Node) -> bool:
+    return node.args[3] in (_SUM, _MEAN) and _tensor(node, 1).dtype is torch.int64
+
+
+def _nll_loss(p: Point) -> Sequence[Value]:
+    """The loss and the sum of weights. The probabilities are read where the targets say only."""
+    scores, target, weight, reduction, ignored = p.node.args[:5]
+    assert isinstance(scores, fx.Node) and isinstance(target, fx.Node)
+    dtype = compute_dtype(p.output_dtype(0))
+    counts = p.at_of(target, p.at).ne(ignored)  # type: ignore[arg-type]
+    shape = p.body.graph.info(scores).shape
+    classes = shape[0] if len(shape) == 1 else shape[1]
+
+    def picked() -> tuple[Value, Value]:
+        row = looked_up(p, target, p.at, classes, _OUT_OF_TARGETS)
+        at = (row,) if len(shape) == 1 else (p.at[0], row, *p.at[1:])
+        scale = p.body.literal(1, dtype)
+        if isinstance(weight, fx.Node):
+            scale = p.at_of(weight, (row,)).cast(dtype)
+        return scale, -p.at_of(scores, at).cast(dtype)
+
+    scale, loss = p.body.masked(counts, picked)
+    total = p.body.reduce(ReduceOp.SUM, counts.where(scale, 0))
+    loss = p.body.reduce(ReduceOp.SUM, counts.where(scale * loss, 0))
+    return (loss.op(Op.DIV, total) if reduction == _MEAN else loss), total
+
+
+for _op in (aten.nll_loss_forward.default, aten.nll_loss2d_forward.default):
+    register(
+        _op,
+        Reduction(
+            lambda node: tuple(range(_tensor(node, 1).dim())),
+            _nll_loss,
+            (False, False),
+            several=True,
+            walks=1,
+            applies=_to_a_number,
+        ),
+    )

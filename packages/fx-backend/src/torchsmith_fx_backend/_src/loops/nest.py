@@ -106,19 +106,19 @@ class Nest(Builder):
         """
         reduced = self.reduced
         places: tuple[Coords, ...] = (at,)
-        if type(rule) is Pointwise:
+        dims = () if type(rule) is Pointwise else rule.dims(node)  # type: ignore[union-attr]
+        if not dims:
             covered = set().union(*map(ix.variables, at))
             if covered != set(self.sizes) and covered != self.outer_axes():
                 return None
         else:
-            assert type(rule) is Reduction
-            dims = rule.dims(node)
             reduced = self.reduction_axes([at[d] for d in dims])
             rest = {a for d, x in enumerate(at) if d not in dims for a in ix.variables(x)}
             if reduced is None or rest & set(reduced) or rest | set(reduced) != set(self.sizes):
                 return None
             if self.reduced and self.reduced != reduced:
                 return None
+        if type(rule) is Reduction:
             places = tuple(
                 at if full else _reduced_place(at, dims, len(shape))
                 for shape, full in zip(self.graph.output_shapes(node), rule.full)
@@ -169,7 +169,7 @@ class Nest(Builder):
         values = self.place(self.graph.body(node), fit.at)
         members = tuple(map(Member, fit.places, values))
         if type(rule) is Reduction:
-            self._see(self.graph.info(self.graph.base(node)).shape, fit.at)
+            self._see(self.graph.space(node, rule), fit.at)
             if rule.several:
                 self.tuples[node] = members
                 return

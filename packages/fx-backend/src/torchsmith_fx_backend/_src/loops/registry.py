@@ -80,11 +80,12 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """Reduces ``dims(node)`` of the first operand.
+    """Reduces ``dims(node)`` of an operand; without any, a pointwise operator of several results.
 
     Attributes:
         dims: the reduced dimensions of the input, non-negative.
         emit: gives the results, one per output, at a point of the *input's* index space.
+        walks: position of that operand; None for the index space of the first result.
         full: per output, whether it has the input's shape (softmax) or the reduced one.
         several: the operator returns a tuple.
     """
@@ -93,6 +94,7 @@ class Reduction:
     emit: Callable[[Point], Sequence[Value]]
     full: tuple[bool, ...] = (False,)
     several: bool = False
+    walks: int | None = 0
     applies: Callable[[fx.Node], bool] | None = None
     cost: int = 4
 

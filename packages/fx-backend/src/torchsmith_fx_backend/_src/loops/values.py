@@ -29,6 +29,9 @@ class GraphValues(Protocol):
     def body(self, node: fx.Node) -> Body:
         """What a view, or a node that has a lowering, computes."""
 
+    def space(self, node: fx.Node, rule: Rule) -> Coords:
+        """The index space in which ``rule`` walks ``node``."""
+
     def base(self, node: fx.Node) -> fx.Node:
         """The tensor that a view shows, or a reduction's input."""
 

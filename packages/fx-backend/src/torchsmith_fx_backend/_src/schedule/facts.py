@@ -57,6 +57,7 @@ INLINE_COST = 9  # simple operations that may be done again rather than stored
 MOVED_COST = 40  # the same for a node whose one reader moves its elements
 SMALL_COST = 16  # the same for a node that is small beside its readers ...
 MUCH_LARGER = 8  # ... by this factor
+SLACK = 16  # reading so small a part more is nothing against a store
 FEW_REPEATS = 4  # how often a node is computed over when its one reader repeats it
 COPY = aten.copy_.default
 COPY_INTO = Pointwise(copy_into)
@@ -162,6 +163,15 @@ class Facts:
                 self._lowered_calls[same] = node
         self._bodies[node] = body
         return body
+
+    def space(self, node: fx.Node, rule: Rule) -> Coords:
+        if not isinstance(rule, Reduction):
+            return self.info(node).shape
+        if rule.walks is None:
+            return self.output_shapes(node)[0]
+        walked = node.args[rule.walks]
+        assert isinstance(walked, fx.Node)
+        return self.info(walked).shape
 
     def base(self, node: fx.Node) -> fx.Node:
         first = node.args[0]
@@ -383,6 +393,8 @@ class Facts:
             cheap = self._saves_memory(node, leaves)
         if not cheap and node not in self.materialised:
             cheap = self._small_beside_readers(node, cost, leaves)
+        if not cheap and node not in self.materialised and cost <= MOVED_COST:
+            cheap = self._looked_up_only(node, estimate(self.info(node).numel))
         if not cheap and node not in self.materialised:
             limit = self._budget_in_reader(node)
             tree = self._own_producers(node, limit) if limit else None
@@ -444,7 +456,25 @@ class Facts:
         own, total = info.bytes(), 0
         for leaf in leaves:
             total += self.info(leaf).bytes()
-        return total <= own
+        return total <= own + own // SLACK
+
+    def _looked_up_only(self, node: fx.Node, size: int) -> bool:
+        """Whether all readers look at a few of its points, at positions that they compute."""
+        users = self.users(node)
+        if not users or node in self.materialised:
+            return False
+        for user in users:
+            rule = self._rule[user]
+            if rule is None:
+                return False
+            few = MUCH_LARGER * estimate(ix.product(self.space(user, rule))) <= size
+            if isinstance(rule, View):
+                few = self._looked_up_only(user, size)
+            elif not self.body(user).looks_up:
+                return False
+            if not few:
+                return False
+        return True
 
     def _budget_in_reader(self, node: fx.Node) -> int:
         """What it may cost to compute ``node`` inside its one reader, when that is nearby and

@@ -190,13 +190,11 @@ class Fuser:
         for unit in self._hosts(node):
             if self._try_join(unit, node, rule):
                 return
-        info = self.facts.info
-        source = node if isinstance(rule, Pointwise) else self.facts.base(node)
         value = node.meta["val"]
         first = value[0] if isinstance(value, (tuple, list)) else value
         nest = Nest(self.facts, first.device)
         unit = self._new_unit(nest, None)
-        at = nest.fresh_axes(info(source).shape)
+        at = nest.fresh_axes(self.facts.space(node, rule))
         fit = nest.fit(node, rule, at)
         if fit is None:  # an operand is on another device
             raise RefusedError(node)
@@ -279,8 +277,7 @@ class Fuser:
     ) -> Iterator[Coords]:
         """Coordinates at which ``node`` might be walked in ``nest``, likeliest first."""
         facts = self.facts
-        source = node if isinstance(rule, Pointwise) else facts.base(node)
-        shape = facts.info(source).shape
+        shape = facts.space(node, rule)
         tried: list[Coords] = []
         for at in nest.seen.get(shape, ()):
             tried.append(at)

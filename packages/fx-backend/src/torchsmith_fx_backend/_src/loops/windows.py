@@ -1,0 +1,232 @@
+"""Lowerings of pooling over small windows and of resampling: each point reads a few others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import fx
+
+from torchsmith_fx_backend._src.loops import index as ix
+from torchsmith_fx_backend._src.loops.body import Point, Value, compute_dtype
+from torchsmith_fx_backend._src.loops.index import Const, Index
+from torchsmith_fx_backend._src.loops.ir import Op
+from torchsmith_fx_backend._src.loops.registry import Coords, Reduction, lowering, register
+from torchsmith_fx_backend._src.loops.sizes import UnrepresentableError
+
+aten = torch.ops.aten
+
+MOST_TAPS = 16  # points of a window that are read one after the other; aten takes larger ones
+
+
+def _pair(value: object, default: int = 0) -> tuple[int, int]:
+    given = value if isinstance(value, (list, tuple)) else (value,)
+    numbers = [n for n in given if isinstance(n, int)]
+    if not numbers or len(numbers) < len(given):
+        return default, default
+    return numbers[0], numbers[-1]
+
+
+def _argument(node: fx.Node, position: int, name: str, default: object = None) -> object:
+    args = node.args
+    return args[position] if position < len(args) else node.kwargs.get(name, default)
+
+
+def _kernel(node: fx.Node) -> tuple[int, int]:
+    return _pair(_argument(node, 1, "kernel_size"))
+
+
+def _stride(node: fx.Node) -> tuple[int, int]:
+    given = _argument(node, 2, "stride")
+    return _pair(given) if given else _kernel(node)
+
+
+def _few_taps(node: fx.Node) -> bool:
+    high, wide = _kernel(node)
+    return 0 < high * wide <= MOST_TAPS
+
+
+def _taps(
+    p: Point, source: fx.Node, padding: tuple[int, int], dilation: tuple[int, int]
+) -> Iterator[tuple[Value | None, Index, Index, Callable[[], Value]]]:
+    """Each point of a window: whether it lies within (None: always), where, and its value."""
+    sizes = p.body.graph.info(source).shape[-2:]
+    stride, kernel = _stride(p.node), _kernel(p.node)
+    starts = [
+        ix.sub(ix.mul(x, ix.const(by)), ix.const(before))
+        for x, by, before in zip(p.at[-2:], stride, padding)
+    ]
+    for i in range(kernel[0]):
+        for j in range(kernel[1]):
+            y, x = (
+                ix.add(start, ix.const(step * by))
+                for start, step, by in zip(starts, (i, j), dilation)
+            )
+            tests: list[Value] = []
+            for place, size in ((y, sizes[0]), (x, sizes[1])):
+                if not ix.in_range(place, size, p.body.sizes):
+                    number = p.body.index_value(place)
+                    tests += [number >= 0, number < p.body.index_value(size)]
+            mask: Value | None = None
+            for test in tests:
+                mask = test if mask is None else mask & test
+            at = (*p.at[:-2], y, x)
+            yield mask, y, x, lambda at=at: p.at_of(source, at)  # type: ignore[misc]
+
+
+def _max_pool(p: Point) -> Sequence[Value]:
+    """As aten: the first of equals, but the last of several NaN."""
+    source = p.node.args[0]
+    assert isinstance(source, fx.Node)
+    dtype = p.body.graph.info(source).dtype
+    padding = _pair(_argument(p.node, 3, "padding", 0))
+    dilation = _pair(_argument(p.node, 4, "dilation", 1), 1)
+    width = p.body.graph.info(source).shape[-1]
+    best: Value | None = None
+    where = seen = p.body.literal(False, torch.bool)
+    for mask, y, x, read in _taps(p, source, padding, dilation):
+        value = (read() if mask is None else p.body.masked(mask, read)).rounded(dtype)
+        place = p.body.index_value(ix.add(ix.mul(y, width), x))
+        inside = p.body.literal(True, torch.bool) if mask is None else mask
+        if best is None:
+            best, where, seen = value, place, inside
+            continue
+        wins = (value > best) | seen.negated()
+        if dtype.is_floating_point:
+            wins = wins | value.test(Op.ISNAN)
+        wins = wins & inside
+        best, where = wins.where(value, best), wins.where(place, where)
+        seen = seen | inside
+    assert best is not None
+    return best, where
+
+
+register(
+    aten.max_pool2d_with_indices.default,
+    Reduction(
+        lambda node: (),
+        _max_pool,
+        (True, True),
+        several=True,
+        walks=None,
+        applies=_few_taps,
+        cost=30,
+    ),
+)
+
+
+def _plain_average(node: fx.Node) -> bool:
+    floating = bool(node.meta["val"].dtype.is_floating_point)
+    return _few_taps(node) and floating and not _argument(node, 4, "ceil_mode", False)
+
+
+@lowering(aten.avg_pool2d.default, cost=20, moves=True, applies=_plain_average)
+def avg_pool(p: Point) -> Value:
+    source = p.node.args[0]
+    assert isinstance(source, fx.Node)
+    padding = _pair(_argument(p.node, 3, "padding", 0))
+    high, wide = _kernel(p.node)
+    divisor = _argument(p.node, 6, "divisor_override")
+    total: Value | None = None
+    count: Value | None = None
+    for mask, _, _, read in _taps(p, source, padding, (1, 1)):
+        value = read() if mask is None else p.body.masked(mask, read)
+        number = p.body.literal(1, value.dtype) if mask is None else mask.cast(value.dtype)
+        if mask is not None:
+            value = mask.where(value, 0)
+        total = value if total is None else total + value
+        count = number if count is None else count + number
+    assert total is not None and count is not None
+    if isinstance(divisor, int):
+        return total / divisor
+    if _argument(p.node, 5, "count_include_pad", True):
+        return total / (high * wide)
+    return total / count
+
+
+# ------------------------------------------------------------------------------ resampling
+
+
+def _scale(given: object, size: Index, out: Index) -> float | None:
+    """Source points per result point, as aten computes it; None where sizes are symbolic."""
+    if isinstance(given, (int, float)) and given > 0:
+        return 1.0 / given
+    if type(size) is Const and type(out) is Const:
+        return size.value / out.value
+    return None
+
+
+def _nearest(p: Point, x: Index, size: Index, out: Index, given: object) -> Index:
+    if size == out:
+        return x
+    if out == ix.mul(ix.const(2), size):
+        return ix.floordiv(x, ix.const(2), p.body.sizes)
+    scale = _scale(given, size, out)
+    if scale is None or type(size) is not Const or type(out) is not Const:
+        raise UnrepresentableError(f"nearest of {size} for {out}")
+    places = torch.floor(torch.arange(out.value, dtype=torch.float32) * scale).long()
+    places = places.clamp(max=size.value - 1)
+    times = out.value // size.value
+    if out.value % size.value == 0 and torch.equal(places, torch.arange(out.value) // times):
+        return ix.floordiv(x, ix.const(times), p.body.sizes)
+    place = (p.body.index_value(x).cast(torch.float32) * scale).op(Op.FLOOR)
+    return p.body.position(place, size)
+
+
+def _planes(p: Point) -> tuple[fx.Node, Coords]:
+    source = p.node.args[0]
+    assert isinstance(source, fx.Node)
+    return source, p.body.graph.info(source).shape[-2:]
+
+
+@lowering(aten.upsample_nearest2d.default, cost=4, moves=True)
+def upsample_nearest(p: Point) -> Value:
+    source, sizes = _planes(p)
+    scales = p.arg(2, "scales_h"), p.arg(3, "scales_w")
+    y, x = (
+        _nearest(p, place, size, out, scale)
+        for place, size, out, scale in zip(p.at[-2:], sizes, p.shape[-2:], scales)
+    )
+    return p.at_of(source, (*p.at[:-2], y, x))
+
+
+def _between(
+    p: Point, x: Index, size: Index, out: Index, given: object, corners: bool, dtype: torch.dtype
+) -> tuple[Index, Index, Value]:
+    """The two source points around a result point, and the weight of the second."""
+    if type(size) is not Const or type(out) is not Const:
+        raise UnrepresentableError(f"points of {size} between those of {out}")
+    number = p.body.index_value(x).cast(dtype)
+    if corners:
+        scale = (size.value - 1) / (out.value - 1) if out.value > 1 else 0.0
+        place = number * scale
+    else:
+        scale = _scale(given, size, out) or 0.0
+        place = ((number + 0.5) * scale - 0.5).op(Op.MAXIMUM, 0.0)
+    whole = place.op(Op.FLOOR)
+    low = p.body.position(whole, size)
+    high = p.body.position(whole + 1.0, size)
+    weight = (place - whole).op(Op.MINIMUM, 1.0)
+    return low, high, weight
+
+
+def _is_float(node: fx.Node) -> bool:
+    return bool(node.meta["val"].dtype.is_floating_point)
+
+
+@lowering(aten.upsample_bilinear2d.default, cost=20, moves=True, applies=_is_float)
+def upsample_bilinear(p: Point) -> Value:
+    source, sizes = _planes(p)
+    corners = bool(p.arg(2, "align_corners", False))
+    scales = p.arg(3, "scales_h"), p.arg(4, "scales_w")
+    dtype = compute_dtype(p.dtype)
+    (top, bottom, down), (left, right, across) = (
+        _between(p, x, size, out, scale, corners, dtype)
+        for x, size, out, scale in zip(p.at[-2:], sizes, p.shape[-2:], scales)
+    )
+
+    def row(y: Index) -> Value:
+        a, b = (p.at_of(source, (*p.at[:-2], y, x)) for x in (left, right))
+        return (1.0 - across) * a + across * b
+
+    return (1.0 - down) * row(top) + down * row(bottom)

@@ -1,0 +1,41 @@
+"""Steps of random programs that look at windows, resample, or compare with targets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def pool(d: Any, x: str) -> str | None:
+    """A pooling over small windows."""
+    t = d.values[x]
+    if t.dim() not in (3, 4) or min(t.shape[-2:]) < 3 or not t.dtype.is_floating_point:
+        return None
+    size, step, pad = d.rng.choice(((2, 2, 0), (3, 2, 1), (2, 1, 1), (3, 1, 0)))
+    if d.rng.random() < 0.5:
+        which = d.rng.choice(("", "", ", return_indices=True)[1"))
+        close = "]" if which else ")"
+        return f"F.max_pool2d({x}, {size}, {step}, {pad}{which}{close}"
+    return f"F.avg_pool2d({x}, {d.rng.choice((2, 4))}, {step})" if min(t.shape[-2:]) > 3 else None
+
+
+def resample(d: Any, x: str) -> str | None:
+    """A picture with more or fewer points."""
+    t = d.values[x]
+    if t.dim() != 4 or t.dtype not in d.floats or 0 in t.shape:
+        return None
+    if d.rng.random() < 0.6:
+        return f"F.interpolate({x}, scale_factor={d.rng.choice((2, 3, 1.5, 0.5))})"
+    corners = d.rng.choice(("", ", align_corners=True"))
+    return f"F.interpolate({x}, scale_factor=2, mode='bilinear'{corners})"
+
+
+def loss(d: Any, x: str) -> str | None:
+    """A cross-entropy."""
+    t = d.values[x]
+    if t.dim() != 2 or 0 in t.shape or t.dtype not in d.floats:
+        return None
+    targets = [d.rng.randrange(t.shape[1]) for _ in range(t.shape[0])]
+    ignored = d.rng.choice(("", f", ignore_index={targets[0]}"))
+    if d.rng.random() < 0.5:
+        return f"F.nll_loss({x}, torch.tensor({targets}), reduction='sum'{ignored})"
+    return f"F.cross_entropy({x}, torch.tensor({targets}), reduction='sum'{ignored})"

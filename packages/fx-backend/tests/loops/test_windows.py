@@ -1,0 +1,75 @@
+"""Pooling over small windows and resampling, against eager."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from plans import check, externs
+
+X = torch.randn(2, 3, 8, 9)
+HOLES = X.clone()
+HOLES[0, 0, :3, :3] = float("nan")
+HOLES[1, 1] = -float("inf")
+HOLES[1, 2, ::2] = 1.0
+POOLS = {
+    "max": lambda x: F.max_pool2d(x, 2) * 2,
+    "max, padded": lambda x: F.max_pool2d(x, 3, 2, 1),
+    "max, more at the edge": lambda x: F.max_pool2d(x, 3, 2, 1, ceil_mode=True),
+    "max, dilated": lambda x: F.max_pool2d(x, 2, 1, 0, 2),
+    "max, uneven": lambda x: F.max_pool2d(x, (3, 1), (1, 2)),
+    "positions": lambda x: F.max_pool2d(x, 3, 2, 1, return_indices=True),
+    "average": lambda x: F.avg_pool2d(x, 2) + 1,
+    "average, padded": lambda x: F.avg_pool2d(x, 3, 2, 1),
+    "average of what is there": lambda x: F.avg_pool2d(x, 3, 2, 1, count_include_pad=False),
+    "average by another number": lambda x: F.avg_pool2d(x, 2, divisor_override=3),
+}
+RESAMPLED = {
+    "nearest, twice": lambda x: F.interpolate(x, scale_factor=2) + 1,
+    "nearest, three times": lambda x: F.interpolate(x, scale_factor=3),
+    "nearest, 1.7 times": lambda x: F.interpolate(x, scale_factor=1.7),
+    "nearest, smaller": lambda x: F.interpolate(x, size=(5, 4)),
+    "bilinear": lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"),
+    "bilinear, 1.7 times": lambda x: F.interpolate(x, scale_factor=1.7, mode="bilinear"),
+    "bilinear, corners": lambda x: F.interpolate(
+        x, size=(11, 5), mode="bilinear", align_corners=True
+    ),
+    "bilinear, smaller": lambda x: F.interpolate(x, size=(3, 4), mode="bilinear"),
+    "bilinear, of one point": lambda x: F.interpolate(x[:, :, :1, :1], size=4, mode="bilinear"),
+}
+LAYOUTS = {
+    "contiguous": lambda x: x,
+    "channels last": lambda x: x.to(memory_format=torch.channels_last),
+    "transposed": lambda x: x.transpose(2, 3),
+    "three dimensions": lambda x: x[0],
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", [*POOLS, *RESAMPLED])
+def test_against_eager(name, layout):
+    x = LAYOUTS[layout](X)
+    if name in RESAMPLED and x.dim() == 3:
+        x = x[:, None]
+    assert not externs(check({**POOLS, **RESAMPLED}[name], x, tolerance=2e-6))
+
+
+@pytest.mark.parametrize("name", [n for n in POOLS if n.startswith(("max", "positions"))])
+def test_special_values_and_ties(name):
+    check(POOLS[name], HOLES)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64, torch.int64, torch.uint8])
+def test_dtypes(dtype):
+    check(POOLS["max, padded"], (X * 9).abs().to(dtype))
+    if dtype.is_floating_point:
+        for name in ("average, padded", "bilinear", "nearest, 1.7 times"):
+            check({**POOLS, **RESAMPLED}[name], X.to(dtype))
+
+
+def test_large_windows_and_empty_tensors_are_left_to_aten():
+    assert externs(check(lambda x: F.max_pool2d(x, 5), X))
+    check(POOLS["max"], X[:0])
+
+
+def test_symbolic_sizes():
+    for name in ("max, padded", "average", "nearest, twice"):
+        check({**POOLS, **RESAMPLED}[name], X, mode="symbolic")
