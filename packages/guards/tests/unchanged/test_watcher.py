@@ -16,6 +16,7 @@ from torchsmith_guards import (
     CellSource,
     ClassDictSource,
     ClosureSource,
+    DefaultsSource,
     GlobalSource,
     GlobalState,
     Guard,
@@ -30,7 +31,7 @@ from torchsmith_guards._src.guards import tensor_spec
 from torchsmith_guards._src.unchanged import native
 
 pytestmark = pytest.mark.skipif(
-    sys.version_info >= (3, 13), reason="this Python does not stamp its dicts"
+    sys.version_info >= (3, 14), reason="this Python does not stamp its dicts"
 )
 K = GuardKind
 SELF = LocalSource("self")
@@ -521,7 +522,7 @@ def test_identity_across_branches():
     assert not check(module, nn.Parameter(torch.ones(1)))
 
 
-def test_objects_with_slots_and_properties_are_checked_by_code():
+def test_properties_are_checked_by_code():
     class Own(Block):
         @property
         def twice(self):
@@ -544,6 +545,53 @@ def test_objects_with_slots_and_properties_are_checked_by_code():
     assert check(module)
     module[7].hidden = 1
     assert not check(module)
+
+
+def with_parts(part):
+    """An object whose facts lie in fields of objects in C, and guards on them."""
+
+    def function(x, y=1, *, z="z"):
+        return part
+
+    part.function, part.slotted = function, Slotted()
+    part.slotted.value = (1, "a")
+    source = ItemSource(AttrSource(SELF, "_modules"), "3")
+    here = AttrSource(source, "function")
+    return [
+        Guard(DefaultsSource(here, -1), K.CONSTANT, 1),
+        Guard(DefaultsSource(here, "z"), K.CONSTANT, "z"),
+        Guard(AttrSource(here, "__globals__"), K.ID, function.__globals__),
+        Guard(ItemSource(AttrSource(AttrSource(source, "slotted"), "value"), 1), K.CONSTANT, "a"),
+        Guard(AttrSource(ClosureSource(here, 0), "scale"), K.CONSTANT, 0.5),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "holds"),
+    [
+        (lambda p: swap(p.function, "__defaults__", (2,)), False),
+        (lambda p: swap(p.function, "__defaults__", (1,)), True),
+        (lambda p: swap(p.function, "__defaults__", None), False),
+        (lambda p: swap(p.function, "__kwdefaults__", {"z": 3}), False),
+        (lambda p: swap(p.function, "__kwdefaults__", {"z": "z"}), True),
+        (lambda p: p.function.__kwdefaults__.update(z=3), False),
+        (lambda p: swap(p, "function", helper), False),
+        (lambda p: swap(p.slotted, "value", (1, "b")), False),
+        (lambda p: swap(p.slotted, "value", (1, "".join("a"))), True),
+        (lambda p: delattr(p.slotted, "value"), False),
+        (lambda p: swap(p.function.__closure__[0], "cell_contents", nn.Identity()), False),
+        (lambda p: swap(p.function.__closure__[0], "cell_contents", Block()), True),
+    ],
+)
+def test_fields_of_functions_slots_and_cells(change, holds):
+    module = model()
+    fields = with_parts(module[3])
+    check = Watched([*facts(module), *fields]).warm(module)
+    assert check.answers(module) == (True, False)
+    assert check.watcher.plan.covered.issuperset(fields)
+    change(module[3])
+    for _ in range(6):
+        assert check(module) is check.watcher.full(module) is holds
 
 
 def test_threads_that_check_while_another_one_changes_the_model():

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import sys
 import types
 import weakref
 from collections.abc import Mapping
@@ -28,14 +29,19 @@ def _offset(of: object, value: object) -> int:
 
 
 class _Sample:
-    def method(self) -> None: ...
+    __slots__ = ("slot",)
+
+    def method(self, a: float = 0.5, *, b: float = 1.5) -> None: ...
 
 
 TYPE = 8
-STAMP = 24  # PEP 509, from 3.11 to 3.12: ``ma_version_tag``, after the header and ``ma_used``
+STAMP = 24  # PEP 509, up to 3.13: ``ma_version_tag``, after the header and ``ma_used``
+VALUES = 40  # of a dict: ``ma_values``, after the stamp and ``ma_keys``
 LENGTH, ITEMS = 16, 24  # of a list: ``ob_size`` and the pointer to the items
 MRO = _offset(_Sample, _Sample.__mro__)
 CODE = _offset(_Sample.method, _Sample.method.__code__)
+DEFAULTS = _offset(_Sample.method, _Sample.method.__defaults__)
+KWDEFAULTS = _offset(_Sample.method, _Sample.method.__kwdefaults__)
 CONTENT = _offset(types.CellType(_Sample), _Sample)
 REFERENT = _offset(weakref.ref(_Sample), _Sample)
 
@@ -49,6 +55,19 @@ def dict_slot(obj: object) -> int:
     """Address of the pointer to the instance dict, which is made when it is not there yet; 0 for
     objects without one."""
     return _slot(obj) or 0
+
+
+def unstamped(table: Mapping[Any, Any]) -> range:
+    """Addresses of all words that say what is in a dict whose items are stored without a stamp.
+    From 3.13 on the values of an instance dict may lie in the instance, which stores to them: after
+    how many there are and can be, a pointer to each, null for what is absent."""
+    values = word(id(table) + VALUES) if sys.version_info >= (3, 13) else 0
+    return range(values, values + 8 * (1 + word(values) % 256), 8) if values else range(0)
+
+
+def slot_offset(slot: types.MemberDescriptorType) -> int:
+    """Where instances hold the value of a slot: ``d_member->offset``."""
+    return word(word(id(slot) + 40) + 16)
 
 
 def is_mutable_class(cls: type) -> bool:

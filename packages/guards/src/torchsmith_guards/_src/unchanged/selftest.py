@@ -9,6 +9,7 @@ from __future__ import annotations
 import platform
 import struct
 import sys
+import sysconfig
 import types
 import weakref
 from collections import OrderedDict
@@ -27,8 +28,10 @@ class SelfTestError(Exception):
 def supported() -> None:
     """Raises ``SelfTestError`` for interpreters that do not stamp dicts."""
     version = sys.version_info[:2]
-    if platform.python_implementation() != "CPython" or not (3, 11) <= version <= (3, 12):
+    if platform.python_implementation() != "CPython" or not (3, 11) <= version <= (3, 13):
         raise SelfTestError(f"Python {version[0]}.{version[1]} does not stamp its dicts")
+    if sysconfig.get_config_var("Py_GIL_DISABLED"):
+        raise SelfTestError("threads store while others compare")
     if struct.calcsize("P") != 8 or sys.byteorder != "little":
         raise SelfTestError("not a little-endian machine of 64 bits")
 
@@ -82,18 +85,58 @@ class _Plain:
         self.x = value
 
 
-def _instances(library: Library) -> Iterator[bool]:
-    from torchsmith_guards._src.unchanged.memory import TYPE, dict_slot, stamp
+class _Slots:
+    __slots__ = ("x", "y")
 
-    objects: tuple[Any, ...] = (_Plain(), torch.nn.Module())
+
+class _Large:
+    """More attributes than fit into an instance."""
+
+    x: object
+
+    def __init__(self) -> None:
+        for n in range(60):
+            setattr(self, f"a{n}", n)
+
+
+def _content(table: dict[str, object]) -> list[int]:
+    """All that is compared of an instance dict."""
+    from torchsmith_guards._src.unchanged import memory
+
+    return [
+        memory.stamp(table),
+        word(id(table) + memory.VALUES),
+        *map(word, memory.unstamped(table)),
+    ]
+
+
+def _instances(library: Library) -> Iterator[bool]:
+    from torchsmith_guards._src.unchanged.memory import TYPE, dict_slot, unstamped
+
+    objects: tuple[Any, ...] = (_Plain(), torch.nn.Module(), _Large(), _Plain())
+    objects[-1].__dict__ = {"x": 1}  # not the instance's own
     for obj in objects:
         _Plain.set_x(obj, 0)
         for n in range(300):
             slot, table = dict_slot(obj), obj.__dict__
-            before = stamp(table)
+            before = _content(table)
             yield word(slot) == id(table)
-            _Plain.set_x(obj, 1000 + n)
-            yield word(slot) != id(table) or stamp(table) != before
+            _Plain.set_x(obj, value := float(n))
+            yield word(slot) != id(table) or _content(table) != before
+            here = unstamped(table)
+            yield not here or id(value) in map(word, here)
+        for name in ("x", "other"):
+            before = _content(table)
+            if name in table:
+                delattr(obj, name)
+                yield _content(table) != before
+                before = _content(table)
+            setattr(obj, name, before)
+            yield _content(table) != before
+            delattr(obj, name)
+            before = _content(table)
+            table[name] = before
+            yield _content(table) != before
         slot, table = dict_slot(obj), obj.__dict__
         obj.__dict__ = dict(table)
         yield word(slot) == id(obj.__dict__) != id(table)
@@ -126,6 +169,17 @@ def _references(library: Library) -> Iterator[bool]:
 
     one.__code__ = two.__code__
     yield word(id(one) + memory.CODE) == id(two.__code__)
+    one.__defaults__, one.__kwdefaults__ = (1.5,), {"a": 2.5}
+    yield word(id(one) + memory.DEFAULTS) == id(one.__defaults__)
+    yield word(id(one) + memory.KWDEFAULTS) == id(one.__kwdefaults__)
+    one.__defaults__ = one.__kwdefaults__ = None
+    yield not word(id(one) + memory.DEFAULTS) and not word(id(one) + memory.KWDEFAULTS)
+    slots = _Slots()
+    for n in range(100):
+        slots.x, slots.y = float(n), str(n)  # type: ignore[attr-defined]
+        for name in ("x", "y"):
+            place = id(slots) + memory.slot_offset(_Slots.__dict__[name])
+            yield word(place) == id(getattr(slots, name))
     first, second = _Plain(), _Plain()
     cell = types.CellType(first)
     cell.cell_contents = second

@@ -9,9 +9,11 @@ the checker holds, or one that a known object refers to in a way that words show
   of the classes), for the pointer to its dict, and for the stamp of that,
 * an attribute of a module, or a plain attribute of a class, likewise,
 * an item of a tuple: nothing to compare, tuples do not change,
-* the content of a cell of a function, or an item of a list, when it can be referred to weakly: one
-  word for the pointer to it, one for a weak reference (so that no other object has taken its
-  address), and for a list its length and place,
+* the content of a cell of a function, an item of a list, the value of a slot, or a function's
+  defaults: a word for the pointer to it, for a list its length and place, and what shows that no
+  other object has taken its address: a weak reference, a dict's stamp, or (immutable) it is held,
+* on 3.13 likewise an attribute of an instance that holds its values itself, since it stores to them
+  without a stamp: a word for each pointer,
 
 Facts about a known object that only its identity, an immutable value or those words decide are
 *covered*. What sets, properties and other descriptors give is not known, and facts about it stay
@@ -19,7 +21,7 @@ with the generated code, as do all kinds of guards that are not named here.
 
 A word lies in an object that the words before it show to be alive, so that no freed memory is
 read although nothing is kept alive but classes: dicts get a number that no dict had before with
-every change, and a known object lives as long as the unchanged dict that refers to it.
+every change, and a known object lives as long as what refers to it is unchanged.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from typing import Any
 
 import torch
 from torch import nn
@@ -67,7 +70,8 @@ class Survey:
         anchors: paths whose objects the checker has to compare with ``objects`` itself.
         covered: the guards that the table and the anchors answer for.
         stamps: stamp of each dict by what the user would call it, to learn which ones change.
-        keep: classes, their orders of lookup and weak references, whose addresses are compared.
+        keep: classes, their orders of lookup, immutable objects and weak references, whose
+            addresses are compared.
     """
 
     table: memory.Table
@@ -158,7 +162,7 @@ class _Walk:
                 function = self.roots["F"]
                 assert isinstance(function, types.FunctionType), "the entry function"
                 cell = (function.__closure__ or ())[source.index]
-                return obj, self._held("F") and self._content(cell) is not _MISSING
+                return obj, self._held("F") and self._content(cell, source) is not _MISSING
             case _:
                 return obj, False
 
@@ -192,6 +196,13 @@ class _Walk:
         assert isinstance(table, dict), "both are"
         stamp = memory.stamp(table)
         self.out.table.add_word(id(table) + memory.STAMP, stamp)
+        unstamped = memory.unstamped(table)
+        if unstamped:
+            self.out.table.add_word(id(table) + memory.VALUES, unstamped.start)
+            now = [word(place) for place in unstamped]
+            for place, expected in zip(unstamped, now, strict=True):
+                self.out.table.add_word(place, expected)
+            stamp = hash((stamp, *now))
         self.out.stamps[key] = stamp
         return True
 
@@ -230,16 +241,27 @@ class _Walk:
         self.out.table.add_word(slot, id(table))
         return table
 
-    def _pointer(self, address: int, obj: object) -> bool:
-        """Compare a pointer to ``obj`` that no stamp tells about; False if that is impossible."""
+    def _pointer(self, address: int, obj: object, at: Source) -> object:
+        """``obj`` if a pointer to it that no stamp tells about can be compared."""
+        self.out.table.add_word(address, id(obj))
+        return self._itself(obj, at)
+
+    def _itself(self, obj: object, at: Source) -> object:
+        """``obj`` if it can be told from an object that takes its address later."""
+        kind = type(obj)
+        if _is_constant(obj) or isinstance(obj, type):
+            self.out.keep[id(obj)] = obj
+            return obj
+        if kind is dict:
+            self._type(obj)
+            return obj if self._dict(obj, at) else _MISSING
         try:
             ref = weakref.ref(obj)
         except TypeError:
-            return False
+            return _MISSING
         self.out.keep[id(ref)] = ref
-        self.out.table.add_word(address, id(obj))
         self.out.table.add_word(id(ref) + memory.REFERENT, id(obj))
-        return True
+        return obj
 
     def _length(self, obj: list[object]) -> bool:
         """Compare the length of a known list."""
@@ -252,22 +274,40 @@ class _Walk:
         """The object one step from a known one if words show that it stays, else ``_MISSING``."""
         match source:
             case src.AttrSource():
-                return self._attribute(source.attr, obj, at)
+                return self._attribute(source, obj, at)
             case src.ItemSource():
                 return self._item(source, obj, at)
             case src.ContentSource() if source.of is dict and type(obj) is dict:
                 return source.take(obj) if self._dict(obj, at) else _MISSING
             case src.IdSource():
                 return id(obj)
-            case src.ClosureSource() if type(obj) is types.FunctionType:
-                assert isinstance(obj, types.FunctionType), "matched"
-                return self._content((obj.__closure__ or ())[source.index])
+            case src.DefaultsSource() if isinstance(obj, types.FunctionType):
+                table: Any = self._defaults(source, obj, isinstance(source.which, int))
+                return _MISSING if table is _MISSING else table[source.which]
+            case src.ClosureSource() if isinstance(obj, types.FunctionType):
+                return self._content((obj.__closure__ or ())[source.index], source)
             case _:
                 return _MISSING
 
-    def _content(self, cell: types.CellType) -> object:
-        found = cell.cell_contents
-        return found if self._pointer(id(cell) + memory.CONTENT, found) else _MISSING
+    def _content(self, cell: types.CellType, at: Source) -> object:
+        return self._pointer(id(cell) + memory.CONTENT, cell.cell_contents, at)
+
+    def _of_function(self, source: src.AttrSource, obj: types.FunctionType) -> object:
+        match source.attr:
+            case "__globals__":
+                return obj.__globals__  # cannot be set
+            case "__defaults__" | "__kwdefaults__" as name:
+                return self._defaults(source, obj, name == "__defaults__")
+            case _:
+                return _MISSING
+
+    def _defaults(self, at: Source, obj: types.FunctionType, positional: bool) -> object:
+        found = obj.__defaults__ if positional else obj.__kwdefaults__
+        place = id(obj) + (memory.DEFAULTS if positional else memory.KWDEFAULTS)
+        if found is None:
+            self.out.table.add_word(place, word(place))
+            return None
+        return self._pointer(place, found, at)
 
     def _item(self, source: src.ItemSource, obj: object, at: Source) -> object:
         key = source.key
@@ -278,41 +318,59 @@ class _Walk:
             self._length(obj)
             self.out.table.add_word(id(obj) + memory.ITEMS, items)
             place = items + 8 * range(len(obj))[key]
-            return obj[key] if self._pointer(place, obj[key]) else _MISSING
+            return self._pointer(place, obj[key], source)
         table = memory.behind(obj)
         if type(table) not in _DICTS or source.of not in (None, dict, OrderedDict):
             return _MISSING
         if not (src.is_literal(key) or isinstance(key, type)) or not self._dict(table, at):
             return _MISSING
-        return dict.__getitem__(table, key)
+        return self._value(table, dict.__getitem__(table, key), source)
 
-    def _attribute(self, name: str, obj: object, at: Source) -> object:
-        kind = type(obj)
+    def _value(self, table: Mapping[Any, object], value: object, at: Source) -> object:
+        """A value of a compared dict if it stays the very same object."""
+        return self._itself(value, at) if memory.unstamped(table) else value
+
+    def _attribute(self, source: src.AttrSource, obj: object, at: Source) -> object:
+        name, kind = source.attr, type(obj)
+        if isinstance(obj, types.FunctionType):
+            return self._of_function(source, obj)
         if kind is types.ModuleType:
             self._type(obj)
             space = obj.__dict__
-            return space[name] if name in space and self._dict(space, at) else _MISSING
+            known = name in space and self._dict(space, at)
+            return self._value(space, space[name], source) if known else _MISSING
         if kind is types.MethodType:
             return getattr(obj, name) if name in ("__self__", "__func__") else _MISSING
         if kind is types.CellType and name == "cell_contents":
-            return self._content(obj)  # type: ignore[arg-type]
+            return self._content(obj, source)  # type: ignore[arg-type]
         if isinstance(obj, type):
             return self._attribute_of_class(name, obj)
         if not memory.is_mutable_class(kind):
             return _MISSING
+        found = _class_attribute(kind, name)
+        if type(found) is types.MemberDescriptorType:
+            return self._slot(source, obj, found)
         table = self._instance_dict(obj, at)
         if table is None:
             return _MISSING
         if name == "__dict__":
             return table
-        found = _class_attribute(kind, name)
         if found is not _MISSING and _may_be_data_descriptor(found):
             return _MISSING
         if not self._dict(table, at):
             return _MISSING
         if name in table:
-            return table[name]
+            return self._value(table, table[name], source)
         return found if type(found) in _IMMUTABLE else _MISSING
+
+    def _slot(
+        self, source: src.AttrSource, obj: object, slot: types.MemberDescriptorType
+    ) -> object:
+        kind = self._type(obj)
+        if not self._class(kind) or not _plain_getattribute(kind):
+            return _MISSING
+        place, found = id(obj) + memory.slot_offset(slot), getattr(obj, source.attr)
+        return self._pointer(place, found, source) if word(place) == id(found) else _MISSING
 
     def _attribute_of_class(self, name: str, obj: type) -> object:
         meta = self._type(obj)
@@ -339,7 +397,7 @@ class _Walk:
                 self._type(obj)
                 return True
             case GuardKind.CONSTANT:
-                return kind in _IMMUTABLE or (kind is tuple and src.is_literal(obj))
+                return _is_constant(obj)
             case GuardKind.LENGTH | GuardKind.EMPTY:
                 # No class word: a class with a layout like that of dict or tuple has no instances
                 # that could become one of another class.
@@ -350,6 +408,8 @@ class _Walk:
                 return self._contains(guard, obj, at)
             case GuardKind.DICT_KEYS:
                 ordered = kind is dict or (kind is OrderedDict and not obj)
+                if ordered and memory.unstamped(obj):  # type: ignore[arg-type]
+                    return False  # the order is not among the words
                 return ordered and self._dict(obj, at)
             case GuardKind.CODE if kind is types.FunctionType:
                 self.out.table.add_word(id(obj) + memory.CODE, id(guard.expected))
@@ -361,7 +421,7 @@ class _Walk:
 
     def _contains(self, guard: Guard, obj: object, at: Source) -> bool:
         assert isinstance(guard.expected, tuple), "checked by Guard"
-        return type(guard.expected[0]) is str and self._dict(memory.behind(obj), at)
+        return src.is_literal(guard.expected[0]) and self._dict(memory.behind(obj), at)
 
     def _tensor(self, spec: object, obj: object) -> bool:
         assert isinstance(spec, TensorSpec), "checked by Guard"
@@ -372,6 +432,10 @@ class _Walk:
         self._type(obj)
         assert isinstance(obj, torch.Tensor), "both classes are"
         return self.out.table.add_tensor(obj)
+
+
+def _is_constant(obj: object) -> bool:
+    return type(obj) in _IMMUTABLE or (type(obj) is tuple and all(map(_is_constant, obj)))
 
 
 def _can_anchor(node: Node, obj: object) -> bool:
