@@ -38,9 +38,6 @@ class Settings:
             in the graph as numbers that only the data determines.
         capture_dynamic_output_shape_ops: so do operators whose result has such a size
             (``nonzero``, boolean masks, ``unique``).
-        max_instructions: a trace that executes more instructions than this is given up (a loop
-            that does not end, or is far too long to unroll).
-        max_inline_depth: calls nested deeper than this break the graph.
         log: stages that are printed to stderr.
     """
 
@@ -52,8 +49,6 @@ class Settings:
     specialize_float: bool = False
     capture_scalar_outputs: bool = False
     capture_dynamic_output_shape_ops: bool = False
-    max_instructions: int = 20_000_000
-    max_inline_depth: int = 150
     log: frozenset[str] = frozenset()
 
     @staticmethod

@@ -6,11 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import (
-    FakeTensor,
-    FakeTensorMode,
-    in_kernel_invocation_manager,
-)
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
 
 from torchsmith_guards._src.fake.layouts import Layout, Result
 from torchsmith_guards._src.fake.layouts.base import PLAIN_DTYPES

@@ -14,11 +14,7 @@ from typing import Any
 
 import torch
 from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import (
-    FakeTensor,
-    FakeTensorMode,
-    in_kernel_invocation_manager,
-)
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
 
 from torchsmith_guards._src.shapes.env import ShapeEnv
 from torchsmith_guards._src.shapes.sym_node import SymNode

@@ -54,10 +54,7 @@ class TorchProtocol:
     def create_unbacked(self, *, size: bool = False) -> torch.SymInt: ...
 
     def evaluate_sym_node(
-        self,
-        node: SymNode,
-        size_oblivious: bool = False,
-        fallback_value: bool | None = None,
+        self, node: SymNode, size_oblivious: bool = False, fallback_value: bool | None = None
     ) -> Any:
         """Behind ``guard_or_false``, ``guard_or_true`` and the like."""
         if node.is_bool():

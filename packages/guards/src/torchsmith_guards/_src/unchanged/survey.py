@@ -55,9 +55,7 @@ _IMMUTABLE = frozenset(
 _DICTS = (dict, OrderedDict)
 _MISSING = object()
 # What ``unchanged.c`` compares of a tensor; a specification that says more is not covered.
-_METADATA = frozenset(
-    "type dtype device requires_grad size stride layout conj neg".split(),
-)
+_METADATA = frozenset("type dtype device requires_grad size stride layout conj neg".split())
 _COMPLETE = frozenset(f.name for f in fields(TensorSpec)) <= _METADATA
 
 

@@ -339,7 +339,7 @@ class Builder:
 
     # --- containers --------------------------------------------------------------------------
     def _items(self, obj: Sequence[object], source: Source) -> list[Value]:
-        return [LazyValue(ItemSource(source, i), item) for i, item in enumerate(obj)]
+        return [LazyValue(item, ItemSource(source, i)) for i, item in enumerate(obj)]
 
     def _list(self, obj: object, source: Source) -> Value:
         assert isinstance(obj, list)
@@ -386,7 +386,7 @@ class Builder:
             self._plain_keys(obj, source, kind, [k for k, _ in entries])
             of = None if _inherits(type(obj), kind, "__getitem__") else kind
             pairs = [
-                (self.wrap_new(k), LazyValue(ItemSource(source, k, of), v)) for k, v in entries
+                (self.wrap_new(k), LazyValue(v, ItemSource(source, k, of))) for k, v in entries
             ]
         else:
             # Another object may be the key next time: keys and values are found by place.
@@ -414,7 +414,7 @@ class Builder:
         """What a container holds, found by place."""
         content = ContentSource(source, part, kind)
         self.guard(content, GuardKind.LENGTH, (tuple, len(items)), f"length of a {kind.__name__}")
-        return [LazyValue(ItemSource(content, n), item) for n, item in enumerate(items)]
+        return [LazyValue(item, ItemSource(content, n)) for n, item in enumerate(items)]
 
     def _proxy(self, obj: object, source: Source) -> Value:
         assert isinstance(obj, types.MappingProxyType)

@@ -57,10 +57,7 @@ class Body:
 
 def new_emitter(trace: Compilation, record: CodeRecord) -> Emitter:
     """An emitter for a body of ``record``."""
-    bind: dict[str, object] = {
-        "G": record.globals,
-        "M": modules_of(trace),
-    }
+    bind: dict[str, object] = {"G": record.globals, "M": modules_of(trace)}
     return Emitter(record.parameter_names(), bind, trace.journal)
 
 

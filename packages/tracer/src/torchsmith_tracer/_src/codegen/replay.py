@@ -45,10 +45,7 @@ def replay(cg: Emitter, journal: Journal) -> None:
 
 
 def emit_attrs(
-    cg: Emitter,
-    value: Value,
-    stores: Mapping[str, Value | Deleted],
-    dropped: Iterable[str] = (),
+    cg: Emitter, value: Value, stores: Mapping[str, Value | Deleted], dropped: Iterable[str] = ()
 ) -> None:
     """Emit attribute stores on one object, after the deletion of ``dropped`` ones: an attribute
     that traced code both made and deleted was never there."""

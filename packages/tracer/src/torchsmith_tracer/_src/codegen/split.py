@@ -17,13 +17,7 @@ from typing import TYPE_CHECKING
 from torchsmith_tracer._src.breaks.signals import InternalError, Unsupported
 from torchsmith_tracer._src.codegen.operations import Native, NativeExit, is_call, native
 from torchsmith_tracer._src.codegen.replay import replay
-from torchsmith_tracer._src.codegen.resume import (
-    Exit,
-    Operation,
-    in_shadow,
-    local_name,
-    step_code,
-)
+from torchsmith_tracer._src.codegen.resume import Exit, Operation, in_shadow, local_name, step_code
 from torchsmith_tracer._src.codegen.tail import drive
 from torchsmith_tracer._src.frames.code import VERSION, cells_of, decode
 from torchsmith_tracer._src.frames.frame import NULL, operands_of, shape_of

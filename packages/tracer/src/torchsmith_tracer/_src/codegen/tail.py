@@ -16,10 +16,7 @@ class TailCall:
     __slots__ = ("entry", "rest", "results")
 
     def __init__(
-        self,
-        entry: Callable[..., object],
-        rest: tuple[object, ...],
-        results: tuple[object, ...],
+        self, entry: Callable[..., object], rest: tuple[object, ...], results: tuple[object, ...]
     ) -> None:
         self.entry = entry
         self.rest = rest

@@ -75,9 +75,6 @@ class TransformValue(BuiltinObject):
     def call(self, tx: Trace, args: Args, kwargs: Kwargs) -> Value:
         return _APPLY[self.real](tx, self, args, kwargs)
 
-    def hash_key(self, tx: Trace) -> object:
-        return tx.interp.identity_key(self)
-
     def reconstruct(self, cg: Emitter) -> None:
         cg.load_callable(self.real, self.real.__name__)
         for value in (self.func, *self.options.values()):

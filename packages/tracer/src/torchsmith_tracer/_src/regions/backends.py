@@ -74,9 +74,7 @@ def backend_names() -> list[str]:
 
 
 def resolve(
-    backend: str | Callable[..., object],
-    mode: str | None,
-    options: Mapping[str, object] | None,
+    backend: str | Callable[..., object], mode: str | None, options: Mapping[str, object] | None
 ) -> tuple[BackendChoice, dict[str, object]]:
     """The backend, and those of the options that are settings of the tracer.
 

@@ -13,7 +13,7 @@ stack of frames). Slots return values, raise ``Unsupported`` (graph break) or ``
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
 
@@ -33,6 +33,9 @@ class Value:
 
     def __init__(self, source: Source | None = None) -> None:
         self.source = source
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.describe()})"
 
     # --- facts -----------------------------------------------------------------------------
     def python_type(self) -> type:
@@ -121,11 +124,17 @@ class Value:
 
     def bool(self, tx: Trace) -> bool:
         """Truth value, known while tracing; a data-dependent one raises ``Unsupported``."""
-        raise self._no(tx, "truth value of")
+        kind = self.python_type()
+        if hasattr(kind, "__bool__") or hasattr(kind, "__len__"):
+            raise self._no(tx, "truth value of")
+        return True
 
     def hash_key(self, tx: Trace) -> object:
         """A hashable stand-in such that equal keys are equal traced objects (for dict and set)."""
-        raise self._no(tx, "hash of")
+        own: object = self.python_type().__hash__
+        if own is not object.__hash__:
+            raise self._no(tx, "hash of")
+        return tx.interp.identity_key(self)
 
     # --- generated code --------------------------------------------------------------------
     def reconstruct(self, cg: Emitter) -> None:
@@ -142,3 +151,16 @@ class Value:
 
     def _no(self, tx: Trace, slot: str) -> Unsupported:
         return Unsupported("unsupported-slot", what=f"{slot} {self.describe()}")
+
+
+class RealObject(Value):
+    """A value that has the object itself, ``obj``."""
+
+    __slots__ = ("obj",)
+
+    def __init__(self, obj: Any, source: Source | None = None) -> None:
+        super().__init__(source)
+        self.obj = obj
+
+    def python_type(self) -> type:
+        return type(self.obj)

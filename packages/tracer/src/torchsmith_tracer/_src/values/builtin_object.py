@@ -7,6 +7,7 @@ import types
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from torchsmith_tracer._src.breaks.signals import ObservedException
 from torchsmith_tracer._src.values.base import Value
 
 if TYPE_CHECKING:
@@ -58,48 +59,40 @@ class BuiltinObject(Value):
         self.setattr(tx, name, self)
 
     def call(self, tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
-        raise tx.interp.error(TypeError, f"{self.python_type().__name__!r} object is not callable")
+        raise self._error(tx, "{!r} object is not callable")
 
     def getitem(self, tx: Trace, key: Value) -> Value:
-        name = self.python_type().__name__
-        raise tx.interp.error(TypeError, f"{name!r} object is not subscriptable")
+        raise self._error(tx, "{!r} object is not subscriptable")
 
     def setitem(self, tx: Trace, key: Value, value: Value) -> None:
-        name = self.python_type().__name__
-        raise tx.interp.error(TypeError, f"{name!r} object does not support item assignment")
+        raise self._error(tx, "{!r} object does not support item assignment")
 
     def delitem(self, tx: Trace, key: Value) -> None:
-        name = self.python_type().__name__
-        raise tx.interp.error(TypeError, f"{name!r} object does not support item deletion")
+        raise self._error(tx, "{!r} object does not support item deletion")
 
     def length(self, tx: Trace) -> Value:
-        name = self.python_type().__name__
-        raise tx.interp.error(TypeError, f"object of type {name!r} has no len()")
+        raise self._error(tx, "object of type {!r} has no len()")
 
     def contains(self, tx: Trace, item: Value) -> Value:
         return tx.interp.contains_by_iteration(self, item)
 
     def iter(self, tx: Trace) -> Value:
-        name = self.python_type().__name__
-        raise tx.interp.error(TypeError, f"{name!r} object is not iterable")
+        raise self._error(tx, "{!r} object is not iterable")
 
     def next(self, tx: Trace) -> Value:
-        name = self.python_type().__name__
-        raise tx.interp.error(TypeError, f"{name!r} object is not an iterator")
+        raise self._error(tx, "{!r} object is not an iterator")
 
     def unary(self, tx: Trace, op: str) -> Value:
-        name = self.python_type().__name__
         sign = {"neg": "-", "pos": "+", "invert": "~"}[op]
-        raise tx.interp.error(TypeError, f"bad operand type for unary {sign}: {name!r}")
-
-    def bool(self, tx: Trace) -> bool:
-        return True
+        raise self._error(tx, f"bad operand type for unary {sign}: {{!r}}")
 
     def hash_key(self, tx: Trace) -> object:
         if self.python_type().__hash__ is None:
-            name = self.python_type().__name__
-            raise tx.interp.error(TypeError, f"unhashable type: {name!r}")
+            raise self._error(tx, "unhashable type: {!r}")
         return tx.interp.identity_key(self)
+
+    def _error(self, tx: Trace, message: str) -> ObservedException:
+        return tx.interp.error(TypeError, message.format(self.python_type().__name__))
 
 
 _MISSING = object()

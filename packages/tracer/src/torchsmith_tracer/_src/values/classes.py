@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from torchsmith_tracer._src.effects.journal import DELETED
 from torchsmith_tracer._src.frames.library import is_library_module
-from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.base import RealObject, Value
 from torchsmith_tracer._src.values.constants import ConstantValue, bool_value
 from torchsmith_tracer._src.values.lookup import (
     attr_value,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from torchsmith_tracer._src.trace import Trace
 
 
-class ClassValue(Value):
+class ClassValue(RealObject):
     """A class. Stores to it are attribute stores in the journal.
 
     Attributes:
@@ -36,18 +36,12 @@ class ClassValue(Value):
         recipe: for a class made by traced code: metaclass, bases and keywords as values.
     """
 
-    __slots__ = ("obj", "recipe")
+    __slots__ = ("recipe",)
+    obj: type
 
     def __init__(self, obj: type, source: Source | None = None) -> None:
-        super().__init__(source)
-        self.obj = obj
+        super().__init__(obj, source)
         self.recipe: tuple[Value, tuple[Value, ...], dict[str, Value]] | None = None
-
-    def __repr__(self) -> str:
-        return f"ClassValue({self.obj.__name__})"
-
-    def python_type(self) -> type:
-        return type(self.obj)
 
     def describe(self) -> str:
         return f"class {self.obj.__name__}"
@@ -295,12 +289,6 @@ class SuperValue(Value):
             return bind(tx, found, None, self.obj, name)
         return bind(tx, found, self.obj, tx.interp.class_value(self.start), name)
 
-    def bool(self, tx: Trace) -> bool:
-        return True
-
-    def hash_key(self, tx: Trace) -> object:
-        return tx.interp.identity_key(self)
-
     def reconstruct(self, cg: Emitter) -> None:
         cg.load_callable(super, "super")
         cg.load(self.cls)
@@ -349,12 +337,6 @@ class DescriptorValue(Value):
         if self.kind is staticmethod:
             return self.parts["__func__"].call(tx, args, kwargs)
         raise tx.interp.error(TypeError, f"{self.kind.__name__!r} object is not callable")
-
-    def bool(self, tx: Trace) -> bool:
-        return True
-
-    def hash_key(self, tx: Trace) -> object:
-        return tx.interp.identity_key(self)
 
     def reconstruct(self, cg: Emitter) -> None:
         cg.load_callable(self.kind, self.kind.__name__)

@@ -60,9 +60,6 @@ class ConstantValue(BuiltinObject):
         self.source = source
         self.value = value
 
-    def __repr__(self) -> str:
-        return f"ConstantValue({self.value!r})"
-
     def python_type(self) -> type:
         return type(self.value)
 

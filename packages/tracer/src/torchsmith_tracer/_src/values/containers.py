@@ -33,9 +33,6 @@ class SequenceValue(BuiltinObject):
         self.source = source
         self.items: list[Value] = list(items)
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.items!r})"
-
     def python_type(self) -> type:
         return self.cls
 

@@ -152,9 +152,6 @@ class ContextMethod(Value):
             raise tx.interp.error(AttributeError, message, name=name, obj=self)
         return super().getattr(tx, name)
 
-    def bool(self, tx: Trace) -> bool:
-        return True
-
     def reconstruct(self, cg: Emitter) -> None:
         cg.load_method(self.context, self.name)
 

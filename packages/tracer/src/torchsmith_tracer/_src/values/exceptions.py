@@ -50,9 +50,6 @@ class ExceptionValue(NewObjectValue):
         self.frames: list[Frame] = []  # those that it left, while something in them is of interest
         self.where: tuple[str, int] | None = None  # file and line that raised it
 
-    def __repr__(self) -> str:
-        return f"ExceptionValue({self.cls.__name__}, {self.args.items!r})"
-
     def describe(self) -> str:
         parts = [repr(v.value) for v in self.args.items if isinstance(v, ConstantValue)]
         return f"{self.cls.__name__}({', '.join(parts)})"

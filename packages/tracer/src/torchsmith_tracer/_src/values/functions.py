@@ -10,7 +10,7 @@ from torchsmith_guards import AttrSource, ClosureSource, ItemSource, PinnedSourc
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.effects.journal import DELETED, Deleted
-from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.base import RealObject, Value
 from torchsmith_tracer._src.values.builtin_object import HasInstanceDict
 from torchsmith_tracer._src.values.constants import ConstantValue
 
@@ -160,9 +160,6 @@ class FunctionValue(Value, HasInstanceDict):
         )
         return cls(fn.__code__, tx.interp.namespace(fn.__globals__), cells, fn=fn, source=source)
 
-    def __repr__(self) -> str:
-        return f"FunctionValue({self.qualname})"
-
     def python_type(self) -> type:
         return types.FunctionType
 
@@ -294,9 +291,6 @@ class FunctionValue(Value, HasInstanceDict):
             source = AttrSource(self.source, "__dict__")
             tx.world.missing(source, name, "function attribute was looked up")
 
-    def bool(self, tx: Trace) -> bool:
-        return True
-
     def hash_key(self, tx: Trace) -> object:
         return self.fn if self.fn is not None else tx.interp.identity_key(self)
 
@@ -358,9 +352,6 @@ class BoundMethodValue(Value):
         self.func = func
         self.self_value = self_value
 
-    def __repr__(self) -> str:
-        return f"BoundMethodValue({self.func!r})"
-
     def python_type(self) -> type:
         return types.MethodType
 
@@ -389,9 +380,6 @@ class BoundMethodValue(Value):
     def setattr(self, tx: Trace, name: str, value: Value) -> None:
         message = f"'method' object has no attribute {name!r}"
         raise tx.interp.error(AttributeError, message)
-
-    def bool(self, tx: Trace) -> bool:
-        return True
 
     def richcompare(self, tx: Trace, op: str, other: Value) -> Value | None:
         if op not in ("eq", "ne") or not isinstance(other, BoundMethodValue):
@@ -432,9 +420,6 @@ class BuiltinMethodValue(Value):
         self.descriptor = descriptor
         self.owner = owner
 
-    def __repr__(self) -> str:
-        return f"BuiltinMethodValue({self.self_value!r}.{self.name})"
-
     def python_type(self) -> type:
         if isinstance(self.descriptor, types.WrapperDescriptorType):
             return types.MethodWrapperType
@@ -463,9 +448,6 @@ class BuiltinMethodValue(Value):
         message = f"'builtin_function_or_method' object has no attribute {name!r}"
         raise tx.interp.error(AttributeError, message)
 
-    def bool(self, tx: Trace) -> bool:
-        return True
-
     def richcompare(self, tx: Trace, op: str, other: Value) -> Value | None:
         if op not in ("eq", "ne") or not isinstance(other, BuiltinMethodValue):
             return None
@@ -491,23 +473,13 @@ class BuiltinMethodValue(Value):
         cg.load_method(self.self_value, self.name)
 
 
-class BuiltinValue(Value):
+class BuiltinValue(RealObject):
     """A callable implemented in C or replaced as a whole: ``len``, ``math.sqrt``, ``dict.get``.
 
     What a call does is found by identity in ``values.builtins.registry``.
     """
 
-    __slots__ = ("obj",)
-
-    def __init__(self, obj: object, source: Source | None = None) -> None:
-        super().__init__(source)
-        self.obj = obj
-
-    def __repr__(self) -> str:
-        return f"BuiltinValue({self.obj!r})"
-
-    def python_type(self) -> type:
-        return type(self.obj)
+    __slots__ = ()
 
     def describe(self) -> str:
         module = getattr(self.obj, "__module__", None)
@@ -521,9 +493,6 @@ class BuiltinValue(Value):
         if name == "__call__":
             return self
         return tx.interp.fold(getattr, self.obj, name)
-
-    def bool(self, tx: Trace) -> bool:
-        return True
 
     def hash_key(self, tx: Trace) -> object:
         return self.obj

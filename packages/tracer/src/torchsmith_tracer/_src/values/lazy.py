@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.base import RealObject, Value
 
 if TYPE_CHECKING:
     from torchsmith_guards import Source
@@ -16,18 +16,11 @@ if TYPE_CHECKING:
     from torchsmith_tracer._src.trace import Trace
 
 
-class LazyValue(Value):
+class LazyValue(RealObject):
     """``obj`` as found at ``source``; never on a frame's stack or in its locals."""
 
-    __slots__ = ("obj",)
+    __slots__ = ()
     source: Source
-
-    def __init__(self, source: Source, obj: object) -> None:
-        super().__init__(source)
-        self.obj = obj
-
-    def python_type(self) -> type:
-        return type(self.obj)
 
 
 def realize(tx: Trace, value: Value) -> Value:

@@ -47,9 +47,6 @@ class DictValue(BuiltinObject):
         self.factory = factory
         self.owner: Value | None = None
 
-    def __repr__(self) -> str:
-        return f"DictValue({list(self.table.values())!r})"
-
     def python_type(self) -> type:
         return self.cls
 
@@ -243,9 +240,6 @@ class SetValue(BuiltinObject):
         self.source = source
         self.table: dict[object, Value] = {} if table is None else table
         self.cls = cls
-
-    def __repr__(self) -> str:
-        return f"SetValue({list(self.table.values())!r})"
 
     @staticmethod
     def of(tx: Trace, items: Iterable[Value], cls: type = set) -> SetValue:

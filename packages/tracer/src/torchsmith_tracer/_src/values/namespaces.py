@@ -11,7 +11,7 @@ from torchsmith_guards import GlobalSource
 
 from torchsmith_tracer._src.effects.journal import DELETED
 from torchsmith_tracer._src.frames.library import is_ours
-from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.base import RealObject, Value
 from torchsmith_tracer._src.values.functions import BoundMethodValue
 
 if TYPE_CHECKING:
@@ -160,21 +160,15 @@ def load_builtin(tx: Trace, name: str) -> Value:
 _OF_EVERY_MODULE = frozenset(dir(types.ModuleType))
 
 
-class PyModuleValue(Value):
+class PyModuleValue(RealObject):
     """A module object (``math``, ``torch.nn``, a user's module)."""
 
-    __slots__ = ("_cache", "obj")
+    __slots__ = ("_cache",)
+    obj: types.ModuleType
 
     def __init__(self, obj: types.ModuleType, source: Source | None = None) -> None:
-        super().__init__(source)
-        self.obj = obj
+        super().__init__(obj, source)
         self._cache: dict[str, Value] = {}
-
-    def __repr__(self) -> str:
-        return f"PyModuleValue({self.obj.__name__})"
-
-    def python_type(self) -> type:
-        return type(self.obj)
 
     def describe(self) -> str:
         return f"module {self.obj.__name__}"
@@ -228,9 +222,6 @@ class PyModuleValue(Value):
             same = isinstance(other, PyModuleValue) and other.obj is self.obj
             return tx.interp.const(same == (op == "eq"))
         return None
-
-    def bool(self, tx: Trace) -> bool:
-        return True
 
     def reconstruct(self, cg: Emitter) -> None:
         cg.load_global_constant(self.obj, self.obj.__name__.replace(".", "_"))

@@ -69,9 +69,6 @@ class ObjectValue(Value, HasInstanceDict):
         if storage is not None and hasattr(storage, "owner"):
             storage.owner = self
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.cls.__name__})"
-
     def python_type(self) -> type:
         return self.cls
 

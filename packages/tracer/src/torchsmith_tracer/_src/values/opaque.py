@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 from torchsmith_guards import CallSource
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
-from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.base import RealObject, Value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch import fx
-    from torchsmith_guards import Source
 
     from torchsmith_tracer._src.codegen.emitter import Emitter
     from torchsmith_tracer._src.trace import Trace
@@ -24,20 +23,11 @@ if TYPE_CHECKING:
 _TYPE_EXPRESSIONS = (types.UnionType, types.GenericAlias)  # ``int | None``, ``list[int]``
 
 
-class OpaqueValue(Value):
+class OpaqueValue(RealObject):
     """An existing object that can be passed around and compared by identity, nothing else."""
 
-    __slots__ = ("obj",)
-
-    def __init__(self, obj: object, source: Source | None = None) -> None:
-        super().__init__(source)
-        self.obj = obj
-
-    def __repr__(self) -> str:
-        return f"OpaqueValue({type(self.obj).__name__})"
-
-    def python_type(self) -> type:
-        return type(self.obj)
+    __slots__ = ()
+    obj: object
 
     def describe(self) -> str:
         name = getattr(self.obj, "__qualname__", None)

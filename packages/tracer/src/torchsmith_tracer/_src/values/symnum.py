@@ -53,9 +53,6 @@ class SymNumValue(Value):
         self.node = node
         self.sym = sym
 
-    def __repr__(self) -> str:
-        return f"SymNumValue({self.sym})"
-
     def python_type(self) -> type:
         if isinstance(self.sym, torch.SymInt):
             return int

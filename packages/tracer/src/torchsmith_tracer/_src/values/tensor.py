@@ -76,9 +76,6 @@ class TensorValue(Value):
         self.real = real
         self.cls: type = torch.Tensor if real is None else type(real)
 
-    def __repr__(self) -> str:
-        return f"TensorValue({self.node.name}: {tuple(self.fake.shape)} {self.fake.dtype})"
-
     def python_type(self) -> type:
         return self.cls
 
@@ -255,9 +252,6 @@ class TensorMethod(Value):
         if name == "__call__":
             return self
         return super().getattr(tx, name)
-
-    def bool(self, tx: Trace) -> bool:
-        return True
 
     def reconstruct(self, cg: Emitter) -> None:
         cg.load_method(self.tensor, self.name)

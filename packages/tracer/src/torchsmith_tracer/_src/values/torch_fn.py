@@ -16,14 +16,12 @@ import torch
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.torch_private import OPERATORS, base_tensor, c_namespaces
-from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.base import RealObject, Value
 from torchsmith_tracer._src.values.constants import ConstantValue
 from torchsmith_tracer._src.values.containers import SequenceValue
 from torchsmith_tracer._src.values.tensor import TensorValue, call_tensor_method
 
 if TYPE_CHECKING:
-    from torchsmith_guards import Source
-
     from torchsmith_tracer._src.codegen.emitter import Emitter
     from torchsmith_tracer._src.trace import Trace
 
@@ -111,20 +109,10 @@ def method_name(obj: object) -> str | None:
     return _tensor_methods.get(id(obj))
 
 
-class TorchCallable(Value):
+class TorchCallable(RealObject):
     """An operator or query of torch."""
 
-    __slots__ = ("obj",)
-
-    def __init__(self, obj: object, source: Source | None = None) -> None:
-        super().__init__(source)
-        self.obj = obj
-
-    def __repr__(self) -> str:
-        return f"TorchCallable({_name(self.obj)})"
-
-    def python_type(self) -> type:
-        return type(self.obj)
+    __slots__ = ()
 
     def is_constant(self) -> bool:
         return True
@@ -150,9 +138,6 @@ class TorchCallable(Value):
             message = f"{type(self.obj).__name__!r} object has no attribute {name!r}"
             raise tx.interp.error(AttributeError, message)
         return tx.builder.wrap_new(getattr(self.obj, name))
-
-    def bool(self, tx: Trace) -> bool:
-        return True
 
     def richcompare(self, tx: Trace, op: str, other: Value) -> Value | None:
         if op in ("eq", "ne") and isinstance(other, TorchCallable):

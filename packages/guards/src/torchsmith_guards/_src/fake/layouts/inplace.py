@@ -14,11 +14,7 @@ from torchsmith_guards._src.fake.layouts.base import (
     rule,
     same_sizes,
 )
-from torchsmith_guards._src.fake.layouts.pointwise import (
-    broadcast,
-    result_device,
-    result_dtype,
-)
+from torchsmith_guards._src.fake.layouts.pointwise import broadcast, result_device, result_dtype
 
 
 def _write(x: torch.Tensor, dtype: torch.dtype | None, *others: torch.Tensor) -> Layout | None:

@@ -181,11 +181,7 @@ def _select(x: torch.Tensor, dim: int, index: int) -> Layout | None:
 
 @view("slice.Tensor")
 def _slice(
-    x: torch.Tensor,
-    dim: int = 0,
-    start: int | None = None,
-    end: int | None = None,
-    step: int = 1,
+    x: torch.Tensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
 ) -> Layout | None:
     rank = x.dim()
     if not -rank <= dim < rank or type(step) is not int or step < 1:

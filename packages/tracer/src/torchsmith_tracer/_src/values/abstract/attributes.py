@@ -38,13 +38,14 @@ _IMPORT = builtins.__import__
 
 if TYPE_CHECKING:
     from torchsmith_tracer._src.trace import Trace
+    from torchsmith_tracer._src.values.abstract.layer import ObjectLayer
 
 
 class Attributes:
     """Attribute access beyond the values' own slots."""
 
-    def __init__(self, tx: Trace) -> None:
-        self.tx = tx
+    def __init__(self, tx: Trace, interp: ObjectLayer) -> None:
+        self.tx, self.interp = tx, interp
 
     def special_method(self, value: Value, name: str) -> Value | None:
         cls = value.python_type()
@@ -61,7 +62,7 @@ class Attributes:
         """``type(value)``."""
         if isinstance(value, NewObjectValue) and isinstance(value.cls_value, ClassValue):
             return value.cls_value
-        return self.tx.interp.class_value(value.python_type())
+        return self.interp.class_value(value.python_type())
 
     def class_method(self, value: Value, name: str) -> Value | None:
         """A method that the class of ``value`` (not a builtin base) defines, bound; or None."""
@@ -88,14 +89,14 @@ class Attributes:
             special = value._special(self.tx, name)
             if special is not None:
                 return special
-            return self.tx.interp.fold(getattr, value.obj, name)
+            return self.interp.fold(getattr, value.obj, name)
         if name == "__dict__":
             return self.instance_dict(value)
-        known = self.tx.interp.try_concrete(value)
-        if known is self.tx.interp.UNKNOWN:
+        known = self.interp.try_concrete(value)
+        if known is self.interp.UNKNOWN:
             what = f"attribute {name!r} of {value.describe()}"
             raise Unsupported("unsupported-slot", what=what)
-        return self.tx.interp.fold(getattr, known, name)
+        return self.interp.fold(getattr, known, name)
 
     def c_descriptor(
         self, attr: object, instance: Value | None, owner: Value, found: Found, name: str
@@ -124,8 +125,8 @@ class Attributes:
                     return attr
                 getter = attr.parts.get("fget")
                 if getter is None:
-                    raise self.tx.interp.error(AttributeError, "property has no getter")
-                return self.tx.interp.call(getter, [instance])
+                    raise self.interp.error(AttributeError, "property has no getter")
+                return self.interp.call(getter, [instance])
             func = attr.parts["__func__"]
             if attr.kind is staticmethod:
                 return func
@@ -145,7 +146,7 @@ class Attributes:
         if isinstance(attr, ObjectValue):
             getter = self.special_method(attr, "__get__")
             if getter is not None:
-                return self.tx.interp.call(getter, [NONE if instance is None else instance, owner])
+                return self.interp.call(getter, [NONE if instance is None else instance, owner])
         cached_fn = getattr(attr, "cached_function", None)
         if cached_fn is not None and instance is not None:
             func, name = cached_fn
@@ -159,24 +160,24 @@ class Attributes:
             if attr.fset is None:
                 kind = instance.python_type().__name__
                 message = f"property {name!r} of {kind!r} object has no setter"
-                raise self.tx.interp.error(AttributeError, message)
+                raise self.interp.error(AttributeError, message)
             setter = function_value(self.tx, attr.fset)
-            self.tx.interp.call(setter, [instance, value])
+            self.interp.call(setter, [instance, value])
             return
         if isinstance(attr, DescriptorValue) and attr.kind is property:
             if "fset" not in attr.parts:
                 kind = instance.python_type().__name__
                 message = f"property {name!r} of {kind!r} object has no setter"
-                raise self.tx.interp.error(AttributeError, message)
-            self.tx.interp.call(attr.parts["fset"], [instance, value])
+                raise self.interp.error(AttributeError, message)
+            self.interp.call(attr.parts["fset"], [instance, value])
             return
         if isinstance(attr, C_DATA):
             self._store_c_field(instance, name, value, attr)
             return
         method = self._descriptor_method(found, name, "__set__")
         if method is None:
-            raise self.tx.interp.error(AttributeError, "__set__")
-        self.tx.interp.call(method, [instance, value])
+            raise self.interp.error(AttributeError, "__set__")
+        self.interp.call(method, [instance, value])
 
     def _store_c_field(self, instance: Value, name: str, value: Value, attr: object) -> None:
         if isinstance(instance, ExceptionValue):
@@ -192,14 +193,14 @@ class Attributes:
         else:
             kind = instance.python_type().__name__
             message = f"attribute {name!r} of {kind!r} objects is not writable"
-            raise self.tx.interp.error(AttributeError, message)
+            raise self.interp.error(AttributeError, message)
 
     def _replace_dict(self, instance: ObjectValue, value: Value) -> None:
         source = value.base_value()
         if not isinstance(source, DictValue):
             kind = value.python_type().__name__
             message = f"__dict__ must be set to a dictionary, not a '{kind}'"
-            raise self.tx.interp.error(TypeError, message)
+            raise self.interp.error(TypeError, message)
         for name in instance.instance_names(self.tx):
             self.tx.journal.store_attr(instance, name, DELETED)
         for key, item in list(source.table.values()):
@@ -218,8 +219,8 @@ class Attributes:
             if deleter is None:
                 kind = instance.python_type().__name__
                 message = f"property {name!r} of {kind!r} object has no deleter"
-                raise self.tx.interp.error(AttributeError, message)
-            self.tx.interp.call(deleter, [instance])
+                raise self.interp.error(AttributeError, message)
+            self.interp.call(deleter, [instance])
             return
         if isinstance(attr, C_DATA):
             instance.getattr(self.tx, name)
@@ -227,8 +228,8 @@ class Attributes:
             return
         method = self._descriptor_method(found, name, "__delete__")
         if method is None:
-            raise self.tx.interp.error(AttributeError, "__delete__")
-        self.tx.interp.call(method, [instance])
+            raise self.interp.error(AttributeError, "__delete__")
+        self.interp.call(method, [instance])
 
     def _descriptor_method(self, found: Found, name: str, slot: str) -> Value | None:
         descriptor = attr_value(self.tx, found, name)
@@ -240,7 +241,7 @@ class Attributes:
             return InstanceDictValue(self.tx, value)
         known = self.tx.journal.attrs.get(value) or {}
         pairs = {k: v for k, v in known.items() if isinstance(v, Value)}
-        return self.tx.interp.dict(pairs)
+        return self.interp.dict(pairs)
 
     def class_dict(self, cls: ClassValue) -> Value:
         """``cls.__dict__``."""
@@ -259,12 +260,12 @@ class Attributes:
 
     def patch_class(self, cls: ClassValue) -> None:
         """Note that traced code stores to a class, so that lookups consult the journal."""
-        if cls.obj not in self.tx.interp.patched_classes:
-            self.tx.interp.patched_classes[cls.obj] = cls
+        if cls.obj not in self.interp.patched_classes:
+            self.interp.patched_classes[cls.obj] = cls
 
             def undo() -> None:
-                self.tx.interp.patched_classes.pop(cls.obj, None)
-                self.tx.interp.class_cache.clear()
+                self.interp.patched_classes.pop(cls.obj, None)
+                self.interp.class_cache.clear()
 
             self.tx.journal.record(undo)
 
@@ -273,10 +274,10 @@ class Attributes:
         if not isinstance(cls, ClassValue):
             kind = cls.python_type().__name__
             message = f"super() argument 1 must be a type, not {kind}"
-            raise self.tx.interp.error(TypeError, message)
+            raise self.interp.error(TypeError, message)
         if isinstance(obj, ClassValue) and issubclass(obj.obj, cls.obj):
             return SuperValue(cls, obj, obj.obj)
         if issubclass(obj.python_type(), cls.obj):
             return SuperValue(cls, obj, obj.python_type())
         message = "super(type, obj): obj must be an instance or subtype of type"
-        raise self.tx.interp.error(TypeError, message)
+        raise self.interp.error(TypeError, message)

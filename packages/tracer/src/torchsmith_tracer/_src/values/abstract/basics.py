@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from torchsmith_guards import Source
 
     from torchsmith_tracer._src.trace import Trace
+    from torchsmith_tracer._src.values.abstract.layer import ObjectLayer
 
 _PLAIN = (int, str, float, bool, type(None), complex, bytes, type(Ellipsis), type(NotImplemented))
 _PLAIN_SET = frozenset(_PLAIN)
@@ -96,8 +97,8 @@ class Basics:
 
     UNKNOWN = Unknown()
 
-    def __init__(self, tx: Trace) -> None:
-        self.tx = tx
+    def __init__(self, tx: Trace, interp: ObjectLayer) -> None:
+        self.tx, self.interp = tx, interp
         self.namespaces: dict[int, NamespaceValue] = {}
         self._classes: dict[type, ClassValue] = {}
         self._consts: dict[int, tuple[object, Value]] = {}
@@ -250,16 +251,13 @@ class Basics:
         return self.error_with(cls, [self.const(a) for a in args], fields)
 
     def error_with(
-        self,
-        cls: type[BaseException],
-        args: list[Value],
-        fields: Globals | None = None,
+        self, cls: type[BaseException], args: list[Value], fields: Globals | None = None
     ) -> ObservedException:
         """The same with values as arguments."""
         table = {k: v if isinstance(v, Value) else self.const(v) for k, v in (fields or {}).items()}
         exc = ExceptionValue(self.tx.journal, cls, args, None, table)
-        if self.tx.interp.handled is not None:
-            exc.context = self.tx.interp.handled
+        if self.interp.handled is not None:
+            exc.context = self.interp.handled
         return ObservedException(exc)
 
     def host_error(self, exc: BaseException) -> ObservedException:
@@ -272,8 +270,8 @@ class Basics:
         if isinstance(exc, AttributeError | NameError) and exc.name is not None:
             value.fields["name"] = self.const(exc.name)
         value.host = exc
-        if self.tx.interp.handled is not None:
-            value.context = self.tx.interp.handled
+        if self.interp.handled is not None:
+            value.context = self.interp.handled
         return ObservedException(value)
 
     def is_same(self, a: Value, b: Value) -> bool:

@@ -45,6 +45,7 @@ from torchsmith_tracer._src.values.twins import TwinValue, twin_of
 
 if TYPE_CHECKING:
     from torchsmith_tracer._src.trace import Trace
+    from torchsmith_tracer._src.values.abstract.layer import ObjectLayer
 
 _GENERATOR = 0x20
 _ASYNC = 0x80 | 0x100 | 0x200
@@ -55,8 +56,8 @@ _IMMUTABLE = (int, float, complex, str, bytes, tuple, frozenset, range, slice, t
 class Calls:
     """What calling a value does."""
 
-    def __init__(self, tx: Trace) -> None:
-        self.tx = tx
+    def __init__(self, tx: Trace, interp: ObjectLayer) -> None:
+        self.tx, self.interp = tx, interp
 
     def call(
         self, fn: Value, args: Sequence[Value], kwargs: dict[str, Value] | None = None
@@ -120,7 +121,7 @@ class Calls:
             if result is not None:
                 return result
         if numpy_scalars.is_number_type(cls.obj):
-            known = self.tx.interp.known(args, kwargs)
+            known = self.interp.known(args, kwargs)
             if known is None:
                 raise Unsupported("opaque-call", what=cls.describe())
             return numpy_scalars.compute(self.tx, cls.obj, *known[0], **known[1])
@@ -137,10 +138,10 @@ class Calls:
         self, cls: ClassValue, found: Found, args: Sequence[Value], kwargs: dict[str, Value]
     ) -> Value:
         if is_library_module(found.owner.__module__) and cls.recipe is None:
-            known = self.tx.interp.known(args, kwargs)
+            known = self.interp.known(args, kwargs)
             if found.owner.__module__ == "enum" and known is not None:
-                return self.tx.interp.fold(cls.obj, *known[0], **known[1])
-        method = self.tx.interp.class_method(cls, "__call__")
+                return self.interp.fold(cls.obj, *known[0], **known[1])
+        method = self.interp.class_method(cls, "__call__")
         assert method is not None
         return method.call(self.tx, args, kwargs)
 
@@ -176,12 +177,12 @@ class Calls:
                 return self.call_builtin_method(receiver, obj.__name__, kind, obj, args, kwargs)
         numeric = numpy_scalars.is_function(obj)
         if numeric or registry.is_pure(obj):
-            known = self.tx.interp.known(args, kwargs)
+            known = self.interp.known(args, kwargs)
             if known is not None:
                 assert callable(obj)
                 if numeric:
                     return numpy_scalars.compute(tx, obj, *known[0], **known[1])
-                result = self.tx.interp.fold(obj, *known[0], **known[1])
+                result = self.interp.fold(obj, *known[0], **known[1])
                 # An object with a state of its own would be shared by all calls.
                 if result.source is None:
                     return result
@@ -190,7 +191,7 @@ class Calls:
     def _owner(self, fn: BuiltinValue, owner: object) -> Value | None:
         """The object that a method in C is bound to; None where its content is not known."""
         if isinstance(owner, type):  # dict.fromkeys, object.__new__ ...
-            return self.tx.interp.class_value(owner)
+            return self.interp.class_value(owner)
         if fn.source is not None and fn.source.guardable:
             value = self.tx.builder.wrap(owner, AttrSource(fn.source, "__self__"))
             return None if isinstance(value, OpaqueValue) else value
@@ -206,7 +207,7 @@ class Calls:
         owner, name = obj.__objclass__, obj.__name__
         if not args:
             message = f"unbound method {owner.__name__}.{name}() needs an argument"
-            raise self.tx.interp.error(TypeError, message)
+            raise self.interp.error(TypeError, message)
         receiver = args[0]
         if not issubclass(receiver.python_type(), owner):
             have = receiver.python_type().__name__
@@ -214,7 +215,7 @@ class Calls:
                 f"descriptor {name!r} for {owner.__name__!r} objects "
                 f"doesn't apply to a {have!r} object"
             )
-            raise self.tx.interp.error(TypeError, message)
+            raise self.interp.error(TypeError, message)
         return self.call_builtin_method(receiver, name, owner, obj, args[1:], kwargs)
 
     def call_builtin_method(
@@ -232,7 +233,7 @@ class Calls:
         if isinstance(base, TwinValue):
             played = lookup(tx, base.cls, name)
             if played is not None and played.owner is not object:
-                method = bind(tx, played, receiver, self.tx.interp.type_of(receiver), name)
+                method = bind(tx, played, receiver, self.interp.type_of(receiver), name)
                 return method.call(tx, args, kwargs)
         handler = registry.find_method(owner, base, name)
         if handler is not None:
@@ -249,10 +250,10 @@ class Calls:
         real = self._foldable(base)
         if isinstance(base, ClassValue) and registry.is_pure(descriptor, base.obj):
             real = base.as_constant()
-        if real is not self.tx.interp.UNKNOWN:
-            known = self.tx.interp.known(args, kwargs)
+        if real is not self.interp.UNKNOWN:
+            known = self.interp.known(args, kwargs)
             if known is not None:
-                return self.tx.interp.fold(getattr(real, name), *known[0], **known[1])
+                return self.interp.fold(getattr(real, name), *known[0], **known[1])
         what = f"method {name!r} of {receiver.describe()}"
         raise Unsupported("opaque-call", what=what)
 
@@ -263,7 +264,7 @@ class Calls:
         if isinstance(value, ObjectValue):
             if value.obj is not None and registry.is_immutable(value.obj):
                 return value.obj
-            return self.tx.interp.UNKNOWN
+            return self.interp.UNKNOWN
         if issubclass(value.python_type(), _IMMUTABLE):
-            return self.tx.interp.try_concrete(value)
-        return self.tx.interp.UNKNOWN
+            return self.interp.try_concrete(value)
+        return self.interp.UNKNOWN

@@ -11,9 +11,7 @@ from torchsmith_guards import GlobalSource, ItemSource
 
 from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
 from torchsmith_tracer._src.values.base import Value
-from torchsmith_tracer._src.values.functions import (
-    BuiltinValue,
-)
+from torchsmith_tracer._src.values.functions import BuiltinValue
 from torchsmith_tracer._src.values.namespaces import NamespaceValue, PyModuleValue, load_builtin
 
 _IMPORT = builtins.__import__
@@ -22,13 +20,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torchsmith_tracer._src.trace import Trace
+    from torchsmith_tracer._src.values.abstract.layer import ObjectLayer
 
 
 class Imports:
     """The import statement."""
 
-    def __init__(self, tx: Trace) -> None:
-        self.tx = tx
+    def __init__(self, tx: Trace, interp: ObjectLayer) -> None:
+        self.tx, self.interp = tx, interp
 
     def import_module(
         self, name: str, globals: NamespaceValue, fromlist: object, level: object
@@ -44,7 +43,7 @@ class Imports:
             names = cast("Sequence[str]", fromlist or ())
             module = __import__(name, space, None, names, cast(int, level))
         except ImportError as e:
-            raise self.tx.interp.host_error(e) from None
+            raise self.interp.host_error(e) from None
         if level:
             globals.lookup(self.tx, "__package__")
         return self._imported(module, name if level == 0 else module.__name__)
@@ -52,7 +51,7 @@ class Imports:
     def _imported(self, module: object, name: str) -> Value:
         for known in (name, name.partition(".")[0]):
             if sys.modules.get(known) is module:
-                modules = GlobalSource("modules", self.tx.interp.namespace(vars(sys)).module)
+                modules = GlobalSource("modules", self.interp.namespace(vars(sys)).module)
                 return self.tx.builder.wrap(module, ItemSource(modules, known))
         return self.tx.builder.wrap_new(module)
 
@@ -61,7 +60,7 @@ class Imports:
         try:
             return module.getattr(self.tx, name)
         except ObservedException as e:
-            if not self.tx.interp.exception_matches(e.exc, AttributeError):
+            if not self.interp.exception_matches(e.exc, AttributeError):
                 raise
             if not isinstance(module, PyModuleValue):
                 raise
@@ -72,5 +71,5 @@ class Imports:
                 path = getattr(module.obj, "__file__", None)
                 at = f"({path})" if path else "(unknown location)"
                 message = f"cannot import name {name!r} from {where!r} {at}"
-                raise self.tx.interp.error(ImportError, message, name=where, path=path) from None
+                raise self.interp.error(ImportError, message, name=where, path=path) from None
             return self._imported(found, f"{module.obj.__name__}.{name}")

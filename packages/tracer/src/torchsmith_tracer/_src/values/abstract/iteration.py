@@ -9,14 +9,8 @@ from torchsmith_tracer._src.breaks.signals import ObservedException
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtin_object import METHOD_TYPES
 from torchsmith_tracer._src.values.classes import ClassValue
-from torchsmith_tracer._src.values.constants import (
-    FALSE,
-    TRUE,
-    ConstantValue,
-)
-from torchsmith_tracer._src.values.containers import (
-    SequenceValue,
-)
+from torchsmith_tracer._src.values.constants import FALSE, TRUE, ConstantValue
+from torchsmith_tracer._src.values.containers import SequenceValue
 from torchsmith_tracer._src.values.functions import FunctionValue
 from torchsmith_tracer._src.values.iterators import (
     DictIterator,
@@ -32,26 +26,20 @@ from torchsmith_tracer._src.values.objects import ObjectValue
 
 if TYPE_CHECKING:
     from torchsmith_tracer._src.trace import Trace
-
-_NAMES = "add sub mul truediv floordiv mod matmul lshift rshift and_ or_ xor divmod".split()
-_SIGNS = dict(zip(_NAMES, "+ - * / // % @ << >> & | ^ divmod()".split(), strict=True))
-_SIGNS["pow"] = "** or pow()"
-_COMPARE_SIGNS = {"lt": "<", "le": "<=", "eq": "==", "ne": "!=", "gt": ">", "ge": ">="}
-_SWAPPED = {"lt": "gt", "le": "ge", "eq": "eq", "ne": "ne", "gt": "lt", "ge": "le"}
-_INPLACE = {"i" + name.rstrip("_"): name for name in _SIGNS}
+    from torchsmith_tracer._src.values.abstract.layer import ObjectLayer
 
 
 class Iteration:
     """Iterators, unpacking, and updating dicts from what can be iterated."""
 
-    def __init__(self, tx: Trace) -> None:
-        self.tx = tx
+    def __init__(self, tx: Trace, interp: ObjectLayer) -> None:
+        self.tx, self.interp = tx, interp
 
     def contains_by_iteration(self, container: Value, item: Value) -> Value:
         """``item in container`` for containers without ``__contains__``."""
         it = container.iter(self.tx)
         while (value := self.step(it)) is not None:
-            if self.tx.interp.equal(value, item):
+            if self.interp.equal(value, item):
                 return TRUE
         return FALSE
 
@@ -62,7 +50,7 @@ class Iteration:
         try:
             return space.getitem(self.tx, ConstantValue(name))
         except ObservedException as e:
-            if self.tx.interp.exception_matches(e.exc, KeyError):
+            if self.interp.exception_matches(e.exc, KeyError):
                 return None
             raise
 
@@ -91,7 +79,7 @@ class Iteration:
         try:
             return obj.getitem(self.tx, ConstantValue(index))
         except ObservedException as e:
-            if self.tx.interp.exception_matches(e.exc, (IndexError, StopIteration)):
+            if self.interp.exception_matches(e.exc, (IndexError, StopIteration)):
                 return None
             raise
 
@@ -99,10 +87,10 @@ class Iteration:
         """The result of a user's ``__iter__``, checked."""
         if isinstance(value, ObjectValue) and lookup(self.tx, value.cls, "__next__") is None:
             name = value.cls.__name__
-            raise self.tx.interp.error(TypeError, f"iter() returned non-iterator of type {name!r}")
+            raise self.interp.error(TypeError, f"iter() returned non-iterator of type {name!r}")
         if isinstance(value, ConstantValue | SequenceValue | DictValue | FunctionValue):
             name = value.python_type().__name__
-            raise self.tx.interp.error(TypeError, f"iter() returned non-iterator of type {name!r}")
+            raise self.interp.error(TypeError, f"iter() returned non-iterator of type {name!r}")
         return value
 
     def step(self, it: Value) -> Value | None:
@@ -112,7 +100,7 @@ class Iteration:
         try:
             return it.next(self.tx)
         except ObservedException as e:
-            if self.tx.interp.exception_matches(e.exc, StopIteration):
+            if self.interp.exception_matches(e.exc, StopIteration):
                 return None
             raise
 
@@ -134,7 +122,7 @@ class Iteration:
         """``unpack`` with another message for what is not iterable; ``{}`` is its type."""
         if not isinstance(value, SequenceValue) and not self.is_iterable(value):
             name = value.python_type().__name__
-            raise self.tx.interp.error(TypeError, message.format(name))
+            raise self.interp.error(TypeError, message.format(name))
         return self.unpack(value)
 
     def is_iterable(self, value: Value) -> bool:
@@ -155,21 +143,21 @@ class Iteration:
             if len(items) > count:
                 shown = f", got {len(items)}" if self._shows_count(value) else ""
                 message = f"too many values to unpack (expected {count}{shown})"
-                raise self.tx.interp.error(ValueError, message)
+                raise self.interp.error(ValueError, message)
         else:
             if not self.is_iterable(value):
                 name = value.python_type().__name__
-                raise self.tx.interp.error(TypeError, f"cannot unpack non-iterable {name} object")
+                raise self.interp.error(TypeError, f"cannot unpack non-iterable {name} object")
             it = value.iter(self.tx)
             items = []
             while len(items) < count and (item := self.step(it)) is not None:
                 items.append(item)
             if len(items) == count and self.step(it) is not None:
                 message = f"too many values to unpack (expected {count})"
-                raise self.tx.interp.error(ValueError, message)
+                raise self.interp.error(ValueError, message)
         if len(items) < count:
             message = f"not enough values to unpack (expected {count}, got {len(items)})"
-            raise self.tx.interp.error(ValueError, message)
+            raise self.interp.error(ValueError, message)
         return items
 
     def _shows_count(self, value: Value) -> bool:
@@ -189,7 +177,7 @@ class Iteration:
             for key, value in list(base.table.values()):
                 target.put(self.tx, key, value)
         elif self.is_mapping(source):
-            for key in self.unpack(self.tx.interp.call(source.getattr(self.tx, "keys"), [])):
+            for key in self.unpack(self.interp.call(source.getattr(self.tx, "keys"), [])):
                 target.put(self.tx, key, source.getitem(self.tx, key))
         else:
             for i, item in enumerate(self.unpack_for(source, "{!r} object is not iterable")):
@@ -197,14 +185,14 @@ class Iteration:
                     message = (
                         f"cannot convert dictionary update sequence element #{i} to a sequence"
                     )
-                    raise self.tx.interp.error(TypeError, message)
+                    raise self.interp.error(TypeError, message)
                 parts = self.unpack(item)
                 if len(parts) != 2:
                     message = (
                         f"dictionary update sequence element #{i} has length {len(parts)}; "
                         "2 is required"
                     )
-                    raise self.tx.interp.error(ValueError, message)
+                    raise self.interp.error(ValueError, message)
                 target.put(self.tx, parts[0], parts[1])
 
     def _overrides_items(self, value: Value) -> bool:
@@ -214,15 +202,15 @@ class Iteration:
 
     def merge_keywords(self, function: Value, target: DictValue, source: Value) -> None:
         """``f(**target, **source)``."""
-        name = self.tx.interp.function_text(function)
+        name = self.interp.function_text(function)
         if not self.is_mapping(source):
             kind = source.python_type().__name__
             message = f"{name} argument after ** must be a mapping, not {kind}"
-            raise self.tx.interp.error(TypeError, message)
+            raise self.interp.error(TypeError, message)
         new = DictValue()
         self.dict_update(new, source)
         for hkey, (key, value) in new.table.items():
             if hkey in target.table:
                 message = f"{name} got multiple values for keyword argument {hkey!r}"
-                raise self.tx.interp.error(TypeError, message)
+                raise self.interp.error(TypeError, message)
             target.put(self.tx, key, value)

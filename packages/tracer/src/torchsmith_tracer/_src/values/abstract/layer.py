@@ -43,8 +43,9 @@ class ObjectLayer:
         self.class_attr_values: dict[tuple[type, str], Value] = {}
         self.patched_classes: dict[type, ClassValue] = {}
         self.weak_references: dict[Value, Value] = {}
-        basics, operators, iteration = Basics(tx), Operators(tx), Iteration(tx)
-        texts, attributes, imports, calls = Texts(tx), Attributes(tx), Imports(tx), Calls(tx)
+        basics, operators, iteration = Basics(tx, self), Operators(tx, self), Iteration(tx, self)
+        texts, attributes = Texts(tx, self), Attributes(tx, self)
+        imports, calls = Imports(tx, self), Calls(tx, self)
         self.parts = (basics, operators, iteration, texts, attributes, imports, calls)
 
         self.const = basics.const

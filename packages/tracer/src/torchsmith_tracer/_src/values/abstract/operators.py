@@ -8,19 +8,14 @@ from typing import TYPE_CHECKING, Any, cast
 from torchsmith_tracer._src.breaks.signals import ObservedException
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtin_object import METHOD_TYPES
-from torchsmith_tracer._src.values.constants import (
-    COMPARE,
-    ConstantValue,
-    bool_value,
-)
-from torchsmith_tracer._src.values.containers import (
-    SequenceValue,
-)
+from torchsmith_tracer._src.values.constants import COMPARE, ConstantValue, bool_value
+from torchsmith_tracer._src.values.containers import SequenceValue
 from torchsmith_tracer._src.values.lookup import lookup
 from torchsmith_tracer._src.values.objects import ObjectValue, dunder
 
 if TYPE_CHECKING:
     from torchsmith_tracer._src.trace import Trace
+    from torchsmith_tracer._src.values.abstract.layer import ObjectLayer
 
 _NAMES = "add sub mul truediv floordiv mod matmul lshift rshift and_ or_ xor divmod".split()
 _SIGNS = dict(zip(_NAMES, "+ - * / // % @ << >> & | ^ divmod()".split(), strict=True))
@@ -33,8 +28,8 @@ _INPLACE = {"i" + name.rstrip("_"): name for name in _SIGNS}
 class Operators:
     """Operators, comparison, numbers."""
 
-    def __init__(self, tx: Trace) -> None:
-        self.tx = tx
+    def __init__(self, tx: Trace, interp: ObjectLayer) -> None:
+        self.tx, self.interp = tx, interp
 
     def binary(self, op: str, a: Value, b: Value) -> Value:
         """``a op b`` with reflected operands; ``op`` as in ``Value.binary``."""
@@ -85,30 +80,30 @@ class Operators:
         if op == "add":
             if isinstance(base, SequenceValue) and not inplace:
                 text = f'can only concatenate {x} (not "{y}") to {x}'
-                return self.tx.interp.error(TypeError, text)
+                return self.interp.error(TypeError, text)
             if isinstance(base, ConstantValue) and isinstance(base.value, str | bytes):
                 if isinstance(base.value, str):
-                    return self.tx.interp.error(
+                    return self.interp.error(
                         TypeError, f'can only concatenate str (not "{y}") to str'
                     )
-                return self.tx.interp.error(TypeError, f"can't concat {y} to bytes")
+                return self.interp.error(TypeError, f"can't concat {y} to bytes")
         if op == "mul":
             for seq, other in ((base, y), (b.base_value(), x)):
                 is_text = isinstance(seq, ConstantValue) and isinstance(seq.value, str | bytes)
                 if isinstance(seq, SequenceValue) or is_text:
                     message = f"can't multiply sequence by non-int of type {other!r}"
-                    return self.tx.interp.error(TypeError, message)
+                    return self.interp.error(TypeError, message)
         sign = _SIGNS[op]
         if inplace:
             sign = "**=" if op == "pow" else sign + "="
         message = f"unsupported operand type(s) for {sign}: {x!r} and {y!r}"
-        return self.tx.interp.error(TypeError, message)
+        return self.interp.error(TypeError, message)
 
     def compare(self, op: str, a: Value, b: Value) -> Value:
         """``a op b`` for ``lt le eq ne gt ge``."""
         tx = self.tx
         if type(a) is ConstantValue and type(b) is ConstantValue:
-            return self.tx.interp.fold(COMPARE[op], a.value, b.value)
+            return self.interp.fold(COMPARE[op], a.value, b.value)
         left, right = a.python_type(), b.python_type()
         swapped = _SWAPPED[op]
         tried = False
@@ -125,16 +120,16 @@ class Operators:
         if result is not None:
             return result
         if op == "eq":
-            return bool_value(self.tx.interp.is_same(a, b))
+            return bool_value(self.interp.is_same(a, b))
         if op == "ne":
-            return bool_value(not self.tx.interp.is_same(a, b))
+            return bool_value(not self.interp.is_same(a, b))
         x, y = left.__name__, right.__name__
         message = f"{_COMPARE_SIGNS[op]!r} not supported between instances of {x!r} and {y!r}"
-        raise self.tx.interp.error(TypeError, message)
+        raise self.interp.error(TypeError, message)
 
     def equal(self, a: Value, b: Value) -> bool:
         """Identity or ``bool(a == b)``: how containers compare elements."""
-        return self.tx.interp.is_same(a, b) or self.tx.interp.truth(self.compare("eq", a, b))
+        return self.interp.is_same(a, b) or self.interp.truth(self.compare("eq", a, b))
 
     def hash_of(self, value: Value) -> int:
         """``hash(value)`` as a number."""
@@ -144,13 +139,13 @@ class Operators:
                 method = value.method(self.tx, "__hash__")
                 assert method is not None
                 if not isinstance(found.attr, METHOD_TYPES):
-                    result = self.tx.interp.call(method, [])
-                    number = self.tx.interp.try_concrete(result)
+                    result = self.interp.call(method, [])
+                    number = self.interp.try_concrete(result)
                     if not isinstance(number, int):
                         message = "__hash__ method should return an integer"
-                        raise self.tx.interp.error(TypeError, message)
+                        raise self.interp.error(TypeError, message)
                     return hash(number)
-        return hash(self.tx.interp.hash_key(value))
+        return hash(self.interp.hash_key(value))
 
     def try_index(self, value: Value) -> int | None:
         """``operator.index`` as a known int, or None when the value is not an integer."""
@@ -163,18 +158,16 @@ class Operators:
             method = value.method(self.tx, "__index__")
             if method is None:
                 return None
-            result = self.tx.interp.try_concrete(self.tx.interp.call(method, []))
+            result = self.interp.try_concrete(self.interp.call(method, []))
             if not isinstance(result, int):
                 message = f"__index__ returned non-int (type {type(result).__name__})"
-                raise self.tx.interp.error(TypeError, message)
+                raise self.interp.error(TypeError, message)
             return result
         if issubclass(value.python_type(), int):
-            known = self.tx.interp.try_concrete(value)
+            known = self.interp.try_concrete(value)
             return int(known) if isinstance(known, int) else None
         if hasattr(value.python_type(), "__index__"):
-            known = self.tx.interp.concrete(
-                self.tx.interp.call(value.getattr(self.tx, "__index__"), [])
-            )
+            known = self.interp.concrete(self.interp.call(value.getattr(self.tx, "__index__"), []))
             return known if isinstance(known, int) else None
         return None
 
@@ -183,7 +176,7 @@ class Operators:
         number = self.try_index(value)
         if number is None:
             name = value.python_type().__name__
-            raise self.tx.interp.error(
+            raise self.interp.error(
                 TypeError, f"{name!r} object cannot be interpreted as an integer"
             )
         return number
@@ -192,18 +185,18 @@ class Operators:
         """The result of a user's ``__len__``, checked."""
         number = self.index(value)
         if number < 0:
-            raise self.tx.interp.error(ValueError, "__len__() should return >= 0")
+            raise self.interp.error(ValueError, "__len__() should return >= 0")
         return ConstantValue(number)
 
     def check_bool(self, value: Value) -> bool:
         """The result of a user's ``__bool__``, checked."""
-        known = self.tx.interp.try_concrete(value)
+        known = self.interp.try_concrete(value)
         if isinstance(known, bool):
             return known
         if issubclass(value.python_type(), bool):
             return value.bool(self.tx)
         name = value.python_type().__name__
-        raise self.tx.interp.error(TypeError, f"__bool__ should return bool, returned {name}")
+        raise self.interp.error(TypeError, f"__bool__ should return bool, returned {name}")
 
     def exception_matches(
         self, exc: Value, kinds: type[BaseException] | tuple[type[BaseException], ...]

@@ -11,14 +11,8 @@ from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtin_object import METHOD_TYPES
 from torchsmith_tracer._src.values.builtins import registry
 from torchsmith_tracer._src.values.classes import ClassValue
-from torchsmith_tracer._src.values.constants import (
-    ConstantValue,
-)
-from torchsmith_tracer._src.values.containers import (
-    ListValue,
-    SequenceValue,
-    TupleValue,
-)
+from torchsmith_tracer._src.values.constants import ConstantValue
+from torchsmith_tracer._src.values.containers import ListValue, SequenceValue, TupleValue
 from torchsmith_tracer._src.values.functions import BoundMethodValue, BuiltinValue, FunctionValue
 from torchsmith_tracer._src.values.lookup import Found, lookup
 from torchsmith_tracer._src.values.mappings import DictValue
@@ -27,20 +21,14 @@ from torchsmith_tracer._src.values.twins import TwinValue
 
 if TYPE_CHECKING:
     from torchsmith_tracer._src.trace import Trace
-
-_NAMES = "add sub mul truediv floordiv mod matmul lshift rshift and_ or_ xor divmod".split()
-_SIGNS = dict(zip(_NAMES, "+ - * / // % @ << >> & | ^ divmod()".split(), strict=True))
-_SIGNS["pow"] = "** or pow()"
-_COMPARE_SIGNS = {"lt": "<", "le": "<=", "eq": "==", "ne": "!=", "gt": ">", "ge": ">="}
-_SWAPPED = {"lt": "gt", "le": "ge", "eq": "eq", "ne": "ne", "gt": "lt", "ge": "le"}
-_INPLACE = {"i" + name.rstrip("_"): name for name in _SIGNS}
+    from torchsmith_tracer._src.values.abstract.layer import ObjectLayer
 
 
 class Texts:
     """``str``, ``repr`` and ``format``."""
 
-    def __init__(self, tx: Trace) -> None:
-        self.tx = tx
+    def __init__(self, tx: Trace, interp: ObjectLayer) -> None:
+        self.tx, self.interp = tx, interp
         self._printing: set[int] = set()  # containers, where they hold themselves
 
     def convert(self, value: Value, how: str) -> Value:
@@ -48,11 +36,7 @@ class Texts:
         if how == "str":
             return self.str_of(value)
         text = self.repr_of(value)
-        return (
-            text
-            if how == "repr"
-            else self.tx.interp.fold(ascii, _Text(self.tx.interp.concrete(text)))
-        )
+        return text if how == "repr" else self.interp.fold(ascii, _Text(self.interp.concrete(text)))
 
     def str_of(self, value: Value) -> Value:
         """``str(value)``."""
@@ -64,7 +48,7 @@ class Texts:
 
     def _text(self, value: Value, name: str) -> Value:
         if type(value) is ConstantValue:
-            return self.tx.interp.fold(str if name == "__str__" else repr, value.value)
+            return self.interp.fold(str if name == "__str__" else repr, value.value)
         cls = value.python_type()
         found = lookup(self.tx, cls, name)
         base = value.base_value()
@@ -72,13 +56,13 @@ class Texts:
             found = lookup(self.tx, base.cls, name) if _in_c(found) else found
         custom = found is not None and not isinstance(found.attr, METHOD_TYPES)
         if custom and isinstance(value, ObjectValue | ConstantValue):
-            method = self.tx.interp.special_method(value, name)
+            method = self.interp.special_method(value, name)
             assert method is not None
-            result = self.tx.interp.call(method, [])
+            result = self.interp.call(method, [])
             if not issubclass(result.python_type(), str):
                 kind = result.python_type().__name__
                 message = f"{name} returned non-string (type {kind})"
-                raise self.tx.interp.error(TypeError, message)
+                raise self.interp.error(TypeError, message)
             return result
         if found is not None:
             handler = registry.find_method(found.owner, value.base_value(), name)
@@ -91,32 +75,32 @@ class Texts:
 
     def format(self, value: Value, spec: Value | None) -> Value:
         """``format(value, spec)``."""
-        text = "" if spec is None else self.tx.interp.concrete(spec)
+        text = "" if spec is None else self.interp.concrete(spec)
         if not isinstance(text, str):
-            raise self.tx.interp.error(TypeError, "format() argument 2 must be str")
+            raise self.interp.error(TypeError, "format() argument 2 must be str")
         if type(value) is ConstantValue:
-            return self.tx.interp.fold(format, value.value, text)
+            return self.interp.fold(format, value.value, text)
         found = lookup(self.tx, value.python_type(), "__format__")
         if (
             found is not None
             and not isinstance(found.attr, METHOD_TYPES)
             and isinstance(value, ObjectValue | ConstantValue)
         ):
-            method = self.tx.interp.special_method(value, "__format__")
+            method = self.interp.special_method(value, "__format__")
             assert method is not None
-            return self.tx.interp.call(method, [ConstantValue(text)])
+            return self.interp.call(method, [ConstantValue(text)])
         own = getattr(value, "format", None)
         if own is not None:
             result: Value = own(self.tx, text)
             return result
         if found is not None and found.owner is not object:
-            known = self.tx.interp.try_concrete(value)
-            if known is not self.tx.interp.UNKNOWN:
-                return self.tx.interp.fold(format, known, text)
+            known = self.interp.try_concrete(value)
+            if known is not self.interp.UNKNOWN:
+                return self.interp.fold(format, known, text)
         if text:
             name = value.python_type().__name__
             message = f"unsupported format string passed to {name}.__format__"
-            raise self.tx.interp.error(TypeError, message)
+            raise self.interp.error(TypeError, message)
         return self.str_of(value)
 
     def default_text(self, value: Value, name: str) -> Value:
@@ -130,14 +114,14 @@ class Texts:
         if own is not None:
             result: Value = own(self.tx, name)
             return result
-        known = self.tx.interp.try_concrete(value)
-        if known is not self.tx.interp.UNKNOWN:
-            return self.tx.interp.fold(str if name == "__str__" else repr, known)
+        known = self.interp.try_concrete(value)
+        if known is not self.interp.UNKNOWN:
+            return self.interp.fold(str if name == "__str__" else repr, known)
         if isinstance(value, FunctionValue | BuiltinValue) and value.obj is not None:
             if value.source is not None:  # the text has its address
                 why = "the text of a function"
                 self.tx.builder.guard(value.source, GuardKind.ID, value.obj, why)
-            return self.tx.interp.fold(repr, value.obj)
+            return self.interp.fold(repr, value.obj)
         raise Unsupported("not-constant", what=f"the text of {value.describe()}")
 
     def _container_text(self, value: Value) -> str | None:
@@ -162,7 +146,7 @@ class Texts:
             self._printing.discard(id(value))
 
     def _shown(self, value: Value) -> str:
-        return str(self.tx.interp.concrete(self.repr_of(value)))
+        return str(self.interp.concrete(self.repr_of(value)))
 
     def function_text(self, function: Value) -> str:
         """How CPython names a callable in argument errors."""
