@@ -121,3 +121,68 @@ def test_checkpointing_is_in_the_graph_and_saves_as_little(capture, reentrant):
     torch.testing.assert_close(got[:3], want[:3])
     assert got[3] == want[3]
     assert capture.n == 1
+
+
+def escape_by_nonlocal(x, y):
+    kept = None
+
+    def yes(a):
+        nonlocal kept
+        kept = a + 1
+        return a.sin()
+
+    return torch.cond(x.sum() > 0, yes, lambda a: a.cos(), (x,)), kept
+
+
+def escape_by_cell_of_an_inner_function(x, y):
+    kept = y
+
+    def yes(a):
+        def keep():
+            nonlocal kept
+            kept = a * 2
+
+        keep()
+        return a.sin()
+
+    return torch.cond(x.sum() > 0, yes, lambda a: a.cos(), (x,)), kept
+
+
+def escape_by_list(x, y):
+    kept = []
+
+    def yes(a):
+        kept.append(a + 1)
+        return a.sin()
+
+    return torch.cond(x.sum() > 0, yes, lambda a: a.cos(), (x,)), kept
+
+
+def stays_inside(x, y):
+    def yes(a):
+        total = a
+
+        def add(n):
+            nonlocal total
+            total = total + n
+
+        add(y)
+        return total
+
+    return torch.cond(x.sum() > 0, yes, lambda a: a.cos(), (x,))
+
+
+@pytest.mark.parametrize(
+    "program", [escape_by_nonlocal, escape_by_cell_of_an_inner_function, escape_by_list]
+)
+def test_a_tensor_that_escapes_from_a_body_is_a_break(program):
+    with pytest.raises(tracer.errors.FullGraphError, match="TS-T056"):
+        tracer.compile(program, fullgraph=True)(torch.ones(4), torch.ones(4))
+
+
+def test_cells_of_the_body_itself_may_change(capture):
+    compiled = tracer.compile(stays_inside, backend=capture, fullgraph=True)
+    for sign in (1.0, -1.0):
+        x, y = torch.ones(4) * sign, torch.full((4,), 0.5)
+        assert torch.equal(compiled(x, y), expected(stays_inside, x, y))
+    assert capture.n == 1

@@ -126,7 +126,9 @@ class Source:
         return (type(self), key[1:] if isinstance(key, tuple) else ())
 
     def _key(self) -> Hashable:
-        raise NotImplementedError(type(self).__name__)  # every concrete class defines it
+        """The fields; a class whose fields are not all compared by value has its own."""
+        names: tuple[str, ...] = self.__match_args__
+        return tuple([getattr(self, name) for name in names])
 
     def _text(self) -> str:
         raise NotImplementedError(type(self).__name__)  # every concrete class defines it
@@ -166,9 +168,6 @@ class LocalSource(_Root):
 
     name: str
 
-    def _key(self) -> Hashable:
-        return self.name
-
     def _text(self) -> str:
         return self.name
 
@@ -180,9 +179,6 @@ class CellSource(_Root):
     name: str
     index: int
 
-    def _key(self) -> Hashable:
-        return (self.name, self.index)
-
     def _text(self) -> str:
         return f"F.__closure__[{self.index}].cell_contents"
 
@@ -192,9 +188,6 @@ class NamespaceSource(_Root):
     """A whole namespace dict: of the entry function (``module`` None) or of a named module."""
 
     module: str | None = None
-
-    def _key(self) -> Hashable:
-        return self.module
 
     def _text(self) -> str:
         return "G" if self.module is None else f"M[{self.module!r}]"
@@ -207,9 +200,6 @@ class GlobalSource(_Root):
     name: str
     module: str | None = None
 
-    def _key(self) -> Hashable:
-        return (self.name, self.module)
-
     def _text(self) -> str:
         space = "G" if self.module is None else f"M[{self.module!r}]"
         return f"{space}[{self.name!r}]"
@@ -218,9 +208,6 @@ class GlobalSource(_Root):
 @dataclass(frozen=True, slots=True, eq=False)
 class FunctionSource(_Root):
     """The entry function object itself, ``F``."""
-
-    def _key(self) -> Hashable:
-        return "F"
 
     def _text(self) -> str:
         return "F"
@@ -267,9 +254,6 @@ class SyntheticSource(_Root):
     def guardable(self) -> bool:
         return False
 
-    def _key(self) -> Hashable:
-        return self.name
-
     def _text(self) -> str:
         return self.name
 
@@ -278,9 +262,6 @@ class SyntheticSource(_Root):
 class GlobalStateSource(_Root):
     """Anchor of ``GLOBAL_STATE`` guards: torch's ambient state, not an object."""
 
-    def _key(self) -> Hashable:
-        return "global state"
-
     def _text(self) -> str:
         return "<torch state>"
 
@@ -288,9 +269,6 @@ class GlobalStateSource(_Root):
 @dataclass(frozen=True, slots=True, eq=False)
 class ShapeEnvSource(_Root):
     """Anchor of ``SHAPE`` guards: relations between several sizes, not an object."""
-
-    def _key(self) -> Hashable:
-        return "shapes"
 
     def _text(self) -> str:
         return "<shapes>"
@@ -327,9 +305,6 @@ class Step(Source):
             return text
 
         return eval(self.code("base", name), space)
-
-    def _key(self) -> Hashable:
-        return self.base
 
     def _text(self) -> str:
         return self.code(self.base.expr, lambda obj, hint: _key_text(obj))
@@ -389,9 +364,6 @@ class ContentSource(Step):
     part: Literal["keys", "values", "__iter__"]
     of: type
 
-    def _key(self) -> Hashable:
-        return (self.base, self.part, self.of)
-
     def code(self, base: str, name: Name) -> str:
         return f"tuple({_class(self.of, name)}.{self.part}({base}))"
 
@@ -425,9 +397,6 @@ class DefaultsSource(Step):
 
     which: int | str
 
-    def _key(self) -> Hashable:
-        return (self.base, self.which)
-
     def code(self, base: str, name: Name) -> str:
         table = "__defaults__" if isinstance(self.which, int) else "__kwdefaults__"
         return f"{base}.{table}[{self.which!r}]"
@@ -438,9 +407,6 @@ class ClosureSource(Step):
     """Content of cell number ``index`` of a function object."""
 
     index: int
-
-    def _key(self) -> Hashable:
-        return (self.base, self.index)
 
     def code(self, base: str, name: Name) -> str:
         return f"{base}.__closure__[{self.index}].cell_contents"
@@ -460,9 +426,6 @@ class TensorPropertySource(Step):
 
     prop: TensorProperty
     dim: int | None = None
-
-    def _key(self) -> Hashable:
-        return (self.base, self.prop, self.dim)
 
     def code(self, base: str, name: Name) -> str:
         return f"{base}.{self.prop}({'' if self.dim is None else self.dim})"

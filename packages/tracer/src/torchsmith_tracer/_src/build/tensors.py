@@ -26,7 +26,9 @@ def wrap_tensor(builder: Builder, obj: object, source: Source) -> Value:
         raise InternalError(f"a fake tensor was found at {source}")
     if not is_plain(obj):
         builder.guard(source, GuardKind.TYPE, type(obj), "tensor that cannot be traced")
-        if type(obj) in (torch.Tensor, nn.Parameter):
+        if obj.is_nested:  # it has no sizes to compare
+            builder.tx.world.computed(obj, source, "is_nested")
+        elif type(obj) in (torch.Tensor, nn.Parameter):
             builder.guard(source, GuardKind.TENSOR, TensorSpec.of(obj), "layout of a tensor")
         return OpaqueTensor(obj, source)
     tx = builder.tx

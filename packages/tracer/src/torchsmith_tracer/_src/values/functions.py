@@ -78,6 +78,8 @@ class CellValue(Value):
 
         if self.source is None and self.obj is None:
             tx.journal.record(undo)
+            if tx.journal.watch is not None:
+                tx.journal.watch.append(self)
         else:
             tx.journal.mutate(self, undo)
         self.contents, self._unread = value, False
