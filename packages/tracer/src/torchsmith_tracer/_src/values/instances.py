@@ -92,7 +92,7 @@ def new_instance(
         raise Unsupported("opaque-call", what=f"making a class with metaclass {real.__name__}")
     if twin_of(base) is not None:
         return tx.interp.instantiate(cls, make_twin(tx, base, args, kwargs))
-    build = _STORAGE.get(base)
+    build = _constructed if base in _ITERATORS else _STORAGE.get(base)
     if build is None:
         raise Unsupported("opaque-call", what=f"constructor of {real.__qualname__}")
     storage = build(tx, base, args, kwargs)
@@ -194,10 +194,15 @@ def _constant(tx: Trace, base: type, args: Args, kwargs: Kwargs) -> Value:
     return value
 
 
+def _constructed(tx: Trace, base: type, args: Args, kwargs: Kwargs) -> Value:
+    return tx.interp.class_value(base).call(tx, args, kwargs)
+
+
 def _namespace(tx: Trace, base: type, args: Args, kwargs: Kwargs) -> Value | None:
     return None  # made when it is needed, or its attributes are all there is
 
 
+_ITERATORS = (enumerate, filter, map, reversed, zip)
 _STORAGE: dict[type, Builder] = {
     types.SimpleNamespace: _namespace,
     _random.Random: _namespace,

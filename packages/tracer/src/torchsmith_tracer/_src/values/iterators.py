@@ -7,8 +7,9 @@ in mid-flight, so that a loop can be resumed inside.
 from __future__ import annotations
 
 import collections
+import sys
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtin_object import BuiltinObject
@@ -245,22 +246,31 @@ class ItemsIterator(Counted):
 class RangeIterator(Counted):
     """``iter(range)``."""
 
-    __slots__ = ("range",)
-    kind = type(iter(range(0)))
+    __slots__ = ("count", "range")
 
     def __init__(self, host: range, index: int = 0) -> None:
         super().__init__(index)
         self.range = host
+        self.count = _count(host)
+
+    def python_type(self) -> type:
+        return type(iter(self.range))
 
     def step(self, tx: Trace) -> Value | None:
         i = self.index
-        if i >= len(self.range):
+        if i >= self.count:
             return None
         self.move(tx, i + 1)
         return ConstantValue(self.range[i])
 
     def remaining(self, tx: Trace) -> int:
-        return len(self.range) - self.index
+        return self.count - self.index
+
+    def host(self) -> Iterator[int]:
+        """A real iterator at the same place."""
+        made: Any = iter(self.range)
+        made.__setstate__(self.index)
+        return made  # type: ignore[no-any-return]
 
     def reconstruct(self, cg: Emitter) -> None:
         left = self.range[self.index :]
@@ -272,11 +282,13 @@ class RangeIterator(Counted):
         cg.call(1)
 
 
-_DICT_ITERATORS: dict[str, type] = {
-    "keys": type(iter({})),
-    "values": type(iter({}.values())),
-    "items": type(iter({}.items())),
-}
+def _count(host: range) -> int:
+    """``len(host)``, also of one that is longer than ``len`` can say."""
+    return max(0, (host.stop - host.start + host.step - (1 if host.step > 0 else -1)) // host.step)
+
+
+_VIEWS: dict[str, Any] = {"keys": {}.keys(), "values": {}.values(), "items": {}.items()}
+_DICT_ITERATORS = {part: (type(iter(v)), type(reversed(v))) for part, v in _VIEWS.items()}
 
 
 class DictIterator(Counted):
@@ -296,7 +308,7 @@ class DictIterator(Counted):
             self.hkeys.reverse()
 
     def python_type(self) -> type:
-        return _DICT_ITERATORS[self.part]
+        return _DICT_ITERATORS[self.part][self.reverse]
 
     def step(self, tx: Trace) -> Value | None:
         if self.index < 0:
@@ -377,11 +389,12 @@ class ReversedValue(Counted):
     """``reversed(sequence)``; ``index`` counts down to -1. ``sequence`` is anything with
     ``__len__`` and ``__getitem__``."""
 
-    __slots__ = ("sequence",)
+    __slots__ = ("last", "sequence")
 
     def __init__(self, sequence: Value, length: int) -> None:
         super().__init__(length - 1)
         self.sequence = sequence
+        self.last = length - 1
 
     def python_type(self) -> type:
         cls = self.sequence.python_type()
@@ -427,6 +440,8 @@ class GetitemIterator(Counted):
         i = self.index
         if i < 0:
             return None
+        if i == sys.maxsize:
+            raise tx.interp.error(OverflowError, "iter index too large")
         value = tx.interp.item_or_end(self.obj, i)
         self.move(tx, -1 if value is None else i + 1)
         return value

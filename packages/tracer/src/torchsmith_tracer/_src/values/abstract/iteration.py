@@ -111,7 +111,7 @@ class Iteration:
         it = value.iter(self.tx)
         if isinstance(it, RangeIterator):
             items: list[Value] = [ConstantValue(i) for i in it.range[it.index :]]
-            it.move(self.tx, len(it.range))
+            it.move(self.tx, it.count)
             return items
         out: list[Value] = []
         while (item := self.step(it)) is not None:

@@ -10,7 +10,6 @@ import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
-from torchsmith_tracer._src.breaks.signals import ObservedException
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtins import polyfills
 from torchsmith_tracer._src.values.builtins.python_versions import (
@@ -19,7 +18,6 @@ from torchsmith_tracer._src.values.builtins.python_versions import (
 )
 from torchsmith_tracer._src.values.builtins.registry import builtin, constructor, method
 from torchsmith_tracer._src.values.constants import NONE, ConstantValue
-from torchsmith_tracer._src.values.functions import FunctionValue
 from torchsmith_tracer._src.values.mappings import DictValue
 from torchsmith_tracer._src.values.objects import ObjectValue
 
@@ -38,48 +36,6 @@ def _call_partial(tx: Trace, self: Value, /, *args: Value, **kwargs: Value) -> V
     names = {str(k): keywords.get_str(tx, str(k)) for k in keywords.table}
     known = {k: v for k, v in names.items() if v is not None}
     return func.call(tx, [*first, *args], {**known, **kwargs})
-
-
-@builtin(functools.reduce)
-def _reduce(tx: Trace, function: Value, iterable: Value, initial: Value | None = None, /) -> Value:
-    it = iterable.iter(tx)
-    total = initial
-    if total is None:
-        total = tx.interp.step(it)
-        if total is None:
-            raise tx.interp.error(TypeError, "reduce() of empty iterable with no initial value")
-    while (item := tx.interp.step(it)) is not None:
-        total = tx.interp.call(function, [total, item])
-    return total
-
-
-@builtin(functools.update_wrapper)
-def _update_wrapper(
-    tx: Trace,
-    wrapper: Value,
-    wrapped: Value,
-    assigned: Value | None = None,
-    updated: Value | None = None,
-) -> Value | None:
-    if not isinstance(wrapper, FunctionValue):
-        return None
-    names = functools.WRAPPER_ASSIGNMENTS
-    chosen = names if assigned is None else cast("tuple[str, ...]", tx.interp.concrete(assigned))
-    for name in chosen:
-        if name == "__type_params__":
-            continue
-        try:
-            value = wrapped.getattr(tx, name)
-        except ObservedException as e:
-            if not tx.interp.exception_matches(e.exc, AttributeError):
-                raise
-            continue
-        wrapper.setattr(tx, name, value)
-    real = wrapped.fn if isinstance(wrapped, FunctionValue) else None
-    for name in real.__dict__ if real is not None else ():
-        wrapper.setattr(tx, name, wrapped.getattr(tx, name))
-    wrapper.setattr(tx, "__wrapped__", wrapped)
-    return wrapper
 
 
 @builtin(collections._count_elements)  # type: ignore[attr-defined]
@@ -124,7 +80,8 @@ def _polyfill(real: object, replacement: Callable[..., object]) -> None:
         builtin(real)(implementation)
 
 
-_polyfill(functools.cmp_to_key, cast("Callable[..., object]", PYTHON_FUNCTOOLS["cmp_to_key"]))
+for _name in ("cmp_to_key", "reduce"):
+    _polyfill(getattr(functools, _name), cast("Callable[..., object]", PYTHON_FUNCTOOLS[_name]))
 for _name, _replacement in polyfills.ITERTOOLS.items():
     _real = getattr(itertools, _name, None)
     if _real is not None:

@@ -16,7 +16,7 @@ from torchsmith_tracer._src.values.classes import ClassValue, DescriptorValue
 from torchsmith_tracer._src.values.constants import NONE, NOT_IMPLEMENTED, ConstantValue, bool_value
 from torchsmith_tracer._src.values.containers import ListValue, TupleValue
 from torchsmith_tracer._src.values.exceptions import ExceptionValue
-from torchsmith_tracer._src.values.functions import BoundMethodValue, FunctionValue
+from torchsmith_tracer._src.values.functions import BoundMethodValue, BuiltinValue, FunctionValue
 from torchsmith_tracer._src.values.generators import GeneratorValue
 from torchsmith_tracer._src.values.instances import construct, new_instance
 from torchsmith_tracer._src.values.lookup import lookup
@@ -115,6 +115,20 @@ _traced(object, "__getstate__", copying.getstate)
 for _base, _reducer in copying.REDUCERS.items():
     _traced(_base, "__reduce__", _reducer)
 _traced(BaseException, "__setstate__", copying.exception_setstate)
+
+
+def _reduce_builtin(tx: Trace, self: Value, protocol: Value | None = None, /) -> Value | None:
+    """By name: of a module or a class."""
+    assert isinstance(self, BuiltinValue)
+    owner = getattr(self.obj, "__self__", None)
+    if not isinstance(owner, types.ModuleType | type | None):
+        return None
+    return tx.interp.fold(self.obj.__reduce__)
+
+
+_IN_C = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
+for _type in _IN_C:
+    method(_type, "__reduce__", "__reduce_ex__")(_reduce_builtin)
 
 
 @method(types.SimpleNamespace, "__init__")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtins.functions import sort
@@ -33,48 +33,64 @@ def _list(value: Value) -> ListValue:
     return cast("ListValue", value.base_value())
 
 
-def _index_in(
-    tx: Trace, self: Value, item: Value, start: Value | None, stop: Value | None, message: str
-) -> Value:
-    seq = _seq(self)
-    window = range(len(seq.items))[SliceValue(start or NONE, stop or NONE, NONE).as_slice(tx)]
-    for i in window:
-        if i < len(seq.items) and tx.interp.equal(realize(tx, seq.items[i]), item):
-            return ConstantValue(i)
-    raise tx.interp.error(ValueError, message)
+class _Element:
+    """An item, for methods of the host's own sequences that compare items."""
+
+    __slots__ = ("tx", "value")
+
+    def __init__(self, tx: Trace, value: Value) -> None:
+        self.tx = tx
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        assert isinstance(other, _Element)
+        return self.tx.interp.equal(realize(self.tx, self.value), other.value)
+
+    def __repr__(self) -> str:
+        return repr(self.tx.interp.try_concrete(self.value))
+
+    __hash__ = None  # type: ignore[assignment]
 
 
-@method(list, "index")
-def _list_index(
-    tx: Trace, self: Value, item: Value, start: Value | None = None, stop: Value | None = None, /
-) -> Value:
-    text = tx.interp.try_concrete(item)
-    message = f"{text!r} is not in list"
-    return _index_in(tx, self, item, start, stop, message)
+def _as_host(cls: type, name: str, *, item: int | None = None) -> None:
+    """``cls.name`` runs on a real sequence of the items, with its exceptions. Argument number
+    ``item`` is an item, the others are numbers."""
+    compares = name in ("index", "count", "remove")
+
+    def implementation(tx: Trace, self: Value, /, *args: Value) -> Value:
+        seq = _seq(self)
+        values = [_Element(tx, v) for v in seq.items] if compares else seq.items
+        more: list[Any] = []
+        for i, arg in enumerate(args):
+            if i != item:
+                more.append(tx.interp.index(arg))
+            else:
+                more.append(_Element(tx, arg) if compares else arg)
+        limit = (seq.maxlen,) if isinstance(seq, DequeValue) else ()
+        host = cls(values, *limit)
+        try:
+            result = getattr(host, name)(*more)
+        except (TypeError, ValueError, LookupError) as e:
+            raise tx.interp.host_error(e) from None
+        if name not in ("index", "count"):
+            items = [v.value for v in host] if compares else list(host)
+            cast("ListValue", seq).replace(tx, items)
+        return realize(tx, result) if isinstance(result, Value) else tx.interp.const(result)
+
+    method(cls, name)(implementation)
 
 
-@method(tuple, "index")
-def _tuple_index(
-    tx: Trace, self: Value, item: Value, start: Value | None = None, stop: Value | None = None, /
-) -> Value:
-    return _index_in(tx, self, item, start, stop, "tuple.index(x): x not in tuple")
-
-
-@method(collections.deque, "index")
-def _deque_index(
-    tx: Trace, self: Value, item: Value, start: Value | None = None, stop: Value | None = None, /
-) -> Value:
-    return _index_in(
-        tx, self, item, start, stop, f"{tx.interp.try_concrete(item)!r} is not in deque"
-    )
-
-
-@method(list, "count")
-@method(tuple, "count")
-@method(collections.deque, "count")
-def _count(tx: Trace, self: Value, item: Value, /) -> Value:
-    values = _seq(self).unpack(tx)
-    return ConstantValue(sum(tx.interp.equal(v, item) for v in values))
+for _cls in (list, tuple, collections.deque):
+    _as_host(_cls, "index", item=0)
+    _as_host(_cls, "count", item=0)
+for _cls in (list, collections.deque):
+    _as_host(_cls, "remove", item=0)
+    _as_host(_cls, "insert", item=1)
+    for _name in ("pop", "clear", "reverse"):
+        _as_host(_cls, _name)
+_as_host(collections.deque, "appendleft", item=0)
+_as_host(collections.deque, "popleft")
+_as_host(collections.deque, "rotate")
 
 
 @method(tuple, "__getnewargs__")
@@ -106,63 +122,6 @@ def _extend(tx: Trace, self: Value, items: Value, /) -> Value:
     # Item by item: what came before an exception of the iterator stays.
     while (item := tx.interp.step(it)) is not None:
         target.append(tx, item)
-    return NONE
-
-
-@method(list, "insert")
-@method(collections.deque, "insert")
-def _insert(tx: Trace, self: Value, index: Value, item: Value, /) -> Value:
-    target = _list(self)
-    if isinstance(target, DequeValue) and target.maxlen == len(target.items):
-        raise tx.interp.error(IndexError, "deque already at its maximum size")
-    items = list(target.items)
-    items.insert(tx.interp.index(index), item)
-    target.replace(tx, items)
-    return NONE
-
-
-@method(list, "pop")
-def _pop(tx: Trace, self: Value, index: Value = ConstantValue(-1), /) -> Value:  # noqa: B008
-    target = _list(self)
-    if not target.items:
-        raise tx.interp.error(IndexError, "pop from empty list")
-    i = tx.interp.index(index)
-    if not -len(target.items) <= i < len(target.items):
-        raise tx.interp.error(IndexError, "pop index out of range")
-    items = list(target.items)
-    value = items.pop(i)
-    target.replace(tx, items)
-    return realize(tx, value)
-
-
-@method(list, "remove")
-@method(collections.deque, "remove")
-def _remove(tx: Trace, self: Value, item: Value, /) -> Value:
-    target = _list(self)
-    for i, value in enumerate(target.unpack(tx)):
-        if tx.interp.equal(value, item):
-            items = list(target.items)
-            del items[i]
-            target.replace(tx, items)
-            return NONE
-    message = "list.remove(x): x not in list"
-    if isinstance(target, DequeValue):
-        message = f"{tx.interp.try_concrete(item)!r} is not in deque"
-    raise tx.interp.error(ValueError, message)
-
-
-@method(list, "clear")
-@method(collections.deque, "clear")
-def _clear(tx: Trace, self: Value, /) -> Value:
-    _list(self).replace(tx, [])
-    return NONE
-
-
-@method(list, "reverse")
-@method(collections.deque, "reverse")
-def _reverse(tx: Trace, self: Value, /) -> Value:
-    target = _list(self)
-    target.replace(tx, target.items[::-1])
     return NONE
 
 
@@ -222,44 +181,11 @@ def _deque_init(
 # --- deque -------------------------------------------------------------------------------------
 
 
-@method(collections.deque, "appendleft")
-def _appendleft(tx: Trace, self: Value, item: Value, /) -> Value:
-    target = cast("DequeValue", _list(self))
-    items = [item, *target.items]
-    if target.maxlen is not None:
-        items = items[: target.maxlen]
-    target.replace(tx, items)
-    return NONE
-
-
 @method(collections.deque, "extendleft")
 def _extendleft(tx: Trace, self: Value, items: Value, /) -> Value:
     mine = items.base_value() is _list(self)
     for item in list(_seq(self).items) if mine else tx.interp.unpack(items):
-        _appendleft(tx, self, realize(tx, item))
-    return NONE
-
-
-method(collections.deque, "pop")(lambda tx, self, /: _deque_take(tx, self, -1))
-method(collections.deque, "popleft")(lambda tx, self, /: _deque_take(tx, self, 0))
-
-
-def _deque_take(tx: Trace, self: Value, index: int) -> Value:
-    target = _list(self)
-    if not target.items:
-        raise tx.interp.error(IndexError, "pop from an empty deque")
-    items = list(target.items)
-    value = items.pop(index)
-    target.replace(tx, items)
-    return realize(tx, value)
-
-
-@method(collections.deque, "rotate")
-def _rotate(tx: Trace, self: Value, n: Value = ConstantValue(1), /) -> Value:  # noqa: B008
-    target = _list(self)
-    items = collections.deque(target.items)
-    items.rotate(tx.interp.index(n))
-    target.replace(tx, list(items))
+        tx.interp.call(self.base_value().getattr(tx, "appendleft"), [realize(tx, item)])
     return NONE
 
 
