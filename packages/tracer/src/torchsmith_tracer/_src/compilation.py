@@ -38,19 +38,23 @@ class Compilation:
         self.builder = Builder(self, frame_state)
         self.world = World(self)
         self.graph.attach(self)
+        shapes = self.graph.shape_env
+        assert shapes is not None
+        self._logs = self.graph.log, shapes.log, self.guards.log, self.journal.log
 
     def checkpoint(self) -> tuple[object, ...]:
-        """Marks of all stages, for ``rollback``."""
-        return (self.graph.checkpoint(), self.guards.checkpoint(), self.journal.checkpoint())
+        """Marks of all stages, for ``rollback``: how long their logs are."""
+        graph, shapes, guards, journal = self._logs
+        return len(graph), len(shapes), len(guards), len(journal)
 
     def rollback(self, marks: tuple[object, ...]) -> None:
         """Bring all stages back to ``marks``."""
-        graph, guards, journal = marks
+        graph, shapes, guards, journal = marks
         self.journal.rollback(journal)  # type: ignore[arg-type]
         self.guards.rollback(guards)  # type: ignore[arg-type]
         self.world.forget()
         self.interp.forget()
-        self.graph.rollback(graph)  # type: ignore[arg-type]
+        self.graph.rollback((graph, shapes))  # type: ignore[arg-type]
 
     def close(self) -> None:
         """The last step of a compile: let go of everything. What the compiled code needs (guards,
@@ -61,6 +65,7 @@ class Compilation:
             env.close()
         fake.close()
         self.frames.clear()
+        del self._logs
         parts = (self.graph, self.journal, self.builder, self.world, self.loop)
         for part in (*parts, *self.interp.parts, self.interp):
             vars(part).clear()

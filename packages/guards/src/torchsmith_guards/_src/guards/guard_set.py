@@ -12,7 +12,7 @@ class GuardSet:
     """Guards in the order in which they were first added."""
 
     def __init__(self, guards: Iterable[Guard] = ()) -> None:
-        self._guards: dict[Hashable, Guard] = {}
+        self.log: dict[Hashable, Guard] = {}
         for guard in guards:
             self.add(guard)
 
@@ -20,16 +20,16 @@ class GuardSet:
         """Keep ``guard`` unless an equal one is there. Guards on constants that the compiler
         installed and on locals that emitted code makes are dropped: nothing can change them."""
         if all(source.guardable for source in guard.sources()):
-            self._guards.setdefault(guard.key(), guard)
+            self.log.setdefault(guard.key(), guard)
 
     def checkpoint(self) -> int:
         """A mark for ``rollback``."""
-        return len(self._guards)
+        return len(self.log)
 
     def rollback(self, mark: int) -> None:
         """Forget the guards added since ``mark``."""
-        while len(self._guards) > mark:
-            self._guards.popitem()
+        while len(self.log) > mark:
+            self.log.popitem()
 
     def compile(self, params: Sequence[str], bind: Mapping[str, object] | None = None) -> Checker:
         """Generate the checker of this set.
@@ -46,16 +46,16 @@ class GuardSet:
         Raises:
             UnguardableSourceError: a guard's root is neither a parameter nor bound.
         """
-        return Checker(tuple(self._guards.values()), tuple(params), dict(bind or {}))
+        return Checker(tuple(self.log.values()), tuple(params), dict(bind or {}))
 
     def __iter__(self) -> Iterator[Guard]:
-        return iter(self._guards.values())
+        return iter(self.log.values())
 
     def __len__(self) -> int:
-        return len(self._guards)
+        return len(self.log)
 
     def __contains__(self, guard: Guard) -> bool:
-        return guard.key() in self._guards
+        return guard.key() in self.log
 
     def __str__(self) -> str:
         return "\n".join(f"{g.kind.value:>16}  {g.source.expr}  {g.expected!r}" for g in self)

@@ -69,7 +69,7 @@ class ShapeEnv(TorchProtocol):
         self._guards: dict[SymCondition, ShapeGuard] = {}
         self._ranges: dict[Symbol, tuple[Bound, Bound]] = {}
         self._replacements: dict[Symbol, SymExpr] = {}
-        self._undo: list[Callable[[], object]] = []
+        self.log: list[Callable[[], object]] = []
         self._frozen = 0
 
     # --- symbols ---------------------------------------------------------------------------
@@ -130,7 +130,7 @@ class ShapeEnv(TorchProtocol):
         """State that the number at ``source`` equals ``value``; becomes a guard."""
         expr = value.node.value if isinstance(value, torch.SymInt) else value
         self._tracked.append((source, expr))
-        self._undo.append(self._tracked.pop)
+        self.log.append(self._tracked.pop)
 
     @property
     def has_symbols(self) -> bool:
@@ -158,7 +158,7 @@ class ShapeEnv(TorchProtocol):
     ) -> Symbol:
         number = self._counts.get(prefix, 0)
         self._counts[prefix] = number + 1
-        self._undo.append(lambda: self._counts.__setitem__(prefix, number))
+        self.log.append(lambda: self._counts.__setitem__(prefix, number))
         name = f"{prefix}{number}"
         made = ex.symbol(name, lo, hi, floating=floating or isinstance(hint, float))
         self._set(self._symbols, name, made)
@@ -176,9 +176,9 @@ class ShapeEnv(TorchProtocol):
         """Set an entry so that ``rollback`` can restore what was there."""
         if key in table:
             old = table[key]
-            self._undo.append(lambda: table.__setitem__(key, old))
+            self.log.append(lambda: table.__setitem__(key, old))
         else:
-            self._undo.append(lambda: table.pop(key))
+            self.log.append(lambda: table.pop(key))
         table[key] = value
 
     # --- decisions -------------------------------------------------------------------------
@@ -291,7 +291,7 @@ class ShapeEnv(TorchProtocol):
         if self.hint_of(condition) is not None:
             return self.evaluate_condition(condition)
         self.runtime_asserts.append(ShapeGuard(condition, self.where()))
-        self._undo.append(self.runtime_asserts.pop)
+        self.log.append(self.runtime_asserts.pop)
         self._learn(condition)
         return True
 
@@ -372,16 +372,16 @@ class ShapeEnv(TorchProtocol):
 
     def checkpoint(self) -> int:
         """A mark for ``rollback``."""
-        return len(self._undo)
+        return len(self.log)
 
     def rollback(self, mark: int) -> None:
         """Forget symbols and guards made since ``mark``."""
-        while len(self._undo) > mark:
-            self._undo.pop()()
+        while len(self.log) > mark:
+            self.log.pop()()
 
     def close(self) -> None:
         """The trace is over: nothing is undone any more, and no line of it can be asked for."""
-        self._undo.clear()
+        self.log.clear()
         self.where = lambda: None
 
     @property
@@ -391,7 +391,7 @@ class ShapeEnv(TorchProtocol):
 
     def on_rollback(self, undo: Callable[[], object]) -> None:
         """Have ``undo`` called when the trace is rolled back to before this point."""
-        self._undo.append(undo)
+        self.log.append(undo)
 
     @contextlib.contextmanager
     def suppress_guards(self) -> Iterator[None]:

@@ -9,7 +9,7 @@ after the graph has run, in order of first change.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torchsmith_tracer._src.values.base import Value
@@ -40,54 +40,57 @@ class Journal:
     """One per trace. All methods are O(1) except ``rollback`` (linear in what it undoes)."""
 
     def __init__(self) -> None:
-        self._undo: list[Undo] = []
+        self.log: list[Undo] = []
         self.mutated: dict[Value, None] = {}  # containers to write back, in first-change order
         self.attrs: dict[Value, dict[str, Value | Deleted]] = {}  # attribute stores, likewise
         self.dropped: dict[Value, dict[str, None]] = {}  # attributes deleted, even if stored later
         self.effects: list[Value | tuple[object, ...]] = []  # ordered replays (hooks, seeds ...)
         self.watch: list[Value] | None = None  # what is changed while somebody looks
+        self.stale: dict[Value, dict[Any, Any]] = {}  # caches that a store to a value empties
 
     def checkpoint(self) -> int:
         """A mark for ``rollback``."""
-        return len(self._undo)
+        return len(self.log)
 
     def rollback(self, mark: int) -> None:
         """Undo every change recorded since ``mark``, newest first."""
-        while len(self._undo) > mark:
-            self._undo.pop()()
+        while len(self.log) > mark:
+            self.log.pop()()
 
     def record(self, undo: Undo) -> None:
         """Note how to undo a change that the caller makes right after."""
-        self._undo.append(undo)
+        self.log.append(undo)
 
     def mutate(self, value: Value, undo: Undo) -> None:
         """Note a content change of a container; ``value`` is written back if it has a source
         (or is reachable from a result, when it is rebuilt with its final content anyway)."""
-        self._undo.append(undo)
+        self.log.append(undo)
         if self.watch is not None:
             self.watch.append(value)
         if value not in self.mutated:
             self.mutated[value] = None
-            self._undo.append(lambda: self.mutated.pop(value))
+            self.log.append(lambda: self.mutated.pop(value))
 
     def call_later(self, function: object, *args: Value) -> None:
         """Note a call for its effect only: it is made where the journal is replayed."""
         self.effects.append((function, *args))
-        self._undo.append(self.effects.pop)
+        self.log.append(self.effects.pop)
 
     def store_attr(self, value: Value, name: str, new: Value | Deleted) -> None:
         """Note ``value.name = new`` (or its deletion)."""
+        if value in self.stale:
+            self.stale[value].clear()
         if self.watch is not None:
             self.watch.append(value)
         table = self.attrs.get(value)
         if table is None:
             table = self.attrs[value] = {}
-            self._undo.append(lambda: self.attrs.pop(value))
+            self.log.append(lambda: self.attrs.pop(value))
         old = table.get(name)
         if isinstance(new, Deleted):
             dropped = self.dropped.setdefault(value, {})
             if name not in dropped:
-                self._undo.append(lambda: dropped.pop(name))
+                self.log.append(lambda: dropped.pop(name))
                 dropped[name] = None
         if isinstance(old, Deleted):  # goes to the end, as in the object's dict
             before = dict(table)
@@ -96,12 +99,12 @@ class Journal:
                 table.clear()
                 table.update(before)
 
-            self._undo.append(restore)
+            self.log.append(restore)
             del table[name]
         elif old is not None:
-            self._undo.append(lambda: table.__setitem__(name, old))
+            self.log.append(lambda: table.__setitem__(name, old))
         else:
-            self._undo.append(lambda: table.pop(name))
+            self.log.append(lambda: table.pop(name))
         table[name] = new
 
     def load_attr(self, value: Value, name: str) -> Value | Deleted | None:

@@ -61,12 +61,16 @@ class World:
         self.tx = tx
         self.born: set[type] = set()
         self._entries: dict[tuple[type, str], object] = {}
-        self._mros: set[type] = set()
+        self._mros: dict[type, tuple[type, ...]] = {}
+        self._defaults: dict[tuple[object, object], Value | None] = {}
+        self.absent: set[tuple[Value, str]] = set()  # attributes known not to be an object's own
 
     def forget(self) -> None:
         """Guards were rolled back: what was read must be read again."""
         self._entries.clear()
         self._mros.clear()
+        self._defaults.clear()
+        self.absent.clear()
 
     # --- classes -----------------------------------------------------------------------------
     def fixed(self, cls: type) -> bool:
@@ -76,11 +80,12 @@ class World:
 
     def mro(self, cls: type) -> tuple[type, ...]:
         """The method resolution order of a class, which assigning ``__bases__`` changes."""
-        found = _class_mro(cls)
-        if cls not in self._mros and not self.fixed(cls):
-            self._mros.add(cls)
-            source = AttrSource(PinnedSource(cls), "__mro__")
-            self._guard(source, GuardKind.ID, found, "bases of a class")
+        found = self._mros.get(cls)
+        if found is None:
+            found = self._mros[cls] = _class_mro(cls)
+            if not self.fixed(cls):
+                source = AttrSource(PinnedSource(cls), "__mro__")
+                self._guard(source, GuardKind.ID, found, "bases of a class")
         return found
 
     def metaclass(self, cls: type) -> type:
@@ -229,6 +234,13 @@ class World:
     ) -> Value | None:
         """A default of a function, or None: positional (counted from the end: -1 is the last
         parameter's) or keyword-only."""
+        if (fn, which) not in self._defaults:
+            self._defaults[fn, which] = self._default(fn, source, which)
+        return self._defaults[fn, which]
+
+    def _default(
+        self, fn: types.FunctionType, source: Source | None, which: int | str
+    ) -> Value | None:
         assert source is not None, "an existing function has a source"
         name = "__defaults__" if isinstance(which, int) else "__kwdefaults__"
         table, place = getattr(fn, name), AttrSource(source, name)

@@ -47,9 +47,10 @@ class Instruction:
         target: index of the jump target, -1 when the instruction does not jump.
         run: the opcode handler, bound when the code is first interpreted.
         guarded: whether the interpreter takes a checkpoint before it (see ``interp``).
+        drops: whether it may drop the last reference to an object.
     """
 
-    __slots__ = ("arg", "argval", "guarded", "index", "offset", "opname", "run", "start", "target")
+    __slots__ = tuple("arg argval drops guarded index offset opname run start target".split())
 
     def __init__(self, opname: str, arg: int, argval: object, index: int, offset: int) -> None:
         self.opname = opname
@@ -60,7 +61,7 @@ class Instruction:
         self.start = offset
         self.target = -1
         self.run: Callable[..., int | None] | None = None
-        self.guarded = True
+        self.guarded = self.drops = True
 
     def __repr__(self) -> str:
         jump = f" -> {self.target}" if self.target >= 0 else ""

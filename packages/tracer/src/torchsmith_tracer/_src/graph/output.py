@@ -110,7 +110,7 @@ class OutputGraph:
         self.lines: dict[tuple[str, int, str], str] = {}  # texts of ``provenance.stack_trace``
         self.op_count = 0
         self._entry_grad_mode = torch.is_grad_enabled()
-        self._undo: list[Undo] = []
+        self.log: list[Undo] = []
         self._names: set[str] = {"self"}  # of the method that the graph becomes
         self._runner = FakeRunner(fake)
         self._insert_before: fx.Node | None = None  # first node that is no placeholder
@@ -135,15 +135,10 @@ class OutputGraph:
         return self._tx
 
     # --- checkpoints -----------------------------------------------------------------------
-    def checkpoint(self) -> Mark:
-        """A mark for ``rollback``."""
-        env = self.shape_env
-        return (len(self._undo), 0 if env is None else env.checkpoint())
-
     def rollback(self, mark: Mark) -> None:
         """Undo everything done since ``mark``, newest first."""
         count, shapes = mark
-        undo = self._undo
+        undo = self.log
         while len(undo) > count:
             undo.pop()()
         if self.shape_env is not None:
@@ -153,7 +148,7 @@ class OutputGraph:
     def record(self, undo: Undo) -> None:
         """Note how to undo a change of state that must roll back with the graph (memo tables of
         the builder, fakes, contexts)."""
-        self._undo.append(undo)
+        self.log.append(undo)
 
     # --- inputs ----------------------------------------------------------------------------
     def add_input(self, source: Source, fake: object, example: object) -> fx.Node:
@@ -172,7 +167,7 @@ class OutputGraph:
             self.inputs.remove(entry)
             self.graph.erase_node(node)
 
-        self._undo.append(undo)
+        self.log.append(undo)
         return node
 
     def example_inputs(self) -> list[object]:
@@ -290,20 +285,20 @@ class OutputGraph:
         return node
 
     def _added(self, node: fx.Node) -> None:
-        self._undo.append(lambda: None if node._erased else self.graph.erase_node(node))
+        self.log.append(lambda: None if node._erased else self.graph.erase_node(node))
         if self._insert_before is None:
             self._insert_before = node
 
             def forget() -> None:
                 self._insert_before = None
 
-            self._undo.append(forget)
+            self.log.append(forget)
 
     def add_module(self, module: fx.GraphModule) -> fx.Node:
         """A node for a graph that nodes of this one call."""
         name = self._fresh("body")
         self.modules[name] = module
-        self._undo.append(functools.partial(self.modules.__delitem__, name))
+        self.log.append(functools.partial(self.modules.__delitem__, name))
         node = self.graph.get_attr(name)
         node.meta["example_value"] = module
         self._added(node)
@@ -326,18 +321,18 @@ class OutputGraph:
         storage = storage_id(fake)
         if storage not in self.mutated:
             self.mutated.add(storage)
-            self._undo.append(lambda: self.mutated.discard(storage))
+            self.log.append(lambda: self.mutated.discard(storage))
 
     def note_gradients(self, sources: Iterable[Source | None]) -> None:
         """Remember that the graph sets ``.grad`` of the inputs with these sources."""
         before = dict(self.gradients)
         self.gradients.update((source, None) for source in sources if source is not None)
-        self._undo.append(lambda: setattr(self, "gradients", before))
+        self.log.append(lambda: setattr(self, "gradients", before))
 
     def _note_risk(self, target: Callable[..., object] | str, node: fx.Node) -> None:
         if not self.draws and draws(target):
             self.draws = True
-            self._undo.append(lambda: setattr(self, "draws", False))
+            self.log.append(lambda: setattr(self, "draws", False))
         risk = self.mutated - self.at_risk
         if not risk and self.may_fail:
             return
@@ -351,7 +346,7 @@ class OutputGraph:
                 self.may_fail = before
                 self.at_risk -= risk
 
-            self._undo.append(undo)
+            self.log.append(undo)
 
     def emit_asserts(self) -> None:
         """Append what has been assumed about numbers that only the data determines."""
@@ -381,13 +376,13 @@ class OutputGraph:
     def enter_context(self, context: OpenContext) -> None:
         """Note that traced code has entered ``context``."""
         self.contexts.append(context)
-        self._undo.append(lambda: self.contexts.remove(context))
+        self.log.append(lambda: self.contexts.remove(context))
 
     def exit_context(self, context: OpenContext) -> None:
         """Note that traced code has left ``context``."""
         at = self.contexts.index(context)
         del self.contexts[at]
-        self._undo.append(lambda: self.contexts.insert(at, context))
+        self.log.append(lambda: self.contexts.insert(at, context))
 
     def restore_state(self) -> None:
         """Take back the real state changes of contexts that are still open. ``finish`` does it; a

@@ -38,7 +38,6 @@ from torchsmith_tracer._src.values.generators import GeneratorValue
 if TYPE_CHECKING:
     from torchsmith_tracer._src.trace import Trace
 
-_KEEPS = ("LOAD", "PUSH_NULL", "COPY", "SWAP", "JUMP", "RESUME", "NOP", "BUILD", "KW", "PRECALL")
 MAX_DEPTH = 200  # frames inlined into each other
 
 
@@ -100,10 +99,10 @@ class Interpreter:
                         if ins.guarded or suspended:
                             frame.marks = tx.checkpoint()
                             frame.saved = frame.stack.copy()
-                        if suspended:
+                        if suspended and ins.drops:
                             before = frame.locals.copy(), frame.cells.copy()
                         jump = ins.run(tx, frame, ins)  # type: ignore[misc]
-                        if suspended and not ins.opname.startswith(_KEEPS):
+                        if suspended and ins.drops:
                             if jump == RETURN:
                                 self.abandoned.release(frame, frame.result)
                             else:

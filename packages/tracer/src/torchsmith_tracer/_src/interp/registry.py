@@ -17,6 +17,7 @@ RETURN = -1  # what a handler gives to leave the frame; frame.result holds the v
 YIELD = -2
 
 HANDLERS: dict[str, Opcode] = {}
+_KEEPS = ("LOAD", "PUSH_NULL", "COPY", "SWAP", "JUMP", "RESUME", "NOP", "BUILD", "KW", "PRECALL")
 UNGUARDED: set[str] = set()  # opcodes that neither break nor raise: no checkpoint before them
 
 
@@ -46,10 +47,11 @@ def opcode(
 
 
 def bind_handlers(info: CodeInfo, missing: Opcode) -> None:
-    """Set ``run`` and ``guarded`` of all instructions; unknown opcodes get ``missing``."""
+    """Set the handlers of all instructions; unknown opcodes get ``missing``."""
     for ins in info.instructions:
         ins.run = HANDLERS.get(ins.opname, missing)
         ins.guarded = ins.opname not in UNGUARDED
+        ins.drops = not ins.opname.startswith(_KEEPS)
     cells = set(info.cell_names)
     if cells:
         for ins in info.instructions:

@@ -11,7 +11,9 @@ from __future__ import annotations
 import types
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from torchsmith_tracer._src.breaks.signals import ObservedException
@@ -36,7 +38,7 @@ class Abandoned:
     def __init__(self, tx: Trace) -> None:
         self._tx = tx
         self.suspended: dict[GeneratorValue, int] = {}
-        self._witness: dict[GeneratorValue, Value] = {}
+        self._witness: dict[GeneratorValue, _Witness] = {}
 
     def note(self, gen: GeneratorValue) -> None:
         """``gen`` has just yielded."""
@@ -50,55 +52,90 @@ class Abandoned:
             dead = [g for g in self.suspended if _pending(g) and not self._alive(g, ending, result)]
             if not dead:
                 return
-            inner = {
-                g for other in dead for g in dead if g is not other and self._reaches(other, g)
-            }
+            inner = {g for other in dead for g in dead if g is not other and self._path(other, g)}
             first = next((g for g in dead if g not in inner), dead[0])
             del self.suspended[first]
             with suppress(ObservedException):  # CPython prints and ignores it
                 first.close(self._tx)
 
     def _alive(self, gen: GeneratorValue, ending: Frame | None, result: Value | None) -> bool:
-        frames = self._tx.frames
-        roots = list(self._roots(ending, result))
         witness = self._witness.get(gen)
-        for root in sorted(roots, key=lambda r: r is not witness):
-            if self._reaches(root, gen):
-                self._witness[gen] = root
+        if witness is not None and self._still(witness, ending):
+            return True
+        for frame, root in self._roots(ending, result):
+            path = self._path(root, gen)
+            if path is not None:
+                self._witness[gen] = _Witness(frame, path, -1, -1)
                 return True
-        return witness is None and len(frames) > self.suspended[gen]
+        return witness is None and len(self._tx.frames) > self.suspended[gen]
 
-    def _roots(self, ending: Frame | None, result: Value | None) -> Iterator[Value]:
+    def _still(self, witness: _Witness, ending: Frame | None) -> bool:
+        """Whether a frame reaches the generator as it did. While frames above it run and nothing
+        is changed, it does; else the steps are looked at again."""
+        frame, frames = witness.frame, self._tx.frames
+        if frame is None or frame is ending or frame not in frames:
+            return False
+        changes = self._tx.journal.checkpoint()
+        below = frame is not frames[-1]
+        if below and (witness.ip, witness.changes) == (frame.ip, changes):
+            return True
+        path = witness.path
+        there = any(v is path[0] for v in _within(frame, 0)) and all(
+            any(v is after for v in self._parts(before)) for before, after in pairwise(path)
+        )
+        if there and below and not any(isinstance(v, GeneratorValue) for v in path[:-1]):
+            witness.ip, witness.changes = frame.ip, changes
+        return there
+
+    def _roots(
+        self, ending: Frame | None, result: Value | None
+    ) -> Iterator[tuple[Frame | None, Value]]:
         frames = self._tx.frames
         if result is not None:
-            yield result
+            yield None, result
         for i, frame in enumerate(frames):
             if frame is ending:
                 continue
-            yield from _within(frame, 0)
+            yield from ((frame, v) for v in _within(frame, 0))
             if i + 1 < len(frames) and not frames[i + 1].entered_directly:
-                yield from _on(frame.saved)  # a builtin is at work on its operands
+                yield from ((None, v) for v in _on(frame.saved))  # a builtin works on its operands
         journal = self._tx.journal
-        yield from (v for v in journal.mutated if v.source is not None)
+        yield from ((None, v) for v in journal.mutated if v.source is not None)
         for value, table in journal.attrs.items():
             if value.source is not None:
-                yield from _values(table.values())
+                yield from ((None, v) for v in _values(table.values()))
 
-    def _reaches(self, root: Value, gen: GeneratorValue) -> bool:
-        if root is gen:
-            return True
-        seen: set[int] = {id(root)}
+    def _parts(self, value: Value) -> Iterator[Value]:
+        yield from _parts(value)
+        yield from _values(self._tx.journal.attrs.get(value, {}).values())
+
+    def _path(self, root: Value, gen: GeneratorValue) -> list[Value] | None:
+        """How ``root`` refers to ``gen``, step by step; None where it does not."""
+        came: dict[Value, Value | None] = {root: None}
         todo = [root]
-        attrs = self._tx.journal.attrs
         while todo:
             value = todo.pop()
-            for part in (*_parts(value), *_values(attrs.get(value, {}).values())):
-                if part is gen:
-                    return True
-                if id(part) not in seen:
-                    seen.add(id(part))
+            if value is gen:
+                path: list[Value] = [value]
+                while (before := came[path[-1]]) is not None:
+                    path.append(before)
+                return path[::-1]
+            for part in self._parts(value):
+                if part not in came:
+                    came[part] = value
                     todo.append(part)
-        return False
+        return None
+
+
+@dataclass(slots=True)
+class _Witness:
+    """``frame`` (None: something else) holds the first value of ``path``, each refers to the next,
+    and the last is the generator: so at instruction ``ip`` after so many ``changes``."""
+
+    frame: Frame | None
+    path: list[Value]
+    ip: int
+    changes: int
 
 
 def finalizes(value: object, depth: int = 6) -> bool:

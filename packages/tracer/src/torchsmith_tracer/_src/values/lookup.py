@@ -33,16 +33,12 @@ C_DATA = (types.GetSetDescriptorType, types.MemberDescriptorType)
 
 def lookup(tx: Trace, cls: type, name: str) -> Found | None:
     """Find ``name`` along the MRO of ``cls``."""
-    interp = tx.interp
+    cache = tx.interp.class_cache
     key = (cls, name)
-    if not interp.patched_classes:
-        found = interp.class_cache.get(key, ABSENT)
-        if found is not ABSENT:
-            return found  # type: ignore[return-value]
-    found = lookup_in(tx, tx.world.mro(cls), name)
-    if not interp.patched_classes:
-        interp.class_cache[key] = found
-    return found
+    found = cache.get(key, ABSENT)
+    if found is ABSENT:
+        found = cache[key] = lookup_in(tx, tx.world.mro(cls), name)
+    return found  # type: ignore[return-value]
 
 
 def lookup_in(tx: Trace, mro: tuple[type, ...], name: str) -> Found | None:

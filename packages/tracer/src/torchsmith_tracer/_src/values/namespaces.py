@@ -27,13 +27,15 @@ class NamespaceValue(Value):
     the name under which the generated code finds the dict (``M[module]``). Stores to globals are
     attribute stores of this value in the journal."""
 
-    __slots__ = ("_cache", "module", "obj", "trusted")
+    __slots__ = ("_cache", "module", "obj", "own", "trusted")
 
     def __init__(self, obj: dict[str, object], module: str | None, source: Source | None) -> None:
         super().__init__(source)
         self.obj = obj
         self.module = module
         self.trusted = is_ours(obj.get("__file__"))
+        # Whether it is of a module of this package, whose frames programs do not see.
+        self.own = str(obj.get("__name__")).startswith("torchsmith_tracer.")
         self._cache: dict[str, Value] = {}
 
     def python_type(self) -> type:
@@ -41,11 +43,6 @@ class NamespaceValue(Value):
 
     def describe(self) -> str:
         return f"the globals of module {self.obj.get('__name__')!r}"
-
-    @property
-    def own(self) -> bool:
-        """Whether it is of a module of this package, whose frames programs do not see."""
-        return str(self.obj.get("__name__")).startswith("torchsmith_tracer.")
 
     def lookup(self, tx: Trace, name: str) -> Value | None:
         """A global variable, or None when it is not defined."""
@@ -74,6 +71,10 @@ class NamespaceValue(Value):
 
     def missing(self, tx: Trace, name: str) -> None:
         """Record that the namespace lacked ``name`` when the function was called."""
+        absent = tx.world.absent
+        if (self, name) in absent:
+            return
+        absent.add((self, name))
         if self.source is not None and name not in self.obj and not self.trusted:
             tx.world.missing(self.source, name, f"global {name!r} was looked up")
 

@@ -141,10 +141,13 @@ class ObjectValue(Value, HasInstanceDict):
     def guard_missing(self, tx: Trace, name: str) -> None:
         """Guard that the instance dict of an existing object lacks ``name``, which the class then
         provides."""
-        if self.source is None or tx.world.instance_dict(self.obj) is None:
+        absent = tx.world.absent
+        if self.source is None or (self, name) in absent:
             return
-        why = f"attribute {name!r} comes from the class"
-        tx.world.missing(AttrSource(self.source, "__dict__"), name, why)
+        absent.add((self, name))
+        if tx.world.instance_dict(self.obj) is not None:
+            why = f"attribute {name!r} comes from the class"
+            tx.world.missing(AttrSource(self.source, "__dict__"), name, why)
 
     # --- attributes --------------------------------------------------------------------------
     def getattr(self, tx: Trace, name: str) -> Value:

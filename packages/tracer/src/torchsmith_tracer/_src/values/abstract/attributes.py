@@ -262,12 +262,14 @@ class Attributes:
         """Note that traced code stores to a class, so that lookups consult the journal."""
         if cls.obj not in self.interp.patched_classes:
             self.interp.patched_classes[cls.obj] = cls
+            self.tx.journal.stale[cls] = self.interp.class_cache
 
             def undo() -> None:
                 self.interp.patched_classes.pop(cls.obj, None)
                 self.interp.class_cache.clear()
 
             self.tx.journal.record(undo)
+        self.interp.class_cache.clear()
 
     def super(self, cls: Value, obj: Value) -> Value:
         """``super(cls, obj)``."""
