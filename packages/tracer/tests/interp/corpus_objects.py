@@ -278,6 +278,98 @@ def named_tuples_made_here():
     return tuple(m), m.a, m.b, repr(m), m._replace(a=5)._asdict(), made._fields, m == (1, 2)
 
 
+@case()
+def classes_changed_between_lookups():
+    class Base:
+        def name(self):
+            return "base"
+
+    class Own(Base):
+        pass
+
+    obj, out = Own(), []
+    for change in range(5):
+        out.append(obj.name())
+        if change == 0:
+            Base.name = lambda self: "changed"
+        elif change == 1:
+            Own.name = lambda self: "own"
+        elif change == 2:
+            del Own.name
+        elif change == 3:
+            Base.__getattr__ = lambda self, name: name
+            out.append(obj.other)
+    return out
+
+
+class Odd:
+    def __eq__(self, other):
+        return other == 3
+
+    __hash__ = None
+
+
+@case(list)
+@case(tuple)
+@case(collections.deque)
+def sequences_searched(cls):
+    items, out = cls([1, 2, True, 3, Odd()]), []
+    wrong = (lambda: items.index(9), lambda: items.index(1, 9), lambda: items.index("a", "b"))
+    for call in (*wrong, lambda: items.index(), lambda: items.count(1, 2)):
+        try:
+            call()
+        except (TypeError, ValueError) as e:
+            out.append((type(e), str(e) if isinstance(e, ValueError) else ""))
+    return out, items.index(True), items.index(3, 1), items.index(1, 1, 3), items.count(3)
+
+
+@case(list)
+@case(collections.deque)
+def sequences_changed(cls):
+    items, out = cls([1, 2, 3, 1]), []
+    items.insert(1, "a")
+    items.insert(-9, "b")
+    items.remove(1)
+    out.append(items.pop())
+    items.reverse()
+    if cls is collections.deque:
+        items.rotate(2)
+        items.appendleft([])
+        out.append(items.popleft())
+    for wrong in (lambda: items.remove(9), lambda: cls().pop(), lambda: items.insert("a", 1)):
+        try:
+            wrong()
+        except (IndexError, TypeError, ValueError) as e:
+            out.append((type(e), str(e)))
+    full = collections.deque([1, 2], 2)
+    try:
+        full.insert(0, 3)
+    except IndexError as e:
+        out.append(str(e))
+    full.appendleft(4)
+    left = list(items)
+    items.clear()
+    return left, out, len(items), list(full)
+
+
+@case()
+def wrapped_functions():
+    def base(x):
+        """Doc."""
+        return x
+
+    base.attr = 1
+
+    @functools.wraps(base)
+    def wrapper(x):
+        return base(x) + 1
+
+    total = functools.reduce(operator.add, [1, 2, 3], 4)
+    names = sorted(vars(wrapper)), wrapper.__name__, wrapper.__doc__, wrapper.__wrapped__ is base
+    again = pickle.loads(pickle.dumps([len, str.upper]))
+    return wrapper(1), names, total, again == [len, str.upper]
+
+
 if sys.version_info >= (3, 13):
     # There, copyreg stores names of slots in C classes too, named tuples are made by another C
     # constructor, and a partial shows itself otherwise: these break or differ in text.
