@@ -42,6 +42,7 @@ __all__ = [
     "delayed_error",
     "enable_python_dispatcher",
     "fake_mode_of",
+    "fused_attention_choice",
     "has_composite_kernel",
     "make_fake",
     "no_autocast_cache",
@@ -120,6 +121,40 @@ def run_composite_kernel(
     """Run the C++ definition of a composite operator; Python replacements are passed over,
     because some of them differ in aliasing (dropout copies its input, for instance)."""
     return op._op_dk(_COMPOSITE, *args, **kwargs)
+
+
+def fused_attention_choice(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    dropout: float,
+    is_causal: bool,
+    *,
+    scale: float | None,
+    enable_gqa: bool,
+) -> int | None:
+    """Number of the kernel that eager's attention chooses for operands of these layouts: 0 is the
+    one that stores all scores. None where there is no such device."""
+    if not torch.cuda.is_available():
+        return None
+
+    def real(tensor: torch.Tensor) -> torch.Tensor:
+        size, stride = tuple(tensor.shape), tensor.stride()
+        return torch.empty_strided(size, stride, dtype=tensor.dtype, device=tensor.device)
+
+    with without_active_modes(), torch.no_grad():
+        chosen = torch._fused_sdp_choice(
+            real(query),
+            real(key),
+            real(value),
+            None if mask is None else real(mask),
+            dropout,
+            is_causal,
+            scale=scale,
+            enable_gqa=enable_gqa,
+        )
+    return int(chosen)
 
 
 def make_fake(

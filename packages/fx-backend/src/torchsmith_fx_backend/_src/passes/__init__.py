@@ -13,8 +13,11 @@ from torchsmith_fx_backend._src.passes.casts import RedundantCasts
 from torchsmith_fx_backend._src.passes.common import CommonSubexpressions
 from torchsmith_fx_backend._src.passes.dead import DeadCode
 from torchsmith_fx_backend._src.passes.fold import FoldConstants
+from torchsmith_fx_backend._src.passes.fused_attention import FusedAttention
 from torchsmith_fx_backend._src.passes.inplace import WritesInPlace
+from torchsmith_fx_backend._src.passes.layouts import ChannelsLast
 from torchsmith_fx_backend._src.passes.noop import NoOps
+from torchsmith_fx_backend._src.passes.padding import AlignedProducts
 
 PASSES: tuple[Pass, ...] = (
     RedundantCasts(),
@@ -22,16 +25,22 @@ PASSES: tuple[Pass, ...] = (
     FoldConstants(),
     CommonSubexpressions(),
     AttentionMasks(),
+    FusedAttention(),
+    AlignedProducts(),
+    ChannelsLast(),
     DeadCode(),
     WritesInPlace(),
 )
 
 __all__ = [
     "PASSES",
+    "AlignedProducts",
     "AttentionMasks",
+    "ChannelsLast",
     "CommonSubexpressions",
     "DeadCode",
     "FoldConstants",
+    "FusedAttention",
     "NoOps",
     "Pass",
     "RedundantCasts",

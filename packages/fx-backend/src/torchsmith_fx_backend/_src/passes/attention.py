@@ -71,7 +71,7 @@ class AttentionMasks:
                 continue
             node.args, node.kwargs = tuple(args), kwargs
             if not same_layout(result, node.meta["val"]):
-                _keep_layout(graph, node, result)
+                keep_layout(graph, node, result)
             changed = True
         return changed
 
@@ -129,9 +129,12 @@ def _result(args: list[Any], kwargs: dict[str, Any]) -> torch.Tensor | None:
     return result if isinstance(result, torch.Tensor) else None
 
 
-def _keep_layout(graph: fx.Graph, node: fx.Node, result: torch.Tensor) -> None:
-    """Give the users of ``node`` a copy with the strides that eager's result has."""
-    before = node.meta["val"]
+def keep_layout(
+    graph: fx.Graph, node: fx.Node, result: torch.Tensor, before: torch.Tensor | None = None
+) -> None:
+    """Give the users of ``node``, which gives ``result`` now, a copy with the strides of
+    ``before``: those that its metadata tells."""
+    before = node.meta["val"] if before is None else before
     with graph.inserting_before(node.next):
         empty = graph.call_function(
             aten.empty_strided.default,
@@ -140,6 +143,6 @@ def _keep_layout(graph: fx.Graph, node: fx.Node, result: torch.Tensor) -> None:
         )
         copy = graph.call_function(aten.copy.default, (empty, node))
     node.replace_all_uses_with(copy, delete_user_cb=lambda user: user is not copy)
-    empty.meta = dict(node.meta)
-    copy.meta = dict(node.meta)
+    empty.meta = {**node.meta, "val": before}
+    copy.meta = {**node.meta, "val": before}
     node.meta["val"] = result

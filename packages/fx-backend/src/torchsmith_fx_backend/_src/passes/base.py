@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 import torch
@@ -10,7 +10,11 @@ from torch import fx
 from torchsmith_guards import same_sizes
 
 from torchsmith_fx_backend._src.capture.ops import Effect, op_info
-from torchsmith_fx_backend._src.capture.torch_private import OpOverload
+from torchsmith_fx_backend._src.capture.torch_private import (
+    OpOverload,
+    below_autograd,
+    fake_mode_of,
+)
 from torchsmith_fx_backend.errors import StageError
 
 aten = torch.ops.aten
@@ -83,6 +87,30 @@ def verify(graph: fx.Graph) -> None:
             continue  # as WritesInPlace leaves it
         elif op_info(node.target).effect not in (Effect.NONE, Effect.VIEW):
             raise ValueError(f"writes: {node.format_node()}")
+
+
+def inferred(mode: Any, call: Callable[[], object]) -> object:
+    """What ``call`` gives on fake tensors of ``mode``."""
+    with mode, below_autograd(), torch.no_grad():
+        return call()
+
+
+def insert(graph: fx.Graph, target: OpOverload, *args: Any, **kwargs: Any) -> fx.Node:
+    """A new call at the insertion point of ``graph``, with its metadata."""
+    values, named = fx.node.map_arg((args, kwargs), lambda n: n.meta["val"])
+    node = graph.call_function(target, args, kwargs)
+    mode = next(m for n in graph.nodes if (m := _mode(n.meta.get("val"))) is not None)
+    node.meta["val"] = inferred(mode, lambda: target(*values, **named))
+    return node
+
+
+def _mode(value: object) -> Any:
+    return fake_mode_of(value) if isinstance(value, torch.Tensor) else None
+
+
+def is_static(tensor: torch.Tensor) -> bool:
+    """Whether all sizes and strides are numbers."""
+    return all(type(n) is int for n in (*tensor.shape, *tensor.stride()))
 
 
 def is_pure(node: fx.Node) -> bool:

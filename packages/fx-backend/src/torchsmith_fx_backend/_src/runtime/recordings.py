@@ -73,7 +73,7 @@ def obstacle(graph: fx.Graph) -> str:
                 what = "an input" if node.op == "placeholder" else f"the result of {node.target}"
                 return f"{what} is on device {value.device.type!r}"
             devices.add(value.device)
-        if node.op != "call_function":
+        if node.op != "call_function" or _drops_nothing(node):
             continue
         reason = _obstacle_of(node.target)
         if reason:
@@ -89,6 +89,14 @@ def _tensors(value: object) -> list[torch.Tensor]:
     if isinstance(value, (tuple, list)):
         return [tensor for item in value for tensor in _tensors(item)]
     return []
+
+
+def _drops_nothing(node: fx.Node) -> bool:
+    """Whether it is an attention call without dropout, which then draws no random numbers."""
+    if node.target is not torch.ops.aten.scaled_dot_product_attention.default:
+        return False
+    given = node.args[4] if len(node.args) > 4 else node.kwargs.get("dropout_p", 0.0)
+    return type(given) is float and given == 0
 
 
 def _obstacle_of(target: object) -> str:

@@ -50,7 +50,6 @@ TRUSTED = frozenset(
         aten.embedding.default,
         aten.cat.default,
         aten.index.Tensor,
-        aten.scaled_dot_product_attention.default,
     }
 )
 SizeClass = tuple[Index, object, object]

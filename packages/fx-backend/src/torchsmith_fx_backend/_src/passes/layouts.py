@@ -1,0 +1,191 @@
+"""Channels-last through stacks of convolutions.
+
+Half-precision convolutions run on matrix units that want the channels of a pixel side by side.
+Given anything else, the library copies input and result of each call, and is slower by a factor of
+1.3 to 4 over the shapes of usual networks (measured on an H200). So the first input of a stack is
+copied once, everything behind it follows, and what the caller sees is copied back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+
+from torchsmith_fx_backend._src.capture.torch_private import OpOverload, fake_mode_of
+from torchsmith_fx_backend._src.passes.attention import ATTENTION
+from torchsmith_fx_backend._src.passes.base import (
+    COPY,
+    escaping,
+    inferred,
+    insert,
+    is_static,
+    same_layout,
+)
+
+aten = torch.ops.aten
+CONVOLUTION = aten.convolution.default
+_LAST = torch.channels_last
+_FEWEST = 2  # convolutions: a single one gains what the copies around it cost
+# What these compute depends on the strides of their operands, or the kernel that they choose does.
+_BOUND = frozenset({aten.as_strided.default, aten.view.dtype, ATTENTION})
+
+
+@dataclass(frozen=True)
+class ChannelsLast:
+    """Runs convolutions over images in channels-last order, and adds their biases in the kernels
+    that follow.
+
+    Attributes:
+        device: convolutions on devices of this type are rewritten.
+        dtypes: those whose kernels want channels last.
+    """
+
+    device: str = "cuda"
+    dtypes: tuple[torch.dtype, ...] = (torch.float16, torch.bfloat16)
+    name: str = "channels-last"
+
+    def run(self, graph: fx.Graph) -> bool:
+        """Rewrite ``graph`` in place."""
+        chosen = [
+            node
+            for node in graph.find_nodes(op="call_function", target=CONVOLUTION)
+            if self._takes(node)
+        ]
+        if len(chosen) < _FEWEST:
+            return False
+        for node in chosen:
+            _split_bias(graph, node)
+        walk = _Walk(graph, set(chosen), escaping(graph))
+        for node in list(graph.nodes):
+            walk.visit(node)
+        return True
+
+    def _takes(self, node: fx.Node) -> bool:
+        x, weight = (n.meta["val"] for n in node.args[:2])  # type: ignore[union-attr]
+        return (
+            x.device.type == weight.device.type == self.device
+            and x.dtype == weight.dtype
+            and x.dtype in self.dtypes
+            and x.dim() == weight.dim() == 4
+            and is_static(x)
+            and is_static(weight)
+            and x.numel() > 0
+            and not node.args[6]  # transposed
+        )
+
+
+def _split_bias(graph: fx.Graph, node: fx.Node) -> None:
+    """``convolution(x, w, b)`` as ``convolution(x, w) + b``: the library adds it apart anyway."""
+    x, weight, bias, *rest = node.args
+    if not isinstance(bias, fx.Node):
+        return
+    before = node.meta["val"]
+    node.args = (x, weight, None, *rest)
+    with graph.inserting_before(node.next):
+        shaped = insert(graph, aten.view.default, bias, [1, -1, 1, 1])
+        added = insert(graph, aten.add.Tensor, node, shaped)
+    node.replace_all_uses_with(added, delete_user_cb=lambda user: user is not added)
+    shaped.meta = {**node.meta, **shaped.meta}
+    added.meta = {**node.meta, "val": before}
+
+
+@dataclass
+class _Walk:
+    """Gives each node behind a convolution the layout that it has then."""
+
+    graph: fx.Graph
+    chosen: set[fx.Node]
+    seen: set[fx.Node]  # those whose memory the caller gets to see
+    before: dict[fx.Node, Any] = field(default_factory=dict)  # original results of what changed
+    copies: dict[fx.Node, fx.Node] = field(default_factory=dict)
+
+    def visit(self, node: fx.Node) -> None:
+        if node in self.chosen:
+            self._put_last(node)
+        elif self.before.keys().isdisjoint(node.all_input_nodes) or node.target is COPY:
+            return
+        if node.op == "output" or not _follows(node):
+            self._restore_inputs(node)
+            return
+        try:
+            value = _infer(node)
+        except (RuntimeError, ValueError):  # a view that these strides do not allow
+            self._restore_inputs(node)
+            return
+        old = node.meta["val"]
+        if not _same(value, old):
+            self.before[node] = old
+            node.meta["val"] = value
+            if node in self.seen and isinstance(old, torch.Tensor):
+                self._copy_for_the_caller(node)
+
+    def _copy_for_the_caller(self, node: fx.Node) -> None:
+        """Let what is returned, and the views of it that are, be of one copy in eager's layout."""
+        with self.graph.inserting_before(node.next):
+            copy = self._in_layout(node, self.before[node])
+        for user in list(node.users):
+            if user is not copy and (user.op == "output" or user in self.seen):
+                user.replace_input_with(node, copy)
+
+    def _in_layout(self, node: fx.Node, old: torch.Tensor) -> fx.Node:
+        options = {"dtype": old.dtype, "device": old.device}
+        size, stride = list(old.shape), list(old.stride())
+        empty = insert(self.graph, aten.empty_strided.default, size, stride, **options)
+        return insert(self.graph, aten.copy.default, empty, node)
+
+    def _put_last(self, node: fx.Node) -> None:
+        image: Any = node.args[0]
+        if image.meta["val"].is_contiguous(memory_format=_LAST):
+            return
+        if image not in self.copies:
+            with self.graph.inserting_before(node):
+                target = aten.clone.default
+                self.copies[image] = insert(self.graph, target, image, memory_format=_LAST)
+        node.args = (self.copies[image], *node.args[1:])
+
+    def _restore_inputs(self, node: fx.Node) -> None:
+        """Give ``node`` copies of its operands in the layouts that they had."""
+        for operand in node.all_input_nodes:
+            old = self.before.get(operand)
+            if not isinstance(old, torch.Tensor):
+                continue
+            with self.graph.inserting_before(node):
+                copy = self._in_layout(operand, old)
+            node.replace_input_with(operand, copy)
+
+
+def _follows(node: fx.Node) -> bool:
+    """Whether the layout of what ``node`` reads is free, and tells that of its result."""
+    if node.target in _BOUND:
+        return False
+    if isinstance(node.target, OpOverload):
+        return node.target.namespace in ("aten", "prims")
+    return getattr(node.target, "__module__", None) == "_operator"
+
+
+def _infer(node: fx.Node) -> Any:
+    args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
+    target: Any = node.target
+    mode = next(
+        mode
+        for value in (_first(n.meta["val"]) for n in node.all_input_nodes)
+        if value is not None and (mode := fake_mode_of(value)) is not None
+    )
+    return inferred(mode, lambda: target(*args, **kwargs))
+
+
+def _first(value: object) -> torch.Tensor | None:
+    if isinstance(value, (tuple, list)):
+        return next((v for v in value if isinstance(v, torch.Tensor)), None)
+    return value if isinstance(value, torch.Tensor) else None
+
+
+def _same(a: object, b: object) -> bool:
+    if isinstance(a, (tuple, list)) and isinstance(b, (tuple, list)):
+        return all(_same(x, y) for x, y in zip(a, b, strict=True))
+    if isinstance(a, torch.Tensor):
+        return same_layout(a, b)
+    return True

@@ -1,0 +1,202 @@
+"""What is rewritten for a GPU, tried on a CPU: values and layouts stay eager's."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "aot"))
+
+import pytest
+import torch
+from differential import assert_metadata, check
+from torch.nn.functional import linear, pad
+from torch.nn.functional import scaled_dot_product_attention as attention
+from torchsmith_fx_backend._src.passes import (
+    AlignedProducts,
+    ChannelsLast,
+    CommonSubexpressions,
+    DeadCode,
+    FusedAttention,
+    padding,
+    run_passes,
+)
+
+aten = torch.ops.aten
+HALF = torch.bfloat16
+
+
+def rewritten(fn, *inputs, passes, **tolerance):
+    """The calls of the graph after ``passes``, once it is known to do what ``fn`` does."""
+
+    def transform(module):
+        run_passes(module.graph, [*passes, DeadCode()], check=True)
+        module.recompile()
+
+    graph = check(fn, *inputs, transform=transform, **tolerance)
+    assert_metadata(graph, inputs)
+    return [n for n in graph.module.graph.nodes if n.op == "call_function"]
+
+
+def randn(*size, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*size, generator=generator).to(HALF)
+
+
+PRODUCTS = {
+    "columns": (lambda x, w, b: linear(x, w), 3, 16, 7),
+    "columns with bias": (lambda x, w, b: linear(x, w, b) * 2, 3, 16, 7),
+    "inner": (lambda x, w, b: linear(x, w), 3, 9, 8),
+    "both": (lambda x, w, b: linear(x, w).float(), 3, 9, 7),
+    "mm": (lambda x, w, b: torch.mm(x, w.t()), 3, 9, 7),
+    "returned transposed": (lambda x, w, b: (linear(x, w).t(), linear(x, w)[1:]), 3, 9, 7),
+    "batch": (lambda x, w, b: linear(x.view(3, 1, -1), w), 3, 16, 7),
+}
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_products_are_padded(name, monkeypatch):
+    monkeypatch.setattr(padding, "_pays", lambda *sizes: True)
+    fn, rows, inner, columns = PRODUCTS[name]
+    inputs = randn(rows, inner), randn(columns, inner, seed=1), randn(columns, seed=2)
+    passes = [CommonSubexpressions(), AlignedProducts(device="cpu")]
+    calls = rewritten(fn, *inputs, passes=passes, rtol=2e-2, atol=2e-2)
+    products = [n for n in calls if n.target in (aten.linear.default, aten.mm.default)]
+    for node in products:
+        assert all(a.meta["val"].shape[-1] % 8 == 0 for a in node.all_input_nodes)
+        assert node.meta["val"].shape[-1] % 8 == 0
+
+
+def test_padding_is_estimated_and_only_for_two_bytes():
+    slow = [(8192, 768, 50257), (4096, 1023, 1024), (8192, 768, 30522)]
+    fine = [(8192, 768, 50256), (1, 768, 50257), (4096, 1000, 1024), (64, 33, 17)]
+    assert [padding._pays(*sizes) for sizes in slow + fine] == [True] * 3 + [False] * 4
+    big, weight = torch.randn(4096, 33), torch.randn(1025, 33)
+    calls = rewritten(linear, big, weight, passes=[AlignedProducts(device="cpu")])
+    assert [n.target for n in calls] == [aten.linear.default]
+
+
+B, H, L, D = 2, 4, 12, 8
+
+
+def fused(*operands, **kwargs):
+    """Plays eager's choice: a bias whose rows are not contiguous takes the slow kernel."""
+    mask = operands[3]
+    return 3 if mask is None or mask.dtype is torch.bool or mask.stride(-1) == 1 else 0
+
+
+def repeat(x, times):
+    batch, heads, length, width = x.shape
+    x = x[:, :, None].expand(batch, heads, times, length, width)
+    return x.reshape(batch, heads * times, length, width)
+
+
+def masks():
+    visible = torch.rand(B, 1, L, L, generator=torch.Generator().manual_seed(3)) > 0.3
+    visible[..., 0] = True
+    return {
+        "transposed bias": randn(1, L, L, H).permute(0, 3, 1, 2),
+        "repeated bias": randn(1, 1, L, 1).expand(B, H, L, L),
+        "odd rows": randn(1, H, L, L),
+        "aligned": randn(1, H, L, 16)[..., :L],
+        "booleans": visible,
+        "keys": visible[:, :, :1].expand(B, 1, L, L),
+        "two dimensions": randn(L, L).t(),
+    }
+
+
+@pytest.mark.parametrize("name", masks())
+def test_masks_are_laid_out_by_rows_once_for_all_layers(name):
+    def fn(q, k, v, mask):
+        return attention(attention(q, k, v, mask), k, v, mask, scale=0.5)
+
+    inputs = *(randn(B, H, L, D, seed=n) for n in range(3)), masks()[name]
+    passes = [CommonSubexpressions(), FusedAttention(device="cpu", choose=fused)]
+    calls = rewritten(fn, *inputs, passes=passes, rtol=2e-2, atol=2e-2)
+    first, second = (n for n in calls if n.target is aten.scaled_dot_product_attention.default)
+    assert first.args[3] is second.args[3]
+    laid = first.args[3].meta["val"]
+    assert laid.dtype is HALF
+    assert laid.stride(-1) == 1 or laid.shape[-1] == 1
+    assert all(s % 8 == 0 for s, n in zip(laid.stride()[:-1], laid.shape) if n > 1)
+
+
+@pytest.mark.parametrize("queries", [1, L])
+def test_repeated_keys_are_left_to_the_kernel(queries):
+    def fn(q, k, v, mask):
+        return attention(q, repeat(k, 2), repeat(v, 2), mask).transpose(1, 2)
+
+    inputs = randn(B, H, queries, D), randn(B, 2, L, D), randn(B, 2, L, D, seed=4)
+    inputs = *inputs, torch.ones(B, 1, queries, L, dtype=torch.bool).tril()
+    passes = [FusedAttention(device="cpu", choose=fused)]
+    calls = rewritten(fn, *inputs, passes=passes, rtol=2e-2, atol=2e-2)
+    (call,) = (n for n in calls if n.target is aten.scaled_dot_product_attention.default)
+    assert call.kwargs["enable_gqa"] is True and call.args[1].op == "placeholder"
+    refuses = FusedAttention(device="cpu", choose=lambda *a, enable_gqa, **k: int(not enable_gqa))
+    calls = rewritten(fn, *inputs, passes=[refuses], rtol=2e-2, atol=2e-2)
+    (call,) = (n for n in calls if n.target is aten.scaled_dot_product_attention.default)
+    assert not call.kwargs.get("enable_gqa", False)
+
+
+def test_what_draws_or_is_wide_stays():
+    def fn(q, k, v, mask):
+        return attention(q, k, v, mask)
+
+    inputs = *(torch.randn(B, H, L, D) for _ in range(3)), pad(torch.ones(L, L), (0, 0)).t()
+    calls = rewritten(fn, *inputs, passes=[FusedAttention(device="cpu", choose=fused)])
+    assert [n.target for n in calls] == [aten.scaled_dot_product_attention.default]
+
+
+def stack(x, w1, b1, w2, w3):
+    y = torch.conv2d(x, w1, b1, padding=1).relu()
+    z = torch.conv2d(y, w2, stride=2) + torch.nn.functional.max_pool2d(y, 2)
+    return torch.conv2d(z, w3, padding=1, groups=w3.shape[0])
+
+
+def block(x, *weights):
+    y = stack(x, *weights)
+    return torch.nn.functional.batch_norm(y, y.mean((0, 2, 3)), y.var((0, 2, 3))) * y.sigmoid()
+
+
+def flattened(x, *weights):
+    y = stack(x, *weights)
+    return linear(y.flatten(1), torch.ones(5, y[0].numel())), y.mean((2, 3)), y.shape[1]
+
+
+def tokens(x, *weights):
+    y = stack(x, *weights).flatten(2).transpose(1, 2)
+    return torch.nn.functional.layer_norm(y, (y.shape[-1],)), torch.cat([y, y], 1).view(
+        x.shape[0], -1
+    )
+
+
+def several(x, *weights):
+    y = stack(x, *weights)
+    return y, y[:, 1:], y.permute(0, 2, 3, 1), x.as_strided((3,), (2,)), y.unbind(1)[0]
+
+
+def reused(x, w1, b1, w2, w3):
+    return torch.conv2d(x, w1, b1), torch.conv2d(x, w1), torch.conv2d(x.sin(), w1, b1) * x.mean()
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("fn", [stack, block, flattened, tokens, several, reused])
+def test_convolutions_run_channels_last(fn, last):
+    generator = torch.Generator().manual_seed(0)
+    sizes = (2, 4, 9, 9), (8, 4, 3, 3), (8,), (8, 8, 3, 3), (8, 1, 3, 3)
+    x, *weights = (torch.randn(size, generator=generator) * 0.3 for size in sizes)
+    x = x.contiguous(memory_format=torch.channels_last) if last else x
+    passes = [ChannelsLast(device="cpu", dtypes=(torch.float32,))]
+    calls = rewritten(fn, x, *weights, passes=passes, rtol=1e-4, atol=1e-5)
+    convolutions = [n for n in calls if n.target is aten.convolution.default]
+    for node in convolutions:
+        assert node.args[0].meta["val"].is_contiguous(memory_format=torch.channels_last)
+        assert node.meta["val"].is_contiguous(memory_format=torch.channels_last)
+        assert node.args[2] is None
+    clones = [n for n in calls if n.target is aten.clone.default and n.args[0].op == "placeholder"]
+    assert len(clones) == (0 if last else 1)
+
+
+def test_one_convolution_stays():
+    x, w = torch.randn(2, 4, 9, 9), torch.randn(8, 4, 3, 3)
+    passes = [ChannelsLast(device="cpu", dtypes=(torch.float32,))]
+    (call,) = rewritten(lambda x, w: torch.conv2d(x, w), x, w, passes=passes, rtol=1e-4, atol=1e-5)
+    assert call.args[0].op == "placeholder"
