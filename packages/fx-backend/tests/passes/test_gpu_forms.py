@@ -16,6 +16,7 @@ from torchsmith_fx_backend._src.passes import (
     CommonSubexpressions,
     DeadCode,
     FusedAttention,
+    PatchProducts,
     padding,
     run_passes,
 )
@@ -200,3 +201,49 @@ def test_one_convolution_stays():
     passes = [ChannelsLast(device="cpu", dtypes=(torch.float32,))]
     (call,) = rewritten(lambda x, w: torch.conv2d(x, w), x, w, passes=passes, rtol=1e-4, atol=1e-5)
     assert call.args[0].op == "placeholder"
+
+
+def test_odd_groups_keep_their_layout():
+    x, w1, w2 = torch.randn(2, 6, 9, 9), torch.randn(6, 3, 3, 3), torch.randn(4, 6, 3, 3)
+    passes = [ChannelsLast(device="cpu", dtypes=(torch.float32,))]
+    calls = rewritten(
+        lambda x, w1, w2: torch.conv2d(torch.conv2d(x, w1, groups=2), w2),
+        *(x, w1, w2),
+        passes=passes,
+        rtol=1e-4,
+        atol=1e-4,
+    )
+    assert [n.target for n in calls] == [aten.convolution.default] * 2
+
+
+PATCHES = {
+    "patches": ((2, 3, 8, 12), (5, 3, 4, 4), {"stride": 4}),
+    "unequal": ((2, 3, 6, 8), (5, 3, 3, 2), {"stride": (3, 2)}),
+    "whole image": ((2, 3, 5, 7), (4, 3, 5, 7), {}),
+    "row": ((2, 3, 5, 8), (4, 3, 5, 2), {"stride": (1, 2)}),
+}
+OVERLAPS = {
+    "overlap": ((2, 3, 8, 8), (5, 3, 3, 3), {}),
+    "rest": ((2, 3, 9, 8), (5, 3, 4, 4), {"stride": 4}),
+    "padded": ((2, 3, 8, 8), (5, 3, 4, 4), {"stride": 4, "padding": 2}),
+    "dilated": ((2, 3, 8, 8), (5, 3, 2, 2), {"stride": 2, "dilation": 2}),
+    "points": ((2, 3, 8, 8), (5, 3, 1, 1), {}),
+}
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("name", PATCHES | OVERLAPS)
+def test_convolutions_over_patches_are_products(name, bias, last):
+    size, filters, options = (PATCHES | OVERLAPS)[name]
+    x, w, b = torch.randn(size), torch.randn(filters), torch.randn(filters[0])
+    x = x.contiguous(memory_format=torch.channels_last) if last else x
+
+    def fn(x, w, b):
+        y = torch.conv2d(x, w, b if bias else None, **options)
+        return y.relu(), y.flatten(2).transpose(1, 2)
+
+    passes = [PatchProducts(device="cpu", dtypes=(torch.float32,))]
+    calls = rewritten(fn, x, w, b, passes=passes, rtol=1e-4, atol=1e-4)
+    left = [n for n in calls if n.target is aten.convolution.default]
+    assert len(left) == (name in OVERLAPS)

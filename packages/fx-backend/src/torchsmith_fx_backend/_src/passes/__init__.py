@@ -18,6 +18,7 @@ from torchsmith_fx_backend._src.passes.inplace import WritesInPlace
 from torchsmith_fx_backend._src.passes.layouts import ChannelsLast
 from torchsmith_fx_backend._src.passes.noop import NoOps
 from torchsmith_fx_backend._src.passes.padding import AlignedProducts
+from torchsmith_fx_backend._src.passes.patches import PatchProducts
 
 PASSES: tuple[Pass, ...] = (
     RedundantCasts(),
@@ -26,8 +27,9 @@ PASSES: tuple[Pass, ...] = (
     CommonSubexpressions(),
     AttentionMasks(),
     FusedAttention(),
-    AlignedProducts(),
     ChannelsLast(),
+    PatchProducts(),
+    AlignedProducts(),
     DeadCode(),
     WritesInPlace(),
 )
@@ -43,6 +45,7 @@ __all__ = [
     "FusedAttention",
     "NoOps",
     "Pass",
+    "PatchProducts",
     "RedundantCasts",
     "WritesInPlace",
     "run_passes",

@@ -1,0 +1,94 @@
+"""Convolutions over patches that do not overlap, as matrix products.
+
+The first layer of a vision transformer and a convolution over a whole image multiply each element
+once with each filter: after a rearrangement that is one product. Libraries have no fast kernel for
+such shapes (7 x 7 over 7 x 7 with 4,096 filters on an H200, bfloat16: 3.5 ms; the weights are read
+in 0.05).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from torchsmith_fx_backend._src.passes.attention import keep_layout
+from torchsmith_fx_backend._src.passes.base import insert, is_static
+
+aten = torch.ops.aten
+_CONTIGUOUS = torch.contiguous_format
+
+
+@dataclass(frozen=True)
+class PatchProducts:
+    """Replaces convolutions whose stride is their kernel by ``linear`` over rearranged images.
+
+    Attributes:
+        device: convolutions on devices of this type are rewritten.
+        dtypes: those for which matrix products are that much faster.
+    """
+
+    device: str = "cuda"
+    dtypes: tuple[torch.dtype, ...] = (torch.float16, torch.bfloat16)
+    name: str = "patch-products"
+
+    def run(self, graph: fx.Graph) -> bool:
+        """Rewrite ``graph`` in place."""
+        changed = False
+        for node in graph.find_nodes(op="call_function", target=aten.convolution.default):
+            if self._takes(node):
+                _rewrite(graph, node)
+                changed = True
+        return changed
+
+    def _takes(self, node: fx.Node) -> bool:
+        x, weight = (n.meta["val"] for n in node.args[:2])  # type: ignore[union-attr]
+        stride, padding, dilation, transposed, _, groups = node.args[3:9]
+        if not (is_static(x) and is_static(weight) and x.dim() == weight.dim() == 4):
+            return False
+        kernel = weight.shape[2:]
+        if transposed or groups != 1 or x.dtype not in self.dtypes or not x.numel():
+            return False
+        if x.device.type != self.device or x.dtype != weight.dtype:
+            return False
+        apart = all(
+            s == k or n == k for s, k, n in zip(_pair(stride), kernel, x.shape[2:], strict=True)
+        )
+        fits = all(n % k == 0 for n, k in zip(x.shape[2:], kernel, strict=True))
+        plain = _pair(padding) == [0, 0] and _pair(dilation) == [1, 1]
+        return plain and apart and fits and max(kernel) > 1
+
+
+def _pair(values: Any) -> list[int]:
+    return list(values) * (3 - len(values))
+
+
+def _rewrite(graph: fx.Graph, node: fx.Node) -> None:
+    image, weight, bias = node.args[:3]
+    (batch, channels, height, width) = image.meta["val"].shape  # type: ignore[union-attr]
+    filters, _, tall, wide = weight.meta["val"].shape  # type: ignore[union-attr]
+    rows, columns, inner = height // tall, width // wide, channels * tall * wide
+    result = node.meta["val"]
+    with graph.inserting_before(node):
+        flat: Any = image
+        if (rows, columns) != (1, 1):
+            flat = insert(graph, aten.clone.default, flat, memory_format=_CONTIGUOUS)
+            pieces = [batch, channels, rows, tall, columns, wide]
+            flat = insert(graph, aten.view.default, flat, pieces)
+            flat = insert(graph, aten.permute.default, flat, [0, 2, 4, 1, 3, 5])
+        flat = insert(graph, aten.clone.default, flat, memory_format=_CONTIGUOUS)
+        flat = insert(graph, aten.view.default, flat, [batch, rows, columns, inner])
+        filled: Any = weight
+        if not weight.meta["val"].is_contiguous():  # type: ignore[union-attr]
+            filled = insert(graph, aten.clone.default, filled, memory_format=_CONTIGUOUS)
+        filled = insert(graph, aten.view.default, filled, [filters, inner])
+        product = insert(graph, aten.linear.default, flat, filled, bias)
+        last = insert(graph, aten.permute.default, product, [0, 3, 1, 2])
+    value = last.meta["val"]
+    last.meta = {**node.meta, "val": value}
+    node.replace_all_uses_with(last)
+    if value.stride() != result.stride():
+        keep_layout(graph, last, value, result)
+    graph.erase_node(node)
