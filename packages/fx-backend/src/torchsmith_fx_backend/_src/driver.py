@@ -18,6 +18,7 @@ import torch
 from torch import fx
 
 from torchsmith_fx_backend._src import graph_key, logs, modes, settings
+from torchsmith_fx_backend._src.any_sizes import AnySizes, has_foreign_symbols
 from torchsmith_fx_backend._src.aot.frame import Frame
 from torchsmith_fx_backend._src.aot.functionalize import (
     FunctionalGraph,
@@ -115,7 +116,10 @@ def smith(
     try:
         if training:
             return compile_training(gm, example_inputs, chosen)
-        return compile_graph(gm, example_inputs, chosen, recorded=recorded)
+        build = functools.partial(compile_graph, chosen=chosen, recorded=recorded)
+        if has_foreign_symbols(gm, example_inputs):
+            return AnySizes(gm, example_inputs, build)
+        return build(gm, example_inputs)
     except UnsupportedError as error:
         _say_once(logging.WARNING, str(error))
         return gm

@@ -277,16 +277,29 @@ def _is_symbolic(value: object) -> bool:
 
 def _refuse_foreign(value: object) -> None:
     """Only symbols of torchsmith_guards can be lowered; those of torch.compile cannot."""
-    symbols: tuple[object, ...] = ()
-    if isinstance(value, SYMBOLIC_TYPES):
-        symbols = (value,)
-    elif isinstance(value, torch.Tensor) and _is_symbolic(value):
-        symbols = (*value.shape, *value.stride())
-    for symbol in symbols:
+    for symbol in _symbols(value):
         try:
             guards.hint_of(symbol)
         except TypeError as error:
             raise UnsupportedError(what=f"a size that is a {error}") from error
+
+
+def is_foreign(value: object) -> bool:
+    """Whether a number, or a size of a tensor, is a symbol of another library."""
+    try:
+        for symbol in _symbols(value):
+            guards.hint_of(symbol)
+    except TypeError:
+        return True
+    return False
+
+
+def _symbols(value: object) -> tuple[object, ...]:
+    if isinstance(value, SYMBOLIC_TYPES):
+        return (value,)
+    if isinstance(value, torch.Tensor) and _is_symbolic(value):
+        return (*value.shape, *value.stride())
+    return ()
 
 
 def _fresh_fake(tensor: torch.Tensor, mode: FakeTensorMode) -> FakeTensor:

@@ -1,0 +1,137 @@
+"""Graphs whose sizes are symbols of another library: those that ``torch.compile`` captures.
+
+Such symbols cannot be lowered, but the graph says where they are. It is captured once more with
+symbols of ``torchsmith_guards`` in their places, and compiled for all sizes that its branches on
+sizes allow; a call with sizes outside makes another variant.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torchsmith_guards as guards
+from torch import fx
+
+from torchsmith_fx_backend._src.aot.functionalize import example_of, is_foreign
+
+log = logging.getLogger("torchsmith.backend")
+
+MAX_VARIANTS = 8
+Compile = Callable[[fx.GraphModule, Sequence[object]], Any]
+_Check = Callable[[Sequence[Any]], bool]
+
+
+def has_foreign_symbols(gm: fx.GraphModule, inputs: Sequence[object]) -> bool:
+    """Whether an input of ``gm`` is, or has a size that is, a symbol of another library."""
+    return any(
+        is_foreign(example_of(node, value)) for node, value in zip(_placeholders(gm), inputs)
+    )
+
+
+class AnySizes:
+    """A graph of foreign symbols, as a callable of the graph's inputs.
+
+    Attributes:
+        source: text of the first variant's wrapper.
+        kernels: name and source text of its kernels.
+    """
+
+    def __init__(self, gm: fx.GraphModule, inputs: Sequence[object], build: Compile) -> None:
+        """Compile the first variant.
+
+        Args:
+            gm: the captured graph.
+            inputs: real tensors; for symbolic numbers, those of the other library.
+            build: compiles a graph for example inputs with symbols of ours.
+
+        Raises:
+            UnsupportedError, StageError: as ``build`` does.
+        """
+        self._gm = gm
+        self._build = build
+        self._names = [f"arg{i}" for i in range(len(inputs))]
+        examples = [example_of(node, x) for node, x in zip(_placeholders(gm), inputs)]
+        self._dynamic = [_dynamic_dims(example) for example in examples]
+        self._variants: list[tuple[_Check, Callable[..., Any]]] = []
+        first = self._variant([_number(x) for x in inputs])
+        self.source: str = first.source
+        self.kernels: tuple[tuple[str, str], ...] = first.kernels
+
+    def __call__(self, *inputs: Any) -> Any:
+        """Run the variant that takes these sizes."""
+        for takes, compiled in self._variants:
+            if takes(inputs):
+                return compiled(*inputs)
+        if len(self._variants) >= MAX_VARIANTS:
+            log.info("%d variants do not take these sizes: running as captured", MAX_VARIANTS)
+            return self._gm(*inputs)
+        return self._variant(inputs)(*inputs)
+
+    @property
+    def count(self) -> int:
+        """How many variants there are."""
+        return len(self._variants)
+
+    def _variant(self, inputs: Sequence[Any]) -> Any:
+        env = guards.ShapeEnv()
+        mode = guards.FakeMode(env)
+        examples: list[Any] = []
+        fixed: list[tuple[int, int | None, object]] = []  # input, dimension, its size
+        for position, (x, dims) in enumerate(zip(inputs, self._dynamic)):
+            source = guards.LocalSource(self._names[position])
+            if isinstance(x, torch.Tensor):
+                fake = mode.fakeify(x, source, dims)
+                known = [d for d in dims or () if type(fake.shape[d]) is int]
+                fixed += [(position, d, x.shape[d]) for d in known]
+                examples.append(fake)
+            elif dims is not None and type(x) in (int, float):
+                number = env.create_symbol(x, source, "unspecified")
+                if not isinstance(number, torch.SymInt | torch.SymFloat):
+                    fixed.append((position, None, x))
+                examples.append(number)
+            else:
+                examples.append(x)
+        compiled = self._build(_without_examples(self._gm), examples)
+        conditions = guards.GuardSet(env.shape_guards()).compile(self._names).check
+        env.close()
+
+        def takes(inputs: Sequence[Any]) -> bool:
+            for position, dim, size in fixed:
+                given = inputs[position] if dim is None else inputs[position].shape[dim]
+                if given != size:
+                    return False
+            return bool(conditions(*inputs))
+
+        self._variants.append((takes, compiled))
+        return compiled
+
+
+def _placeholders(gm: fx.GraphModule) -> list[fx.Node]:
+    return list(gm.graph.find_nodes(op="placeholder"))
+
+
+def _dynamic_dims(example: object) -> set[int] | None:
+    """Dimensions of a tensor whose size is a symbol; for a number, None unless it is one."""
+    if isinstance(example, torch.Tensor):
+        return {d for d, size in enumerate(example.shape) if type(size) is not int}
+    return set() if is_foreign(example) else None
+
+
+def _number(value: Any) -> Any:
+    """The number that a foreign symbol stands for in the first call."""
+    if isinstance(value, torch.SymInt | torch.SymFloat):
+        return value.node.hint
+    return value
+
+
+def _without_examples(gm: fx.GraphModule) -> fx.GraphModule:
+    """A copy of ``gm`` whose placeholders do not say what they were traced with."""
+    graph = fx.Graph()
+    graph.output(graph.graph_copy(gm.graph, {}))
+    for node in graph.nodes:
+        node.meta.pop("example_value", None)
+        node.meta.pop("val", None)
+    return fx.GraphModule(gm, graph, type(gm).__name__)
