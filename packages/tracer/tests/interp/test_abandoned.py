@@ -1,6 +1,7 @@
 """Generators clean up where CPython would let go of them, and are rebuilt in mid-flight."""
 
 import contextlib
+import gc
 import sys
 from functools import partial
 
@@ -379,3 +380,64 @@ def test_a_generator_suspended_in_a_handler():
         compiled = torchsmith_tracer.compile(f)
         assert outcome(partial(compiled, steps=steps)) == outcome(partial(f, steps=steps))
         assert not any(r.eager and not r.note for r in compiled._torchsmith_region.log.frames)
+
+
+def held_by_a_method(x, log):
+    for _ in range(2):
+        it = numbers(x, log)
+        next(it)
+        send = it.send
+        (lambda fn: opaque(log, fn is send, fn(None) is None))(send)
+        send = None
+        log.append("rebound")
+    return x
+
+
+def held_by_a_list(x, log):
+    its = [numbers(x, log)]
+    next(its[0])
+    opaque(log)
+    its = None
+    log.append("let go")
+    return x
+
+
+def variables_made_after_the_last_generator(x, log):
+    for _ in zip(numbers(x, log), range(1)):
+        pass
+    n = 0
+    while n < 2:
+        n += 1
+        opaque(log, n)
+    return n
+
+
+def behind_an_exception_that_is_raised(x, log):
+    try:
+        raise ValueError(1)
+    except ValueError:
+        it = numbers(x, log)
+        next(it)
+        opaque(log)
+    log.append("end")
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        held_by_a_method,
+        held_by_a_list,
+        variables_made_after_the_last_generator,
+        behind_an_exception_that_is_raised,
+    ],
+    ids=lambda f: f.__name__,
+)
+def test_nothing_of_ours_holds_a_generator(fn):
+    gc.collect()
+    gc.disable()
+    try:
+        compiled = torchsmith_tracer.compile(fn)
+        for _ in range(2):
+            assert outcome(compiled) == outcome(fn)
+    finally:
+        gc.enable()

@@ -79,6 +79,7 @@ class Emitter:
         self._sources: dict[Source, str] = {}
         self._constants: dict[int, str] = {}
         self._temps = 0
+        self._spilled: list[str] = []  # locals for what was on the stack at a statement
         self._taken = {*self.params, *self.namespace}
 
     # --- loading -----------------------------------------------------------------------------
@@ -230,6 +231,7 @@ class Emitter:
             if not pure:
                 name = self.fresh("t")
                 self.lines.append(f"{name} = {expr}")
+                self._spilled.append(name)
                 self._stack[i] = (name, True)
         self.lines.append(text)
 
@@ -254,11 +256,12 @@ class Emitter:
                 return name
 
     def temporaries(self, which: Callable[[Value], bool]) -> list[str]:
-        """Locals of the body that hold objects made for certain values."""
+        """Locals of the body that hold objects made for certain values, or may hold parts."""
         params = set(self.params)
-        return [
+        found = [
             n for v, n in self._memo.items() if n.isidentifier() and n not in params and which(v)
         ]
+        return [*found, *self._spilled] if found else []
 
     def loadable(self, source: Source) -> bool:
         """False when the source's root does not exist in the body."""

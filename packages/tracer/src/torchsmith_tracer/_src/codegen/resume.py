@@ -31,7 +31,7 @@ from torchsmith_tracer._src.codegen.tail import TailCall
 from torchsmith_tracer._src.frames.code import cells_of, decode
 
 _V = sys.version_info[:2]
-_CALLEE, _ARGS, _KWARGS, _ERROR = "___callee", "___args", "___kwargs", "___error"
+_CALLEE, ARGS, _KWARGS, _ERROR = "___callee", "___args", "___kwargs", "___error"
 _EXTRA_STACK = 8
 _KEPT_FLAGS = CompilerFlags.OPTIMIZED | CompilerFlags.NEWLOCALS | CompilerFlags.NESTED
 
@@ -221,8 +221,8 @@ def step_code(
         local_names: for a full copy of the code (a handler covers the instruction): the locals
             that are passed; None for the instruction alone.
         onward: do not leave, but go on natively at this instruction (in a full copy).
-        boxed: parameters (locals, and slots as ``___sN``) that arrive in a list, from which they
-            are taken, so that nobody but this frame holds them.
+        boxed: parameters (locals, slots as ``___sN``, ``ARGS``) that arrive in a list, from which
+            they are taken, so that nobody but this frame holds them.
     """
     location = _location(code, index)
     end, jump_end = Label(), Label()
@@ -230,9 +230,10 @@ def step_code(
     if operation.calls:
         native += push_null_call(_callee(operation), location)
         native += [
-            Instr("LOAD_FAST", _ARGS, location=location),
-            Instr("LOAD_FAST", _KWARGS, location=location),
-            Instr("CALL_FUNCTION_EX", 1, location=location),
+            *(_unbox(ARGS) if ARGS in boxed else [Instr("LOAD_FAST", ARGS)]),
+            Instr("LOAD_FAST", _KWARGS),
+            Instr("DELETE_FAST", ARGS),
+            Instr("CALL_FUNCTION_EX", 1),
         ]
     elif operation.instr is not None:
         native += operation.instr(jump_end)
@@ -241,7 +242,7 @@ def step_code(
     slots = _slots(operands)
     full_copy = local_names is not None
     pushes: list[Any] = _entry(code) if full_copy else [Instr("RESUME", 0)]
-    for name in sorted(set(boxed) - set(slots)):
+    for name in sorted(set(boxed) - {ARGS, *slots}):
         pushes += [*_unbox(local_name(name)), Instr("STORE_FAST", local_name(name))]
     for i, kind in enumerate(operands):
         name = f"___s{i}"
@@ -250,7 +251,7 @@ def step_code(
         instr.lineno = code.co_firstlineno
     leftover = _leftover(operation, operands, exits)
     params = [_CALLEE] if operation.resolve is not None else []
-    params += [_ARGS, _KWARGS] if operation.calls else []
+    params += [ARGS, _KWARGS] if operation.calls else []
     params += [f"___rest{i}" for i in range(len(exits))] + slots
     if local_names is not None:
         # The original instruction stays where it is: handlers may run into it again in a loop.

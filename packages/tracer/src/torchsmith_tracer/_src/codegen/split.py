@@ -8,21 +8,30 @@ it called. The body computes their arguments: locals, cells and stack slots of e
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from torchsmith_tracer._src.breaks.signals import InternalError, Unsupported
 from torchsmith_tracer._src.codegen.operations import Native, NativeExit, is_call, native
 from torchsmith_tracer._src.codegen.replay import replay
-from torchsmith_tracer._src.codegen.resume import Exit, Operation, in_shadow, local_name, step_code
+from torchsmith_tracer._src.codegen.resume import (
+    ARGS,
+    Exit,
+    Operation,
+    in_shadow,
+    local_name,
+    step_code,
+)
 from torchsmith_tracer._src.codegen.tail import drive
 from torchsmith_tracer._src.frames.code import VERSION, cells_of, decode
 from torchsmith_tracer._src.frames.frame import NULL, operands_of, shape_of
 from torchsmith_tracer._src.frames.liveness import live_locals
-from torchsmith_tracer._src.values.abandoned import finalizes
+from torchsmith_tracer._src.values.exceptions import ExceptionValue
 
 if TYPE_CHECKING:
     from torchsmith_tracer._src.codegen.emitter import Emitter
@@ -67,16 +76,22 @@ def emit_break(
     step = ""
     args: list[str] = []
     for state in frames:
-        step, args = _frame_step(cg, record.region, state, step, args, refuse)
+        step, args = _frame_step(trace, cg, record.region, state, step, args, refuse)
+    native = any(_holds_generator(trace, state) for state in frames)
     call = f"{step}({', '.join(args)})"
+    used = set(re.findall(r"\w+", call))
+    for name in cg.temporaries(partial(_only_the_programs, trace)):
+        if name not in used:  # it has been put into a box
+            cg.statement(f"{name} = None")
     if record.resume is None:
         cg.load_callable(drive, "drive")
         call = f"{cg.pop_expr()}({', '.join([step, *args])})"
     cg.statement(f"return {call}")
-    return refuse is not None or not any(map(_holds_generator, frames))
+    return refuse is not None or not native
 
 
 def _frame_step(
+    trace: Compilation,
     cg: Emitter,
     region: Region,
     state: FrameState,
@@ -94,8 +109,8 @@ def _frame_step(
         raise Unsupported("cannot-rebuild", what="a comprehension that hides a captured variable")
     space: dict[str, object] = state.frame.globals.obj
     values = _Values(cg, state, code)
-    if refuse is None and _holds_generator(state):
-        return _native_rest(cg, state, values, index, inner, inner_args)
+    if refuse is None and _holds_generator(trace, state):
+        return _native_rest(trace, cg, state, values, index, inner, inner_args)
     call_args: list[str] = []
     if inner:
         plan = Native(Operation(call=drive), 0, 0, (NativeExit(index + 1, "R"),))
@@ -135,8 +150,14 @@ def _frame_step(
         exits.append(Exit(entry, way.shape.count("R")))
         head = [values.cells()] if target.pass_function else []
         rests.append(_tuple([*head, *values.locals(names), *values.stack(kept)]))
-    step = step_code(code, index, plan.operation, shape_of(pushed), exits, local_names)
-    args = [*call_args, *rests, *values.stack(pushed)]
+    boxed = {f"___s{i}" for i, item in enumerate(pushed) if isinstance(item, ExceptionValue)}
+    boxes = [
+        _box(cg, text) if isinstance(item, ExceptionValue) else text
+        for item, text in zip(operands_of(pushed), values.stack(pushed), strict=True)
+    ]
+    shape = shape_of(pushed)
+    step = step_code(code, index, plan.operation, shape, exits, local_names, boxed=boxed)
+    args = [*call_args, *rests, *boxes]
     if local_names is not None:
         args += values.locals(local_names)
     return _function(cg, step, space, values), args
@@ -157,12 +178,30 @@ def _function(cg: Emitter, step: types.CodeType, space: dict[str, object], value
     return cg.pop_expr()
 
 
-def _holds_generator(state: FrameState) -> bool:
-    return any(map(finalizes, (*state.stack, *state.locals.values())))
+def _holds_generator(trace: Compilation, state: FrameState) -> bool:
+    return any(map(trace.loop.abandoned.holds, (*state.stack, *state.locals.values())))
+
+
+def _only_the_programs(trace: Compilation, value: object) -> bool:
+    """Whether letting go of ``value`` at the right time matters: no frame of ours may hold it. An
+    exception leads to all frames that it passed, so to keep it keeps everything."""
+    return isinstance(value, ExceptionValue) or trace.loop.abandoned.holds(value)
+
+
+def _box(cg: Emitter, text: str) -> str:
+    name = cg.fresh("box")
+    cg.statement(f"{name} = [{text}]")
+    return name
 
 
 def _native_rest(
-    cg: Emitter, state: FrameState, values: _Values, index: int, inner: str, inner_args: list[str]
+    trace: Compilation,
+    cg: Emitter,
+    state: FrameState,
+    values: _Values,
+    index: int,
+    inner: str,
+    inner_args: list[str],
 ) -> tuple[str, list[str]]:
     """The frame's rest as one native function. It holds a generator that has something to clean up
     when its last reference goes, which has to be this frame's own: passed from piece to piece,
@@ -171,26 +210,25 @@ def _native_rest(
     args: list[str] = []
     operation = Operation()
     onward = index
+    boxed: set[str] = set()
     if inner:
         operation, onward = Operation(call=drive), index + 1
-        args = [f"({inner}, {', '.join(inner_args)},)" if inner_args else f"({inner},)", "{}"]
+        boxed.add(ARGS)
+        args = [_box(cg, _tuple([inner, *inner_args])), "{}"]
     else:
         instructions = decode(code).instructions
         while onward and instructions[onward - 1].opname in ("KW_NAMES", "PRECALL"):
             onward -= 1  # keyword names are not on the stack
     names = values.bound(frozenset(state.locals))
     slots = operands_of(stack)
-    boxed = {f"___s{i}" for i, item in enumerate(stack) if finalizes(item)}
+    holds = partial(_only_the_programs, trace)
+    boxed |= {f"___s{i}" for i, item in enumerate(stack) if holds(item)}
     texts = values.stack(stack) + values.locals(names)
     held = [*slots, *(values.local(n) for n in names)]
-    boxed |= {n for n in names if finalizes(values.local(n))}
+    boxed |= {n for n in names if holds(values.local(n))}
     for i, item in enumerate(held):
-        if finalizes(item):
-            box = cg.fresh("box")
-            cg.statement(f"{box} = [{texts[i]}]")
-            texts[i] = box
-    for name in cg.temporaries(finalizes):
-        cg.statement(f"{name} = None")
+        if holds(item):
+            texts[i] = _box(cg, texts[i])
     shape = shape_of(stack)
     step = step_code(code, index, operation, shape, (), names, onward, boxed)
     space: dict[str, object] = state.frame.globals.obj

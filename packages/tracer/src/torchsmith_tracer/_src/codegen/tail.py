@@ -22,10 +22,17 @@ class TailCall:
         self.rest = rest
         self.results = results
 
+    def take(self) -> tuple[object, ...]:
+        """The arguments for ``entry``, which are nobody else's from now on."""
+        args = (*self.rest, *self.results)
+        self.rest = self.results = ()
+        return args
+
 
 def drive(step: Callable[..., object], *args: object) -> object:
     """Run one activation to its end and return what the user's function returns."""
     out = step(*args)
+    del args  # nothing of the user's is held for longer than its own frame would
     while type(out) is TailCall:
-        out = out.entry(*out.rest, *out.results)
+        out = out.entry(*out.take())
     return out

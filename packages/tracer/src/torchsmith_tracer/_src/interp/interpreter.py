@@ -101,6 +101,8 @@ class Interpreter:
                             frame.saved = frame.stack.copy()
                         if suspended and ins.drops:
                             before = frame.locals.copy(), frame.cells.copy()
+                        elif before is not None:
+                            before = None
                         jump = ins.run(tx, frame, ins)  # type: ignore[misc]
                         if suspended and ins.drops:
                             if jump == RETURN:

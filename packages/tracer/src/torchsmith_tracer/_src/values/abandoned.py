@@ -8,9 +8,9 @@ reference.
 
 from __future__ import annotations
 
+import contextlib
 import types
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -55,8 +55,19 @@ class Abandoned:
             inner = {g for other in dead for g in dead if g is not other and self._path(other, g)}
             first = next((g for g in dead if g not in inner), dead[0])
             del self.suspended[first]
-            with suppress(ObservedException):  # CPython prints and ignores it
+            with contextlib.suppress(ObservedException):  # CPython prints and ignores it
                 first.close(self._tx)
+
+    def holds(self, value: object) -> bool:
+        """Whether letting go of ``value`` may run code of a suspended generator. Those of context
+        managers end when the context is left, whoever holds them."""
+        if finalizes(value):
+            return True
+        if isinstance(value, Handling):
+            value = value.exc
+        return isinstance(value, Value) and any(
+            _pending(g) and self._path(value, g, contexts=False) for g in self.suspended
+        )
 
     def _alive(self, gen: GeneratorValue, ending: Frame | None, result: Value | None) -> bool:
         witness = self._witness.get(gen)
@@ -109,7 +120,9 @@ class Abandoned:
         yield from _parts(value)
         yield from _values(self._tx.journal.attrs.get(value, {}).values())
 
-    def _path(self, root: Value, gen: GeneratorValue) -> list[Value] | None:
+    def _path(
+        self, root: Value, gen: GeneratorValue, *, contexts: bool = True
+    ) -> list[Value] | None:
         """How ``root`` refers to ``gen``, step by step; None where it does not."""
         came: dict[Value, Value | None] = {root: None}
         todo = [root]
@@ -120,6 +133,8 @@ class Abandoned:
                 while (before := came[path[-1]]) is not None:
                     path.append(before)
                 return path[::-1]
+            if not contexts and _is_context(value):
+                continue
             for part in self._parts(value):
                 if part not in came:
                     came[part] = value
@@ -174,6 +189,10 @@ def _cleans_up(code: types.CodeType) -> bool:
     return any(
         ins.opname == "YIELD_VALUE" and _covered(info, ins.index) for ins in info.instructions
     )
+
+
+def _is_context(value: Value) -> bool:
+    return issubclass(getattr(value, "cls", object), contextlib._GeneratorContextManager)
 
 
 _slot_names: dict[type, tuple[str, ...]] = {}
