@@ -1,11 +1,15 @@
 """Fixtures shared by the tests of this package."""
 
 import copy
+import os
 import types
 
 import pytest
 import torch
 import torchsmith_tracer
+
+# A failure of ours is an error, except where a test is about what users see.
+os.environ.setdefault("TORCHSMITH_STRICT", "1")
 
 
 def same(a, b, path="result"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from types import CodeType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from torchsmith_tracer._src.frames.code import CodeInfo, Instruction, decode
 
@@ -91,7 +91,7 @@ class Frame:
     """One activation record.
 
     Attributes:
-        info: the decoded code (``code`` is the same object under the contract's name).
+        info: the decoded code.
         locals: fast locals that are bound; an unbound name is absent.
         cells: cell and free variables by name.
         stack: the value stack, bottom first.
@@ -151,10 +151,19 @@ class Frame:
         self.marks: tuple[object, ...] | None = None
         self.saved: list[Value | Null | LastInstruction | Handling] = []
 
-    @property
-    def code(self) -> CodeInfo:
-        """The decoded code."""
-        return self.info
+    def pop(self) -> Value:
+        """The value on top of the stack, taken off it."""
+        return cast("Value", self.stack.pop())
+
+    def popn(self, count: int) -> list[Value]:
+        """Likewise several, bottom first."""
+        items = self.stack[len(self.stack) - count :]
+        del self.stack[len(self.stack) - count :]
+        return cast("list[Value]", items)
+
+    def top(self, depth: int = 1) -> Value:
+        """The value that many places from the top."""
+        return cast("Value", self.stack[-depth])
 
     @property
     def instruction(self) -> Instruction:

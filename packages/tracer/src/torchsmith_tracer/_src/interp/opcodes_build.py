@@ -15,45 +15,36 @@ if TYPE_CHECKING:
     from torchsmith_tracer._src.values.base import Value
 
 
-def _popn(frame: Frame, n: int) -> list[Value]:
-    stack = frame.stack
-    if not n:
-        return []
-    items = stack[-n:]
-    del stack[-n:]
-    return cast("list[Value]", items)
-
-
 @opcode("BUILD_TUPLE", safe=True)
 def _build_tuple(tx: Trace, frame: Frame, ins: Instruction) -> None:
-    frame.stack.append(TupleValue(_popn(frame, ins.arg)))
+    frame.stack.append(TupleValue(frame.popn(ins.arg)))
 
 
 @opcode("BUILD_LIST", safe=True)
 def _build_list(tx: Trace, frame: Frame, ins: Instruction) -> None:
-    frame.stack.append(ListValue(_popn(frame, ins.arg)))
+    frame.stack.append(ListValue(frame.popn(ins.arg)))
 
 
 @opcode("BUILD_SET")
 def _build_set(tx: Trace, frame: Frame, ins: Instruction) -> None:
-    frame.stack.append(SetValue.of(tx, _popn(frame, ins.arg)))
+    frame.stack.append(SetValue.of(tx, frame.popn(ins.arg)))
 
 
 @opcode("BUILD_MAP")
 def _build_map(tx: Trace, frame: Frame, ins: Instruction) -> None:
-    flat = _popn(frame, 2 * ins.arg)
+    flat = frame.popn(2 * ins.arg)
     frame.stack.append(tx.interp.dict_of(zip(flat[::2], flat[1::2], strict=True)))
 
 
 @opcode("BUILD_CONST_KEY_MAP")
 def _build_const_key_map(tx: Trace, frame: Frame, ins: Instruction) -> None:
     keys = cast("TupleValue", frame.stack.pop()).items
-    frame.stack.append(tx.interp.dict_of(zip(keys, _popn(frame, ins.arg), strict=True)))
+    frame.stack.append(tx.interp.dict_of(zip(keys, frame.popn(ins.arg), strict=True)))
 
 
 @opcode("BUILD_SLICE", safe=True)
 def _build_slice(tx: Trace, frame: Frame, ins: Instruction) -> None:
-    parts = _popn(frame, ins.arg)
+    parts = frame.popn(ins.arg)
     step = parts[2] if ins.arg == 3 else tx.interp.none
     frame.stack.append(SliceValue(parts[0], parts[1], step))
 
@@ -64,13 +55,13 @@ def _build_slice(tx: Trace, frame: Frame, ins: Instruction) -> None:
 
 @opcode("LIST_APPEND")
 def _list_append(tx: Trace, frame: Frame, ins: Instruction) -> None:
-    item = cast("Value", frame.stack.pop())
+    item = frame.pop()
     cast("ListValue", frame.stack[-ins.arg]).append(tx, item)
 
 
 @opcode("LIST_EXTEND")
 def _list_extend(tx: Trace, frame: Frame, ins: Instruction) -> None:
-    items = cast("Value", frame.stack.pop())
+    items = frame.pop()
     target = cast("ListValue", frame.stack[-ins.arg])
     new = tx.interp.unpack_for(items, "Value after * must be an iterable, not {}")
     target.replace(tx, target.items + new)
@@ -78,13 +69,13 @@ def _list_extend(tx: Trace, frame: Frame, ins: Instruction) -> None:
 
 @opcode("SET_ADD")
 def _set_add(tx: Trace, frame: Frame, ins: Instruction) -> None:
-    item = cast("Value", frame.stack.pop())
+    item = frame.pop()
     cast("SetValue", frame.stack[-ins.arg]).add(tx, item)
 
 
 @opcode("SET_UPDATE")
 def _set_update(tx: Trace, frame: Frame, ins: Instruction) -> None:
-    items = cast("Value", frame.stack.pop())
+    items = frame.pop()
     target = cast("SetValue", frame.stack[-ins.arg])
     for item in tx.interp.unpack(items):
         target.add(tx, item)
@@ -92,14 +83,14 @@ def _set_update(tx: Trace, frame: Frame, ins: Instruction) -> None:
 
 @opcode("MAP_ADD")
 def _map_add(tx: Trace, frame: Frame, ins: Instruction) -> None:
-    value = cast("Value", frame.stack.pop())
-    key = cast("Value", frame.stack.pop())
+    value = frame.pop()
+    key = frame.pop()
     cast("DictValue", frame.stack[-ins.arg]).put(tx, key, value)
 
 
 @opcode("DICT_UPDATE")
 def _dict_update(tx: Trace, frame: Frame, ins: Instruction) -> None:
-    source = cast("Value", frame.stack.pop())
+    source = frame.pop()
     target = cast("DictValue", frame.stack[-ins.arg])
     if not tx.interp.is_mapping(source):
         name = source.python_type().__name__
@@ -109,7 +100,7 @@ def _dict_update(tx: Trace, frame: Frame, ins: Instruction) -> None:
 
 @opcode("DICT_MERGE")
 def _dict_merge(tx: Trace, frame: Frame, ins: Instruction) -> None:
-    source = cast("Value", frame.stack.pop())
+    source = frame.pop()
     target = cast("DictValue", frame.stack[-ins.arg])
     # The callee sits below the positional arguments; from 3.13 on the null slot is between them.
     below = 3 if VERSION >= (3, 13) else 2
@@ -127,14 +118,14 @@ def _list_to_tuple(tx: Trace, frame: Frame, ins: Instruction) -> None:
 
 @opcode("UNPACK_SEQUENCE")
 def _unpack_sequence(tx: Trace, frame: Frame, ins: Instruction) -> None:
-    value = cast("Value", frame.stack.pop())
+    value = frame.pop()
     items = tx.interp.unpack_exactly(value, ins.arg)
     frame.stack.extend(reversed(items))
 
 
 @opcode("UNPACK_EX")
 def _unpack_ex(tx: Trace, frame: Frame, ins: Instruction) -> None:
-    value = cast("Value", frame.stack.pop())
+    value = frame.pop()
     before, after = ins.arg & 0xFF, ins.arg >> 8
     items = tx.interp.unpack_for(value, "cannot unpack non-iterable {} object")
     if len(items) < before + after:

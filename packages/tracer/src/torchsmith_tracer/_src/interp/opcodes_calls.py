@@ -55,7 +55,7 @@ def _call_with_names(tx: Trace, frame: Frame, ins: Instruction) -> None:
 
 @opcode("CALL_KW", since=(3, 13))
 def _call_kw(tx: Trace, frame: Frame, ins: Instruction) -> None:
-    names = cast("tuple[str, ...]", cast("Value", frame.stack.pop()).as_constant())
+    names = cast("tuple[str, ...]", frame.pop().as_constant())
     fn, args = _operands(frame, ins.arg)
     first = len(args) - len(names)
     kwargs = dict(zip(names, args[first:], strict=True))
@@ -124,14 +124,14 @@ def _make_function(tx: Trace, frame: Frame, ins: Instruction) -> None:
 
 @opcode("MAKE_FUNCTION", since=(3, 13))
 def _make_plain_function(tx: Trace, frame: Frame, ins: Instruction) -> None:
-    code = cast("types.CodeType", cast("Value", frame.stack.pop()).as_constant())
+    code = cast("types.CodeType", frame.pop().as_constant())
     frame.stack.append(FunctionValue(code, frame.globals))
 
 
 @opcode("SET_FUNCTION_ATTRIBUTE", since=(3, 13))
 def _set_function_attribute(tx: Trace, frame: Frame, ins: Instruction) -> None:
     fn = cast("FunctionValue", frame.stack.pop())
-    _set_attribute(tx, fn, ins.arg, cast("Value", frame.stack.pop()))
+    _set_attribute(tx, fn, ins.arg, frame.pop())
     frame.stack.append(fn)
 
 
@@ -165,7 +165,7 @@ def _load_build_class(tx: Trace, frame: Frame, ins: Instruction) -> None:
 
 @opcode("CALL_INTRINSIC_1", since=(3, 12))
 def _intrinsic_1(tx: Trace, frame: Frame, ins: Instruction) -> None:
-    value = cast("Value", frame.stack.pop())
+    value = frame.pop()
     if ins.arg == 3:
         frame.stack.append(_stop_iteration_error(tx, frame, value))
     elif ins.arg == 5:

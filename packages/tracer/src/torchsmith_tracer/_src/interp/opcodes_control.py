@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
 from torchsmith_tracer._src.frames.code import VERSION, Instruction
@@ -17,10 +17,6 @@ if TYPE_CHECKING:
     from torchsmith_tracer._src.values.base import Value
 
 
-def _pop(frame: Frame) -> Value:
-    return cast("Value", frame.stack.pop())
-
-
 @opcode("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT", safe=True)
 def _jump(tx: Trace, frame: Frame, ins: Instruction) -> int:
     return ins.target
@@ -29,30 +25,30 @@ def _jump(tx: Trace, frame: Frame, ins: Instruction) -> int:
 @opcode("POP_JUMP_FORWARD_IF_TRUE", "POP_JUMP_BACKWARD_IF_TRUE", until=(3, 11))
 @opcode("POP_JUMP_IF_TRUE", since=(3, 12))
 def _pop_jump_if_true(tx: Trace, frame: Frame, ins: Instruction) -> int | None:
-    return ins.target if _pop(frame).bool(tx) else None
+    return ins.target if frame.pop().bool(tx) else None
 
 
 @opcode("POP_JUMP_FORWARD_IF_FALSE", "POP_JUMP_BACKWARD_IF_FALSE", until=(3, 11))
 @opcode("POP_JUMP_IF_FALSE", since=(3, 12))
 def _pop_jump_if_false(tx: Trace, frame: Frame, ins: Instruction) -> int | None:
-    return None if _pop(frame).bool(tx) else ins.target
+    return None if frame.pop().bool(tx) else ins.target
 
 
 @opcode("POP_JUMP_FORWARD_IF_NONE", "POP_JUMP_BACKWARD_IF_NONE", until=(3, 11), safe=True)
 @opcode("POP_JUMP_IF_NONE", since=(3, 12), safe=True)
 def _pop_jump_if_none(tx: Trace, frame: Frame, ins: Instruction) -> int | None:
-    return ins.target if is_none(_pop(frame)) else None
+    return ins.target if is_none(frame.pop()) else None
 
 
 @opcode("POP_JUMP_FORWARD_IF_NOT_NONE", "POP_JUMP_BACKWARD_IF_NOT_NONE", until=(3, 11), safe=True)
 @opcode("POP_JUMP_IF_NOT_NONE", since=(3, 12), safe=True)
 def _pop_jump_if_not_none(tx: Trace, frame: Frame, ins: Instruction) -> int | None:
-    return None if is_none(_pop(frame)) else ins.target
+    return None if is_none(frame.pop()) else ins.target
 
 
 @opcode("JUMP_IF_TRUE_OR_POP", until=(3, 11))
 def _jump_if_true_or_pop(tx: Trace, frame: Frame, ins: Instruction) -> int | None:
-    if cast("Value", frame.stack[-1]).bool(tx):
+    if frame.top().bool(tx):
         return ins.target
     frame.stack.pop()
     return None
@@ -60,7 +56,7 @@ def _jump_if_true_or_pop(tx: Trace, frame: Frame, ins: Instruction) -> int | Non
 
 @opcode("JUMP_IF_FALSE_OR_POP", until=(3, 11))
 def _jump_if_false_or_pop(tx: Trace, frame: Frame, ins: Instruction) -> int | None:
-    if not cast("Value", frame.stack[-1]).bool(tx):
+    if not frame.top().bool(tx):
         return ins.target
     frame.stack.pop()
     return None
@@ -71,7 +67,7 @@ def _jump_if_false_or_pop(tx: Trace, frame: Frame, ins: Instruction) -> int | No
 
 @opcode("GET_ITER")
 def _get_iter(tx: Trace, frame: Frame, ins: Instruction) -> None:
-    frame.stack.append(_pop(frame).iter(tx))
+    frame.stack.append(frame.pop().iter(tx))
 
 
 # From 3.12 on the end of a loop is marked by instructions that FOR_ITER jumps over.
@@ -80,7 +76,7 @@ _END_MARKS = {(3, 11): 0, (3, 12): 1}.get(VERSION, 2)
 
 @opcode("FOR_ITER")
 def _for_iter(tx: Trace, frame: Frame, ins: Instruction) -> int | None:
-    value = tx.interp.step(cast("Value", frame.stack[-1]))
+    value = tx.interp.step(frame.top())
     if value is None:
         frame.stack.pop()
         return ins.target + _END_MARKS
@@ -103,7 +99,7 @@ def _end_for(tx: Trace, frame: Frame, ins: Instruction) -> None:
 
 @opcode("RETURN_VALUE", safe=True)
 def _return_value(tx: Trace, frame: Frame, ins: Instruction) -> int:
-    frame.result = _pop(frame)
+    frame.result = frame.pop()
     return RETURN
 
 
@@ -122,20 +118,20 @@ def _return_generator(tx: Trace, frame: Frame, ins: Instruction) -> None:
 
 @opcode("YIELD_VALUE", safe=True)
 def _yield_value(tx: Trace, frame: Frame, ins: Instruction) -> int:
-    frame.result = _pop(frame)
+    frame.result = frame.pop()
     return YIELD
 
 
 @opcode("GET_YIELD_FROM_ITER")
 def _get_yield_from_iter(tx: Trace, frame: Frame, ins: Instruction) -> None:
-    value = _pop(frame)
+    value = frame.pop()
     frame.stack.append(value if isinstance(value, GeneratorValue) else value.iter(tx))
 
 
 @opcode("SEND")
 def _send(tx: Trace, frame: Frame, ins: Instruction) -> int | None:
-    value = _pop(frame)
-    receiver = cast("Value", frame.stack[-1])
+    value = frame.pop()
+    receiver = frame.top()
     try:
         result, done = _send_to(tx, receiver, value)
     except ObservedException as e:
@@ -169,7 +165,7 @@ def _end_send(tx: Trace, frame: Frame, ins: Instruction) -> None:
 
 @opcode("CLEANUP_THROW", since=(3, 12))
 def _cleanup_throw(tx: Trace, frame: Frame, ins: Instruction) -> None:
-    exc = _pop(frame)
+    exc = frame.pop()
     del frame.stack[-2:]
     if not tx.interp.exception_matches(exc, StopIteration):
         raise ObservedException(exc)

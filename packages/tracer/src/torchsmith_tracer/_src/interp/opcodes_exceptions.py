@@ -17,13 +17,9 @@ if TYPE_CHECKING:
     from torchsmith_tracer._src.values.base import Value
 
 
-def _pop(frame: Frame) -> Value:
-    return cast("Value", frame.stack.pop())
-
-
 @opcode("PUSH_EXC_INFO", safe=True)
 def _push_exc_info(tx: Trace, frame: Frame, ins: Instruction) -> None:
-    exc = _pop(frame)
+    exc = frame.pop()
     previous = tx.interp.handled
     frame.stack += (Handling(exc, previous), exc)
     tx.interp.handled = exc
@@ -44,8 +40,8 @@ def _pop_except(tx: Trace, frame: Frame, ins: Instruction) -> None:
 
 @opcode("CHECK_EXC_MATCH")
 def _check_exc_match(tx: Trace, frame: Frame, ins: Instruction) -> None:
-    kinds = _pop(frame)
-    exc = cast("Value", frame.stack[-1])
+    kinds = frame.pop()
+    exc = frame.top()
     frame.stack.append(bool_value(_matches(tx, exc, kinds)))
 
 
@@ -62,7 +58,7 @@ def _prep_reraise_star(tx: Trace, frame: Frame, ins: Instruction) -> None:
 @opcode("RERAISE")
 def _reraise(tx: Trace, frame: Frame, ins: Instruction) -> None:
     # The pushed instruction index is for line numbers only: the handler is looked up for this one.
-    raise ObservedException(_pop(frame))
+    raise ObservedException(frame.pop())
 
 
 @opcode("RAISE_VARARGS")
@@ -71,8 +67,8 @@ def _raise_varargs(tx: Trace, frame: Frame, ins: Instruction) -> None:
         if tx.interp.handled is None:
             raise tx.interp.error(RuntimeError, "No active exception to reraise")
         raise ObservedException(tx.interp.handled)
-    cause = _pop(frame) if ins.arg == 2 else None
-    raise _raised(tx, _pop(frame), cause)
+    cause = frame.pop() if ins.arg == 2 else None
+    raise _raised(tx, frame.pop(), cause)
 
 
 def _raised(tx: Trace, exc: Value, cause: Value | None) -> Exception:
@@ -127,7 +123,7 @@ def _except_classes(tx: Trace, kinds: Value) -> tuple[type, ...]:
 
 @opcode("BEFORE_WITH")
 def _before_with(tx: Trace, frame: Frame, ins: Instruction) -> None:
-    manager = _pop(frame)
+    manager = frame.pop()
     name = manager.python_type().__name__
     enter = tx.interp.special_method(manager, "__enter__")
     if enter is None:
@@ -145,7 +141,7 @@ def _before_with(tx: Trace, frame: Frame, ins: Instruction) -> None:
 
 @opcode("WITH_EXCEPT_START")
 def _with_except_start(tx: Trace, frame: Frame, ins: Instruction) -> None:
-    exc = cast("Value", frame.stack[-1])
-    leave = cast("Value", frame.stack[-4])
+    exc = frame.top()
+    leave = frame.top(4)
     args = [tx.interp.type_of(exc), exc, NONE]
     frame.stack.append(tx.interp.call(leave, args))

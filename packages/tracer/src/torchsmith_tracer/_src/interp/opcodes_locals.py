@@ -241,7 +241,7 @@ def _load_deref(tx: Trace, frame: Frame, ins: Instruction) -> None:
 
 @opcode("STORE_DEREF")
 def _store_deref(tx: Trace, frame: Frame, ins: Instruction) -> None:
-    _cell(frame, str(ins.argval)).store(tx, cast("Value", frame.stack.pop()))
+    _cell(frame, str(ins.argval)).store(tx, frame.pop())
 
 
 @opcode("DELETE_DEREF")
@@ -261,6 +261,6 @@ def _load_classderef(tx: Trace, frame: Frame, ins: Instruction) -> None:
 @opcode("LOAD_FROM_DICT_OR_DEREF", since=(3, 12))
 def _load_from_dict_or_deref(tx: Trace, frame: Frame, ins: Instruction) -> None:
     name = str(ins.argval)
-    space = cast("Value", frame.stack.pop())
+    space = frame.pop()
     found = tx.interp.namespace_get(space, name)
     frame.stack.append(found if found is not None else load_cell(tx, frame, name))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from torchsmith_tracer._src.breaks.signals import ObservedException
 from torchsmith_tracer._src.frames.code import Instruction
@@ -23,33 +23,33 @@ _MAPPING = 1 << 6  # Py_TPFLAGS_MAPPING
 
 @opcode("GET_LEN")
 def _get_len(tx: Trace, frame: Frame, ins: Instruction) -> None:
-    frame.stack.append(cast("Value", frame.stack[-1]).length(tx))
+    frame.stack.append(frame.top().length(tx))
 
 
 @opcode("MATCH_SEQUENCE", safe=True)
 def _match_sequence(tx: Trace, frame: Frame, ins: Instruction) -> None:
-    cls = cast("Value", frame.stack[-1]).python_type()
+    cls = frame.top().python_type()
     frame.stack.append(bool_value(cls.__flags__ & _SEQUENCE))
 
 
 @opcode("MATCH_MAPPING", safe=True)
 def _match_mapping(tx: Trace, frame: Frame, ins: Instruction) -> None:
-    cls = cast("Value", frame.stack[-1]).python_type()
+    cls = frame.top().python_type()
     frame.stack.append(bool_value(cls.__flags__ & _MAPPING))
 
 
 @opcode("MATCH_KEYS")
 def _match_keys(tx: Trace, frame: Frame, ins: Instruction) -> None:
-    keys = tx.interp.unpack(cast("Value", frame.stack[-1]))
-    subject = cast("Value", frame.stack[-2])
+    keys = tx.interp.unpack(frame.top())
+    subject = frame.top(2)
     frame.stack.append(_keys(tx, subject, keys))
 
 
 @opcode("MATCH_CLASS")
 def _match_class(tx: Trace, frame: Frame, ins: Instruction) -> None:
-    names = tx.interp.unpack(cast("Value", frame.stack.pop()))
-    cls = cast("Value", frame.stack.pop())
-    subject = cast("Value", frame.stack.pop())
+    names = tx.interp.unpack(frame.pop())
+    cls = frame.pop()
+    subject = frame.pop()
     values = _attributes(tx, subject, cls, ins.arg, names)
     frame.stack.append(NONE if values is None else TupleValue(values))
 

@@ -34,7 +34,7 @@ def _load_global(tx: Trace, frame: Frame, ins: Instruction) -> None:
 
 @opcode("STORE_GLOBAL")
 def _store_global(tx: Trace, frame: Frame, ins: Instruction) -> None:
-    frame.globals.store(tx, str(ins.argval), cast("Value", frame.stack.pop()))
+    frame.globals.store(tx, str(ins.argval), frame.pop())
 
 
 @opcode("DELETE_GLOBAL")
@@ -52,14 +52,14 @@ def _load_name(tx: Trace, frame: Frame, ins: Instruction) -> None:
 @opcode("LOAD_FROM_DICT_OR_GLOBALS", since=(3, 12))
 def _load_from_dict_or_globals(tx: Trace, frame: Frame, ins: Instruction) -> None:
     name = str(ins.argval)
-    found = tx.interp.namespace_get(cast("Value", frame.stack.pop()), name)
+    found = tx.interp.namespace_get(frame.pop(), name)
     frame.stack.append(found if found is not None else frame.globals.load(tx, name))
 
 
 @opcode("STORE_NAME")
 def _store_name(tx: Trace, frame: Frame, ins: Instruction) -> None:
     assert frame.names is not None
-    value = cast("Value", frame.stack.pop())
+    value = frame.pop()
     frame.names.setitem(tx, tx.interp.const(ins.argval), value)
 
 
@@ -101,20 +101,20 @@ _LOW_BIT_IS_METHOD = VERSION >= (3, 12)
 
 @opcode("LOAD_METHOD", until=(3, 11))
 def _load_method(tx: Trace, frame: Frame, ins: Instruction) -> None:
-    value = cast("Value", frame.stack.pop()).getattr(tx, str(ins.argval))
+    value = frame.pop().getattr(tx, str(ins.argval))
     frame.stack += (NULL, value)
 
 
 @opcode("STORE_ATTR")
 def _store_attr(tx: Trace, frame: Frame, ins: Instruction) -> None:
-    owner = cast("Value", frame.stack.pop())
-    value = cast("Value", frame.stack.pop())
+    owner = frame.pop()
+    value = frame.pop()
     owner.setattr(tx, str(ins.argval), value)
 
 
 @opcode("DELETE_ATTR")
 def _delete_attr(tx: Trace, frame: Frame, ins: Instruction) -> None:
-    cast("Value", frame.stack.pop()).delattr(tx, str(ins.argval))
+    frame.pop().delattr(tx, str(ins.argval))
 
 
 @opcode("LOAD_SUPER_ATTR", since=(3, 12))
@@ -139,8 +139,8 @@ def _load_super_attr(tx: Trace, frame: Frame, ins: Instruction) -> None:
 
 @opcode("IMPORT_NAME")
 def _import_name(tx: Trace, frame: Frame, ins: Instruction) -> None:
-    fromlist = cast("Value", frame.stack.pop())
-    level = cast("Value", frame.stack.pop())
+    fromlist = frame.pop()
+    level = frame.pop()
     module = tx.interp.import_module(
         str(ins.argval), frame.globals, fromlist.as_constant(), level.as_constant()
     )
@@ -149,7 +149,7 @@ def _import_name(tx: Trace, frame: Frame, ins: Instruction) -> None:
 
 @opcode("IMPORT_FROM")
 def _import_from(tx: Trace, frame: Frame, ins: Instruction) -> None:
-    module = cast("Value", frame.stack[-1])
+    module = frame.top()
     frame.stack.append(tx.interp.import_from(module, str(ins.argval)))
 
 

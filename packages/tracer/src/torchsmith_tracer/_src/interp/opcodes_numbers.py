@@ -16,99 +16,84 @@ if TYPE_CHECKING:
 
 _BASE = ("add and_ floordiv lshift matmul mul mod or_ pow rshift sub truediv xor").split()
 OPERATORS = tuple(_BASE) + tuple("i" + name.rstrip("_") for name in _BASE)
+_UNARY = {"UNARY_NEGATIVE": "neg", "UNARY_POSITIVE": "pos", "UNARY_INVERT": "invert"}
 _COMPARE = {"<": "lt", "<=": "le", "==": "eq", "!=": "ne", ">": "gt", ">=": "ge"}
-
-
-def _pop(frame: Frame) -> Value:
-    return cast("Value", frame.stack.pop())
 
 
 @opcode("BINARY_OP")
 def _binary_op(tx: Trace, frame: Frame, ins: Instruction) -> None:
-    b, a = _pop(frame), _pop(frame)
+    b, a = frame.pop(), frame.pop()
     if ins.arg >= 13:
         frame.stack.append(tx.interp.inplace(OPERATORS[ins.arg], a, b))
     else:
         frame.stack.append(tx.interp.binary(OPERATORS[ins.arg], a, b))
 
 
-@opcode("UNARY_NEGATIVE")
-def _unary_negative(tx: Trace, frame: Frame, ins: Instruction) -> None:
-    frame.stack.append(_pop(frame).unary(tx, "neg"))
-
-
+@opcode("UNARY_NEGATIVE", "UNARY_INVERT")
 @opcode("UNARY_POSITIVE", until=(3, 11))
-def _unary_positive(tx: Trace, frame: Frame, ins: Instruction) -> None:
-    frame.stack.append(_pop(frame).unary(tx, "pos"))
-
-
-@opcode("UNARY_INVERT")
-def _unary_invert(tx: Trace, frame: Frame, ins: Instruction) -> None:
-    frame.stack.append(_pop(frame).unary(tx, "invert"))
+def _unary(tx: Trace, frame: Frame, ins: Instruction) -> None:
+    frame.stack.append(frame.pop().unary(tx, _UNARY[ins.opname]))
 
 
 @opcode("UNARY_NOT")
 def _unary_not(tx: Trace, frame: Frame, ins: Instruction) -> None:
-    frame.stack.append(tx.interp.negate(_pop(frame)))
+    frame.stack.append(tx.interp.negate(frame.pop()))
 
 
 @opcode("TO_BOOL", since=(3, 13))
 def _to_bool(tx: Trace, frame: Frame, ins: Instruction) -> None:
-    value = _pop(frame)
+    value = frame.pop()
     frame.stack.append(value if tx.interp.keeps_truth(value) else bool_value(value.bool(tx)))
 
 
 @opcode("COMPARE_OP")
 def _compare_op(tx: Trace, frame: Frame, ins: Instruction) -> None:
-    b, a = _pop(frame), _pop(frame)
+    b, a = frame.pop(), frame.pop()
     result = tx.interp.compare(_COMPARE[cast(str, ins.argval)], a, b)
     frame.stack.append(result)
 
 
 @opcode("IS_OP")
 def _is_op(tx: Trace, frame: Frame, ins: Instruction) -> None:
-    b, a = _pop(frame), _pop(frame)
-    same = tx.interp.is_same(a, b)
-    if not same and a.source is not None and b.source is not None:
-        tx.builder.distinct(a, b)
-    frame.stack.append(TRUE if same != bool(ins.arg) else FALSE)
+    b, a = frame.pop(), frame.pop()
+    frame.stack.append(TRUE if tx.interp.is_same(a, b) != bool(ins.arg) else FALSE)
 
 
 @opcode("CONTAINS_OP")
 def _contains_op(tx: Trace, frame: Frame, ins: Instruction) -> None:
-    container, item = _pop(frame), _pop(frame)
+    container, item = frame.pop(), frame.pop()
     result = container.contains(tx, item)
     frame.stack.append(tx.interp.negate(result) if ins.arg else result)
 
 
 @opcode("BINARY_SUBSCR")
 def _binary_subscr(tx: Trace, frame: Frame, ins: Instruction) -> None:
-    key, container = _pop(frame), _pop(frame)
+    key, container = frame.pop(), frame.pop()
     frame.stack.append(container.getitem(tx, key))
 
 
 @opcode("STORE_SUBSCR")
 def _store_subscr(tx: Trace, frame: Frame, ins: Instruction) -> None:
-    key, container, value = _pop(frame), _pop(frame), _pop(frame)
+    key, container, value = frame.pop(), frame.pop(), frame.pop()
     container.setitem(tx, key, value)
 
 
 @opcode("DELETE_SUBSCR")
 def _delete_subscr(tx: Trace, frame: Frame, ins: Instruction) -> None:
-    key, container = _pop(frame), _pop(frame)
+    key, container = frame.pop(), frame.pop()
     container.delitem(tx, key)
 
 
 @opcode("BINARY_SLICE", since=(3, 12))
 def _binary_slice(tx: Trace, frame: Frame, ins: Instruction) -> None:
-    stop, start, container = _pop(frame), _pop(frame), _pop(frame)
+    stop, start, container = frame.pop(), frame.pop(), frame.pop()
     key = SliceValue(start, stop, tx.interp.none)
     frame.stack.append(container.getitem(tx, key))
 
 
 @opcode("STORE_SLICE", since=(3, 12))
 def _store_slice(tx: Trace, frame: Frame, ins: Instruction) -> None:
-    stop, start, container, value = _pop(frame), _pop(frame), _pop(frame), _pop(frame)
+    stop, start, container, value = frame.pop(), frame.pop(), frame.pop(), frame.pop()
     container.setitem(tx, SliceValue(start, stop, tx.interp.none), value)
 
 
@@ -125,25 +110,25 @@ def _format(tx: Trace, value: Value, conversion: str, spec: Value | None) -> Val
 
 @opcode("FORMAT_VALUE", until=(3, 12))
 def _format_value(tx: Trace, frame: Frame, ins: Instruction) -> None:
-    spec = _pop(frame) if ins.arg & 4 else None
-    value = _pop(frame)
+    spec = frame.pop() if ins.arg & 4 else None
+    value = frame.pop()
     frame.stack.append(_format(tx, value, _CONVERT[ins.arg & 3], spec))
 
 
 @opcode("FORMAT_SIMPLE", since=(3, 13))
 def _format_simple(tx: Trace, frame: Frame, ins: Instruction) -> None:
-    frame.stack.append(_format(tx, _pop(frame), "", None))
+    frame.stack.append(_format(tx, frame.pop(), "", None))
 
 
 @opcode("FORMAT_WITH_SPEC", since=(3, 13))
 def _format_with_spec(tx: Trace, frame: Frame, ins: Instruction) -> None:
-    spec = _pop(frame)
-    frame.stack.append(_format(tx, _pop(frame), "", spec))
+    spec = frame.pop()
+    frame.stack.append(_format(tx, frame.pop(), "", spec))
 
 
 @opcode("CONVERT_VALUE", since=(3, 13))
 def _convert_value(tx: Trace, frame: Frame, ins: Instruction) -> None:
-    frame.stack.append(tx.interp.convert(_pop(frame), _CONVERT[ins.arg]))
+    frame.stack.append(tx.interp.convert(frame.pop(), _CONVERT[ins.arg]))
 
 
 @opcode("BUILD_STRING")

@@ -293,8 +293,9 @@ class Basics:
                     return True
                 self.tx.builder.distinct(a, b)
                 return False
-        if isinstance(a, TupleValue) and isinstance(b, TupleValue):
-            return not a.items and not b.items and type(a) is type(b)
+        if isinstance(a, TupleValue) and isinstance(b, TupleValue) and type(a) is type(b):
+            if not a.items and not b.items:
+                return True
         self.tx.builder.distinct(a, b)
         return False
 
