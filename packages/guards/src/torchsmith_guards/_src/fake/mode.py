@@ -62,7 +62,7 @@ class FakeMode:
             raise UnsupportedTensorError(what=f"{type(tensor).__name__} of {tensor.layout}")
         if tensor.is_quantized:
             raise UnsupportedTensorError(what=f"a quantised tensor of {tensor.dtype}")
-        size: tuple[Any, ...] = tuple(tensor.size())
+        size: tuple[Any, ...] = tuple(tensor.shape)
         stride: tuple[Any, ...] = tensor.stride()
         if dynamic_dims and source is not None and self.shape_env is not None:
             size, stride = _symbolic_layout(self.shape_env, tensor, source, dynamic_dims)

@@ -165,7 +165,7 @@ def finalizes(value: object, depth: int = 6) -> bool:
     if isinstance(value, IteratorValue):
         return any(depth and finalizes(part, depth - 1) for part in _parts(value))
     obj = getattr(value, "obj", None)
-    return isinstance(obj, types.GeneratorType) and _cleans_up(obj.gi_code)
+    return type(obj) is types.GeneratorType and _cleans_up(obj.gi_code)
 
 
 def _pending(gen: GeneratorValue) -> bool:
