@@ -1129,7 +1129,8 @@ def as_compiled(gm, example_inputs):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", ["relu", "__mul__", "__rmul__", "size", "T"])
-def test_replaced_methods_operators_and_properties_of_tensors_are_seen(name):
+def test_replaced_methods_operators_and_properties_of_tensors_are_seen(name, monkeypatch):
+    monkeypatch.setenv("TORCHSMITH_STRICT", "0")  # torch's own code stumbles over some of these
     programs = {
         "relu": lambda x: x.relu() + 1,
         "__mul__": lambda x: x * x,

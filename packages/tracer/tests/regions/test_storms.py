@@ -228,8 +228,7 @@ def test_entries_that_still_fit_are_used_past_the_limit():
 
 @pytest.mark.parametrize("strict", [False, True])
 def test_guards_that_fail_on_what_they_were_made_from_are_our_bug_once(strict, monkeypatch):
-    if strict:
-        monkeypatch.setenv("TORCHSMITH_STRICT", "1")
+    monkeypatch.setenv("TORCHSMITH_STRICT", str(int(strict)))
     compiles = []
 
     def compile_frame(record, fn, flat, number):

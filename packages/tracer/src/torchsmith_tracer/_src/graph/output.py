@@ -404,7 +404,8 @@ class OutputGraph:
         self.restore_state()
         results = tuple([self.argument(v) for v in outputs])
         if any(isinstance(n, fx.Node) and n._erased for n in results):
-            raise InternalError("a tensor of a transformed function is used outside of it")
+            what = "a transformed function whose tensors are used outside of it"
+            raise Unsupported("opaque-call", what=what)
         node = self.graph.output(results)  # type: ignore[arg-type]
         node.meta["example_value"] = map_nodes(results, lambda n: n.meta["example_value"])
         cleanup.remove_redundant_toggles(self.graph, self._entry_grad_mode)
