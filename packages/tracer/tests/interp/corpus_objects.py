@@ -368,10 +368,3 @@ def wrapped_functions():
     names = sorted(vars(wrapper)), wrapper.__name__, wrapper.__doc__, wrapper.__wrapped__ is base
     again = pickle.loads(pickle.dumps([len, str.upper]))
     return wrapper(1), names, total, again == [len, str.upper]
-
-
-if sys.version_info >= (3, 13):
-    # There, copyreg stores names of slots in C classes too, named tuples are made by another C
-    # constructor, and a partial shows itself otherwise: these break or differ in text.
-    _NOT_YET = {"copies", "pickles", "text_of_a_partial", "named_tuples_made_here"}
-    CASES[:] = [case for case in CASES if case[0].__name__ not in _NOT_YET]

@@ -136,9 +136,7 @@ class ClassValue(RealObject):
 
     def generic_setattr(self, tx: Trace, name: str, value: Value) -> None:
         """``type.__setattr__``."""
-        if not self.obj.__flags__ & (1 << 9):
-            message = f"cannot set {name!r} attribute of immutable type {self.obj.__name__!r}"
-            raise tx.interp.error(TypeError, message)
+        self._refuse_immutable(tx, name)
         found = lookup(tx, type(self.obj), name)
         if (
             found is not None
@@ -150,7 +148,13 @@ class ClassValue(RealObject):
         tx.interp.patch_class(self)
         tx.journal.store_attr(self, name, value)
 
+    def _refuse_immutable(self, tx: Trace, name: str) -> None:
+        if self.obj.__flags__ & (1 << 8):  # Py_TPFLAGS_IMMUTABLETYPE
+            message = f"cannot set {name!r} attribute of immutable type {self.obj.__name__!r}"
+            raise tx.interp.error(TypeError, message)
+
     def delattr(self, tx: Trace, name: str) -> None:
+        self._refuse_immutable(tx, name)
         found = lookup_in(tx, (self.obj,), name)
         if found is None:
             message = f"type object {self.obj.__name__!r} has no attribute {name!r}"

@@ -28,7 +28,7 @@ def twin(module: str, *names: str) -> Any:
 
     def register(cls: type) -> type:
         for name in names:
-            TWINS[module, name] = cls
+            TWINS[_public(module), name] = cls
         return cls
 
     return register
@@ -36,8 +36,13 @@ def twin(module: str, *names: str) -> Any:
 
 def twin_of(cls: type) -> Any:
     """The twin class of a C class, or None."""
-    twin = TWINS.get((cls.__module__, cls.__qualname__))
+    twin = TWINS.get((_public(cls.__module__), cls.__qualname__))
     return twin if twin is not None and _in_c(cls) else None
+
+
+def _public(module: str) -> str:
+    # Which of the two a C class names differs between Pythons: ``_collections`` or ``collections``.
+    return module.removeprefix("_")
 
 
 def _in_c(cls: type) -> bool:

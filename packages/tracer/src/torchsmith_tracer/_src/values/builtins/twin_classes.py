@@ -5,6 +5,7 @@ This code is traced, not run. What CPython ships in Python besides C is used fro
 """
 
 import _thread
+import sys
 import types
 from reprlib import recursive_repr
 
@@ -57,7 +58,8 @@ class partial:
     @recursive_repr()
     def __repr__(self):
         cls = type(self)
-        name = "functools.partial" if cls.__module__ == "functools" else cls.__name__
+        whole = cls.__module__ == "functools" or sys.version_info >= (3, 13)
+        name = f"{cls.__module__}.{cls.__qualname__}" if whole else cls.__name__
         parts = [repr(self._func)]
         parts += [repr(x) for x in self._args]
         parts += [f"{k}={v!r}" for k, v in self._keywords.items()]
