@@ -9,7 +9,6 @@ import io
 import operator
 import pickle
 import random
-import sys
 import threading
 from collections.abc import Callable
 

@@ -78,7 +78,12 @@ from torchsmith_tracer._src.values.mappings import DictValue, MappingProxyValue,
 from torchsmith_tracer._src.values.modules import ModuleValue
 from torchsmith_tracer._src.values.namespaces import PyModuleValue
 from torchsmith_tracer._src.values.numpy_scalars import NumpyValue, is_function, is_number_type
-from torchsmith_tracer._src.values.objects import EnumValue, ObjectValue, storage_base
+from torchsmith_tracer._src.values.objects import (
+    EnumValue,
+    ObjectValue,
+    is_struct_sequence,
+    storage_base,
+)
 from torchsmith_tracer._src.values.opaque import OpaqueValue, ReferenceValue
 from torchsmith_tracer._src.values.sizes import SizeValue
 from torchsmith_tracer._src.values.symnum import SymNumValue
@@ -557,7 +562,9 @@ class Builder:
         return (ListValue if kind is list else TupleValue)(items, source)
 
     def _is_opaque(self, kind: type) -> bool:
-        """Objects of C types have no attributes that can be followed."""
+        """Objects of C types have no attributes that can be followed, except struct sequences."""
+        if is_struct_sequence(kind):
+            return False
         if kind.__flags__ & (1 << 9):  # Py_TPFLAGS_HEAPTYPE: made by a class statement
             return kind.__module__.partition(".")[0] in ("numpy",)
         return True

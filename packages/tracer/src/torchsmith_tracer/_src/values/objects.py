@@ -473,6 +473,11 @@ _FILL: dict[type, Callable[..., None]] = {
 }
 
 
+def is_struct_sequence(cls: type) -> bool:
+    """Whether ``cls`` is a tuple of C whose fields have names: ``sys.version_info``, say."""
+    return issubclass(cls, tuple) and hasattr(cls, "n_sequence_fields")
+
+
 def storage_base(cls: type) -> type:
     """The class in C that lays out instances of ``cls``: the nearest base, or ``cls`` itself, with
     a ``__new__`` of its own or fields that its base has not."""

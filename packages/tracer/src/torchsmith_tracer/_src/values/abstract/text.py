@@ -16,7 +16,7 @@ from torchsmith_tracer._src.values.containers import ListValue, SequenceValue, T
 from torchsmith_tracer._src.values.functions import BoundMethodValue, BuiltinValue, FunctionValue
 from torchsmith_tracer._src.values.lookup import Found, lookup
 from torchsmith_tracer._src.values.mappings import DictValue
-from torchsmith_tracer._src.values.objects import ObjectValue
+from torchsmith_tracer._src.values.objects import ObjectValue, is_struct_sequence
 from torchsmith_tracer._src.values.twins import TwinValue
 
 if TYPE_CHECKING:
@@ -106,6 +106,12 @@ class Texts:
     def default_text(self, value: Value, name: str) -> Value:
         """``str``/``repr`` of builtin containers and plain objects."""
         base = value.base_value()
+        cls = value.python_type()
+        if isinstance(base, TupleValue) and is_struct_sequence(cls):
+            fields: tuple[str, ...] = cls.__match_args__  # type: ignore[attr-defined]
+            parts = zip(fields, base.unpack(self.tx), strict=True)
+            shown = ", ".join(f"{field}={self._shown(item)}" for field, item in parts)
+            return ConstantValue(f"{cls.__module__}.{cls.__qualname__}({shown})")
         if isinstance(base, TupleValue | ListValue | DictValue):
             text = self._container_text(base)
             if text is not None:

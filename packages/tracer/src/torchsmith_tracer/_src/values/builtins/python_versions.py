@@ -22,3 +22,4 @@ def _without(accelerator: str, name: str) -> dict[str, object]:
 PYTHON_FUNCTOOLS = _without("_functools", "functools")
 PYTHON_HEAPQ = _without("_heapq", "heapq")
 PYTHON_OPERATOR = _without("_operator", "operator")
+PARTIALS_SHOW_MODULES = sys.version_info >= (3, 13)  # in the text of an object of a subclass

@@ -5,11 +5,11 @@ This code is traced, not run. What CPython ships in Python besides C is used fro
 """
 
 import _thread
-import sys
 import types
 from reprlib import recursive_repr
 
 from torchsmith_tracer._src.values.builtins.python_versions import (
+    PARTIALS_SHOW_MODULES,
     PYTHON_FUNCTOOLS,
     PYTHON_OPERATOR,
 )
@@ -58,7 +58,7 @@ class partial:
     @recursive_repr()
     def __repr__(self):
         cls = type(self)
-        whole = cls.__module__ == "functools" or sys.version_info >= (3, 13)
+        whole = cls.__module__ == "functools" or PARTIALS_SHOW_MODULES
         name = f"{cls.__module__}.{cls.__qualname__}" if whole else cls.__name__
         parts = [repr(self._func)]
         parts += [repr(x) for x in self._args]
