@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtin_object import BuiltinObject
+from torchsmith_tracer._src.values.builtins.python_versions import CLEARED_IS_MUTATED
 from torchsmith_tracer._src.values.constants import ConstantValue
 from torchsmith_tracer._src.values.containers import SequenceValue, TupleValue
 from torchsmith_tracer._src.values.lazy import realize
@@ -347,7 +348,7 @@ class DictIterator(Counted):
         """In CPython's words, the change of the table that ends the iteration; empty if none."""
         table, ordered = self.mapping.table, issubclass(self.mapping.cls, collections.OrderedDict)
         if len(table) != len(self.hkeys):
-            return "mutated" if ordered and table else "changed size"
+            return "mutated" if ordered and (table or CLEARED_IS_MUTATED) else "changed size"
         if table is self.table:
             return ""
         order, passed = self._order()

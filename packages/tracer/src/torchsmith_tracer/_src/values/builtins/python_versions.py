@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import importlib.machinery
 import importlib.util
 import sys
@@ -23,3 +24,18 @@ PYTHON_FUNCTOOLS = _without("_functools", "functools")
 PYTHON_HEAPQ = _without("_heapq", "heapq")
 PYTHON_OPERATOR = _without("_operator", "operator")
 PARTIALS_SHOW_MODULES = sys.version_info >= (3, 13)  # in the text of an object of a subclass
+
+
+def _cleared_is_mutated() -> bool:
+    """What an iterator says of an ``OrderedDict`` that was cleared."""
+    table = collections.OrderedDict(a=1)
+    it = iter(table)
+    table.clear()
+    try:
+        next(it)
+    except RuntimeError as e:
+        return "mutated" in str(e)
+    return False
+
+
+CLEARED_IS_MUTATED = _cleared_is_mutated()
