@@ -227,7 +227,7 @@ def test_batch_norm_updates_its_statistics_once():
 
 def test_dropout_draws_eagers_stream_and_keeps_its_mask():
     fn = lambda x: (F.dropout(x * 2, 0.5, True).sin(), F.dropout(x, 0.3, True))  # noqa: E731
-    run = compiled(fn, leaf(40))
+    run = compiled(fn, leaf(40), rng="eager")
     sides = []
     for f in (run, fn):
         torch.manual_seed(7)
@@ -238,6 +238,19 @@ def test_dropout_draws_eagers_stream_and_keeps_its_mask():
         sides.append((*(o.detach() for o in outputs), x.grad))
     for mine, true in zip(*sides):
         close(mine, true)
+
+
+def test_keyed_dropout_keeps_its_mask():
+    run = compiled(lambda x: (F.dropout(x * 2, 0.25, True),), leaf(400))
+    grads = []
+    for _ in range(2):
+        torch.manual_seed(7)
+        x = leaf(400)
+        (y,) = run(x)
+        y.sum().backward()
+        close(x.grad, (y.detach() != 0) * (2 / 0.75))
+        grads.append(x.grad)
+    assert torch.equal(*grads) and 60 < int((grads[0] == 0).sum()) < 140
 
 
 def test_hooks_and_saved_tensor_hooks_run():

@@ -29,7 +29,7 @@ from torchsmith_fx_backend._src.aot.joint import trace_joint
 from torchsmith_fx_backend._src.aot.training import Training, Usual, callable_of
 from torchsmith_fx_backend._src.capture.rules import JOINT_RULES, RULES
 from torchsmith_fx_backend._src.capture.torch_private import pytree
-from torchsmith_fx_backend._src.passes import PASSES, run_passes
+from torchsmith_fx_backend._src.passes import PASSES, KeyedRandom, run_passes
 from torchsmith_fx_backend._src.runtime import (
     CudaRecorder,
     KernelFailedError,
@@ -156,7 +156,8 @@ def compile_graph(
     """
     chosen = settings.current() if chosen is None else chosen
     # What is printed comes from the stages, so they run when somebody wants to see it.
-    key = graph_key.of(gm, example_inputs) if chosen.graph_cache and not logs.wanted() else None
+    kept = chosen.graph_cache and not logs.wanted()
+    key = graph_key.of(gm, example_inputs, chosen.rng) if kept else None
     if key is not None:
         warm = _load(key, gm, example_inputs, recorded)
         if warm is not None:
@@ -265,6 +266,8 @@ def compile_training(
 def _build(graph: fx.GraphModule, gm: fx.GraphModule, chosen: Settings) -> object:
     """Schedule and build. A kernel that cannot be built leaves its nodes to aten, and no others."""
     refused: frozenset[str] = frozenset()
+    if chosen.rng == "keyed" and _stage("passes", KeyedRandom().run, graph.graph):
+        graph.recompile()
 
     def as_captured(*inputs: object) -> object:
         return tuple(pytree.tree_leaves(gm(*inputs), is_leaf=lambda x: x is None))

@@ -25,15 +25,15 @@ class _NoKeyError(Exception):
     """Something in the graph has no text that stands for it in another process."""
 
 
-def of(gm: fx.GraphModule, inputs: Sequence[object]) -> str | None:
+def of(gm: fx.GraphModule, inputs: Sequence[object], rng: str = "keyed") -> str | None:
     """The key of ``gm`` compiled for ``inputs``; None when it must not be kept.
 
     Covered are the nodes with their targets and arguments, layouts of inputs and attributes,
-    versions, and the global state that capture reads. Graphs with symbolic sizes have no key,
-    because capture may add guards.
+    versions, how random numbers are drawn (``rng``), and the global state that capture reads.
+    Graphs with symbolic sizes have no key, because capture may add guards.
     """
     try:
-        lines = [_environment()]
+        lines = [_environment(), rng]
         names: dict[fx.Node, int] = {}
         first: dict[int, int] = {}  # tensor -> where it comes first: capture merges equal ones
         given = iter(inputs)

@@ -25,6 +25,9 @@ class Settings:
             operator by operator, which alone has derivatives of derivatives.
         memory_budget: how much memory may be held for the backward pass to save time: with 0, all
             pointwise work that this needs runs again there, with 1 none does.
+        rng: ``keyed``: uniform and Bernoulli draws, dropout among them, are computed in kernels
+            from a seed that each call draws from torch's generator, so that ``manual_seed``
+            repeats them. ``eager``: they are the very numbers that eager draws.
     """
 
     graph_cache: bool = True
@@ -32,6 +35,12 @@ class Settings:
     verify: bool = False
     training: str = "eager"
     memory_budget: float = 0.5
+    rng: str = "keyed"
+
+    def __post_init__(self) -> None:
+        """Refuse what is none of the choices."""
+        if self.rng not in ("keyed", "eager"):
+            raise SettingError(name=f"rng={self.rng!r}", known="rng='keyed', rng='eager'")
 
     @staticmethod
     def from_environment() -> Settings:

@@ -10,9 +10,10 @@ from torchsmith_fx_backend._src.loops import (
     creation,
     gathers,
     pointwise,
+    random,
     reductions,
     views,
     windows,
 )
 
-__all__ = ["creation", "gathers", "pointwise", "reductions", "views", "windows"]
+__all__ = ["creation", "gathers", "pointwise", "random", "reductions", "views", "windows"]

@@ -19,6 +19,7 @@ from torchsmith_fx_backend._src.passes.layouts import ChannelsLast
 from torchsmith_fx_backend._src.passes.noop import NoOps
 from torchsmith_fx_backend._src.passes.padding import AlignedProducts
 from torchsmith_fx_backend._src.passes.patches import PatchProducts
+from torchsmith_fx_backend._src.passes.random import KeyedRandom
 
 PASSES: tuple[Pass, ...] = (
     RedundantCasts(),
@@ -43,6 +44,7 @@ __all__ = [
     "DeadCode",
     "FoldConstants",
     "FusedAttention",
+    "KeyedRandom",
     "NoOps",
     "Pass",
     "PatchProducts",

@@ -15,6 +15,7 @@ from typing import TypeGuard
 import torch
 from torch import fx
 
+from torchsmith_fx_backend._src import keyed
 from torchsmith_fx_backend._src.loops import index as ix
 from torchsmith_fx_backend._src.loops.body import Body, lower
 from torchsmith_fx_backend._src.loops.index import Index
@@ -558,7 +559,7 @@ def _has_effect(node: fx.Node) -> bool:
     if node.op != "call_function":
         return node.op != "get_attr"
     target = node.target
-    if target in SPLITS or target is operator.getitem:
+    if target in SPLITS or target is operator.getitem or target in keyed.PURE:
         return False
     if isinstance(target, torch._ops.OpOverload):
         draws = torch.Tag.nondeterministic_seeded in target.tags

@@ -1,0 +1,113 @@
+"""Random draws by key: repeatable, fused, the same numbers however they are computed."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import fx
+from torchsmith_fx_backend import Settings, compile_graph
+from torchsmith_fx_backend._src import graph_key, keyed
+from torchsmith_fx_backend._src.passes import random as random_pass
+from torchsmith_fx_backend.errors import SettingError
+
+STRICT = Settings(graph_cache=False, verify=True, strict=True)
+X = torch.randn(64, 500)
+
+
+def compiled(fn, *args, settings=STRICT):
+    return compile_graph(fx.symbolic_trace(fn), args, settings)
+
+
+def draw(run, *args, seed=3):
+    torch.manual_seed(seed)
+    return [run(*args) for _ in range(2)]
+
+
+def seed_of(seed):
+    torch.manual_seed(seed)
+    limit = random_pass._SEEDS
+    return torch.randint(-limit, limit, [], dtype=torch.int64)
+
+
+def test_the_seed_repeats_and_the_generator_advances():
+    run = compiled(lambda x: (F.dropout(x, 0.25, True), torch.rand_like(x)), X)
+    (a, b), (c, d) = draw(run, X), draw(run, X)
+    for number in range(2):
+        assert torch.equal(a[number], c[number]) and torch.equal(b[number], d[number])
+        assert not torch.equal(a[number], b[number])
+    assert not torch.equal(a[0], draw(run, X, seed=4)[0][0])
+
+
+def test_dropout_is_one_kernel():
+    run = compiled(lambda x: (F.dropout(x.relu(), 0.25, True) * 2,), X)
+    assert len(run.kernels) == 1
+    (y,) = draw(run, X)[0]
+    kept = y != 0
+    torch.testing.assert_close(y[kept], (X.relu() / 0.75 * 2)[kept])
+    assert abs(float((y == 0)[X > 0].float().mean()) - 0.25) < 0.02
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_numbers_are_uniform(dtype):
+    given = torch.zeros(400, 500, dtype=dtype)
+    run = compiled(lambda x: (torch.rand_like(x), torch.rand_like(x)), given)
+    x, other = (t.double() for t in draw(run, given)[0])
+    assert float(x.min()) >= 0 and float(x.max()) < 1
+    counts = torch.histc(x, 16, 0, 1) / x.numel()
+    assert float((counts - 1 / 16).abs().max()) < 3e-3
+    for a, b in ((x[:, 1:], x[:, :-1]), (x[1:], x[:-1]), (x, other)):
+        assert abs(float(torch.corrcoef(torch.stack([a.flatten(), b.flatten()]))[0, 1])) < 0.02
+
+
+def test_fusion_changes_no_draw():
+    alone = compiled(lambda x: (torch.rand_like(x),), X)
+    within = compiled(lambda x: ((torch.rand_like(x) + x.sum(1, True)).t() * 2,), X)
+    (plain,), (fused,) = draw(alone, X)[0], draw(within, X)[0]
+    torch.testing.assert_close(fused, (plain + X.sum(1, True)).t() * 2)
+
+
+def test_kernels_compute_what_the_functions_do():
+    run = compiled(lambda x: (torch.rand_like(x), torch.bernoulli(x, 0.3)), X)
+    (u, b), seed = draw(run, X)[0], seed_of(3)
+    assert torch.equal(u, keyed.uniform(seed, 0, [64, 500], torch.float32))
+    assert torch.equal(b, keyed.bernoulli(seed, 1, [64, 500], torch.float32, 0.3))
+
+
+def test_layouts_and_dtypes_are_eagers():
+    def fn(x):
+        return (
+            torch.rand_like(x),
+            torch.rand_like(x.double()),
+            F.dropout(x.half(), 0.5, True),
+        )
+
+    x = X.t()
+    for mine, true in zip(compiled(fn, x)(x), fn(x)):
+        assert (mine.dtype, mine.shape, mine.stride()) == (true.dtype, true.shape, true.stride())
+
+
+def test_what_is_not_keyed_draws_eagers_stream():
+    def fn(x):
+        return torch.randn_like(x), torch.bernoulli(x.sigmoid()), x.new_empty(9).exponential_()
+
+    run = compiled(fn, X)
+    for mine, true in zip(draw(run, X)[1], draw(fn, X)[1]):
+        assert torch.equal(mine, true)
+
+
+def test_one_kernel_that_cannot_be_built_draws_the_same(monkeypatch):
+    run = compiled(lambda x: (F.dropout(x, 0.5, True),), X)
+    from torchsmith_fx_backend._src.loops.registry import LOWERINGS
+
+    monkeypatch.delitem(LOWERINGS, keyed.bernoulli)
+    without = compiled(lambda x: (F.dropout(x, 0.5, True),), X)
+    assert "keyed" in without.source
+    torch.testing.assert_close(draw(without, X), draw(run, X))
+
+
+def test_the_setting_is_checked_and_part_of_the_key():
+    with pytest.raises(SettingError, match="rng"):
+        Settings(rng="fast")
+    gm = fx.symbolic_trace(lambda x: torch.rand_like(x))
+    assert graph_key.of(gm, [X], "keyed") != graph_key.of(gm, [X], "eager")
+    run = compiled(lambda x: (F.dropout(x, 0.5, True),), X, settings=Settings(rng="eager"))
+    assert torch.equal(draw(run, X)[1][0], draw(lambda x: F.dropout(x, 0.5, True), X)[1])
