@@ -13,6 +13,7 @@ import types
 import weakref
 
 import torch
+from torch.nn.modules.lazy import LazyModuleMixin
 
 ORIGINAL = "__torchsmith_original__"  # on what compile() returned: the user's callable
 DISABLED = "__torchsmith_disabled__"  # on what disable() returned
@@ -28,7 +29,10 @@ def mark(fn: types.FunctionType, name: str, value: object) -> None:
 
 
 def is_disabled(obj: object) -> bool:
-    """True when the user said that ``obj`` must run eagerly (``disable`` here or in torch)."""
+    """True when the user said that ``obj`` must run eagerly (``disable`` here or in torch), and
+    for lazy modules that their first call is going to make."""
+    if isinstance(obj, LazyModuleMixin) and obj.has_uninitialized_params():  # type: ignore[misc]
+        return True
     marks = getattr(obj, "__dict__", None)
     if type(marks) is not dict:
         return False

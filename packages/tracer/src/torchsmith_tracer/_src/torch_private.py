@@ -121,16 +121,6 @@ def global_hooks_empty() -> bool:
     return not any(getattr(_module, name) for name in GLOBAL_HOOKS)
 
 
-def enter(context: torch.autocast) -> None:
-    """``context.__enter__()``."""
-    context.__enter__()  # type: ignore[no-untyped-call]
-
-
-def leave(context: torch.autocast) -> None:
-    """``context.__exit__(None, None, None)``."""
-    context.__exit__(None, None, None)
-
-
 def map_nodes(nest: object, fn: Callable[[fx.Node], object]) -> Any:
     """Replace the nodes in a nest of arguments."""
     return fx.node.map_arg(nest, fn)  # type: ignore[type-var, arg-type]
@@ -140,6 +130,15 @@ def c_namespaces() -> tuple[object, ...]:
     """Namespaces of operators that are implemented in C++."""
     names = ("_VariableFunctions", "_nn", "_special", "_linalg", "_fft", "_sparse", "_nested")
     return tuple(getattr(torch._C, n) for n in names if hasattr(torch._C, n))
+
+
+def legacy_tensor_types() -> dict[type, torch.dtype]:
+    """``torch.FloatTensor`` and its kin on the CPU, with their element types."""
+    found = {}
+    for name in "Float Double Half BFloat16 Byte Char Short Int Long Bool".split():
+        cls: Any = getattr(torch, f"{name}Tensor")
+        found[cls] = cls.dtype
+    return found
 
 
 def storage_id(tensor: torch.Tensor) -> int:

@@ -51,6 +51,7 @@ from torchsmith_tracer._src.higher_order import (  # noqa: F401 - they fill the 
 from torchsmith_tracer._src.torch_private import not_traced_code, storage_id
 from torchsmith_tracer._src.values import (  # noqa: F401 - they fill the tables
     optimizers,
+    parameters,
     tensor_scalars,
     torch_classes,
 )
@@ -330,7 +331,7 @@ class Builder:
         if isinstance(obj, _BUILTIN_CALLABLES) or is_function(obj):
             self.guard(source, GuardKind.ID, obj, "builtin function")
             return BuiltinValue(obj, source)
-        if isinstance(obj, tuple) and hasattr(kind, "_fields") and _is_named_tuple(kind):
+        if isinstance(obj, tuple) and _is_named_tuple(kind):
             return self._named_tuple(obj, source)
         return self._object(obj, source)
 
@@ -586,7 +587,9 @@ def _is_argument(source: Source) -> bool:
 
 
 def _is_named_tuple(kind: type) -> bool:
-    return tuple in kind.__bases__
+    if kind.__module__ == "torch.return_types":
+        return True
+    return hasattr(kind, "_fields") and tuple in kind.__bases__
 
 
 def _is_plain_key(key: object) -> bool:

@@ -108,12 +108,12 @@ def assemble(
         graph_ = trace.graph
         copies = [cg.source_name(entry.source) for entry in graph_.inputs_at_risk()]
         random = graph_.draws and graph_.may_fail
-        leaves = [cg.source_name(s) for s in graph_.gradients if graph_.may_fail]
-        if copies or random or leaves:
+        touched = [cg.source_name(s) for s in graph_.attributes if graph_.may_fail]
+        if copies or random or touched:
             maker = cg.fresh("copies")
             cg.namespace[maker] = Undo
             cg.loads.append(
-                f"{undo} = {maker}({random}, [{', '.join(leaves)}], [{', '.join(copies)}])"
+                f"{undo} = {maker}({random}, [{', '.join(touched)}], [{', '.join(copies)}])"
             )
         else:
             undo = "None"

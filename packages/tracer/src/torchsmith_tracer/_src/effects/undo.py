@@ -12,12 +12,12 @@ from torchsmith_tracer._src.torch_private import set_version, version_of
 class Undo:
     """Copies of what a graph call may change before it fails."""
 
-    __slots__ = ("grads", "random", "tensors")
+    __slots__ = ("attributes", "random", "tensors")
 
     def __init__(
-        self, random: bool, leaves: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]
+        self, random: bool, touched: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]
     ) -> None:
-        self.grads = [(leaf, leaf.grad) for leaf in leaves]
+        self.attributes = [(t, t.grad, t.data) for t in touched]
         self.random = torch.get_rng_state() if random else None
         self.tensors = [(t, t.grad_fn, version_of(t), t.detach().clone()) for t in tensors]
 
@@ -25,8 +25,9 @@ class Undo:
         """Put everything back; False where a tensor's history has changed, which cannot be."""
         if self.random is not None:
             torch.set_rng_state(self.random)
-        for leaf, grad in self.grads:
-            leaf.grad = grad
+        for touched, grad, data in self.attributes:
+            touched.data = data
+            touched.grad = grad
         for tensor, history, version, content in self.tensors:
             if tensor.grad_fn is not history:
                 return False

@@ -53,9 +53,6 @@ class Handling:
         return f"handling {self.exc!r}"
 
 
-StackItem = "Value | Null | LastInstruction | Handling"
-
-
 def shape_of(stack: Iterable[object]) -> str:
     """What a piece of code has to push to bring a stack back, one letter for each slot: ``0`` an
     empty slot, ``L`` an instruction index, ``E`` what a handler of an exception keeps there (its

@@ -26,6 +26,7 @@ from torchsmith_tracer._src.torch_private import (
     map_nodes,
     storage_id,
 )
+from torchsmith_tracer._src.values.torch_fn import name_of
 
 if TYPE_CHECKING:
     from torchsmith_guards import FakeMode
@@ -35,8 +36,8 @@ _INPLACE_FUNCTIONS = {
     *(operator.itruediv, operator.ifloordiv, operator.imod, operator.ipow, operator.iand),
     *(operator.ior, operator.ixor, operator.ilshift, operator.irshift),
 }
-# Their results follow from how their arguments came about.
-_BY_HISTORY = {torch.autograd.grad}
+# Their results follow from how their arguments came about, or are not what they are called for.
+_BY_HISTORY = {torch.autograd.grad, setattr}
 # Methods that give their tensor another layout on purpose.
 _RELAYING = frozenset(
     "resize_ resize_as_ set_ as_strided_ t_ transpose_ swapaxes_ swapdims_ squeeze_ unsqueeze_ "
@@ -108,17 +109,17 @@ class FakeRunner:
         except (Unsupported, ObservedException):
             raise
         except (DataDependentOutputException, DynamicOutputShapeException) as e:
-            raise Unsupported("data-dependent-op", what=_name(target), error=str(e)) from e
+            raise Unsupported("data-dependent-op", what=name_of(target), error=str(e)) from e
         except DataDependentError as e:
-            raise Unsupported("data-dependent-size", what=_name(target), error=str(e)) from e
+            raise Unsupported("data-dependent-size", what=name_of(target), error=str(e)) from e
         except (UnsupportedOperatorException, UnsupportedFakeTensorException) as e:
-            raise Unsupported("op-without-fake", what=_name(target), error=str(e)) from e
+            raise Unsupported("op-without-fake", what=name_of(target), error=str(e)) from e
         except Exception as e:
             # Running the instruction natively raises the very exception that eager raises.
             first = str(e).strip().splitlines()
             raise Unsupported(
                 "op-failed",
-                what=_name(target),
+                what=name_of(target),
                 error=f"{type(e).__name__}: {first[0] if first else ''}",
                 cause=e,
             ) from e
@@ -126,6 +127,8 @@ class FakeRunner:
             if cache:
                 torch.set_autocast_cache_enabled(True)
         mutated = [t for t, v in zip(tensors, versions, strict=True) if _version(t) != v]
+        if target is setattr:
+            mutated = tensors[:1]
         if isinstance(result, list | tuple):
             for place, arg in enumerate(fake_args):
                 if arg is result and result:
@@ -311,11 +314,3 @@ def _spec(result: object, used: set[int]) -> object:
     if kind in (bool, type(None), torch.dtype, torch.device, str):
         return result
     raise _Uncacheable
-
-
-def _name(target: Callable[..., object] | str) -> str:
-    if isinstance(target, str):
-        return f"Tensor.{target}"
-    module = getattr(target, "__module__", None)
-    name = getattr(target, "__name__", repr(target))
-    return f"{module}.{name}" if module and not module.startswith("torch._C") else str(name)

@@ -4,17 +4,9 @@ Each value-producing node carries ``meta["example_value"]`` (its fake result), c
 ``meta["stack_trace"]`` (the user's frames) and ``meta["nn_module_stack"]``. Everything that
 changes the graph is recorded in an undo log, so that a graph break can roll back.
 
-How the other stages use it:
-
-* ``attach(tx)`` once, after the ``Trace`` exists.
-* ``call_function``/``call_method`` take ``Value`` arguments (or plain constants, or nests) and
-  give the ``Value`` of the result.
-* ``finish(outputs)`` closes open contexts, prunes and gives the ``GraphModule``; ``inputs`` then
-  lists what to load, in placeholder order; ``example_inputs()`` the real objects.
-* ``contexts``: context managers that traced code has entered and not left, outermost first, and
-  permanent changes of torch's ambient state. ``finish`` leaves them inside the graph, so
-  the graph is neutral; generated code enters them again after the graph (``ctx.reenter(cg)``), in
-  this order.
+``contexts`` are context managers that traced code has entered and not left, outermost first, and
+permanent changes of torch's ambient state. ``finish`` leaves them inside the graph, so the graph is
+neutral; generated code enters them again after the graph (``ctx.reenter(cg)``), in this order.
 """
 
 from __future__ import annotations
@@ -90,7 +82,7 @@ class OutputGraph:
         modules: graphs that nodes of this one call, by attribute name.
         mutated: storages that traced code changes in place, by their identity.
         at_risk: those of them that are changed before an operator that may fail when it runs.
-        gradients: inputs whose ``.grad`` the graph sets.
+        attributes: inputs whose ``.grad`` or ``.data`` the graph sets.
         draws, may_fail: whether random numbers are taken, and whether an operator may fail.
         op_count: call nodes so far.
     """
@@ -103,7 +95,7 @@ class OutputGraph:
         self.contexts: list[OpenContext] = []
         self.mutated: set[int] = set()
         self.at_risk: set[int] = set()
-        self.gradients: dict[Source, None] = {}
+        self.attributes: dict[Source, None] = {}
         self.draws = self.may_fail = False
         self.modules: dict[str, fx.GraphModule] = {}
         self.last_module_stack: tuple[Frame, int, dict[str, tuple[str, type]]] | None = None
@@ -323,11 +315,11 @@ class OutputGraph:
             self.mutated.add(storage)
             self.log.append(lambda: self.mutated.discard(storage))
 
-    def note_gradients(self, sources: Iterable[Source | None]) -> None:
-        """Remember that the graph sets ``.grad`` of the inputs with these sources."""
-        before = dict(self.gradients)
-        self.gradients.update((source, None) for source in sources if source is not None)
-        self.log.append(lambda: setattr(self, "gradients", before))
+    def note_attributes(self, sources: Iterable[Source | None]) -> None:
+        """Remember that the graph sets ``.grad`` or ``.data`` of the inputs with these sources."""
+        before = dict(self.attributes)
+        self.attributes.update((source, None) for source in sources if source is not None)
+        self.log.append(lambda: setattr(self, "attributes", before))
 
     def _note_risk(self, target: Callable[..., object] | str, node: fx.Node) -> None:
         if not self.draws and draws(target):

@@ -93,12 +93,7 @@ def _restore_flag(fake: torch.Tensor, flag: bool) -> None:
         fake.requires_grad_(flag)
 
 
-def store_requires_grad(tx: Trace, tensor: TensorValue, value: Value) -> None:
-    """``tensor.requires_grad = value``."""
-    _require_grad(tx, tensor, [value], {})
-
-
-STORES["requires_grad"] = store_requires_grad
+STORES["requires_grad"] = lambda tx, tensor, value: _require_grad(tx, tensor, [value], {})
 
 
 # --- backward passes -------------------------------------------------------------------------
@@ -159,7 +154,7 @@ def _run(
     flags = (tx.interp.concrete(retain), bool(tx.interp.concrete(create)), restricted)
     nests = [tuple(map(argument, part)) for part in (roots, grads, leaves, old)]
     after = tx.interp.unpack(tx.graph.call_nodes(ops.backward, (*nests, *flags)))
-    tx.graph.note_gradients(leaf.source for leaf in leaves)
+    tx.graph.note_attributes(leaf.source for leaf in leaves)
     for leaf, before, now in zip(leaves, old, after, strict=True):
         if isinstance(before, TensorValue) and isinstance(now, TensorValue):
             if now.fake is before.fake:  # accumulated in place

@@ -19,12 +19,10 @@ from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.torch_private import (
     context_decorator,
     cpu_autocast,
-    enter,
     enter_autocast,
     enter_inference_mode,
     exit_autocast,
     exit_inference_mode,
-    leave,
     set_grad_enabled,
 )
 from torchsmith_tracer._src.values.base import Value
@@ -83,11 +81,9 @@ class ContextValue(Value):
 
     def enter(self, tx: Trace) -> None:
         """``__enter__``: state change, node, bookkeeping."""
-        raise NotImplementedError(type(self).__name__)  # every concrete class defines it
 
     def exit(self, tx: Trace) -> None:
         """``__exit__``."""
-        raise NotImplementedError(type(self).__name__)  # every concrete class defines it
 
     def clone(self) -> ContextValue:
         """A fresh context manager with the same arguments."""
@@ -95,11 +91,9 @@ class ContextValue(Value):
 
     def close_in_graph(self, graph: Graph) -> None:
         """Append the nodes that leave the context at the end of the graph."""
-        raise NotImplementedError(type(self).__name__)  # every concrete class defines it
 
     def release(self) -> None:
         """Undo the real change of state that entering made while tracing."""
-        raise NotImplementedError(type(self).__name__)  # every concrete class defines it
 
     def reenter(self, cg: Emitter) -> None:
         """Emit code that enters the real context manager."""
@@ -233,24 +227,35 @@ class GradModeValue(ContextValue):
             cg.call(0)
 
 
-class InferenceModeValue(ContextValue):
-    """``torch.inference_mode(mode)``."""
+class PairedContext(ContextValue):
+    """A context where entering gives an object that leaving needs.
 
-    __slots__ = ("mode", "stack")
+    Attributes:
+        stack: the nodes that enter it, each with what the real change of state gave.
+        made_by, entry, end: the class; the functions that enter and leave.
+    """
 
-    def __init__(self, cls: type, mode: bool, source: Source | None = None) -> None:
+    __slots__ = ("stack",)
+    made_by: type
+    entry: Callable[..., object]
+    end: Callable[..., object]
+
+    def __init__(self, cls: type, source: Source | None = None) -> None:
         super().__init__(cls, source)
-        self.mode = mode
         self.stack: list[tuple[fx.Node, object]] = []
 
+    def arguments(self) -> tuple[object, ...]:
+        """What the class and ``entry`` are called with."""
+        raise NotImplementedError(type(self).__name__)  # every concrete class defines it
+
     def enter(self, tx: Trace) -> None:
-        node = tx.graph.add_call("call_function", enter_inference_mode, (self.mode,), {}, None)
-        entry = (node, enter_inference_mode(self.mode))
+        node = tx.graph.add_call("call_function", self.entry, self.arguments(), {}, None)
+        entry = (node, self.entry(*self.arguments()))
         self.stack.append(entry)
 
         def undo() -> None:
             self.stack.remove(entry)
-            exit_inference_mode(entry[1])
+            self.end(entry[1])
 
         tx.graph.record(undo)
         tx.graph.enter_context(self)
@@ -258,92 +263,68 @@ class InferenceModeValue(ContextValue):
 
     def exit(self, tx: Trace) -> None:
         node, real = self.stack.pop()
-        tx.graph.add_call("call_function", exit_inference_mode, (node,), {}, None)
-        exit_inference_mode(real)
-        tx.graph.record(lambda: self.stack.append((node, enter_inference_mode(self.mode))))
+        tx.graph.add_call("call_function", self.end, (node,), {}, None)
+        self.end(real)
+        tx.graph.record(lambda: self.stack.append((node, self.entry(*self.arguments()))))
         tx.graph.exit_context(self)
         self._count(tx, -1)
+
+    def close_in_graph(self, graph: Graph) -> None:
+        graph.add_call("call_function", self.end, (self.stack[-1][0],), {}, None)
+
+    def release(self) -> None:
+        self.end(self.stack[-1][1])
+
+    def reconstruct(self, cg: Emitter) -> None:
+        cg.load_callable(self.made_by, self.made_by.__name__)
+        for argument in self.arguments():
+            cg.load_const(argument)
+        cg.call(len(self.arguments()))
+
+
+class InferenceModeValue(PairedContext):
+    """``torch.inference_mode(mode)``."""
+
+    __slots__ = ("mode",)
+    made_by = torch.inference_mode
+    entry = staticmethod(enter_inference_mode)
+    end = staticmethod(exit_inference_mode)
+
+    def __init__(self, cls: type, mode: bool, source: Source | None = None) -> None:
+        super().__init__(cls, source)
+        self.mode = mode
+
+    def arguments(self) -> tuple[object, ...]:
+        return (self.mode,)
 
     def clone(self) -> ContextValue:
         return InferenceModeValue(self.cls, self.mode)
 
-    def close_in_graph(self, graph: Graph) -> None:
-        node = self.stack[-1][0]
-        graph.add_call("call_function", exit_inference_mode, (node,), {}, None)
 
-    def release(self) -> None:
-        exit_inference_mode(self.stack[-1][1])
+class AutocastValue(PairedContext):
+    """``torch.autocast(device_type, dtype, enabled, cache_enabled)``; ``host`` is a real autocast
+    object with the same arguments, which it has validated."""
 
-    def reconstruct(self, cg: Emitter) -> None:
-        cg.load_callable(self.cls, self.cls.__name__)
-        cg.load_const(self.mode)
-        cg.call(1)
-
-
-class AutocastValue(ContextValue):
-    """``torch.autocast(device_type, dtype, enabled, cache_enabled)``.
-
-    ``host`` is a real autocast object with the same arguments; it validates them and changes the
-    state while tracing.
-    """
-
-    __slots__ = ("host", "stack")
+    __slots__ = ("host",)
+    made_by = torch.autocast
+    entry = staticmethod(enter_autocast)
+    end = staticmethod(exit_autocast)
 
     def __init__(self, host: torch.autocast, source: Source | None = None) -> None:
         super().__init__(type(host), source)
         self.host = host
-        self.stack: list[fx.Node] = []
 
-    def _arguments(self) -> tuple[str, torch.dtype, bool, bool]:
+    def arguments(self) -> tuple[object, ...]:
         host = self.host
         return host.device, host.fast_dtype, host._enabled, host._cache_enabled
-
-    def _leave(self) -> None:
-        leave(self.host)
 
     def enter(self, tx: Trace) -> None:
         if self.stack:
             raise Unsupported("unsupported-slot", what="entering an autocast object twice")
-        node = tx.graph.add_call("call_function", enter_autocast, self._arguments(), {}, None)
-        self.stack.append(node)
-        enter(self.host)
-
-        def undo() -> None:
-            self.stack.remove(node)
-            self._leave()
-
-        tx.graph.record(undo)
-        tx.graph.enter_context(self)
-        self._count(tx, 1)
-
-    def exit(self, tx: Trace) -> None:
-        node = self.stack.pop()
-        tx.graph.add_call("call_function", exit_autocast, (node,), {}, None)
-        self._leave()
-
-        def undo() -> None:
-            self.stack.append(node)
-            enter(self.host)
-
-        tx.graph.record(undo)
-        tx.graph.exit_context(self)
-        self._count(tx, -1)
+        super().enter(tx)
 
     def clone(self) -> ContextValue:
-        device, dtype, enabled, cache = self._arguments()
-        return AutocastValue(torch.autocast(device, dtype, enabled, cache))
-
-    def close_in_graph(self, graph: Graph) -> None:
-        graph.add_call("call_function", exit_autocast, (self.stack[-1],), {}, None)
-
-    def release(self) -> None:
-        self._leave()
-
-    def reconstruct(self, cg: Emitter) -> None:
-        cg.load_callable(torch.autocast, "autocast")
-        for argument in self._arguments():
-            cg.load_const(argument)
-        cg.call(4)
+        return AutocastValue(torch.autocast(*self.arguments()))  # type: ignore[arg-type]
 
 
 class NullContextValue(ContextValue):
@@ -433,10 +414,7 @@ Maker = Callable[["Trace", Sequence[Value], dict[str, Value]], ContextValue]
 
 
 def _grad_mode(cls: type, mode: bool) -> Maker:
-    def make(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> ContextValue:
-        return GradModeValue(cls, mode)
-
-    return make
+    return lambda tx, args, kwargs: GradModeValue(cls, mode)
 
 
 def _set_grad_mode(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> ContextValue:

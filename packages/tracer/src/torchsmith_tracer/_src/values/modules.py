@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from torchsmith_guards import AttrSource, GlobalSource, Guard, GuardKind
 
+from torchsmith_tracer._src import marks
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.effects.journal import DELETED
 from torchsmith_tracer._src.torch_private import (
@@ -33,6 +34,7 @@ from torchsmith_tracer._src.values.constants import ConstantValue
 from torchsmith_tracer._src.values.lookup import bind, is_data_descriptor, lookup
 from torchsmith_tracer._src.values.mappings import DictValue
 from torchsmith_tracer._src.values.objects import ObjectValue
+from torchsmith_tracer._src.values.tensor import TensorValue
 
 if TYPE_CHECKING:
     from torchsmith_guards import Source
@@ -130,6 +132,9 @@ class ModuleValue(ObjectValue):
             super().setattr(tx, name, value)
             return
         table = self._owner_table(tx, name, value)
+        if table == "":  # a name is registered, or not allowed: torch's own code decides
+            super().setattr(tx, name, value)
+            return
         if table is None:
             self.instance_set(tx, name, value)
             return
@@ -139,34 +144,35 @@ class ModuleValue(ObjectValue):
         entries.put(tx, ConstantValue(name), value)
 
     def _owner_table(self, tx: Trace, name: str, value: Value) -> str | None:
-        """The table that ``Module.__setattr__`` would store into, None for the instance dict."""
+        """The table that ``Module.__setattr__`` would store into, None for the instance dict, an
+        empty name for what is more than a store."""
         kind = value.python_type()
         assert self.obj is not None
         known = [t for t in _TABLES if name in self.obj.__dict__.get(t, ())]
         if issubclass(kind, nn.Parameter) or issubclass(kind, nn.Module):
             table = "_parameters" if issubclass(kind, nn.Parameter) else "_modules"
-            if known != [table]:
-                # A new registration moves the name between tables; the real method does that.
-                raise Unsupported("module-attribute-store", what=name, module=self.describe())
-            return table
+            return table if known == [table] else ""
+        if isinstance(value, TensorValue) and value.isinstance_hook(tx, nn.Buffer):
+            return ""
         if not known:
             return None
         if known == ["_buffers"] or kind is type(None):
             if issubclass(kind, torch.Tensor) or kind is type(None):
                 return known[0]
-        raise Unsupported("module-attribute-store", what=name, module=self.describe())
+        return ""
 
     def delattr(self, tx: Trace, name: str) -> None:
         assert self.obj is not None
         if any(name in self.obj.__dict__.get(t, ()) for t in _TABLES):
-            raise Unsupported("module-attribute-store", what=name, module=self.describe())
-        self.generic_delattr(tx, name)
+            super().delattr(tx, name)
+        else:
+            self.generic_delattr(tx, name)
 
     # --- calls -------------------------------------------------------------------------------
     def call_target(
         self, tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]
     ) -> tuple[Value, Sequence[Value], dict[str, Value]] | None:
-        if isinstance(self.obj, nn.RNNBase):
+        if marks.is_disabled(self.obj):
             raise Unsupported("opaque-call", what=self.describe())
         call = lookup(tx, self.cls, "__call__")
         impl = lookup(tx, self.cls, "_call_impl")

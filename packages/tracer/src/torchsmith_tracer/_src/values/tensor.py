@@ -15,9 +15,9 @@ import torch
 from torch import fx
 from torchsmith_guards import AttrSource, Guard, GuardKind
 
-from torchsmith_tracer._src.breaks.signals import Unsupported
+from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
 from torchsmith_tracer._src.effects.journal import DELETED
-from torchsmith_tracer._src.torch_private import no_torch_function
+from torchsmith_tracer._src.torch_private import legacy_tensor_types, no_torch_function
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.constants import ConstantValue
 from torchsmith_tracer._src.values.sizes import SizeValue, size_value
@@ -46,6 +46,7 @@ _UNARY: dict[str, Callable[..., object]] = {
     "pos": operator.pos,
     "invert": operator.invert,
 }
+LEGACY_TYPES = legacy_tensor_types()
 _SLOT_METHODS = frozenset(
     "__getitem__ __setitem__ __len__ __iter__ __bool__ __contains__ __hash__".split()
 )
@@ -221,6 +222,18 @@ class TensorValue(Value):
 
         return tensor_builtin(tx, obj, args, kwargs)
 
+    def isinstance_hook(self, tx: Trace, cls: type) -> object:
+        """Classes of torch whose ``isinstance`` does not go by the type; None for the others."""
+        if cls is torch.nn.Buffer:
+            try:
+                return tx.interp.truth(self.getattr(tx, "_is_buffer"))
+            except ObservedException:
+                return False
+        dtype = LEGACY_TYPES.get(cls)
+        if dtype is not None:
+            return self.fake.dtype is dtype and self.fake.device.type == "cpu"
+        return None
+
     def reconstruct(self, cg: Emitter) -> None:
         cg.graph_output(self)
 
@@ -341,7 +354,7 @@ def _real_first(name: str) -> Property:
 
 
 def _grad_fn(tx: Trace, tensor: TensorValue) -> Value:
-    if not tensor.fake.requires_grad:
+    if not tensor.fake.requires_grad or (tensor.source is None and tensor.fake.is_leaf):
         return ConstantValue(None)
     if tensor.real is None or tensor.source is None or tensor.real.grad_fn is not None:
         raise Unsupported("tensor-attribute", what="grad_fn", tensor=tensor.describe())
@@ -361,10 +374,6 @@ def _numel_bytes(tx: Trace, tensor: TensorValue) -> Value:
     raise Unsupported("tensor-attribute", what="nbytes", tensor=tensor.describe())
 
 
-def _data(tx: Trace, tensor: TensorValue) -> Value:
-    return tx.graph.call_method("detach", (tensor,))
-
-
 def _class(tx: Trace, tensor: TensorValue) -> Value:
     return tx.interp.type_of(tensor)
 
@@ -373,7 +382,7 @@ def _user_dict(tx: Trace, tensor: TensorValue) -> Value:
     raise Unsupported("tensor-attribute", what="__dict__", tensor=tensor.describe())
 
 
-STORES: dict[str, Callable[[Trace, TensorValue, Value], None]] = {}
+STORES: dict[str, Callable[[Trace, TensorValue, Value], object]] = {}
 PROPERTIES: dict[str, Property] = {
     **{
         name: _metadata(name)
@@ -384,12 +393,11 @@ PROPERTIES: dict[str, Property] = {
         ).split()
         if hasattr(torch.Tensor, name)
     },
-    **{name: _computed(name) for name in ("T", "mT", "H", "mH", "real", "imag")},
+    **{name: _computed(name) for name in ("T", "mT", "H", "mH", "real", "imag", "data")},
     **{name: _real_first(name) for name in ("is_leaf", "retains_grad", "name", "output_nr")},
     "shape": lambda tx, tensor: tensor.size(tx),
     "grad_fn": _grad_fn,
     "nbytes": _numel_bytes,
-    "data": _data,
     "__class__": _class,
     "__dict__": _user_dict,
     "_backward_hooks": _backward_hooks,

@@ -16,7 +16,13 @@ from torchsmith_tracer._src.values.constants import ConstantValue
 from torchsmith_tracer._src.values.containers import ListValue
 from torchsmith_tracer._src.values.sizes import SizeNumel, size_value
 from torchsmith_tracer._src.values.symnum import symbolic
-from torchsmith_tracer._src.values.tensor import TensorValue, call_tensor_method, stride_node
+from torchsmith_tracer._src.values.tensor import (
+    LEGACY_TYPES,
+    STORES,
+    TensorValue,
+    call_tensor_method,
+    stride_node,
+)
 
 if TYPE_CHECKING:
     from torchsmith_tracer._src.trace import Trace
@@ -128,22 +134,23 @@ for _name in ("is_inference", "_is_view"):
     method(_name)(_real_first(_name))
 
 
-@method("is_shared", "is_pinned")
-def _real_storage(tx: Trace, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value | None:
-    raise Unsupported("tensor-attribute", what="storage facts", tensor=tensor.describe())
-
-
 @method("type")
 def _type(tx: Trace, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value | None:
-    if args or kwargs.get("dtype") is not None:
-        return None
+    wanted = args[0] if args else kwargs.get("dtype")
+    if wanted is not None:
+        kind = wanted.as_constant()
+        dtype = _LEGACY.get(kind, kind)
+        if isinstance(dtype, type | str):
+            raise Unsupported("opaque-call", what=f"Tensor.type({kind})")
+        return tx.graph.call_method("to", (tensor, ConstantValue(dtype)))
     fake = tensor.fake
     place = "" if fake.device.type == "cpu" else f"{fake.device.type}."
     return ConstantValue(f"torch.{place}{_TYPE_NAMES[fake.dtype]}Tensor")
 
 
-_LEGACY_TYPES = "Float Double Half BFloat16 Byte Char Short Int Long Bool".split()
-_TYPE_NAMES = {getattr(torch, f"{name}Tensor").dtype: name for name in _LEGACY_TYPES}
+_TYPE_NAMES = {d: cls.__name__.removesuffix("Tensor") for cls, d in LEGACY_TYPES.items()}
+_LEGACY: dict[object, torch.dtype] = {f"torch.{n}Tensor": d for d, n in _TYPE_NAMES.items()}
+_LEGACY.update(LEGACY_TYPES.items())
 _TYPE_NAMES |= {torch.complex64: "ComplexFloat", torch.complex128: "ComplexDouble"}
 
 
@@ -206,10 +213,9 @@ def _opaque(name: str) -> Handler:
 
 
 for _name in (
-    "register_hook register_post_accumulate_grad_hook retain_grad storage "
+    "register_hook register_post_accumulate_grad_hook retain_grad storage is_shared is_pinned "
     "untyped_storage _typed_storage share_memory_ as_subclass apply_ map_ map2_ __deepcopy__ "
-    "__dlpack__ __dlpack_device__ __reversed__ set_ resize_ resize_as_ rename_ rename "
-    "detach_ t_ transpose_ unsqueeze_ squeeze_ swapaxes_ swapdims_ as_strided_ "
+    "__dlpack__ __dlpack_device__ __reversed__ rename_ rename "
     "sparse_resize_ sparse_resize_and_clear_ module_load _make_subclass reinforce "
     "to_sparse to_sparse_coo to_sparse_csr to_sparse_csc to_sparse_bsr to_sparse_bsc to_mkldnn"
 ).split():
@@ -217,19 +223,36 @@ for _name in (
         method(_name)(_opaque(_name))
 
 
-@method("__len__")
-def _len(tx: Trace, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value | None:
-    return tensor.length(tx)
+@method(
+    *"set_ resize_ resize_as_ detach_ t_ transpose_ unsqueeze_ squeeze_ swapaxes_ swapdims_ "
+    "as_strided_".split()
+)
+def _new_layout(tx: Trace, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value | None:
+    """What changes the tensor object itself, not its content: only for those of the trace."""
+    if tensor.source is not None:
+        raise Unsupported("tensor-attribute", what="a new layout", tensor=tensor.describe())
+    return None
 
 
-@method("__iter__")
-def _iter(tx: Trace, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value | None:
-    return tensor.iter(tx)
+def _set_data(tx: Trace, tensor: TensorValue, value: Value) -> None:
+    """``tensor.data = value``."""
+    if not isinstance(value, TensorValue):
+        raise Unsupported("tensor-attribute-store", what="data", tensor=tensor.describe())
+    fake = tensor.fake
+    before = fake.data
+    tx.graph.call_function(setattr, (tensor, "data", value))
+    tx.graph.record(lambda: setattr(fake, "data", before))
+    if tensor.source is not None:
+        tx.graph.note_attributes([tensor.source])
+        tx.journal.call_later(setattr, tensor, ConstantValue("data"), value)
 
 
-@method("__getitem__")
-def _getitem(tx: Trace, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value | None:
-    return tensor.getitem(tx, args[0])
+STORES["data"] = _set_data
+
+
+method("__len__")(lambda tx, tensor, args, kwargs: tensor.length(tx))
+method("__iter__")(lambda tx, tensor, args, kwargs: tensor.iter(tx))
+method("__getitem__")(lambda tx, tensor, args, kwargs: tensor.getitem(tx, args[0]))
 
 
 @method("__setitem__")

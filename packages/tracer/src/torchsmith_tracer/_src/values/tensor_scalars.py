@@ -1,116 +1,88 @@
 """Number arguments of operators for which the program gives a tensor: ``a.add_(b, alpha=t)``.
 
 Eager reads the number out of the tensor, which a graph cannot; the product with the tensor, in
-the order in which the operator's own kernel multiplies, is the same.
+the order in which the operator's own kernel multiplies, is the same. The undocumented functions
+are traced, not run.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.constants import ConstantValue
 from torchsmith_tracer._src.values.containers import SequenceValue
-from torchsmith_tracer._src.values.tensor import TensorValue, call_tensor_method
+from torchsmith_tracer._src.values.tensor import TensorValue
 from torchsmith_tracer._src.values.tensor_methods import Handler, method
 from torchsmith_tracer._src.values.torch_queries import register
 
 if TYPE_CHECKING:
     from torchsmith_tracer._src.trace import Trace
 
-Args = Sequence[Value]
-Kwargs = dict[str, Value]
 
-_FACTORS = {"add": "alpha", "sub": "alpha", "subtract": "alpha", "addcmul": "value",
-            "addcdiv": "value"}  # fmt: skip
-_OPERANDS = {"alpha": ("other",), "value": ("tensor1", "tensor2")}
-_PLAIN = {"addcmul": "add", "addcdiv": "add"}  # what is left when the product is known
+def _add(other: Any, *, alpha: Any) -> object:
+    return other * alpha.to(other.dtype)
 
 
-def _rewritten(
-    tx: Trace, name: str, tensor: Value, args: Args, kwargs: Kwargs
-) -> tuple[str, Value, Value] | None:
-    """``(operator, tensor, operand)`` that gives what ``name`` gives; None to leave it as it is."""
-    base = name.rstrip("_")
-    factor = kwargs.get(_FACTORS[base])
-    operands = dict(zip(_OPERANDS[_FACTORS[base]], args, strict=False)) | kwargs
-    found = [operands.get(n) for n in _OPERANDS[_FACTORS[base]]]
-    if not isinstance(factor, TensorValue) or len(operands) != len(found) + 1:
-        return None
-    tensors = [t for t in (factor, *found) if isinstance(t, TensorValue)]
-    if len(tensors) != len(found) + 1 or not isinstance(tensor, TensorValue):
-        return None
-    if factor.fake.dim() or factor.fake.requires_grad:
-        return None
-    if not all(t.fake.dtype.is_floating_point for t in (*tensors, tensor)):
-        return None
-    first = tensors[1]
-    if factor.fake.dtype is not first.fake.dtype:
-        number = tx.graph.call_method("to", (factor, first.fake.dtype))
-    else:
-        number = factor
-    product = tx.graph.call_function(torch.mul, (first, number))
-    if base == "addcmul":
-        product = tx.graph.call_function(torch.mul, (product, tensors[2]))
-    elif base == "addcdiv":
-        product = tx.graph.call_function(torch.div, (product, tensors[2]))
-    return name.replace(base, _PLAIN.get(base, base)), tensor, product
+def _addcmul(tensor1: Any, tensor2: Any, *, value: Any) -> object:
+    return tensor1 * value.to(tensor1.dtype) * tensor2
 
 
-def _of_method(name: str) -> Handler:
-    def call(tx: Trace, tensor: TensorValue, args: list[Value], kwargs: Kwargs) -> Value | None:
-        found = _rewritten(tx, name, tensor, args, kwargs)
-        return None if found is None else tx.graph.call_method(found[0], found[1:])
-
-    return call
+def _addcdiv(tensor1: Any, tensor2: Any, *, value: Any) -> object:
+    return tensor1 * value.to(tensor1.dtype) / tensor2
 
 
-def _of_function(name: str) -> Callable[[Trace, Args, Kwargs], Value | None]:
-    def call(tx: Trace, args: Args, kwargs: Kwargs) -> Value | None:
-        rest = dict(kwargs)
-        tensor = args[0] if args else rest.pop("input", None)
-        if tensor is None:
+def _product(rest: str, keyword: str, product: Callable[..., object]) -> Handler:
+    """An operator with a tensor as its ``keyword`` comes down to ``rest`` of a product."""
+
+    def call(
+        tx: Trace, tensor: TensorValue, args: list[Value], kwargs: dict[str, Value]
+    ) -> Value | None:
+        factor = kwargs.get(keyword)
+        if not isinstance(factor, TensorValue) or factor.fake.dim() or factor.fake.requires_grad:
             return None
-        found = _rewritten(tx, name, tensor, args[1:], rest)
-        return (
-            None if found is None else tx.graph.call_function(getattr(torch, found[0]), found[1:])
-        )
+        if len(kwargs) > 1 or len(args) != (1 if keyword == "alpha" else 2):
+            return None
+        for part in (tensor, factor, *args):
+            if not isinstance(part, TensorValue) or not part.fake.dtype.is_floating_point:
+                return None
+        scaled = tx.builder.wrap_new(product).call(tx, args, kwargs)
+        return tx.graph.call_method(rest, (tensor, scaled))
 
     return call
 
 
-for _name in _FACTORS:
-    register(getattr(torch, _name), _of_function(_name))
-    for _method in (_name, f"{_name}_"):
-        method(_method)(_of_method(_method))
+for _end in ("", "_"):
+    method(f"add{_end}")(_product(f"add{_end}", "alpha", _add))
+    method(f"sub{_end}")(_product(f"sub{_end}", "alpha", _add))
+    method(f"addcmul{_end}")(_product(f"add{_end}", "value", _addcmul))
+    method(f"addcdiv{_end}")(_product(f"add{_end}", "value", _addcdiv))
 
 
-def _each_with_scalar(name: str) -> Callable[[Trace, Args, Kwargs], Value | None]:
-    """``_foreach_addcdiv_`` and the like: one operator a tensor where the numbers are tensors."""
+def _one_by_one(name: str, tensors: Any, first: Any, second: Any, scalars: Any) -> object:
+    for tensor, a, b, value in zip(tensors, first, second, scalars, strict=True):
+        getattr(tensor, name)(a, b, value=value)
+    return tensors
 
-    def call(tx: Trace, args: Args, kwargs: Kwargs) -> Value | None:
+
+def _each(name: str) -> Callable[[Trace, Sequence[Value], dict[str, Value]], Value | None]:
+    """One operator a tensor where the numbers are tensors."""
+
+    def call(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value | None:
         given = [*args, *kwargs.values()]
         if len(given) != 4 or not kwargs.keys() <= {"value", "scalars"}:
             return None
-        *lists, scalars = given
-        if not isinstance(scalars, TensorValue) and (
-            not isinstance(scalars, SequenceValue)
-            or not any(isinstance(s, TensorValue) for s in tx.interp.unpack(scalars))
-        ):
+        numbers = [given[3]] if not isinstance(given[3], SequenceValue) else given[3].unpack(tx)
+        if not any(isinstance(number, TensorValue) for number in numbers):
             return None
-        rows = [tx.interp.unpack(part) for part in (*lists, scalars)]
-        if len({len(row) for row in rows}) != 1 or not rows[0]:
-            return None
-        for tensor, first, second, number in zip(*rows, strict=True):
-            if not isinstance(tensor, TensorValue):
-                return None
-            call_tensor_method(tx, tensor, name, [first, second], {"value": number})
-        return lists[0]
+        function = tx.builder.wrap_new(_one_by_one)
+        return function.call(tx, [ConstantValue(name), *given], {})
 
     return call
 
 
-for _name in ("addcmul_", "addcdiv_"):
-    register(getattr(torch, f"_foreach_{_name}"), _each_with_scalar(_name))
+register(torch._foreach_addcmul_, _each("addcmul_"))
+register(torch._foreach_addcdiv_, _each("addcdiv_"))

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
-from torch import nn
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.values.base import Value
@@ -55,16 +54,6 @@ def _folded(cls: type) -> None:
 
 for _cls in (torch.device, torch.finfo, torch.iinfo):
     _folded(_cls)
-
-
-@constructor(nn.Parameter, nn.Buffer)
-def _parameter(tx: Trace, *args: Value, **kwargs: Value) -> Value:
-    raise Unsupported("opaque-call", what="torch.nn.Parameter")
-
-
-@constructor(torch.Generator)
-def _generator(tx: Trace, *args: Value, **kwargs: Value) -> Value:
-    raise Unsupported("opaque-call", what="torch.Generator")
 
 
 @constructor(torch.Tensor)

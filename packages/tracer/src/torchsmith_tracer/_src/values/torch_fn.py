@@ -124,7 +124,7 @@ class TorchCallable(RealObject):
         return self.obj
 
     def describe(self) -> str:
-        return _name(self.obj)
+        return name_of(self.obj)
 
     def call(self, tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
         return call_torch(tx, self.obj, args, kwargs)
@@ -168,7 +168,7 @@ def call_torch(tx: Trace, obj: object, args: Sequence[Value], kwargs: dict[str, 
     if name is not None:
         return _unbound_method(tx, name, args, kwargs)
     if not is_operator(obj):
-        raise Unsupported("opaque-call", what=_name(obj))
+        raise Unsupported("opaque-call", what=name_of(obj))
     out = kwargs.get("out")
     if out is not None and not (isinstance(out, ConstantValue) and out.value is None):
         return _with_out(tx, obj, args, kwargs)
@@ -183,7 +183,7 @@ def _with_out(tx: Trace, obj: object, args: Sequence[Value], kwargs: dict[str, V
     layouts = []
     for tensor in outs:
         if not isinstance(tensor, TensorValue):
-            raise Unsupported("out-argument", what=_name(obj))
+            raise Unsupported("out-argument", what=name_of(obj))
         fake = tensor.fake
         layouts.append((fake.size(), fake.stride(), fake.storage_offset()))
     result = tx.graph.call_function(obj, args, kwargs)  # type: ignore[arg-type]
@@ -191,7 +191,7 @@ def _with_out(tx: Trace, obj: object, args: Sequence[Value], kwargs: dict[str, V
         assert isinstance(tensor, TensorValue)
         if tensor.source is not None and tensor.fake.size() != layout[0]:
             tensor.fake.as_strided_(*layout)  # an existing tensor is not resized by a graph
-            raise Unsupported("out-argument", what=_name(obj))
+            raise Unsupported("out-argument", what=name_of(obj))
     if several and isinstance(result, SequenceValue):
         result.items[:] = outs
     return result
@@ -204,7 +204,10 @@ def _unbound_method(tx: Trace, name: str, args: Sequence[Value], kwargs: dict[st
     raise Unsupported("opaque-call", what=f"torch.Tensor.{name} without a tensor")
 
 
-def _name(obj: object) -> str:
+def name_of(obj: object) -> str:
+    """A callable of torch as the user calls it; tensor methods come as plain names."""
+    if isinstance(obj, str):
+        return f"Tensor.{obj}"
     if isinstance(obj, OPERATORS):
         return f"torch.ops.{str(obj).replace('::', '.')}"
     module = getattr(obj, "__module__", None) or "torch"

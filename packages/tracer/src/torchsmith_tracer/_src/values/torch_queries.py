@@ -115,7 +115,7 @@ _each(
     "is_grad_enabled is_inference_mode_enabled is_autocast_enabled is_autocast_cpu_enabled "
     "get_default_dtype get_default_device "
     "are_deterministic_algorithms_enabled get_deterministic_debug_mode "
-    "promote_types can_cast broadcast_shapes typename amp.autocast_mode.is_autocast_available "
+    "promote_types can_cast broadcast_shapes amp.autocast_mode.is_autocast_available "
     "amp.is_autocast_available "
     "cuda.is_available cuda.device_count cuda.is_bf16_supported cuda.get_device_capability "
     "cuda.get_device_name cuda.get_device_properties "
@@ -136,21 +136,12 @@ _each(
 _each(private.FOLDED_QUERIES, _fold)
 
 
-def _is_true(fn: Callable[..., object]) -> Handler:
-    return _constant(True)
-
-
-def _is_false(fn: Callable[..., object]) -> Handler:
-    return _constant(False)
-
-
-def _is_none(fn: Callable[..., object]) -> Handler:
-    return _constant(None)
-
-
-_each("compiler.is_compiling compiler.is_dynamo_compiling " + private.TRUE_QUERIES, _is_true)
-_each("jit.is_scripting jit.is_tracing compiler.is_exporting " + private.FALSE_QUERIES, _is_false)
-_each(private.NONE_QUERIES, _is_none)
+for _paths, _answer in (
+    ("compiler.is_compiling compiler.is_dynamo_compiling " + private.TRUE_QUERIES, True),
+    ("jit.is_scripting jit.is_tracing compiler.is_exporting " + private.FALSE_QUERIES, False),
+    (private.NONE_QUERIES, None),
+):
+    _each(_paths, lambda fn, answer=_answer: _constant(answer))  # type: ignore[misc]
 _each(private.STATE_QUERIES, _query)
 for _module, _name, _answer in private.QUERIES_BY_NAME:
     register_name(_module, _name, _constant(_answer))
@@ -164,6 +155,13 @@ def _is_tensor(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Va
     return ConstantValue(issubclass(value.python_type(), torch.Tensor))
 
 
+def _typename(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value | None:
+    if len(args) == 1 and isinstance(args[0], TensorValue):
+        return call_tensor_method(tx, args[0], "type", [], {})
+    return _fold(torch.typename)(tx, args, kwargs)
+
+
+register(torch.typename, _typename)
 register(torch.is_tensor, _is_tensor)
 register(torch.overrides.is_tensor_like, _is_tensor)
 
@@ -186,16 +184,17 @@ for _name in "numel is_floating_point is_complex is_signed is_conj is_neg is_inf
     _each(_name, _as_method(_name))
 
 
-def _reads_data(fn: Callable[..., object]) -> Handler:
-    name = getattr(fn, "__name__", "?")
+def _refused(kind: str) -> Callable[[Callable[..., object]], Handler]:
+    def make(fn: Callable[..., object]) -> Handler:
+        def refuse(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value | None:
+            raise Unsupported(kind, what=f"torch.{getattr(fn, '__name__', '?')}")
 
-    def refuse(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value | None:
-        raise Unsupported("item", what=f"torch.{name}")
+        return refuse
 
-    return refuse
+    return make
 
 
-_each("is_nonzero equal allclose", _reads_data)
+_each("is_nonzero equal allclose", _refused("item"))
 
 
 def _result_type(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
@@ -315,15 +314,6 @@ def _check_is_size(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -
 register(torch._check_is_size, _check_is_size)
 
 
-def _state(fn: Callable[..., object]) -> Handler:
-    name = getattr(fn, "__name__", "?")
-
-    def refuse(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
-        raise Unsupported("torch-state", what=f"torch.{name}")
-
-    return refuse
-
-
 _each(
     "manual_seed seed initial_seed set_rng_state get_rng_state set_num_threads "
     "set_default_dtype set_default_device set_default_tensor_type use_deterministic_algorithms "
@@ -331,8 +321,8 @@ _each(
     "set_autocast_enabled set_autocast_dtype set_autocast_cache_enabled "
     "cuda.manual_seed cuda.manual_seed_all cuda.synchronize cuda.empty_cache "
     "save load from_numpy frombuffer from_file compile "
-    "jit.script jit.trace func.functional_call",
-    _state,
+    "jit.script jit.trace",
+    _refused("torch-state"),
 )
 
 

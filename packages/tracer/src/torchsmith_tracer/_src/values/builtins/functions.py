@@ -348,16 +348,17 @@ def is_instance(tx: Trace, obj: Value, cls: Value) -> bool:
     if kind is cls.obj:
         return True
     found = lookup(tx, type(cls.obj), "__instancecheck__")
-    if found is not None and not isinstance(found.attr, METHOD_TYPES):
-        if not is_library_module(found.owner.__module__):
-            method = tx.interp.class_method(cls, "__instancecheck__")
-            assert method is not None
-            return tx.interp.truth(tx.interp.call(method, [obj]))
+    if found is not None and found.owner is not type:
         custom = getattr(obj, "isinstance_hook", None)
         if custom is not None:
             verdict = custom(tx, cls.obj)
             if verdict is not None:
                 return bool(verdict)
+    if found is not None and not isinstance(found.attr, METHOD_TYPES):
+        if not is_library_module(found.owner.__module__):
+            method = tx.interp.class_method(cls, "__instancecheck__")
+            assert method is not None
+            return tx.interp.truth(tx.interp.call(method, [obj]))
     if tx.world.is_subclass(kind, cls.obj):
         return True
     if isinstance(obj, ObjectValue) and disguises(kind):

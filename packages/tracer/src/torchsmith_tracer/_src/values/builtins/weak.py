@@ -10,6 +10,8 @@ import gc
 import weakref
 from typing import TYPE_CHECKING
 
+from torchsmith_guards import AttrSource
+
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.frames.frame import Handling
 from torchsmith_tracer._src.values.base import Value
@@ -91,9 +93,17 @@ def _check_value(tx: Trace, obj: Value, callback: Value) -> Value:
 
 @builtin(_alive)
 def _alive_value(tx: Trace, obj: Value) -> Value:
-    if not isinstance(obj, _LASTING) and not _reached(tx, obj):
+    if not isinstance(obj, _LASTING) and not (_stays(tx, obj) or _reached(tx, obj)):
         raise Unsupported("opaque-call", what="a weak reference that may be dead")
     return obj
+
+
+def _stays(tx: Trace, target: Value) -> bool:
+    """Whether ``target`` is an attribute of an object from before, and no such one was changed."""
+    source = target.source
+    if not isinstance(source, AttrSource):
+        return False
+    return not any(source.attr in stores for stores in tx.journal.attrs.values())
 
 
 def _reached(tx: Trace, target: Value) -> bool:
