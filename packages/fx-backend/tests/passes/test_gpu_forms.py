@@ -196,6 +196,20 @@ def test_convolutions_run_channels_last(fn, last):
     assert len(clones) == (0 if last else 1)
 
 
+def test_group_norms_between_convolutions_need_no_copies():
+    def fn(x, w1, b1, w2, w3):
+        y = torch.nn.functional.group_norm(torch.conv2d(x, w1, b1, padding=1), 4)
+        return torch.conv2d(torch.nn.functional.silu(y), w2)
+
+    generator = torch.Generator().manual_seed(0)
+    sizes = (2, 4, 9, 9), (8, 4, 3, 3), (8,), (8, 8, 3, 3), (8, 1, 3, 3)
+    inputs = [torch.randn(size, generator=generator) * 0.3 for size in sizes]
+    passes = [ChannelsLast(device="cpu", dtypes=(torch.float32,))]
+    calls = rewritten(fn, *inputs, passes=passes, rtol=1e-4, atol=1e-5)
+    moved = [n.target for n in calls if n.target in (aten.clone.default, aten.copy.default)]
+    assert moved == [aten.clone.default, aten.copy.default]  # the first input and the result
+
+
 def test_one_convolution_stays():
     x, w = torch.randn(2, 4, 9, 9), torch.randn(8, 4, 3, 3)
     passes = [ChannelsLast(device="cpu", dtypes=(torch.float32,))]

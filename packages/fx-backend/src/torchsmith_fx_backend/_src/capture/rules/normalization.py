@@ -189,8 +189,10 @@ def _group_norm(
     channels = x.shape[1]
     if type(channels) is not int or channels % num_groups:
         return NotImplemented
-    grouped = view(m, up(m, x), [x.shape[0], num_groups, -1])
-    result, _, _ = _normalize(m, grouped, [2], eps)
+    # Channels stay a dimension of their own: so the views are ones of channels-last images, too.
+    sizes = [x.shape[0], num_groups, channels // num_groups, *x.shape[2:]]
+    grouped = view(m, up(m, x), sizes)
+    result, _, _ = _normalize(m, grouped, range(2, len(sizes)), eps)
     result = view(m, result, list(x.shape))
     per_channel = [1, channels] + [1] * (x.dim() - 2)
     if weight is not None:
