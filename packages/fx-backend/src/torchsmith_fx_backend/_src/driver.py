@@ -115,6 +115,8 @@ def smith(
         return gm
     try:
         if training:
+            if recorded is not None:
+                modes.not_recorded(recorded, "an input requires gradients")
             return compile_training(gm, example_inputs, chosen)
         build = functools.partial(compile_graph, chosen=chosen, recorded=recorded)
         if has_foreign_symbols(gm, example_inputs):

@@ -135,7 +135,7 @@ def fused_attention_choice(
     enable_gqa: bool,
 ) -> int | None:
     """Number of the kernel that eager's attention chooses for operands of these layouts: 0 is the
-    one that stores all scores. None where there is no such device."""
+    one that stores all scores. None where there is no such device, or no memory to ask it."""
     if not torch.cuda.is_available():
         return None
 
@@ -144,16 +144,19 @@ def fused_attention_choice(
         return torch.empty_strided(size, stride, dtype=tensor.dtype, device=tensor.device)
 
     with without_active_modes(), torch.no_grad():
-        chosen = torch._fused_sdp_choice(
-            real(query),
-            real(key),
-            real(value),
-            None if mask is None else real(mask),
-            dropout,
-            is_causal,
-            scale=scale,
-            enable_gqa=enable_gqa,
-        )
+        try:
+            chosen = torch._fused_sdp_choice(
+                real(query),
+                real(key),
+                real(value),
+                None if mask is None else real(mask),
+                dropout,
+                is_causal,
+                scale=scale,
+                enable_gqa=enable_gqa,
+            )
+        except torch.OutOfMemoryError:
+            return None
     return int(chosen)
 
 

@@ -46,7 +46,6 @@ TRUSTED = frozenset(
     {
         *GEMMS,
         aten.matmul.default,
-        aten.convolution.default,
         aten.embedding.default,
         aten.cat.default,
         aten.index.Tensor,
