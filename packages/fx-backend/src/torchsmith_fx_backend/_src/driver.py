@@ -106,6 +106,8 @@ def smith(
         isinstance(x, torch.Tensor) and x.requires_grad
         for x in (*example_inputs, *_attributes_read(gm))
     )
+    if training and recorded is not None:
+        modes.not_recorded(recorded, "an input requires gradients")
     if training and chosen.training == "eager":
         _say_once(
             logging.INFO,
@@ -115,8 +117,6 @@ def smith(
         return gm
     try:
         if training:
-            if recorded is not None:
-                modes.not_recorded(recorded, "an input requires gradients")
             return compile_training(gm, example_inputs, chosen)
         build = functools.partial(compile_graph, chosen=chosen, recorded=recorded)
         if has_foreign_symbols(gm, example_inputs):
