@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from torchsmith_guards._src.guards import helpers
+from torchsmith_guards._src.guards import conditions, helpers
 from torchsmith_guards._src.guards.global_state import GlobalState
 from torchsmith_guards._src.guards.guard import UNCHANGED_NUMBER, Guard, GuardKind
 from torchsmith_guards._src.guards.referent import Referent
@@ -80,35 +80,11 @@ def _explain(guard: Guard, roots: Mapping[str, object]) -> Failure | None:
     return Failure(guard, _old(guard), _new(guard, value), _hint(guard, value))
 
 
-def _holds(guard: Guard, value: Any) -> bool:
-    expected: Any = guard.expected
-    match guard.kind:
-        case GuardKind.TYPE:
-            return type(value) is expected
-        case GuardKind.ID if isinstance(expected, Referent):
-            return value is not None and value is expected()
-        case GuardKind.ID:
-            return value is expected
-        case GuardKind.CONSTANT:
-            return helpers.same_constant(value, expected)
-        case GuardKind.LENGTH:
-            return type(value) is expected[0] and len(value) == expected[1]
-        case GuardKind.DICT_KEYS:
-            return type(value) is expected[0] and helpers.same_keys(value, expected[1])
-        case GuardKind.DICT_CONTAINS:
-            return (expected[0] in value) is expected[1]
-        case GuardKind.HASATTR:
-            return hasattr(value, expected[0]) is expected[1]
-        case GuardKind.NOT_NONE:
-            return value is not None
-        case GuardKind.NONE:
-            return value is None
-        case GuardKind.CODE:
-            return value.__code__ is expected
-        case GuardKind.EMPTY:
-            return not value
-        case _:
-            raise TypeError(f"{guard.kind} is not about one value")
+def _holds(guard: Guard, value: object) -> bool:
+    """What the checker asks of one object."""
+    names = conditions.Names({"value": value})
+    condition = conditions.condition(names, "value", guard)
+    return not eval(condition, {**names.namespace, "value": value})
 
 
 def _old(guard: Guard) -> object:
@@ -137,8 +113,7 @@ def _old(guard: Guard) -> object:
 def _new(guard: Guard, value: Any) -> object:
     match guard.kind:
         case GuardKind.LENGTH:
-            size = len(value) if guard.kind is GuardKind.LENGTH else value.__length_hint__()
-            return f"{type(value).__name__} of {size}"
+            return f"{type(value).__name__} of {len(value)}"
         case GuardKind.DICT_KEYS:
             return f"{type(value).__name__} with keys {list(value)}"
         case GuardKind.DICT_CONTAINS | GuardKind.HASATTR:
