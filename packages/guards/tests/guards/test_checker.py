@@ -14,11 +14,11 @@ from torchsmith_guards import (
     SHAPES,
     AttrSource,
     CallSource,
-    CellSource,
     ClassDictSource,
     ClosureSource,
     ContentSource,
     DefaultsSource,
+    FunctionSource,
     GlobalSource,
     GlobalState,
     GradSource,
@@ -31,7 +31,6 @@ from torchsmith_guards import (
     NamespaceSource,
     PinnedSource,
     ShapeEnv,
-    SyntheticSource,
     TensorPropertySource,
     TensorSpec,
 )
@@ -114,7 +113,6 @@ CASES = [
     ("key absent", K.DICT_CONTAINS, (ONE, False), [{}, {TWO: 1}], [{ONE: 1}]),
     ("attribute present", K.HASATTR, ("n", True), [Box(n=1)], [Box()]),
     ("attribute absent", K.HASATTR, ("n", False), [Box()], [Box(n=1)]),
-    ("not none", K.NOT_NONE, None, [0, []], [None]),
     ("is none", K.NONE, None, [None], [0]),
     ("code", K.CODE, plain.__code__, [plain, types.FunctionType(plain.__code__, {})], [other, len]),
     ("empty", K.EMPTY, None, [{}, OrderedDict(), []], [{1: 1}, [0]]),
@@ -219,7 +217,7 @@ def test_user_exceptions_while_fetching_do_not_escape():
         def value(self):
             raise ValueError("no")
 
-    assert_fails(checker(Guard(AttrSource(X, "value"), K.NOT_NONE)), Angry())
+    assert_fails(checker(Guard(AttrSource(X, "value"), K.NONE)), Angry())
 
 
 def test_roots_of_all_kinds():
@@ -227,7 +225,7 @@ def test_roots_of_all_kinds():
     namespace = {"scale": 2.0}
     modules = {"pkg.mod": {"flag": True}}
     made = checker(
-        Guard(CellSource("value", 0), K.CONSTANT, 7),
+        Guard(ClosureSource(FunctionSource(), 0), K.CONSTANT, 7),
         Guard(GlobalSource("scale"), K.CONSTANT, 2.0),
         Guard(GlobalSource("flag", "pkg.mod"), K.CONSTANT, True),
         Guard(NamespaceSource(), K.DICT_CONTAINS, ("len", False)),
@@ -251,7 +249,7 @@ def test_roots_of_all_kinds():
 
 def test_roots_as_parameters():
     guards = [
-        Guard(CellSource("value", 0), K.CONSTANT, 7),
+        Guard(ClosureSource(FunctionSource(), 0), K.CONSTANT, 7),
         Guard(GlobalSource("n"), K.CONSTANT, 1),
         Guard(GlobalSource("n", "m"), K.CONSTANT, 2),
     ]
@@ -262,15 +260,14 @@ def test_roots_as_parameters():
 
 
 def test_unknown_roots_are_reported():
-    for source in (LocalSource("z"), CellSource("c", 0), GlobalSource("g"), GlobalSource("g", "m")):
+    for source in (
+        LocalSource("z"),
+        ClosureSource(FunctionSource(), 0),
+        GlobalSource("g"),
+        GlobalSource("g", "m"),
+    ):
         with pytest.raises(UnguardableSourceError, match="TS-G002"):
-            checker(Guard(source, K.NOT_NONE))
-
-
-def test_synthetic_locals_are_not_guarded():
-    made = checker(Guard(AttrSource(SyntheticSource("c"), "a"), K.CONSTANT, 1), params=())
-    assert made.guards == ()
-    assert made.check() is True
+            checker(Guard(source, K.NONE))
 
 
 @pytest.mark.parametrize("name", ["type", "len", "id", "tuple", "map", "floor", "x_size0"])
@@ -480,6 +477,18 @@ def test_identity_of_an_argument_holds_no_reference_and_nothing_takes_its_place(
     assert not any(made.check(other) for other in others), address in map(id, others)
     assert_fails(made, others[0])
     assert "Box" in str(made.explain(others[0])[0])
+
+
+def test_identity_of_what_a_closure_holds_keeps_nothing_alive():
+    function = make_closure(Box())
+    (cell,) = function.__closure__
+    here = ClosureSource(FunctionSource(), 0)
+    made = checker(Guard(here, K.ID, cell.cell_contents), params=(), bind={"F": function})
+    assert_holds(made)
+    dead = weakref.ref(cell.cell_contents)
+    cell.cell_contents = Box()
+    assert dead() is None
+    assert_fails(made)
 
 
 def test_a_failure_is_shown_for_objects_that_cannot_be_printed():

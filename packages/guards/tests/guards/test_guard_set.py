@@ -7,7 +7,6 @@ from torchsmith_guards import (
     GuardKind,
     GuardSet,
     LocalSource,
-    SyntheticSource,
     TensorSpec,
 )
 from torchsmith_guards.errors import GuardError
@@ -49,16 +48,6 @@ def test_rollback():
     assert [g.kind for g in guards] == [K.TYPE]
     guards.add(Guard(X, K.CONSTANT, 3))
     assert len(guards) == 2
-
-
-def test_synthetic_sources_are_dropped():
-    assert len(GuardSet([Guard(SyntheticSource("t"), K.TYPE, int)])) == 0
-
-
-def test_relations_with_synthetic_sources_are_dropped():
-    t = SyntheticSource("t")
-    guards = GuardSet([Guard(X, K.SAME_OBJECT, t), Guard(X, K.NOT_SAME, (LocalSource("y"), t))])
-    assert len(guards) == 0
 
 
 def test_objects_that_print_alike_are_different_constants():

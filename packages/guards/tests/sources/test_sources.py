@@ -8,7 +8,6 @@ import pytest
 from torchsmith_guards import (
     AttrSource,
     CallSource,
-    CellSource,
     ClassDictSource,
     ClosureSource,
     ContentSource,
@@ -20,7 +19,6 @@ from torchsmith_guards import (
     LocalSource,
     NamespaceSource,
     PinnedSource,
-    SyntheticSource,
     TensorPropertySource,
 )
 
@@ -33,7 +31,6 @@ X = LocalSource("x")
 
 TEXTS = [
     (X, "x"),
-    (CellSource("w", 2), "F.__closure__[2].cell_contents"),
     (GlobalSource("g"), "G['g']"),
     (GlobalSource("g", "pkg.mod"), "M['pkg.mod']['g']"),
     (NamespaceSource(), "G"),
@@ -57,7 +54,6 @@ TEXTS = [
     (ClassDictSource(dict), "vars(dict)"),
     (CallSource(PinnedSource(len), ("a", 1)), "len('a', 1)"),
     (IdSource(X), "id(x)"),
-    (SyntheticSource("t"), "t"),
 ]
 
 
@@ -68,7 +64,7 @@ def test_text(source, text):
 
 def test_all_sources_differ_from_each_other():
     # A local that emitted code makes and a parameter of the same name are different things.
-    sources = [s for s, _ in TEXTS] + [PinnedSource(max), SyntheticSource("x")]
+    sources = [s for s, _ in TEXTS] + [PinnedSource(max)]
     assert len(set(sources)) == len(sources)
 
 
@@ -90,12 +86,6 @@ def test_root_and_base():
     assert deep.root is X
     assert deep.base == AttrSource(X, "layers")
     assert X.base is None
-
-
-def test_guardable():
-    assert AttrSource(X, "a").guardable
-    assert AttrSource(PinnedSource(len), "a").guardable
-    assert not ItemSource(SyntheticSource("t"), 0).guardable
 
 
 def test_sources_are_immutable_and_pickle():

@@ -13,10 +13,10 @@ from torch import nn
 from torchsmith_guards import (
     GLOBAL_STATE,
     AttrSource,
-    CellSource,
     ClassDictSource,
     ClosureSource,
     DefaultsSource,
+    FunctionSource,
     GlobalSource,
     GlobalState,
     Guard,
@@ -435,7 +435,7 @@ def test_a_model_in_a_global_variable_or_a_cell():
 
     for source, bind in (
         (GlobalSource("net"), {"G": space}),
-        (CellSource("module", 0), {"F": function}),
+        (ClosureSource(FunctionSource(), 0), {"F": function}),
     ):
         check = Watched(facts(module, source), (), bind).warm()
         assert check.answers() == (True, False)

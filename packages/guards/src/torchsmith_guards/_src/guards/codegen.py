@@ -306,12 +306,6 @@ class _Generator:
                 return self._bound(source.name, source)
             case src.FunctionSource():
                 return self._bound("F", source)
-            case src.CellSource():
-                if "F" in self.params:
-                    return f"{self.params['F']}.__closure__[{source.index}].cell_contents"
-                function = self._bound_object("F", source)
-                cell = getattr(function, "__closure__")[source.index]  # noqa: B009 - any object
-                return f"{self.names.constant(cell, f'cell_{source.name}')}.cell_contents"
             case src.NamespaceSource():
                 return self._namespace_of(source.module, source)
             case src.GlobalSource():

@@ -65,7 +65,7 @@ class Names:
 
 
 # Kinds whose condition names the object once, so that it needs no variable.
-_SINGLE = (GuardKind.ID, GuardKind.NONE, GuardKind.NOT_NONE, GuardKind.EMPTY, GuardKind.CODE)
+_SINGLE = (GuardKind.ID, GuardKind.NONE, GuardKind.EMPTY, GuardKind.CODE)
 
 
 def reads_once(guards: Iterable[Guard]) -> bool:
@@ -104,8 +104,6 @@ def condition(names: Names, var: str, guard: Guard) -> str:
         case GuardKind.HASATTR:
             name, present = pair(expected)
             return f"{'not ' if present else ''}hasattr({var}, {name!r})"
-        case GuardKind.NOT_NONE:
-            return f"{var} is None"
         case GuardKind.NONE:
             return f"{var} is not None"
         case GuardKind.CODE:

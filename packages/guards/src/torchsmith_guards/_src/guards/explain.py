@@ -100,8 +100,6 @@ def _old(guard: Guard) -> object:
             return f"attribute {expected[0]!r} {'present' if expected[1] else 'absent'}"
         case GuardKind.TYPE:
             return f"type {expected.__name__}"
-        case GuardKind.NOT_NONE:
-            return "not None"
         case GuardKind.EMPTY:
             return "empty"
         case GuardKind.ID if isinstance(expected, Referent):

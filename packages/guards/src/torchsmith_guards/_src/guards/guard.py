@@ -27,7 +27,6 @@ class GuardKind(enum.Enum):
     DICT_CONTAINS = "dict contains"  # expected: (key, whether present)
     HASATTR = "hasattr"  # expected: (name, whether present)
     TENSOR = "tensor"  # expected: TensorSpec
-    NOT_NONE = "not none"  # expected: None
     NONE = "none"  # expected: None
     CODE = "code"  # x.__code__ is expected; expected: a code object
     SAME_OBJECT = "same object"  # expected: the other Source

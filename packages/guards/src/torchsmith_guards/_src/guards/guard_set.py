@@ -17,10 +17,8 @@ class GuardSet:
             self.add(guard)
 
     def add(self, guard: Guard) -> None:
-        """Keep ``guard`` unless an equal one is there. Guards on constants that the compiler
-        installed and on locals that emitted code makes are dropped: nothing can change them."""
-        if all(source.guardable for source in guard.sources()):
-            self.log.setdefault(guard.key(), guard)
+        """Keep ``guard`` unless an equal one is there."""
+        self.log.setdefault(guard.key(), guard)
 
     def checkpoint(self) -> int:
         """A mark for ``rollback``."""

@@ -64,7 +64,7 @@ def fetch(source: Source, roots: Mapping[str, object]) -> Any:
         Exception: whatever a step raises when the path is not there.
     """
     match source:
-        case src.LocalSource() | src.SyntheticSource():
+        case src.LocalSource():
             return roots[source.name]
         case src.FunctionSource():
             return roots["F"]
@@ -76,9 +76,6 @@ def fetch(source: Source, roots: Mapping[str, object]) -> Any:
             return _namespace(source.module, roots)
         case src.GlobalSource():
             return _namespace(source.module, roots)[source.name]
-        case src.CellSource():
-            function: Any = roots["F"]
-            return function.__closure__[source.index].cell_contents
         case src.GlobalStateSource() | src.ShapeEnvSource():
             return None
     assert isinstance(source, src.Step), "all roots are handled above"

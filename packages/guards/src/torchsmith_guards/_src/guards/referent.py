@@ -6,7 +6,7 @@ import weakref
 from dataclasses import replace
 
 from torchsmith_guards._src.guards.guard import Guard, GuardKind
-from torchsmith_guards._src.sources.sources import CellSource, LocalSource
+from torchsmith_guards._src.sources.sources import FunctionSource, LocalSource
 
 
 class Referent(weakref.ref[object]):
@@ -31,7 +31,7 @@ def weakly(guard: Guard, made: dict[int, Referent]) -> Guard:
     object that cannot be referred to weakly stays as it is. ``made``: one referent per object."""
     if guard.kind is not GuardKind.ID or guard.expected is None:
         return guard
-    if not isinstance(guard.source.root, LocalSource | CellSource):
+    if not isinstance(guard.source.root, LocalSource | FunctionSource):
         return guard
     try:
         key = id(guard.expected)

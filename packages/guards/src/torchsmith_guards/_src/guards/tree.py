@@ -15,7 +15,6 @@ from torchsmith_guards._src.sources.sources import Source
 # Nanoseconds of one check on the machine it was written on: for ordering and estimates only.
 COST_NS: dict[GuardKind, float] = {
     GuardKind.NONE: 5,
-    GuardKind.NOT_NONE: 5,
     GuardKind.ID: 8,
     GuardKind.TYPE: 10,
     GuardKind.CONSTANT: 20,

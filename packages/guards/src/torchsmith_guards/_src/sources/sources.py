@@ -113,11 +113,6 @@ class Source:
             here = base
         return here
 
-    @property
-    def guardable(self) -> bool:
-        """False when facts about this object allow no check (see ``SyntheticSource``)."""
-        return self.root.guardable
-
     def step_key(self) -> Hashable:
         """What tells this step from other steps at the same base."""
         key = self._key()
@@ -157,10 +152,6 @@ class _Root(Source):
     def base(self) -> None:
         return None
 
-    @property
-    def guardable(self) -> bool:
-        return True
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LocalSource(_Root):
@@ -170,17 +161,6 @@ class LocalSource(_Root):
 
     def _text(self) -> str:
         return self.name
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class CellSource(_Root):
-    """Content of free variable ``name``, number ``index`` in ``F.__closure__``."""
-
-    name: str
-    index: int
-
-    def _text(self) -> str:
-        return f"F.__closure__[{self.index}].cell_contents"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -242,20 +222,6 @@ class ClassDictSource(_Root):
 
 # ``vars(cls)``, also where a metaclass has a ``__dict__`` of its own.
 class_dict: Callable[[type], Mapping[str, object]] = type.__dict__["__dict__"].__get__
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class SyntheticSource(_Root):
-    """A local variable made by emitted code; it does not exist yet when guards are checked."""
-
-    name: str
-
-    @property
-    def guardable(self) -> bool:
-        return False
-
-    def _text(self) -> str:
-        return self.name
 
 
 @dataclass(frozen=True, slots=True, eq=False)

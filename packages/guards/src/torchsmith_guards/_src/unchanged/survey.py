@@ -156,11 +156,6 @@ class _Walk:
                 return obj, self._held("F")
             case src.PinnedSource() | src.ClassDictSource():
                 return obj, True
-            case src.CellSource():
-                function = self.roots["F"]
-                assert isinstance(function, types.FunctionType), "the entry function"
-                cell = (function.__closure__ or ())[source.index]
-                return obj, self._held("F") and self._content(cell, source) is not _MISSING
             case _:
                 return obj, False
 
@@ -389,7 +384,7 @@ class _Walk:
     def _covers(self, guard: Guard, obj: object, at: Source) -> bool:
         kind = type(obj)
         match guard.kind:
-            case GuardKind.ID | GuardKind.NONE | GuardKind.NOT_NONE:
+            case GuardKind.ID | GuardKind.NONE:
                 return True
             case GuardKind.TYPE:
                 self._type(obj)

@@ -169,7 +169,7 @@ class Builder:
         self, source: Source | None, kind: GuardKind, expected: object = None, why: str = ""
     ) -> None:
         """Add a guard, with the user's line that needed it."""
-        if source is None or not source.guardable:
+        if source is None:
             return
         if kind is not GuardKind.ID or not isinstance(source, PinnedSource):
             self.tx.guards.add(Guard(source, kind, expected, why, user_line(self.tx)))
@@ -182,7 +182,7 @@ class Builder:
 
     def _same_object(self, obj: object, first: Source | None, source: Source) -> None:
         """``obj`` was found at ``first`` and again at ``source``."""
-        if first is None or not first.guardable or not source.guardable:
+        if first is None:
             return
         why = "the same object is reached in two ways"
         if isinstance(first, PinnedSource):
@@ -198,7 +198,7 @@ class Builder:
         if first is None or second is None or first == second:
             return
         pinned = isinstance(first, PinnedSource) and isinstance(second, PinnedSource)
-        if first.guardable and second.guardable and not pinned:
+        if not pinned:
             why = "two objects were compared by identity"
             self.guard(first, GuardKind.NOT_SAME, (second,), why)
 
@@ -215,7 +215,7 @@ class Builder:
         tx = self.tx
         keys: dict[type, list[Source]] = {}
         for value in self._identified:
-            if value.source is not None and value.source.guardable:
+            if value.source is not None:
                 keys.setdefault(value.python_type(), []).append(value.source)
         for sources in keys.values():
             if len(sources) > 1:
@@ -226,7 +226,7 @@ class Builder:
         touched: set[object] = set()
         for obj, value, _ in self._memo.values():
             source = value.source
-            if source is None or not source.guardable:
+            if source is None:
                 continue
             key: object
             if isinstance(value, TensorValue):
@@ -289,7 +289,7 @@ class Builder:
             fixed = settings.specialize_float or not math.isfinite(obj)  # type: ignore[arg-type]
         else:
             return False
-        if fixed or not source.guardable:
+        if fixed:
             return False
         step: Source | None = source
         while step is not None:

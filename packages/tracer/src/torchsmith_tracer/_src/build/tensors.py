@@ -33,7 +33,7 @@ def wrap_tensor(builder: Builder, obj: object, source: Source) -> Value:
         return OpaqueTensor(obj, source)
     tx = builder.tx
     dims: frozenset[int] = frozenset()
-    if source.guardable and not _is_static(obj, source):
+    if not _is_static(obj, source):
         dims = builder.frame_state.dynamic_dims(source, obj, tx.settings.dynamic)
     fake = tx.graph.fake.fakeify(obj, source, dims)
     builder.guard(source, GuardKind.TENSOR, TensorSpec.of(obj, dims), "metadata of a tensor")

@@ -33,7 +33,6 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from torchsmith_guards import (
-    CellSource,
     ClassDictSource,
     FunctionSource,
     LocalSource,
@@ -41,7 +40,6 @@ from torchsmith_guards import (
     PinnedSource,
     Source,
     Step,
-    SyntheticSource,
     is_literal,
     is_short,
 )
@@ -124,13 +122,6 @@ class Emitter:
     def load_source(self, source: Source) -> None:
         """Push the object found at ``source`` when the body was entered."""
         self._push(self.source_name(source), pure=True)
-
-    def load_cell(self, source: CellSource) -> None:
-        """Push the cell object itself whose content ``source`` denotes."""
-        self.load_source(FunctionSource())
-        self.load_attr("__closure__")
-        self.load_const(source.index)
-        self.binary_subscr()
 
     def load_temp(self, name: str) -> None:
         """Push a temporary made by ``store_temp``."""
@@ -268,10 +259,8 @@ class Emitter:
         root = source.root
         if isinstance(root, LocalSource):
             return root.name in self.params
-        if isinstance(root, CellSource | FunctionSource):
+        if isinstance(root, FunctionSource):
             return "F" in self._taken
-        if isinstance(root, SyntheticSource):
-            return root.name in self._taken
         return True
 
     def source_name(self, source: Source) -> str:
@@ -283,7 +272,7 @@ class Emitter:
         if not self.loadable(source):
             raise InternalError(f"source {source.expr} cannot be loaded here")
         if source.base is None:
-            if isinstance(root, LocalSource | SyntheticSource | FunctionSource):
+            if isinstance(root, LocalSource | FunctionSource):
                 name = source.expr
             elif isinstance(root, NamespaceSource) and root.module is None:
                 name = "G"

@@ -67,7 +67,7 @@ class ReferenceValue(OpaqueValue):
     __slots__ = ()
 
     def call(self, tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
-        if args or kwargs or self.source is None or not self.source.guardable:
+        if args or kwargs or self.source is None:
             return super().call(tx, args, kwargs)
         assert isinstance(self.obj, weakref.ReferenceType)
         return tx.builder.wrap(self.obj(), CallSource(self.source))

@@ -192,7 +192,7 @@ class Calls:
         """The object that a method in C is bound to; None where its content is not known."""
         if isinstance(owner, type):  # dict.fromkeys, object.__new__ ...
             return self.interp.class_value(owner)
-        if fn.source is not None and fn.source.guardable:
+        if fn.source is not None:
             value = self.tx.builder.wrap(owner, AttrSource(fn.source, "__self__"))
             return None if isinstance(value, OpaqueValue) else value
         return self.tx.builder.wrap_new(owner) if isinstance(owner, _IMMUTABLE) else None

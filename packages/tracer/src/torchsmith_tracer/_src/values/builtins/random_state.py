@@ -13,7 +13,7 @@ import _random
 import random
 from typing import TYPE_CHECKING
 
-from torchsmith_guards import AttrSource, CallSource, GuardKind, PinnedSource
+from torchsmith_guards import AttrSource, CallSource, GuardKind
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.values.base import Value
@@ -86,8 +86,6 @@ def _state(tx: Trace, value: Value, name: str) -> RandomState:
     real, source = value.obj, value.source
     start = _random.Random(0).getstate()
     if name not in _SETTERS:
-        if source is not None and not source.guardable:
-            source = PinnedSource(real)
         if not tx.settings.fullgraph or type(real).getstate is not random.Random.getstate:  # type: ignore[attr-defined]
             raise Unsupported("opaque-call", what=f"method {name!r} of {value.describe()}")
         assert isinstance(real, random.Random) and source is not None
