@@ -210,6 +210,8 @@ def compare(prepared: Prepared, machine: Machine) -> str | None:
                 got = play(scenario, prepared.compiled)
         except Exception as error:
             return f"{type(error).__name__}: {error}"
+    if "prod(" in scenario.program.source() and any(i.special for i in scenario.program.inputs):
+        return None  # eager looks at the values to choose among formulas
     doubtful: list[Entry] | None = None
     for (name, true), (label, mine) in zip(want, got):
         if name != label:

@@ -242,14 +242,19 @@ def compile_training(
     chosen = settings.current() if chosen is None else chosen
     joint = _stage("joint", trace_joint, gm, example_inputs, JOINT_RULES)
 
-    def optimize(module: fx.GraphModule) -> None:
-        _stage("passes", run_passes, module.graph, PASSES, check=chosen.verify)
-        logs.logger("aot").debug("%s", module.graph)
-
     halves: list[Any] = []
 
     def compile_half(module: fx.GraphModule) -> object:
-        built: Any = _build(module, module, chosen)
+        _stage("passes", run_passes, module.graph, PASSES, check=chosen.verify)
+        module.recompile()
+        logs.logger("aot").debug("%s", module.graph)
+        try:
+            built: Any = _build(module, module, chosen)
+        except StageError as error:
+            if chosen.strict:
+                raise
+            log.warning("%s This pass runs operator by operator instead.", error)
+            built = _Uncompiled(module)
         halves.append(built)
         if logs.logger("code").isEnabledFor(logging.DEBUG):
             for text in (built.source, *(source for _, source in built.kernels)):
@@ -257,12 +262,26 @@ def compile_training(
         return built
 
     ambient = _ambient_guard() or nullcontext
-    training = Training(joint, compile_half, optimize, ambient, chosen.memory_budget)
+    training = Training(joint, compile_half, ambient, chosen.memory_budget)
     training.prepare()
     compiled: Any = callable_of(training, gm, Usual.of(joint, example_inputs), gm)
     compiled.training = training
     compiled.source, compiled.kernels = halves[0].source, halves[0].kernels
     return compiled  # type: ignore[no-any-return]
+
+
+class _Uncompiled:
+    """A half that could not be compiled: its graph, run through aten."""
+
+    source = "# runs through aten\n"
+    kernels: tuple[tuple[str, str], ...] = ()
+
+    def __init__(self, module: fx.GraphModule) -> None:
+        self._module = module
+
+    def __call__(self, *inputs: object) -> Any:
+        with torch.no_grad():
+            return self._module(*inputs)
 
 
 def _build(graph: fx.GraphModule, gm: fx.GraphModule, chosen: Settings) -> object:

@@ -33,7 +33,7 @@ class Settings:
     graph_cache: bool = True
     strict: bool = False
     verify: bool = False
-    training: str = "eager"
+    training: str = "compiled"
     memory_budget: float = 0.5
     rng: str = "keyed"
 
@@ -45,12 +45,12 @@ class Settings:
     @staticmethod
     def from_environment() -> Settings:
         """Defaults, with ``TORCHSMITH_VERIFY=1``, ``TORCHSMITH_STRICT=1`` and
-        ``TORCHSMITH_GRAPH_CACHE=0`` respected."""
+        ``TORCHSMITH_GRAPH_CACHE=0`` and ``TORCHSMITH_TRAINING=eager`` respected."""
         return Settings(
             graph_cache=os.environ.get("TORCHSMITH_GRAPH_CACHE", "1") != "0",
             strict=os.environ.get("TORCHSMITH_STRICT", "0") == "1",
             verify=os.environ.get("TORCHSMITH_VERIFY", "0") == "1",
-            training=os.environ.get("TORCHSMITH_TRAINING", "eager"),
+            training=os.environ.get("TORCHSMITH_TRAINING", "compiled"),
         )
 
     def with_options(self, **options: object) -> Settings:

@@ -184,6 +184,9 @@ class _Place(torch.autograd.Function):
         return grad
 
 
+_PLACE = "_PlaceBackward"
+
+
 @dataclass(frozen=True, slots=True)
 class Backward:
     """Nodes of one backward pass.
@@ -239,16 +242,22 @@ def trace_joint(
             raise UnsupportedError(what="the gradient of a complex tensor")
         fake.requires_grad_()
         leaves.append(fake)
-        # The program gets no leaf: whether the caller's tensor is one changes between calls.
-        with torch.enable_grad():
-            place: FakeTensor = _Place.apply(fake)  # type: ignore[no-untyped-call]
+        place = fake
+        if not example.is_leaf:
+            with torch.enable_grad():
+                place = _Place.apply(fake)  # type: ignore[no-untyped-call]
         places.append(place)
         return place
 
     trace = begin(program, inputs, rules, stand_in)
     mode = trace.mode
     attributes, nodes = _lift_attributes(program, trace, stand_in)
-    result = execute(program, trace)
+    try:
+        result = execute(program, trace)
+    except RuntimeError as error:
+        if "in-place operation" not in str(error):
+            raise
+        raise UnsupportedError(what=f"a program that raises ({error})") from error
     trace.recorder.origin = None
     by_place = {id(place): leaf for place, leaf in zip(places, leaves)}
     owners: dict[int, int] = {}  # stand-in -> first position
@@ -269,10 +278,6 @@ def trace_joint(
     _collect_writes(joint)
     with trace.fake_mode, below_autograd(), torch.no_grad():
         joint.results = tuple(_Collector(joint, mode).run(flat))
-    for place in places:  # the graph's values carry no history of the trace's
-        value = mode.value_of(place)
-        if value.base.generation:
-            raise UnsupportedError(what="a write to an input that requires a gradient")
     with trace.fake_mode, mode:
         _find_saved(joint)
     return joint
@@ -322,18 +327,17 @@ def _collect_writes(joint: Joint) -> None:
             continue
         if origin not in joint.nodes:
             raise UnsupportedError(what=f"a write to {origin.name}")
-        current = mode_value(joint.trace.mode, origin)
-        if current is not None and current.requires_grad:
+        current = origin.meta["val"]
+        if current.requires_grad and not _is_untouched(current):
             raise UnsupportedError(what="a write of a value with a gradient into an input")
         joint._writes.append((origin, base.node, base.generation))
         mutated.append(joint.nodes.index(origin))
     joint.mutated = tuple(sorted(mutated))
 
 
-def mode_value(mode: FunctionalMode, origin: fx.Node) -> torch.Tensor | None:
-    """The stand-in that the program knows a placeholder by."""
-    value = origin.meta["val"]
-    return value if isinstance(value, torch.Tensor) else None
+def _is_untouched(place: torch.Tensor) -> bool:
+    """Whether autograd knows the stand-in of an input as it did in the beginning."""
+    return place.is_leaf or (place.grad_fn is not None and place.grad_fn.name() == _PLACE)
 
 
 class _Collector:
@@ -361,19 +365,18 @@ class _Collector:
         value = self.mode.value_of(leaf)
         base = value.base
         if base.origin is not None:
-            owner = mode_value(self.mode, base.origin)
-            assert owner is not None
+            owner = base.origin.meta["val"]
             if base.origin not in self.joint.nodes:
                 raise UnsupportedError(what=f"the constant {base.origin.name} as a result")
             kind, index = "input", self.joint.nodes.index(base.origin)
         else:
-            owner = base.root
-            if owner is None:
+            root = base.root
+            if root is None:
                 raise UnsupportedError(what="a result whose layout was changed in place")
-            kind, index = "fresh", self._fresh(base, owner)
+            kind, index, owner = "fresh", self._fresh(base, root), root
         if leaf.requires_grad and not owner.requires_grad:
             raise UnsupportedError(what="a view that requires a gradient where its base does not")
-        if leaf.requires_grad and leaf.is_leaf:
+        if leaf.requires_grad and leaf.is_leaf and leaf is not owner:
             raise UnsupportedError(what="a leaf that the graph makes")
         if any(step.target in LAZY for step in value.steps):
             raise UnsupportedError(what="a lazily conjugated result of a differentiated graph")

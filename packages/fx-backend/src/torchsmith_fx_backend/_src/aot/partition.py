@@ -89,7 +89,9 @@ def choose_saved(
     for node in relevant:
         number = position[node]
         owner = source(node)
-        if isinstance(node.meta.get("val"), (list, tuple)):
+        if BACKWARD in node.meta:
+            weight = _INFINITE  # another backward pass does not have it
+        elif isinstance(node.meta.get("val"), (list, tuple)):
             if not is_recomputable(node, budget):
                 continue  # its items are saved
             weight = _INFINITE

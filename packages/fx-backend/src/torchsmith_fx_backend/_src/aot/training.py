@@ -37,7 +37,7 @@ from torchsmith_fx_backend._src.capture.torch_private import (
 aten = torch.ops.aten
 log = logging.getLogger("torchsmith.backend")
 
-# graph -> callable of the graph's inputs that returns its outputs
+# graph -> callable of the graph's inputs that returns its outputs; the graph is optimized in place
 Compile = Callable[[fx.GraphModule], Any]
 Ambient = Callable[[], AbstractContextManager[object]]
 _Key = tuple[tuple[int, ...] | None, ...]
@@ -56,13 +56,11 @@ class Training:
         joint: the recorded graph.
         compile: builds a half.
         ambient: makes the context that the halves run in.
-        optimize: the passes over a joint graph.
         budget: see ``choose_saved``.
     """
 
     joint: Joint
     compile: Compile
-    optimize: Callable[[fx.GraphModule], None]
     ambient: Ambient
     budget: float
     forward: Any = None
@@ -87,7 +85,6 @@ class Training:
         )
         if not joint.differentiable:
             snapshot = joint.graph(None)
-            self.optimize(snapshot.module)
             self.forward = self.compile(
                 forward_graph(snapshot.module, snapshot.inputs, len(joint.outputs), ())
             )
@@ -95,7 +92,6 @@ class Training:
         roots = [joint.outputs[i].meta["val"] for i in joint.differentiable]
         strides = [root.stride() for root in roots]
         snapshot = joint.graph(joint.backward(strides))
-        self.optimize(snapshot.module)
         outputs = len(joint.outputs)
         written = {snapshot.inputs[i] for i in joint.mutated}
         self.saved = choose_saved(
@@ -109,10 +105,10 @@ class Training:
             self.budget,
         )
         graph = forward_graph(snapshot.module, snapshot.inputs, outputs, self.saved)
+        self.forward = self.compile(graph)
         returned: Any = graph.graph.output_node().args[0]
         for each, node in zip(self.saved, returned[outputs:], strict=True):
             self._given[each.name] = _as_input(node.meta["val"])
-        self.forward = self.compile(graph)
         key = tuple(strides)
         if all(type(n) is int for stride in key for n in stride):
             self._snapshot = (key, snapshot)
@@ -153,7 +149,6 @@ class Training:
             snapshot = prepared[1]
         else:
             snapshot = self.joint.graph(self.joint.backward(key))
-            self.optimize(snapshot.module)
         graph, used = backward_graph(
             snapshot.module,
             snapshot.tangents,

@@ -7,6 +7,7 @@ first, then any rule file; ``from_torch.py`` takes rare formulas from torch's ow
 
 from torchsmith_fx_backend._src.capture.rules import (  # noqa: F401  (they register their rules)
     activation,
+    gradients,
     losses,
     normalization,
     pointwise,

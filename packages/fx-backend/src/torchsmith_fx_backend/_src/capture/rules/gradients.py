@@ -1,0 +1,361 @@
+"""Backward forms as formulas: what autograd calls for the operators of the other files.
+
+The last arithmetic takes its operands in the order in which eager's iterator gets them, because
+that decides about the strides of a gradient.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torchsmith_guards import is_contiguous
+
+from torchsmith_fx_backend._src.capture.rules.registry import (
+    FLOATS,
+    Mode,
+    Tensor,
+    add,
+    aten,
+    count,
+    div,
+    exp,
+    float_rule,
+    full,
+    mul,
+    rule,
+    scalar,
+    sub,
+    to,
+    total,
+    up,
+    view,
+    where,
+)
+
+
+def _rsub(m: Mode, number: float, x: Tensor) -> Tensor:
+    return add(m, m.tensor(aten.neg.default, x), number)
+
+
+def _compare(m: Mode, op: Any, x: Tensor, number: Any) -> Tensor:
+    return m.tensor(op, x, number)
+
+
+# ------------------------------------------------------------------------------- activations
+
+
+@float_rule(aten.sigmoid_backward.default)
+def _sigmoid(m: Mode, grad: Tensor, result: Tensor) -> Any:
+    out = up(m, result)
+    return mul(m, mul(m, grad, _rsub(m, 1.0, out)), out)
+
+
+@float_rule(aten.tanh_backward.default)
+def _tanh(m: Mode, grad: Tensor, result: Tensor) -> Any:
+    out = up(m, result)
+    return mul(m, grad, _rsub(m, 1.0, mul(m, out, out)))
+
+
+@float_rule(aten.gelu_backward.default)
+def _gelu(m: Mode, grad: Tensor, x: Tensor, *, approximate: str = "none") -> Any:
+    x = up(m, x)
+    if approximate == "none":
+        below = mul(m, add(m, m.tensor(aten.erf.default, mul(m, x, math.sqrt(0.5))), 1.0), 0.5)
+        density = exp(m, mul(m, mul(m, x, x), -0.5))
+        slope = add(m, below, mul(m, mul(m, x, density), 1 / math.sqrt(2 * math.pi)))
+    elif approximate == "tanh":
+        beta, kappa = math.sqrt(2 / math.pi), 0.044715
+        square = mul(m, x, x)
+        inner = mul(m, add(m, x, mul(m, mul(m, x, square), kappa)), beta)
+        bend = m.tensor(aten.tanh.default, inner)
+        left = mul(m, add(m, bend, 1.0), 0.5)
+        steep = mul(m, add(m, mul(m, square, 3 * kappa), 1.0), beta)
+        right = mul(m, mul(m, mul(m, x, 0.5), _rsub(m, 1.0, mul(m, bend, bend))), steep)
+        slope = add(m, left, right)
+    else:
+        return NotImplemented
+    return mul(m, grad, slope)
+
+
+@float_rule(aten.silu_backward.default)
+def _silu(m: Mode, grad: Tensor, x: Tensor) -> Any:
+    x = up(m, x)
+    gate = m.tensor(aten.sigmoid.default, x)
+    return mul(m, mul(m, grad, gate), add(m, mul(m, x, _rsub(m, 1.0, gate)), 1.0))
+
+
+@float_rule(aten.hardswish_backward.default)
+def _hardswish(m: Mode, grad: Tensor, x: Tensor) -> Any:
+    x = up(m, x)
+    middle = mul(m, grad, add(m, div(m, x, 3.0), 0.5))
+    upper = where(m, _compare(m, aten.lt.Scalar, x, 3.0), middle, grad)
+    return where(m, _compare(m, aten.le.Scalar, x, -3.0), scalar(m, 0.0, grad), upper)
+
+
+def _masked(inside: Callable[[Mode, Tensor], Tensor], factor: float = 1.0) -> Callable[..., Any]:
+    """The rule of a function that has slope ``factor`` where ``inside`` holds, and 0 elsewhere."""
+
+    def apply(m: Mode, grad: Tensor, x: Tensor) -> Any:
+        slope = grad if factor == 1.0 else mul(m, grad, factor)
+        return where(m, inside(m, up(m, x)), slope, scalar(m, 0.0, grad))
+
+    return apply
+
+
+def _between(m: Mode, x: Tensor, low: float, high: float) -> Tensor:
+    above = _compare(m, aten.gt.Scalar, x, low)
+    return m.tensor(aten.logical_and.default, above, _compare(m, aten.lt.Scalar, x, high))
+
+
+@float_rule(aten.hardtanh_backward.default)
+def _hardtanh(m: Mode, grad: Tensor, x: Tensor, low: float, high: float) -> Any:
+    return _masked(lambda mode, wide: _between(mode, wide, low, high))(m, grad, x)
+
+
+@float_rule(aten.hardsigmoid_backward.default)
+def _hardsigmoid(m: Mode, grad: Tensor, x: Tensor) -> Any:
+    return _masked(lambda mode, wide: _between(mode, wide, -3.0, 3.0), 1 / 6)(m, grad, x)
+
+
+@rule(aten.threshold_backward.default)
+def _threshold(m: Mode, grad: Tensor, x: Tensor, threshold: float) -> Any:
+    if grad.dtype not in FLOATS or grad.dtype != x.dtype:
+        return NotImplemented
+    return where(m, _compare(m, aten.le.Scalar, x, threshold), scalar(m, 0.0, grad), grad)
+
+
+@float_rule(aten.leaky_relu_backward.default)
+def _leaky_relu(m: Mode, grad: Tensor, x: Tensor, slope: float, is_result: bool) -> Any:
+    return where(m, _compare(m, aten.gt.Scalar, up(m, x), 0), grad, mul(m, grad, slope))
+
+
+@float_rule(aten.elu_backward.default)
+def _elu(
+    m: Mode, grad: Tensor, alpha: Any, scale: Any, inner: Any, is_result: bool, x: Tensor
+) -> Any:
+    x = up(m, x)
+    if is_result:
+        below = mul(m, mul(m, grad, inner), add(m, x, alpha * scale))
+    else:
+        below = mul(m, mul(m, grad, inner * alpha * scale), exp(m, mul(m, x, inner)))
+    return where(m, _compare(m, aten.le.Scalar, x, 0), below, mul(m, grad, scale))
+
+
+@float_rule(aten.softplus_backward.default)
+def _softplus(m: Mode, grad: Tensor, x: Tensor, beta: float, threshold: float) -> Any:
+    scaled = mul(m, up(m, x), beta)
+    power = exp(m, scaled)
+    soft = div(m, mul(m, grad, power), add(m, power, 1.0))
+    return where(m, _compare(m, aten.gt.Scalar, scaled, threshold), grad, soft)
+
+
+# ------------------------------------------------------------------------- softmax and norms
+
+
+def _plain(*tensors: Tensor) -> bool:
+    """Whether a formula over rows gives eager's layout: all is contiguous and has elements."""
+    return all(
+        x.dtype in FLOATS
+        and is_contiguous(x)
+        and not any(type(n) is int and n == 0 for n in x.shape)
+        for x in tensors
+    )
+
+
+@rule(aten._softmax_backward_data.default)
+def _softmax(m: Mode, grad: Tensor, result: Tensor, dim: int, dtype: torch.dtype) -> Any:
+    if not _plain(grad, result):
+        return NotImplemented
+    out = up(m, result)
+    product = mul(m, up(m, grad), out)
+    return to(m, sub(m, product, mul(m, out, total(m, product, [dim]))), dtype)
+
+
+@rule(aten._log_softmax_backward_data.default)
+def _log_softmax(m: Mode, grad: Tensor, result: Tensor, dim: int, dtype: torch.dtype) -> Any:
+    if not _plain(grad, result):
+        return NotImplemented
+    wide = up(m, grad)
+    return to(m, sub(m, wide, mul(m, exp(m, up(m, result)), total(m, wide, [dim]))), dtype)
+
+
+@rule(aten.native_layer_norm_backward.default)
+def _layer_norm(
+    m: Mode,
+    grad: Tensor,
+    x: Tensor,
+    shape: Sequence[Any],
+    mean: Tensor,
+    rstd: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    mask: Sequence[bool],
+) -> Any:
+    rank = x.dim() - len(shape)
+    if not _plain(x) or not shape or not rank or grad.dtype != x.dtype:
+        return NotImplemented
+    if not is_contiguous(grad):
+        grad = m.tensor(aten.clone.default, grad, memory_format=torch.contiguous_format)
+    inner, outer = range(rank, x.dim()), range(rank)
+    wide, slope = up(m, x), up(m, grad)
+    scale = up(m, rstd)
+    centred = mul(m, sub(m, wide, up(m, mean)), scale)
+    results: list[Tensor | None] = [None, None, None]
+    if mask[0]:
+        inside = slope if weight is None else mul(m, slope, up(m, weight))
+        number = count(x, inner)
+        average = div(m, total(m, inside, inner), number)
+        along = div(m, total(m, mul(m, inside, centred), inner), number)
+        rest = sub(m, sub(m, inside, average), mul(m, centred, along))
+        results[0] = to(m, mul(m, rest, scale), x.dtype)
+    if mask[1] and weight is not None:
+        results[1] = to(m, total(m, mul(m, slope, centred), outer, False), weight.dtype)
+    if mask[2] and bias is not None:
+        results[2] = to(m, total(m, slope, outer, False), bias.dtype)
+    return tuple(results)
+
+
+@rule(aten.native_group_norm_backward.default)
+def _group_norm(
+    m: Mode,
+    grad: Tensor,
+    x: Tensor,
+    mean: Tensor,
+    rstd: Tensor,
+    weight: Tensor | None,
+    batch: Any,
+    channels: Any,
+    area: Any,
+    groups: int,
+    mask: Sequence[bool],
+) -> Any:
+    if not _plain(x, grad) or grad.dtype != x.dtype or type(channels) is not int:
+        return NotImplemented
+    grouped = [batch, groups, channels // groups, area]
+    wide, slope = view(m, up(m, x), grouped), view(m, up(m, grad), grouped)
+    column = [batch, groups, 1, 1]
+    scale = view(m, up(m, rstd), column)
+    centred = mul(m, sub(m, wide, view(m, up(m, mean), column)), scale)
+    results: list[Tensor | None] = [None, None, None]
+    if mask[0]:
+        inside = slope
+        if weight is not None:
+            inside = mul(m, slope, view(m, up(m, weight), [1, groups, channels // groups, 1]))
+        number = channels // groups * area
+        average = div(m, total(m, inside, [2, 3]), number)
+        along = div(m, total(m, mul(m, inside, centred), [2, 3]), number)
+        rest = sub(m, sub(m, inside, average), mul(m, centred, along))
+        results[0] = to(m, view(m, mul(m, rest, scale), list(x.shape)), x.dtype)
+    if mask[1]:
+        own = total(m, mul(m, slope, centred), [0, 3], False)
+        results[1] = to(m, view(m, own, [channels]), x.dtype if weight is None else weight.dtype)
+    if mask[2]:
+        own = total(m, slope, [0, 3], False)
+        results[2] = to(m, view(m, own, [channels]), x.dtype if weight is None else weight.dtype)
+    return tuple(results)
+
+
+@rule(aten.native_group_norm.default)
+def _native_group_norm(
+    m: Mode,
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    batch: Any,
+    channels: Any,
+    area: Any,
+    groups: int,
+    eps: float,
+) -> Any:
+    if not _plain(x) or x.dtype not in (torch.float32, torch.float64):
+        return NotImplemented  # the type of the statistics differs between devices
+    if type(channels) is not int:
+        return NotImplemented
+    wide = view(m, x, [batch, groups, channels // groups * area])
+    number = count(wide, [2])
+    mean = div(m, total(m, wide, [2]), number)
+    centred = sub(m, wide, mean)
+    spread = div(m, total(m, mul(m, centred, centred), [2]), number)
+    scale = m.tensor(aten.rsqrt.default, add(m, spread, eps))
+    result = view(m, mul(m, centred, scale), list(x.shape))
+    per_channel = [1, channels] + [1] * (x.dim() - 2)
+    if weight is not None:
+        result = mul(m, result, view(m, weight, per_channel))
+    if bias is not None:
+        result = add(m, result, view(m, bias, per_channel))
+    return result, view(m, mean, [batch, groups]), view(m, scale, [batch, groups])
+
+
+# ------------------------------------------------------------------------------------ losses
+
+
+@rule(aten.mse_loss_backward.default)
+def _mse(m: Mode, grad: Tensor, x: Tensor, target: Tensor, reduction: int) -> Any:
+    if x.dtype not in FLOATS or not (x.dtype == target.dtype == grad.dtype):
+        return NotImplemented
+    factor = 2.0 / count(x, range(x.dim())) if reduction == 1 else 2.0
+    distance = mul(m, sub(m, up(m, x), up(m, target)), factor)
+    return to(m, mul(m, distance, up(m, grad)), x.dtype)
+
+
+@rule(aten.nll_loss_backward.default)
+def _nll(
+    m: Mode,
+    grad: Tensor,
+    x: Tensor,
+    target: Tensor,
+    weight: Tensor | None,
+    reduction: int,
+    ignored: int,
+    weights: Tensor,
+) -> Any:
+    if not _plain(x) or x.dim() != 2 or target.dtype is not torch.int64 or grad.dtype != x.dtype:
+        return NotImplemented
+    classes = m.tensor(
+        aten.arange.start_step,
+        0,
+        x.shape[1],
+        1,
+        dtype=torch.int64,
+        device=x.device,
+        pin_memory=False,
+    )
+    column = m.tensor(aten.unsqueeze.default, target, 1)
+    hit = m.tensor(aten.eq.Tensor, classes, column)
+    hit = m.tensor(aten.logical_and.default, hit, _compare(m, aten.ne.Scalar, column, ignored))
+    slope = m.tensor(aten.neg.default, up(m, grad))
+    if reduction == 0:
+        slope = m.tensor(aten.unsqueeze.default, slope, 1)
+    elif reduction == 1:
+        slope = div(m, slope, up(m, weights))
+    if weight is not None:
+        slope = mul(m, slope, up(m, weight))
+    return to(m, where(m, hit, slope, scalar(m, 0.0, slope)), x.dtype)
+
+
+# ------------------------------------------------------------------------- moves and dropout
+
+
+@rule(aten.native_dropout_backward.default)
+def _dropout(m: Mode, grad: Tensor, mask: Tensor, scale: float) -> Any:
+    if grad.dtype not in FLOATS or mask.dtype is not torch.bool:
+        return NotImplemented
+    kept = mul(m, up(m, grad), to(m, mask, up(m, grad).dtype))
+    return to(m, mul(m, kept, scale), grad.dtype)
+
+
+@rule(aten.select_backward.default)
+def _select(m: Mode, grad: Tensor, sizes: Sequence[Any], dim: int, index: Any) -> Any:
+    empty = full(m, list(sizes), 0, grad.dtype, grad.device)
+    return m.call(aten.select_scatter.default, empty, grad, dim, index)
+
+
+@rule(aten.slice_backward.default)
+def _slice(
+    m: Mode, grad: Tensor, sizes: Sequence[Any], dim: int, start: Any, end: Any, step: Any
+) -> Any:
+    empty = full(m, list(sizes), 0, grad.dtype, grad.device)
+    return m.call(aten.slice_scatter.default, empty, grad, dim, start, end, step)

@@ -1,0 +1,88 @@
+"""Backward formulas give eager's gradients and their layouts."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from composition.machines import Reference
+from torchsmith_fx_backend import Settings
+from torchsmith_fx_backend._src.driver import compile_training
+from torchsmith_fx_backend._src.schedule.plan import ExternCall
+
+aten = torch.ops.aten
+SETTINGS = Settings(graph_cache=False, verify=True, strict=True)
+TARGET = torch.tensor([1, 0, 5, -100])
+
+# name -> (function, operators that must not be left in the backward half)
+ROWS = {
+    "sigmoid": torch.sigmoid,
+    "tanh": torch.tanh,
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "silu": F.silu,
+    "hardswish": F.hardswish,
+    "hardtanh": F.hardtanh,
+    "hardsigmoid": F.hardsigmoid,
+    "threshold": lambda x: F.threshold(x, 0.3, 5.0),
+    "leaky_relu": lambda x: F.leaky_relu(x, 0.2),
+    "elu": lambda x: F.elu(x, 0.7),
+    "selu": F.selu,
+    "softplus": lambda x: F.softplus(x, 2.0, 3.0),
+    "softmax": lambda x: x.softmax(-1),
+    "softmax over rows": lambda x: x.softmax(0),
+    "log_softmax": lambda x: x.log_softmax(1),
+    "layer_norm": lambda x: F.layer_norm(x, [6], x[0], x[1]),
+    "layer_norm without weights": lambda x: F.layer_norm(x, [6]),
+    "group_norm": lambda x: F.group_norm(x.view(2, 4, 3), 2, x[0, :4], x[1, :4]),
+    "mse": lambda x: F.mse_loss(x, x.flip(0) * 2),
+    "mse sum": lambda x: F.mse_loss(x, x * 3, reduction="sum"),
+    "cross_entropy": lambda x: F.cross_entropy(x, TARGET),
+    "cross_entropy sum": lambda x: F.cross_entropy(x, TARGET, x[0].detach(), reduction="sum"),
+    "cross_entropy none": lambda x: F.cross_entropy(x, TARGET, reduction="none"),
+    "label smoothing": lambda x: F.cross_entropy(x, TARGET, label_smoothing=0.1),
+    "slices": lambda x: x[1:, ::2] * x[:3, 1::2],
+    "select": lambda x: x[1] * x[:, 2:3],
+}
+LEFT_TO_ATEN = (aten.nll_loss_forward.default,)
+
+
+def example(dtype):
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randn(4, 6, generator=generator) * 2
+    x[0, :4] = torch.tensor([3.0, -3.0, 0.0, 1.0])  # where slopes change
+    return x.to(dtype).requires_grad_()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("name", ROWS)
+def test_gradients(name, dtype):
+    fn = ROWS[name]
+    if dtype is torch.bfloat16 and name in ("group_norm", "layer_norm"):
+        pytest.skip("statistics of low precision are left to aten")
+    grads = []
+    with Reference().installed():
+        run = compile_training(lambda x: (fn(x),), [example(dtype)], SETTINGS)
+        for f in (lambda x: run(x)[0], fn, lambda x: fn(x.double())):
+            x = example(dtype)
+            y = f(x)
+            weights = torch.linspace(-1, 2, y.numel()).view(y.shape).to(y.dtype)
+            grads.append(torch.autograd.grad(y, x, weights)[0])
+    mine, true, exact = grads
+    assert mine.stride() == true.stride()
+    assert mine.dtype is true.dtype
+    error, theirs = ((g.double() - exact.double()).abs().max() for g in (mine, true))
+    # The exact run rounds its gradient to the input's type, too.
+    assert error <= 2 * theirs + (1e-5 if dtype is torch.float32 else 2e-2) * exact.abs().max()
+    externs = {
+        str(step.target)
+        for half, _ in run.training.backwards.values()
+        for step in half.plan.steps
+        if isinstance(step, ExternCall) and "backward" in str(step.target)
+    }
+    assert not externs
