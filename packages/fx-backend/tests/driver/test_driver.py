@@ -126,16 +126,21 @@ def test_input_that_is_a_literal():
         assert torch.equal(compiled(x, 3.0), x * 3.0)
 
 
-def test_gradients_run_as_captured(caplog):
+def test_gradients_are_compiled_or_run_as_captured(caplog):
     driver._say_once.cache_clear()
     weight = torch.randn(3, requires_grad=True)
     gm = traced(lambda a, w: (a * w).sum())
     with caplog.at_level(logging.INFO, "torchsmith.backend"):
-        compiled = smith(gm, [torch.randn(3), weight])
-        smith(gm, [torch.randn(3), weight])
+        captured = smith(gm, [torch.randn(3), weight], options={"training": "eager"})
+        smith(gm, [torch.randn(3), weight], options={"training": "eager"})
+    compiled = smith(gm, [torch.randn(3), weight])
+    assert captured is gm
+    assert compiled is not gm
     x = torch.randn(3)
-    compiled(x, weight).backward()
-    same(weight.grad, x)
+    for run in (captured, compiled):
+        weight.grad = None
+        run(x, weight).backward()
+        same(weight.grad, x)
     assert sum("require gradients" in r.message for r in caplog.records) == 1
     with torch.no_grad():
         assert hasattr(smith(gm, [x, weight]), "source")

@@ -1,0 +1,156 @@
+"""Real models in training: losses, gradients against float64, trajectories, sizes, front doors."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+import torchsmith
+from torch import nn
+from torchsmith_fx_backend._src import driver
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
+
+from models import make, tensors
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    torchsmith.reset()
+    torch.manual_seed(0)
+
+
+def loss_of(result: object) -> torch.Tensor:
+    parts = [t for t in tensors(result) if t.is_floating_point() and t.requires_grad]
+    return torch.stack([t.double().square().mean() for t in parts]).sum()
+
+
+def distance(a: torch.Tensor, b: torch.Tensor) -> float:
+    return float((a.double() - b).norm() / b.norm().clamp_min(1e-12))
+
+
+@pytest.mark.parametrize("name", ["gpt2", "bert", "vit", "resnet"])
+def test_loss_and_gradients(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    model, inputs = make(name)
+    model.train().requires_grad_(True)
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+    eager, exact = copy.deepcopy(model), copy.deepcopy(model).double()
+    wide = {
+        k: v.double() if isinstance(v, torch.Tensor) and v.is_floating_point() else v
+        for k, v in inputs.items()
+    }
+    losses = []
+    with caplog.at_level(logging.WARNING, "torchsmith.backend"):
+        for run, given in ((torchsmith.compile(model), inputs), (eager, inputs), (exact, wide)):
+            loss = loss_of(run(**given))
+            loss.backward()
+            losses.append(loss.detach())
+    assert not caplog.records
+    assert distance(losses[0], losses[2]) <= 3 * distance(losses[1], losses[2]) + 1e-6
+    for (label, mine), theirs, true in zip(
+        model.named_parameters(), eager.parameters(), exact.parameters(), strict=True
+    ):
+        assert (mine.grad is None) == (theirs.grad is None), label
+        if mine.grad is None or theirs.grad is None or true.grad is None:
+            continue
+        assert mine.grad.stride() == theirs.grad.stride(), label
+        limit = 3 * distance(theirs.grad, true.grad) + 2e-5
+        assert distance(mine.grad, true.grad) <= limit, label
+    for mine, theirs in zip(model.buffers(), eager.buffers(), strict=True):
+        torch.testing.assert_close(mine, theirs)
+
+
+class Block(nn.Module):
+    """Attention and a gated unit with dropout."""
+
+    def __init__(self, width: int = 32) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.qkv = nn.Linear(width, 3 * width)
+        self.gate = nn.Linear(width, 2 * width)
+        self.out = nn.Linear(width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.qkv(self.norm(x)).unflatten(-1, (3, 4, -1)).movedim(2, 0).transpose(2, 3)
+        x = x + F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
+        a, b = self.gate(x).chunk(2, -1)
+        return x + F.dropout(self.out(F.silu(a) * b), 0.1, self.training)
+
+
+class Language(nn.Module):
+    """A tiny language model with its loss."""
+
+    def __init__(self, vocabulary: int = 101) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(vocabulary, 32)
+        self.blocks = nn.Sequential(Block(), Block())
+        self.head = nn.Linear(32, vocabulary)
+
+    def forward(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        logits = self.head(self.blocks(self.embed(ids)))
+        return F.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten()), logits
+
+
+@pytest.mark.parametrize("door", ["torchsmith", "torch.compile"])
+def test_ten_steps_stay_on_eagers_trajectory(door: str) -> None:
+    models = [Language()]
+    models.append(copy.deepcopy(models[0]))
+    compiled = (
+        torchsmith.compile(models[0])
+        if door == "torchsmith"
+        else torch.compile(models[0], backend="smith")
+    )
+    histories = []
+    for run, model in ((compiled, models[0]), (models[1], models[1])):
+        optimizer = torch.optim.AdamW(model.parameters(), 3e-3)
+        torch.manual_seed(1)
+        ids = torch.randint(0, 101, (4, 16))
+        history = []
+        for _ in range(10):
+            loss, _ = run(ids)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            history.append(loss.item())
+        histories.append(history)
+    assert histories[0] == pytest.approx(histories[1], rel=1e-3)
+    assert histories[0][-1] < histories[0][0]
+
+
+def test_five_lengths_in_two_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiles = []
+    real = driver.compile_training
+    monkeypatch.setattr(driver, "compile_training", lambda *a: compiles.append(a) or real(*a))
+    model = Language().eval()  # without dropout
+    eager = copy.deepcopy(model)
+    compiled = torchsmith.compile(model)
+    for length in (8, 12, 20, 9, 31):
+        ids = torch.randint(0, 101, (2, length))
+        for run in (compiled, eager):
+            loss, _ = run(ids)
+            loss.backward()
+        for mine, theirs in zip(model.parameters(), eager.parameters(), strict=True):
+            torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-3, atol=1e-5)
+    assert len(compiles) <= 2
+
+
+def test_autocast() -> None:
+    model = Language().eval()
+    eager = copy.deepcopy(model)
+    ids = torch.randint(0, 101, (2, 8))
+    for run in (torchsmith.compile(model), eager):
+        with torch.autocast("cpu", torch.bfloat16):
+            loss, _ = run(ids)
+        loss.backward()
+    for mine, theirs in zip(model.parameters(), eager.parameters(), strict=True):
+        assert mine.grad is not None
+        assert theirs.grad is not None
+        assert mine.grad.dtype is theirs.grad.dtype
+        assert distance(mine.grad, theirs.grad.double()) < 3e-2
