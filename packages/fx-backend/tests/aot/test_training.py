@@ -253,6 +253,17 @@ def test_keyed_dropout_keeps_its_mask():
     assert torch.equal(*grads) and 60 < int((grads[0] == 0).sum()) < 140
 
 
+def test_keyed_dropout_has_one_mask_in_both_passes():
+    run = compiled(lambda x: (F.dropout(x, 0.5, True),), torch.ones(200).requires_grad_())
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        x = torch.ones(200).requires_grad_()
+        (y,) = run(x)
+        y.sum().backward()
+        close(x.grad, y.detach())
+        assert 0 < int((y == 0).sum()) < 200
+
+
 def test_hooks_and_saved_tensor_hooks_run():
     run = compiled(lambda x: (x.sin() * x,), leaf(5))
     packed, seen = [], []
