@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from plans import check, externs
+from plans import check, externs, kernels
 
 X = torch.randn(2, 3, 8, 9)
 HOLES = X.clone()
@@ -49,7 +49,15 @@ def test_against_eager(name, layout):
     x = LAYOUTS[layout](X)
     if name in RESAMPLED and x.dim() == 3:
         x = x[:, None]
-    assert not externs(check({**POOLS, **RESAMPLED}[name], x, tolerance=2e-6))
+    called = externs(check({**POOLS, **RESAMPLED}[name], x, tolerance=2e-6))
+    assert bool(called) == (name.startswith("bilinear") and layout != "channels last")
+
+
+@pytest.mark.parametrize("name", ["max", "average", "nearest, twice"])
+def test_what_comes_before_and_after_is_in_the_same_kernel(name):
+    pool = {**POOLS, **RESAMPLED}[name]
+    plan = check(lambda x: pool(x.relu()) - 1, X)
+    assert len(kernels(plan)) == 1 and not externs(plan)
 
 
 @pytest.mark.parametrize("name", [n for n in POOLS if n.startswith(("max", "positions"))])
@@ -61,8 +69,9 @@ def test_special_values_and_ties(name):
 def test_dtypes(dtype):
     check(POOLS["max, padded"], (X * 9).abs().to(dtype))
     if dtype.is_floating_point:
+        x = LAYOUTS["channels last"](X).to(dtype)
         for name in ("average, padded", "bilinear", "nearest, 1.7 times"):
-            check({**POOLS, **RESAMPLED}[name], X.to(dtype))
+            check({**POOLS, **RESAMPLED}[name], x)
 
 
 def test_large_windows_and_empty_tensors_are_left_to_aten():

@@ -58,6 +58,7 @@ class Pointwise:
         applies: whether the rule handles this very call (argument values included).
         push: for a node that only permutes elements: where an element of the first operand goes,
             as in ``View``.
+        window: an element of an operand is read by several points.
     """
 
     emit: Callable[[Point], Value]
@@ -66,6 +67,7 @@ class Pointwise:
     creation: bool = False
     applies: Callable[[fx.Node], bool] | None = None
     push: Callable[[Geometry, Coords], Coords | None] | None = None
+    window: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,7 @@ class Reduction:
         dims: the reduced dimensions of the input, non-negative.
         emit: gives the results, one per output, at a point of the *input's* index space.
         walks: position of that operand; None for the index space of the first result.
+        window: as for ``Pointwise``.
         full: per output, whether it has the input's shape (softmax) or the reduced one.
         several: the operator returns a tuple.
     """
@@ -95,6 +98,7 @@ class Reduction:
     full: tuple[bool, ...] = (False,)
     several: bool = False
     walks: int | None = 0
+    window: bool = False
     applies: Callable[[fx.Node], bool] | None = None
     cost: int = 4
 
@@ -117,12 +121,13 @@ def lowering(
     creation: bool = False,
     applies: Callable[[fx.Node], bool] | None = None,
     push: Callable[[Geometry, Coords], Coords | None] | None = None,
+    window: bool = False,
 ) -> Callable[[Callable[[Point], Value]], Callable[[Point], Value]]:
     """Register a pointwise lowering for ``ops``: ``@lowering(aten.add.Tensor)``."""
 
     def enter(emit: Callable[[Point], Value]) -> Callable[[Point], Value]:
         for op in ops:
-            register(op, Pointwise(emit, cost, moves, creation, applies, push))
+            register(op, Pointwise(emit, cost, moves, creation, applies, push, window))
         return emit
 
     return enter

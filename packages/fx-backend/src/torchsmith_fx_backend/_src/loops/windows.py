@@ -82,20 +82,23 @@ def _max_pool(p: Point) -> Sequence[Value]:
     padding = _pair(_argument(p.node, 3, "padding", 0))
     dilation = _pair(_argument(p.node, 4, "dilation", 1), 1)
     width = p.body.graph.info(source).shape[-1]
+    lowest = -torch.inf if dtype.is_floating_point else torch.iinfo(dtype).min
     best: Value | None = None
-    where = seen = p.body.literal(False, torch.bool)
+    where = seen = p.body.literal(True, torch.bool)
     for mask, y, x, read in _taps(p, source, padding, dilation):
         value = (read() if mask is None else p.body.masked(mask, read)).rounded(dtype)
-        place = p.body.index_value(ix.add(ix.mul(y, width), x))
         inside = p.body.literal(True, torch.bool) if mask is None else mask
+        value = inside.where(value, lowest)
+        place = p.body.index_value(ix.add(ix.mul(y, width), x))
         if best is None:
             best, where, seen = value, place, inside
             continue
-        wins = (value > best) | seen.negated()
+        wins = value > best
         if dtype.is_floating_point:
             wins = wins | value.test(Op.ISNAN)
-        wins = wins & inside
-        best, where = wins.where(value, best), wins.where(place, where)
+        where = ((wins | seen.negated()) & inside).where(place, where)
+        # Not by ``wins``: this is plain vector code where nobody wants the positions.
+        best = value.op(Op.MAXIMUM, best)
         seen = seen | inside
     assert best is not None
     return best, where
@@ -109,6 +112,7 @@ register(
         (True, True),
         several=True,
         walks=None,
+        window=True,
         applies=_few_taps,
         cost=30,
     ),
@@ -120,7 +124,7 @@ def _plain_average(node: fx.Node) -> bool:
     return _few_taps(node) and floating and not _argument(node, 4, "ceil_mode", False)
 
 
-@lowering(aten.avg_pool2d.default, cost=20, moves=True, applies=_plain_average)
+@lowering(aten.avg_pool2d.default, cost=20, moves=True, applies=_plain_average, window=True)
 def avg_pool(p: Point) -> Value:
     source = p.node.args[0]
     assert isinstance(source, fx.Node)
@@ -179,7 +183,7 @@ def _planes(p: Point) -> tuple[fx.Node, Coords]:
     return source, p.body.graph.info(source).shape[-2:]
 
 
-@lowering(aten.upsample_nearest2d.default, cost=4, moves=True)
+@lowering(aten.upsample_nearest2d.default, cost=4, moves=True, window=True)
 def upsample_nearest(p: Point) -> Value:
     source, sizes = _planes(p)
     scales = p.arg(2, "scales_h"), p.arg(3, "scales_w")
@@ -210,11 +214,19 @@ def _between(
     return low, high, weight
 
 
-def _is_float(node: fx.Node) -> bool:
-    return bool(node.meta["val"].dtype.is_floating_point)
+def _walks_channels(node: fx.Node) -> bool:
+    """Whether neighbours in memory share their source points, or run in threads of their own.
+
+    On a CPU the loop would compute positions along each row of a plane again; aten does not.
+    """
+    value = node.meta["val"]
+    fast = value.device.type != "cpu" or (type(value.stride(1)) is int and value.stride(1) == 1)
+    return bool(value.dtype.is_floating_point) and fast
 
 
-@lowering(aten.upsample_bilinear2d.default, cost=20, moves=True, applies=_is_float)
+@lowering(
+    aten.upsample_bilinear2d.default, cost=20, moves=True, applies=_walks_channels, window=True
+)
 def upsample_bilinear(p: Point) -> Value:
     source, sizes = _planes(p)
     corners = bool(p.arg(2, "align_corners", False))

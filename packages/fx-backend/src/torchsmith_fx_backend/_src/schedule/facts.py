@@ -486,6 +486,8 @@ class Facts:
         if len(users) != 1 or self._era[users[0]] != self._era[node]:
             return 0
         rule = self._rule[users[0]]
+        if isinstance(rule, Pointwise | Reduction) and rule.window:
+            return INLINE_COST
         if not isinstance(rule, Pointwise) or self.try_info(users[0]) is None:
             return 0
         own, other = estimate(self.info(node).numel), estimate(self.info(users[0]).numel)
