@@ -139,6 +139,14 @@ def fuzz_nesting(session: nox.Session) -> None:
     session.run("python", "packages/tracer/tests/fuzz_nesting.py", *session.posargs)
 
 
+@task()
+def conformance(session: nox.Session) -> None:
+    """CPython's own tests, captured whole: ``-- [--failures] [MODULE...]``."""
+    torch(session)
+    install(session, "guards", "tracer")
+    session.run("python", "packages/tracer/tests/interp/conformance.py", *session.posargs)
+
+
 @task(tags=["ci"])
 def kernels(session: nox.Session) -> None:
     """Test the kernels alone: as they are, and on a CPU through Triton's interpreter as well."""
