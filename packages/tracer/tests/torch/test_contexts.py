@@ -1,5 +1,6 @@
 """Grad mode, inference mode and autocast while tracing."""
 
+import pytest
 import torch
 import torchsmith_tracer
 from torchsmith_tracer._src.torch_private import enter_autocast, exit_autocast, set_grad_enabled
@@ -229,3 +230,42 @@ def test_decorated_functions(check):
         return low(a, w), quick(a), a @ w
 
     check(f, X, torch.randn(4, 4), graphs=1, fullgraph=True)
+
+
+def a_device(x):
+    with torch.device("meta"):
+        a = torch.ones(2)
+        with torch.device("cpu"):
+            b = torch.ones(2)
+    return a.device, b, torch.ones(4) + x
+
+
+def a_device_left_by_an_exception(x):
+    try:
+        with torch.device("meta"):
+            a = torch.ones(2)
+            raise ValueError
+    except ValueError:
+        return a.device, torch.ones(4) + x
+
+
+def a_default_device(x):
+    torch.set_default_device("meta")
+    a = torch.ones(2)
+    torch.set_default_device(None)
+    return a.device, torch.ones(4) + x
+
+
+@pytest.mark.parametrize("fn", [a_device, a_device_left_by_an_exception, a_default_device])
+def test_devices_are_entered_and_left_natively(agree, fn):
+    agree(fn, X, calls=3)
+    assert torch.ones(1).device.type == "cpu"
+
+
+@torch.profiler.record_function("a range")
+def in_a_range(x):
+    return x + 1
+
+
+def test_a_profiler_range_as_a_decorator(check):
+    check(lambda x: in_a_range(x) * 2, X, graphs=1)

@@ -274,3 +274,24 @@ def test_nodes_carry_metadata(capture):
     assert "in f\n" in trace
     assert "return F.relu(a)" in trace
     assert trace.index("in f") < trace.index("in inner")
+
+
+@torch.library.custom_op("torchsmith_tests::without_fake", mutates_args=())
+def without_fake(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+@torch.library.custom_op("torchsmith_tests::writes", mutates_args={"x"})
+def writes(x: torch.Tensor, k: float) -> None:
+    x.add_(k)
+
+
+def test_custom_operators(check):
+    def f(x):
+        y = x.clone()
+        writes(y, 2.0)
+        writes(x, 1.0)
+        return y * 2
+
+    check(f, X, graphs=1)
+    check(lambda x: without_fake(x + 1) + 1, X, breaks=["op-without-fake"])

@@ -118,7 +118,7 @@ class FakeRunner:
             # Running the instruction natively raises the very exception that eager raises.
             first = str(e).strip().splitlines()
             raise Unsupported(
-                "op-failed",
+                "op-without-fake" if "no fake impl registered" in str(e) else "op-failed",
                 what=name_of(target),
                 error=f"{type(e).__name__}: {first[0] if first else ''}",
                 cause=e,

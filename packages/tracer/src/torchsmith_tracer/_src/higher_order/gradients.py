@@ -205,8 +205,7 @@ def _leaves(tx: Trace, roots: Sequence[TensorValue]) -> list[TensorValue]:
     return list(found)
 
 
-def _autograd_grad(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
-    return tx.graph.call_function(torch.autograd.grad, args, kwargs)
-
-
-register(torch.autograd.grad, _autograd_grad)
+register(
+    torch.autograd.grad,
+    lambda tx, args, kwargs: tx.graph.call_function(torch.autograd.grad, args, kwargs),
+)

@@ -62,7 +62,7 @@ class ContextValue(Value):
         stored = tx.journal.load_attr(self, name)
         if isinstance(stored, Value):
             return stored
-        if name in ("__enter__", "__exit__", "clone"):
+        if name in ("__enter__", "__exit__", "clone", "_recreate_cm"):
             return ContextMethod(self, name)
         if name == "__class__":
             return tx.interp.type_of(self)
@@ -127,7 +127,7 @@ class ContextMethod(Value):
         return f"{self.name} of {self.context.describe()}"
 
     def call(self, tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
-        if self.name == "clone":
+        if self.name in ("clone", "_recreate_cm"):
             return self.context.clone()
         if self.name == "__enter__":
             self.context.enter(tx)
@@ -466,6 +466,8 @@ def wrap_context(obj: object, source: Source | None) -> ContextValue | None:
         context = GradModeValue(cls, obj.mode, source)
     elif isinstance(obj, torch.inference_mode):
         context = InferenceModeValue(cls, obj.mode, source)
+    elif isinstance(obj, torch.profiler.record_function):
+        context = NullContextValue(cls, source)
     elif isinstance(obj, torch.autocast):
         device, dtype = obj.device, obj.fast_dtype
         host = torch.autocast(device, dtype, obj._enabled, obj._cache_enabled)

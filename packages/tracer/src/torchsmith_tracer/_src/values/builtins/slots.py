@@ -155,9 +155,9 @@ def _length_hint(tx: Trace, obj: Value, args: list[Value]) -> Value:
     return NOT_IMPLEMENTED if count is None else ConstantValue(count)
 
 
-@_slot("__enter__")
+@_slot("__enter__", "__exit__")
 def _enter(tx: Trace, obj: Value, args: list[Value]) -> Value:
-    raise Unsupported("opaque-call", what=f"entering {obj.describe()}")
+    raise Unsupported("opaque-call", what=f"entering or leaving {obj.describe()}")
 
 
 def _comparison(op: str) -> Slot:
