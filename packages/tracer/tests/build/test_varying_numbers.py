@@ -11,6 +11,7 @@ import torchsmith_tracer
 from torch import nn
 
 G = 0
+THREE = 3
 X = torch.arange(6.0).reshape(2, 3)
 INTS = (3, 4, 5, 0, 1, -7, 6)
 FLOATS = (1.5, 2.5, -0.5, 0.0, -0.0, 1e30, 2.5)
@@ -187,6 +188,11 @@ ARITHMETIC = [
     (lambda a, k: (a[:, :k], a[:, k:]), (3, 2, 1, 0, -1, 9), 6),
     (lambda a, k: a * (k * 1e200) * (k * 1e200), (1.0, 2.0, 3.0), 2),
     (lambda a, k: (a, 1e200**k, math.sqrt(k)), (1.5, 1.25, 1.0), 3),
+    (lambda a, k: (a * 2, k == True, True < k, k + True), (3, 4, 1, 0, 5), 4),  # noqa: E712
+    (lambda a, k: (a, 0.0 // k, 7.5 // k, k % 2), (2.0, 3.0, -3.25), 3),
+    (lambda a, k: (a * (-2) ** k, (-1) ** k), (2, 3, 4, 5), 2),
+    (lambda a, k: ((-2) ** a, (-2.5) ** a.long() * k, -(2**a)), (2, 3, 4), 2),
+    (lambda a, k: (a, k is THREE, k is None, k is True), (3, 4, 5, 3), 3),
     (lambda a, k: (a, math.copysign(1.0, k), int(k), round(k)), (1.5, 2.5, 0.0, -0.0), 4),
 ]
 

@@ -86,15 +86,6 @@ class TorchMode(FakeTensorMode):  # type: ignore[no-untyped-call]  # torch's __i
     def _should_skip_dynamo(cls) -> bool:
         return False  # else torch wraps the method below in a call that imports torch._dynamo
 
-    def __torch_dispatch__(
-        self,
-        func: OpOverload[..., Any],
-        types: Sequence[type],
-        args: Sequence[object] = (),
-        kwargs: Mapping[str, object] = _NOTHING,
-    ) -> object:
-        return self.dispatch(func, types, args, kwargs)
-
     def dispatch(
         self,
         func: OpOverload[..., Any],
@@ -124,6 +115,8 @@ class TorchMode(FakeTensorMode):  # type: ignore[no-untyped-call]  # torch's __i
                 result = super().dispatch(func, types, args, kwargs)
             self._results.put(key, result, (*args, *kwargs.values()))
         return result
+
+    __torch_dispatch__ = dispatch
 
     def _lift(self, literal: torch.Tensor) -> FakeTensor:
         """A literal of the program, as torch's mode makes it, but without ``torch._dynamo``."""

@@ -76,7 +76,7 @@ def fetch(source: Source, roots: Mapping[str, object]) -> Any:
             return _namespace(source.module, roots)
         case src.GlobalSource():
             return _namespace(source.module, roots)[source.name]
-        case src.GlobalStateSource() | src.ShapeEnvSource():
+        case src.AnchorSource():
             return None
     assert isinstance(source, src.Step), "all roots are handled above"
     return source.take(fetch(source.base, roots))

@@ -42,6 +42,14 @@ def _comparison(op: Any) -> Method:
     return lambda self, other: self._compare(op, other)
 
 
+def _in_order(test: Any, order: tuple[int, ...]) -> Any:
+    def method(self: SymNode, sizes: Sequence[SymNode], strides: Sequence[SymNode]) -> Any:
+        fits = len(sizes) == len(order)
+        return getattr(self, test)(sizes, strides, order) if fits else self._wrap(False)
+
+    return method
+
+
 class SymNode:
     """A symbolic number or truth value of a ``ShapeEnv``.
 
@@ -338,26 +346,10 @@ class SymNode:
     def is_contiguous(self, sizes: Sequence[SymNode], strides: Sequence[SymNode]) -> SymNode:
         return self._dense(sizes, strides, range(len(sizes) - 1, -1, -1))
 
-    def is_channels_last_contiguous_2d(
-        self, sizes: Sequence[SymNode], strides: Sequence[SymNode]
-    ) -> SymNode:
-        return self._dense(sizes, strides, (1, 3, 2, 0)) if len(sizes) == 4 else self._wrap(False)
-
-    def is_channels_last_contiguous_3d(
-        self, sizes: Sequence[SymNode], strides: Sequence[SymNode]
-    ) -> SymNode:
-        order = (1, 4, 3, 2, 0)
-        return self._dense(sizes, strides, order) if len(sizes) == 5 else self._wrap(False)
-
-    def is_channels_last_strides_2d(
-        self, sizes: Sequence[SymNode], strides: Sequence[SymNode]
-    ) -> SymNode:
-        return self._channels_last(sizes, strides, (1, 3, 2, 0))
-
-    def is_channels_last_strides_3d(
-        self, sizes: Sequence[SymNode], strides: Sequence[SymNode]
-    ) -> SymNode:
-        return self._channels_last(sizes, strides, (1, 4, 3, 2, 0))
+    is_channels_last_contiguous_2d = _in_order("_dense", (1, 3, 2, 0))
+    is_channels_last_contiguous_3d = _in_order("_dense", (1, 4, 3, 2, 0))
+    is_channels_last_strides_2d = _in_order("_channels_last", (1, 3, 2, 0))
+    is_channels_last_strides_3d = _in_order("_channels_last", (1, 4, 3, 2, 0))
 
     def is_non_overlapping_and_dense(
         self, sizes: Sequence[SymNode], strides: Sequence[SymNode]
@@ -392,8 +384,6 @@ class SymNode:
         self, sizes: Sequence[SymNode], strides: Sequence[SymNode], order: Sequence[int]
     ) -> SymNode:
         """Strides grow in ``order``, as torch's own test for channels-last strides has it."""
-        if len(sizes) != len(order):
-            return self._wrap(False)
         least: SymExpr = ex.const(0)
         first = strides[order[0]].value
         parts: list[SymCondition | bool] = [rel.relate("!=", first, ex.const(0))]

@@ -225,19 +225,13 @@ class_dict: Callable[[type], Mapping[str, object]] = type.__dict__["__dict__"]._
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class GlobalStateSource(_Root):
-    """Anchor of ``GLOBAL_STATE`` guards: torch's ambient state, not an object."""
+class AnchorSource(_Root):
+    """Anchor of guards on no object: torch's ambient state, or relations between sizes."""
+
+    text: str
 
     def _text(self) -> str:
-        return "<torch state>"
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ShapeEnvSource(_Root):
-    """Anchor of ``SHAPE`` guards: relations between several sizes, not an object."""
-
-    def _text(self) -> str:
-        return "<shapes>"
+        return self.text
 
 
 # --- steps ---------------------------------------------------------------------------------------
@@ -397,5 +391,5 @@ class TensorPropertySource(Step):
         return f"{base}.{self.prop}({'' if self.dim is None else self.dim})"
 
 
-GLOBAL_STATE = GlobalStateSource()
-SHAPES = ShapeEnvSource()
+GLOBAL_STATE = AnchorSource("<torch state>")
+SHAPES = AnchorSource("<shapes>")

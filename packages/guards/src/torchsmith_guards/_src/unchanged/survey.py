@@ -127,7 +127,7 @@ class _Walk:
         tree = Tree()
         for guard in guards:
             for source in guard.sources():
-                if not isinstance(source, src.GlobalStateSource | src.ShapeEnvSource):
+                if not isinstance(source, src.AnchorSource):
                     node = tree.node(source)
             if not guard.kind.relational and guard.kind is not GuardKind.GLOBAL_STATE:
                 node.guards.append(guard)

@@ -347,15 +347,12 @@ class Builder:
     def _items(self, obj: Sequence[object], source: Source) -> list[Value]:
         return [LazyValue(item, ItemSource(source, i)) for i, item in enumerate(obj)]
 
-    def _list(self, obj: object, source: Source) -> Value:
-        assert isinstance(obj, list)
-        self.guard(source, GuardKind.LENGTH, (list, len(obj)), "length of a list")
-        return ListValue(self._items(obj, source), source)
-
-    def _tuple(self, obj: object, source: Source) -> Value:
-        assert isinstance(obj, tuple)
-        self.guard(source, GuardKind.LENGTH, (tuple, len(obj)), "length of a tuple")
-        return TupleValue(self._items(obj, source), source)
+    def _list_or_tuple(self, obj: object, source: Source) -> Value:
+        assert isinstance(obj, list | tuple)
+        why = f"length of a {type(obj).__name__}"
+        self.guard(source, GuardKind.LENGTH, (type(obj), len(obj)), why)
+        made = ListValue if type(obj) is list else TupleValue
+        return made(self._items(obj, source), source)
 
     def _size(self, obj: object, source: Source) -> Value:
         assert isinstance(obj, torch.Size)
@@ -602,8 +599,7 @@ def _is_plain_key(key: object) -> bool:
 Maker = Callable[[Builder, object, Source], Value]
 
 _EXACT: dict[type, Maker] = {
-    list: Builder._list,
-    tuple: Builder._tuple,
+    **dict.fromkeys((list, tuple), Builder._list_or_tuple),
     torch.Size: Builder._size,
     collections.deque: Builder._deque,
     dict: Builder._dict,

@@ -263,6 +263,8 @@ class OutputGraph:
         fake: object,
     ) -> fx.Node:
         """Append a call node whose fake result is known; arguments hold nodes and constants."""
+        if target is operator.pow and not isinstance(args[0], fx.Node):
+            target = pow  # fx prints the operator as ``-2 ** x``, which is ``-(2 ** x)``
         node = self.graph.create_node(op, target, args, kwargs)  # type: ignore[arg-type]
         self.op_count += 1
         self._added(node)

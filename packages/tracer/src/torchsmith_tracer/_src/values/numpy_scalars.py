@@ -9,6 +9,8 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import torch
+
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.constants import BINARY, COMPARE, UNARY, ConstantValue
@@ -92,7 +94,7 @@ class NumpyValue(ConstantValue):
 
     def binary(self, tx: Trace, op: str, other: Value, *, reflected: bool = False) -> Value | None:
         fn = BINARY.get(op)
-        if fn is None or _is_tensor(other):
+        if fn is None or issubclass(other.python_type(), torch.Tensor):
             return None
         other = known(other)
         a, b = (other, self) if reflected else (self, other)
@@ -106,18 +108,12 @@ class NumpyValue(ConstantValue):
         return compute(tx, UNARY[op], self.value)
 
     def richcompare(self, tx: Trace, op: str, other: Value) -> Value | None:
-        if _is_tensor(other):
+        if issubclass(other.python_type(), torch.Tensor):
             return None
         other = known(other)
         if not isinstance(other, ConstantValue):
             raise self._no(tx, f"comparison of {other.describe()} with")
         return compute(tx, COMPARE[op], self.value, other.value)
-
-
-def _is_tensor(value: Value) -> bool:
-    from torchsmith_tracer._src.values.tensor import TensorValue
-
-    return isinstance(value, TensorValue)
 
 
 def holds_number(value: object) -> bool:

@@ -88,9 +88,9 @@ class SymNumValue(Value):
             if op.startswith("i") and op[1:] in _BINARY and not reflected:
                 return None  # numbers have no in-place operators
             return self.constant().binary(tx, op, known(other), reflected=reflected)
-        if isinstance(self.sym, torch.SymBool) or op in ("and_", "or_"):
-            both = isinstance(self.sym, torch.SymBool) and isinstance(other_sym, torch.SymBool)
-            if both and op in ("and_", "or_") and decide(self.sym) is None:
+        truths = [isinstance(n, torch.SymBool) for n in (self.sym, other_sym)]
+        if any(truths) or op in ("and_", "or_"):
+            if all(truths) and op in ("and_", "or_") and decide(self.sym) is None:
                 return combine(tx, fn, (self, other), fn(self.sym, other_sym))
             return self.constant().binary(tx, op, known(other), reflected=reflected)
         pair: tuple[Value, Value] = (other, self) if reflected else (self, other)
@@ -111,11 +111,13 @@ class SymNumValue(Value):
         other_sym = _number(other)
         if other_sym is None:
             return None
+        if isinstance(self.sym, torch.SymBool) is not isinstance(other_sym, torch.SymBool):
+            return self.constant().richcompare(tx, op, known(other))
         result = _COMPARE[op](self.sym, other_sym)
-        known = decide(result)
-        if known is None:
+        truth = decide(result)
+        if truth is None:
             return combine(tx, _COMPARE[op], (self, other), result)
-        return ConstantValue(known)
+        return ConstantValue(truth)
 
     def bool(self, tx: Trace) -> bool:
         known = decide(self.sym if isinstance(self.sym, torch.SymBool) else self.sym != 0)
@@ -224,8 +226,10 @@ def combine(
 def _number(value: Value) -> Symbolic | Number | None:
     if isinstance(value, SymNumValue):
         return value.sym
-    if isinstance(value, ConstantValue) and type(value.value) in (int, float, bool):
+    if isinstance(value, ConstantValue) and type(value.value) in (int, float):
         return value.value  # type: ignore[return-value]
+    if isinstance(value, ConstantValue) and type(value.value) is bool:
+        return int(value.value)
     return None
 
 
@@ -241,10 +245,12 @@ def _is_defined(tx: Trace, op: str, left: Symbolic | Number, right: Symbolic | N
     """Whether an operation gives a number of the kind that its operands say; asking guards it, or
     asserts it where only the data knows."""
     condition: object = True
+    floats = any(isinstance(n, torch.SymFloat | float) for n in (left, right))
+    if floats and op == "floordiv":
+        return False  # torch rounds the quotient, Python does not, and zeros have signs
     if op in ("truediv", "floordiv", "mod"):
         condition = right != 0
     elif op == "pow":
-        floats = any(isinstance(n, torch.SymFloat | float) for n in (left, right))
         # Else the result is complex, or a float, or an error.
         condition = left > 0 if floats else right >= 0  # type: ignore[operator]
     known = decide(condition)

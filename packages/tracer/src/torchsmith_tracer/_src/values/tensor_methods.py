@@ -161,28 +161,20 @@ def _reads_data(name: str) -> Handler:
     return read
 
 
-def _scalar(name: str, convert: Callable[[Trace, Value], Value]) -> Handler:
+def _scalar(name: str, convert: type | None) -> Handler:
     """The one number in a tensor, in the graph where the settings say so."""
 
     def read(tx: Trace, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value | None:
         if not tx.settings.capture_scalar_outputs or args or kwargs or tensor.fake.is_complex():
             raise Unsupported("item", what=f"{name}() of a {tensor.describe()}")
-        return convert(tx, tx.graph.call_method("item", (tensor,)))
+        number = tx.graph.call_method("item", (tensor,))
+        return number if convert is None else tx.interp.call(tx.interp.const(convert), [number], {})
 
     return read
 
 
-def _as_int(tx: Trace, number: Value) -> Value:
-    return tx.interp.call(tx.interp.const(int), [number], {})
-
-
-def _as_float(tx: Trace, number: Value) -> Value:
-    return tx.interp.call(tx.interp.const(float), [number], {})
-
-
-method("item")(_scalar("item", lambda tx, number: number))
-method("__int__")(_scalar("__int__", _as_int))
-method("__float__")(_scalar("__float__", _as_float))
+for _name, _kind in (("item", None), ("__int__", int), ("__float__", float)):
+    method(_name)(_scalar(_name, _kind))
 _LONGEST_LIST = 64
 
 
