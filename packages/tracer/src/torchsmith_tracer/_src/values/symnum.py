@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import operator
+import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -212,11 +213,14 @@ def combine(
     """The value of ``fn(*operands)`` whose symbolic result is ``result``; a result that turned
     out to be known needs no node."""
     if isinstance(result, torch.SymInt | torch.SymFloat | torch.SymBool):
+        limited = fn is torch.sym_int or (fn is operator.pow and isinstance(result, torch.SymFloat))
         try:
             result.node.hint  # noqa: B018 - is it computable?
+            if limited and (safe := decide(abs(result) <= sys.float_info.max)) is not True:
+                if safe is False or not assume(tx, abs(result) <= sys.float_info.max):
+                    raise OverflowError
         except (ArithmeticError, ValueError):
-            known = [v.as_constant() for v in operands]
-            return tx.interp.fold(fn, *known)
+            return tx.interp.fold(fn, *[v.as_constant() for v in operands])
         args = tuple(v.as_proxy() for v in operands)
         node = tx.graph.add_call("call_function", fn, args, {}, result)
         return SymNumValue(node, result)
