@@ -10,7 +10,7 @@ import math
 import operator
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
@@ -213,11 +213,14 @@ def combine(
     """The value of ``fn(*operands)`` whose symbolic result is ``result``; a result that turned
     out to be known needs no node."""
     if isinstance(result, torch.SymInt | torch.SymFloat | torch.SymBool):
-        limited = fn is torch.sym_int or (fn is operator.pow and isinstance(result, torch.SymFloat))
+        limited: Any = result if fn is operator.pow else None
+        if fn is torch.sym_int:
+            limited = _number(operands[0])
         try:
             result.node.hint  # noqa: B018 - is it computable?
-            if limited and (safe := decide(abs(result) <= sys.float_info.max)) is not True:
-                if safe is False or not assume(tx, abs(result) <= sys.float_info.max):
+            if isinstance(limited, torch.SymFloat):
+                finite = abs(limited) <= sys.float_info.max  # type: ignore[arg-type]
+                if (decide(finite) or assume(tx, finite)) is not True:
                     raise OverflowError
         except (ArithmeticError, ValueError):
             return tx.interp.fold(fn, *[v.as_constant() for v in operands])
