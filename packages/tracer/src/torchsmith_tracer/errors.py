@@ -6,9 +6,9 @@ Every class has a stable ``code``; messages say what happened, where, and what t
 from __future__ import annotations
 
 __all__ = [
-    "BackendError", "FullGraphError", "InternalTracerError", "RecompileLimitError",
-    "RecompileLimitWarning", "TracerError", "TracerWarning", "UnknownBackendError",
-    "UnknownOptionError",
+    "BackendError", "ConstraintViolationError", "FullGraphError", "InternalTracerError",
+    "RecompileLimitError", "RecompileLimitWarning", "TracerError", "TracerWarning",
+    "UnknownBackendError", "UnknownOptionError",
 ]  # fmt: skip
 
 
@@ -62,6 +62,12 @@ class UnknownOptionError(TracerError, ValueError):
     """``mode`` or a key of ``options`` is not known to the tracer or to the backend."""
 
     code = "TS-T903"
+
+
+class ConstraintViolationError(TracerError):
+    """The program needs one value of a size that was marked as dynamic."""
+
+    code = "TS-T907"
 
 
 class RecompileLimitError(TracerError):

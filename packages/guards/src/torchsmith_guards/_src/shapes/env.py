@@ -142,6 +142,10 @@ class ShapeEnv(TorchProtocol):
         """True once a number exists that only the data determines."""
         return bool(self._counts.get("u"))
 
+    def symbol_of(self, source: Source) -> Symbol | None:
+        """The symbol bound to ``source``, if there is one."""
+        return self._by_source.get(source)
+
     def _new(
         self,
         prefix: str,

@@ -38,6 +38,10 @@ def _arithmetic(integer: Any, floating: Any) -> Method:
     return method
 
 
+def _rounding(function: str) -> Callable[[SymNode], SymNode]:
+    return lambda self: self._to_int(function)
+
+
 def _comparison(op: Any) -> Method:
     return lambda self, other: self._compare(op, other)
 
@@ -266,17 +270,9 @@ class SymNode:
             return self._wrap(ex.call("float_abs", self.value))
         return self._wrap(ex.maximum(self.value, ex.neg(self.value)))
 
-    def floor(self) -> SymNode:
-        return self._to_int("floor")
-
-    def ceil(self) -> SymNode:
-        return self._to_int("ceil")
-
-    def trunc(self) -> SymNode:
-        return self._to_int("trunc")
-
-    def sym_int(self) -> SymNode:
-        return self._to_int("trunc")
+    floor = _rounding("floor")
+    ceil = _rounding("ceil")
+    trunc = sym_int = _rounding("trunc")
 
     def _to_int(self, function: Any) -> SymNode:
         if not self.value.is_float:

@@ -38,7 +38,7 @@ from torchsmith_guards import (
 )
 
 from torchsmith_tracer._src import marks
-from torchsmith_tracer._src.build.dynamic import FrameState
+from torchsmith_tracer._src.build.dynamic import FrameState, check_marks
 from torchsmith_tracer._src.build.tensors import wrap_tensor
 from torchsmith_tracer._src.frames.library import is_library_module, is_ours
 from torchsmith_tracer._src.graph.provenance import user_line
@@ -230,6 +230,8 @@ class Builder:
                 continue
             key: object
             if isinstance(value, TensorValue):
+                if tx.graph.shape_env is not None and tx.settings.dynamic is not False:
+                    check_marks(tx.graph.shape_env, source, obj)  # type: ignore[arg-type]
                 fake = value.fake
                 key = (type(obj), fake.dtype, fake.device, fake.dim())
                 hit = storage_id(fake) in tx.graph.mutated or value in changed

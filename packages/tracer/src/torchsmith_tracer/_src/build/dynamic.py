@@ -8,9 +8,14 @@ and 1 are always specialised.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 import torch
-from torchsmith_guards import PinnedSource, Source
+from torchsmith_guards import PinnedSource, ShapeEnv, Source, TensorPropertySource
+
+from torchsmith_tracer._src.breaks.signals import Unsupported
+from torchsmith_tracer._src.values.torch_queries import register_name
+from torchsmith_tracer.errors import ConstraintViolationError
 
 _VARIES = None
 
@@ -69,6 +74,32 @@ class FrameState:
         if self.scalars[key] != value:
             self.scalars[key] = _VARIES
         return dynamic is True or self.scalars[key] is _VARIES
+
+
+def check_marks(env: ShapeEnv, source: Source, tensor: torch.Tensor) -> None:
+    """The program has not specialised what is marked as dynamic in ``tensor``, found at ``source``.
+
+    Raises:
+        ConstraintViolationError: it has.
+    """
+    for dim in sorted(_marks(tensor, "_dynamo_dynamic_indices")):
+        text = f"[TS-T907] dimension {dim} of {source.expr} was marked as dynamic, but"
+        symbol = env.symbol_of(TensorPropertySource(source, "size", dim))
+        if symbol is not None and env.simplify(symbol).free_symbols:
+            continue
+        for guard in env.guards:
+            if symbol in guard.condition.free_symbols:
+                text += f" the program needs {guard.condition} ({guard.user_line}),"
+        fixed = f"{text} its size is fixed to {tensor.size(dim)}; use maybe_mark_dynamic, or none"
+        raise ConstraintViolationError(fixed)
+
+
+def _refuse(*args: object) -> NoReturn:
+    raise Unsupported("torch-state", what="a mark on a tensor's sizes")
+
+
+for _name in "mark_dynamic maybe_mark_dynamic mark_static mark_unbacked".split():
+    register_name("torch._dynamo.decorators", _name, _refuse)
 
 
 def _marks(tensor: torch.Tensor, attribute: str) -> set[int]:

@@ -109,6 +109,8 @@ def _compile(
     trace.graph.restore_state()
     try:
         return body, _compile_guards(trace, record, fn)
+    except TracerError:
+        raise
     except Exception as e:  # noqa: BLE001 - as above
         if body is not None:
             record.region.report_bug(record.name, report, f"{type(e).__name__}: {e}", e)
