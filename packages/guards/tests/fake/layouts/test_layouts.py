@@ -1,6 +1,7 @@
 """Layout rules against the real operators; on other devices, against torch's fake mode."""
 
 import itertools
+import random
 import sys
 from pathlib import Path
 
@@ -204,3 +205,29 @@ def test_real_known_and_foreign_tensors_are_left_to_torch(monkeypatch):
             asked.clear()
             x.add(operand)
             assert "aten.add.Tensor" in asked
+
+
+MIXED = (torch.float32, torch.float64, torch.int64, torch.bool, torch.bfloat16)
+BINARY = "add.Tensor sub.Tensor mul.Tensor div.Tensor maximum pow.Tensor_Tensor lt.Tensor atan2"
+
+
+def strided(choose, size, dtype):
+    """A tensor of some layout: permuted, with gaps, or expanded."""
+    order = choose.sample(range(len(size)), len(size))
+    wide = [size[i] * choose.choice((1, 1, 2)) for i in order]
+    x = torch.randint(0, 3, wide).to(dtype).permute([order.index(i) for i in range(len(size))])
+    x = x[tuple(slice(n) for n in size)]
+    return x[:1].expand(size) if choose.random() < 0.2 else x
+
+
+def test_mixed_types_are_cast_before_the_strides_are_chosen():
+    choose = random.Random(0)
+    wrong = []
+    for _ in range(1500):
+        size = tuple(choose.choice((1, 2, 3, 4)) for _ in range(choose.choice((1, 2, 3, 4))))
+        args = [strided(choose, size, choose.choice(MIXED)) for _ in range(2)]
+        names = ("exp", "sqrt", "sigmoid") if choose.random() < 0.2 else BINARY.split()
+        name = choose.choice(names)
+        given = args[: 1 if "." not in name and name not in ("maximum", "atan2") else 2]
+        wrong += compare(name, lambda given=given: (given, {})) or []
+    assert not wrong, "\n".join(wrong[:3])

@@ -25,6 +25,8 @@ from torchsmith_guards._src.fake.layouts.base import (
     same_sizes,
 )
 
+Ints = tuple[int, ...]
+
 _DEFAULT, _TO_FLOAT, _TO_BOOL, _ONLY_FLOAT, _NOT_BOOL = range(5)
 
 
@@ -147,9 +149,12 @@ def pointwise_layout(kind: int, operands: Sequence[Any]) -> Layout | None:
     size = None if device is None else broadcast_all(tensors)
     if device is None or size is None:
         return None
-    stride = pointwise_stride(tensors, size, len(tensors) < len(operands))
-    dtype = None if stride is None else result_dtype(operands)
-    if stride is None or dtype is None:
+    dtype = result_dtype(operands)
+    if dtype is None:
+        return None
+    common = torch.get_default_dtype() if kind == _TO_FLOAT and dtype in INTEGRAL else dtype
+    stride = pointwise_stride(tensors, size, len(tensors) < len(operands), common)
+    if stride is None:
         return None
     if kind == _NOT_BOOL and any(t.dtype is torch.bool for t in tensors):
         return None
@@ -158,13 +163,15 @@ def pointwise_layout(kind: int, operands: Sequence[Any]) -> Layout | None:
     elif dtype in INTEGRAL:
         if kind == _ONLY_FLOAT:
             return None
-        if kind == _TO_FLOAT:
-            dtype = torch.get_default_dtype()
+        dtype = common
     return size, stride, dtype, device, 0
 
 
 def pointwise_stride(
-    tensors: Sequence[torch.Tensor], size: tuple[Any, ...], numbers: bool = False
+    tensors: Sequence[torch.Tensor],
+    size: tuple[Any, ...],
+    numbers: bool = False,
+    dtype: torch.dtype | None = None,
 ) -> tuple[Any, ...] | None:
     """Strides that TensorIterator gives its output; for symbolic sizes, where that is easy to say.
 
@@ -173,9 +180,16 @@ def pointwise_stride(
         size: what they broadcast to.
         numbers: there are Python numbers among the operands, which count as tensors of no
             dimension.
+        dtype: the type that the operands promote to; on a CPU others are cast to it first.
     """
     sizes = [tuple(t.shape) for t in tensors]
-    strides = [tuple(t.stride()) for t in tensors]
+    strides = []
+    for t in tensors:
+        cast = dtype is not None and t.dtype is not dtype and t.is_cpu
+        stride = _cast_stride(t) if cast else tuple(t.stride())
+        if stride is None:
+            return None
+        strides.append(stride)
     if is_static(size, *sizes, *strides):
         return _iterator_strides(size, tuple(sizes), tuple(strides), numbers)
     if holds(size, 0):
@@ -183,7 +197,7 @@ def pointwise_stride(
     full = [t for t in tensors if same_sizes(t.shape, size)]
     wanted = contiguous_strides(size)
     if len(full) == len(tensors):
-        if all(same_sizes(t.stride(), wanted) for t in full):
+        if all(same_sizes(stride, wanted) for stride in strides):
             return wanted
         if holds(size, 1) and not numbers:
             return None  # whether the common cases below apply is hard to say
@@ -191,7 +205,13 @@ def pointwise_stride(
     return None if order is None else _strides_in_order(size, order)
 
 
-Ints = tuple[int, ...]
+def _cast_stride(x: torch.Tensor) -> tuple[Any, ...] | None:
+    """Strides of ``x`` after a cast: its own if it is dense, else dense ones in their order."""
+    size, stride = tuple(x.shape), tuple(x.stride())
+    if is_dense(size, stride) or holds(size, 0):
+        return stride
+    order = _axis_order(size, [list(stride)])
+    return None if order is None else _strides_in_order(size, order)
 
 
 @lru_cache(maxsize=4096)
@@ -396,7 +416,8 @@ def _select(condition: torch.Tensor, a: Any, b: Any) -> Layout | None:
     size = broadcast_all(tensors)
     if device is None or dtype is None or size is None or condition.dtype is not torch.bool:
         return None
-    stride = pointwise_stride(tensors, size, len(tensors) < 3)
+    cast = [t for t in tensors[1:] if t.dim() and t.dtype != dtype]
+    stride = None if cast else pointwise_stride(tensors, size, len(tensors) < 3)
     return None if stride is None else (size, stride, dtype, device, 0)
 
 
