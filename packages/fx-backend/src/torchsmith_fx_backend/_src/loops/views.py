@@ -22,6 +22,8 @@ def reshape(at: Coords, source: Coords, target: Coords, axes: Ranges) -> Coords:
     Dimensions are matched in the smallest groups of equal product, so that a reshape that only
     splits or merges neighbours brings no division across the others.
     """
+    if ix.ZERO in (*source, *target):
+        return (ix.ZERO,) * len(target)  # there is no element to find
     src = [(size, x) for size, x in zip(source, at) if size != ix.ONE]
     dst = [(i, size) for i, size in enumerate(target) if size != ix.ONE]
     out: list[Index] = [ix.ZERO] * len(target)
