@@ -75,8 +75,8 @@ TS-T033 op-result: not supported yet
   {what} returned an object of type {type}, which has no symbolic form
   Call it outside the compiled function.
 TS-T034 out-argument: not supported yet
-  {what} writes to its argument out=
-  Use the result instead of out=.
+  {what} gives an argument out= another size
+  Make the tensor of the right size, or use the result instead of out=.
 TS-T035 tensor-attribute: not supported yet
   {what} of {tensor} is not supported while tracing
   Move this access out of the compiled function.
