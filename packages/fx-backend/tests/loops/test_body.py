@@ -2,7 +2,7 @@
 
 import torch
 import torch.nn.functional as F
-from plans import trace
+from plans import check, trace
 from torchsmith_fx_backend._src.loops import body as bodies
 from torchsmith_fx_backend._src.loops import index as ix
 from torchsmith_fx_backend._src.loops.nest import Nest
@@ -67,3 +67,15 @@ def test_a_node_does_not_fit_where_its_operand_is_computed_elsewhere():
     assert nest.fit(flip, facts.rule(flip), at) is None
     back = (at[0], ix.sub(ix.const(7), at[1]))
     assert nest.fit(flip, facts.rule(flip), back) is not None
+
+
+def test_views_of_nothing():
+    empty = torch.zeros(4, 0, 2)
+    for fn in (
+        lambda x: x.view(0, 3) + 1,
+        lambda x: x.transpose(0, 1).flatten() * 2,
+        lambda x: x.unflatten(2, (1, 2)),
+        lambda x: torch.cat([x.reshape(0), torch.ones(3)]),
+        lambda x: x.repeat_interleave(2),
+    ):
+        check(fn, empty)

@@ -438,9 +438,10 @@ def lower(graph: GraphValues, node: fx.Node, rule: Rule) -> Body:
         base = graph.base(node)
         made = _Lowering(graph, graph.info(node).shape)
         shapes = graph.info(base).shape, graph.info(node).shape
-        return made.body(
-            [made.value(base, rule.pull(Geometry(node, *shapes, made.sizes), made.at))]
-        )
+        there: Coords = (ix.ZERO,) * len(shapes[0])
+        if ix.ZERO not in shapes[1]:  # nobody reads an element of an empty view
+            there = rule.pull(Geometry(node, *shapes, made.sizes), made.at)
+        return made.body([made.value(base, there)])
     if isinstance(rule, Reduction):
         made = _Lowering(graph, graph.space(node, rule), rule.dims(node))
         return made.body(rule.emit(Point(made, node, made.at)))
