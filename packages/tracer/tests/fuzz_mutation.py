@@ -11,41 +11,18 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import pathlib
 import random
 import sys
 import types
 import warnings
-from typing import NamedTuple
 
 import torch
 import torchsmith_tracer
 
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
-class Fact(NamedTuple):
-    """A kind of fact, as text in which ``$`` is a number of its own.
-
-    ``setup`` defines it, ``read`` is an expression for a number, ``changes`` are pairs of
-    statements: do and undo.
-    """
-
-    setup: str
-    read: str
-    changes: tuple[tuple[str, str], ...]
-
-
-def fact(setup: str, read: str, *changes: tuple[str, str]) -> Fact:
-    return Fact(setup, read, changes)
-
-
-def stored(place: str, old: str, *new: str) -> tuple[tuple[str, str], ...]:
-    """Assignments to a place that holds something."""
-    return tuple((f"{place} = {value}", f"{place} = {old}") for value in new)
-
-
-def added(place: str, *new: str) -> tuple[tuple[str, str], ...]:
-    """Assignments to a place that holds nothing."""
-    return tuple((f"{place} = {value}", f"del {place}") for value in new)
-
+from mutation_facts import MORE, NETS, added, fact, stored
 
 CLASSES = """
 class M$(type):
@@ -83,18 +60,6 @@ def imports$():
 def imports_from$():
     from fuzzed$ import k
     return k
-"""
-NETS = """
-class Net$(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.lin = nn.Linear(1, 1, bias=False)
-        self.act = nn.ReLU()
-        self.register_buffer("buf", torch.ones(1))
-        self.scale = 2.0
-        nn.init.ones_(self.lin.weight)
-    def forward(self, x): return self.act(self.lin(x)) * self.scale + self.buf
-net$ = Net$()
 """
 CONTAINERS = """
 l$ = [1, 2, 3]
@@ -442,16 +407,20 @@ FACTS = [
     ),
     fact("", "torch.relu(x).sum()", *stored("torch.relu", "real_relu", "lambda x: x * 50")),
     fact("", "x.sigmoid()", *added("torch.Tensor.sigmoid", "lambda x: x * 51")),
+    *MORE,
 ]
 
 PRELUDE = """
-import abc, builtins, copy, enum, functools, math, os, sys, types
+import abc, builtins, collections, copy, dataclasses, enum, functools, inspect, itertools, math
+import operator, os, sys, types, typing
 import torch
 import torch.nn.functional as F
 from torch import nn
 real_argv, real_oct, real_floor, real_copy = list(sys.argv), oct, math.floor, copy.copy
 real_linear, real_linear_forward = F.linear, nn.Linear.forward
 real_relu_forward, real_relu = nn.ReLU.forward, torch.relu
+real_sub, real_deque, real_reduce = operator.sub, collections.deque, functools.reduce
+real_add, real_frelu = torch.Tensor.add, F.relu
 x_grad = [""]
 """
 
@@ -506,7 +475,7 @@ def run(seed: int) -> str | None:
     done: list[tuple[str, str]] = []
     history: list[str] = []
     try:
-        exec(compile(setup + body, module.__name__, "exec"), space)
+        exec(compile(setup + body, module.__name__, "exec", dont_inherit=True), space)
         g = torchsmith_tracer.compile(space["f"], backend="eager")
         for call in range(rng.randint(3, 4)):
             if call:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import types
 from abc import ABCMeta
 from collections.abc import Callable, Mapping
+from enum import Enum, EnumMeta
 from typing import TYPE_CHECKING
 
 import torch
@@ -51,6 +52,10 @@ _class_mro: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get_
 
 # What tensors had when this was imported: what is there in its place now is the user's.
 _TENSOR_CLASSES = {cls: dict(_class_dict(cls)) for cls in (torch.Tensor, base_tensor)}
+
+
+def _listed_members(cls: EnumMeta) -> str:
+    return ",".join(cls._member_names_)
 
 
 class World:
@@ -257,6 +262,46 @@ class World:
         else:  # the tuple never changes: one guard for all defaults of a function
             self._guard(place, GuardKind.ID, table, "defaults of a function")
         return self.tx.builder.wrap_new(found) if there else None
+
+    def signature(self, fn: types.FunctionType, source: Source) -> None:
+        """All that ``inspect.signature(fn)`` reads is a fact."""
+        why = "signature of a function"
+        for name in ("__code__", "__defaults__"):
+            self._guard(AttrSource(source, name), GuardKind.ID, getattr(fn, name), why)
+        for name in ("__kwdefaults__", "__annotations__"):
+            table, place = getattr(fn, name), AttrSource(source, name)
+            if table is None:
+                self._guard(place, GuardKind.ID, None, why)
+            else:
+                self._guard(place, GuardKind.DICT_KEYS, (dict, tuple(table)), why)
+                for key, item in table.items():
+                    self._guard(ItemSource(place, key), GuardKind.ID, item, why)
+        if self.attribute(fn, source, "__signature__") is not None:
+            raise Unsupported("opaque-call", what="inspect.signature of what has its own")
+        wrapped, place = getattr(fn, "__wrapped__", None), AttrSource(source, "__wrapped__")
+        if isinstance(wrapped, types.FunctionType):
+            self._guard(place, GuardKind.ID, wrapped, why)
+            self.signature(wrapped, place)
+        elif self.attribute(fn, source, "__wrapped__") is not None:
+            raise Unsupported("opaque-call", what="inspect.signature of a wrapper of an object")
+
+    def class_table(self, cls: type, owner: type, name: str) -> list[tuple[object, Source]]:
+        """The values of the dict ``name`` of a class, which ``owner`` in its MRO holds, each with
+        its source; the keys are a fact."""
+        table = _class_dict(owner)[name]
+        assert isinstance(table, dict)
+        place = ItemSource(ClassDictSource(owner), name)
+        if not self.fixed(owner):
+            expected = (type(table), tuple(table))
+            self._guard(place, GuardKind.DICT_KEYS, expected, f"{name} of {cls.__name__}")
+        return [(item, ItemSource(place, key)) for key, item in table.items()]
+
+    def enum_members(self, cls: EnumMeta) -> dict[str, Enum]:
+        """The members of an enum class by name, in order, as its two tables have them."""
+        self.query(_listed_members, cls)
+        for member, source in self.class_table(cls, cls, "_member_map_"):
+            self._guard(source, GuardKind.ID, member, "member of an enum class")
+        return dict(cls._member_map_)
 
     # --- the process -------------------------------------------------------------------------
     def query(self, fn: Callable[..., object], *args: object) -> Value:

@@ -46,10 +46,6 @@ def _check_exc_match(tx: Trace, frame: Frame, ins: Instruction) -> None:
 
 
 @opcode("CHECK_EG_MATCH")
-def _check_eg_match(tx: Trace, frame: Frame, ins: Instruction) -> None:
-    raise Unsupported("unsupported-slot", what="except*")
-
-
 @opcode("PREP_RERAISE_STAR", until=(3, 11))
 def _prep_reraise_star(tx: Trace, frame: Frame, ins: Instruction) -> None:
     raise Unsupported("unsupported-slot", what="except*")

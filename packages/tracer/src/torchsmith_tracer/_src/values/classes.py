@@ -84,7 +84,7 @@ class ClassValue(RealObject):
             return bind(tx, found, None, self, name)
         if on_meta is not None:
             return bind(tx, on_meta, self, tx.interp.type_of(self), name)
-        if isinstance(cls, enum.EnumMeta) and name in cls.__members__:
+        if isinstance(cls, enum.EnumMeta) and name in tx.world.enum_members(cls):
             return tx.interp.const(cls.__members__[name])
         hook = lookup(tx, meta, "__getattr__")
         if hook is not None and not is_library_module(hook.owner.__module__):
@@ -172,6 +172,7 @@ class ClassValue(RealObject):
         method = self._meta_method(tx, "__getitem__")
         if method is not None:
             if isinstance(self.obj, enum.EnumMeta):
+                tx.world.enum_members(self.obj)
                 return tx.interp.fold(lambda k: self.obj[k], tx.interp.concrete(key))  # type: ignore[index]
             return tx.interp.call(method, [key])
         found = lookup(tx, self.obj, "__class_getitem__")
@@ -186,6 +187,7 @@ class ClassValue(RealObject):
 
     def contains(self, tx: Trace, item: Value) -> Value:
         if isinstance(self.obj, enum.EnumMeta):
+            tx.world.enum_members(self.obj)
             return tx.interp.fold(lambda k: k in self.obj, tx.interp.concrete(item))  # type: ignore[operator]
         method = self._meta_method(tx, "__contains__")
         if method is None:
@@ -194,6 +196,7 @@ class ClassValue(RealObject):
 
     def iter(self, tx: Trace) -> Value:
         if isinstance(self.obj, enum.EnumMeta):
+            tx.world.enum_members(self.obj)
             members: list[object] = list(self.obj)
             return tx.interp.iterator([tx.interp.const(m) for m in members], self)
         method = self._meta_method(tx, "__iter__")
@@ -203,6 +206,7 @@ class ClassValue(RealObject):
 
     def length(self, tx: Trace) -> Value:
         if isinstance(self.obj, enum.EnumMeta):
+            tx.world.enum_members(self.obj)
             return ConstantValue(len(self.obj))
         method = self._meta_method(tx, "__len__")
         if method is None:

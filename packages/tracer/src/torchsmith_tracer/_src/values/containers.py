@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
+from torchsmith_tracer._src.facts.world import ABSENT
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtin_object import BuiltinObject
 from torchsmith_tracer._src.values.constants import COMPARE, NONE, ConstantValue, bool_value
@@ -218,11 +219,13 @@ class NamedTupleValue(TupleValue):
 
     def getattr(self, tx: Trace, name: str) -> Value:
         fields = self.fields()
-        if name in fields:
-            return self.item(tx, fields.index(name))
-        for base in self.tuple_class.__mro__:
-            if name in base.__dict__ and base is not tuple and base is not object:
-                return tx.interp.bind_attribute(base.__dict__[name], self, base, name)
+        for base in tx.world.mro(self.tuple_class):
+            attr = tx.world.class_entry(base, name)
+            if attr is ABSENT or base is tuple or base is object:
+                continue
+            if name in fields and type(attr).__name__ in ("_tuplegetter", "member_descriptor"):
+                return self.item(tx, fields.index(name))
+            return tx.interp.bind_attribute(attr, self, base, name)
         return super().getattr(tx, name)
 
     def reconstruct(self, cg: Emitter) -> None:

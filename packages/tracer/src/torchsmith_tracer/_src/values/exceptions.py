@@ -108,29 +108,19 @@ class ExceptionValue(NewObjectValue):
     def slot_set(self, tx: Trace, name: str, value: Value) -> None:
         """Store into one of the C-level fields."""
         if name == "args":
-            value = TupleValue(tx.interp.unpack(value))
-        elif name == "__cause__":
-            self._remember(tx)
-            self.suppress = True
-            self.cause = value
-            return
-        elif name == "__context__":
-            self._remember(tx)
-            self.context = value
-            return
-        elif name == "__suppress_context__":
-            self._remember(tx)
-            self.suppress = tx.interp.truth(value)
-            return
-        elif name == "__traceback__":
-            return
-        if name == "args":
             old_args = self.args
             tx.journal.record(lambda: setattr(self, "args", old_args))
-            assert isinstance(value, TupleValue)
-            self.args = value
-            return
-        tx.journal.store_attr(self, name, value)
+            self.args = TupleValue(tx.interp.unpack(value))
+        elif name in ("__cause__", "__context__", "__suppress_context__"):
+            self._remember(tx)
+            if name == "__context__":
+                self.context = value
+            elif name == "__cause__":
+                self.cause, self.suppress = value, True
+            else:
+                self.suppress = tx.interp.truth(value)
+        elif name != "__traceback__":
+            tx.journal.store_attr(self, name, value)
 
     def _remember(self, tx: Trace) -> None:
         old = (self.cause, self.context, self.suppress)

@@ -56,11 +56,7 @@ class GeneratorValue(IteratorValue):
 
     def send(self, tx: Trace, value: Value) -> Value:
         """``gen.send(value)``; StopIteration carries the return value."""
-        result, done = self._resume(tx, value, None)
-        if done:
-            args = [] if result is NONE or tx.interp.is_none(result) else [result]
-            raise tx.interp.error_with(StopIteration, args)
-        return result
+        return self._item(tx, *self._resume(tx, value, None))
 
     def send_or_end(self, tx: Trace, value: Value) -> tuple[Value, bool]:
         """(yielded or returned value, whether it returned)."""
@@ -68,10 +64,11 @@ class GeneratorValue(IteratorValue):
 
     def throw(self, tx: Trace, exc: Value) -> Value:
         """``gen.throw(exc)``."""
-        result, done = self._resume(tx, NONE, exc)
+        return self._item(tx, *self._resume(tx, NONE, exc))
+
+    def _item(self, tx: Trace, result: Value, done: bool) -> Value:
         if done:
-            args = [] if tx.interp.is_none(result) else [result]
-            raise tx.interp.error_with(StopIteration, args)
+            raise tx.interp.error_with(StopIteration, [] if tx.interp.is_none(result) else [result])
         return result
 
     def close(self, tx: Trace) -> Value:
@@ -189,11 +186,6 @@ def _revived(
 
 
 def _finished() -> types.GeneratorType[None, None, None]:
-    def empty() -> types.GeneratorType[None, None, None]:  # type: ignore[misc]
-        return
-        yield
-
-    generator = empty()
-    for _ in generator:
-        pass
-    return generator
+    generator = (None for _ in ())
+    next(generator, None)
+    return generator  # type: ignore[return-value]

@@ -19,7 +19,7 @@ import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from torchsmith_guards import AttrSource
+from torchsmith_guards import AttrSource, PinnedSource
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.values.base import Value
@@ -34,9 +34,12 @@ from torchsmith_tracer._src.values.containers import (
 from torchsmith_tracer._src.values.frame_object import frame_value
 from torchsmith_tracer._src.values.functions import BoundMethodValue, FunctionValue
 from torchsmith_tracer._src.values.instances import make_twin
+from torchsmith_tracer._src.values.lookup import lookup
 from torchsmith_tracer._src.values.objects import ObjectValue
 
 if TYPE_CHECKING:
+    from torchsmith_guards import Source
+
     from torchsmith_tracer._src.trace import Trace
 
 # --- operator ----------------------------------------------------------------------------------
@@ -276,7 +279,25 @@ def _signature(tx: Trace, obj: Value, **kwargs: Value) -> Value:
         raise Unsupported("opaque-call", what=f"inspect.signature of {obj.describe()}")
     options = {k: tx.interp.concrete(v) for k, v in kwargs.items()}
     assert callable(real)
+    source = obj.source if isinstance(obj, FunctionValue) else None
+    _signature_facts(tx, real, source)
     return tx.interp.fold(inspect.signature, real, **options)
+
+
+def _signature_facts(tx: Trace, real: object, source: Source | None = None) -> None:
+    """What the signature of a callable is read from is guarded."""
+    real = getattr(real, "__func__", real)
+    if isinstance(real, types.FunctionType):
+        tx.world.signature(real, source or PinnedSource(real))
+        return
+    if isinstance(real, type) and lookup(tx, real, "__signature__") is not None:
+        raise Unsupported("opaque-call", what="inspect.signature of a class that has its own")
+    kinds = [(type(real), "__call__")]
+    if isinstance(real, type):
+        kinds += [(real, "__new__"), (real, "__init__")]
+    for found in (lookup(tx, cls, name) for cls, name in kinds):
+        if found is not None and isinstance(found.attr, types.FunctionType | types.MethodType):
+            _signature_facts(tx, found.attr)
 
 
 @builtin(getattr(os._Environ, "__getitem__"))  # noqa: B009 - its type stub hides it
@@ -308,13 +329,21 @@ def _fields(tx: Trace, class_or_instance: Value) -> Value:
     if not dataclasses.is_dataclass(cls):
         message = "must be called with a dataclass type or instance"
         raise tx.interp.error(TypeError, message)
-    return TupleValue([tx.builder.wrap_new(f) for f in dataclasses.fields(cls)])
+    found = lookup(tx, cls, _FIELDS)
+    if found is None or isinstance(found.attr, Value):
+        return TupleValue([tx.builder.wrap_new(f) for f in dataclasses.fields(cls)])
+    shown = {id(f) for f in dataclasses.fields(cls)}
+    fields = tx.world.class_table(cls, found.owner, _FIELDS)
+    return TupleValue([tx.builder.wrap(f, source) for f, source in fields if id(f) in shown])
+
+
+_FIELDS = "__dataclass_fields__"
 
 
 @builtin(dataclasses.is_dataclass)
 def _is_dataclass(tx: Trace, obj: Value) -> Value:
     cls = obj.obj if isinstance(obj, ClassValue) else obj.python_type()
-    return bool_value(dataclasses.is_dataclass(cls))
+    return bool_value(lookup(tx, cls, _FIELDS) is not None)
 
 
 builtin(typing.cast)(lambda tx, typ, val: val)
