@@ -3,6 +3,7 @@
 Compiled and eager must agree on the result, the exception, and the order of every effect.
 """
 
+import gc
 import linecache
 import random
 import types
@@ -284,10 +285,14 @@ def run(fn, a, n):
     """(result or exception with its cause and context, effects, the argument afterwards)"""
     log, box, a = [], Box(), a.clone()
     fn.__globals__["box"] = box
+    gc.disable()  # a program may make cycles with generators in them: when these end is chance
     try:
         out = fn(a, n, log)
     except Exception as e:
         out = [described(e), described(e.__cause__), described(e.__context__)]
+    finally:
+        gc.enable()
+    gc.collect()
     return out, log, a, box.value, box.log
 
 

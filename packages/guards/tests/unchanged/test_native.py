@@ -174,3 +174,39 @@ def test_all_tensors_of_a_table_are_compared(library):
         assert not table.holds()
         tensor.requires_grad_(True)
     assert table.holds()
+
+
+EXITS = """
+import threading, time
+import torch
+from torchsmith_guards._src.unchanged import native, selftest
+
+def slowly(library):
+    inside.set()
+    time.sleep(0.5)
+    for _ in range(2000):
+        torch.empty(2, 2).add_(1)
+    done.append(True)
+
+inside, done = threading.Event(), []
+selftest.run = slowly
+native.library()
+assert inside.wait(60)
+import atexit
+atexit._run_exitfuncs()
+assert done, "the interpreter did not wait"
+"""
+
+
+def test_the_interpreter_does_not_end_while_the_thread_is_in_torch(tmp_path):
+    env = {**os.environ, "TORCHSMITH_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", EXITS], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_child_of_a_fork_does_not_wait_for_a_thread_that_it_does_not_have():
+    with native._in_torch:
+        pid = os.fork()
+        if not pid:
+            os._exit(0 if native._in_torch.acquire(timeout=1) else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0

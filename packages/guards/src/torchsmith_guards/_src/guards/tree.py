@@ -33,6 +33,7 @@ COST_NS: dict[GuardKind, float] = {
 FETCH_NS = 20.0
 # Calling a function for less than this costs more than it saves.
 _WORTH_SHARING_NS = 300.0
+_NUMBERS = {bool, int, float}
 _CHANGING = (GuardKind.TENSOR, GuardKind.CONSTANT)
 
 
@@ -109,6 +110,12 @@ class Tree:
     def _number(self, node: Node, pinned: set[Node]) -> None:
         for child in node.children.values():
             self._number(child, pinned)
+        constants = {type(g.expected) for g in node.guards if g.kind is GuardKind.CONSTANT}
+        if not constants.isdisjoint(_NUMBERS):  # the check of a number looks at its class, too
+            checked = constants & _NUMBERS
+            node.guards = [
+                g for g in node.guards if g.kind is not GuardKind.TYPE or g.expected not in checked
+            ]
         node.guards.sort(key=lambda g: COST_NS[g.kind])
         own = sum(COST_NS[g.kind] for g in node.guards)
         node.cost = FETCH_NS + own + sum(c.cost for c in node.children.values())

@@ -6,6 +6,7 @@ does not stamp its dicts, or with ``TORCHSMITH_NATIVE_GUARDS=0``) guards are che
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import hashlib
@@ -71,16 +72,38 @@ def word(address: int) -> int:
 
 @dataclass(slots=True)
 class Shared:
-    """The library of this process, once ``settled``; else ``problem`` says why there is none."""
+    """The library of this process, once ``settled``; else ``problem`` says why there is none.
+
+    ``closing`` is set when the interpreter ends.
+    """
 
     library: Library | None = None
     problem: str = ""
     thread: threading.Thread | None = None
+    closing: bool = False
     settled: threading.Event = field(default_factory=threading.Event)
 
 
 shared = Shared()
 _lock = threading.Lock()
+# Held while the thread is inside of torch: an interpreter that ends meanwhile would end the thread
+# in the middle of C++ code, and with it the process.
+_in_torch = threading.Lock()
+_PATIENCE = 10.0  # seconds that the end of the interpreter waits for the thread
+
+
+def _leave() -> None:
+    shared.closing = True
+    _in_torch.acquire(timeout=_PATIENCE)
+
+
+def _after_fork() -> None:
+    global _in_torch
+    _in_torch = threading.Lock()  # the thread that may have held it is not in this process
+
+
+atexit.register(_leave)
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def library() -> Library | None:
@@ -118,8 +141,12 @@ def load() -> Library:
     if os.environ.get(ENVIRONMENT, "1") == "0":
         raise RuntimeError(f"{ENVIRONMENT}=0")
     selftest.supported()
-    loaded = Library(_compiled())
-    selftest.run(loaded)
+    path = _compiled()
+    with _in_torch:
+        if shared.closing:
+            raise RuntimeError("the interpreter is about to end")
+        loaded = Library(path)
+        selftest.run(loaded)
     return loaded
 
 
