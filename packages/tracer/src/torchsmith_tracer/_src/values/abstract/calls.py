@@ -24,6 +24,7 @@ from torchsmith_tracer._src.values.builtins import (  # noqa: F401 - they fill t
     library,
     loggers,
     make_class,
+    methods_iterators,
     methods_objects,
     methods_sequences,
     methods_tables,
