@@ -91,6 +91,8 @@ def new_instance(
     if issubclass(base, type):
         raise Unsupported("opaque-call", what=f"making a class with metaclass {real.__name__}")
     if twin_of(base) is not None:
+        if _takes_keywords(tx, real) and getattr(twin_of(base), "no_keywords", False):
+            kwargs = {}  # of the subclass's own ``__init__``
         return tx.interp.instantiate(cls, make_twin(tx, base, args, kwargs))
     build = _constructed if base in _ITERATORS else _STORAGE.get(base)
     if build is None:
@@ -99,6 +101,11 @@ def new_instance(
     if isinstance(storage, TupleValue) and tuple in real.__bases__ and _is_named(cls):
         return NamedTupleValue(storage.items, real)
     return tx.interp.instantiate(cls, storage)
+
+
+def _takes_keywords(tx: Trace, cls: type) -> bool:
+    init = lookup(tx, cls, "__init__")
+    return init is not None and _is_python(init)
 
 
 def _is_named(cls: ClassValue) -> bool:

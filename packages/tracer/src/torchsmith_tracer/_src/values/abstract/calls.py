@@ -18,6 +18,7 @@ from torchsmith_tracer._src.values.abstract.arguments import bind_arguments
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtins import (  # noqa: F401 - they fill the tables
     cached_functions,
+    combinatorics,
     constructors,
     functional,
     functions,
@@ -31,6 +32,7 @@ from torchsmith_tracer._src.values.builtins import (  # noqa: F401 - they fill t
     random_state,
     registry,
     twin_classes,
+    twins_itertools,
     weak,
 )
 from torchsmith_tracer._src.values.builtins.slots import call_slot

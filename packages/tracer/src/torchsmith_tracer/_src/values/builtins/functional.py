@@ -1,4 +1,4 @@
-"""``functools``, ``itertools`` and the ``operator`` getters."""
+"""``functools``, ``heapq``, functions of ``itertools`` and the ``operator`` getters."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 from torchsmith_tracer._src.values.base import Value
-from torchsmith_tracer._src.values.builtins import polyfills
+from torchsmith_tracer._src.values.builtins import twins_itertools
 from torchsmith_tracer._src.values.builtins.python_versions import (
     PYTHON_FUNCTOOLS,
     PYTHON_HEAPQ,
 )
-from torchsmith_tracer._src.values.builtins.registry import builtin, constructor, method
+from torchsmith_tracer._src.values.builtins.registry import builtin, method
 from torchsmith_tracer._src.values.constants import NONE, ConstantValue
 from torchsmith_tracer._src.values.mappings import DictValue
 from torchsmith_tracer._src.values.objects import ObjectValue
@@ -67,25 +67,19 @@ for _cls in (operator.itemgetter, operator.attrgetter, operator.methodcaller):
     _existing(_cls, "__call__")
 
 
-# --- itertools: replaced by generators of the same behaviour, which are traced -----------------
+# --- functions replaced by Python of the same behaviour, which is traced ------------------------
 
 
 def _polyfill(real: object, replacement: Callable[..., object]) -> None:
     def implementation(tx: Trace, /, *args: Value, **kwargs: Value) -> Value:
         return tx.builder.wrap_new(replacement).call(tx, args, kwargs)
 
-    if isinstance(real, type):
-        constructor(real)(implementation)
-    else:
-        builtin(real)(implementation)
+    builtin(real)(implementation)
 
 
 for _name in ("cmp_to_key", "reduce"):
     _polyfill(getattr(functools, _name), cast("Callable[..., object]", PYTHON_FUNCTOOLS[_name]))
-for _name, _replacement in polyfills.ITERTOOLS.items():
-    _real = getattr(itertools, _name, None)
-    if _real is not None:
-        _polyfill(_real, _replacement)
+_polyfill(itertools.tee, twins_itertools.tee)
 
 
 def _heap_function(name: str) -> None:
@@ -109,4 +103,5 @@ for _name in ("_heappop_max", "_heapreplace_max", "_heapify_max"):
 
 @method(itertools.chain, "from_iterable")
 def _from_iterable(tx: Trace, cls: Value, iterables: Value, /) -> Value:
-    return tx.builder.wrap_new(polyfills.chain_from_iterable).call(tx, [iterables], {})
+    made = twins_itertools.chain_from_iterable
+    return tx.builder.wrap_new(made).call(tx, [cls, iterables], {})
