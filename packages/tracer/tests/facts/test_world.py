@@ -1169,3 +1169,12 @@ def test_methods_of_tensors_take_one_guard_for_each_name():
     one, many = (explain(f, backend="eager")(t(1), n).frames[0].guards for n in (1, 20))
     assert one.count("'relu'") == many.count("'relu'") > 0
     assert len(one.splitlines()) == len(many.splitlines())
+
+
+def test_a_method_of_tensors_put_back_by_assignment_is_torchs_own():
+    torch.Tensor.add = torch.Tensor.add  # now an entry of the class, where it was inherited
+    try:
+        run = smith(lambda x: x.add(1) + torch.Tensor.add(x, 2), backend="eager", fullgraph=True)
+        assert torch.equal(run(t(1)), t(1) * 2 + 3)
+    finally:
+        del torch.Tensor.add

@@ -147,11 +147,13 @@ class World:
 
     def tensor_entry(self, name: str) -> None:
         """``name`` of tensors is torch's own; what was put in its place runs natively."""
+        tables = _TENSOR_CLASSES.values()
+        own = next((table[name] for table in tables if name in table), None)
         for cls, original in _TENSOR_CLASSES.items():
             found = self.class_entry(cls, name)
             if found is not ABSENT or name in original:
                 users = isinstance(found, types.FunctionType) and not is_library(found.__code__)
-                if users or found is not original.get(name):
+                if users or found is not own:  # it may have been put back by assignment
                     raise Unsupported(
                         "opaque-call", what=f"torch.Tensor.{name}, which was replaced"
                     )
