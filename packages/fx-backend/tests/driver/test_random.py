@@ -62,7 +62,8 @@ def test_fusion_changes_no_draw():
     alone = compiled(lambda x: (torch.rand_like(x),), X)
     within = compiled(lambda x: ((torch.rand_like(x) + x.sum(1, True)).t() * 2,), X)
     (plain,), (fused,) = draw(alone, X)[0], draw(within, X)[0]
-    torch.testing.assert_close(fused, (plain + X.sum(1, True)).t() * 2)
+    # A sum in another order differs in its last bits; another draw differs in its first.
+    torch.testing.assert_close(fused, (plain + X.sum(1, True)).t() * 2, rtol=1e-4, atol=1e-4)
 
 
 def test_kernels_compute_what_the_functions_do():
