@@ -44,7 +44,8 @@ MADE = {
     "items": lambda: iter({1: 2, 3: 4}.items()),
     "callable": lambda: iter(iter([1, 2, 0]).__next__, 0),
     "enumerate": lambda: enumerate("abc", 5),
-    "zip": lambda: zip("abc", [1, 2], strict=True),
+    "zip": lambda: zip("ab", [1, 2], strict=True),
+    "zip_unequal": lambda: zip("abc", [1, 2], strict=True),
     "map": lambda: map(abs, [-1, 2]),
     "filter": lambda: filter(None, [1, 0, 2]),
 }
