@@ -85,10 +85,12 @@ def _outer_lane(facts: Facts) -> int | None:
     outer_lane = facts.best_lane(list(facts.outer_axes), accesses)
     length = static(reduce_points(facts))
     size = static(kernel.ranges[outer_lane])
-    along = _contiguous(facts, accesses, reduce_lane)
-    across = _contiguous(facts, accesses, outer_lane)
     if size is not None and size < 8:
         return None
+    needed = [one.needed for one in plan_passes(facts, buffers=False)]
+    uses = {p: sum(p in n for n in needed) for p in accesses}
+    along = _contiguous(facts, uses, reduce_lane)
+    across = _contiguous(facts, uses, outer_lane)
     if across > along:
         return outer_lane
     # Short rows leave most of a vector empty; many of them fill it across.
@@ -97,13 +99,18 @@ def _outer_lane(facts: Facts) -> int | None:
     return None
 
 
-def _contiguous(facts: Facts, accesses: list[int], axis: int) -> int:
-    """Bytes per point that are read or written with step one along ``axis``, in all passes."""
+def _contiguous(facts: Facts, uses: dict[int, int], axis: int) -> int:
+    """Bytes per point that are read or written with step one along ``axis``, in all passes.
+
+    Args:
+        facts: the kernel's facts.
+        uses: accesses, and how many passes make each.
+        axis: the axis.
+    """
     steps = facts.strides(axis)
-    needed = [one.needed for one in plan_passes(facts, buffers=False)]
     total = 0
-    for p in accesses:
+    for p, passes in uses.items():
         node = facts.kernel.body[p]
         if isinstance(node, (Load, Store)) and steps[p] == ONE:
-            total += facts.kernel.args[node.arg].dtype.itemsize * sum(p in n for n in needed)
+            total += facts.kernel.args[node.arg].dtype.itemsize * passes
     return total

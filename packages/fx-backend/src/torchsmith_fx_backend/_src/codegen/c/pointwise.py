@@ -14,7 +14,7 @@ from torchsmith_fx_backend._src.codegen.c import scalars
 from torchsmith_fx_backend._src.codegen.c.analysis import Facts, analyse, static
 from torchsmith_fx_backend._src.codegen.c.emit import Emitter
 from torchsmith_fx_backend._src.loops.index import ONE, ZERO, loaded, product
-from torchsmith_fx_backend._src.loops.ir import Load, Store
+from torchsmith_fx_backend._src.loops.ir import Kernel, Load, Store
 from torchsmith_fx_backend._src.loops.pieces import pieces
 
 _TILE = 32
@@ -23,16 +23,18 @@ _CHUNK = 8192  # elements of the inner axis per task when the outer axes alone a
 
 def emit_pointwise(out: Emitter) -> None:
     """Write the loop nests of a kernel without reduction."""
-    lane = _walk(out.facts).lane
+    walk = _walk(out.facts)
+    lane = walk.lane
     for part in pieces(out.kernel, [axis for axis in out.facts.outer_axes if axis != lane]):
-        facts = analyse(part)
-        rows = [analyse(row) for row in pieces(part, [] if lane is None else [lane])]
-        walks = [_walk(f) for f in (facts, *rows)]
-        if all(walk.rows and not walk.chunked and walk.lane == lane for walk in walks):
-            _rows(out.part(facts), walks[0], rows)
+        facts, whole = _walked(part, out.facts, walk)
+        cut = pieces(part, [] if lane is None else [lane])
+        rows = [_walked(row, facts, whole) for row in cut]
+        walks = [whole, *(w for _, w in rows)]
+        if all(w.rows and not w.chunked and w.lane == lane for w in walks):
+            _rows(out.part(facts), whole, [f for f, _ in rows])
             continue
-        for one, walk in zip(rows, walks[1:]):
-            _nest(out.part(one), walk)
+        for row, how in rows:
+            _nest(out.part(row), how)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,14 @@ def _walk(facts: Facts) -> _Walk:
     few = rows is None or rows < 16
     wide = size is None or size >= 2 * _CHUNK
     return _Walk(lane, others, None, bool(others) and few and wide)
+
+
+def _walked(kernel: Kernel, facts: Facts, walk: _Walk) -> tuple[Facts, _Walk]:
+    """Facts and walk of a piece; ``facts`` and ``walk`` are those of what it was cut from."""
+    if kernel is facts.kernel:
+        return facts, walk
+    found = analyse(kernel)
+    return found, _walk(found)
 
 
 def _nest(out: Emitter, walk: _Walk) -> None:
