@@ -67,22 +67,24 @@ def _some_dims(node: fx.Node) -> bool:
     return source.dim() > 0 and index.dim() > 0 and index.dtype in _INTEGERS
 
 
-@lowering(aten.index_select.default, cost=4, moves=True, applies=_some_dims)
-def index_select(p: Point) -> Value:
+def _operands(p: Point) -> tuple[fx.Node, fx.Node, int, Index]:
+    """Source, index, dimension and its size, of an operator with these first arguments."""
     source, dim, index = p.node.args[:3]
     assert isinstance(source, fx.Node) and isinstance(index, fx.Node)
     d = int(dim) % len(p.at)  # type: ignore[arg-type]
-    size = p.body.graph.info(source).shape[d]
+    return source, index, d, p.body.graph.info(source).shape[d]
+
+
+@lowering(aten.index_select.default, cost=4, moves=True, applies=_some_dims)
+def index_select(p: Point) -> Value:
+    source, index, d, size = _operands(p)
     x = looked_up(p, index, (p.at[d],), size, OUT_OF_SELF)
     return p.at_of(source, (*p.at[:d], x, *p.at[d + 1 :]))
 
 
 @lowering(aten.gather.default, cost=4, moves=True, applies=_some_dims)
 def gather(p: Point) -> Value:
-    source, dim, index = p.node.args[:3]
-    assert isinstance(source, fx.Node) and isinstance(index, fx.Node)
-    d = int(dim) % len(p.at)  # type: ignore[arg-type]
-    size = p.body.graph.info(source).shape[d]
+    source, index, d, size = _operands(p)
     x = looked_up(p, index, p.at, size, out_of_bounds("RuntimeError", d))
     return p.at_of(source, (*p.at[:d], x, *p.at[d + 1 :]))
 

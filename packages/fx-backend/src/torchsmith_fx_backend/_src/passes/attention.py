@@ -15,7 +15,7 @@ from torchsmith_fx_backend._src.capture.torch_private import (
     fake_mode_of,
     run_composite_kernel,
 )
-from torchsmith_fx_backend._src.passes.base import same_layout
+from torchsmith_fx_backend._src.passes.base import keep_layout, same_layout
 from torchsmith_fx_backend._src.passes.constants import Constant, Constants
 
 aten = torch.ops.aten
@@ -127,22 +127,3 @@ def _result(args: list[Any], kwargs: dict[str, Any]) -> torch.Tensor | None:
     with mode, below_autograd(), torch.no_grad():
         result = run_composite_kernel(ATTENTION, values, kwargs)
     return result if isinstance(result, torch.Tensor) else None
-
-
-def keep_layout(
-    graph: fx.Graph, node: fx.Node, result: torch.Tensor, before: torch.Tensor | None = None
-) -> None:
-    """Give the users of ``node``, which gives ``result`` now, a copy with the strides of
-    ``before``: those that its metadata tells."""
-    before = node.meta["val"] if before is None else before
-    with graph.inserting_before(node.next):
-        empty = graph.call_function(
-            aten.empty_strided.default,
-            (list(before.shape), list(before.stride())),
-            {"dtype": before.dtype, "device": before.device},
-        )
-        copy = graph.call_function(aten.copy.default, (empty, node))
-    node.replace_all_uses_with(copy, delete_user_cb=lambda user: user is not copy)
-    empty.meta = {**node.meta, "val": before}
-    copy.meta = {**node.meta, "val": before}
-    node.meta["val"] = result

@@ -194,3 +194,32 @@ def same_layout(a: Any, b: Any) -> bool:
         and a.is_conj() == b.is_conj()
         and a.is_neg() == b.is_neg()
     )
+
+
+def keep_layout(
+    graph: fx.Graph, node: fx.Node, result: torch.Tensor, before: torch.Tensor | None = None
+) -> None:
+    """Give the users of ``node``, which gives ``result`` now, a copy with the strides of
+    ``before``: those that its metadata tells."""
+    before = node.meta["val"] if before is None else before
+    with graph.inserting_before(node.next):
+        empty = graph.call_function(
+            aten.empty_strided.default,
+            (list(before.shape), list(before.stride())),
+            {"dtype": before.dtype, "device": before.device},
+        )
+        copy = graph.call_function(aten.copy.default, (empty, node))
+    node.replace_all_uses_with(copy, delete_user_cb=lambda user: user is not copy)
+    empty.meta = {**node.meta, "val": before}
+    copy.meta = {**node.meta, "val": before}
+    node.meta["val"] = result
+
+
+def replace_with(graph: fx.Graph, node: fx.Node, new: fx.Node) -> None:
+    """Put ``new``, whose result may lie otherwise in memory, in the place of ``node``."""
+    value, before = new.meta["val"], node.meta["val"]
+    new.meta = {**node.meta, "val": value}
+    node.replace_all_uses_with(new)
+    if value.stride() != before.stride():
+        keep_layout(graph, new, value, before)
+    graph.erase_node(node)

@@ -21,8 +21,14 @@ from torchsmith_fx_backend._src.capture.torch_private import (
     fused_attention_choice,
     run_composite_kernel,
 )
-from torchsmith_fx_backend._src.passes.attention import ATTENTION, keep_layout
-from torchsmith_fx_backend._src.passes.base import inferred, insert, is_static, same_layout
+from torchsmith_fx_backend._src.passes.attention import ATTENTION
+from torchsmith_fx_backend._src.passes.base import (
+    inferred,
+    insert,
+    is_static,
+    keep_layout,
+    same_layout,
+)
 
 aten = torch.ops.aten
 _NAMES = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")

@@ -14,8 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from torchsmith_fx_backend._src.passes.attention import keep_layout
-from torchsmith_fx_backend._src.passes.base import insert, is_static
+from torchsmith_fx_backend._src.passes.base import insert, is_static, replace_with
 
 aten = torch.ops.aten
 
@@ -87,12 +86,7 @@ class AlignedProducts:
                 part = wide
             else:
                 part = insert(graph, aten.slice.Tensor, wide, -1, 0, columns)
-        value = part.meta["val"]
-        part.meta = {**node.meta, "val": value}
-        node.replace_all_uses_with(part)
-        if value.stride() != result.stride():
-            keep_layout(graph, part, value, result)
-        graph.erase_node(node)
+        replace_with(graph, node, part)
         return True
 
 

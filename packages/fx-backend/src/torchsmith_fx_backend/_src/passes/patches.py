@@ -14,8 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from torchsmith_fx_backend._src.passes.attention import keep_layout
-from torchsmith_fx_backend._src.passes.base import insert, is_static
+from torchsmith_fx_backend._src.passes.base import insert, is_static, replace_with
 
 aten = torch.ops.aten
 _CONTIGUOUS = torch.contiguous_format
@@ -70,7 +69,6 @@ def _rewrite(graph: fx.Graph, node: fx.Node) -> None:
     (batch, channels, height, width) = image.meta["val"].shape  # type: ignore[union-attr]
     filters, _, tall, wide = weight.meta["val"].shape  # type: ignore[union-attr]
     rows, columns, inner = height // tall, width // wide, channels * tall * wide
-    result = node.meta["val"]
     with graph.inserting_before(node):
         flat: Any = image
         if (rows, columns) != (1, 1):
@@ -86,9 +84,4 @@ def _rewrite(graph: fx.Graph, node: fx.Node) -> None:
         filled = insert(graph, aten.view.default, filled, [filters, inner])
         product = insert(graph, aten.linear.default, flat, filled, bias)
         last = insert(graph, aten.permute.default, product, [0, 3, 1, 2])
-    value = last.meta["val"]
-    last.meta = {**node.meta, "val": value}
-    node.replace_all_uses_with(last)
-    if value.stride() != result.stride():
-        keep_layout(graph, last, value, result)
-    graph.erase_node(node)
+    replace_with(graph, node, last)
