@@ -1,5 +1,6 @@
 """Turns Python functions into torch.fx graphs, guards and new bytecode."""
 
+from torchsmith_tracer._src.api import compile, disable, explain, reset
 from torchsmith_tracer._src.breaks.explain import Explanation
 from torchsmith_tracer._src.breaks.report import (
     BreakReport,
@@ -8,7 +9,6 @@ from torchsmith_tracer._src.breaks.report import (
     Place,
     Recompile,
 )
-from torchsmith_tracer._src.regions.api import compile, disable, explain, reset
 from torchsmith_tracer._src.regions.backends import backend_names, eager
 from torchsmith_tracer._src.settings import Settings
 

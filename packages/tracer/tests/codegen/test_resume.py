@@ -6,13 +6,13 @@ import traceback
 import types
 
 import pytest
-from torchsmith_tracer._src.codegen.operations import native
 from torchsmith_tracer._src.codegen.resume import (
     Exit,
     Operation,
     resume_code,
     step_code,
 )
+from torchsmith_tracer._src.codegen.stack_effects import native
 from torchsmith_tracer._src.codegen.tail import TailCall, drive
 from torchsmith_tracer._src.frames.code import cells_of, decode
 

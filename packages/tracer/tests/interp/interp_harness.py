@@ -18,7 +18,7 @@ from torchsmith_tracer._src.values.exceptions import ExceptionValue
 from torchsmith_tracer._src.values.functions import FunctionValue
 from torchsmith_tracer._src.values.lazy import LazyValue
 from torchsmith_tracer._src.values.mappings import DictValue, SetValue
-from torchsmith_tracer._src.values.objects import NewObjectValue, ObjectValue
+from torchsmith_tracer._src.values.python_instances import NewObjectValue, ObjectValue
 
 
 def new_trace() -> Compilation:

@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torchsmith_guards._src.fake.build import build, is_plain
 from torchsmith_guards._src.fake.layouts import Effect, Entry, entry_of
 from torchsmith_guards._src.fake.lean import defaults, knows_constructor, without_dynamo
-from torchsmith_guards._src.fake.results import ResultCache
+from torchsmith_guards._src.fake.result_cache import ResultCache
 
 if TYPE_CHECKING:
     from torchsmith_guards._src.shapes.env import ShapeEnv

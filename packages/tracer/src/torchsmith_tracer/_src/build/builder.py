@@ -79,13 +79,13 @@ from torchsmith_tracer._src.values.mappings import DictValue, MappingProxyValue,
 from torchsmith_tracer._src.values.modules import ModuleValue
 from torchsmith_tracer._src.values.namespaces import PyModuleValue
 from torchsmith_tracer._src.values.numpy_scalars import NumpyValue, is_function, is_number_type
-from torchsmith_tracer._src.values.objects import (
+from torchsmith_tracer._src.values.opaque import OpaqueValue, ReferenceValue
+from torchsmith_tracer._src.values.python_instances import (
     EnumValue,
     ObjectValue,
     is_struct_sequence,
     storage_base,
 )
-from torchsmith_tracer._src.values.opaque import OpaqueValue, ReferenceValue
 from torchsmith_tracer._src.values.sizes import SizeValue
 from torchsmith_tracer._src.values.symnum import SymNumValue
 from torchsmith_tracer._src.values.tensor import TensorValue

@@ -174,7 +174,7 @@ def _push(kind: str, load: list[Instr]) -> list[Instr]:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """What a step does with its operands; see ``operations.py`` for how they are chosen.
+    """What a step does with its operands; see ``stack_effects.py`` for how they are chosen.
 
     Attributes:
         call: the function called with ``*___args, **___kwargs`` instead of the instruction.

@@ -17,7 +17,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from torchsmith_tracer._src.breaks.signals import InternalError, Unsupported
-from torchsmith_tracer._src.codegen.operations import Native, NativeExit, is_call, native
 from torchsmith_tracer._src.codegen.replay import replay
 from torchsmith_tracer._src.codegen.resume import (
     ARGS,
@@ -27,6 +26,7 @@ from torchsmith_tracer._src.codegen.resume import (
     local_name,
     step_code,
 )
+from torchsmith_tracer._src.codegen.stack_effects import Native, NativeExit, is_call, native
 from torchsmith_tracer._src.codegen.tail import drive
 from torchsmith_tracer._src.frames.code import VERSION, cells_of, decode
 from torchsmith_tracer._src.frames.frame import NULL, operands_of, shape_of

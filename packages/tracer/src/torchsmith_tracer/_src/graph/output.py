@@ -306,7 +306,7 @@ class OutputGraph:
 
     def wrap_result(self, node: fx.Node, fake: object) -> Value:
         """The value of a node's result: tensor, tuple or list of results, number, constant."""
-        from torchsmith_tracer._src.graph.results import wrap_result
+        from torchsmith_tracer._src.graph.wrap_result import wrap_result
 
         return wrap_result(self, node, fake)
 

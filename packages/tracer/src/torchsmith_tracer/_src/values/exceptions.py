@@ -10,7 +10,7 @@ from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.constants import NONE, ConstantValue
 from torchsmith_tracer._src.values.containers import TupleValue
 from torchsmith_tracer._src.values.lookup import C_DATA
-from torchsmith_tracer._src.values.objects import NewObjectValue
+from torchsmith_tracer._src.values.python_instances import NewObjectValue
 
 if TYPE_CHECKING:
     from torchsmith_tracer._src.codegen.emitter import Emitter

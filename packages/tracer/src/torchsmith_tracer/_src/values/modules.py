@@ -33,7 +33,7 @@ from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.constants import ConstantValue
 from torchsmith_tracer._src.values.lookup import bind, is_data_descriptor, lookup
 from torchsmith_tracer._src.values.mappings import DictValue
-from torchsmith_tracer._src.values.objects import ObjectValue
+from torchsmith_tracer._src.values.python_instances import ObjectValue
 from torchsmith_tracer._src.values.tensor import TensorValue
 
 if TYPE_CHECKING:

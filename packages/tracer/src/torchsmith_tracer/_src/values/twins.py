@@ -14,7 +14,7 @@ from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.lazy import realize
 from torchsmith_tracer._src.values.mappings import DictValue
-from torchsmith_tracer._src.values.objects import NewObjectValue, defines_new
+from torchsmith_tracer._src.values.python_instances import NewObjectValue, defines_new
 
 if TYPE_CHECKING:
     from torchsmith_tracer._src.codegen.emitter import Emitter

@@ -31,7 +31,7 @@ from torchsmith_tracer._src.values.lookup import (
     lookup,
 )
 from torchsmith_tracer._src.values.mappings import DictValue, MappingProxyValue
-from torchsmith_tracer._src.values.objects import NewObjectValue, ObjectValue
+from torchsmith_tracer._src.values.python_instances import NewObjectValue, ObjectValue
 from torchsmith_tracer._src.values.twins import TwinValue
 
 _IMPORT = builtins.__import__

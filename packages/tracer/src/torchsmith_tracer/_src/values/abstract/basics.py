@@ -30,7 +30,7 @@ from torchsmith_tracer._src.values.lazy import LazyValue
 from torchsmith_tracer._src.values.mappings import DictValue, SetValue, Table
 from torchsmith_tracer._src.values.namespaces import NamespaceValue
 from torchsmith_tracer._src.values.numpy_scalars import NumpyValue, is_number_type
-from torchsmith_tracer._src.values.objects import EnumValue, ObjectValue
+from torchsmith_tracer._src.values.python_instances import EnumValue, ObjectValue
 from torchsmith_tracer._src.values.symnum import SymNumValue
 
 if TYPE_CHECKING:

@@ -38,12 +38,12 @@ from torchsmith_tracer._src.values.builtins import (  # noqa: F401 - they fill t
 from torchsmith_tracer._src.values.builtins.slots import call_slot
 from torchsmith_tracer._src.values.classes import ClassValue
 from torchsmith_tracer._src.values.constants import ConstantValue
+from torchsmith_tracer._src.values.construction import construct, make_twin
 from torchsmith_tracer._src.values.functions import BuiltinValue, FunctionValue
 from torchsmith_tracer._src.values.generators import GeneratorValue
-from torchsmith_tracer._src.values.instances import construct, make_twin
 from torchsmith_tracer._src.values.lookup import Found, bind, lookup
-from torchsmith_tracer._src.values.objects import NewObjectValue, ObjectValue
 from torchsmith_tracer._src.values.opaque import OpaqueValue
+from torchsmith_tracer._src.values.python_instances import NewObjectValue, ObjectValue
 from torchsmith_tracer._src.values.twins import TwinValue, twin_of
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from torchsmith_tracer._src.values.iterators import (
 )
 from torchsmith_tracer._src.values.lookup import lookup
 from torchsmith_tracer._src.values.mappings import DictValue, MappingProxyValue
-from torchsmith_tracer._src.values.objects import ObjectValue
+from torchsmith_tracer._src.values.python_instances import ObjectValue
 
 if TYPE_CHECKING:
     from torchsmith_tracer._src.trace import Trace

@@ -11,7 +11,7 @@ from torchsmith_tracer._src.values.builtin_object import METHOD_TYPES
 from torchsmith_tracer._src.values.constants import COMPARE, ConstantValue, bool_value
 from torchsmith_tracer._src.values.containers import SequenceValue
 from torchsmith_tracer._src.values.lookup import lookup
-from torchsmith_tracer._src.values.objects import ObjectValue, dunder
+from torchsmith_tracer._src.values.python_instances import ObjectValue, dunder
 
 if TYPE_CHECKING:
     from torchsmith_tracer._src.trace import Trace

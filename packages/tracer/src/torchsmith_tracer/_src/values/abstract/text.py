@@ -16,7 +16,7 @@ from torchsmith_tracer._src.values.containers import ListValue, SequenceValue, T
 from torchsmith_tracer._src.values.functions import BoundMethodValue, BuiltinValue, FunctionValue
 from torchsmith_tracer._src.values.lookup import Found, lookup
 from torchsmith_tracer._src.values.mappings import DictValue
-from torchsmith_tracer._src.values.objects import ObjectValue, is_struct_sequence
+from torchsmith_tracer._src.values.python_instances import ObjectValue, is_struct_sequence
 from torchsmith_tracer._src.values.twins import TwinValue
 
 if TYPE_CHECKING:

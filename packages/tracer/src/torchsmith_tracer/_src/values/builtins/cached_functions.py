@@ -19,7 +19,7 @@ from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.effects.journal import exists
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtins.registry import method
-from torchsmith_tracer._src.values.objects import NewObjectValue
+from torchsmith_tracer._src.values.python_instances import NewObjectValue
 
 if TYPE_CHECKING:
     from torchsmith_tracer._src.trace import Trace

@@ -42,7 +42,7 @@ from torchsmith_tracer._src.values.mappings import (
     SetValue,
 )
 from torchsmith_tracer._src.values.namespaces import DictNamespace, NamespaceValue
-from torchsmith_tracer._src.values.objects import ObjectValue
+from torchsmith_tracer._src.values.python_instances import ObjectValue
 
 if TYPE_CHECKING:
     from torchsmith_tracer._src.trace import Trace

@@ -19,7 +19,7 @@ from torchsmith_tracer._src.values.builtins.python_versions import (
 from torchsmith_tracer._src.values.builtins.registry import builtin, method
 from torchsmith_tracer._src.values.constants import NONE, ConstantValue
 from torchsmith_tracer._src.values.mappings import DictValue
-from torchsmith_tracer._src.values.objects import ObjectValue
+from torchsmith_tracer._src.values.python_instances import ObjectValue
 
 if TYPE_CHECKING:
     from torchsmith_tracer._src.trace import Trace

@@ -28,14 +28,14 @@ from torchsmith_tracer._src.values.builtins import copying, polyfills, registry
 from torchsmith_tracer._src.values.builtins.registry import builtin, constructor, method
 from torchsmith_tracer._src.values.classes import ClassValue
 from torchsmith_tracer._src.values.constants import NONE, ConstantValue, bool_value
+from torchsmith_tracer._src.values.construction import make_twin
 from torchsmith_tracer._src.values.containers import (
     TupleValue,
 )
 from torchsmith_tracer._src.values.frame_object import frame_value
 from torchsmith_tracer._src.values.functions import BoundMethodValue, FunctionValue
-from torchsmith_tracer._src.values.instances import make_twin
 from torchsmith_tracer._src.values.lookup import lookup
-from torchsmith_tracer._src.values.objects import ObjectValue
+from torchsmith_tracer._src.values.python_instances import ObjectValue
 
 if TYPE_CHECKING:
     from torchsmith_guards import Source

@@ -14,14 +14,14 @@ from torchsmith_tracer._src.values.builtins.functions import is_instance
 from torchsmith_tracer._src.values.builtins.registry import method
 from torchsmith_tracer._src.values.classes import ClassValue, DescriptorValue
 from torchsmith_tracer._src.values.constants import NONE, NOT_IMPLEMENTED, ConstantValue, bool_value
+from torchsmith_tracer._src.values.construction import construct, new_instance
 from torchsmith_tracer._src.values.containers import ListValue, TupleValue
 from torchsmith_tracer._src.values.exceptions import ExceptionValue
 from torchsmith_tracer._src.values.functions import BoundMethodValue, BuiltinValue, FunctionValue
 from torchsmith_tracer._src.values.generators import GeneratorValue
-from torchsmith_tracer._src.values.instances import construct, new_instance
 from torchsmith_tracer._src.values.lookup import lookup
 from torchsmith_tracer._src.values.mappings import DictValue
-from torchsmith_tracer._src.values.objects import ObjectValue, storage_base
+from torchsmith_tracer._src.values.python_instances import ObjectValue, storage_base
 
 if TYPE_CHECKING:
     from torchsmith_tracer._src.trace import Trace

@@ -20,7 +20,7 @@ from torchsmith_tracer._src.values.mappings import (
     compare_keys,
     set_table,
 )
-from torchsmith_tracer._src.values.objects import ObjectValue
+from torchsmith_tracer._src.values.python_instances import ObjectValue
 
 if TYPE_CHECKING:
     from torchsmith_tracer._src.trace import Trace

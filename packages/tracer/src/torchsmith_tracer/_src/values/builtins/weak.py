@@ -17,8 +17,8 @@ from torchsmith_tracer._src.frames.frame import Handling
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtins.registry import builtin, constructor
 from torchsmith_tracer._src.values.classes import ClassValue
+from torchsmith_tracer._src.values.construction import make_twin
 from torchsmith_tracer._src.values.functions import FunctionValue
-from torchsmith_tracer._src.values.instances import make_twin
 from torchsmith_tracer._src.values.namespaces import NamespaceValue, PyModuleValue
 from torchsmith_tracer._src.values.twins import TwinValue, twin
 

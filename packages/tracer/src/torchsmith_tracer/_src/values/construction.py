@@ -21,7 +21,7 @@ from torchsmith_tracer._src.values.containers import (
 from torchsmith_tracer._src.values.exceptions import ExceptionValue
 from torchsmith_tracer._src.values.lookup import Found, bind, lookup
 from torchsmith_tracer._src.values.mappings import DictValue, SetValue
-from torchsmith_tracer._src.values.objects import NewObjectValue, storage_base
+from torchsmith_tracer._src.values.python_instances import NewObjectValue, storage_base
 from torchsmith_tracer._src.values.twins import TwinValue, twin_of
 
 if TYPE_CHECKING:

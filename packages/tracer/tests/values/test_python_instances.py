@@ -10,7 +10,7 @@ import typing
 
 import pytest
 import torch
-from torchsmith_tracer._src.values.objects import storage_base
+from torchsmith_tracer._src.values.python_instances import storage_base
 
 T = typing.TypeVar("T")
 
