@@ -34,7 +34,7 @@ RUNTIME = {
         "compilation": "build effects facts graph interp values",
         "regions": "breaks build codegen compilation effects frames marks settings torch_private "
         "values",
-        "api": "breaks marks regions settings",
+        "api": "breaks marks regions settings values",
     },
 }
 TYPES = {

@@ -1,6 +1,13 @@
 """Turns Python functions into torch.fx graphs, guards and new bytecode."""
 
-from torchsmith_tracer._src.api import compile, disable, explain, reset
+from torchsmith_tracer._src.api import (
+    allow_in_graph,
+    compile,
+    disable,
+    explain,
+    reset,
+    substitute_in_graph,
+)
 from torchsmith_tracer._src.breaks.explain import Explanation
 from torchsmith_tracer._src.breaks.report import (
     BreakReport,
@@ -20,10 +27,12 @@ __all__ = [
     "Place",
     "Recompile",
     "Settings",
+    "allow_in_graph",
     "backend_names",
     "compile",
     "disable",
     "eager",
     "explain",
     "reset",
+    "substitute_in_graph",
 ]

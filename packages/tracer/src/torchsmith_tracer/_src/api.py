@@ -12,13 +12,14 @@ import torch
 
 from torchsmith_tracer._src import marks
 from torchsmith_tracer._src.breaks.explain import Explanation
-from torchsmith_tracer._src.breaks.report import BreakReport, FrameReport, Place
+from torchsmith_tracer._src.breaks.report import BreakReport, FrameReport, Log, Place
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.regions.backends import resolve
 from torchsmith_tracer._src.regions.compile_frame import compile_frame
 from torchsmith_tracer._src.regions.modules import wrap_module
 from torchsmith_tracer._src.regions.region import Region, reset_all, suspends
 from torchsmith_tracer._src.settings import Settings
+from torchsmith_tracer._src.values.builtins import registry
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 BackendName = str | Callable[..., object]
@@ -160,7 +161,7 @@ def _marked(
             continue  # partials and callable objects have no such name
     out.__dict__.update(fn.__dict__)
     marks.mark(out, marks.ORIGINAL, target)
-    out.__dict__["__wrapped__"] = target
+    out.__dict__["__wrapped__"] = out.__dict__[marks.TORCH_INLINE] = target
     out.__dict__["_torchsmith_region"] = region
     return out
 
@@ -191,28 +192,37 @@ def explain(fn: Callable[..., Any], **compile_options: Any) -> Callable[..., Exp
 
     def run(*args: Any, **kwargs: Any) -> Explanation:
         compiled = compile(target, **compile_options)
-        region = _region_of(compiled)
+        log = _log_of(compiled)
         result = compiled(*args, **kwargs)
         name = getattr(target, "__qualname__", type(target).__qualname__)
-        return Explanation(name, tuple(region.log.frames), tuple(region.log.recompiles), result)
+        return Explanation(name, tuple(log.frames), tuple(log.recompiles), result)
 
     return run
 
 
-def _region_of(compiled: Any) -> Region:
+def _log_of(compiled: Any) -> Log:
     while isinstance(compiled, functools.partial):
         compiled = compiled.func
-    region: Region = compiled._torchsmith_region
-    return region
+    region: Region | None = getattr(compiled, "_torchsmith_region", None)
+    return Log() if region is None else region.log  # none: it is disabled
 
 
-def disable(fn: _F) -> _F:
+@overload
+def disable(fn: _F, *, reason: str | None = ...) -> _F: ...
+@overload
+def disable(fn: None = None, *, reason: str | None = ...) -> Callable[[_F], _F]: ...
+
+
+def disable(fn: Any = None, *, reason: str | None = None) -> Any:
     """Mark a function or module as one that runs eagerly, also when compiled code calls it.
 
-    The call is a graph break. Returns a new function; a module is marked itself.
+    The call is a graph break, whose report gives the ``reason``. Returns a new function; a module
+    is marked itself. Without ``fn``: a decorator.
     """
+    if fn is None:
+        return functools.partial(disable, reason=reason)
     if isinstance(fn, torch.nn.Module):
-        fn.__dict__[marks.DISABLED] = True
+        fn.__dict__[marks.DISABLED] = reason or True
         return fn
     if not callable(fn):
         raise TypeError(f"disable needs a callable, not {type(fn).__name__}")
@@ -221,8 +231,39 @@ def disable(fn: _F) -> _F:
     def run(*args: Any, **kwargs: Any) -> Any:
         return fn(*args, **kwargs)
 
-    marks.mark(run, marks.DISABLED, True)  # type: ignore[arg-type]
-    return run  # type: ignore[return-value]
+    marks.mark(run, marks.DISABLED, reason or True)  # type: ignore[arg-type]
+    return run
+
+
+def allow_in_graph(fn: _F) -> _F:
+    """Mark a callable as one that goes into graphs as a single node, unseen by the tracer.
+
+    A backend may still trace through it. It must compute on its arguments alone, tensors, numbers
+    and plain containers of these, and return such; effects that it has are lost.
+    """
+    if not callable(fn):
+        raise TypeError(f"allow_in_graph needs a callable, not {type(fn).__name__}")
+    marks.allow(fn)
+    return fn
+
+
+def substitute_in_graph(original: Callable[..., object]) -> Callable[[_F], _F]:
+    """A decorator for a Python function that compiled code calls in place of ``original``, which
+    is usually a function in C that cannot be looked into. Native code still calls ``original``.
+
+    Raises:
+        TypeError: ``original`` is no function, or the two have different parameters.
+    """
+    if isinstance(original, type) or not isinstance(original, registry.Replaceable):
+        raise TypeError(f"substitute_in_graph needs a function, not {original!r}")
+
+    def register(fn: _F) -> _F:
+        if not isinstance(fn, types.FunctionType):
+            raise TypeError(f"the substitute must be a Python function, not {fn!r}")
+        registry.substitute(original, fn)
+        return fn
+
+    return register
 
 
 def reset() -> None:

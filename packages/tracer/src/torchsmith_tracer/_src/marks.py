@@ -1,28 +1,42 @@
-"""Marks on callables: which must not be looked into, and which are compiled already.
+"""Marks on callables: run eagerly, go into the graph as they are, have a constant result, stand for
+another callable. Those that ``torch.compiler`` makes count like our own.
 
-The interpreter asks before it inlines: ``is_disabled(obj)`` -> break ``opaque-call``;
-``original_of(obj)`` -> the user's function behind a compiled one, which is inlined instead.
+A call of something ``is_disabled`` is a break; what ``original_name`` names is inlined instead.
 
 ``functools.wraps`` copies a function's ``__dict__`` to its wrapper, so a function's mark counts
-only together with ``OWNER``, a weak reference to the function that was marked.
+only together with ``OWNER``, a weak reference to the function that was marked, or with the ``id``
+that torch notes for the same purpose.
 """
 
 from __future__ import annotations
 
 import types
 import weakref
+from collections.abc import Mapping
 
 import torch
 from torch.nn.modules.lazy import LazyModuleMixin
 
 ORIGINAL = "__torchsmith_original__"  # on what compile() returned: the user's callable
-DISABLED = "__torchsmith_disabled__"  # on what disable() returned
+DISABLED = "__torchsmith_disabled__"  # on what disable() returned: why
+ALLOWED = "__torchsmith_allowed__"  # on what allow_in_graph() was given
 OWNER = "__torchsmith_owner__"
+
+# What the functions of ``torch.compiler`` leave on a callable.
+_TORCH_DISABLED, _TORCH_WHY = "_torchdynamo_disable", "_torchdynamo_disable_msg"
+_TORCH_ORIGINAL, _TORCH_ID = "_torchdynamo_orig_callable", "_torchdynamo_wrapper_id"
+_TORCH_MODULE, _TORCH_CONTEXT = "_orig_mod", "dynamo_ctx"
+TORCH_INLINE = "_torchdynamo_inline"  # names what torch's own tracer enters instead
+_TORCH_CONSTANT = "_dynamo_marked_constant"
+_TORCH_REGION = "__marked_compile_region_fn__"
+_TORCH_ALLOWED = "allow_in_graph.<locals>.deregister"  # called when a marked callable dies
+
+_allowed: dict[int, object] = {}  # callables in C, which have no attributes
 
 
 def mark(fn: types.FunctionType, name: str, value: object) -> None:
     """Mark ``fn`` itself; marks that it has from a function that it wraps are dropped."""
-    for other in (ORIGINAL, DISABLED):
+    for other in (ORIGINAL, DISABLED, _TORCH_DISABLED, _TORCH_ORIGINAL, TORCH_INLINE):
         fn.__dict__.pop(other, None)
     fn.__dict__[name] = value
     fn.__dict__[OWNER] = weakref.ref(fn)
@@ -33,25 +47,87 @@ def is_disabled(obj: object) -> bool:
     for lazy modules that their first call is going to make."""
     if isinstance(obj, LazyModuleMixin) and obj.has_uninitialized_params():  # type: ignore[misc]
         return True
-    marks = getattr(obj, "__dict__", None)
-    if type(marks) is not dict:
-        return False
+    marks = _marks(obj)
     if DISABLED in marks and (OWNER not in marks or _owns(obj, marks)):
         return True
-    return "_torchdynamo_disable" in marks
+    if _TORCH_DISABLED in marks:
+        return _wraps(obj, marks)
+    return type(marks.get(_TORCH_CONTEXT)).__name__ == "DisableContext"  # a module
+
+
+def why_disabled(obj: object) -> str:
+    """What the user gave as the reason, in brackets, for messages."""
+    if not is_disabled(obj):
+        return ""
+    why = _marks(obj).get(DISABLED) or _marks(obj).get(_TORCH_WHY)
+    return f" (disabled: {why})" if isinstance(why, str) else " (disabled)"
+
+
+def original_name(obj: object) -> str | None:
+    """The attribute of ``obj`` that has the callable that ``obj`` stands for, or None: the user's
+    function behind a compiled one, the source of a scripted one."""
+    marks = _marks(obj)
+    if isinstance(obj, types.FunctionType):
+        if ORIGINAL in marks:
+            return ORIGINAL if _owns(obj, marks) else None
+        if _TORCH_REGION in marks and obj.__code__.co_qualname.startswith("mark_compile_region."):
+            return _TORCH_REGION
+        compiled = _TORCH_ORIGINAL in marks and TORCH_INLINE in marks
+        return _TORCH_ORIGINAL if compiled and _wraps(obj, marks) else None
+    if isinstance(obj, torch.nn.Module):
+        if ORIGINAL in type(obj).__dict__:
+            return ORIGINAL
+        return _TORCH_MODULE if _TORCH_CONTEXT in marks and not is_disabled(obj) else None
+    scripted = isinstance(obj, torch.jit.ScriptFunction) and "__name__" in marks  # not traced
+    return TORCH_INLINE if scripted and TORCH_INLINE in marks else None
 
 
 def original_of(obj: object) -> object | None:
-    """The callable that ``obj`` was compiled from, or None when ``obj`` is not compiled."""
+    """The callable that ``obj`` stands for, or None when it stands for itself."""
+    name = original_name(obj)
+    return None if name is None else getattr(obj, name)
+
+
+def allow(obj: object) -> None:
+    """Mark a callable as one that goes into graphs as it is."""
     if isinstance(obj, types.FunctionType):
-        marks = obj.__dict__
-        return marks.get(ORIGINAL) if ORIGINAL in marks and _owns(obj, marks) else None
-    if isinstance(obj, torch.nn.Module):
-        return type(obj).__dict__.get(ORIGINAL)
-    return None
+        obj.__dict__[ALLOWED] = weakref.ref(obj)
+    else:
+        _allowed[id(obj)] = obj
 
 
-def _owns(obj: object, marks: dict[str, object]) -> bool:
+def is_allowed(obj: object) -> bool:
+    """True for what was given to ``allow_in_graph``, here or in torch."""
+    if id(obj) in _allowed:
+        return True
+    mark = _marks(obj).get(ALLOWED)
+    if isinstance(mark, weakref.ref) and mark() is obj:
+        return True
+    # Torch keeps a table of its own, and has a function called when the callable goes away.
+    for reference in weakref.getweakrefs(obj) if callable(obj) else ():
+        call = getattr(reference, "__callback__", None)
+        if isinstance(call, weakref.finalize) and (about := call.peek()) is not None:
+            if getattr(about[1], "__qualname__", "") == _TORCH_ALLOWED:
+                return True
+    return False
+
+
+def has_constant_result(fn: types.FunctionType) -> bool:
+    """True for what was given to ``torch.compiler.assume_constant_result``."""
+    return fn.__dict__.get(_TORCH_CONSTANT) is True
+
+
+def _marks(obj: object) -> Mapping[str, object]:
+    found = getattr(obj, "__dict__", None)
+    return found if type(found) is dict else {}
+
+
+def _owns(obj: object, marks: Mapping[str, object]) -> bool:
     owner = marks.get(OWNER)
     # A bound method shows the dict of its function.
     return isinstance(owner, weakref.ref) and owner() is getattr(obj, "__func__", obj)
+
+
+def _wraps(obj: object, marks: Mapping[str, object]) -> bool:
+    number = id(getattr(obj, "__func__", obj))
+    return marks.get(_TORCH_ID, number) == number

@@ -458,13 +458,18 @@ class Builder:
         step = self.wrap(obj.step, AttrSource(source, "step"))
         return SliceValue(start, stop, step, source)
 
+    def _original(self, obj: object, source: Source) -> Value:
+        """The callable that ``obj``, compiled or scripted, stands for."""
+        name = marks.original_name(obj)
+        assert name is not None
+        self.guard(source, GuardKind.ID, obj, "compiled function")
+        return self.wrap(getattr(obj, name), AttrSource(source, name))
+
     # --- code --------------------------------------------------------------------------------
     def _function(self, obj: object, source: Source) -> Value:
         assert isinstance(obj, types.FunctionType)
-        original = marks.original_of(obj)
-        if original is not None:
-            self.guard(source, GuardKind.ID, obj, "compiled function")
-            return self.wrap(original, AttrSource(source, marks.ORIGINAL))
+        if marks.original_name(obj) is not None:
+            return self._original(obj, source)
         if marks.is_disabled(obj) or is_torch_callable(obj):
             self.guard(source, GuardKind.ID, obj, "function")
         elif not is_ours(obj.__code__.co_filename):
@@ -507,12 +512,14 @@ class Builder:
         return value
 
     def _module(self, obj: nn.Module, source: Source) -> Value:
-        original = marks.original_of(obj)
-        if isinstance(original, nn.Module):
+        original = marks.original_name(obj)
+        if original == marks.ORIGINAL:
             # The compiled form shares the module's instance dict: paths through it are the same.
             self.guard(source, GuardKind.TYPE, type(obj), "class of a compiled module")
-            return ModuleValue(original, source)
-        if isinstance(obj, torch.jit.ScriptModule):
+            return ModuleValue(getattr(obj, original), source)
+        if original is not None:
+            return self._original(obj, source)
+        if isinstance(obj, torch.jit.ScriptModule) or marks.is_disabled(obj):
             self.guard(source, GuardKind.TYPE, type(obj), "module")
             return OpaqueValue(obj, source)
         self.guard(source, GuardKind.TYPE, type(obj), "class of a module")
@@ -523,6 +530,8 @@ class Builder:
     # --- objects -----------------------------------------------------------------------------
     def _object(self, obj: object, source: Source) -> Value:
         kind = type(obj)
+        if kind is torch.jit.ScriptFunction and marks.original_name(obj) is not None:
+            return self._original(obj, source)
         self.guard(source, GuardKind.TYPE, kind, "class of an object")
         if self._is_opaque(kind):
             make = ReferenceValue if kind is weakref.ReferenceType else OpaqueValue

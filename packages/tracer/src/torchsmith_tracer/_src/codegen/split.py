@@ -341,7 +341,9 @@ def _frame_builtin(
 ) -> tuple[str, list[str]] | None:
     """Callee and arguments for builtins that look at their caller's frame: the step's frame is
     not the user's, so they are given what they would have found there."""
-    fn = getattr(callee, "obj", None) or getattr(callee, "fn", None)
+    fn = getattr(callee, "obj", None)
+    if fn is None:
+        fn = getattr(callee, "fn", None)
     space: dict[str, object] = state.frame.globals.obj
 
     def const(obj: object, hint: str) -> str:

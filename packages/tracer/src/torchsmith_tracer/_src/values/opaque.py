@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from torchsmith_guards import CallSource
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
+from torchsmith_tracer._src.marks import is_allowed, why_disabled
 from torchsmith_tracer._src.values.base import RealObject, Value
 
 if TYPE_CHECKING:
@@ -37,7 +38,10 @@ class OpaqueValue(RealObject):
         return f"object{where} of type {type(self.obj).__qualname__}"
 
     def call(self, tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
-        raise Unsupported("opaque-call", what=self.describe())
+        if is_allowed(self.obj):
+            assert callable(self.obj)
+            return tx.graph.call_function(self.obj, args, kwargs)
+        raise Unsupported("opaque-call", what=f"{self.describe()}{why_disabled(self.obj)}")
 
     def getattr(self, tx: Trace, name: str) -> Value:
         if name == "__class__":

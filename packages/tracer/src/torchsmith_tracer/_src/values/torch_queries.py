@@ -320,10 +320,17 @@ _each(
     "set_float32_matmul_precision set_deterministic_debug_mode set_warn_always set_printoptions "
     "set_autocast_enabled set_autocast_dtype set_autocast_cache_enabled "
     "cuda.manual_seed cuda.manual_seed_all cuda.synchronize cuda.empty_cache "
-    "save load from_numpy frombuffer from_file compile "
+    "save load from_numpy frombuffer from_file compile compiler.cudagraph_mark_step_begin "
     "jit.script jit.trace",
     _refused("torch-state"),
 )
+
+
+def _break(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+    raise Unsupported("opaque-call", what="torch._dynamo.graph_break")
+
+
+register_name("torch._dynamo.decorators", "graph_break", _break)
 
 
 def _set_grad(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
@@ -343,7 +350,7 @@ def _identity(fn: Callable[..., object]) -> Handler:
     return call
 
 
-_each("compiler.assume_constant_result jit.unused jit.ignore jit.export", _identity)
+_each("jit.unused jit.ignore jit.export", _identity)
 
 
 def _dropout(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value | None:

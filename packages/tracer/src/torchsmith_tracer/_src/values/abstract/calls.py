@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -12,9 +13,10 @@ from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.frames.code import decode
 from torchsmith_tracer._src.frames.frame import Frame
 from torchsmith_tracer._src.frames.library import is_library_module
-from torchsmith_tracer._src.marks import is_disabled, original_of
+from torchsmith_tracer._src.marks import is_allowed
 from torchsmith_tracer._src.values import numpy_scalars
 from torchsmith_tracer._src.values.abstract.arguments import bind_arguments
+from torchsmith_tracer._src.values.abstract.marked import call_marked
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtins import (  # noqa: F401 - they fill the tables
     cached_functions,
@@ -99,12 +101,10 @@ class Calls:
                 result = registry.invoke(self.tx, handler, real, args, kwargs)
                 if result is not None:
                     return result
-            if real.__dict__:
-                if is_disabled(real):
-                    raise Unsupported("opaque-call", what=fn.describe())
-                original = original_of(real)
-                if original is not None:
-                    return self.tx.builder.wrap_new(original).call(self.tx, args, kwargs)
+            if real.__dict__ or weakref.getweakrefcount(real):
+                marked = call_marked(self.tx, fn, real, args, kwargs)
+                if marked is not None:
+                    return marked
         code = fn.code
         variables = bind_arguments(self.tx, fn, args, kwargs)
         cells = dict(zip(code.co_freevars, fn.closure, strict=True)) if fn.closure else {}
@@ -178,6 +178,9 @@ class Calls:
             )
             if receiver is not None:
                 return self.call_builtin_method(receiver, obj.__name__, kind, obj, args, kwargs)
+        if is_allowed(obj):
+            assert callable(obj)
+            return tx.graph.call_function(obj, args, kwargs)
         numeric = numpy_scalars.is_function(obj)
         if numeric or registry.is_pure(obj):
             known = self.interp.known(args, kwargs)

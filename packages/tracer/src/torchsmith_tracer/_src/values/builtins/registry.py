@@ -53,6 +53,29 @@ def builtin(*objs: object) -> Callable[[F], F]:
     return register
 
 
+Replaceable = types.FunctionType | types.BuiltinFunctionType | types.MethodDescriptorType
+
+
+def substitute(original: object, fn: types.FunctionType) -> None:
+    """Let traced code call ``fn`` where the program calls ``original``."""
+    try:
+        theirs, own = inspect.signature(original), inspect.signature(fn)  # type: ignore[arg-type]
+    except ValueError:
+        pass  # functions in C often have none
+    else:
+        if [(p.name, p.kind) for p in theirs.parameters.values()] != [
+            (p.name, p.kind) for p in own.parameters.values()
+        ]:
+            raise TypeError(f"{fn.__name__}{own} has other parameters than {theirs}")
+
+    def call(tx: Trace, *args: Value, **kwargs: Value) -> Value | None:
+        return tx.builder.wrap_new(fn).call(tx, args, kwargs)
+
+    table = FUNCTIONS if isinstance(original, types.FunctionType) else BUILTINS
+    table[original] = call
+    _BY_NAME.clear()
+
+
 def constructor(*classes: type) -> Callable[[F], F]:
     """Register ``fn(tx, *args, **kwargs)`` for calls of classes."""
 
