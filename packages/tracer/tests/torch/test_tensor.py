@@ -293,17 +293,13 @@ def test_arrays_are_right():
     assert torchsmith_tracer.compile(f)(X)[0] == f(X)[0]
 
 
-def test_sparse_tensors_and_subclasses_are_right(capture):
+def test_sparse_tensors_are_right(capture):
     import torchsmith_tracer
-
-    class Mine(torch.Tensor):
-        pass
 
     compiled = torchsmith_tracer.compile(lambda a: a + a, backend=capture)
     out = compiled(X.to_sparse())
     assert out.is_sparse
     assert torch.equal(out.to_dense(), X + X)
-    assert type(compiled(X.as_subclass(Mine))) is Mine
     assert capture.n == 0
 
 

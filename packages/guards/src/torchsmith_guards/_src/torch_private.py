@@ -18,6 +18,8 @@ function_mode_count: Callable[[], int] = torch._C._len_torch_function_stack
 function_mode_at: Callable[[int], object] = torch._C._get_function_stack_at
 torch_function_enabled: Callable[[], bool] = torch._C._is_torch_function_enabled
 dispatch_mode_count: Callable[[], int] = torch._C._len_torch_dispatch_stack
+no_torch_function: object = torch._C._disabled_torch_function_impl
+no_torch_dispatch: object = torch._C._disabled_torch_dispatch_impl
 functorch_level: Callable[[], object] = torch._C._functorch.peek_interpreter_stack
 
 

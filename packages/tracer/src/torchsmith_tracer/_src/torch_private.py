@@ -41,6 +41,23 @@ enter_autocast: Callable[..., object] = _enter_autocast
 exit_autocast: Callable[[object], None] = _exit_autocast
 base_tensor: type = torch._C.TensorBase
 no_torch_function: object = torch._C._disabled_torch_function_impl
+no_torch_dispatch: object = torch._C._disabled_torch_dispatch_impl
+disable_torch_function: tuple[Any, ...] = (
+    torch._C.DisableTorchFunctionSubclass,
+    torch._C.DisableTorchFunction,
+)
+torch_function_enabled: Callable[[], bool] = torch._C._is_torch_function_enabled
+_default: Any = torch.Tensor.__torch_function__
+default_torch_function: Callable[..., object] = _default.__func__
+make_subclass: Callable[..., torch.Tensor] = torch.Tensor._make_subclass
+# Whether arguments have a ``__torch_function__``: those in a tuple, or those given.
+OVERRIDES_OF: tuple[Any, ...] = (torch._C._has_torch_function,)
+if torch.overrides.has_torch_function is not OVERRIDES_OF[0]:
+    OVERRIDES_OF += (torch.overrides.has_torch_function,)
+OVERRIDES_OF_ANY: tuple[Any, ...] = (
+    torch._C._has_torch_function_unary,
+    torch._C._has_torch_function_variadic,
+)
 enter_inference_mode: Callable[[bool], object] = _enter_inference_mode
 exit_inference_mode: Callable[[object], None] = _exit_inference_mode
 
@@ -81,7 +98,7 @@ is_functional: Callable[[torch.Tensor], bool] = torch._is_functional_tensor
 FOLDED_QUERIES = (
     "_C._is_any_autocast_enabled _C._is_autocast_available _C._cuda_getDeviceCount "
     "_C._get_cudnn_enabled _C._get_privateuse1_backend_name _C._len_torch_dispatch_stack "
-    "_C._len_torch_function_stack _C._is_torch_function_enabled"
+    "_C._len_torch_function_stack"
 )
 # Getters of the process's state, which answer with a number, a flag or a word.
 _STATE = re.compile(
@@ -91,11 +108,8 @@ _STATE = re.compile(
 STATE_QUERIES = " ".join(f"_C.{name}" for name in dir(torch._C) if _STATE.fullmatch(name))
 TRUE_QUERIES = "_utils.is_compiling"
 FALSE_QUERIES = (
-    "_jit_internal.is_scripting onnx.is_in_onnx_export _C._is_tracing _C._has_torch_function "
-    "overrides.has_torch_function _C._has_torch_function_unary _C._has_torch_function_variadic "
-    "overrides.has_torch_function_unary overrides.has_torch_function_variadic "
-    "nn.functional.has_torch_function nn.functional.has_torch_function_unary "
-    "nn.functional.has_torch_function_variadic _C._is_torch_function_mode_enabled "
+    "_jit_internal.is_scripting onnx.is_in_onnx_export _C._is_tracing "
+    "_C._is_torch_function_mode_enabled "
     "_C._functorch.is_functorch_wrapped_tensor _C._functorch.is_batchedtensor "
     "_C._functorch.is_gradtrackingtensor"
 )

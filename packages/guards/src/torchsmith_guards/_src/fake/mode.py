@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torchsmith_guards._src.fake.torch_mode import TorchMode
 from torchsmith_guards._src.shapes.env import ShapeEnv
 from torchsmith_guards._src.sources.sources import Source, TensorPropertySource
+from torchsmith_guards._src.torch_private import no_torch_dispatch, no_torch_function
 from torchsmith_guards.errors import UnsupportedTensorError
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -58,7 +59,7 @@ class FakeMode:
         known = self._memo.get(id(tensor))
         if known is not None and known[0]() is tensor:
             return known[1]
-        if type(tensor) not in _PLAIN or tensor.layout is not torch.strided or tensor.is_nested:
+        if not _is_plain(type(tensor)) or tensor.layout is not torch.strided or tensor.is_nested:
             raise UnsupportedTensorError(what=f"{type(tensor).__name__} of {tensor.layout}")
         if tensor.is_quantized:
             raise UnsupportedTensorError(what=f"a quantised tensor of {tensor.dtype}")
@@ -96,7 +97,7 @@ class FakeMode:
                 fake = torch.conj(fake)
             if tensor.is_neg():
                 fake = torch._neg_view(fake)
-            if type(tensor) is torch.nn.Parameter:
+            if isinstance(tensor, torch.nn.Parameter):
                 fake = torch.nn.Parameter(fake, requires_grad=tensor.requires_grad)
             elif tensor.requires_grad:
                 fake = fake.detach() if not fake.is_leaf else fake
@@ -106,6 +107,15 @@ class FakeMode:
                         fake = fake.view_as(fake)
         assert isinstance(fake, FakeTensor), "every step above keeps the class"
         return fake
+
+
+def _is_plain(cls: type) -> bool:
+    """Whether C++ runs no Python code for tensors of this class."""
+    if cls in _PLAIN:
+        return True
+    return getattr(cls, "__torch_function__", None) is no_torch_function and (
+        getattr(cls, "__torch_dispatch__", None) is no_torch_dispatch
+    )
 
 
 def _symbolic_layout(

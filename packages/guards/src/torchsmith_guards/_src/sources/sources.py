@@ -351,6 +351,17 @@ class CallSource(Step):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class ResultSource(Step):
+    """``fn(base)``: what a function without effects makes of an object, the tensor below an
+    instance of a subclass for example."""
+
+    fn: Callable[[Any], object]
+
+    def code(self, base: str, name: Name) -> str:
+        return f"{name(self.fn, self.fn.__name__)}({base})"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class DefaultsSource(Step):
     """A default of a function: positional (``which`` an index, counted from the end where it is
     negative) or keyword-only (a name)."""

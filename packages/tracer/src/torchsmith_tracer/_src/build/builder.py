@@ -229,10 +229,11 @@ class Builder:
             if source is None:
                 continue
             key: object
-            if isinstance(value, TensorValue):
+            tensor = value.base_value()
+            if isinstance(tensor, TensorValue):
                 if tx.graph.shape_env is not None and tx.settings.dynamic is not False:
                     check_marks(tx.graph.shape_env, source, obj)  # type: ignore[arg-type]
-                fake = value.fake
+                fake = tensor.fake
                 key = (type(obj), fake.dtype, fake.device, fake.dim())
                 hit = storage_id(fake) in tx.graph.mutated or value in changed
             else:

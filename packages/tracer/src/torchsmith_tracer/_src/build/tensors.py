@@ -6,13 +6,25 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
-from torchsmith_guards import AttrSource, GuardKind, ItemSource, Source, TensorSpec
+from torchsmith_guards import (
+    AttrSource,
+    GuardKind,
+    ItemSource,
+    ResultSource,
+    Source,
+    TensorSpec,
+)
 
 from torchsmith_tracer._src.breaks.signals import InternalError
-from torchsmith_tracer._src.torch_private import FakeTensor, is_functional
+from torchsmith_tracer._src.torch_private import FakeTensor, is_functional, no_torch_function
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.opaque import OpaqueValue
 from torchsmith_tracer._src.values.tensor import TensorValue
+from torchsmith_tracer._src.values.tensor_objects import (
+    TensorObject,
+    is_traced_class,
+    plain_tensor,
+)
 
 if TYPE_CHECKING:
     from torchsmith_tracer._src.build.builder import Builder
@@ -24,6 +36,8 @@ def wrap_tensor(builder: Builder, obj: object, source: Source) -> Value:
     assert isinstance(obj, torch.Tensor)
     if isinstance(obj, FakeTensor):
         raise InternalError(f"a fake tensor was found at {source}")
+    if is_traced_subclass(obj):
+        return _tensor_object(builder, obj, source)
     if not is_plain(obj):
         builder.guard(source, GuardKind.TYPE, type(obj), "tensor that cannot be traced")
         if obj.is_nested:  # it has no sizes to compare
@@ -31,6 +45,10 @@ def wrap_tensor(builder: Builder, obj: object, source: Source) -> Value:
         elif type(obj) in (torch.Tensor, nn.Parameter):
             builder.guard(source, GuardKind.TENSOR, TensorSpec.of(obj), "layout of a tensor")
         return OpaqueTensor(obj, source)
+    return _graph_input(builder, obj, source)
+
+
+def _graph_input(builder: Builder, obj: torch.Tensor, source: Source) -> TensorValue:
     tx = builder.tx
     dims: frozenset[int] = frozenset()
     if not _is_static(obj, source):
@@ -42,6 +60,27 @@ def wrap_tensor(builder: Builder, obj: object, source: Source) -> Value:
     if fake.requires_grad and fake.is_leaf:
         builder.note_leaf(value)
     return value
+
+
+def _tensor_object(builder: Builder, obj: torch.Tensor, source: Source) -> Value:
+    """A tensor of a subclass: an object around a graph input."""
+    kind = type(obj)
+    builder.guard(source, GuardKind.TYPE, kind, "class of a tensor")
+    builder.tx.interp.class_value(kind)
+    if kind.__torch_function__ is no_torch_function:
+        return TensorObject(obj, source, _graph_input(builder, obj, source))
+    below = _graph_input(builder, plain_tensor(obj), ResultSource(source, plain_tensor))
+    return TensorObject(obj, source, below)
+
+
+def is_traced_subclass(tensor: torch.Tensor) -> bool:
+    """True for tensors of a subclass of the user's that are plain ones but for Python."""
+    kind = type(tensor)
+    if kind in (torch.Tensor, nn.Parameter) or not is_traced_class(kind):
+        return False
+    if kind.__module__.partition(".")[0] == "torch" or hasattr(kind, "__del__"):
+        return False
+    return is_plain(plain_tensor(tensor))
 
 
 def is_plain(tensor: torch.Tensor) -> bool:

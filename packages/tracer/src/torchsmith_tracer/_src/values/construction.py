@@ -8,6 +8,8 @@ import types
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+import torch
+
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.classes import ClassValue
@@ -21,6 +23,7 @@ from torchsmith_tracer._src.values.containers import (
 from torchsmith_tracer._src.values.exceptions import ExceptionValue
 from torchsmith_tracer._src.values.lookup import Found, bind, lookup
 from torchsmith_tracer._src.values.mappings import DictValue, SetValue
+from torchsmith_tracer._src.values.overrides import new_tensor
 from torchsmith_tracer._src.values.python_instances import NewObjectValue, storage_base
 from torchsmith_tracer._src.values.twins import TwinValue, twin_of
 
@@ -80,6 +83,8 @@ def new_instance(
         raise Unsupported("opaque-call", what=f"class {real.__qualname__}, which has __del__")
     if issubclass(real, BaseException):
         return _new_exception(tx, cls, args, kwargs)
+    if issubclass(real, torch.Tensor):
+        return new_tensor(tx, cls, args, kwargs)
     base = storage_base(real)
     if base is object:
         if args or kwargs:

@@ -20,6 +20,7 @@ from torchsmith_tracer._src.effects.journal import DELETED
 from torchsmith_tracer._src.torch_private import legacy_tensor_types, no_torch_function
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.constants import ConstantValue
+from torchsmith_tracer._src.values.containers import SliceValue
 from torchsmith_tracer._src.values.sizes import SizeValue, size_value
 from torchsmith_tracer._src.values.symnum import SymNumValue, symbolic
 
@@ -161,12 +162,22 @@ class TensorValue(Value):
 
     # --- items -------------------------------------------------------------------------------
     def getitem(self, tx: Trace, key: Value) -> Value:
+        if not _is_simple(key):
+            return call_tensor_method(tx, self, "__getitem__", [key], {})
+        return self.plain_getitem(tx, key)
+
+    def plain_getitem(self, tx: Trace, key: Value) -> Value:
+        """An item whose index holds no tensor of a subclass."""
         if isinstance(key, SymNumValue) and self.fake.dim():
             # Python indexing would specialise the number; ``select`` keeps it symbolic.
             return tx.graph.call_method("select", (self, 0, key))
         return tx.graph.call_function(operator.getitem, (self, key))
 
     def setitem(self, tx: Trace, key: Value, value: Value) -> None:
+        call_tensor_method(tx, self, "__setitem__", [key, value], {})
+
+    def plain_setitem(self, tx: Trace, key: Value, value: Value) -> None:
+        """Set an item; neither index nor value hold a tensor of a subclass."""
         tx.graph.call_function(operator.setitem, (self, key, value))
 
     def length(self, tx: Trace) -> Value:
@@ -189,16 +200,25 @@ class TensorValue(Value):
     def binary(self, tx: Trace, op: str, other: Value, *, reflected: bool = False) -> Value | None:
         fn = _OPERATORS.get(op)
         if fn is None or not is_operand(other):
-            return None
+            return None if fn is None else self._overridden(tx, dunder(op, reflected), other)
         args = (other, self) if reflected else (self, other)
         return tx.graph.call_function(fn, args)
 
     def unary(self, tx: Trace, op: str) -> Value:
         return tx.graph.call_function(_UNARY[op], (self,))
 
+    def _overridden(self, tx: Trace, name: str, other: Value) -> Value | None:
+        """An operator whose other operand may have a ``__torch_function__``."""
+        from torchsmith_tracer._src.values import overrides
+
+        if not overrides.involved(tx, (other,), {}) or not hasattr(torch.Tensor, name):
+            return None
+        result = overrides.call(tx, getattr(torch.Tensor, name), [self, other], {})
+        return None if result.is_constant() and result.as_constant() is NotImplemented else result
+
     def richcompare(self, tx: Trace, op: str, other: Value) -> Value | None:
         if not is_operand(other):
-            return None
+            return self._overridden(tx, f"__{op}__", other)
         return tx.graph.call_function(_COMPARE[op], (self, other))
 
     def bool(self, tx: Trace) -> bool:
@@ -270,6 +290,15 @@ class TensorMethod(Value):
         cg.load_method(self.tensor, self.name)
 
 
+def dunder(op: str, reflected: bool = False) -> str:
+    """``add`` -> ``__add__`` or ``__radd__``; ``and_`` -> ``__and__``."""
+    return f"__{'r' if reflected else ''}{op.rstrip('_')}__"
+
+
+def _is_simple(key: Value) -> bool:
+    return isinstance(key, TensorValue | SymNumValue | ConstantValue | SliceValue)
+
+
 def is_operand(value: Value) -> bool:
     """True for what may stand on the other side of a tensor in an operator."""
     if isinstance(value, TensorValue | SymNumValue):
@@ -308,8 +337,11 @@ def call_tensor_method(
     kwargs: dict[str, Value],
 ) -> Value:
     """``tensor.name(*args, **kwargs)``."""
+    from torchsmith_tracer._src.values import overrides
     from torchsmith_tracer._src.values.tensor_methods import METHODS
 
+    if overrides.involved(tx, args, kwargs):
+        return overrides.call(tx, getattr(torch.Tensor, name), [tensor, *args], kwargs)
     handler = METHODS.get(name)
     if handler is not None:
         result = handler(tx, tensor, list(args), kwargs)

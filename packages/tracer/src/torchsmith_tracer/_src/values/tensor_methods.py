@@ -206,9 +206,9 @@ def _opaque(name: str) -> Handler:
 
 for _name in (
     "register_hook register_post_accumulate_grad_hook retain_grad storage is_shared is_pinned "
-    "untyped_storage _typed_storage share_memory_ as_subclass apply_ map_ map2_ __deepcopy__ "
+    "untyped_storage _typed_storage share_memory_ apply_ map_ map2_ __deepcopy__ "
     "__dlpack__ __dlpack_device__ __reversed__ rename_ rename "
-    "sparse_resize_ sparse_resize_and_clear_ module_load _make_subclass reinforce "
+    "sparse_resize_ sparse_resize_and_clear_ module_load reinforce "
     "to_sparse to_sparse_coo to_sparse_csr to_sparse_csc to_sparse_bsr to_sparse_bsc to_mkldnn"
 ).split():
     if _name not in METHODS:
@@ -244,10 +244,10 @@ STORES["data"] = _set_data
 
 method("__len__")(lambda tx, tensor, args, kwargs: tensor.length(tx))
 method("__iter__")(lambda tx, tensor, args, kwargs: tensor.iter(tx))
-method("__getitem__")(lambda tx, tensor, args, kwargs: tensor.getitem(tx, args[0]))
+method("__getitem__")(lambda tx, tensor, args, kwargs: tensor.plain_getitem(tx, args[0]))
 
 
 @method("__setitem__")
 def _setitem(tx: Trace, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value | None:
-    tensor.setitem(tx, args[0], args[1])
+    tensor.plain_setitem(tx, args[0], args[1])
     return ConstantValue(None)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
+from torchsmith_tracer._src.values import overrides
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtins.registry import constructor
 from torchsmith_tracer._src.values.constants import ConstantValue
@@ -93,15 +94,37 @@ def tensor_builtin(
     tx: Trace, obj: object, args: Sequence[Value], kwargs: dict[str, Value]
 ) -> Value | None:
     """A builtin called with a tensor among its arguments; None when it has no special meaning."""
+    found = overrides.call_property(tx, obj, args, kwargs)
+    if found is not None:
+        return found
     try:
         hook = TENSOR_BUILTINS.get(obj)
     except TypeError:
         return None
+    if hook is not None and obj is not operator.index and overrides.involved(tx, args, kwargs):
+        return _by_slot(tx, obj, args)
     if hook is not None:
         return hook(tx, args, kwargs)
     if obj in _MATH:
         raise Unsupported("item", what=f"math.{getattr(obj, '__name__', '?')} of a tensor")
     return None
+
+
+def _by_slot(tx: Trace, obj: object, args: Sequence[Value]) -> Value | None:
+    """A function of ``operator`` as the operator that it is."""
+    name: str = obj.__name__.strip("_")  # type: ignore[attr-defined]
+    if name in ("lt", "le", "eq", "ne", "gt", "ge"):
+        return tx.interp.compare(name, *args)
+    if name in ("neg", "pos", "invert"):
+        return args[0].unary(tx, name)
+    if name == "getitem":
+        return args[0].getitem(tx, args[1])
+    if name == "abs":
+        return tx.interp.call(args[0].getattr(tx, "__abs__"), [])
+    if name in ("and", "or"):
+        name += "_"
+    inplace = name.startswith("i") and name != "index"
+    return (tx.interp.inplace if inplace else tx.interp.binary)(name, *args)
 
 
 _MATH = {f for f in vars(math).values() if callable(f)}

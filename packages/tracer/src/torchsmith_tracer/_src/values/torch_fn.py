@@ -157,9 +157,12 @@ def call_torch(tx: Trace, obj: object, args: Sequence[Value], kwargs: dict[str, 
     Raises:
         Unsupported: it would read data, change state, or has no fake implementation.
     """
+    from torchsmith_tracer._src.values import overrides
     from torchsmith_tracer._src.values.torch_queries import find_handler
 
     handler = find_handler(obj)
+    if overrides.involved(tx, args, kwargs):
+        return overrides.call(tx, obj, args, kwargs)  # type: ignore[arg-type]
     if handler is not None:
         result = handler(tx, args, kwargs)
         if result is not None:

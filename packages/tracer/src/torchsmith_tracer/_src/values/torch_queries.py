@@ -163,7 +163,6 @@ def _typename(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Val
 
 register(torch.typename, _typename)
 register(torch.is_tensor, _is_tensor)
-register(torch.overrides.is_tensor_like, _is_tensor)
 
 
 def _as_method(name: str) -> Callable[[Callable[..., object]], Handler]:

@@ -46,6 +46,8 @@ from torchsmith_tracer._src.values.generators import GeneratorValue
 from torchsmith_tracer._src.values.lookup import Found, bind, lookup
 from torchsmith_tracer._src.values.opaque import OpaqueValue
 from torchsmith_tracer._src.values.python_instances import NewObjectValue, ObjectValue
+from torchsmith_tracer._src.values.tensor_objects import TENSOR_CLASSES, TensorPart
+from torchsmith_tracer._src.values.torch_fn import call_torch
 from torchsmith_tracer._src.values.twins import TwinValue, twin_of
 
 if TYPE_CHECKING:
@@ -235,6 +237,8 @@ class Calls:
     ) -> Value:
         """A C-level method: the registered one, else the slot of that name, else folded."""
         tx = self.tx
+        if isinstance(receiver, TensorPart) and owner in TENSOR_CLASSES:
+            return call_torch(tx, descriptor, [receiver, *args], kwargs)
         base = receiver.base_value()
         if isinstance(base, TwinValue):
             played = lookup(tx, base.cls, name)
