@@ -295,6 +295,39 @@ def test_autocast_is_in_the_graph_once():
         close(mine, true)
 
 
+class GivenBack(torch.autograd.Function):
+    """A derivative of the user's own between an input and a view of it."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.view(-1)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * 7
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x: (GivenBack.apply(x),),
+        lambda x: (GivenBack.apply(x * 2)[1:],),
+        lambda x: (GivenBack.apply(x).view(2, 2).t(),),
+    ],
+)
+def test_a_view_by_an_autograd_function_keeps_its_derivative(program):
+    x = leaf(4)
+    try:
+        (y,) = compiled(program, leaf(4))(x)
+    except UnsupportedError as error:
+        assert "autograd function" in str(error)
+        return
+    y.sum().backward()
+    want = leaf(4)
+    program(want)[0].sum().backward()
+    assert torch.equal(x.grad, want.grad)
+
+
 @pytest.mark.parametrize(
     "fn",
     [

@@ -75,3 +75,16 @@ def test_contiguous_symbolic_space_is_one_axis():
         schedule_graph(trace(lambda x: x.exp() + 1, torch.randn(5, 7, 9), mode="symbolic"))
     )
     assert len(kernel.ranges) == 1
+
+
+def test_an_input_may_be_called_like_a_symbol():
+    gm = trace(lambda x, y: (x + y).sum(), torch.randn(5, 7), torch.randn(5, 7), mode="symbolic")
+    symbols = [s.symbol for s in schedule_graph(gm).steps if isinstance(s, BindSymbol)]
+    holders = [n for n in gm.graph.nodes if n.op == "placeholder"]
+    assert len(symbols) == 2
+    for holder, symbol in zip(holders, symbols, strict=True):
+        holder.name = holder.target = symbol
+    plan = schedule_graph(gm)
+    args = torch.randn(3, 4), torch.randn(3, 4)
+    (got,) = run_plan(plan, args)
+    torch.testing.assert_close(got, (args[0] + args[1]).sum())

@@ -1,10 +1,17 @@
-"""``torch.cond``, ``while_loop`` and checkpointing inside compiled functions."""
+"""``torch.cond``, loops and checkpointing inside compiled functions."""
+
+import functools
 
 import pytest
 import torch
 import torchsmith_tracer as tracer
-from torch._higher_order_ops.while_loop import while_loop
-from torch.utils.checkpoint import checkpoint
+from torch._higher_order_ops import map as map_rows
+from torch._higher_order_ops import scan, while_loop
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+)
 
 W = torch.linspace(1, 2, 4)
 
@@ -186,3 +193,159 @@ def test_cells_of_the_body_itself_may_change(capture):
         x, y = torch.ones(4) * sign, torch.full((4,), 0.5)
         assert torch.equal(compiled(x, y), expected(stays_inside, x, y))
     assert capture.n == 1
+
+
+ROWS = torch.arange(12.0).reshape(3, 4)
+
+
+def in_place(x):
+    return torch.cond(x.sum() > 0, lambda a: a.add_(1), lambda a: a.cos(), (x,))
+
+
+def in_place_of_another(x):
+    y = x * 2
+    return torch.cond(x.sum() > 0, lambda a: a + y.add_(1), lambda a: a.cos(), (x,)), y
+
+
+def the_operand(x):
+    return torch.cond(x.sum() > 0, lambda a: a, lambda a: a.cos(), (x,))
+
+
+def a_view(x):
+    return torch.cond(x.sum() > 0, lambda a: a.view(-1), lambda a: a.cos().view(-1), (x,))
+
+
+def one_twice(x):
+    return torch.cond(x.sum() > 0, lambda a: (a.sin(),) * 2, lambda a: (a.cos(), a + 1), (x,))
+
+
+def none(x):
+    return torch.cond(x.sum() > 0, lambda a: (a.sin(), None), lambda a: (a.cos(), None), (x,))
+
+
+def a_number(x):
+    return torch.cond(x.sum() > 0, lambda a, n: a * n, lambda a, n: a - n, (x, 3))
+
+
+@pytest.mark.parametrize(
+    "program", [in_place, in_place_of_another, the_operand, a_view, one_twice, none, a_number]
+)
+def test_a_branch_that_the_operator_refuses_is_refused(program):
+    x = ROWS.clone()
+    with pytest.raises(tracer.errors.FullGraphError):
+        tracer.compile(program, backend="eager", fullgraph=True)(x)
+    assert torch.equal(x, ROWS)
+
+
+def plain_map(func, rows, *args):
+    return torch.stack([func(row, *args) for row in rows])
+
+
+def plain_scan(func, state, rows, *, dim=0, reverse=False):
+    given = []
+    order = rows.unbind(dim)
+    for row in reversed(order) if reverse else order:
+        state, out = func(state, row)
+        given.append(out)
+    if reverse:
+        given.reverse()
+    return state, torch.stack(given, dim)
+
+
+LOOPS = {
+    "map": (lambda each, x: each(lambda a, w: (a * w).cumsum(0), x, W), map_rows, plain_map),
+    "map free": (lambda each, x: each(lambda a: a * x[0] + W, x), map_rows, plain_map),
+    "scan": (lambda each, x: each(lambda c, a: (c + a, c * a), W, x), scan, plain_scan),
+    "scan free": (lambda each, x: each(lambda c, a: (c * W + a, c + x[0]), W, x), scan, plain_scan),
+    "scan back": (
+        lambda each, x: each(lambda c, a: (c + a, c * a), W[:3] * 1, x, dim=1, reverse=True),
+        scan,
+        plain_scan,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_a_loop_over_rows_is_one_graph(capture, name):
+    program, real, plain = LOOPS[name]
+    compiled = tracer.compile(lambda x: program(real, x), backend=capture, fullgraph=True)
+    sides = []
+    for run in (compiled, lambda x: program(plain, x)):
+        x = ROWS.clone().requires_grad_()
+        out = run(x)
+        sum(t.sum() for t in (out if isinstance(out, tuple) else (out,))).backward()
+        sides.append((out, x.grad))
+    torch.testing.assert_close(*sides)
+    assert capture.n == 1
+
+
+def test_trees_are_carried_and_scanned(capture):
+    def step(state, rows):
+        return {"s": state["s"] + rows[0]}, [state["s"] * rows[1], rows[0].sum()]
+
+    compiled = tracer.compile(
+        lambda x: scan(step, {"s": W}, (x, x + 1)), backend=capture, fullgraph=True
+    )
+    state, (products, sums) = compiled(ROWS)
+    assert torch.equal(state["s"], W + ROWS.sum(0))
+    assert torch.equal(sums, ROWS.sum(1))
+    assert products.shape == (3, 4)
+    assert capture.n == 1
+
+
+def keep_products(ctx, op, *args, **kwargs):
+    saved = op is torch.ops.aten.mm.default
+    return CheckpointPolicy.MUST_SAVE if saved else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+SELECTIVE = functools.partial(create_selective_checkpoint_contexts, keep_products)
+
+
+def nest_of_arguments(a, number, word, nest):
+    return (a * number, nest["y"][0] * 2, word, None)
+
+
+def with_keywords(a, scale=1.0, shift=None):
+    return a * scale + shift
+
+
+CHECKPOINTED = {
+    "nests": lambda x: checkpoint(
+        nest_of_arguments, x, 3, "word", {"y": [x * 2]}, use_reentrant=False
+    ),
+    "reentrant": lambda x: checkpoint(nest_of_arguments, x, 3, "w", {"y": [x]}, use_reentrant=True),
+    "keywords": lambda x: checkpoint(with_keywords, x, scale=2.0, shift=x, use_reentrant=False),
+    "integers": lambda x: checkpoint(lambda a: (a.sin(), a.argmax(), 5), x, use_reentrant=False),
+    "no check": lambda x: checkpoint(torch.sin, x, use_reentrant=False, determinism_check="none"),
+    "selective": lambda x: checkpoint(
+        lambda a: (a @ a.t()).sin().exp(), x, use_reentrant=False, context_fn=SELECTIVE
+    ),
+    "selective, made inside": lambda x: checkpoint(
+        lambda a: (a @ a.t()).sin(),
+        x,
+        use_reentrant=False,
+        context_fn=functools.partial(create_selective_checkpoint_contexts, keep_products),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CHECKPOINTED)
+def test_checkpointing_takes_what_torch_takes(check, name):
+    check(CHECKPOINTED[name], ROWS.clone().requires_grad_(), graphs=1, fullgraph=True)
+
+
+def test_another_policy_recompiles(capture):
+    def contexts():
+        return create_selective_checkpoint_contexts([torch.ops.aten.mm.default])
+
+    globals()["CONTEXTS"] = SELECTIVE
+    compiled = tracer.compile(
+        lambda x: checkpoint(torch.exp, x, use_reentrant=False, context_fn=CONTEXTS),  # noqa: F821
+        backend=capture,
+        fullgraph=True,
+    )
+    x = ROWS.clone().requires_grad_()
+    for policy in (SELECTIVE, SELECTIVE, contexts):
+        globals()["CONTEXTS"] = policy
+        assert torch.equal(compiled(x), x.exp())
+    assert capture.n == 2

@@ -152,7 +152,12 @@ def test_a_body_that_breaks_runs_natively(check):
         lambda x: vmap(lambda a: a, in_dims=5)(x),
         lambda x: vmap(lambda a, b: a)(x, x[:2]),
         lambda x: vmap(lambda a: 3)(x),
+        lambda x: vmap(lambda a: None)(x),
+        lambda x: vmap(lambda a: (a, None))(x),
+        lambda x: vmap(lambda a, b: a)(x, None),
         lambda x: grad(lambda a: a)(x),
+        lambda x: grad(lambda a: (a * x.add_(1)).sum())(x + 1),
+        lambda x: jvp(lambda a: a * x.add_(1), (x + 1,), (x + 1,)),
         lambda x: grad(lambda a: a.sum(), argnums=2)(x),
         lambda x: vmap(lambda a: a + torch.rand(4))(x),
     ],
@@ -177,3 +182,18 @@ def test_a_tensor_that_escapes_from_its_function_is_a_break():
     assert len(kept) == 1
     (found,) = compiled._torchsmith_region.log.breaks
     assert "outside of it" in str(found)
+
+
+def test_an_empty_dimension_is_mapped_by_torch_itself():
+    def program(x):
+        return vmap(lambda a: a * 2)(x[:0])
+
+    assert torch.equal(tracer.compile(program, backend="eager")(X), X[:0])
+
+
+def test_what_a_body_changes_in_place_is_changed_outside(check):
+    def program(x):
+        y = x[0].clone()
+        return vmap(lambda a: a * y.add_(1))(x), y * 2
+
+    check(program, X, graphs=1, fullgraph=True)

@@ -295,3 +295,23 @@ def test_custom_operators(check):
 
     check(f, X, graphs=1)
     check(lambda x: without_fake(x + 1) + 1, X, breaks=["op-without-fake"])
+
+
+def test_an_operator_writes_what_its_schema_says(check):
+    """A kernel below autograd advances no version."""
+    lib = torch.library.Library("torchsmith_tests_writes", "DEF")
+    lib.define("double_(Tensor(a!) x, Tensor y) -> Tensor(a!)")
+    lib.impl("double_", lambda x, y: x.mul_(2).add_(y), "CompositeExplicitAutograd")
+    lib.define("both(Tensor(a!) x, Tensor(b!)[] ys) -> ()")
+    lib.impl(
+        "both", lambda x, ys: (x.add_(1), [y.add_(2) for y in ys])[0:0] or None,
+        "CompositeExplicitAutograd",
+    )  # fmt: skip
+    ops = torch.ops.torchsmith_tests_writes
+
+    def program(x, y):
+        first = ops.double_(x, y) + 1
+        ops.both.default(x, ys=[y])
+        return first, x * 2, y - 1, ops.double_(x, y) is x
+
+    check(program, torch.ones(3), torch.arange(3.0), graphs=1, fullgraph=True)

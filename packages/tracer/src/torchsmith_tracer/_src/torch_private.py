@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._higher_order_ops.map import map as _map
+from torch._higher_order_ops.scan import scan as _scan
 from torch._higher_order_ops.while_loop import while_loop as _while_loop
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
@@ -76,6 +78,8 @@ module_getattr: Callable[..., object] = torch.nn.Module.__getattr__
 module_setattr: Callable[..., object] = torch.nn.Module.__setattr__
 
 while_loop: Callable[..., object] = _while_loop
+map_rows: Callable[..., object] = _map
+scan: Callable[..., object] = _scan
 _once: Callable[..., Any] = torch.autograd.function.once_differentiable(print)
 once_differentiable_code: object = _once.__code__
 autograd_apply: object = torch.autograd.Function.__dict__["apply"].__func__

@@ -340,6 +340,16 @@ def _is_untouched(place: torch.Tensor) -> bool:
     return place.is_leaf or (place.grad_fn is not None and place.grad_fn.name() == _PLACE)
 
 
+def _through_function(leaf: torch.Tensor, owner: torch.Tensor) -> bool:
+    """Whether a derivative of the user's own lies between a tensor and the one that it views."""
+    fn: Any = leaf.grad_fn
+    while fn is not None and fn is not owner.grad_fn:
+        if isinstance(fn, torch.autograd.function.BackwardCFunction):
+            return True
+        fn = fn.next_functions[0][0] if fn.next_functions else None
+    return False
+
+
 class _Collector:
     """Settles how each result is made; one instance per joint graph."""
 
@@ -378,6 +388,8 @@ class _Collector:
             raise UnsupportedError(what="a view that requires a gradient where its base does not")
         if leaf.requires_grad and leaf.is_leaf and leaf is not owner:
             raise UnsupportedError(what="a leaf that the graph makes")
+        if leaf.requires_grad and _through_function(leaf, owner):
+            raise UnsupportedError(what="a view that an autograd function gave")
         if any(step.target in LAZY for step in value.steps):
             raise UnsupportedError(what="a lazily conjugated result of a differentiated graph")
         steps = tuple(replace(step, args=self._slots(step.args)) for step in value.steps)

@@ -127,17 +127,24 @@ def plan_with(facts: Facts, policy: Policy) -> tuple[int, Plan]:
 
 
 def _names(facts: Facts) -> dict[fx.Node, str]:
-    """Locals of the wrapper: node names, but a size input bears its symbol's name."""
+    """Locals of the wrapper: node names, but a size input bears its symbol's name, and what is
+    called like a symbol has another name."""
     names = {node: node.name for node in facts.nodes}
-    taken: set[str] = set()
+    symbols: dict[str, fx.Node | None] = {}
     for node in facts.nodes:
-        if node.op != "placeholder" or facts.is_tensor(node):
-            continue
-        index = facts.scalar_index(node)
-        if type(index) is ix.Sym and index.name not in taken:
-            names[node] = index.name
-            taken.add(index.name)
+        index = None if facts.is_tensor(node) else facts.scalar_index(node)
+        if node.op == "placeholder" and type(index) is ix.Sym:
+            if symbols.setdefault(index.name, node) is node:
+                names[node] = index.name
+    for node in facts.nodes:
+        info = facts.try_info(node) if facts.is_tensor(node) else None
+        for size in () if info is None else (*info.shape, *info.stride):
+            symbols.update((name, None) for name in ix.symbols(size) if name not in symbols)
+    taken = {*names.values(), *symbols}
     for node, name in names.items():
-        if name in taken and node.op != "placeholder":
-            names[node] = f"{name}_"
+        if name in symbols and symbols[name] is not node:
+            while name in taken:
+                name += "_"
+            taken.add(name)
+            names[node] = name
     return names

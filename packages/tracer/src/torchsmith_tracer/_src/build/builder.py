@@ -379,7 +379,9 @@ class Builder:
         factory: Value | None = None
         if isinstance(obj, collections.defaultdict) and obj.default_factory is not None:
             factory = self.wrap(obj.default_factory, AttrSource(source, "default_factory"))
-        return DictValue(self._table(obj, source, kind), source, kind, factory)
+        found = DictValue(self._table(obj, source, kind), source, kind, factory)
+        found.real = obj if type(obj) is collections.OrderedDict else None
+        return found
 
     def _table(
         self, obj: Mapping[object, object], source: Source, kind: type

@@ -10,7 +10,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
@@ -18,6 +18,7 @@ from torchsmith_guards.errors import DataDependentError
 
 from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
 from torchsmith_tracer._src.torch_private import (
+    OPERATORS,
     DataDependentOutputException,
     DynamicOutputShapeException,
     FakeTensor,
@@ -129,6 +130,10 @@ class FakeRunner:
         mutated = [t for t, v in zip(tensors, versions, strict=True) if _version(t) != v]
         if target is setattr:
             mutated = tensors[:1]
+        elif isinstance(target, OPERATORS):
+            known_written = {id(t) for t in mutated}
+            written = _written(target, fake_args, fake_kwargs)
+            mutated += [t for t in written if id(t) not in known_written]
         if isinstance(result, list | tuple):
             for place, arg in enumerate(fake_args):
                 if arg is result and result:
@@ -152,6 +157,8 @@ class FakeRunner:
         kwargs: dict[str, object],
     ) -> Hashable | None:
         if _in_place(target) or target in _BY_HISTORY:
+            return None
+        if isinstance(target, OPERATORS) and _written(target, args, kwargs):
             return None
         try:
             return (
@@ -178,6 +185,24 @@ def _in_place(target: Callable[..., object] | str) -> bool:
     if isinstance(target, str):
         return target.endswith("_") and not target.endswith("__")
     return target in _INPLACE_FUNCTIONS
+
+
+def _written(
+    target: object, args: tuple[object, ...], kwargs: dict[str, object]
+) -> list[torch.Tensor]:
+    """The arguments that an operator writes by its schema. A kernel of a library's own may do so
+    below the level where versions are counted."""
+    overloads = getattr(target, "overloads", None)
+    several: list[Any] = [target]
+    if overloads is not None:
+        several = [getattr(target, name) for name in overloads()]
+    found: list[torch.Tensor] = []
+    for overload in several:
+        for place, argument in enumerate(overload._schema.arguments):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                given = args[place : place + 1] if not argument.kwarg_only else ()
+                _tensors((*given, kwargs.get(argument.name)), found)
+    return found
 
 
 def _example(node: fx.Node) -> object:

@@ -35,6 +35,7 @@ class Body:
         self._graph = graph
         self._last = graph.graph._root.prev
         self._contexts = len(graph.contexts)
+        self._replaced = len(graph.replaced)
         self._inputs: list[fx.Node] = []
 
     def input(self, fake: torch.Tensor) -> Value:
@@ -82,6 +83,10 @@ class Body:
                 copy.op, copy.target = "call_method", _SIZES[node.target]
         inner.output(tuple(copies[n] if isinstance(n, fx.Node) else n for n in outputs))
         module = fx.GraphModule(outer.modules, inner, class_name="Body")
+        # What the body changed in place is, outside of it, still the tensor that it was given.
+        for value, before in reversed(outer.replaced[self._replaced :]):
+            if value.node in inside and before not in inside:
+                value.replace_node(outer.tx, before)
         for node in reversed(own):
             outer.discard(node)
         fakes = tuple(n.meta["example_value"] if isinstance(n, fx.Node) else n for n in outputs)

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from torchsmith_tracer._src.values.tensor import TensorValue
 
 Mark = tuple[int, int]
-Undo = Callable[[], None]
+Undo = Callable[[], object]
 
 
 @dataclass(slots=True, eq=False)
@@ -79,8 +79,10 @@ class OutputGraph:
         graph: the fx graph.
         inputs: placeholders in order.
         contexts: open context managers, outermost first.
-        modules: graphs that nodes of this one call, by attribute name.
+        modules: graphs and functions that nodes of this one call, by attribute name.
         mutated: storages that traced code changes in place, by their identity.
+        written: the storage of each such change.
+        replaced: tensors that were changed in place, each with its node until then.
         at_risk: those of them that are changed before an operator that may fail when it runs.
         attributes: inputs whose ``.grad`` or ``.data`` the graph sets.
         draws, may_fail: whether random numbers are taken, and whether an operator may fail.
@@ -94,10 +96,12 @@ class OutputGraph:
         self.inputs: list[GraphInput] = []
         self.contexts: list[OpenContext] = []
         self.mutated: set[int] = set()
+        self.written: list[int] = []
+        self.replaced: list[tuple[TensorValue, fx.Node]] = []
         self.at_risk: set[int] = set()
         self.attributes: dict[Source, None] = {}
         self.draws = self.may_fail = False
-        self.modules: dict[str, fx.GraphModule] = {}
+        self.modules: dict[str, Callable[..., object]] = {}
         self.last_module_stack: tuple[Frame, int, dict[str, tuple[str, type]]] | None = None
         self.lines: dict[tuple[str, int, str], str] = {}  # texts of ``provenance.stack_trace``
         self.op_count = 0
@@ -288,8 +292,8 @@ class OutputGraph:
 
             self.log.append(forget)
 
-    def add_module(self, module: fx.GraphModule) -> fx.Node:
-        """A node for a graph that nodes of this one call."""
+    def add_module(self, module: Callable[..., object]) -> fx.Node:
+        """A node for a graph, or a function of the user's, that nodes of this one call."""
         name = self._fresh("body")
         self.modules[name] = module
         self.log.append(functools.partial(self.modules.__delitem__, name))
@@ -313,6 +317,8 @@ class OutputGraph:
     def note_mutation(self, fake: torch.Tensor) -> None:
         """Remember that traced code writes to the storage of ``fake``."""
         storage = storage_id(fake)
+        self.written.append(storage)
+        self.log.append(self.written.pop)
         if storage not in self.mutated:
             self.mutated.add(storage)
             self.log.append(lambda: self.mutated.discard(storage))

@@ -1,20 +1,24 @@
-"""``torch.cond``, ``while_loop`` and activation checkpointing: bodies without side effects."""
+"""``torch.cond``, loops over rows and activation checkpointing: bodies without side effects."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.utils.checkpoint
 from torch import fx
+from torchsmith_guards import GuardKind
 
+from torchsmith_tracer._src import torch_private as private
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.higher_order import ops
 from torchsmith_tracer._src.higher_order.effects import without_effects
-from torchsmith_tracer._src.higher_order.nests import Rebuild, flatten, outline_of
-from torchsmith_tracer._src.torch_private import while_loop
+from torchsmith_tracer._src.higher_order.nests import Rebuild, flatten, holds_none, outline_of
+from torchsmith_tracer._src.torch_private import storage_id
 from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.constants import ConstantValue
 from torchsmith_tracer._src.values.containers import TupleValue
 from torchsmith_tracer._src.values.tensor import TensorValue
 from torchsmith_tracer._src.values.torch_queries import register
@@ -26,30 +30,82 @@ Args = Sequence[Value]
 Kwargs = dict[str, Value]
 
 
-def trace_body(
-    tx: Trace, what: str, func: Value, args: Args, inputs: Sequence[int] = ()
-) -> tuple[Outlined, object, Rebuild]:
-    """Trace ``func(*args)`` into a body; the arguments at ``inputs`` become inputs of it.
+class Traced(NamedTuple):
+    """A function's body.
 
-    Returns:
-        The closed body, the shape of its result, and what builds a result from tensors.
+    Attributes:
+        body: the closed body, whose results are the tensors that the function returned.
+        shape: outline of what it returned.
+        leaves: what it returned, taken apart.
+        rebuild: puts leaves together.
     """
+
+    body: Outlined
+    shape: object
+    leaves: list[Value]
+    rebuild: Rebuild
+
+    def result(self, tensors: Sequence[Value]) -> Value:
+        """What the function returned, with these tensors; what is no tensor is a constant."""
+        given = iter(tensors)
+        parts = [next(given) if isinstance(v, TensorValue) else v for v in self.leaves]
+        return self.rebuild(parts)
+
+
+def trace_body(
+    tx: Trace, what: str, func: Value, args: Args, inputs: Sequence[int] = (),
+    kwargs: Kwargs | None = None,
+) -> Traced:  # fmt: skip
+    """Trace ``func(*args)``; the tensors in the arguments at ``inputs`` become inputs of it."""
     body = tx.graph.open_body()
     given = list(args)
     for number in inputs:
         leaves, build = flatten(tx, args[number])
-        given[number] = build([body.input(_tensor(leaf, what).fake) for leaf in leaves])
-    with without_effects(tx, what, [func, *args]):
-        result = tx.interp.call(func, given, {})
+        given[number] = build(
+            [body.input(leaf.fake) if isinstance(leaf, TensorValue) else leaf for leaf in leaves]
+        )
+    named = kwargs or {}
+    with without_effects(tx, what, [func, *args, *named.values()]):
+        result = tx.interp.call(func, given, named)
     flat, rebuild = flatten(tx, result)
     shape = outline_of(tx, result)
-    return body.close([_tensor(leaf, what) for leaf in flat]), shape, rebuild
+    if any(not isinstance(leaf, TensorValue | ConstantValue) for leaf in flat):
+        raise Unsupported("opaque-call", what=f"{what} with such a result")
+    closed = body.close([leaf for leaf in flat if isinstance(leaf, TensorValue)])
+    return Traced(closed, shape, flat, rebuild)
 
 
-def _tensor(value: Value, what: str) -> TensorValue:
-    if not isinstance(value, TensorValue):
+def _pure(tx: Trace, what: str, func: Value, args: Args, inputs: Sequence[int] = ()) -> Traced:
+    """A body of tensors only, which changes nothing in place and returns nothing that it was
+    given: what torch's control-flow operators ask for."""
+    start = len(tx.graph.written)
+    traced = trace_body(tx, what, func, args, inputs)
+    if holds_none(traced.shape) or any(not isinstance(v, TensorValue) for v in traced.leaves):
+        raise Unsupported("opaque-call", what=f"{what} with results that are no tensors")
+    holders = [n for n in traced.body.module.graph.nodes if n.op == "placeholder"]
+    taken = {storage_id(t) for n in holders if (t := _fake(n)) is not None}
+    if taken & set(tx.graph.written[start:]):
+        raise Unsupported("body-effect", what=what)
+    for fake in traced.body.fakes:
+        assert isinstance(fake, torch.Tensor)
+        if storage_id(fake) in taken:
+            raise Unsupported("opaque-call", what=f"{what} whose results share memory")
+        taken.add(storage_id(fake))
+    return traced
+
+
+def _fake(node: fx.Node) -> torch.Tensor | None:
+    value = node.meta["example_value"]
+    return value if isinstance(value, torch.Tensor) else None
+
+
+def _tensors(tx: Trace, value: Value, what: str) -> list[TensorValue]:
+    """The leaves of operands, which must be tensors."""
+    leaves, _ = flatten(tx, value)
+    found = [leaf for leaf in leaves if isinstance(leaf, TensorValue)]
+    if len(found) != len(leaves) or holds_none(outline_of(tx, value)):
         raise Unsupported("opaque-call", what=f"{what} with what is no tensor")
-    return value
+    return found
 
 
 def _emit(
@@ -65,6 +121,9 @@ def _layout(fake: object) -> object:
     return (tuple(fake.shape), fake.stride(), fake.dtype, fake.device, fake.requires_grad)
 
 
+# --- branches and loops ------------------------------------------------------------------------
+
+
 def _cond(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
     named = dict(zip(("pred", "true_fn", "false_fn", "operands"), args)) | kwargs
     if not {"pred", "true_fn", "false_fn"} <= named.keys() <= {*named, "operands"}:
@@ -76,13 +135,16 @@ def _cond(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
         return tx.interp.call(chosen, given)
     if pred.fake.dtype is not torch.bool or pred.fake.numel() != 1:
         raise Unsupported("opaque-call", what="torch.cond with this condition")
-    yes, shape, rebuild = trace_body(tx, "a branch of torch.cond", named["true_fn"], given)
-    no, other, _ = trace_body(tx, "a branch of torch.cond", named["false_fn"], given)
-    if shape != other or [*map(_layout, yes.fakes)] != [*map(_layout, no.fakes)]:
+    _tensors(tx, TupleValue(given), "torch.cond")
+    yes = _pure(tx, "a branch of torch.cond", named["true_fn"], given)
+    no = _pure(tx, "a branch of torch.cond", named["false_fn"], given)
+    fakes = yes.body.fakes
+    if yes.shape != no.shape or [*map(_layout, fakes)] != [*map(_layout, no.body.fakes)]:
         raise Unsupported("opaque-call", what="torch.cond with branches of different results")
-    modules = (tx.graph.add_module(yes.module), tx.graph.add_module(no.module))
-    own = (pred.node, *modules, len(yes.operands), *yes.operands, *no.operands)
-    return rebuild(_emit(tx, ops.cond, own, yes.fakes))
+    modules = (tx.graph.add_module(yes.body.module), tx.graph.add_module(no.body.module))
+    shared = yes.body.operands
+    own = (pred.node, *modules, len(shared), *shared, *no.body.operands)
+    return yes.result(_emit(tx, ops.cond, own, fakes))
 
 
 def _while_loop(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
@@ -90,42 +152,119 @@ def _while_loop(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
         raise Unsupported("opaque-call", what="while_loop with these arguments")
     condition, body, carried = args
     given = tx.interp.unpack(carried)
-    leaves, _ = flatten(tx, carried)
-    tensors = [_tensor(leaf, "while_loop") for leaf in leaves]
+    tensors = _tensors(tx, TupleValue(given), "while_loop")
     every = range(len(given))
-    test, _, _ = trace_body(tx, "the condition of while_loop", condition, given, every)
-    step, shape, rebuild = trace_body(tx, "the body of while_loop", body, given, every)
-    same = [_layout(t.fake) for t in tensors] == [_layout(f) for f in step.fakes]
-    if len(test.fakes) != 1 or not same or shape != outline_of(tx, TupleValue(given)):
+    test = _pure(tx, "the condition of while_loop", condition, given, every)
+    step = _pure(tx, "the body of while_loop", body, given, every)
+    fakes = step.body.fakes
+    same = [_layout(t.fake) for t in tensors] == [_layout(f) for f in fakes]
+    if len(test.leaves) != 1 or not same or step.shape != outline_of(tx, TupleValue(given)):
         raise Unsupported("opaque-call", what="while_loop with results unlike its operands")
-    modules = (tx.graph.add_module(test.module), tx.graph.add_module(step.module))
-    own = (*modules, len(tensors), len(test.operands), *(t.node for t in tensors))
-    return rebuild(_emit(tx, ops.while_loop, (*own, *test.operands, *step.operands), step.fakes))
+    modules = (tx.graph.add_module(test.body.module), tx.graph.add_module(step.body.module))
+    shared = test.body.operands
+    own = (*modules, len(tensors), len(shared), *(t.node for t in tensors))
+    return step.result(_emit(tx, ops.while_loop, (*own, *shared, *step.body.operands), fakes))
 
 
-_KEEP = {"use_reentrant", "preserve_rng_state", "early_stop"}
+def _rows(tx: Trace, tensors: Sequence[TensorValue], dim: int, what: str) -> list[Value]:
+    """First slices along ``dim``, as inputs of the body that is open."""
+    sizes = {t.fake.size(dim) for t in tensors if t.fake.dim() > dim}
+    if dim < 0 or len(sizes) != 1 or any(t.fake.dim() <= dim for t in tensors) or 0 in sizes:
+        raise Unsupported("opaque-call", what=f"{what} over these tensors")
+    with tx.graph.fake.mode:
+        return [tx.graph.wrap_result(t.node, t.fake.select(dim, 0)) for t in tensors]
+
+
+def _map(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
+    what = "map"
+    if kwargs or len(args) < 2:
+        raise Unsupported("opaque-call", what="map with these arguments")
+    func, rows, *others = args
+    tensors = _tensors(tx, rows, what)
+    _, build = flatten(tx, rows)
+    given = [build(_rows(tx, tensors, 0, what)), *others]
+    step = _pure(tx, "the body of map", func, given, [0])
+    return _looped(tx, ops.map_rows, (len(tensors),), tensors, step, 0)
+
+
+def _scan(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
+    if len(args) != 3 or kwargs.keys() - {"dim", "reverse"}:
+        raise Unsupported("opaque-call", what="scan with these arguments")
+    func, carried, scanned = args
+    dim = tx.interp.concrete(kwargs.get("dim", ConstantValue(0)))
+    reverse = tx.interp.concrete(kwargs.get("reverse", ConstantValue(False)))
+    state, tensors = _tensors(tx, carried, "scan"), _tensors(tx, scanned, "scan")
+    if type(dim) is not int or type(reverse) is not bool or not state:
+        raise Unsupported("opaque-call", what="scan with these arguments")
+    _, build = flatten(tx, scanned)
+    given = [carried, build(_rows(tx, tensors, dim, "scan"))]
+    step = _pure(tx, "the body of scan", func, given, [0, 1])
+    count = len(state)
+    same = [_layout(t.fake)[:4] for t in state] == [_layout(f)[:4] for f in step.body.fakes[:count]]  # type: ignore[index]
+    whole = isinstance(step.shape, list) and len(step.shape) == 2
+    if not same or not whole or step.shape[0] != outline_of(tx, carried):  # type: ignore[index]
+        raise Unsupported("opaque-call", what="scan with results unlike what it carries")
+    own = (count, len(tensors), dim, reverse)
+    return _looped(tx, ops.scan, own, [*state, *tensors], step, count)
+
+
+def _looped(
+    tx: Trace, target: Callable[..., object], own: tuple[object, ...],
+    tensors: Sequence[TensorValue], step: Traced, carried: int,
+) -> Value:  # fmt: skip
+    """A call that runs a body in a loop of known length."""
+    module = tx.graph.add_module(step.body.module)
+    nodes = (*(t.node for t in tensors), *step.body.operands)
+    found = tx.interp.unpack(tx.graph.call_nodes(target, (module, *own, *nodes)))
+    return step.result(found)
+
+
+# --- checkpointing -----------------------------------------------------------------------------
+
+_KEEP = {"use_reentrant", "preserve_rng_state", "early_stop", "determinism_check", "debug"}
 
 
 def _checkpoint(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
     """Checkpointing changes what is saved for the backward pass, not the result; with nothing to
     save it is the plain call."""
     own = {k: v for k, v in kwargs.items() if k in _KEEP}
-    others = kwargs.keys() & {"context_fn", "determinism_check", "debug"}
-    rest = {k: v for k, v in kwargs.items() if k not in own and k not in others}
+    rest = {k: v for k, v in kwargs.items() if k not in own and k != "context_fn"}
     func, *given = args
     if not torch.is_grad_enabled():
         return tx.interp.call(func, given, rest)
-    if rest or others:
-        raise Unsupported("opaque-call", what="torch.utils.checkpoint with these arguments")
     options = {k: tx.interp.concrete(v) for k, v in own.items()}
+    if options.get("debug") or (rest and options.get("use_reentrant") is not False):
+        raise Unsupported("opaque-call", what="torch.utils.checkpoint with these arguments")
+    contexts = None
+    if "context_fn" in kwargs:
+        contexts = tx.graph.add_module(_host(tx, kwargs["context_fn"]))
     tensors = [i for i, a in enumerate(given) if isinstance(a, TensorValue)]
-    body, _, rebuild = trace_body(tx, "a checkpointed function", func, given, tensors)
-    nodes: list[fx.Node] = [_tensor(given[i], "checkpoint").node for i in tensors]
-    module = tx.graph.add_module(body.module)
-    target_args = (module, len(nodes), options, *nodes, *body.operands)
-    return rebuild(_emit(tx, ops.checkpoint, target_args, body.fakes))
+    traced = trace_body(tx, "a checkpointed function", func, given, tensors, rest)
+    nodes = [a.node for a in given if isinstance(a, TensorValue)]
+    module = tx.graph.add_module(traced.body.module)
+    target_args = (module, contexts, len(nodes), options, *nodes, *traced.body.operands)
+    return traced.result(_emit(tx, ops.checkpoint, target_args, traced.body.fakes))
+
+
+def _host(tx: Trace, value: Value) -> Any:
+    """A callable that the graph calls as it is: it runs when the graph does, out of our sight."""
+    for name in ("fn", "obj"):
+        found = getattr(value, name, None)
+        if found is not None and value.source is not None:
+            tx.builder.guard(value.source, GuardKind.ID, found, "a function that is called later")
+            return found
+    if value.python_type() is functools.partial:
+        func = _host(tx, value.getattr(tx, "func"))
+        parts = tx.interp.unpack(value.getattr(tx, "args"))
+        named = value.getattr(tx, "keywords")
+        if tx.interp.truth(named):
+            raise Unsupported("opaque-call", what="torch.utils.checkpoint with these arguments")
+        return functools.partial(func, *(_host(tx, part) for part in parts))
+    return tx.interp.concrete(value)
 
 
 register(torch.cond, _cond)
-register(while_loop, _while_loop)
+register(private.while_loop, _while_loop)
+register(private.map_rows, _map)
+register(private.scan, _scan)
 register(torch.utils.checkpoint.checkpoint, _checkpoint)

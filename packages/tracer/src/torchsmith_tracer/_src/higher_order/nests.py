@@ -74,14 +74,24 @@ def leaves_in(tree: object) -> int:
     """Number of leaves of an ``outline_of``."""
     if isinstance(tree, dict):
         tree = list(tree.values())
-    return sum(map(leaves_in, tree)) if isinstance(tree, list) else 1
+    return sum(map(leaves_in, tree)) if isinstance(tree, list) else int(tree is not NOTHING)
+
+
+def holds_none(tree: object) -> bool:
+    """Whether a nest with this outline holds ``None``, which is a leaf to ``torch.vmap``."""
+    if isinstance(tree, dict):
+        tree = list(tree.values())
+    return any(map(holds_none, tree)) if isinstance(tree, list) else tree is NOTHING
+
+
+NOTHING = "None"  # in an outline
 
 
 def outline_of(tx: Trace, value: Value) -> object:
     """The shape of a nest: lists and dicts, with None for each leaf, in the order of leaves."""
     value = realize(tx, value)
     if value is NONE:
-        return []
+        return NOTHING
     if type(value) in (TupleValue, ListValue, NamedTupleValue):
         assert isinstance(value, TupleValue | ListValue)
         return [outline_of(tx, part) for part in value.unpack(tx)]

@@ -126,6 +126,32 @@ def while_loop(condition: Body, body: Body, count: int, shared: int, *args: Any)
     return tuple(carried)
 
 
+def map_rows(body: Body, count: int, *args: Any) -> tuple[Any, ...]:
+    """The body of each row of the first ``count`` arguments; the results are stacked."""
+    mapped, rest = args[:count], args[count:]
+    rows = [body(*row, *rest) for row in zip(*mapped, strict=True)]
+    return tuple(map(torch.stack, zip(*rows, strict=True)))
+
+
+def scan(
+    body: Body, carried: int, count: int, dim: int, reverse: bool, *args: Any
+) -> tuple[Any, ...]:
+    """The first ``carried`` arguments after the last step, then what the steps gave, stacked. A
+    step takes what is carried and a slice of the next ``count`` arguments."""
+    state, scanned, rest = args[:carried], args[carried : carried + count], args[carried + count :]
+    slices = [x.movedim(dim, 0).unbind(0) for x in scanned]
+    steps = list(zip(*slices, strict=True))
+    given = []
+    for step in reversed(steps) if reverse else steps:
+        found = body(*state, *step, *rest)
+        state = found[:carried]
+        given.append(found[carried:])
+    stacked = [torch.stack(parts) for parts in zip(*given, strict=True)]
+    if reverse:
+        stacked = [part.flip(0) for part in stacked]
+    return (*state, *(part.movedim(0, dim) if dim < part.dim() else part for part in stacked))
+
+
 def backward(
     tensors: tuple[torch.Tensor, ...],
     gradients: tuple[torch.Tensor | None, ...],
@@ -145,11 +171,20 @@ def backward(
     return tuple(leaf.grad for leaf in leaves)
 
 
-def checkpoint(body: Body, count: int, options: dict[str, Any], *args: object) -> tuple[Any, ...]:
-    """``torch.utils.checkpoint`` of a body whose explicit arguments are the first ``count``."""
+def checkpoint(
+    body: Body,
+    contexts: Callable[[], Any] | None,
+    count: int,
+    options: dict[str, Any],
+    *args: object,
+) -> tuple[Any, ...]:
+    """``torch.utils.checkpoint`` of a body whose explicit arguments are the first ``count``;
+    ``contexts`` makes the contexts of the first and of the second run."""
     from torch.utils.checkpoint import checkpoint as real
 
     rest = args[count:]
+    if contexts is not None:
+        options = {**options, "context_fn": contexts}
     found: tuple[Any, ...] = real(lambda *inputs: body(*inputs, *rest), *args[:count], **options)
     return found
 

@@ -11,7 +11,8 @@ import torch
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.higher_order import ops
 from torchsmith_tracer._src.higher_order.effects import grad_mode
-from torchsmith_tracer._src.higher_order.nests import flatten, outline_of, spread
+from torchsmith_tracer._src.higher_order.nests import flatten, holds_none, outline_of, spread
+from torchsmith_tracer._src.torch_private import storage_id
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtin_object import BuiltinObject
 from torchsmith_tracer._src.values.constants import NONE
@@ -134,6 +135,7 @@ class _Call:
         self.tx = tx
         self.body = tx.graph.open_body()
         self.describe = describe
+        self.written = len(tx.graph.written)
 
     def inputs(
         self, args: Args, chosen: Sequence[int], fake: Callable[..., torch.Tensor]
@@ -167,6 +169,11 @@ class _Call:
             raise Unsupported("opaque-call", what=f"{self.describe} of results that are no tensors")
         graph = self.tx.graph
         outlined = self.body.close(tensors)
+        if target is not ops.vmap and graph.written[self.written :]:
+            fakes = (n.meta["example_value"] for n in outlined.operands)
+            used = {storage_id(f) for f in fakes if isinstance(f, torch.Tensor)}
+            if used & set(graph.written[self.written :]):
+                raise Unsupported("body-effect", what=self.describe)
         module = graph.add_module(outlined.module)
         found = graph.call_nodes(target, (module, *own, *nodes, *outlined.operands))
         return self.tx.interp.unpack(found)
@@ -198,7 +205,10 @@ def _vmap(tx: Trace, transform: TransformValue, args: Args, kwargs: Kwargs) -> V
     if kwargs:  # mapped over dimension 0, whatever ``in_dims`` says
         raise Unsupported("opaque-call", what="vmap with keyword arguments")
     in_dims = transform.option(tx, "in_dims", 0)
-    dims = spread(in_dims, [outline_of(tx, a) for a in args])
+    outlines = [outline_of(tx, a) for a in args]
+    if isinstance(in_dims, int) and holds_none(outlines):
+        raise Unsupported("opaque-call", what="vmap over what is no tensor")
+    dims = spread(in_dims, outlines)
     leaves, build = flatten(tx, TupleValue(args))
     call = _Call(tx, transform.describe())
     mapped, nodes, given = [], [], []
@@ -211,6 +221,8 @@ def _vmap(tx: Trace, transform: TransformValue, args: Args, kwargs: Kwargs) -> V
         rank = leaf.fake.dim()
         if not -rank <= dim < rank:
             raise Unsupported("opaque-call", what="vmap over a dimension that is not there")
+        if leaf.fake.size(dim) == 0:
+            raise Unsupported("opaque-call", what="vmap over an empty dimension")
         with tx.graph.fake.mode:
             given.append(call.body.input(leaf.fake.select(dim, 0)))
         mapped.append(dim)
@@ -219,7 +231,10 @@ def _vmap(tx: Trace, transform: TransformValue, args: Args, kwargs: Kwargs) -> V
         raise Unsupported("opaque-call", what="vmap without a mapped dimension")
     result = call.run(transform.func, tx.interp.unpack(build(given)), {}, grad=False)
     flat, rebuild = flatten(tx, result)
-    out_dims = tuple(spread(transform.option(tx, "out_dims", 0), outline_of(tx, result)))
+    outline = outline_of(tx, result)
+    if holds_none(outline):
+        raise Unsupported("opaque-call", what="vmap of a function that returns None")
+    out_dims = tuple(spread(transform.option(tx, "out_dims", 0), outline))
     own = (
         tuple(mapped),
         out_dims,

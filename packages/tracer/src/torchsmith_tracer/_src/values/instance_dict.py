@@ -21,7 +21,7 @@ class InstanceDictValue(DictValue):
 
     __slots__ = ("instance", "tx")
 
-    def __init__(self, tx: Trace, instance: ObjectValue | FunctionValue) -> None:
+    def __init__(self, tx: Trace, instance: ObjectValue | FunctionValue | DictValue) -> None:
         self.tx = tx
         self.instance = instance
         super().__init__()

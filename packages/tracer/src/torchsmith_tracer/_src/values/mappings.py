@@ -8,8 +8,11 @@ import types
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, cast
 
+from torchsmith_guards import AttrSource
+
+from torchsmith_tracer._src.effects.journal import DELETED
 from torchsmith_tracer._src.values.base import Value
-from torchsmith_tracer._src.values.builtin_object import BuiltinObject
+from torchsmith_tracer._src.values.builtin_object import BuiltinObject, HasInstanceDict
 from torchsmith_tracer._src.values.constants import ConstantValue, bool_value
 from torchsmith_tracer._src.values.lazy import LazyValue, realize
 
@@ -22,17 +25,19 @@ if TYPE_CHECKING:
 Table = dict[object, tuple[Value, Value]]
 
 
-class DictValue(BuiltinObject):
-    """A dict, OrderedDict or defaultdict.
+class DictValue(BuiltinObject, HasInstanceDict):
+    """A dict, OrderedDict or defaultdict. An OrderedDict has attributes, too: torch keeps versions
+    of modules in those of a ``state_dict``.
 
     Attributes:
         table: ``hash_key`` of the key -> (key, value), in order; values may be lazy.
         cls: ``dict``, ``collections.OrderedDict`` or ``collections.defaultdict``.
         factory: of a defaultdict, else None.
         owner: the instance of a user subclass whose content this is (for ``__missing__``).
+        real: the existing OrderedDict that this is, for its attributes.
     """
 
-    __slots__ = ("cls", "factory", "owner", "table")
+    __slots__ = ("cls", "factory", "owner", "real", "table")
 
     def __init__(
         self,
@@ -46,6 +51,7 @@ class DictValue(BuiltinObject):
         self.cls = cls
         self.factory = factory
         self.owner: Value | None = None
+        self.real: object = None
 
     def python_type(self) -> type:
         return self.cls
@@ -67,6 +73,54 @@ class DictValue(BuiltinObject):
 
     def as_proxy(self) -> object:
         return {k.as_constant(): v.as_proxy() for k, v in self.table.values()}
+
+    # --- attributes ------------------------------------------------------------------------
+    def instance_get(self, tx: Trace, name: str) -> Value | None:
+        stored = tx.journal.load_attr(self, name)
+        if stored is not None:
+            return stored if isinstance(stored, Value) else None
+        if self.real is None or self.source is None:
+            return None
+        return tx.world.instance_entry(self.real, self.source, name)
+
+    def instance_set(self, tx: Trace, name: str, value: Value) -> None:
+        tx.journal.store_attr(self, name, value)
+
+    def instance_names(self, tx: Trace) -> list[str]:
+        real = () if self.real is None else tx.world.instance_names(self.real, self.source)
+        stored, dropped = tx.journal.attrs.get(self, {}), tx.journal.dropped.get(self, {})
+        names = [n for n in real if n not in dropped]
+        return names + [n for n, v in stored.items() if v is not DELETED and n not in names]
+
+    def guard_missing(self, tx: Trace, name: str) -> None:
+        if self.real is not None and self.source is not None:
+            why = f"attribute {name!r} is not there"
+            tx.world.missing(AttrSource(self.source, "__dict__"), name, why)
+
+    def _takes_attribute(self, name: str) -> builtins.bool:
+        return bool(self.cls.__dictoffset__) and name not in ("__class__", "__dict__")
+
+    def getattr(self, tx: Trace, name: str) -> Value:
+        if self._takes_attribute(name):
+            found = self.instance_get(tx, name)
+            if found is not None:
+                return found
+            if not hasattr(self.cls, name):
+                self.guard_missing(tx, name)
+        return super().getattr(tx, name)
+
+    def setattr(self, tx: Trace, name: str, value: Value) -> None:
+        if self._takes_attribute(name):
+            self.instance_set(tx, name, value)
+        else:
+            super().setattr(tx, name, value)
+
+    def delattr(self, tx: Trace, name: str) -> None:
+        if self._takes_attribute(name):
+            self.getattr(tx, name)  # raises where there is none
+            tx.journal.store_attr(self, name, DELETED)
+        else:
+            super().delattr(tx, name)
 
     # --- host-side access (no ``__missing__``, no overrides) -------------------------------
     def get(self, tx: Trace, key: Value) -> Value | None:

@@ -93,10 +93,14 @@ class TensorValue(Value):
         """The tensor was changed in place by ``node``; later uses depend on it."""
         old = self.node
 
+        replaced = tx.graph.replaced
+
         def undo() -> None:
             self.node = old
+            replaced.pop()
 
         tx.graph.record(undo)
+        replaced.append((self, old))
         self.node = node
 
     # --- attributes --------------------------------------------------------------------------

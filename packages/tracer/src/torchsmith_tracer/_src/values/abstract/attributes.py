@@ -237,7 +237,7 @@ class Attributes:
 
     def instance_dict(self, value: Value) -> Value:
         """``vars(value)`` as a live view of the instance's attributes."""
-        if isinstance(value, ObjectValue | FunctionValue):
+        if isinstance(value, ObjectValue | FunctionValue | DictValue):
             return InstanceDictValue(self.tx, value)
         known = self.tx.journal.attrs.get(value) or {}
         pairs = {k: v for k, v in known.items() if isinstance(v, Value)}
