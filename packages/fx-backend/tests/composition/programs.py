@@ -422,7 +422,7 @@ def _scatter(d: Draft, x: str) -> str | None:
     dim = d.rng.randrange(t.dim())
     size = t.shape[dim]
     some = [d.rng.randrange(size) for _ in range(2)]
-    kind = d.rng.randrange(7)
+    kind = d.rng.randrange(12)
     if kind == 0:
         twice = f"{x}.narrow({dim}, 0, 1).repeat_interleave(2, {dim})"
         return f"{x}.index_add({dim}, torch.tensor({some}), {twice})"
@@ -436,9 +436,30 @@ def _scatter(d: Draft, x: str) -> str | None:
         return f"{x}.scatter_add({dim}, {_positions_like(d, t, size)}, {x})"
     if kind == 5:
         return f"{x}.index_put([torch.tensor({[d.rng.randrange(t.shape[0])]})], {x}[0])"
-    if t.dim() < 2 or t.dtype is torch.bool:
-        return None
-    return f"{x}.diagonal_scatter({x}.diagonal() + 1)"
+    if kind == 6:
+        diagonal = t.dim() > 1 and t.dtype is not torch.bool
+        return f"{x}.diagonal_scatter({x}.diagonal() + 1)" if diagonal else None
+    # Points that meet: a narrower index with positions that occur again, and other sources.
+    length = d.rng.randint(1, 3)
+    part = t.narrow(dim, 0, min(length, size))
+    where, source = _positions_like(d, part, size), f"{x}.narrow({dim}, 0, {part.shape[dim]})"
+    if kind == 7:
+        reduce = d.rng.choice(("sum", "amax", "amin", "prod", "mean"))
+        if reduce in ("prod", "mean") and not d.exact(x):
+            return None
+        kept = d.rng.choice((True, False))
+        return f"{x}.scatter_reduce({dim}, {where}, {source} * 2, {reduce!r}, include_self={kept})"
+    if kind == 8:
+        written = d.rng.choice(("2", f"{source} + {source}"))
+        return f"{x}.scatter({dim}, {where}, {written})"
+    rows = f"torch.tensor({[d.rng.randrange(size) for _ in range(length)]})"
+    if kind == 9:
+        return f"{x}.index_copy({dim}, {rows}, {x}.index_select({dim}, {rows}) * 2)"
+    if kind == 10:
+        return f"{x}.index_add({dim}, {rows}, {x}.index_select({dim}, {rows}), alpha=2)"
+    signed = _positions(d, size, length)
+    first = f"{x}.transpose(0, {dim})"
+    return f"{first}.index_put([{signed}], {first}[{signed}] + 1, True)"
 
 
 @_kind(MOVES)

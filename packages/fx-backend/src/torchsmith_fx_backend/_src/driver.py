@@ -29,7 +29,7 @@ from torchsmith_fx_backend._src.aot.joint import trace_joint
 from torchsmith_fx_backend._src.aot.training import Training, Usual, callable_of
 from torchsmith_fx_backend._src.capture.rules import JOINT_RULES, RULES
 from torchsmith_fx_backend._src.capture.torch_private import pytree
-from torchsmith_fx_backend._src.passes import PASSES, KeyedRandom, run_passes
+from torchsmith_fx_backend._src.passes import PASSES, KeyedRandom, ScatterTargets, run_passes
 from torchsmith_fx_backend._src.runtime import (
     CudaRecorder,
     KernelFailedError,
@@ -287,7 +287,8 @@ class _Uncompiled:
 def _build(graph: fx.GraphModule, gm: fx.GraphModule, chosen: Settings) -> object:
     """Schedule and build. A kernel that cannot be built leaves its nodes to aten, and no others."""
     refused: frozenset[str] = frozenset()
-    if chosen.rng == "keyed" and _stage("passes", KeyedRandom().run, graph.graph):
+    changed = chosen.rng == "keyed" and _stage("passes", KeyedRandom().run, graph.graph)
+    if _stage("passes", ScatterTargets().run, graph.graph) or changed:
         graph.recompile()
 
     def as_captured(*inputs: object) -> object:

@@ -56,3 +56,40 @@ def test_masked_positions(tmp_path: Path) -> None:
     given = tensors(0, 7, 19)
     given[0][12:] = 99
     check(read_kernel(MASKED), given, tmp_path, symbols={"s0": 35}, exact=True)
+
+
+SCATTER = """
+@kernel(ranges=({sizes}), reduce_from=3, args=("int64 read", "{dtype} read", "{dtype} written"), symbols={symbols})
+def _(a0, a1, a2, i0, i1, i2):
+    v0 = load(a0, {read})
+    v1 = position(v0, 6, 'IndexError', 'index')
+    v2 = load(a1, 20 * i0 + 5 * i1 + i2)
+    store(a2, {place}, v2, {mode!r})
+"""  # noqa: E501
+PLACES = {
+    "rows": ("4 * i0 + i1", "5 * at(v1) + i2"),
+    "rows of batches": ("4 * i0 + i1", "30 * i0 + 5 * at(v1) + i2"),
+    "columns": ("20 * i0 + 5 * i1 + i2", "24 * i0 + 6 * i1 + at(v1)"),
+    "all": ("20 * i0 + 5 * i1 + i2", "at(v1)"),
+}
+
+
+@pytest.mark.parametrize(
+    ("mode", "place", "dtype"),
+    [
+        *((mode, "rows", "float32") for mode in ("last", "add", "mul", "max", "min")),
+        *(("add", place, "float32") for place in PLACES),
+        *((mode, "all", dtype) for dtype in ("int32", "bfloat16") for mode in ("add", "max")),
+        ("add", "columns", "bool"),
+    ],
+)
+def test_points_that_meet(mode: str, place: str, dtype: str, tmp_path: Path) -> None:
+    read, where = PLACES[place]
+    for sizes, symbols in (("3, 4, 5", ()), ("s0, 4, s1", ("s0", "s1"))):
+        text = SCATTER.format(
+            sizes=sizes, dtype=dtype, symbols=symbols, read=read, place=where, mode=mode
+        )
+        values = (torch.arange(60) % 5 - 2).to(getattr(torch, dtype))
+        given = [torch.arange(60) * 7 % 6, values, torch.ones(90, dtype=values.dtype)]
+        known = dict(zip(symbols, (3, 5)))
+        check(read_kernel(text), given, tmp_path, symbols=known, exact=True)

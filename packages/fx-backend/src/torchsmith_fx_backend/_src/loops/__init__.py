@@ -12,8 +12,18 @@ from torchsmith_fx_backend._src.loops import (
     pointwise,
     random,
     reductions,
+    scatters,
     views,
     windows,
 )
 
-__all__ = ["creation", "gathers", "pointwise", "random", "reductions", "views", "windows"]
+__all__ = [
+    "creation",
+    "gathers",
+    "pointwise",
+    "random",
+    "reductions",
+    "scatters",
+    "views",
+    "windows",
+]

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import torch
@@ -35,8 +35,16 @@ from torchsmith_fx_backend._src.loops.ir import (
     Reduce,
     ReduceOp,
     ScalarArg,
+    StoreMode,
 )
-from torchsmith_fx_backend._src.loops.registry import Coords, Geometry, Reduction, Rule, View
+from torchsmith_fx_backend._src.loops.registry import (
+    Coords,
+    Geometry,
+    Reduction,
+    Rule,
+    Scatter,
+    View,
+)
 from torchsmith_fx_backend._src.loops.sizes import UnrepresentableError
 from torchsmith_fx_backend._src.loops.values import GraphValues
 from torchsmith_fx_backend._src.loops.verify import uses
@@ -68,11 +76,15 @@ class Body:
         nodes: SSA list; variable ``d`` of an index is dimension ``d`` of the node.
         results: SSA ids of the node's results.
         operands: the graph nodes that ``Read`` numbers.
+        target: of a scatter, coordinates in its result that a point writes, ...
+        mode: ... and how.
     """
 
     nodes: tuple[Node | Read, ...]
     results: tuple[int, ...]
     operands: tuple[fx.Node, ...]
+    target: Coords = ()
+    mode: StoreMode = StoreMode.SET
 
     @property
     def may_fail(self) -> bool:
@@ -445,8 +457,21 @@ def lower(graph: GraphValues, node: fx.Node, rule: Rule) -> Body:
     if isinstance(rule, Reduction):
         made = _Lowering(graph, graph.space(node, rule), rule.dims(node))
         return made.body(rule.emit(Point(made, node, made.at)))
+    if isinstance(rule, Scatter):
+        made = _Lowering(graph, graph.space(node, rule))
+        written = rule.emit(Point(made, node, made.at))
+        return replace(made.body([written.value]), target=written.at, mode=written.mode)
     made = _Lowering(graph, graph.info(node).shape)
     return made.body([rule.emit(Point(made, node, made.at))])
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a point of a scatter writes, and where in the result; points may meet (see ``mode``)."""
+
+    value: Value
+    at: Coords
+    mode: StoreMode
 
 
 @dataclass(frozen=True, slots=True)

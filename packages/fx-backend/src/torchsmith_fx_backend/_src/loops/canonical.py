@@ -27,6 +27,7 @@ from torchsmith_fx_backend._src.loops.ir import (
     ReduceOp,
     ScalarArg,
     Store,
+    StoreMode,
 )
 from torchsmith_fx_backend._src.loops.nest import Member, Nest, substitute_node
 from torchsmith_fx_backend._src.loops.sizes import Info, estimate
@@ -112,7 +113,7 @@ def finish(nest: Nest, stores: Sequence[tuple[int, Member, Info]]) -> Draft:
     for number, member, info in stores:
         value = member.value.cast(info.dtype)
         offset = ix.add(*map(ix.mul, member.at, info.stride)) if member.at else ix.ZERO
-        written.append(Store(number, offset, value.id))
+        written.append(Store(number, offset, value.id, member.mode))
     body = live([*nest.nodes, *written])
     sizes = dict(nest.sizes)
     outer = [a for a in sizes if a not in (nest.reduced or ())]
@@ -121,7 +122,8 @@ def finish(nest: Nest, stores: Sequence[tuple[int, Member, Info]]) -> Draft:
         body, outer, inner = _split(body, sizes, outer, inner)
     accesses = _accesses(body)
     fixed = any(type(n) is Reduce and n.op in (ReduceOp.ARGMAX, ReduceOp.ARGMIN) for n in body)
-    outer = _ordered(accesses, outer)
+    meeting = any(member.mode is not StoreMode.SET for _, member, _ in stores)
+    outer = outer if meeting else _ordered(accesses, outer)
     inner = inner if fixed else _ordered(accesses, inner)
     outer, body = _merge(body, sizes, outer)
     inner, body = _merge(body, sizes, inner)
@@ -170,8 +172,8 @@ def renumber(node: Node, place: dict[int, int] | Sequence[int]) -> Node:
             return replace(node, value=place[value], mask=None if mask is None else place[mask])
         case Reduce(op, value, dtype):
             return Reduce(op, place[value], dtype)
-        case Store(arg, index, value):
-            return Store(arg, renumber_index(index, place), place[value])
+        case Store(_, index, value):
+            return replace(node, index=renumber_index(index, place), value=place[value])
     return node
 
 

@@ -18,7 +18,7 @@ from torchsmith_fx_backend._src.loops.sizes import UnrepresentableError
 aten = torch.ops.aten
 
 OUT_OF_SELF = Fault("IndexError", "index out of range in self")
-_INTEGERS = (torch.int64, torch.int32)
+INTEGERS = (torch.int64, torch.int32)
 
 
 def out_of_bounds(error: str, dim: int) -> Fault:
@@ -52,7 +52,7 @@ def _tensor(node: fx.Node, position: int) -> torch.Tensor:
     aten.embedding.default,
     cost=4,
     moves=True,
-    applies=lambda node: _tensor(node, 1).dtype in _INTEGERS,
+    applies=lambda node: _tensor(node, 1).dtype in INTEGERS,
 )
 def embedding(p: Point) -> Value:
     weight, index = p.node.args[:2]
@@ -64,7 +64,7 @@ def embedding(p: Point) -> Value:
 
 def _some_dims(node: fx.Node) -> bool:
     source, index = _tensor(node, 0), _tensor(node, 2)
-    return source.dim() > 0 and index.dim() > 0 and index.dtype in _INTEGERS
+    return source.dim() > 0 and index.dim() > 0 and index.dtype in INTEGERS
 
 
 def _operands(p: Point) -> tuple[fx.Node, fx.Node, int, Index]:
@@ -97,11 +97,12 @@ def indexed_dims(indices: Sequence[object]) -> dict[int, fx.Node]:
     return {d: i for d, i in enumerate(indices) if isinstance(i, fx.Node)}
 
 
-def _by_integers(node: fx.Node) -> bool:
+def by_integers(node: fx.Node) -> bool:
+    """Whether advanced indexing goes by integers alone."""
     indices = node.args[1]
     assert isinstance(indices, (list, tuple))
     found = indexed_dims(indices).values()
-    return bool(found) and all(i.meta["val"].dtype in _INTEGERS for i in found)
+    return bool(found) and all(i.meta["val"].dtype in INTEGERS for i in found)
 
 
 def broadcast_rank(p: Point, indices: Sequence[fx.Node]) -> int:
@@ -134,7 +135,7 @@ def indexed(p: Point, shape: Coords, indices: Sequence[object], at: Coords) -> C
     return tuple(out)
 
 
-@lowering(aten.index.Tensor, aten._unsafe_index.Tensor, cost=5, moves=True, applies=_by_integers)
+@lowering(aten.index.Tensor, aten._unsafe_index.Tensor, cost=5, moves=True, applies=by_integers)
 def index_tensor(p: Point) -> Value:
     source, indices = p.node.args[:2]
     assert isinstance(source, fx.Node) and isinstance(indices, (list, tuple))

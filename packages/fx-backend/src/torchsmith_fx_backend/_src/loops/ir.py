@@ -197,6 +197,18 @@ class Reduce:
     dtype: torch.dtype
 
 
+class StoreMode(Enum):
+    """What a store does with what is there. But for ``SET`` points may meet at one offset: they
+    come in row-major order of the iteration space. A bool counts as a number of one bit."""
+
+    SET = "set"  # which point's value stays is not said
+    LAST = "last"  # the last point's value stays
+    ADD = "add"  # rounded to the buffer's dtype after each point
+    MUL = "mul"
+    MAX = "max"  # propagates NaN
+    MIN = "min"  # propagates NaN
+
+
 @dataclass(frozen=True, slots=True)
 class Store:
     """Write SSA value ``value`` to ``kernel.args[arg]`` at element offset ``index``. No result."""
@@ -204,6 +216,7 @@ class Store:
     arg: int
     index: Index
     value: int
+    mode: StoreMode = StoreMode.SET
 
 
 Node = Literal | IndexValue | ScalarArg | Load | Position | Compute | Reduce | Store

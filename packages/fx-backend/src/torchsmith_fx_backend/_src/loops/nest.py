@@ -26,17 +26,30 @@ from torchsmith_fx_backend._src.loops.ir import (
     Position,
     Reduce,
     Store,
+    StoreMode,
 )
-from torchsmith_fx_backend._src.loops.registry import Coords, Pointwise, Reduction, View
+from torchsmith_fx_backend._src.loops.registry import Coords, Pointwise, Reduction, Scatter, View
 from torchsmith_fx_backend._src.loops.values import GraphValues
+
+Computed = Pointwise | Reduction | Scatter
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A graph node computed in a nest: its value and its coordinates in the nest's axes."""
+    """A graph node computed in a nest: its value and its coordinates in the nest's axes.
+
+    What a scatter writes has positions among them; ``walked`` are those of the scatter's points.
+    """
 
     at: Coords
     value: Value
+    mode: StoreMode = StoreMode.SET
+    walked: Coords = ()
+
+    @property
+    def meets(self) -> bool:
+        """Whether points may write the same element, in an order that counts."""
+        return self.mode is not StoreMode.SET
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +76,7 @@ class Nest(Builder):
         sizes: extent of each axis by number; axes are never renumbered while the nest grows.
         reduced: the reduction axes once a reduction has joined, else None.
         nodes: SSA list; ``Load.arg``/``Store.arg`` are value numbers of the graph.
-        members: graph nodes computed here.
+        members: graph nodes computed here; nobody reads those of a scatter here.
         seen: coordinates at which values of a shape are known to be walked.
         reads: for each graph value loaded here, the coordinates it is loaded at.
     """
@@ -98,7 +111,7 @@ class Nest(Builder):
 
     # ------------------------------------------------------------------------------- fit
 
-    def fit(self, node: fx.Node, rule: Pointwise | Reduction, at: Coords) -> Fit | None:
+    def fit(self, node: fx.Node, rule: Computed, at: Coords) -> Fit | None:
         """How ``node`` can join at ``at`` (a reduction: with its *input* walked there), if it can.
 
         It can when it covers the nest's axes (or the outer ones), its reduction is the nest's, and
@@ -106,7 +119,7 @@ class Nest(Builder):
         """
         reduced = self.reduced
         places: tuple[Coords, ...] = (at,)
-        dims = () if type(rule) is Pointwise else rule.dims(node)  # type: ignore[union-attr]
+        dims = rule.dims(node) if isinstance(rule, Reduction) else ()
         if not dims:
             covered = set().union(*map(ix.variables, at))
             if covered != set(self.sizes) and covered != self.outer_axes():
@@ -116,7 +129,7 @@ class Nest(Builder):
             rest = {a for d, x in enumerate(at) if d not in dims for a in ix.variables(x)}
             if reduced is None or rest & set(reduced) or rest | set(reduced) != set(self.sizes):
                 return None
-            if self.reduced and self.reduced != reduced:
+            if (self.reduced and self.reduced != reduced) or self.meets():
                 return None
         if type(rule) is Reduction:
             places = tuple(
@@ -124,7 +137,12 @@ class Nest(Builder):
                 for shape, full in zip(self.graph.output_shapes(node), rule.full)
             )
         reads: dict[fx.Node, None] = {}
-        if not self._reaches(self.graph.body(node), at, reads, set()):
+        body = self.graph.body(node)
+        if isinstance(rule, Scatter):
+            if self.reduced or (body.mode is not StoreMode.SET and not self.in_order(at)):
+                return None
+            reads[self.graph.base(node)] = None  # which must be there before
+        if not self._reaches(body, at, reads, set()):
             return None
         return Fit(at, reduced, places, tuple(r for r in reads if r not in self.reads))
 
@@ -163,10 +181,14 @@ class Nest(Builder):
 
     # ------------------------------------------------------------------------------ join
 
-    def join(self, node: fx.Node, rule: Pointwise | Reduction, fit: Fit) -> None:
+    def join(self, node: fx.Node, rule: Computed, fit: Fit) -> None:
         """Compute ``node`` here, as ``fit`` says."""
         self.reduced = fit.reduced
-        values = self.place(self.graph.body(node), fit.at)
+        body = self.graph.body(node)
+        values, target = self.place(body, fit.at)
+        if isinstance(rule, Scatter):
+            self.members[node] = Member(target, values[0], body.mode, fit.at)
+            return
         members = tuple(map(Member, fit.places, values))
         if type(rule) is Reduction:
             self._see(self.graph.space(node, rule), fit.at)
@@ -190,8 +212,9 @@ class Nest(Builder):
 
     # ------------------------------------------------------------------------ substitution
 
-    def place(self, body: Body, at: Coords) -> list[Value]:
-        """The results of ``body`` with its variables at ``at`` and its operands read from here."""
+    def place(self, body: Body, at: Coords) -> tuple[list[Value], Coords]:
+        """The results of ``body`` with its variables at ``at`` and its operands read from here,
+        and where a scatter writes them."""
         values: list[Value] = []
         positions: dict[int, Index] = {}
         for node in body.nodes:
@@ -225,7 +248,7 @@ class Nest(Builder):
                 case _:
                     made = Value(self, self.push(node), node.dtype)  # type: ignore[union-attr]
             values.append(made)
-        return [values[result] for result in body.results]
+        return [values[result] for result in body.results], self._move(body.target, at, positions)
 
     def _read(self, node: fx.Node, at: Coords, mask: Value | None) -> Value:
         if mask is None:
@@ -262,7 +285,7 @@ class Nest(Builder):
         found = self._memo.get(key)
         if found is None:
             if self._is_substituted(node):
-                (found,) = self.place(self.graph.body(node), at)
+                ((found,), _) = self.place(self.graph.body(node), at)
             else:
                 found = self._load(node, at)
             self._memo[key] = found
@@ -276,6 +299,17 @@ class Nest(Builder):
         load = Load(self.graph.number(node), offset, info.dtype, mask)
         value = Value(self, self.push(load), info.dtype)
         return value.cast(compute_dtype(info.dtype))
+
+    # ------------------------------------------------------------------------------ scatters
+
+    def meets(self) -> bool:
+        """Whether points of a member may write the same element, in an order that counts."""
+        return any(member.meets for member in self.members.values())
+
+    def in_order(self, walked: Coords) -> bool:
+        """Whether the nest's order of points is the row-major one of ``walked``."""
+        axes = self.reduction_axes(walked)
+        return not self.reduced and axes is not None and list(axes) == list(self.sizes)
 
     # --------------------------------------------------------------------- reduction axes
 

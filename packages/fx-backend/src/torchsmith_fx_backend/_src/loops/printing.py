@@ -33,6 +33,7 @@ from torchsmith_fx_backend._src.loops.ir import (
     ReduceOp,
     ScalarArg,
     Store,
+    StoreMode,
 )
 from torchsmith_fx_backend._src.loops.verify import COMPARISONS, PREDICATES, axes_of
 
@@ -75,8 +76,9 @@ def print_node(node: Node) -> str:
             return f"{name}({', '.join(f'v{a}' for a in args)})"
         case Reduce(op, value, _):
             return f"reduce_{op.value}(v{value})"
-        case Store(arg, index, value):
-            return f"store(a{arg}, {index}, v{value})"
+        case Store(arg, index, value, mode):
+            how = "" if mode is StoreMode.SET else f", {mode.value!r}"
+            return f"store(a{arg}, {index}, v{value}{how})"
 
 
 def _expressions(kernel: Kernel) -> list[Index]:
@@ -230,7 +232,7 @@ def read_kernel(text: str) -> Kernel:
         "cast": lambda v, d: reader.push(Compute(Op.CAST, (v,), getattr(torch, d))),
         "position": reader.position,
         "at": reader.at,
-        "store": lambda a, i, v: reader.push(Store(a, _index(i), v)),
+        "store": lambda a, i, v, mode="set": reader.push(Store(a, _index(i), v, StoreMode(mode))),
     }
     for op in Op:
         if op is not Op.CAST:

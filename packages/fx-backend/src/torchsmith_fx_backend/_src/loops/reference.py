@@ -30,6 +30,7 @@ from torchsmith_fx_backend._src.loops.ir import (
     ReduceOp,
     ScalarArg,
     Store,
+    StoreMode,
 )
 from torchsmith_fx_backend._src.loops.proof import settled
 from torchsmith_fx_backend._src.loops.verify import verify
@@ -194,12 +195,24 @@ def evaluate(
                 x = get(value)
                 want = [max(a, b) for a, b in zip(x.shape, _reduced(shape, x, reduce_dims))]
                 result = _reduce(op, x.expand(want), reduce_dims, dtype)
-            case Store(arg, index, value):
+            case Store(arg, index, value, mode):
                 where, x = _together(offsets(index), get(value))
+                if mode is not StoreMode.SET:
+                    where, x = where.expand(shape), x.expand(shape)
                 if where.numel():
                     inside(where, arg)
-                    flats[arg].index_put_((where.reshape(-1),), x.reshape(-1))
+                    _store(flats[arg], where.reshape(-1), x.reshape(-1), mode)
         done.append(result)
+
+
+_MEETING = {StoreMode.MUL: "prod", StoreMode.MAX: "amax", StoreMode.MIN: "amin"}
+
+
+def _store(flat: torch.Tensor, where: torch.Tensor, x: torch.Tensor, mode: StoreMode) -> None:
+    if mode in _MEETING:
+        flat.scatter_reduce_(0, where, x, _MEETING[mode])
+    else:
+        flat.index_put_((where,), x, accumulate=mode is StoreMode.ADD)
 
 
 FAULTS: dict[str, type[Exception]] = {"IndexError": IndexError, "RuntimeError": RuntimeError}

@@ -1,11 +1,12 @@
 """The table of lowerings: operator overload -> rule. A rule is data plus one small function.
 
-Four kinds of rule:
+Five kinds of rule:
 
 * pointwise: the scalar value at one point of the node's own index space;
 * view: where an element of the view lies in its base, and back;
 * reduction: a value per outer point (or per point) made by reducing some dimensions of an input;
-* creation: pointwise without tensor operands.
+* creation: pointwise without tensor operands;
+* scatter: writes into its first operand at positions that are values, where points may meet.
 
 An operator without a rule is not an error; the scheduler calls it through aten.
 """
@@ -21,7 +22,8 @@ from torch import fx
 from torchsmith_fx_backend._src.loops.index import Index, Ranges
 
 if TYPE_CHECKING:
-    from torchsmith_fx_backend._src.loops.body import Point, Value
+    from torchsmith_fx_backend._src.loops.body import Point, Value, Written
+    from torchsmith_fx_backend._src.loops.values import GraphValues
 
 Coords = tuple[Index, ...]
 
@@ -103,7 +105,21 @@ class Reduction:
     cost: int = 4
 
 
-Rule = Pointwise | View | Reduction
+@dataclass(frozen=True, slots=True)
+class Scatter:
+    """Writes elements of its first operand, which nothing else reads, at positions that others say.
+
+    Attributes:
+        space: the index space that is walked.
+        emit: what is written at a point of it.
+    """
+
+    space: Callable[[GraphValues, fx.Node], Coords]
+    emit: Callable[[Point], Written]
+    applies: Callable[[fx.Node], bool] | None = None
+
+
+Rule = Pointwise | View | Reduction | Scatter
 LOWERINGS: dict[object, Rule] = {}
 
 

@@ -22,6 +22,7 @@ from torchsmith_fx_backend._src.loops.ir import (
     ReduceOp,
     ScalarArg,
     Store,
+    StoreMode,
 )
 
 LOW_PRECISION = frozenset({torch.bfloat16, torch.float16})
@@ -168,8 +169,10 @@ def verify(kernel: Kernel, sizes: Sequence[Index | None] = ()) -> None:
                     need(given is torch.bool, "any/all take bool", position)
                 need(kernel.reduce_from < len(kernel.ranges), "no reduction axis", position)
                 dtype = node.dtype
-            case Store(arg, index, value):
+            case Store(arg, index, value, mode):
                 check_index(index, position)
+                plain = mode is StoreMode.SET or kernel.reduce_from == len(kernel.ranges)
+                need(plain, "points meet in a kernel with reductions", position)
                 need(0 <= arg < len(kernel.args), "argument does not exist", position)
                 given = operand(value, position)
                 need(kernel.args[arg].dtype is given, "store dtype is not the buffer's", position)
@@ -209,6 +212,7 @@ def _check_compute(node: Compute, given: list[torch.dtype], need: NeedFn, positi
 def _check_inplace(kernel: Kernel, number: int, need: NeedFn) -> None:
     stores = [n for n in kernel.body if isinstance(n, Store) and n.arg == number]
     need(len(stores) == 1, f"argument {number}: in place with several stores")
+    need(stores[0].mode is StoreMode.SET, f"argument {number}: read where points meet")
     for node in kernel.body:
         if isinstance(node, Load) and node.arg == number:
             need(node.index == stores[0].index, f"argument {number}: in place at another index")

@@ -20,6 +20,7 @@ from torchsmith_fx_backend._src.passes.noop import NoOps
 from torchsmith_fx_backend._src.passes.padding import AlignedProducts
 from torchsmith_fx_backend._src.passes.patches import PatchProducts
 from torchsmith_fx_backend._src.passes.random import KeyedRandom
+from torchsmith_fx_backend._src.passes.scatters import ScatterTargets
 
 PASSES: tuple[Pass, ...] = (
     RedundantCasts(),
@@ -49,6 +50,7 @@ __all__ = [
     "Pass",
     "PatchProducts",
     "RedundantCasts",
+    "ScatterTargets",
     "WritesInPlace",
     "run_passes",
 ]

@@ -19,12 +19,14 @@ from torchsmith_fx_backend._src import keyed
 from torchsmith_fx_backend._src.loops import index as ix
 from torchsmith_fx_backend._src.loops.body import Body, lower
 from torchsmith_fx_backend._src.loops.index import Index
+from torchsmith_fx_backend._src.loops.ir import StoreMode
 from torchsmith_fx_backend._src.loops.pointwise import copy_into
 from torchsmith_fx_backend._src.loops.registry import (
     Coords,
     Pointwise,
     Reduction,
     Rule,
+    Scatter,
     View,
     rule_for,
 )
@@ -60,6 +62,7 @@ SMALL_COST = 16  # the same for a node that is small beside its readers ...
 MUCH_LARGER = 8  # ... by this factor
 SLACK = 16  # reading so small a part more is nothing against a store
 FEW_REPEATS = 4  # how often a node is computed over when its one reader repeats it
+MOST_MEETING = 64  # points, one after the other, that a thread of a GPU walks
 COPY = aten.copy_.default
 COPY_INTO = Pointwise(copy_into)
 GEMMS = frozenset(
@@ -101,7 +104,9 @@ class Facts:
         self.volatile: set[fx.Node] = set()
         for node in self.nodes:
             rule = self._rule[node] = self._find_rule(node)
-            if rule is not None and self._lowered(node, rule) is None:
+            if rule is None:
+                continue
+            if self._lowered(node, rule) is None or not self._worthwhile(node, rule):
                 self._rule[node] = None
         self._find_volatile()
         self._era: dict[fx.Node, int] = {}
@@ -166,6 +171,8 @@ class Facts:
         return body
 
     def space(self, node: fx.Node, rule: Rule) -> Coords:
+        if isinstance(rule, Scatter):
+            return rule.space(self, node)
         if not isinstance(rule, Reduction):
             return self.info(node).shape
         if rule.walks is None:
@@ -274,6 +281,8 @@ class Facts:
             return None
         if isinstance(rule, View):
             return rule if self.try_info(node) is not None else None
+        if isinstance(rule, Scatter) and not self._owns_target(node):
+            return None
         try:
             shapes = [*self.output_shapes(node), *(i.shape for i in infos if i is not None)]
         except UnrepresentableError:
@@ -287,13 +296,34 @@ class Facts:
                 return None
         if any(r.dtype not in SUPPORTED for r in tensors):
             return None
-        if isinstance(rule, Reduction) or not rule.moves:
+        if not isinstance(rule, Pointwise) or not rule.moves:
             # Nothing to walk; aten knows what an empty reduction gives.
             if any(ix.ZERO in shape for shape in shapes):
                 return None
         elif any(ix.ZERO in shape for shape in self.output_shapes(node)):
             return None
         return rule
+
+    def _owns_target(self, node: fx.Node) -> bool:
+        """Whether what a scatter writes into is memory of a kernel's own, laid out as its result,
+        and nothing else reads it. ``passes.ScatterTargets`` sees to that."""
+        target = node.args[0]
+        assert isinstance(target, fx.Node)
+        info = self.try_info(target)
+        if info is None or info != self.try_info(node) or not info.dense():
+            return False
+        kernel = isinstance(self._rule[target], Pointwise | Scatter)
+        alone = list(target.users) == [node] and target not in inputs_behind_first(node)
+        return kernel and alone and info.offset == ix.ZERO
+
+    def _worthwhile(self, node: fx.Node, rule: Rule) -> bool:
+        """Whether points that meet, and so follow each other, leave enough parallel work."""
+        if not isinstance(rule, Scatter) or self.info(node).device.type == "cpu":
+            return True
+        body, space = self.body(node), self.space(node, rule)
+        own = {x.axis for x in body.target if type(x) is ix.Var}
+        met = estimate(ix.product([n for d, n in enumerate(space) if d not in own]))
+        return body.mode is StoreMode.SET or met <= MOST_MEETING
 
     def _chain_root(self, node: fx.Node) -> fx.Node:
         while isinstance(self._rule.get(node), View):
@@ -321,7 +351,7 @@ class Facts:
 
     def fusable(self, node: fx.Node) -> bool:
         """Whether a kernel may use the value it computed instead of what is in memory."""
-        return node not in self.volatile
+        return node not in self.volatile and not isinstance(self._rule[node], Scatter)
 
     def _find_materialised(self) -> None:
         for node in self.nodes:
@@ -332,6 +362,8 @@ class Facts:
                     continue  # decided when it is fused; only its pieces count
                 for arg in node.all_input_nodes:
                     self.require(arg)
+            elif isinstance(self._rule[node], Scatter):
+                self.require(self.base(node))
 
     def _count_eras(self) -> None:
         """Number the stretches between calls that do real work through aten."""
@@ -365,7 +397,8 @@ class Facts:
         info = self.try_info(node)
         if info is None or info.offset != ix.ZERO or node.op != "call_function":
             return False
-        return isinstance(self._rule[node], Pointwise | Reduction) or node.target in GEMMS
+        lowered = isinstance(self._rule[node], Pointwise | Reduction | Scatter)
+        return lowered or node.target in GEMMS
 
     def called_on(self, view: fx.Node) -> fx.Node:
         """The tensor that a view's call takes: its base, or what lies behind several views."""
@@ -548,6 +581,13 @@ def _call_signature(node: fx.Node) -> object:
 def _is_plain(value: object) -> TypeGuard[torch.Tensor]:
     """Whether a value is a tensor whose sizes are numbers."""
     return isinstance(value, torch.Tensor) and all(type(n) is int for n in value.shape)
+
+
+def inputs_behind_first(node: fx.Node) -> set[fx.Node]:
+    """The nodes among a call's arguments, without the first of these."""
+    found: set[fx.Node] = set()
+    fx.node.map_arg((node.args[1:], node.kwargs), lambda n: found.add(n))
+    return found
 
 
 def is_mutable(node: fx.Node) -> bool:

@@ -20,12 +20,13 @@ from torchsmith_fx_backend._src.loops import index as ix
 from torchsmith_fx_backend._src.loops.body import may_fail
 from torchsmith_fx_backend._src.loops.canonical import Draft, finish
 from torchsmith_fx_backend._src.loops.index import Const
-from torchsmith_fx_backend._src.loops.nest import Fit, Nest
+from torchsmith_fx_backend._src.loops.nest import Computed, Fit, Nest
 from torchsmith_fx_backend._src.loops.registry import (
     Coords,
     Geometry,
     Pointwise,
     Reduction,
+    Scatter,
     View,
 )
 from torchsmith_fx_backend._src.loops.sizes import estimate
@@ -100,7 +101,7 @@ class Fuser:
             elif isinstance(rule, View):
                 if node in facts.called_views:
                     self._call(node)
-            elif isinstance(rule, Pointwise | Reduction):
+            elif isinstance(rule, Pointwise | Reduction | Scatter):
                 if not facts.inlined(node) or node in facts.materialised:
                     self._place(node, rule)
             elif not facts.is_split(node) and not self._is_symbolic(node):
@@ -186,7 +187,7 @@ class Fuser:
 
     # ---------------------------------------------------------------------------- vertical
 
-    def _place(self, node: fx.Node, rule: Pointwise | Reduction) -> None:
+    def _place(self, node: fx.Node, rule: Computed) -> None:
         for unit in self._hosts(node):
             if self._try_join(unit, node, rule):
                 return
@@ -216,7 +217,7 @@ class Fuser:
     def _near(self, unit: Unit, era: int) -> bool:
         return self.reach is None or era - unit.era <= self.reach
 
-    def _try_join(self, unit: Unit, node: fx.Node, rule: Pointwise | Reduction) -> bool:
+    def _try_join(self, unit: Unit, node: fx.Node, rule: Computed) -> bool:
         nest = unit.nest
         assert nest is not None
         if not self._near(unit, self._era):
@@ -272,9 +273,7 @@ class Fuser:
             return False
         return any(set(nest.reduced) & ix.variables(x) for place in fit.places for x in place)
 
-    def _candidates(
-        self, nest: Nest, node: fx.Node, rule: Pointwise | Reduction
-    ) -> Iterator[Coords]:
+    def _candidates(self, nest: Nest, node: fx.Node, rule: Computed) -> Iterator[Coords]:
         """Coordinates at which ``node`` might be walked in ``nest``, likeliest first."""
         facts = self.facts
         shape = facts.space(node, rule)
@@ -300,7 +299,7 @@ class Fuser:
         """Coordinates of a view or inlined node, followed from a member of ``nest``."""
         member = nest.members.get(node)
         if member is not None:
-            return member.at
+            return None if member.walked else member.at
         facts, rule = self.facts, self.facts.rule(node)
         if depth > 20:
             return None

@@ -22,7 +22,7 @@ def join_nests(host: Nest, guest: Nest, there: Coords, here: Coords) -> Nest | N
         here: ... and the same coordinates in axes of ``guest``.
     """
     mapping = _align(host, guest, there, here)
-    if mapping is None:
+    if mapping is None or _writes_into(host, guest) or _writes_into(guest, host):
         return None
     merged = Nest(host.graph, host.device)
     merged.sizes = host.sizes
@@ -53,7 +53,8 @@ def join_nests(host: Nest, guest: Nest, there: Coords, here: Coords) -> Nest | N
         place.append(merged.push(substitute_node(renumber(node, place), mapping, host.sizes)))
     for name, member in guest.members.items():
         value = Value(merged, place[member.value.id], member.value.dtype)
-        merged.members[name] = Member(move(member.at), value)
+        walked = move(member.walked)
+        merged.members[name] = Member(move(member.at), value, member.mode, walked)
     for name, parts in guest.tuples.items():
         merged.tuples[name] = tuple(
             Member(move(m.at), Value(merged, place[m.value.id], m.value.dtype)) for m in parts
@@ -68,7 +69,7 @@ def join_nests(host: Nest, guest: Nest, there: Coords, here: Coords) -> Nest | N
     for read, ats in host.reads.items():
         made = merged.members.get(read)
         if made is not None:
-            if ats != {made.at}:
+            if ats != {made.at} or not host.graph.fusable(read):
                 return None
             taken[host.graph.number(read)] = made.value
     place = []
@@ -80,9 +81,9 @@ def join_nests(host: Nest, guest: Nest, there: Coords, here: Coords) -> Nest | N
             loaded_at = {tuple(renumber_index(x, place) for x in at) for at in ats}
             merged.reads.setdefault(read, set()).update(loaded_at)
     for name, member in host.members.items():
-        merged.members[name] = Member(
-            member.at, Value(merged, place[member.value.id], member.value.dtype)
-        )
+        at = tuple(renumber_index(x, place) for x in member.at)
+        value = Value(merged, place[member.value.id], member.value.dtype)
+        merged.members[name] = Member(at, value, member.mode, member.walked)
     for name, parts in host.tuples.items():
         merged.tuples[name] = tuple(
             Member(m.at, Value(merged, place[m.value.id], m.value.dtype)) for m in parts
@@ -90,7 +91,15 @@ def join_nests(host: Nest, guest: Nest, there: Coords, here: Coords) -> Nest | N
     for shape, places in host.seen.items():
         for at in places:
             merged._see(shape, at)
+    if any(m.meets and not merged.in_order(m.walked) for m in merged.members.values()):
+        return None
     return merged
+
+
+def _writes_into(nest: Nest, other: Nest) -> bool:
+    """Whether a scatter of ``nest`` writes into what ``other`` computes."""
+    base = nest.graph.base
+    return any(member.walked and base(n) in other.members for n, member in nest.members.items())
 
 
 def _take(nest: Nest, node: Node, taken: dict[int, Value], stored: dict[int, int]) -> int:

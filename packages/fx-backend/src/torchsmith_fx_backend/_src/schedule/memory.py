@@ -16,7 +16,7 @@ from torch import fx
 from torchsmith_fx_backend._src.aot.functional import WRITES
 from torchsmith_fx_backend._src.loops import index as ix
 from torchsmith_fx_backend._src.loops.index import Index
-from torchsmith_fx_backend._src.loops.registry import View
+from torchsmith_fx_backend._src.loops.registry import Scatter, View
 from torchsmith_fx_backend._src.loops.sizes import Info
 from torchsmith_fx_backend._src.runtime.support import conform
 from torchsmith_fx_backend._src.schedule.externs import (
@@ -177,12 +177,17 @@ class MemoryPlanner:
     def _read(self, unit: Unit) -> list[fx.Node]:
         if unit.draft is not None:
             loaded = [self._order[number] for number in unit.draft.loads()]
-            return [*loaded, *unit.mutates]
+            targets = [base for n in self._produced(unit) if (base := self._written_into(n))]
+            return [*loaded, *targets, *unit.mutates]
         node = unit.node
         assert node is not None
         if isinstance(self.facts.rule(node), View):
             return [self.facts.called_on(node)]
         return [a for a in node.all_input_nodes if a in self.storage]
+
+    def _written_into(self, node: fx.Node) -> fx.Node | None:
+        """The value whose memory a scatter takes over."""
+        return self.facts.base(node) if isinstance(self.facts.rule(node), Scatter) else None
 
     # -------------------------------------------------------------------------------- steps
 
@@ -237,8 +242,12 @@ class MemoryPlanner:
             if value.target is COPY:
                 continue
             info = self.facts.info(value)
-            source = self._dying_input(position, unit, number, info, claimed)
-            if source is not None:
+            base = self._written_into(value)
+            source = base or self._dying_input(position, unit, number, info, claimed)
+            if base is not None:
+                claimed.add(self.storage[base])
+                self._allocate(value, info, self.storage[base])
+            elif source is not None:
                 claimed.add(self.storage[source])
                 same[number] = self.facts.number(source)
                 self._allocate(value, info, self.storage[source])

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
+import torch
+
 from torchsmith_fx_backend._src.codegen.c import scalars
 from torchsmith_fx_backend._src.codegen.c.analysis import PARALLEL_WORK, Facts, static
 from torchsmith_fx_backend._src.loops.index import (
@@ -27,6 +29,7 @@ from torchsmith_fx_backend._src.loops.ir import (
     ScalarArg,
     Store,
 )
+from torchsmith_fx_backend._src.loops.meeting import COMBINED, COMBINED_BOOLS
 from torchsmith_fx_backend._src.loops.proof import settled
 
 
@@ -151,7 +154,17 @@ class Emitter:
             elif not isinstance(node, (Literal, Reduce)) and position not in self.names:
                 self.define(position, self._expression(position))
         for node in stores:
-            self.line(f"a{node.arg}[{self.index(node.index)}] = {self.value(node.value)};")
+            self.store(node, self.index(node.index), self.value(node.value))
+
+    def store(self, node: Store, place: str, value: str) -> None:
+        """The statement that writes ``value`` at offset ``place``, as the store's mode says."""
+        cell = f"a{node.arg}[{place}]"
+        dtype = self.kernel.args[node.arg].dtype
+        table = COMBINED_BOOLS if dtype is torch.bool else COMBINED
+        op = table.get(node.mode)
+        if op is not None:
+            value = scalars.combined(op, [cell, value], dtype)
+        self.line(f"{cell} = {value};")
 
     def define(self, position: int, text: str) -> None:
         """``const T t<position> = text;``"""

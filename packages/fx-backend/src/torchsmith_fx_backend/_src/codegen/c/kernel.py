@@ -11,8 +11,10 @@ from torchsmith_fx_backend._src.codegen.c.inner import emit_inner
 from torchsmith_fx_backend._src.codegen.c.outer import emit_outer
 from torchsmith_fx_backend._src.codegen.c.passes import plan_passes
 from torchsmith_fx_backend._src.codegen.c.pointwise import emit_pointwise
+from torchsmith_fx_backend._src.codegen.c.scatter import emit_scatter
 from torchsmith_fx_backend._src.loops.index import ONE
 from torchsmith_fx_backend._src.loops.ir import Kernel, Load, ScalarArg, Store
+from torchsmith_fx_backend._src.loops.meeting import meeting_stores
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,9 @@ def kernel_function(kernel: Kernel, name: str, origins: tuple[str, ...] = ()) ->
 def _emit(out: Emitter) -> None:
     facts = out.facts
     kernel = facts.kernel
+    if meeting_stores(kernel):
+        emit_scatter(out)
+        return
     if kernel.reduce_from == len(kernel.ranges):
         emit_pointwise(out)
         return

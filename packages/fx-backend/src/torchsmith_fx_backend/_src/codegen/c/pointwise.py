@@ -134,17 +134,18 @@ def _rows(out: Emitter, walk: _Walk, parts: list[Facts]) -> None:
         if chunked:
             with out.block(f"for (int64_t low = 0; low < {end}; low += {_CHUNK})"):
                 out.line(f"const int64_t high = {end} - low < {_CHUNK} ? {end} : low + {_CHUNK};")
-                _lane(out, lane, "low", "high")
+                emit_lane(out, lane, "low", "high")
         elif len(parts) == 1:
-            _lane(out, lane, "0", end)
+            emit_lane(out, lane, "0", end)
         else:
             for part in parts:
                 with out.block(""):
                     one = out.part(part)
-                    _lane(one, lane, "0", one.index(part.kernel.ranges[lane]))
+                    emit_lane(one, lane, "0", one.index(part.kernel.ranges[lane]))
 
 
-def _lane(out: Emitter, lane: int, low: str, high: str) -> None:
+def emit_lane(out: Emitter, lane: int, low: str, high: str) -> None:
+    """A vectorised loop over ``lane``, behind what does not change along it."""
     facts = out.facts
     positions = range(len(facts.kernel.body))
     out.emit(
@@ -174,7 +175,7 @@ def _tiled(out: Emitter, others: list[int], cross: int, lane: int) -> None:
                 )
             _stage(out, cross, lane)
             with out.block(out.loop_header(cross, f"b{cross}", f"e{cross}")):
-                _lane(out, lane, f"b{lane}", f"e{lane}")
+                emit_lane(out, lane, f"b{lane}", f"e{lane}")
 
 
 def _stage(out: Emitter, cross: int, lane: int) -> None:

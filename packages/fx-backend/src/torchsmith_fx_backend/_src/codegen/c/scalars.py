@@ -212,6 +212,16 @@ def compute(node: Compute, operands: list[str], kernel: Kernel) -> str:
     return _apply(node, operands, source, kernel)
 
 
+def combined(op: Op, x: list[str], dtype: torch.dtype) -> str:
+    """The C expression of an infix operation, or of an extreme, on cells of ``dtype``."""
+    node = Compute(op, (), dtype)
+    kernel = Kernel((), 0, (), (), ())
+    if dtype not in HALF:
+        return _apply(node, x, dtype, kernel)
+    wide = [f"ts_{HALF[dtype]}_to_f32({part})" for part in x]
+    return f"ts_f32_to_{HALF[dtype]}({_apply(node, wide, torch.float32, kernel)})"
+
+
 def dtype_of(kernel: Kernel, position: int) -> torch.dtype:
     """The dtype of SSA value ``position``."""
     node = kernel.body[position]

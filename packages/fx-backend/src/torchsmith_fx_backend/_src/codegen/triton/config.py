@@ -15,6 +15,7 @@ from torchsmith_fx_backend._src.codegen.triton import index as ix
 from torchsmith_fx_backend._src.loops.index import Index, evaluate
 from torchsmith_fx_backend._src.loops.index import symbols as symbols_of
 from torchsmith_fx_backend._src.loops.ir import Kernel, Load, Reduce, ReduceOp, Store
+from torchsmith_fx_backend._src.loops.meeting import meeting_stores, owned_axes
 from torchsmith_fx_backend._src.loops.verify import full_values, uses
 
 PERSISTENT_LIMIT = 16384  # longest row, in elements, that one program holds in registers
@@ -29,6 +30,7 @@ class Schedule(Enum):
     TILE = "tile"  # two-dimensional blocks, for transposes
     PERSISTENT = "persistent"  # whole rows in registers, one pass
     LOOPED = "looped"  # a loop over the row, one pass per level of dependent reductions
+    SCATTER = "scatter"  # flat blocks over owned axes, a loop over points that may meet
     SPLIT = "split"  # partial results per part of the reduction, then a second kernel
 
 
@@ -92,6 +94,10 @@ def choose(
         sm_count: multiprocessors of the device, to decide when a reduction is split.
     """
     symbols = fill_hints(kernel, hints or {})
+    if meeting_stores(kernel):
+        owned = _product(tuple(kernel.ranges[axis] for axis in owned_axes(kernel)), symbols)
+        block = _clamp_power(owned, 1, 256 if owned >= 256 * sm_count else 64)
+        return Config(Schedule.SCATTER, block, num_warps=_clamp_power(block // 64, 1, 4))
     if kernel.reduce_from == len(kernel.ranges):
         return _choose_pointwise(kernel, symbols, sm_count)
     return _choose_reduction(kernel, symbols, sm_count)

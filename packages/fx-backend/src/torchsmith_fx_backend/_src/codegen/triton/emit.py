@@ -44,6 +44,7 @@ from torchsmith_fx_backend._src.loops.ir import (
     ScalarArg,
     Store,
 )
+from torchsmith_fx_backend._src.loops.meeting import COMBINED, COMBINED_BOOLS
 from torchsmith_fx_backend._src.loops.verify import full_values, uses
 
 _HEADER = """\
@@ -192,7 +193,7 @@ class Emitter:
     def _flattened(self, index: Index) -> Index:
         """``index`` with the two axes past the last for ``x_index`` and ``r_index``."""
         rank, split = len(self.kernel.ranges), self.kernel.reduce_from
-        if self.config.schedule is Schedule.TILE:
+        if self.config.schedule in (Schedule.TILE, Schedule.SCATTER):
             return index
         index = ix.flatten(index, self.kernel.ranges, range(split), var(rank))
         return ix.flatten(index, self.kernel.ranges, range(split, rank), var(rank + 1))
@@ -356,7 +357,18 @@ class Emitter:
         value = self._value(node.value)
         if self.lanes[node.value] == frozenset():
             value = f"tl.broadcast_to({value}, {self._shape(level)})"
+        if node.mode in COMBINED:
+            value = self._combined(node, f"tl.load({address}{masked})", value)
         self._say(f"tl.store({address}, {value}{masked})")
+
+    def _combined(self, node: Store, old: str, new: str) -> str:
+        """What is there and what comes, in the buffer's dtype."""
+        dtype = self.kernel.args[node.arg].dtype
+        table = COMBINED_BOOLS if dtype is torch.bool else COMBINED
+        wide = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+        texts = [scalars.cast_text(text, dtype, wide) for text in (old, new)]
+        text = scalars.compute_text(table[node.mode], texts, wide, wide)
+        return text if wide is dtype else scalars.cast_text(f"({text})", wide, dtype)
 
     def _address(self, arg: int, index: Index) -> str:
         shown = self._index_text(index)
