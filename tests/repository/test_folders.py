@@ -20,6 +20,7 @@ RUNTIME = {
         "torch_private": "",
         "settings": "",
         "marks": "",
+        "size_marks": "",
         "trace": "",
         "breaks": "",
         "frames": "",
@@ -30,7 +31,7 @@ RUNTIME = {
         "graph": "breaks torch_private trace values",
         "codegen": "breaks effects frames values",
         "higher_order": "breaks effects frames torch_private values",
-        "build": "breaks frames graph higher_order marks torch_private values",
+        "build": "breaks frames graph higher_order marks size_marks torch_private values",
         "compilation": "build effects facts graph interp values",
         "regions": "breaks build codegen compilation effects frames marks settings torch_private "
         "values",
@@ -49,7 +50,7 @@ TYPES = {
         "graph": "compilation frames",
         "codegen": "compilation regions",
         "higher_order": "codegen trace",
-        "build": "compilation",
+        "build": "compilation trace",
         "compilation": "frames settings",
     },
 }

@@ -18,6 +18,12 @@ from torchsmith_tracer._src.breaks.report import (
 )
 from torchsmith_tracer._src.regions.backends import backend_names, eager
 from torchsmith_tracer._src.settings import Settings
+from torchsmith_tracer._src.size_marks import (
+    mark_dynamic,
+    mark_static,
+    mark_unbacked,
+    maybe_mark_dynamic,
+)
 
 __all__ = [
     "BreakReport",
@@ -33,6 +39,10 @@ __all__ = [
     "disable",
     "eager",
     "explain",
+    "mark_dynamic",
+    "mark_static",
+    "mark_unbacked",
+    "maybe_mark_dynamic",
     "reset",
     "substitute_in_graph",
 ]

@@ -38,6 +38,7 @@ class FakeMode:
         tensor: torch.Tensor,
         source: Source | None = None,
         dynamic_dims: Collection[int] | None = None,
+        unbacked_dims: Collection[int] = (),
     ) -> FakeTensor:
         """The fake tensor of a real one; the same one again for the same tensor.
 
@@ -50,6 +51,7 @@ class FakeMode:
             dynamic_dims: dimensions whose size becomes a symbol. Equal sizes share one; sizes 0 and
                 1 stay as they are. A stride that is a product with a dynamic size in it becomes
                 that product, and the shape environment guards it.
+            unbacked_dims: those of them of whose size nothing is assumed, 0 and 1 included.
 
         Raises:
             UnsupportedTensorError: sparse, quantised, nested or subclassed tensors.
@@ -66,7 +68,9 @@ class FakeMode:
         size: tuple[Any, ...] = tuple(tensor.shape)
         stride: tuple[Any, ...] = tensor.stride()
         if dynamic_dims and source is not None and self.shape_env is not None:
-            size, stride = _symbolic_layout(self.shape_env, tensor, source, dynamic_dims)
+            size, stride = _symbolic_layout(
+                self.shape_env, tensor, source, dynamic_dims, unbacked_dims
+            )
         fake = self._finish(tensor, self._allocate(tensor, size, stride))
         key = id(tensor)
         self._memo[key] = (weakref.ref(tensor), fake)
@@ -119,19 +123,22 @@ def _is_plain(cls: type) -> bool:
 
 
 def _symbolic_layout(
-    env: ShapeEnv, tensor: torch.Tensor, source: Source, dynamic_dims: Collection[int]
+    env: ShapeEnv,
+    tensor: torch.Tensor,
+    source: Source,
+    dynamic_dims: Collection[int],
+    unbacked_dims: Collection[int],
 ) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """Sizes with symbols for ``dynamic_dims``, and strides as products of them.
 
     Dimensions are visited from the smallest stride up, as in ``stride_dependents``, which leaves
     the same strides free in the tensor's guard.
     """
-    sizes: list[Any] = [
-        env.create_symbol(int(size), TensorPropertySource(source, "size", dim), "dynamic")
-        if dim in dynamic_dims
-        else int(size)
-        for dim, size in enumerate(tensor.size())
-    ]
+    sizes: list[Any] = list(map(int, tensor.size()))
+    for dim in sorted(dynamic_dims):
+        where = TensorPropertySource(source, "size", dim)
+        free = dim in unbacked_dims
+        sizes[dim] = env.unbacked_size(where) if free else env.create_symbol(sizes[dim], where)
     strides: list[Any] = list(tensor.stride())
     expected, symbolic = 1, 1
     for dim in sorted(range(tensor.dim()), key=lambda d: (tensor.stride(d), -d)):

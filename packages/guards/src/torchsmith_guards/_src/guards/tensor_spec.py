@@ -38,6 +38,7 @@ class TensorSpec:
     def of(
         tensor: torch.Tensor,
         dynamic_dims: Collection[int] = (),
+        unbacked_dims: Collection[int] = (),
         *,
         dynamic_strides: bool | Collection[int] | None = None,
     ) -> TensorSpec:
@@ -45,13 +46,14 @@ class TensorSpec:
 
         Args:
             tensor: the tensor to describe.
-            dynamic_dims: dimensions whose size may vary; those of size 0 or 1 do not.
+            dynamic_dims: dimensions whose size may vary; those of size 0 or 1 do not, except
+            unbacked_dims: those of them whose size may be 0 or 1 as well.
             dynamic_strides: dimensions whose stride may vary; by default those whose stride is a
                 product with a dynamic size in it when the tensor is dense, so that a contiguous
                 tensor with a dynamic batch keeps its strides guarded and one with a dynamic inner
                 size does not. ``True`` frees all strides.
         """
-        dynamic_dims = _varying(tensor, dynamic_dims)
+        dynamic_dims = _varying(tensor, dynamic_dims, unbacked_dims)
         size: tuple[int | None, ...] = tuple(
             None if d in dynamic_dims else int(s) for d, s in enumerate(tensor.shape)
         )
@@ -72,9 +74,11 @@ class TensorSpec:
         )
 
 
-def _varying(tensor: torch.Tensor, dims: Collection[int]) -> frozenset[int]:
-    """Sizes 0 and 1 are always specialised."""
-    return frozenset(d for d in dims if tensor.size(d) > 1)
+def _varying(
+    tensor: torch.Tensor, dims: Collection[int], unbacked: Collection[int]
+) -> frozenset[int]:
+    """Sizes 0 and 1 are specialised, where something is known of the size at all."""
+    return frozenset(d for d in dims if tensor.size(d) > 1 or d in unbacked)
 
 
 def _free_strides(
@@ -96,7 +100,6 @@ def stride_dependents(tensor: torch.Tensor, dynamic_dims: Collection[int]) -> fr
     tensor, each is the product of the sizes visited so far. A stride that is not such a product
     (a slice of a bigger tensor, an expanded dimension) is a constant of its own.
     """
-    dynamic_dims = _varying(tensor, dynamic_dims)
     if not dynamic_dims:
         return frozenset()
     free: set[int] = set()

@@ -113,6 +113,18 @@ class ShapeEnv(TorchProtocol):
         """A number that only the data determines; ``size`` says that it is not negative."""
         return _sym_int(SymNode(self, self._new("u", None, None, 0 if size else -INF, INF)))
 
+    def unbacked_size(self, source: Source) -> torch.SymInt:
+        """The size at ``source``, of which nothing is assumed."""
+        return _sym_int(SymNode(self, self._new("u", None, source, 0, INF)))
+
+    def bound_size(self, source: Source, lo: int | None, hi: int | None) -> None:
+        """Guard that the size at ``source``, if it is a symbol, is in ``lo .. hi``."""
+        symbol = self._by_source.get(source)
+        if symbol is not None and lo is not None:
+            self._record(rel.relate("<=", ex.const(lo), symbol))
+        if symbol is not None and hi is not None:
+            self._record(rel.relate("<=", symbol, ex.const(hi)))
+
     def create_unbacked_float(self) -> torch.SymFloat:
         """A float that only the data determines."""
         return _sym_float(SymNode(self, self._new("uf", None, None, -INF, INF, floating=True)))

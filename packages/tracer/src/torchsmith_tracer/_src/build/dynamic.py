@@ -7,15 +7,23 @@ and 1 are always specialised.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import torch
-from torchsmith_guards import PinnedSource, ShapeEnv, Source, TensorPropertySource
+from torchsmith_guards import PinnedSource, ShapeEnv, ShapeRelation, Source, TensorPropertySource
 
+from torchsmith_tracer._src import size_marks
 from torchsmith_tracer._src.breaks.signals import Unsupported
-from torchsmith_tracer._src.values.torch_queries import register_name
+from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.constants import NONE
+from torchsmith_tracer._src.values.tensor import TensorValue
+from torchsmith_tracer._src.values.torch_queries import Handler, register, register_name
 from torchsmith_tracer.errors import ConstraintViolationError
+
+if TYPE_CHECKING:
+    from torchsmith_tracer._src.trace import Trace
 
 _VARIES = None
 
@@ -56,10 +64,7 @@ class FrameState:
         dims = {
             d for d in range(len(shape)) if dynamic is True or known is None or known[d] is _VARIES
         }
-        dims -= _marks(tensor, "_dynamo_static_indices")
-        dims |= _marks(tensor, "_dynamo_dynamic_indices")
-        dims |= _marks(tensor, "_dynamo_weak_dynamic_indices")
-        return frozenset(d for d in dims if d < len(shape) and shape[d] > 1)
+        return size_marks.applied(tensor, dims)
 
     def is_dynamic_scalar(self, source: Source, value: int | float, dynamic: bool | None) -> bool:
         """Note a number and tell whether it is to be symbolic."""
@@ -76,20 +81,37 @@ class FrameState:
         return dynamic is True or self.scalars[key] is _VARIES
 
 
+def state_ranges(env: ShapeEnv, source: Source, tensor: torch.Tensor) -> None:
+    """Guard the ranges that were given with marks on ``tensor``, found at ``source``."""
+    for given in size_marks.ranges(tensor):
+        env.bound_size(TensorPropertySource(source, "size", given.dim), given.min, given.max)
+
+
 def check_marks(env: ShapeEnv, source: Source, tensor: torch.Tensor) -> None:
     """The program has not specialised what is marked as dynamic in ``tensor``, found at ``source``.
 
     Raises:
-        ConstraintViolationError: it has.
+        ConstraintViolationError: it has, or a size is out of its range.
     """
-    for dim in sorted(_marks(tensor, "_dynamo_dynamic_indices")):
+    for given in size_marks.ranges(tensor):
+        size = tensor.size(given.dim)
+        low = size if given.min is None else given.min
+        high = size if given.max is None else given.max
+        if not low <= size <= high:
+            raise ConstraintViolationError(
+                f"[TS-T907] dimension {given.dim} of {source.expr} was marked as from {given.min} "
+                f"to {given.max}, but its size is {size}"
+            )
+    for dim in sorted(size_marks.dynamic(tensor)):
         text = f"[TS-T907] dimension {dim} of {source.expr} was marked as dynamic, but"
         symbol = env.symbol_of(TensorPropertySource(source, "size", dim))
         if symbol is not None and env.simplify(symbol).free_symbols:
             continue
-        for guard in env.guards:
-            if symbol in guard.condition.free_symbols:
-                text += f" the program needs {guard.condition} ({guard.user_line}),"
+        for guard in env.shape_guards():
+            relation = guard.expected
+            if guard.user_line and isinstance(relation, ShapeRelation):
+                if symbol in relation.condition.free_symbols:
+                    text += f" the program needs {relation.text()} ({guard.user_line}),"
         fixed = f"{text} its size is fixed to {tensor.size(dim)}; use maybe_mark_dynamic, or none"
         raise ConstraintViolationError(fixed)
 
@@ -98,10 +120,20 @@ def _refuse(*args: object) -> NoReturn:
     raise Unsupported("torch-state", what="a mark on a tensor's sizes")
 
 
-for _name in "mark_dynamic maybe_mark_dynamic mark_static mark_unbacked".split():
-    register_name("torch._dynamo.decorators", _name, _refuse)
+def _specialise(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+    """``mark_static`` in traced code: the sizes are constants from here on."""
+    values = [*args, *kwargs.values()]
+    tensor = values[0]
+    if not isinstance(tensor, TensorValue):
+        _refuse()
+    dims = tx.interp.concrete(values[1]) if len(values) > 1 else None
+    for dim in range(tensor.fake.dim()) if dims is None else [dims] if type(dims) is int else dims:  # type: ignore[attr-defined]
+        int(tensor.fake.size(dim))
+    return NONE
 
 
-def _marks(tensor: torch.Tensor, attribute: str) -> set[int]:
-    """Dimensions that the user marked with ``torch._dynamo.mark_dynamic`` and its relatives."""
-    return set(getattr(tensor, attribute, None) or ())
+_HANDLERS: dict[str, Handler] = {"mark_static": _specialise}
+for _name in "mark_dynamic maybe_mark_dynamic mark_unbacked mark_static".split():
+    _handler = _HANDLERS.get(_name, _refuse)
+    register_name("torch._dynamo.decorators", _name, _handler)
+    register(getattr(size_marks, _name), _handler)

@@ -16,6 +16,8 @@ from torchsmith_guards import (
 )
 
 from torchsmith_tracer._src.breaks.signals import InternalError
+from torchsmith_tracer._src.build.dynamic import state_ranges
+from torchsmith_tracer._src.size_marks import unbacked
 from torchsmith_tracer._src.torch_private import FakeTensor, is_functional, no_torch_function
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.opaque import OpaqueValue
@@ -53,8 +55,11 @@ def _graph_input(builder: Builder, obj: torch.Tensor, source: Source) -> TensorV
     dims: frozenset[int] = frozenset()
     if not _is_static(obj, source):
         dims = builder.frame_state.dynamic_dims(source, obj, tx.settings.dynamic)
-    fake = tx.graph.fake.fakeify(obj, source, dims)
-    builder.guard(source, GuardKind.TENSOR, TensorSpec.of(obj, dims), "metadata of a tensor")
+    free = unbacked(obj) & dims
+    fake = tx.graph.fake.fakeify(obj, source, dims, free)
+    if dims and tx.graph.shape_env is not None:
+        state_ranges(tx.graph.shape_env, source, obj)
+    builder.guard(source, GuardKind.TENSOR, TensorSpec.of(obj, dims, free), "metadata of a tensor")
     node = tx.graph.add_input(source, fake, obj)
     value = TensorValue(node, fake, source, obj)
     if fake.requires_grad and fake.is_leaf:
