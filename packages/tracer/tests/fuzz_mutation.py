@@ -22,6 +22,7 @@ import torchsmith_tracer
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
+from mutation_classes import CLASSES_AND_LIBRARY
 from mutation_facts import MORE, NETS, added, fact, stored
 
 CLASSES = """
@@ -408,11 +409,12 @@ FACTS = [
     fact("", "torch.relu(x).sum()", *stored("torch.relu", "real_relu", "lambda x: x * 50")),
     fact("", "x.sigmoid()", *added("torch.Tensor.sigmoid", "lambda x: x * 51")),
     *MORE,
+    *CLASSES_AND_LIBRARY,
 ]
 
 PRELUDE = """
-import abc, builtins, collections, copy, dataclasses, enum, functools, inspect, itertools, math
-import operator, os, sys, types, typing
+import abc, builtins, collections, contextlib, copy, dataclasses, enum, functools, inspect
+import itertools, math, operator, os, sys, types, typing
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -422,6 +424,9 @@ real_relu_forward, real_relu = nn.ReLU.forward, torch.relu
 real_sub, real_deque, real_reduce = operator.sub, collections.deque, functools.reduce
 real_frelu = F.relu
 x_grad = [""]
+def tried(read):
+    try: return read()
+    except Exception as e: return len(type(e).__name__)
 """
 
 # Where the expression stands: in the function itself, behind calls, in a loop ...
@@ -440,12 +445,15 @@ CONTEXTS = (
 def program(rng: random.Random, number: int) -> tuple[str, str, list[tuple[str, str]]]:
     """Setup, the function's source, and the changes that concern it."""
     setups, body, changes = [PRELUDE], "def f(x):\n    y = x\n", []
+    own, one = "", FACTS[0]
     for i in range(rng.randint(1, 4)):
-        own = f"_{number}_{i}"
-        one = rng.choice(FACTS)
-        context = rng.choice(CONTEXTS)
-        setups.append(one.setup.replace("$", own))
-        setups.append(f"def reader$(x):\n    return ({one.read})\n".replace("$", own))
+        if i and rng.random() < 0.4:  # the same objects once more, read in another way
+            one = rng.choice([other for other in FACTS if other.setup == one.setup])
+        else:
+            own, one = f"_{number}_{i}", rng.choice(FACTS)
+            setups.append(one.setup.replace("$", own))
+        context = rng.choice(CONTEXTS).replace("reader$", f"reader_{i}")
+        setups.append(f"def reader_{i}(x):\n    return ({one.read})\n".replace("$", own))
         body += context.replace("{read}", one.read).replace("$", own)
         changes += [(a.replace("$", own), b.replace("$", own)) for a, b in one.changes]
     return "\n".join(setups), body + "    return y\n", changes
@@ -477,9 +485,9 @@ def run(seed: int) -> str | None:
     try:
         exec(compile(setup + body, module.__name__, "exec", dont_inherit=True), space)
         g = torchsmith_tracer.compile(space["f"], backend="eager")
-        for call in range(rng.randint(3, 4)):
+        for call in range(rng.randint(3, 6)):
             if call:
-                if done and rng.random() < 0.4:
+                if done and rng.random() < 0.5:
                     statement = done.pop()[1]
                 else:
                     change = rng.choice(changes)

@@ -32,6 +32,11 @@ def added(place: str, *new: str) -> tuple[tuple[str, str], ...]:
     return tuple((f"{place} = {value}", f"del {place}") for value in new)
 
 
+def replaced(place: str, *new: str) -> tuple[tuple[str, str], ...]:
+    """Assignments to a place whose own content is kept aside."""
+    return tuple((f"kept$ = {place}; {place} = {value}", f"{place} = kept$") for value in new)
+
+
 NETS = """
 class Net$(nn.Module):
     def __init__(self):

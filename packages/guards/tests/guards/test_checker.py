@@ -664,3 +664,29 @@ def test_pinned_objects_are_fetched_from_the_guard_itself():
     assert not made.check(Base)
     assert [f.guard.source.expr for f in made.explain(Base)] == [f"vars({__name__}.Base)['a']"]
     Base.a = 1
+
+
+class Computes:
+    """Answers for every attribute, and says so."""
+
+    asked = []  # noqa: RUF012 - shared on purpose
+
+    def __getattr__(self, name):
+        self.asked.append(name)
+        return 6
+
+
+class Numbered:
+    pass
+
+
+Numbered.__name__ = "6"
+
+
+@pytest.mark.parametrize("obj", [Computes(), Numbered, Numbered(), eval("lambda: 0")])
+def test_objects_are_named_without_running_code_of_the_users(obj):
+    Computes.asked.clear()  # pytest has asked for a name
+    made = checker(Guard(X, K.ID, obj), Guard(PinnedSource(obj), K.TYPE, type(obj)))
+    assert made.check(obj)
+    assert_fails(made, object())
+    assert Computes.asked == []

@@ -82,6 +82,11 @@ def original_name(obj: object) -> str | None:
     return TORCH_INLINE if scripted and TORCH_INLINE in marks else None
 
 
+def compiled_by_torch(obj: object) -> bool:
+    """Whether ``torch.compile`` made the function ``obj``: it gives what the original does."""
+    return "_torchdynamo_orig_callable" in getattr(obj, "__dict__", ())
+
+
 def original_of(obj: object) -> object | None:
     """The callable that ``obj`` stands for, or None when it stands for itself."""
     name = original_name(obj)

@@ -15,7 +15,7 @@ from torchsmith_guards._src.guards.guard import Guard, GuardKind
 from torchsmith_guards._src.guards.referent import Referent
 from torchsmith_guards._src.guards.tensor_spec import TensorSpec
 from torchsmith_guards._src.shapes.nodes import FUNCTIONS
-from torchsmith_guards._src.sources.sources import is_literal, is_short
+from torchsmith_guards._src.sources.sources import is_literal, is_short, own_name
 
 
 class Names:
@@ -48,8 +48,9 @@ class Names:
         known = self._by_id.get(id(value))
         if known is not None:
             return known
-        given = wish or getattr(value, "__name__", "") or f"a_{type(value).__name__}"
-        name = self.unique(re.sub(r"\W", "_", str(given)).lstrip("_") or "constant")
+        given = wish or own_name(value) or f"a_{type(value).__name__}"
+        text = re.sub(r"\W", "_", given).lstrip("_")
+        name = self.unique(text if text.isidentifier() else f"a_{type(value).__name__}")
         self._by_id[id(value)] = name
         self.namespace[name] = value
         return name

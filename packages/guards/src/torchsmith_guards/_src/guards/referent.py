@@ -6,7 +6,7 @@ import weakref
 from dataclasses import replace
 
 from torchsmith_guards._src.guards.guard import Guard, GuardKind
-from torchsmith_guards._src.sources.sources import FunctionSource, LocalSource
+from torchsmith_guards._src.sources.sources import FunctionSource, LocalSource, own_name
 
 
 class Referent(weakref.ref[object]):
@@ -17,8 +17,7 @@ class Referent(weakref.ref[object]):
 
     def __init__(self, obj: object) -> None:
         super().__init__(obj)  # type: ignore[call-arg]  # missing in its stub
-        name = getattr(obj, "__qualname__", None)
-        self.text = f"{type(obj).__name__} {name if isinstance(name, str) else ''}".rstrip()
+        self.text = f"{type(obj).__name__} {own_name(obj, '__qualname__')}".rstrip()
 
     def shown(self) -> object:
         """The object, or text about it when it is gone."""

@@ -66,19 +66,23 @@ def _key_text(key: object) -> str:
         return repr(key)
     if isinstance(key, enum.Enum):
         return f"<{type(key).__name__}.{key.name}>"
-    if isinstance(key, type) or callable(key):
-        return getattr(key, "__name__", type(key).__name__)
-    return f"<{type(key).__name__}>"
+    return own_name(key) or f"<{type(key).__name__}>"
 
 
 _NAMED = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
 
 
+def own_name(obj: object, attr: str = "__name__") -> str:
+    """What a class, function or module is called; nothing for others, which may compute their
+    attributes: no code of the user's is run for a text."""
+    name = getattr(obj, attr, "") if issubclass(type(obj), _NAMED) else ""
+    return name if isinstance(name, str) else ""
+
+
 def _object_text(obj: object) -> str:
-    # Other objects may compute their attributes, and no code of the user's is run for a text.
-    if not isinstance(obj, _NAMED):
+    name = own_name(obj, "__qualname__") or own_name(obj)
+    if not name:
         return f"<{type(obj).__name__} object>"
-    name = getattr(obj, "__qualname__", obj.__name__)
     module = getattr(obj, "__module__", None)
     return f"{module}.{name}" if isinstance(module, str) and module != "builtins" else str(name)
 

@@ -58,7 +58,7 @@ from torchsmith_tracer._src.values import (  # noqa: F401 - they fill the tables
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtins import registry
 from torchsmith_tracer._src.values.classes import ClassValue
-from torchsmith_tracer._src.values.constants import ConstantValue
+from torchsmith_tracer._src.values.constants import ConstantValue, is_none
 from torchsmith_tracer._src.values.containers import (
     DequeValue,
     ListValue,
@@ -66,6 +66,7 @@ from torchsmith_tracer._src.values.containers import (
     RangeValue,
     SliceValue,
     TupleValue,
+    is_plain_named,
 )
 from torchsmith_tracer._src.values.contexts import wrap_context
 from torchsmith_tracer._src.values.functions import (
@@ -334,7 +335,7 @@ class Builder:
         if isinstance(obj, _BUILTIN_CALLABLES) or is_function(obj):
             self.guard(source, GuardKind.ID, obj, "builtin function")
             return BuiltinValue(obj, source)
-        if isinstance(obj, tuple) and _is_named_tuple(kind):
+        if isinstance(obj, tuple) and is_plain_named(self.tx, kind):
             return self._named_tuple(obj, source)
         return self._object(obj, source)
 
@@ -377,8 +378,9 @@ class Builder:
         assert isinstance(obj, dict)
         kind = storage_base(type(obj))
         factory: Value | None = None
-        if isinstance(obj, collections.defaultdict) and obj.default_factory is not None:
-            factory = self.wrap(obj.default_factory, AttrSource(source, "default_factory"))
+        if isinstance(obj, collections.defaultdict):
+            made = self.wrap(obj.default_factory, AttrSource(source, "default_factory"))
+            factory = None if is_none(made) else made
         found = DictValue(self._table(obj, source, kind), source, kind, factory)
         found.real = obj if type(obj) is collections.OrderedDict else None
         return found
@@ -595,12 +597,6 @@ def _is_argument(source: Source) -> bool:
     if isinstance(source, ClosureSource):
         source = source.base
     return isinstance(source, LocalSource | FunctionSource)
-
-
-def _is_named_tuple(kind: type) -> bool:
-    if kind.__module__ == "torch.return_types":
-        return True
-    return hasattr(kind, "_fields") and tuple in kind.__bases__
 
 
 def _is_plain_key(key: object) -> bool:

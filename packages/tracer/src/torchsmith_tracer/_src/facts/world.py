@@ -305,6 +305,20 @@ class World:
             self._guard(source, GuardKind.ID, member, "member of an enum class")
         return dict(cls._member_map_)
 
+    def enum_value(self, cls: EnumMeta, value: object) -> None:
+        """What the enum class ``cls`` has for a value is a fact, or that it has nothing."""
+        table, name = cls._value2member_map_, "_value2member_map_"
+        place = ItemSource(ClassDictSource(cls), name)
+        try:
+            member = table.get(value)
+        except TypeError:  # cannot be hashed: the members are compared one by one
+            self.enum_members(cls)
+            return
+        if member is not None:
+            self._guard(ItemSource(place, value), GuardKind.ID, member, "value of an enum class")
+        elif type(value) is not cls:
+            self.missing(place, value, "value of an enum class")
+
     # --- the process -------------------------------------------------------------------------
     def query(self, fn: Callable[..., object], *args: object) -> Value:
         """``fn(*args)`` for a cheap question about the state of the process without any effect. It

@@ -55,6 +55,7 @@ class ConstantValue(BuiltinObject):
     """One immutable Python object, ``value``."""
 
     __slots__ = ("value",)
+    asks_class = False  # whether classes of the user's may have given it operators
 
     def __init__(self, value: object, source: Source | None = None) -> None:
         self.source = source
@@ -107,8 +108,8 @@ class ConstantValue(BuiltinObject):
         fn = BINARY.get(op)
         if fn is None:
             return None
-        if other.computes:
-            return None  # NumPy's: the result is its business
+        if other.computes or (getattr(other, "asks_class", False) and not self.asks_class):
+            return None  # NumPy's or an enum member's: the result is its business
         if not isinstance(other, ConstantValue):
             if op == "mod" and not reflected and isinstance(self.value, str | bytes):
                 return tx.interp.fold(operator.mod, self.value, tx.interp.concrete(other))
@@ -126,7 +127,7 @@ class ConstantValue(BuiltinObject):
         return tx.interp.fold(UNARY[op], self.value)
 
     def richcompare(self, tx: Trace, op: str, other: Value) -> Value | None:
-        if isinstance(other, ConstantValue):
+        if isinstance(other, ConstantValue) and self.asks_class >= other.asks_class:
             return tx.interp.fold(COMPARE[op], self.value, other.value)
         return None
 

@@ -19,6 +19,7 @@ from torchsmith_tracer._src.values.containers import (
     ListValue,
     NamedTupleValue,
     TupleValue,
+    is_plain_named,
 )
 from torchsmith_tracer._src.values.exceptions import ExceptionValue
 from torchsmith_tracer._src.values.lookup import Found, bind, lookup
@@ -103,7 +104,7 @@ def new_instance(
     if build is None:
         raise Unsupported("opaque-call", what=f"constructor of {real.__qualname__}")
     storage = build(tx, base, args, kwargs)
-    if isinstance(storage, TupleValue) and tuple in real.__bases__ and _is_named(cls):
+    if isinstance(storage, TupleValue) and cls.recipe is None and is_plain_named(tx, real):
         return NamedTupleValue(storage.items, real)
     return tx.interp.instantiate(cls, storage)
 
@@ -111,10 +112,6 @@ def new_instance(
 def _takes_keywords(tx: Trace, cls: type) -> bool:
     init = lookup(tx, cls, "__init__")
     return init is not None and _is_python(init)
-
-
-def _is_named(cls: ClassValue) -> bool:
-    return cls.recipe is None and hasattr(cls.obj, "_fields")
 
 
 def make_twin(tx: Trace, real: type, args: Args, kwargs: Kwargs) -> TwinValue:

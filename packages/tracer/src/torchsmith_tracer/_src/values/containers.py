@@ -239,6 +239,19 @@ class NamedTupleValue(TupleValue):
             cg.call(len(self.items))
 
 
+_NAMED = {*vars(collections.namedtuple("_NAMED", "")), "__annotations__", "__orig_bases__"}
+
+
+def is_plain_named(tx: Trace, cls: type) -> bool:
+    """Whether instances of a class do all that tuples do as tuples do it: it comes from
+    ``namedtuple``, and nobody gave it a special method; then that is a fact."""
+    if cls.__module__ == "torch.return_types":
+        return True
+    if not hasattr(cls, "_fields") or tuple not in cls.__bases__:
+        return False
+    return all(n[:2] != "__" or n in _NAMED for n in tx.world.class_names(cls))
+
+
 class ListValue(SequenceValue):
     """A list."""
 

@@ -183,9 +183,21 @@ class ModuleValue(ObjectValue):
             or impl.attr is not module_call_impl
         ):
             return super().call_target(tx, args, kwargs)
+        if self._own_call(tx):
+            return super().call_target(tx, args, kwargs)
         if self._without_hooks(tx):
             return self.getattr(tx, "forward"), args, kwargs
         return self.getattr(tx, "_call_impl"), args, kwargs
+
+    def _own_call(self, tx: Trace) -> bool:
+        """Whether the instance has a ``_call_impl`` of its own, or was compiled in place by other
+        means than torch's, which changes no value; guarded."""
+        impl, compiled = (self.instance_get(tx, n) for n in ("_call_impl", "_compiled_call_impl"))
+        if impl is None and compiled is None:
+            self.guard_missing(tx, "_call_impl")
+            self.guard_missing(tx, "_compiled_call_impl")
+            return False
+        return impl is not None or not marks.compiled_by_torch(getattr(compiled, "fn", None))
 
     def _without_hooks(self, tx: Trace) -> bool:
         """True when nothing but ``forward`` runs; guarded."""

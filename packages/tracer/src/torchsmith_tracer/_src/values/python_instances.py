@@ -8,6 +8,7 @@ method on the class. An instance of a user subclass of a builtin type carries th
 from __future__ import annotations
 
 import _random
+import builtins
 import collections
 import enum
 import sys
@@ -20,9 +21,9 @@ from torchsmith_guards import AttrSource, PinnedSource
 
 from torchsmith_tracer._src.breaks.signals import ObservedException
 from torchsmith_tracer._src.effects.journal import DELETED
-from torchsmith_tracer._src.frames.library import is_library_module
+from torchsmith_tracer._src.frames.library import is_library, is_library_module
 from torchsmith_tracer._src.values.base import Value
-from torchsmith_tracer._src.values.builtin_object import HasInstanceDict
+from torchsmith_tracer._src.values.builtin_object import METHOD_TYPES, HasInstanceDict
 from torchsmith_tracer._src.values.constants import NOT_IMPLEMENTED, ConstantValue
 from torchsmith_tracer._src.values.lookup import (
     C_DATA,
@@ -520,26 +521,117 @@ def _lays_out(cls: type) -> bool:
     )
 
 
+def users_method(tx: Trace, cls: type, *names: str) -> Found | None:
+    """The first of these that a class of the user's defines, ``cls`` or a base of it."""
+    for name in names:
+        found = lookup(tx, cls, name)
+        if found is None or isinstance(found.attr, METHOD_TYPES):
+            continue
+        code = getattr(getattr(found.attr, "__func__", found.attr), "__code__", None)
+        if code is None or not is_library(code):
+            return found
+    return None
+
+
 class EnumValue(ConstantValue):
-    """A member of an enum class: a constant, with the attributes and methods of its class."""
+    """A member of an enum class: a constant, with the attributes and methods of its class. What
+    the user's classes say nothing about is computed on the member itself."""
 
     __slots__ = ()
+    asks_class = True
+
+    def _users(self, tx: Trace, *names: str) -> Value | None:
+        """The first of the special methods that a class of the user's defines, bound."""
+        found = users_method(tx, type(self.value), *names)
+        return None if found is None else bind(tx, found, self, tx.interp.type_of(self), names[0])
+
+    def binary(self, tx: Trace, op: str, other: Value, *, reflected: bool = False) -> Value | None:
+        method = self._users(tx, dunder(op, reflected=reflected))
+        if method is not None:
+            return _implemented(tx.interp.call(method, [other]))
+        if isinstance(other, EnumValue) and other._users(tx, dunder(op, reflected=not reflected)):
+            return None
+        return super().binary(tx, op, other, reflected=reflected)
+
+    def unary(self, tx: Trace, op: str) -> Value:
+        method = self._users(tx, _UNARY[op])
+        return super().unary(tx, op) if method is None else tx.interp.call(method, [])
+
+    def richcompare(self, tx: Trace, op: str, other: Value) -> Value | None:
+        method = self._users(tx, f"__{op}__")
+        if method is not None:
+            return _implemented(tx.interp.call(method, [other]))
+        equal = self._users(tx, "__eq__") if op == "ne" else None
+        if equal is not None:
+            result = _implemented(tx.interp.call(equal, [other]))
+            return None if result is None else ConstantValue(not tx.interp.truth(result))
+        return super().richcompare(tx, op, other)
+
+    def bool(self, tx: Trace) -> builtins.bool:
+        method = self._users(tx, "__bool__")
+        if method is not None:
+            return tx.interp.check_bool(tx.interp.call(method, []))
+        if self._users(tx, "__len__") is not None:
+            return tx.interp.truth(self.length(tx))
+        return super().bool(tx)
+
+    def hash_key(self, tx: Trace) -> object:
+        own = users_method(tx, type(self.value), "__hash__")
+        if own is not None and own.attr is None:
+            raise tx.interp.error(TypeError, f"unhashable type: {type(self.value).__name__!r}")
+        if own is not None or self._users(tx, "__eq__") is not None:
+            return tx.interp.user_key(self)
+        return super().hash_key(tx)
+
+    def length(self, tx: Trace) -> Value:
+        method = self._users(tx, "__len__")
+        if method is None:
+            return super().length(tx)
+        return tx.interp.check_length(tx.interp.call(method, []))
+
+    def contains(self, tx: Trace, item: Value) -> Value:
+        method = self._users(tx, "__contains__")
+        if method is None:
+            return super().contains(tx, item)
+        return ConstantValue(tx.interp.truth(tx.interp.call(method, [item])))
+
+    def getitem(self, tx: Trace, key: Value) -> Value:
+        method = self._users(tx, "__getitem__")
+        return super().getitem(tx, key) if method is None else tx.interp.call(method, [key])
+
+    def iter(self, tx: Trace) -> Value:
+        method = self._users(tx, "__iter__")
+        if method is None:
+            return super().iter(tx)
+        return tx.interp.check_iterator(tx.interp.call(method, []))
 
     def getattr(self, tx: Trace, name: str) -> Value:
         cls = type(self.value)
         found = lookup(tx, cls, name)
         member = self.value
         source = self.source or PinnedSource(member)
-        if found is None or is_library_module(found.owner.__module__):
+        library = found is None or is_library_module(found.owner.__module__)
+        if found is None or library or not is_data_descriptor(tx, found.attr):
             entry = f"_{name}_" if name in ("name", "value") else name
             value = tx.world.instance_entry(member, source, entry)
-            return super().getattr(tx, name) if value is None else value
+            if value is not None:
+                return value
+            why = "attribute of an enum member was looked up"
+            tx.world.missing(AttrSource(source, "__dict__"), entry, why)
+        hook = self._users(tx, "__getattr__") if found is None else None
+        if hook is not None:
+            return tx.interp.call(hook, [ConstantValue(name)])
+        if found is None or library:
+            return super().getattr(tx, name)
         if isinstance(member, enum.Enum) and name in type(member).__members__:
             return tx.interp.const(getattr(member, name))
         return bind(tx, found, self, tx.interp.type_of(self), name)
 
     def call(self, tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
-        return tx.interp.call(self.getattr(tx, "__call__"), args, kwargs)
+        method = self._users(tx, "__call__")
+        if method is None:
+            return super().call(tx, args, kwargs)
+        return tx.interp.call(method, args, kwargs)
 
     def reconstruct(self, cg: Emitter) -> None:
         cg.load_global_constant(self.value, "member")

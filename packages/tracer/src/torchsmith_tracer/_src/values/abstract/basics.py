@@ -23,6 +23,7 @@ from torchsmith_tracer._src.values.containers import (
     RangeValue,
     SliceValue,
     TupleValue,
+    is_plain_named,
 )
 from torchsmith_tracer._src.values.exceptions import ExceptionValue
 from torchsmith_tracer._src.values.functions import CellValue
@@ -139,7 +140,7 @@ class Basics:
             return EnumValue(obj)
         if isinstance(obj, type):
             return self.class_value(obj)
-        if isinstance(obj, tuple) and hasattr(kind, "_fields"):
+        if isinstance(obj, tuple) and is_plain_named(self.tx, kind):
             return NamedTupleValue([self.const(x) for x in obj], kind)
         if isinstance(obj, Value):
             return obj
@@ -322,7 +323,7 @@ class Basics:
 
     def truth(self, value: Value) -> bool:
         """``bool(value)``."""
-        if isinstance(value, ConstantValue):
+        if type(value) is ConstantValue:
             return bool(value.value)
         return value.bool(self.tx)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import types
 import weakref
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from enum import EnumMeta
+from typing import TYPE_CHECKING, cast
 
 from torchsmith_guards import AttrSource
 
@@ -45,7 +46,11 @@ from torchsmith_tracer._src.values.functions import BuiltinValue, FunctionValue
 from torchsmith_tracer._src.values.generators import GeneratorValue
 from torchsmith_tracer._src.values.lookup import Found, bind, lookup
 from torchsmith_tracer._src.values.opaque import OpaqueValue
-from torchsmith_tracer._src.values.python_instances import NewObjectValue, ObjectValue
+from torchsmith_tracer._src.values.python_instances import (
+    NewObjectValue,
+    ObjectValue,
+    users_method,
+)
 from torchsmith_tracer._src.values.tensor_objects import TENSOR_CLASSES, TensorPart
 from torchsmith_tracer._src.values.torch_fn import call_torch
 from torchsmith_tracer._src.values.twins import TwinValue, twin_of
@@ -145,7 +150,13 @@ class Calls:
         if is_library_module(found.owner.__module__) and cls.recipe is None:
             known = self.interp.known(args, kwargs)
             if found.owner.__module__ == "enum" and known is not None:
-                return self.interp.fold(cls.obj, *known[0], **known[1])
+                if len(known[0]) != 1 or known[1]:
+                    return self.interp.fold(cls.obj, *known[0], **known[1])
+                if users_method(self.tx, cls.obj, "__new__", "_missing_") is None:
+                    try:
+                        return self.interp.fold(cls.obj, *known[0])
+                    finally:  # flags make members while they are looked up
+                        self.tx.world.enum_value(cast("EnumMeta", cls.obj), known[0][0])
         method = self.interp.class_method(cls, "__call__")
         assert method is not None
         return method.call(self.tx, args, kwargs)

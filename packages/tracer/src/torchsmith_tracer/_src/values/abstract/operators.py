@@ -11,7 +11,12 @@ from torchsmith_tracer._src.values.builtin_object import METHOD_TYPES
 from torchsmith_tracer._src.values.constants import COMPARE, ConstantValue, bool_value
 from torchsmith_tracer._src.values.containers import SequenceValue
 from torchsmith_tracer._src.values.lookup import lookup
-from torchsmith_tracer._src.values.python_instances import ObjectValue, dunder
+from torchsmith_tracer._src.values.python_instances import (
+    EnumValue,
+    ObjectValue,
+    dunder,
+    users_method,
+)
 
 if TYPE_CHECKING:
     from torchsmith_tracer._src.trace import Trace
@@ -133,10 +138,14 @@ class Operators:
 
     def hash_of(self, value: Value) -> int:
         """``hash(value)`` as a number."""
-        if isinstance(value, ObjectValue):
-            found = lookup(self.tx, value.cls, "__hash__")
+        if isinstance(value, EnumValue) and not users_method(
+            self.tx, type(value.value), "__hash__"
+        ):
+            return hash(value.value)
+        if isinstance(value, ObjectValue | EnumValue):
+            found = lookup(self.tx, value.python_type(), "__hash__")
             if found is not None and found.attr is not None and found.owner is not object:
-                method = value.method(self.tx, "__hash__")
+                method = self.interp.class_method(value, "__hash__")
                 assert method is not None
                 if not isinstance(found.attr, METHOD_TYPES):
                     result = self.interp.call(method, [])

@@ -55,10 +55,10 @@ def _existing(cls: type, call: str) -> None:
 
     def implementation(tx: Trace, self: Value, /, *args: Value, **kwargs: Value) -> Value:
         assert isinstance(self, ObjectValue)
-        made = cast("tuple[type, tuple[object, ...]]", self.obj.__reduce__())
-        parts = [tx.interp.const(a) for a in made[1]]
-        new = tx.interp.call(tx.interp.const(made[0]), parts)
-        return new.call(tx, args, kwargs)
+        assert self.source is not None, "an existing object has a source"
+        state = tx.world.computed(self.obj, self.source, "__reduce__", called=True)
+        kind, parts, *_ = tx.interp.unpack(state)
+        return tx.interp.call(kind, tx.interp.unpack(parts)).call(tx, args, kwargs)
 
     method(cls, call)(implementation)
 

@@ -16,9 +16,10 @@ from torchsmith_tracer._src.frames.frame import Frame
 from torchsmith_tracer._src.frames.library import is_library_module
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtin_object import METHOD_TYPES
+from torchsmith_tracer._src.values.builtins.python_versions import protocol_members
 from torchsmith_tracer._src.values.builtins.registry import builtin
 from torchsmith_tracer._src.values.classes import ClassValue
-from torchsmith_tracer._src.values.constants import NONE, ConstantValue, bool_value
+from torchsmith_tracer._src.values.constants import NONE, ConstantValue, bool_value, is_none
 from torchsmith_tracer._src.values.containers import ListValue, TupleValue
 from torchsmith_tracer._src.values.functions import BoundMethodValue, FunctionValue
 from torchsmith_tracer._src.values.identity import IdentityValue
@@ -359,12 +360,35 @@ def is_instance(tx: Trace, obj: Value, cls: Value) -> bool:
             method = tx.interp.class_method(cls, "__instancecheck__")
             assert method is not None
             return tx.interp.truth(tx.interp.call(method, [obj]))
-    if tx.world.is_subclass(kind, cls.obj):
+    plain = found is None or found.owner is type  # then no hook for subclasses is asked
+    if _is_subclass(tx, kind, cls.obj, plain=plain):
+        return True
+    if _is_protocol(cls.obj) and _follows(tx, obj, cls):
         return True
     if isinstance(obj, ObjectValue) and disguises(kind):
         shown = obj.getattr(tx, "__class__")
-        return isinstance(shown, ClassValue) and tx.world.is_subclass(shown.obj, cls.obj)
+        return isinstance(shown, ClassValue) and _is_subclass(tx, shown.obj, cls.obj, plain=plain)
     return False
+
+
+def _is_subclass(tx: Trace, kind: type, cls: type, *, plain: bool) -> bool:
+    return cls in tx.world.mro(kind) if plain else tx.world.is_subclass(kind, cls)
+
+
+def _is_protocol(cls: type) -> bool:
+    flags = vars(cls)
+    return bool(flags.get("_is_protocol")) and bool(flags.get("_is_runtime_protocol"))
+
+
+def _follows(tx: Trace, obj: Value, protocol: ClassValue) -> bool:
+    """Whether ``obj`` has what a protocol lists, whoever gave it to the object; where the protocol
+    has a method, None does not count."""
+    for name in sorted(protocol_members(protocol.obj)):
+        if not tx.interp.truth(_hasattr(tx, obj, ConstantValue(name))):
+            return False
+        if callable(getattr(protocol.obj, name, None)) and is_none(obj.getattr(tx, name)):
+            return False
+    return True
 
 
 @builtin(isinstance)

@@ -179,7 +179,7 @@ def _exc_info(tx: Trace) -> Value:
 
 
 builtin(sys.exception)(lambda tx: NONE if tx.interp.handled is None else tx.interp.handled)
-builtin(sys.getrecursionlimit)(lambda tx: ConstantValue(sys.getrecursionlimit()))
+builtin(sys.getrecursionlimit)(lambda tx: tx.world.query(sys.getrecursionlimit))
 
 
 @builtin(sys._getframe)

@@ -6,6 +6,8 @@ import collections
 import importlib.machinery
 import importlib.util
 import sys
+import typing
+from collections.abc import Callable, Collection
 from typing import cast
 from unittest import mock
 
@@ -23,6 +25,10 @@ def _without(accelerator: str, name: str) -> dict[str, object]:
 PYTHON_FUNCTOOLS = _without("_functools", "functools")
 PYTHON_HEAPQ = _without("_heapq", "heapq")
 PYTHON_OPERATOR = _without("_operator", "operator")
+protocol_members = cast(
+    "Callable[[type], Collection[str]]",
+    getattr(typing, "get_protocol_members", None) or typing.__dict__["_get_protocol_attrs"],
+)
 PARTIALS_SHOW_MODULES = sys.version_info >= (3, 13)  # in the text of an object of a subclass
 
 
