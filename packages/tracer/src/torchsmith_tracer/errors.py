@@ -7,7 +7,7 @@ from __future__ import annotations
 
 __all__ = [
     "BackendError", "ConstraintViolationError", "FullGraphError", "InternalTracerError",
-    "RecompileLimitError", "RecompileLimitWarning", "TracerError", "TracerWarning",
+    "RecompileLimitError", "RecompileLimitWarning", "SkipGraph", "TracerError", "TracerWarning",
     "UnknownBackendError", "UnknownOptionError",
 ]  # fmt: skip
 
@@ -50,6 +50,10 @@ class BackendError(TracerError):
     def __init__(self, backend: str, problem: str) -> None:
         super().__init__(f"[{self.code}] backend {backend!r} {problem}")
         self.backend = backend
+
+
+class SkipGraph(Exception):
+    """Raised by a backend that wants a function to run eagerly; no warning is given."""
 
 
 class UnknownBackendError(TracerError, ValueError):

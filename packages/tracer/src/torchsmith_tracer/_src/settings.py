@@ -38,6 +38,10 @@ class Settings:
             in the graph as numbers that only the data determines.
         capture_dynamic_output_shape_ops: so do operators whose result has such a size
             (``nonzero``, boolean masks, ``unique``).
+        suppress_backend_errors: a function that the backend fails on runs eagerly, with a warning.
+        verify_correctness: what a backend makes is run once beside the graph as captured, on
+            copies of the inputs; other results are an error. Graphs with random numbers are left
+            out.
         log: stages that are printed to stderr.
     """
 
@@ -49,6 +53,8 @@ class Settings:
     specialize_float: bool = False
     capture_scalar_outputs: bool = False
     capture_dynamic_output_shape_ops: bool = False
+    suppress_backend_errors: bool = False
+    verify_correctness: bool = False
     log: frozenset[str] = frozenset()
 
     @staticmethod

@@ -9,6 +9,7 @@ it launches in an attribute ``kernels``.
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -17,9 +18,11 @@ from typing import Protocol
 
 from torch import fx
 
+from torchsmith_tracer._src.regions.verified import compile_verified
 from torchsmith_tracer._src.settings import Settings
 from torchsmith_tracer.errors import (
     BackendError,
+    SkipGraph,
     TracerWarning,
     UnknownBackendError,
     UnknownOptionError,
@@ -53,15 +56,26 @@ class BackendChoice:
     fn: Callable[..., object]
     kwargs: Mapping[str, object] = field(default_factory=dict)
 
-    def compile(self, gm: fx.GraphModule, example_inputs: list[object]) -> Compiled:
-        """Compile one graph.
+    def compile(
+        self, gm: fx.GraphModule, example_inputs: list[object], *, verify: bool = False
+    ) -> Compiled:
+        """Compile one graph; ``verify``: and compare what it computes with the graph itself.
 
         Raises:
             BackendError: the backend raised, or returned nothing that can be called.
+            SkipGraph: the backend wants the function to run eagerly.
         """
+        compile_graph = functools.partial(self.fn, **self.kwargs)
         try:
-            compiled = self.fn(gm, example_inputs, **self.kwargs)
+            if verify:
+                compiled = compile_verified(self.name, compile_graph, gm, example_inputs)
+            else:
+                compiled = compile_graph(gm, example_inputs)
+        except (SkipGraph, BackendError):
+            raise
         except Exception as e:
+            if (type(e).__module__, type(e).__name__) == ("torch._dynamo.exc", "SkipFrame"):
+                raise SkipGraph(str(e)) from e
             raise BackendError(self.name, f"raised {type(e).__name__}: {e}") from e
         if not callable(compiled):
             raise BackendError(self.name, f"returned {compiled!r}, which is not callable")

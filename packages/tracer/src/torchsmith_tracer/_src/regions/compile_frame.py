@@ -8,6 +8,7 @@ resumed, and our own bugs.
 from __future__ import annotations
 
 import types
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -36,7 +37,7 @@ from torchsmith_tracer._src.regions.failed import graph_failed
 from torchsmith_tracer._src.regions.record import CodeRecord, Entry
 from torchsmith_tracer._src.torch_private import AmbientState
 from torchsmith_tracer._src.values.functions import FunctionValue
-from torchsmith_tracer.errors import TracerError
+from torchsmith_tracer.errors import BackendError, SkipGraph, TracerError, TracerWarning
 
 if TYPE_CHECKING:
     from torchsmith_guards import Checker
@@ -98,6 +99,13 @@ def _compile(
     body: Body | None = None
     try:
         body = _trace_and_generate(trace, record, fn, flat, report)
+    except SkipGraph as e:
+        report.note = f"runs eagerly, as backend {record.region.backend.name!r} wants: {e}"
+    except BackendError as e:
+        if not record.region.settings.suppress_backend_errors:
+            raise
+        report.note = str(e)
+        warnings.warn(f"{e}; {record.name} runs eagerly", TracerWarning, stacklevel=6)
     except TracerError:
         raise
     except ObservedException as e:
@@ -146,7 +154,8 @@ def _trace_and_generate(
             report.break_ = replace(report.break_, resumed=False)
     entry = None if record.pass_function else fn
     failed = partial(graph_failed, record, entry, ambient)
-    return assemble(trace, record, cg, failed, region.backend.compile)
+    verify = region.settings.verify_correctness and not trace.graph.draws
+    return assemble(trace, record, cg, failed, partial(region.backend.compile, verify=verify))
 
 
 def _interpret(
