@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import sys
 import traceback
 import types
 
@@ -107,22 +108,60 @@ def test_step_leaves_by_a_tail_call():
     assert drive(step, *args) == ("resumed", ("rest", 3))
 
 
-def test_exception_in_a_step_reaches_the_users_handler():
+def test_exception_in_a_step_goes_to_the_users_handler():
     recorder.log = []
+    code = loop_with_context.__code__
+    info = decode(code)
     call = instruction(loop_with_context, "CALL", "opaque")
-    code = step_code(
-        loop_with_context.__code__,
+    handler = info.handler_at[call.index]
+    made = resume_code(code, handler.target, "RRLR", ["xs", "k", "total"])
+    step = step_code(
+        code,
         call.index,
         Operation(call=lambda fn, *args: fn(*args)),
-        "RR",
+        "",
         [Exit(print, 1)],
-        ["xs", "k", "total"],
+        None,
+        caught=Exit(types.FunctionType(made.code, globals()), 1),
     )
-    step = types.FunctionType(code, globals())
-    # 6 raises; the context swallows it; the loop goes on natively: 50 + (2 + 2) + (10 + 2)
-    args = ((opaque, 6, 2), {}, ("rest",), iter([1, 5]), recorder.__exit__, [], 2, 50)
-    assert step(*args) == 66
+    it = iter([1, 5])
+    rest = ([], 2, 50, it, recorder.__exit__)
+    out = types.FunctionType(step, globals())((opaque, 6, 2), {}, ("rest",), rest)
+    assert type(out) is TailCall and out.rest is rest
+    (error,) = out.results
+    assert [e.name for e in traceback.extract_tb(error.__traceback__)][0] == "loop_with_context"
+    assert not any(error in vars.values() for vars in _locals_of(error.__traceback__))
+    # The context swallows it and the loop goes on: 50 + (2 + 2) + (10 + 2)
+    assert out.entry(*out.take()) == 66
     assert recorder.log == ["ValueError", "enter", "exit", "enter", "exit"]
+
+
+def test_a_step_in_a_handler_leaves_it():
+    def user(x):
+        try:
+            x[0]
+        except IndexError:
+            opaque(x, 1)
+
+    call = instruction(user, "CALL", "opaque")
+    code = step_code(
+        user.__code__,
+        call.index,
+        Operation(call=lambda: sys.exc_info()[1]),
+        "E",
+        [Exit(print, 1)],
+        None,
+    )
+    error = IndexError()
+    out = types.FunctionType(code, globals())((), {}, (), error)
+    assert out.results == (error,)
+    assert sys.exc_info()[1] is None
+
+
+def _locals_of(tb):
+    while tb is not None:
+        yield tb.tb_frame.f_locals
+        tb = tb.tb_next
 
 
 def test_step_without_handler_is_small_and_keeps_the_users_place():
@@ -228,8 +267,6 @@ def test_null_slots_of_a_pending_call():
 
 
 def _null_after():
-    import sys
-
     return sys.version_info >= (3, 13)
 
 

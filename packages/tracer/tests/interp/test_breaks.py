@@ -6,6 +6,7 @@ import pytest
 from interp_harness import interpret, new_trace, to_host
 from torchsmith_guards import FunctionSource, LocalSource
 from torchsmith_tracer._src.breaks.signals import BreakAt
+from torchsmith_tracer._src.frames.frame import shape_of
 from torchsmith_tracer._src.values.containers import ListValue
 from torchsmith_tracer._src.values.functions import FunctionValue
 
@@ -147,7 +148,7 @@ def test_break_in_a_generator_breaks_the_loop_and_rewinds_it():
     assert to_host(state.locals["out"]) == [0]
 
 
-def test_break_in_a_handler_goes_back_to_what_raised():
+def test_break_in_a_handler_keeps_the_exception_on_the_stack():
     def f(d):
         out = ["start"]
         try:
@@ -158,21 +159,10 @@ def test_break_in_a_handler_goes_back_to_what_raised():
         return out
 
     (state,) = broken(f, {}).frames
-    assert state.in_handler
-    assert state.instruction.opname == "BINARY_SUBSCR"
-    assert to_host(state.locals["out"]) == ["start"]
-
-
-def test_break_after_a_handler_is_ordinary():
-    def f(d):
-        try:
-            d["missing"]
-        except KeyError:
-            pass
-        print(d)
-
-    (state,) = broken(f, {}).frames
-    assert not state.in_handler
+    assert state.instruction.opname in ("CALL", "CALL_KW")
+    assert shape_of(state.stack)[0] == "E"
+    assert to_host(state.stack[0].exc) == ("KeyError", ["missing"])
+    assert to_host(state.locals["out"]) == ["start", "handler"]
 
 
 def test_uncaught_exception_is_raised_where_it_starts():

@@ -576,8 +576,9 @@ class Builder:
         return (ListValue if kind is list else TupleValue)(items, source)
 
     def _is_opaque(self, kind: type) -> bool:
-        """Objects of C types have no attributes that can be followed, except struct sequences."""
-        if is_struct_sequence(kind):
+        """Objects of C types have no attributes that can be followed, except struct sequences
+        and exceptions."""
+        if is_struct_sequence(kind) or issubclass(kind, BaseException):
             return False
         if kind.__flags__ & (1 << 9):  # Py_TPFLAGS_HEAPTYPE: made by a class statement
             return kind.__module__.partition(".")[0] in ("numpy",)

@@ -5,10 +5,10 @@ instruction pointer; ``try``, ``with`` and ``for`` keep nothing else. So
 
 * a *resume function* is the user's code object with a prologue: parameters are locals and stack
   slots, the prologue pushes the stack and jumps to the instruction to continue at;
-* a *step function* runs the one instruction that could not be traced. When a handler of the user's
-  function covers that instruction the step is a full copy of the code as well, so that an exception
-  goes where it would have gone; otherwise it consists of the instruction alone. It ends by
-  returning a ``TailCall`` of the resume function.
+* a *step function* runs the one instruction that could not be traced, with the exceptions that are
+  being handled there in force, and ends by returning a ``TailCall`` of the resume function. When a
+  handler of the user's function covers that instruction, an exception is one more way out: to the
+  resume function of the handler.
 
 Both keep the user's file name, function name and line positions, so tracebacks read as in eager.
 Cell and free variables of the original all become free variables here: the cells exist already.
@@ -27,7 +27,7 @@ from bytecode import Bytecode, CellVar, FreeVar, Instr, Label, TryBegin, TryEnd
 from bytecode.flags import CompilerFlags
 
 from torchsmith_tracer._src.breaks.signals import InternalError
-from torchsmith_tracer._src.codegen.tail import TailCall
+from torchsmith_tracer._src.codegen.tail import TailCall, hide_ours
 from torchsmith_tracer._src.frames.code import cells_of, decode
 
 _V = sys.version_info[:2]
@@ -205,12 +205,13 @@ def step_code(
     local_names: Sequence[str] | None,
     onward: int | None = None,
     boxed: Collection[str] = (),
+    caught: Exit | None = None,
 ) -> CodeType:
     """Code that runs instruction ``index`` natively and hands on to one of ``exits``.
 
     Parameters of the result, in order: ``___callee`` if it has to be resolved; ``___args`` and
-    ``___kwargs`` if the operation is a call; one ``___rest`` tuple for each exit; the non-NULL
-    ``operands``; the locals.
+    ``___kwargs`` if the operation is a call; one ``___rest`` tuple for each exit, ``caught`` last;
+    the non-NULL ``operands``; the locals.
 
     Args:
         code: the user's code object.
@@ -218,11 +219,12 @@ def step_code(
         operation: what to run.
         operands: stack slots to push first, bottom first.
         exits: where to go afterwards; the second one is taken by a jump.
-        local_names: for a full copy of the code (a handler covers the instruction): the locals
-            that are passed; None for the instruction alone.
-        onward: do not leave, but go on natively at this instruction (in a full copy).
+        local_names: the locals that are passed, and the cells with them, where the instruction or
+            what it calls looks at them.
+        onward: do not leave, but go on natively at this instruction, in a copy of the code.
         boxed: parameters (locals, slots as ``___sN``, ``ARGS``) that arrive in a list, from which
             they are taken, so that nobody but this frame holds them.
+        caught: where an exception of the instruction goes, if the user's function handles it.
     """
     location = _location(code, index)
     end, jump_end = Label(), Label()
@@ -240,8 +242,8 @@ def step_code(
     for instr in native:
         instr.location = location
     slots = _slots(operands)
-    full_copy = local_names is not None
-    pushes: list[Any] = _entry(code) if full_copy else [Instr("RESUME", 0)]
+    closure = local_names is not None and bool(cells_of(code))
+    pushes: list[Any] = _entry(code) if closure else [Instr("RESUME", 0)]
     for name in sorted(set(boxed) - {ARGS, *slots}):
         pushes += [*_unbox(local_name(name)), Instr("STORE_FAST", local_name(name))]
     for i, kind in enumerate(operands):
@@ -249,23 +251,24 @@ def step_code(
         pushes += _push(kind, _unbox(name) if name in boxed else [Instr("LOAD_FAST", name)])
     for instr in pushes:
         instr.lineno = code.co_firstlineno
-    leftover = _leftover(operation, operands, exits)
+    leftover = operands[: _leftover(operation, operands, exits)]
     params = [_CALLEE] if operation.resolve is not None else []
     params += [ARGS, _KWARGS] if operation.calls else []
-    params += [f"___rest{i}" for i in range(len(exits))] + slots
-    if local_names is not None:
+    params += [f"___rest{i}" for i in range(len(exits) + (caught is not None))] + slots
+    params += [local_name(n) for n in local_names or ()]
+    in_force = operands[: operands.rfind("E") + 1]
+    handler = Label()
+    if onward is not None:
         # The original instruction stays where it is: handlers may run into it again in a loop.
         body = _copy(code)
         cover = _cover(body, _position_of(body, index))
-        params += [local_name(n) for n in local_names]
         labels: dict[int, Label] = {}
-        if onward is not None:
-            _label_instruction(body, onward, labels)
+        _label_instruction(body, onward, labels)
         listing = [*pushes, *_covered(native, cover)]
-        after = labels.get(-1 if onward is None else onward, end)
-        listing += [Instr("JUMP_FORWARD", after, location=location), *body, end]
+        listing += [Instr("JUMP_FORWARD", labels[onward], location=location), *body, end]
     else:
-        listing = [*pushes, *native, end]
+        cover = None if caught is None else TryBegin(handler, False, len(in_force))
+        listing = [*pushes, *_covered(native, cover), end]
     listing += _tail(0, exits[0], leftover, location) if exits else []
     if len(exits) > 1:
         listing.append(jump_end)
@@ -276,7 +279,11 @@ def step_code(
             Instr("LOAD_CONST", None, location=location),
             Instr("RETURN_VALUE", location=location),
         ]
-    out = _shell(code, params, full_copy and bool(cells_of(code)))
+    if caught is not None:
+        keep = {local_name(n) for n in local_names or ()}
+        own = [name for name in params if name not in keep]
+        listing += [handler, *_caught_tail(len(exits), caught, in_force, own, location)]
+    out = _shell(code, params, closure)
     out.extend(listing)
     results = max((e.results for e in exits), default=0)
     return _assemble(out, code, operands + "R" * results)
@@ -314,13 +321,14 @@ def _effect(instr: Instr) -> int:
     return effect
 
 
-def _tail(number: int, exit: Exit, leftover: int, location: Any) -> list[Any]:
+def _tail(number: int, exit: Exit, leftover: str, location: Any) -> list[Any]:
     out: list[Any] = []
     results = [f"___r{i}" for i in range(exit.results)]
     for name in reversed(results):
         out.append(Instr("STORE_FAST", name))
     # STORE_FAST takes NULL as well (it unbinds), POP_TOP would not.
-    out += [Instr("STORE_FAST", "___junk") for _ in range(leftover)]
+    drops = {"E": ("POP_EXCEPT",)}
+    out += [Instr(*drops.get(kind, ("STORE_FAST", "___junk"))) for kind in reversed(leftover)]
     out += push_null_call([Instr("LOAD_CONST", TailCall)], location)
     out += [Instr("LOAD_CONST", exit.entry), Instr("LOAD_FAST", f"___rest{number}")]
     out += [Instr("LOAD_FAST", name) for name in results]
@@ -331,6 +339,25 @@ def _tail(number: int, exit: Exit, leftover: int, location: Any) -> list[Any]:
     for instr in out:
         instr.location = location
     return out
+
+
+def _caught_tail(
+    number: int, exit: Exit, in_force: str, own: Sequence[str], location: Any
+) -> list[Any]:
+    """With an exception on the stack: as ``_tail``, and this frame, which the traceback leads to,
+    lets go of everything of ours."""
+    result = "___r0"
+    out = [Instr("STORE_FAST", result), *push_null_call([Instr("LOAD_CONST", hide_ours)], location)]
+    out.append(Instr("LOAD_FAST", result))
+    if _V == (3, 11):
+        out.append(Instr("PRECALL", 1))
+    out += [Instr("CALL", 1), Instr("POP_TOP"), Instr("LOAD_FAST", result)]
+    *tail, leave = _tail(number, exit, in_force, location)
+    for name in (result, *own):
+        tail += [Instr("LOAD_CONST", None), Instr("STORE_FAST", name)]
+    for instr in (*out, *tail):
+        instr.location = location
+    return [*out, *tail, leave]
 
 
 def _assemble(out: Bytecode, code: CodeType, stack: str) -> CodeType:

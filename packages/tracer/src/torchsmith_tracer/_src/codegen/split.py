@@ -14,7 +14,7 @@ import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torchsmith_tracer._src.breaks.signals import InternalError, Unsupported
 from torchsmith_tracer._src.codegen.replay import replay
@@ -29,7 +29,7 @@ from torchsmith_tracer._src.codegen.resume import (
 from torchsmith_tracer._src.codegen.stack_effects import Native, NativeExit, is_call, native
 from torchsmith_tracer._src.codegen.tail import drive
 from torchsmith_tracer._src.frames.code import VERSION, cells_of, decode
-from torchsmith_tracer._src.frames.frame import NULL, operands_of, shape_of
+from torchsmith_tracer._src.frames.frame import NULL, Handling, operands_of, shape_of
 from torchsmith_tracer._src.frames.liveness import live_locals
 from torchsmith_tracer._src.values.exceptions import ExceptionValue
 
@@ -126,37 +126,40 @@ def _frame_step(
         plan = native(code, original, original.instructions[index])
     stack = state.stack
     below = len(stack) - (plan.pops if plan.operation.calls else 0)
-    handler = info.handler_at[ins.index]
+    first = below if plan.operation.calls else max(len(stack) - plan.pops - plan.peeks, 0)
+    handling = [item for item in stack[:first] if isinstance(item, Handling)]
+    pushed = [*handling, *stack[first:below]]
     shown = plan.operation.resolve is not None and any(map(_looks_at_caller, stack[below:]))
-    if handler is not None or plan.reads_cells or shown:
-        pushed = stack[:below]
-        live = live_locals(info, ins.index if handler is None else handler.target)
+    local_names: list[str] | None = None
+    if plan.reads_cells or shown:
+        live = live_locals(info, ins.index)
         live |= state.locals.keys() if shown else frozenset()
-        local_names: list[str] | None = values.bound(live)
-    else:
-        first = below
-        if not plan.operation.calls:
-            first = max(len(stack) - plan.pops - plan.peeks, 0)
-        pushed = stack[first:below]
-        local_names = None
-    exits: list[Exit] = []
+        local_names = values.bound(live)
     rests: list[str] = []
-    kept = stack[: len(stack) - plan.pops]
-    for way in plan.exits:
-        shape = shape_of(kept) + way.shape
-        names = values.bound(live_locals(info, way.index + prologue))
-        target = region.resume(code, space, way.index, shape, names)
-        entry = target.entry()
-        exits.append(Exit(entry, way.shape.count("R")))
+
+    def exit_to(at: int, kept: list[Any], shape: str) -> Exit:
+        names = values.bound(live_locals(info, at + prologue))
+        target = region.resume(code, space, at, shape_of(kept) + shape, names)
         head = [values.cells()] if target.pass_function else []
         rests.append(_tuple([*head, *values.locals(names), *values.stack(kept)]))
-    boxed = {f"___s{i}" for i, item in enumerate(pushed) if isinstance(item, ExceptionValue)}
+        return Exit(target.entry(), shape.count("R"))
+
+    kept = stack[: len(stack) - plan.pops]
+    exits = [exit_to(way.index, kept, way.shape) for way in plan.exits]
+    handler = info.handler_at[ins.index]
+    caught: Exit | None = None
+    if handler is not None:
+        shape = "LR" if handler.push_lasti else "R"
+        caught = exit_to(handler.target - prologue, stack[: handler.depth], shape)
+    boxed = {f"___s{i}" for i, item in enumerate(pushed) if _is_new_exception(item)}
     boxes = [
-        _box(cg, text) if isinstance(item, ExceptionValue) else text
+        _box(cg, text) if _is_new_exception(item) else text
         for item, text in zip(operands_of(pushed), values.stack(pushed), strict=True)
     ]
     shape = shape_of(pushed)
-    step = step_code(code, index, plan.operation, shape, exits, local_names, boxed=boxed)
+    step = step_code(
+        code, index, plan.operation, shape, exits, local_names, boxed=boxed, caught=caught
+    )
     args = [*call_args, *rests, *boxes]
     if local_names is not None:
         args += values.locals(local_names)
@@ -186,6 +189,10 @@ def _only_the_programs(trace: Compilation, value: object) -> bool:
     """Whether letting go of ``value`` at the right time matters: no frame of ours may hold it. An
     exception leads to all frames that it passed, so to keep it keeps everything."""
     return isinstance(value, ExceptionValue) or trace.loop.abandoned.holds(value)
+
+
+def _is_new_exception(item: object) -> bool:
+    return isinstance(item.exc if isinstance(item, Handling) else item, ExceptionValue)
 
 
 def _box(cg: Emitter, text: str) -> str:

@@ -59,6 +59,8 @@ _TABLE: dict[str, tuple[Count, Count, Shape]] = {
     "BUILD_TUPLE": (0, lambda n: n, "R"),
     "CALL_INTRINSIC_1": (0, 1, "R"),
     "CALL_INTRINSIC_2": (0, 2, "R"),
+    "CHECK_EG_MATCH": (0, 2, "RR"),
+    "CHECK_EXC_MATCH": (1, 1, "R"),
     "COMPARE_OP": (0, 2, "R"),
     "CONTAINS_OP": (0, 2, "R"),
     "CONVERT_VALUE": (0, 1, "R"),
@@ -97,6 +99,7 @@ _TABLE: dict[str, tuple[Count, Count, Shape]] = {
     "MATCH_KEYS": (2, 0, "R"),
     "MATCH_MAPPING": (1, 0, "R"),
     "MATCH_SEQUENCE": (1, 0, "R"),
+    "PREP_RERAISE_STAR": (0, 2, "R"),
     "PRINT_EXPR": (0, 1, ""),
     "SET_ADD": (lambda n: n, 1, ""),
     "SET_FUNCTION_ATTRIBUTE": (0, 2, "R"),
@@ -114,6 +117,7 @@ _TABLE: dict[str, tuple[Count, Count, Shape]] = {
     "UNARY_POSITIVE": (0, 1, "R"),
     "UNPACK_EX": (0, 1, lambda n: "R" * ((n & 255) + 1 + (n >> 8))),
     "UNPACK_SEQUENCE": (0, 1, lambda n: "R" * n),
+    "WITH_EXCEPT_START": (4, 0, "R"),
 }
 _FORWARD = {
     "POP_JUMP_BACKWARD_IF_FALSE": "POP_JUMP_FORWARD_IF_FALSE",

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from torchsmith_tracer._src.frames.library import is_generated
+
 
 class TailCall:
     """``entry(*rest, *results)`` is what is to be run next."""
@@ -36,3 +38,16 @@ def drive(step: Callable[..., object], *args: object) -> object:
     while type(out) is TailCall:
         out = out.entry(*out.take())
     return out
+
+
+def hide_ours(error: BaseException) -> None:
+    """Take the frames between the user's out of a traceback that the user's handler will see."""
+    before, entry = None, error.__traceback__
+    while entry is not None:
+        if not is_generated(entry.tb_frame.f_code):
+            before = entry
+        elif before is None:
+            error.__traceback__ = entry.tb_next
+        else:
+            before.tb_next = entry.tb_next
+        entry = entry.tb_next

@@ -13,6 +13,7 @@ Facts about a class are guarded once per class and name, whatever the number of 
 
 from __future__ import annotations
 
+import sys
 import types
 from abc import ABCMeta
 from collections.abc import Callable, Mapping
@@ -69,6 +70,7 @@ class World:
         self._mros: dict[type, tuple[type, ...]] = {}
         self._defaults: dict[tuple[object, object], Value | None] = {}
         self.absent: set[tuple[Value, str]] = set()  # attributes known not to be an object's own
+        self._handled = sys.exception()
 
     def forget(self) -> None:
         """Guards were rolled back: what was read must be read again."""
@@ -325,6 +327,10 @@ class World:
         is asked again at each check. Its exceptions are the caller's."""
         found = fn(*args)
         return self.tx.builder.wrap(found, CallSource(PinnedSource(fn), args))
+
+    def handled_outside(self) -> Value:
+        """The exception that was being handled where the compiled function was called, or None."""
+        return self.tx.builder.wrap(self._handled, CallSource(PinnedSource(sys.exception)))
 
     def _guard(self, source: Source, kind: GuardKind, expected: object, why: str) -> None:
         self.tx.builder.guard(source, kind, expected, why)

@@ -69,21 +69,6 @@ def operands_of(stack: Iterable[object]) -> list[Value]:
 _LETTERS: dict[type, str] = {Null: "0", LastInstruction: "L", Handling: "E"}
 
 
-@dataclass(slots=True)
-class RaisedAt:
-    """The state before the instruction whose exception is being handled, so that a break inside
-    the handler can go back to it."""
-
-    ip: int
-    stack: list[Value | Null | LastInstruction | Handling]
-    locals: dict[str, Value]
-    cells: dict[str, CellValue]
-    marks: tuple[object, ...]
-    kw_names: tuple[str, ...]
-    exc: Value
-    handled: Value | None
-
-
 class Frame:
     """One activation record.
 
@@ -99,10 +84,6 @@ class Frame:
         resumable: a break inside may be resumed in this frame (it was entered by a call
             instruction of a resumable frame, or it is the root).
         kw_names: pending keyword names (3.11 and 3.12).
-        handling: exceptions that active ``except`` and ``with`` handlers of this frame hold.
-        left: where the exception was raised whose handler has been left last; a handler without
-            a matching clause leaves itself before it raises again.
-        raised: the state before the exception that a handler is about to receive.
         result: value returned or yielded when ``run`` stops.
         first: name of the first parameter, in the user's code where the frame resumes it: what
             ``super()`` looks at.
@@ -112,8 +93,8 @@ class Frame:
     """
 
     __slots__ = tuple(
-        "cells entered_directly first fn globals handling info ip kw_names left locals marks names "
-        "raised result resumable saved stack".split()
+        "cells entered_directly first fn globals info ip kw_names locals marks names result "
+        "resumable saved stack".split()
     )
 
     def __init__(
@@ -141,10 +122,7 @@ class Frame:
         self.entered_directly = False
         self.names: Value | None = None
         self.kw_names: tuple[str, ...] = ()
-        self.handling: list[RaisedAt] = []
         self.result: Value | None = None
-        self.raised: RaisedAt | None = None
-        self.left: RaisedAt | None = None
         self.marks: tuple[object, ...] | None = None
         self.saved: list[Value | Null | LastInstruction | Handling] = []
 
@@ -200,7 +178,6 @@ class FrameState:
     cells: dict[str, CellValue]
     kw_names: tuple[str, ...]
     in_call: bool
-    in_handler: bool = False  # stopped inside a handler: the state is that before what raised
 
     @property
     def info(self) -> CodeInfo:

@@ -31,6 +31,11 @@ def is_library(code: CodeType) -> bool:
     return path.startswith(_STDLIB) and not path.startswith(_SITE)
 
 
+def is_generated(code: CodeType) -> bool:
+    """True for code of this package, and for what it generates other than the user's own."""
+    return code.co_filename.startswith(("<torchsmith", _HERE))
+
+
 def is_library_module(name: str) -> bool:
     """Whether the module of this name is one of the standard library, torch or numpy: by the file
     that it was loaded from, since a user's file may be called ``types.py``."""

@@ -16,7 +16,7 @@ from torchsmith_tracer._src.breaks.signals import (
     Unsupported,
 )
 from torchsmith_tracer._src.frames.code import VERSION, Instruction
-from torchsmith_tracer._src.frames.frame import Frame, FrameState, LastInstruction, RaisedAt
+from torchsmith_tracer._src.frames.frame import Frame, LastInstruction
 from torchsmith_tracer._src.frames.library import is_library
 from torchsmith_tracer._src.interp import (  # noqa: F401 - they fill the table
     opcodes_build,
@@ -31,13 +31,14 @@ from torchsmith_tracer._src.interp import (  # noqa: F401 - they fill the table
 from torchsmith_tracer._src.interp.registry import RETURN, bind_handlers
 from torchsmith_tracer._src.values.abandoned import Abandoned
 from torchsmith_tracer._src.values.base import Value
-from torchsmith_tracer._src.values.exceptions import ExceptionValue
+from torchsmith_tracer._src.values.exceptions import ExceptionValue, note_frame, set_context
 from torchsmith_tracer._src.values.functions import CellValue, FunctionValue
 from torchsmith_tracer._src.values.generators import GeneratorValue
 
 if TYPE_CHECKING:
     from torchsmith_tracer._src.trace import Trace
 
+_RERAISES = ("RERAISE", "CLEANUP_THROW")  # the traceback has this frame already
 MAX_DEPTH = 200  # frames inlined into each other
 
 
@@ -123,9 +124,6 @@ class Interpreter:
                             self._leave(frame, e)
                         if self._leaves_uncaught(frame):
                             signal = Unsupported("raises", what=e.exc.describe())
-                            if ins.opname == "RERAISE" and not frame.handling and frame.left:
-                                # Raised again natively where it was raised first.
-                                frame.handling.append(frame.left)
                             raise self._stopped(frame, signal) from e
                         raise
                 except Unsupported as e:
@@ -149,29 +147,17 @@ class Interpreter:
         """Go to the handler of the current instruction; False when there is none."""
         if isinstance(error.exc, ExceptionValue) and error.exc.where is None:
             error.exc.where = (frame.info.code.co_filename, frame.line)
+        ins = frame.instruction
+        again = ins.opname in _RERAISES or (ins.opname == "RAISE_VARARGS" and not ins.arg)
+        if not again or self.tx.interp.is_none(error.exc.getattr(self.tx, "__traceback__")):
+            note_frame(self.tx, error.exc, frame)
         handler = frame.info.handler_at[frame.ip]
         if handler is None:
             return False
-        exc = error.exc
-        if frame.handling:
-            frame.raised = frame.handling[0]
-        elif frame.left is not None and frame.instruction.opname == "RERAISE":
-            frame.raised = frame.left
-        else:
-            frame.raised = RaisedAt(
-                ip=frame.ip,
-                stack=frame.saved,
-                locals=dict(frame.locals),
-                cells=dict(frame.cells),
-                marks=frame.marks or self.tx.checkpoint(),
-                kw_names=_pending_names(frame),
-                exc=exc,
-                handled=self.tx.interp.handled,
-            )
         del frame.stack[handler.depth :]
         if handler.push_lasti:
             frame.stack.append(LastInstruction(frame.ip))
-        frame.stack.append(exc)
+        frame.stack.append(error.exc)
         frame.kw_names = ()
         frame.ip = handler.target
         return True
@@ -180,7 +166,6 @@ class Interpreter:
         """``error`` leaves ``frame``: its stack is dropped, its variables live on with it."""
         frame.stack.clear()
         if isinstance(error.exc, ExceptionValue):
-            error.exc.frames.append(frame)
             try:
                 self.abandoned.release(frame, error.exc)
             except Unsupported as e:
@@ -205,15 +190,6 @@ class Interpreter:
         """Bring the trace back to before the current instruction and say where it stopped."""
         if not frame.resumable or self._within_library(frame):
             return signal
-        if frame.handling:
-            at = frame.handling[0]
-            self.tx.rollback(at.marks)
-            self.tx.interp.handled = at.handled
-            frame.handling.clear()
-            frame.ip = at.ip
-            variables = at.locals, at.cells, at.kw_names
-            state = FrameState(frame, at.ip, at.stack, *variables, in_call=False, in_handler=True)
-            return BreakAt(signal, [state])
         if frame.marks is not None:
             self.tx.rollback(frame.marks)
             frame.stack = frame.saved
@@ -247,7 +223,8 @@ class Interpreter:
             if VERSION < (3, 12) and self.tx.interp.exception_matches(e.exc, StopIteration):
                 error = self.tx.interp.error(RuntimeError, "generator raised StopIteration")
                 assert isinstance(error.exc, ExceptionValue)
-                error.exc.cause = error.exc.context = e.exc
+                error.exc.slot_set(self.tx, "__cause__", e.exc)
+                error.exc.slot_set(self.tx, "__context__", e.exc)
                 raise error from None
             raise
         finally:
@@ -268,6 +245,8 @@ class Interpreter:
         frame.saved = list(frame.stack)
         # The exception belongs to the YIELD that suspended the frame (or to its start).
         frame.ip = max(frame.ip - 1, 0)
+        if gen.handled is not None:
+            set_context(self.tx, exc)
         error = ObservedException(exc)
         if not self._unwind(frame, error):
             raise error

@@ -182,14 +182,9 @@ def _stop_iteration_error(tx: Trace, frame: Frame, exc: Value) -> Value:
         return exc
     error = tx.interp.error(RuntimeError, "generator raised StopIteration").exc
     if isinstance(error, ExceptionValue):
-        error.cause = error.context = exc
-        error.suppress = True
+        error.slot_set(tx, "__cause__", exc)
+        error.slot_set(tx, "__context__", exc)
     return error
-
-
-@opcode("CALL_INTRINSIC_2", since=(3, 12))
-def _intrinsic_2(tx: Trace, frame: Frame, ins: Instruction) -> None:
-    raise Unsupported("unsupported-slot", what=f"intrinsic operation {ins.arg}")
 
 
 @opcode("PRINT_EXPR", until=(3, 11))

@@ -8,9 +8,10 @@ from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
 from torchsmith_tracer._src.frames.code import Instruction
 from torchsmith_tracer._src.frames.frame import Frame, Handling
 from torchsmith_tracer._src.interp.registry import opcode
+from torchsmith_tracer._src.values.builtins import exception_groups
 from torchsmith_tracer._src.values.classes import ClassValue
 from torchsmith_tracer._src.values.constants import NONE, bool_value
-from torchsmith_tracer._src.values.exceptions import ExceptionValue
+from torchsmith_tracer._src.values.exceptions import set_context, store
 
 if TYPE_CHECKING:
     from torchsmith_tracer._src.trace import Trace
@@ -23,9 +24,6 @@ def _push_exc_info(tx: Trace, frame: Frame, ins: Instruction) -> None:
     previous = tx.interp.handled
     frame.stack += (Handling(exc, previous), exc)
     tx.interp.handled = exc
-    if frame.raised is not None:
-        frame.handling.append(frame.raised)
-        frame.raised = None
 
 
 @opcode("POP_EXCEPT", safe=True)
@@ -34,8 +32,6 @@ def _pop_except(tx: Trace, frame: Frame, ins: Instruction) -> None:
     tx.interp.handled = slot.previous
     if slot in frame.stack:  # what was popped is a copy; the exception is about to be raised again
         frame.stack[frame.stack.index(slot)] = NONE
-    if frame.handling:
-        frame.left = frame.handling.pop()
 
 
 @opcode("CHECK_EXC_MATCH")
@@ -46,9 +42,30 @@ def _check_exc_match(tx: Trace, frame: Frame, ins: Instruction) -> None:
 
 
 @opcode("CHECK_EG_MATCH")
+def _check_eg_match(tx: Trace, frame: Frame, ins: Instruction) -> None:
+    exc, kinds = frame.popn(2)
+    found = tx.builder.wrap_new(exception_groups.match_star).call(tx, [exc, kinds], {})
+    rest, match = tx.interp.unpack(found)
+    if not tx.interp.is_none(match):
+        tx.interp.handled = match
+        at = max(i for i, item in enumerate(frame.stack) if isinstance(item, Handling))
+        slot = cast("Handling", frame.stack[at])
+        frame.stack[at] = Handling(match, slot.previous)
+    frame.stack += (rest, match)
+
+
+@opcode("CALL_INTRINSIC_2", since=(3, 12))
+def _intrinsic_2(tx: Trace, frame: Frame, ins: Instruction) -> None:
+    if ins.arg != 1:
+        raise Unsupported("unsupported-slot", what=f"intrinsic operation {ins.arg}")
+    _prep_reraise_star(tx, frame, ins)
+
+
 @opcode("PREP_RERAISE_STAR", until=(3, 11))
 def _prep_reraise_star(tx: Trace, frame: Frame, ins: Instruction) -> None:
-    raise Unsupported("unsupported-slot", what="except*")
+    frame.stack.append(
+        tx.builder.wrap_new(exception_groups.reraise_star).call(tx, frame.popn(2), {})
+    )
 
 
 @opcode("RERAISE")
@@ -60,9 +77,10 @@ def _reraise(tx: Trace, frame: Frame, ins: Instruction) -> None:
 @opcode("RAISE_VARARGS")
 def _raise_varargs(tx: Trace, frame: Frame, ins: Instruction) -> None:
     if ins.arg == 0:
-        if tx.interp.handled is None:
+        handled = tx.interp.being_handled()
+        if tx.interp.is_none(handled):
             raise tx.interp.error(RuntimeError, "No active exception to reraise")
-        raise ObservedException(tx.interp.handled)
+        raise ObservedException(handled)
     cause = frame.pop() if ins.arg == 2 else None
     raise _raised(tx, frame.pop(), cause)
 
@@ -70,14 +88,11 @@ def _raise_varargs(tx: Trace, frame: Frame, ins: Instruction) -> None:
 def _raised(tx: Trace, exc: Value, cause: Value | None) -> Exception:
     """``raise exc from cause``: the signal to raise."""
     instance = _exception_instance(tx, exc)
-    if isinstance(instance, ExceptionValue):
-        if cause is not None:
-            if not tx.interp.is_none(cause):
-                cause = _exception_instance(tx, cause, "exception causes must derive from ")
-            instance.slot_set(tx, "__cause__", cause)
-        handled = tx.interp.handled
-        if handled is not None and handled is not instance and tx.interp.is_none(instance.context):
-            instance.slot_set(tx, "__context__", handled)
+    if cause is not None:
+        if not tx.interp.is_none(cause):
+            cause = _exception_instance(tx, cause, "exception causes must derive from ")
+        store(tx, instance, "__cause__", cause)
+    set_context(tx, instance)
     return ObservedException(instance)
 
 
@@ -132,12 +147,13 @@ def _before_with(tx: Trace, frame: Frame, ins: Instruction) -> None:
             "(missed __exit__ method)"
         )
         raise tx.interp.error(TypeError, message)
-    frame.stack += (leave, tx.interp.call(enter, []))
+    frame.stack.append(leave)
+    frame.stack.append(tx.interp.call_from(frame, enter, [], {}))
 
 
 @opcode("WITH_EXCEPT_START")
 def _with_except_start(tx: Trace, frame: Frame, ins: Instruction) -> None:
     exc = frame.top()
     leave = frame.top(4)
-    args = [tx.interp.type_of(exc), exc, NONE]
-    frame.stack.append(tx.interp.call(leave, args))
+    args = [tx.interp.type_of(exc), exc, exc.getattr(tx, "__traceback__")]
+    frame.stack.append(tx.interp.call_from(frame, leave, args, {}))

@@ -21,7 +21,7 @@ from torchsmith_tracer._src.values.containers import (
     TupleValue,
     is_plain_named,
 )
-from torchsmith_tracer._src.values.exceptions import ExceptionValue
+from torchsmith_tracer._src.values.exceptions import ExceptionValue, compute
 from torchsmith_tracer._src.values.lookup import Found, bind, lookup
 from torchsmith_tracer._src.values.mappings import DictValue, SetValue
 from torchsmith_tracer._src.values.overrides import new_tensor
@@ -48,8 +48,8 @@ def construct(tx: Trace, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
     if init.owner is object:
         _check_no_arguments(tx, maker, init, cls, args, kwargs)
         return obj
-    if isinstance(obj, ExceptionValue) and not _is_python(init):
-        return obj
+    if isinstance(obj, ExceptionValue) and not (_is_python(init) or _is_python(maker)):
+        return obj  # ``make`` has computed both
     if not isinstance(obj, NewObjectValue) and not _is_python(init):
         return obj
     method = bind(tx, init, obj, tx.interp.type_of(obj), "__init__")
@@ -127,30 +127,15 @@ _ABSTRACT = 1 << 20
 
 
 def _new_exception(tx: Trace, cls: ClassValue, args: Args, kwargs: Kwargs) -> ExceptionValue:
-    fields: dict[str, Value] = {}
     init = lookup(tx, cls.obj, "__init__")
-    if kwargs and init is not None and not _is_python(init):
-        allowed = _FIELDS.get(init.owner, ())
-        for name in kwargs:
-            if name not in allowed:
-                message = f"{cls.obj.__name__}() takes no keyword arguments"
-                if allowed:
-                    message = f"{name!r} is an invalid keyword argument for this function"
-                raise tx.interp.error(TypeError, message)
-        fields = dict(kwargs)
-    if cls.obj is OSError and len(args) >= 2:
-        errno = tx.interp.try_concrete(args[0])
-        if isinstance(errno, int):  # the constructor picks the subclass for the error number
-            cls = tx.interp.class_value(type(OSError(errno, "")))
+    assert init is not None
+    kind, found, fields = compute(
+        tx, cls.obj, args, kwargs, None if _is_python(init) else (args, kwargs)
+    )
     exact = cls if cls.recipe is not None else None
-    return ExceptionValue(tx.journal, cls.obj, list(args), exact, fields)
-
-
-_FIELDS: dict[type, tuple[str, ...]] = {
-    ImportError: ("name", "path", "name_from"),
-    AttributeError: ("name", "obj"),
-    NameError: ("name",),
-}
+    made = ExceptionValue(tx.journal, kind, args, exact, fields)
+    made.args = found
+    return made
 
 
 def _check_no_arguments(

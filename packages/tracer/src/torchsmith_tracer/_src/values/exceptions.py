@@ -1,16 +1,25 @@
-"""Exception instances of the traced program."""
+"""Exception instances of the traced program.
+
+The fields of the builtin classes (``OSError.errno``, ``StopIteration.value`` ...) are what the
+class's own constructor makes of the arguments: it is called with the values themselves.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import builtins
+import sys
+import types
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from torchsmith_tracer._src.effects.journal import DELETED
 from torchsmith_tracer._src.values.base import Value
-from torchsmith_tracer._src.values.constants import NONE, ConstantValue
-from torchsmith_tracer._src.values.containers import TupleValue
-from torchsmith_tracer._src.values.lookup import C_DATA
-from torchsmith_tracer._src.values.python_instances import NewObjectValue
+from torchsmith_tracer._src.values.builtin_object import METHOD_TYPES
+from torchsmith_tracer._src.values.constants import NONE, ConstantValue, bool_value
+from torchsmith_tracer._src.values.containers import ListValue, TupleValue
+from torchsmith_tracer._src.values.lookup import C_DATA, lookup
+from torchsmith_tracer._src.values.python_instances import NewObjectValue, ObjectValue
+from torchsmith_tracer._src.values.tracebacks import TracebackValue
 
 if TYPE_CHECKING:
     from torchsmith_tracer._src.codegen.emitter import Emitter
@@ -18,36 +27,57 @@ if TYPE_CHECKING:
     from torchsmith_tracer._src.frames.frame import Frame
     from torchsmith_tracer._src.trace import Trace
 
-_KEYWORDS = {"name", "obj", "path", "name_from"}
+_LINKS = ("__cause__", "__context__")
+_COMMON = frozenset(("args", "__dict__", "__suppress_context__", "__traceback__", *_LINKS))
+
+
+BUILTIN_EXCEPTIONS = frozenset(
+    obj
+    for obj in vars(builtins).values()
+    if isinstance(obj, type) and issubclass(obj, BaseException)
+)
+
+
+def builtin_base(cls: type) -> type[BaseException]:
+    """The builtin class that lays out the instances of an exception class."""
+    return next(base for base in cls.__mro__ if base in BUILTIN_EXCEPTIONS)
 
 
 class ExceptionValue(NewObjectValue):
     """An exception made while tracing, of a builtin or user class.
 
     Attributes:
-        args: the constructor's positional arguments.
-        cause, context: what ``__cause__`` and ``__context__`` give.
+        args: what ``args`` gives.
+        made_with: the positional arguments of ``__new__``.
+        fields: those of the builtin class, but ``args``.
+        cause, context, suppress, traceback: what ``__cause__`` ... give.
+        was_raised: whether it was raised while the program handled nothing itself, so that what is
+            handled where the compiled function is called is its context.
         host: the real exception when the traced program's operation raised one on the host.
     """
 
-    __slots__ = ("args", "cause", "context", "fields", "frames", "host", "suppress", "where")
+    __slots__ = tuple(
+        "args cause context fields host made_with suppress traceback was_raised where".split()
+    )
 
     def __init__(
         self,
         journal: Journal,
         cls: type,
-        args: list[Value],
+        args: Sequence[Value],
         cls_value: Value | None = None,
-        fields: dict[str, Value] | None = None,
+        fields: Mapping[str, Value] | None = None,
     ) -> None:
         super().__init__(journal, cls, cls_value)
+        self.made_with = tuple(args)
         self.args = TupleValue(args)
         self.cause: Value = NONE
         self.context: Value = NONE
         self.suppress = False
-        self.fields: dict[str, Value] = fields or {}
+        self.traceback: Value = NONE
+        self.was_raised = False
+        self.fields: Mapping[str, Value] = fields or {}
         self.host: BaseException | None = None
-        self.frames: list[Frame] = []  # those that it left, while something in them is of interest
         self.where: tuple[str, int] | None = None  # file and line that raised it
 
     def describe(self) -> str:
@@ -63,104 +93,286 @@ class ExceptionValue(NewObjectValue):
             return repr(values[0])
         return "" if not values else str(values[0] if len(values) == 1 else tuple(values))
 
+    # --- fields ------------------------------------------------------------------------------
     def slot_get(self, tx: Trace, name: str, descriptor: object) -> Value:
-        stored = tx.journal.load_attr(self, name)
-        if isinstance(stored, Value):
-            return stored
-        value = self._field(name)
-        if value is not None and stored is not DELETED:
-            return value
-        if name in ("__dict__", "__weakref__") or isinstance(descriptor, C_DATA[1]):
-            return super().slot_get(tx, name, descriptor)
-        return NONE
-
-    def _field(self, name: str) -> Value | None:
         if name == "args":
             return self.args
         if name == "__cause__":
             return self.cause
         if name == "__context__":
-            return self.context
+            unset = self.was_raised and self.context is NONE
+            return tx.world.handled_outside() if unset else self.context
         if name == "__suppress_context__":
-            return ConstantValue(self.suppress)
+            return bool_value(self.suppress)
         if name == "__traceback__":
-            return NONE
-        if name in self.fields:
+            return self.traceback
+        stored = tx.journal.load_attr(self, name)
+        if isinstance(stored, Value):
+            return stored
+        if stored is not DELETED and name in self.fields:
             return self.fields[name]
-        items = self.args.items
-        if name == "value" and issubclass(self.cls, StopIteration):
-            return items[0] if items else NONE
-        if name == "code" and issubclass(self.cls, SystemExit):
-            return (items[0] if len(items) == 1 else self.args) if items else NONE
-        if name == "msg" and issubclass(self.cls, ImportError):
-            return items[0] if len(items) == 1 else NONE
-        if issubclass(self.cls, OSError) and 2 <= len(items) <= 5:
-            order = {"errno": 0, "strerror": 1, "filename": 2, "filename2": 4}
-            i = order.get(name, 9)
-            return items[i] if i < len(items) else NONE
-        if issubclass(self.cls, UnicodeDecodeError | UnicodeEncodeError):
-            order = {"encoding": 0, "object": 1, "start": 2, "end": 3, "reason": 4}
-            return items[order[name]] if name in order else None
-        if name in _KEYWORDS:
-            return NONE
-        return None
+        if name in ("__dict__", "__weakref__") or isinstance(descriptor, C_DATA[1]):
+            return super().slot_get(tx, name, descriptor)
+        return NONE
 
     def slot_set(self, tx: Trace, name: str, value: Value) -> None:
         """Store into one of the C-level fields."""
         if name == "args":
-            old_args = self.args
-            tx.journal.record(lambda: setattr(self, "args", old_args))
-            self.args = TupleValue(tx.interp.unpack(value))
-        elif name in ("__cause__", "__context__", "__suppress_context__"):
-            self._remember(tx)
-            if name == "__context__":
-                self.context = value
-            elif name == "__cause__":
-                self.cause, self.suppress = value, True
-            else:
-                self.suppress = tx.interp.truth(value)
-        elif name != "__traceback__":
+            self._change(tx, args=TupleValue(tx.interp.unpack(value)))
+        elif name == "__cause__":
+            self._change(tx, cause=value, suppress=True)
+        elif name == "__context__":
+            self._change(tx, context=value, was_raised=False)
+        elif name == "__suppress_context__":
+            self._change(tx, suppress=tx.interp.truth(value))
+        elif name == "__traceback__":
+            self._change(tx, traceback=value)
+        else:
             tx.journal.store_attr(self, name, value)
 
-    def _remember(self, tx: Trace) -> None:
-        old = (self.cause, self.context, self.suppress)
+    def _change(self, tx: Trace, **new: object) -> None:
+        old = {name: getattr(self, name) for name in new}
 
-        def undo() -> None:
-            self.cause, self.context, self.suppress = old
+        def put(state: Mapping[str, object]) -> None:
+            for name, value in state.items():
+                setattr(self, name, value)
 
-        tx.journal.record(undo)
+        tx.journal.record(lambda: put(old))
+        put(new)
 
+    def initialize(self, tx: Trace, args: Sequence[Value], kwargs: Mapping[str, Value]) -> None:
+        """``__init__`` of the builtin class."""
+        base = builtin_base(self.cls)
+        _, found, fields = compute(tx, self.cls, self.made_with, {}, (args, kwargs))
+        self._change(tx, args=found, fields=fields)
+        stored = tx.journal.attrs.get(self, {})
+        for name in [n for n in stored if n in FIELDS[base]]:
+            tx.journal.store_attr(self, name, fields.get(name, NONE))
+
+    def real(self, tx: Trace) -> BaseException:
+        """A real exception of the builtin class with the same fields, for its ``__str__``."""
+        exc = make_exception(builtin_base(self.cls), builtin_base(self.cls), (), {})
+        exc.args = tuple(tx.interp.concrete(v) for v in self.args.items)
+        for name in FIELDS[builtin_base(self.cls)]:
+            stored = tx.journal.load_attr(self, name)
+            value = stored if isinstance(stored, Value) else self.fields.get(name)
+            if value is not None and not tx.interp.is_none(value):
+                setattr(exc, name, tx.interp.concrete(value))
+        return exc
+
+    # --- generated code ----------------------------------------------------------------------
     def reconstruct(self, cg: Emitter) -> None:
-        cg.load_callable(_make_exception, "make_exception")
+        base = builtin_base(self.cls)
+        cg.load_callable(make_exception, "make_exception")
+        cg.load_global_constant(base, base.__name__)
         self.load_class(cg)
         cg.load(self.args)
-        for name, value in self.fields.items():
+        fields = {name: v for name, v in self.fields.items() if v is not NONE}
+        for name, value in fields.items():
             cg.load_const(name)
             cg.load(value)
-        cg.build_map(len(self.fields))
-        cg.call(3)
+        cg.build_map(len(fields))
+        cg.call(4)
 
     def reconstruct_fill(self, cg: Emitter) -> None:
         super().reconstruct_fill(cg)
-        for name, value in (("__cause__", self.cause), ("__context__", self.context)):
+        links = (self.cause, self.context, self.traceback)
+        for name, value in zip((*_LINKS, "__traceback__"), links, strict=True):
             if value is not NONE:
                 cg.load(value)
                 cg.load(self)
                 cg.store_attr(name)
+        if self.was_raised and self.context is NONE:
+            cg.load_callable(_set_outer_context, "set_outer_context")
+            cg.load(self)
+            cg.call(1)
+            cg.pop_top()
         if self.suppress:
             cg.load_const(True)
             cg.load(self)
             cg.store_attr("__suppress_context__")
 
 
-def _make_exception(
-    cls: type[BaseException], args: tuple[object, ...], fields: dict[str, object]
+def make_exception(
+    base: type[BaseException],
+    cls: type[BaseException],
+    args: tuple[object, ...],
+    fields: dict[str, object],
 ) -> BaseException:
-    exc = cls.__new__(cls, *args)
-    initialize: Callable[..., None] | None = vars(cls).get("__init__")
-    if initialize is not None and not hasattr(initialize, "__code__"):
-        initialize(exc, *args)
+    """An exception of ``cls`` whose C part is as given; no code of the user's is run."""
+    first = (fields.pop(name) for name in ("message", "exceptions"))
+    exc: BaseException = base.__new__(cls, *(first if issubclass(base, BaseExceptionGroup) else ()))
     exc.args = args
     for name, value in fields.items():
         object.__setattr__(exc, name, value)
     return exc
+
+
+def _set_outer_context(exc: BaseException) -> None:
+    handled = sys.exception()
+    if handled is not None and handled is not exc:
+        exc.__context__ = handled
+
+
+# --- fields of builtin classes -------------------------------------------------------------------
+
+
+# Names of the C-level fields of each builtin class, without those that all exceptions have.
+FIELDS: dict[type, frozenset[str]] = {
+    base: frozenset(
+        name
+        for b in base.__mro__[:-1]
+        for name, attr in vars(b).items()
+        if isinstance(attr, C_DATA) and name not in _COMMON
+    )
+    for base in BUILTIN_EXCEPTIONS
+}
+Call = tuple[Sequence[Value], Mapping[str, Value]]
+
+
+def compute(
+    tx: Trace, cls: type, args: Sequence[Value], kwargs: Mapping[str, Value], init: Call | None
+) -> tuple[type, TupleValue, dict[str, Value]]:
+    """The class, ``args`` and the fields of ``cls.__new__(cls, *args)``, after ``__init__`` (None:
+    the program's own runs later), as the builtin class makes them of the values."""
+    base = builtin_base(cls)
+    real: dict[int, Value] = {}
+
+    def model(value: Value) -> object:
+        base_value = value.base_value()
+        obj: object = value
+        if isinstance(value, ConstantValue):
+            obj = value.value
+        elif type(base_value) is TupleValue:
+            obj = tuple(map(model, base_value.items))
+        elif issubclass(base, BaseExceptionGroup) and isinstance(base_value, ListValue):
+            obj = list(map(model, base_value.items))
+        elif issubclass(base, BaseExceptionGroup) and issubclass(
+            value.python_type(), BaseException
+        ):
+            obj = Exception() if issubclass(value.python_type(), Exception) else BaseException()
+        real[id(obj)] = value
+        kept.append(obj)
+        return obj
+
+    def value_of(obj: object) -> Value:
+        known = obj if isinstance(obj, Value) else real.get(id(obj))
+        if known is None and type(obj) is tuple:
+            return TupleValue([value_of(item) for item in obj])
+        return tx.interp.const(obj) if known is None else known
+
+    kept: list[object] = []  # the identities stay theirs
+    like = cls if cls is base else _like(cls.__name__, base, _has_own_init(tx, cls))
+    try:
+        named = {name: model(v) for name, v in kwargs.items()}
+        exc = like.__new__(like, *map(model, args), **named)
+        if init is not None:
+            named = {name: model(v) for name, v in init[1].items()}
+            base.__init__(exc, *map(model, init[0]), **named)
+    except Exception as e:  # noqa: BLE001 - the program's own
+        raise tx.interp.host_error(e) from None
+    fields = {}
+    for name in FIELDS[base]:
+        found = getattr(exc, name, _ABSENT)
+        if found is not _ABSENT:
+            fields[name] = value_of(found)
+    kind = cls if type(exc) is like else type(exc)
+    return kind, TupleValue([value_of(a) for a in exc.args]), fields
+
+
+def _has_own_init(tx: Trace, cls: type) -> bool:
+    """Whether the program has an ``__init__`` for the class, but no ``__new__``: the one of C then
+    leaves all to it."""
+    init, new = lookup(tx, cls, "__init__"), lookup(tx, cls, "__new__")
+    assert init is not None and new is not None
+    return not isinstance(init.attr, METHOD_TYPES) and isinstance(new.attr, METHOD_TYPES)
+
+
+_likes: dict[tuple[str, type, bool], type[BaseException]] = {}
+
+
+def _like(name: str, base: type[BaseException], own_init: bool) -> type[BaseException]:
+    """A class laid out like a user's, with or without an ``__init__`` of its own."""
+    found = _likes.get((name, base, own_init))
+    if found is None:
+        if len(_likes) > 200:
+            _likes.clear()
+        space = {"__init__": _no_init} if own_init else {}
+        found = _likes[name, base, own_init] = type(name, (base,), space)
+    return found
+
+
+def _no_init(self: object, *args: object, **kwargs: object) -> None:
+    """In place of the program's own ``__init__``."""
+
+
+_ABSENT = object()
+
+
+# --- raising -----------------------------------------------------------------------------------
+
+
+def _link(tx: Trace, exc: Value, name: str) -> Value:
+    if isinstance(exc, ExceptionValue):
+        return getattr(exc, name.strip("_"))  # type: ignore[no-any-return]
+    return exc.getattr(tx, name)
+
+
+def set_context(tx: Trace, exc: Value) -> None:
+    """``exc`` is raised: what is being handled becomes its context, without making a circle."""
+    handled = tx.interp.handled
+    if handled is None:
+        if isinstance(exc, ExceptionValue) and not exc.was_raised:
+            exc._change(tx, was_raised=True)
+        return
+    if tx.interp.is_same(exc, handled):
+        return
+    seen: list[Value] = []
+    link = handled
+    while link not in seen:
+        seen.append(link)
+        context = _link(tx, link, "__context__")
+        if tx.interp.is_none(context):
+            break
+        if tx.interp.is_same(context, exc):
+            store(tx, link, "__context__", NONE)
+            break
+        link = context
+    store(tx, exc, "__context__", handled)
+
+
+def store(tx: Trace, exc: Value, name: str, value: Value) -> None:
+    """Store into a field that all exceptions have."""
+    if isinstance(exc, ExceptionValue):
+        exc.slot_set(tx, name, value)
+        return
+    tx.journal.store_attr(exc, name, value)
+    if name == "__cause__":  # where the stores are replayed, it comes last
+        tx.journal.store_attr(exc, "__suppress_context__", bool_value(True))
+
+
+def set_field(tx: Trace, exc: ObjectValue, name: str, value: Value) -> None:
+    """``exc.name = value`` for a C-level field, checked."""
+    if name in _LINKS and not tx.interp.is_none(value):
+        if not issubclass(value.python_type(), BaseException):
+            which = name.strip("_")
+            text = f"exception {which} must be None or derive from BaseException"
+            raise tx.interp.error(TypeError, text)
+    if name == "__traceback__" and not tx.interp.is_none(value):
+        if value.python_type() is not types.TracebackType:
+            raise tx.interp.error(TypeError, "__traceback__ must be a traceback or None")
+    if name in _COMMON or isinstance(exc, ExceptionValue):
+        store(tx, exc, name, value)
+    else:
+        tx.journal.store_attr(exc, name, value)
+
+
+def note_frame(tx: Trace, exc: Value, frame: Frame) -> None:
+    """``exc`` is raised in ``frame``, or passes it."""
+    if frame.globals.own:
+        return
+    if isinstance(exc, ExceptionValue):
+        exc._change(tx, traceback=TracebackValue(frame, exc.traceback))
+    else:
+        before = exc.getattr(tx, "__traceback__")
+        tx.journal.store_attr(exc, "__traceback__", TracebackValue(frame, before))

@@ -34,7 +34,27 @@ class FrameValue(BuiltinObject):
             return tx.interp.const(self.frame.info.code)
         if name == "f_back" and len(self.callers) > 1:
             return FrameValue(self.callers[:-1])
+        if name == "f_lineno":
+            return tx.interp.const(self.frame.line)
+        if name == "f_lasti":
+            return tx.interp.const(self.frame.instruction.offset)
         raise Unsupported("unsupported-slot", what=f"attribute {name!r} of a frame")
+
+    def clear(self, tx: Trace) -> None:
+        """``frame.clear()`` of one that has ended."""
+        frame = self.frame
+        if frame in tx.frames:
+            raise tx.interp.error(RuntimeError, "cannot clear an executing frame")
+        before = frame.info.instructions[max(frame.ip - 1, 0)]
+        if before.opname == "YIELD_VALUE":
+            raise Unsupported("unsupported-slot", what="clearing the frame of a generator")
+        variables, cells, stack = frame.locals, frame.cells, frame.stack
+
+        def undo() -> None:
+            frame.locals, frame.cells, frame.stack = variables, cells, stack
+
+        tx.journal.record(undo)
+        frame.locals, frame.cells, frame.stack = {}, {}, []
 
 
 def frame_value(tx: Trace, depth: int) -> FrameValue:

@@ -111,14 +111,14 @@ class GeneratorValue(IteratorValue):
     def _remember(self, tx: Trace, frame: Frame) -> None:
         """Record how to come back to the present state."""
         ip, stack, variables = frame.ip, list(frame.stack), dict(frame.locals)
-        cells, handling = dict(frame.cells), list(frame.handling)
+        cells = dict(frame.cells)
         started, handled = self.started, self.handled
 
         def undo() -> None:
             self.frame, self.started, self.handled = frame, started, handled
             self.running = False
             frame.ip, frame.stack, frame.locals = ip, stack, variables
-            frame.cells, frame.handling = cells, handling
+            frame.cells = cells
 
         tx.journal.record(undo)
 

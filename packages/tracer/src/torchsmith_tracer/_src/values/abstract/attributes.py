@@ -13,7 +13,7 @@ from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtin_object import METHOD_TYPES, BuiltinObject
 from torchsmith_tracer._src.values.classes import ClassValue, DescriptorValue, SuperValue
 from torchsmith_tracer._src.values.constants import NONE, ConstantValue
-from torchsmith_tracer._src.values.exceptions import ExceptionValue
+from torchsmith_tracer._src.values.exceptions import set_field
 from torchsmith_tracer._src.values.functions import (
     BoundMethodValue,
     BuiltinMethodValue,
@@ -180,8 +180,12 @@ class Attributes:
         self.interp.call(method, [instance, value])
 
     def _store_c_field(self, instance: Value, name: str, value: Value, attr: object) -> None:
-        if isinstance(instance, ExceptionValue):
-            instance.slot_set(self.tx, name, value)
+        if (
+            isinstance(instance, ObjectValue)
+            and issubclass(instance.cls, BaseException)
+            and (name != "__dict__")
+        ):
+            set_field(self.tx, instance, name, value)
         elif name == "__dict__" and isinstance(instance, ObjectValue):
             self._replace_dict(instance, value)
         elif isinstance(instance, ObjectValue) and isinstance(instance.storage, TwinValue):

@@ -25,7 +25,13 @@ from torchsmith_tracer._src.values.containers import (
     TupleValue,
     is_plain_named,
 )
-from torchsmith_tracer._src.values.exceptions import ExceptionValue
+from torchsmith_tracer._src.values.exceptions import (
+    FIELDS,
+    ExceptionValue,
+    builtin_base,
+    compute,
+    set_context,
+)
 from torchsmith_tracer._src.values.functions import CellValue
 from torchsmith_tracer._src.values.lazy import LazyValue
 from torchsmith_tracer._src.values.mappings import DictValue, SetValue, Table
@@ -247,6 +253,10 @@ class Basics:
             raise self.host_error(e) from None
         return self.const(result)
 
+    def being_handled(self) -> Value:
+        """``sys.exception()``."""
+        return self.interp.handled or self.tx.world.handled_outside()
+
     def error(self, cls: type[BaseException], *args: object, **fields: object) -> ObservedException:
         """An exception of a builtin class, to be raised by the caller."""
         return self.error_with(cls, [self.const(a) for a in args], fields)
@@ -256,9 +266,10 @@ class Basics:
     ) -> ObservedException:
         """The same with values as arguments."""
         table = {k: v if isinstance(v, Value) else self.const(v) for k, v in (fields or {}).items()}
-        exc = ExceptionValue(self.tx.journal, cls, args, None, table)
-        if self.interp.handled is not None:
-            exc.context = self.interp.handled
+        exc = ExceptionValue(self.tx.journal, cls, args)
+        if FIELDS[builtin_base(cls)]:
+            _, exc.args, exc.fields = compute(self.tx, cls, args, table, (args, table))
+        set_context(self.tx, exc)
         return ObservedException(exc)
 
     def host_error(self, exc: BaseException) -> ObservedException:
@@ -267,12 +278,11 @@ class Basics:
         for arg in exc.args:
             args.append(arg if isinstance(arg, Value) else self.const(arg))
         cls = type(exc)
-        value = ExceptionValue(self.tx.journal, cls, args)
-        if isinstance(exc, AttributeError | NameError) and exc.name is not None:
-            value.fields["name"] = self.const(exc.name)
+        fields = {n: getattr(exc, n, None) for n in FIELDS[builtin_base(cls)]}
+        table = {n: v if isinstance(v, Value) else self.const(v) for n, v in fields.items()}
+        value = ExceptionValue(self.tx.journal, cls, args, None, table)
         value.host = exc
-        if self.interp.handled is not None:
-            value.context = self.interp.handled
+        set_context(self.tx, value)
         return ObservedException(value)
 
     def is_same(self, a: Value, b: Value) -> bool:

@@ -28,6 +28,7 @@ from torchsmith_tracer._src.values.builtins import (  # noqa: F401 - they fill t
     library,
     loggers,
     make_class,
+    methods_exceptions,
     methods_iterators,
     methods_objects,
     methods_sequences,
@@ -82,7 +83,7 @@ class Calls:
     ) -> Value:
         """A call instruction of ``frame``: Python functions, also behind bound methods, modules
         and ``__call__``, are entered so that a break inside can resume in every frame."""
-        resumable = frame.resumable and not frame.handling
+        resumable = frame.resumable
         while not isinstance(fn, FunctionValue):
             target = fn.call_target(self.tx, args, kwargs)
             if target is None:

@@ -36,7 +36,7 @@ class ObjectLayer:
     is_none = staticmethod(is_none)
 
     def __init__(self, tx: Trace) -> None:
-        self.handled: Value | None = None
+        self.handled: Value | None = None  # by the traced program
         self.builtins: dict[str, object] = vars(builtins)
         self.builtin_names: dict[str, Value] = {}
         self.class_cache: dict[tuple[type, str], object] = {}
@@ -60,6 +60,7 @@ class ObjectLayer:
         self.known = basics.known
         self.concrete = basics.concrete
         self.fold = basics.fold
+        self.being_handled = basics.being_handled
         self.error = basics.error
         self.error_with = basics.error_with
         self.host_error = basics.host_error

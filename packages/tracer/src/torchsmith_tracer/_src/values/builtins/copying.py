@@ -89,6 +89,36 @@ def exception_reduce(self, /):
     return (type(self), self.args, state) if state else (type(self), self.args)
 
 
+def os_error_reduce(self, /):
+    args, state = self.args, self.__dict__
+    if len(args) == 2 and self.filename is not None:
+        more = (self.filename,)
+        if self.filename2 is not None:
+            more = (self.filename, None, self.filename2)
+        args = args + more
+    return (type(self), args, state) if state else (type(self), args)
+
+
+def import_error_reduce(self, /):
+    state = dict(self.__dict__)
+    for name in ("name", "path", "name_from"):
+        if getattr(self, name, None) is not None:
+            state[name] = getattr(self, name)
+    return (type(self), self.args, state) if state else (type(self), self.args)
+
+
+def attribute_error_getstate(self, /):
+    state = dict(self.__dict__)
+    if self.name is not None:
+        state["name"] = self.name
+    state["args"] = self.args
+    return state
+
+
+def attribute_error_reduce(self, /):
+    return (type(self), self.args, self.__getstate__())
+
+
 def exception_setstate(self, state, /):
     for name, value in (state or {}).items():
         setattr(self, name, value)
@@ -100,7 +130,6 @@ REDUCERS = {
     collections.deque: deque_reduce,
     collections.OrderedDict: ordered_reduce,
     collections.defaultdict: default_reduce,
-    BaseException: exception_reduce,
 }
 
 

@@ -172,13 +172,13 @@ builtin(_thread.allocate_lock)(lambda tx: make_twin(tx, _thread.LockType, (), {}
 
 @builtin(sys.exc_info)
 def _exc_info(tx: Trace) -> Value:
-    exc = tx.interp.handled
-    if exc is None:
+    exc = tx.interp.being_handled()
+    if tx.interp.is_none(exc):
         return TupleValue([NONE, NONE, NONE])
-    return TupleValue([tx.interp.type_of(exc), exc, NONE])
+    return TupleValue([tx.interp.type_of(exc), exc, exc.getattr(tx, "__traceback__")])
 
 
-builtin(sys.exception)(lambda tx: NONE if tx.interp.handled is None else tx.interp.handled)
+builtin(sys.exception)(lambda tx: tx.interp.being_handled())
 builtin(sys.getrecursionlimit)(lambda tx: tx.world.query(sys.getrecursionlimit))
 
 

@@ -16,7 +16,6 @@ from torchsmith_tracer._src.values.classes import ClassValue, DescriptorValue
 from torchsmith_tracer._src.values.constants import NONE, NOT_IMPLEMENTED, ConstantValue, bool_value
 from torchsmith_tracer._src.values.construction import construct, new_instance
 from torchsmith_tracer._src.values.containers import ListValue, TupleValue
-from torchsmith_tracer._src.values.exceptions import ExceptionValue
 from torchsmith_tracer._src.values.functions import BoundMethodValue, BuiltinValue, FunctionValue
 from torchsmith_tracer._src.values.generators import GeneratorValue
 from torchsmith_tracer._src.values.lookup import lookup
@@ -114,7 +113,6 @@ _traced(object, "__reduce__", copying.object_reduce)
 _traced(object, "__getstate__", copying.getstate)
 for _base, _reducer in copying.REDUCERS.items():
     _traced(_base, "__reduce__", _reducer)
-_traced(BaseException, "__setstate__", copying.exception_setstate)
 
 
 def _reduce_builtin(tx: Trace, self: Value, protocol: Value | None = None, /) -> Value | None:
@@ -192,76 +190,6 @@ def _mro(tx: Trace, cls: Value, /) -> Value:
 @method(type, "__subclasses__")
 def _subclasses(tx: Trace, cls: Value, /) -> Value:
     raise Unsupported("opaque-call", what="type.__subclasses__()")
-
-
-# --- exceptions --------------------------------------------------------------------------------
-
-
-@method(BaseException, "__init__")
-def _exception_init(tx: Trace, self: Value, /, *args: Value, **kwargs: Value) -> Value:
-    exc = cast("ExceptionValue", self)
-    if isinstance(exc, ExceptionValue):
-        exc.slot_set(tx, "args", TupleValue(args))
-        if kwargs:
-            old = exc.fields
-            tx.journal.record(lambda: setattr(exc, "fields", old))
-            exc.fields = {**old, **kwargs}
-    return NONE
-
-
-_WITH_FIELDS: tuple[type, ...] = (OSError, ImportError, AttributeError, NameError, StopIteration)
-_WITH_FIELDS += (SystemExit, SyntaxError)
-for _cls in _WITH_FIELDS:
-    if "__init__" in vars(_cls):
-        method(_cls, "__init__")(_exception_init)
-
-
-method(BaseException, "with_traceback")(lambda tx, self, tb, /: self)
-
-
-@method(BaseException, "add_note")
-def _add_note(tx: Trace, self: Value, note: Value, /) -> Value:
-    exc = cast("ExceptionValue", self)
-    notes = exc.instance_get(tx, "__notes__")
-    if not isinstance(notes, ListValue):
-        notes = ListValue([])
-        exc.instance_set(tx, "__notes__", notes)
-    notes.append(tx, note)
-    return NONE
-
-
-def _message_value(tx: Trace, exc: ExceptionValue) -> Value:
-    items = exc.args.items
-    if not items:
-        return ConstantValue("")
-    if len(items) == 1:
-        if issubclass(exc.cls, KeyError):
-            return tx.interp.repr_of(items[0])
-        return tx.interp.str_of(items[0])
-    if issubclass(exc.cls, OSError):
-        known = [tx.interp.concrete(v) for v in items]
-        return tx.interp.fold(lambda: str(OSError(*known)))
-    return tx.interp.str_of(exc.args)
-
-
-@method(BaseException, "__str__")
-@method(KeyError, "__str__")
-@method(OSError, "__str__")
-def _exception_str(tx: Trace, self: Value, /) -> Value | None:
-    return _message_value(tx, self) if isinstance(self, ExceptionValue) else None
-
-
-for _kind in (ImportError, UnicodeDecodeError, UnicodeEncodeError, SyntaxError):
-    if "__str__" in vars(_kind):
-        method(_kind, "__str__")(_exception_str)
-
-
-@method(BaseException, "__repr__")
-def _exception_repr(tx: Trace, self: Value, /) -> Value | None:
-    if not isinstance(self, ExceptionValue):
-        return None
-    parts = [str(tx.interp.concrete(tx.interp.repr_of(v))) for v in self.args.items]
-    return ConstantValue(f"{self.cls.__name__}({', '.join(parts)})")
 
 
 # --- generators --------------------------------------------------------------------------------

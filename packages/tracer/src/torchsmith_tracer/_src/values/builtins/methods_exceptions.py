@@ -1,0 +1,141 @@
+"""Methods of exceptions and exception groups."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.builtins import copying, exception_groups
+from torchsmith_tracer._src.values.builtins.registry import constructor, method
+from torchsmith_tracer._src.values.constants import NONE, ConstantValue
+from torchsmith_tracer._src.values.containers import ListValue, TupleValue
+from torchsmith_tracer._src.values.exceptions import (
+    BUILTIN_EXCEPTIONS,
+    ExceptionValue,
+    builtin_base,
+    set_field,
+)
+from torchsmith_tracer._src.values.frame_object import FrameValue
+from torchsmith_tracer._src.values.python_instances import ObjectValue
+from torchsmith_tracer._src.values.tracebacks import TracebackValue
+
+if TYPE_CHECKING:
+    from torchsmith_tracer._src.trace import Trace
+
+
+def _traced(cls: type, name: str, replacement: Callable[..., object]) -> None:
+    def implementation(tx: Trace, self: Value, /, *args: Value) -> Value:
+        return tx.builder.wrap_new(replacement).call(tx, [self, *args], {})
+
+    method(cls, name)(implementation)
+
+
+_traced(BaseException, "__reduce__", copying.exception_reduce)
+_traced(BaseException, "__setstate__", copying.exception_setstate)
+_traced(OSError, "__reduce__", copying.os_error_reduce)
+_traced(ImportError, "__reduce__", copying.import_error_reduce)
+if "__getstate__" in vars(AttributeError):
+    _traced(AttributeError, "__getstate__", copying.attribute_error_getstate)
+    _traced(AttributeError, "__reduce__", copying.attribute_error_reduce)
+_traced(BaseExceptionGroup, "split", exception_groups.split)
+_traced(BaseExceptionGroup, "subgroup", exception_groups.subgroup)
+_traced(BaseExceptionGroup, "derive", exception_groups.derive)
+
+
+def _init(tx: Trace, self: Value, /, *args: Value, **kwargs: Value) -> Value | None:
+    if not isinstance(self, ExceptionValue):
+        return None
+    self.initialize(tx, args, kwargs)
+    return NONE
+
+
+for _cls in BUILTIN_EXCEPTIONS:
+    if "__init__" in vars(_cls):
+        method(_cls, "__init__")(_init)
+
+
+@method(BaseException, "with_traceback")
+def _with_traceback(tx: Trace, self: Value, tb: Value, /) -> Value:
+    assert isinstance(self, ObjectValue)
+    set_field(tx, self, "__traceback__", tb)
+    return self
+
+
+@method(BaseException, "add_note")
+def _add_note(tx: Trace, self: Value, note: Value, /) -> Value:
+    if not issubclass(note.python_type(), str):
+        kind = note.python_type().__name__
+        what = "note must be a str, not" if _WORDING else "add_note() argument must be str, not"
+        raise tx.interp.error(TypeError, f"{what} '{kind}'" if _WORDING else f"{what} {kind}")
+    assert isinstance(self, ObjectValue)
+    notes = self.instance_get(tx, "__notes__")
+    if notes is None:
+        notes = ListValue([])
+        self.setattr(tx, "__notes__", notes)
+    if not issubclass(notes.python_type(), list):
+        raise tx.interp.error(TypeError, "Cannot add note: __notes__ is not a list")
+    tx.interp.call(notes.getattr(tx, "append"), [note])
+    return NONE
+
+
+try:
+    Exception().add_note(1)  # type: ignore[arg-type]
+except TypeError as _error:
+    _WORDING = str(_error).startswith("note must")
+
+
+def _args(tx: Trace, exc: Value) -> list[Value]:
+    return tx.interp.unpack(exc.getattr(tx, "args"))
+
+
+@method(BaseException, "__str__")
+def _str(tx: Trace, self: Value, /) -> Value | None:
+    cls = self.python_type()
+    base = builtin_base(cls)
+    if issubclass(base, BaseExceptionGroup):
+        return tx.builder.wrap_new(exception_groups.text).call(tx, [self], {})
+    if base.__str__ not in (BaseException.__str__, KeyError.__str__):
+        return (
+            tx.interp.fold(lambda: str(self.real(tx))) if isinstance(self, ExceptionValue) else None
+        )
+    items = _args(tx, self)
+    if not items:
+        return ConstantValue("")
+    if len(items) > 1:
+        return tx.interp.str_of(TupleValue(items))
+    if issubclass(cls, KeyError):
+        return tx.interp.repr_of(items[0])
+    return tx.interp.str_of(items[0])
+
+
+for _cls in BUILTIN_EXCEPTIONS - {BaseException}:
+    if "__str__" in vars(_cls):
+        method(_cls, "__str__")(_str)
+
+
+@method(BaseException, "__repr__")
+def _repr(tx: Trace, self: Value, /) -> Value:
+    parts = [str(tx.interp.concrete(tx.interp.repr_of(v))) for v in _args(tx, self)]
+    return ConstantValue(f"{self.python_type().__name__}({', '.join(parts)})")
+
+
+@method(types.FrameType, "clear")
+def _clear(tx: Trace, self: Value, /) -> Value | None:
+    if not isinstance(self, FrameValue):
+        return None
+    self.clear(tx)
+    return NONE
+
+
+@constructor(types.TracebackType)
+def _traceback(
+    tx: Trace, tb_next: Value, tb_frame: Value, tb_lasti: Value, tb_lineno: Value
+) -> Value | None:
+    if not isinstance(tb_frame, FrameValue) or (
+        not tx.interp.is_none(tb_next) and (tb_next.python_type() is not types.TracebackType)
+    ):
+        return None
+    offset, line = tx.interp.index(tb_lasti), tx.interp.index(tb_lineno)
+    return TracebackValue(tb_frame.frame, tb_next, offset, line)

@@ -1,0 +1,108 @@
+"""Tracebacks of exceptions that were raised while tracing.
+
+Such an exception has passed no real frame. One entry is kept for each frame of the program's that
+it did pass, as CPython makes them, and becomes a real entry where the exception becomes a real one:
+its frame is that of a function with the name, file, positions and globals of the user's, which was
+never run and so has no local variables.
+"""
+
+from __future__ import annotations
+
+import types
+from functools import lru_cache
+from opcode import opmap
+from typing import TYPE_CHECKING
+
+from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.builtin_object import BuiltinObject
+from torchsmith_tracer._src.values.constants import NONE
+from torchsmith_tracer._src.values.frame_object import FrameValue
+
+if TYPE_CHECKING:
+    from torchsmith_tracer._src.codegen.emitter import Emitter
+    from torchsmith_tracer._src.frames.frame import Frame
+    from torchsmith_tracer._src.trace import Trace
+
+_GENERATOR, _KEPT_FLAGS = 0x20, 0x03
+
+
+class TracebackValue(BuiltinObject):
+    """An entry: ``frame`` at byte ``offset`` of its code, and the ``next`` entry inwards."""
+
+    __slots__ = ("frame", "inner", "line", "offset")
+
+    def __init__(
+        self, frame: Frame, after: Value, offset: int | None = None, line: int | None = None
+    ) -> None:
+        super().__init__()
+        self.frame, self.inner = frame, after
+        self.offset = frame.instruction.offset if offset is None else offset
+        self.line = frame.info.position(frame.ip)[0] if offset is None else line
+
+    def python_type(self) -> type:
+        return types.TracebackType
+
+    def bool(self, tx: Trace) -> bool:
+        return True
+
+    def c_attribute(self, tx: Trace, name: str, descriptor: object) -> Value:
+        if name == "tb_next":
+            return self.inner
+        if name == "tb_frame":
+            return FrameValue([self.frame])
+        if name == "tb_lineno":
+            return tx.interp.const(self.line)
+        if name == "tb_lasti":
+            return tx.interp.const(self.offset)
+        return super().c_attribute(tx, name, descriptor)
+
+    def setattr(self, tx: Trace, name: str, value: Value) -> None:
+        if name != "tb_next":
+            super().setattr(tx, name, value)
+            return
+        if not tx.interp.is_none(value) and value.python_type() is not types.TracebackType:
+            kind = value.python_type().__name__
+            raise tx.interp.error(TypeError, f"expected traceback object, got '{kind}'")
+        entry: object = value
+        while isinstance(entry, TracebackValue):
+            if entry is self:
+                raise tx.interp.error(ValueError, "traceback loop detected")
+            entry = entry.inner
+        old = self.inner
+        tx.journal.record(lambda: setattr(self, "inner", old))
+        self.inner = value
+
+    def reconstruct(self, cg: Emitter) -> None:
+        code = _without_body(self.frame.info.code)
+        cg.load_callable(_entry, "traceback_entry")
+        cg.load_global_constant(types.FunctionType(code, self.frame.globals.obj), "frame_maker")
+        cg.load_const(self.offset)
+        cg.load_const(self.line or code.co_firstlineno)
+        cg.call(3)
+
+    def reconstruct_fill(self, cg: Emitter) -> None:
+        if self.inner is not NONE:
+            cg.load(self.inner)
+            cg.load(self)
+            cg.store_attr("tb_next")
+
+
+@lru_cache(maxsize=1000)
+def _without_body(code: types.CodeType) -> types.CodeType:
+    """A generator that does nothing at the same positions: its frame has no caller."""
+    body = [opmap["RETURN_GENERATOR"], 0, opmap["POP_TOP"], 0, opmap["RESUME"], 0]
+    body += [opmap["NOP"], 0] * ((len(code.co_code) - len(body)) // 2)
+    names = ("co_argcount", "co_posonlyargcount", "co_kwonlyargcount")
+    return code.replace(
+        co_code=bytes(body),
+        co_exceptiontable=b"",
+        co_flags=code.co_flags & _KEPT_FLAGS | _GENERATOR,
+        co_cellvars=(),
+        co_freevars=(),
+        co_stacksize=max(code.co_stacksize, 1),
+        **dict.fromkeys(names, 0),  # type: ignore[arg-type]
+    )
+
+
+def _entry(make: types.FunctionType, offset: int, line: int) -> types.TracebackType:
+    return types.TracebackType(None, make().gi_frame, offset, line)
