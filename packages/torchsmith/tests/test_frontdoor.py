@@ -8,7 +8,10 @@ import torchsmith
 
 
 def test_public_names() -> None:
-    assert set(torchsmith.__all__) == {"compile", "explain", "make_fx", "reset"}
+    own = {"compile", "explain", "make_fx", "reset"}
+    marks = "allow_in_graph disable mark_dynamic mark_static mark_unbacked maybe_mark_dynamic"
+    assert set(torchsmith.__all__) == own | {*marks.split(), "set_stance", "substitute_in_graph"}
+    assert all(getattr(torchsmith, name).__doc__ for name in torchsmith.__all__)
     parameters = inspect.signature(torchsmith.compile).parameters
     assert list(parameters) == ["model", "backend", "fullgraph", "dynamic", "mode", "options"]
     assert parameters["backend"].default == "smith"
@@ -91,3 +94,25 @@ def test_user_exceptions_arrive_unchanged() -> None:
     with pytest.raises(Mine, match="too long"):
         f(torch.ones(3))
     assert torch.equal(f(torch.ones(2)), torch.full((2,), 2.0))
+
+
+def test_marks_steer_the_front_doors_own_compile():
+    @torchsmith.allow_in_graph
+    def opaque(a):
+        return a.sin() + 1
+
+    graphs = []
+
+    def backend(gm, inputs):
+        graphs.append(gm)
+        return gm.forward
+
+    run = torchsmith.compile(lambda a: opaque(a) * 2, backend=backend, dynamic=False)
+    torch.testing.assert_close(
+        torchsmith.compile(run)(torch.ones(3)), (torch.ones(3).sin() + 1) * 2
+    )
+    with torchsmith.set_stance("force_eager"):
+        run(torch.ones(3))
+    assert graphs == []
+    run(torch.ones(3))
+    assert [n.target for n in graphs[0].graph.nodes if n.op == "call_function"][0] is opaque

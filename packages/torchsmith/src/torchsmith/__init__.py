@@ -1,12 +1,35 @@
 """Compiles ordinary PyTorch programs: ``model = torchsmith.compile(model)``.
 
 The front door with everything installed: the tracer's ``compile`` and ``explain`` with the
-``smith`` backend as their default, and the backend's ``make_fx``.
+``smith`` backend as their default, the marks that steer them, and the backend's ``make_fx``.
 """
 
 from torchsmith_fx_backend import make_fx
+from torchsmith_tracer import (
+    allow_in_graph,
+    disable,
+    mark_dynamic,
+    mark_static,
+    mark_unbacked,
+    maybe_mark_dynamic,
+    set_stance,
+    substitute_in_graph,
+)
 
 from torchsmith._src.frontdoor import compile, explain, reset
 
-__all__ = ["compile", "explain", "make_fx", "reset"]
+__all__ = [
+    "allow_in_graph",
+    "compile",
+    "disable",
+    "explain",
+    "make_fx",
+    "mark_dynamic",
+    "mark_static",
+    "mark_unbacked",
+    "maybe_mark_dynamic",
+    "reset",
+    "set_stance",
+    "substitute_in_graph",
+]
 __version__ = "0.1.0"

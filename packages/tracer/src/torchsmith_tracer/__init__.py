@@ -17,6 +17,7 @@ from torchsmith_tracer._src.breaks.report import (
     Recompile,
 )
 from torchsmith_tracer._src.regions.backends import backend_names, eager
+from torchsmith_tracer._src.regions.stance import set_stance
 from torchsmith_tracer._src.settings import Settings
 from torchsmith_tracer._src.size_marks import (
     mark_dynamic,
@@ -44,5 +45,6 @@ __all__ = [
     "mark_unbacked",
     "maybe_mark_dynamic",
     "reset",
+    "set_stance",
     "substitute_in_graph",
 ]

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 __all__ = [
     "BackendError", "ConstraintViolationError", "FullGraphError", "InternalTracerError",
-    "RecompileLimitError", "RecompileLimitWarning", "SkipGraph", "TracerError", "TracerWarning",
-    "UnknownBackendError", "UnknownOptionError",
+    "RecompileError", "RecompileLimitError", "RecompileLimitWarning", "SkipGraph", "TracerError",
+    "TracerWarning", "UnknownBackendError", "UnknownOptionError",
 ]  # fmt: skip
 
 
@@ -72,6 +72,12 @@ class ConstraintViolationError(TracerError):
     """The program needs one value of a size that was marked as dynamic."""
 
     code = "TS-T907"
+
+
+class RecompileError(TracerError):
+    """No version fits, and the stance ``fail_on_recompile`` refuses to make one."""
+
+    code = "TS-T908"
 
 
 class RecompileLimitError(TracerError):

@@ -21,6 +21,7 @@ from torchsmith_tracer._src.build.dynamic import FrameState
 from torchsmith_tracer._src.codegen.emitter import safe_names
 from torchsmith_tracer._src.codegen.resume import ResumeCode, raising_code
 from torchsmith_tracer._src.codegen.source_text import compile_source, forget_source
+from torchsmith_tracer._src.regions import stance
 from torchsmith_tracer._src.regions.ambient import watching_mode
 from torchsmith_tracer._src.regions.dispatcher import (
     MISSING,
@@ -29,7 +30,7 @@ from torchsmith_tracer._src.regions.dispatcher import (
     Signature,
     dispatcher_source,
 )
-from torchsmith_tracer.errors import RecompileLimitError, RecompileLimitWarning
+from torchsmith_tracer.errors import RecompileError, RecompileLimitError, RecompileLimitWarning
 
 if TYPE_CHECKING:
     from torchsmith_tracer._src.regions.region import Region
@@ -165,12 +166,13 @@ class CodeRecord:
         """``make(F, SELF)`` for the current entries; compiled once for each set of entries."""
         known = self._factories.get(form)
         if known is None:
+            eager = stance.current() == "force_eager"
             text = dispatcher_source(
                 self.signature,
-                [e.number for e in self.entries],
+                [] if eager else [e.number for e in self.entries],
                 form,
                 pass_function=self.pass_function,
-                otherwise=self._otherwise,
+                otherwise=None if eager else self._otherwise,
             )
             space: dict[str, object] = {}
             filename = compile_source(text, f"dispatcher {self.name}", space)
@@ -192,14 +194,19 @@ class CodeRecord:
             gone = {e.number for e in self.entries} - {e.number for e in entries}
             self.entries = entries
             self._otherwise = otherwise
-            self._factories.clear()
-            for dispatcher, form in list(self._dispatchers.items()):
-                dispatcher.__code__ = self._factory(form)(None, None).__code__
+            self.renew_dispatchers()
             # Calls under way in other threads may still name entries that are gone.
             native = self.native_body(None) if gone else None
             for number in gone:
                 self._namespace[own(f"check_{number}")] = _never
                 self._namespace[own(f"body_{number}")] = native
+
+    def renew_dispatchers(self) -> None:
+        """Give all dispatchers the code for the entries and the stance of now."""
+        with self._tables:
+            self._factories.clear()
+            for dispatcher, form in list(self._dispatchers.items()):
+                dispatcher.__code__ = self._factory(form)(None, None).__code__
 
     def renew_locks(self) -> None:
         """See ``Region.renew_locks``."""
@@ -225,6 +232,8 @@ class CodeRecord:
         with self.lock:
             entry = self._matching(args)
             if entry is None:
+                if stance.current() in ("force_eager", "eager_on_recompile"):
+                    return self.native(fn, flat)
                 try:
                     entry = self._compile(fn, flat, args)
                 except BaseException as e:  # noqa: BLE001 - raised again, outside of our handler
@@ -265,6 +274,13 @@ class CodeRecord:
         settings = self.region.settings
         if self.entries:
             self._note_recompile(args)
+        if stance.current() == "fail_on_recompile":
+            why = str(self.region.log.recompiles[-1]) if self.entries else "it was never compiled"
+            raise RecompileError(
+                f"[{RecompileError.code}] {self.name} ({self.code.co_filename}:"
+                f"{self.code.co_firstlineno}) needs another version, which the stance "
+                f"fail_on_recompile refuses: {why}"
+            )
         if len(self.entries) >= settings.recompile_limit:
             self._at_limit()
             return None

@@ -23,6 +23,7 @@ from torchsmith_tracer._src.breaks.report import BreakReport, FrameReport, Log
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.codegen.resume import ResumeCode, resume_code
 from torchsmith_tracer._src.frames.library import is_library
+from torchsmith_tracer._src.regions import stance
 from torchsmith_tracer._src.regions.backends import BackendChoice
 from torchsmith_tracer._src.regions.record import CodeRecord, Entry, same_defaults
 from torchsmith_tracer._src.settings import Settings
@@ -68,6 +69,7 @@ class Region:
         self._lock = threading.RLock()
         self._busy = threading.local()
         _live.add(self)
+        stance.listeners.add(self)
 
     # --- records -------------------------------------------------------------------------------
     def record(self, fn: types.FunctionType, owner: type | None = None) -> CodeRecord:
@@ -119,6 +121,13 @@ class Region:
                 record.reset()
             self._owners.clear()
             self.log = Log()
+
+    def renew_dispatchers(self) -> None:
+        """The stance has changed."""
+        with self._lock:
+            records = [*self._records.values(), *self._resumes.values()]
+        for record in records:
+            record.renew_dispatchers()
 
     def renew_locks(self) -> None:
         """New locks, in a forked process: other threads' compiles are not under way in it."""
