@@ -28,7 +28,7 @@ from torchsmith_fx_backend._src.aot.functionalize import (
 from torchsmith_fx_backend._src.aot.joint import trace_joint
 from torchsmith_fx_backend._src.aot.training import Training, Usual, callable_of
 from torchsmith_fx_backend._src.capture.rules import JOINT_RULES, RULES
-from torchsmith_fx_backend._src.capture.torch_private import pytree
+from torchsmith_fx_backend._src.capture.torch_private import is_wrapper, pytree
 from torchsmith_fx_backend._src.passes import PASSES, KeyedRandom, ScatterTargets, run_passes
 from torchsmith_fx_backend._src.runtime import (
     CudaRecorder,
@@ -113,6 +113,12 @@ def smith(
             logging.INFO,
             "graphs whose inputs require gradients run operator by operator, as "
             'options={"training": "eager"} asks for',
+        )
+        return gm
+    if any(map(is_wrapper, (*example_inputs, *_results(gm)))):
+        _say_once(
+            logging.INFO,
+            "graphs with tensors of wrapper subclasses run operator by operator",
         )
         return gm
     try:
@@ -319,6 +325,12 @@ def _attributes_read(gm: fx.GraphModule) -> Iterator[object]:
             yield operator.attrgetter(str(node.target))(gm)
         elif node.op == "call_module":
             yield from gm.get_submodule(str(node.target)).parameters()
+
+
+def _results(gm: fx.GraphModule) -> Iterator[object]:
+    """What the tracer says that the nodes give."""
+    for node in gm.graph.nodes:
+        yield node.meta.get("example_value")
 
 
 def _load(

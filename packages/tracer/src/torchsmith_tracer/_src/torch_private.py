@@ -30,7 +30,10 @@ from torch.optim.optimizer import _get_value
 from torch.optim.radam import _multi_tensor_radam, _single_tensor_radam
 from torch.utils._contextlib import context_decorator
 from torch.utils._device import DeviceContext
-from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+from torch.utils._python_dispatch import (
+    _get_current_dispatch_mode_stack,
+    is_traceable_wrapper_subclass,
+)
 
 __all__ = [
     "DataDependentOutputException", "DynamicOutputShapeException", "FakeTensor",
@@ -52,6 +55,7 @@ torch_function_enabled: Callable[[], bool] = torch._C._is_torch_function_enabled
 _default: Any = torch.Tensor.__torch_function__
 default_torch_function: Callable[..., object] = _default.__func__
 make_subclass: Callable[..., torch.Tensor] = torch.Tensor._make_subclass
+is_wrapper: Callable[[object], bool] = is_traceable_wrapper_subclass
 # Whether arguments have a ``__torch_function__``: those in a tuple, or those given.
 OVERRIDES_OF: tuple[Any, ...] = (torch._C._has_torch_function,)
 if torch.overrides.has_torch_function is not OVERRIDES_OF[0]:
@@ -161,8 +165,11 @@ def legacy_tensor_types() -> dict[type, torch.dtype]:
 
 def storage_id(tensor: torch.Tensor) -> int:
     """Identity of the storage behind a (fake) tensor, shared by its views."""
-    identity: int = tensor.untyped_storage()._cdata
-    return identity
+    if type(tensor) is FakeTensor:
+        identity: int = tensor.untyped_storage()._cdata
+        return identity
+    with disable_torch_function[0]():
+        return int(tensor.untyped_storage()._cdata)
 
 
 def active_modes() -> list[object]:

@@ -26,6 +26,7 @@ from torch.utils._python_dispatch import (
     TorchDispatchMode,
     _disable_current_modes,
     _get_current_dispatch_mode_stack,
+    is_traceable_wrapper_subclass,
 )
 
 __all__ = [
@@ -44,6 +45,7 @@ __all__ = [
     "fake_mode_of",
     "fused_attention_choice",
     "has_composite_kernel",
+    "is_wrapper",
     "make_fake",
     "no_autocast_cache",
     "number_in",
@@ -55,6 +57,8 @@ __all__ = [
     "without_active_modes",
     "without_dispatch",
 ]
+
+is_wrapper: Callable[[object], bool] = is_traceable_wrapper_subclass
 
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 

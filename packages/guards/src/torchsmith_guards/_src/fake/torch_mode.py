@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import threading
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,7 @@ import torch
 from torch._dispatch.python import enable_python_dispatcher
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.nested._internal.nested_int import NestedIntNode
 
 from torchsmith_guards._src.fake.build import build, is_plain
 from torchsmith_guards._src.fake.layouts import Effect, Entry, entry_of
@@ -41,6 +43,7 @@ class _Quiet(logging.Filter):
         return not getattr(self.active, "depth", 0)
 
 
+_RAGGED = itertools.count(1 << 40)  # torch numbers those of real tensors from 1
 _NOTHING: Mapping[str, object] = MappingProxyType({})
 _LIFTS = (torch.ops.aten.lift_fresh.default, torch.ops.aten.lift_fresh_copy.default)
 _DEVICE = torch.ops.prim.device.default
@@ -81,6 +84,11 @@ class TorchMode(FakeTensorMode):  # type: ignore[no-untyped-call]  # torch's __i
     @cache_enabled.setter
     def cache_enabled(self, enabled: bool) -> None:
         self._cache_enabled = enabled
+
+    def create_symbolic_nested_int(self, *, nt_tensor_id: int | None = None) -> torch.SymInt:
+        """The ragged size of jagged tensors that share the same offsets, a number that equals
+        itself only."""
+        return torch.SymInt(NestedIntNode(next(_RAGGED), 1))  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:

@@ -117,6 +117,7 @@ class Builder:
     Attributes:
         frame_state: which sizes and numbers have varied between compiles.
         leaves: tensors that gradients are accumulated in, by the identity of their fake ones.
+        inner: where the tensors inside of wrappers are, whose sizes their class marks as it likes.
     """
 
     def __init__(self, tx: Compilation, frame_state: FrameState | None = None) -> None:
@@ -127,6 +128,7 @@ class Builder:
         self._identified: dict[Value, None] = {}
         self._stock_modules: set[Source] = set()
         self.leaves: dict[int, TensorValue] = {}
+        self.inner: set[Source] = set()
 
     # --- entry -------------------------------------------------------------------------------
     def wrap(self, obj: object, source: Source) -> Value:
@@ -232,8 +234,10 @@ class Builder:
             key: object
             tensor = value.base_value()
             if isinstance(tensor, TensorValue):
-                if tx.graph.shape_env is not None and tx.settings.dynamic is not False:
-                    check_marks(tx.graph.shape_env, source, obj)  # type: ignore[arg-type]
+                at, real, env = tensor.source, tensor.real, tx.graph.shape_env
+                if at is not None and at not in self.inner and real is not None:
+                    if env is not None and tx.settings.dynamic is not False:
+                        check_marks(env, at, real)
                 fake = tensor.fake
                 key = (type(obj), fake.dtype, fake.device, fake.dim())
                 hit = storage_id(fake) in tx.graph.mutated or value in changed

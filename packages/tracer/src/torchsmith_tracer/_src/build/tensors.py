@@ -17,8 +17,14 @@ from torchsmith_guards import (
 
 from torchsmith_tracer._src.breaks.signals import InternalError
 from torchsmith_tracer._src.build.dynamic import state_ranges
+from torchsmith_tracer._src.build.wrappers import wrap_wrapper
 from torchsmith_tracer._src.size_marks import unbacked
-from torchsmith_tracer._src.torch_private import FakeTensor, is_functional, no_torch_function
+from torchsmith_tracer._src.torch_private import (
+    FakeTensor,
+    is_functional,
+    is_wrapper,
+    no_torch_function,
+)
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.opaque import OpaqueValue
 from torchsmith_tracer._src.values.tensor import TensorValue
@@ -40,6 +46,10 @@ def wrap_tensor(builder: Builder, obj: object, source: Source) -> Value:
         raise InternalError(f"a fake tensor was found at {source}")
     if is_traced_subclass(obj):
         return _tensor_object(builder, obj, source)
+    if is_wrapper(obj):
+        wrapper = wrap_wrapper(builder, obj, source)
+        if wrapper is not None:
+            return wrapper
     if not is_plain(obj):
         builder.guard(source, GuardKind.TYPE, type(obj), "tensor that cannot be traced")
         if obj.is_nested:  # it has no sizes to compare
@@ -74,7 +84,10 @@ def _tensor_object(builder: Builder, obj: torch.Tensor, source: Source) -> Value
     builder.tx.interp.class_value(kind)
     if kind.__torch_function__ is no_torch_function:
         return TensorObject(obj, source, _graph_input(builder, obj, source))
-    below = _graph_input(builder, plain_tensor(obj), ResultSource(source, plain_tensor))
+    plain = plain_tensor(obj)
+    marks = {name: mark for name, mark in obj.__dict__.items() if name.startswith("_dynamo_")}
+    plain.__dict__.update(marks)
+    below = _graph_input(builder, plain, ResultSource(source, plain_tensor))
     return TensorObject(obj, source, below)
 
 

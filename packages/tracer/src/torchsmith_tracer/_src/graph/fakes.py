@@ -24,6 +24,7 @@ from torchsmith_tracer._src.torch_private import (
     FakeTensor,
     UnsupportedFakeTensorException,
     UnsupportedOperatorException,
+    disable_torch_function,
     map_nodes,
     storage_id,
 )
@@ -139,7 +140,7 @@ class FakeRunner:
                 if arg is result and result:
                     return Given(place), mutated, True
         known = any(t is result for t in tensors)
-        if not mutated and tensors and (_in_place(target) or (known and tensors[0].is_inference())):
+        if not mutated and tensors and (_in_place(target) or (known and _version(tensors[0]) < 0)):
             # Inference tensors count no versions: go by the name, and be careful with others.
             mutated = [result] if isinstance(result, torch.Tensor) and known else tensors[:1]
         if mutated:
@@ -317,7 +318,10 @@ def _tensors(arg: object, into: list[torch.Tensor]) -> None:
 
 def _version(tensor: torch.Tensor) -> int:
     # Inference tensors count no versions; they are treated as changed by in-place names only.
-    return -1 if tensor.is_inference() else tensor._version
+    if type(tensor) is FakeTensor:
+        return -1 if tensor.is_inference() else tensor._version
+    with disable_torch_function[0]():
+        return -1 if tensor.is_inference() else tensor._version
 
 
 def _spec(result: object, used: set[int]) -> object:

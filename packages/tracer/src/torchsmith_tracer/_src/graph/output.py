@@ -316,12 +316,14 @@ class OutputGraph:
 
     def note_mutation(self, fake: torch.Tensor) -> None:
         """Remember that traced code writes to the storage of ``fake``."""
-        storage = storage_id(fake)
-        self.written.append(storage)
-        self.log.append(self.written.pop)
-        if storage not in self.mutated:
-            self.mutated.add(storage)
-            self.log.append(lambda: self.mutated.discard(storage))
+        from torchsmith_tracer._src.values.wrapper_tensors import flat_tensors
+
+        for storage in map(storage_id, flat_tensors(fake)):
+            self.written.append(storage)
+            self.log.append(self.written.pop)
+            if storage not in self.mutated:
+                self.mutated.add(storage)
+                self.log.append(functools.partial(self.mutated.discard, storage))
 
     def note_attributes(self, sources: Iterable[Source | None]) -> None:
         """Remember that the graph sets ``.grad`` or ``.data`` of the inputs with these sources."""

@@ -10,6 +10,7 @@ import torch
 from torch import fx
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
+from torchsmith_tracer._src.torch_private import FakeTensor, is_wrapper
 from torchsmith_tracer._src.values.constants import ConstantValue
 from torchsmith_tracer._src.values.containers import ListValue, NamedTupleValue, TupleValue
 
@@ -33,8 +34,11 @@ def wrap_result(graph: OutputGraph, node: fx.Node, fake: object) -> Value:
     from torchsmith_tracer._src.values.sizes import size_value
     from torchsmith_tracer._src.values.symnum import SymNumValue
     from torchsmith_tracer._src.values.tensor import TensorValue
+    from torchsmith_tracer._src.values.wrapper_tensors import wrapper_result
 
     if isinstance(fake, torch.Tensor):
+        if type(fake) is not FakeTensor and is_wrapper(fake):
+            return wrapper_result(graph, node, fake)
         if fake.layout is not torch.strided:
             raise Unsupported("op-result", what=str(node.target), type=f"{fake.layout} tensor")
         return TensorValue(node, fake)

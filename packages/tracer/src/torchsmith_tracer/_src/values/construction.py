@@ -27,6 +27,7 @@ from torchsmith_tracer._src.values.mappings import DictValue, SetValue
 from torchsmith_tracer._src.values.overrides import new_tensor
 from torchsmith_tracer._src.values.python_instances import NewObjectValue, storage_base
 from torchsmith_tracer._src.values.twins import TwinValue, twin_of
+from torchsmith_tracer._src.values.wrapper_tensors import is_wrapper_class, new_wrapper
 
 if TYPE_CHECKING:
     from torchsmith_tracer._src.trace import Trace
@@ -39,6 +40,8 @@ def construct(tx: Trace, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
     """``type.__call__(cls, *args, **kwargs)``."""
     maker = lookup(tx, cls.obj, "__new__")
     assert maker is not None
+    if issubclass(cls.obj, torch.Tensor) and is_wrapper_class(cls.obj):
+        return new_wrapper(tx, cls.obj, args, kwargs)
     obj = make(tx, maker, cls, args, kwargs)
     if not issubclass(obj.python_type(), cls.obj):
         return obj

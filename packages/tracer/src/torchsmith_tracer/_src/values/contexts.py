@@ -19,6 +19,7 @@ from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.torch_private import (
     context_decorator,
     cpu_autocast,
+    disable_torch_function,
     enter_autocast,
     enter_inference_mode,
     exit_autocast,
@@ -355,6 +356,30 @@ class NullContextValue(ContextValue):
         cg.call(1)
 
 
+class TorchFunctionDisabled(ContextValue):
+    """``torch._C.DisableTorchFunctionSubclass()`` and its kin: operators ask no class."""
+
+    __slots__ = ()
+
+    def enter(self, tx: Trace) -> None:
+        tx.graph.enter_context(self)
+        self._count(tx, 1)
+
+    def exit(self, tx: Trace) -> None:
+        tx.graph.exit_context(self)
+        self._count(tx, -1)
+
+    def close_in_graph(self, graph: Graph) -> None:
+        return None
+
+    def release(self) -> None:
+        return None
+
+    def reconstruct(self, cg: Emitter) -> None:
+        cg.load_callable(self.cls, self.cls.__name__)
+        cg.call(0)
+
+
 class LeftContext(ContextValue):
     """A context manager that was entered before the trace and is left in it.
 
@@ -444,6 +469,10 @@ def _null(cls: type) -> Maker:
     return lambda tx, args, kwargs: NullContextValue(cls)
 
 
+def _switch(cls: type) -> Maker:
+    return lambda tx, args, kwargs: TorchFunctionDisabled(cls)
+
+
 MAKERS: dict[type, Maker] = {
     torch.no_grad: _grad_mode(torch.no_grad, False),
     torch.enable_grad: _grad_mode(torch.enable_grad, True),
@@ -453,6 +482,7 @@ MAKERS: dict[type, Maker] = {
     torch.cuda.amp.autocast: _autocast(torch.cuda.amp.autocast),
     cpu_autocast: _autocast(cpu_autocast),
     torch.profiler.record_function: _null(torch.profiler.record_function),
+    **{cls: _switch(cls) for cls in disable_torch_function},
 }
 
 

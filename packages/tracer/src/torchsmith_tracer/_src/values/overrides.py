@@ -20,11 +20,11 @@ from torchsmith_guards import PinnedSource
 from torchsmith_tracer._src import torch_private as private
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.values.base import Value
-from torchsmith_tracer._src.values.builtins.registry import builtin, constructor
+from torchsmith_tracer._src.values.builtins.registry import builtin
 from torchsmith_tracer._src.values.classes import ClassValue
 from torchsmith_tracer._src.values.constants import NONE, NOT_IMPLEMENTED, ConstantValue
 from torchsmith_tracer._src.values.containers import ListValue, NamedTupleValue, TupleValue
-from torchsmith_tracer._src.values.contexts import ContextValue
+from torchsmith_tracer._src.values.contexts import TorchFunctionDisabled
 from torchsmith_tracer._src.values.functions import FunctionValue
 from torchsmith_tracer._src.values.lookup import bind, lookup
 from torchsmith_tracer._src.values.mappings import DictValue
@@ -42,44 +42,16 @@ from torchsmith_tracer._src.values.tensor_objects import (
 )
 from torchsmith_tracer._src.values.torch_fn import call_torch, name_of
 from torchsmith_tracer._src.values.torch_queries import find_handler, register
+from torchsmith_tracer._src.values.wrapper_tensors import WrapperTensor
 
 if TYPE_CHECKING:
-    from torchsmith_tracer._src.codegen.emitter import Emitter
-    from torchsmith_tracer._src.trace import Graph, Trace
+    from torchsmith_tracer._src.trace import Trace
 
 Args = Sequence[Value]
 Kwargs = dict[str, Value]
 
 
 # --- whether overrides are on --------------------------------------------------------------------
-
-
-class TorchFunctionDisabled(ContextValue):
-    """``torch._C.DisableTorchFunctionSubclass()`` and its kin: operators ask no class."""
-
-    __slots__ = ()
-
-    def enter(self, tx: Trace) -> None:
-        tx.graph.enter_context(self)
-        self._count(tx, 1)
-
-    def exit(self, tx: Trace) -> None:
-        tx.graph.exit_context(self)
-        self._count(tx, -1)
-
-    def close_in_graph(self, graph: Graph) -> None:
-        return None
-
-    def release(self) -> None:
-        return None
-
-    def reconstruct(self, cg: Emitter) -> None:
-        cg.load_callable(self.cls, self.cls.__name__)
-        cg.call(0)
-
-
-for _cls in private.disable_torch_function:
-    constructor(_cls)(lambda tx, _cls=_cls: TorchFunctionDisabled(_cls))
 
 
 def enabled(tx: Trace) -> bool:
@@ -237,6 +209,8 @@ def call(tx: Trace, obj: Callable[..., object], args: Args, kwargs: Kwargs) -> V
     relevant = overloaded(tx, flattened(tx, args, kwargs)) if enabled(tx) else []
     if not relevant:
         return _below(tx, obj, args, kwargs)
+    if any(isinstance(value, WrapperTensor) for value in flattened(tx, args, kwargs)):
+        raise Unsupported("opaque-call", what=f"{name_of(obj)} on two classes of tensors")
     if asks:  # by itself, with the arguments in the form that it likes
         function = FunctionValue.existing(tx, obj, PinnedSource(obj))  # type: ignore[arg-type]
         return tx.interp.call_python(function, args, kwargs, resumable=False)
