@@ -16,6 +16,7 @@ from torchsmith_fx_backend._src.codegen.triton.kernel import generate
 from torchsmith_fx_backend._src.codegen.triton.source import TritonSource
 from torchsmith_fx_backend._src.loops.index import add, const, mul, var
 from torchsmith_fx_backend._src.loops.ir import Kernel, Op, ReduceOp
+from torchsmith_fx_backend._src.loops.printing import read_kernel
 from torchsmith_fx_backend._src.runtime.triton_compile import (
     TritonCompileError,
     compile_source,
@@ -201,6 +202,35 @@ def test_every_reduction_compiles_for_every_dtype(
     r_block = 512 if schedule is Schedule.PERSISTENT else 64
     config = Config(schedule, 1, r_block=r_block, splits=4 if schedule is Schedule.SPLIT else 1)
     assert compile_kernel(body.kernel([10, 300], 1), cache, config, wide)
+
+
+IN_ORDER = """
+@kernel(ranges=(s0, 40, 64), reduce_from={start}, args=("{dtype} read", "{dtype} written", "int64 read"),
+        symbols=("s0",))
+def _(a0, a1, a2, i0, i1, i2):
+    v0 = load(a0, 2560 * i0 + 64 * i1 + i2)
+    v1 = load(a2, 40 * i0 + i1)
+    v2 = position(v1, 40, 'IndexError', 'index {{index}}')
+    {store}
+"""  # noqa: E501
+
+
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "int64", "int8", "float64"])
+def test_scans_and_scatters_compile(dtype: str, wide: bool, cache: Path) -> None:
+    for op in ("sum", "prod", "max", "argmin", "logsumexp"):
+        if op == "logsumexp" and dtype.startswith("int"):
+            continue
+        value = "cast(v4, 'bool')" if op == "argmin" else "gt(v4, v4)"
+        found = f"v4 = scan_{op}(v0)\n    v5 = {value}\n    v6 = where(v5, v0, v0)"
+        text = IN_ORDER.format(
+            start=2, dtype=dtype, store=f"{found}\n    store(a1, 2560 * i0 + 64 * i1 + i2, v6)"
+        )
+        assert compile_kernel(read_kernel(text), cache, wide=wide)
+    for mode in ("last", "add", "max"):
+        place = "2560 * i0 + 64 * at(v2) + i2"
+        text = IN_ORDER.format(start=3, dtype=dtype, store=f"store(a1, {place}, v0, {mode!r})")
+        assert compile_kernel(read_kernel(text), cache, wide=wide)
 
 
 FLOAT_OPS = [

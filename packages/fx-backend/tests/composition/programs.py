@@ -613,6 +613,12 @@ def _scan(d: Draft, x: str) -> str | None:
 
 
 @_kind(REDUCTIONS, jumps=True)
+def _extreme_so_far(d: Draft, x: str) -> str | None:
+    word = d.rng.choice(("cummax", "cummin"))
+    return f"{x}.{word}({_dim(d, x)})[{d.rng.choice((0, 1))}]"
+
+
+@_kind(REDUCTIONS, jumps=True)
 def _truth(d: Draft, x: str) -> str | None:
     word = d.rng.choice(("any", "all", "argmax", "argmin", "count_nonzero", "any"))
     if word == "count_nonzero":
@@ -629,7 +635,7 @@ def _extreme(d: Draft, x: str) -> str | None:
 @_kind(REDUCTIONS, rounds=True)
 def _product(d: Draft, x: str) -> str | None:
     if d.values[x].numel() > 60 or d.rng.random() < 0.3:
-        return f"{x}.cumprod({_dim(d, x)})"
+        return f"{x}.{d.rng.choice(('cumprod', 'logcumsumexp'))}({_dim(d, x)})"
     return f"{x}.prod({_where(d, x, several=False)})"
 
 

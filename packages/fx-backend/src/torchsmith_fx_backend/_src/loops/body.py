@@ -35,6 +35,8 @@ from torchsmith_fx_backend._src.loops.ir import (
     Reduce,
     ReduceOp,
     ScalarArg,
+    Scan,
+    ScanOp,
     StoreMode,
 )
 from torchsmith_fx_backend._src.loops.registry import (
@@ -349,6 +351,14 @@ class Builder:
             return self.literal(0, torch.int64) if position else value
         return Value(self, self.push(Reduce(op, value.id, dtype)), dtype)
 
+    def scan(self, op: ScanOp, value: Value) -> Value:
+        """Scan along the reduction axes; rows of one element are their own."""
+        position = op in (ScanOp.ARGMAX, ScanOp.ARGMIN)
+        dtype = torch.int64 if position else value.dtype
+        if not self.reduced:
+            return self.literal(0, torch.int64) if position else value
+        return Value(self, self.push(Scan(op, value.id, dtype)), dtype)
+
     def position(
         self, value: Value, extent: Index, fault: Fault | None = None, wrap: bool = False
     ) -> Index:
@@ -376,6 +386,8 @@ class Builder:
             axes: set[int] = set()
             if isinstance(node, Reduce):
                 axes = set(self.sizes) - set(self.reduced or ())
+            elif isinstance(node, Scan):
+                axes = set(self.sizes)
             else:
                 for operand in self._operands(node):
                     axes |= self._follows(operand)

@@ -26,6 +26,7 @@ from torchsmith_fx_backend._src.loops.ir import (
     Reduce,
     ReduceOp,
     ScalarArg,
+    Scan,
     Store,
     StoreMode,
 )
@@ -121,7 +122,8 @@ def finish(nest: Nest, stores: Sequence[tuple[int, Member, Info]]) -> Draft:
     for _ in range(2):
         body, outer, inner = _split(body, sizes, outer, inner)
     accesses = _accesses(body)
-    fixed = any(type(n) is Reduce and n.op in (ReduceOp.ARGMAX, ReduceOp.ARGMIN) for n in body)
+    where = (ReduceOp.ARGMAX, ReduceOp.ARGMIN)
+    fixed = any(type(n) is Scan or (type(n) is Reduce and n.op in where) for n in body)
     meeting = any(member.mode is not StoreMode.SET for _, member, _ in stores)
     outer = outer if meeting else _ordered(accesses, outer)
     inner = inner if fixed else _ordered(accesses, inner)
@@ -172,6 +174,8 @@ def renumber(node: Node, place: dict[int, int] | Sequence[int]) -> Node:
             return replace(node, value=place[value], mask=None if mask is None else place[mask])
         case Reduce(op, value, dtype):
             return Reduce(op, place[value], dtype)
+        case Scan(op, value, dtype):
+            return Scan(op, place[value], dtype)
         case Store(_, index, value):
             return replace(node, index=renumber_index(index, place), value=place[value])
     return node

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import fx
@@ -141,6 +141,67 @@ def index_tensor(p: Point) -> Value:
     assert isinstance(source, fx.Node) and isinstance(indices, (list, tuple))
     shape = p.body.graph.info(source).shape
     return p.at_of(source, indexed(p, shape, indices, p.at))
+
+
+# --------------------------------------------------------------------------- sorted rows
+
+
+def _found(p: Point, sorted_row: fx.Node, key: Value, right: bool) -> Value:
+    """How many entries of the row come before ``key``, by bisection: the same steps everywhere."""
+    shape = p.body.graph.info(sorted_row).shape
+    length = shape[-1]
+    assert type(length) is ix.Const
+    lead = p.at[: len(shape) - 1]
+    found = p.body.literal(0, torch.int64)
+    step = 1 << (length.value.bit_length() - 1)
+    while step:
+        tried = found + step
+        row = p.body.position(tried - 1, length)
+        entry = p.at_of(sorted_row, (*lead, row))
+        entry = entry.rounded(p.body.graph.info(sorted_row).dtype)
+        after = (entry > key) if right else (entry >= key)  # a key that is NaN comes after all
+        before = after.negated() & (tried <= length.value)
+        found = before.where(tried, found)
+        step //= 2
+    return found
+
+
+def _searched(row: int, keys: int) -> Callable[[fx.Node], bool]:
+    """Whether a row of known length is searched for keys of its own dtype, without more ado."""
+
+    def applies(node: fx.Node) -> bool:
+        if not all(isinstance(node.args[n], fx.Node) for n in (row, keys)):
+            return False
+        given, wanted = _tensor(node, row), _tensor(node, keys)
+        plain = node.kwargs.get("sorter") is None and type(given.shape[-1]) is int
+        known = given.dtype == wanted.dtype and given.dtype is not torch.bool
+        return plain and known and given.shape[-1] > 0 and _right(node) is not None
+
+    return applies
+
+
+def _right(node: fx.Node) -> bool | None:
+    """Whether entries that equal the key come before it; None where the arguments disagree."""
+    side, right = node.kwargs.get("side"), bool(node.kwargs.get("right", False))
+    if side is None:
+        return right
+    return None if right and side == "left" else side == "right"
+
+
+@lowering(aten.bucketize.Tensor, cost=60, applies=_searched(1, 0))
+def bucketize(p: Point) -> Value:
+    keys, row = p.node.args[:2]
+    assert isinstance(keys, fx.Node) and isinstance(row, fx.Node)
+    key = p.at_of(keys, p.at).rounded(p.body.graph.info(keys).dtype)
+    return _found(p, row, key, bool(_right(p.node))).cast(p.dtype)
+
+
+@lowering(aten.searchsorted.Tensor, cost=60, applies=_searched(0, 1))
+def searchsorted(p: Point) -> Value:
+    row, keys = p.node.args[:2]
+    assert isinstance(keys, fx.Node) and isinstance(row, fx.Node)
+    key = p.at_of(keys, p.at).rounded(p.body.graph.info(keys).dtype)
+    return _found(p, row, key, bool(_right(p.node))).cast(p.dtype)
 
 
 # --------------------------------------------------------------------- negative log-likelihood

@@ -105,6 +105,18 @@ class ReduceOp(Enum):
     ARGMIN = "argmin"
 
 
+class ScanOp(Enum):
+    """Inclusive scans along the reduction axes, row-major. Result dtype is the operand's."""
+
+    SUM = "sum"
+    PROD = "prod"
+    MAX = "max"  # NaN stays
+    MIN = "min"  # NaN stays
+    ARGMAX = "argmax"  # -> int64, flat position so far, last of equals, NaN wins
+    ARGMIN = "argmin"
+    LOGSUMEXP = "logsumexp"
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Literal:
     """A scalar constant of ``dtype``. Equality is by text: 0.0 is not -0.0, NaN is NaN."""
@@ -197,6 +209,18 @@ class Reduce:
     dtype: torch.dtype
 
 
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """Combine SSA value ``value`` at this point and at those before it in its row.
+
+    The value is full. A kernel has reductions or scans, not both.
+    """
+
+    op: ScanOp
+    value: int
+    dtype: torch.dtype
+
+
 class StoreMode(Enum):
     """What a store does with what is there. But for ``SET`` points may meet at one offset: they
     come in row-major order of the iteration space. A bool counts as a number of one bit."""
@@ -219,7 +243,7 @@ class Store:
     mode: StoreMode = StoreMode.SET
 
 
-Node = Literal | IndexValue | ScalarArg | Load | Position | Compute | Reduce | Store
+Node = Literal | IndexValue | ScalarArg | Load | Position | Compute | Reduce | Scan | Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,6 +279,11 @@ class Kernel:
     body: tuple[Node, ...]
     args: tuple[BufferArg, ...]
     symbols: tuple[str, ...]
+
+    @property
+    def scans(self) -> bool:
+        """Whether its rows are walked in order."""
+        return any(isinstance(n, Scan) for n in self.body)
 
     @property
     def faults(self) -> tuple[Fault, ...]:

@@ -25,6 +25,7 @@ from torchsmith_fx_backend._src.loops.ir import (
     Op,
     Position,
     Reduce,
+    Scan,
     Store,
     StoreMode,
 )
@@ -130,6 +131,8 @@ class Nest(Builder):
             if reduced is None or rest & set(reduced) or rest | set(reduced) != set(self.sizes):
                 return None
             if (self.reduced and self.reduced != reduced) or self.meets():
+                return None
+            if mixed([*self.nodes, *self.graph.body(node).nodes]):
                 return None
         if type(rule) is Reduction:
             places = tuple(
@@ -245,6 +248,8 @@ class Nest(Builder):
                     made = first.op(op, *rest) if same else first.test(op, *rest)
                 case Reduce(op, value):
                     made = self.reduce(op, values[value])
+                case Scan(scan_op, value):
+                    made = self.scan(scan_op, values[value])
                 case _:
                     made = Value(self, self.push(node), node.dtype)  # type: ignore[union-attr]
             values.append(made)
@@ -349,6 +354,11 @@ class Nest(Builder):
             else:
                 return None
         return order[::-1]
+
+
+def mixed(nodes: Sequence[Node | Read]) -> bool:
+    """Whether there are reductions and scans."""
+    return {Reduce, Scan} <= {type(node) for node in nodes}
 
 
 def _reduced_place(at: Coords, dims: Sequence[int], rank: int) -> Coords:

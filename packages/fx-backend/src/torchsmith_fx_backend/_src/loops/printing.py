@@ -32,6 +32,8 @@ from torchsmith_fx_backend._src.loops.ir import (
     Reduce,
     ReduceOp,
     ScalarArg,
+    Scan,
+    ScanOp,
     Store,
     StoreMode,
 )
@@ -76,6 +78,8 @@ def print_node(node: Node) -> str:
             return f"{name}({', '.join(f'v{a}' for a in args)})"
         case Reduce(op, value, _):
             return f"reduce_{op.value}(v{value})"
+        case Scan(op, value, _):
+            return f"scan_{op.value}(v{value})"
         case Store(arg, index, value, mode):
             how = "" if mode is StoreMode.SET else f", {mode.value!r}"
             return f"store(a{arg}, {index}, v{value}{how})"
@@ -143,13 +147,13 @@ class _Reader:
     def __init__(self) -> None:
         self.body: list[Node] = []
         self.follows: list[set[int]] = []
-        self.reduce_from = 0
+        self.reduce_from = self.rank = 0
         self.buffers: list[BufferArg] = []
         self.result: Kernel | None = None
 
     def push(self, node: Node) -> int:
         self.body.append(node)
-        self.follows.append(axes_of(node, self.follows, self.reduce_from))
+        self.follows.append(axes_of(node, self.follows, self.reduce_from, self.rank))
         return len(self.body) - 1
 
     def position(
@@ -188,6 +192,12 @@ class _Reader:
             Reduce(op, value, torch.int64 if position else self.dtype(value))
         )
 
+    def scan(self, op: ScanOp) -> Callable[[int], int]:
+        position = op in (ScanOp.ARGMAX, ScanOp.ARGMIN)
+        return lambda value: self.push(
+            Scan(op, value, torch.int64 if position else self.dtype(value))
+        )
+
     def kernel(
         self,
         ranges: tuple[_Text | int, ...],
@@ -201,7 +211,7 @@ class _Reader:
             read, written = flags.pop("read", False), flags.pop("written", False)
             self.buffers.append(BufferArg(getattr(torch, dtype), read, written, **flags))
 
-        self.reduce_from = reduce_from
+        self.reduce_from, self.rank = reduce_from, len(ranges)
 
         def run(function: Callable[..., None]) -> None:
             axes = [_Text(ix.var(i)) for i in range(len(ranges))]
@@ -241,6 +251,8 @@ def read_kernel(text: str) -> Kernel:
             )
     for reduce_op in ReduceOp:
         names[f"reduce_{reduce_op.value}"] = reader.reduce(reduce_op)
+    for scan_op in ScanOp:
+        names[f"scan_{scan_op.value}"] = reader.scan(scan_op)
     known = _Symbols(names)
     exec(compile(text, "<kernel>", "exec"), known)
     assert reader.result is not None

@@ -9,7 +9,7 @@ from torch import fx
 
 from torchsmith_fx_backend._src.loops import index as ix
 from torchsmith_fx_backend._src.loops.body import Point, Value
-from torchsmith_fx_backend._src.loops.ir import Op, ReduceOp
+from torchsmith_fx_backend._src.loops.ir import Op, ReduceOp, ScanOp
 from torchsmith_fx_backend._src.loops.registry import Reduction, register
 
 aten = torch.ops.aten
@@ -114,6 +114,45 @@ for _target, _best, _where in (
     (aten.min.dim, ReduceOp.MIN, ReduceOp.ARGMIN),
 ):
     register(_target, Reduction(_dims(1), _with_index(_best, _where), (False, False), several=True))
+
+
+# ----------------------------------------------------------------------------------- scans
+
+
+def _has_rows(node: fx.Node) -> bool:
+    value = node.args[0].meta["val"]  # type: ignore[union-attr]
+    return value.dim() > 0 and value.dtype is not torch.bool
+
+
+def _scan(op: ScanOp) -> Emit:
+    return lambda p: (p.body.scan(op, p.read_input(p.output_dtype(0))),)
+
+
+for _target, _kind in (
+    (aten.cumsum.default, ScanOp.SUM),
+    (aten.cumprod.default, ScanOp.PROD),
+    (aten.logcumsumexp.default, ScanOp.LOGSUMEXP),
+):
+    _ranked = lambda node: _rank(node) > 0
+    register(_target, Reduction(_dims(1), _scan(_kind), (True,), applies=_ranked, cost=6))
+
+
+def _scan_with_index(best: ScanOp, where: ScanOp) -> Emit:
+    def emit(p: Point) -> Sequence[Value]:
+        x = p.read_input_rounded()
+        return p.body.scan(best, x), p.body.scan(where, x)
+
+    return emit
+
+
+for _target, _best_scan, _where_scan in (
+    (aten.cummax.default, ScanOp.MAX, ScanOp.ARGMAX),
+    (aten.cummin.default, ScanOp.MIN, ScanOp.ARGMIN),
+):
+    _emit = _scan_with_index(_best_scan, _where_scan)
+    register(
+        _target, Reduction(_dims(1), _emit, (True, True), several=True, applies=_has_rows, cost=6)
+    )
 
 
 # -------------------------------------------------------------------------------- variance

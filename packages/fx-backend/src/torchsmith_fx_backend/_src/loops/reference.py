@@ -29,6 +29,8 @@ from torchsmith_fx_backend._src.loops.ir import (
     Reduce,
     ReduceOp,
     ScalarArg,
+    Scan,
+    ScanOp,
     Store,
     StoreMode,
 )
@@ -195,6 +197,9 @@ def evaluate(
                 x = get(value)
                 want = [max(a, b) for a, b in zip(x.shape, _reduced(shape, x, reduce_dims))]
                 result = _reduce(op, x.expand(want), reduce_dims, dtype)
+            case Scan(op, value):
+                x = get(value)
+                result = _scan(op, x.expand(shape), reduce_dims)
             case Store(arg, index, value, mode):
                 where, x = _together(offsets(index), get(value))
                 if mode is not StoreMode.SET:
@@ -203,6 +208,21 @@ def evaluate(
                     inside(where, arg)
                     _store(flats[arg], where.reshape(-1), x.reshape(-1), mode)
         done.append(result)
+
+
+_SCANS: dict[ScanOp, Callable[[torch.Tensor], torch.Tensor]] = {
+    ScanOp.SUM: lambda x: x.cumsum(-1, dtype=x.dtype),
+    ScanOp.PROD: lambda x: x.cumprod(-1, dtype=x.dtype),
+    ScanOp.MAX: lambda x: x.cummax(-1)[0],
+    ScanOp.MIN: lambda x: x.cummin(-1)[0],
+    ScanOp.ARGMAX: lambda x: x.cummax(-1)[1],
+    ScanOp.ARGMIN: lambda x: x.cummin(-1)[1],
+    ScanOp.LOGSUMEXP: lambda x: x.logcumsumexp(-1),
+}
+
+
+def _scan(op: ScanOp, x: torch.Tensor, dims: list[int]) -> torch.Tensor:
+    return _SCANS[op](x.reshape(*x.shape[: dims[0]], -1)).reshape(x.shape)
 
 
 _MEETING = {StoreMode.MUL: "prod", StoreMode.MAX: "amax", StoreMode.MIN: "amin"}

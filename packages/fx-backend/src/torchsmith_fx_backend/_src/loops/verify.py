@@ -21,6 +21,8 @@ from torchsmith_fx_backend._src.loops.ir import (
     Reduce,
     ReduceOp,
     ScalarArg,
+    Scan,
+    ScanOp,
     Store,
     StoreMode,
 )
@@ -65,6 +67,8 @@ def full_values(kernel: Kernel) -> list[bool]:
                 value = value or any(full[a] for a in uses(node))
             case Reduce():
                 value = False
+            case Scan():
+                value = True
             case _:
                 value = any(full[a] for a in uses(node))
         full.append(value)
@@ -169,6 +173,15 @@ def verify(kernel: Kernel, sizes: Sequence[Index | None] = ()) -> None:
                     need(given is torch.bool, "any/all take bool", position)
                 need(kernel.reduce_from < len(kernel.ranges), "no reduction axis", position)
                 dtype = node.dtype
+            case Scan(op, value):
+                given = operand(value, position)
+                need(given not in LOW_PRECISION, "scan in low precision", position)
+                where = op in (ScanOp.ARGMAX, ScanOp.ARGMIN)
+                need(node.dtype is (torch.int64 if where else given), "wrong dtype", position)
+                need(kernel.reduce_from < len(kernel.ranges), "no axis to scan", position)
+                mixed = any(isinstance(n, Reduce) for n in kernel.body)
+                need(not mixed, "a kernel with scans and reductions", position)
+                dtype = node.dtype
             case Store(arg, index, value, mode):
                 check_index(index, position)
                 plain = mode is StoreMode.SET or kernel.reduce_from == len(kernel.ranges)
@@ -178,7 +191,7 @@ def verify(kernel: Kernel, sizes: Sequence[Index | None] = ()) -> None:
                 need(kernel.args[arg].dtype is given, "store dtype is not the buffer's", position)
                 written[arg] = True
         dtypes.append(dtype)
-        follows.append(axes_of(node, follows, kernel.reduce_from))
+        follows.append(axes_of(node, follows, kernel.reduce_from, len(kernel.ranges)))
     for number, buffer in enumerate(kernel.args):
         need(buffer.read == read[number], f"argument {number}: wrong read flag")
         need(buffer.written == written[number], f"argument {number}: wrong written flag")
@@ -222,10 +235,12 @@ def _check_inplace(kernel: Kernel, number: int, need: NeedFn) -> None:
         need(levels[store] == max(levels), f"argument {number}: in place before the last level")
 
 
-def axes_of(node: Node, follows: Sequence[set[int]], reduce_from: int) -> set[int]:
+def axes_of(node: Node, follows: Sequence[set[int]], reduce_from: int, rank: int) -> set[int]:
     """The axes that the value of ``node`` differs along, from those of the values before it."""
     if isinstance(node, Reduce):
         return set(range(reduce_from))
+    if isinstance(node, Scan):
+        return set(range(rank))
     found = set[int]().union(*(follows[a] for a in uses(node)))
     if isinstance(node, (Load, Store, IndexValue)):
         variables(node.index, found)
@@ -244,7 +259,7 @@ def uses(node: Node) -> tuple[int, ...]:
             return _positions(index)
         case Position(value=value, mask=mask):
             return (value,) if mask is None else (value, mask)
-        case Reduce(value=value):
+        case Reduce(value=value) | Scan(value=value):
             return (value,)
         case Store(_, index, value):
             return (*_positions(index), value)

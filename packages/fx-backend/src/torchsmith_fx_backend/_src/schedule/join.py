@@ -7,7 +7,7 @@ from torchsmith_fx_backend._src.loops.body import Value
 from torchsmith_fx_backend._src.loops.canonical import renumber, renumber_index
 from torchsmith_fx_backend._src.loops.index import Index, Var
 from torchsmith_fx_backend._src.loops.ir import Compute, Load, Node, Op
-from torchsmith_fx_backend._src.loops.nest import Member, Nest, substitute_node
+from torchsmith_fx_backend._src.loops.nest import Member, Nest, mixed, substitute_node
 from torchsmith_fx_backend._src.loops.registry import Coords
 
 
@@ -91,6 +91,8 @@ def join_nests(host: Nest, guest: Nest, there: Coords, here: Coords) -> Nest | N
     for shape, places in host.seen.items():
         for at in places:
             merged._see(shape, at)
+    if mixed(merged.nodes):
+        return None
     if any(m.meets and not merged.in_order(m.walked) for m in merged.members.values()):
         return None
     return merged

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from torchsmith_fx_backend._src.codegen.c.scalars import dtype_of, literal, value_type
-from torchsmith_fx_backend._src.loops.ir import Kernel, Reduce, ReduceOp
+from torchsmith_fx_backend._src.loops.ir import Kernel, Reduce, ReduceOp, Scan, ScanOp
 
 _INT_MIN = {
     torch.int8: -(2**7),
@@ -178,3 +178,69 @@ def accumulator(kernel: Kernel, position: int) -> Accumulator:
     if not isinstance(node, Reduce):
         raise TypeError(f"%{position} is not a reduction")
     return Accumulator(position, node.op, dtype_of(kernel, node.value))
+
+
+@dataclass(frozen=True, slots=True)
+class ScanState:
+    """What the ``Scan`` at ``position`` carries from point to point; names as for reductions.
+
+    Floating-point values are carried in double, as eager mode carries them.
+    """
+
+    position: int
+    op: ScanOp
+    dtype: torch.dtype  # of the scanned value
+
+    @property
+    def ctype(self) -> str:
+        """The C type that is carried."""
+        return "double" if self.dtype.is_floating_point else "int64_t"
+
+    def variables(self) -> list[tuple[str, str, str]]:
+        """C type, name and start value of each variable."""
+        floating = self.dtype.is_floating_point
+        start = "1" if self.op is ScanOp.PROD else "0"
+        if self.op in (ScanOp.MAX, ScanOp.ARGMAX, ScanOp.LOGSUMEXP):
+            start = "-__builtin_inf()" if floating else "INT64_MIN"
+        elif self.op in (ScanOp.MIN, ScanOp.ARGMIN):
+            start = "__builtin_inf()" if floating else "INT64_MAX"
+        found = [(self.ctype, f"acc{self.position}", start)]
+        if self.op in (ScanOp.ARGMAX, ScanOp.ARGMIN):
+            found.append(("int64_t", f"where{self.position}", "0"))
+        return found
+
+    def step(self, value: str, flat: str, place: str) -> list[str]:
+        """Statements that take in ``value``, which stands at ``flat`` in its row."""
+        acc = f"acc{self.position}{place}"
+        match self.op:
+            case ScanOp.SUM:
+                return [f"{acc} += {value};"]
+            case ScanOp.PROD:
+                return [f"{acc} *= {value};"]
+            case ScanOp.LOGSUMEXP:
+                return [f"{acc} = ts_logaddexp({value}, {acc});"]
+        sign = ">=" if self.op in (ScanOp.MAX, ScanOp.ARGMAX) else "<="
+        # A comparison with a NaN that is carried is false.
+        takes = f"{value} {sign} {acc}"
+        if self.dtype.is_floating_point:
+            takes = f"({takes}) | ({value} != {value})"
+        lines = [f"const int takes{self.position} = {takes};"]
+        lines.append(f"{acc} = takes{self.position} ? {value} : {acc};")
+        if self.op in (ScanOp.ARGMAX, ScanOp.ARGMIN):
+            where = f"where{self.position}{place}"
+            lines.append(f"{where} = takes{self.position} ? {flat} : {where};")
+        return lines
+
+    def result(self, place: str) -> str:
+        """The value at the point that was taken in last."""
+        if self.op in (ScanOp.ARGMAX, ScanOp.ARGMIN):
+            return f"where{self.position}{place}"
+        return f"({value_type(self.dtype)})acc{self.position}{place}"
+
+
+def scan(kernel: Kernel, position: int) -> ScanState:
+    """What the ``Scan`` at ``position`` carries."""
+    node = kernel.body[position]
+    if not isinstance(node, Scan):
+        raise TypeError(f"%{position} is not a scan")
+    return ScanState(position, node.op, dtype_of(kernel, node.value))

@@ -28,6 +28,7 @@ from torchsmith_fx_backend._src.loops.ir import (
     Load,
     Reduce,
     ReduceOp,
+    Scan,
     Store,
 )
 from torchsmith_fx_backend._src.loops.verify import full_values, reduce_levels, uses
@@ -168,6 +169,8 @@ def analyse(kernel: Kernel) -> Facts:
             depends |= frozenset(variables(node.index))
         elif isinstance(node, Reduce):
             depends = outer
+        elif isinstance(node, Scan):
+            depends = frozenset(range(len(kernel.ranges)))
         axes.append(depends)
     return Facts(
         kernel,

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import torch
 
 from torchsmith_fx_backend._src.codegen.c import scalars
+from torchsmith_fx_backend._src.codegen.c.accumulate import scan
 from torchsmith_fx_backend._src.codegen.c.analysis import PARALLEL_WORK, Facts, static
 from torchsmith_fx_backend._src.loops.index import (
     ZERO,
@@ -27,6 +28,7 @@ from torchsmith_fx_backend._src.loops.ir import (
     Position,
     Reduce,
     ScalarArg,
+    Scan,
     Store,
 )
 from torchsmith_fx_backend._src.loops.meeting import COMBINED, COMBINED_BOOLS
@@ -41,6 +43,7 @@ class Emitter:
         faults: what the whole kernel may raise; a position names its own by number.
         names: C text of the SSA values that are in scope, by position.
         staged: C text of the local copies that loads read instead of memory, by position.
+        scan_flat, scan_place: C text of the place in a row; what is behind an accumulator's name.
     """
 
     def __init__(self, facts: Facts) -> None:
@@ -50,6 +53,7 @@ class Emitter:
         self.faults = facts.kernel.faults
         self.names: dict[int, str] = {}
         self.staged: dict[int, str] = {}
+        self.scan_flat, self.scan_place = "0", ""
         self._lines: list[str] = []
         self._indent = 1
         self._scopes: list[dict[int, str]] = []
@@ -189,6 +193,11 @@ class Emitter:
                 return self._position(node)
             case ScalarArg(name, dtype):
                 return f"({scalars.value_type(dtype)}){scalars.symbol_name(name)}"
+            case Scan():
+                found = scan(self.kernel, position)
+                for line in found.step(self.value(node.value), self.scan_flat, self.scan_place):
+                    self.line(line)
+                return found.result(self.scan_place)
             case Compute(_, args):
                 return scalars.compute(node, [self.value(a) for a in args], self.kernel)
             case _:

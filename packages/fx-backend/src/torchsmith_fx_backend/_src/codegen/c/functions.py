@@ -459,6 +459,14 @@ FUNCTIONS: dict[str, str] = {
   return x < 0 || !keep ? 0 : x < n ? x : n - 1;
 }
 """,
+    "ts_logaddexp": _F
+    + """double ts_logaddexp(double a, double b) {
+  const double low = a < b ? a : b, high = a < b ? b : a;
+  if (a != a || b != b) return a + b;
+  if (low == high && __builtin_isinf(low)) return low;
+  return __builtin_log1p(__builtin_exp(low - high)) + high;
+}
+""",
     "ts_ipow": """static inline int64_t ts_ipow(int64_t a, int64_t n) {
   if (n < 0) return a == 1 ? 1 : a == -1 ? ((n & 1) ? -1 : 1) : 0;
   uint64_t y = 1, p = (uint64_t)a;

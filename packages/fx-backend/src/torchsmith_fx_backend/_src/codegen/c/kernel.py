@@ -11,6 +11,7 @@ from torchsmith_fx_backend._src.codegen.c.inner import emit_inner
 from torchsmith_fx_backend._src.codegen.c.outer import emit_outer
 from torchsmith_fx_backend._src.codegen.c.passes import plan_passes
 from torchsmith_fx_backend._src.codegen.c.pointwise import emit_pointwise
+from torchsmith_fx_backend._src.codegen.c.scan import emit_scan
 from torchsmith_fx_backend._src.codegen.c.scatter import emit_scatter
 from torchsmith_fx_backend._src.loops.index import ONE
 from torchsmith_fx_backend._src.loops.ir import Kernel, Load, ScalarArg, Store
@@ -72,7 +73,9 @@ def _emit(out: Emitter) -> None:
         emit_pointwise(out)
         return
     lane = _outer_lane(facts)
-    if lane is None:
+    if kernel.scans:
+        emit_scan(out, lane)
+    elif lane is None:
         emit_inner(out)
     else:
         emit_outer(out, lane)

@@ -30,6 +30,7 @@ class Schedule(Enum):
     TILE = "tile"  # two-dimensional blocks, for transposes
     PERSISTENT = "persistent"  # whole rows in registers, one pass
     LOOPED = "looped"  # a loop over the row, one pass per level of dependent reductions
+    SCAN = "scan"  # a loop over the row that carries what came before
     SCATTER = "scatter"  # flat blocks over owned axes, a loop over points that may meet
     SPLIT = "split"  # partial results per part of the reduction, then a second kernel
 
@@ -100,6 +101,8 @@ def choose(
         return Config(Schedule.SCATTER, block, num_warps=_clamp_power(block // 64, 1, 4))
     if kernel.reduce_from == len(kernel.ranges):
         return _choose_pointwise(kernel, symbols, sm_count)
+    if kernel.scans:
+        return _choose_scan(kernel, symbols)
     return _choose_reduction(kernel, symbols, sm_count)
 
 
@@ -170,6 +173,16 @@ def _choose_reduction(kernel: Kernel, symbols: Mapping[str, int], sm_count: int)
     if splits > 1 and can_split(kernel):
         return Config(Schedule.SPLIT, x_block, r_block=r_block, splits=splits, num_warps=warps)
     return Config(Schedule.LOOPED, x_block, r_block=r_block, num_warps=warps)
+
+
+def _choose_scan(kernel: Kernel, symbols: Mapping[str, int]) -> Config:
+    rows = _product(kernel.ranges[: kernel.reduce_from], symbols)
+    cols = _product(kernel.ranges[kernel.reduce_from :], symbols)
+    across = _reduces_outer_axis(kernel, symbols)
+    x_block = _clamp_power(rows, 1, 32 if across else 1)
+    r_block = _clamp_power(cols, 1, 1024 // x_block)
+    warps = _clamp_power(x_block * r_block // 256, 1, 4)
+    return Config(Schedule.SCAN, x_block, r_block=r_block, num_warps=warps)
 
 
 def _reduces_outer_axis(kernel: Kernel, symbols: Mapping[str, int]) -> bool:

@@ -247,3 +247,83 @@ def online_sum(running: tl.tensor, total: tl.tensor, best: tl.tensor) -> tl.tens
     scale = tl.where(running == best, 1.0, exp(running - best))
     result = tl.sum(total * scale, 1)[:, None]
     return tl.where(tl.abs(best) < float("inf"), result, float("nan"))
+
+
+# Scans take what is carried and a block, and give what is carried on and the scanned block. What
+# is carried on is the block's last element, which a sum of one-hot products picks exactly.
+
+
+@jit
+def _last(x: tl.tensor) -> tl.tensor:
+    lanes = tl.arange(0, x.shape[1])[None, :]
+    here = lanes == x.shape[1] - 1
+    return tl.sum(tl.where(here, x, tl.zeros_like(x)), axis=1, keep_dims=True).to(x.dtype)
+
+
+@jit
+def _plus(a: tl.tensor, b: tl.tensor) -> tl.tensor:
+    return a + b
+
+
+@jit
+def scan_sum(carried: tl.tensor, x: tl.tensor) -> tl.tensor:
+    y = carried + tl.associative_scan(x, 1, _plus)
+    return _last(y), y
+
+
+@jit
+def scan_prod(carried: tl.tensor, x: tl.tensor) -> tl.tensor:
+    y = carried * tl.associative_scan(x, 1, multiply)
+    return _last(y), y
+
+
+@jit
+def scan_max(carried: tl.tensor, x: tl.tensor) -> tl.tensor:
+    y = maximum(carried, tl.associative_scan(x, 1, maximum))
+    return _last(y), y
+
+
+@jit
+def scan_min(carried: tl.tensor, x: tl.tensor) -> tl.tensor:
+    y = minimum(carried, tl.associative_scan(x, 1, minimum))
+    return _last(y), y
+
+
+@jit
+def _log_add(a: tl.tensor, b: tl.tensor) -> tl.tensor:
+    low, high = minimum(a, b), maximum(a, b)
+    same = (low == high) & (tl.abs(low) == float("inf"))
+    return tl.where(same, low, high + log1p(exp(low - high)))
+
+
+@jit
+def scan_logsumexp(carried: tl.tensor, x: tl.tensor) -> tl.tensor:
+    y = _log_add(carried, tl.associative_scan(x, 1, _log_add))
+    return _last(y), y
+
+
+@jit
+def _later_max(a: tl.tensor, i: tl.tensor, b: tl.tensor, j: tl.tensor) -> tl.tensor:
+    # ``b`` comes later; -1 stands for a place behind the row.
+    takes = ((b >= a) | (b != b)) & (j >= 0)
+    return tl.where(takes, b, a), tl.where(takes, j, i)
+
+
+@jit
+def _later_min(a: tl.tensor, i: tl.tensor, b: tl.tensor, j: tl.tensor) -> tl.tensor:
+    takes = ((b <= a) | (b != b)) & (j >= 0)
+    return tl.where(takes, b, a), tl.where(takes, j, i)
+
+
+@jit
+def scan_argmax(carried: tl.tensor, place: tl.tensor, x: tl.tensor, where: tl.tensor) -> tl.tensor:
+    best, position = tl.associative_scan((x, where), 1, _later_max)
+    best, position = _later_max(carried, place, best, position)
+    return _last(best), _last(position), position
+
+
+@jit
+def scan_argmin(carried: tl.tensor, place: tl.tensor, x: tl.tensor, where: tl.tensor) -> tl.tensor:
+    best, position = tl.associative_scan((x, where), 1, _later_min)
+    best, position = _later_min(carried, place, best, position)
+    return _last(best), _last(position), position

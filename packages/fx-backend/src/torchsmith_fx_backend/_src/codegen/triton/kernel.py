@@ -14,6 +14,7 @@ from torchsmith_fx_backend._src.codegen.triton.config import Config, Schedule
 from torchsmith_fx_backend._src.codegen.triton.emit import Emitter
 from torchsmith_fx_backend._src.codegen.triton.pointwise import PointwisePrinter
 from torchsmith_fx_backend._src.codegen.triton.reduction import ReductionPrinter
+from torchsmith_fx_backend._src.codegen.triton.scan import ScanPrinter
 from torchsmith_fx_backend._src.codegen.triton.scatter import ScatterPrinter
 from torchsmith_fx_backend._src.codegen.triton.source import TritonSource
 from torchsmith_fx_backend._src.loops.ir import Kernel
@@ -24,6 +25,7 @@ _PRINTERS: dict[Schedule, type[Emitter]] = {
     Schedule.PERSISTENT: ReductionPrinter,
     Schedule.LOOPED: ReductionPrinter,
     Schedule.SPLIT: ReductionPrinter,
+    Schedule.SCAN: ScanPrinter,
     Schedule.SCATTER: ScatterPrinter,
 }
 

@@ -1,0 +1,67 @@
+"""Schedule of scans: rows are walked in order, different rows in parallel.
+
+Where neighbouring rows are neighbours in memory, vector lanes are rows, as in ``outer``.
+"""
+
+from __future__ import annotations
+
+from torchsmith_fx_backend._src.codegen.c.accumulate import scan
+from torchsmith_fx_backend._src.codegen.c.emit import Emitter, flat_position
+from torchsmith_fx_backend._src.loops.ir import Scan, Store
+
+_BLOCK = 64  # rows that are walked side by side
+
+
+def emit_scan(out: Emitter, lane: int | None) -> None:
+    """Write a kernel with scans; ``lane`` is an outer axis that runs through memory."""
+    facts = out.facts
+    shared = [axis for axis in facts.outer_axes if axis != lane]
+    depth = len(shared) + (lane is not None)
+    if depth:
+        collapse = f" collapse({depth})" if depth > 1 else ""
+        out.parallel(f"for schedule(static){collapse}", facts.points(), facts.work())
+    with out.loops(shared):
+        if lane is None:
+            _rows(out, None)
+            return
+        end = out.index(facts.kernel.ranges[lane])
+        with out.block(f"for (int64_t low = 0; low < {end}; low += {_BLOCK})"):
+            out.line(f"const int64_t high = {end} - low < {_BLOCK} ? {end} : low + {_BLOCK};")
+            _rows(out, lane)
+
+
+def _rows(out: Emitter, lane: int | None) -> None:
+    """One row, or a block of rows along ``lane``."""
+    facts = out.facts
+    body = facts.kernel.body
+    once = [p for p, node in enumerate(body) if isinstance(node, Store) and not facts.full[p]]
+    outer = facts.closure(once) if lane is not None else [p for p in _all(out) if not facts.full[p]]
+    full = [p for p in _all(out) if facts.full[p]]
+    out.scan_place = "" if lane is None else f"[i{lane} - low]"
+    out.scan_flat = out.index(flat_position(facts))
+    for position in full:
+        if not isinstance(body[position], Scan):
+            continue
+        for ctype, name, start in scan(facts.kernel, position).variables():
+            if lane is None:
+                out.line(f"{ctype} {name} = {start};")
+            else:
+                out.line(f"{ctype} {name}[{_BLOCK}];")
+                out.line(f"for (int64_t l = 0; l < {_BLOCK}; l++) {name}[l] = {start};")
+    if lane is None:
+        out.emit(outer)
+        with out.loops(facts.reduce_axes):
+            out.emit(full)
+        return
+    header = out.loop_header(lane, "low", "high")
+    if outer:
+        with out.block(header):
+            out.emit(outer)
+    with out.loops(facts.reduce_axes):
+        out.line("#pragma omp simd")
+        with out.block(header):
+            out.emit(facts.closure(full))
+
+
+def _all(out: Emitter) -> range:
+    return range(len(out.kernel.body))
