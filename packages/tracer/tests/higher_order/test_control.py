@@ -6,7 +6,8 @@ import pytest
 import torch
 import torchsmith_tracer as tracer
 from torch._higher_order_ops import map as map_rows
-from torch._higher_order_ops import scan, while_loop
+from torch._higher_order_ops import out_dtype, scan, while_loop
+from torch._higher_order_ops.wrap import wrap
 from torch.utils.checkpoint import (
     CheckpointPolicy,
     checkpoint,
@@ -349,3 +350,24 @@ def test_another_policy_recompiles(capture):
         globals()["CONTEXTS"] = policy
         assert torch.equal(compiled(x), x.exp())
     assert capture.n == 2
+
+
+def test_a_wrapped_call_is_the_call_itself(capture):
+    kept = []
+
+    def program(x):
+        y = x * 2
+        return wrap(lambda a, w=None: kept.append(1) or (a * y, {"w": w}), x, w=y)
+
+    out, named = tracer.compile(program, backend=capture, fullgraph=True)(ROWS)
+    assert torch.equal(out, ROWS * ROWS * 2) and torch.equal(named["w"], ROWS * 2)
+    assert kept == [1] and capture.n == 1
+
+
+def test_another_operator_of_functions_is_one_break(agree):
+    def program(x):
+        return out_dtype(torch.ops.aten.mm.default, torch.int32, x, x) + 1
+
+    log = agree(program, torch.ones(2, 2, dtype=torch.int8))
+    assert [b.name for b in log.breaks] == ["opaque-call"]
+    assert len(log.frames) == 2

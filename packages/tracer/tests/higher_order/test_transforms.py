@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torchsmith_tracer as tracer
-from torch.func import grad, grad_and_value, hessian, jacfwd, jacrev, jvp, vjp, vmap
+from torch.func import grad, grad_and_value, hessian, jacfwd, jacrev, jvp, linearize, vjp, vmap
 
 X = torch.arange(12.0).reshape(3, 4)
 V = torch.linspace(0.5, 2, 4)
@@ -57,6 +57,11 @@ def mapped_writes(x):
     return y
 
 
+def linearized(x):
+    out, push = linearize(lambda a, b: {"s": a.sin() * b}, x, x + 1)
+    return out, push(torch.ones_like(x), x), push(x, x)
+
+
 PROGRAMS = {
     "vmap": lambda x: vmap(torch.sum)(x),
     "vmap of a torch function over two": lambda x: vmap(torch.dot)(x, x + 1),
@@ -94,6 +99,12 @@ PROGRAMS = {
     "hessian": lambda x: hessian(lambda a: (a**3).sum())(x[0]),
     "jvp": lambda x: jvp(lambda a, b: (a * b, a + b), (x, x + 1), (x * 0 + 1, x)),
     "jvp aux": lambda x: jvp(with_aux, (x,), (torch.ones_like(x),), has_aux=True),
+    "jacrev chunks": lambda x: jacrev(torch.sin, chunk_size=2)(x[0]),
+    "jacfwd randomness": lambda x: jacfwd(torch.sin, randomness="same")(x[0]),
+    "jvp strict": lambda x: jvp(torch.sin, (x,), (x,), strict=True),
+    "linearize": linearized,
+    "vmap keywords": lambda x: vmap(lambda a, b=None: a * b)(x, b=x),
+    "vmap index": lambda x: vmap(lambda a, i: a[i] + i)(x, torch.tensor([0, 3, 1])),
     "vjp": pulled,
     "vjp aux": pulled_aux,
     "reads requires_grad": lambda x: grad(lambda a: (a * (2 if a.requires_grad else 3)).sum())(x),
@@ -197,3 +208,152 @@ def test_what_a_body_changes_in_place_is_changed_outside(check):
         return vmap(lambda a: a * y.add_(1))(x), y * 2
 
     check(program, X, graphs=1, fullgraph=True)
+
+
+mapped = vmap(lambda a, b: a * b.sum(), in_dims=(0, None), out_dims=1)
+sliced = vmap(torch.sin, chunk_size=2)
+differentiated = grad(lambda a: ((a**2).sum(), a + 1), has_aux=True)
+with_value = grad_and_value(lambda a, b=1: (a * b).sum())
+rows = jacrev(lambda a, b: a * b, argnums=(0, 1))
+columns = jacfwd(lambda a: (a.sin(), a * 2))
+curvature = hessian(lambda a: (a**3).sum())
+
+MADE_BEFORE = {
+    "vmap": lambda x: mapped(x, x),
+    "vmap in chunks": lambda x: sliced(x),
+    "grad": lambda x: differentiated(x),
+    "grad and value": lambda x: with_value(x, b=x),
+    "jacrev": lambda x: rows(x[0], x[1]),
+    "jacfwd": lambda x: columns(x[0]),
+    "hessian": lambda x: curvature(x[0]),
+    "nested": lambda x: vmap(curvature)(x),
+}
+
+
+@pytest.mark.parametrize("name", MADE_BEFORE)
+def test_a_transform_made_before_is_part_of_the_graph(check, name):
+    check(MADE_BEFORE[name], X, graphs=1, fullgraph=True)
+
+
+@pytest.mark.parametrize(
+    "function", [mapped, differentiated, with_value], ids=["vmap", "grad", "both"]
+)
+def test_a_transform_is_compiled_itself(function):
+    args = (X, X) if function is mapped else (X,)
+    got = tracer.compile(function, backend="eager", fullgraph=True)(*args)
+    torch.testing.assert_close(got, function(*args))
+
+
+def test_another_function_in_a_transform_recompiles(capture):
+    compiled = tracer.compile(lambda f, x: f(x), backend=capture, fullgraph=True)
+    for function in (torch.sin, torch.sin, torch.cos):
+        assert torch.equal(compiled(vmap(function), X), function(X))
+    assert capture.n == 2
+    for number in (0, 1, 0):
+        transform = grad(lambda a, b: (a * b * b).sum(), argnums=number)
+        both = tracer.compile(lambda f, x: f(x, x + 1), backend=capture)
+        torch.testing.assert_close(both(transform, X), transform(X, X + 1))
+
+
+def branching(a):
+    return a.sin() if a.dim() == 2 else a.cos()
+
+
+AROUND = {
+    "vmap": lambda f: vmap(f)(X),
+    "grad": lambda f: grad(lambda a: f(a).sum())(X),
+    "grad of vmap": lambda f: grad(lambda a: vmap(f)(a).sum())(X),
+    "jvp": lambda f: jvp(f, (X,), (X,)),
+    "vjp": lambda f: vjp(f, X)[1](X),
+    "jacrev": lambda f: jacrev(f)(X[0]),
+    "jacfwd": lambda f: jacfwd(f)(X[0]),
+    "plain": lambda f: f(X),
+}
+
+
+@pytest.mark.parametrize("name", AROUND)
+def test_a_transform_around_a_compiled_function(name):
+    """It runs eagerly in there, and as compiled before and after."""
+    compiled = tracer.compile(branching, backend="eager")
+    for _ in range(2):
+        assert torch.equal(compiled(X), X.sin())
+        torch.testing.assert_close(AROUND[name](compiled), AROUND[name](branching))
+    assert not compiled._torchsmith_region.log.breaks
+    notes = [f.note for f in compiled._torchsmith_region.log.frames if f.eager]
+    assert all("torch.func" in note for note in notes) and bool(notes) == (name != "plain")
+
+
+def failing(a):
+    raise ValueError("inside")
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x: vmap(failing)(x),
+        lambda x: grad(failing)(x),
+        lambda x: vmap(grad(failing))(x),
+        lambda x: jvp(failing, (x,), (x,)),
+        lambda x: vmap(lambda a: a + float(a.sum()))(x),
+        lambda x: vmap(lambda a: grad(lambda b: b)(a))(x),
+    ],
+)
+@pytest.mark.parametrize("caught", [False, True])
+def test_nothing_is_left_behind(program, caught):
+    def run(x):
+        if not caught:
+            return program(x)
+        try:
+            return program(x)
+        except Exception as e:
+            return type(e).__name__
+
+    def state():
+        level = torch._C._functorch.peek_interpreter_stack()
+        return level, torch.is_grad_enabled(), torch._C._len_torch_dispatch_stack()
+
+    before = state()
+    compiled = tracer.compile(run, backend="eager")
+    for _ in range(2):
+        try:
+            want = run(X)
+        except Exception as e:
+            with pytest.raises(type(e)):
+                compiled(X)
+        else:
+            assert compiled(X) == want
+        assert state() == before
+
+
+class Rule(torch.autograd.Function):
+    """Its rule for ``vmap`` is its own business."""
+
+    @staticmethod
+    def forward(a):
+        return a.sin()
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx, g):
+        return ctx.saved_tensors[0].cos() * g
+
+    @staticmethod
+    def vmap(info, in_dims, a):
+        return Rule.apply(a) + info.batch_size, in_dims[0]
+
+
+class NoRule(Rule):
+    vmap = torch.autograd.Function.vmap
+
+
+class Generated(NoRule):
+    generate_vmap_rule = True
+
+
+@pytest.mark.parametrize("function", [Rule, NoRule, Generated])
+@pytest.mark.parametrize("history", [False, True])
+def test_an_autograd_function_is_mapped_by_its_rule(agree, function, history):
+    agree(lambda x: vmap(function.apply)(x), X.clone().requires_grad_(history))

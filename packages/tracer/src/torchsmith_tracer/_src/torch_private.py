@@ -14,6 +14,7 @@ from torch import fx
 from torch._higher_order_ops.map import map as _map
 from torch._higher_order_ops.scan import scan as _scan
 from torch._higher_order_ops.while_loop import while_loop as _while_loop
+from torch._higher_order_ops.wrap import Wrap as _Wrap
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -81,9 +82,17 @@ module_call_impl: Callable[..., object] = torch.nn.Module._call_impl
 module_getattr: Callable[..., object] = torch.nn.Module.__getattr__
 module_setattr: Callable[..., object] = torch.nn.Module.__setattr__
 
+# What functions that ``torch.vmap`` and its kin made call, and the code of those they inline.
+vmap_call: Callable[..., object] = torch.func.vmap.__globals__["vmap_impl"]
+grad_call: Callable[..., object] = torch.func.jvp.__globals__["grad_impl"]
+grad_and_value_call: Callable[..., object] = torch.func.jvp.__globals__["grad_and_value_impl"]
+JACOBIANS = tuple((f, f(print).__code__) for f in (torch.func.jacrev, torch.func.jacfwd))
+
 while_loop: Callable[..., object] = _while_loop
 map_rows: Callable[..., object] = _map
 scan: Callable[..., object] = _scan
+wrap_call: Callable[..., object] = _Wrap.__call__
+operator_call: Callable[..., object] = torch._ops.HigherOrderOperator.__call__
 _once: Callable[..., Any] = torch.autograd.function.once_differentiable(print)
 once_differentiable_code: object = _once.__code__
 autograd_apply: object = torch.autograd.Function.__dict__["apply"].__func__
@@ -178,6 +187,12 @@ def active_modes() -> list[object]:
     functions = [torch._C._get_function_stack_at(i) for i in range(count)]
     dispatch = _get_current_dispatch_mode_stack() if torch._C._len_torch_dispatch_stack() else []
     return [m for m in functions if not isinstance(m, DeviceContext)] + dispatch
+
+
+def functorch_transform() -> str | None:
+    """Name of the innermost ``torch.func`` transform that is running, or None."""
+    level: Any = torch._C._functorch.peek_interpreter_stack()
+    return None if level is None else f"torch.func {level.key().name.lower()}"
 
 
 profiler_enabled: Callable[[], bool] = torch._C._autograd._profiler_enabled

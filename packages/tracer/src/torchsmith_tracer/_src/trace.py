@@ -7,6 +7,7 @@ nor the builder. ``compilation.py`` has the object that is behind it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -68,6 +69,8 @@ class Graph(Protocol):
     contexts: list[OpenContext]
     mutated: set[int]
     written: list[int]
+    mapped: int
+    draws: bool
     replaced: list[tuple[TensorValue, fx.Node]]
     fake: FakeMode
     shape_env: ShapeEnv | None
@@ -92,6 +95,7 @@ class Graph(Protocol):
     ) -> fx.Node: ...
     def add_module(self, module: Callable[..., object]) -> fx.Node: ...
     def open_body(self) -> Body: ...
+    def mapping(self) -> AbstractContextManager[None]: ...
     def wrap_result(self, node: fx.Node, fake: object) -> Value: ...
     def record(self, undo: Callable[[], None]) -> None: ...
     def argument(self, value: object) -> object: ...

@@ -15,7 +15,8 @@ import functools
 import keyword
 import operator
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -85,6 +86,7 @@ class OutputGraph:
         replaced: tensors that were changed in place, each with its node until then.
         at_risk: those of them that are changed before an operator that may fail when it runs.
         attributes: inputs whose ``.grad`` or ``.data`` the graph sets.
+        mapped: how many ``torch.vmap`` are around what is traced.
         draws, may_fail: whether random numbers are taken, and whether an operator may fail.
         op_count: call nodes so far.
     """
@@ -101,6 +103,7 @@ class OutputGraph:
         self.at_risk: set[int] = set()
         self.attributes: dict[Source, None] = {}
         self.draws = self.may_fail = False
+        self.mapped = 0
         self.modules: dict[str, Callable[..., object]] = {}
         self.last_module_stack: tuple[Frame, int, dict[str, tuple[str, type]]] | None = None
         self.lines: dict[tuple[str, int, str], str] = {}  # texts of ``provenance.stack_trace``
@@ -251,6 +254,16 @@ class OutputGraph:
         for tensor in mutated:
             self.note_mutation(tensor)
         return self.wrap_result(node, result)
+
+    @contextmanager
+    def mapping(self) -> Iterator[None]:
+        """Around the tracing of a body that is mapped: its tensors have one dimension less than
+        those that operators will see."""
+        self.mapped += 1
+        try:
+            yield
+        finally:
+            self.mapped -= 1
 
     def open_body(self) -> Body:
         """Begin a body: what is appended from now on is moved out when it is closed."""

@@ -96,6 +96,11 @@ def ask(ctx):
 def _apply(tx: Trace, cls: Value, *args: Value, **kwargs: Value) -> Value:
     if kwargs and _has_setup(tx, cls):
         raise _refused(cls)
+    if tx.graph.mapped:
+        # Under ``torch.vmap`` the class's own rule decides, or that there is none.
+        rule = cls.getattr(tx, "generate_vmap_rule")
+        if not tx.interp.truth(rule):
+            raise _refused(cls)
     given = tx.interp.tuple(args)
     ctx = _call(tx, make_context, given)
     forward = (ctx, cls, given, tx.interp.dict(kwargs))

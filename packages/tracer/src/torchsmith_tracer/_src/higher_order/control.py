@@ -18,6 +18,7 @@ from torchsmith_tracer._src.higher_order.effects import without_effects
 from torchsmith_tracer._src.higher_order.nests import Rebuild, flatten, holds_none, outline_of
 from torchsmith_tracer._src.torch_private import storage_id
 from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.builtins.registry import builtin
 from torchsmith_tracer._src.values.constants import ConstantValue
 from torchsmith_tracer._src.values.containers import TupleValue
 from torchsmith_tracer._src.values.tensor import TensorValue
@@ -217,6 +218,17 @@ def _looped(
     nodes = (*(t.node for t in tensors), *step.body.operands)
     found = tx.interp.unpack(tx.graph.call_nodes(target, (module, *own, *nodes)))
     return step.result(found)
+
+
+@builtin(private.wrap_call)
+def _wrap(tx: Trace, operator: Value, func: Value, *args: Value, **kwargs: Value) -> Value:
+    """``wrap(func, ...)`` is the call itself, made a unit for compilers."""
+    return tx.interp.call(func, args, kwargs)
+
+
+@builtin(private.operator_call)
+def _other(tx: Trace, operator: Value, *args: Value, **kwargs: Value) -> Value:
+    raise Unsupported("opaque-call", what=f"{operator.describe()}, an operator of functions")
 
 
 # --- checkpointing -----------------------------------------------------------------------------

@@ -56,30 +56,38 @@ def grad_and_value(body: Body, count: int, *args: object) -> tuple[Any, ...]:
 
 
 def _jacobian(
-    transform: Callable[..., Callable[..., Any]], body: Body, count: int, differentiated: int
+    transform: Callable[..., Callable[..., Any]],
+    body: Body,
+    count: int,
+    differentiated: int,
+    options: dict[str, object],
 ) -> Callable[..., tuple[Any, ...]]:
     def split(*args: object) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         results = body(*args)
         return results[:differentiated], results[differentiated:]
 
     def run(*args: object) -> tuple[Any, ...]:
-        rows, others = transform(split, tuple(range(count)), has_aux=True)(*args)
+        rows, others = transform(split, tuple(range(count)), has_aux=True, **options)(*args)
         return (*(part for row in rows for part in row), *others)
 
     return run
 
 
-def jacrev(body: Body, count: int, results: int, *args: object) -> tuple[Any, ...]:
+def jacrev(
+    body: Body, count: int, results: int, options: dict[str, object], *args: object
+) -> tuple[Any, ...]:
     """Jacobians of the first ``results`` results, row by row, then the other results."""
-    return _jacobian(torch.func.jacrev, body, count, results)(*args)
+    return _jacobian(torch.func.jacrev, body, count, results, options)(*args)
 
 
-def jacfwd(body: Body, count: int, results: int, *args: object) -> tuple[Any, ...]:
+def jacfwd(
+    body: Body, count: int, results: int, options: dict[str, object], *args: object
+) -> tuple[Any, ...]:
     """As ``jacrev``, in forward mode."""
-    return _jacobian(torch.func.jacfwd, body, count, results)(*args)
+    return _jacobian(torch.func.jacfwd, body, count, results, options)(*args)
 
 
-def jvp(body: Body, count: int, results: int, *args: object) -> tuple[Any, ...]:
+def jvp(body: Body, count: int, results: int, strict: bool, *args: object) -> tuple[Any, ...]:
     """Results, tangents of the first ``results`` of them; ``args`` are inputs, tangents, rest."""
     inputs, tangents, rest = args[:count], args[count : 2 * count], args[2 * count :]
 
@@ -87,9 +95,14 @@ def jvp(body: Body, count: int, results: int, *args: object) -> tuple[Any, ...]:
         found = body(*primals, *rest)
         return found[:results], found[results:]
 
-    found: Any = torch.func.jvp(run, inputs, tangents, has_aux=True)
+    found: Any = torch.func.jvp(run, inputs, tangents, strict=strict, has_aux=True)
     out, out_tangents, others = found
     return (*out, *others, *out_tangents)
+
+
+def apply(body: Body, *args: object) -> tuple[Any, ...]:
+    """The body itself: what ``torch.func.linearize`` gives first."""
+    return body(*args)
 
 
 def vjp(body: Body, count: int, results: int, *args: object) -> tuple[Any, ...]:

@@ -8,15 +8,26 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
+from torchsmith_tracer._src import torch_private as private
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.higher_order import ops
 from torchsmith_tracer._src.higher_order.effects import grad_mode
-from torchsmith_tracer._src.higher_order.nests import flatten, holds_none, outline_of, spread
+from torchsmith_tracer._src.higher_order.nests import (
+    Rebuild,
+    flatten,
+    holds_none,
+    outline_of,
+    spread,
+)
 from torchsmith_tracer._src.torch_private import storage_id
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtin_object import BuiltinObject
+from torchsmith_tracer._src.values.builtins import registry
+from torchsmith_tracer._src.values.builtins.registry import builtin
 from torchsmith_tracer._src.values.constants import NONE
 from torchsmith_tracer._src.values.containers import TupleValue
+from torchsmith_tracer._src.values.lazy import realize
+from torchsmith_tracer._src.values.mappings import DictValue
 from torchsmith_tracer._src.values.opaque import GraphObject
 from torchsmith_tracer._src.values.tensor import TensorValue
 from torchsmith_tracer._src.values.torch_queries import register
@@ -25,7 +36,7 @@ if TYPE_CHECKING:
     from torch import fx
 
     from torchsmith_tracer._src.codegen.emitter import Emitter
-    from torchsmith_tracer._src.trace import Trace
+    from torchsmith_tracer._src.trace import Outlined, Trace
 
 Args = Sequence[Value]
 Kwargs = dict[str, Value]
@@ -129,7 +140,14 @@ def _argnums(tx: Trace, transform: TransformValue, count: int) -> tuple[tuple[in
 
 
 class _Call:
-    """A transformed call: the body is open from its making until ``close``."""
+    """A transformed call: the body is open from its making until ``close``.
+
+    Attributes:
+        closed, module: the body and its node, from then on.
+    """
+
+    closed: Outlined
+    module: fx.Node
 
     def __init__(self, tx: Trace, describe: str) -> None:
         self.tx = tx
@@ -168,13 +186,13 @@ class _Call:
         if len(tensors) != len(results):
             raise Unsupported("opaque-call", what=f"{self.describe} of results that are no tensors")
         graph = self.tx.graph
-        outlined = self.body.close(tensors)
+        self.closed = outlined = self.body.close(tensors)
         if target is not ops.vmap and graph.written[self.written :]:
             fakes = (n.meta["example_value"] for n in outlined.operands)
             used = {storage_id(f) for f in fakes if isinstance(f, torch.Tensor)}
             if used & set(graph.written[self.written :]):
                 raise Unsupported("body-effect", what=self.describe)
-        module = graph.add_module(outlined.module)
+        self.module = module = graph.add_module(outlined.module)
         found = graph.call_nodes(target, (module, *own, *nodes, *outlined.operands))
         return self.tx.interp.unpack(found)
 
@@ -202,8 +220,6 @@ def _split_aux(tx: Trace, transform: str, result: Value, has_aux: object) -> tup
 
 
 def _vmap(tx: Trace, transform: TransformValue, args: Args, kwargs: Kwargs) -> Value:
-    if kwargs:  # mapped over dimension 0, whatever ``in_dims`` says
-        raise Unsupported("opaque-call", what="vmap with keyword arguments")
     in_dims = transform.option(tx, "in_dims", 0)
     outlines = [outline_of(tx, a) for a in args]
     if isinstance(in_dims, int) and holds_none(outlines):
@@ -229,7 +245,8 @@ def _vmap(tx: Trace, transform: TransformValue, args: Args, kwargs: Kwargs) -> V
         nodes.append(leaf.node)
     if not mapped:
         raise Unsupported("opaque-call", what="vmap without a mapped dimension")
-    result = call.run(transform.func, tx.interp.unpack(build(given)), {}, grad=False)
+    with tx.graph.mapping():  # keywords are not mapped
+        result = call.run(transform.func, tx.interp.unpack(build(given)), kwargs, grad=False)
     flat, rebuild = flatten(tx, result)
     outline = outline_of(tx, result)
     if holds_none(outline):
@@ -266,8 +283,8 @@ def _gradient(target: Callable[..., object]) -> Callable[..., Value]:
 
 def _jacobian(target: Callable[..., object]) -> Callable[..., Value]:
     def apply(tx: Trace, transform: TransformValue, args: Args, kwargs: Kwargs) -> Value:
-        if transform.options.keys() - {"argnums", "has_aux"}:
-            raise Unsupported("opaque-call", what=f"{transform.describe()} with these options")
+        names = transform.options.keys() - {"argnums", "has_aux"}
+        options = {name: tx.interp.concrete(transform.options[name]) for name in names}
         numbers, single = _argnums(tx, transform, len(args))
         call = _Call(tx, transform.describe())
         inputs = call.inputs(args, numbers, _differentiable)
@@ -277,7 +294,7 @@ def _jacobian(target: Callable[..., object]) -> Callable[..., Value]:
         outputs, build = flatten(tx, value)
         others, build_aux = flatten(tx, aux)
         width = len(inputs.nodes)
-        own = (width, len(outputs))
+        own = (width, len(outputs), options)
         found = call.close(target, own, inputs.nodes, [*outputs, *others])
         rows = [
             _nest(inputs, found[i * width : (i + 1) * width], single=single)
@@ -330,10 +347,10 @@ for _real in _APPLY:
 
 
 def _jvp(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
-    if len(args) != 3 or kwargs.keys() - {"has_aux"}:
+    if len(args) != 3 or kwargs.keys() - {"has_aux", "strict"}:
         raise Unsupported("opaque-call", what="torch.func.jvp with these arguments")
     func, primals, tangents = args
-    has_aux = "has_aux" in kwargs and kwargs["has_aux"].as_constant()
+    has_aux, strict = (n in kwargs and kwargs[n].as_constant() for n in ("has_aux", "strict"))
     call = _Call(tx, "torch.func.jvp")
     given = tx.interp.unpack(primals)
     inputs = call.inputs(given, range(len(given)), lambda _, fake: fake)
@@ -345,7 +362,7 @@ def _jvp(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
     value, aux = _split_aux(tx, "torch.func.jvp", result, has_aux)
     outputs, build = flatten(tx, value)
     others, build_aux = flatten(tx, aux)
-    own = (len(nodes), len(outputs))
+    own = (len(nodes), len(outputs), strict)
     found = call.close(ops.jvp, own, [*inputs.nodes, *nodes], [*outputs, *others])
     n, m = len(outputs), len(others)
     parts = [build(found[:n]), build(found[n + m :])]
@@ -371,5 +388,93 @@ def _vjp(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
     return TupleValue([*parts, build_aux(found[n:])] if has_aux else parts)
 
 
+class LinearizedValue(BuiltinObject):
+    """The function that ``torch.func.linearize`` gives: from tangents to tangents. The body is
+    differentiated where it is called, so nothing that it reads may have changed by then."""
+
+    __slots__ = ("build", "call_of", "inputs", "results")
+
+    def __init__(self, call: _Call, inputs: Inputs, results: int, build: Rebuild) -> None:
+        self.source = None
+        self.call_of = call
+        self.inputs = inputs
+        self.results = results
+        self.build = build
+
+    def python_type(self) -> type:
+        return type(lambda: None)
+
+    def call(self, tx: Trace, args: Args, kwargs: Kwargs) -> Value:
+        tangents = [leaf for a in args for leaf in flatten(tx, a)[0]]
+        nodes = [t.node for t in tangents if isinstance(t, TensorValue)]
+        given = self.inputs.nodes
+        body = self.call_of
+        read = (n.meta["example_value"] for n in (*given, *body.closed.operands))
+        written = {storage_id(f) for f in read if isinstance(f, torch.Tensor)} & tx.graph.mutated
+        if kwargs or len(nodes) != len(given) or written:
+            raise Unsupported("opaque-call", what="a linearized function with these tangents")
+        own = (body.module, len(given), self.results, False)
+        found = tx.graph.call_nodes(ops.jvp, (*own, *given, *nodes, *body.closed.operands))
+        return self.build(tx.interp.unpack(found)[self.results :])
+
+
+def _linearize(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
+    if not args or kwargs:
+        raise Unsupported("opaque-call", what="torch.func.linearize with these arguments")
+    func, *primals = args
+    call = _Call(tx, "torch.func.linearize")
+    inputs = call.inputs(primals, range(len(primals)), lambda _, fake: fake)
+    result = call.run(func, inputs.args, {}, grad=False)
+    if tx.graph.draws:
+        raise Unsupported("opaque-call", what="torch.func.linearize of random numbers")
+    outputs, build = flatten(tx, result)
+    found = call.close(ops.apply, (), inputs.nodes, outputs)
+    return TupleValue([build(found), LinearizedValue(call, inputs, len(outputs), build)])
+
+
 register(torch.func.jvp, _jvp)
 register(torch.func.vjp, _vjp)
+register(torch.func.linearize, _linearize)
+
+
+# --- functions that were transformed elsewhere -------------------------------------------------
+
+
+def _transformed(real: Callable[..., object], names: Sequence[str]) -> Callable[..., Value]:
+    def call(tx: Trace, func: Value, *given: Value, **kwargs: Value) -> Value:
+        options = dict(zip(names, given))
+        return TransformValue(real, func, options).call(tx, given[len(names) :], kwargs)
+
+    return call
+
+
+def _gradient_call(real: Callable[..., object]) -> Callable[..., Value]:
+    def call(
+        tx: Trace, func: Value, argnums: Value, has_aux: Value, args: Value, kwargs: Value
+    ) -> Value:
+        options = {"argnums": argnums, "has_aux": has_aux}
+        named = kwargs.base_value()
+        assert isinstance(named, DictValue)
+        words = {str(k.as_constant()): realize(tx, v) for k, v in named.table.values()}
+        return TransformValue(real, func, options).call(tx, tx.interp.unpack(args), words)
+
+    return call
+
+
+_VMAP = ("in_dims", "out_dims", "randomness", "chunk_size")
+builtin(private.vmap_call)(_transformed(torch.func.vmap, _VMAP))
+builtin(private.grad_call)(_gradient_call(torch.func.grad))
+builtin(private.grad_and_value_call)(_gradient_call(torch.func.grad_and_value))
+
+
+def _jacobian_made(real: Callable[..., object], names: Sequence[str]) -> registry.Closure:
+    def call(tx: Trace, cell: Callable[[str], Value], args: Args, kwargs: Kwargs) -> Value:
+        options = {name: cell(name) for name in names}
+        return TransformValue(real, cell("func"), options).call(tx, args, kwargs)
+
+    return call
+
+
+for _made, _code in private.JACOBIANS:
+    _names = [name for name in _code.co_freevars if name != "func"]
+    registry.closure(_code)(_jacobian_made(_made, _names))

@@ -24,9 +24,10 @@ from torchsmith_tracer._src import torch_private as private
 
 def watching_mode() -> str | None:
     """Name of an active mode of the user's that sees single operators, or None. Under such a mode
-    programs run eagerly: it is to see exactly the operators of the program."""
+    programs run eagerly: it is to see exactly the operators of the program. So does a transform of
+    ``torch.func`` around the compiled function."""
     found = private.active_modes()
-    return type(found[-1]).__name__ if found else None
+    return type(found[-1]).__name__ if found else private.functorch_transform()
 
 
 @contextmanager

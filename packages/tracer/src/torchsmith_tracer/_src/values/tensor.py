@@ -175,6 +175,9 @@ class TensorValue(Value):
         if isinstance(key, SymNumValue) and self.fake.dim():
             # Python indexing would specialise the number; ``select`` keeps it symbolic.
             return tx.graph.call_method("select", (self, 0, key))
+        if tx.graph.mapped and isinstance(key, TensorValue) and _is_single_index(key.fake):
+            # Outside of ``torch.vmap`` such an index is a number, which only the data determines.
+            return tx.graph.call_function(torch.ops.aten.index.Tensor, (self, [key]))
         return tx.graph.call_function(operator.getitem, (self, key))
 
     def setitem(self, tx: Trace, key: Value, value: Value) -> None:
@@ -297,6 +300,15 @@ class TensorMethod(Value):
 def dunder(op: str, reflected: bool = False) -> str:
     """``add`` -> ``__add__`` or ``__radd__``; ``and_`` -> ``__and__``."""
     return f"__{'r' if reflected else ''}{op.rstrip('_')}__"
+
+
+def _is_single_index(fake: torch.Tensor) -> bool:
+    kind = fake.dtype
+    return (
+        fake.dim() == 0
+        and kind is not torch.bool
+        and not (kind.is_floating_point or kind.is_complex)
+    )
 
 
 def _is_simple(key: Value) -> bool:

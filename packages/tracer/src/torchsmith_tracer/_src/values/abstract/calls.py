@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import types
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import EnumMeta
 from typing import TYPE_CHECKING, cast
 
@@ -109,6 +109,9 @@ class Calls:
                 result = registry.invoke(self.tx, handler, real, args, kwargs)
                 if result is not None:
                     return result
+            made = registry.CLOSURES.get(id(fn.code))
+            if made is not None:
+                return made(self.tx, self._cell_of(fn), args, kwargs)
             if real.__dict__ or weakref.getweakrefcount(real):
                 marked = call_marked(self.tx, fn, real, args, kwargs)
                 if marked is not None:
@@ -123,6 +126,11 @@ class Calls:
         frame = Frame(decode(code), fn.globals, variables, cells, fn=fn, resumable=resumable)
         frame.entered_directly = directly
         return self.tx.loop.run(frame)
+
+    def _cell_of(self, fn: FunctionValue) -> Callable[[str], Value]:
+        """The content of a function's cell, by the name of its variable."""
+        cells = dict(zip(fn.code.co_freevars, fn.closure, strict=True))
+        return lambda name: cells[name].getattr(self.tx, "cell_contents")
 
     def call_class(self, cls: ClassValue, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
         """``type.__call__``, metaclass overrides and builtin classes included."""

@@ -27,10 +27,14 @@ if TYPE_CHECKING:
     from torchsmith_tracer._src.trace import Trace
 
 Implementation = Callable[..., "Value | None"]
+Closure = Callable[
+    ["Trace", "Callable[[str], Value]", Sequence["Value"], dict[str, "Value"]], "Value"
+]
 F = TypeVar("F", bound=Implementation)
 
 BUILTINS: dict[object, Implementation] = {}  # C functions and other callables
 FUNCTIONS: dict[object, Implementation] = {}  # Python functions that are replaced as a whole
+CLOSURES: dict[int, Closure] = {}  # functions that others make, by the identity of their code
 CLASSES: dict[type, Implementation] = {}  # constructors
 METHODS: dict[tuple[type, str], Implementation] = {}  # C methods by type and name
 _ARITY: dict[Implementation, _Arity] = {}
@@ -74,6 +78,17 @@ def substitute(original: object, fn: types.FunctionType) -> None:
     table = FUNCTIONS if isinstance(original, types.FunctionType) else BUILTINS
     table[original] = call
     _BY_NAME.clear()
+
+
+def closure(code: types.CodeType) -> Callable[[Closure], Closure]:
+    """Register ``fn(tx, cell, args, kwargs)`` for calls of functions with this code, where
+    ``cell(name)`` is the content of a cell."""
+
+    def register(fn: Closure) -> Closure:
+        CLOSURES[id(code)] = fn
+        return fn
+
+    return register
 
 
 def constructor(*classes: type) -> Callable[[F], F]:
