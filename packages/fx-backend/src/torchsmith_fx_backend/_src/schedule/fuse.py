@@ -80,6 +80,7 @@ class Fuser:
         self.share = share
         self.units: list[Unit] = []
         self.unit_of: dict[fx.Node, Unit] = {}
+        self._writer_of: dict[fx.Node, Unit] = {}  # who writes an input at the end of the graph
         self._era = 0
         self._ordered_effect: Unit | None = None
 
@@ -106,6 +107,9 @@ class Fuser:
                     self._place(node, rule)
             elif not facts.is_split(node) and not self._is_symbolic(node):
                 self._call(node)
+        # All that is written back is computed from inputs as they were before the first write.
+        for node in copies:
+            self._open(node.args[1])
         for node in copies:
             self._write_back(node)
         if self.share:
@@ -248,13 +252,17 @@ class Fuser:
         unit.era = max(unit.era, self._era)
         for read in fresh:
             self._depend(unit, read)
+            writer = self._writer_of.get(read)
+            if writer is not None and writer is not unit:
+                self._add_deps(writer, unit)
 
     def _makes_cycle(self, unit: Unit, reads: Sequence[fx.Node]) -> bool:
         for read in reads:
             producer = self.unit_of.get(read)
-            if producer is None:
-                continue
-            if producer is unit or producer.deps >> unit.bit & 1:
+            if producer is not None and (producer is unit or producer.deps >> unit.bit & 1):
+                return True
+            writer = self._writer_of.get(read)
+            if writer is not None and unit.deps >> writer.bit & 1:
                 return True
         return False
 
@@ -364,6 +372,7 @@ class Fuser:
         unit.deps = (unit.deps | other.deps) & ~both
         unit.last, unit.era = max(unit.last, other.last), max(unit.era, other.era)
         unit.mutates.update(other.mutates)
+        self._writer_of.update(dict.fromkeys(other.mutates, unit))
         other.gone = True
         for third in self.units:
             if third is not unit and not third.gone and third.deps & both:
@@ -449,14 +458,18 @@ class Fuser:
                     return
         self._copy_by_aten(node, readers)
 
-    def _opened(self, source: fx.Node) -> list[Unit]:
-        """A nest for a value that is only copied, and that no nest computes yet."""
+    def _open(self, source: object) -> None:
+        """Make a nest for a value that is only copied, and that no nest computes yet."""
+        if not isinstance(source, fx.Node) or not self.facts.is_tensor(source):
+            return
         root = self.facts.root(source)
         rule = self.facts.rule(root)
-        if root in self.unit_of or not isinstance(rule, Pointwise | Reduction):
-            return []
-        self._place(root, rule)
-        unit = self.unit_of.get(root)
+        if root not in self.unit_of and isinstance(rule, Pointwise | Reduction):
+            self._place(root, rule)
+
+    def _opened(self, source: fx.Node) -> list[Unit]:
+        """The nest that computes a copied value."""
+        unit = self.unit_of.get(self.facts.root(source))
         return [] if unit is None or unit.nest is None else [unit]
 
     def _lowerable(self, node: fx.Node, target: fx.Node, source: object) -> bool:
@@ -477,6 +490,7 @@ class Fuser:
             del self.unit_of[node]
             return False
         unit.mutates[target] = node
+        self._writer_of[target] = unit
         return True
 
     def _writes_last(self, nest: Nest, mutates: dict[fx.Node, fx.Node]) -> bool:
@@ -502,13 +516,7 @@ class Fuser:
     def _copy_by_aten(self, node: fx.Node, readers: list[Unit]) -> None:
         source = node.args[1]
         if isinstance(source, fx.Node) and self.facts.is_tensor(source):
-            root = self.facts.root(source)
-            absent = self.unit_of.get(root) is None and root.op not in ("placeholder", "get_attr")
             self.facts.require(source)
-            if absent and self.facts.rule(root) is not None:
-                rule = self.facts.rule(root)
-                assert isinstance(rule, Pointwise | Reduction)
-                self._place(root, rule)
             view: fx.Node = source
             chain: list[fx.Node] = []
             while isinstance(self.facts.rule(view), View):
@@ -524,6 +532,9 @@ class Fuser:
             self._depend(unit, arg)
         for reader in readers:
             self._add_deps(unit, reader)
+        target = node.args[0]
+        assert isinstance(target, fx.Node)
+        self._writer_of[self.facts.root(target)] = unit
 
     def _reads_memory_of(self, unit: Unit, target: fx.Node) -> bool:
         if unit.nest is not None:
