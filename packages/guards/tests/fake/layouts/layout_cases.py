@@ -31,6 +31,7 @@ LAYOUTS = {
     "one axis": lambda d=F32: make((6,), None, d),
     "matrix": lambda d=F32: make((3, 6), None, d),
     "matrix, transposed": lambda d=F32: make((3, 6), (1, 0), d),
+    "overlapping": lambda d=F32: make((8,), None, d).unfold(0, 3, 1),
     "image": lambda d=F32: make((2, 4, 6, 5), None, d),
     "image, channels last": lambda d=F32: make((2, 4, 6, 5), (0, 2, 3, 1), d),
     "image, one channel": lambda d=F32: make((2, 1, 6, 5), None, d),
@@ -71,6 +72,12 @@ WITH_SETTINGS = {
         lambda x: ((x, x.to(I64)), {}),
         lambda x: ((x, x.double()), {}),
     ],
+    "slice_scatter": [
+        lambda x: ((x, x[::2] * 2, 0, None, None, 2), {}),
+        lambda x: ((x, x[..., :1] * 2, -1, 0, 1), {}),
+    ],
+    "select_scatter": [lambda x: ((x, x.select(-1, 0) * 2, -1, 0), {})],
+    "diagonal_scatter": [lambda x: ((x, x.diagonal() * 2), {})],
     "add.Scalar": [lambda x: ((x, 2), {})],
     "mul.Tensor": [lambda x: ((x, True), {}), lambda x: ((x > 2, x), {})],
     "mul.Scalar": [lambda x: ((x, 2.5), {})],
@@ -176,13 +183,13 @@ WITH_SETTINGS = {
     "unbind.int": [lambda x: ((x, 0), {}), lambda x: ((x, -1), {})],
     "split.Tensor": [lambda x: ((x, 2, -1), {}), lambda x: ((x, 3, 0), {})],
     "split_with_sizes": [lambda x: ((x, [1, x.shape[-1] - 1], -1), {})],
-    # data movement
     "cat": [
         lambda x: (([x, x], 0), {}),
         lambda x: (([x, x, x], -1), {}),
         lambda x: (([x], -1), {}),
     ],
-    "stack": [lambda x: (([x, x], 0), {}), lambda x: (([x, x], -1), {})],
+    # data movement
+    "stack": [lambda x, i=i: (([x, x], i), {}) for i in (0, 1, 2, -1)],
     "index_select": [lambda x: ((x, -1, torch.tensor([0, 0, 0])), {})],
     "gather": [lambda x: ((x, -1, torch.zeros(x.shape, dtype=I64)), {})],
     "index.Tensor": [

@@ -86,6 +86,16 @@ class Info:
             expected = mul(expected, size)
         return True
 
+    def overlapping(self) -> bool:
+        """Whether several elements may share one place; an estimate where sizes are symbolic."""
+        reach = 0  # how far the axes of smaller strides go
+        for stride, size in sorted(zip(map(estimate, self.stride), map(estimate, self.shape))):
+            if size > 1:
+                if stride <= reach:
+                    return True
+                reach += stride * (size - 1)
+        return False
+
 
 def estimate(x: Index) -> int:
     """The value of a size expression, with every symbol at a typical size."""

@@ -297,6 +297,9 @@ class Facts:
                 return None
         if any(r.dtype not in SUPPORTED for r in tensors):
             return None
+        own = self.try_info(node)
+        if own is not None and own.overlapping():
+            return None  # each write would change other elements as well, in eager's order
         if not isinstance(rule, Pointwise) or not rule.moves:
             # Nothing to walk; aten knows what an empty reduction gives.
             if any(ix.ZERO in shape for shape in shapes):

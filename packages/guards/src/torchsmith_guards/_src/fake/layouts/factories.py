@@ -15,6 +15,7 @@ from torchsmith_guards._src.fake.layouts.base import (
     holds,
     is_contiguous,
     is_dense,
+    is_row_major,
     is_static,
     rule,
 )
@@ -144,6 +145,18 @@ def _clone(x: torch.Tensor, *, memory_format: torch.memory_format | None = None)
 def _index_fill(x: torch.Tensor, dim: int, index: torch.Tensor, value: object) -> Layout | None:
     like = torch.empty_like(x)  # a clone that is then written, whatever the meta kernel says
     return tuple(like.shape), tuple(like.stride()), x.dtype, x.device, 0
+
+
+@rule("slice_scatter", "select_scatter", "diagonal_scatter")
+def _scatter_into_copy(x: torch.Tensor, *_: Any, **__: Any) -> Layout | None:
+    # The copy keeps holes; only what is expanded gets memory of its own.
+    if is_row_major(x) or not is_static(x.shape, x.stride()):
+        return None
+    if any(n > 1 and step == 0 for n, step in zip(x.shape, x.stride())):
+        return _copy_layout(x, x.dtype, x.device, None)
+    if x.storage_offset():
+        return None
+    return tuple(x.shape), tuple(x.stride()), x.dtype, x.device, 0
 
 
 @rule("_to_copy", "empty_like", "zeros_like", "ones_like")

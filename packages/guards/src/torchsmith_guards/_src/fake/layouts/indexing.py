@@ -54,13 +54,17 @@ def _stack(tensors: Sequence[torch.Tensor], dim: int = 0) -> Layout | None:
     rank = first.dim()
     if type(dim) is not int or not -rank - 1 <= dim <= rank or holds(first.shape, 0):
         return None
+    axis = dim % (rank + 1)
+    # Along an inner axis it is a concatenation that is then split; up to three axes that has
+    # no order of axes to keep.
+    plain = axis < rank <= 3
     for t in tensors:
         if t.dtype != first.dtype or t.device != first.device:
             return None
-        if not same_sizes(t.shape, first.shape) or not is_row_major(t):
+        if not same_sizes(t.shape, first.shape) or not (plain or is_row_major(t)):
             return None
     size: list[Any] = list(first.shape)
-    size.insert(dim % (rank + 1), len(tensors))
+    size.insert(axis, len(tensors))
     return contiguous(size, first)
 
 
