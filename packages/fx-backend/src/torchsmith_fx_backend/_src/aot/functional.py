@@ -20,7 +20,11 @@ from torch import fx
 from torchsmith_guards import is_contiguous, layout_of, same_sizes
 
 from torchsmith_fx_backend._src.aot.mutable import call_on_copies
-from torchsmith_fx_backend._src.aot.overlap import overlaps_itself, refused_by_eager
+from torchsmith_fx_backend._src.aot.overlap import (
+    order_matters,
+    overlaps_itself,
+    refused_by_eager,
+)
 from torchsmith_fx_backend._src.aot.views import LAZY, Step, scatter
 from torchsmith_fx_backend._src.capture.ops import (
     QUERIES,
@@ -260,10 +264,23 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
                 raise UnsupportedError(what="a tensor that was computed outside of the trace")
             value = self._values[id(self.adopt(tensor))]
         if value.generation != value.base.generation:
-            value.node = self._replay(value.base.node, value.steps)
+            value.node = self._replay_on_base(value)
             value.generation = value.base.generation
             value.exact = _same_layout(value.node.meta["val"], value.tensor)
         return value
+
+    def _replay_on_base(self, value: Value) -> fx.Node:
+        """``value`` after a write to its base, which may have left that in another layout."""
+        base = value.base
+        try:
+            return self._replay(base.node, value.steps)
+        except UnsupportedError:
+            layout = base.root if base.origin is None else base.origin.meta["val"]
+            if base.exact or layout is None:
+                raise
+        base.node = self._restride(base.node, layout)
+        base.exact = True
+        return self._replay(base.node, value.steps)
 
     # Nodes from nodes.
 
@@ -318,7 +335,7 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
             values = [_value_of_node(a) for a in step.args]
             try:
                 result = self.evaluate(step.target, [node.meta["val"], *values], dict(step.kwargs))
-            except RuntimeError as error:
+            except (RuntimeError, ValueError) as error:
                 raise UnsupportedError(what=f"{step.target} after a write to its base") from error
             name = op_info(step.target).name
             node = self.recorder.call(
@@ -442,7 +459,10 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
             for value in others:
                 if pointwise and value.tensor is target:
                     continue
-                if value.base is base and refused_by_eager(target, value.tensor, pointwise):
+                if value.base is not base:
+                    continue
+                asked = target, value.tensor, pointwise
+                if refused_by_eager(*asked) or order_matters(*asked):
                     raise UnsupportedError(what=f"{func} of memory that it reads elsewhere, too")
 
     def _call_variant(

@@ -1,10 +1,17 @@
-"""Which writes eager refuses because of memory that overlaps. Meta tensors do not tell."""
+"""Which writes eager refuses because of memory that overlaps, and which depend on its order."""
 
 from __future__ import annotations
 
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torchsmith_guards as guards
+
+FEW = 4096  # elements that are looked at one by one
 
 
 def overlaps_itself(tensor: torch.Tensor) -> bool:
@@ -43,6 +50,68 @@ def refused_by_eager(written: torch.Tensor, read: torch.Tensor, pointwise: bool)
     if start == other:
         return not pointwise or written.stride() != read.stride()
     return bool(start[0] < other[1] and other[0] < start[1])
+
+
+def order_matters(written: torch.Tensor, read: torch.Tensor, pointwise: bool) -> bool:
+    """Whether eager reads elements that the same call has written, or will write.
+
+    That is so for tensors with holes or repetitions, which eager does not refuse: what comes out
+    depends on the order in which its kernel walks. Arguments as for ``refused_by_eager``.
+    """
+    if _dense(written) and _dense(read):
+        return False
+    one, other = _Places.of(written), _Places.of(read)
+    if one is None or other is None:
+        return True
+    return not (pointwise and one == other) and one.meet(other)
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """Which elements of its storage a tensor lies at."""
+
+    start: int
+    axes: tuple[tuple[int, int], ...]  # stride and size, axes of one element left out
+
+    @staticmethod
+    def of(tensor: torch.Tensor) -> _Places | None:
+        """None where a size depends on data."""
+        numbers = [tensor.storage_offset(), *tensor.stride(), *tensor.shape]
+        hints = [n if type(n) is int else guards.hint_of(n) for n in numbers]
+        known = [n for n in hints if isinstance(n, int)]
+        if len(known) < len(hints):
+            return None
+        steps, sizes = known[1 : 1 + tensor.dim()], known[1 + tensor.dim() :]
+        return _Places(known[0], tuple((s, n) for s, n in zip(steps, sizes) if n != 1))
+
+    def end(self) -> int:
+        return self.start + sum(stride * (size - 1) for stride, size in self.axes)
+
+    def all(self) -> set[int]:
+        walks = (range(0, stride * size, stride) if stride else (0,) for stride, size in self.axes)
+        return {self.start + sum(place) for place in itertools.product(*walks)}
+
+    def meet(self, other: _Places) -> bool:
+        """Whether an element belongs to both; True when that would take long to find out."""
+        if self.end() < other.start or other.end() < self.start:
+            return False
+        if max(math.prod(n for _, n in p.axes) for p in (self, other)) <= FEW:
+            return not self.all().isdisjoint(other.all())
+        if sorted(self.axes) != sorted(other.axes):
+            return True
+        return _reached(other.start - self.start, sorted(self.axes, reverse=True))
+
+
+def _reached(distance: int, axes: Sequence[tuple[int, int]]) -> bool:
+    """Whether steps along ``axes``, forth or back, come that far; strides are in falling order."""
+    if not axes or axes[0][0] == 0:
+        return distance == 0
+    (stride, size), rest = axes[0], axes[1:]
+    near = distance // stride
+    return any(
+        abs(steps) < size and _reached(distance - steps * stride, rest)
+        for steps in (near, near + 1)
+    )
 
 
 def _extent(tensor: torch.Tensor) -> tuple[Any, Any]:

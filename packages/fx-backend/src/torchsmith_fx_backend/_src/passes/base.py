@@ -129,7 +129,8 @@ def is_view(node: fx.Node) -> bool:
     return (
         node.op == "call_function"
         and isinstance(node.target, OpOverload)
-        and op_info(node.target).effect is Effect.VIEW
+        # The schema of ``_unsafe_view`` does not say that it is a view.
+        and (node.target is aten._unsafe_view.default or op_info(node.target).effect is Effect.VIEW)
     )
 
 
