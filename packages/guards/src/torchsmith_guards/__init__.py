@@ -31,7 +31,7 @@ from torchsmith_guards._src.shapes.nodes import (
     Symbol,
     SymExpr,
 )
-from torchsmith_guards._src.shapes.queries import expr_of, hint_of, is_symbolic
+from torchsmith_guards._src.shapes.queries import expr_of, hint_of, is_symbolic, settled
 from torchsmith_guards._src.shapes.relation import SymCondition
 from torchsmith_guards._src.shapes.sym_node import SymNode
 from torchsmith_guards._src.sources.sources import (
@@ -119,6 +119,7 @@ __all__ = [
     "layout_of",
     "resolve_size",
     "same_sizes",
+    "settled",
     "stride_dependents",
     "view_strides",
 ]

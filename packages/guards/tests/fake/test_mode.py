@@ -180,8 +180,8 @@ OPERATORS = {
     "rms norm": (lambda a: F.rms_norm(a, (4,)), [((5, 4), {0})], []),
     "group norm": (lambda a: F.group_norm(a, 2), [((5, 4, 6), {0})], []),
     "expand": (lambda a: a.unsqueeze(1).expand(-1, a.shape[0], -1), [((5, 4), {0})], []),
-    "slice": (lambda a: a[1:-1], [((5, 4), {0})], []),
-    "slice half": (lambda a: a[:, : a.shape[1] // 2], [((5, 8), {0, 1})], []),
+    "slice": (lambda a: a[1:-1], [((5, 4), {0})], ["4 <= s0"]),
+    "slice half": (lambda a: a[:, : a.shape[1] // 2], [((5, 8), {0, 1})], ["2 <= s1//2"]),
     "last": (lambda a: a[:, -1], [((5, 8), {0, 1})], []),
     "attention": (F.scaled_dot_product_attention, [((5, 2, 7, 8), {0, 2})] * 3, []),
     "attention causal": (
@@ -227,7 +227,7 @@ OPERATORS = {
     "einsum": (
         lambda a, b: torch.einsum("bij,jk->bik", a, b), [((5, 3, 4), {0}), ((4, 5), set())], []
     ),
-    "unfold": (lambda a: a.unfold(0, 2, 1), [((5, 4), {0})], []),
+    "unfold": (lambda a: a.unfold(0, 2, 1), [((5, 4), {0})], ["3 <= s0"]),
     "to bfloat16": (lambda a: a.to(torch.bfloat16), [((5, 4), {0})], []),
     "channels last": (
         lambda a: a.contiguous(memory_format=torch.channels_last) + 1, [((5, 3, 8, 8), {0})], []

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 from torch import fx
-from torchsmith_guards import is_contiguous, layout_of, same_sizes
+from torchsmith_guards import Layout, is_contiguous, layout_of, same_sizes, settled
 
 from torchsmith_fx_backend._src.aot.mutable import call_on_copies
 from torchsmith_fx_backend._src.aot.overlap import (
@@ -289,16 +289,18 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
         if self._bounded and not self._lazy:
             layout = layout_of(func, args, kwargs)
             if isinstance(layout, tuple):
-                return make_fake(self.fake_mode, *layout)
+                return self._fake(layout)
             if layout is not None:
-                results = [
-                    make_fake(self.fake_mode, *part) if isinstance(part, tuple) else part
-                    for part in layout
-                ]
+                results = [self._fake(p) if isinstance(p, tuple) else p for p in layout]
                 return results if len(func._schema.returns) == 1 else tuple(results)
         if func in KEPT_WHOLE:
             return run_composite_kernel(func, args, kwargs)
         return func(*args, **kwargs)
+
+    def _fake(self, layout: Layout) -> FakeTensor:
+        size, stride, dtype, device, offset = layout
+        known = [settled(n) for n in size]
+        return make_fake(self.fake_mode, known, stride, dtype, device, offset)
 
     def apply(self, target: OpOverload, args: Sequence[Any], **kwargs: Any) -> fx.Node:
         """Add a call on graph nodes; its metadata follows from theirs."""

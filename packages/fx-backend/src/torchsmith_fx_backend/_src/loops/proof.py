@@ -34,10 +34,17 @@ _Polynomial = dict[_Monomial, int]
 _DEEPEST = 8  # relations that are subtracted one after the other ...
 _MOST_STEPS = 60  # ... and in all
 _MOST_LIFTS = 3
+_NESTED = 3  # proofs about the parts of quotients, one inside the other
 
 
 @lru_cache(maxsize=1 << 14)
-def at_least(x: Index, least: int, extents: Extents = (), facts: tuple[Index, ...] = ()) -> bool:
+def at_least(
+    x: Index,
+    least: int,
+    extents: Extents = (),
+    facts: tuple[Index, ...] = (),
+    nested: int = _NESTED,
+) -> bool:
     """Whether ``x >= least`` is proved.
 
     Args:
@@ -45,14 +52,15 @@ def at_least(x: Index, least: int, extents: Extents = (), facts: tuple[Index, ..
         least: a number.
         extents: how far each variable runs; it starts at zero.
         facts: further expressions that are known not to be negative.
+        nested: how many proofs about parts of the expression may lie inside one another.
     """
     low, _ = ix.bounds(x, extents)
     if low is not None and low >= least:
         return True
     if not facts and not ix.symbols(x) and type(x) is not Add:
         return False
-    budget = [_MOST_STEPS]
-    return _prove(_polynomial(ix.sub(x, ix.const(least))), extents, facts, _DEEPEST, budget)
+    start = _polynomial(ix.sub(x, ix.const(least)))
+    return _prove(start, extents, facts, _DEEPEST, [_MOST_STEPS], nested)
 
 
 def _polynomial(x: Index) -> _Polynomial:
@@ -72,21 +80,26 @@ def _polynomial(x: Index) -> _Polynomial:
 
 
 def _prove(
-    p: _Polynomial, extents: Extents, facts: tuple[Index, ...], depth: int, budget: list[int]
+    p: _Polynomial,
+    extents: Extents,
+    facts: tuple[Index, ...],
+    depth: int,
+    budget: list[int],
+    nested: int,
 ) -> bool:
     budget[0] -= 1
-    if _plainly(p, extents):
+    if _plainly(p, extents, nested):
         return True
     if not depth or budget[0] < 0:
         return False
     atoms = dict.fromkeys(atom for key in p for atom in key)
     worst = [key for key, scale in p.items() if scale < 0]
-    for relation in _relations(list(atoms), extents, facts):
+    for relation in _relations(list(atoms), extents, facts, nested):
         negative = [key for key, scale in relation.items() if scale < 0]
         for key in worst:
             for inner in negative:
                 rest = _without(key, inner) if inner or not key else None
-                if rest is None or any(_low(a, extents) < 0 for a in rest):
+                if rest is None or any(_low(a, extents, nested) < 0 for a in rest):
                     continue
                 times = -(-p[key] // relation[inner])
                 less = dict(p)
@@ -94,7 +107,7 @@ def _prove(
                     place = tuple(sorted((*other, *rest), key=ix.order))
                     less[place] = less.get(place, 0) - times * scale
                 less = {k: scale for k, scale in less.items() if scale}
-                if _prove(less, extents, facts, depth - 1, budget):
+                if _prove(less, extents, facts, depth - 1, budget, nested):
                     return True
     return False
 
@@ -111,7 +124,7 @@ def _without(key: _Monomial, part: _Monomial) -> _Monomial | None:
 _UNKNOWN = -(1 << 62)
 
 
-def _low(atom: Index, extents: Extents) -> int:
+def _low(atom: Index, extents: Extents, nested: int) -> int:
     """A lower bound of an atom, at least ``_UNKNOWN``."""
     low, _ = ix.bounds(atom, extents)
     best = _UNKNOWN if low is None else low
@@ -122,18 +135,20 @@ def _low(atom: Index, extents: Extents) -> int:
                     last = extent.terms[-1]
                     if type(last) is Const:
                         best = max(best, 1 - last.value)
-        case FloorDiv(num, den) if best < 0 and at_least(num, 0, extents):
-            best = 0 if at_least(den, 1, extents) else best
+        case FloorDiv(num, den) if best < 0 and nested:
+            deeper = nested - 1
+            if at_least(num, 0, extents, (), deeper) and at_least(den, 1, extents, (), deeper):
+                best = 0
     return best
 
 
-def _plainly(p: _Polynomial, extents: Extents) -> bool:
+def _plainly(p: _Polynomial, extents: Extents, nested: int) -> bool:
     """Whether all coefficients are non-negative once each atom is its bound plus the rest."""
     shifted: _Polynomial = {}
     for key, scale in p.items():
         parts: _Polynomial = {(): scale}
         for atom in key:
-            low = _low(atom, extents)
+            low = _low(atom, extents, nested)
             if low == _UNKNOWN:
                 _, high = ix.bounds(atom, extents)
                 if high is None:
@@ -154,14 +169,16 @@ def _plainly(p: _Polynomial, extents: Extents) -> bool:
 
 
 def _relations(
-    atoms: list[Index], extents: Extents, facts: tuple[Index, ...]
+    atoms: list[Index], extents: Extents, facts: tuple[Index, ...], nested: int
 ) -> Iterator[_Polynomial]:
     """Expressions that are never negative, as far as they concern ``atoms``."""
     for atom in atoms:
-        top = limit(atom, extents)
+        top = limit(atom, extents, nested)
         if top is not None:
             yield _polynomial(ix.sub(top, atom))
-        if type(atom) is FloorDiv and at_least(atom.den, 1, extents):
+        if type(atom) is not FloorDiv or not nested:
+            continue
+        if at_least(atom.den, 1, extents, (), nested - 1):
             rest = ix.sub(atom.num, ix.mul(atom.den, atom))
             yield _polynomial(rest)
             yield _polynomial(ix.sub(ix.sub(atom.den, ONE), rest))
@@ -172,7 +189,7 @@ def _relations(
             yield _polynomial(ix.sub(extent, ONE))
 
 
-def limit(x: Index, extents: Extents) -> Index | None:
+def limit(x: Index, extents: Extents, nested: int = _NESTED) -> Index | None:
     """An upper bound of an atom that is no longer the atom itself, or None."""
     _, high = ix.bounds(x, extents)
     if high is not None:
@@ -182,17 +199,17 @@ def limit(x: Index, extents: Extents) -> Index | None:
             return ix.sub(extents[axis], ONE) if axis < len(extents) else None
         case Loaded(_, extent):
             return ix.sub(extent, ONE)
-        case FloorDiv(num, den):
-            if ix.has_var(den) or not ix.has_var(num) or not at_least(den, 1, extents):
+        case FloorDiv(num, den) if nested and ix.has_var(num) and not ix.has_var(den):
+            if not at_least(den, 1, extents, (), nested - 1):
                 return None
-            top = _top(num, extents)
-            return None if top is None else _quotient(top, den, extents)
+            top = _top(num, extents, nested - 1)
+            return None if top is None else _quotient(top, den, extents, nested - 1)
         case Mod(num, den):
             return ix.sub(den, ONE)
     return None
 
 
-def _top(x: Index, extents: Extents) -> Index | None:
+def _top(x: Index, extents: Extents, nested: int) -> Index | None:
     """An upper bound of a sum without variables, each term by itself."""
     total: list[Index] = []
     for key, scale in _polynomial(x).items():
@@ -200,26 +217,27 @@ def _top(x: Index, extents: Extents) -> Index | None:
         for atom in key:
             if not ix.has_var(atom):
                 ends.append(atom)
-            elif _low(atom, extents) < 0:
+            elif (low := _low(atom, extents, nested)) < 0:
                 return None
             else:
-                end = limit(atom, extents) if scale > 0 else ix.const(_low(atom, extents))
+                end = limit(atom, extents, nested) if scale > 0 else ix.const(low)
                 if end is None:
                     return None
                 ends.append(end)
-        if any(map(ix.has_var, key)) and any(_low(atom, extents) < 0 for atom in key):
+        if any(map(ix.has_var, key)) and any(_low(atom, extents, nested) < 0 for atom in key):
             return None
         total.append(ix.mul(*ends))
     return ix.add(*total)
 
 
-def _quotient(num: Index, den: Index, extents: Extents) -> Index:
+def _quotient(num: Index, den: Index, extents: Extents, nested: int) -> Index:
     """``num // den``, with ``-1 // n`` known to be ``-1``."""
     quotient = ix.floordiv(num, den)
     parts: list[Index] = []
     for part in quotient.terms if type(quotient) is Add else (quotient,):
-        if type(part) is FloorDiv and at_least(ix.sub(ix.const(-1), part.num), 0, extents):
-            if at_least(ix.add(part.num, part.den), 0, extents):
+        if type(part) is FloorDiv:
+            ends = ix.sub(ix.const(-1), part.num), ix.add(part.num, part.den)
+            if all(at_least(end, 0, extents, (), nested) for end in ends):
                 part = ix.const(-1)
         parts.append(part)
     return ix.add(*parts)

@@ -10,6 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_
 
 from torchsmith_guards._src.fake.layouts import Layout, Result
 from torchsmith_guards._src.fake.layouts.base import PLAIN_DTYPES
+from torchsmith_guards._src.shapes.queries import settled
 
 _without_dispatch = torch._C._DisableTorchDispatch
 
@@ -53,12 +54,29 @@ def build(mode: FakeTensorMode, result: Result, base: FakeTensor | None) -> obje
     return _tensor(mode, result, base)
 
 
+def settle(mode: FakeTensorMode, result: Any) -> Any:
+    """``result`` of a call with every size told apart from 0 and 1."""
+    if isinstance(result, torch.Tensor):
+        size = result.shape
+        if all(type(n) is int for n in size):
+            return result
+        known = [settled(n) for n in size]
+        if all(a is b for a, b in zip(known, size)) or type(result) is not FakeTensor:
+            return result
+        layout = (known, result.stride(), result.dtype, result.device, result.storage_offset())
+        return _tensor(mode, layout, result)
+    if type(result) in (list, tuple):
+        return type(result)(settle(mode, part) for part in result)
+    return result
+
+
 def _part(mode: FakeTensorMode, part: Layout | int | None, base: FakeTensor | None) -> object:
     return _tensor(mode, part, base) if isinstance(part, tuple) else part
 
 
 def _tensor(mode: FakeTensorMode, layout: Layout, base: FakeTensor | None) -> FakeTensor:
     size, stride, dtype, device, offset = layout
+    size = [settled(n) for n in size]
     if base is not None:
         with in_kernel_invocation_manager(mode):
             meta = torch.as_strided(base, size, stride, offset)

@@ -17,7 +17,7 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.nested._internal.nested_int import NestedIntNode
 
-from torchsmith_guards._src.fake.build import build, is_plain
+from torchsmith_guards._src.fake.build import build, is_plain, settle
 from torchsmith_guards._src.fake.layouts import Effect, Entry, entry_of
 from torchsmith_guards._src.fake.lean import defaults, knows_constructor, without_dynamo
 from torchsmith_guards._src.fake.result_cache import ResultCache
@@ -116,11 +116,14 @@ class TorchMode(FakeTensorMode):  # type: ignore[no-untyped-call]  # torch's __i
             key = self._results.key(self, func, args, kwargs)
         if key is None or self._results is None:
             with without_dynamo():
-                return super().dispatch(func, types, args, kwargs)
+                result = super().dispatch(func, types, args, kwargs)
+            return settle(self, result) if self._symbolic and not _writes(func) else result
         result = self._results.get(self, key)
         if result is NotImplemented:
             with without_dynamo():
                 result = super().dispatch(func, types, args, kwargs)
+            if not _writes(func):
+                result = settle(self, result)
             self._results.put(key, result, (*args, *kwargs.values()))
         return result
 
@@ -169,6 +172,10 @@ class TorchMode(FakeTensorMode):  # type: ignore[no-untyped-call]  # torch's __i
         super().__exit__(exc_type, exc, trace)
         _QUIET.enter(-1)
         self._dispatchers.pop().__exit__(exc_type, exc, trace)
+
+
+def _writes(func: OpOverload[..., Any]) -> bool:
+    return bool(func._schema.is_mutable)  # returns its argument, which keeps its identity
 
 
 def _is_literal(x: object) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from torchsmith_guards._src.shapes import expr as ex
@@ -46,6 +48,23 @@ def expr_of(value: object) -> SymExpr:
     if isinstance(value, int | float) and not isinstance(value, bool):
         return ex.const(value)
     raise TypeError(f"expected an int or float, got {type(value).__name__}")
+
+
+def settled(size: Any) -> Any:
+    """A size of a computed tensor, told apart from 0 and 1, which change what operators do.
+
+    Symbols are at least two; what is computed from them need not be. Makes a guard where this
+    call's sizes do not follow from those of the symbols: the result is a plain 0 or 1, or at least
+    two from now on. A size that depends on tensor contents stays as it is.
+    """
+    if type(size) is int:
+        return size
+    try:
+        if expr_of(size).lo >= 2 or hint_of(size) is None:
+            return size
+    except TypeError:
+        return size  # of another library
+    return size if size >= 2 else int(size)
 
 
 def _node(value: object) -> SymNode | None:

@@ -107,7 +107,11 @@ def _unbind(m: Mode, x: Tensor, dim: int = 0) -> Any:
 def _stack(m: Mode, tensors: Sequence[Tensor], dim: int = 0) -> Any:
     if any(tuple(t.shape) != tuple(tensors[0].shape) for t in tensors):
         return NotImplemented
-    axis = dim % (tensors[0].dim() + 1)
-    return m.call(
-        aten.cat.default, [m.call(aten.unsqueeze.default, t, axis) for t in tensors], axis
-    )
+    rank = tensors[0].dim()
+    axis = dim % (rank + 1)
+    if axis < rank:  # as eager does it, for the layout's sake
+        size = list(tensors[0].shape)
+        size.insert(axis, len(tensors))
+        return m.call(aten.view.default, m.call(aten.cat.default, tensors, axis), size)
+    apart = [m.call(aten.unsqueeze.default, t, axis) for t in tensors]
+    return m.call(aten.cat.default, apart, axis)
