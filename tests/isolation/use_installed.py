@@ -24,7 +24,7 @@ def use_tracer() -> None:
 
     def double(x: torch.Tensor) -> torch.Tensor:
         y = x * 2
-        print("between")
+        print("between", flush=True)
         return y + 1
 
     report = tracer.explain(double)(torch.ones(3))

@@ -25,7 +25,7 @@ def no_calls():
 def test_print_splits_the_graph(check, capsys):
     def f(a):
         a = a + 1
-        print("hi")
+        print("hi", flush=True)
         return a * 2
 
     check(f, torch.ones(3), graphs=2, breaks=["print"])
@@ -35,7 +35,7 @@ def test_print_splits_the_graph(check, capsys):
 def test_fullgraph_names_id_place_and_advice():
     def f(a):
         a = a + 1
-        print("hi")
+        print("hi", flush=True)
         return a * 2
 
     with pytest.raises(FullGraphError) as caught:
@@ -45,7 +45,7 @@ def test_fullgraph_names_id_place_and_advice():
     assert error.code == "TS-T011"
     assert error.place == f"{__file__}:{f.__code__.co_firstlineno + 2}"
     text = str(error)
-    assert 'print("hi")' in text and "^^^^" in text and error.advice in text
+    assert 'print("hi", flush=True)' in text and "^^^^" in text and error.advice in text
 
 
 def test_opaque_call_with_keywords(check):
@@ -141,7 +141,7 @@ def test_loop_with_a_break_in_its_body_resumes_inside(check, capsys):
         total = a
         for i in range(n):
             total = total * 2
-            print(i)
+            print(i, flush=True)
             total = total + i
         return total
 
@@ -401,7 +401,7 @@ def test_what_is_called_below_a_break_is_captured(capture):
     def f(a, fn):
         with contextlib.suppress(KeyError):
             a = a + 1
-        print(end="")
+        print(end="", flush=True)
         return fn(a)
 
     compiled = torchsmith_tracer.compile(f, backend=capture)

@@ -19,7 +19,7 @@ def whole(a, k=2):
 
 def parts(a):
     b = a + 1
-    print("between")
+    print("between", flush=True)
     return b * 2
 
 
@@ -30,7 +30,7 @@ def example_inputs():
 
 def parts(a):
     b = a + 1
-    print("between")
+    print("between", flush=True)
     return b * 2
 
 
@@ -41,7 +41,7 @@ def test_71_report(capsys):
     found = report.breaks[0]
     assert (found.id, found.category.value) == ("TS-T011", "user code")
     assert found.place.line == parts.__code__.co_firstlineno + 2
-    assert found.place.excerpt() == 'print("between")\n^^^^^^^^^^^^^^^^'
+    assert found.place.excerpt() == 'print("between", flush=True)\n^^^^^^^^^^^^^^^^^^^^^^^^^^^^'
     text = str(report)
     assert "2 graphs, 1 break, 2 ops" in text
     assert "def check(" in text and "Advice:" in text

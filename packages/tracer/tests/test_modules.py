@@ -206,7 +206,7 @@ def test_break_inside_a_submodule(capture):
 
         def forward(self, x):
             y = self.inner(x)
-            print(end="")
+            print(end="", flush=True)
             return y * 2
 
     class Outer(nn.Module):

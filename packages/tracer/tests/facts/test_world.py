@@ -1098,7 +1098,7 @@ def test_defaults_of_a_function_called_after_a_break_come_and_go():
         return x + 2 * y
 
     def f(x):
-        print(end="")
+        print(end="", flush=True)
         return x * h()
 
     g = smith(f, backend="eager")

@@ -98,7 +98,7 @@ def test_break_inside_no_grad(check):
     def f(a):
         with torch.no_grad():
             b = a * 2
-            print(end="")
+            print(end="", flush=True)
             c = b + 1
             inside = torch.is_grad_enabled()
         return c, c.requires_grad, inside, torch.is_grad_enabled()
@@ -128,7 +128,7 @@ def test_break_inside_autocast(check):
     def f(a, w):
         with torch.autocast("cpu", dtype=torch.bfloat16):
             b = a @ w
-            print(end="")
+            print(end="", flush=True)
             c = a @ w
         return b, c, torch.is_autocast_enabled("cpu"), a @ w
 

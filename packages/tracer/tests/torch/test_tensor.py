@@ -306,7 +306,7 @@ def test_sparse_tensors_are_right(capture):
 def test_symbolic_facts_survive_a_rollback(check):
     def f(a):
         b = a + 1
-        print(end="")
+        print(end="", flush=True)
         b += 1
         return b
 

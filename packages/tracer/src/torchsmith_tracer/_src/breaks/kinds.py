@@ -46,8 +46,9 @@ TS-T010 opaque-call: user code
   call of {what}, which cannot be looked into
   If it only computes on tensors, wrap it as a torch.library op; else keep it outside.
 TS-T011 print: user code
-  call of print()
-  Remove it, or print after the compiled function has returned.
+  call of print() that cannot wait for the graph
+  Print known text and tensors to an ordinary stream, without flush=True; or print after the
+    compiled function has returned.
 TS-T012 data-dependent-branch: data-dependent
   a branch depends on the value of {what}
   Use torch.where or torch.cond, or compute the condition outside the compiled function.

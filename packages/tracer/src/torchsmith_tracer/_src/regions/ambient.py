@@ -20,6 +20,7 @@ from contextlib import ExitStack, contextmanager
 import torch
 
 from torchsmith_tracer._src import torch_private as private
+from torchsmith_tracer._src.values.builtins.printing import SILENT
 
 
 def watching_mode() -> str | None:
@@ -48,14 +49,13 @@ def unwarned() -> Iterator[None]:
     runs. The filter is put in place by hand, since ``warnings.catch_warnings`` makes Python forget
     which warnings were shown already; torch's once-only warnings are not used up."""
     always = torch.is_warn_always_enabled()
-    silent = ("ignore", None, Warning, None, 0)
     torch.set_warn_always(True)
     filters = warnings.filters
-    filters.insert(0, silent)  # type: ignore[attr-defined]
+    filters.insert(0, SILENT)  # type: ignore[attr-defined]
     try:
         yield
     finally:
-        filters.remove(silent)  # type: ignore[attr-defined]
+        filters.remove(SILENT)  # type: ignore[attr-defined]
         torch.set_warn_always(always)
 
 

@@ -33,6 +33,7 @@ from torchsmith_tracer._src.values.builtins import (  # noqa: F401 - they fill t
     methods_objects,
     methods_sequences,
     methods_tables,
+    printing,
     random_state,
     registry,
     twin_classes,

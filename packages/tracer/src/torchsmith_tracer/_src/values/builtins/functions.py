@@ -78,11 +78,6 @@ builtin(ascii)(lambda tx, obj, /: tx.interp.convert(obj, "ascii"))
 builtin(format)(lambda tx, obj, spec=None, /: tx.interp.format(obj, spec))
 
 
-@builtin(print)
-def _print(tx: Trace, *args: Value, **kwargs: Value) -> Value:
-    raise Unsupported("print")
-
-
 # --- numbers -----------------------------------------------------------------------------------
 
 

@@ -15,7 +15,6 @@ import re
 import sys
 import types
 import typing
-import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -167,7 +166,7 @@ for _name in ("floor", "ceil", "trunc"):
 builtin(_thread.allocate_lock)(lambda tx: make_twin(tx, _thread.LockType, (), {}))
 
 
-# --- sys and warnings --------------------------------------------------------------------------
+# --- sys ---------------------------------------------------------------------------------------
 
 
 @builtin(sys.exc_info)
@@ -204,11 +203,6 @@ def _audit(tx: Trace, event: Value, /, *args: Value) -> Value:
 
 
 builtin(sys.intern)(lambda tx, text, /: text)
-
-
-@builtin(warnings.warn, warnings.warn_explicit)
-def _warn(tx: Trace, *args: Value, **kwargs: Value) -> Value:
-    raise Unsupported("opaque-call", what="warnings.warn")
 
 
 # --- copy and pickle: the standard library's own code is traced ----------------------------------

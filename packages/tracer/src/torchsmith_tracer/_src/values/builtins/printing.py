@@ -1,0 +1,177 @@
+"""``print`` and ``warnings.warn``: text that is known, and tensors, are written after the graph.
+
+They are effects like any other and keep their order, among each other and with log records. One
+waits only where nobody can tell: the stream's ``write`` is C code, so nothing of the user's runs
+between the effects, it is open, and it takes the text; a warning has no filter that makes it an
+exception. ``flush=True`` says that the text is to be seen now, and is a break.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
+from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.builtins.registry import builtin
+from torchsmith_tracer._src.values.classes import ClassValue
+from torchsmith_tracer._src.values.constants import NONE, ConstantValue
+from torchsmith_tracer._src.values.lazy import realize
+from torchsmith_tracer._src.values.lookup import lookup
+from torchsmith_tracer._src.values.symnum import SymNumValue
+from torchsmith_tracer._src.values.tensor import TensorValue
+
+if TYPE_CHECKING:
+    from torchsmith_tracer._src.trace import Trace
+
+_WRITES = (io.TextIOWrapper.write, io.StringIO.write)
+_UNICODE = ("utf-8", "utf8", "UTF-8", None)
+
+
+@builtin(print)
+def _print(
+    tx: Trace,
+    *args: Value,
+    sep: Value = NONE,
+    end: Value = NONE,
+    file: Value = NONE,
+    flush: Value = ConstantValue(False),  # noqa: B008
+) -> Value:
+    if tx.interp.truth(flush):
+        raise Unsupported("print")
+    between, last = (tx.interp.try_concrete(v) for v in (sep, end))
+    if tx.interp.is_none(file):
+        file = tx.builder.wrap_new(sys).getattr(tx, "stdout")
+        if tx.interp.is_none(file):
+            return NONE
+    file = realize(tx, file)
+    if not all(text is None or type(text) is str for text in (between, last)):
+        raise Unsupported("print")
+    parts = [_part(tx, realize(tx, a), n) for n, a in enumerate(args)]
+    known = [str(p.value) for p in parts if isinstance(p, ConstantValue)]
+    _check_stream(tx, file, "".join([*known, between or "", last or ""]))  # type: ignore[list-item]
+    ends = (ConstantValue(between), ConstantValue(last))
+    tx.journal.call_later(_write, file, *ends, *parts)
+    return NONE
+
+
+def _part(tx: Trace, value: Value, place: int) -> Value:
+    """What is printed for an argument: nothing that later code can change."""
+    if isinstance(value, SymNumValue):
+        return value
+    if isinstance(value, TensorValue):
+        if value.cls is not torch.Tensor or value.fake.requires_grad:
+            raise Unsupported("print")  # the text names its class, or the graph's own node
+        return tx.graph.call_method("clone", (value,))
+    try:
+        text = tx.interp.str_of(value)
+    except Unsupported as e:
+        raise Unsupported("print") from e
+    except ObservedException:
+        if place:  # what comes before it is printed
+            raise Unsupported("print") from None
+        raise
+    known = tx.interp.try_concrete(text)
+    if not isinstance(known, str):
+        raise Unsupported("print")
+    return ConstantValue(str(known))
+
+
+def _check_stream(tx: Trace, file: Value, text: str) -> None:
+    stream, source = getattr(file, "obj", None), file.source
+    write = lookup(tx, type(stream), "write")
+    own = getattr(stream, "__dict__", {})
+    if source is None or write is None or write.attr not in _WRITES or "write" in own:
+        raise Unsupported("print")
+    if tx.interp.truth(tx.world.computed(stream, source, "closed")):
+        raise Unsupported("print")
+    if not text.isascii():
+        encoding = tx.interp.concrete(tx.world.computed(stream, source, "encoding"))
+        if encoding not in _UNICODE or any("\ud800" <= c <= "\udfff" for c in text):
+            raise Unsupported("print")
+
+
+def _write(file: Any, sep: str | None, end: str | None, *parts: object) -> None:
+    print(*parts, sep=sep, end=end, file=file)
+
+
+# --- warnings ------------------------------------------------------------------------------------
+
+# The filter that is in place while tracing, which is none of the user's.
+SILENT = ("ignore", None, Warning, None, 0)
+_shown = warnings.showwarning
+
+
+def _can_wait(text: str, category: type[Warning], module: str, line: int) -> bool:
+    """Whether no filter makes the warning an exception, and no function of the user's shows it."""
+    if warnings.showwarning is not _shown and warnings.showwarning is not _ORIGINAL:
+        return False
+    for entry in warnings.filters:
+        action, message, kind, where, number = entry
+        if entry is not SILENT and (
+            issubclass(category, kind)
+            and (message is None or message.match(text))
+            and (where is None or where.match(module))
+            and number in (0, line)
+        ):
+            return action != "error"
+    return vars(warnings).get("defaultaction") != "error"
+
+
+_ORIGINAL = vars(warnings).get("_showwarning_orig")
+
+
+@builtin(warnings.warn)
+def _warn(
+    tx: Trace,
+    message: Value,
+    category: Value = NONE,
+    stacklevel: Value = ConstantValue(1),  # noqa: B008
+    source: Value = NONE,
+    **others: Value,
+) -> Value:
+    text, level = tx.interp.try_concrete(message), tx.interp.try_index(stacklevel)
+    kind: object = UserWarning
+    if not tx.interp.is_none(category):
+        kind = category.obj if isinstance(category, ClassValue) else None
+    if (
+        type(text) is not str
+        or not (isinstance(kind, type) and issubclass(kind, Warning))
+        or not (level is not None and 0 < level <= len(tx.frames))
+        or others
+        or not tx.interp.is_none(source)
+        or any(map(_of_warnings, (*tx.journal.attrs, *tx.journal.mutated)))
+    ):
+        raise Unsupported("opaque-call", what="warnings.warn")
+    frame = tx.frames[-level]
+    space = frame.globals.obj
+    if not tx.interp.truth(tx.world.query(_can_wait, text, kind, _module(space), frame.line)):
+        raise Unsupported("opaque-call", what="warnings.warn")
+    place = (frame.info.code.co_filename, frame.line, space)
+    tx.journal.call_later(_show, *map(ConstantValue, (text, kind, *place)))
+    return NONE
+
+
+def _module(space: dict[str, Any]) -> str:
+    return str(space.get("__name__") or "<string>")
+
+
+@builtin(warnings.warn_explicit)
+def _warn_explicit(tx: Trace, *args: Value, **kwargs: Value) -> Value:
+    raise Unsupported("opaque-call", what="warnings.warn_explicit")
+
+
+def _of_warnings(value: Value) -> bool:
+    """Whether traced code has changed what the module of warnings holds."""
+    root = None if value.source is None else value.source.root
+    return "warnings" in (str(root), getattr(root, "module", None)) or "warnings" in str(root)
+
+
+def _show(text: str, kind: type[Warning], file: str, line: int, space: dict[str, Any]) -> None:
+    """``warnings.warn`` for a caller that is known already."""
+    registry = space.setdefault("__warningregistry__", {})
+    warnings.warn_explicit(text, kind, file, line, _module(space), registry)
