@@ -129,7 +129,7 @@ _each(
 _each(
     "is_autocast_cache_enabled get_autocast_dtype get_autocast_gpu_dtype get_autocast_cpu_dtype "
     "is_deterministic_algorithms_warn_only_enabled is_anomaly_enabled is_anomaly_check_nan_enabled "
-    "is_warn_always_enabled get_num_threads get_num_interop_threads cuda.is_initialized "
+    "get_num_threads get_num_interop_threads cuda.is_initialized "
     "distributed.is_initialized",
     _query,
 )
@@ -315,6 +315,7 @@ register(torch._check_is_size, _check_is_size)
 
 _each(
     "manual_seed seed initial_seed set_rng_state get_rng_state set_num_threads "
+    "is_warn_always_enabled "  # while tracing it is
     "set_default_dtype set_default_device set_default_tensor_type use_deterministic_algorithms "
     "set_float32_matmul_precision set_deterministic_debug_mode set_warn_always set_printoptions "
     "set_autocast_enabled set_autocast_dtype set_autocast_cache_enabled "

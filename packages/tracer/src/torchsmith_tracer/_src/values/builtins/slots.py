@@ -24,7 +24,7 @@ _NONE = frozenset(
         "__invert__ __index__ __int__ __trunc__ __float__ __length_hint__ __enter__"
     ).split()
 )
-_ANY = frozenset(("__call__", "__init_subclass__", "__subclasshook__", "__pow__", "__rpow__"))
+_ANY = frozenset("__call__ __init_subclass__ __subclasshook__ __pow__ __rpow__ __exit__".split())
 
 
 def call_slot(tx: Trace, name: str, obj: Value, args: list[Value]) -> Value | None:
