@@ -106,7 +106,7 @@ TS-T051 unsupported-opcode: not supported yet
   the bytecode instruction {what} is not supported
   Rewrite the statement, or move it out of the compiled function.
 TS-T052 inline-depth: user code
-  calls are nested too deep to follow {what}
+  calls, or what they work on, are nested too deep to follow {what}
   Use a loop instead of deep recursion, or move the recursion out of the compiled function.
 TS-T053 too-large-to-fold: user code
   computing {what} while tracing would take too much time or memory

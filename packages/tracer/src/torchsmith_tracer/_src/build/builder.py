@@ -312,14 +312,14 @@ class Builder:
         exact = _EXACT.get(kind)
         if exact is not None:
             return exact(self, obj, source)
-        if disguises(kind) and not issubclass(kind, (torch.Tensor, nn.Module, type, enum.Enum)):
+        if issubclass(kind, type):
+            return self._class(obj, source)
+        if disguises(kind) and not issubclass(kind, (torch.Tensor, nn.Module, enum.Enum)):
             return self._object(obj, source)  # ``isinstance`` below would run code of the user's
         if isinstance(obj, torch.Tensor):
             return wrap_tensor(self, obj, source)
         if isinstance(obj, nn.Module):
             return self._module(obj, source)
-        if isinstance(obj, type):
-            return self._class(obj, source)
         if isinstance(obj, enum.Enum):
             self.guard(source, GuardKind.ID, obj, "enum member")
             return EnumValue(obj, source)
@@ -514,7 +514,8 @@ class Builder:
         method.source = source
         return method
 
-    def _class(self, obj: type, source: Source) -> Value:
+    def _class(self, obj: object, source: Source) -> Value:
+        assert isinstance(obj, type)
         self.guard(source, GuardKind.ID, obj, "class")
         value = self.tx.interp.class_value(obj)
         assert isinstance(value, ClassValue)

@@ -85,7 +85,7 @@ class Interpreter:
         instructions = info.instructions
         frames = tx.frames
         if len(frames) >= MAX_DEPTH:
-            raise Unsupported("inline-depth", what=info.code.co_qualname)
+            raise self._too_deep(frame)
         frames.append(frame)
         handled = self.tx.interp.handled
         suspended = self.abandoned.suspended
@@ -137,8 +137,7 @@ class Interpreter:
                     raise
                 except RecursionError:
                     self.tx.interp.handled = handled
-                    signal = Unsupported("inline-depth", what=info.code.co_qualname)
-                    raise self._stopped(frame, signal) from None
+                    raise self._stopped(frame, self._too_deep(frame)) from None
         finally:
             frames.pop()
 
@@ -186,9 +185,21 @@ class Interpreter:
             outer.resumable and not is_library(outer.info.code) for outer in self.tx.frames[:-1]
         )
 
+    def _too_deep(self, frame: Frame) -> Unsupported:
+        """Calls are nested too deep. As many frames rebuilt would use up the interpreter's own
+        limit, so the entry function's call runs natively, or, where that is what comes back, the
+        entry function."""
+        frames = self.tx.frames
+        again = any(f.info.code is frames[0].info.code for f in frames[1:])
+        return Unsupported("inline-depth", what=frame.info.code.co_qualname, again=again)
+
     def _stopped(self, frame: Frame, signal: Unsupported) -> Exception:
         """Bring the trace back to before the current instruction and say where it stopped."""
         if not frame.resumable or self._within_library(frame):
+            return signal
+        if signal.kind == "inline-depth" and (
+            frame is not self.tx.frames[0] or signal.details["again"]
+        ):
             return signal
         if frame.marks is not None:
             self.tx.rollback(frame.marks)

@@ -112,6 +112,8 @@ def _compile(
         report.note = f"raises {e.exc.python_type().__name__}"
     except Unsupported as e:
         _broke(record, report, BreakReport.of(e, _stack(trace), resumed=False))
+    except RecursionError:
+        _too_deep(trace, record, report)
     except Exception as e:  # noqa: BLE001 - reported as our bug; the user's code runs
         record.region.report_bug(record.name, report, f"{type(e).__name__}: {e}", e)
     trace.graph.restore_state()
@@ -119,10 +121,19 @@ def _compile(
         return body, _compile_guards(trace, record, fn)
     except TracerError:
         raise
+    except RecursionError:
+        _too_deep(trace, record, report)
     except Exception as e:  # noqa: BLE001 - as above
         if body is not None:
             record.region.report_bug(record.name, report, f"{type(e).__name__}: {e}", e)
     return None, GuardSet([]).compile(record.parameter_names(), {})
+
+
+def _too_deep(trace: Compilation, record: CodeRecord, report: FrameReport) -> None:
+    """Objects, or calls, are nested deeper than the interpreter's limit allows to follow."""
+    signal = Unsupported("inline-depth", what=record.name)
+    stack = _stack(trace) or [_start(record)]
+    _broke(record, report, BreakReport.of(signal, stack, resumed=False))
 
 
 def _trace_and_generate(

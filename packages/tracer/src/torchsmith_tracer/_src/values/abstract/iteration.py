@@ -11,7 +11,6 @@ from torchsmith_tracer._src.values.builtin_object import METHOD_TYPES
 from torchsmith_tracer._src.values.classes import ClassValue
 from torchsmith_tracer._src.values.constants import FALSE, TRUE, ConstantValue
 from torchsmith_tracer._src.values.containers import SequenceValue
-from torchsmith_tracer._src.values.functions import FunctionValue
 from torchsmith_tracer._src.values.iterators import (
     DictIterator,
     GetitemIterator,
@@ -88,7 +87,7 @@ class Iteration:
         if isinstance(value, ObjectValue) and lookup(self.tx, value.cls, "__next__") is None:
             name = value.cls.__name__
             raise self.interp.error(TypeError, f"iter() returned non-iterator of type {name!r}")
-        if isinstance(value, ConstantValue | SequenceValue | DictValue | FunctionValue):
+        elif not isinstance(value, ObjectValue) and not hasattr(value.python_type(), "__next__"):
             name = value.python_type().__name__
             raise self.interp.error(TypeError, f"iter() returned non-iterator of type {name!r}")
         return value

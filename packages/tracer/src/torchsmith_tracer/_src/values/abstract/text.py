@@ -88,7 +88,11 @@ class Texts:
         ):
             method = self.interp.special_method(value, "__format__")
             assert method is not None
-            return self.interp.call(method, [ConstantValue(text)])
+            made = self.interp.call(method, [ConstantValue(text)])
+            if not issubclass(made.python_type(), str):
+                message = f"__format__ must return a str, not {made.python_type().__name__}"
+                raise self.interp.error(TypeError, message)
+            return made
         own = getattr(value, "format", None)
         if own is not None:
             result: Value = own(self.tx, text)
