@@ -1,5 +1,7 @@
 """Random draws by key: repeatable, fused, the same numbers however they are computed."""
 
+import re
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -46,7 +48,7 @@ def test_dropout_is_one_kernel():
     assert abs(float((y == 0)[X > 0].float().mean()) - 0.25) < 0.02
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 def test_numbers_are_uniform(dtype):
     given = torch.zeros(400, 500, dtype=dtype)
     run = compiled(lambda x: (torch.rand_like(x), torch.rand_like(x)), given)
@@ -67,10 +69,76 @@ def test_fusion_changes_no_draw():
 
 
 def test_kernels_compute_what_the_functions_do():
-    run = compiled(lambda x: (torch.rand_like(x), torch.bernoulli(x, 0.3)), X)
-    (u, b), seed = draw(run, X)[0], seed_of(3)
+    run = compiled(
+        lambda x: (
+            *(torch.rand_like(x), torch.bernoulli(x, 0.3), torch.randn_like(x)),
+            *(torch.randint_like(x, 2, 99), torch.rand_like(x.double())),
+        ),
+        X,
+    )
+    (u, b, n, i, d), seed = draw(run, X)[0], seed_of(3)
+    torch.testing.assert_close(n, keyed.normal(seed, 2, [64, 500], torch.float32))
+    assert torch.equal(i, keyed.integers(seed, 3, [64, 500], torch.float32, 2, 99))
+    assert torch.equal(d, keyed.uniform(seed, 4, [64, 500], torch.float64))
     assert torch.equal(u, keyed.uniform(seed, 0, [64, 500], torch.float32))
     assert torch.equal(b, keyed.bernoulli(seed, 1, [64, 500], torch.float32, 0.3))
+
+
+NORMAL = {
+    "randn": lambda x: torch.randn((x.size(0), 400)),
+    "randn_like": lambda x: torch.randn_like(x),
+    "normal": lambda x: (torch.normal(1.0, 3.0, (x.size(0), 400)) - 1) / 3,
+    "normal_": lambda x: (x.clone().normal_(2, 0.5) - 2) * 2,
+}
+
+
+@pytest.mark.parametrize("name", NORMAL)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_numbers_are_normal(name, dtype):
+    given = torch.zeros(300, 400, dtype=dtype)
+    run = compiled(lambda x: (NORMAL[name](x), NORMAL[name](x)), given)
+    assert set(re.findall(r"ops\.aten\.(\w+)", run.source)) <= {"randint", "detach"}  # the seed
+    x, other = (t.double() for t in draw(run, given)[0])
+    for power, moment in ((1, 0), (2, 1), (3, 0), (4, 3)):
+        assert abs(float((x**power).mean()) - moment) < 0.06
+    assert 4 < float(x.abs().max()) < 7
+    below = torch.tensor([float((x < at).double().mean()) for at in (-2.0, -1.0, 0.0, 1.0, 2.0)])
+    torch.testing.assert_close(
+        below, torch.special.ndtr(torch.tensor([-2.0, -1, 0, 1, 2])), atol=5e-3, rtol=0
+    )
+    for a, b in ((x[:, 1:], x[:, :-1]), (x[1:], x[:-1]), (x, other)):
+        assert abs(float(torch.corrcoef(torch.stack([a.flatten(), b.flatten()]))[0, 1])) < 0.02
+
+
+def test_integers_fill_their_range():
+    def fn(x):
+        return (
+            torch.randint(-3, 4, (x.size(0), 900)),
+            torch.randint_like(x, 5),
+            torch.randint(7, (x.size(0), 900), dtype=torch.int8),
+        )
+
+    run = compiled(fn, X)
+    for drawn, (low, high), true in zip(draw(run, X)[0], ((-3, 4), (0, 5), (0, 7)), fn(X)):
+        assert drawn.dtype is true.dtype and drawn.shape == true.shape
+        counts = torch.bincount((drawn - low).flatten().long(), minlength=high - low)
+        assert len(counts) == high - low
+        assert float((counts / drawn.numel() * (high - low) - 1).abs().max()) < 0.05
+
+
+def test_one_graph_draws_for_all_sizes():
+    def fn(x):
+        return torch.rand_like(x) + 1, torch.randn(x.shape[0], 7), F.dropout(x, 0.5, True)
+
+    torch._dynamo.reset()
+    run = torch.compile(fn, backend="smith", dynamic=True)
+    for rows in (40, 50):
+        mine, true = draw(run, X[:rows, :rows])[1], fn(X[:rows, :rows])
+        assert [t.shape for t in mine] == [t.shape for t in true]
+        assert all(
+            torch.equal(a, b) for a, b in zip(mine, draw(run, X[:rows, :rows])[1], strict=True)
+        )
+        assert 1 <= float(mine[0].min()) < float(mine[0].max()) < 2
 
 
 def test_layouts_and_dtypes_are_eagers():
@@ -88,7 +156,11 @@ def test_layouts_and_dtypes_are_eagers():
 
 def test_what_is_not_keyed_draws_eagers_stream():
     def fn(x):
-        return torch.randn_like(x), torch.bernoulli(x.sigmoid()), x.new_empty(9).exponential_()
+        return (
+            torch.randperm(x.size(0)),
+            torch.bernoulli(x.sigmoid()),
+            x.new_empty(9).exponential_(),
+        )
 
     run = compiled(fn, X)
     for mine, true in zip(draw(run, X)[1], draw(fn, X)[1]):

@@ -11,14 +11,17 @@ These functions are what aten has no operators for: nodes of graphs. They comput
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
 
-DRAW_BITS = 40  # counters of a draw: more than any tensor has elements
+DRAW_BITS = 40  # counters of a draw: four words for each element of the largest tensor
+WORD_BITS = 38
 _LOW_WORD = 0xFFFFFFFF
 # Random bits that a number of each dtype is made of: so many that it is exact and never one.
-BITS = {torch.float32: 24, torch.float16: 11, torch.bfloat16: 8}
+BITS = {torch.float64: 53, torch.float32: 24, torch.float16: 11, torch.bfloat16: 8}
+MOST_INTEGERS = 1 << 31  # of a range that integers are drawn from
 
 
 def _swapped(x: torch.Tensor) -> torch.Tensor:
@@ -44,8 +47,20 @@ def _counters(seed: torch.Tensor, draw: int, size: Sequence[int]) -> torch.Tenso
     return places + (draw << DRAW_BITS)
 
 
+def _words(seed: torch.Tensor, draw: int, size: Sequence[int], word: int) -> torch.Tensor:
+    return random_bits(seed, _counters(seed, draw, size) + (word << WORD_BITS))
+
+
+def _long(seed: torch.Tensor, draw: int, size: Sequence[int], word: int) -> torch.Tensor:
+    """53 random bits, from two words."""
+    high, low = (_words(seed, draw, size, n) for n in (word, word + 1))
+    return (high << 21) | (low >> 11)
+
+
 def uniform(seed: torch.Tensor, draw: int, size: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     """Numbers in [0, 1): draw number ``draw`` of the call that ``seed`` (int64, 0-d) is for."""
+    if dtype is torch.float64:
+        return _long(seed, draw, size, 0).to(dtype) * 2.0**-53
     bits = random_bits(seed, _counters(seed, draw, size)) >> (32 - BITS[dtype])
     return (bits.to(torch.float32) * 2.0 ** -BITS[dtype]).to(dtype)
 
@@ -57,4 +72,24 @@ def bernoulli(
     return (uniform(seed, draw, size, torch.float32) < probability).to(dtype)
 
 
-PURE = frozenset({uniform, bernoulli})
+def normal(seed: torch.Tensor, draw: int, size: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    """Standard normal numbers, each by the formula of Box and Muller from two uniform ones."""
+    if dtype is torch.float64:
+        u = (_long(seed, draw, size, 0).to(dtype) + 0.5) * 2.0**-53
+        v = _long(seed, draw, size, 2).to(dtype) * 2.0**-53
+    else:
+        u, v = (_words(seed, draw, size, n).to(torch.float32) for n in (0, 1))
+        u, v = (u + 0.5) * 2.0**-32, v * 2.0**-32
+    return (torch.sqrt(torch.log(u) * -2.0) * torch.cos(v * (2 * math.pi))).to(dtype)
+
+
+def integers(
+    seed: torch.Tensor, draw: int, size: Sequence[int], dtype: torch.dtype, low: int, high: int
+) -> torch.Tensor:
+    """Integers in ``low .. high-1``: a 64-bit number times the range, without its low bits."""
+    first, second = (_words(seed, draw, size, n) for n in (0, 1))
+    count = high - low
+    return (((first * count + ((second * count) >> 32)) >> 32) + low).to(dtype)
+
+
+PURE = frozenset({uniform, bernoulli, normal, integers})

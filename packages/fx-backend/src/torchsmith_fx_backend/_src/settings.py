@@ -25,9 +25,9 @@ class Settings:
             operator by operator, which alone has derivatives of derivatives.
         memory_budget: how much memory may be held for the backward pass to save time: with 0, all
             pointwise work that this needs runs again there, with 1 none does.
-        rng: ``keyed``: uniform and Bernoulli draws, dropout among them, are computed in kernels
-            from a seed that each call draws from torch's generator, so that ``manual_seed``
-            repeats them. ``eager``: they are the very numbers that eager draws.
+        rng: ``keyed``: uniform, normal, integer and Bernoulli draws, dropout among them, are
+            computed in kernels from a seed that each call draws from torch's generator, so that
+            ``manual_seed`` repeats them. ``eager``: they are the very numbers that eager draws.
     """
 
     graph_cache: bool = True

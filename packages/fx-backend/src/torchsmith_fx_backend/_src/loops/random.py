@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from torchsmith_fx_backend._src import keyed
@@ -21,27 +23,58 @@ def _swapped(x: Value) -> Value:
     return _high(x) | x.op(Op.SHL, 32)
 
 
-def _uniform(p: Point, bits: int) -> Value:
-    """A number in [0, 1) of so many random bits."""
+def _word(p: Point, word: int = 0) -> Value:
+    """32 random bits."""
     seed, draw = p.node.args[:2]
     key = p.read(seed, torch.int64) | p.body.literal(1, torch.int64)
     place: ix.Index = ix.ZERO
     for coordinate, size in zip(p.at, p.shape):
         place = ix.add(ix.mul(place, size), coordinate)
     assert isinstance(draw, int)
-    counter = p.body.index_value(place) + (draw << keyed.DRAW_BITS)
+    counter = p.body.index_value(place) + ((draw << keyed.DRAW_BITS) + (word << keyed.WORD_BITS))
     y = counter * key
     z = y + key
     x = _swapped(y * y + y)
     x = _swapped(x * x + z)
     x = _swapped(x * x + y)
-    drawn = _high(x * x + z).op(Op.SHR, 32 - bits)
-    return drawn.cast(torch.float32) * 2.0**-bits
+    return _high(x * x + z)
+
+
+def _long(p: Point, word: int) -> Value:
+    """53 random bits, from two words, in float64."""
+    both = _word(p, word).op(Op.SHL, 21) | _word(p, word + 1).op(Op.SHR, 11)
+    return both.cast(torch.float64)
+
+
+def _uniform(p: Point, bits: int) -> Value:
+    """A number in [0, 1) of so many random bits."""
+    if bits == 53:
+        return _long(p, 0) * 2.0**-53
+    return _word(p).op(Op.SHR, 32 - bits).cast(torch.float32) * 2.0**-bits
 
 
 @lowering(keyed.uniform, cost=30, applies=lambda node: node.args[3] in keyed.BITS)
 def uniform(p: Point) -> Value:
     return _uniform(p, keyed.BITS[p.dtype])
+
+
+@lowering(keyed.normal, cost=160)
+def normal(p: Point) -> Value:
+    if p.dtype is torch.float64:
+        u, v = (_long(p, 0) + 0.5) * 2.0**-53, _long(p, 2) * 2.0**-53
+    else:
+        u, v = (_word(p, n).cast(torch.float32) for n in (0, 1))
+        u, v = (u + 0.5) * 2.0**-32, v * 2.0**-32
+    return (u.op(Op.LOG) * -2.0).op(Op.SQRT) * (v * (2 * math.pi)).op(Op.COS)
+
+
+@lowering(keyed.integers, cost=64)
+def integers(p: Point) -> Value:
+    low, high = p.node.args[4:6]
+    assert isinstance(low, int) and isinstance(high, int)
+    first, second = (_word(p, n) * (high - low) for n in (0, 1))
+    drawn = (first + second.op(Op.SHR, 32)).op(Op.SHR, 32) + low
+    return p.convert(drawn, torch.int64, p.dtype)
 
 
 @lowering(keyed.bernoulli, cost=32)
