@@ -33,6 +33,7 @@ from torchsmith_fx_backend._src.capture.torch_private import (
     pytree,
     release_saved_tensors,
 )
+from torchsmith_fx_backend.errors import UnsupportedError
 
 aten = torch.ops.aten
 log = logging.getLogger("torchsmith.backend")
@@ -140,8 +141,28 @@ class Training:
             with self._lock:
                 known = self.backwards.get(key)
                 if known is None:
-                    known = self.backwards[key] = self._compile_backward(key)
+                    known = self.backwards[key] = self._backward_for(key)
         return known
+
+    def _backward_for(self, key: _Key) -> tuple[Any, tuple[int, ...]]:
+        """The half for tangents of these strides; of the results' own, where it needs more than
+        is saved for those. Its gradients are then right, and may be laid out in another way."""
+        try:
+            return self._compile_backward(key)
+        except UnsupportedError:
+            roots = [self.joint.outputs[i].meta["val"] for i in self.joint.differentiable]
+            usual = tuple(None if k is None else r.stride() for k, r in zip(key, roots))
+            if key == usual or any(type(n) is not int for s in usual if s for n in s):
+                raise
+            half, used = self._compile_backward(usual)
+            strides = [stride for stride in usual if stride is not None]
+
+            def relaid(*arguments: Any) -> Any:
+                saved, tangents = arguments[: len(used)], arguments[len(used) :]
+                fresh = (t.new_empty_strided(t.shape, s) for t, s in zip(tangents, strides))
+                return half(*saved, *(new.copy_(t) for new, t in zip(fresh, tangents)))
+
+            return relaid, used
 
     def _compile_backward(self, key: _Key) -> tuple[Any, tuple[int, ...]]:
         prepared, self._snapshot = self._snapshot, None

@@ -124,6 +124,9 @@ def _masked_fill(m: Mode, x: Tensor, mask: Tensor, value: Tensor) -> Any:
     aligned = x.shape[x.dim() - mask.dim() :]
     if any(type(n) is not int or (n != k and n != 1) for n, k in zip(mask.shape, aligned)):
         return NotImplemented
+    steps = [s for n, s in zip(mask.shape, mask.stride()) if n != 1 and type(s) is int and s]
+    if steps != sorted(steps, reverse=True):
+        return NotImplemented  # the selection would be laid out as the mask is
     return where(m, mask, value, x)
 
 
