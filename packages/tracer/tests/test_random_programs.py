@@ -326,11 +326,13 @@ def CALL(a, n, log):
 
 def alike(a, b):
     if isinstance(a, torch.Tensor):
-        return type(b) is torch.Tensor and a.dtype == b.dtype and torch.allclose(a, b)
+        if type(b) is not torch.Tensor or a.dtype != b.dtype:
+            return False
+        return torch.allclose(a, b, equal_nan=True)
     if isinstance(a, list | tuple):
         return type(a) is type(b) and len(a) == len(b) and all(map(alike, a, b))
     if isinstance(a, float):
-        return abs(a - b) <= 1e-4 * max(1.0, abs(a))
+        return a == b or (a != a and b != b) or abs(a - b) <= 1e-4 * max(1.0, abs(a))
     return type(a) is type(b) and a == b
 
 
