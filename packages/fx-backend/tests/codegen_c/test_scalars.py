@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 
+import numpy
 import pytest
 import torch
 from native_kernels import Body, check, row_major, run
@@ -80,6 +81,23 @@ def test_float32_functions_are_within_two_ulp(op: Op) -> None:
     got = apply(op, [x])
     worst = ulps(got, UNARY[op](x.double())).max()
     assert worst <= 2.0, f"{worst} ulp at {x[ulps(got, UNARY[op](x.double())).argmax()]}"
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 30.0, 1e5, 1e9])
+@pytest.mark.parametrize(
+    "op", ["exp", "exp2", "expm1", "log", "log2", "log1p", "sin", "cos", "tanh"]
+)
+def test_float64_functions_are_within_two_ulp(op: str, scale: float) -> None:
+    generator = torch.Generator().manual_seed(2)
+    x = torch.randn(5000, generator=generator, dtype=torch.float64) * scale
+    if op.startswith("log"):
+        x = x.abs()
+    if scale > 100 and op.startswith("exp"):
+        return
+    got = apply(Op(op), [x]).numpy()
+    exact = getattr(numpy, op)(x.numpy().astype(numpy.longdouble))
+    worst = (numpy.abs(got - exact) / numpy.spacing(numpy.abs(got))).max()
+    assert worst <= 2.0, f"{worst} ulp"
 
 
 @pytest.mark.parametrize("op", UNARY, ids=lambda op: op.value)

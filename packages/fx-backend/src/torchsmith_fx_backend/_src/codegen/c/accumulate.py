@@ -218,7 +218,8 @@ class ScanState:
             case ScanOp.PROD:
                 return [f"{acc} *= {value};"]
             case ScanOp.LOGSUMEXP:
-                return [f"{acc} = ts_logaddexp({value}, {acc});"]
+                one = "" if place else "_one"  # vectors want polynomials, single values do not
+                return [f"{acc} = ts_logaddexp{one}({value}, {acc});"]
         sign = ">=" if self.op in (ScanOp.MAX, ScanOp.ARGMAX) else "<="
         # A comparison with a NaN that is carried is false.
         takes = f"{value} {sign} {acc}"

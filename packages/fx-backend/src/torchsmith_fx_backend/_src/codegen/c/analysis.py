@@ -102,7 +102,7 @@ class Facts:
                 return 3
             case Compute(op, _, dtype):
                 cost = COST.get(op, 1)
-                return cost * 4 if dtype is torch.float64 and cost > 8 else cost
+                return cost * 2 if dtype is torch.float64 and cost > 8 else cost
             case _:
                 return 1
 

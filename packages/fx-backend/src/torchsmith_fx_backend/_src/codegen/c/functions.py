@@ -2,13 +2,15 @@
 
 All of them are branch-free, so that a compiler turns them into vector code inside a simd loop, and
 strict about NaN, infinities, signed overflow and denormals. The float32 polynomials are minimax
-fits of our own with coefficients rounded one after the other; errors are below 2 ulp. float64 goes
-to libm.
+fits of our own with coefficients rounded one after the other; errors are below 2 ulp. Those of
+float64 stand in ``doubles``.
 """
 
 from __future__ import annotations
 
 import re
+
+from torchsmith_fx_backend._src.codegen.c import doubles
 
 PROLOGUE = """\
 #include <stdint.h>
@@ -26,6 +28,7 @@ _F = "static inline __attribute__((always_inline)) "
 
 # name -> definition; names that occur in a definition are its dependencies
 FUNCTIONS: dict[str, str] = {
+    **doubles.FUNCTIONS,
     "ts_bits": _F
     + """uint32_t ts_bits(float x) {
   uint32_t b;
@@ -464,6 +467,14 @@ FUNCTIONS: dict[str, str] = {
   const double low = a < b ? a : b, high = a < b ? b : a;
   if (a != a || b != b) return a + b;
   if (low == high && __builtin_isinf(low)) return low;
+  return ts_log1p_f64(ts_exp_f64(low - high)) + high;
+}
+""",
+    "ts_logaddexp_one": _F
+    + """double ts_logaddexp_one(double a, double b) {
+  const double low = a < b ? a : b, high = a < b ? b : a;
+  if (a != a || b != b) return a + b;
+  if (low == high && __builtin_isinf(low)) return low;
   return __builtin_log1p(__builtin_exp(low - high)) + high;
 }
 """,
@@ -495,4 +506,6 @@ def prelude(code: str) -> str:
 
     for name in dict.fromkeys(_NAME.findall(code)):
         visit(name)
-    return "\n".join([PROLOGUE, *(FUNCTIONS[name] for name in order)])
+    found = [FUNCTIONS[name] for name in order]
+    library = [doubles.SIMD] if any("TS_SIMD" in text for text in found) else []
+    return "\n".join([PROLOGUE, *library, *found])

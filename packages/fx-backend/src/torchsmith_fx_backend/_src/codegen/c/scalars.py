@@ -120,7 +120,7 @@ _INFIX: dict[Op, str] = {
     Op.GE: ">=",
 }
 
-# libm functions; the float32 ones of ``_OWN`` are ours instead
+# libm functions; those of ``_OWN`` and ``_OWN_DOUBLE`` are ours instead
 _LIBM: dict[Op, str] = {
     Op.EXP: "exp",
     Op.EXP2: "exp2",
@@ -156,6 +156,12 @@ _OWN: dict[Op, str] = {
     Op.FMOD: "ts_fmod_f32",
     Op.SIGMOID: "ts_sigmoid",
 }
+_OWN_DOUBLE = frozenset(
+    {
+        *(Op.EXP, Op.EXP2, Op.EXPM1, Op.LOG, Op.LOG2, Op.LOG1P),
+        *(Op.SIN, Op.COS, Op.TANH, Op.ERF, Op.SIGMOID),
+    }
+)
 _INT_CALL: dict[Op, str] = {
     Op.TRUNCDIV: "ts_truncdiv",
     Op.FMOD: "ts_fmod",
@@ -260,6 +266,8 @@ def _float(node: Compute, x: list[str], dtype: torch.dtype, kernel: Kernel) -> s
             return special
     if single and op in _OWN:
         return f"{_OWN[op]}({', '.join(x)})"
+    if not single and op in _OWN_DOUBLE:
+        return f"ts_{op.value}_f64({x[0]})"
     if op in _LIBM:
         return f"__builtin_{_LIBM[op]}{suffix}({', '.join(x)})"
     match op:
@@ -275,8 +283,6 @@ def _float(node: Compute, x: list[str], dtype: torch.dtype, kernel: Kernel) -> s
             return f"{one} / __builtin_sqrt{suffix}({x[0]})"
         case Op.RECIPROCAL:
             return f"{one} / {x[0]}"
-        case Op.SIGMOID:
-            return f"{one} / ({one} + __builtin_exp(-({x[0]})))"
         case Op.TRUNCDIV:
             return f"__builtin_trunc{suffix}({x[0]} / {x[1]})"
         case Op.FLOORDIV:
