@@ -40,11 +40,11 @@ class Compilation:
         self.graph.attach(self)
         shapes = self.graph.shape_env
         assert shapes is not None
-        self._logs = self.graph.log, shapes.log, self.guards.log, self.journal.log
+        self.logs = self.graph.log, shapes.log, self.guards.log, self.journal.log
 
     def checkpoint(self) -> tuple[object, ...]:
         """Marks of all stages, for ``rollback``: how long their logs are."""
-        graph, shapes, guards, journal = self._logs
+        graph, shapes, guards, journal = self.logs
         return len(graph), len(shapes), len(guards), len(journal)
 
     def rollback(self, marks: tuple[object, ...]) -> None:
@@ -65,7 +65,7 @@ class Compilation:
             env.close()
         fake.close()
         self.frames.clear()
-        del self._logs
+        del self.logs
         parts = (self.graph, self.journal, self.builder, self.world, self.loop)
         for part in (*parts, *self.interp.parts, self.interp):
             vars(part).clear()

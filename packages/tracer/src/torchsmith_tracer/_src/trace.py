@@ -6,7 +6,7 @@ nor the builder. ``compilation.py`` has the object that is behind it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -141,6 +141,7 @@ class Trace(Protocol):
         interp: CPython's abstract objects layer.
         loop: runs frames.
         frames: innermost last.
+        logs: what each stage has logged; ``checkpoint`` is how long they are.
     """
 
     guards: GuardSet
@@ -149,6 +150,7 @@ class Trace(Protocol):
     world: World
     interp: ObjectLayer
     frames: list[Frame]
+    logs: tuple[Sized, Sized, Sized, Sized]
 
     @property
     def graph(self) -> Graph: ...

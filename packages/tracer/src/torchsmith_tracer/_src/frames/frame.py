@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from types import CodeType
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from torchsmith_tracer._src.frames.code import CodeInfo, Instruction, decode
 
@@ -128,17 +128,17 @@ class Frame:
 
     def pop(self) -> Value:
         """The value on top of the stack, taken off it."""
-        return cast("Value", self.stack.pop())
+        return self.stack.pop()  # type: ignore[return-value]
 
     def popn(self, count: int) -> list[Value]:
         """Likewise several, bottom first."""
         items = self.stack[len(self.stack) - count :]
         del self.stack[len(self.stack) - count :]
-        return cast("list[Value]", items)
+        return items  # type: ignore[return-value]
 
     def top(self, depth: int = 1) -> Value:
         """The value that many places from the top."""
-        return cast("Value", self.stack[-depth])
+        return self.stack[-depth]  # type: ignore[return-value]
 
     @property
     def instruction(self) -> Instruction:

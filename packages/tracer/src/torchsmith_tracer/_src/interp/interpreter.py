@@ -84,6 +84,7 @@ class Interpreter:
             bind_handlers(info, _missing)
         instructions = info.instructions
         frames = tx.frames
+        graph, shapes, guards, journal = tx.logs
         if len(frames) >= MAX_DEPTH:
             raise self._too_deep(frame)
         frames.append(frame)
@@ -98,7 +99,7 @@ class Interpreter:
                         ins = instructions[ip]
                         frame.ip = ip
                         if ins.guarded or suspended:
-                            frame.marks = tx.checkpoint()
+                            frame.marks = len(graph), len(shapes), len(guards), len(journal)
                             frame.saved = frame.stack.copy()
                         if suspended and ins.drops:
                             before = frame.locals.copy(), frame.cells.copy()
@@ -137,6 +138,8 @@ class Interpreter:
                     raise
                 except RecursionError:
                     self.tx.interp.handled = handled
+                    if not (ins.guarded or suspended):  # its handler was not even entered
+                        frame.marks, frame.saved = tx.checkpoint(), frame.stack.copy()
                     raise self._stopped(frame, self._too_deep(frame)) from None
         finally:
             frames.pop()

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, cast
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.frames.code import VERSION, Instruction
-from torchsmith_tracer._src.frames.frame import Frame, Null
+from torchsmith_tracer._src.frames.frame import NULL, Frame
+from torchsmith_tracer._src.interp.opcodes_locals import NULL_FIRST
 from torchsmith_tracer._src.interp.registry import opcode
 from torchsmith_tracer._src.values.containers import ListValue, TupleValue
 from torchsmith_tracer._src.values.exceptions import ExceptionValue
@@ -23,15 +24,14 @@ def _operands(frame: Frame, n: int) -> tuple[Value, list[Value]]:
     """Pop callable, null slot or self, and ``n`` arguments."""
     stack = frame.stack
     base = len(stack) - n - 2
-    first, second = stack[base], stack[base + 1]
-    args = cast("list[Value]", stack[base + 2 :])
+    first, second, *args = stack[base:]
     del stack[base:]
-    if VERSION < (3, 13):
-        if isinstance(first, Null):
-            return cast("Value", second), args
-    elif isinstance(second, Null):
-        return cast("Value", first), args
-    return cast("Value", first), [cast("Value", second), *args]
+    if NULL_FIRST:
+        if first is NULL:
+            return second, args  # type: ignore[return-value]
+    elif second is NULL:
+        return first, args  # type: ignore[return-value]
+    return first, [second, *args]  # type: ignore[return-value, list-item]
 
 
 @opcode("CALL", since=(3, 13))

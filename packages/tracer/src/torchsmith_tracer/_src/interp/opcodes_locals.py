@@ -61,18 +61,21 @@ def _load_assertion_error(tx: Trace, frame: Frame, ins: Instruction) -> None:
 # --- fast locals -----------------------------------------------------------------------------
 
 
-def _unbound(tx: Trace, name: str) -> Exception:
+def _unbound(tx: Trace, frame: Frame, name: str) -> Exception:
+    # These opcodes are the most frequent ones and change nothing before they raise: the state that
+    # the interpreter would have kept is that of now.
+    frame.marks, frame.saved = tx.checkpoint(), frame.stack.copy()
     message = f"cannot access local variable {name!r} where it is not associated with a value"
     return tx.interp.error(UnboundLocalError, message, name=name)
 
 
-@opcode("LOAD_FAST", "LOAD_FAST_CHECK")
+@opcode("LOAD_FAST", "LOAD_FAST_CHECK", safe=True)
 def _load_fast(tx: Trace, frame: Frame, ins: Instruction) -> None:
     name = ins.argval
     try:
         frame.stack.append(frame.locals[name])  # type: ignore[index]
     except KeyError:
-        raise _unbound(tx, str(name)) from None
+        raise _unbound(tx, frame, str(name)) from None
 
 
 @opcode("STORE_FAST", safe=True)
@@ -88,7 +91,7 @@ def _store_fast(tx: Trace, frame: Frame, ins: Instruction) -> None:
 def _delete_fast(tx: Trace, frame: Frame, ins: Instruction) -> None:
     name = str(ins.argval)
     if name not in frame.locals:
-        raise _unbound(tx, name)
+        raise _unbound(tx, frame, name)
     del frame.locals[name]
 
 
@@ -97,20 +100,20 @@ def _load_fast_and_clear(tx: Trace, frame: Frame, ins: Instruction) -> None:
     frame.stack.append(frame.locals.pop(str(ins.argval), NULL))
 
 
-@opcode("LOAD_FAST_LOAD_FAST", since=(3, 13))
+@opcode("LOAD_FAST_LOAD_FAST", since=(3, 13), safe=True)
 def _load_fast_load_fast(tx: Trace, frame: Frame, ins: Instruction) -> None:
     for name in cast("tuple[str, str]", ins.argval):
         if name not in frame.locals:
-            raise _unbound(tx, name)
+            raise _unbound(tx, frame, name)
         frame.stack.append(frame.locals[name])
 
 
-@opcode("STORE_FAST_LOAD_FAST", since=(3, 13))
+@opcode("STORE_FAST_LOAD_FAST", since=(3, 13), safe=True)
 def _store_fast_load_fast(tx: Trace, frame: Frame, ins: Instruction) -> None:
     store, load = cast("tuple[str, str]", ins.argval)
     _store(frame, store)
     if load not in frame.locals:
-        raise _unbound(tx, load)
+        raise _unbound(tx, frame, load)
     frame.stack.append(frame.locals[load])
 
 
@@ -136,7 +139,7 @@ def _load_slot(tx: Trace, frame: Frame, name: str) -> Value:
     if value is None:
         value = frame.cells.get(name)
     if value is None:
-        raise _unbound(tx, name)
+        raise _unbound(tx, frame, name)
     return value
 
 
@@ -225,7 +228,7 @@ def load_cell(tx: Trace, frame: Frame, name: str) -> Value:
     value = _cell(frame, name).load(tx)
     if value is None:
         if name in frame.info.code.co_cellvars:
-            raise _unbound(tx, name)
+            raise _unbound(tx, frame, name)
         message = (
             f"cannot access free variable {name!r} where it is not associated with a value "
             "in enclosing scope"

@@ -34,9 +34,10 @@ class RandomState(BuiltinObject):
 
     Attributes:
         log: what was called since ``start``, the first state; the twin follows from the two.
+        plain: whether the owner is known to have no attributes in place of methods.
     """
 
-    __slots__ = ("log", "owner", "rolled_back", "start", "twin")
+    __slots__ = ("log", "owner", "plain", "rolled_back", "start", "twin")
 
     def __init__(self, owner: ObjectValue, start: tuple[int, ...]) -> None:
         super().__init__(owner.source)
@@ -45,6 +46,7 @@ class RandomState(BuiltinObject):
         self.twin = _random.Random(0)
         self.log: list[tuple[str, list[object]]] = []
         self.rolled_back = True
+        self.plain = False
 
     def python_type(self) -> type:
         return _random.Random
@@ -117,3 +119,52 @@ def _register(name: str) -> None:
 
 for _name in ("getrandbits", "random", "getstate", *_SETTERS):
     _register(_name)
+
+
+class _Draws(random.Random):
+    """A generator whose bits are those of ``state``."""
+
+    def __new__(cls, tx: Trace, state: RandomState) -> _Draws:
+        return super().__new__(cls)
+
+    def __init__(self, tx: Trace, state: RandomState) -> None:
+        self._tx, self._state = tx, state
+
+    def getrandbits(self, k: int, /) -> int:
+        return self._drawn("getrandbits", k)  # type: ignore[return-value]
+
+    def random(self) -> float:
+        return self._drawn("random")  # type: ignore[return-value]
+
+    def _drawn(self, name: str, *args: object) -> object:
+        return self._tx.interp.concrete(self._state.run(self._tx, name, list(args)))
+
+
+def _run_natively(name: str) -> None:
+    """Python methods over numbers are run as they are, over the bits of the traced generator: they
+    are where a program that draws spends its time."""
+    fn = vars(random.Random)[name]
+
+    def run(tx: Trace, self: Value, /, *args: Value) -> Value | None:
+        known = tx.interp.known(args, {})
+        if known is None or any(type(a) not in _NUMBERS for a in known[0]):
+            return None
+        if not isinstance(self, ObjectValue) or self.cls is not random.Random:
+            return None  # a subclass may have its own of what is called inside
+        stored = tx.journal.attrs.get(self)
+        if stored is not None and not _BELOW.isdisjoint(stored):
+            return None
+        found = self.storage
+        if not isinstance(found, RandomState) or not found.plain:
+            if any(self.instance_get(tx, inner) is not None for inner in _BELOW):
+                return None
+            _state(tx, self, name).plain = True
+        return tx.interp.fold(fn, _Draws(tx, _state(tx, self, name)), *known[0])
+
+    builtin(fn)(run)
+
+
+_NUMBERS = (int, float, bool)
+_BELOW = frozenset(("_randbelow", "randrange", "getrandbits", "random"))  # what the others call
+for _name in ("_randbelow_with_getrandbits", "randrange", "randint", "uniform"):
+    _run_natively(_name)
