@@ -10,7 +10,7 @@ from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtin_object import METHOD_TYPES
 from torchsmith_tracer._src.values.constants import COMPARE, ConstantValue, bool_value
 from torchsmith_tracer._src.values.containers import SequenceValue
-from torchsmith_tracer._src.values.lookup import lookup
+from torchsmith_tracer._src.values.lookup import bind, lookup
 from torchsmith_tracer._src.values.python_instances import (
     EnumValue,
     ObjectValue,
@@ -143,10 +143,11 @@ class Operators:
         ):
             return hash(value.value)
         if isinstance(value, ObjectValue | EnumValue):
-            found = lookup(self.tx, value.python_type(), "__hash__")
+            # An object that plays one of a C class has the methods of what plays it.
+            cls = value.cls if isinstance(value, ObjectValue) else value.python_type()
+            found = lookup(self.tx, cls, "__hash__")
             if found is not None and found.attr is not None and found.owner is not object:
-                method = self.interp.class_method(value, "__hash__")
-                assert method is not None
+                method = bind(self.tx, found, value, self.interp.type_of(value), "__hash__")
                 if not isinstance(found.attr, METHOD_TYPES):
                     result = self.interp.call(method, [])
                     number = self.interp.try_concrete(result)
