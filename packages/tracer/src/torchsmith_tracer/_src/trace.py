@@ -150,8 +150,9 @@ class Trace(Protocol):
     world: World
     interp: ObjectLayer
     frames: list[Frame]
-    logs: tuple[Sized, Sized, Sized, Sized]
 
+    @property
+    def logs(self) -> tuple[Sized, Sized, Sized, Sized]: ...
     @property
     def graph(self) -> Graph: ...
     @property

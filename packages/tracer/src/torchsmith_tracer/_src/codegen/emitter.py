@@ -119,10 +119,6 @@ class Emitter:
         """Push a constant that is going to be called (see ``call``)."""
         self.load_global_constant(obj, hint)
 
-    def load_source(self, source: Source) -> None:
-        """Push the object found at ``source`` when the body was entered."""
-        self._push(self.source_name(source), pure=True)
-
     def load_temp(self, name: str) -> None:
         """Push a temporary made by ``store_temp``."""
         self._push(name, pure=True)
@@ -178,11 +174,6 @@ class Emitter:
         """Replace the top by its attribute."""
         (obj,) = self._pop(1)
         self._push(f"{obj}.{name}" if _plain_name(name) else f"getattr({obj}, {name!r})")
-
-    def binary_subscr(self) -> None:
-        """Pop container and key, push ``container[key]``."""
-        container, key = self._pop(2)
-        self._push(f"{container}[{key}]")
 
     # --- statements --------------------------------------------------------------------------
     def store_attr(self, name: str) -> None:

@@ -157,31 +157,12 @@ def _check_no_arguments(
 Builder = Callable[["Trace", type, Args, Kwargs], Value | None]
 
 
-def _empty_dict(tx: Trace, base: type, args: Args, kwargs: Kwargs) -> Value:
-    return DictValue(None, None, base)
-
-
-def _empty_list(tx: Trace, base: type, args: Args, kwargs: Kwargs) -> Value:
-    return ListValue([])
-
-
-def _empty_deque(tx: Trace, base: type, args: Args, kwargs: Kwargs) -> Value:
-    return DequeValue([])
-
-
-def _empty_set(tx: Trace, base: type, args: Args, kwargs: Kwargs) -> Value:
-    return SetValue()
-
-
-def _frozenset(tx: Trace, base: type, args: Args, kwargs: Kwargs) -> Value:
-    return SetValue.of(tx, tx.interp.unpack(args[0]) if args else [], frozenset)
-
-
-def _tuple(tx: Trace, base: type, args: Args, kwargs: Kwargs) -> Value:
+def _immutable(tx: Trace, base: type, args: Args, kwargs: Kwargs) -> Value:
     if len(args) > 1:
-        message = f"tuple expected at most 1 argument, got {len(args)}"
+        message = f"{base.__name__} expected at most 1 argument, got {len(args)}"
         raise tx.interp.error(TypeError, message)
-    return TupleValue(tx.interp.unpack(args[0]) if args else [])
+    items = tx.interp.unpack(args[0]) if args else []
+    return TupleValue(items) if base is tuple else SetValue.of(tx, items, frozenset)
 
 
 def _constant(tx: Trace, base: type, args: Args, kwargs: Kwargs) -> Value:
@@ -203,18 +184,13 @@ _ITERATORS = (enumerate, filter, map, reversed, zip)
 _STORAGE: dict[type, Builder] = {
     types.SimpleNamespace: _namespace,
     _random.Random: _namespace,
-    dict: _empty_dict,
-    collections.OrderedDict: _empty_dict,
-    collections.defaultdict: _empty_dict,
-    list: _empty_list,
-    collections.deque: _empty_deque,
-    set: _empty_set,
-    frozenset: _frozenset,
-    tuple: _tuple,
-    bool: _constant,
-    int: _constant,
-    float: _constant,
-    str: _constant,
-    bytes: _constant,
-    complex: _constant,
+    **dict.fromkeys(
+        (dict, collections.OrderedDict, collections.defaultdict),
+        lambda tx, base, args, kwargs: DictValue(None, None, base),
+    ),
+    list: lambda *_: ListValue([]),
+    collections.deque: lambda *_: DequeValue([]),
+    set: lambda *_: SetValue(),
+    **dict.fromkeys((frozenset, tuple), _immutable),
+    **dict.fromkeys((bool, int, float, str, bytes, complex), _constant),
 }

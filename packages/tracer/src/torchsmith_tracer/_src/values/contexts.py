@@ -348,7 +348,7 @@ class NullContextValue(ContextValue):
         return None
 
     def clone(self) -> ContextValue:
-        return NullContextValue(self.cls)
+        return type(self)(self.cls)
 
     def reconstruct(self, cg: Emitter) -> None:
         cg.load_callable(self.cls, self.cls.__name__)
@@ -356,24 +356,10 @@ class NullContextValue(ContextValue):
         cg.call(1)
 
 
-class TorchFunctionDisabled(ContextValue):
+class TorchFunctionDisabled(NullContextValue):
     """``torch._C.DisableTorchFunctionSubclass()`` and its kin: operators ask no class."""
 
     __slots__ = ()
-
-    def enter(self, tx: Trace) -> None:
-        tx.graph.enter_context(self)
-        self._count(tx, 1)
-
-    def exit(self, tx: Trace) -> None:
-        tx.graph.exit_context(self)
-        self._count(tx, -1)
-
-    def close_in_graph(self, graph: Graph) -> None:
-        return None
-
-    def release(self) -> None:
-        return None
 
     def reconstruct(self, cg: Emitter) -> None:
         cg.load_callable(self.cls, self.cls.__name__)

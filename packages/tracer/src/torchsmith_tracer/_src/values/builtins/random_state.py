@@ -122,13 +122,9 @@ for _name in ("getrandbits", "random", "getstate", *_SETTERS):
 
 
 class _Draws(random.Random):
-    """A generator whose bits are those of ``state``."""
+    """A generator whose bits are those of the traced one ``of``."""
 
-    def __new__(cls, tx: Trace, state: RandomState) -> _Draws:
-        return super().__new__(cls)
-
-    def __init__(self, tx: Trace, state: RandomState) -> None:
-        self._tx, self._state = tx, state
+    of: tuple[Trace, RandomState]
 
     def getrandbits(self, k: int, /) -> int:
         return self._drawn("getrandbits", k)  # type: ignore[return-value]
@@ -137,7 +133,8 @@ class _Draws(random.Random):
         return self._drawn("random")  # type: ignore[return-value]
 
     def _drawn(self, name: str, *args: object) -> object:
-        return self._tx.interp.concrete(self._state.run(self._tx, name, list(args)))
+        tx, state = self.of
+        return tx.interp.concrete(state.run(tx, name, list(args)))
 
 
 def _run_natively(name: str) -> None:
@@ -147,7 +144,7 @@ def _run_natively(name: str) -> None:
 
     def run(tx: Trace, self: Value, /, *args: Value) -> Value | None:
         known = tx.interp.known(args, {})
-        if known is None or any(type(a) not in _NUMBERS for a in known[0]):
+        if known is None or not all(isinstance(a, int | float) for a in known[0]):
             return None
         if not isinstance(self, ObjectValue) or self.cls is not random.Random:
             return None  # a subclass may have its own of what is called inside
@@ -159,12 +156,13 @@ def _run_natively(name: str) -> None:
             if any(self.instance_get(tx, inner) is not None for inner in _BELOW):
                 return None
             _state(tx, self, name).plain = True
-        return tx.interp.fold(fn, _Draws(tx, _state(tx, self, name)), *known[0])
+        drawing = _Draws(0)
+        drawing.of = tx, _state(tx, self, name)
+        return tx.interp.fold(fn, drawing, *known[0])
 
     builtin(fn)(run)
 
 
-_NUMBERS = (int, float, bool)
 _BELOW = frozenset(("_randbelow", "randrange", "getrandbits", "random"))  # what the others call
 for _name in ("_randbelow_with_getrandbits", "randrange", "randint", "uniform"):
     _run_natively(_name)
