@@ -61,6 +61,66 @@ class Measured(torch.Tensor):
         return result
 
 
+class Renaming(torch.Tensor):
+    """Gives other answers than torch, for properties, too."""
+
+    answers = {torch.Tensor.shape.__get__: "shape", torch.add: "add"}
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        if func == torch.Tensor.dtype.__get__:
+            return "dtype"
+        if func in cls.answers:
+            return cls.answers[func]
+        return super().__torch_function__(func, types, args, kwargs)
+
+
+class Overriding(torch.Tensor):
+    """Has methods and properties of torch's names."""
+
+    def sigmoid(self):
+        return super().sigmoid() + 1
+
+    def __mul__(self, other):
+        return super().__mul__(other) - 1
+
+    @property
+    def ndim(self):
+        return super().ndim + 10
+
+    @property
+    def shape(self):
+        return (*super().shape, 1)
+
+    def __getitem__(self, key):
+        return super().__getitem__(key) + 5
+
+    def __len__(self):
+        return 77
+
+    def __bool__(self):
+        return True
+
+    def __eq__(self, other):
+        return 3
+
+    __hash__ = torch.Tensor.__hash__
+
+    def __iter__(self):
+        return iter([1, 2])
+
+    def __contains__(self, item):
+        return item == 1
+
+    def __call__(self, other):
+        return self + other
+
+    def __getattr__(self, name):
+        if name == "other":
+            return 5
+        raise AttributeError(name)
+
+
 class Unwrapping(torch.Tensor):
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):
@@ -232,9 +292,10 @@ WHOLE = {
         with_plain(Noting),
     ),
     "what is handed on by Python code": (
-        lambda a: (F.linear(a, a), F.layer_norm(a, (3,)), a.split(1, dim=1),
-                   torch.einsum("ij->", a), a.norm(), len(a), F.dropout(a, training=False)),
-        of(Noting),
+        lambda a, b: (F.linear(a, a), F.linear(b, a, b[0, :2]), b - a, a.__rsub__(b), 1 - a,
+                      F.layer_norm(a, (3,)), a.split(1, dim=1), torch.einsum("ij->", a), a.norm(),
+                      len(a), F.dropout(a, training=False), F.relu(input=a), b.split(a.size(0))),
+        with_plain(Noting),
     ),
     "handled by nobody in between": (lambda a: torch.ops.aten.mul.Tensor(a, 2), of(Noting)),
     "inherited attributes": (
@@ -242,6 +303,18 @@ WHOLE = {
         lambda: (Measured(BASE, "kg"),),
     ),
     "constructed with arguments": (lambda a: Measured(a, "s") + 1, lambda: (BASE,)),
+    "other answers": (
+        lambda a: (a.shape, a.dtype, torch.add(a, 1), a.size(), a + 1), of(Renaming)
+    ),
+    "names of torch's": (
+        lambda a: (a.sigmoid(), a * 2, 2 * a, a.ndim, a.shape, a[0], len(a), a == 1, list(a),
+                   1 in a, a(3), a.other, hasattr(a, "none"), 1 if a else 2),
+        of(Overriding),
+    ),
+    "classes that ask for the dtype": (
+        lambda a: [isinstance(a, c) for c in (torch.FloatTensor, torch.LongTensor, nn.Buffer)],
+        of(Plain),
+    ),
     "unwrapped": (lambda a: (a + 1, a.relu(), a.shape), of(Unwrapping)),
     "switched off": (lambda a: switched_off(a), of(Noting)),
     "an object that acts as a tensor": (
@@ -386,6 +459,19 @@ def test_what_changes_between_calls(change, monkeypatch, capture):
     assert shown(compiled(x)) == shown(fn(x))
     change(monkeypatch, x)
     assert shown(compiled(x)) == shown(fn(x))
+
+
+def test_a_class_gets_its_hook_back(monkeypatch, capture):
+    compiled = torchsmith_tracer.compile(lambda a: a * 2, backend=capture)
+    x = BASE.clone().as_subclass(Changing)
+    hooks = (
+        torch._C._disabled_torch_function_impl,
+        classmethod(noisy),
+        Changing.__torch_function__,
+    )
+    for hook in hooks * 2:
+        monkeypatch.setattr(Changing, "__torch_function__", hook)
+        assert shown(compiled(x)) == shown(x * 2)
 
 
 def test_classes_alternate_at_one_argument(capture):

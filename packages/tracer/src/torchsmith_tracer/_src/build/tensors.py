@@ -31,6 +31,7 @@ from torchsmith_tracer._src.values.tensor import TensorValue
 from torchsmith_tracer._src.values.tensor_objects import (
     TensorObject,
     is_traced_class,
+    note_hooks,
     plain_tensor,
 )
 
@@ -52,7 +53,7 @@ def wrap_tensor(builder: Builder, obj: object, source: Source) -> Value:
             return wrapper
     if not is_plain(obj):
         builder.guard(source, GuardKind.TYPE, type(obj), "tensor that cannot be traced")
-        if obj.is_nested:  # it has no sizes to compare
+        if is_traced_class(type(obj)) and obj.is_nested:  # it has no sizes to compare
             builder.tx.world.computed(obj, source, "is_nested")
         elif type(obj) in (torch.Tensor, nn.Parameter):
             builder.guard(source, GuardKind.TENSOR, TensorSpec.of(obj), "layout of a tensor")
@@ -82,6 +83,7 @@ def _tensor_object(builder: Builder, obj: torch.Tensor, source: Source) -> Value
     kind = type(obj)
     builder.guard(source, GuardKind.TYPE, kind, "class of a tensor")
     builder.tx.interp.class_value(kind)
+    note_hooks(builder.tx, kind)
     if kind.__torch_function__ is no_torch_function:
         return TensorObject(obj, source, _graph_input(builder, obj, source))
     plain = plain_tensor(obj)
@@ -134,4 +136,6 @@ class OpaqueTensor(OpaqueValue):
         what = kind.__qualname__
         if isinstance(self.obj, torch.Tensor) and kind in (torch.Tensor, nn.Parameter):
             what = f"{self.obj.layout} tensor".removeprefix("torch.")
+        elif not is_traced_class(kind):
+            what += ", a class of tensors with __torch_dispatch__ that is not traced"
         return f"`{self.source.expr}` ({what})" if self.source is not None else what

@@ -353,8 +353,3 @@ def _plain_name(name: str) -> bool:
 _KEYWORDS = frozenset(keyword.kwlist)
 _RESERVED = frozenset(("F", "G", "M", *dir(builtins), *_KEYWORDS))
 _OWN_NAME = re.compile(r"[gK]\d+")  # outputs of the graph, constants without a path
-
-
-def make_cell(content: object) -> types.CellType:
-    """A new cell with ``content``; for values that stand for cells made by traced code."""
-    return types.CellType(content)

@@ -13,7 +13,6 @@ from torchsmith_tracer._src.frames.library import is_library_module
 from torchsmith_tracer._src.values.base import RealObject, Value
 from torchsmith_tracer._src.values.constants import ConstantValue, bool_value
 from torchsmith_tracer._src.values.lookup import (
-    attr_value,
     bind,
     is_data_descriptor,
     lookup,
@@ -356,9 +355,3 @@ class DescriptorValue(Value):
             else:
                 cg.load(part)
         cg.call(len(names))
-
-
-def unbound(tx: Trace, cls: ClassValue, name: str) -> Value | None:
-    """The raw entry of the class's MRO as a value, or None."""
-    found = lookup(tx, cls.obj, name)
-    return None if found is None else attr_value(tx, found, name)

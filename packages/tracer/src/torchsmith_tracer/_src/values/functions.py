@@ -496,6 +496,12 @@ class BuiltinValue(RealObject):
             return self
         return tx.interp.fold(getattr, self.obj, name)
 
+    def richcompare(self, tx: Trace, op: str, other: Value) -> Value | None:
+        wrapper = op in ("eq", "ne") and isinstance(self.obj, types.MethodWrapperType)
+        if wrapper and isinstance(other, BuiltinValue):
+            return ConstantValue((self.obj == other.obj) is (op == "eq"))
+        return super().richcompare(tx, op, other)
+
     def hash_key(self, tx: Trace) -> object:
         return self.obj
 

@@ -102,11 +102,13 @@ def involved(tx: Trace, args: Args, kwargs: Kwargs) -> bool:
     return False
 
 
-def overloaded(tx: Trace, values: Iterator[Value]) -> list[Value]:
-    """One value of each class that is to be asked, in the order of precedence."""
+def overloaded(tx: Trace, values: Iterator[Value], *, plain: bool = False) -> list[Value]:
+    """One value of each class that is to be asked, in the order of precedence. Torch's own Python
+    code asks plain tensors, too (``plain``)."""
     found: list[Value] = []
     for value in values:
-        if not overrides(tx, value):
+        is_plain = plain and value.python_type() is torch.Tensor
+        if not is_plain and not overrides(tx, value):
             continue
         cls = value.python_type()
         if any(v.python_type() is cls for v in found):
@@ -364,7 +366,8 @@ def _converted(tx: Trace, result: Value, cls: type) -> Value:
 
 def _handle(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
     """``handle_torch_function(public_api, relevant_args, *args, **kwargs)``."""
-    relevant = overloaded(tx, iter(tx.interp.unpack(args[1]))) if enabled(tx) else []
+    asked = iter(tx.interp.unpack(args[1])) if enabled(tx) else iter(())
+    relevant = overloaded(tx, asked, plain=True)
     return dispatch(tx, args[0], relevant, args[2:], kwargs)
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, cast
 import torch
 from torchsmith_guards import ResultSource
 
-from torchsmith_tracer._src.breaks.signals import Unsupported
+from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
 from torchsmith_tracer._src.torch_private import (
     base_tensor,
     no_torch_dispatch,
@@ -73,6 +73,12 @@ def is_traced_class(cls: type) -> bool:
     return getattr(cls, "__torch_dispatch__", None) is no_torch_dispatch
 
 
+def note_hooks(tx: Trace, cls: type) -> None:
+    """Which hooks a class has is a fact."""
+    for name in ("__torch_function__", "__torch_dispatch__"):
+        lookup(tx, cls, name)
+
+
 class TensorPart:
     """What existing and new tensor objects have in common."""
 
@@ -106,6 +112,15 @@ class TensorPart:
         if found is not None and found.owner in TENSOR_CLASSES:
             return tx.interp.identity_key(self)  # type: ignore[arg-type]
         return super().hash_key(tx)  # type: ignore[misc]
+
+    def isinstance_hook(self, tx: Trace, cls: type) -> object:
+        """Classes of torch whose ``isinstance`` does not go by the type; None for the others."""
+        if cls is torch.nn.Buffer:
+            try:
+                return tx.interp.truth(self.getattr(tx, "_is_buffer"))  # type: ignore[attr-defined]
+            except ObservedException:
+                return False
+        return self.plain.isinstance_hook(tx, cls)
 
     # --- C attributes ------------------------------------------------------------------------
     def slot_get(self, tx: Trace, name: str, descriptor: object) -> Value:
@@ -198,4 +213,5 @@ def tensor_object(tx: Trace, plain: Value, cls: type) -> Value:
         return plain
     if not is_traced_class(cls) or issubclass(cls, torch.nn.Parameter) or hasattr(cls, "__del__"):
         raise Unsupported("opaque-call", what=f"making a tensor of class {cls.__name__}")
+    note_hooks(tx, cls)
     return NewTensorObject(tx.journal, cls, tx.interp.class_value(cls), plain)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -64,32 +64,6 @@ def _tensor(tx: Trace, *args: Value, **kwargs: Value) -> Value:
     return tx.graph.call_function(torch.Tensor, args, kwargs)
 
 
-Hook = Callable[["Trace", Sequence[Value], dict[str, Value]], "Value | None"]
-
-
-def _emit(target: Callable[..., object]) -> Hook:
-    def hook(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
-        return tx.graph.call_function(target, args, kwargs)
-
-    return hook
-
-
-_OPERATOR_NAMES = (
-    "add sub mul truediv floordiv mod pow matmul and_ or_ xor lshift rshift neg pos invert abs "
-    "lt le eq ne gt ge getitem iadd isub imul itruediv ifloordiv imod ipow iand ior ixor"
-).split()
-TENSOR_BUILTINS: dict[object, Hook] = {
-    abs: _emit(torch.abs),
-    pow: _emit(operator.pow),
-    operator.index: lambda tx, args, kwargs: _read(args),
-    **{getattr(operator, n): _emit(getattr(operator, n)) for n in _OPERATOR_NAMES},
-}
-
-
-def _read(args: Sequence[Value]) -> Value:
-    raise Unsupported("item", what=args[0].describe())
-
-
 def tensor_builtin(
     tx: Trace, obj: object, args: Sequence[Value], kwargs: dict[str, Value]
 ) -> Value | None:
@@ -97,37 +71,17 @@ def tensor_builtin(
     found = overrides.call_property(tx, obj, args, kwargs)
     if found is not None:
         return found
-    try:
-        hook = TENSOR_BUILTINS.get(obj)
-    except TypeError:
-        return None
-    if hook is not None and obj is not operator.index and overrides.involved(tx, args, kwargs):
-        return _by_slot(tx, obj, args)
-    if hook is not None:
-        return hook(tx, args, kwargs)
-    if obj in _MATH:
-        raise Unsupported("item", what=f"math.{getattr(obj, '__name__', '?')} of a tensor")
+    if obj is abs:
+        return tx.interp.call(args[0].getattr(tx, "__abs__"), [])
+    if obj is pow and len(args) == 2 and not kwargs:
+        return tx.interp.binary("pow", *args)
+    if isinstance(obj, Hashable) and obj in _NUMBERS_ONLY:
+        raise Unsupported("item", what=f"{getattr(obj, '__name__', '?')} of a tensor")
     return None
 
 
-def _by_slot(tx: Trace, obj: object, args: Sequence[Value]) -> Value | None:
-    """A function of ``operator`` as the operator that it is."""
-    name: str = obj.__name__.strip("_")  # type: ignore[attr-defined]
-    if name in ("lt", "le", "eq", "ne", "gt", "ge"):
-        return tx.interp.compare(name, *args)
-    if name in ("neg", "pos", "invert"):
-        return args[0].unary(tx, name)
-    if name == "getitem":
-        return args[0].getitem(tx, args[1])
-    if name == "abs":
-        return tx.interp.call(args[0].getattr(tx, "__abs__"), [])
-    if name in ("and", "or"):
-        name += "_"
-    inplace = name.startswith("i") and name != "index"
-    return (tx.interp.inplace if inplace else tx.interp.binary)(name, *args)
-
-
 _MATH = {f for f in vars(math).values() if callable(f)}
+_NUMBERS_ONLY = {*_MATH, operator.index}
 
 
 def number_builtin(
@@ -147,22 +101,11 @@ def number_builtin(
             return first
     if obj is abs and isinstance(first, SymNumValue) and not isinstance(first.sym, torch.SymBool):
         return combine(tx, abs, (first,), abs(first.sym))  # type: ignore[arg-type]
-    binary = _NUMBER_OPERATORS.get(obj) if callable(obj) else None
-    if binary is not None and len(args) == 2:
-        result = args[0].binary(tx, binary, args[1])
-        if result is None:
-            result = args[1].binary(tx, binary, args[0], reflected=True)
-        return result
     if obj in _MATH or obj in (abs, round, pow, divmod):
         known = [tx.interp.concrete(a) for a in args]
         named = {k: tx.interp.concrete(v) for k, v in kwargs.items()}
         return tx.interp.fold(obj, *known, **named)  # type: ignore[arg-type]
     return None
-
-
-_NUMBER_OPERATORS: dict[object, str] = {
-    getattr(operator, n): n for n in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")
-}
 
 
 def _is_int(value: Value) -> bool:
