@@ -71,6 +71,17 @@ compiled functions of others: regions/test_marks.py::test_wrapped_functions
 values of all kinds as arguments: acceptance/test_values.py::test_values_that_are_equal
 dead weak references: acceptance/test_values.py::test_a_dead_weak_reference
 iterators as arguments: acceptance/test_values.py::test_an_iterator_argument
+hooks on tensors: acceptance/test_operators.py::test_gradients_are_eagers
+recurrent, sparse, nested and jagged tensors: acceptance/test_operators.py::test_tensors_of_other
+layers of LSTM: acceptance/test_operators.py::test_an_lstm
+wrapper subclasses: torch/test_wrapper_tensors.py::test_
+subclasses with __torch_function__: torch/test_torch_function.py::test_
+steps of optimizers: acceptance/test_operators.py::test_a_step_of_an_optimizer
+autograd functions and checkpoints: acceptance/test_operators.py::test_gradients_are_eagers
+cond lifts what its branches close over: acceptance/test_operators.py::test_each_branch_lifts
+branches with effects or breaks: acceptance/test_operators.py::test_a_branch_must_be
+numbers of NumPy: values/test_numpy_scalars.py::test_
+prints wait for the graph: values/test_printing.py::test_
 calls of loggers: values/test_loggers.py::test_
 cached helpers: acceptance/test_values.py::test_a_cached_helper
 scripted helpers: regions/test_marks.py::test_wrapped_functions

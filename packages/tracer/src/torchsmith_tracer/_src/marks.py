@@ -51,7 +51,7 @@ def is_disabled(obj: object) -> bool:
     if DISABLED in marks and (OWNER not in marks or _owns(obj, marks)):
         return True
     if _TORCH_DISABLED in marks:
-        return _wraps(obj, marks)
+        return _wraps(obj, marks) and not _of_optimizers(marks)
     return type(marks.get(_TORCH_CONTEXT)).__name__ == "DisableContext"  # a module
 
 
@@ -72,8 +72,10 @@ def original_name(obj: object) -> str | None:
             return ORIGINAL if _owns(obj, marks) else None
         if _TORCH_REGION in marks and obj.__code__.co_qualname.startswith("mark_compile_region."):
             return _TORCH_REGION
-        compiled = _TORCH_ORIGINAL in marks and TORCH_INLINE in marks
-        return _TORCH_ORIGINAL if compiled and _wraps(obj, marks) else None
+        entered = TORCH_INLINE in marks or _of_optimizers(marks)
+        return (
+            _TORCH_ORIGINAL if entered and _TORCH_ORIGINAL in marks and _wraps(obj, marks) else None
+        )
     if isinstance(obj, torch.nn.Module):
         if ORIGINAL in type(obj).__dict__:
             return ORIGINAL
@@ -125,6 +127,13 @@ def has_constant_result(fn: types.FunctionType) -> bool:
 def _marks(obj: object) -> Mapping[str, object]:
     found = getattr(obj, "__dict__", None)
     return found if type(found) is dict else {}
+
+
+def _of_optimizers(marks: Mapping[str, object]) -> bool:
+    """True for methods of optimizers that torch's own compiler disables for itself, once it is
+    used."""
+    module = getattr(marks.get(_TORCH_ORIGINAL), "__module__", None)
+    return isinstance(module, str) and module.startswith("torch.optim.")
 
 
 def _owns(obj: object, marks: Mapping[str, object]) -> bool:

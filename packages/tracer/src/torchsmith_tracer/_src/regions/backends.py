@@ -14,7 +14,6 @@ import importlib.metadata
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from torch import fx
 
@@ -34,12 +33,6 @@ MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagrap
 Compiled = Callable[..., object]
 
 _no_modes: dict[tuple[str, str], object] = {}  # backends without modes that were given one
-
-
-class Backend(Protocol):
-    """What a backend looks like to the tracer."""
-
-    def __call__(self, gm: fx.GraphModule, example_inputs: list[object]) -> Compiled: ...
 
 
 def eager(gm: fx.GraphModule, example_inputs: list[object]) -> Compiled:

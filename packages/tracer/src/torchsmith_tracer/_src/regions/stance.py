@@ -7,24 +7,20 @@ when the stance changes; the other stances are asked for where no version fits.
 from __future__ import annotations
 
 import functools
-import types
 import weakref
 from collections.abc import Callable
-from typing import Any, Literal, Protocol, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 from torchsmith_tracer._src import marks
+
+if TYPE_CHECKING:
+    from torchsmith_tracer._src.regions.region import Region
 
 Stance = Literal["default", "force_eager", "eager_on_recompile", "fail_on_recompile"]
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
-class Listener(Protocol):
-    """Who has dispatchers."""
-
-    def renew_dispatchers(self) -> None: ...
-
-
-listeners: weakref.WeakSet[Listener] = weakref.WeakSet()
+listeners: weakref.WeakSet[Region] = weakref.WeakSet()  # who has dispatchers
 _current: Stance = "default"
 
 
@@ -63,12 +59,7 @@ class set_stance:
     def __enter__(self) -> None:
         _apply(self._stance)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: types.TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         _apply(self._before)
 
     def __call__(self, fn: _F) -> _F:

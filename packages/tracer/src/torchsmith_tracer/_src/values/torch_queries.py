@@ -13,6 +13,7 @@ import torch
 
 from torchsmith_tracer._src import torch_private as private
 from torchsmith_tracer._src.breaks.signals import Unsupported
+from torchsmith_tracer._src.frames.library import is_library
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.constants import NONE, ConstantValue
 from torchsmith_tracer._src.values.containers import ListValue, TupleValue
@@ -327,6 +328,8 @@ _each(
 
 
 def _break(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+    if is_library(tx.frames[-1].info.code):
+        return NONE  # optimizers ask for it, for the sake of torch's own compiler
     raise Unsupported("opaque-call", what="torch._dynamo.graph_break")
 
 
