@@ -160,6 +160,13 @@ class Emitter:
         """Pop 2 or 3 objects, push their slice."""
         self._push(f"slice({', '.join(self._pop(n))})")
 
+    def load_call(self, obj: object, hint: str, *args: Value) -> None:
+        """Push what calling ``obj`` with ``args`` gives."""
+        self.load_callable(obj, hint)
+        for arg in args:
+            self.load(arg)
+        self.call(len(args))
+
     def call(self, nargs: int, kwnames: Sequence[str] = ()) -> None:
         """Pop ``nargs`` arguments (the last ones by the names ``kwnames``) and the callable below
         them, push the result."""

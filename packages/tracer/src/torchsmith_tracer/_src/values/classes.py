@@ -297,10 +297,7 @@ class SuperValue(Value):
         return bind(tx, found, self.obj, tx.interp.class_value(self.start), name)
 
     def reconstruct(self, cg: Emitter) -> None:
-        cg.load_callable(super, "super")
-        cg.load(self.cls)
-        cg.load(self.obj)
-        cg.call(2)
+        cg.load_call(super, "super", self.cls, self.obj)
 
 
 class DescriptorValue(Value):

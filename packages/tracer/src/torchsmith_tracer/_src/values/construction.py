@@ -23,7 +23,7 @@ from torchsmith_tracer._src.values.containers import (
 )
 from torchsmith_tracer._src.values.exceptions import ExceptionValue, compute
 from torchsmith_tracer._src.values.lookup import Found, bind, lookup
-from torchsmith_tracer._src.values.mappings import DictValue, SetValue
+from torchsmith_tracer._src.values.mappings import DictValue, SetValue, elements
 from torchsmith_tracer._src.values.overrides import new_tensor
 from torchsmith_tracer._src.values.python_instances import NewObjectValue, storage_base
 from torchsmith_tracer._src.values.twins import TwinValue, twin_of
@@ -106,6 +106,8 @@ def new_instance(
     build = _constructed if base in _ITERATORS else _STORAGE.get(base)
     if build is None:
         raise Unsupported("opaque-call", what=f"constructor of {real.__qualname__}")
+    if kwargs and base in (frozenset, tuple) and not _takes_keywords(tx, real):
+        raise tx.interp.error(TypeError, f"{base.__name__}() takes no keyword arguments")
     storage = build(tx, base, args, kwargs)
     if isinstance(storage, TupleValue) and cls.recipe is None and is_plain_named(tx, real):
         return NamedTupleValue(storage.items, real)
@@ -161,8 +163,9 @@ def _immutable(tx: Trace, base: type, args: Args, kwargs: Kwargs) -> Value:
     if len(args) > 1:
         message = f"{base.__name__} expected at most 1 argument, got {len(args)}"
         raise tx.interp.error(TypeError, message)
-    items = tx.interp.unpack(args[0]) if args else []
-    return TupleValue(items) if base is tuple else SetValue.of(tx, items, frozenset)
+    if base is tuple:
+        return TupleValue(tx.interp.unpack(args[0]) if args else [])
+    return SetValue(elements(tx, args[0]) if args else {}, None, frozenset)
 
 
 def _constant(tx: Trace, base: type, args: Args, kwargs: Kwargs) -> Value:

@@ -351,9 +351,7 @@ class NullContextValue(ContextValue):
         return type(self)(self.cls)
 
     def reconstruct(self, cg: Emitter) -> None:
-        cg.load_callable(self.cls, self.cls.__name__)
-        cg.load_const("compiled")
-        cg.call(1)
+        cg.load_call(self.cls, self.cls.__name__, ConstantValue("compiled"))
 
 
 class TorchFunctionDisabled(NullContextValue):
@@ -362,8 +360,7 @@ class TorchFunctionDisabled(NullContextValue):
     __slots__ = ()
 
     def reconstruct(self, cg: Emitter) -> None:
-        cg.load_callable(self.cls, self.cls.__name__)
-        cg.call(0)
+        cg.load_call(self.cls, self.cls.__name__)
 
 
 class LeftContext(ContextValue):

@@ -183,9 +183,7 @@ class ExceptionValue(NewObjectValue):
                 cg.load(self)
                 cg.store_attr(name)
         if self.was_raised and self.context is NONE:
-            cg.load_callable(_set_outer_context, "set_outer_context")
-            cg.load(self)
-            cg.call(1)
+            cg.load_call(_set_outer_context, "set_outer_context", self)
             cg.pop_top()
         if self.suppress:
             cg.load_const(True)

@@ -101,8 +101,7 @@ class CellValue(Value):
         if self.obj is not None:
             cg.load_global_constant(self.obj, "cell")
             return
-        cg.load_callable(types.CellType, "make_cell")
-        cg.call(0)
+        cg.load_call(types.CellType, "make_cell")
 
     def reconstruct_fill(self, cg: Emitter) -> None:
         if self.obj is None and self.contents is not None:
@@ -394,10 +393,7 @@ class BoundMethodValue(Value):
         return ("method", tx.interp.identity_key(self.self_value), self.func.hash_key(tx))
 
     def reconstruct(self, cg: Emitter) -> None:
-        cg.load_callable(types.MethodType, "make_method")
-        cg.load(self.func)
-        cg.load(self.self_value)
-        cg.call(2)
+        cg.load_call(types.MethodType, "make_method", self.func, self.self_value)
 
 
 class BuiltinMethodValue(Value):

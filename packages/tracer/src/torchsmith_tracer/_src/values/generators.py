@@ -137,8 +137,7 @@ class GeneratorValue(IteratorValue):
 
     def reconstruct(self, cg: Emitter) -> None:
         if self.frame is None:
-            cg.load_callable(_finished, "finished")
-            cg.call(0)
+            cg.load_call(_finished, "finished")
             return
         if self.started:
             self._revive(cg)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from torchsmith_tracer._src.effects.journal import DELETED
@@ -60,7 +61,7 @@ class InstanceDictValue(DictValue):
             tx.journal.store_attr(self.instance, str(key.as_constant()), DELETED)
         return value
 
-    def replace(self, tx: Trace, table: Table) -> None:
+    def replace(self, tx: Trace, table: Table, gone: Iterable[object] = ()) -> None:
         for name in self.instance.instance_names(tx):
             if name not in table:
                 tx.journal.store_attr(self.instance, name, DELETED)

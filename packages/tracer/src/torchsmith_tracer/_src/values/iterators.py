@@ -129,9 +129,7 @@ _ITERATORS: dict[type, type] = {
 def rebuild(cg: Emitter, sequence: Value, index: int, length: int) -> None:
     """Push ``iter(sequence)`` advanced by ``index`` (-1: exhausted)."""
     cg.load_callable(advanced, "advanced")
-    cg.load_callable(iter, "iter")
-    cg.load(sequence)
-    cg.call(1)
+    cg.load_call(iter, "iter", sequence)
     cg.load_const(length + 1 if index < 0 else index)
     cg.call(2)
 
@@ -237,10 +235,7 @@ class ItemsIterator(Counted):
 
     def write_back(self, cg: Emitter) -> None:
         """Advance the real iterator as far as traced code did."""
-        cg.load_callable(advanced, "advanced")
-        cg.load(self)
-        cg.load_const(self.index)
-        cg.call(2)
+        cg.load_call(advanced, "advanced", self, ConstantValue(self.index))
         cg.pop_top()
 
 
@@ -295,13 +290,14 @@ _DICT_ITERATORS = {part: (type(iter(v)), type(reversed(v))) for part, v in _VIEW
 class DictIterator(Counted):
     """Iterator over a dict or a view (``kind``); notices changes of size."""
 
-    __slots__ = ("given", "hkeys", "mapping", "part", "reverse", "table")
+    __slots__ = ("given", "gone", "hkeys", "mapping", "part", "reverse", "table")
 
     def __init__(self, mapping: DictValue, part: str, *, reverse: bool = False) -> None:
         super().__init__(0)
         self.mapping = mapping
         self.part = part
         self.given = 0  # differs from the index when the table has changed since
+        self.gone = len(mapping.gone)
         self.table = mapping.table
         self.hkeys = list(mapping.table)
         self.reverse = reverse
@@ -338,7 +334,8 @@ class DictIterator(Counted):
         """The keys that the table has now, and how many of them have been given: what was deleted
         is not there any more, what was added comes at the end."""
         order = list(reversed(self.mapping.table) if self.reverse else self.mapping.table)
-        given = [key for key in self.hkeys[: self.index] if key in self.mapping.table]
+        gone = set(self.mapping.gone[self.gone :])  # also if they have been added again
+        given = [k for k in self.hkeys[: self.index] if k not in gone and k in self.mapping.table]
         passed = 0
         while passed < len(given) and order[passed] == given[passed]:
             passed += 1
@@ -359,14 +356,14 @@ class DictIterator(Counted):
     def _follow(self, tx: Trace) -> None:
         """Go on in the table that the mapping has now."""
         if self.mapping.table is not self.table:
-            known = (self.table, self.hkeys)
+            known = (self.table, self.hkeys, self.gone)
             tx.journal.record(lambda: self._set_table(*known))
             order, passed = self._order()
-            self._set_table(self.mapping.table, order)
+            self._set_table(self.mapping.table, order, len(self.mapping.gone))
             self.move(tx, passed)
 
-    def _set_table(self, table: Table, hkeys: list[object]) -> None:
-        self.table, self.hkeys = table, hkeys
+    def _set_table(self, table: Table, hkeys: list[object], gone: int) -> None:
+        self.table, self.hkeys, self.gone = table, hkeys, gone
 
     def remaining(self, tx: Trace) -> int:
         return len(self.hkeys) - self.given if self.index >= 0 else 0
@@ -416,10 +413,7 @@ class ReversedValue(Counted):
         return self.index + 1
 
     def reconstruct(self, cg: Emitter) -> None:
-        cg.load_callable(_reversed_at, "reversed_at")
-        cg.load(self.sequence)
-        cg.load_const(self.index)
-        cg.call(2)
+        cg.load_call(_reversed_at, "reversed_at", self.sequence, ConstantValue(self.index))
 
 
 def _reversed_at(sequence: Sequence[object], index: int) -> Iterator[object]:
@@ -474,10 +468,7 @@ class CallableIterator(IteratorValue):
         return value
 
     def reconstruct(self, cg: Emitter) -> None:
-        cg.load_callable(iter, "iter")
-        cg.load(self.fn)
-        cg.load(self.sentinel)
-        cg.call(2)
+        cg.load_call(iter, "iter", self.fn, self.sentinel)
 
 
 class EnumerateValue(Counted):
@@ -499,10 +490,7 @@ class EnumerateValue(Counted):
         return TupleValue([ConstantValue(i), value])
 
     def reconstruct(self, cg: Emitter) -> None:
-        cg.load_callable(enumerate, "enumerate")
-        cg.load(self.it)
-        cg.load_const(self.index)
-        cg.call(2)
+        cg.load_call(enumerate, "enumerate", self.it, ConstantValue(self.index))
 
 
 class ZipValue(IteratorValue):
@@ -601,7 +589,6 @@ class FilterValue(IteratorValue):
                 return value
 
     def reconstruct(self, cg: Emitter) -> None:
-        cg.load_callable(filter, "filter")
-        cg.load(self.fn if self.fn is not None else ConstantValue(None))
-        cg.load(self.it)
-        cg.call(2)
+        cg.load_call(
+            filter, "filter", self.fn if self.fn is not None else ConstantValue(None), self.it
+        )

@@ -35,9 +35,10 @@ class DictValue(BuiltinObject, HasInstanceDict):
         factory: of a defaultdict, else None.
         owner: the instance of a user subclass whose content this is (for ``__missing__``).
         real: the existing OrderedDict that this is, for its attributes.
+        gone: hash keys that were deleted, for iterators.
     """
 
-    __slots__ = ("cls", "factory", "owner", "real", "table")
+    __slots__ = ("cls", "factory", "gone", "owner", "real", "table")
 
     def __init__(
         self,
@@ -52,6 +53,7 @@ class DictValue(BuiltinObject, HasInstanceDict):
         self.factory = factory
         self.owner: Value | None = None
         self.real: object = None
+        self.gone: list[object] = []
 
     def python_type(self) -> type:
         return self.cls
@@ -136,14 +138,19 @@ class DictValue(BuiltinObject, HasInstanceDict):
     def put(self, tx: Trace, key: Value, value: Value) -> None:
         """Store; an existing key object is kept."""
         hkey = tx.interp.hash_key(key)
-        table = self.table
-        old = table.get(hkey)
-        if old is None:
-            tx.journal.mutate(self, lambda: table.__delitem__(hkey))
-            table[hkey] = (key, value)
+        table, held = self.table, len(self.table)
+        old = table.setdefault(hkey, (key, value))  # keys are compared once, as in CPython
+        if len(table) > held:
+            self.added(tx, hkey)
         else:
+            hkey = getattr(hkey, "equal", hkey)
             tx.journal.mutate(self, lambda: table.__setitem__(hkey, old))
             table[hkey] = (old[0], value)
+
+    def added(self, tx: Trace, hkey: object) -> None:
+        """Note that a key has just been added."""
+        table = self.table
+        tx.journal.mutate(self, lambda: table.__delitem__(hkey))
 
     def remove(self, tx: Trace, key: Value) -> Value | None:
         """Delete and return the value, or None when the key is absent."""
@@ -152,18 +159,20 @@ class DictValue(BuiltinObject, HasInstanceDict):
             return None
         table = dict(self.table)
         _, value = table.pop(hkey)
-        self.replace(tx, table)
+        self.replace(tx, table, (getattr(hkey, "equal", hkey),))
         return realize(tx, value)
 
-    def replace(self, tx: Trace, table: Table) -> None:
-        """Give the dict a new content."""
-        old = self.table
+    def replace(self, tx: Trace, table: Table, gone: Iterable[object] = ()) -> None:
+        """Give the dict a new content. ``gone``: keys that it has lost, for iterators."""
+        old, count = self.table, len(self.gone)
 
         def undo() -> None:
             self.table = old
+            del self.gone[count:]
 
         tx.journal.mutate(self, undo)
         self.table = table
+        self.gone += gone
 
     def keys(self) -> list[Value]:
         """The key values in order."""
@@ -345,11 +354,14 @@ class SetValue(BuiltinObject):
 
     def add(self, tx: Trace, item: Value) -> None:
         """``set.add``."""
-        key = tx.interp.hash_key(item)
-        table = self.table
-        if key not in table:
+        self.add_as(tx, tx.interp.hash_key(item), item)
+
+    def add_as(self, tx: Trace, key: object, item: Value) -> None:
+        """Add an element whose hash key is known."""
+        table, held = self.table, len(self.table)
+        table.setdefault(key, item)  # compares once
+        if len(table) > held:
             tx.journal.mutate(self, lambda: table.__delitem__(key))
-            table[key] = item
 
     def length(self, tx: Trace) -> Value:
         return ConstantValue(len(self.table))
@@ -450,6 +462,17 @@ def set_table(value: Value) -> dict[object, Value] | None:
     if isinstance(value, DictViewValue) and value.kind == "keys":
         return {h: k for h, (k, _) in value.mapping.table.items()}
     return None
+
+
+def elements(tx: Trace, value: Value) -> Elements:
+    """A new table of what ``set(value)`` holds. Sets and dicts are not iterated: their hashes are
+    taken over."""
+    if type(value) is DictValue and value.owner is None:
+        return {h: k for h, (k, _) in value.table.items()}
+    base = value.base_value()
+    if isinstance(base, SetValue):
+        return dict(base.table)
+    return SetValue.of(tx, tx.interp.unpack_for(value, "{!r} object is not iterable")).table
 
 
 def compare_keys(op: str, a: dict[object, Value], b: dict[object, Value]) -> bool:
@@ -590,6 +613,4 @@ class MappingProxyValue(BuiltinObject):
         return self.mapping.richcompare(tx, op, other)
 
     def reconstruct(self, cg: Emitter) -> None:
-        cg.load_callable(types.MappingProxyType, "mappingproxy")
-        cg.load(self.mapping)
-        cg.call(1)
+        cg.load_call(types.MappingProxyType, "mappingproxy", self.mapping)

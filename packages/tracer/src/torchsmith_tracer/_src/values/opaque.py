@@ -47,13 +47,20 @@ class OpaqueValue(RealObject):
         if name == "__class__":
             return tx.interp.type_of(self)
         if isinstance(self.obj, _TYPE_EXPRESSIONS) and self.source is not None:
-            return tx.world.computed(self.obj, self.source, name)
+            try:
+                return tx.world.computed(self.obj, self.source, name)
+            except AttributeError as e:
+                raise tx.interp.host_error(e) from None
         raise Unsupported("opaque-attribute", what=name, object=self.describe())
 
     def binary(self, tx: Trace, op: str, other: Value, *, reflected: bool = False) -> Value | None:
         raise Unsupported("unsupported-slot", what=f"{op} on {self.describe()}")
 
     def richcompare(self, tx: Trace, op: str, other: Value) -> Value | None:
+        if isinstance(self.obj, _TYPE_EXPRESSIONS) and op in ("eq", "ne"):
+            if not isinstance(other, OpaqueValue) or type(other.obj) is not type(self.obj):
+                return None
+            return tx.interp.const((self.obj == other.obj) == (op == "eq"))
         if type(self.obj).__eq__ is object.__eq__ and op in ("eq", "ne"):
             return None  # by identity
         raise Unsupported("unsupported-slot", what=f"{op} on {self.describe()}")

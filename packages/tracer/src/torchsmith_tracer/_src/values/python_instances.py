@@ -433,10 +433,7 @@ class NewObjectValue(ObjectValue):
         fill = _FILL.get(base)
         if self.storage is None or fill is None:
             return
-        cg.load_callable(fill, "fill")
-        cg.load(self)
-        cg.load(self.storage)
-        cg.call(2)
+        cg.load_call(fill, "fill", self, self.storage)
         cg.pop_top()
 
 

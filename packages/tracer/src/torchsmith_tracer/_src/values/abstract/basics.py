@@ -81,19 +81,22 @@ class UserKey:
     """Hash-table key of an instance whose class defines ``__hash__``: the host table calls the
     traced ``__hash__`` and ``__eq__`` as the real table would."""
 
-    __slots__ = ("hash", "tx", "value")
+    __slots__ = ("equal", "hash", "tx", "value")
 
     def __init__(self, tx: Trace, value: Value) -> None:
         self.tx = tx
         self.value = value
         self.hash = tx.interp.hash_of(value)
+        self.equal = self  # the key of the table that it was found equal to
 
     def __hash__(self) -> int:
         return self.hash
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, UserKey):
-            return self.tx.interp.equal(self.value, other.value)
+            same = self.tx.interp.equal(self.value, other.value)
+            self.equal, other.equal = (other, self) if same else (self.equal, other.equal)
+            return same
         if isinstance(other, _PLAIN):
             return self.tx.interp.equal(self.value, ConstantValue(other))
         return NotImplemented

@@ -40,6 +40,7 @@ from torchsmith_tracer._src.values.mappings import (
     DictViewValue,
     MappingProxyValue,
     SetValue,
+    elements,
 )
 from torchsmith_tracer._src.values.namespaces import DictNamespace, NamespaceValue
 from torchsmith_tracer._src.values.python_instances import ObjectValue
@@ -160,19 +161,14 @@ def _tuple(tx: Trace, iterable: Value | None = None, /) -> Value:
 
 @constructor(set)
 def _set(tx: Trace, iterable: Value | None = None, /) -> Value:
-    items = [] if iterable is None else tx.interp.unpack_for(iterable, _NOT_ITERABLE)
-    return SetValue.of(tx, items)
-
-
-_NOT_ITERABLE = "{!r} object is not iterable"
+    return SetValue({} if iterable is None else elements(tx, iterable))
 
 
 @constructor(frozenset)
 def _frozenset(tx: Trace, iterable: Value | None = None, /) -> Value:
     if isinstance(iterable, SetValue) and iterable.cls is frozenset:
         return iterable
-    items = [] if iterable is None else tx.interp.unpack_for(iterable, _NOT_ITERABLE)
-    return SetValue.of(tx, items, frozenset)
+    return SetValue({} if iterable is None else elements(tx, iterable), None, frozenset)
 
 
 constructor(dict)(lambda tx, *args, **kwargs: fill_dict(tx, DictValue(), "dict", args, kwargs))

@@ -233,19 +233,12 @@ def _with_part(self: Value, name: str, fn: Value) -> Value:
     return DescriptorValue(property, {**old.parts, name: fn})
 
 
-@method(property, "getter")
-def _getter(tx: Trace, self: Value, fn: Value, /) -> Value | None:
-    return _with_part(self, "fget", fn) if isinstance(self, DescriptorValue) else None
-
-
-@method(property, "setter")
-def _setter(tx: Trace, self: Value, fn: Value, /) -> Value | None:
-    return _with_part(self, "fset", fn) if isinstance(self, DescriptorValue) else None
-
-
-@method(property, "deleter")
-def _deleter(tx: Trace, self: Value, fn: Value, /) -> Value | None:
-    return _with_part(self, "fdel", fn) if isinstance(self, DescriptorValue) else None
+for _name, _part in (("getter", "fget"), ("setter", "fset"), ("deleter", "fdel")):
+    method(property, _name)(
+        lambda tx, self, fn, /, _part=_part: (
+            _with_part(self, _part, fn) if isinstance(self, DescriptorValue) else None
+        )
+    )
 
 
 @method(types.FunctionType, "__get__")

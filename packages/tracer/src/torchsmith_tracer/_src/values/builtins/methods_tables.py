@@ -18,7 +18,7 @@ from torchsmith_tracer._src.values.mappings import (
     DictViewValue,
     SetValue,
     compare_keys,
-    set_table,
+    elements,
 )
 from torchsmith_tracer._src.values.python_instances import ObjectValue
 
@@ -82,11 +82,12 @@ method(dict, "items")(lambda tx, self, /: DictViewValue(_dict(self), "items"))
 @method(dict, "setdefault")
 def _setdefault(tx: Trace, self: Value, key: Value, default: Value = NONE) -> Value:
     target = _dict(self)
-    found = target.get(tx, key)
-    if found is None:
-        target.put(tx, key, default)
-        return default
-    return found
+    hkey = tx.interp.hash_key(key)
+    held = len(target.table)
+    found = target.table.setdefault(hkey, (key, default))
+    if len(target.table) > held:
+        target.added(tx, hkey)
+    return realize(tx, found[1])
 
 
 @method(dict, "pop")
@@ -120,7 +121,8 @@ def _take(tx: Trace, target: DictValue, *, last: bool) -> Value:
 
 @method(dict, "clear")
 def _clear(tx: Trace, self: Value, /) -> Value:
-    _dict(self).replace(tx, {})
+    target = _dict(self)
+    target.replace(tx, {}, target.table)
     return NONE
 
 
@@ -142,11 +144,10 @@ def _update(tx: Trace, self: Value, /, *args: Value, **kwargs: Value) -> Value:
 
 @method(dict, "fromkeys")
 def _fromkeys(tx: Trace, cls: Value, iterable: Value, value: Value = NONE, /) -> Value:
-    keys = tx.interp.unpack(iterable)
     if isinstance(cls, ClassValue) and cls.obj is dict:
-        return tx.interp.dict_of([(k, value) for k in keys])
+        return DictValue({h: (k, value) for h, k in elements(tx, iterable).items()})
     new = tx.interp.call(cls, [])
-    for key in keys:
+    for key in tx.interp.unpack(iterable):
         new.setitem(tx, key, value)
     return new
 
@@ -180,10 +181,8 @@ def _set(value: Value) -> SetValue:
 
 
 def _table(tx: Trace, value: Value) -> dict[object, Value]:
-    found = set_table(value)
-    if found is not None:
-        return found
-    return SetValue.of(tx, tx.interp.unpack_for(value, "{!r} object is not iterable")).table
+    base = value.base_value()
+    return base.table if isinstance(base, SetValue) else elements(tx, value)
 
 
 @method(set, "__init__")
@@ -253,8 +252,8 @@ def _set_copy(tx: Trace, self: Value, /) -> Value:
 @method(set, "update")
 def _set_update(tx: Trace, self: Value, /, *others: Value) -> Value:
     for other in others:
-        for item in list(_table(tx, other).values()):
-            _set(self).add(tx, item)
+        for key, item in list(_table(tx, other).items()):
+            _set(self).add_as(tx, key, item)
     return NONE
 
 
