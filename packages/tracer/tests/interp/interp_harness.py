@@ -13,6 +13,7 @@ from torchsmith_tracer._src.effects.journal import DELETED
 from torchsmith_tracer._src.settings import Settings
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.classes import ClassValue
+from torchsmith_tracer._src.values.constants import ConstantValue
 from torchsmith_tracer._src.values.containers import SequenceValue
 from torchsmith_tracer._src.values.exceptions import ExceptionValue
 from torchsmith_tracer._src.values.functions import FunctionValue
@@ -97,17 +98,27 @@ def normal(obj: object) -> object:
     return obj
 
 
+def message(exc: ExceptionValue) -> str:
+    """``str`` of the exception, as far as it is known."""
+    values = [v.value for v in exc.args.items if isinstance(v, ConstantValue)]
+    if len(values) != len(exc.args.items):
+        return exc.describe()
+    if issubclass(exc.cls, KeyError) and len(values) == 1:
+        return repr(values[0])
+    return "" if not values else str(values[0] if len(values) == 1 else tuple(values))
+
+
 def outcome(run: Callable[[], object]) -> tuple[str, object]:
     try:
         return "returned", run()
     except ObservedException as e:
         exc = e.exc
         assert isinstance(exc, ExceptionValue)
-        return "raised", (exc.cls.__name__, exc.message())
+        return "raised", (exc.cls.__name__, message(exc))
     except BreakAt as e:
         if e.signal.kind == "raises":
             exc = e.__cause__.exc  # type: ignore[union-attr]
-            return "raised", (exc.cls.__name__, exc.message())
+            return "raised", (exc.cls.__name__, message(exc))
         raise
 
 

@@ -108,7 +108,7 @@ def raising_code(resume: ResumeCode) -> CodeType:
     contexts of the user's that were entered are left as for any exception."""
     code = resume.original
     out, prologue, label = _resume(code, resume.index, resume.stack, resume.locals)
-    location = _location(code, resume.index)
+    location = instruction_at(code, resume.index).location
     raises = [
         Instr("LOAD_FAST", _ERROR, location=location),
         Instr("RAISE_VARARGS", 1, location=location),
@@ -226,7 +226,7 @@ def step_code(
             they are taken, so that nobody but this frame holds them.
         caught: where an exception of the instruction goes, if the user's function handles it.
     """
-    location = _location(code, index)
+    location = instruction_at(code, index).location
     end, jump_end = Label(), Label()
     native: list[Any] = []
     if operation.calls:
@@ -289,23 +289,22 @@ def step_code(
     return _assemble(out, code, operands + "R" * results)
 
 
-def _unbox(name: str) -> list[Instr]:
-    out = push_null_call([Instr("LOAD_CONST", list.pop)], None)
-    out.append(Instr("LOAD_FAST", name))
+def _call(fn: Callable[..., object], count: int, *args: Instr) -> list[Instr]:
+    """A call of a constant; ``args`` push ``count`` objects."""
+    out = [*push_null_call([Instr("LOAD_CONST", fn)], None), *args]
     if _V == (3, 11):
-        out.append(Instr("PRECALL", 1))
-    return [*out, Instr("CALL", 1)]
+        out.append(Instr("PRECALL", count))
+    return [*out, Instr("CALL", count)]
+
+
+def _unbox(name: str) -> list[Instr]:
+    return _call(list.pop, 1, Instr("LOAD_FAST", name))
 
 
 def _callee(operation: Operation) -> list[Instr]:
     if operation.resolve is None:
         return [Instr("LOAD_CONST", operation.call)]
-    out = push_null_call([Instr("LOAD_CONST", operation.resolve)], None)
-    out.append(Instr("LOAD_FAST", _CALLEE))
-    if _V == (3, 11):
-        out.append(Instr("PRECALL", 1))
-    out.append(Instr("CALL", 1))
-    return out
+    return _call(operation.resolve, 1, Instr("LOAD_FAST", _CALLEE))
 
 
 def _leftover(operation: Operation, operands: str, exits: Sequence[Exit]) -> int:
@@ -329,13 +328,11 @@ def _tail(number: int, exit: Exit, leftover: str, location: Any) -> list[Any]:
     # STORE_FAST takes NULL as well (it unbinds), POP_TOP would not.
     drops = {"E": ("POP_EXCEPT",)}
     out += [Instr(*drops.get(kind, ("STORE_FAST", "___junk"))) for kind in reversed(leftover)]
-    out += push_null_call([Instr("LOAD_CONST", TailCall)], location)
-    out += [Instr("LOAD_CONST", exit.entry), Instr("LOAD_FAST", f"___rest{number}")]
-    out += [Instr("LOAD_FAST", name) for name in results]
-    out.append(Instr("BUILD_TUPLE", len(results)))
-    if _V == (3, 11):
-        out.append(Instr("PRECALL", 3))
-    out += [Instr("CALL", 3), Instr("RETURN_VALUE")]
+    made = [Instr("LOAD_FAST", name) for name in results]
+    made.append(Instr("BUILD_TUPLE", len(results)))
+    rest = Instr("LOAD_FAST", f"___rest{number}")
+    out += _call(TailCall, 3, Instr("LOAD_CONST", exit.entry), rest, *made)
+    out.append(Instr("RETURN_VALUE"))
     for instr in out:
         instr.location = location
     return out
@@ -347,11 +344,8 @@ def _caught_tail(
     """With an exception on the stack: as ``_tail``, and this frame, which the traceback leads to,
     lets go of everything of ours."""
     result = "___r0"
-    out = [Instr("STORE_FAST", result), *push_null_call([Instr("LOAD_CONST", hide_ours)], location)]
-    out.append(Instr("LOAD_FAST", result))
-    if _V == (3, 11):
-        out.append(Instr("PRECALL", 1))
-    out += [Instr("CALL", 1), Instr("POP_TOP"), Instr("LOAD_FAST", result)]
+    out = [Instr("STORE_FAST", result), *_call(hide_ours, 1, Instr("LOAD_FAST", result))]
+    out += [Instr("POP_TOP"), Instr("LOAD_FAST", result)]
     *tail, leave = _tail(number, exit, in_force, location)
     for name in (result, *own):
         tail += [Instr("LOAD_CONST", None), Instr("STORE_FAST", name)]
@@ -520,6 +514,6 @@ def _label_instruction(body: list[Any], index: int, labels: dict[int, Label]) ->
     body.insert(position, label)
 
 
-def _location(code: CodeType, index: int) -> Any:
-    body = Bytecode.from_code(code)
-    return body[_position_of(list(body), index)].location
+def instruction_at(code: CodeType, index: int) -> Instr:
+    """An instruction in the form that is assembled."""
+    return [item for item in Bytecode.from_code(code) if isinstance(item, Instr)][index]

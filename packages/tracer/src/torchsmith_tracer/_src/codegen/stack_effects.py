@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
-from bytecode import Bytecode, Instr, Label
+from bytecode import Instr, Label
 
 from torchsmith_tracer._src.breaks.signals import InternalError
-from torchsmith_tracer._src.codegen.resume import Operation, freed
+from torchsmith_tracer._src.codegen.resume import Operation, freed, instruction_at
 from torchsmith_tracer._src.frames.code import CodeInfo, Instruction, cells_of
 
 _V = sys.version_info[:2]
@@ -197,8 +197,7 @@ def _named_load(ins: Instruction, original: Instr, after: int) -> Native:
 
 
 def _instr(code: CodeType, index: int) -> Instr:
-    body = [item for item in Bytecode.from_code(code) if isinstance(item, Instr)]
-    found = body[index]
+    found = instruction_at(code, index)
     if isinstance(found.arg, Label):
         return found
     return freed(found, cells_of(code))

@@ -40,8 +40,8 @@ class LastInstruction:
 
 
 class Handling:
-    """The slot that a handler keeps while it runs: ``previous`` is the exception that was being
-    handled before (None: none was), ``exc`` the one that is now."""
+    """The slot that a handler keeps while it runs: ``previous`` is the exception that the frame was
+    handling before (None: none), ``exc`` the one that it is now."""
 
     __slots__ = ("exc", "previous")
 
@@ -84,6 +84,8 @@ class Frame:
         resumable: a break inside may be resumed in this frame (it was entered by a call
             instruction of a resumable frame, or it is the root).
         kw_names: pending keyword names (3.11 and 3.12).
+        shown: what stands for the frame as an object of the program's.
+        outside: the exception that was being handled where the frame was entered or resumed last.
         result: value returned or yielded when ``run`` stops.
         first: name of the first parameter, in the user's code where the frame resumes it: what
             ``super()`` looks at.
@@ -93,8 +95,8 @@ class Frame:
     """
 
     __slots__ = tuple(
-        "cells entered_directly first fn globals info ip kw_names locals marks names result "
-        "resumable saved stack".split()
+        "cells entered_directly first fn globals info ip kw_names locals marks names "
+        "outside result resumable saved shown stack".split()
     )
 
     def __init__(
@@ -122,6 +124,8 @@ class Frame:
         self.entered_directly = False
         self.names: Value | None = None
         self.kw_names: tuple[str, ...] = ()
+        self.shown: Value | None = None
+        self.outside: Value | None = None
         self.result: Value | None = None
         self.marks: tuple[object, ...] | None = None
         self.saved: list[Value | Null | LastInstruction | Handling] = []
@@ -140,6 +144,18 @@ class Frame:
         """The value that many places from the top."""
         return self.stack[-depth]  # type: ignore[return-value]
 
+    def handled(self) -> Value | None:
+        """The exception that the innermost handler of this frame has received, if one runs."""
+        for item in reversed(self.stack):
+            if isinstance(item, Handling):
+                return item.exc
+        return None
+
+    def delegates(self) -> bool:
+        """Whether this suspended generator's frame waits in a ``yield from``."""
+        ins = self.instruction
+        return ins.opname == "RESUME" and ins.arg & 3 >= 2
+
     @property
     def instruction(self) -> Instruction:
         """The current instruction."""
@@ -153,15 +169,8 @@ class Frame:
     def state(self, *, in_call: bool) -> FrameState:
         """A snapshot for a break report. ``in_call``: the instruction is a call whose callee has
         been entered; its operands are off the stack and its result is what gets pushed."""
-        return FrameState(
-            frame=self,
-            ip=self.ip,
-            stack=list(self.stack),
-            locals=dict(self.locals),
-            cells=dict(self.cells),
-            kw_names=self.kw_names,
-            in_call=in_call,
-        )
+        variables = dict(self.locals), dict(self.cells), self.kw_names
+        return FrameState(self, self.ip, list(self.stack), *variables, in_call=in_call)
 
 
 @dataclass(slots=True)

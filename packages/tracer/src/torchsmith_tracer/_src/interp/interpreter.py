@@ -31,6 +31,7 @@ from torchsmith_tracer._src.interp import (  # noqa: F401 - they fill the table
 from torchsmith_tracer._src.interp.registry import RETURN, bind_handlers
 from torchsmith_tracer._src.values.abandoned import Abandoned
 from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.constants import NONE
 from torchsmith_tracer._src.values.exceptions import ExceptionValue, note_frame, set_context
 from torchsmith_tracer._src.values.functions import CellValue, FunctionValue
 from torchsmith_tracer._src.values.generators import GeneratorValue
@@ -88,7 +89,9 @@ class Interpreter:
         if len(frames) >= MAX_DEPTH:
             raise self._too_deep(frame)
         frames.append(frame)
-        handled = self.tx.interp.handled
+        handled = frame.outside = self.tx.interp.handled
+        if frame.stack:
+            self.tx.interp.handled = frame.handled() or handled
         suspended = self.abandoned.suspended
         before: tuple[dict[str, Value], dict[str, CellValue]] | None = None
         try:
@@ -147,8 +150,6 @@ class Interpreter:
     # --- exceptions --------------------------------------------------------------------------
     def _unwind(self, frame: Frame, error: ObservedException) -> bool:
         """Go to the handler of the current instruction; False when there is none."""
-        if isinstance(error.exc, ExceptionValue) and error.exc.where is None:
-            error.exc.where = (frame.info.code.co_filename, frame.line)
         ins = frame.instruction
         again = ins.opname in _RERAISES or (ins.opname == "RAISE_VARARGS" and not ins.arg)
         if not again or self.tx.interp.is_none(error.exc.getattr(self.tx, "__traceback__")):
@@ -216,7 +217,7 @@ class Interpreter:
     ) -> tuple[Value, bool]:
         """Run a suspended generator until it yields or returns: (value, returned)."""
         interp = self.tx.interp
-        outer, interp.handled = interp.handled, gen.handled or interp.handled
+        outer = interp.handled
         gen.running = True
         try:
             if exc is not None and not gen.started:
@@ -243,7 +244,6 @@ class Interpreter:
             raise
         finally:
             gen.running = False
-            gen.handled = interp.handled if interp.handled is not outer else None
             interp.handled = outer
         assert frame.result is not None
         if status == RETURN:
@@ -259,8 +259,10 @@ class Interpreter:
         frame.saved = list(frame.stack)
         # The exception belongs to the YIELD that suspended the frame (or to its start).
         frame.ip = max(frame.ip - 1, 0)
-        if gen.handled is not None:
-            set_context(self.tx, exc)
+        frame.stack.append(NONE)  # in place of what would be sent
+        own = frame.handled()
+        if own is not None:
+            set_context(self.tx, exc, own)
         error = ObservedException(exc)
         if not self._unwind(frame, error):
             raise error
@@ -270,30 +272,28 @@ class Interpreter:
         means that it yielded; None that the frame has to go on, at its new ``ip`` or with the
         exception in ``_pending_throw``."""
         self._pending_throw = exc
-        ins = frame.instruction
-        if ins.opname != "RESUME" or ins.arg & 3 < 2:
+        if not frame.delegates():
             return None
         inner = frame.stack[-1]
         assert isinstance(inner, Value)
         method: Value | None = None
         if self.tx.interp.exception_matches(exc, GeneratorExit):
-            if isinstance(inner, GeneratorValue):
-                inner.close(self.tx)
+            try:
+                if isinstance(inner, GeneratorValue):
+                    inner.close(self.tx)
+                elif (method := self.tx.interp.special_method(inner, "close")) is not None:
+                    self.tx.interp.call(method, [])
+            except ObservedException as e:
+                exc = e.exc
             self._pending_throw = exc  # closing the inner one has used it, too
             return None
-        if isinstance(inner, GeneratorValue):
-            try:
+        try:
+            if isinstance(inner, GeneratorValue):
                 return inner.throw(self.tx, exc)
-            except ObservedException as e:
-                error = e
-        else:
             method = self.tx.interp.special_method(inner, "throw")
-            if method is None:
-                return None
-            try:
-                return self.tx.interp.call(method, [exc])
-            except ObservedException as e:
-                error = e
+            return None if method is None else self.tx.interp.call(method, [exc])
+        except ObservedException as e:
+            error = e
         if not self.tx.interp.exception_matches(error.exc, StopIteration):
             self._pending_throw = error.exc
             return None

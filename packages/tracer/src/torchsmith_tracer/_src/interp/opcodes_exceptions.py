@@ -21,15 +21,14 @@ if TYPE_CHECKING:
 @opcode("PUSH_EXC_INFO", safe=True)
 def _push_exc_info(tx: Trace, frame: Frame, ins: Instruction) -> None:
     exc = frame.pop()
-    previous = tx.interp.handled
-    frame.stack += (Handling(exc, previous), exc)
+    frame.stack += (Handling(exc, frame.handled()), exc)
     tx.interp.handled = exc
 
 
 @opcode("POP_EXCEPT", safe=True)
 def _pop_except(tx: Trace, frame: Frame, ins: Instruction) -> None:
     slot = cast("Handling", frame.stack.pop())
-    tx.interp.handled = slot.previous
+    tx.interp.handled = slot.previous or frame.outside
     if slot in frame.stack:  # what was popped is a copy; the exception is about to be raised again
         frame.stack[frame.stack.index(slot)] = NONE
 
@@ -38,7 +37,7 @@ def _pop_except(tx: Trace, frame: Frame, ins: Instruction) -> None:
 def _check_exc_match(tx: Trace, frame: Frame, ins: Instruction) -> None:
     kinds = frame.pop()
     exc = frame.top()
-    frame.stack.append(bool_value(_matches(tx, exc, kinds)))
+    frame.stack.append(bool_value(issubclass(exc.python_type(), _except_classes(tx, kinds))))
 
 
 @opcode("CHECK_EG_MATCH")
@@ -82,18 +81,13 @@ def _raise_varargs(tx: Trace, frame: Frame, ins: Instruction) -> None:
             raise tx.interp.error(RuntimeError, "No active exception to reraise")
         raise ObservedException(handled)
     cause = frame.pop() if ins.arg == 2 else None
-    raise _raised(tx, frame.pop(), cause)
-
-
-def _raised(tx: Trace, exc: Value, cause: Value | None) -> Exception:
-    """``raise exc from cause``: the signal to raise."""
-    instance = _exception_instance(tx, exc)
+    exc = _exception_instance(tx, frame.pop())
     if cause is not None:
         if not tx.interp.is_none(cause):
             cause = _exception_instance(tx, cause, "exception causes must derive from ")
-        store(tx, instance, "__cause__", cause)
-    set_context(tx, instance)
-    return ObservedException(instance)
+        store(tx, exc, "__cause__", cause)
+    set_context(tx, exc)
+    raise ObservedException(exc)
 
 
 def _exception_instance(tx: Trace, exc: Value, text: str = "exceptions must derive from ") -> Value:
@@ -109,12 +103,6 @@ def _exception_instance(tx: Trace, exc: Value, text: str = "exceptions must deri
     if not issubclass(exc.python_type(), BaseException):
         raise tx.interp.error(TypeError, f"{text}BaseException")
     return exc
-
-
-def _matches(tx: Trace, exc: Value, kinds: Value) -> bool:
-    """``except kinds``."""
-    classes = _except_classes(tx, kinds)
-    return issubclass(exc.python_type(), classes)
 
 
 def _except_classes(tx: Trace, kinds: Value) -> tuple[type, ...]:

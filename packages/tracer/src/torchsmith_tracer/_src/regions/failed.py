@@ -13,6 +13,7 @@ import types
 import warnings
 from typing import TYPE_CHECKING
 
+from torchsmith_tracer._src.codegen.tail import hide_ours
 from torchsmith_tracer._src.effects.undo import Undo
 from torchsmith_tracer._src.torch_private import AmbientState
 from torchsmith_tracer.errors import TracerWarning
@@ -43,8 +44,9 @@ def graph_failed(
     del place
     try:
         result = record.native(fn, flat)
-    except BaseException as own:  # noqa: BLE001 - raised again, with the user's traceback
-        raise own.with_traceback(_outer(own))  # noqa: B904 - it is the same exception
+    except BaseException as own:
+        hide_ours(own)
+        raise
     if record.code.co_exceptiontable:  # a handler of the user's may have dealt with it
         return result
     warnings.warn(
@@ -54,15 +56,3 @@ def graph_failed(
         stacklevel=3,
     )
     return result
-
-
-def _outer(error: BaseException) -> types.TracebackType | None:
-    """The traceback from the user's function on, without our frames in between."""
-    tb = error.__traceback__
-    while tb is not None and _ours(tb.tb_frame):
-        tb = tb.tb_next
-    return tb
-
-
-def _ours(frame: types.FrameType) -> bool:
-    return str(frame.f_globals.get("__package__")).startswith("torchsmith_tracer")

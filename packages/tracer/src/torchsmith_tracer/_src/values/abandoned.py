@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from torchsmith_tracer._src.trace import Trace
 
 _STOP_ITERATION_ERROR = 3  # the intrinsic of the handler around every generator from 3.12 on
-_NO_FOLLOW = frozenset(("source", "obj", "__weakref__", "tx", "journal", "where"))
+_NO_FOLLOW = frozenset(("source", "obj", "__weakref__", "tx", "journal"))
 
 
 class Abandoned:

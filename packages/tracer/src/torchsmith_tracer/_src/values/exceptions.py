@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from torchsmith_tracer._src.trace import Trace
 
 _LINKS = ("__cause__", "__context__")
-_COMMON = frozenset(("args", "__dict__", "__suppress_context__", "__traceback__", *_LINKS))
+UNDELETABLE = frozenset(("args", "__traceback__", *_LINKS))
+_COMMON = frozenset(("__dict__", "__suppress_context__", *UNDELETABLE))
 
 
 BUILTIN_EXCEPTIONS = frozenset(
@@ -53,12 +54,9 @@ class ExceptionValue(NewObjectValue):
         cause, context, suppress, traceback: what ``__cause__`` ... give.
         was_raised: whether it was raised while the program handled nothing itself, so that what is
             handled where the compiled function is called is its context.
-        host: the real exception when the traced program's operation raised one on the host.
     """
 
-    __slots__ = tuple(
-        "args cause context fields host made_with suppress traceback was_raised where".split()
-    )
+    __slots__ = tuple("args cause context fields made_with suppress traceback was_raised".split())
 
     def __init__(
         self,
@@ -77,35 +75,19 @@ class ExceptionValue(NewObjectValue):
         self.traceback: Value = NONE
         self.was_raised = False
         self.fields: Mapping[str, Value] = fields or {}
-        self.host: BaseException | None = None
-        self.where: tuple[str, int] | None = None  # file and line that raised it
 
     def describe(self) -> str:
         parts = [repr(v.value) for v in self.args.items if isinstance(v, ConstantValue)]
         return f"{self.cls.__name__}({', '.join(parts)})"
 
-    def message(self) -> str:
-        """``str`` of the exception, as far as it is known."""
-        values = [v.value for v in self.args.items if isinstance(v, ConstantValue)]
-        if len(values) != len(self.args.items):
-            return self.describe()
-        if issubclass(self.cls, KeyError) and len(values) == 1:
-            return repr(values[0])
-        return "" if not values else str(values[0] if len(values) == 1 else tuple(values))
-
     # --- fields ------------------------------------------------------------------------------
     def slot_get(self, tx: Trace, name: str, descriptor: object) -> Value:
-        if name == "args":
-            return self.args
-        if name == "__cause__":
-            return self.cause
-        if name == "__context__":
-            unset = self.was_raised and self.context is NONE
-            return tx.world.handled_outside() if unset else self.context
+        if name == "__context__" and self.was_raised and self.context is NONE:
+            return tx.world.handled_outside()
         if name == "__suppress_context__":
             return bool_value(self.suppress)
-        if name == "__traceback__":
-            return self.traceback
+        if name in UNDELETABLE:
+            return getattr(self, name.strip("_"))  # type: ignore[no-any-return]
         stored = tx.journal.load_attr(self, name)
         if isinstance(stored, Value):
             return stored
@@ -117,16 +99,15 @@ class ExceptionValue(NewObjectValue):
 
     def slot_set(self, tx: Trace, name: str, value: Value) -> None:
         """Store into one of the C-level fields."""
-        if name == "args":
+        if name == "__suppress_context__":
+            self._change(tx, suppress=tx.interp.truth(value))
+        elif name == "args":
             self._change(tx, args=TupleValue(tx.interp.unpack(value)))
         elif name == "__cause__":
             self._change(tx, cause=value, suppress=True)
-        elif name == "__context__":
-            self._change(tx, context=value, was_raised=False)
-        elif name == "__suppress_context__":
-            self._change(tx, suppress=tx.interp.truth(value))
-        elif name == "__traceback__":
-            self._change(tx, traceback=value)
+        elif name in UNDELETABLE:
+            raised = self.was_raised and name != "__context__"
+            self._change(tx, **{name.strip("_"): value}, was_raised=raised)
         else:
             tx.journal.store_attr(self, name, value)
 
@@ -260,7 +241,12 @@ def compute(
         return tx.interp.const(obj) if known is None else known
 
     kept: list[object] = []  # the identities stay theirs
-    like = cls if cls is base else _like(cls.__name__, base, _has_own_init(tx, cls))
+    # Where the program has an ``__init__`` but no ``__new__``, the one of C leaves all to it.
+    methods = [lookup(tx, cls, name) for name in ("__init__", "__new__")]
+    in_c = [found is not None and isinstance(found.attr, METHOD_TYPES) for found in methods]
+    space = {"__init__": _no_init} if in_c == [False, True] else {}
+    own: type[BaseException] = type(cls.__name__, (base,), space)
+    like = base if cls is base else own
     try:
         named = {name: model(v) for name, v in kwargs.items()}
         exc = like.__new__(like, *map(model, args), **named)
@@ -276,28 +262,6 @@ def compute(
             fields[name] = value_of(found)
     kind = cls if type(exc) is like else type(exc)
     return kind, TupleValue([value_of(a) for a in exc.args]), fields
-
-
-def _has_own_init(tx: Trace, cls: type) -> bool:
-    """Whether the program has an ``__init__`` for the class, but no ``__new__``: the one of C then
-    leaves all to it."""
-    init, new = lookup(tx, cls, "__init__"), lookup(tx, cls, "__new__")
-    assert init is not None and new is not None
-    return not isinstance(init.attr, METHOD_TYPES) and isinstance(new.attr, METHOD_TYPES)
-
-
-_likes: dict[tuple[str, type, bool], type[BaseException]] = {}
-
-
-def _like(name: str, base: type[BaseException], own_init: bool) -> type[BaseException]:
-    """A class laid out like a user's, with or without an ``__init__`` of its own."""
-    found = _likes.get((name, base, own_init))
-    if found is None:
-        if len(_likes) > 200:
-            _likes.clear()
-        space = {"__init__": _no_init} if own_init else {}
-        found = _likes[name, base, own_init] = type(name, (base,), space)
-    return found
 
 
 def _no_init(self: object, *args: object, **kwargs: object) -> None:
@@ -316,9 +280,9 @@ def _link(tx: Trace, exc: Value, name: str) -> Value:
     return exc.getattr(tx, name)
 
 
-def set_context(tx: Trace, exc: Value) -> None:
+def set_context(tx: Trace, exc: Value, handled: Value | None = None) -> None:
     """``exc`` is raised: what is being handled becomes its context, without making a circle."""
-    handled = tx.interp.handled
+    handled = handled or tx.interp.handled
     if handled is None:
         if isinstance(exc, ExceptionValue) and not exc.was_raised:
             exc._change(tx, was_raised=True)
@@ -351,18 +315,13 @@ def store(tx: Trace, exc: Value, name: str, value: Value) -> None:
 
 def set_field(tx: Trace, exc: ObjectValue, name: str, value: Value) -> None:
     """``exc.name = value`` for a C-level field, checked."""
-    if name in _LINKS and not tx.interp.is_none(value):
-        if not issubclass(value.python_type(), BaseException):
-            which = name.strip("_")
-            text = f"exception {which} must be None or derive from BaseException"
-            raise tx.interp.error(TypeError, text)
-    if name == "__traceback__" and not tx.interp.is_none(value):
-        if value.python_type() is not types.TracebackType:
-            raise tx.interp.error(TypeError, "__traceback__ must be a traceback or None")
-    if name in _COMMON or isinstance(exc, ExceptionValue):
-        store(tx, exc, name, value)
-    else:
-        tx.journal.store_attr(exc, name, value)
+    kind = value.python_type()
+    if name in _LINKS and not issubclass(kind, BaseException | None):
+        text = f"exception {name.strip('_')} must be None or derive from BaseException"
+        raise tx.interp.error(TypeError, text)
+    if name == "__traceback__" and not issubclass(kind, types.TracebackType | None):
+        raise tx.interp.error(TypeError, "__traceback__ must be a traceback or None")
+    store(tx, exc, name, value)
 
 
 def note_frame(tx: Trace, exc: Value, frame: Frame) -> None:

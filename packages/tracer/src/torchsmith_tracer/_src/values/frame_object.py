@@ -8,45 +8,53 @@ from typing import TYPE_CHECKING
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtin_object import BuiltinObject
+from torchsmith_tracer._src.values.constants import NONE
 
 if TYPE_CHECKING:
     from torchsmith_tracer._src.frames.frame import Frame
     from torchsmith_tracer._src.trace import Trace
 
 
+_GENERATOR = 0x20
+
+
 class FrameValue(BuiltinObject):
-    """A frame: number ``depth`` from the innermost one outwards at the time of asking."""
+    """The frame as an object of the program's; one for each frame."""
 
-    __slots__ = ("callers", "frame")
+    __slots__ = ("frame",)
 
-    def __init__(self, callers: list[Frame]) -> None:
+    def __init__(self, frame: Frame) -> None:
         super().__init__()
-        self.frame = callers[-1]
-        self.callers = callers
+        self.frame = frame
 
     def python_type(self) -> type:
         return types.FrameType
 
     def c_attribute(self, tx: Trace, name: str, descriptor: object) -> Value:
+        frame = self.frame
         if name == "f_globals":
-            return self.frame.globals
-        if name == "f_code":
-            return tx.interp.const(self.frame.info.code)
-        if name == "f_back" and len(self.callers) > 1:
-            return FrameValue(self.callers[:-1])
-        if name == "f_lineno":
-            return tx.interp.const(self.frame.line)
-        if name == "f_lasti":
-            return tx.interp.const(self.frame.instruction.offset)
+            return frame.globals
+        known = {
+            "f_code": frame.info.code,
+            "f_lineno": frame.line,
+            "f_lasti": frame.instruction.offset,
+        }
+        if name in known:
+            return tx.interp.const(known[name])
+        if name == "f_back":
+            callers = _running(tx)
+            if frame in callers[1:]:
+                return frame_object(callers[callers.index(frame) - 1])
+            if frame.info.code.co_flags & _GENERATOR and frame not in callers:
+                return NONE
         raise Unsupported("unsupported-slot", what=f"attribute {name!r} of a frame")
 
-    def clear(self, tx: Trace) -> None:
+    def clear(self, tx: Trace) -> Value:
         """``frame.clear()`` of one that has ended."""
         frame = self.frame
         if frame in tx.frames:
             raise tx.interp.error(RuntimeError, "cannot clear an executing frame")
-        before = frame.info.instructions[max(frame.ip - 1, 0)]
-        if before.opname == "YIELD_VALUE":
+        if frame.info.instructions[max(frame.ip - 1, 0)].opname == "YIELD_VALUE":
             raise Unsupported("unsupported-slot", what="clearing the frame of a generator")
         variables, cells, stack = frame.locals, frame.cells, frame.stack
 
@@ -55,11 +63,23 @@ class FrameValue(BuiltinObject):
 
         tx.journal.record(undo)
         frame.locals, frame.cells, frame.stack = {}, {}, []
+        return NONE
+
+
+def frame_object(frame: Frame) -> FrameValue:
+    """The one object for ``frame``."""
+    if not isinstance(frame.shown, FrameValue):
+        frame.shown = FrameValue(frame)
+    return frame.shown
+
+
+def _running(tx: Trace) -> list[Frame]:
+    return [f for f in tx.frames if not f.globals.own]
 
 
 def frame_value(tx: Trace, depth: int) -> FrameValue:
     """``sys._getframe(depth)``."""
-    callers = [f for f in tx.frames if not f.globals.own]
+    callers = _running(tx)
     if not 0 <= depth < len(callers):
         raise Unsupported("opaque-call", what="the frame of a function outside of the compiled one")
-    return FrameValue(callers[: len(callers) - depth])
+    return frame_object(callers[-1 - depth])

@@ -10,6 +10,7 @@ from torchsmith_tracer._src.frames.code import VERSION, cells_of
 from torchsmith_tracer._src.frames.frame import operands_of, shape_of
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.constants import NONE
+from torchsmith_tracer._src.values.frame_object import frame_object
 from torchsmith_tracer._src.values.iterators import IteratorValue
 
 if TYPE_CHECKING:
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
     from torchsmith_tracer._src.values.functions import FunctionValue
 
 
+_NAMES = ("__name__", "__qualname__")
+_KINDS = {0x80: types.CoroutineType, 0x200: types.AsyncGeneratorType}
+
+
 class GeneratorValue(IteratorValue):
     """A generator (or, with ``coroutine`` flags, a coroutine) object.
 
@@ -26,10 +31,10 @@ class GeneratorValue(IteratorValue):
         frame: its activation; None once finished.
         fn, args: the call that made it, to make it again while it has not started.
         started: whether it ran at all.
-        handled: the exception that the suspended body is handling.
+        names: ``__name__`` and ``__qualname__`` where they are not those of the code.
     """
 
-    __slots__ = ("args", "fn", "frame", "handled", "name", "running", "started")
+    __slots__ = ("args", "fn", "frame", "names", "running", "started")
     kind = types.GeneratorType
 
     def __init__(
@@ -39,13 +44,12 @@ class GeneratorValue(IteratorValue):
         self.frame: Frame | None = frame
         self.fn = fn
         self.args = args
-        self.name = fn.name
+        self.names: dict[str, Value] = {}
         self.started = False
         self.running = False
-        self.handled: Value | None = None
 
     def describe(self) -> str:
-        return f"generator {self.name}"
+        return f"generator {self.fn.name}"
 
     def step(self, tx: Trace) -> Value | None:
         value, done = self._resume(tx, NONE, None)
@@ -112,28 +116,52 @@ class GeneratorValue(IteratorValue):
         """Record how to come back to the present state."""
         ip, stack, variables = frame.ip, list(frame.stack), dict(frame.locals)
         cells = dict(frame.cells)
-        started, handled = self.started, self.handled
+        started = self.started
 
         def undo() -> None:
-            self.frame, self.started, self.handled = frame, started, handled
+            self.frame, self.started = frame, started
             self.running = False
             frame.ip, frame.stack, frame.locals = ip, stack, variables
             frame.cells = cells
 
         tx.journal.record(undo)
 
+    def python_type(self) -> type:
+        flags = self.fn.code.co_flags
+        return next((kind for flag, kind in _KINDS.items() if flags & flag), types.GeneratorType)
+
     def getattr(self, tx: Trace, name: str) -> Value:
-        if name == "gi_frame":
-            if self.frame is None:
-                return NONE
-            raise Unsupported("unsupported-slot", what="gi_frame of a generator")
-        if name in ("__name__", "__qualname__"):
-            return tx.interp.const(self.fn.name if name == "__name__" else self.fn.qualname)
-        if name == "gi_running":
-            return tx.interp.const(self.running)
-        if name == "gi_code":
-            return tx.interp.const(self.fn.code)
+        const = tx.interp.const
+        if name in _NAMES:
+            return self.names.get(name) or const(
+                self.fn.name if name == "__name__" else self.fn.qualname
+            )
+        if self.python_type() is types.GeneratorType:
+            suspended = self.frame is not None and self.started and not self.running
+            if name == "gi_frame":
+                return NONE if self.frame is None else frame_object(self.frame)
+            if name == "gi_yieldfrom":
+                frame = self.frame if suspended else None
+                return NONE if frame is None or not frame.delegates() else frame.top()
+            known = {"running": self.running, "suspended": suspended, "code": self.fn.code}
+            if name[:3] == "gi_" and name[3:] in known:
+                return const(known[name[3:]])
         return super().getattr(tx, name)
+
+    def setattr(self, tx: Trace, name: str, value: Value) -> None:
+        if name not in _NAMES:
+            super().setattr(tx, name, value)
+            return
+        if not issubclass(value.python_type(), str):
+            raise tx.interp.error(TypeError, f"{name} must be set to a string object")
+        old = self.names
+        tx.journal.record(lambda: setattr(self, "names", old))
+        self.names = {**old, name: value}
+
+    def delattr(self, tx: Trace, name: str) -> None:
+        if name in _NAMES:
+            raise tx.interp.error(TypeError, f"{name} must be set to a string object")
+        super().delattr(tx, name)
 
     def reconstruct(self, cg: Emitter) -> None:
         if self.frame is None:
@@ -149,6 +177,12 @@ class GeneratorValue(IteratorValue):
         for arg in kwargs.values():
             cg.load(arg)
         cg.call(len(args) + len(kwargs), tuple(kwargs))
+
+    def reconstruct_fill(self, cg: Emitter) -> None:
+        for name, value in self.names.items():
+            cg.load(value)
+            cg.load(self)
+            cg.store_attr(name)
 
     def _revive(self, cg: Emitter) -> None:
         """A generator of the same code that is suspended at the same place."""

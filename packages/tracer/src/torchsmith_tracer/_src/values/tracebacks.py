@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtin_object import BuiltinObject
 from torchsmith_tracer._src.values.constants import NONE
-from torchsmith_tracer._src.values.frame_object import FrameValue
+from torchsmith_tracer._src.values.frame_object import frame_object
 
 if TYPE_CHECKING:
     from torchsmith_tracer._src.codegen.emitter import Emitter
@@ -42,18 +42,13 @@ class TracebackValue(BuiltinObject):
     def python_type(self) -> type:
         return types.TracebackType
 
-    def bool(self, tx: Trace) -> bool:
-        return True
-
     def c_attribute(self, tx: Trace, name: str, descriptor: object) -> Value:
         if name == "tb_next":
             return self.inner
         if name == "tb_frame":
-            return FrameValue([self.frame])
-        if name == "tb_lineno":
-            return tx.interp.const(self.line)
-        if name == "tb_lasti":
-            return tx.interp.const(self.offset)
+            return frame_object(self.frame)
+        if name in ("tb_lineno", "tb_lasti"):
+            return tx.interp.const(self.line if name == "tb_lineno" else self.offset)
         return super().c_attribute(tx, name, descriptor)
 
     def setattr(self, tx: Trace, name: str, value: Value) -> None:
@@ -71,6 +66,11 @@ class TracebackValue(BuiltinObject):
         old = self.inner
         tx.journal.record(lambda: setattr(self, "inner", old))
         self.inner = value
+
+    def delattr(self, tx: Trace, name: str) -> None:
+        if name == "tb_next":
+            raise tx.interp.error(TypeError, "can't delete tb_next attribute")
+        super().setattr(tx, name, self)
 
     def reconstruct(self, cg: Emitter) -> None:
         code = _without_body(self.frame.info.code)

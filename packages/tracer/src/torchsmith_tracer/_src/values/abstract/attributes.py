@@ -13,7 +13,7 @@ from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtin_object import METHOD_TYPES, BuiltinObject
 from torchsmith_tracer._src.values.classes import ClassValue, DescriptorValue, SuperValue
 from torchsmith_tracer._src.values.constants import NONE, ConstantValue
-from torchsmith_tracer._src.values.exceptions import set_field
+from torchsmith_tracer._src.values.exceptions import UNDELETABLE, set_field
 from torchsmith_tracer._src.values.functions import (
     BoundMethodValue,
     BuiltinMethodValue,
@@ -227,6 +227,8 @@ class Attributes:
             self.interp.call(deleter, [instance])
             return
         if isinstance(attr, C_DATA):
+            if name in UNDELETABLE and issubclass(instance.python_type(), BaseException):
+                raise self.interp.error(TypeError, f"{name} may not be deleted")
             instance.getattr(self.tx, name)
             self.tx.journal.store_attr(instance, name, DELETED)
             return

@@ -281,10 +281,9 @@ class Basics:
         for arg in exc.args:
             args.append(arg if isinstance(arg, Value) else self.const(arg))
         cls = type(exc)
-        fields = {n: getattr(exc, n, None) for n in FIELDS[builtin_base(cls)]}
-        table = {n: v if isinstance(v, Value) else self.const(v) for n, v in fields.items()}
+        found = ((name, getattr(exc, name, None)) for name in FIELDS[builtin_base(cls)])
+        table = {n: v if isinstance(v, Value) else self.const(v) for n, v in found}
         value = ExceptionValue(self.tx.journal, cls, args, None, table)
-        value.host = exc
         set_context(self.tx, value)
         return ObservedException(value)
 

@@ -123,7 +123,11 @@ class Calls:
         flags = code.co_flags
         if flags & (_GENERATOR | _ASYNC):
             frame = Frame(decode(code), fn.globals, variables, cells, fn=fn)
-            return GeneratorValue(frame, fn, (list(args), dict(kwargs)))
+            generator = GeneratorValue(frame, fn, (list(args), dict(kwargs)))
+            stores = self.tx.journal.attrs.get(fn, {})
+            named = ((name, stores.get(name)) for name in ("__name__", "__qualname__"))
+            generator.names = {name: value for name, value in named if isinstance(value, Value)}
+            return generator
         frame = Frame(decode(code), fn.globals, variables, cells, fn=fn, resumable=resumable)
         frame.entered_directly = directly
         return self.tx.loop.run(frame)

@@ -92,10 +92,8 @@ def exception_reduce(self, /):
 def os_error_reduce(self, /):
     args, state = self.args, self.__dict__
     if len(args) == 2 and self.filename is not None:
-        more = (self.filename,)
-        if self.filename2 is not None:
-            more = (self.filename, None, self.filename2)
-        args = args + more
+        second = self.filename2
+        args += (self.filename,) if second is None else (self.filename, None, second)
     return (type(self), args, state) if state else (type(self), args)
 
 

@@ -81,15 +81,12 @@ def text(self, /):
 
 def match_star(exc, kinds):
     """``except* kinds``: what is left of ``exc``, and what matches as a group."""
-    for kind in kinds if isinstance(kinds, tuple) else (kinds,):
-        if not _is_kind(kind):
-            raise TypeError(
-                "catching classes that do not inherit from BaseException is not allowed"
-            )
-    for kind in kinds if isinstance(kinds, tuple) else (kinds,):
-        if issubclass(kind, BaseExceptionGroup):
-            text = "catching ExceptionGroup with except* is not allowed. Use except instead."
-            raise TypeError(text)
+    listed = kinds if isinstance(kinds, tuple) else (kinds,)
+    if not all(map(_is_kind, listed)):
+        raise TypeError("catching classes that do not inherit from BaseException is not allowed")
+    if any(issubclass(kind, BaseExceptionGroup) for kind in listed):
+        text = "catching ExceptionGroup with except* is not allowed. Use except instead."
+        raise TypeError(text)
     if isinstance(exc, kinds):
         if isinstance(exc, BaseExceptionGroup):
             return None, exc

@@ -178,6 +178,7 @@ def _exc_info(tx: Trace) -> Value:
 
 
 builtin(sys.exception)(lambda tx: tx.interp.being_handled())
+builtin(sys.gettrace)(lambda tx: tx.world.query(sys.gettrace))
 builtin(sys.getrecursionlimit)(lambda tx: tx.world.query(sys.getrecursionlimit))
 
 
@@ -226,6 +227,12 @@ for _real, _replacement in ((_pickle.dumps, copying.dumps), (_pickle.loads, copy
 
 
 # --- re ----------------------------------------------------------------------------------------
+
+
+@builtin(re.compile)
+def _compile_pattern(tx: Trace, *args: Value) -> Value | None:
+    known = tx.interp.known(args, {})
+    return None if known is None else tx.interp.fold(re.compile, *known[0])
 
 
 @method(re.Pattern, "sub")

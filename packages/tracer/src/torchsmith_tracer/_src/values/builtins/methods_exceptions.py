@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtins import copying, exception_groups
@@ -66,9 +66,7 @@ def _with_traceback(tx: Trace, self: Value, tb: Value, /) -> Value:
 @method(BaseException, "add_note")
 def _add_note(tx: Trace, self: Value, note: Value, /) -> Value:
     if not issubclass(note.python_type(), str):
-        kind = note.python_type().__name__
-        what = "note must be a str, not" if _WORDING else "add_note() argument must be str, not"
-        raise tx.interp.error(TypeError, f"{what} '{kind}'" if _WORDING else f"{what} {kind}")
+        return tx.interp.fold(Exception().add_note, tx.interp.concrete(note))  # it refuses
     assert isinstance(self, ObjectValue)
     notes = self.instance_get(tx, "__notes__")
     if notes is None:
@@ -78,12 +76,6 @@ def _add_note(tx: Trace, self: Value, note: Value, /) -> Value:
         raise tx.interp.error(TypeError, "Cannot add note: __notes__ is not a list")
     tx.interp.call(notes.getattr(tx, "append"), [note])
     return NONE
-
-
-try:
-    Exception().add_note(1)  # type: ignore[arg-type]
-except TypeError as _error:
-    _WORDING = str(_error).startswith("note must")
 
 
 def _args(tx: Trace, exc: Value) -> list[Value]:
@@ -121,21 +113,17 @@ def _repr(tx: Trace, self: Value, /) -> Value:
     return ConstantValue(f"{self.python_type().__name__}({', '.join(parts)})")
 
 
-@method(types.FrameType, "clear")
-def _clear(tx: Trace, self: Value, /) -> Value | None:
-    if not isinstance(self, FrameValue):
-        return None
-    self.clear(tx)
-    return NONE
+method(types.FrameType, "clear")(lambda tx, self, /: cast("FrameValue", self).clear(tx))
 
 
 @constructor(types.TracebackType)
 def _traceback(
     tx: Trace, tb_next: Value, tb_frame: Value, tb_lasti: Value, tb_lineno: Value
 ) -> Value | None:
-    if not isinstance(tb_frame, FrameValue) or (
-        not tx.interp.is_none(tb_next) and (tb_next.python_type() is not types.TracebackType)
-    ):
+    if not isinstance(tb_frame, FrameValue):
         return None
+    if not tx.interp.is_none(tb_next) and tb_next.python_type() is not types.TracebackType:
+        kind = tb_next.python_type().__name__
+        raise tx.interp.error(TypeError, f"expected traceback object or None, got '{kind}'")
     offset, line = tx.interp.index(tb_lasti), tx.interp.index(tb_lineno)
     return TracebackValue(tb_frame.frame, tb_next, offset, line)

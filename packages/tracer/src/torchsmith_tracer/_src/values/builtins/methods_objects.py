@@ -16,6 +16,7 @@ from torchsmith_tracer._src.values.classes import ClassValue, DescriptorValue
 from torchsmith_tracer._src.values.constants import NONE, NOT_IMPLEMENTED, ConstantValue, bool_value
 from torchsmith_tracer._src.values.construction import construct, new_instance
 from torchsmith_tracer._src.values.containers import ListValue, TupleValue
+from torchsmith_tracer._src.values.exceptions import set_field
 from torchsmith_tracer._src.values.functions import BoundMethodValue, BuiltinValue, FunctionValue
 from torchsmith_tracer._src.values.generators import GeneratorValue
 from torchsmith_tracer._src.values.lookup import lookup
@@ -222,6 +223,12 @@ def _throw(tx: Trace, self: Value, kind: Value, value: Value = NONE, tb: Value =
         name = kind.python_type().__name__
         message = f"exceptions must be classes or instances deriving from BaseException, not {name}"
         raise tx.interp.error(TypeError, message)
+    if not issubclass(exc.python_type(), BaseException):  # what was thrown could not be made
+        wrong = exc.python_type().__name__
+        message = f"should have returned an instance of BaseException, not {wrong}"
+        exc = tx.interp.error(TypeError, f"calling {cast('ClassValue', kind).obj!r} {message}").exc
+    if not tx.interp.is_none(tb):
+        set_field(tx, cast("ObjectValue", exc), "__traceback__", tb)
     return cast("GeneratorValue", self).throw(tx, exc)
 
 
