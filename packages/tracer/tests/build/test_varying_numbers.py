@@ -195,6 +195,10 @@ ARITHMETIC = [
     (lambda a, k: (a + 1, int(k) and None), (1.5, 2.5, math.inf, 3.5, math.nan), 4),
     (lambda a, k: (a.add_(1), (10.0**k, int(k))[:0]), (1.5, 2.5, 1e5, 3.5), 3),
     (lambda a, k: (a, k is THREE, k is None, k is True), (3, 4, 5, 3), 3),
+    (lambda a, k: (a * math.cos(math.pi * k / 5), math.sin(k)), (1, 2, 3, 4, 7), 2),
+    (lambda a, k: (a, math.sqrt(k), math.tan(k)), (1.5, 2.5, 3.5, -1.0, 4.5), 4),
+    (lambda a, k: (a, max(k, 2.5), min(1.5, k), max(0.5, k)), (1.5, 2.5, 0.25, 3.5), 2),
+    (lambda a, k: (a, k in {3: 1, 5: 2}, k in {}, k not in {"a": 1}), (1, 2, 4, 3, 6, 5), 5),
     (lambda a, k: (a, math.copysign(1.0, k), int(k), round(k)), (1.5, 2.5, 0.0, -0.0), 4),
 ]
 

@@ -168,7 +168,25 @@ class UsesOutside(torch.autograd.Function):
         return grad * OUTSIDE * 2
 
 
+class NoTensors(torch.autograd.Function):
+    """Numbers, words and nothing among the results."""
+
+    @staticmethod
+    def forward(ctx, x):
+        y = x * 2
+        ctx.save_for_backward(y, x, y * 3)
+        return y, 5, "word", None, y + 1
+
+    @staticmethod
+    def backward(ctx, grad, *others):
+        assert others[:3] == (None, None, None)
+        y, x, z = ctx.saved_tensors
+        return grad * y + others[3] * x + z
+
+
 RECORDED = {
+    "no tensors": lambda x, w: NoTensors.apply(x * w)[::4],
+    "once": lambda x, w: Once.apply(x * w),
     "saves": lambda x, w: Saves.apply(x, w, 3),
     "saves, no gradient for one": lambda x, w: Saves.apply(x, w.detach(), 2)[0] * w,
     "twice": lambda x, w: Saves.apply(Saves.apply(x, w, 1)[0] / 100, w, 2),
@@ -194,7 +212,7 @@ def gradients(function, tensors, create_graph=False):
 
 @pytest.mark.parametrize("name", RECORDED)
 def test_both_directions_are_in_the_graph(capture, name):
-    compiled = tracer.compile(RECORDED[name], backend=capture, fullgraph=name != "setup")
+    compiled = tracer.compile(RECORDED[name], backend=capture, fullgraph=True)
     for _ in range(2):
         want, got = gradients(RECORDED[name], leaves()), gradients(compiled, leaves())
         torch.testing.assert_close(got, want)
@@ -215,7 +233,7 @@ def test_second_derivatives_go_through_the_users_backward():
 
 
 def test_what_may_be_differentiated_once_raises_the_second_time():
-    compiled = tracer.compile(lambda x: Once.apply(x), backend="eager")
+    compiled = tracer.compile(lambda x: Once.apply(x), backend="eager", fullgraph=True)
     x = torch.ones(2, requires_grad=True)
     (first,) = torch.autograd.grad(compiled(x).pow(2).sum(), x, create_graph=True)
     torch.testing.assert_close(first, 10 * torch.ones(2).exp())
@@ -240,3 +258,83 @@ def test_a_store_in_forward_happens_in_every_call():
     for n in range(1, 4):
         compiled(torch.ones(2, requires_grad=True)).sum().backward()
         assert len(calls) == n
+
+
+def test_results_that_are_no_tensors_stay(check):
+    check(lambda x: NoTensors.apply(x)[1:4], leaves()[0], fullgraph=True)
+
+
+class Sine(torch.autograd.Function):
+    """In the form that ``torch.func`` takes, with a derivative of its own."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x, power):
+        y = x.sin() ** power
+        return y, y * 2
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(inputs[0], output[1])
+        ctx.power = inputs[1]
+
+    @staticmethod
+    def backward(ctx, grad, other):
+        x, twice = ctx.saved_tensors
+        return (grad + other) * x.cos() * ctx.power + twice, None
+
+
+def of_sine(x):
+    return Sine.apply(x, 2)[0].sum()
+
+
+TRANSFORMED = {
+    "grad": lambda x: torch.func.grad(of_sine)(x),
+    "grad of grad": lambda x: torch.func.grad(lambda a: torch.func.grad(of_sine)(a).sum())(x),
+    "vmap of grad": lambda x: torch.vmap(torch.func.grad(of_sine))(x.expand(2, 3)),
+    "vjp": lambda x: torch.func.vjp(of_sine, x)[1](torch.tensor(2.0)),
+    "jacrev": lambda x: torch.func.jacrev(lambda a: Sine.apply(a, 3)[1])(x),
+}
+
+
+@pytest.mark.parametrize("name", TRANSFORMED)
+def test_a_transform_of_a_function_is_in_the_graph(check, name):
+    check(TRANSFORMED[name], leaves()[0].detach(), graphs=1, fullgraph=True)
+
+
+class TooMany(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad, grad
+
+
+class TooFew(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, w):
+        return x * w
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x, w: TooMany.apply(x),
+        lambda x, w: TooFew.apply(x, w),
+        lambda x, w: torch.func.grad(lambda a: Scale.apply(a, 3).sum())(x.detach()) * w,
+    ],
+)
+def test_misuse_raises_what_eager_raises(program):
+    def run(function):
+        with pytest.raises(RuntimeError) as found:
+            function(*leaves()).sum().backward()
+        return str(found.value)
+
+    assert run(tracer.compile(program, backend="eager")) == run(program)

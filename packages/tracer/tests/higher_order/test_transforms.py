@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torchsmith_tracer as tracer
-from torch.func import grad, grad_and_value, hessian, jacfwd, jacrev, jvp, linearize, vjp, vmap
+from torch.func import grad, grad_and_value, hessian, jacfwd, jacrev, jvp, vjp, vmap
 
 X = torch.arange(12.0).reshape(3, 4)
 V = torch.linspace(0.5, 2, 4)
@@ -57,11 +57,6 @@ def mapped_writes(x):
     return y
 
 
-def linearized(x):
-    out, push = linearize(lambda a, b: {"s": a.sin() * b}, x, x + 1)
-    return out, push(torch.ones_like(x), x), push(x, x)
-
-
 PROGRAMS = {
     "vmap": lambda x: vmap(torch.sum)(x),
     "vmap of a torch function over two": lambda x: vmap(torch.dot)(x, x + 1),
@@ -102,7 +97,6 @@ PROGRAMS = {
     "jacrev chunks": lambda x: jacrev(torch.sin, chunk_size=2)(x[0]),
     "jacfwd randomness": lambda x: jacfwd(torch.sin, randomness="same")(x[0]),
     "jvp strict": lambda x: jvp(torch.sin, (x,), (x,), strict=True),
-    "linearize": linearized,
     "vmap keywords": lambda x: vmap(lambda a, b=None: a * b)(x, b=x),
     "vmap index": lambda x: vmap(lambda a, i: a[i] + i)(x, torch.tensor([0, 3, 1])),
     "vjp": pulled,
@@ -357,3 +351,12 @@ class Generated(NoRule):
 @pytest.mark.parametrize("history", [False, True])
 def test_an_autograd_function_is_mapped_by_its_rule(agree, function, history):
     agree(lambda x: vmap(function.apply)(x), X.clone().requires_grad_(history))
+
+
+def test_linearize_is_one_break(agree):
+    def program(x):
+        out, push = torch.func.linearize(torch.sin, x + 1)
+        return out + 1, push(x) + 1
+
+    log = agree(program, X)
+    assert [b.name for b in log.breaks] == ["opaque-call"]

@@ -159,3 +159,61 @@ def test_optimizers_that_read_numbers_break(program):
 
     for body in (adafactor, lbfgs, sparse):
         program(body, broken=True)
+
+
+S = O.lr_scheduler
+SCHEDULERS = {  # how many versions: without state, with it, with numbers that vary, by branch
+    "exponential": (lambda o: S.ExponentialLR(o, 0.9), 2),
+    "lambda": (lambda o: S.LambdaLR(o, lambda epoch: 0.9**epoch), 2),
+    "cosine": (lambda o: S.CosineAnnealingLR(o, 20), 3),
+    "one cycle": (lambda o: S.OneCycleLR(o, max_lr=0.2, total_steps=20), 3),
+    "steps": (lambda o: S.MultiStepLR(o, [2, 15]), 4),
+    "linear": (lambda o: S.LinearLR(o, total_iters=20), 3),
+}
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_a_scheduler_steps_inside_and_does_not_recompile_each_time(program, name):
+    make, most = SCHEDULERS[name]
+
+    def body(C):
+        p = nn.Parameter(torch.ones(3))
+        optimizer = O.SGD([p], lr=0.1)
+        scheduler = make(optimizer)
+
+        def step(x):
+            optimizer.zero_grad()
+            (p * x).sum().backward()
+            optimizer.step()
+            scheduler.step()
+
+        step = C(step)
+        rates = []
+        for i in range(8):
+            step(torch.full((3,), 1.0 + i))
+            rates.append(optimizer.param_groups[0]["lr"])
+        return p, rates, scheduler.get_last_lr(), scheduler.last_epoch
+
+    assert program(body) <= most
+
+
+def test_scaled_gradients(program):
+    def body(C):
+        p = nn.Parameter(torch.ones(3))
+        optimizer = O.SGD([p], lr=0.1)
+        scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+
+        def step(x):
+            optimizer.zero_grad()
+            scaler.scale((p * x).sum()).backward()
+            scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_([p], 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+
+        step = C(step)
+        for i in range(3):
+            step(torch.full((3,), float(i)))
+        return p, scaler.get_scale()
+
+    assert program(body, broken=True) > 1  # it asks whether all gradients are finite

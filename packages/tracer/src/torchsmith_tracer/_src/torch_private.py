@@ -5,6 +5,7 @@ Each is looked up once, so that a new torch release can break this file only.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from typing import Any
@@ -101,6 +102,11 @@ not_traced_code: object = torch._compile._disable_dynamo(print).__code__
 OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
 assert_async: Callable[..., object] = torch._assert_async
 optimizer_value: Callable[..., object] = _get_value
+# Functions of ``math`` with a form for symbolic numbers.
+SYMBOLIC_MATH: dict[object, Callable[..., object]] = {
+    getattr(math, name): getattr(torch, f"_sym_{name}")
+    for name in "sqrt cos sin tan cosh sinh tanh acos asin atan log2".split()
+}
 # Optimizers that branch on how many steps they have taken, unless they are ``capturable``: the
 # functions that update, each with the position of the list of step counts.
 COUNTING_OPTIMIZERS: tuple[tuple[Callable[..., object], Callable[..., object], int], ...] = (

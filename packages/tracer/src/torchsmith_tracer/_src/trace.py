@@ -70,7 +70,7 @@ class Graph(Protocol):
     mutated: set[int]
     written: list[int]
     mapped: int
-    draws: bool
+    transforms: int
     replaced: list[tuple[TensorValue, fx.Node]]
     fake: FakeMode
     shape_env: ShapeEnv | None

@@ -30,6 +30,7 @@ from torch.utils._python_dispatch import (
 )
 
 __all__ = [
+    "SYMBOLIC_MATH",
     "DataDependentOutputException",
     "DispatchMode",
     "DynamicOutputShapeException",
@@ -58,6 +59,11 @@ __all__ = [
     "without_dispatch",
 ]
 
+# Functions of ``math`` in the form that takes symbolic numbers.
+SYMBOLIC_MATH: dict[str, Callable[..., object]] = {
+    name: getattr(torch, f"_sym_{name}")
+    for name in "sqrt log2 cos sin tan cosh sinh tanh acos asin atan".split()
+}
 is_wrapper: Callable[[object], bool] = is_traceable_wrapper_subclass
 
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd

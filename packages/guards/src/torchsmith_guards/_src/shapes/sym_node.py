@@ -38,6 +38,11 @@ def _arithmetic(integer: Any, floating: Any) -> Method:
     return method
 
 
+def _function(name: str) -> Callable[[SymNode], SymNode]:
+    """A method for a function of ``math``."""
+    return lambda node: node._wrap(ex.call(name, node.value))
+
+
 def _rounding(function: str) -> Callable[[SymNode], SymNode]:
     return lambda self: self._to_int(function)
 
@@ -288,6 +293,11 @@ class SymNode:
 
     def sym_float(self) -> SymNode:
         return self if self.value.is_float else self._wrap(ex.call("float", self.value))
+
+    sym_sqrt, sym_log2 = _function("sqrt"), _function("log2")
+    sym_cos, sym_sin, sym_tan = _function("cos"), _function("sin"), _function("tan")
+    sym_cosh, sym_sinh, sym_tanh = _function("cosh"), _function("sinh"), _function("tanh")
+    sym_acos, sym_asin, sym_atan = _function("acos"), _function("asin"), _function("atan")
 
     def is_integer(self) -> SymNode:
         whole = ex.call("float", ex.call("floor", self.value))

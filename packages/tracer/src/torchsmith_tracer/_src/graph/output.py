@@ -87,6 +87,7 @@ class OutputGraph:
         at_risk: those of them that are changed before an operator that may fail when it runs.
         attributes: inputs whose ``.grad`` or ``.data`` the graph sets.
         mapped: how many ``torch.vmap`` are around what is traced.
+        transforms: how many functions of ``torch.func`` are, ``torch.vmap`` included.
         draws, may_fail: whether random numbers are taken, and whether an operator may fail.
         op_count: call nodes so far.
     """
@@ -103,7 +104,7 @@ class OutputGraph:
         self.at_risk: set[int] = set()
         self.attributes: dict[Source, None] = {}
         self.draws = self.may_fail = False
-        self.mapped = 0
+        self.mapped = self.transforms = 0
         self.modules: dict[str, Callable[..., object]] = {}
         self.last_module_stack: tuple[Frame, int, dict[str, tuple[str, type]]] | None = None
         self.lines: dict[tuple[str, int, str], str] = {}  # texts of ``provenance.stack_trace``

@@ -15,12 +15,11 @@ from torch.autograd.function import FunctionCtx
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.higher_order import ops
 from torchsmith_tracer._src.higher_order.effects import grad_mode, without_effects
-from torchsmith_tracer._src.higher_order.nests import Rebuild, flatten
 from torchsmith_tracer._src.torch_private import autograd_apply
 from torchsmith_tracer._src.torch_private import once_differentiable_code as once
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtins.registry import builtin
-from torchsmith_tracer._src.values.constants import NONE
+from torchsmith_tracer._src.values.constants import NONE, ConstantValue
 from torchsmith_tracer._src.values.containers import TupleValue
 from torchsmith_tracer._src.values.functions import FunctionValue
 from torchsmith_tracer._src.values.tensor import TensorValue
@@ -96,6 +95,8 @@ def ask(ctx):
 def _apply(tx: Trace, cls: Value, *args: Value, **kwargs: Value) -> Value:
     if kwargs and _has_setup(tx, cls):
         raise _refused(cls)
+    if tx.graph.transforms and not _has_setup(tx, cls):
+        raise _refused(cls)  # torch.func takes no others
     if tx.graph.mapped:
         # Under ``torch.vmap`` the class's own rule decides, or that there is none.
         rule = cls.getattr(tx, "generate_vmap_rule")
@@ -131,8 +132,7 @@ def _recorded(
     """Trace both directions. The backward body lies inside the forward one while it is traced, so
     what it uses of the forward becomes results of that."""
     backward_function = cls.getattr(tx, "backward")
-    if isinstance(backward_function, FunctionValue) and backward_function.code is once:
-        raise _refused(cls)  # a second backward is an error that a graph would not raise
+    only_once = isinstance(backward_function, FunctionValue) and backward_function.code is once
     graph = tx.graph
     what = f"{cls.describe()}, an autograd function,"
     outer = graph.open_body()
@@ -150,52 +150,59 @@ def _recorded(
         own = (ctx, cls, TupleValue(given), call[3])
         result = _call(tx, run_forward, *own)
         dirty, constant, materialize = tx.interp.unpack(_call(tx, ask, ctx))
-        results, rebuild = _results(tx, cls, result)
+        parts, results = _results(tx, cls, result)
         if tx.interp.unpack(dirty) or (
             len(results) > 1 and tx.interp.concrete(materialize) is not True
         ):
             raise _refused(cls)
         inner = graph.open_body()
-        grads: list[Value] = [inner.input(r.fake) for r in results]
+        grads = [inner.input(p.fake) if isinstance(p, TensorValue) else NONE for p in parts]
         found = tx.interp.unpack(_call(tx, run_backward, ctx, cls, TupleValue(grads)))
-    wanted = [found[i] if i < len(found) else NONE for i in numbers]
+    if len(found) < len(args) or any(g is not NONE for g in found[len(args) :]):
+        raise _refused(cls)  # an error when the backward pass runs
+    wanted = [found[i] for i in numbers]
     backward = inner.close([g for g in wanted if isinstance(g, TensorValue)])
     if any(not isinstance(g, TensorValue) and g is not NONE for g in wanted):
         raise _refused(cls)
     inside = set(outer.nodes())
     saved = [n for n in backward.operands if n in inside]
     shared = [n for n in backward.operands if n not in inside]
+    given_nodes = [a.node for i in numbers if isinstance(a := given[i], TensorValue)]
+    result_nodes = [r.node for r in results]
+    extra = [n for n in saved if n not in given_nodes and n not in result_nodes]
+    places = {n: -1 - i for i, n in enumerate([*result_nodes, *extra])}
+    places |= {n: i for i, n in enumerate(given_nodes)}
+    taken = tuple(places[n] for n in saved)
     forward = outer.close(
-        [*results, *(graph.wrap_result(n, n.meta["example_value"]) for n in saved)]
+        [*results, *(graph.wrap_result(n, n.meta["example_value"]) for n in extra)]
     )
     stays = {id(v) for v in tx.interp.unpack(constant)}
-    plan = (
-        len(nodes),
-        len(results),
-        len(forward.operands),
-        tuple(i for i, r in enumerate(results) if id(r) in stays),
-    )
+    plain = tuple(i for i, r in enumerate(results) if id(r) in stays)
+    plan = ops.Plan(len(nodes), len(results), len(forward.operands), plain, taken, only_once)
     present = [g is not NONE for g in wanted]
     module = _in_order(backward, present, len(results), [*saved, *shared])
     target_args = (
         graph.add_module(forward.module),
         graph.add_module(module),
-        plan,
+        tuple(plan),
         *nodes,
         *forward.operands,
         *shared,
     )
-    return rebuild(tx.interp.unpack(graph.call_nodes(ops.autograd_function, target_args)))
+    given_back = iter(tx.interp.unpack(graph.call_nodes(ops.autograd_function, target_args)))
+    whole = [next(given_back) if isinstance(p, TensorValue) else p for p in parts]
+    return TupleValue(whole) if type(result) is TupleValue else whole[0]
 
 
-def _results(tx: Trace, cls: Value, result: Value) -> tuple[list[TensorValue], Rebuild]:
-    """The tensors that ``forward`` returned; other results keep their places."""
+def _results(tx: Trace, cls: Value, result: Value) -> tuple[list[Value], list[TensorValue]]:
+    """What ``forward`` returned, and the tensors of it; the rest must be constants."""
     parts = tx.interp.unpack(result) if type(result) is TupleValue else [result]
     tensors = [p for p in parts if isinstance(p, TensorValue)]
-    if not parts or len(tensors) != len(parts):
+    if not tensors or any(not isinstance(p, TensorValue | ConstantValue) for p in parts):
         raise _refused(cls)
-    _, rebuild = flatten(tx, result)
-    return tensors, rebuild
+    if len({t.node for t in tensors}) != len(tensors):
+        raise _refused(cls)  # one tensor in two places
+    return parts, tensors
 
 
 def _in_order(

@@ -185,7 +185,7 @@ def _map(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
     _, build = flatten(tx, rows)
     given = [build(_rows(tx, tensors, 0, what)), *others]
     step = _pure(tx, "the body of map", func, given, [0])
-    return _looped(tx, ops.map_rows, (len(tensors),), tensors, step, 0)
+    return _looped(tx, (0, len(tensors), 0, False), tensors, step)
 
 
 def _scan(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
@@ -205,19 +205,16 @@ def _scan(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
     whole = isinstance(step.shape, list) and len(step.shape) == 2
     if not same or not whole or step.shape[0] != outline_of(tx, carried):  # type: ignore[index]
         raise Unsupported("opaque-call", what="scan with results unlike what it carries")
-    own = (count, len(tensors), dim, reverse)
-    return _looped(tx, ops.scan, own, [*state, *tensors], step, count)
+    return _looped(tx, (count, len(tensors), dim, reverse), [*state, *tensors], step)
 
 
 def _looped(
-    tx: Trace, target: Callable[..., object], own: tuple[object, ...],
-    tensors: Sequence[TensorValue], step: Traced, carried: int,
-) -> Value:  # fmt: skip
+    tx: Trace, own: tuple[object, ...], tensors: Sequence[TensorValue], step: Traced
+) -> Value:
     """A call that runs a body in a loop of known length."""
     module = tx.graph.add_module(step.body.module)
     nodes = (*(t.node for t in tensors), *step.body.operands)
-    found = tx.interp.unpack(tx.graph.call_nodes(target, (module, *own, *nodes)))
-    return step.result(found)
+    return step.result(tx.interp.unpack(tx.graph.call_nodes(ops.scan, (module, *own, *nodes))))
 
 
 @builtin(private.wrap_call)

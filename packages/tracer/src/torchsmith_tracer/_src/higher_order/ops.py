@@ -8,7 +8,7 @@ through. Aliases of these names in printed graphs are what ``torch.func`` calls 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -31,60 +31,31 @@ def vmap(
     return mapped(*args)
 
 
-def _first(body: Body) -> Callable[..., tuple[Any, tuple[Any, ...]]]:
-    """The body with its first result apart: what is differentiated, and what comes along."""
+def grad_and_value(body: Body, count: int, *args: object) -> tuple[Any, ...]:
+    """Gradients of the first result, that result, then the other results."""
 
-    def run(*args: object) -> tuple[Any, tuple[Any, ...]]:
+    def split(*args: object) -> tuple[Any, tuple[Any, ...]]:
         result, *others = body(*args)
         return result, tuple(others)
 
-    return run
-
-
-def grad(body: Body, count: int, *args: object) -> tuple[Any, ...]:
-    """Gradients of the first result, then the other results."""
-    run = torch.func.grad(_first(body), tuple(range(count)), has_aux=True)
-    grads, others = run(*args)
-    return (*grads, *others)
-
-
-def grad_and_value(body: Body, count: int, *args: object) -> tuple[Any, ...]:
-    """Gradients of the first result, that result, then the other results."""
-    run = torch.func.grad_and_value(_first(body), tuple(range(count)), has_aux=True)
+    run = torch.func.grad_and_value(split, tuple(range(count)), has_aux=True)
     grads, (value, others) = run(*args)
     return (*grads, value, *others)
 
 
-def _jacobian(
-    transform: Callable[..., Callable[..., Any]],
-    body: Body,
-    count: int,
-    differentiated: int,
-    options: dict[str, object],
-) -> Callable[..., tuple[Any, ...]]:
+def jacobian(
+    body: Body, transform: str, count: int, results: int, options: dict[str, Any], *args: object
+) -> tuple[Any, ...]:
+    """``torch.func.jacrev`` or ``jacfwd``: the Jacobians of the first ``results`` results, row by
+    row, then the other results."""
+
     def split(*args: object) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-        results = body(*args)
-        return results[:differentiated], results[differentiated:]
+        found = body(*args)
+        return found[:results], found[results:]
 
-    def run(*args: object) -> tuple[Any, ...]:
-        rows, others = transform(split, tuple(range(count)), has_aux=True, **options)(*args)
-        return (*(part for row in rows for part in row), *others)
-
-    return run
-
-
-def jacrev(
-    body: Body, count: int, results: int, options: dict[str, object], *args: object
-) -> tuple[Any, ...]:
-    """Jacobians of the first ``results`` results, row by row, then the other results."""
-    return _jacobian(torch.func.jacrev, body, count, results, options)(*args)
-
-
-def jacfwd(
-    body: Body, count: int, results: int, options: dict[str, object], *args: object
-) -> tuple[Any, ...]:
-    """As ``jacrev``, in forward mode."""
-    return _jacobian(torch.func.jacfwd, body, count, results, options)(*args)
+    run = getattr(torch.func, transform)(split, tuple(range(count)), has_aux=True, **options)
+    rows, others = run(*args)
+    return (*(part for row in rows for part in row), *others)
 
 
 def jvp(body: Body, count: int, results: int, strict: bool, *args: object) -> tuple[Any, ...]:
@@ -98,11 +69,6 @@ def jvp(body: Body, count: int, results: int, strict: bool, *args: object) -> tu
     found: Any = torch.func.jvp(run, inputs, tangents, strict=strict, has_aux=True)
     out, out_tangents, others = found
     return (*out, *others, *out_tangents)
-
-
-def apply(body: Body, *args: object) -> tuple[Any, ...]:
-    """The body itself: what ``torch.func.linearize`` gives first."""
-    return body(*args)
 
 
 def vjp(body: Body, count: int, results: int, *args: object) -> tuple[Any, ...]:
@@ -137,13 +103,6 @@ def while_loop(condition: Body, body: Body, count: int, shared: int, *args: Any)
     while condition(*carried, *rest[:shared])[0]:
         carried = body(*carried, *rest[shared:])
     return tuple(carried)
-
-
-def map_rows(body: Body, count: int, *args: Any) -> tuple[Any, ...]:
-    """The body of each row of the first ``count`` arguments; the results are stacked."""
-    mapped, rest = args[:count], args[count:]
-    rows = [body(*row, *rest) for row in zip(*mapped, strict=True)]
-    return tuple(map(torch.stack, zip(*rows, strict=True)))
 
 
 def scan(
@@ -202,34 +161,60 @@ def checkpoint(
     return found
 
 
-class _Function(torch.autograd.Function):
-    """Runs a forward and a backward body.
+class Plan(NamedTuple):
+    """How a traced ``autograd.Function`` runs its bodies.
 
-    ``numbers`` are: inputs, results, operands of the forward body; and which results take no
-    gradient. The forward body gives the results, then what the backward body needs of it.
+    Attributes:
+        inputs, results, shared: inputs, results, and operands of the forward body, whose further
+            results are for the backward body only.
+        constant: which results take no gradient.
+        saved: what the backward body takes after the gradients: an argument (from 0) or a result
+            (from -1 downwards) of the forward body; its own operands follow.
+        once: there is no derivative of the derivative.
     """
 
+    inputs: int
+    results: int
+    shared: int
+    constant: tuple[int, ...]
+    saved: tuple[int, ...]
+    once: bool
+
+
+class _Function(torch.autograd.Function):
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(
-        ctx: Any, forward: Body, backward: Body, numbers: tuple[int, int, int, tuple[int, ...]],
-        *args: Any,
-    ) -> tuple[Any, ...]:  # fmt: skip
-        inputs, results, shared, constant = numbers
-        found = forward(*args[: inputs + shared])
-        ctx.save_for_backward(*found[results:], *args[inputs + shared :])
-        ctx.backward, ctx.count = backward, 3 + len(args)
-        ctx.mark_non_differentiable(*(found[i] for i in constant))
-        return tuple(found[:results])
+    def forward(forward: Body, backward: Body, plan: tuple[Any, ...], *args: Any) -> Any:
+        return tuple(forward(*args[: plan[0] + plan[2]]))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
+        _, ctx.backward, plan, *args = inputs
+        plan = Plan(*plan)
+        taken = (args[i] if i >= 0 else output[-1 - i] for i in plan.saved)
+        ctx.save_for_backward(*taken, *args[plan.inputs + plan.shared :])
+        ctx.results, ctx.count = plan.results, len(args)
+        apart = {*plan.constant, *range(plan.results, len(output))}
+        ctx.mark_non_differentiable(*(output[i] for i in sorted(apart)))
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
-        found = ctx.backward(*grads, *ctx.saved_tensors)
-        return (None, None, None, *found, *(None,) * (ctx.count - 3 - len(found)))
+        found = ctx.backward(*grads[: ctx.results], *ctx.saved_tensors)
+        return (None, None, None, *found, *(None,) * (ctx.count - len(found)))
+
+
+class _Once(_Function):
+    """The same, differentiable once."""
+
+    backward = torch.autograd.function.once_differentiable(_Function.backward)  # type: ignore[assignment]
 
 
 def autograd_function(
-    forward: Body, backward: Body, numbers: tuple[int, int, int, tuple[int, ...]], *args: object
+    forward: Body, backward: Body, plan: tuple[Any, ...], *args: object
 ) -> tuple[Any, ...]:
     """A traced ``autograd.Function``: inputs, then the forward's and the backward's operands."""
-    found: tuple[Any, ...] = _Function.apply(forward, backward, numbers, *args)  # type: ignore[no-untyped-call]
-    return found
+    own = Plan(*plan)
+    function = _Once if own.once else _Function
+    found: tuple[Any, ...] = function.apply(forward, backward, plan, *args)  # type: ignore[no-untyped-call]
+    return found[: own.results]

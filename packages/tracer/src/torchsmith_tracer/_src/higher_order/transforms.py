@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from torch import fx
 
     from torchsmith_tracer._src.codegen.emitter import Emitter
-    from torchsmith_tracer._src.trace import Outlined, Trace
+    from torchsmith_tracer._src.trace import Trace
 
 Args = Sequence[Value]
 Kwargs = dict[str, Value]
@@ -140,14 +140,7 @@ def _argnums(tx: Trace, transform: TransformValue, count: int) -> tuple[tuple[in
 
 
 class _Call:
-    """A transformed call: the body is open from its making until ``close``.
-
-    Attributes:
-        closed, module: the body and its node, from then on.
-    """
-
-    closed: Outlined
-    module: fx.Node
+    """A transformed call: the body is open from its making until ``close``."""
 
     def __init__(self, tx: Trace, describe: str) -> None:
         self.tx = tx
@@ -174,8 +167,13 @@ class _Call:
 
     def run(self, func: Value, args: Args, kwargs: Kwargs, *, grad: bool) -> Value:
         """What ``func`` returns, traced into the body."""
-        with grad_mode(self.tx, grad or torch.is_grad_enabled()):
-            return self.tx.interp.call(func, list(args), kwargs)
+        graph = self.tx.graph
+        graph.transforms += 1
+        try:
+            with grad_mode(self.tx, grad or torch.is_grad_enabled()):
+                return self.tx.interp.call(func, list(args), kwargs)
+        finally:
+            graph.transforms -= 1
 
     def close(
         self, target: Callable[..., object], own: tuple[object, ...], nodes: Args | list[fx.Node],
@@ -186,13 +184,13 @@ class _Call:
         if len(tensors) != len(results):
             raise Unsupported("opaque-call", what=f"{self.describe} of results that are no tensors")
         graph = self.tx.graph
-        self.closed = outlined = self.body.close(tensors)
+        outlined = self.body.close(tensors)
         if target is not ops.vmap and graph.written[self.written :]:
             fakes = (n.meta["example_value"] for n in outlined.operands)
             used = {storage_id(f) for f in fakes if isinstance(f, torch.Tensor)}
             if used & set(graph.written[self.written :]):
                 raise Unsupported("body-effect", what=self.describe)
-        self.module = module = graph.add_module(outlined.module)
+        module = graph.add_module(outlined.module)
         found = graph.call_nodes(target, (module, *own, *nodes, *outlined.operands))
         return self.tx.interp.unpack(found)
 
@@ -261,50 +259,50 @@ def _vmap(tx: Trace, transform: TransformValue, args: Args, kwargs: Kwargs) -> V
     return rebuild(call.close(ops.vmap, own, nodes, flat))
 
 
-def _gradient(target: Callable[..., object]) -> Callable[..., Value]:
-    def apply(tx: Trace, transform: TransformValue, args: Args, kwargs: Kwargs) -> Value:
-        numbers, single = _argnums(tx, transform, len(args))
-        call = _Call(tx, transform.describe())
-        inputs = call.inputs(args, numbers, _differentiable)
-        has_aux = transform.option(tx, "has_aux", False)
-        result = call.run(transform.func, inputs.args, kwargs, grad=True)
-        value, aux = _split_aux(tx, transform.describe(), result, has_aux)
-        others, build_aux = flatten(tx, aux)
-        found = call.close(target, (len(inputs.nodes),), inputs.nodes, [value, *others])
-        grads = _nest(inputs, found, single=single)
-        rest = found[len(inputs.nodes) :]
-        if target is ops.grad:
-            return TupleValue([grads, build_aux(rest)]) if has_aux else grads
-        given = TupleValue([rest[0], build_aux(rest[1:])]) if has_aux else rest[0]
-        return TupleValue([grads, given])
-
-    return apply
+def _differentiated(
+    tx: Trace, what: str, func: Value, args: Args, numbers: Sequence[int], kwargs: Kwargs,
+    has_aux: object, *, forward: bool = False,
+) -> tuple[_Call, Inputs, list[Value], Rebuild, list[Value], Rebuild]:  # fmt: skip
+    """A body of which the first results are differentiated, and what builds its results."""
+    call = _Call(tx, what)
+    inputs = call.inputs(args, numbers, (lambda _, fake: fake) if forward else _differentiable)
+    result = call.run(func, inputs.args, kwargs, grad=not forward)
+    value, aux = _split_aux(tx, what, result, has_aux)
+    return call, inputs, *flatten(tx, value), *flatten(tx, aux)
 
 
-def _jacobian(target: Callable[..., object]) -> Callable[..., Value]:
-    def apply(tx: Trace, transform: TransformValue, args: Args, kwargs: Kwargs) -> Value:
-        names = transform.options.keys() - {"argnums", "has_aux"}
-        options = {name: tx.interp.concrete(transform.options[name]) for name in names}
-        numbers, single = _argnums(tx, transform, len(args))
-        call = _Call(tx, transform.describe())
-        inputs = call.inputs(args, numbers, _differentiable)
-        has_aux = transform.option(tx, "has_aux", False)
-        result = call.run(transform.func, inputs.args, kwargs, grad=True)
-        value, aux = _split_aux(tx, transform.describe(), result, has_aux)
-        outputs, build = flatten(tx, value)
-        others, build_aux = flatten(tx, aux)
-        width = len(inputs.nodes)
-        own = (width, len(outputs), options)
-        found = call.close(target, own, inputs.nodes, [*outputs, *others])
-        rows = [
-            _nest(inputs, found[i * width : (i + 1) * width], single=single)
-            for i in range(len(outputs))
-        ]
-        whole = build(rows)
-        aux_found = found[len(outputs) * width :]
-        return TupleValue([whole, build_aux(aux_found)]) if has_aux else whole
+def _gradient(tx: Trace, transform: TransformValue, args: Args, kwargs: Kwargs) -> Value:
+    numbers, single = _argnums(tx, transform, len(args))
+    has_aux = transform.option(tx, "has_aux", False)
+    what = transform.describe()
+    call, inputs, outputs, _, others, build_aux = _differentiated(
+        tx, what, transform.func, args, numbers, kwargs, has_aux
+    )
+    if len(outputs) != 1:
+        raise Unsupported("opaque-call", what=f"{what} of a function with several results")
+    count = len(inputs.nodes)
+    found = call.close(ops.grad_and_value, (count,), inputs.nodes, [*outputs, *others])
+    grads, value = _nest(inputs, found, single=single), found[count]
+    aux = [build_aux(found[count + 1 :])] if has_aux else []
+    if transform.real is torch.func.grad:
+        return TupleValue([grads, *aux]) if has_aux else grads
+    return TupleValue([grads, TupleValue([value, *aux]) if has_aux else value])
 
-    return apply
+
+def _jacobian(tx: Trace, transform: TransformValue, args: Args, kwargs: Kwargs) -> Value:
+    names = transform.options.keys() - {"argnums", "has_aux"}
+    options = {name: tx.interp.concrete(transform.options[name]) for name in names}
+    numbers, single = _argnums(tx, transform, len(args))
+    has_aux = transform.option(tx, "has_aux", False)
+    call, inputs, outputs, build, others, build_aux = _differentiated(
+        tx, transform.describe(), transform.func, args, numbers, kwargs, has_aux
+    )
+    width, count = len(inputs.nodes), len(outputs)
+    own = (transform.real.__name__, width, count, options)
+    found = call.close(ops.jacobian, own, inputs.nodes, [*outputs, *others])
+    starts = range(0, count * width, width)
+    whole = build([_nest(inputs, found[i : i + width], single=single) for i in starts])
+    return TupleValue([whole, build_aux(found[count * width :])]) if has_aux else whole
 
 
 def _hessian(tx: Trace, transform: TransformValue, args: Args, kwargs: Kwargs) -> Value:
@@ -315,10 +313,10 @@ def _hessian(tx: Trace, transform: TransformValue, args: Args, kwargs: Kwargs) -
 
 _APPLY: dict[object, Callable[..., Value]] = {
     torch.func.vmap: _vmap,
-    torch.func.grad: _gradient(ops.grad),
-    torch.func.grad_and_value: _gradient(ops.grad_and_value),
-    torch.func.jacrev: _jacobian(ops.jacrev),
-    torch.func.jacfwd: _jacobian(ops.jacfwd),
+    torch.func.grad: _gradient,
+    torch.func.grad_and_value: _gradient,
+    torch.func.jacrev: _jacobian,
+    torch.func.jacfwd: _jacobian,
     torch.func.hessian: _hessian,
 }
 _POSITIONAL: dict[object, tuple[str, ...]] = {
@@ -351,20 +349,17 @@ def _jvp(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
         raise Unsupported("opaque-call", what="torch.func.jvp with these arguments")
     func, primals, tangents = args
     has_aux, strict = (n in kwargs and kwargs[n].as_constant() for n in ("has_aux", "strict"))
-    call = _Call(tx, "torch.func.jvp")
     given = tx.interp.unpack(primals)
-    inputs = call.inputs(given, range(len(given)), lambda _, fake: fake)
     directions, _ = flatten(tx, tangents)
     nodes = [d.node for d in directions if isinstance(d, TensorValue)]
+    call, inputs, outputs, build, others, build_aux = _differentiated(
+        tx, "torch.func.jvp", func, given, range(len(given)), {}, has_aux, forward=True
+    )
     if len(nodes) != len(inputs.nodes):
         raise Unsupported("opaque-call", what="torch.func.jvp with these tangents")
-    result = call.run(func, inputs.args, {}, grad=False)
-    value, aux = _split_aux(tx, "torch.func.jvp", result, has_aux)
-    outputs, build = flatten(tx, value)
-    others, build_aux = flatten(tx, aux)
-    own = (len(nodes), len(outputs), strict)
-    found = call.close(ops.jvp, own, [*inputs.nodes, *nodes], [*outputs, *others])
     n, m = len(outputs), len(others)
+    own = (len(nodes), n, strict)
+    found = call.close(ops.jvp, own, [*inputs.nodes, *nodes], [*outputs, *others])
     parts = [build(found[:n]), build(found[n + m :])]
     return TupleValue([*parts, build_aux(found[n : n + m])] if has_aux else parts)
 
@@ -374,78 +369,35 @@ def _vjp(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
         raise Unsupported("opaque-call", what="torch.func.vjp with these arguments")
     func, *primals = args
     has_aux = "has_aux" in kwargs and kwargs["has_aux"].as_constant()
-    call = _Call(tx, "torch.func.vjp")
-    inputs = call.inputs(primals, range(len(primals)), _differentiable)
-    result = call.run(func, inputs.args, {}, grad=True)
-    value, aux = _split_aux(tx, "torch.func.vjp", result, has_aux)
-    outputs, build = flatten(tx, value)
-    others, build_aux = flatten(tx, aux)
-    own = (len(inputs.nodes), len(outputs))
+    call, inputs, outputs, build, others, build_aux = _differentiated(
+        tx, "torch.func.vjp", func, primals, range(len(primals)), {}, has_aux
+    )
+    n = len(outputs)
+    own = (len(inputs.nodes), n)
     *found, pull = call.close(ops.vjp, own, inputs.nodes, [*outputs, *others])
     assert isinstance(pull, GraphObject)
-    n = len(outputs)
     parts = [build(found[:n]), PullBackValue(pull.node, inputs, n)]
     return TupleValue([*parts, build_aux(found[n:])] if has_aux else parts)
 
 
-class LinearizedValue(BuiltinObject):
-    """The function that ``torch.func.linearize`` gives: from tangents to tangents. The body is
-    differentiated where it is called, so nothing that it reads may have changed by then."""
-
-    __slots__ = ("build", "call_of", "inputs", "results")
-
-    def __init__(self, call: _Call, inputs: Inputs, results: int, build: Rebuild) -> None:
-        self.source = None
-        self.call_of = call
-        self.inputs = inputs
-        self.results = results
-        self.build = build
-
-    def python_type(self) -> type:
-        return type(lambda: None)
-
-    def call(self, tx: Trace, args: Args, kwargs: Kwargs) -> Value:
-        tangents = [leaf for a in args for leaf in flatten(tx, a)[0]]
-        nodes = [t.node for t in tangents if isinstance(t, TensorValue)]
-        given = self.inputs.nodes
-        body = self.call_of
-        read = (n.meta["example_value"] for n in (*given, *body.closed.operands))
-        written = {storage_id(f) for f in read if isinstance(f, torch.Tensor)} & tx.graph.mutated
-        if kwargs or len(nodes) != len(given) or written:
-            raise Unsupported("opaque-call", what="a linearized function with these tangents")
-        own = (body.module, len(given), self.results, False)
-        found = tx.graph.call_nodes(ops.jvp, (*own, *given, *nodes, *body.closed.operands))
-        return self.build(tx.interp.unpack(found)[self.results :])
-
-
-def _linearize(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
-    if not args or kwargs:
-        raise Unsupported("opaque-call", what="torch.func.linearize with these arguments")
-    func, *primals = args
-    call = _Call(tx, "torch.func.linearize")
-    inputs = call.inputs(primals, range(len(primals)), lambda _, fake: fake)
-    result = call.run(func, inputs.args, {}, grad=False)
-    if tx.graph.draws:
-        raise Unsupported("opaque-call", what="torch.func.linearize of random numbers")
-    outputs, build = flatten(tx, result)
-    found = call.close(ops.apply, (), inputs.nodes, outputs)
-    return TupleValue([build(found), LinearizedValue(call, inputs, len(outputs), build)])
+def _refused(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
+    raise Unsupported("opaque-call", what="torch.func.linearize, which compiles by itself")
 
 
 register(torch.func.jvp, _jvp)
 register(torch.func.vjp, _vjp)
-register(torch.func.linearize, _linearize)
+register(torch.func.linearize, _refused)
 
 
 # --- functions that were transformed elsewhere -------------------------------------------------
 
 
-def _transformed(real: Callable[..., object], names: Sequence[str]) -> Callable[..., Value]:
-    def call(tx: Trace, func: Value, *given: Value, **kwargs: Value) -> Value:
-        options = dict(zip(names, given))
-        return TransformValue(real, func, options).call(tx, given[len(names) :], kwargs)
-
-    return call
+@builtin(private.vmap_call)
+def _vmap_call(tx: Trace, func: Value, *given: Value, **kwargs: Value) -> Value:
+    names = ("in_dims", "out_dims", "randomness", "chunk_size")
+    return TransformValue(torch.func.vmap, func, dict(zip(names, given))).call(
+        tx, given[4:], kwargs
+    )
 
 
 def _gradient_call(real: Callable[..., object]) -> Callable[..., Value]:
@@ -461,20 +413,17 @@ def _gradient_call(real: Callable[..., object]) -> Callable[..., Value]:
     return call
 
 
-_VMAP = ("in_dims", "out_dims", "randomness", "chunk_size")
-builtin(private.vmap_call)(_transformed(torch.func.vmap, _VMAP))
 builtin(private.grad_call)(_gradient_call(torch.func.grad))
 builtin(private.grad_and_value_call)(_gradient_call(torch.func.grad_and_value))
 
 
-def _jacobian_made(real: Callable[..., object], names: Sequence[str]) -> registry.Closure:
+def _jacobian_call(real: Callable[..., object], cells: Sequence[str]) -> registry.Closure:
     def call(tx: Trace, cell: Callable[[str], Value], args: Args, kwargs: Kwargs) -> Value:
-        options = {name: cell(name) for name in names}
-        return TransformValue(real, cell("func"), options).call(tx, args, kwargs)
+        options = {name: cell(name) for name in cells}
+        return TransformValue(real, options.pop("func"), options).call(tx, args, kwargs)
 
     return call
 
 
 for _made, _code in private.JACOBIANS:
-    _names = [name for name in _code.co_freevars if name != "func"]
-    registry.closure(_code)(_jacobian_made(_made, _names))
+    registry.closure(_code)(_jacobian_call(_made, _code.co_freevars))

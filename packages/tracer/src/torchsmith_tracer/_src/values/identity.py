@@ -9,6 +9,7 @@ from torchsmith_tracer._src.values.builtin_object import BuiltinObject
 from torchsmith_tracer._src.values.constants import ConstantValue, bool_value
 
 if TYPE_CHECKING:
+    from torchsmith_tracer._src.codegen.emitter import Emitter
     from torchsmith_tracer._src.trace import Trace
 
 
@@ -43,3 +44,8 @@ class IdentityValue(BuiltinObject):
         obj = getattr(self.target, "obj", None) if obj is None else obj
         source = self.target.source
         return None if obj is None or source is None else tx.world.identity(obj, source)
+
+    def reconstruct(self, cg: Emitter) -> None:
+        cg.load_callable(id, "id")
+        cg.load(self.target)
+        cg.call(1)

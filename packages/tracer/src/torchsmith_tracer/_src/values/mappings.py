@@ -15,6 +15,7 @@ from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtin_object import BuiltinObject, HasInstanceDict
 from torchsmith_tracer._src.values.constants import ConstantValue, bool_value
 from torchsmith_tracer._src.values.lazy import LazyValue, realize
+from torchsmith_tracer._src.values.symnum import SymNumValue
 
 if TYPE_CHECKING:
     from torchsmith_guards import Source
@@ -211,6 +212,11 @@ class DictValue(BuiltinObject, HasInstanceDict):
         return bool(self.table)
 
     def contains(self, tx: Trace, item: Value) -> Value:
+        few = len(self.table) < 16 and all(type(key) is int for key in self.table)
+        if few and isinstance(item, SymNumValue):
+            # Which keys it is not is less to know than which number it is.
+            compare, truth = tx.interp.compare, tx.interp.truth
+            return bool_value(any(truth(compare("eq", item, key)) for key in self.keys()))
         return bool_value(tx.interp.hash_key(item) in self.table)
 
     def iter(self, tx: Trace) -> Value:

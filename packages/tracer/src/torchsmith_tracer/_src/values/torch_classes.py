@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from torchsmith_tracer._src import torch_private as private
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.values import overrides
 from torchsmith_tracer._src.values.base import Value
@@ -90,7 +91,7 @@ def number_builtin(
     """A builtin called with a symbolic number among its arguments."""
     first = args[0]
     if obj in (max, min) and len(args) == 2 and not kwargs:
-        if all(_is_int(a) for a in args):
+        if _are(args, torch.SymInt, int) or _are(args, torch.SymFloat, float):
             fn: Callable[..., object] = torch.sym_max if obj is max else torch.sym_min
             numbers = [a.sym if isinstance(a, SymNumValue) else a.as_constant() for a in args]
             return combine(tx, fn, tuple(args), fn(*numbers))
@@ -99,6 +100,11 @@ def number_builtin(
     ):
         if isinstance(first.sym, torch.SymInt):
             return first
+    if obj in private.SYMBOLIC_MATH and isinstance(first, SymNumValue) and len(args) == 1:
+        number = first.to_float(tx)
+        if isinstance(number, SymNumValue):
+            fn = private.SYMBOLIC_MATH[obj]
+            return combine(tx, fn, (number,), fn(number.sym))
     if obj is abs and isinstance(first, SymNumValue) and not isinstance(first.sym, torch.SymBool):
         return combine(tx, abs, (first,), abs(first.sym))  # type: ignore[arg-type]
     if obj in _MATH or obj in (abs, round, pow, divmod):
@@ -108,7 +114,11 @@ def number_builtin(
     return None
 
 
-def _is_int(value: Value) -> bool:
-    if isinstance(value, SymNumValue):
-        return isinstance(value.sym, torch.SymInt)
-    return isinstance(value, ConstantValue) and type(value.value) is int
+def _are(values: Sequence[Value], symbolic: type, kind: type) -> bool:
+    """Whether all are numbers of one kind, symbolic or not."""
+    return all(
+        isinstance(v.sym, symbolic)
+        if isinstance(v, SymNumValue)
+        else isinstance(v, ConstantValue) and type(v.value) is kind
+        for v in values
+    )
