@@ -345,6 +345,14 @@ def _symbol_node(
     return tx.graph.add_call("call_function", target, (node, dim), {}, sym)
 
 
+_SIMPLE = {TensorValue, ConstantValue, SymNumValue}
+
+
+def are_simple(args: Sequence[Value], kwargs: dict[str, Value]) -> bool:
+    """True when neither tensors of subclasses nor containers are among the arguments."""
+    return _SIMPLE.issuperset(map(type, args)) and _SIMPLE.issuperset(map(type, kwargs.values()))
+
+
 def call_tensor_method(
     tx: Trace,
     tensor: TensorValue,
@@ -353,11 +361,13 @@ def call_tensor_method(
     kwargs: dict[str, Value],
 ) -> Value:
     """``tensor.name(*args, **kwargs)``."""
-    from torchsmith_tracer._src.values import overrides
     from torchsmith_tracer._src.values.tensor_methods import METHODS
 
-    if overrides.involved(tx, args, kwargs):
-        return overrides.call(tx, getattr(torch.Tensor, name), [tensor, *args], kwargs)
+    if not are_simple(args, kwargs):
+        from torchsmith_tracer._src.values import overrides
+
+        if overrides.involved(tx, args, kwargs):
+            return overrides.call(tx, getattr(torch.Tensor, name), [tensor, *args], kwargs)
     handler = METHODS.get(name)
     if handler is not None:
         result = handler(tx, tensor, list(args), kwargs)

@@ -19,7 +19,7 @@ from torchsmith_tracer._src.torch_private import OPERATORS, base_tensor, c_names
 from torchsmith_tracer._src.values.base import RealObject, Value
 from torchsmith_tracer._src.values.constants import ConstantValue
 from torchsmith_tracer._src.values.containers import SequenceValue
-from torchsmith_tracer._src.values.tensor import TensorValue, call_tensor_method
+from torchsmith_tracer._src.values.tensor import TensorValue, are_simple, call_tensor_method
 
 if TYPE_CHECKING:
     from torchsmith_tracer._src.codegen.emitter import Emitter
@@ -157,12 +157,14 @@ def call_torch(tx: Trace, obj: object, args: Sequence[Value], kwargs: dict[str, 
     Raises:
         Unsupported: it would read data, change state, or has no fake implementation.
     """
-    from torchsmith_tracer._src.values import overrides
     from torchsmith_tracer._src.values.torch_queries import find_handler
 
     handler = find_handler(obj)
-    if overrides.involved(tx, args, kwargs):
-        return overrides.call(tx, obj, args, kwargs)  # type: ignore[arg-type]
+    if not are_simple(args, kwargs):
+        from torchsmith_tracer._src.values import overrides
+
+        if overrides.involved(tx, args, kwargs):
+            return overrides.call(tx, obj, args, kwargs)  # type: ignore[arg-type]
     if handler is not None:
         result = handler(tx, args, kwargs)
         if result is not None:
