@@ -83,6 +83,10 @@ branches with effects or breaks: acceptance/test_operators.py::test_a_branch_mus
 numbers of NumPy: values/test_numpy_scalars.py::test_
 prints wait for the graph: values/test_printing.py::test_
 calls of loggers: values/test_loggers.py::test_
+custom operators without a tag: acceptance/test_decided.py::test_custom_operators
+callbacks at compile time: acceptance/test_decided.py::test_callbacks
+random numbers of Python: acceptance/test_decided.py::test_random_numbers
+one object in many threads: acceptance/test_decided.py::test_threads
 cached helpers: acceptance/test_values.py::test_a_cached_helper
 scripted helpers: regions/test_marks.py::test_wrapped_functions
 nodes say where they come from: test_capture.py::test_69
