@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import functools
 import random
 
@@ -172,6 +173,68 @@ def unions_that_functions_are_chosen_by():
         union in (int, str),
     )
     return show(1), show(1.5), show([]), facts
+
+
+# --- abstract classes ----------------------------------------------------------------------------
+
+
+@case
+def abstract_classes():
+    class Abstract(abc.ABC):
+        @abc.abstractmethod
+        def go(self): ...
+
+        @property
+        @abc.abstractmethod
+        def p(self): ...
+
+        @classmethod
+        @abc.abstractmethod
+        def made(cls): ...
+
+    class Half(Abstract):
+        p = 3
+
+        def go(self):
+            return self.p
+
+    class Whole(Half):
+        made = classmethod(Half)
+
+    out = [Whole().go()]
+    for cls in (Abstract, Half):
+        try:
+            cls()
+        except TypeError as e:
+            out.append(str(e))
+    return out
+
+
+def test_abstract_classes_leave_as_such():
+    def make():
+        class Abstract(abc.ABC):
+            @abc.abstractmethod
+            def go(self): ...
+
+            @property
+            @abc.abstractmethod
+            def p(self): ...
+
+        class Half(Abstract):
+            p = 3
+
+        class Whole(Half):
+            def go(self):
+                return self.p
+
+        return Abstract, Half, Whole
+
+    abstract, half, whole = tracer.compile(make, backend="eager", fullgraph=True)()
+    assert sorted(abstract.__abstractmethods__) == ["go", "p"]
+    assert sorted(half.__abstractmethods__) == ["go"]
+    assert whole().go() == 3
+    with pytest.raises(TypeError):
+        half()
 
 
 @pytest.mark.parametrize("fn", CASES, ids=lambda fn: fn.__name__)

@@ -252,12 +252,31 @@ class ClassValue(RealObject):
             cg.load(base)
         cg.build_tuple(len(bases))
         cg.load_const(self.obj.__dict__.get("__slots__"))
-        cg.call(4)
+        # Which methods are abstract is found out when the class is made.
+        abstract: frozenset[str] = getattr(self.obj, "__abstractmethods__", frozenset())
+        asked = abstract.union(*(getattr(b, "__abstractmethods__", ()) for b in self.obj.__bases__))
+        cg.load_const(tuple((name, name in abstract) for name in vars(self.obj) if name in asked))
+        cg.call(5)
 
 
-def _make_class(meta: type, name: str, bases: tuple[type, ...], slots: object) -> type:
-    namespace: dict[str, object] = {} if slots is None else {"__slots__": slots}
+def _make_class(
+    meta: type,
+    name: str,
+    bases: tuple[type, ...],
+    slots: object,
+    methods: tuple[tuple[str, bool], ...],
+) -> type:
+    namespace: dict[str, object] = {n: _abstract if abstract else None for n, abstract in methods}
+    if slots is not None:
+        namespace["__slots__"] = slots
     return types.new_class(name, bases, {"metaclass": meta}, lambda ns: ns.update(namespace))
+
+
+def _abstract() -> None:
+    """Stands for an abstract method until it is stored."""
+
+
+_abstract.__isabstractmethod__ = True  # type: ignore[attr-defined]
 
 
 _COMPUTED = frozenset(

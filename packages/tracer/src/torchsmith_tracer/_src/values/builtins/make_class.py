@@ -10,7 +10,7 @@ from __future__ import annotations
 import abc
 import builtins
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
@@ -123,9 +123,13 @@ def _stand_in(tx: Trace, name: str, meta: type, bases: list[type], table: dict[s
         if known is not tx.interp.UNKNOWN and not isinstance(value, ClassValue):
             namespace[key] = known
         elif isinstance(value, FunctionValue):
-            namespace[key] = _placeholder(value, key)
+            namespace[key] = _placeholder(tx, value, key)
+        elif isinstance(value, DescriptorValue):
+            parts = [v for v in value.parts.values() if isinstance(v, FunctionValue)]
+            abstract = [v for v in parts if _is_abstract(tx, v)]
+            namespace[key] = property(_placeholder(tx, abstract[0], key) if abstract else None)
         elif key not in ("__init_subclass__", "__set_name__", "__class_getitem__"):
-            namespace[key] = property(None) if isinstance(value, DescriptorValue) else object()
+            namespace[key] = object()
     namespace.pop("__init_subclass__", None)
     namespace.pop("__new__", None)
     namespace.pop("__classcell__", None)
@@ -151,11 +155,18 @@ def _plain(base: type) -> type:
     return base
 
 
-def _placeholder(value: FunctionValue, name: str) -> object:
+def _is_abstract(tx: Trace, value: FunctionValue) -> bool:
+    mark = value.instance_get(tx, "__isabstractmethod__")
+    return mark is not None and tx.interp.truth(mark)
+
+
+def _placeholder(tx: Trace, value: FunctionValue, name: str) -> Callable[..., object]:
     def stand_in(*args: object, **kwargs: object) -> object:
         raise Unsupported("opaque-call", what=f"method {name!r} of a class made while tracing")
 
     stand_in.__name__ = name
+    if _is_abstract(tx, value):
+        stand_in.__isabstractmethod__ = True  # type: ignore[attr-defined]
     if value.annotations is None:
         stand_in.__annotations__ = {}
     return stand_in
