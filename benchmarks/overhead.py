@@ -1,10 +1,12 @@
-"""What a call of a compiled ``x + 1`` costs over eager, in microseconds."""
+"""What a call of a compiled ``x + 1`` costs over eager, in microseconds, and what the tracer takes
+for an operator of a long program, in milliseconds of processor time."""
 
 from __future__ import annotations
 
 import statistics
 import time
 from collections.abc import Callable
+from typing import Any, cast
 
 import torch
 
@@ -43,6 +45,32 @@ def measure_overhead(device: str = "cpu", rounds: int = 41, calls: int = 1000) -
     return {"eager itself": eager} | {name: value - eager for name, value in median.items()}
 
 
+def chain(length: int) -> Callable[..., torch.Tensor]:
+    """A function of ``length`` operators, one a line."""
+    lines = ("x = x + b", "x = x * 0.5", "x = x.view(8, 8)", "x = linear(x, w, b)")
+    body = "".join(f"    {lines[i % len(lines)]}\n" for i in range(length))
+    space: dict[str, Any] = {"linear": torch.nn.functional.linear}
+    exec(f"def program(x, w, b):\n{body}    return x\n", space)
+    return cast("Callable[..., torch.Tensor]", space["program"])
+
+
+def measure_capture(lengths: tuple[int, ...] = (1000, 5000), rounds: int = 5) -> dict[int, float]:
+    """Milliseconds an operator of first calls, the least of ``rounds``, for each length."""
+    import torchsmith_tracer
+
+    args = (torch.randn(8, 8), torch.randn(8, 8) / 4, torch.randn(8))
+    best: dict[int, float] = {}
+    for length in (100, *lengths * rounds):  # the first is not measured: modules are imported
+        compiled = torchsmith_tracer.compile(chain(length), backend=lambda gm, _: gm.forward)
+        begin = time.process_time()
+        compiled(*args)
+        spent = (time.process_time() - begin) / length * 1e3
+        best[length] = min(best.get(length, spent), spent)
+    return {length: best[length] for length in lengths}
+
+
 if __name__ == "__main__":
     for name, value in measure_overhead().items():
         print(f"{name:14s} {value:6.2f} us")
+    for length, value in measure_capture().items():
+        print(f"capture of {length} operators: {value:.3f} ms each")

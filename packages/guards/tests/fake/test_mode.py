@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from torch._subclasses.fake_tensor import FakeTensor
 from torchsmith_guards import (
     FakeMode,
     Guard,
@@ -314,3 +315,16 @@ def test_modes_nest():
         outer = inner * 2
     assert str(outer.shape[0]) == "s0"
     assert type(torch.ones(2)) is torch.Tensor
+
+
+def test_new_tensors_are_what_the_constructor_makes():
+    mode = FakeMode()
+    for device in (torch.device("cpu"), torch.device("meta")):
+        meta = torch.empty_strided((2, 3), (1, 2), dtype=torch.float16, device="meta")
+        wanted = FakeTensor(mode.mode, meta, device)
+        for _ in range(2):  # the second is a copy of the first
+            found = mode.new_strided((2, 3), (1, 2), torch.float16, device)
+            assert vars(found) == vars(wanted) and type(found) is FakeTensor
+            assert torch._C._dispatch_keys(found) == torch._C._dispatch_keys(wanted)
+            assert (found.device, found.stride()) == (device, (1, 2))
+            assert not found.requires_grad and found.is_leaf

@@ -13,6 +13,7 @@ from torchsmith_guards._src.fake.layouts.base import PLAIN_DTYPES
 from torchsmith_guards._src.shapes.queries import settled
 
 _without_dispatch = torch._C._DisableTorchDispatch
+_warn_on_data_pointer = torch._C._set_warn_deprecated_on_mutable_data_ptr
 
 
 def is_plain(mode: FakeTensorMode, values: Iterable[Any]) -> bool:
@@ -77,11 +78,39 @@ def _part(mode: FakeTensorMode, part: Layout | int | None, base: FakeTensor | No
 def _tensor(mode: FakeTensorMode, layout: Layout, base: FakeTensor | None) -> FakeTensor:
     size, stride, dtype, device, offset = layout
     size = [settled(n) for n in size]
-    if base is not None:
-        with in_kernel_invocation_manager(mode):
-            meta = torch.as_strided(base, size, stride, offset)
-    else:
-        with _without_dispatch():
-            meta = torch.empty_strided(size, stride, dtype=dtype, device="meta")
+    if base is None:
+        return new_strided(mode, size, stride, dtype, device)
+    with in_kernel_invocation_manager(mode):
+        meta = torch.as_strided(base, size, stride, offset)
     with _without_dispatch():
-        return FakeTensor(mode, meta, device)
+        return _wrap(mode, meta, device)
+
+
+def new_strided(
+    mode: FakeTensorMode, size: Any, stride: Any, dtype: torch.dtype, device: torch.device
+) -> FakeTensor:
+    """A new fake tensor of this layout."""
+    with _without_dispatch():
+        meta = torch.empty_strided(size, stride, dtype=dtype, device="meta")
+        return _wrap(mode, meta, device)
+
+
+def _wrap(mode: FakeTensorMode, meta: torch.Tensor, device: torch.device) -> FakeTensor:
+    """``FakeTensor(mode, meta, device)`` for new tensors without history. What the constructor
+    sets, in many steps, depends on nothing but mode and device, so it is copied."""
+    templates: dict[torch.device, tuple[torch.device, dict[str, Any]]]
+    templates = mode.__dict__.setdefault("_templates", {})
+    known = templates.get(device)
+    if known is None:
+        made = FakeTensor(mode, meta, device)
+        own = {name: value for name, value in vars(made).items() if value is not mode}
+        templates[device] = (made.fake_device, own)
+        return made
+    made = torch.Tensor._make_subclass(
+        FakeTensor, meta, False, dispatch_device=True, device_for_backend_keys=known[0]
+    )
+    _warn_on_data_pointer(made)
+    attributes = made.__dict__
+    attributes.update(known[1])
+    attributes["fake_mode"] = mode
+    return made

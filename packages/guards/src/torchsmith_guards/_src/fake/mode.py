@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+from torchsmith_guards._src.fake.build import new_strided
 from torchsmith_guards._src.fake.torch_mode import TorchMode
 from torchsmith_guards._src.shapes.env import ShapeEnv
 from torchsmith_guards._src.sources.sources import Source, TensorPropertySource
@@ -78,6 +79,12 @@ class FakeMode:
             # Its symbols go with a rollback, so the fake tensor must not be found again.
             self.shape_env.on_rollback(lambda: self._memo.pop(key, None))
         return fake
+
+    def new_strided(
+        self, size: Any, stride: Any, dtype: torch.dtype, device: torch.device
+    ) -> FakeTensor:
+        """A new fake tensor of this layout, of no real one; no operator runs for it."""
+        return new_strided(self.mode, size, stride, dtype, device)
 
     def close(self) -> None:
         """Forget the real tensors. Fake ones stay usable, for whoever holds the graph."""

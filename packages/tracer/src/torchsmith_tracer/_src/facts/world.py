@@ -68,6 +68,7 @@ class World:
         self.born: set[type] = set()
         self._entries: dict[tuple[type, str], object] = {}
         self._mros: dict[type, tuple[type, ...]] = {}
+        self._tensor_names: set[str] = set()
         self._defaults: dict[tuple[object, object], Value | None] = {}
         self.absent: set[tuple[Value, str]] = set()  # attributes known not to be an object's own
         self._handled = sys.exception()
@@ -76,6 +77,7 @@ class World:
         """Guards were rolled back: what was read must be read again."""
         self._entries.clear()
         self._mros.clear()
+        self._tensor_names.clear()
         self._defaults.clear()
         self.absent.clear()
 
@@ -149,6 +151,8 @@ class World:
 
     def tensor_entry(self, name: str) -> None:
         """``name`` of tensors is torch's own; what was put in its place runs natively."""
+        if name in self._tensor_names:
+            return
         tables = _TENSOR_CLASSES.values()
         own = next((table[name] for table in tables if name in table), None)
         for cls, original in _TENSOR_CLASSES.items():
@@ -159,7 +163,8 @@ class World:
                     raise Unsupported(
                         "opaque-call", what=f"torch.Tensor.{name}, which was replaced"
                     )
-                return
+                break
+        self._tensor_names.add(name)
 
     def _same(self, obj: object, source: Source) -> None:
         """What is at ``source`` is ``obj``, or equal to it where it is a literal. Content of

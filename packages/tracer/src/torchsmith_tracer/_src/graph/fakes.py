@@ -258,7 +258,7 @@ def _tensor_key(tensor: torch.Tensor) -> Hashable:
         tensor.is_conj(),
         tensor.is_neg(),
         tensor.is_inference(),
-        isinstance(tensor, torch.nn.Parameter),
+        getattr(tensor, "_is_param", False),
     )
 
 
@@ -287,8 +287,7 @@ class _TensorSpec:
 
 def _build(spec: object, fake: FakeMode) -> object:
     if type(spec) is _TensorSpec:
-        meta = torch.empty_strided(spec.size, spec.stride, dtype=spec.dtype, device="meta")
-        return FakeTensor(fake.mode, meta, spec.device)
+        return fake.new_strided(spec.size, spec.stride, spec.dtype, spec.device)
     if type(spec) is tuple:
         kind, parts = spec
         built = [_build(p, fake) for p in parts]

@@ -8,7 +8,8 @@ tracing. Indices on an accelerator are checked there, asynchronously, and nothin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 
@@ -44,21 +45,32 @@ _DRAWS = frozenset(
 _OURS = ("torch", "_operator", "operator", "builtins", "math")
 
 
-def may_raise(target: Callable[..., object] | str, tensors: Iterable[torch.Tensor]) -> bool:
+class Operation(NamedTuple):
+    """What is known of the target of a call: its plain name, and whether it is torch's own."""
+
+    name: str
+    own: bool
+
+    @staticmethod
+    def of(target: Callable[..., object] | str) -> Operation:
+        """Looked up in several ways: worth remembering."""
+        return Operation(_base_name(target), _torchs_own(target))
+
+
+def may_raise(operation: Operation, tensors: Sequence[torch.Tensor]) -> bool:
     """Whether a call with these (fake) tensors among its arguments may fail when it runs."""
-    name = _base_name(target)
-    tensors = list(tensors)
+    name = operation.name
     if name in _BY_INDEX:
         # One tensor alone is indexed by constants, which tracing has checked.
         return len(tensors) > 1 and any(t.device.type == "cpu" for t in tensors)
     if name in _INTEGER_DIVISIONS:
         return any(t.device.type == "cpu" and not t.dtype.is_floating_point for t in tensors)
-    return name in _BY_VALUE or not _torchs_own(target)
+    return name in _BY_VALUE or not operation.own
 
 
-def draws(target: Callable[..., object] | str) -> bool:
+def draws(operation: Operation) -> bool:
     """Whether a call may take random numbers."""
-    return _base_name(target) in _DRAWS or not _torchs_own(target)
+    return operation.name in _DRAWS or not operation.own
 
 
 def _base_name(target: Callable[..., object] | str) -> str:

@@ -27,12 +27,14 @@ from torchsmith_guards import Source
 from torchsmith_tracer._src.breaks.signals import InternalError, Unsupported
 from torchsmith_tracer._src.graph import asserts, cleanup, provenance
 from torchsmith_tracer._src.graph.fakes import FakeRunner, Given
-from torchsmith_tracer._src.graph.may_raise import draws, may_raise
+from torchsmith_tracer._src.graph.may_raise import Operation, draws, may_raise
+from torchsmith_tracer._src.graph.wrap_result import wrap_result
 from torchsmith_tracer._src.torch_private import map_nodes, storage_id
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.containers import SequenceValue
 from torchsmith_tracer._src.values.lazy import LazyValue, realize
 from torchsmith_tracer._src.values.numpy_scalars import holds_number
+from torchsmith_tracer._src.values.tensor import TensorValue
 
 if TYPE_CHECKING:
     from torchsmith_guards import FakeMode
@@ -41,7 +43,6 @@ if TYPE_CHECKING:
     from torchsmith_tracer._src.frames.frame import Frame
     from torchsmith_tracer._src.graph.outline import Body
     from torchsmith_tracer._src.trace import OpenContext
-    from torchsmith_tracer._src.values.tensor import TensorValue
 
 Mark = tuple[int, int]
 Undo = Callable[[], object]
@@ -102,6 +103,7 @@ class OutputGraph:
         self.written: list[int] = []
         self.replaced: list[tuple[TensorValue, fx.Node]] = []
         self.at_risk: set[int] = set()
+        self._operations: dict[Callable[..., object] | str, Operation] = {}
         self.attributes: dict[Source, None] = {}
         self.draws = self.may_fail = False
         self.mapped = self.transforms = 0
@@ -283,7 +285,11 @@ class OutputGraph:
         """Append a call node whose fake result is known; arguments hold nodes and constants."""
         if target is operator.pow and not isinstance(args[0], fx.Node):
             target = pow  # fx prints the operator as ``-2 ** x``, which is ``-(2 ** x)``
-        node = self.graph.create_node(op, target, args, kwargs)  # type: ignore[arg-type]
+        # Given at once, fx would look through the arguments for numbers without a node.
+        node = self.graph.create_node(op, target)
+        node.args = args  # type: ignore[assignment]
+        if kwargs:
+            node.kwargs = kwargs  # type: ignore[assignment]
         self.op_count += 1
         self._added(node)
         meta = node.meta
@@ -324,8 +330,6 @@ class OutputGraph:
 
     def wrap_result(self, node: fx.Node, fake: object) -> Value:
         """The value of a node's result: tensor, tuple or list of results, number, constant."""
-        from torchsmith_tracer._src.graph.wrap_result import wrap_result
-
         return wrap_result(self, node, fake)
 
     def note_mutation(self, fake: torch.Tensor) -> None:
@@ -346,14 +350,17 @@ class OutputGraph:
         self.log.append(lambda: setattr(self, "attributes", before))
 
     def _note_risk(self, target: Callable[..., object] | str, node: fx.Node) -> None:
-        if not self.draws and draws(target):
+        operation = self._operations.get(target)
+        if operation is None:
+            operation = self._operations[target] = Operation.of(target)
+        if not self.draws and draws(operation):
             self.draws = True
             self.log.append(lambda: setattr(self, "draws", False))
         risk = self.mutated - self.at_risk
         if not risk and self.may_fail:
             return
         fakes = (n.meta["example_value"] for n in node.all_input_nodes)
-        if may_raise(target, [f for f in fakes if isinstance(f, torch.Tensor)]):
+        if may_raise(operation, [f for f in fakes if isinstance(f, torch.Tensor)]):
             before = self.may_fail
             self.may_fail = True
             self.at_risk |= risk
@@ -487,8 +494,6 @@ _DTYPES: dict[type, torch.dtype] = {
 
 def _argument_with_fake(nest: object, fake: object) -> TensorValue | None:
     """The tensor argument whose fake is ``fake``."""
-    from torchsmith_tracer._src.values.tensor import TensorValue
-
     if isinstance(nest, TensorValue):
         return nest if nest.fake is fake else None
     if isinstance(nest, SequenceValue):

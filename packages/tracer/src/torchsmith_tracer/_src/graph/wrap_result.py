@@ -13,6 +13,11 @@ from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.torch_private import FakeTensor, is_wrapper
 from torchsmith_tracer._src.values.constants import ConstantValue
 from torchsmith_tracer._src.values.containers import ListValue, NamedTupleValue, TupleValue
+from torchsmith_tracer._src.values.opaque import GraphObject
+from torchsmith_tracer._src.values.sizes import size_value
+from torchsmith_tracer._src.values.symnum import SymNumValue
+from torchsmith_tracer._src.values.tensor import TensorValue
+from torchsmith_tracer._src.values.wrapper_tensors import wrapper_result
 
 if TYPE_CHECKING:
     from torchsmith_tracer._src.graph.output import OutputGraph
@@ -30,12 +35,6 @@ def wrap_result(graph: OutputGraph, node: fx.Node, fake: object) -> Value:
     Raises:
         Unsupported: the operator returned an object that has no symbolic form.
     """
-    from torchsmith_tracer._src.values.opaque import GraphObject
-    from torchsmith_tracer._src.values.sizes import size_value
-    from torchsmith_tracer._src.values.symnum import SymNumValue
-    from torchsmith_tracer._src.values.tensor import TensorValue
-    from torchsmith_tracer._src.values.wrapper_tensors import wrapper_result
-
     if isinstance(fake, torch.Tensor):
         if type(fake) is not FakeTensor and is_wrapper(fake):
             return wrapper_result(graph, node, fake)
