@@ -24,7 +24,7 @@ from torchsmith_tracer._src.effects.journal import DELETED
 from torchsmith_tracer._src.frames.library import is_library, is_library_module
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtin_object import METHOD_TYPES, HasInstanceDict
-from torchsmith_tracer._src.values.constants import NOT_IMPLEMENTED, ConstantValue
+from torchsmith_tracer._src.values.constants import NOT_IMPLEMENTED, ConstantValue, bool_value
 from torchsmith_tracer._src.values.lookup import (
     C_DATA,
     Found,
@@ -537,70 +537,64 @@ class EnumValue(ConstantValue):
     __slots__ = ()
     asks_class = True
 
-    def _users(self, tx: Trace, *names: str) -> Value | None:
-        """The first of the special methods that a class of the user's defines, bound."""
-        found = users_method(tx, type(self.value), *names)
-        return None if found is None else bind(tx, found, self, tx.interp.type_of(self), names[0])
+    def _users(self, tx: Trace, name: str, *args: Value) -> Value | None:
+        """What the special method returns, if a class of the user's defines it."""
+        found = users_method(tx, type(self.value), name)
+        if found is None:
+            return None
+        return tx.interp.call(bind(tx, found, self, tx.interp.type_of(self), name), args)
 
     def binary(self, tx: Trace, op: str, other: Value, *, reflected: bool = False) -> Value | None:
-        method = self._users(tx, dunder(op, reflected=reflected))
-        if method is not None:
-            return _implemented(tx.interp.call(method, [other]))
-        if isinstance(other, EnumValue) and other._users(tx, dunder(op, reflected=not reflected)):
+        result = self._users(tx, dunder(op, reflected=reflected), other)
+        if result is not None:
+            return _implemented(result)
+        mirrored = dunder(op, reflected=not reflected)
+        if isinstance(other, EnumValue) and users_method(tx, type(other.value), mirrored):
             return None
         return super().binary(tx, op, other, reflected=reflected)
 
     def unary(self, tx: Trace, op: str) -> Value:
-        method = self._users(tx, _UNARY[op])
-        return super().unary(tx, op) if method is None else tx.interp.call(method, [])
+        return self._users(tx, _UNARY[op]) or super().unary(tx, op)
 
     def richcompare(self, tx: Trace, op: str, other: Value) -> Value | None:
-        method = self._users(tx, f"__{op}__")
-        if method is not None:
-            return _implemented(tx.interp.call(method, [other]))
-        equal = self._users(tx, "__eq__") if op == "ne" else None
-        if equal is not None:
-            result = _implemented(tx.interp.call(equal, [other]))
-            return None if result is None else ConstantValue(not tx.interp.truth(result))
-        return super().richcompare(tx, op, other)
+        result = self._users(tx, f"__{op}__", other)
+        if result is not None:
+            return _implemented(result)
+        equal = self._users(tx, "__eq__", other) if op == "ne" else None
+        if equal is None:
+            return super().richcompare(tx, op, other)
+        known = _implemented(equal)
+        return None if known is None else ConstantValue(not tx.interp.truth(known))
 
     def bool(self, tx: Trace) -> builtins.bool:
-        method = self._users(tx, "__bool__")
-        if method is not None:
-            return tx.interp.check_bool(tx.interp.call(method, []))
-        if self._users(tx, "__len__") is not None:
-            return tx.interp.truth(self.length(tx))
-        return super().bool(tx)
+        answer = self._users(tx, "__bool__")
+        if answer is not None:
+            return tx.interp.check_bool(answer)
+        length = self._users(tx, "__len__")
+        return super().bool(tx) if length is None else tx.interp.index(length) != 0
 
     def hash_key(self, tx: Trace) -> object:
         own = users_method(tx, type(self.value), "__hash__")
         if own is not None and own.attr is None:
             raise tx.interp.error(TypeError, f"unhashable type: {type(self.value).__name__!r}")
-        if own is not None or self._users(tx, "__eq__") is not None:
+        if own is not None or users_method(tx, type(self.value), "__eq__") is not None:
             return tx.interp.user_key(self)
         return super().hash_key(tx)
 
     def length(self, tx: Trace) -> Value:
-        method = self._users(tx, "__len__")
-        if method is None:
-            return super().length(tx)
-        return tx.interp.check_length(tx.interp.call(method, []))
+        length = self._users(tx, "__len__")
+        return super().length(tx) if length is None else tx.interp.check_length(length)
 
     def contains(self, tx: Trace, item: Value) -> Value:
-        method = self._users(tx, "__contains__")
-        if method is None:
-            return super().contains(tx, item)
-        return ConstantValue(tx.interp.truth(tx.interp.call(method, [item])))
+        found = self._users(tx, "__contains__", item)
+        return super().contains(tx, item) if found is None else bool_value(tx.interp.truth(found))
 
     def getitem(self, tx: Trace, key: Value) -> Value:
-        method = self._users(tx, "__getitem__")
-        return super().getitem(tx, key) if method is None else tx.interp.call(method, [key])
+        return self._users(tx, "__getitem__", key) or super().getitem(tx, key)
 
     def iter(self, tx: Trace) -> Value:
-        method = self._users(tx, "__iter__")
-        if method is None:
-            return super().iter(tx)
-        return tx.interp.check_iterator(tx.interp.call(method, []))
+        iterator = self._users(tx, "__iter__")
+        return super().iter(tx) if iterator is None else tx.interp.check_iterator(iterator)
 
     def getattr(self, tx: Trace, name: str) -> Value:
         cls = type(self.value)
@@ -615,20 +609,17 @@ class EnumValue(ConstantValue):
                 return value
             why = "attribute of an enum member was looked up"
             tx.world.missing(AttrSource(source, "__dict__"), entry, why)
-        hook = self._users(tx, "__getattr__") if found is None else None
-        if hook is not None:
-            return tx.interp.call(hook, [ConstantValue(name)])
+        computed = self._users(tx, "__getattr__", ConstantValue(name)) if found is None else None
         if found is None or library:
-            return super().getattr(tx, name)
+            return computed or super().getattr(tx, name)
         if isinstance(member, enum.Enum) and name in type(member).__members__:
             return tx.interp.const(getattr(member, name))
         return bind(tx, found, self, tx.interp.type_of(self), name)
 
     def call(self, tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
-        method = self._users(tx, "__call__")
-        if method is None:
+        if users_method(tx, type(self.value), "__call__") is None:
             return super().call(tx, args, kwargs)
-        return tx.interp.call(method, args, kwargs)
+        return tx.interp.call(self.getattr(tx, "__call__"), args, kwargs)
 
     def reconstruct(self, cg: Emitter) -> None:
         cg.load_global_constant(self.value, "member")

@@ -62,27 +62,17 @@ def _bind(
                 _unexpected(tx, fn, name, kwargs)
     if len(args) > count and not flags & _VARARGS:
         _too_many(tx, fn, len(args), bound)
-    missing: list[str] = []
-    for i in range(len(args), count):
-        name = names[i]
-        if name not in bound:
-            default = fn.default(tx, i)
-            if default is None:
-                missing.append(name)
-            else:
-                bound[name] = default
-    if missing:
-        _missing(tx, fn, "positional", missing)
-    if kwonly:
-        for name in names[count:total]:
+    for kind, given, needed in (("positional", len(args), count), ("keyword-only", count, total)):
+        missing: list[str] = []
+        for i, name in enumerate(names[given:needed], given):
             if name not in bound:
-                default = fn.kwdefault(tx, name)
+                default = fn.default(tx, i) if i < count else fn.kwdefault(tx, name)
                 if default is None:
                     missing.append(name)
                 else:
                     bound[name] = default
         if missing:
-            _missing(tx, fn, "keyword-only", missing)
+            _missing(tx, fn, kind, missing)
     slot = total
     if flags & _VARARGS:
         bound[names[slot]] = TupleValue(args[count:])
