@@ -537,7 +537,7 @@ class EnumValue(ConstantValue):
     __slots__ = ()
     asks_class = True
 
-    def _users(self, tx: Trace, name: str, *args: Value) -> Value | None:
+    def users(self, tx: Trace, name: str, *args: Value) -> Value | None:
         """What the special method returns, if a class of the user's defines it."""
         found = users_method(tx, type(self.value), name)
         if found is None:
@@ -545,7 +545,7 @@ class EnumValue(ConstantValue):
         return tx.interp.call(bind(tx, found, self, tx.interp.type_of(self), name), args)
 
     def binary(self, tx: Trace, op: str, other: Value, *, reflected: bool = False) -> Value | None:
-        result = self._users(tx, dunder(op, reflected=reflected), other)
+        result = self.users(tx, dunder(op, reflected=reflected), other)
         if result is not None:
             return _implemented(result)
         mirrored = dunder(op, reflected=not reflected)
@@ -554,23 +554,23 @@ class EnumValue(ConstantValue):
         return super().binary(tx, op, other, reflected=reflected)
 
     def unary(self, tx: Trace, op: str) -> Value:
-        return self._users(tx, _UNARY[op]) or super().unary(tx, op)
+        return self.users(tx, _UNARY[op]) or super().unary(tx, op)
 
     def richcompare(self, tx: Trace, op: str, other: Value) -> Value | None:
-        result = self._users(tx, f"__{op}__", other)
+        result = self.users(tx, f"__{op}__", other)
         if result is not None:
             return _implemented(result)
-        equal = self._users(tx, "__eq__", other) if op == "ne" else None
+        equal = self.users(tx, "__eq__", other) if op == "ne" else None
         if equal is None:
             return super().richcompare(tx, op, other)
         known = _implemented(equal)
         return None if known is None else ConstantValue(not tx.interp.truth(known))
 
     def bool(self, tx: Trace) -> builtins.bool:
-        answer = self._users(tx, "__bool__")
+        answer = self.users(tx, "__bool__")
         if answer is not None:
             return tx.interp.check_bool(answer)
-        length = self._users(tx, "__len__")
+        length = self.users(tx, "__len__")
         return super().bool(tx) if length is None else tx.interp.index(length) != 0
 
     def hash_key(self, tx: Trace) -> object:
@@ -582,18 +582,18 @@ class EnumValue(ConstantValue):
         return super().hash_key(tx)
 
     def length(self, tx: Trace) -> Value:
-        length = self._users(tx, "__len__")
+        length = self.users(tx, "__len__")
         return super().length(tx) if length is None else tx.interp.check_length(length)
 
     def contains(self, tx: Trace, item: Value) -> Value:
-        found = self._users(tx, "__contains__", item)
+        found = self.users(tx, "__contains__", item)
         return super().contains(tx, item) if found is None else bool_value(tx.interp.truth(found))
 
     def getitem(self, tx: Trace, key: Value) -> Value:
-        return self._users(tx, "__getitem__", key) or super().getitem(tx, key)
+        return self.users(tx, "__getitem__", key) or super().getitem(tx, key)
 
     def iter(self, tx: Trace) -> Value:
-        iterator = self._users(tx, "__iter__")
+        iterator = self.users(tx, "__iter__")
         return super().iter(tx) if iterator is None else tx.interp.check_iterator(iterator)
 
     def getattr(self, tx: Trace, name: str) -> Value:
@@ -609,7 +609,7 @@ class EnumValue(ConstantValue):
                 return value
             why = "attribute of an enum member was looked up"
             tx.world.missing(AttrSource(source, "__dict__"), entry, why)
-        computed = self._users(tx, "__getattr__", ConstantValue(name)) if found is None else None
+        computed = self.users(tx, "__getattr__", ConstantValue(name)) if found is None else None
         if found is None or library:
             return computed or super().getattr(tx, name)
         if isinstance(member, enum.Enum) and name in type(member).__members__:

@@ -10,13 +10,8 @@ from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtin_object import METHOD_TYPES
 from torchsmith_tracer._src.values.constants import COMPARE, ConstantValue, bool_value
 from torchsmith_tracer._src.values.containers import SequenceValue
-from torchsmith_tracer._src.values.lookup import bind, lookup
-from torchsmith_tracer._src.values.python_instances import (
-    EnumValue,
-    ObjectValue,
-    dunder,
-    users_method,
-)
+from torchsmith_tracer._src.values.lookup import lookup
+from torchsmith_tracer._src.values.python_instances import EnumValue, ObjectValue, dunder
 
 if TYPE_CHECKING:
     from torchsmith_tracer._src.trace import Trace
@@ -138,24 +133,25 @@ class Operators:
 
     def hash_of(self, value: Value) -> int:
         """``hash(value)`` as a number."""
-        if isinstance(value, EnumValue) and not users_method(
-            self.tx, type(value.value), "__hash__"
-        ):
-            return hash(value.value)
-        if isinstance(value, ObjectValue | EnumValue):
+        result: Value | None = None
+        if isinstance(value, EnumValue):
+            result = value.users(self.tx, "__hash__")
+            if result is None:
+                return hash(value.value)
+        elif isinstance(value, ObjectValue):
             # An object that plays one of a C class has the methods of what plays it.
-            cls = value.cls if isinstance(value, ObjectValue) else value.python_type()
-            found = lookup(self.tx, cls, "__hash__")
+            found = lookup(self.tx, value.cls, "__hash__")
             if found is not None and found.attr is not None and found.owner is not object:
-                method = bind(self.tx, found, value, self.interp.type_of(value), "__hash__")
+                method = value.method(self.tx, "__hash__")
+                assert method is not None
                 if not isinstance(found.attr, METHOD_TYPES):
                     result = self.interp.call(method, [])
-                    number = self.interp.try_concrete(result)
-                    if not isinstance(number, int):
-                        message = "__hash__ method should return an integer"
-                        raise self.interp.error(TypeError, message)
-                    return hash(number)
-        return hash(self.interp.hash_key(value))
+        if result is None:
+            return hash(self.interp.hash_key(value))
+        number = self.interp.try_concrete(result)
+        if not isinstance(number, int):
+            raise self.interp.error(TypeError, "__hash__ method should return an integer")
+        return hash(number)
 
     def try_index(self, value: Value) -> int | None:
         """``operator.index`` as a known int, or None when the value is not an integer."""
