@@ -21,7 +21,6 @@ from torchsmith_guards import (
     FunctionSource,
     GlobalSource,
     GlobalState,
-    GradSource,
     Guard,
     GuardKind,
     GuardSet,
@@ -193,7 +192,7 @@ def test_paths_reach_nested_objects():
     guards += [
         Guard(X, K.TYPE, Box),
         Guard(CallSource(AttrSource(X, "ref")), K.ID, plain),
-        Guard(GradSource(AttrSource(X, "t")), K.TENSOR, TensorSpec.of(tensor.grad)),
+        Guard(AttrSource(AttrSource(X, "t"), "grad"), K.TENSOR, TensorSpec.of(tensor.grad)),
     ]
     made = checker(*guards)
     assert_holds(made, box)

@@ -388,14 +388,6 @@ class ClosureSource(Step):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class GradSource(Step):
-    """``base.grad`` of a tensor."""
-
-    def code(self, base: str, name: Name) -> str:
-        return f"{base}.grad"
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class TensorPropertySource(Step):
     """One number of a tensor: ``size(dim)``, ``stride(dim)`` or ``storage_offset()``."""
 

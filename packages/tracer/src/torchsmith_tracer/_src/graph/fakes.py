@@ -7,6 +7,7 @@ remembered by the metadata of their arguments, as long as all of it is static.
 
 from __future__ import annotations
 
+import contextlib
 import operator
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
@@ -49,8 +50,11 @@ _ATOMS = (int, float, bool, str, bytes, type(None), type(Ellipsis), complex)
 _TORCH_ATOMS = (torch.dtype, torch.device, torch.layout, torch.memory_format)
 
 
+_UNKNOWN = object()
+
+
 class _Uncacheable(Exception):
-    """An argument whose content the key cannot express."""
+    """An argument whose content the key cannot express, or a result that cannot be made again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +69,7 @@ class FakeRunner:
 
     def __init__(self, fake: FakeMode) -> None:
         self._fake = fake
-        self._memory: dict[Hashable, _Recipe] = {}
+        self._memory: dict[Hashable, object] = {}
 
     def run(
         self,
@@ -87,9 +91,9 @@ class FakeRunner:
         fake_kwargs: dict[str, object] = map_nodes(kwargs, _example) if kwargs else {}
         key = self._key(target, fake_args, fake_kwargs) if remember else None
         if key is not None:
-            recipe = self._memory.get(key)
-            if recipe is not None:
-                return recipe.make(self._fake), [], False
+            spec = self._memory.get(key, _UNKNOWN)
+            if spec is not _UNKNOWN:
+                return _build(spec, self._fake), [], False
         tensors: list[torch.Tensor] = []
         _tensors(fake_args, tensors)
         _tensors(fake_kwargs, tensors)
@@ -146,9 +150,8 @@ class FakeRunner:
         if mutated:
             return result, mutated, known
         if key is not None:
-            recipe = _recipe(result, tensors)
-            if recipe is not None:
-                self._memory[key] = recipe
+            with contextlib.suppress(_Uncacheable):
+                self._memory[key] = _spec(result, {storage_id(t) for t in tensors})
         return result, [], known
 
     def _key(
@@ -262,27 +265,14 @@ def _tensor_key(tensor: torch.Tensor) -> Hashable:
     )
 
 
-class _Recipe:
-    """How to make an equal result again: tensors by metadata, in a nest of plain containers."""
-
-    __slots__ = ("inference", "spec")
-
-    def __init__(self, spec: object, inference: bool) -> None:
-        self.spec = spec
-        self.inference = inference
-
-    def make(self, fake: FakeMode) -> object:
-        return _build(self.spec, fake)
-
-
+@dataclass(frozen=True, slots=True)
 class _TensorSpec:
-    __slots__ = ("device", "dtype", "size", "stride")
+    """How to make an equal tensor again. A whole result is a nest of plain containers of these."""
 
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self.size = tensor.size()
-        self.stride = tensor.stride()
-        self.dtype = tensor.dtype
-        self.device = tensor.device
+    size: torch.Size
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
 
 
 def _build(spec: object, fake: FakeMode) -> object:
@@ -293,15 +283,6 @@ def _build(spec: object, fake: FakeMode) -> object:
         built = [_build(p, fake) for p in parts]
         return kind(built)
     return spec
-
-
-def _recipe(result: object, tensors: list[torch.Tensor]) -> _Recipe | None:
-    """None when the result may share storage with an argument or carries autograd history."""
-    used = {storage_id(t) for t in tensors}
-    try:
-        return _Recipe(_spec(result, used), torch.is_inference_mode_enabled())
-    except _Uncacheable:
-        return None
 
 
 def _tensors(arg: object, into: list[torch.Tensor]) -> None:
@@ -324,6 +305,8 @@ def _version(tensor: torch.Tensor) -> int:
 
 
 def _spec(result: object, used: set[int]) -> object:
+    """What ``_build`` makes again, if nothing in it shares storage with an argument (``used``) or
+    carries autograd history."""
     kind = type(result)
     if isinstance(result, torch.Tensor):
         if kind is not FakeTensor or result.requires_grad or result.storage_offset():
@@ -336,7 +319,7 @@ def _spec(result: object, used: set[int]) -> object:
         if storage in used:
             raise _Uncacheable
         used.add(storage)  # results that share storage with each other are not remembered
-        return _TensorSpec(result)
+        return _TensorSpec(result.size(), result.stride(), result.dtype, result.device)
     if kind is tuple or kind is list or kind.__module__ == "torch.return_types":
         return (kind, [_spec(p, used) for p in result])  # type: ignore[attr-defined]
     if kind in (bool, type(None), torch.dtype, torch.device, str):

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
-from torchsmith_guards import GradSource
+from torchsmith_guards import AttrSource
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.higher_order import ops
@@ -38,7 +38,7 @@ _HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 def read_grad(tx: Trace, tensor: TensorValue) -> Value:
     """``tensor.grad``, where traced code has not stored to it."""
     if tensor.real is not None and tensor.source is not None:
-        return tx.builder.wrap(tensor.real.grad, GradSource(tensor.source))
+        return tx.builder.wrap(tensor.real.grad, AttrSource(tensor.source, "grad"))
     if not tensor.fake.is_leaf:
         raise Unsupported("tensor-attribute", what="grad", tensor=tensor.describe())
     return NONE
