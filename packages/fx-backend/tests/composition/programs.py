@@ -682,6 +682,9 @@ def _put(d: Draft, x: str) -> str | None:
     if not t.dim() or 0 in t.shape:
         return None
     spots = d.rng.sample(range(t.shape[0]), min(2, t.shape[0]))
+    if d.exact(x) and d.rng.random() < 0.2:
+        mask = d.rng.choice((f"[{x} > 0]", f"[{x}.select(-1, 0) > 0]"))
+        return f"{x}.index_put_({mask}, {x}.new_full((), 3), {d.rng.random() < 0.3})"
     words = (
         "index_put_([torch.tensor({0})], {1}[{0}] + {1}[0])",
         "index_fill_(0, torch.tensor({0}), 1)",

@@ -25,11 +25,13 @@ from torchsmith_fx_backend._src.loops.gathers import (
 )
 from torchsmith_fx_backend._src.loops.ir import Fault, StoreMode
 from torchsmith_fx_backend._src.loops.registry import Coords, Scatter, register
-from torchsmith_fx_backend._src.loops.sizes import UnrepresentableError
+from torchsmith_fx_backend._src.loops.sizes import UnrepresentableError, estimate, size_index
 from torchsmith_fx_backend._src.loops.values import GraphValues
 
 aten = torch.ops.aten
+_PUTS = (aten.index_put.default, aten._unsafe_index_put.default)
 
+MOST_MEETING = 64  # points, one after the other, that a thread of a GPU walks
 _REDUCES = {
     "sum": StoreMode.ADD,
     "add": StoreMode.ADD,
@@ -53,6 +55,43 @@ def _value(node: fx.Node, position: int) -> torch.Tensor | None:
     return value if isinstance(value, torch.Tensor) else None
 
 
+def _scatter_rule(
+    space: Callable[[GraphValues, fx.Node], Coords],
+    emit: Callable[[Point], Written],
+    applies: Callable[[fx.Node], bool],
+) -> Scatter:
+    return Scatter(space, emit, lambda node: applies(node) and _parallel(node))
+
+
+def _parallel(node: fx.Node) -> bool:
+    """Whether points that meet, and so follow each other, leave enough parallel work."""
+    target = _value(node, 0)
+    assert target is not None
+    if target.device.type == "cpu" or (_keeps_one(node) and not _ordered(target.device)):
+        return True
+    if node.target in _PUTS:
+        indices = node.args[1]
+        assert isinstance(indices, (list, tuple))
+        sizes = [i.meta["val"].numel() for i in indexed_dims(indices).values()]
+        return estimate(size_index(max(sizes))) <= MOST_MEETING
+    index, dim = _value(node, 2), node.args[1]
+    assert index is not None and isinstance(dim, int)
+    return estimate(size_index(index.shape[dim if index.dim() > 1 else 0])) <= MOST_MEETING
+
+
+def _keeps_one(node: fx.Node) -> bool:
+    """Whether the value of one of the points that meet stays."""
+    if node.target in _PUTS:
+        return not argument(node, 3, "accumulate", False)
+    known = (aten.index_copy.default, aten.scatter.src, aten.scatter.value)
+    return node.target in (*known, aten.index_fill.int_Scalar, aten.index_fill.int_Tensor)
+
+
+def _ordered(device: torch.device) -> bool:
+    """Whether eager mode says which value stays."""
+    return device.type == "cpu" or torch.are_deterministic_algorithms_enabled()
+
+
 def _like(position: int) -> Callable[[GraphValues, fx.Node], Coords]:
     """The index space of an operand."""
 
@@ -66,8 +105,7 @@ def _like(position: int) -> Callable[[GraphValues, fx.Node], Coords]:
 
 def _kept(p: Point) -> StoreMode:
     """How the values of points that meet are told apart when only one can stay."""
-    cpu = p.body.graph.info(p.node).device.type == "cpu"
-    ordered = cpu or torch.are_deterministic_algorithms_enabled()
+    ordered = _ordered(p.body.graph.info(p.node).device)
     return StoreMode.LAST if ordered else StoreMode.SET
 
 
@@ -135,8 +173,8 @@ def _has_rows(node: fx.Node) -> bool:
     )
 
 
-register(aten.index_add.default, Scatter(_like(3), _index_add, _has_rows))
-register(aten.index_copy.default, Scatter(_like(3), _index_copy, _has_rows))
+register(aten.index_add.default, _scatter_rule(_like(3), _index_add, _has_rows))
+register(aten.index_copy.default, _scatter_rule(_like(3), _index_copy, _has_rows))
 
 
 def _filled(graph: GraphValues, node: fx.Node) -> Coords:
@@ -155,7 +193,7 @@ def _index_fill(p: Point) -> Written:
 
 
 for _target in (aten.index_fill.int_Scalar, aten.index_fill.int_Tensor):
-    register(_target, Scatter(_filled, _index_fill, _has_dims))
+    register(_target, _scatter_rule(_filled, _index_fill, _has_dims))
 
 
 def _scatter(p: Point) -> Written:
@@ -171,9 +209,9 @@ def _reduces(node: fx.Node) -> bool:
 
 
 for _target in (aten.scatter.src, aten.scatter.value):
-    register(_target, Scatter(_like(2), _scatter, _one_dtype))
+    register(_target, _scatter_rule(_like(2), _scatter, _one_dtype))
 for _target in (aten.scatter.reduce, aten.scatter.value_reduce, aten.scatter_reduce.two):
-    register(_target, Scatter(_like(2), _scatter, _reduces))
+    register(_target, _scatter_rule(_like(2), _scatter, _reduces))
 
 
 def _scatter_add(p: Point) -> Written:
@@ -181,7 +219,7 @@ def _scatter_add(p: Point) -> Written:
     return Written(_source(p, p.node.args[3]), at, StoreMode.ADD)
 
 
-register(aten.scatter_add.default, Scatter(_like(2), _scatter_add, _one_dtype))
+register(aten.scatter_add.default, _scatter_rule(_like(2), _scatter_add, _one_dtype))
 
 
 # ------------------------------------------------------------------------ advanced indexing
@@ -223,5 +261,5 @@ def _puts(node: fx.Node) -> bool:
     return same and by_integers(node)
 
 
-for _target in (aten.index_put.default, aten._unsafe_index_put.default):
-    register(_target, Scatter(_put_space, _put, _puts))
+for _target in _PUTS:
+    register(_target, _scatter_rule(_put_space, _put, _puts))

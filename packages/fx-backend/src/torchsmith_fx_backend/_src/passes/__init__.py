@@ -16,6 +16,7 @@ from torchsmith_fx_backend._src.passes.fold import FoldConstants
 from torchsmith_fx_backend._src.passes.fused_attention import FusedAttention
 from torchsmith_fx_backend._src.passes.inplace import WritesInPlace
 from torchsmith_fx_backend._src.passes.layouts import ChannelsLast
+from torchsmith_fx_backend._src.passes.masked import MaskedWrites
 from torchsmith_fx_backend._src.passes.noop import NoOps
 from torchsmith_fx_backend._src.passes.padding import AlignedProducts
 from torchsmith_fx_backend._src.passes.patches import PatchProducts
@@ -25,6 +26,7 @@ from torchsmith_fx_backend._src.passes.scatters import ScatterTargets
 PASSES: tuple[Pass, ...] = (
     RedundantCasts(),
     NoOps(),
+    MaskedWrites(),
     FoldConstants(),
     CommonSubexpressions(),
     AttentionMasks(),
@@ -46,6 +48,7 @@ __all__ = [
     "FoldConstants",
     "FusedAttention",
     "KeyedRandom",
+    "MaskedWrites",
     "NoOps",
     "Pass",
     "PatchProducts",

@@ -19,7 +19,7 @@ from torchsmith_fx_backend._src import keyed
 from torchsmith_fx_backend._src.loops import index as ix
 from torchsmith_fx_backend._src.loops.body import Body, lower
 from torchsmith_fx_backend._src.loops.index import Index
-from torchsmith_fx_backend._src.loops.ir import Scan, StoreMode
+from torchsmith_fx_backend._src.loops.ir import Scan
 from torchsmith_fx_backend._src.loops.pointwise import copy_into
 from torchsmith_fx_backend._src.loops.registry import (
     Coords,
@@ -62,7 +62,6 @@ SMALL_COST = 16  # the same for a node that is small beside its readers ...
 MUCH_LARGER = 8  # ... by this factor
 SLACK = 16  # reading so small a part more is nothing against a store
 FEW_REPEATS = 4  # how often a node is computed over when its one reader repeats it
-MOST_MEETING = 64  # points, one after the other, that a thread of a GPU walks
 SHORT_SCAN, FEW_SCANS = 4096, 64  # rows that are longer and fewer leave a GPU idle
 COPY = aten.copy_.default
 COPY_INTO = Pointwise(copy_into)
@@ -321,18 +320,13 @@ class Facts:
         return kernel and alone and info.offset == ix.ZERO
 
     def _worthwhile(self, node: fx.Node, rule: Rule) -> bool:
-        """Whether points that meet, and so follow each other, leave enough parallel work."""
-        if not isinstance(rule, Scatter | Reduction):
+        """Whether points that follow each other leave enough parallel work."""
+        if not isinstance(rule, Reduction):
             return True
         value = node.meta["val"]
         if (value[0] if isinstance(value, tuple | list) else value).device.type == "cpu":
             return True
-        if isinstance(rule, Reduction):
-            return self._rows_to_scan(node, rule)
-        body, space = self.body(node), self.space(node, rule)
-        own = {x.axis for x in body.target if type(x) is ix.Var}
-        met = estimate(ix.product([n for d, n in enumerate(space) if d not in own]))
-        return body.mode is StoreMode.SET or met <= MOST_MEETING
+        return self._rows_to_scan(node, rule)
 
     def _rows_to_scan(self, node: fx.Node, rule: Reduction) -> bool:
         """Whether there are no scans, or enough rows for a program each."""
