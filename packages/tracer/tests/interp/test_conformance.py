@@ -15,8 +15,9 @@ import pytest
 FLOORS = {
     "bool": (28, 28, 28),
     "patma": (295, 296, 306),
-    "raise": (33, 33, 34),
-    "with": (44, 44, 44),
+    "generator_stop": (2, 2, 2),
+    "raise": (34, 34, 35),
+    "with": (50, 50, 50),
 }
 
 

@@ -451,3 +451,33 @@ def test_stores_to_an_existing_exception(agree):
     compiled(torch.ones(3), error)
     assert isinstance(error.__context__, KeyError) and error.__suppress_context__
     assert [f.name for f in traceback.extract_tb(error.__traceback__)][0].startswith("links_of")
+
+
+def test_what_the_caller_handles_is_asked_at_each_call(capture):
+    def f(x):
+        try:
+            {}["own"]
+        except KeyError as e:
+            return x + 1, repr(e.__context__), repr(sys.exc_info()[1])
+
+    def g(x):
+        try:
+            raise
+        except (RuntimeError, KeyError) as e:
+            return x + 1, repr(e)
+
+    def calls(fn):
+        out = [fn(torch.ones(2))]
+        for kind in (KeyError, KeyError, IndexError):
+            try:
+                raise kind("of the caller")
+            except LookupError:
+                try:
+                    out.append(fn(torch.ones(2)))
+                except IndexError as e:
+                    out.append(repr(e))
+        return [*out, fn(torch.ones(2)), sys.exc_info()[1]]
+
+    for fn in (f, g):
+        compiled = torchsmith_tracer.compile(fn, backend=capture)
+        assert repr(calls(compiled)) == repr(calls(fn))
