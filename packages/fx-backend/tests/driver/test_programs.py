@@ -123,6 +123,23 @@ CASES = {
     ),
     "a piece that is empty": (lambda x: x[:, 4:].std(1), (torch.randn(4, 4),)),
     "a piece that is one": (lambda x: x.chunk(3, 0)[1].squeeze() * 2, (torch.randn(3, 5),)),
+    "rows that repeat": (
+        lambda x: x.repeat_interleave(3, 0).softmax(-1),
+        (torch.randn(7),),
+    ),
+    "the start of a copy's memory": (
+        lambda x: x.clone().as_strided((2, 5), (1, 2), 1).flatten(0, 1),
+        (torch.randn(20),),
+    ),
+    "an expanded view of what was written": (
+        lambda x: (
+            torch.rot90(x, 1, [1, 0])
+            .index_add_(0, torch.tensor([2, 1]), x[[2, 1]])
+            .unsqueeze(1)
+            .expand([-1, 3, -1])
+        ),
+        (torch.randn(4, 4),),
+    ),
     "a quotient that is one": (
         lambda x: torch.stack([x.unflatten(1, (-1, 3))] * 2, -1),
         (torch.randn(2, 3),),
@@ -202,10 +219,30 @@ def test_results_share_memory_as_eagers_do(fn):
         torch.testing.assert_close(mine, true)
 
 
-def test_results_that_eager_computes_apart_stay_apart():
-    x = torch.randn(5, 6).t()
+def test_the_start_of_an_inputs_memory_is_not_the_start_of_its_copy():
+    x = torch.randn(30)[4:24]
+    fn = lambda x: x.clone().as_strided((2, 5), (1, 2), 1) + 1  # noqa: E731
     with torch.no_grad():
-        fn = lambda x: (x.flatten(0, 1), x.reshape(15, 2, 1))  # noqa: E731
+        torch.testing.assert_close(compile_graph(fx.symbolic_trace(fn), [x], SETTINGS)(x), fn(x))
+
+
+def test_running_sums_have_no_negative_zero():
+    for x in (torch.tensor([-0.0, -0.0]), torch.tensor([[-0.0, 1.0]]), torch.tensor([-0.0])):
+        with torch.no_grad():
+            total = compile_graph(fx.symbolic_trace(lambda x: x.cumsum(0)), [x], SETTINGS)(x)
+        assert not total.signbit().any()
+
+
+@pytest.mark.parametrize(
+    "fn, x",
+    [
+        (lambda x: (x.flatten(0, 1), x.reshape(15, 2, 1)), torch.randn(5, 6).t()),
+        (lambda x: (x.cummax(0)[1], x.cummax(0)[1]), torch.tensor(3.0)),
+    ],
+    ids=["copies", "items"],
+)
+def test_results_that_eager_computes_apart_stay_apart(fn, x):
+    with torch.no_grad():
         first, second = compile_graph(fx.symbolic_trace(fn), [x], SETTINGS)(x)
     assert first.untyped_storage().data_ptr() != second.untyped_storage().data_ptr()
 

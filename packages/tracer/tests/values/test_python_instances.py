@@ -10,6 +10,7 @@ import typing
 
 import pytest
 import torch
+import torchsmith_tracer
 from torchsmith_tracer._src.values.python_instances import storage_base
 
 T = typing.TypeVar("T")
@@ -172,3 +173,31 @@ def test_the_parts_of_a_type_expression_are_read(check):
         return x + len(union.__args__) + len(generic.__args__), generic.__origin__ is list
 
     check(program, torch.ones(2), graphs=1, fullgraph=True)
+
+
+NAMESPACE = types.SimpleNamespace(k=1)
+
+
+def test_vars_of_what_cannot_be_looked_into_breaks_and_does_not_raise():
+    def counted(x):
+        try:
+            return x + len(vars(NAMESPACE))
+        except TypeError:
+            return x - 1
+
+    compiled = torchsmith_tracer.compile(counted, backend="eager")
+    assert torch.equal(compiled(torch.ones(2)), counted(torch.ones(2)))
+    NAMESPACE.j = 2
+    try:
+        assert torch.equal(compiled(torch.ones(2)), counted(torch.ones(2)))
+    finally:
+        del NAMESPACE.j
+
+
+def test_the_tracer_keeps_its_own_deque_when_the_program_replaces_it(monkeypatch):
+    items = [1, 2]
+    monkeypatch.setattr(collections, "deque", list)
+    compiled = torchsmith_tracer.compile(
+        lambda x: x + sum(items) + len(collections.deque(items)), backend="eager"
+    )
+    assert torch.equal(compiled(torch.zeros(2)), torch.full((2,), 5.0))

@@ -669,6 +669,9 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
             return self._replay(base.node, value.steps, lazy=True)
         if value.exact:
             return value.node
+        if value.steps and not base.exact and base.root is not None:
+            # The view itself may overlap; what it is a view of does not.
+            return self._replay(self._restride(base.node, base.root), value.steps, lazy=True)
         return self._restride(value.node, value.tensor)
 
     def _restride(self, node: fx.Node, tensor: torch.Tensor) -> fx.Node:

@@ -125,7 +125,13 @@ def _has_rows(node: fx.Node) -> bool:
 
 
 def _scan(op: ScanOp) -> Emit:
-    return lambda p: (p.body.scan(op, p.read_input(p.output_dtype(0))),)
+    def emit(p: Point) -> Sequence[Value]:
+        x = p.read_input(p.output_dtype(0))
+        if op is ScanOp.SUM and p.output_dtype(0).is_floating_point:
+            x = x + 0.0  # eager starts from zero, so that no sum is -0.0
+        return (p.body.scan(op, x),)
+
+    return emit
 
 
 for _target, _kind in (

@@ -143,6 +143,11 @@ def source(node: fx.Node) -> fx.Node:
             return node
 
 
+def _is_item(node: fx.Node) -> bool:
+    """Whether the node is one of several results; the call then stands for all of them."""
+    return node.op == "call_function" and getattr(node.target, "__name__", "") == "getitem"
+
+
 def _is_item_of_view(node: fx.Node) -> bool:
     parent = node.args[0] if node.args else None
     return (
@@ -164,7 +169,7 @@ def escaping(graph: fx.Graph) -> set[fx.Node]:
         current: Any = node
         while current not in found:
             found.add(current)
-            if not (is_view(current) or _is_item_of_view(current)):
+            if not (is_view(current) or _is_item(current)):
                 break
             current = current.args[0]
     return found

@@ -44,6 +44,8 @@ class NoOps:
                 continue
             if is_copy and not can_share(node, before, visible, written):
                 continue
+            if is_copy and _is_restrided(node) and _may_start_later(before):
+                continue
             if not is_copy and node in outputs:
                 continue
             node.replace_all_uses_with(before)
@@ -54,6 +56,20 @@ class NoOps:
                     group.add(source(before))
             changed = True
         return changed
+
+
+def _is_restrided(node: fx.Node) -> bool:
+    """Whether somebody counts elements from the start of the storage."""
+    return any(
+        user.target is aten.as_strided.default or (is_view(user) and _is_restrided(user))
+        for user in node.users
+    )
+
+
+def _may_start_later(node: fx.Node) -> bool:
+    """Whether the tensor may not begin where its storage does."""
+    owner = source(node)
+    return owner.op in ("placeholder", "get_attr") or bool(node.meta["val"].storage_offset() != 0)
 
 
 def can_share(node: fx.Node, before: fx.Node, visible: set[fx.Node], written: set[fx.Node]) -> bool:

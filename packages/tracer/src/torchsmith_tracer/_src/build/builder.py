@@ -10,12 +10,14 @@ guard that the two are one.
 
 from __future__ import annotations
 
-import collections
 import enum
 import math
 import re
 import types
 import weakref
+
+# By name: the program may put other things in the module's place.
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
@@ -97,7 +99,7 @@ if TYPE_CHECKING:
 
 _LITERALS = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis))
 _STORAGE = (
-    *(dict, list, tuple, collections.deque, set, frozenset),
+    *(dict, list, tuple, deque, set, frozenset),
     *(int, float, str, bytes, complex),
 )
 _BUILTIN_CALLABLES = (
@@ -373,7 +375,7 @@ class Builder:
         return NamedTupleValue(self._items(obj, source), kind, source)
 
     def _deque(self, obj: object, source: Source) -> Value:
-        assert isinstance(obj, collections.deque)
+        assert isinstance(obj, deque)
         self.guard(source, GuardKind.LENGTH, (type(obj), len(obj)), "length of a deque")
         self.wrap(obj.maxlen, AttrSource(source, "maxlen"))
         return DequeValue(self._items(obj, source), obj.maxlen, source)
@@ -382,11 +384,11 @@ class Builder:
         assert isinstance(obj, dict)
         kind = storage_base(type(obj))
         factory: Value | None = None
-        if isinstance(obj, collections.defaultdict):
+        if isinstance(obj, defaultdict):
             made = self.wrap(obj.default_factory, AttrSource(source, "default_factory"))
             factory = None if is_none(made) else made
         found = DictValue(self._table(obj, source, kind), source, kind, factory)
-        found.real = obj if type(obj) is collections.OrderedDict else None
+        found.real = obj if type(obj) is OrderedDict else None
         return found
 
     def _table(
@@ -552,7 +554,7 @@ class Builder:
             pass
         elif isinstance(obj, dict):
             storage = self._dict(obj, source)
-        elif isinstance(obj, list | tuple | collections.deque):
+        elif isinstance(obj, list | tuple | deque):
             storage = self._sequence(obj, source)
         elif isinstance(obj, set | frozenset):
             storage = self._elements(obj, source, storage_base(kind))
@@ -564,7 +566,7 @@ class Builder:
 
     def _sequence(
         self,
-        obj: list[object] | tuple[object, ...] | collections.deque[object],
+        obj: list[object] | tuple[object, ...] | deque[object],
         source: Source,
     ) -> Value:
         """The content of an instance of a user subclass of list, tuple or deque."""
@@ -576,7 +578,7 @@ class Builder:
             items = self._items(content, source)
         else:
             items = self._content(content, source, "__iter__", kind)
-        if isinstance(obj, collections.deque):
+        if isinstance(obj, deque):
             return DequeValue(items, obj.maxlen, source)
         return (ListValue if kind is list else TupleValue)(items, source)
 
@@ -617,10 +619,10 @@ Maker = Callable[[Builder, object, Source], Value]
 _EXACT: dict[type, Maker] = {
     **dict.fromkeys((list, tuple), Builder._list_or_tuple),
     torch.Size: Builder._size,
-    collections.deque: Builder._deque,
+    deque: Builder._deque,
     dict: Builder._dict,
-    collections.OrderedDict: Builder._dict,
-    collections.defaultdict: Builder._dict,
+    OrderedDict: Builder._dict,
+    defaultdict: Builder._dict,
     types.MappingProxyType: Builder._proxy,
     set: Builder._set,
     frozenset: Builder._set,

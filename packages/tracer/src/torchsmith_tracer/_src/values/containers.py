@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import builtins
-import collections
+
+# By name: the program may put other things in the module's place.
+from collections import deque, namedtuple
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -239,7 +241,7 @@ class NamedTupleValue(TupleValue):
             cg.call(len(self.items))
 
 
-_NAMED = {*vars(collections.namedtuple("_NAMED", "")), "__annotations__", "__orig_bases__"}
+_NAMED = {*vars(namedtuple("_NAMED", "")), "__annotations__", "__orig_bases__"}
 
 
 def is_plain_named(tx: Trace, cls: type) -> bool:
@@ -338,7 +340,7 @@ class DequeValue(ListValue):
     """A ``collections.deque``; ``maxlen`` is None for unbounded."""
 
     __slots__ = ("maxlen",)
-    cls: type = collections.deque
+    cls: type = deque
 
     def __init__(
         self, items: Iterable[Value], maxlen: int | None = None, source: Source | None = None
@@ -356,7 +358,7 @@ class DequeValue(ListValue):
         return NONE if self.maxlen is None else ConstantValue(self.maxlen)
 
     def as_constant(self) -> object:
-        return collections.deque([_constant(v) for v in self.items], self.maxlen)
+        return deque([_constant(v) for v in self.items], self.maxlen)
 
     def replace(self, tx: Trace, items: list[Value]) -> None:
         if self.maxlen is not None and len(items) > self.maxlen:
@@ -377,7 +379,7 @@ class DequeValue(ListValue):
         return super().c_attribute(tx, name, descriptor)
 
     def reconstruct(self, cg: Emitter) -> None:
-        cg.load_callable(collections.deque, "deque")
+        cg.load_callable(deque, "deque")
         cg.build_tuple(0)
         cg.load_const(self.maxlen)
         cg.call(2)

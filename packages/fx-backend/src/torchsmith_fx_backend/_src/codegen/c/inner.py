@@ -156,6 +156,10 @@ def _nest(
 ) -> None:
     facts = out.facts
     lane = axes[-1]
+    late = set(one.fetched)  # row buffers are read in the innermost loop, whatever they hold
+    for position in one.needed:
+        if not late.isdisjoint(facts.operands(position)):
+            late.add(position)
     for depth, axis in enumerate(axes[:-1]):
         low, high = bounds if bounds is not None and depth == 0 else ("0", None)
         out.open(out.loop_header(axis, low, high))
@@ -164,7 +168,7 @@ def _nest(
             p
             for p in one.needed
             if not facts.axes[p] & inner
-            and p not in one.fetched
+            and p not in late
             and not isinstance(facts.kernel.body[p], Store)
         )
     end = out.index(facts.kernel.ranges[lane])

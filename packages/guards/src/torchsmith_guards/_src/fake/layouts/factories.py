@@ -153,7 +153,7 @@ def _scatter_into_copy(x: torch.Tensor, *_: Any, **__: Any) -> Layout | None:
     if is_row_major(x) or not is_static(x.shape, x.stride()):
         return None
     if any(n > 1 and step == 0 for n, step in zip(x.shape, x.stride())):
-        return _copy_layout(x, x.dtype, x.device, None)
+        return tuple(x.shape), tuple(torch.empty_like(x).stride()), x.dtype, x.device, 0
     if x.storage_offset():
         return None
     return tuple(x.shape), tuple(x.stride()), x.dtype, x.device, 0

@@ -279,9 +279,10 @@ def _split(x: torch.Tensor, split_size: int, dim: int = 0) -> list[Layout | int 
     if axis is None or not x.dim() or type(split_size) is not int or split_size < 1:
         return None
     extent: Any = x.shape[axis]
-    if type(extent) is not int or extent == 0:
+    if type(extent) is not int:
         return None
-    sizes = [min(split_size, extent - begin) for begin in range(0, extent, split_size)]
+    # Nothing is split into one piece of nothing.
+    sizes = [min(split_size, extent - begin) for begin in range(0, extent, split_size)] or [0]
     return _split_with_sizes(x, sizes, dim)
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import collections
 import enum
 import re
 import types
+
+# By name: the program may put other things in the module's place.
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
@@ -127,7 +129,7 @@ class Basics:
             return TupleValue([self.const(x) for x in obj])  # type: ignore[attr-defined]
         if kind is list:
             return ListValue([self.const(x) for x in obj])  # type: ignore[attr-defined]
-        if kind is dict or kind is collections.OrderedDict:
+        if kind is dict or kind is OrderedDict:
             assert isinstance(obj, dict)
             pairs = [(self.const(k), self.const(v)) for k, v in obj.items()]
             result = self.dict_of(pairs)
@@ -136,8 +138,8 @@ class Basics:
         if kind is set or kind is frozenset:
             items = [self.const(x) for x in obj]  # type: ignore[attr-defined]
             return SetValue.of(self.tx, items, kind)
-        if kind is collections.deque:
-            assert isinstance(obj, collections.deque)
+        if kind is deque:
+            assert isinstance(obj, deque)
             return DequeValue([self.const(x) for x in obj], obj.maxlen)
         if kind is slice:
             assert isinstance(obj, slice)

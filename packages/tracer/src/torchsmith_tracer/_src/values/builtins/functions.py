@@ -21,7 +21,7 @@ from torchsmith_tracer._src.values.builtins.registry import builtin
 from torchsmith_tracer._src.values.classes import ClassValue
 from torchsmith_tracer._src.values.constants import NONE, ConstantValue, bool_value, is_none
 from torchsmith_tracer._src.values.containers import ListValue, TupleValue
-from torchsmith_tracer._src.values.functions import BoundMethodValue, FunctionValue
+from torchsmith_tracer._src.values.functions import BoundMethodValue
 from torchsmith_tracer._src.values.identity import IdentityValue
 from torchsmith_tracer._src.values.iterators import CallableIterator
 from torchsmith_tracer._src.values.lookup import disguises, lookup
@@ -419,8 +419,11 @@ def _issubclass(tx: Trace, cls: Value, classes: Value, /) -> Value:
 def _vars(tx: Trace, obj: Value | None = None, /) -> Value:
     if obj is None:
         return _locals(tx)
-    if isinstance(obj, ObjectValue | ClassValue | PyModuleValue | FunctionValue):
+    try:
         return obj.getattr(tx, "__dict__")
+    except ObservedException as e:
+        if not tx.interp.exception_matches(e.exc, AttributeError):
+            raise
     raise tx.interp.error(TypeError, "vars() argument must have __dict__ attribute")
 
 
