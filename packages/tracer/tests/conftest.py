@@ -4,6 +4,7 @@ import copy
 import os
 import types
 
+import numpy as np
 import pytest
 import torch
 import torchsmith_tracer
@@ -21,6 +22,11 @@ def same(a, b, path="result"):
         assert a.stride() == b.stride(), path
         assert a.requires_grad == b.requires_grad, path
         assert torch.equal(a, b) or torch.allclose(a, b, equal_nan=True), path
+    elif isinstance(a, np.ndarray):
+        assert (a.dtype, a.shape, a.strides) == (b.dtype, b.shape, b.strides), path
+        assert a.flags.writeable == b.flags.writeable, path
+        close = np.allclose if a.dtype.kind in "fc" else np.array_equal
+        assert close(a, b, **{"equal_nan": True} if a.dtype.kind in "fc" else {}), path
     elif isinstance(a, types.FunctionType):
         assert a.__code__ is b.__code__, path
     elif isinstance(a, dict):

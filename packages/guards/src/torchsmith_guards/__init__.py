@@ -34,6 +34,7 @@ from torchsmith_guards._src.shapes.nodes import (
 from torchsmith_guards._src.shapes.queries import expr_of, hint_of, is_symbolic, settled
 from torchsmith_guards._src.shapes.relation import SymCondition
 from torchsmith_guards._src.shapes.sym_node import SymNode
+from torchsmith_guards._src.sources.arrays import ArraySource, share_memory, tensor_of
 from torchsmith_guards._src.sources.sources import (
     GLOBAL_STATE,
     SHAPES,
@@ -65,6 +66,7 @@ __all__ = [
     "UNCHANGED_NUMBER",
     "Add",
     "AnchorSource",
+    "ArraySource",
     "AttrSource",
     "AutocastState",
     "Call",
@@ -118,6 +120,8 @@ __all__ = [
     "resolve_size",
     "same_sizes",
     "settled",
+    "share_memory",
     "stride_dependents",
+    "tensor_of",
     "view_strides",
 ]

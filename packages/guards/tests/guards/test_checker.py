@@ -12,6 +12,7 @@ import torch
 from torchsmith_guards import (
     GLOBAL_STATE,
     SHAPES,
+    ArraySource,
     AttrSource,
     CallSource,
     ClassDictSource,
@@ -32,6 +33,7 @@ from torchsmith_guards import (
     ShapeEnv,
     TensorPropertySource,
     TensorSpec,
+    tensor_of,
 )
 from torchsmith_guards.errors import UnguardableSourceError
 
@@ -161,7 +163,25 @@ def test_every_kind(kind, expected, same, changed):
 
 def test_every_kind_is_tested():
     single = {c[1] for c in CASES}
-    assert single | {K.GLOBAL_STATE, K.SAME_OBJECT, K.NOT_SAME, K.SHAPE} == set(GuardKind)
+    assert single | {K.GLOBAL_STATE, K.SAME_OBJECT, K.NOT_SAME, K.DISJOINT, K.SHAPE} == set(
+        GuardKind
+    )
+
+
+def test_memory_that_is_shared_by_arrays_and_tensors():
+    np = pytest.importorskip("numpy")
+    array, tensor = ArraySource(LocalSource("x")), LocalSource("y")
+    made = checker(Guard(array, K.DISJOINT, (tensor,)), params=("x", "y"))
+    x = np.arange(6.0)
+    frozen = x.copy()
+    frozen.flags.writeable = False
+    for y in (x, x[2:], x[::2]):
+        assert made.check(x, torch.from_numpy(y.copy()))
+        assert not made.check(x, torch.from_numpy(y))
+    assert made.check(x[:3], torch.from_numpy(x[3:])) and made.check(frozen, torch.from_numpy(x))
+    assert not made.check(frozen, tensor_of(frozen)) and not frozen.flags.writeable
+    assert not made.check(np.array(["a"]), torch.ones(1)) and not made.check([1], torch.ones(1))
+    assert "shared memory" in str(made.explain(x, torch.from_numpy(x[1:]))[0].new)
 
 
 # --- paths ---------------------------------------------------------------------------------------

@@ -54,6 +54,10 @@ a break within no_grad, a context or try: acceptance/test_breaks.py::test_what_i
 live variables at a break: test_breaks.py::test_live_variables_only
 Python's random numbers: test_effects.py::test_41
 torch's random numbers: test_capture.py::test_42
+arrays of NumPy in and out are one graph: values/test_numpy_arrays.py::test_arrays_in_and_out
+numbers of NumPy share one compile: values/test_numpy_arrays.py::test_numbers_of_numpy_that_change
+arrays of text and objects run eagerly: values/test_numpy_arrays.py::test_arrays_of_other_elements
+a read-only array stays read-only: values/test_numpy_arrays.py::test_a_read_only_array
 modules of one class share code: test_modules.py::test_45
 attributes and modes of modules are guarded: test_modules.py::test_46
 state of modules changes: test_modules.py::test_47

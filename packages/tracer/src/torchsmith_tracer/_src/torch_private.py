@@ -163,6 +163,13 @@ def map_nodes(nest: object, fn: Callable[[fx.Node], object]) -> Any:
     return fx.node.map_arg(nest, fn)  # type: ignore[type-var, arg-type]
 
 
+def numpy_layer() -> Any:
+    """Torch's NumPy layer: functions of NumPy in operators of torch. Imported when it is needed."""
+    import torch._numpy
+
+    return torch._numpy
+
+
 def c_namespaces() -> tuple[object, ...]:
     """Namespaces of operators that are implemented in C++."""
     names = ("_VariableFunctions", "_nn", "_special", "_linalg", "_fft", "_sparse", "_nested")

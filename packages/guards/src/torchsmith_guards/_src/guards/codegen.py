@@ -30,6 +30,7 @@ from torchsmith_guards._src.guards.tensor_spec import TensorSpec
 from torchsmith_guards._src.guards.tree import COST_NS, FETCH_NS, Node, Tree, branch_rank, runs
 from torchsmith_guards._src.shapes.nodes import FUNCTIONS
 from torchsmith_guards._src.sources import sources as src
+from torchsmith_guards._src.sources.arrays import share_memory
 from torchsmith_guards._src.sources.sources import Source
 from torchsmith_guards.errors import UnguardableSourceError
 
@@ -438,7 +439,10 @@ class _Generator:
             case ShapeRelation() as relation:
                 return self._shape(relation)
             case tuple() as others:
-                return _distinct([self._fetch(self.tree.node(s)) for s in (guard.source, *others)])
+                objects = [self._fetch(self.tree.node(s)) for s in (guard.source, *others)]
+                if guard.kind is GuardKind.DISJOINT:
+                    return f"{self.names.constant(share_memory)}({', '.join(objects)})"
+                return _distinct(objects)
             case _:
                 raise TypeError(f"{guard.kind} is no relation")
 

@@ -14,6 +14,7 @@ from torchsmith_guards._src.guards.guard import UNCHANGED_NUMBER, Guard, GuardKi
 from torchsmith_guards._src.guards.referent import Referent
 from torchsmith_guards._src.guards.shape_relation import ShapeRelation
 from torchsmith_guards._src.guards.tensor_spec import TensorSpec
+from torchsmith_guards._src.sources.arrays import share_memory
 from torchsmith_guards._src.sources.sources import Source
 
 _AUTOMATIC = "it becomes symbolic at the recompile; compile with dynamic=True to start that way"
@@ -75,6 +76,8 @@ def _explain(guard: Guard, roots: Mapping[str, object]) -> Failure | None:
         return None if value is other else Failure(guard, text, "another object", hint)
     if guard.kind is GuardKind.NOT_SAME:
         return _distinct(guard, value, roots)
+    if guard.kind is GuardKind.DISJOINT:
+        return _disjoint(guard, value, roots)
     if _holds(guard, value):
         return None
     return Failure(guard, _old(guard), _new(guard, value), _hint(guard, value))
@@ -194,6 +197,15 @@ def _distinct(guard: Guard, value: object, roots: Mapping[str, object]) -> Failu
             old = f"{source.expr} and {seen[id(other)]} distinct"
             return Failure(guard, old, "one object", "do not pass one tensor twice")
         seen[id(other)] = source.expr
+    return None
+
+
+def _disjoint(guard: Guard, value: Any, roots: Mapping[str, object]) -> Failure | None:
+    assert isinstance(guard.expected, tuple), "checked by Guard"
+    for source in guard.expected:
+        if share_memory(value, helpers.fetch(source, roots)):
+            old = f"{guard.source.expr} and {source.expr} in memory of their own"
+            return Failure(guard, old, "shared memory", "copy what is changed in place")
     return None
 
 

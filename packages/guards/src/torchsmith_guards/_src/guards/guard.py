@@ -31,6 +31,7 @@ class GuardKind(enum.Enum):
     CODE = "code"  # x.__code__ is expected; expected: a code object
     SAME_OBJECT = "same object"  # expected: the other Source
     NOT_SAME = "not same"  # expected: tuple of Sources; with `source`, pairwise distinct objects
+    DISJOINT = "disjoint"  # expected: tuple of Sources, in no memory of `source`'s
     GLOBAL_STATE = "global state"  # expected: GlobalState; source: GLOBAL_STATE
     EMPTY = "empty"  # falsy container; expected: None
     SHAPE = "shape"  # expected: ShapeRelation; source: SHAPES
@@ -46,7 +47,8 @@ UNCHANGED_NUMBER = "a number is a constant until it is seen to change"
 
 # Constants that print as what they are, like literals.
 _BY_VALUE = (torch.device, torch.Size)
-_RELATIONAL = {GuardKind.SAME_OBJECT, GuardKind.NOT_SAME, GuardKind.SHAPE}
+_OTHERS = (GuardKind.NOT_SAME, GuardKind.DISJOINT)
+_RELATIONAL = {GuardKind.SAME_OBJECT, GuardKind.SHAPE, *_OTHERS}
 
 
 def _is_pair(value: object, first: type) -> bool:
@@ -71,7 +73,7 @@ def _valid(kind: GuardKind, expected: object) -> bool:
             return isinstance(expected, CodeType)
         case GuardKind.SAME_OBJECT:
             return isinstance(expected, Source)
-        case GuardKind.NOT_SAME:
+        case GuardKind.NOT_SAME | GuardKind.DISJOINT:
             return isinstance(expected, tuple) and all(isinstance(s, Source) for s in expected)
         case GuardKind.GLOBAL_STATE:
             return isinstance(expected, GlobalState)
@@ -113,7 +115,7 @@ class Guard:
                 return (self.source, other)
             case ShapeRelation() as relation:
                 return tuple(source for _, source in relation.bindings)
-            case tuple() as others if self.kind is GuardKind.NOT_SAME:
+            case tuple() as others if self.kind in _OTHERS:
                 return (self.source, *others)
             case _:
                 return (self.source,)

@@ -28,6 +28,7 @@ COST_NS: dict[GuardKind, float] = {
     GuardKind.GLOBAL_STATE: 300,
     GuardKind.SAME_OBJECT: 5,
     GuardKind.NOT_SAME: 40,
+    GuardKind.DISJOINT: 1000,
     GuardKind.SHAPE: 40,
 }
 FETCH_NS = 20.0

@@ -117,6 +117,9 @@ TS-T054 suspends: not supported yet
 TS-T056 body-effect: not supported yet
   {what} has a side effect, such as a store to an object from outside
   Return the value from the function in place of storing it; the call runs natively.
+TS-T057 numpy: not supported yet
+  {what} has no exact counterpart in tensors: {error}
+  The call runs natively; use the function of torch, or another form of it.
 TS-T900 internal-error: our bug
   the tracer failed: {what}
   Please report this with the function that triggers it; results are right, since it runs eagerly.

@@ -40,6 +40,7 @@ from torchsmith_guards import (
 )
 
 from torchsmith_tracer._src import marks
+from torchsmith_tracer._src.build.arrays import guard_memory, wrap_array
 from torchsmith_tracer._src.build.dynamic import FrameState, check_marks
 from torchsmith_tracer._src.build.tensors import wrap_tensor
 from torchsmith_tracer._src.frames.library import is_library_module, is_ours
@@ -52,6 +53,8 @@ from torchsmith_tracer._src.higher_order import (  # noqa: F401 - they fill the 
 )
 from torchsmith_tracer._src.torch_private import not_traced_code, storage_id
 from torchsmith_tracer._src.values import (  # noqa: F401 - they fill the tables
+    numpy_calls,
+    numpy_tensors,
     optimizers,
     parameters,
     tensor_scalars,
@@ -81,6 +84,7 @@ from torchsmith_tracer._src.values.lookup import disguises
 from torchsmith_tracer._src.values.mappings import DictValue, MappingProxyValue, SetValue
 from torchsmith_tracer._src.values.modules import ModuleValue
 from torchsmith_tracer._src.values.namespaces import PyModuleValue
+from torchsmith_tracer._src.values.numpy_arrays import ArrayValue, DtypeValue, is_dtype
 from torchsmith_tracer._src.values.numpy_scalars import NumpyValue, is_function, is_number_type
 from torchsmith_tracer._src.values.opaque import OpaqueValue, ReferenceValue
 from torchsmith_tracer._src.values.python_instances import (
@@ -98,6 +102,7 @@ if TYPE_CHECKING:
     from torchsmith_tracer._src.compilation import Compilation
 
 _LITERALS = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis))
+_VARYING = ("float64", "float32", "float16", "int64", "int32")  # numbers of NumPy
 _STORAGE = (
     *(dict, list, tuple, deque, set, frozenset),
     *(int, float, str, bytes, complex),
@@ -120,6 +125,7 @@ class Builder:
         frame_state: which sizes and numbers have varied between compiles.
         leaves: tensors that gradients are accumulated in, by the identity of their fake ones.
         inner: where the tensors inside of wrappers are, whose sizes their class marks as it likes.
+        arrays: the arrays of NumPy among the inputs.
     """
 
     def __init__(self, tx: Compilation, frame_state: FrameState | None = None) -> None:
@@ -131,6 +137,7 @@ class Builder:
         self._stock_modules: set[Source] = set()
         self.leaves: dict[int, TensorValue] = {}
         self.inner: set[Source] = set()
+        self.arrays: list[ArrayValue] = []
 
     # --- entry -------------------------------------------------------------------------------
     def wrap(self, obj: object, source: Source) -> Value:
@@ -139,8 +146,7 @@ class Builder:
         if kind in _LITERALS:
             return self._literal(obj, source)
         if is_number_type(kind):
-            self.guard(source, GuardKind.CONSTANT, obj, "number of NumPy is a constant")
-            return NumpyValue(obj, source)
+            return self._numpy_number(obj, source)
         entry = self._memo.get(id(obj))
         if entry is not None:
             if entry[2] != source:
@@ -254,6 +260,14 @@ class Builder:
                 why = "one of these is changed in place"
                 self.guard(sources[0], GuardKind.NOT_SAME, tuple(sources[1:]), why)
 
+    def guard_memory(self) -> None:
+        """Guard that arrays and what is written to are in memory of their own."""
+        if self.arrays and self.tx.graph.mutated:
+            values = [value for _, value, source in self._memo.values() if source is not None]
+            guard_memory(
+                self, [v for v in values if isinstance(v, TensorValue) and v.real is not None]
+            )
+
     # --- numbers and other literals ----------------------------------------------------------
     def _literal(self, obj: object, source: Source) -> Value:
         known = self._scalars.get(source)
@@ -270,6 +284,25 @@ class Builder:
         self._scalars[source] = value
         self.tx.graph.record(lambda: self._scalars.__delitem__(source))
         return value
+
+    def _numpy_number(self, obj: object, source: Source) -> Value:
+        """A number of NumPy: a constant until it is seen to change, then an input."""
+        known = self._scalars.get(source)
+        if known is not None:
+            return known
+        env, dynamic = self.tx.graph.shape_env, self.tx.settings.dynamic
+        varies = type(obj).__name__ in _VARYING and env is not None and dynamic is not False
+        varies = varies and not self._is_fixed(source) and obj == obj
+        made: Value
+        if varies and self.frame_state.is_dynamic_scalar(source, obj, None):  # type: ignore[arg-type]
+            made = wrap_array(self, obj, source)
+        else:
+            why = UNCHANGED_NUMBER if varies else "number of NumPy is a constant"
+            self.guard(source, GuardKind.CONSTANT, obj, why)
+            made = NumpyValue(obj, source)
+        self._scalars[source] = made
+        self.tx.graph.record(lambda: self._scalars.__delitem__(source))
+        return made
 
     def _symbolic(self, obj: object, source: Source) -> Value | None:
         """A number as an input of the graph, when it is one that has changed."""
@@ -299,14 +332,15 @@ class Builder:
             fixed = settings.specialize_float or not math.isfinite(obj)  # type: ignore[arg-type]
         else:
             return False
-        if fixed:
-            return False
+        return not fixed and not self._is_fixed(source)
+
+    def _is_fixed(self, source: Source) -> bool:
         step: Source | None = source
         while step is not None:
             if isinstance(step, DefaultsSource) or step in self._stock_modules:
-                return False
+                return True
             step = step.base
-        return True
+        return False
 
     # --- dispatch ----------------------------------------------------------------------------
     def _make(self, obj: object, source: Source) -> Value:
@@ -320,6 +354,11 @@ class Builder:
             return self._object(obj, source)  # ``isinstance`` below would run code of the user's
         if isinstance(obj, torch.Tensor):
             return wrap_tensor(self, obj, source)
+        if kind.__name__ == "ndarray" and kind.__module__ == "numpy":
+            return wrap_array(self, obj, source)
+        if is_dtype(obj):
+            self.guard(source, GuardKind.CONSTANT, obj, "element type")
+            return DtypeValue(obj, source)
         if isinstance(obj, nn.Module):
             return self._module(obj, source)
         if isinstance(obj, enum.Enum):
@@ -338,7 +377,7 @@ class Builder:
                 if name in vars(obj):
                     self.wrap(vars(obj)[name], AttrSource(source, name))
             return context
-        if isinstance(obj, _BUILTIN_CALLABLES) or is_function(obj):
+        if isinstance(obj, _BUILTIN_CALLABLES) or is_function(obj) or numpy_calls.name_of(obj):
             self.guard(source, GuardKind.ID, obj, "builtin function")
             return BuiltinValue(obj, source)
         if isinstance(obj, tuple) and is_plain_named(self.tx, kind):
@@ -481,6 +520,9 @@ class Builder:
         assert isinstance(obj, types.FunctionType)
         if marks.original_name(obj) is not None:
             return self._original(obj, source)
+        if numpy_calls.name_of(obj) is not None:
+            self.guard(source, GuardKind.ID, obj, "function of NumPy")
+            return BuiltinValue(obj, source)
         if marks.is_disabled(obj) or is_torch_callable(obj):
             self.guard(source, GuardKind.ID, obj, "function")
         elif not is_ours(obj.__code__.co_filename):

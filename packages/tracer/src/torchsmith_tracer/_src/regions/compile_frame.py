@@ -147,6 +147,7 @@ def _trace_and_generate(
     ambient = AmbientState()
     with unwarned(), collector.paused():
         result = _interpret(trace, record, fn, flat)
+        trace.builder.guard_memory()
     cg = new_emitter(trace, record)
     if not isinstance(result, BreakAt):
         emit_return(trace, cg, result)

@@ -65,8 +65,12 @@ def compute(tx: Trace, fn: Callable[..., object], *args: object, **kwargs: objec
         except Exception as e:  # noqa: BLE001 - running natively it raises its own
             raise Unsupported("opaque-call", what=f"{what}, which gives {e}") from None
     if not _is_plain(result):
-        raise Unsupported("opaque-call", what=f"{what}, which makes an array")
+        raise MakesArray("opaque-call", what=f"{what}, which makes an array")
     return tx.interp.const(result)
+
+
+class MakesArray(Unsupported):
+    """The result of a function of known numbers is an array."""
 
 
 def _is_plain(result: object) -> bool:
@@ -96,6 +100,8 @@ class NumpyValue(ConstantValue):
         fn = BINARY.get(op)
         if fn is None or issubclass(other.python_type(), torch.Tensor):
             return None
+        if other.computes and not isinstance(other, NumpyValue):
+            return None  # an array's
         other = known(other)
         a, b = (other, self) if reflected else (self, other)
         if not isinstance(other, ConstantValue) or (
@@ -109,6 +115,8 @@ class NumpyValue(ConstantValue):
 
     def richcompare(self, tx: Trace, op: str, other: Value) -> Value | None:
         if issubclass(other.python_type(), torch.Tensor):
+            return None
+        if other.computes and not isinstance(other, NumpyValue):
             return None
         other = known(other)
         if not isinstance(other, ConstantValue):

@@ -191,7 +191,7 @@ def _tolist(tx: Trace, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value
 
 
 for _name in (
-    "numpy __array__ __complex__ __index__ __bool__ __nonzero__ __long__ __format__ __repr__ "
+    "__array__ __complex__ __index__ __bool__ __nonzero__ __long__ __format__ __repr__ "
     "__str__ __contains__ equal allclose is_nonzero data_ptr"
 ).split():
     method(_name)(_reads_data(_name))

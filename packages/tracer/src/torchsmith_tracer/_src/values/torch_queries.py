@@ -321,7 +321,7 @@ _each(
     "set_float32_matmul_precision set_deterministic_debug_mode set_warn_always set_printoptions "
     "set_autocast_enabled set_autocast_dtype set_autocast_cache_enabled "
     "cuda.manual_seed cuda.manual_seed_all cuda.synchronize cuda.empty_cache "
-    "save load from_numpy frombuffer from_file compile compiler.cudagraph_mark_step_begin "
+    "save load frombuffer from_file compile compiler.cudagraph_mark_step_begin "
     "jit.script jit.trace",
     _refused("torch-state"),
 )

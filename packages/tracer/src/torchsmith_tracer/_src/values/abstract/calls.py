@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import types
 import weakref
 from collections.abc import Callable, Sequence
@@ -15,7 +16,7 @@ from torchsmith_tracer._src.frames.code import decode
 from torchsmith_tracer._src.frames.frame import Frame
 from torchsmith_tracer._src.frames.library import is_library_module
 from torchsmith_tracer._src.marks import is_allowed
-from torchsmith_tracer._src.values import numpy_scalars
+from torchsmith_tracer._src.values import numpy_calls, numpy_scalars
 from torchsmith_tracer._src.values.abstract.arguments import bind_arguments
 from torchsmith_tracer._src.values.abstract.marked import call_marked
 from torchsmith_tracer._src.values.base import Value
@@ -214,11 +215,15 @@ class Calls:
             if known is not None:
                 assert callable(obj)
                 if numeric:
-                    return numpy_scalars.compute(tx, obj, *known[0], **known[1])
+                    with contextlib.suppress(numpy_scalars.MakesArray):
+                        return numpy_scalars.compute(tx, obj, *known[0], **known[1])
+                    return numpy_calls.call(tx, obj, args, kwargs)
                 result = self.interp.fold(obj, *known[0], **known[1])
                 # An object with a state of its own would be shared by all calls.
                 if result.source is None:
                     return result
+        if numpy_calls.name_of(obj) is not None:
+            return numpy_calls.call(tx, obj, args, kwargs)
         raise Unsupported("opaque-call", what=fn.describe())
 
     def _owner(self, fn: BuiltinValue, owner: object) -> Value | None:

@@ -22,6 +22,7 @@ from torchsmith_tracer._src.values.classes import ClassValue
 from torchsmith_tracer._src.values.constants import NONE, ConstantValue
 from torchsmith_tracer._src.values.lazy import realize
 from torchsmith_tracer._src.values.lookup import lookup
+from torchsmith_tracer._src.values.numpy_arrays import ArrayValue
 from torchsmith_tracer._src.values.symnum import SymNumValue
 from torchsmith_tracer._src.values.tensor import TensorValue
 
@@ -61,8 +62,10 @@ def _print(
 
 def _part(tx: Trace, value: Value, place: int) -> Value:
     """What is printed for an argument: nothing that later code can change."""
-    if isinstance(value, SymNumValue):
+    if isinstance(value, SymNumValue) or (isinstance(value, ArrayValue) and value.is_scalar):
         return value
+    if isinstance(value, ArrayValue):
+        return tx.interp.call(value.getattr(tx, "copy"), [])
     if isinstance(value, TensorValue):
         if value.cls is not torch.Tensor or value.fake.requires_grad:
             raise Unsupported("print")  # the text names its class, or the graph's own node

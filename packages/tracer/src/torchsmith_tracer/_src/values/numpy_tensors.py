@@ -1,0 +1,82 @@
+"""Between tensors and arrays of NumPy: the functions of torch that take one and give the other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from torchsmith_tracer._src.breaks.signals import Unsupported
+from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.constants import NONE
+from torchsmith_tracer._src.values.lazy import realize
+from torchsmith_tracer._src.values.numpy_arrays import ArrayValue
+from torchsmith_tracer._src.values.numpy_calls import from_tensor
+from torchsmith_tracer._src.values.tensor import TensorValue
+from torchsmith_tracer._src.values.tensor_methods import method
+from torchsmith_tracer._src.values.torch_queries import Handler, register
+
+if TYPE_CHECKING:
+    from torchsmith_tracer._src.trace import Trace
+
+
+@method("numpy")
+def _numpy(
+    tx: Trace, tensor: TensorValue, args: list[Value], kwargs: dict[str, Value]
+) -> Value | None:
+    force = args[0] if args else kwargs.get("force")
+    if force is not None and tx.interp.truth(force):
+        for step in ("detach", "cpu", "resolve_conj", "resolve_neg"):
+            made = tx.graph.call_method(step, (tensor,))
+            assert isinstance(made, TensorValue)
+            tensor = made
+    return from_tensor(tx, tensor)
+
+
+def _shared(tx: Trace, array: ArrayValue) -> TensorValue:
+    """A tensor in the array's memory."""
+    if torch.is_inference_mode_enabled():
+        raise Unsupported("numpy", what="a tensor of an array", error="in inference mode")
+    array.written(tx)  # torch warns about a read-only one
+    return array.alias(tx)
+
+
+def _from_numpy(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value | None:
+    array = realize(tx, args[0]) if args else NONE
+    if not isinstance(array, ArrayValue) or array.is_scalar or kwargs:
+        raise Unsupported("opaque-call", what="torch.from_numpy")
+    return _shared(tx, array)
+
+
+register(torch.from_numpy, _from_numpy)
+
+
+def _converts(copies: bool) -> Handler:
+    """``torch.tensor`` copies an array, ``torch.as_tensor`` does not unless it has to."""
+
+    def convert(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value | None:
+        array = realize(tx, args[0]) if args else NONE
+        if not isinstance(array, ArrayValue):
+            return None
+        rest = {k: v for k, v in kwargs.items() if not tx.interp.is_none(v)}
+        if len(args) > 1 or array.is_scalar or rest.keys() - {"dtype"}:
+            raise Unsupported("numpy", what="a tensor of an array", error="with more arguments")
+        fake = array.tensor.fake
+        dtype = rest["dtype"].as_constant() if rest else fake.dtype
+        if torch.get_default_device().type != "cpu":
+            raise Unsupported("numpy", what="a tensor of an array", error="on another device")
+        if dtype is not fake.dtype:
+            return tx.graph.call_method("to", (array.tensor, rest["dtype"]))
+        if not copies:
+            return _shared(tx, array)
+        return tx.graph.call_method(
+            "clone", (array.tensor,), {"memory_format": tx.interp.const(torch.contiguous_format)}
+        )
+
+    return convert
+
+
+register(torch.tensor, _converts(copies=True))
+for _fn in (torch.as_tensor, torch.asarray):
+    register(_fn, _converts(copies=False))
