@@ -422,6 +422,7 @@ real_argv, real_oct, real_floor, real_copy = list(sys.argv), oct, math.floor, co
 real_linear, real_linear_forward = F.linear, nn.Linear.forward
 real_relu_forward, real_relu = nn.ReLU.forward, torch.relu
 real_sub, real_deque, real_reduce = operator.sub, collections.deque, functools.reduce
+real_missing, real_iter = collections.Counter.__missing__, nn.Sequential.__iter__
 real_frelu = F.relu
 x_grad = [""]
 def tried(read):

@@ -120,7 +120,7 @@ CLASSES_AND_LIBRARY = [
             "seq$._modules['1'], seq$._modules['0'] = seq$._modules['0'], seq$._modules['1']",
             "seq$._modules['1'], seq$._modules['0'] = seq$._modules['0'], seq$._modules['1']",
         ),
-        *added("nn.Sequential.__iter__", "1"),
+        *stored("nn.Sequential.__iter__", "real_iter", "lambda s: iter([s[0]])"),
     ),
     fact(
         OBJ,
@@ -227,7 +227,7 @@ CLASSES_AND_LIBRARY = [
         ("m$.maps.insert(0, {'b': 4})", "m$.maps.pop(0)"),
         *stored("p$", "types.MappingProxyType({'a': 1})", "types.MappingProxyType({'a': 6})"),
         ("d$['new']", "d$.pop('new', None)"),
-        *added("collections.Counter.__missing__", "1"),
+        *stored("collections.Counter.__missing__", "real_missing", "lambda s, k: 8"),
     ),
     fact(
         OBJ,

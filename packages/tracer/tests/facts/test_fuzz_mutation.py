@@ -1,6 +1,7 @@
 """A part of the random programs of ``fuzz_mutation.py``, whose facts change between two calls."""
 
 import importlib.util
+import re
 from pathlib import Path
 
 import pytest
@@ -25,5 +26,9 @@ def test_every_kind_of_fact_can_be_read_and_changed():
         exec(f"{fuzz.PRELUDE}\n{one.setup}".replace("$", own), space)
         eval(one.read.replace("$", own), space)
         for do, undo in one.changes:
+            deleted = re.fullmatch(r"del ([\w.$]+)\.(\w+)", undo)
+            if deleted is not None and "$" not in deleted[1]:
+                owner = eval(deleted[1], space)  # of all programs: it must be left as it was
+                assert deleted[2].replace("$", own) not in getattr(owner, "__dict__", ()), undo
             exec(do.replace("$", own), space)
             exec(undo.replace("$", own), space)

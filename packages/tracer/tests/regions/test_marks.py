@@ -279,3 +279,14 @@ def test_substitutes_are_traced_in_place_of_what_is_in_c(monkeypatch, check, cap
     for wrong in (int, 3):
         with pytest.raises(TypeError, match="needs a function"):
             tracer.substitute_in_graph(wrong)
+
+
+def test_modules_are_made_inside_after_torchs_own_compiler_was_used():
+    of_stock(torch.ones(2))  # from here on every module of the process notes that it was made
+
+    def f(x):
+        return nn.Softmax(dim=-1)(x), nn.Sequential(nn.ReLU())[:1](x)
+
+    x = torch.randn(2, 3)
+    for mine, true in zip(tracer.compile(f, backend="eager", fullgraph=True)(x), f(x)):
+        assert torch.equal(mine, true)

@@ -334,6 +334,10 @@ def _break(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
 
 
 register_name("torch._dynamo.decorators", "graph_break", _break)
+# Once torch's own compiler has been used, every new module is noted there.
+register_name(
+    "torch._dynamo.mutation_guard", "GenerationTracker.tag", lambda tx, args, kwargs: NONE
+)
 
 
 def _set_grad(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
