@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, cast
 from torchsmith_tracer._src.frames.code import Instruction
 from torchsmith_tracer._src.frames.frame import Frame
 from torchsmith_tracer._src.interp.registry import opcode
+from torchsmith_tracer._src.values.addresses import joined
 from torchsmith_tracer._src.values.constants import FALSE, TRUE, bool_value
 from torchsmith_tracer._src.values.containers import SliceValue
 
@@ -133,7 +134,4 @@ def _convert_value(tx: Trace, frame: Frame, ins: Instruction) -> None:
 
 @opcode("BUILD_STRING")
 def _build_string(tx: Trace, frame: Frame, ins: Instruction) -> None:
-    parts = frame.stack[len(frame.stack) - ins.arg :]
-    del frame.stack[len(frame.stack) - ins.arg :]
-    texts = [str(cast("Value", part).as_constant()) for part in parts]
-    frame.stack.append(tx.interp.const("".join(texts)))
+    frame.stack.append(joined(frame.popn(ins.arg)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import enum
+import functools
 import types
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -348,9 +349,12 @@ class DescriptorValue(Value):
                 return tx.interp.builtin_method(self, name, property, property.__dict__[name])
             if name == "__doc__" and "fget" in self.parts:
                 return self.parts["fget"].getattr(tx, "__doc__")
-        elif name in ("__wrapped__", "__name__", "__qualname__", "__doc__", "__module__"):
-            func = self.parts["__func__"]
-            return func if name == "__wrapped__" else func.getattr(tx, name)
+        elif name == "__wrapped__":
+            return self.parts["__func__"]
+        elif name in functools.WRAPPER_ASSIGNMENTS:  # copied when it was made
+            return self.parts["__func__"].getattr(tx, name)
+        if name == "__get__":
+            return tx.interp.builtin_method(self, name, self.kind, self.kind.__dict__[name])
         if name == "__class__":
             return tx.interp.const(self.kind)
         message = f"{self.kind.__name__!r} object has no attribute {name!r}"

@@ -112,6 +112,8 @@ class ConstantValue(BuiltinObject):
             return None  # NumPy's or an enum member's: the result is its business
         if not isinstance(other, ConstantValue):
             if op == "mod" and not reflected and isinstance(self.value, str | bytes):
+                if isinstance(self.value, str):
+                    return tx.interp.percent(self.value, other)
                 return tx.interp.fold(operator.mod, self.value, tx.interp.concrete(other))
             if op == "mul" and isinstance(self.value, str | bytes):
                 count = tx.interp.try_index(other)

@@ -107,6 +107,7 @@ class ObjectLayer:
         self.repr_of = texts.repr_of
         self.format = texts.format
         self.default_text: Callable[[Value, str], Value] = texts.default_text
+        self.percent = texts.percent
         self.function_text = texts.function_text
 
         self.special_method = attributes.special_method

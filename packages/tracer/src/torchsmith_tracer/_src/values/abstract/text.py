@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import operator
+import re
 from typing import TYPE_CHECKING
 
 from torchsmith_guards import GuardKind
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
+from torchsmith_tracer._src.values.addresses import at_address, joined
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtin_object import METHOD_TYPES
 from torchsmith_tracer._src.values.builtins import registry
-from torchsmith_tracer._src.values.classes import ClassValue
+from torchsmith_tracer._src.values.classes import ClassValue, DescriptorValue
 from torchsmith_tracer._src.values.constants import ConstantValue
 from torchsmith_tracer._src.values.containers import ListValue, SequenceValue, TupleValue
 from torchsmith_tracer._src.values.functions import BoundMethodValue, BuiltinValue, FunctionValue
+from torchsmith_tracer._src.values.generators import GeneratorValue
 from torchsmith_tracer._src.values.lookup import Found, lookup
-from torchsmith_tracer._src.values.mappings import DictValue
+from torchsmith_tracer._src.values.mappings import DictValue, SetValue
 from torchsmith_tracer._src.values.python_instances import ObjectValue, is_struct_sequence
 from torchsmith_tracer._src.values.twins import TwinValue
 
@@ -114,12 +118,12 @@ class Texts:
         if isinstance(base, TupleValue) and is_struct_sequence(cls):
             fields: tuple[str, ...] = cls.__match_args__  # type: ignore[attr-defined]
             parts = zip(fields, base.unpack(self.tx), strict=True)
-            shown = ", ".join(f"{field}={self._shown(item)}" for field, item in parts)
-            return ConstantValue(f"{cls.__module__}.{cls.__qualname__}({shown})")
-        if isinstance(base, TupleValue | ListValue | DictValue):
-            text = self._container_text(base)
+            shown = [[f"{field}=", self.repr_of(item)] for field, item in parts]
+            return _listed(f"{cls.__module__}.{cls.__qualname__}(", shown, ")")
+        if isinstance(base, TupleValue | ListValue | DictValue | SetValue):
+            text = self._container_text(base, cls)
             if text is not None:
-                return ConstantValue(text)
+                return text
         own = getattr(value, "text", None)
         if own is not None:
             result: Value = own(self.tx, name)
@@ -132,31 +136,87 @@ class Texts:
                 why = "the text of a function"
                 self.tx.builder.guard(value.source, GuardKind.ID, value.obj, why)
             return self.interp.fold(repr, value.obj)
+        if isinstance(value, FunctionValue):
+            return at_address(f"<function {value.qualname} at ", value)
+        if isinstance(value, GeneratorValue):
+            return at_address(f"<generator object {value.fn.qualname} at ", value)
+        if isinstance(value, ClassValue) and type(value.obj).__repr__ is type.__repr__:
+            return self.interp.fold(repr, value.obj)
+        if isinstance(value, BoundMethodValue) and isinstance(value.func, FunctionValue):
+            named = f"<bound method {value.func.qualname} of "
+            return _listed(named, [[self.repr_of(value.self_value)]], ">")
+        if isinstance(value, DescriptorValue) and value.kind is not property:
+            func = self.repr_of(value.parts["__func__"])
+            return _listed(f"<{value.kind.__name__}(", [[func]], ")>")
+        if cls.__repr__ is object.__repr__:
+            module = "" if cls.__module__ == "builtins" else f"{cls.__module__}."
+            return at_address(f"<{module}{cls.__qualname__} object at ", value)
         raise Unsupported("not-constant", what=f"the text of {value.describe()}")
 
-    def _container_text(self, value: Value) -> str | None:
+    def _container_text(self, value: Value, cls: type) -> Value | None:
+        """``cls``: that of the object whose builtin part ``value`` is."""
         if id(value) in self._printing:
-            return "[...]" if isinstance(value, ListValue) else "{...}"
+            if isinstance(value, SetValue):
+                return ConstantValue(f"{cls.__name__}(...)")
+            left, right = _BRACKETS[type(value)] if type(value) in _BRACKETS else "{}"
+            return ConstantValue(f"{left}...{right}")
         self._printing.add(id(value))
         try:
+            shown: list[list[str | Value]]
             if isinstance(value, DictValue):
                 if value.cls is not dict:
                     return None
                 pairs = zip(value.keys(), value.values(self.tx), strict=True)
-                inner = ", ".join(f"{self._shown(k)}: {self._shown(v)}" for k, v in pairs)
-                return "{" + inner + "}"
+                shown = [[self.repr_of(k), ": ", self.repr_of(v)] for k, v in pairs]
+                return _listed("{", shown, "}")
+            if isinstance(value, SetValue):
+                if len(value.table) != 1:  # the order is that of hashes
+                    return None
+                shown = [[self.repr_of(v)] for v in value.items]
+                left, right = ("{", "}") if cls is set else (f"{cls.__name__}({{", "})")
+                return _listed(left, shown, right)
             assert isinstance(value, SequenceValue)
-            if type(value) not in (TupleValue, ListValue):
+            if type(value) not in _BRACKETS:
                 return None
-            parts = [self._shown(v) for v in value.unpack(self.tx)]
-            if isinstance(value, ListValue):
-                return f"[{', '.join(parts)}]"
-            return f"({parts[0]},)" if len(parts) == 1 else f"({', '.join(parts)})"
+            shown = [[self.repr_of(v)] for v in value.unpack(self.tx)]
+            left, right = _BRACKETS[type(value)]
+            one = len(shown) == 1 and type(value) is TupleValue
+            return _listed(left, shown, "," + right if one else right)
         finally:
             self._printing.discard(id(value))
 
-    def _shown(self, value: Value) -> str:
-        return str(self.interp.concrete(self.repr_of(value)))
+    def percent(self, template: str, operand: Value) -> Value:
+        """``template % operand`` where the texts of the operand are not all known."""
+        known = self.interp.try_concrete(operand)
+        if known is not self.interp.UNKNOWN:
+            return self.interp.fold(operator.mod, template, known)
+        base = operand.base_value()
+        pieces = _PERCENT.split(template)
+        if any("%" in literal for literal in pieces[::3]):
+            raise Unsupported("not-constant", what=operand.describe())
+        values = iter(base.unpack(self.tx) if isinstance(base, TupleValue) else [operand])
+        out: list[Value] = []
+        for i, piece in enumerate(pieces):
+            name, how = pieces[i - 1], piece
+            if i % 3 == 0:
+                out.append(ConstantValue(piece))
+            elif i % 3 == 1:
+                continue
+            elif how == "%":
+                out.append(ConstantValue("%"))
+            elif name is not None:
+                out.append(self.convert(operand.getitem(self.tx, ConstantValue(name)), _HOW[how]))
+                values = iter(())
+            else:
+                value = next(values, None)
+                if value is None:
+                    message = "not enough arguments for format string"
+                    raise self.interp.error(TypeError, message)
+                out.append(self.convert(value, _HOW[how]))
+        if next(values, None) is not None and not self.interp.is_mapping(operand):
+            message = "not all arguments converted during string formatting"
+            raise self.interp.error(TypeError, message)
+        return joined(out)
 
     def function_text(self, function: Value) -> str:
         """How CPython names a callable in argument errors."""
@@ -171,6 +231,20 @@ class Texts:
             prefix = "" if cls.__module__ == "builtins" else f"{cls.__module__}."
             return f"{prefix}{cls.__qualname__}()"
         return function.describe()
+
+
+_BRACKETS: dict[type, str] = {ListValue: "[]", TupleValue: "()"}
+_PERCENT = re.compile(r"%(?:\((\w*)\))?([sra%])")
+_HOW = {"s": "str", "r": "repr", "a": "ascii"}
+
+
+def _listed(left: str, items: list[list[str | Value]], right: str) -> Value:
+    """The items, each in pieces, between brackets and with commas."""
+    out: list[str | Value] = [left]
+    for i, item in enumerate(items):
+        out += [", ", *item] if i else item
+    out.append(right)
+    return joined(ConstantValue(p) if isinstance(p, str) else p for p in out)
 
 
 def _in_c(found: Found | None) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
+from torchsmith_tracer._src.values.addresses import AddressedText, joined
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtins import copying
 from torchsmith_tracer._src.values.builtins.functions import is_instance
@@ -263,15 +264,16 @@ def _join(tx: Trace, self: Value, iterable: Value, /) -> Value:
     separator = tx.interp.concrete(self)
     assert isinstance(separator, str)
     items = tx.interp.unpack_for(iterable, "can only join an iterable")
-    texts: list[str] = []
+    texts: list[Value] = []
     for i, item in enumerate(items):
-        known = tx.interp.try_concrete(item)
-        if not isinstance(known, str):
+        if not issubclass(item.python_type(), str):
             kind = item.python_type().__name__
             message = f"sequence item {i}: expected str instance, {kind} found"
             raise tx.interp.error(TypeError, message)
-        texts.append(known)
-    return ConstantValue(separator.join(texts))
+        if not isinstance(item, AddressedText):
+            item = ConstantValue(tx.interp.concrete(item))
+        texts += [ConstantValue(separator), item] if i else [item]
+    return joined(texts)
 
 
 class _Formatted:

@@ -196,6 +196,9 @@ class _tuplegetter:
     def __reduce__(self):
         return type(self), (self._index, self._doc)
 
+    def __repr__(self):
+        return f"{type(self).__name__}({self._index}, {self._doc!r})"
+
     @property
     def __doc__(self):
         return self._doc

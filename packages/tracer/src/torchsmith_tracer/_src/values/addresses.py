@@ -1,0 +1,118 @@
+"""Texts with addresses: ``<Point object at 0x7f...>``. Where an object lies differs between calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from torchsmith_tracer._src.breaks.signals import Unsupported
+from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.builtin_object import BuiltinObject
+from torchsmith_tracer._src.values.constants import ConstantValue, bool_value
+
+if TYPE_CHECKING:
+    from torchsmith_tracer._src.codegen.emitter import Emitter
+    from torchsmith_tracer._src.trace import Trace
+
+
+class AddressedText(BuiltinObject):
+    """A string that is known but for addresses: ``parts`` are texts and, for each address, the
+    object. It can be handed around, joined and printed; two of them are equal or not."""
+
+    __slots__ = ("parts",)
+
+    def __init__(self, parts: list[str | Value]) -> None:
+        self.source = None
+        self.parts = parts
+
+    def python_type(self) -> type:
+        return str
+
+    def describe(self) -> str:
+        return "a text with an address"
+
+    def binary(self, tx: Trace, op: str, other: Value, *, reflected: bool = False) -> Value | None:
+        if op == "add" and isinstance(other, ConstantValue | AddressedText):
+            if issubclass(other.python_type(), str):
+                return joined([other, self] if reflected else [self, other])
+        return None
+
+    def richcompare(self, tx: Trace, op: str, other: Value) -> Value | None:
+        if op not in ("eq", "ne"):
+            raise Unsupported("not-constant", what=self.describe())
+        if not issubclass(other.python_type(), str):
+            return None
+        if not isinstance(other, AddressedText) or len(other.parts) != len(self.parts):
+            if self._surely_differs(other):
+                return bool_value(op == "ne")
+            raise Unsupported("not-constant", what=self.describe())
+        same = True
+        for mine, theirs in zip(self.parts, other.parts, strict=True):
+            if isinstance(mine, str) or isinstance(theirs, str):
+                same = same and mine == theirs
+            else:
+                same = same and tx.interp.is_same(mine, theirs)
+        return bool_value(same == (op == "eq"))
+
+    def _surely_differs(self, other: Value) -> bool:
+        first, last = self.parts[0], self.parts[-1]
+        text = other.value if isinstance(other, ConstantValue) else None
+        return isinstance(text, str) and not (
+            text.startswith(first if isinstance(first, str) else "0x")
+            and (not isinstance(last, str) or text.endswith(last))
+        )
+
+    def text(self, tx: Trace, name: str) -> Value:
+        """``str`` or ``repr`` of the string."""
+        if name == "__str__":
+            return self
+        if any(isinstance(part, str) and repr(part) != f"'{part}'" for part in self.parts):
+            raise Unsupported("not-constant", what=self.describe())
+        return AddressedText(["'", *self.parts, "'"])
+
+    def bool(self, tx: Trace) -> bool:
+        return True  # an address is not empty
+
+    def contains(self, tx: Trace, item: Value) -> Value:
+        known = tx.interp.concrete(item)
+        if isinstance(known, str) and any(isinstance(p, str) and known in p for p in self.parts):
+            return bool_value(True)
+        return super().contains(tx, item)
+
+    def hash_key(self, tx: Trace) -> object:
+        parts = (p if isinstance(p, str) else tx.interp.identity_key(p) for p in self.parts)
+        return ("text", *parts)
+
+    def reconstruct(self, cg: Emitter) -> None:
+        cg.load_callable(_written, "text")
+        cg.load_const(tuple(p if isinstance(p, str) else None for p in self.parts))
+        objects = [p for p in self.parts if not isinstance(p, str)]
+        for target in objects:
+            cg.load(target)
+        cg.call(1 + len(objects))
+
+
+def _written(parts: tuple[str | None, ...], *objects: object) -> str:
+    rest = iter(objects)
+    return "".join(hex(id(next(rest))) if part is None else part for part in parts)
+
+
+def joined(texts: Iterable[Value]) -> Value:
+    """The texts one after the other; each is a constant or has addresses."""
+    parts: list[str | Value] = []
+    text: Value
+    for text in texts:
+        more = text.parts if isinstance(text, AddressedText) else [str(text.as_constant())]
+        for part in more:
+            if isinstance(part, str) and parts and isinstance(parts[-1], str):
+                parts[-1] += part
+            else:
+                parts.append(part)
+    if all(isinstance(part, str) for part in parts):
+        return ConstantValue("".join(parts))  # type: ignore[arg-type]
+    return AddressedText(parts)
+
+
+def at_address(before: str, target: Value, after: str = ">") -> Value:
+    """``before`` and where ``target`` lies."""
+    return AddressedText([before, target, after])
