@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import abc
+import collections.abc
 import functools
+import operator
 import random
 
 import pytest
@@ -145,6 +147,330 @@ def errors_of_percent():
             out.append(str(e))
     return out, "%(a)s %(b)r" % {"a": 1, "b": "x"}
 
+
+# --- metaclasses and abstract classes ----------------------------------------------------------
+
+
+class Meta(type):
+    def __new__(cls, name, bases, namespace, extra=0):
+        made = super().__new__(cls, name, bases, namespace)
+        made.extra = extra
+        return made
+
+    def __init__(cls, name, bases, namespace, extra=0):
+        super().__init__(name, bases, namespace)
+        cls.names = sorted(k for k in namespace if k[0] != "_")
+
+    def __call__(cls, *args):
+        obj = super().__call__(*args)
+        obj.made = True
+        return obj
+
+    def __len__(cls):
+        return 7
+
+
+class Base(metaclass=Meta):
+    x = 1
+
+
+@case
+def classes_with_an_existing_metaclass():
+    class A(Base, extra=3):
+        y = 2
+
+        def __init__(self, v=0):
+            self.v = v
+
+    class B(metaclass=Meta):
+        pass
+
+    a = A(5)
+    facts = [A.extra, B.extra, A.names, len(A), a.made, a.v, type(A) is Meta, isinstance(A, Meta)]
+    return facts, A.__mro__[1] is Base, repr(A), A.__module__
+
+
+@case
+def classes_with_a_new_metaclass():
+    class M(type):
+        def __new__(cls, name, bases, namespace, **kwargs):
+            return super().__new__(cls, name, bases, {**namespace, "tag": name.lower()})
+
+        @classmethod
+        def __prepare__(cls, name, bases, **kwargs):
+            return {"prepared": name}
+
+        def __iter__(cls):
+            return iter((cls.tag, cls.prepared))
+
+        @property
+        def twice(cls):
+            return cls.tag * 2
+
+    class X(metaclass=M, a=1):
+        pass
+
+    class Y(X):
+        pass
+
+    Z = M("Z", (X,), {"q": 1})
+    modules = Z.__module__, type("P", (), {}).__module__
+    return list(X), list(Y), X.twice, Y.twice, Z.q, list(Z), modules
+
+
+@case
+def abstract_classes():
+    class M(abc.ABCMeta):
+        def __new__(cls, name, bases, namespace):
+            made = super().__new__(cls, name, bases, namespace)
+            made.seen = True
+            return made
+
+    class I(metaclass=M):  # noqa: E742
+        @abc.abstractmethod
+        def go(self): ...
+
+    class J(I):
+        def go(self):
+            return 1
+
+    class K:
+        pass
+
+    I.register(K)
+    try:
+        I()
+        made = True
+    except TypeError:
+        made = False
+    facts = made, J().go(), I.seen
+    return facts, issubclass(K, I), isinstance(K(), I), isinstance(J(), I), isinstance(3, I)
+
+
+@case
+def classes_registered_with_existing_ones():
+    class S:
+        pass
+
+    before = isinstance(S(), collections.abc.Sequence)
+    collections.abc.Sequence.register(S)
+    try:
+        collections.abc.Sequence.register(S())
+    except TypeError as e:
+        text = str(e)
+    match S():
+        case [*_]:
+            return before, text, "sequence"
+    return before, text, "other"
+
+
+@case
+def generic_functions():
+    @functools.singledispatch
+    def show(x):
+        return "base"
+
+    @show.register(str)
+    def _(x):
+        return "text"
+
+    @show.register
+    def _(x: int | float):
+        return "number"
+
+    class Host:
+        @functools.singledispatchmethod
+        @classmethod
+        def of(cls, x):
+            return cls.__name__
+
+        @of.register(int)
+        @classmethod
+        def _(cls, x):
+            return cls.__name__, x
+
+    return show(1), show(1.5), show(""), show([]), Host.of(2), Host().of("")
+
+
+def test_classes_leave_with_their_metaclass():
+    def make():
+        class A(Base, extra=3):
+            z = 1
+
+        class Abstract(abc.ABC):
+            @abc.abstractmethod
+            def go(self): ...
+
+            @property
+            @abc.abstractmethod
+            def p(self): ...
+
+        class Half(Abstract):
+            p = 3
+
+        class Whole(Half):
+            def go(self):
+                return self.p
+
+        return A, A(), Abstract, Half, Whole
+
+    cls, obj, abstract, half, whole = tracer.compile(make, backend="eager", fullgraph=True)()
+    assert type(cls) is Meta and cls.names == ["z"] and cls.extra == 3 and obj.made
+    assert isinstance(obj, Base) and cls.__module__ == __name__
+    assert sorted(abstract.__abstractmethods__) == ["go", "p"]
+    assert sorted(half.__abstractmethods__) == ["go"]
+    assert whole().go() == 3
+    with pytest.raises(TypeError):
+        half()
+
+
+# --- hashing, comparing and changing containers ------------------------------------------------
+
+
+class Counted:
+    """Counts what containers ask of it."""
+
+    def __init__(self, value):
+        self.value, self.hashes, self.equals = value, 0, 0
+
+    def __hash__(self):
+        self.hashes += 1
+        return hash(self.value)
+
+    def __eq__(self, other):
+        self.equals += 1
+        return self.value == other.value
+
+
+@case
+def hashes_are_taken_over():
+    keys = [Counted(i) for i in range(4)]
+    table = dict.fromkeys(keys)
+    counts = []
+    for use in (set, frozenset, dict.fromkeys, lambda t: set().union(t)):
+        use(table)
+        use(frozenset(table))
+        counts.append(sum(k.hashes for k in keys))
+    set(table.keys())
+    set(iter(table))
+    return counts, sum(k.hashes for k in keys), sum(k.equals for k in keys)
+
+
+@case
+def keys_are_compared_once():
+    first, second = Counted(1), Counted(1)
+    table = {}
+    counts = []
+    table[first] = 1
+    for use in (
+        lambda: table.setdefault(second, 2),
+        lambda: table.__setitem__(second, 3),
+        lambda: table.get(second),
+        lambda: {first}.add(second),
+    ):
+        use()
+        counts.append((first.hashes, first.equals, second.hashes, second.equals))
+    return counts, list(table.values())
+
+
+@case
+def dicts_changed_while_iterated():
+    out = []
+    for view in (iter, dict.keys, dict.values, dict.items):
+        for start, change in (
+            ({0: 0}, lambda d: (d.pop(0), d.__setitem__(0, 0))),
+            ({0: 0, 1: 1}, lambda d: (d.popitem(), d.popitem(), d.__setitem__(1, 1))),
+            ({0: 0, 1: 1}, lambda d: (d.pop(1), d.update({1: 5}))),
+            ({0: 0}, lambda d: d.update({0: 5})),
+            ({0: 0}, lambda d: d.update({1: 5})),
+        ):
+            d, got = dict(start), []
+            try:
+                for item in view(d):
+                    got.append(item)
+                    if len(got) == 1:
+                        change(d)
+            except RuntimeError as e:
+                got.append(str(e))
+            out.append(got)
+    return out
+
+
+@case
+def arguments_that_are_refused():
+    class L(list):
+        pass
+
+    class F(frozenset):
+        pass
+
+    class T(tuple):
+        __slots__ = ()
+
+    class N(frozenset):
+        def __init__(self, arg, more=None):
+            self.more = more
+
+    out = [N([1], more=2).more]
+    for fn, args, kwargs in (
+        (L, (), {"sequence": ()}),
+        (F, (), {"sequence": ()}),
+        (T, (), {"sequence": ()}),
+        (F, ([], 2), {}),
+        (set, ([], 2), {}),
+        (set().__init__, (), {"a": 1}),
+        ([].append, (), {}),
+        ({}.get, (), {}),
+        (operator.countOf, (1, 1), {}),
+        (operator.indexOf, (len, 1), {}),
+        (operator.call, (), {}),
+    ):
+        try:
+            fn(*args, **kwargs)
+            out.append(None)
+        except TypeError as e:
+            out.append(type(e).__name__)
+    return out
+
+
+@case
+def searches_stop_where_they_find():
+    it = iter([1, 2, 3, 4])
+    at = operator.indexOf(it, 2)
+    return at, list(it), operator.countOf(iter("abca"), "a"), operator.call(max, 1, 2, key=abs)
+
+
+class Matched:
+    __match_args__ = ("a", 1)
+    a = 0
+
+
+@case
+def match_args_that_are_no_names():
+    out = []
+    match Matched():
+        case Matched(x):
+            out.append(x)
+    try:
+        match Matched():
+            case Matched(x, y):
+                out.append(y)
+    except TypeError as e:
+        out.append(str(e))
+    return out
+
+
+@case
+def dicts_of_objects_that_are_deleted():
+    obj, part = Plain(), functools.partial(max, 1)
+    obj.x = part.x = 1
+    del obj.__dict__
+    obj.y = 2
+    try:
+        del part.__dict__
+    except TypeError as e:
+        return obj.__dict__, part.__dict__, str(e)
+    return obj.__dict__, part.__dict__
 
 
 @pytest.mark.parametrize("fn", CASES, ids=lambda fn: fn.__name__)

@@ -45,6 +45,15 @@ def _match_keys(tx: Trace, frame: Frame, ins: Instruction) -> None:
     frame.stack.append(_keys(tx, subject, keys))
 
 
+def _field(tx: Trace, value: Value) -> str:
+    name = tx.interp.concrete(value)
+    if not isinstance(name, str):
+        kind = type(name).__name__
+        message = f"__match_args__ elements must be strings (got {kind})"
+        raise tx.interp.error(TypeError, message)
+    return name
+
+
 @opcode("MATCH_CLASS")
 def _match_class(tx: Trace, frame: Frame, ins: Instruction) -> None:
     names = tx.interp.unpack(frame.pop())
@@ -93,7 +102,8 @@ def _attributes(
                 kind = args.python_type().__name__
                 message = f"{name}.__match_args__ must be a tuple (got {kind})"
                 raise tx.interp.error(TypeError, message)
-            fields = [str(tx.interp.concrete(v)) for v in tx.interp.unpack(args)]
+            fields = [_field(tx, v) for v in tx.interp.unpack(args)[:positional]]
+            count = len(tx.interp.unpack(args))
         except ObservedException as e:
             if not tx.interp.exception_matches(e.exc, AttributeError):
                 raise
@@ -101,7 +111,7 @@ def _attributes(
             matches_self = cls.obj.__flags__ & (1 << 22)
             allowed = 1 if matches_self else 0
         else:
-            allowed = len(fields)
+            allowed = count
         if positional > allowed:
             plural = "" if allowed == 1 else "s"
             message = (

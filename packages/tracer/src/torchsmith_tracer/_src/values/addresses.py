@@ -1,4 +1,4 @@
-"""Texts with addresses: ``<Point object at 0x7f...>``. Where an object lies differs between calls."""
+"""Texts with addresses: ``<Point object at 0x7f...>``."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
 
 class AddressedText(BuiltinObject):
-    """A string that is known but for addresses: ``parts`` are texts and, for each address, the
-    object. It can be handed around, joined and printed; two of them are equal or not."""
+    """A string that is known but for addresses, which differ between calls: ``parts`` are texts
+    and, for each address, the object. It can be handed around, joined and printed; two of them are
+    equal or not."""
 
     __slots__ = ("parts",)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import builtins
 import enum
 import functools
@@ -256,7 +257,8 @@ class ClassValue(RealObject):
         # Which methods are abstract is found out when the class is made.
         abstract: frozenset[str] = getattr(self.obj, "__abstractmethods__", frozenset())
         asked = abstract.union(*(getattr(b, "__abstractmethods__", ()) for b in self.obj.__bases__))
-        cg.load_const(tuple((name, name in abstract) for name in vars(self.obj) if name in asked))
+        names = [name for name in vars(self.obj) if name in asked]
+        cg.load_const(tuple((name, name in abstract) for name in names))
         cg.call(5)
 
 
@@ -267,10 +269,28 @@ def _make_class(
     slots: object,
     methods: tuple[tuple[str, bool], ...],
 ) -> type:
-    namespace: dict[str, object] = {n: _abstract if abstract else None for n, abstract in methods}
+    namespace: dict[str, object] = {
+        n: _abstract if is_abstract else None for n, is_abstract in methods
+    }
     if slots is not None:
         namespace["__slots__"] = slots
-    return types.new_class(name, bases, {"metaclass": meta}, lambda ns: ns.update(namespace))
+    return bare_class(meta, name, bases, namespace)
+
+
+def _abstract() -> None:
+    """Stands for an abstract method until it is stored."""
+
+
+_abstract.__isabstractmethod__ = True  # type: ignore[attr-defined]
+
+
+def bare_class(
+    meta: type, name: str, bases: tuple[type, ...], namespace: dict[str, object]
+) -> type:
+    """A class made without the Python code of its metaclass, which has been traced."""
+    maker = abc.ABCMeta if issubclass(meta, abc.ABCMeta) else type
+    made: type = maker.__new__(meta, name, bases or (object,), namespace)
+    return made
 
 
 def _abstract() -> None:

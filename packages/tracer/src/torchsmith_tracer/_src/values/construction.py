@@ -12,6 +12,7 @@ import torch
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.builtins.registry import METHODS
 from torchsmith_tracer._src.values.classes import ClassValue
 from torchsmith_tracer._src.values.constants import ConstantValue
 from torchsmith_tracer._src.values.containers import (
@@ -98,7 +99,7 @@ def new_instance(
                 _check_no_arguments(tx, maker, init, cls, args, kwargs)
         return tx.interp.instantiate(cls)
     if issubclass(base, type):
-        raise Unsupported("opaque-call", what=f"making a class with metaclass {real.__name__}")
+        return METHODS[type, "__new__"](tx, tx.interp.class_value(type), cls, *args, **kwargs)  # type: ignore[return-value]
     if twin_of(base) is not None:
         if _takes_keywords(tx, real) and getattr(twin_of(base), "no_keywords", False):
             kwargs = {}  # of the subclass's own ``__init__``

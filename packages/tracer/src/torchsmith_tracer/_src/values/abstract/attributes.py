@@ -227,8 +227,13 @@ class Attributes:
             self.interp.call(deleter, [instance])
             return
         if isinstance(attr, C_DATA):
-            if name in UNDELETABLE and issubclass(instance.python_type(), BaseException):
-                raise self.interp.error(TypeError, f"{name} may not be deleted")
+            if name == "__dict__":
+                mro = instance.python_type().__mro__
+                real = next(vars(base)[name] for base in mro if name in vars(base))
+                if real.__doc__ is None:  # of a class in C; those of ``class`` statements allow it
+                    raise self.interp.error(TypeError, "cannot delete __dict__")
+                self._replace_dict(instance, DictValue())  # type: ignore[arg-type]
+                return
             instance.getattr(self.tx, name)
             self.tx.journal.store_attr(instance, name, DELETED)
             return

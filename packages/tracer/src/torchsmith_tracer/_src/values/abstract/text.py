@@ -118,8 +118,8 @@ class Texts:
         if isinstance(base, TupleValue) and is_struct_sequence(cls):
             fields: tuple[str, ...] = cls.__match_args__  # type: ignore[attr-defined]
             parts = zip(fields, base.unpack(self.tx), strict=True)
-            shown = [[f"{field}=", self.repr_of(item)] for field, item in parts]
-            return _listed(f"{cls.__module__}.{cls.__qualname__}(", shown, ")")
+            named: list[list[str | Value]] = [[f"{k}=", self.repr_of(v)] for k, v in parts]
+            return _listed(f"{cls.__module__}.{cls.__qualname__}(", named, ")")
         if isinstance(base, TupleValue | ListValue | DictValue | SetValue):
             text = self._container_text(base, cls)
             if text is not None:
@@ -143,12 +143,13 @@ class Texts:
         if isinstance(value, ClassValue) and type(value.obj).__repr__ is type.__repr__:
             return self.interp.fold(repr, value.obj)
         if isinstance(value, BoundMethodValue) and isinstance(value.func, FunctionValue):
-            named = f"<bound method {value.func.qualname} of "
-            return _listed(named, [[self.repr_of(value.self_value)]], ">")
+            return _listed(
+                f"<bound method {value.func.qualname} of ", [[self.repr_of(value.self_value)]], ">"
+            )
         if isinstance(value, DescriptorValue) and value.kind is not property:
             func = self.repr_of(value.parts["__func__"])
             return _listed(f"<{value.kind.__name__}(", [[func]], ")>")
-        if cls.__repr__ is object.__repr__:
+        if getattr(cls, "__repr__", None) is object.__repr__:
             module = "" if cls.__module__ == "builtins" else f"{cls.__module__}."
             return at_address(f"<{module}{cls.__qualname__} object at ", value)
         raise Unsupported("not-constant", what=f"the text of {value.describe()}")
@@ -158,7 +159,7 @@ class Texts:
         if id(value) in self._printing:
             if isinstance(value, SetValue):
                 return ConstantValue(f"{cls.__name__}(...)")
-            left, right = _BRACKETS[type(value)] if type(value) in _BRACKETS else "{}"
+            left, right = _BRACKETS.get(type(value), ("{", "}"))
             return ConstantValue(f"{left}...{right}")
         self._printing.add(id(value))
         try:
@@ -233,7 +234,7 @@ class Texts:
         return function.describe()
 
 
-_BRACKETS: dict[type, str] = {ListValue: "[]", TupleValue: "()"}
+_BRACKETS: dict[type, tuple[str, str]] = {ListValue: ("[", "]"), TupleValue: ("(", ")")}
 _PERCENT = re.compile(r"%(?:\((\w*)\))?([sra%])")
 _HOW = {"s": "str", "r": "repr", "a": "ascii"}
 

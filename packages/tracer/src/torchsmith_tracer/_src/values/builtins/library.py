@@ -15,7 +15,7 @@ import re
 import sys
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from torchsmith_guards import AttrSource, PinnedSource
@@ -93,15 +93,31 @@ def _delitem(tx: Trace, obj: Value, key: Value, /) -> Value:
 
 @builtin(operator.countOf)
 def _count_of(tx: Trace, obj: Value, item: Value, /) -> Value:
-    return ConstantValue(sum(tx.interp.equal(v, item) for v in tx.interp.unpack(obj)))
+    return ConstantValue(sum(tx.interp.equal(v, item) for v in _searched(tx, obj)))
 
 
 @builtin(operator.indexOf)
 def _index_of(tx: Trace, obj: Value, item: Value, /) -> Value:
-    for i, value in enumerate(tx.interp.unpack(obj)):
+    for i, value in enumerate(_searched(tx, obj)):
         if tx.interp.equal(value, item):
             return ConstantValue(i)
     raise tx.interp.error(ValueError, "sequence.index(x): x not in sequence")
+
+
+def _searched(tx: Trace, obj: Value) -> Iterator[Value]:
+    """The items one by one: what comes after the one that is found stays in an iterator."""
+    if not tx.interp.is_iterable(obj):
+        kind = obj.python_type().__name__
+        message = f"argument of type {kind!r} is not iterable"
+        raise tx.interp.error(TypeError, message)
+    it = obj.iter(tx)
+    while (item := tx.interp.step(it)) is not None:
+        yield item
+
+
+@builtin(operator.call)
+def _call(tx: Trace, obj: Value, /, *args: Value, **kwargs: Value) -> Value:
+    return tx.interp.call(obj, args, kwargs)
 
 
 @builtin(operator.length_hint)

@@ -7,21 +7,26 @@ handing the class out of the compiled code is a break.
 
 from __future__ import annotations
 
+import _abc  # type: ignore[import-not-found]
 import abc
 import builtins
 import types
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from torchsmith_guards import CallSource, GuardKind, PinnedSource
+
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.frames.code import decode
 from torchsmith_tracer._src.frames.frame import Frame
+from torchsmith_tracer._src.frames.library import is_library_module
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtins.registry import builtin, method
-from torchsmith_tracer._src.values.classes import ClassValue, DescriptorValue
+from torchsmith_tracer._src.values.classes import ClassValue, DescriptorValue, bare_class
 from torchsmith_tracer._src.values.constants import NONE, ConstantValue
+from torchsmith_tracer._src.values.containers import TupleValue
 from torchsmith_tracer._src.values.functions import CellValue, FunctionValue
-from torchsmith_tracer._src.values.lookup import lookup_in
+from torchsmith_tracer._src.values.lookup import lookup, lookup_in
 from torchsmith_tracer._src.values.mappings import DictValue
 
 if TYPE_CHECKING:
@@ -35,7 +40,12 @@ def _build_class(tx: Trace, body: Value, name: Value, /, *bases: Value, **kwargs
     if not isinstance(body, FunctionValue):
         raise Unsupported("opaque-call", what="__build_class__ without a function")
     text = str(tx.interp.concrete(name))
-    namespace = DictValue()
+    meta, own_kwargs = _own_metaclass(tx, text, bases, kwargs)
+    namespace: Value = DictValue()
+    prepared = None if meta is None else lookup(tx, meta.obj, "__prepare__")
+    if meta is not None and prepared is not None and prepared.owner is not type:
+        prepare = meta.getattr(tx, "__prepare__")
+        namespace = tx.interp.call(prepare, [name, TupleValue(bases)], own_kwargs)
     frame = Frame(
         decode(body.code),
         body.globals,
@@ -45,10 +55,47 @@ def _build_class(tx: Trace, body: Value, name: Value, /, *bases: Value, **kwargs
     )
     frame.names = namespace
     cell = tx.loop.run(frame)
-    cls = make_class(tx, text, bases, namespace, kwargs)
+    cls: Value
+    if meta is not None:
+        cls = tx.interp.call(meta, [name, TupleValue(bases), namespace], own_kwargs)
+    else:
+        assert isinstance(namespace, DictValue)
+        cls = make_class(tx, text, bases, namespace, kwargs)
     if isinstance(cell, CellValue):
         cell.store(tx, cls)
     return cls
+
+
+def _own_metaclass(
+    tx: Trace, name: str, bases: Sequence[Value], kwargs: dict[str, Value]
+) -> tuple[ClassValue | None, dict[str, Value]]:
+    """The metaclass of a ``class`` statement where its Python code has to run, and the keywords
+    without it."""
+    found = {type(base.obj) for base in bases if isinstance(base, ClassValue)}
+    rest = dict(kwargs)
+    given = rest.pop("metaclass", None)
+    if isinstance(given, ClassValue):
+        found.add(given.obj)
+    if found.issubset(_METACLASSES):
+        return None, rest
+    meta = next((m for m in found if all(issubclass(m, other) for other in found)), None)
+    if meta is None or not _traceable(meta):
+        return None, rest  # ``_metaclass`` says why
+    return tx.interp.class_value(meta), rest
+
+
+def _traceable(meta: type) -> bool:
+    """Whether a stand-in can have the metaclass: what the tracer itself asks of classes must not
+    run the program's code. Those of the standard library keep books in C or of their own."""
+    own = [base for base in meta.__mro__ if base not in _METACLASSES and base is not object]
+    return not any(
+        is_library_module(base.__module__) or not _ASKED.isdisjoint(vars(base)) for base in own
+    )
+
+
+_ASKED = frozenset(
+    "__eq__ __hash__ __getattribute__ __setattr__ __instancecheck__ __subclasscheck__ mro".split()
+)
 
 
 def make_class(
@@ -71,6 +118,10 @@ def make_class(
     values = {key: namespace.get_str(tx, key) for key in entries}
     table: dict[str, Value] = {k: v for k, v in values.items() if v is not None}
     cell = table.pop("__classcell__", None)
+    if "__module__" not in table and tx.frames:
+        module = tx.frames[-1].globals.lookup(tx, "__name__")
+        if module is not None:
+            table["__module__"] = module
     stand_in = _stand_in(tx, name, meta, real_bases, table)
     tx.world.born.add(stand_in)
     cls = tx.interp.class_value(stand_in)
@@ -110,7 +161,7 @@ def _metaclass(tx: Trace, name: str, given: Value | None, bases: list[type]) -> 
     for candidate in candidates:
         if issubclass(candidate, meta):
             meta = candidate
-    if meta not in _METACLASSES:
+    if meta not in _METACLASSES and not _traceable(meta):
         raise Unsupported("opaque-call", what=f"class {name} with metaclass {meta.__name__}")
     return meta
 
@@ -136,10 +187,10 @@ def _stand_in(tx: Trace, name: str, meta: type, bases: list[type], table: dict[s
     if any(_hooks(base) for base in bases):
         # The bases' own hook is traced, not run here.
         bases = [_plain(base) for base in bases]
+    if any(issubclass(base, type) for base in bases):  # the host must not call what it defines
+        namespace = {k: v for k, v in namespace.items() if not isinstance(v, types.FunctionType)}
     try:
-        return types.new_class(
-            name, tuple(bases) or (object,), {"metaclass": meta}, lambda ns: ns.update(namespace)
-        )
+        return bare_class(meta, name, tuple(bases), namespace)
     except Exception as e:  # noqa: BLE001 - the program's own
         raise tx.interp.host_error(e) from None
 
@@ -196,3 +247,37 @@ def _type_new(tx: Trace, cls: Value, /, *args: Value, **kwargs: Value) -> Value:
     bases = tx.interp.unpack(args[2])
     name = str(tx.interp.concrete(args[1]))
     return make_class(tx, name, bases, namespace, {**kwargs, "metaclass": args[0]})
+
+
+# --- abstract base classes -----------------------------------------------------------------------
+
+
+@builtin(_abc._abc_register)
+def _register(tx: Trace, cls: Value, other: Value, /) -> Value:
+    """The classes are registered now, since what follows asks for it, and again by the compiled
+    code, which may have classes of its own."""
+    if not isinstance(cls, ClassValue) or not isinstance(other, ClassValue):
+        raise tx.interp.error(TypeError, "Can only register classes")
+    result = tx.interp.fold(_abc._abc_register, cls.obj, other.obj)
+    tx.journal.call_later(_register_class, cls, other)
+    return result
+
+
+def _register_class(cls: abc.ABCMeta, other: type) -> None:
+    cls.register(other)
+
+
+@builtin(_abc._abc_init)
+def _init(tx: Trace, cls: Value, /) -> Value | None:
+    return NONE if isinstance(cls, ClassValue) and cls.recipe is not None else None
+
+
+@builtin(_abc.get_cache_token)
+def _cache_token(tx: Trace) -> Value:
+    token = _abc.get_cache_token()
+    changed = (isinstance(e, tuple) and e[0] is _register_class for e in tx.journal.effects)
+    if not any(changed):  # else it is the program itself that changes it
+        source = CallSource(PinnedSource(_abc.get_cache_token))
+        why = "the classes registered with abstract ones"
+        tx.builder.guard(source, GuardKind.CONSTANT, token, why)
+    return ConstantValue(token)

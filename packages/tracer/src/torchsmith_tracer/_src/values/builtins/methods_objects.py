@@ -256,6 +256,18 @@ def _function_get(tx: Trace, self: Value, instance: Value, owner: Value = NONE, 
     return BoundMethodValue(self, instance)
 
 
+@method(staticmethod, "__get__")
+@method(classmethod, "__get__")
+@method(property, "__get__")
+def _descriptor_get(
+    tx: Trace, self: Value, instance: Value, owner: Value | None = None, /
+) -> Value | None:
+    if not isinstance(self, DescriptorValue):
+        return None
+    cls = tx.interp.type_of(instance) if owner is None else owner
+    return tx.interp.bind_descriptor(self, None if tx.interp.is_none(instance) else instance, cls)
+
+
 # --- text --------------------------------------------------------------------------------------
 
 
@@ -274,6 +286,23 @@ def _join(tx: Trace, self: Value, iterable: Value, /) -> Value:
             item = ConstantValue(tx.interp.concrete(item))
         texts += [ConstantValue(separator), item] if i else [item]
     return joined(texts)
+
+
+def _end(name: str, place: int) -> None:
+    """``startswith`` and ``endswith``, of what a text with addresses is known to have there."""
+
+    def method_of_str(tx: Trace, self: Value, wanted: Value, /, *bounds: Value) -> Value | None:
+        part = self.parts[place] if isinstance(self, AddressedText) and not bounds else None
+        known = tx.interp.concrete(wanted) if isinstance(part, str) else None
+        if not isinstance(part, str) or not isinstance(known, str) or len(part) < len(known):
+            return None
+        return bool_value(getattr(part, name)(known))
+
+    method(str, name)(method_of_str)
+
+
+_end("startswith", 0)
+_end("endswith", -1)
 
 
 class _Formatted:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import builtins
 import cmath
+import codecs
+import collections
 import datetime
 import fractions
 import inspect
@@ -198,6 +200,10 @@ def wrong_arguments(
     """The TypeError for arguments that an implementation does not take: CPython's own where the
     real callable also refuses them, else a break."""
     known = [tx.interp.try_concrete(a) for a in args]
+    if isinstance(obj, types.MethodDescriptorType | types.WrapperDescriptorType) and args:
+        refusal = _refused(tx, obj, args, kwargs)
+        if refusal is not None:
+            return refusal
     if (
         callable(obj)
         and tx.interp.UNKNOWN not in known
@@ -220,6 +226,28 @@ def wrong_arguments(
     return Unsupported("opaque-call", what=f"{getattr(obj, '__name__', obj)} with these arguments")
 
 
+def _refused(
+    tx: Trace,
+    method: types.MethodDescriptorType | types.WrapperDescriptorType,
+    args: Sequence[Value],
+    kwargs: dict[str, Value],
+) -> Exception | None:
+    """The TypeError with which a method of a builtin container refuses the arguments: it is asked
+    over a container of its own."""
+    if method.__objclass__ not in (list, dict, set, frozenset, tuple, collections.deque):
+        return None
+    found = tx.interp.known(args[1:], kwargs)
+    if found is None:
+        return None
+    try:
+        method(method.__objclass__(), *found[0], **found[1])
+    except TypeError as e:
+        return tx.interp.host_error(e)
+    except Exception:  # noqa: BLE001 - of an empty container
+        return None
+    return None
+
+
 # --- purity ----------------------------------------------------------------------------------
 
 _PURE_MODULES = {"math", "cmath", "_operator", "operator", "_struct", "unicodedata", "_bisect"}
@@ -229,7 +257,7 @@ _PURE_BUILTINS += " round sorted sum"
 _PURE: set[object] = {
     *(getattr(builtins, name) for name in _PURE_BUILTINS.split()),
     str.maketrans, bytes.fromhex, float.fromhex, int.from_bytes, re.escape, os.fspath,
-    inspect.cleandoc, sys.getsizeof, string.capwords,
+    inspect.cleandoc, sys.getsizeof, string.capwords, codecs.encode, codecs.decode,
 }  # fmt: skip
 # Methods called on a class: constructors from text or numbers. Not ``datetime.now()``.
 _PURE_OF_CLASSES = frozenset(
