@@ -473,6 +473,111 @@ def dicts_of_objects_that_are_deleted():
     return obj.__dict__, part.__dict__
 
 
+@case
+def keywords_of_immutable_subclasses():
+    class F(frozenset):
+        pass
+
+    class T(tuple):
+        __slots__ = ()
+
+    class N(frozenset):
+        def __init__(self, arg, more=None):
+            self.more = more
+
+    out = [N([1], more=2).more, T([1]), sorted(F([2, 1])), sorted(N([3]))]
+    for fn, args, kwargs in (
+        (F, (), {"a": 1}),
+        (T, (), {"a": 1}),
+        (F, ([], 2), {}),
+        (T, ([], 2), {}),
+    ):
+        try:
+            fn(*args, **kwargs)
+        except TypeError as e:
+            out.append(str(e) if kwargs else type(e))
+    return out
+
+
+@case
+def unions_that_functions_are_chosen_by():
+    @functools.singledispatch
+    def show(x):
+        return "base"
+
+    @show.register
+    def _(x: int | float):
+        return "number"
+
+    union = int | str
+    facts = (
+        hasattr(union, "__origin__"),
+        union == (int | str),
+        union == list[int],
+        union in (int, str),
+    )
+    return show(1), show(1.5), show([]), facts
+
+
+@case
+def abstract_methods():
+    class Abstract(abc.ABC):
+        @abc.abstractmethod
+        def go(self): ...
+
+        @property
+        @abc.abstractmethod
+        def p(self): ...
+
+        @classmethod
+        @abc.abstractmethod
+        def made(cls): ...
+
+    class Half(Abstract):
+        p = 3
+
+        def go(self):
+            return self.p
+
+    class Whole(Half):
+        made = classmethod(Half)
+
+    out = [Whole().go()]
+    for cls in (Abstract, Half):
+        try:
+            cls()
+        except TypeError as e:
+            out.append(str(e))
+    return out
+
+
+def test_abstract_classes_leave_as_such():
+    def make():
+        class Abstract(abc.ABC):
+            @abc.abstractmethod
+            def go(self): ...
+
+            @property
+            @abc.abstractmethod
+            def p(self): ...
+
+        class Half(Abstract):
+            p = 3
+
+        class Whole(Half):
+            def go(self):
+                return self.p
+
+        return Abstract, Half, Whole
+
+    abstract, half, whole = tracer.compile(make, backend="eager", fullgraph=True)()
+    assert sorted(abstract.__abstractmethods__) == ["go", "p"]
+    assert sorted(half.__abstractmethods__) == ["go"]
+    assert whole().go() == 3
+    with pytest.raises(TypeError):
+        half()
+
+
 @pytest.mark.parametrize("fn", CASES, ids=lambda fn: fn.__name__)
 def test_compiled_code_gives_what_python_gives(fn):
     expected = fn()

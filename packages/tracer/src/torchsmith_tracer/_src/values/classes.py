@@ -277,13 +277,6 @@ def _make_class(
     return bare_class(meta, name, bases, namespace)
 
 
-def _abstract() -> None:
-    """Stands for an abstract method until it is stored."""
-
-
-_abstract.__isabstractmethod__ = True  # type: ignore[attr-defined]
-
-
 def bare_class(
     meta: type, name: str, bases: tuple[type, ...], namespace: dict[str, object]
 ) -> type:

@@ -227,6 +227,8 @@ class Attributes:
             self.interp.call(deleter, [instance])
             return
         if isinstance(attr, C_DATA):
+            if name in UNDELETABLE and issubclass(instance.python_type(), BaseException):
+                raise self.interp.error(TypeError, f"{name} may not be deleted")
             if name == "__dict__":
                 mro = instance.python_type().__mro__
                 real = next(vars(base)[name] for base in mro if name in vars(base))
