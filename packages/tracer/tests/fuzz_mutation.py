@@ -487,7 +487,7 @@ def run(seed: int) -> str | None:
         exec(compile(setup + body, module.__name__, "exec", dont_inherit=True), space)
         g = torchsmith_tracer.compile(space["f"], backend="eager")
         for call in range(rng.randint(3, 6)):
-            if call:
+            if call and changes:
                 if done and rng.random() < 0.5:
                     statement = done.pop()[1]
                 else:

@@ -52,6 +52,8 @@ def to_host(value: Value, memo: dict[Value, object] | None = None) -> object:
         attrs = value.journal.attrs.get(value) or {}
         out: dict[str, object] = {"__class__": value.cls.__name__}
         memo[value] = out
+        if value.storage is not None and not attrs and hasattr(value.cls, "_make"):
+            return value.cls._make(to_host(value.storage, memo))
         if value.storage is not None:
             out["__storage__"] = to_host(value.storage, memo)
         for name, attr in attrs.items():

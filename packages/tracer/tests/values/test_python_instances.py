@@ -201,3 +201,34 @@ def test_the_tracer_keeps_its_own_deque_when_the_program_replaces_it(monkeypatch
         lambda x: x + sum(items) + len(collections.deque(items)), backend="eager"
     )
     assert torch.equal(compiled(torch.zeros(2)), torch.full((2,), 5.0))
+
+
+def test_a_variable_that_loses_its_value_and_gets_it_again():
+    def make():
+        value = 3
+
+        def read():
+            return value
+
+        def change(new):
+            nonlocal value
+            value = new
+
+        def forget():
+            nonlocal value
+            del value
+
+        return read, change, forget
+
+    read, change, forget = make()
+
+    def f(x):
+        try:
+            return x + read()
+        except NameError:
+            return x - 1
+
+    compiled = torchsmith_tracer.compile(f, backend="eager")
+    for do in (lambda: None, forget, lambda: change(3), forget, lambda: change(4)):
+        do()
+        assert torch.equal(compiled(torch.ones(1)), f(torch.ones(1)))

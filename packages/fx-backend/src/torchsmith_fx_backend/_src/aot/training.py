@@ -145,22 +145,27 @@ class Training:
         return known
 
     def _backward_for(self, key: _Key) -> tuple[Any, tuple[int, ...]]:
-        """The half for tangents of these strides; of the results' own, where it needs more than
-        is saved for those. Its gradients are then right, and may be laid out in another way."""
+        """The half for these tangents; that for all of them, laid out as the results are, where
+        it needs more than is saved for those. Its gradients are then right, though perhaps laid
+        out in another way, or zero where eager has none."""
         try:
             return self._compile_backward(key)
         except UnsupportedError:
             roots = [self.joint.outputs[i].meta["val"] for i in self.joint.differentiable]
-            usual = tuple(None if k is None else r.stride() for k, r in zip(key, roots))
-            if key == usual or any(type(n) is not int for s in usual if s for n in s):
+            usual = tuple(root.stride() for root in roots)
+            sizes = (*(n for root in roots for n in root.shape), *(n for s in usual for n in s))
+            if key == usual or any(type(n) is not int for n in sizes):
                 raise
             half, used = self._compile_backward(usual)
-            strides = [stride for stride in usual if stride is not None]
 
             def relaid(*arguments: Any) -> Any:
-                saved, tangents = arguments[: len(used)], arguments[len(used) :]
-                fresh = (t.new_empty_strided(t.shape, s) for t, s in zip(tangents, strides))
-                return half(*saved, *(new.copy_(t) for new, t in zip(fresh, tangents)))
+                given = iter(arguments[len(used) :])
+                tangents = []
+                for root, stride in zip(roots, key):
+                    kind = {"dtype": root.dtype, "device": root.device}
+                    fresh = torch.empty_strided(root.shape, root.stride(), **kind)
+                    tangents.append(fresh.zero_() if stride is None else fresh.copy_(next(given)))
+                return half(*arguments[: len(used)], *tangents)
 
             return relaid, used
 

@@ -61,8 +61,10 @@ class CellValue(Value):
             assert self.obj is not None
             try:
                 obj = self.obj.cell_contents
-            except ValueError:
-                return None
+            except ValueError as e:
+                # No guard says that a cell is empty: the read itself finds out, at every call.
+                what = "a variable of an enclosing function that has no value now"
+                raise Unsupported("unsupported-slot", what=what) from e
             # Not kept: a rollback removes the guards that wrapping has installed, and the
             # builder has its own memory.
             assert self.contents_source is not None, "a real cell has a source"

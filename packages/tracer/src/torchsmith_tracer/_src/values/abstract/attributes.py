@@ -195,8 +195,10 @@ class Attributes:
                 raise Unsupported("unsupported-slot", what="setting __class__")
             self.tx.journal.store_attr(instance, name, value)
         else:
-            kind = instance.python_type().__name__
-            message = f"attribute {name!r} of {kind!r} objects is not writable"
+            cls = instance.python_type()
+            if cls.__module__ != "builtins":  # nothing tells whether its type lets it be written
+                raise Unsupported("unsupported-slot", what=f"a store to {cls.__name__}.{name}")
+            message = f"attribute {name!r} of {cls.__name__!r} objects is not writable"
             raise self.interp.error(AttributeError, message)
 
     def _replace_dict(self, instance: ObjectValue, value: Value) -> None:
