@@ -11,6 +11,8 @@ from typing import Any
 import torch
 import torchsmith_guards as guards
 
+from torchsmith_fx_backend._src.loops.sizes import overlapping
+
 FEW = 4096  # elements that are looked at one by one
 
 
@@ -19,18 +21,12 @@ def overlaps_itself(tensor: torch.Tensor) -> bool:
 
     Eager refuses to write where a stride is 0; elsewhere each write sees the ones before it.
     """
-    axes = sorted(
-        (s, n) for n, s in zip(tensor.shape, tensor.stride()) if type(n) is type(s) is int
-    )
-    reach = 0  # how far the axes of smaller strides go
-    for stride, size in axes:
-        if size > 1:
-            if stride <= reach and (stride == 0 or len(axes) == tensor.dim()):
-                return True
-            reach += stride * (size - 1)
+    axes = list(zip(tensor.stride(), tensor.shape))
+    if all(type(n) is int for axis in axes for n in axis):
+        return overlapping(axes)
     return any(
-        type(stride) is int and stride == 0 and type(size) is not int
-        for size, stride in zip(tensor.shape, tensor.stride())
+        type(stride) is int and stride == 0 and (type(size) is not int or size > 1)
+        for stride, size in axes
     )
 
 

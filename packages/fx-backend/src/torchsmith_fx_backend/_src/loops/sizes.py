@@ -88,13 +88,18 @@ class Info:
 
     def overlapping(self) -> bool:
         """Whether several elements may share one place; an estimate where sizes are symbolic."""
-        reach = 0  # how far the axes of smaller strides go
-        for stride, size in sorted(zip(map(estimate, self.stride), map(estimate, self.shape))):
-            if size > 1:
-                if stride <= reach:
-                    return True
-                reach += stride * (size - 1)
-        return False
+        return overlapping(zip(map(estimate, self.stride), map(estimate, self.shape)))
+
+
+def overlapping(axes: Iterable[tuple[int, int]]) -> bool:
+    """Whether several elements of a tensor may share one place, by stride and size of each axis."""
+    reach = 0  # how far the axes of smaller strides go
+    for stride, size in sorted(axes):
+        if size > 1:
+            if stride <= reach:
+                return True
+            reach += stride * (size - 1)
+    return False
 
 
 def estimate(x: Index) -> int:
