@@ -101,12 +101,16 @@ register(aten.argmax.default, Reduction(_dims(1), _argument(ReduceOp.ARGMAX)))
 register(aten.argmin.default, Reduction(_dims(1), _argument(ReduceOp.ARGMIN)))
 
 
-def _with_index(best: ReduceOp, where: ReduceOp) -> Emit:
+def _with_index(best: ReduceOp | ScanOp, where: ReduceOp | ScanOp) -> Emit:
     def emit(p: Point) -> Sequence[Value]:
         x = p.read_input_rounded()
-        return p.body.reduce(best, x), p.body.reduce(where, x)
+        return _walked(p, best, x), _walked(p, where, x)
 
     return emit
+
+
+def _walked(p: Point, op: ReduceOp | ScanOp, x: Value) -> Value:
+    return p.body.scan(op, x) if isinstance(op, ScanOp) else p.body.reduce(op, x)
 
 
 for _target, _best, _where in (
@@ -134,28 +138,22 @@ def _scan(op: ScanOp) -> Emit:
     return emit
 
 
+def _ranked(node: fx.Node) -> bool:
+    return _rank(node) > 0
+
+
 for _target, _kind in (
     (aten.cumsum.default, ScanOp.SUM),
     (aten.cumprod.default, ScanOp.PROD),
     (aten.logcumsumexp.default, ScanOp.LOGSUMEXP),
 ):
-    _ranked = lambda node: _rank(node) > 0
     register(_target, Reduction(_dims(1), _scan(_kind), (True,), applies=_ranked, cost=6))
-
-
-def _scan_with_index(best: ScanOp, where: ScanOp) -> Emit:
-    def emit(p: Point) -> Sequence[Value]:
-        x = p.read_input_rounded()
-        return p.body.scan(best, x), p.body.scan(where, x)
-
-    return emit
-
 
 for _target, _best_scan, _where_scan in (
     (aten.cummax.default, ScanOp.MAX, ScanOp.ARGMAX),
     (aten.cummin.default, ScanOp.MIN, ScanOp.ARGMIN),
 ):
-    _emit = _scan_with_index(_best_scan, _where_scan)
+    _emit = _with_index(_best_scan, _where_scan)
     register(
         _target, Reduction(_dims(1), _emit, (True, True), several=True, applies=_has_rows, cost=6)
     )

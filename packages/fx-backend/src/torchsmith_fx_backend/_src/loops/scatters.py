@@ -49,6 +49,15 @@ def argument(node: fx.Node, position: int, name: str, default: object = None) ->
     return node.kwargs.get(name, default)
 
 
+def takes_alone(node: fx.Node) -> bool:
+    """Whether a call's first argument has no other user, and is none of the other arguments."""
+    target = node.args[0]
+    assert isinstance(target, fx.Node)
+    others: list[fx.Node] = []
+    fx.node.map_arg((node.args[1:], node.kwargs), others.append)
+    return list(target.users) == [node] and target not in others
+
+
 def _value(node: fx.Node, position: int) -> torch.Tensor | None:
     arg = node.args[position]
     value = arg.meta.get("val") if isinstance(arg, fx.Node) else None

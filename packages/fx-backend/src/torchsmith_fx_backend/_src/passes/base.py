@@ -137,7 +137,7 @@ def is_view(node: fx.Node) -> bool:
 def source(node: fx.Node) -> fx.Node:
     """The node whose memory ``node`` shares: itself unless it is a view."""
     while True:
-        if is_view(node) or (node.op == "call_function" and _is_item_of_view(node)):
+        if is_view(node) or _is_item_of_view(node):
             node = node.args[0]  # type: ignore[assignment]
         else:
             return node
@@ -149,12 +149,8 @@ def _is_item(node: fx.Node) -> bool:
 
 
 def _is_item_of_view(node: fx.Node) -> bool:
-    parent = node.args[0] if node.args else None
-    return (
-        getattr(node.target, "__name__", "") == "getitem"
-        and isinstance(parent, fx.Node)
-        and is_view(parent)
-    )
+    parent = node.args[0] if _is_item(node) else None
+    return isinstance(parent, fx.Node) and is_view(parent)
 
 
 def returned(graph: fx.Graph) -> set[fx.Node]:

@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 from torchsmith_fx_backend._src.loops.registry import Pointwise, Scatter, rule_for
-from torchsmith_fx_backend._src.loops.scatters import argument
+from torchsmith_fx_backend._src.loops.scatters import argument, takes_alone
 from torchsmith_fx_backend._src.passes.base import insert, is_static, same_layout
 
 aten = torch.ops.aten
@@ -84,11 +84,9 @@ def _accumulates(node: fx.Node) -> bool:
 def _give_target(graph: fx.Graph, node: fx.Node) -> bool:
     target = node.args[0]
     assert isinstance(target, fx.Node)
-    others: list[fx.Node] = []
-    fx.node.map_arg((node.args[1:], node.kwargs), others.append)
     made = target.op == "call_function" and isinstance(rule_for(target), Pointwise | Scatter)
     fits = same_layout(target.meta["val"], node.meta["val"])
-    if made and fits and list(target.users) == [node] and target not in others:
+    if made and fits and takes_alone(node):
         return False
     for kept in (torch.preserve_format, torch.contiguous_format):
         with graph.inserting_before(node):
@@ -121,8 +119,7 @@ def _reduced(graph: fx.Graph, node: fx.Node) -> fx.Node | None:
         return total
     ones = insert(graph, aten.full_like.default, target, 1)
     if not included:
-        zero = insert(graph, aten.scatter.value, ones, dim, index, 0)
-        ones = zero
+        ones = insert(graph, aten.scatter.value, ones, dim, index, 0)
     one = insert(graph, aten.full_like.default, source, 1)
     count = insert(graph, aten.scatter_add.default, ones, dim, index, one)
     if low:

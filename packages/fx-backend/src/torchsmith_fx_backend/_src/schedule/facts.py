@@ -30,6 +30,7 @@ from torchsmith_fx_backend._src.loops.registry import (
     View,
     rule_for,
 )
+from torchsmith_fx_backend._src.loops.scatters import takes_alone
 from torchsmith_fx_backend._src.loops.sizes import (
     Info,
     UnrepresentableError,
@@ -316,8 +317,7 @@ class Facts:
         if info is None or info != self.try_info(node) or not info.dense():
             return False
         kernel = isinstance(self._rule[target], Pointwise | Scatter)
-        alone = list(target.users) == [node] and target not in inputs_behind_first(node)
-        return kernel and alone and info.offset == ix.ZERO
+        return kernel and takes_alone(node) and info.offset == ix.ZERO
 
     def _worthwhile(self, node: fx.Node, rule: Rule) -> bool:
         """Whether points that follow each other leave enough parallel work."""
@@ -593,13 +593,6 @@ def _call_signature(node: fx.Node) -> object:
 def _is_plain(value: object) -> TypeGuard[torch.Tensor]:
     """Whether a value is a tensor whose sizes are numbers."""
     return isinstance(value, torch.Tensor) and all(type(n) is int for n in value.shape)
-
-
-def inputs_behind_first(node: fx.Node) -> set[fx.Node]:
-    """The nodes among a call's arguments, without the first of these."""
-    found: set[fx.Node] = set()
-    fx.node.map_arg((node.args[1:], node.kwargs), lambda n: found.add(n))
-    return found
 
 
 def is_mutable(node: fx.Node) -> bool:
