@@ -410,7 +410,7 @@ CLASSES_AND_LIBRARY = [
     fact(
         "",
         "len(os.getcwd()) * 0 + int(os.getenv('FZ$', '3')) + "
-        "len(os.environ.get('FZ$') or '') + os.path.exists('/tmp/nope$')",
+        "len(os.environ.get('FZ$') or '') + os.path.exists('nope$')",
         *added("os.environ['FZ$']", "'5'"),
         *replaced("os.getenv", "lambda *a: 6"),
     ),

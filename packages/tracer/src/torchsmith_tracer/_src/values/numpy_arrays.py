@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torchsmith_guards import ArraySource, AttrSource, GuardKind, hint_of
+from torchsmith_guards import AttrSource, GuardKind, hint_of
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.values.base import Value
@@ -345,11 +345,6 @@ def alias(tx: Trace, tensor: TensorValue) -> TensorValue:
     made = PROPERTIES["data"](tx, tensor)
     assert isinstance(made, TensorValue)
     return made
-
-
-def array_source(source: Source) -> ArraySource:
-    """Where the tensor of an array or scalar at ``source`` is."""
-    return ArraySource(source)
 
 
 def _hint(n: object) -> int:
