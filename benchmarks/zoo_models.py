@@ -124,6 +124,39 @@ class TokenStep(nn.Module):
         return self.model(input_ids=ids, past_key_values=self.cache, use_cache=True).logits
 
 
+class Recurrent(nn.Module):
+    """A language model of LSTM layers."""
+
+    def __init__(self, vocab: int, width: int) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(vocab, width)
+        self.layers = nn.LSTM(width, width, num_layers=2, batch_first=True)
+        self.head = nn.Linear(width, vocab)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        """Logits at each position."""
+        return self.head(self.layers(self.embed(ids))[0])
+
+
+class Radiance(nn.Module):
+    """Density and color at points of space, from sines and cosines of their coordinates."""
+
+    def __init__(self, width: int, octaves: int = 10) -> None:
+        super().__init__()
+        self.register_buffer("scales", 2.0 ** torch.arange(octaves))
+        inner = [m for _ in range(6) for m in (nn.Linear(width, width), nn.ReLU())]
+        self.body = nn.Sequential(nn.Linear(6 * octaves, width), nn.ReLU(), *inner)
+        self.head = nn.Linear(width, 4)
+
+    def forward(self, points: torch.Tensor) -> torch.Tensor:
+        """Red, green, blue, opacity, composed along each ray."""
+        angles = (points.unsqueeze(-1) * self.scales).flatten(-2)
+        found = self.head(self.body(torch.cat([angles.sin(), angles.cos()], dim=-1)))
+        opacity = 1 - torch.exp(-torch.relu(found[..., 3]))
+        passed = torch.cumprod(1 - opacity + 1e-6, dim=-1)
+        return (found[..., :3].sigmoid() * (opacity * passed).unsqueeze(-1)).sum(-2)
+
+
 class Residual(nn.Module):
     """Group norm, SiLU, convolution, twice, around a shortcut."""
 
@@ -250,6 +283,14 @@ def _tiny(**more: Any) -> dict[str, Any]:
 _LLAMA = _tiny(hidden_size=2048, intermediate_size=5632, num_hidden_layers=12)
 _LLAMA |= {"num_attention_heads": 16, "num_key_value_heads": 8, "vocab_size": 32_001}
 _T5 = {"d_model": 768, "d_kv": 64, "d_ff": 3072, "num_layers": 12, "num_heads": 12}
+_BASE = {"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12}
+_BASE |= {"num_attention_heads": 12, "embedding_size": 768}
+_BART = {"d_model": 64, "encoder_layers": 2, "decoder_layers": 2, "vocab_size": 512}
+_BART |= {"encoder_attention_heads": 4, "decoder_attention_heads": 4}
+_BART |= {"encoder_ffn_dim": 128, "decoder_ffn_dim": 128}
+_BLOOM = {"hidden_size": 1024, "n_layer": 12, "n_head": 16, "vocab_size": 50_304}
+_MAMBA = {"hidden_size": 1024, "num_hidden_layers": 4, "num_heads": 32, "head_dim": 64}
+_MAMBA |= {"state_size": 64, "n_groups": 1, "vocab_size": 32_000, "chunk_size": 128}
 _OPT = {"ffn_dim": 3072, "word_embed_proj_dim": 768}
 
 MODELS: dict[str, Maker] = {
@@ -297,6 +338,40 @@ MODELS: dict[str, Maker] = {
     "recommender": lambda big: (
         Recommender(26, 100_000 if big else 100, 64),
         {"ids": torch.randint(100, (8192 if big else 16, 26))},
+    ),
+    "bart": language("BartModel", {}, _BART, decoder_input_ids=tokens),
+    "bloom": language("BloomForCausalLM", _BLOOM, {"hidden_size": 64, "n_layer": 2, "n_head": 4}),
+    "gemma2": language(
+        "Gemma2ForCausalLM",
+        _LLAMA | {"head_dim": 128, "num_hidden_layers": 8},
+        _tiny(num_key_value_heads=2, head_dim=16),
+    ),
+    "mixtral": language(
+        "MixtralForCausalLM",
+        _LLAMA | {"hidden_size": 1024, "intermediate_size": 3584, "num_hidden_layers": 6},
+        _tiny(num_key_value_heads=2),
+    ),
+    "mamba2": language(
+        "Mamba2ForCausalLM",
+        _MAMBA,
+        _MAMBA
+        | {
+            "hidden_size": 32,
+            "num_heads": 4,
+            "head_dim": 16,
+            "num_hidden_layers": 2,
+            "chunk_size": 8,
+        },
+    ),
+    "dinov2": image("Dinov2Model", {}, _tiny(image_size=64)),
+    "electra": language("ElectraModel", _BASE, _tiny(embedding_size=32), attention_mask=_padded),
+    "lstm": lambda big: (
+        Recurrent(10_000 if big else 100, 1024 if big else 32),
+        {"ids": tokens(32, 128) if big else tokens(2, 12, 100)},
+    ),
+    "radiance": lambda big: (
+        Radiance(256 if big else 32),
+        {"points": torch.rand(4096 if big else 16, 64 if big else 8, 3)},
     ),
 }
 if importlib.util.find_spec("timm") is not None:
