@@ -31,7 +31,7 @@ from torch.optim.asgd import _multi_tensor_asgd, _single_tensor_asgd
 from torch.optim.optimizer import _get_value
 from torch.optim.radam import _multi_tensor_radam, _single_tensor_radam
 from torch.utils._contextlib import context_decorator
-from torch.utils._device import DeviceContext
+from torch.utils._device import DeviceContext, _device_constructors
 from torch.utils._python_dispatch import (
     _get_current_dispatch_mode_stack,
     is_traceable_wrapper_subclass,
@@ -56,6 +56,11 @@ disable_torch_function: tuple[Any, ...] = (
 torch_function_enabled: Callable[[], bool] = torch._C._is_torch_function_enabled
 _default: Any = torch.Tensor.__torch_function__
 default_torch_function: Callable[..., object] = _default.__func__
+push_function_mode: Callable[[object], None] = torch._C._push_on_torch_function_stack
+pop_function_mode: Callable[[], object] = torch._C._pop_torch_function_stack
+function_mode_count: Callable[[], int] = torch._C._len_torch_function_stack
+function_mode_active: Callable[[], bool] = torch._C._is_torch_function_mode_enabled
+device_constructors: Callable[[], Any] = _device_constructors
 make_subclass: Callable[..., torch.Tensor] = torch.Tensor._make_subclass
 is_wrapper: Callable[[object], bool] = is_traceable_wrapper_subclass
 # Whether arguments have a ``__torch_function__``: those in a tuple, or those given.
@@ -121,7 +126,6 @@ is_functional: Callable[[torch.Tensor], bool] = torch._is_functional_tensor
 FOLDED_QUERIES = (
     "_C._is_any_autocast_enabled _C._is_autocast_available _C._cuda_getDeviceCount "
     "_C._get_cudnn_enabled _C._get_privateuse1_backend_name _C._len_torch_dispatch_stack "
-    "_C._len_torch_function_stack"
 )
 # Getters of the process's state, which answer with a number, a flag or a word.
 _STATE = re.compile(
@@ -132,7 +136,6 @@ STATE_QUERIES = " ".join(f"_C.{name}" for name in dir(torch._C) if _STATE.fullma
 TRUE_QUERIES = "_utils.is_compiling"
 FALSE_QUERIES = (
     "_jit_internal.is_scripting onnx.is_in_onnx_export _C._is_tracing "
-    "_C._is_torch_function_mode_enabled "
     "_C._functorch.is_functorch_wrapped_tensor _C._functorch.is_batchedtensor "
     "_C._functorch.is_gradtrackingtensor"
 )

@@ -30,6 +30,7 @@ from torchsmith_tracer._src.graph.fakes import FakeRunner, Given
 from torchsmith_tracer._src.graph.may_raise import Operation, draws, may_raise
 from torchsmith_tracer._src.graph.wrap_result import wrap_result
 from torchsmith_tracer._src.torch_private import map_nodes, storage_id
+from torchsmith_tracer._src.values import function_modes
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.containers import SequenceValue
 from torchsmith_tracer._src.values.lazy import LazyValue, realize
@@ -204,6 +205,8 @@ class OutputGraph:
         args: Sequence[object],
         kwargs: Mapping[str, object],
     ) -> Value:
+        if self.contexts and function_modes.watching(self.tx):
+            raise Unsupported("opaque-call", what="an operator that a torch-function mode sees")
         if getattr(target, "__name__", target) in _DTYPE_OF_DATA and holds_number(args):
             raise Unsupported("not-a-graph-argument", what="a number of NumPy with its own dtype")
         if isinstance(target, str):

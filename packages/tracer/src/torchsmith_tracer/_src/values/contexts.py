@@ -24,6 +24,7 @@ from torchsmith_tracer._src.torch_private import (
     enter_inference_mode,
     exit_autocast,
     exit_inference_mode,
+    push_function_mode,
     set_grad_enabled,
 )
 from torchsmith_tracer._src.values.base import Value
@@ -171,6 +172,7 @@ class GradModeValue(ContextValue):
         self.immediate = False
 
     def _set(self, tx: Trace, mode: bool) -> None:
+        _refuse_watched(tx)
         before = torch.is_grad_enabled()
         _toggle(tx.graph, mode)
         tx.graph.record(lambda: set_grad_enabled(before))
@@ -250,6 +252,7 @@ class PairedContext(ContextValue):
         raise NotImplementedError(type(self).__name__)  # every concrete class defines it
 
     def enter(self, tx: Trace) -> None:
+        _refuse_watched(tx)
         node = tx.graph.add_call("call_function", self.entry, self.arguments(), {}, None)
         entry = (node, self.entry(*self.arguments()))
         self.stack.append(entry)
@@ -361,6 +364,44 @@ class TorchFunctionDisabled(NullContextValue):
 
     def reconstruct(self, cg: Emitter) -> None:
         cg.load_call(self.cls, self.cls.__name__)
+
+
+class FunctionMode:
+    """A torch-function mode that traced code has put on the stack; see ``function_modes.py``.
+
+    Attributes:
+        mode: the mode, or the device of a device context.
+        watches: whether it is asked about every operator; a device context is not.
+        suspended: whether it is being asked, and so off the stack.
+    """
+
+    def __init__(self, mode: Value, *, watches: bool) -> None:
+        self.mode = mode
+        self.watches = watches
+        self.suspended = False
+
+    def close_in_graph(self, graph: Graph) -> None:
+        """Nothing: the graph has what the mode made of the operators."""
+
+    def release(self) -> None:
+        """Nothing: the real stack did not change."""
+
+    def reenter(self, cg: Emitter) -> None:
+        """Emit code that puts the mode on the real stack."""
+        if self.watches:
+            cg.load_callable(push_function_mode, "push_function_mode")
+            cg.load(self.mode)
+            cg.call(1)
+        else:
+            cg.load_method(self.mode, "__enter__")
+            cg.call(0)
+        cg.pop_top()
+
+
+def _refuse_watched(tx: Trace) -> None:
+    """Modes are asked about changes of state, too, which are no operators of the graph."""
+    if any(isinstance(c, FunctionMode) and c.watches for c in tx.graph.contexts):
+        raise Unsupported("torch-state", what="a change of state that a torch-function mode sees")
 
 
 class LeftContext(ContextValue):

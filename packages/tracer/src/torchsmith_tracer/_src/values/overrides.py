@@ -3,7 +3,7 @@ operator. It is ordinary Python code, traced in place of the operator, in C++'s 
 first, then from left to right; the next one is asked after ``NotImplemented``.
 
 Which function a callable of torch hands on (``x + 1`` hands on ``torch.Tensor.add``), and whether
-it asks at all, is found out by calling it on a tensor whose class only takes note.
+it asks at all, is found out by calling it under a mode that only takes note.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from torchsmith_guards import PinnedSource
 
 from torchsmith_tracer._src import torch_private as private
 from torchsmith_tracer._src.breaks.signals import Unsupported
+from torchsmith_tracer._src.values import function_modes
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtins.registry import builtin
 from torchsmith_tracer._src.values.classes import ClassValue
@@ -27,7 +28,6 @@ from torchsmith_tracer._src.values.containers import ListValue, NamedTupleValue,
 from torchsmith_tracer._src.values.contexts import TorchFunctionDisabled
 from torchsmith_tracer._src.values.functions import FunctionValue
 from torchsmith_tracer._src.values.lookup import bind, lookup
-from torchsmith_tracer._src.values.mappings import DictValue
 from torchsmith_tracer._src.values.python_instances import ObjectValue
 from torchsmith_tracer._src.values.sizes import SizeValue
 from torchsmith_tracer._src.values.symnum import SymNumValue
@@ -95,6 +95,8 @@ def flattened(tx: Trace, args: Args, kwargs: Kwargs) -> Iterator[Value]:
 
 def involved(tx: Trace, args: Args, kwargs: Kwargs) -> bool:
     """Whether a tensor object, or what acts as a tensor, is among the arguments."""
+    if function_modes.watching(tx):
+        return True
     for value in flattened(tx, args, kwargs):
         if type(value) is not TensorValue and isinstance(value, ObjectValue):
             if isinstance(value, TensorPart) or overrides(tx, value):
@@ -124,6 +126,11 @@ def dispatch(
     """Ask the classes of ``relevant`` what ``func(*args, **kwargs)`` is."""
     kinds = TupleValue([tx.interp.type_of(value) for value in relevant])
     rest = [] if kwargs is None else [tx.interp.dict(kwargs)]
+    modes = function_modes.active(tx)
+    if modes:
+        result = function_modes.ask(tx, modes[-1], [func, kinds, TupleValue(args), *rest])
+        if not _is_not_implemented(result):
+            return result
     for value in relevant:
         found = lookup(tx, value.python_type(), "__torch_function__")
         assert found is not None
@@ -145,49 +152,53 @@ def _is_not_implemented(value: Value) -> bool:
 
 
 class _Seen(Exception):
-    """A callable has asked; ``args`` has the function that it hands on."""
+    """A callable has asked; ``args`` has the function that it hands on, and the classes."""
 
 
-class _Probe(torch.Tensor):
+class _Probe(torch.overrides.TorchFunctionMode):
     """Takes note of the function that a callable hands on."""
 
+    def __torch_function__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        raise _Seen(func, types)
+
+
+class _ActsAsTensor:
+    """In place of an object that is no tensor."""
+
     @classmethod
-    def __torch_function__(cls, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-        raise _Seen(func)
+    def __torch_function__(cls, *args: object) -> object:
+        return NotImplemented
 
 
-class _DuckProbe:
-    """Likewise, in place of an object that is no tensor."""
-
-    __torch_function__ = _Probe.__dict__["__torch_function__"]
+# By id: the callable, what it hands on, and whether it asks a plain tensor, too.
+_handed_on: dict[int, tuple[object, object, bool]] = {}
 
 
-_handed_on: dict[int, tuple[object, object]] = {}  # by id: the callable, and what it hands on
-
-
-def _asks(tx: Trace, obj: Callable[..., object], args: Args, kwargs: Kwargs) -> object:
-    """The function that ``obj`` hands on, or None when it asks nobody."""
+def _asks(tx: Trace, obj: Callable[..., object], args: Args, kwargs: Kwargs) -> tuple[object, bool]:
+    """The function that ``obj`` hands on, or None when it asks nobody; whether it asks a plain
+    tensor, too, when its class says nothing."""
     known = _handed_on.get(id(obj))
     if known is not None:
-        return known[1]
+        return known[1:]
     values = [_stand_in(tx, a) for a in args]
     named = {k: _stand_in(tx, v) for k, v in kwargs.items()}
     try:
-        obj(*values, **named)
+        with _Probe():
+            obj(*values, **named)
         func: object = None
+        plain = False
     except _Seen as seen:
         func = seen.args[0]
+        plain = torch.Tensor in seen.args[1]
     except Exception as e:
         error = f"{type(e).__name__}: {str(e).partition(chr(10))[0]}"
         raise Unsupported("op-failed", what=name_of(obj), error=error, cause=e) from e
-    _handed_on[id(obj)] = obj, func
-    return func
+    _handed_on[id(obj)] = obj, func, plain
+    return func, plain
 
 
 def _stand_in(tx: Trace, value: Value) -> object:
-    if isinstance(value, TensorPart):
-        return torch.zeros(2, 2).as_subclass(_Probe)
-    if isinstance(value, TensorValue):
+    if isinstance(value, TensorPart | TensorValue):
         return torch.zeros(2, 2)
     if isinstance(value, SymNumValue):
         return 2
@@ -196,7 +207,7 @@ def _stand_in(tx: Trace, value: Value) -> object:
     if isinstance(value, ListValue | TupleValue):
         return value.cls([_stand_in(tx, v) for v in value.unpack(tx)])
     if isinstance(value, ObjectValue) and overrides(tx, value):
-        return _DuckProbe()
+        return _ActsAsTensor()
     return tx.interp.concrete(value)
 
 
@@ -209,7 +220,7 @@ def call(tx: Trace, obj: Callable[..., object], args: Args, kwargs: Kwargs) -> V
         if result is not None:
             return result
     relevant = overloaded(tx, flattened(tx, args, kwargs)) if enabled(tx) else []
-    if not relevant:
+    if not relevant and not function_modes.active(tx):
         return _below(tx, obj, args, kwargs)
     if any(isinstance(value, WrapperTensor) for value in flattened(tx, args, kwargs)):
         raise Unsupported("opaque-call", what=f"{name_of(obj)} on two classes of tensors")
@@ -218,9 +229,11 @@ def call(tx: Trace, obj: Callable[..., object], args: Args, kwargs: Kwargs) -> V
         return tx.interp.call_python(function, args, kwargs, resumable=False)
     if isinstance(obj, private.OPERATORS):
         return dispatch(tx, tx.builder.wrap_new(obj), relevant, args, kwargs)
-    func = _asks(tx, obj, args, kwargs)
+    func, plain = _asks(tx, obj, args, kwargs)
     if func is None:
         return _below(tx, obj, args, kwargs)
+    if plain and not relevant:
+        relevant = overloaded(tx, iter(args[:1]), plain=True)
     return dispatch(tx, tx.builder.wrap_new(func), relevant, args, kwargs or None)
 
 
@@ -268,13 +281,22 @@ def _restored(result: Value, known: dict[Value, Value]) -> Value:
 # --- properties ----------------------------------------------------------------------------------
 
 
+def watched_property(tx: Trace, tensor: Value, descriptor: object) -> Value:
+    """A property of a plain tensor, where a mode is asked about it."""
+    name: str = descriptor.__name__  # type: ignore[attr-defined]
+    func = tx.builder.wrap_new(getattr(torch.Tensor, name).__get__)
+    relevant = overloaded(tx, iter((tensor,)), plain=True)
+    return dispatch(tx, func, relevant, [tensor], None)
+
+
 def read_property(tx: Trace, tensor: TensorPart, descriptor: object) -> Value:
     """``tensor.name`` for a property that is implemented in C."""
     name: str = descriptor.__name__  # type: ignore[attr-defined]
     assert isinstance(tensor, Value)
-    if tensor.overrides and enabled(tx):
+    if (tensor.overrides and enabled(tx)) or function_modes.watching(tx):
         func = tx.builder.wrap_new(getattr(torch.Tensor, name).__get__)
-        return dispatch(tx, func, [tensor], [tensor], None)
+        relevant = [tensor] if tensor.overrides and enabled(tx) else []
+        return dispatch(tx, func, relevant, [tensor], None)
     return tensor.plain_get(tx, name)
 
 
@@ -282,9 +304,10 @@ def write_property(tx: Trace, tensor: TensorPart, descriptor: object, value: Val
     """``tensor.name = value`` for a property that is implemented in C."""
     name: str = descriptor.__name__  # type: ignore[attr-defined]
     assert isinstance(tensor, Value)
-    if tensor.overrides and enabled(tx):
+    if (tensor.overrides and enabled(tx)) or function_modes.watching(tx):
         func = tx.builder.wrap_new(getattr(torch.Tensor, name).__set__)
-        dispatch(tx, func, [tensor], [tensor, value], None)
+        relevant = [tensor] if tensor.overrides and enabled(tx) else []
+        dispatch(tx, func, relevant, [tensor, value], None)
     else:
         tensor.plain_set(tx, name, value)
 
@@ -333,7 +356,7 @@ def _default(
             return NOT_IMPLEMENTED
     rest: Kwargs = {}
     if kwargs is not None and not tx.interp.is_none(kwargs):
-        rest = _keywords(tx, kwargs)
+        rest = tx.interp.keywords(kwargs)
     with _disabled(tx):
         result = tx.interp.call(func, [] if args is None else tx.interp.unpack(args), rest)
     if func.is_constant() and func.as_constant() in get_default_nowrap_functions():
@@ -341,13 +364,6 @@ def _default(
     if getattr(func, "obj", None) in get_default_nowrap_functions():
         return result
     return _converted(tx, result, cls.obj)
-
-
-def _keywords(tx: Trace, kwargs: Value) -> Kwargs:
-    table = kwargs.base_value()
-    if not isinstance(table, DictValue):
-        raise Unsupported("opaque-call", what="__torch_function__ with these keywords")
-    return {str(k.as_constant()): v for k, v in zip(table.keys(), table.values(tx), strict=True)}
 
 
 def _converted(tx: Trace, result: Value, cls: type) -> Value:
@@ -372,7 +388,8 @@ def _handle(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _any(tx: Trace, values: Sequence[Value]) -> Value:
-    return ConstantValue(enabled(tx) and any(overrides(tx, v) for v in values))
+    asked = function_modes.watching(tx) or (enabled(tx) and any(overrides(tx, v) for v in values))
+    return ConstantValue(asked)
 
 
 def _is_tensor_like(tx: Trace, args: Args, kwargs: Kwargs) -> Value:

@@ -8,6 +8,7 @@ the node of the mutated tensor is replaced, so that later uses depend on the cha
 from __future__ import annotations
 
 import operator
+import types
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -21,10 +22,13 @@ from torchsmith_tracer._src.torch_private import legacy_tensor_types, no_torch_f
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.constants import ConstantValue
 from torchsmith_tracer._src.values.containers import SliceValue
+from torchsmith_tracer._src.values.contexts import FunctionMode
 from torchsmith_tracer._src.values.sizes import SizeValue, size_value
 from torchsmith_tracer._src.values.symnum import SymNumValue, symbolic
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from torchsmith_guards import Source
 
     from torchsmith_tracer._src.codegen.emitter import Emitter
@@ -110,6 +114,10 @@ class TensorValue(Value):
             return stored  # type: ignore[return-value]
         if stored is None:
             tx.world.tensor_entry(name)
+            descriptor = getattr(torch.Tensor, name, None) if tx.graph.contexts else None
+            if isinstance(descriptor, types.GetSetDescriptorType) and _watched(tx):
+                watched: Value = _overrides().watched_property(tx, self, descriptor)
+                return watched
             prop = PROPERTIES.get(name)
             if prop is not None:
                 return prop(tx, self)
@@ -141,6 +149,8 @@ class TensorValue(Value):
 
     def setattr(self, tx: Trace, name: str, value: Value) -> None:
         store = STORES.get(name)
+        if store is not None and _watched(tx):
+            raise Unsupported("tensor-attribute-store", what=name, tensor=self.describe())
         if store is not None:
             tx.world.tensor_entry(name)
             store(tx, self, value)
@@ -166,7 +176,7 @@ class TensorValue(Value):
 
     # --- items -------------------------------------------------------------------------------
     def getitem(self, tx: Trace, key: Value) -> Value:
-        if not _is_simple(key):
+        if not _is_simple(key) or _watched(tx):
             return call_tensor_method(tx, self, "__getitem__", [key], {})
         return self.plain_getitem(tx, key)
 
@@ -188,11 +198,15 @@ class TensorValue(Value):
         tx.graph.call_function(operator.setitem, (self, key, value))
 
     def length(self, tx: Trace) -> Value:
+        if _watched(tx):
+            return call_tensor_method(tx, self, "__len__", [], {})
         if self.fake.dim() == 0:
             raise tx.interp.error(TypeError, "len() of a 0-d tensor")
         return self.size_of(tx, 0)
 
     def iter(self, tx: Trace) -> Value:
+        if _watched(tx):
+            return call_tensor_method(tx, self, "__iter__", [], {})
         if self.fake.dim() == 0:
             raise tx.interp.error(TypeError, "iteration over a 0-d tensor")
         first = self.size_of(tx, 0)
@@ -206,25 +220,26 @@ class TensorValue(Value):
     # --- numbers -----------------------------------------------------------------------------
     def binary(self, tx: Trace, op: str, other: Value, *, reflected: bool = False) -> Value | None:
         fn = _OPERATORS.get(op)
-        if fn is None or not is_operand(other):
+        if fn is None or not is_operand(other) or _watched(tx):
             return None if fn is None else self._overridden(tx, dunder(op, reflected), other)
         args = (other, self) if reflected else (self, other)
         return tx.graph.call_function(fn, args)
 
     def unary(self, tx: Trace, op: str) -> Value:
+        if _watched(tx):
+            return call_tensor_method(tx, self, f"__{op}__", [], {})
         return tx.graph.call_function(_UNARY[op], (self,))
 
     def _overridden(self, tx: Trace, name: str, other: Value) -> Value | None:
         """An operator whose other operand may have a ``__torch_function__``."""
-        from torchsmith_tracer._src.values import overrides
-
+        overrides = _overrides()
         if not overrides.involved(tx, (other,), {}) or not hasattr(torch.Tensor, name):
             return None
         result = overrides.call(tx, getattr(torch.Tensor, name), [self, other], {})
         return None if result.is_constant() and result.as_constant() is NotImplemented else result
 
     def richcompare(self, tx: Trace, op: str, other: Value) -> Value | None:
-        if not is_operand(other):
+        if not is_operand(other) or _watched(tx):
             return self._overridden(tx, f"__{op}__", other)
         return tx.graph.call_function(_COMPARE[op], (self, other))
 
@@ -311,6 +326,21 @@ def _is_single_index(fake: torch.Tensor) -> bool:
     )
 
 
+def _overrides() -> ModuleType:
+    from torchsmith_tracer._src.values import overrides
+
+    return overrides
+
+
+def _watched(tx: Trace) -> bool:
+    """Whether a torch-function mode is to be asked about what is done with tensors."""
+    if not tx.graph.contexts:
+        return False
+    from torchsmith_tracer._src.values import function_modes
+
+    return function_modes.watching(tx)
+
+
 def _is_simple(key: Value) -> bool:
     return isinstance(key, TensorValue | SymNumValue | ConstantValue | SliceValue)
 
@@ -348,8 +378,11 @@ def _symbol_node(
 _SIMPLE = {TensorValue, ConstantValue, SymNumValue}
 
 
-def are_simple(args: Sequence[Value], kwargs: dict[str, Value]) -> bool:
-    """True when neither tensors of subclasses nor containers are among the arguments."""
+def are_simple(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> bool:
+    """True when neither tensors of subclasses nor containers are among the arguments, and traced
+    code has entered no torch-function mode."""
+    if any(isinstance(context, FunctionMode) for context in tx.graph.contexts):
+        return False
     return _SIMPLE.issuperset(map(type, args)) and _SIMPLE.issuperset(map(type, kwargs.values()))
 
 
@@ -363,7 +396,7 @@ def call_tensor_method(
     """``tensor.name(*args, **kwargs)``."""
     from torchsmith_tracer._src.values.tensor_methods import METHODS
 
-    if not are_simple(args, kwargs):
+    if not are_simple(tx, args, kwargs):
         from torchsmith_tracer._src.values import overrides
 
         if overrides.involved(tx, args, kwargs):

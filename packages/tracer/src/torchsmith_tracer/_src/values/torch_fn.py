@@ -160,10 +160,10 @@ def call_torch(tx: Trace, obj: object, args: Sequence[Value], kwargs: dict[str, 
     from torchsmith_tracer._src.values.torch_queries import find_handler
 
     handler = find_handler(obj)
-    if not are_simple(args, kwargs):
-        from torchsmith_tracer._src.values import overrides
+    if not are_simple(tx, args, kwargs):
+        from torchsmith_tracer._src.values import function_modes, overrides
 
-        if overrides.involved(tx, args, kwargs):
+        if overrides.involved(tx, args, kwargs) or function_modes.places(tx, obj):
             return overrides.call(tx, obj, args, kwargs)  # type: ignore[arg-type]
     if handler is not None:
         result = handler(tx, args, kwargs)

@@ -104,6 +104,9 @@ class UserKey:
         return NotImplemented
 
 
+Keywords = dict[str, Value]
+
+
 class Basics:
     """Constants, errors, identity and truth; namespaces, classes and cells by identity."""
 
@@ -231,6 +234,14 @@ class Basics:
             return self.concrete(value)
         except Unsupported:
             return self.UNKNOWN
+
+    def keywords(self, mapping: Value) -> Keywords:
+        """The content of a dict whose keys are known strings."""
+        table = mapping.base_value()
+        if not isinstance(table, DictValue):
+            raise Unsupported("not-constant", what=mapping.describe())
+        pairs = zip(table.keys(), table.values(self.tx), strict=True)
+        return {str(self.concrete(key)): value for key, value in pairs}
 
     def known(self, args: Iterable[Value], kwargs: Mapping[str, Value]) -> Known | None:
         """Host objects of call arguments, or None when one is not known."""

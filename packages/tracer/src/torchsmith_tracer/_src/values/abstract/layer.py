@@ -57,6 +57,7 @@ class ObjectLayer:
         self.cell = basics.cell
         self.class_value = basics.class_value
         self.try_concrete = basics.try_concrete
+        self.keywords = basics.keywords
         self.known = basics.known
         self.concrete = basics.concrete
         self.fold = basics.fold
