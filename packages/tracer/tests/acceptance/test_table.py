@@ -86,6 +86,9 @@ cond lifts what its branches close over: acceptance/test_operators.py::test_each
 branches with effects or breaks: acceptance/test_operators.py::test_a_branch_must_be
 numbers of NumPy: values/test_numpy_scalars.py::test_
 prints wait for the graph: values/test_printing.py::test_
+prints wait for the graph, in order: values/test_printing.py::test_a_print_is_one_graph
+warnings are attributed to the user's line: values/test_printing.py::test_warnings_are_eagers
+functions that change torch's state: torch/test_state_functions.py::test_state_is_what_eager
 calls of loggers: values/test_loggers.py::test_
 custom operators without a tag: acceptance/test_decided.py::test_custom_operators
 callbacks at compile time: acceptance/test_decided.py::test_callbacks

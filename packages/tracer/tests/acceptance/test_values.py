@@ -144,7 +144,7 @@ def test_nothing_is_left_in_the_users_namespaces():
 
     def steps(a):
         a = a + len(SEEN)
-        print(end="")
+        print(end="", flush=True)
         return a * 2
 
     run = tracer.compile(steps)
