@@ -8,8 +8,8 @@ new tensors are made.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 import torch
@@ -112,5 +112,12 @@ def _count(tx: Trace) -> int:
     return private.function_mode_count() + len(active(tx))
 
 
+def _default_device(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+    devices = [entered.mode.as_constant() for entered in active(tx) if not entered.watches]
+    with devices[-1] if devices else nullcontext():  # type: ignore[attr-defined]
+        return ConstantValue(torch.get_default_device())
+
+
+register(torch.get_default_device, _default_device)
 register(private.function_mode_count, lambda tx, args, kwargs: ConstantValue(_count(tx)))
 register(private.function_mode_active, lambda tx, args, kwargs: ConstantValue(_count(tx) > 0))

@@ -114,7 +114,7 @@ def _each(paths: str, make: Callable[[Callable[..., object]], Handler]) -> None:
 
 _each(
     "is_grad_enabled is_inference_mode_enabled is_autocast_enabled is_autocast_cpu_enabled "
-    "get_default_dtype get_default_device "
+    "get_default_dtype "
     "are_deterministic_algorithms_enabled get_deterministic_debug_mode "
     "promote_types can_cast broadcast_shapes amp.autocast_mode.is_autocast_available "
     "amp.is_autocast_available "
