@@ -21,6 +21,7 @@ dispatch_mode_count: Callable[[], int] = torch._C._len_torch_dispatch_stack
 no_torch_function: object = torch._C._disabled_torch_function_impl
 no_torch_dispatch: object = torch._C._disabled_torch_dispatch_impl
 functorch_level: Callable[[], object] = torch._C._functorch.peek_interpreter_stack
+profiler_enabled: Callable[[], bool] = getattr(torch.autograd, "_profiler_enabled", lambda: False)
 
 
 def _any_autocast_slow() -> bool:
