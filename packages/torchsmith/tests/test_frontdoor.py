@@ -8,7 +8,7 @@ import torchsmith
 
 
 def test_public_names() -> None:
-    own = {"compile", "explain", "make_fx", "reset"}
+    own = {"compile", "explain", "make_fx", "reset", "same"}
     marks = "allow_in_graph disable mark_dynamic mark_static mark_unbacked maybe_mark_dynamic"
     assert set(torchsmith.__all__) == own | {*marks.split(), "set_stance", "substitute_in_graph"}
     assert all(getattr(torchsmith, name).__doc__ for name in torchsmith.__all__)

@@ -17,6 +17,7 @@ from torchsmith_tracer import (
 )
 
 from torchsmith._src.frontdoor import compile, explain, reset
+from torchsmith._src.repro.same import same
 
 __all__ = [
     "allow_in_graph",
@@ -29,6 +30,7 @@ __all__ = [
     "mark_unbacked",
     "maybe_mark_dynamic",
     "reset",
+    "same",
     "set_stance",
     "substitute_in_graph",
 ]

@@ -1,0 +1,20 @@
+"""What comparing two runs takes: ``same``, and inputs and state that both runs see alike."""
+
+from torchsmith._src.repro.clones import (
+    checkpoint_params,
+    clone_input,
+    clone_inputs,
+    preserve_rng_state,
+)
+from torchsmith._src.repro.same import Leaf, Verdict, rmse, same
+
+__all__ = [
+    "Leaf",
+    "Verdict",
+    "checkpoint_params",
+    "clone_input",
+    "clone_inputs",
+    "preserve_rng_state",
+    "rmse",
+    "same",
+]
