@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torchsmith_tracer as tracer
+from torch._higher_order_ops.associative_scan import associative_scan
 from torch.func import grad, grad_and_value, hessian, jacfwd, jacrev, jvp, vjp, vmap
 
 X = torch.arange(12.0).reshape(3, 4)
@@ -189,11 +190,26 @@ def test_a_tensor_that_escapes_from_its_function_is_a_break():
     assert "outside of it" in str(found)
 
 
-def test_an_empty_dimension_is_mapped_by_torch_itself():
+@pytest.mark.parametrize("rows", [0, 1])
+def test_an_empty_dimension_is_mapped(check, rows):
     def program(x):
-        return vmap(lambda a: a * 2)(x[:0])
+        mapped = vmap(lambda a, b: (a * b).sum(-1) + 1, in_dims=(-2, 0))
+        return vmap(lambda a: a * 2)(x[:rows]), mapped(x[None, :rows].expand(2, -1, -1), x[:rows])
 
-    assert torch.equal(tracer.compile(program, backend="eager")(X), X[:0])
+    check(program, X, graphs=1, fullgraph=True)
+
+
+@pytest.mark.parametrize("length", [1, 2, 5, 8])
+def test_an_associative_scan_is_one_graph(check, length):
+    """Its halves become empty where its length is a power of two."""
+
+    def combine(left, right):
+        return left[0] * right[0], right[0] * left[1] + right[1]
+
+    def program(x):
+        return associative_scan(combine, (x.sigmoid(), x), dim=1, combine_mode="generic")
+
+    check(program, torch.randn(3, length), graphs=1, fullgraph=True)
 
 
 def test_what_a_body_changes_in_place_is_changed_outside(check):

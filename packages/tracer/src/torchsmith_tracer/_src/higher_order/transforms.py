@@ -235,10 +235,12 @@ def _vmap(tx: Trace, transform: TransformValue, args: Args, kwargs: Kwargs) -> V
         rank = leaf.fake.dim()
         if not -rank <= dim < rank:
             raise Unsupported("opaque-call", what="vmap over a dimension that is not there")
-        if leaf.fake.size(dim) == 0:
-            raise Unsupported("opaque-call", what="vmap over an empty dimension")
         with tx.graph.fake.mode:
-            given.append(call.body.input(leaf.fake.select(dim, 0)))
+            fake = leaf.fake
+            if fake.size(dim) == 0:  # the body is traced as for one element all the same
+                shape = (*fake.shape[:dim], 1, *fake.shape[dim % rank + 1 :])
+                fake = torch.cat([fake, fake.new_empty(shape)], dim)
+            given.append(call.body.input(fake.select(dim, 0)))
         mapped.append(dim)
         nodes.append(leaf.node)
     if not mapped:
