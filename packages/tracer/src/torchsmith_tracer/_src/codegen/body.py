@@ -72,8 +72,7 @@ def emit_return(trace: Compilation, cg: Emitter, value: Value) -> None:
     replay(cg, trace.journal)
     for context in trace.graph.contexts:
         context.reenter(cg)
-    cg.load(value)
-    cg.statement(f"return {cg.pop_expr()}")
+    cg.statement(f"return {cg.expr(value)}")
 
 
 def assemble(

@@ -1,26 +1,26 @@
-"""``Emitter``, the ``cg`` object: values emit the code that makes their real object again.
+"""``Emitter``, the ``cg`` object: values say by which code their real object is made again.
 
-The emitter is a stack machine whose output is Python source text. Each ``load_*`` pushes one
-object; ``build_*``, ``call``, ``load_attr`` pop their operands and push their result; statements
-(``store_attr``, ``store_subscr``, ``pop_top``, ...) pop theirs. Text rather than bytecode: it is
-the same for every CPython version, CPython compiles it in C, and a person can read it.
+What it makes is Python source text: expressions (``expr``, ``const``, ``call`` ...) and
+statements (``set_attr``, ``effect`` ...). Text rather than bytecode: it is the same for every
+CPython version, CPython compiles it in C, and a person can read it. Every value is a name once it
+is made, so expressions are evaluated where they are used without changing any order that shows.
 
 How a ``Value`` takes part:
 
 ``reconstruct(self, cg)``
-    Push the object. Called at most once per value and body, and only when the value cannot be
-    loaded by its source; ``cg.load(child)`` is how to push parts. The result is kept in a
-    temporary, so identity (one value, one object) holds by itself.
+    The expression that makes the object. Called at most once per value and body, and only when
+    the value cannot be loaded by its source; ``cg.expr(child)`` is a part. The result is kept in
+    a temporary, so identity (one value, one object) holds by itself.
 ``reconstruct_fill(self, cg)`` (optional)
-    Called right after the object is remembered, so cycles are fine: push nothing in
-    ``reconstruct`` that needs the content, fill it in here (``cg.load(self)`` gives the object).
+    Called right after the object is remembered, so cycles are fine: use nothing in
+    ``reconstruct`` that needs the content, fill it in here (``cg.expr(self)`` is the object).
 ``write_back(self, cg)`` (optional)
     For existing containers that changed: emit statements that bring the real object up to date.
     Without it ``codegen/replay.py`` handles list, dict, set, deque and their subclasses.
 
 Loads by source and the graph's inputs are evaluated *before* the graph runs and before any effect
 is replayed, so a source always means the object at entry. A tensor or symbolic number made by the
-graph pushes itself with ``cg.graph_output(self)``.
+graph is ``cg.graph_output(self)``.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from __future__ import annotations
 import builtins
 import keyword
 import re
-import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import CodeType
 from typing import TYPE_CHECKING
 
 from torchsmith_guards import (
@@ -44,7 +44,7 @@ from torchsmith_guards import (
     is_short,
 )
 
-from torchsmith_tracer._src.breaks.signals import InternalError, Unsupported
+from torchsmith_tracer._src.breaks.signals import InternalError
 from torchsmith_tracer._src.codegen.resume import generator_code, plain_name
 
 if TYPE_CHECKING:
@@ -72,17 +72,16 @@ class Emitter:
         self.lines: list[str] = []  # statements after it
         self.new_attrs: set[Value] = set()  # new objects whose attribute stores were emitted
         self.outputs: dict[Value, str] = {}  # values the graph must return -> local name
-        self._stack: list[tuple[str, bool]] = []  # (expression, evaluating it twice is harmless)
         self._memo: dict[Value, str] = {}
         self._sources: dict[Source, str] = {}
         self._constants: dict[int, str] = {}
+        self._literals: set[str] = set()
         self._temps = 0
-        self._spilled: list[str] = []  # locals for what was on the stack at a statement
         self._taken = {*self.params, *self.namespace}
 
-    # --- loading -----------------------------------------------------------------------------
-    def load(self, value: Value) -> None:
-        """Push the object that ``value`` stands for; the same object each time."""
+    # --- expressions -------------------------------------------------------------------------
+    def expr(self, value: Value) -> str:
+        """The object that ``value`` stands for, by a name or a literal; the same each time."""
         name = self._memo.get(value)
         if name is None:
             source = value.source
@@ -90,150 +89,103 @@ class Emitter:
                 name = self._memo[value] = self.source_name(source)
             else:
                 name = self._make(value)
-        self._push(name, pure=True)
+        return name
 
-    def load_const(self, obj: object) -> None:
-        """Push a constant: written as a literal where possible, else bound by name."""
-        if is_literal(obj) and is_short(obj):
-            text = repr(obj)
-            self._push(f"({text})" if text.startswith("-") else text, pure=True)
-            return
-        self.load_global_constant(obj, "const")
+    def const(self, obj: object, hint: str = "const") -> str:
+        """A constant: written as a literal where possible, else bound by name."""
+        if not (is_literal(obj) and is_short(obj)):
+            return self.bound(obj, hint)
+        text = repr(obj)
+        text = f"({text})" if text.startswith("-") else text
+        self._literals.add(text)
+        return text
 
-    def load_suspended(
-        self, code: types.CodeType, index: int, shape: str, names: Sequence[str]
-    ) -> None:
-        """Push the code of a generator that is suspended at an instruction."""
-        self.load_const(generator_code(code, index, shape, names))
-
-    def load_global_constant(self, obj: object, hint: str = "const") -> None:
-        """Push an object that the body refers to by name (``hint`` becomes part of the name)."""
+    def bound(self, obj: object, hint: str = "") -> str:
+        """An object that the body refers to by name (``hint`` becomes part of the name)."""
         name = self._constants.get(id(obj))
         if name is None:
-            name = self.fresh(hint)
+            name = self.fresh(hint or str(getattr(obj, "__name__", "")).strip("_") or "const")
             self.namespace[name] = obj
             self._constants[id(obj)] = name
-        self._push(name, pure=True)
+        return name
 
-    def load_callable(self, obj: object, hint: str = "fn") -> None:
-        """Push a constant that is going to be called (see ``call``)."""
-        self.load_global_constant(obj, hint)
+    def suspended(self, code: CodeType, index: int, shape: str, names: Sequence[str]) -> str:
+        """The code of a generator that is suspended at an instruction."""
+        return self.bound(generator_code(code, index, shape, names), "suspended")
 
-    def load_temp(self, name: str) -> None:
-        """Push a temporary made by ``store_temp``."""
-        self._push(name, pure=True)
-
-    def load_method(self, value: Value, name: str) -> None:
-        """Push ``value.name``, to be called with ``call``."""
-        self.load(value)
-        self.load_attr(name)
-
-    def graph_output(self, value: Value) -> None:
-        """Push what the graph computed for ``value`` (a tensor or number with an fx node)."""
+    def graph_output(self, value: Value) -> str:
+        """What the graph computed for ``value`` (a tensor or number with an fx node)."""
         name = self.outputs.get(value)
         if name is None:
             name = self.outputs[value] = f"g{len(self.outputs)}"
             self._taken.add(name)
-        self._push(name, pure=True)
+        return name
 
-    # --- building ----------------------------------------------------------------------------
-    def build_tuple(self, n: int) -> None:
-        """Pop ``n`` objects, push their tuple."""
-        items = self._pop(n)
-        self._push(f"({', '.join(items)}{',' if n == 1 else ''})")
+    def call(self, fn: object, *args: Value | str, **named: Value | str) -> str:
+        """A call of the constant ``fn``. Arguments are values or expressions."""
+        return self.call_of(self.bound(fn), args, named)
 
-    def build_list(self, n: int) -> None:
-        """Pop ``n`` objects, push a new list of them."""
-        self._push(f"[{', '.join(self._pop(n))}]")
+    def method(self, value: Value, name: str, *args: Value | str) -> str:
+        """``value.name(*args)``."""
+        return self.call_of(self.attr(value, name), args)
 
-    def build_set(self, n: int) -> None:
-        """Pop ``n`` objects, push a new set of them."""
-        self._push("{" + ", ".join(self._pop(n)) + "}" if n else "set()")
+    def call_of(
+        self, fn: str, args: Sequence[Value | str], named: Mapping[str, Value | str] | None = None
+    ) -> str:
+        """A call of the expression ``fn``."""
+        texts = self._texts(args)
+        for name, arg in (named or {}).items():
+            (text,) = self._texts((arg,))
+            texts.append(f"{name}={text}" if _plain_name(name) else f"**{{{name!r}: {text}}}")
+        return f"{fn}({', '.join(texts)})"
 
-    def build_map(self, n: int) -> None:
-        """Pop ``n`` pairs (key, value, key, value ...), push a new dict of them."""
-        flat = self._pop(2 * n)
-        pairs = (f"{k}: {v}" for k, v in zip(flat[::2], flat[1::2], strict=True))
-        self._push("{" + ", ".join(pairs) + "}")
+    def attr(self, value: Value, name: str) -> str:
+        """``value.name``."""
+        obj = self.expr(value)
+        return f"{obj}.{name}" if _plain_name(name) else f"getattr({obj}, {name!r})"
 
-    def build_slice(self, n: int) -> None:
-        """Pop 2 or 3 objects, push their slice."""
-        self._push(f"slice({', '.join(self._pop(n))})")
+    def tuple_of(self, items: Iterable[Value | str]) -> str:
+        """A tuple of values or expressions."""
+        texts = self._texts(items)
+        return f"({', '.join(texts)}{',' if len(texts) == 1 else ''})"
 
-    def load_call(self, obj: object, hint: str, *args: Value) -> None:
-        """Push what calling ``obj`` with ``args`` gives."""
-        self.load_callable(obj, hint)
-        for arg in args:
-            self.load(arg)
-        self.call(len(args))
+    def list_of(self, items: Iterable[Value | str]) -> str:
+        """A new list of values or expressions."""
+        return f"[{', '.join(self._texts(items))}]"
 
-    def call(self, nargs: int, kwnames: Sequence[str] = ()) -> None:
-        """Pop ``nargs`` arguments (the last ones by the names ``kwnames``) and the callable below
-        them, push the result."""
-        fn, *args = self._pop(nargs + 1)
-        first = nargs - len(kwnames)
-        text = args[:first]
-        for name, arg in zip(kwnames, args[first:], strict=True):
-            text.append(f"{name}={arg}" if _plain_name(name) else f"**{{{name!r}: {arg}}}")
-        self._push(f"{fn}({', '.join(text)})")
+    def dict_of(self, pairs: Iterable[tuple[Value | str, Value | str]]) -> str:
+        """A new dict of pairs of values or expressions."""
+        return "{" + ", ".join([": ".join(self._texts(pair)) for pair in pairs]) + "}"
 
-    def load_attr(self, name: str) -> None:
-        """Replace the top by its attribute."""
-        (obj,) = self._pop(1)
-        self._push(f"{obj}.{name}" if _plain_name(name) else f"getattr({obj}, {name!r})")
+    def _texts(self, parts: Iterable[Value | str]) -> list[str]:
+        return [part if isinstance(part, str) else self.expr(part) for part in parts]
 
     # --- statements --------------------------------------------------------------------------
-    def store_attr(self, name: str) -> None:
-        """Pop value and object (on top): ``object.name = value``."""
-        value, obj = self._pop(2)
-        target = f"{obj}.{name} = {value}"
-        self.statement(target if _plain_name(name) else f"setattr({obj}, {name!r}, {value})")
+    def statement(self, text: str) -> None:
+        """Append a statement."""
+        self.lines.append(text)
 
-    def delete_attr(self, name: str) -> None:
-        """Pop object: ``del object.name``."""
-        (obj,) = self._pop(1)
-        self.statement(f"del {obj}.{name}" if _plain_name(name) else f"delattr({obj}, {name!r})")
+    def effect(self, fn: object, *args: Value | str) -> None:
+        """Call the constant ``fn`` for its effect."""
+        self.statement(self.call(fn, *args))
 
-    def store_subscr(self) -> None:
-        """Pop value, container, key (on top): ``container[key] = value``."""
-        value, container, key = self._pop(3)
-        self.statement(f"{container}[{key}] = {value}")
+    def set_attr(self, obj: Value, name: str, value: Value | str) -> None:
+        """``obj.name = value``."""
+        text, target = *self._texts((value,)), self.expr(obj)
+        plain = _plain_name(name)
+        self.statement(
+            f"{target}.{name} = {text}" if plain else f"setattr({target}, {name!r}, {text})"
+        )
 
-    def pop_top(self) -> None:
-        """Pop the top; its expression is still evaluated."""
-        text, pure = self._stack.pop()
-        if not pure:
-            self.statement(text)
-
-    def store_temp(self, hint: str = "t") -> str:
-        """Pop the top into a local variable and return its name."""
-        text, pure = self._stack.pop()
-        if pure and text.isidentifier():
+    def temporary(self, text: str, hint: str = "t") -> str:
+        """A local variable with the value of an expression; names stay as they are."""
+        if text.isidentifier() or text in self._literals:
             return text
         name = self.fresh(hint)
         self.statement(f"{name} = {text}")
         return name
 
-    def statement(self, text: str) -> None:
-        """Append a statement; what is on the stack is evaluated first, to keep the order."""
-        for i, (expr, pure) in enumerate(self._stack):
-            if not pure:
-                name = self.fresh("t")
-                self.lines.append(f"{name} = {expr}")
-                self._spilled.append(name)
-                self._stack[i] = (name, True)
-        self.lines.append(text)
-
     # --- for the code generator --------------------------------------------------------------
-    def pop_expr(self) -> str:
-        """Pop the top as expression text."""
-        return self._stack.pop()[0]
-
-    def expr(self, value: Value) -> str:
-        """Expression text (a name or literal) for ``value``."""
-        self.load(value)
-        return self.pop_expr()
-
     def fresh(self, hint: str) -> str:
         """A name not yet used in this body."""
         hint = hint if hint.isidentifier() else "obj"
@@ -245,12 +197,10 @@ class Emitter:
                 return name
 
     def temporaries(self, which: Callable[[Value], bool]) -> list[str]:
-        """Locals of the body that hold objects made for certain values, or may hold parts."""
+        """Locals of the body that hold objects made for certain values."""
         params = set(self.params)
-        found = [
-            n for v, n in self._memo.items() if n.isidentifier() and n not in params and which(v)
-        ]
-        return [*found, *self._spilled] if found else []
+        names = [(v, n) for v, n in self._memo.items() if n.isidentifier() and n not in params]
+        return [n for v, n in names if which(v)]
 
     def loadable(self, source: Source) -> bool:
         """False when the source's root does not exist in the body."""
@@ -275,22 +225,16 @@ class Emitter:
             elif isinstance(root, NamespaceSource) and root.module is None:
                 name = "G"
             elif isinstance(root, PinnedSource):
-                self.load_global_constant(root.obj, "pinned")
-                name = self.pop_expr()
+                name = self.bound(root.obj, "pinned")
             elif isinstance(root, ClassDictSource):
-                self.load_global_constant(vars(root.cls), "class_dict")
-                name = self.pop_expr()
+                name = self.bound(vars(root.cls), "class_dict")
             else:
                 name = self._prefetch(source.expr)
         else:
             assert isinstance(source, Step)
-            name = self._prefetch(source.code(self.source_name(source.base), self._constant_name))
+            name = self._prefetch(source.code(self.source_name(source.base), self.bound))
         self._sources[source] = name
         return name
-
-    def _constant_name(self, obj: object, hint: str) -> str:
-        self.load_global_constant(obj, hint)
-        return self.pop_expr()
 
     def _prefetch(self, expr: str) -> str:
         name = self.fresh("s")
@@ -298,20 +242,7 @@ class Emitter:
         return name
 
     def _make(self, value: Value) -> str:
-        depth = len(self._stack)
-        reconstruct = getattr(value, "reconstruct", None)
-        if reconstruct is None:
-            raise Unsupported("cannot-rebuild", what=value.describe())
-        reconstruct(self)
-        if len(self._stack) != depth + 1:
-            raise InternalError(f"reconstruct of {type(value).__name__} must push one object")
-        text, pure = self._stack[-1]
-        if pure:
-            self._stack.pop()
-            name = text
-        else:
-            name = self.store_temp()
-        self._memo[value] = name
+        name = self._memo[value] = self.temporary(value.reconstruct(self))
         stores = None if self._journal is None else self._journal.attrs.get(value)
         if stores is not None and value.source is None:
             from torchsmith_tracer._src.codegen.replay import emit_attrs
@@ -320,24 +251,8 @@ class Emitter:
             self.new_attrs.add(value)
             kept = {k: v for k, v in stores.items() if not isinstance(v, Deleted)}
             emit_attrs(self, value, kept)  # what was deleted again was never there
-        fill = getattr(value, "reconstruct_fill", None)
-        if fill is not None:
-            fill(self)
-            if len(self._stack) != depth:
-                raise InternalError(f"reconstruct_fill of {type(value).__name__} left the stack")
+        value.reconstruct_fill(self)
         return name
-
-    def _push(self, text: str, *, pure: bool = False) -> None:
-        self._stack.append((text, pure))
-
-    def _pop(self, n: int) -> list[str]:
-        if n == 0:
-            return []
-        # All operands but a pure one are evaluated where they are used, in stack order, which is
-        # Python's own order of evaluation.
-        taken = self._stack[-n:]
-        del self._stack[-n:]
-        return [text for text, _ in taken]
 
 
 def safe_names(names: Sequence[str]) -> tuple[str, ...]:

@@ -40,8 +40,7 @@ def replay(cg: Emitter, journal: Journal) -> None:
         if isinstance(effect, tuple):
             _call(cg, effect)
         else:
-            cg.load(effect)
-            cg.pop_top()
+            cg.expr(effect)
 
 
 def emit_attrs(
@@ -55,10 +54,7 @@ def emit_attrs(
             _call(cg, (dict.pop, value, name, None))
         for name, new in stores.items():
             if not isinstance(new, Deleted):
-                cg.load(new)
-                cg.load(value)
-                cg.load_const(name)
-                cg.store_subscr()
+                cg.statement(f"{cg.expr(value)}[{cg.const(name)}] = {cg.expr(new)}")
         return
     plain = kind.__setattr__ in _PLAIN_SETATTR
     for name in dropped:
@@ -67,9 +63,7 @@ def emit_attrs(
         if isinstance(new, Deleted):
             continue
         if plain:
-            cg.load(new)
-            cg.load(value)
-            cg.store_attr(name)
+            cg.set_attr(value, name, new)
         else:
             # The class's own __setattr__ has been traced already; only the slot is written.
             _call(cg, (_base_slot(kind, "__setattr__"), value, name, new))
@@ -99,66 +93,39 @@ def _write_back(cg: Emitter, value: Value) -> None:
     if kind is types.CellType:
         contents: Value | None = getattr(value, "contents", None)
         if contents is None:
-            cg.load(value)
-            cg.delete_attr("cell_contents")
-            return
-        cg.load(contents)
-        cg.load(value)
-        cg.store_attr("cell_contents")
+            cg.statement(f"del {cg.attr(value, 'cell_contents')}")
+        else:
+            cg.set_attr(value, "cell_contents", contents)
     elif issubclass(kind, list):
-        cg.load_callable(list.__setitem__, "set_items")
-        cg.load(value)
-        cg.load_const(slice(None))
-        _items(cg, value)
-        cg.call(3)
-        cg.pop_top()
+        cg.effect(list.__setitem__, value, cg.const(slice(None)), _items(cg, value))
     elif issubclass(kind, dict):
         table: Mapping[object, tuple[Value, Value]] = value.table  # type: ignore[attr-defined]
-        for key, item in table.values():
-            cg.load(key)
-            cg.load(item)
-        cg.build_map(len(table))
         ordered = issubclass(kind, collections.OrderedDict)
-        _refill(cg, value, collections.OrderedDict if ordered else dict, "update")
-    elif issubclass(kind, set | collections.deque):
-        _items(cg, value)
-        base = set if issubclass(kind, set) else collections.deque
-        _refill(cg, value, base, "update" if base is set else "extend")
+        base = collections.OrderedDict if ordered else dict
+        _refill(cg, value, base.clear, base.update, cg.dict_of(table.values()))
+    elif issubclass(kind, set):
+        _refill(cg, value, set.clear, set.update, _items(cg, value))
+    elif issubclass(kind, collections.deque):
+        _refill(cg, value, collections.deque.clear, collections.deque.extend, _items(cg, value))
     else:
         raise InternalError(f"no way to write back {value.describe()}")
 
 
-def _items(cg: Emitter, value: Value) -> None:
-    """Push a list of the final content."""
+def _items(cg: Emitter, value: Value) -> str:
+    """A list of the final content."""
     table = getattr(value, "table", None)
-    items: list[Value] = (
-        list(table.values()) if table is not None else value.items  # type: ignore[attr-defined]
-    )
-    for item in items:
-        cg.load(item)
-    cg.build_list(len(items))
+    return cg.list_of(table.values() if table is not None else value.items)  # type: ignore[attr-defined]
 
 
-def _refill(cg: Emitter, value: Value, base: type, method: str) -> None:
-    """With the new content on the stack: clear the container and fill it."""
-    content = cg.store_temp()
-    for name, loads in (("clear", False), (method, True)):
-        # The base type's method: a subclass's override has been traced already.
-        cg.load_callable(getattr(base, name), name)
-        cg.load(value)
-        if loads:
-            cg.load_temp(content)
-        cg.call(2 if loads else 1)
-        cg.pop_top()
+def _refill(cg: Emitter, value: Value, clear: object, fill: object, content: str) -> None:
+    """Clear the container and fill it, by the methods of the base type: a subclass's overrides
+    have been traced already."""
+    content = cg.temporary(content)
+    cg.effect(clear, value)
+    cg.effect(fill, value, content)
 
 
 def _call(cg: Emitter, effect: tuple[object, ...]) -> None:
     """An effect ``(callable, value, ...)``: call it with the values' objects."""
-    cg.load_callable(effect[0], "effect")
-    for arg in effect[1:]:
-        if isinstance(arg, Value):
-            cg.load(arg)
-        else:
-            cg.load_const(arg)
-    cg.call(len(effect) - 1)
-    cg.pop_top()
+    args = [arg if isinstance(arg, Value) else cg.const(arg) for arg in effect[1:]]
+    cg.statement(cg.call_of(cg.bound(effect[0], "effect"), args))

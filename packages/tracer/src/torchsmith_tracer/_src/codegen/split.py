@@ -78,14 +78,13 @@ def emit_break(
     for state in frames:
         step, args = _frame_step(trace, cg, record.region, state, step, args, refuse)
     native = any(_holds_generator(trace, state) for state in frames)
-    call = f"{step}({', '.join(args)})"
+    call = cg.call_of(step, args)
     used = set(re.findall(r"\w+", call))
     for name in cg.temporaries(partial(_only_the_programs, trace)):
         if name not in used:  # it has been put into a box
             cg.statement(f"{name} = None")
     if record.resume is None:
-        cg.load_callable(drive, "drive")
-        call = f"{cg.pop_expr()}({', '.join([step, *args])})"
+        call = cg.call(drive, step, *args)
     cg.statement(f"return {call}")
     return refuse is not None or not native
 
@@ -169,16 +168,10 @@ def _frame_step(
 def _function(cg: Emitter, step: types.CodeType, space: dict[str, object], values: _Values) -> str:
     """Expression for a function of a step's code."""
     name = step.co_name
-    if step.co_freevars:
-        cg.load_callable(types.FunctionType, "make_function")
-        cg.load_const(step)
-        cg.load_global_constant(space, "globals")
-        cg.load_const(name)
-        cg.load_const(None)
-        none_, name_, globals_, code_, maker = (cg.pop_expr() for _ in range(5))
-        return f"{maker}({code_}, {globals_}, {name_}, {none_}, {values.cells()})"
-    cg.load_global_constant(types.FunctionType(step, space, name), "step")
-    return cg.pop_expr()
+    if not step.co_freevars:
+        return cg.bound(types.FunctionType(step, space, name), "step")
+    code, globals_ = cg.bound(step, "code"), cg.bound(space, "globals")
+    return cg.call(types.FunctionType, code, globals_, cg.const(name), "None", values.cells())
 
 
 def _holds_generator(trace: Compilation, state: FrameState) -> bool:
@@ -280,12 +273,10 @@ class _Values:
             cell: Value | None = self.state.cells.get(name)
             if cell is None:
                 # Not made yet, or emptied: an inlined comprehension makes its own.
-                self.cg.load_callable(types.CellType, "make_cell")
-                self.cg.call(0)
-                out.append(self.cg.store_temp())
+                out.append(self.cg.temporary(self.cg.call(types.CellType)))
             else:
                 out.append(self.cg.expr(cell))
-        return _tuple(out)
+        return self.cg.tuple_of(out)
 
 
 def _call_operands(cg: Emitter, state: FrameState) -> _CallOperands:
@@ -353,10 +344,6 @@ def _frame_builtin(
         fn = getattr(callee, "fn", None)
     space: dict[str, object] = state.frame.globals.obj
 
-    def const(obj: object, hint: str) -> str:
-        cg.load_global_constant(obj, hint)
-        return cg.pop_expr()
-
     def frame_locals() -> str:
         items = {n: cg.expr(v) for n, v in state.locals.items() if not n.startswith("___")}
         for name, cell in state.cells.items():
@@ -365,19 +352,19 @@ def _frame_builtin(
         return "{" + ", ".join(f"{n!r}: {text}" for n, text in items.items()) + "}"
 
     if not args and fn is globals:
-        return const(_same, "same"), [const(space, "globals")]
+        return cg.bound(_same), [cg.bound(space, "globals")]
     if not args and fn in (locals, vars):
-        return const(_same, "same"), [frame_locals()]
+        return cg.bound(_same), [frame_locals()]
     if not args and fn is dir:
-        return const(sorted, "sorted"), [frame_locals()]
+        return cg.bound(sorted), [frame_locals()]
     first = state.frame.first
     if not args and fn is super and "__class__" in state.cells and first is not None:
         own = state.locals.get(first)
         this = cg.expr(own) if own is not None else f"{cg.expr(state.cells[first])}.cell_contents"
-        return const(super, "super_"), [f"{cg.expr(state.cells['__class__'])}.cell_contents", this]
+        return cg.bound(super), [f"{cg.expr(state.cells['__class__'])}.cell_contents", this]
     if fn in (eval, exec) and len(args) == 1:
         source = cg.expr(args[0])  # type: ignore[arg-type]
-        return const(fn, "run"), [source, const(space, "globals"), frame_locals()]
+        return cg.bound(fn), [source, cg.bound(space, "globals"), frame_locals()]
     return None
 
 

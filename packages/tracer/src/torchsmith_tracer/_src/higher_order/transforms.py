@@ -87,11 +87,8 @@ class TransformValue(BuiltinObject):
     def call(self, tx: Trace, args: Args, kwargs: Kwargs) -> Value:
         return _APPLY[self.real](tx, self, args, kwargs)
 
-    def reconstruct(self, cg: Emitter) -> None:
-        cg.load_callable(self.real, self.real.__name__)
-        for value in (self.func, *self.options.values()):
-            cg.load(value)
-        cg.call(1 + len(self.options), tuple(self.options))
+    def reconstruct(self, cg: Emitter) -> str:
+        return cg.call(self.real, self.func, **self.options)
 
 
 class PullBackValue(BuiltinObject):

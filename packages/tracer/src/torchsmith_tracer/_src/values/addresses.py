@@ -84,13 +84,10 @@ class AddressedText(BuiltinObject):
         parts = (p if isinstance(p, str) else tx.interp.identity_key(p) for p in self.parts)
         return ("text", *parts)
 
-    def reconstruct(self, cg: Emitter) -> None:
-        cg.load_callable(_written, "text")
-        cg.load_const(tuple(p if isinstance(p, str) else None for p in self.parts))
+    def reconstruct(self, cg: Emitter) -> str:
+        template = tuple(p if isinstance(p, str) else None for p in self.parts)
         objects = [p for p in self.parts if not isinstance(p, str)]
-        for target in objects:
-            cg.load(target)
-        cg.call(1 + len(objects))
+        return cg.call(_written, cg.const(template), *objects)
 
 
 def _written(parts: tuple[str | None, ...], *objects: object) -> str:

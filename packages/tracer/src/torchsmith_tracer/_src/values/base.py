@@ -137,14 +137,13 @@ class Value:
         return tx.interp.identity_key(self)
 
     # --- generated code --------------------------------------------------------------------
-    def reconstruct(self, cg: Emitter) -> None:
-        """Emit code that leaves the object on the stack. Values with a source are loaded by it
-        before this is asked."""
+    def reconstruct(self, cg: Emitter) -> str:
+        """The expression that makes the object, for values that are not loaded by a source."""
         raise Unsupported("cannot-rebuild", what=self.describe())
 
     def reconstruct_fill(self, cg: Emitter) -> None:
         """Second phase for containers and objects that may hold themselves: fill the object that
-        ``reconstruct`` made (``cg.load(self)`` gives it); leaves the stack as it was."""
+        ``reconstruct`` made (``cg.expr(self)``)."""
 
     # --- context managers ------------------------------------------------------------------
     # ``__enter__``/``__exit__`` are looked up by ``getattr`` and called; no own slots.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from torchsmith_tracer._src.effects.journal import DELETED
 from torchsmith_tracer._src.frames.library import is_library_module
 from torchsmith_tracer._src.values.base import RealObject, Value
-from torchsmith_tracer._src.values.constants import ConstantValue, bool_value
+from torchsmith_tracer._src.values.constants import NONE, ConstantValue, bool_value
 from torchsmith_tracer._src.values.lookup import (
     bind,
     is_data_descriptor,
@@ -241,25 +241,18 @@ class ClassValue(RealObject):
     def hash_key(self, tx: Trace) -> object:
         return self.obj
 
-    def reconstruct(self, cg: Emitter) -> None:
+    def reconstruct(self, cg: Emitter) -> str:
         if self.recipe is None:
-            cg.load_global_constant(self.obj, self.obj.__name__)
-            return
+            return cg.bound(self.obj, self.obj.__name__)
         # The attributes are stored one by one afterwards: the journal has them.
         meta, bases, _ = self.recipe
-        cg.load_callable(_make_class, "make_class")
-        cg.load(meta)
-        cg.load_const(self.obj.__name__)
-        for base in bases:
-            cg.load(base)
-        cg.build_tuple(len(bases))
-        cg.load_const(self.obj.__dict__.get("__slots__"))
         # Which methods are abstract is found out when the class is made.
         abstract: frozenset[str] = getattr(self.obj, "__abstractmethods__", frozenset())
         asked = abstract.union(*(getattr(b, "__abstractmethods__", ()) for b in self.obj.__bases__))
-        names = [name for name in vars(self.obj) if name in asked]
-        cg.load_const(tuple((name, name in abstract) for name in names))
-        cg.call(5)
+        members = tuple((name, name in abstract) for name in vars(self.obj) if name in asked)
+        slots = self.obj.__dict__.get("__slots__")
+        more = (cg.const(slots), cg.const(members))
+        return cg.call(_make_class, meta, cg.const(self.obj.__name__), cg.tuple_of(bases), *more)
 
 
 def _make_class(
@@ -329,8 +322,8 @@ class SuperValue(Value):
             return bind(tx, found, None, self.obj, name)
         return bind(tx, found, self.obj, tx.interp.class_value(self.start), name)
 
-    def reconstruct(self, cg: Emitter) -> None:
-        cg.load_call(super, "super", self.cls, self.obj)
+    def reconstruct(self, cg: Emitter) -> str:
+        return cg.call(super, self.cls, self.obj)
 
 
 class DescriptorValue(Value):
@@ -378,13 +371,6 @@ class DescriptorValue(Value):
             return self.parts["__func__"].call(tx, args, kwargs)
         raise tx.interp.error(TypeError, f"{self.kind.__name__!r} object is not callable")
 
-    def reconstruct(self, cg: Emitter) -> None:
-        cg.load_callable(self.kind, self.kind.__name__)
+    def reconstruct(self, cg: Emitter) -> str:
         names = ("fget", "fset", "fdel") if self.kind is property else ("__func__",)
-        for name in names:
-            part = self.parts.get(name)
-            if part is None:
-                cg.load_const(None)
-            else:
-                cg.load(part)
-        cg.call(len(names))
+        return cg.call(self.kind, *(self.parts.get(name, NONE) for name in names))

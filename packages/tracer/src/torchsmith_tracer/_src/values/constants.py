@@ -143,8 +143,8 @@ class ConstantValue(BuiltinObject):
             raise tx.interp.host_error(e) from None
         return self.value
 
-    def reconstruct(self, cg: Emitter) -> None:
-        cg.load_const(self.value)
+    def reconstruct(self, cg: Emitter) -> str:
+        return cg.const(self.value)
 
 
 NONE = ConstantValue(None)

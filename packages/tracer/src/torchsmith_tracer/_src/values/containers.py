@@ -179,10 +179,8 @@ class TupleValue(SequenceValue):
     def hash_key(self, tx: Trace) -> object:
         return tuple([tx.interp.hash_key(realize(tx, v)) for v in self.items])
 
-    def reconstruct(self, cg: Emitter) -> None:
-        for item in self.items:
-            cg.load(item)
-        cg.build_tuple(len(self.items))
+    def reconstruct(self, cg: Emitter) -> str:
+        return cg.tuple_of(self.items)
 
 
 class NamedTupleValue(TupleValue):
@@ -230,15 +228,9 @@ class NamedTupleValue(TupleValue):
             return tx.interp.bind_attribute(attr, self, base, name)
         return super().getattr(tx, name)
 
-    def reconstruct(self, cg: Emitter) -> None:
-        cg.load_callable(self.tuple_class, self.tuple_class.__name__)
-        for item in self.items:
-            cg.load(item)
-        if self._struct():
-            cg.build_tuple(len(self.items))
-            cg.call(1)
-        else:
-            cg.call(len(self.items))
+    def reconstruct(self, cg: Emitter) -> str:
+        items = [cg.tuple_of(self.items)] if self._struct() else self.items
+        return cg.call(self.tuple_class, *items)
 
 
 _NAMED = {*vars(namedtuple("_NAMED", "")), "__annotations__", "__orig_bases__"}
@@ -322,18 +314,12 @@ class ListValue(SequenceValue):
     def hash_key(self, tx: Trace) -> object:
         raise tx.interp.error(TypeError, f"unhashable type: {self._noun()!r}")
 
-    def reconstruct(self, cg: Emitter) -> None:
-        cg.build_list(0)
+    def reconstruct(self, cg: Emitter) -> str:
+        return "[]"
 
     def reconstruct_fill(self, cg: Emitter) -> None:
-        if not self.items:
-            return
-        cg.load_method(self, "extend")
-        for item in self.items:
-            cg.load(item)
-        cg.build_list(len(self.items))
-        cg.call(1)
-        cg.pop_top()
+        if self.items:
+            cg.statement(cg.method(self, "extend", cg.list_of(self.items)))
 
 
 class DequeValue(ListValue):
@@ -378,11 +364,8 @@ class DequeValue(ListValue):
             return ConstantValue(self.maxlen)
         return super().c_attribute(tx, name, descriptor)
 
-    def reconstruct(self, cg: Emitter) -> None:
-        cg.load_callable(deque, "deque")
-        cg.build_tuple(0)
-        cg.load_const(self.maxlen)
-        cg.call(2)
+    def reconstruct(self, cg: Emitter) -> str:
+        return cg.call(deque, "()", cg.const(self.maxlen))
 
 
 class _Bounds(BuiltinObject):
@@ -455,10 +438,8 @@ class SliceValue(_Bounds):
             return None
         return tx.interp.compare(op, TupleValue(self.items), TupleValue(other.items))
 
-    def reconstruct(self, cg: Emitter) -> None:
-        for item in self.items:
-            cg.load(item)
-        cg.build_slice(3)
+    def reconstruct(self, cg: Emitter) -> str:
+        return cg.call(slice, *self.items)
 
 
 class RangeValue(_Bounds):
@@ -511,8 +492,5 @@ class RangeValue(_Bounds):
     def hash_key(self, tx: Trace) -> object:
         return self.host(tx)
 
-    def reconstruct(self, cg: Emitter) -> None:
-        cg.load_callable(range, "range")
-        for item in self.items:
-            cg.load(item)
-        cg.call(3)
+    def reconstruct(self, cg: Emitter) -> str:
+        return cg.call(range, *self.items)

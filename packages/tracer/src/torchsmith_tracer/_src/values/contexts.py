@@ -99,9 +99,7 @@ class ContextValue(Value):
 
     def reenter(self, cg: Emitter) -> None:
         """Emit code that enters the real context manager."""
-        cg.load_method(self, "__enter__")
-        cg.call(0)
-        cg.pop_top()
+        cg.statement(cg.method(self, "__enter__"))
 
     def _count(self, tx: Trace, by: int) -> None:
         self.entered += by
@@ -148,8 +146,8 @@ class ContextMethod(Value):
             raise tx.interp.error(AttributeError, message, name=name, obj=self)
         return super().getattr(tx, name)
 
-    def reconstruct(self, cg: Emitter) -> None:
-        cg.load_method(self.context, self.name)
+    def reconstruct(self, cg: Emitter) -> str:
+        return cg.attr(self.context, self.name)
 
 
 def _toggle(graph: Graph, mode: bool) -> None:
@@ -216,18 +214,13 @@ class GradModeValue(ContextValue):
 
     def reenter(self, cg: Emitter) -> None:
         if self.immediate and self.source is None:
-            cg.load(self)  # making the object changes the mode
-            cg.pop_top()
+            cg.expr(self)  # making the object changes the mode
             return
         super().reenter(cg)
 
-    def reconstruct(self, cg: Emitter) -> None:
-        cg.load_callable(self.cls, self.cls.__name__)
-        if self.cls is torch.set_grad_enabled:
-            cg.load_const(self.mode)
-            cg.call(1)
-        else:
-            cg.call(0)
+    def reconstruct(self, cg: Emitter) -> str:
+        mode = [cg.const(self.mode)] if self.cls is torch.set_grad_enabled else []
+        return cg.call(self.cls, *mode)
 
 
 class PairedContext(ContextValue):
@@ -279,11 +272,8 @@ class PairedContext(ContextValue):
     def release(self) -> None:
         self.end(self.stack[-1][1])
 
-    def reconstruct(self, cg: Emitter) -> None:
-        cg.load_callable(self.made_by, self.made_by.__name__)
-        for argument in self.arguments():
-            cg.load_const(argument)
-        cg.call(len(self.arguments()))
+    def reconstruct(self, cg: Emitter) -> str:
+        return cg.call(self.made_by, *map(cg.const, self.arguments()))
 
 
 class InferenceModeValue(PairedContext):
@@ -353,8 +343,8 @@ class NullContextValue(ContextValue):
     def clone(self) -> ContextValue:
         return type(self)(self.cls)
 
-    def reconstruct(self, cg: Emitter) -> None:
-        cg.load_call(self.cls, self.cls.__name__, ConstantValue("compiled"))
+    def reconstruct(self, cg: Emitter) -> str:
+        return cg.call(self.cls, cg.const("compiled"))
 
 
 class TorchFunctionDisabled(NullContextValue):
@@ -362,8 +352,8 @@ class TorchFunctionDisabled(NullContextValue):
 
     __slots__ = ()
 
-    def reconstruct(self, cg: Emitter) -> None:
-        cg.load_call(self.cls, self.cls.__name__)
+    def reconstruct(self, cg: Emitter) -> str:
+        return cg.call(self.cls)
 
 
 class FunctionMode:
@@ -389,13 +379,9 @@ class FunctionMode:
     def reenter(self, cg: Emitter) -> None:
         """Emit code that puts the mode on the real stack."""
         if self.watches:
-            cg.load_callable(push_function_mode, "push_function_mode")
-            cg.load(self.mode)
-            cg.call(1)
+            cg.effect(push_function_mode, self.mode)
         else:
-            cg.load_method(self.mode, "__enter__")
-            cg.call(0)
-        cg.pop_top()
+            cg.statement(cg.method(self.mode, "__enter__"))
 
 
 def _refuse_watched(tx: Trace) -> None:
@@ -425,11 +411,7 @@ class LeftContext(ContextValue):
         self.inner.release()
 
     def reenter(self, cg: Emitter) -> None:
-        cg.load_method(self.outer, "__exit__")
-        for _ in range(3):
-            cg.load_const(None)
-        cg.call(3)
-        cg.pop_top()
+        cg.statement(cg.method(self.outer, "__exit__", NONE, NONE, NONE))
 
 
 def _leave_existing(tx: Trace, context: ContextValue) -> None:

@@ -142,34 +142,22 @@ class ExceptionValue(NewObjectValue):
         return exc
 
     # --- generated code ----------------------------------------------------------------------
-    def reconstruct(self, cg: Emitter) -> None:
-        base = builtin_base(self.cls)
-        cg.load_callable(make_exception, "make_exception")
-        cg.load_global_constant(base, base.__name__)
-        self.load_class(cg)
-        cg.load(self.args)
+    def reconstruct(self, cg: Emitter) -> str:
         fields = {name: v for name, v in self.fields.items() if v is not NONE}
-        for name, value in fields.items():
-            cg.load_const(name)
-            cg.load(value)
-        cg.build_map(len(fields))
-        cg.call(4)
+        pairs = [(cg.const(name), value) for name, value in fields.items()]
+        base = cg.bound(builtin_base(self.cls))
+        return cg.call(make_exception, base, self.class_expr(cg), self.args, cg.dict_of(pairs))
 
     def reconstruct_fill(self, cg: Emitter) -> None:
         super().reconstruct_fill(cg)
         links = (self.cause, self.context, self.traceback)
         for name, value in zip((*_LINKS, "__traceback__"), links, strict=True):
             if value is not NONE:
-                cg.load(value)
-                cg.load(self)
-                cg.store_attr(name)
+                cg.set_attr(self, name, value)
         if self.was_raised and self.context is NONE:
-            cg.load_call(_set_outer_context, "set_outer_context", self)
-            cg.pop_top()
+            cg.effect(_set_outer_context, self)
         if self.suppress:
-            cg.load_const(True)
-            cg.load(self)
-            cg.store_attr("__suppress_context__")
+            cg.set_attr(self, "__suppress_context__", "True")
 
 
 def make_exception(

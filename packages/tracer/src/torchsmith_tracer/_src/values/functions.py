@@ -99,17 +99,12 @@ class CellValue(Value):
             super().setattr(tx, name, value)
         self.store(tx, value)
 
-    def reconstruct(self, cg: Emitter) -> None:
-        if self.obj is not None:
-            cg.load_global_constant(self.obj, "cell")
-            return
-        cg.load_call(types.CellType, "make_cell")
+    def reconstruct(self, cg: Emitter) -> str:
+        return cg.call(types.CellType) if self.obj is None else cg.bound(self.obj, "cell")
 
     def reconstruct_fill(self, cg: Emitter) -> None:
         if self.obj is None and self.contents is not None:
-            cg.load(self.contents)
-            cg.load(self)
-            cg.store_attr("cell_contents")
+            cg.set_attr(self, "cell_contents", self.contents)
 
 
 class FunctionValue(Value, HasInstanceDict):
@@ -297,46 +292,24 @@ class FunctionValue(Value, HasInstanceDict):
     def hash_key(self, tx: Trace) -> object:
         return self.fn if self.fn is not None else tx.interp.identity_key(self)
 
-    def reconstruct(self, cg: Emitter) -> None:
+    def reconstruct(self, cg: Emitter) -> str:
         if self.fn is not None:
-            cg.load_global_constant(self.fn, self.name)
-            return
-        cg.load_callable(types.FunctionType, "make_function")
-        cg.load_const(self.code)
-        cg.load(self.globals)
-        cg.load_const(self.name)
-        for default in self._defaults or ():
-            cg.load(default)
-        if self._defaults:
-            cg.build_tuple(len(self._defaults))
-        else:
-            cg.load_const(None)
-        for cell in self.closure:
-            cg.load(cell)
-        if self.closure:
-            cg.build_tuple(len(self.closure))
-        else:
-            cg.load_const(None)
-        cg.call(5)
+            return cg.bound(self.fn, self.name)
+        code, name = cg.const(self.code, "code"), cg.const(self.name)
+        defaults = cg.tuple_of(self._defaults) if self._defaults else "None"
+        closure = cg.tuple_of(self.closure) if self.closure else "None"
+        return cg.call(types.FunctionType, code, self.globals, name, defaults, closure)
 
     def reconstruct_fill(self, cg: Emitter) -> None:
         if self.fn is not None:
             return
         if self._kwdefaults:
-            for name, default in self._kwdefaults.items():
-                cg.load_const(name)
-                cg.load(default)
-            cg.build_map(len(self._kwdefaults))
-            cg.load(self)
-            cg.store_attr("__kwdefaults__")
+            pairs = [(cg.const(name), default) for name, default in self._kwdefaults.items()]
+            cg.set_attr(self, "__kwdefaults__", cg.dict_of(pairs))
         if self.annotations is not None:
-            cg.load(self.annotations)
-            cg.load(self)
-            cg.store_attr("__annotations__")
+            cg.set_attr(self, "__annotations__", self.annotations)
         if self.qualname != self.name:
-            cg.load_const(self.qualname)
-            cg.load(self)
-            cg.store_attr("__qualname__")
+            cg.set_attr(self, "__qualname__", cg.const(self.qualname))
 
 
 _PER_FUNCTION = frozenset(
@@ -394,8 +367,8 @@ class BoundMethodValue(Value):
     def hash_key(self, tx: Trace) -> object:
         return ("method", tx.interp.identity_key(self.self_value), self.func.hash_key(tx))
 
-    def reconstruct(self, cg: Emitter) -> None:
-        cg.load_call(types.MethodType, "make_method", self.func, self.self_value)
+    def reconstruct(self, cg: Emitter) -> str:
+        return cg.call(types.MethodType, self.func, self.self_value)
 
 
 class BuiltinMethodValue(Value):
@@ -457,7 +430,7 @@ class BuiltinMethodValue(Value):
     def hash_key(self, tx: Trace) -> object:
         return ("builtin method", tx.interp.identity_key(self.self_value), self.name)
 
-    def reconstruct(self, cg: Emitter) -> None:
+    def reconstruct(self, cg: Emitter) -> str:
         cls = self.self_value.python_type()
         found = next(
             (b.__dict__[self.name] for b in cls.__mro__ if self.name in b.__dict__),
@@ -465,12 +438,8 @@ class BuiltinMethodValue(Value):
         )
         if self.descriptor is not None and found is not self.descriptor:
             # ``super().name``: plain access would find the override.
-            cg.load_callable(self.descriptor, "method")
-            cg.load_attr("__get__")
-            cg.load(self.self_value)
-            cg.call(1)
-            return
-        cg.load_method(self.self_value, self.name)
+            return cg.call_of(f"{cg.bound(self.descriptor, 'method')}.__get__", [self.self_value])
+        return cg.attr(self.self_value, self.name)
 
 
 class BuiltinValue(RealObject):
@@ -503,5 +472,5 @@ class BuiltinValue(RealObject):
     def hash_key(self, tx: Trace) -> object:
         return self.obj
 
-    def reconstruct(self, cg: Emitter) -> None:
-        cg.load_global_constant(self.obj, getattr(self.obj, "__name__", "fn"))
+    def reconstruct(self, cg: Emitter) -> str:
+        return cg.bound(self.obj, getattr(self.obj, "__name__", "fn"))

@@ -163,48 +163,33 @@ class GeneratorValue(IteratorValue):
             raise tx.interp.error(TypeError, f"{name} must be set to a string object")
         super().delattr(tx, name)
 
-    def reconstruct(self, cg: Emitter) -> None:
+    def reconstruct(self, cg: Emitter) -> str:
         if self.frame is None:
-            cg.load_call(_finished, "finished")
-            return
+            return cg.call(_finished)
         if self.started:
-            self._revive(cg)
-            return
+            return self._revived(cg, self.frame)
         args, kwargs = self.args
-        cg.load(self.fn)
-        for arg in args:
-            cg.load(arg)
-        for arg in kwargs.values():
-            cg.load(arg)
-        cg.call(len(args) + len(kwargs), tuple(kwargs))
+        return cg.call_of(cg.expr(self.fn), args, kwargs)
 
     def reconstruct_fill(self, cg: Emitter) -> None:
         for name, value in self.names.items():
-            cg.load(value)
-            cg.load(self)
-            cg.store_attr(name)
+            cg.set_attr(self, name, value)
 
-    def _revive(self, cg: Emitter) -> None:
+    def _revived(self, cg: Emitter, frame: Frame) -> str:
         """A generator of the same code that is suspended at the same place."""
-        frame = self.frame
-        assert frame is not None
-        stack = operands_of(frame.stack)
         if self.running:
             raise Unsupported("cannot-rebuild", what=f"the suspended {self.describe()}")
         code = frame.info.code
         cells = cells_of(code)
         names = [n for n in code.co_varnames if n in frame.locals and n not in cells]
-        cg.load_callable(_revived, "revived")
-        cg.load_suspended(code, frame.ip - 1, shape_of(frame.stack), names)
-        cg.load(frame.globals)
-        for name in cells:
-            cg.load(frame.cells[name])
-        cg.build_tuple(len(cells))
-        for name in names:
-            cg.load(frame.locals[name])
-        for item in stack:
-            cg.load(item)
-        cg.call(3 + len(names) + len(stack))
+        return cg.call(
+            _revived,
+            cg.suspended(code, frame.ip - 1, shape_of(frame.stack), names),
+            frame.globals,
+            cg.tuple_of([frame.cells[name] for name in cells]),
+            *(frame.locals[name] for name in names),
+            *operands_of(frame.stack),
+        )
 
 
 def _revived(

@@ -45,7 +45,5 @@ class IdentityValue(BuiltinObject):
         source = self.target.source
         return None if obj is None or source is None else tx.world.identity(obj, source)
 
-    def reconstruct(self, cg: Emitter) -> None:
-        cg.load_callable(id, "id")
-        cg.load(self.target)
-        cg.call(1)
+    def reconstruct(self, cg: Emitter) -> str:
+        return cg.call(id, self.target)

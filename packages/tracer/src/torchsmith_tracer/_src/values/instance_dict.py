@@ -80,9 +80,8 @@ class InstanceDictValue(DictValue):
     def copy(self) -> DictValue:
         return DictValue(dict(self.table))
 
-    def reconstruct(self, cg: Emitter) -> None:
-        cg.load(self.instance)
-        cg.load_attr("__dict__")
+    def reconstruct(self, cg: Emitter) -> str:
+        return cg.attr(self.instance, "__dict__")
 
     def reconstruct_fill(self, cg: Emitter) -> None:
         pass  # the instance brings its content

@@ -111,11 +111,10 @@ class SequenceIterator(Counted):
     def remaining(self, tx: Trace) -> int:
         return max(0, len(self.sequence.items) - self.index) if self.index >= 0 else 0
 
-    def reconstruct(self, cg: Emitter) -> None:
+    def reconstruct(self, cg: Emitter) -> str:
         if self.stale() and self.index >= 0:
-            load_stale(cg, collections.deque, "__iter__")
-            return
-        rebuild(cg, self.sequence, self.index, len(self.sequence.items))
+            return stale(cg, collections.deque, "__iter__")
+        return rebuild(cg, self.sequence, self.index, len(self.sequence.items))
 
 
 _OWNED: dict[type, type] = {cls: type(iter(cls())) for cls in (str, bytes, set, frozenset)}
@@ -126,12 +125,9 @@ _ITERATORS: dict[type, type] = {
 }
 
 
-def rebuild(cg: Emitter, sequence: Value, index: int, length: int) -> None:
-    """Push ``iter(sequence)`` advanced by ``index`` (-1: exhausted)."""
-    cg.load_callable(advanced, "advanced")
-    cg.load_call(iter, "iter", sequence)
-    cg.load_const(length + 1 if index < 0 else index)
-    cg.call(2)
+def rebuild(cg: Emitter, sequence: Value, index: int, length: int) -> str:
+    """``iter(sequence)`` advanced by ``index`` (-1: exhausted)."""
+    return cg.call(advanced, cg.call(iter, sequence), cg.const(length + 1 if index < 0 else index))
 
 
 def advanced(it: Iterator[object], steps: int) -> Iterator[object]:
@@ -144,16 +140,12 @@ def advanced(it: Iterator[object], steps: int) -> Iterator[object]:
     return it
 
 
-def load_stale(cg: Emitter, cls: type, part: str, change: str = "") -> None:
-    """Push an iterator that raises what iterators of a changed container raise."""
-    cg.load_callable(_stale, "changed")
-    cg.load_callable(cls, cls.__name__)
-    cg.load_const(part)
-    cg.load_const(change)
-    cg.call(3)
+def stale(cg: Emitter, cls: type, part: str, change: str = "") -> str:
+    """An iterator that raises what iterators of a changed container raise."""
+    return cg.call(changed, cg.bound(cls), cg.const(part), cg.const(change))
 
 
-def _stale(cls: type, part: str, change: str) -> Iterator[object]:
+def changed(cls: type, part: str, change: str) -> Iterator[object]:
     if not issubclass(cls, dict):
         items: set[int] | collections.deque[int]
         items = {0} if cls is set else collections.deque((0,))
@@ -219,24 +211,16 @@ class ItemsIterator(Counted):
     def remaining(self, tx: Trace) -> int:
         return len(self.items) - self.index
 
-    def reconstruct(self, cg: Emitter) -> None:
+    def reconstruct(self, cg: Emitter) -> str:
         if self.stale():
-            load_stale(cg, set, "__iter__")
-            return
+            return stale(cg, set, "__iter__")
         if self.owner is not None:
-            rebuild(cg, self.owner, self.index, len(self.items))
-            return
-        cg.load_callable(iter, "iter")
-        left = self.items[self.index :]
-        for item in left:
-            cg.load(item)
-        cg.build_tuple(len(left))
-        cg.call(1)
+            return rebuild(cg, self.owner, self.index, len(self.items))
+        return cg.call(iter, cg.tuple_of(self.items[self.index :]))
 
     def write_back(self, cg: Emitter) -> None:
         """Advance the real iterator as far as traced code did."""
-        cg.load_call(advanced, "advanced", self, ConstantValue(self.index))
-        cg.pop_top()
+        cg.effect(advanced, self, cg.const(self.index))
 
 
 class RangeIterator(Counted):
@@ -268,14 +252,9 @@ class RangeIterator(Counted):
         made.__setstate__(self.index)
         return made  # type: ignore[no-any-return]
 
-    def reconstruct(self, cg: Emitter) -> None:
+    def reconstruct(self, cg: Emitter) -> str:
         left = self.range[self.index :]
-        cg.load_callable(iter, "iter")
-        cg.load_callable(range, "range")
-        for part in (left.start, left.stop, left.step):
-            cg.load_const(part)
-        cg.call(3)
-        cg.call(1)
+        return cg.call(iter, cg.call(range, *map(cg.const, (left.start, left.stop, left.step))))
 
 
 def _count(host: range) -> int:
@@ -368,19 +347,14 @@ class DictIterator(Counted):
     def remaining(self, tx: Trace) -> int:
         return len(self.hkeys) - self.given if self.index >= 0 else 0
 
-    def reconstruct(self, cg: Emitter) -> None:
+    def reconstruct(self, cg: Emitter) -> str:
         change = self._change() if self.index >= 0 else ""
         if change:
             part = "__reversed__" if self.reverse else self.part
-            load_stale(cg, self.mapping.cls, part, change)
-            return
-        cg.load_callable(advanced, "advanced")
-        cg.load_callable(reversed if self.reverse else iter, "iter")
-        cg.load_method(self.mapping, self.part)
-        cg.call(0)
-        cg.call(1)
-        cg.load_const(len(self.hkeys) + 1 if self.index < 0 else self._order()[1])
-        cg.call(2)
+            return stale(cg, self.mapping.cls, part, change)
+        it = cg.call(reversed if self.reverse else iter, cg.method(self.mapping, self.part))
+        steps = len(self.hkeys) + 1 if self.index < 0 else self._order()[1]
+        return cg.call(advanced, it, cg.const(steps))
 
 
 class ReversedValue(Counted):
@@ -412,8 +386,8 @@ class ReversedValue(Counted):
     def remaining(self, tx: Trace) -> int:
         return self.index + 1
 
-    def reconstruct(self, cg: Emitter) -> None:
-        cg.load_call(_reversed_at, "reversed_at", self.sequence, ConstantValue(self.index))
+    def reconstruct(self, cg: Emitter) -> str:
+        return cg.call(_reversed_at, self.sequence, cg.const(self.index))
 
 
 def _reversed_at(sequence: Sequence[object], index: int) -> Iterator[object]:
@@ -441,8 +415,8 @@ class GetitemIterator(Counted):
         self.move(tx, -1 if value is None else i + 1)
         return value
 
-    def reconstruct(self, cg: Emitter) -> None:
-        rebuild(cg, self.obj, self.index, 1 << 30)
+    def reconstruct(self, cg: Emitter) -> str:
+        return rebuild(cg, self.obj, self.index, 1 << 30)
 
 
 class CallableIterator(IteratorValue):
@@ -467,8 +441,8 @@ class CallableIterator(IteratorValue):
             return None
         return value
 
-    def reconstruct(self, cg: Emitter) -> None:
-        cg.load_call(iter, "iter", self.fn, self.sentinel)
+    def reconstruct(self, cg: Emitter) -> str:
+        return cg.call(iter, self.fn, self.sentinel)
 
 
 class EnumerateValue(Counted):
@@ -489,8 +463,8 @@ class EnumerateValue(Counted):
         self.move(tx, i + 1)
         return TupleValue([ConstantValue(i), value])
 
-    def reconstruct(self, cg: Emitter) -> None:
-        cg.load_call(enumerate, "enumerate", self.it, ConstantValue(self.index))
+    def reconstruct(self, cg: Emitter) -> str:
+        return cg.call(enumerate, self.it, cg.const(self.index))
 
 
 class ZipValue(IteratorValue):
@@ -529,15 +503,8 @@ class ZipValue(IteratorValue):
                 message = f"zip() argument {i + 1} is longer than {text(i)}"
                 raise tx.interp.error(ValueError, message)
 
-    def reconstruct(self, cg: Emitter) -> None:
-        cg.load_callable(zip, "zip")
-        for it in self.its:
-            cg.load(it)
-        if self.strict:
-            cg.load_const(True)
-            cg.call(len(self.its) + 1, ("strict",))
-        else:
-            cg.call(len(self.its))
+    def reconstruct(self, cg: Emitter) -> str:
+        return cg.call(zip, *self.its, **({"strict": "True"} if self.strict else {}))
 
 
 class MapValue(IteratorValue):
@@ -560,12 +527,8 @@ class MapValue(IteratorValue):
             args.append(value)
         return tx.interp.call(self.fn, args)
 
-    def reconstruct(self, cg: Emitter) -> None:
-        cg.load_callable(map, "map")
-        cg.load(self.fn)
-        for it in self.its:
-            cg.load(it)
-        cg.call(len(self.its) + 1)
+    def reconstruct(self, cg: Emitter) -> str:
+        return cg.call(map, self.fn, *self.its)
 
 
 class FilterValue(IteratorValue):
@@ -588,7 +551,5 @@ class FilterValue(IteratorValue):
             if tx.interp.truth(verdict):
                 return value
 
-    def reconstruct(self, cg: Emitter) -> None:
-        cg.load_call(
-            filter, "filter", self.fn if self.fn is not None else ConstantValue(None), self.it
-        )
+    def reconstruct(self, cg: Emitter) -> str:
+        return cg.call(filter, "None" if self.fn is None else self.fn, self.it)

@@ -272,27 +272,15 @@ class DictValue(BuiltinObject, HasInstanceDict):
             return self.factory if self.factory is not None else ConstantValue(None)
         return super().c_attribute(tx, name, descriptor)
 
-    def reconstruct(self, cg: Emitter) -> None:
+    def reconstruct(self, cg: Emitter) -> str:
         if self.cls is dict:
-            cg.build_map(0)
-            return
-        cg.load_callable(self.cls, self.cls.__name__)
-        if self.cls is collections.defaultdict:
-            cg.load(self.factory if self.factory is not None else ConstantValue(None))
-            cg.call(1)
-        else:
-            cg.call(0)
+            return "{}"
+        factory = [self.factory or "None"] if self.cls is collections.defaultdict else []
+        return cg.call(self.cls, *factory)
 
     def reconstruct_fill(self, cg: Emitter) -> None:
-        if not self.table:
-            return
-        cg.load_method(self, "update")
-        for key, value in self.table.values():
-            cg.load(key)
-            cg.load(value)
-        cg.build_map(len(self.table))
-        cg.call(1)
-        cg.pop_top()
+        if self.table:
+            cg.statement(cg.method(self, "update", cg.dict_of(self.table.values())))
 
 
 class SetValue(BuiltinObject):
@@ -410,25 +398,12 @@ class SetValue(BuiltinObject):
             raise tx.interp.error(TypeError, "unhashable type: 'set'")
         return frozenset(self.table)
 
-    def reconstruct(self, cg: Emitter) -> None:
-        if self.cls is set:
-            cg.build_set(0)
-            return
-        cg.load_callable(self.cls, self.cls.__name__)
-        for item in self.table.values():
-            cg.load(item)
-        cg.build_tuple(len(self.table))
-        cg.call(1)
+    def reconstruct(self, cg: Emitter) -> str:
+        return "set()" if self.cls is set else cg.call(self.cls, cg.tuple_of(self.items))
 
     def reconstruct_fill(self, cg: Emitter) -> None:
-        if self.cls is not set or not self.table:
-            return
-        cg.load_method(self, "update")
-        for item in self.table.values():
-            cg.load(item)
-        cg.build_tuple(len(self.table))
-        cg.call(1)
-        cg.pop_top()
+        if self.cls is set and self.table:
+            cg.statement(cg.method(self, "update", cg.tuple_of(self.items)))
 
 
 def _plain_key(key: object) -> builtins.bool:
@@ -569,9 +544,8 @@ class DictViewValue(BuiltinObject):
             return MappingProxyValue(self.mapping)
         return super().c_attribute(tx, name, descriptor)
 
-    def reconstruct(self, cg: Emitter) -> None:
-        cg.load_method(self.mapping, self.kind)
-        cg.call(0)
+    def reconstruct(self, cg: Emitter) -> str:
+        return cg.method(self.mapping, self.kind)
 
 
 class MappingProxyValue(BuiltinObject):
@@ -618,5 +592,5 @@ class MappingProxyValue(BuiltinObject):
         other = other.mapping if isinstance(other, MappingProxyValue) else other
         return self.mapping.richcompare(tx, op, other)
 
-    def reconstruct(self, cg: Emitter) -> None:
-        cg.load_call(types.MappingProxyType, "mappingproxy", self.mapping)
+    def reconstruct(self, cg: Emitter) -> str:
+        return cg.call(types.MappingProxyType, self.mapping)

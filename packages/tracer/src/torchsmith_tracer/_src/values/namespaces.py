@@ -134,8 +134,8 @@ class DictNamespace(NamespaceValue):
         if self.mapping.remove(tx, tx.interp.const(name)) is None:
             raise tx.interp.error(NameError, f"name {name!r} is not defined")
 
-    def reconstruct(self, cg: Emitter) -> None:
-        cg.load(self.mapping)
+    def reconstruct(self, cg: Emitter) -> str:
+        return cg.expr(self.mapping)
 
 
 def _namespace_get(space: dict[str, object], name: str, default: object = None) -> object:
@@ -224,5 +224,5 @@ class PyModuleValue(RealObject):
             return tx.interp.const(same == (op == "eq"))
         return None
 
-    def reconstruct(self, cg: Emitter) -> None:
-        cg.load_global_constant(self.obj, self.obj.__name__.replace(".", "_"))
+    def reconstruct(self, cg: Emitter) -> str:
+        return cg.bound(self.obj, self.obj.__name__.replace(".", "_"))

@@ -299,18 +299,14 @@ class ArrayValue(Value):
         if not writeable:
             raise Unsupported("op-failed", what="a write", error="the array is read-only")
 
-    def reconstruct(self, cg: Emitter) -> None:
-        cg.load_callable(scalar_from if self.is_scalar else array_from, "array_from")
-        cg.graph_output(self.tensor)
-        if self.is_scalar or (self.owner is None and not self.frozen):
-            cg.call(1)
-            return
-        if self.owner is None or self.owner.source is None:
-            cg.load_const(None)
-        else:
-            cg.load(self.owner)
-        cg.load_const(self.frozen)
-        cg.call(3)
+    def reconstruct(self, cg: Emitter) -> str:
+        output = cg.graph_output(self.tensor)
+        if self.is_scalar:
+            return cg.call(scalar_from, output)
+        if self.owner is None and not self.frozen:
+            return cg.call(array_from, output)
+        owner = "None" if self.owner is None or self.owner.source is None else self.owner
+        return cg.call(array_from, output, owner, cg.const(self.frozen))
 
 
 class DtypeValue(ConstantValue):

@@ -80,8 +80,8 @@ class ArrayMethod(Value):
 
         return Asked(tx, name, method, [array, *args], kwargs, generic=True).answer()
 
-    def reconstruct(self, cg: Emitter) -> None:
-        cg.load_method(self.array, self.name)
+    def reconstruct(self, cg: Emitter) -> str:
+        return cg.attr(self.array, self.name)
 
 
 def _astype(tx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:

@@ -68,8 +68,8 @@ class OpaqueValue(RealObject):
     def hash_key(self, tx: Trace) -> object:
         return tx.interp.identity_key(self)
 
-    def reconstruct(self, cg: Emitter) -> None:
-        cg.load_global_constant(self.obj, type(self.obj).__name__)
+    def reconstruct(self, cg: Emitter) -> str:
+        return cg.bound(self.obj, type(self.obj).__name__)
 
 
 class ReferenceValue(OpaqueValue):

@@ -28,11 +28,9 @@ class ParameterValue(TensorValue):
 
     __slots__ = ()
 
-    def reconstruct(self, cg: Emitter) -> None:
-        cg.load_callable(parameter, "parameter")
-        cg.graph_output(self)
-        cg.load_const(self.fake.requires_grad)
-        cg.call(2)
+    def reconstruct(self, cg: Emitter) -> str:
+        flag = cg.const(self.fake.requires_grad)
+        return cg.call(parameter, cg.graph_output(self), flag)
 
 
 @constructor(nn.Parameter)

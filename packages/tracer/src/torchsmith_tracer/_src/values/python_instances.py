@@ -358,10 +358,10 @@ class ObjectValue(Value, HasInstanceDict):
             return self.storage.hash_key(tx)
         return tx.interp.user_key(self)
 
-    def reconstruct(self, cg: Emitter) -> None:
+    def reconstruct(self, cg: Emitter) -> str:
         if self.obj is None:
-            super().reconstruct(cg)
-        cg.load_global_constant(self.obj, self.cls.__name__)
+            return super().reconstruct(cg)
+        return cg.bound(self.obj, self.cls.__name__)
 
 
 def _implemented(value: Value) -> Value | None:
@@ -402,39 +402,27 @@ class NewObjectValue(ObjectValue):
     def real_get(self, tx: Trace, name: str) -> Value | None:
         return None
 
-    def reconstruct(self, cg: Emitter) -> None:
+    def reconstruct(self, cg: Emitter) -> str:
         rebuild = getattr(self.storage, "rebuild", None)
         if rebuild is not None:
-            rebuild(cg, self)
-            return
+            made: str = rebuild(cg, self)
+            return made
         base = storage_base(self.cls)
-        cg.load_callable(base.__new__, "new")
-        self.load_class(cg)
+        content: list[Value] = []
         if isinstance(self.storage, ConstantValue) or base in (tuple, frozenset):
             assert self.storage is not None
-            cg.load(self.storage)
-            cg.call(2)
-        else:
-            cg.call(1)
+            content = [self.storage]
+        return cg.call_of(cg.bound(base.__new__, "new"), [self.class_expr(cg), *content])
 
-    def load_class(self, cg: Emitter) -> None:
-        """Push the object's class."""
-        if self.cls_value is not None:
-            cg.load(self.cls_value)
-        else:
-            cg.load_global_constant(self.cls, self.cls.__name__)
+    def class_expr(self, cg: Emitter) -> str:
+        """The object's class."""
+        return cg.bound(self.cls) if self.cls_value is None else cg.expr(self.cls_value)
 
     def reconstruct_fill(self, cg: Emitter) -> None:
         # The attributes are in the journal; the emitter stores those of any new object.
-        self._fill_storage(cg)
-
-    def _fill_storage(self, cg: Emitter) -> None:
-        base = storage_base(self.cls)
-        fill = _FILL.get(base)
-        if self.storage is None or fill is None:
-            return
-        cg.load_call(fill, "fill", self, self.storage)
-        cg.pop_top()
+        fill = _FILL.get(storage_base(self.cls))
+        if self.storage is not None and fill is not None:
+            cg.effect(fill, self, self.storage)
 
 
 def _fill_dict(obj: dict[object, object], content: dict[object, object]) -> None:
@@ -621,5 +609,5 @@ class EnumValue(ConstantValue):
             return super().call(tx, args, kwargs)
         return tx.interp.call(self.getattr(tx, "__call__"), args, kwargs)
 
-    def reconstruct(self, cg: Emitter) -> None:
-        cg.load_global_constant(self.value, "member")
+    def reconstruct(self, cg: Emitter) -> str:
+        return cg.bound(self.value, "member")

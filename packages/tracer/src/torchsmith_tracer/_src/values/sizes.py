@@ -55,15 +55,10 @@ class SizeValue(TupleValue):
             return SizeNumel(self)
         return super().getattr(tx, name)
 
-    def reconstruct(self, cg: Emitter) -> None:
+    def reconstruct(self, cg: Emitter) -> str:
         if self.is_constant():
-            cg.load_global_constant(self.as_constant(), "size")
-            return
-        cg.load_callable(torch.Size, "Size")
-        for item in self.items:
-            cg.load(item)
-        cg.build_tuple(len(self.items))
-        cg.call(1)
+            return cg.bound(self.as_constant(), "size")
+        return cg.call(torch.Size, cg.tuple_of(self.items))
 
 
 class SizeNumel(Value):
@@ -88,8 +83,8 @@ class SizeNumel(Value):
             result = product
         return result
 
-    def reconstruct(self, cg: Emitter) -> None:
-        cg.load_method(self.size, "numel")
+    def reconstruct(self, cg: Emitter) -> str:
+        return cg.attr(self.size, "numel")
 
 
 def size_value(graph: Graph, sizes: torch.Size, node_of: Callable[[int], fx.Node]) -> SizeValue:

@@ -172,8 +172,8 @@ class SymNumValue(Value):
 
         return number_builtin(tx, obj, args, kwargs)
 
-    def reconstruct(self, cg: Emitter) -> None:
-        cg.graph_output(self)
+    def reconstruct(self, cg: Emitter) -> str:
+        return cg.graph_output(self)
 
 
 class SymConversion(Value):
@@ -197,8 +197,8 @@ class SymConversion(Value):
             return ConstantValue(fn(self.number.specialize()))
         return self.number.to_int(tx)
 
-    def reconstruct(self, cg: Emitter) -> None:
-        cg.load_method(self.number, self.name)
+    def reconstruct(self, cg: Emitter) -> str:
+        return cg.attr(self.number, self.name)
 
 
 def symbolic(node: fx.Node, number: object) -> SymNumValue:

@@ -276,8 +276,8 @@ class TensorValue(Value):
             return self.fake.dtype is dtype and self.fake.device.type == "cpu"
         return None
 
-    def reconstruct(self, cg: Emitter) -> None:
-        cg.graph_output(self)
+    def reconstruct(self, cg: Emitter) -> str:
+        return cg.graph_output(self)
 
 
 class TensorMethod(Value):
@@ -308,8 +308,8 @@ class TensorMethod(Value):
             return self
         return super().getattr(tx, name)
 
-    def reconstruct(self, cg: Emitter) -> None:
-        cg.load_method(self.tensor, self.name)
+    def reconstruct(self, cg: Emitter) -> str:
+        return cg.attr(self.tensor, self.name)
 
 
 def dunder(op: str, reflected: bool = False) -> str:

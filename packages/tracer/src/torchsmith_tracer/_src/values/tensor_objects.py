@@ -186,11 +186,8 @@ class NewTensorObject(TensorPart, NewObjectValue):
 
     __slots__ = ()
 
-    def reconstruct(self, cg: Emitter) -> None:
-        cg.load_callable(of_class, "of_class")
-        cg.load(self.plain)
-        self.load_class(cg)
-        cg.call(2)
+    def reconstruct(self, cg: Emitter) -> str:
+        return cg.call(of_class, self.plain, self.class_expr(cg))
 
     def reconstruct_fill(self, cg: Emitter) -> None:
         return None

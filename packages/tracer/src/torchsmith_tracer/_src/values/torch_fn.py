@@ -147,8 +147,8 @@ class TorchCallable(RealObject):
     def hash_key(self, tx: Trace) -> object:
         return self.obj
 
-    def reconstruct(self, cg: Emitter) -> None:
-        cg.load_global_constant(self.obj, getattr(self.obj, "__name__", "op"))
+    def reconstruct(self, cg: Emitter) -> str:
+        return cg.bound(self.obj, getattr(self.obj, "__name__", "op"))
 
 
 def call_torch(tx: Trace, obj: object, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:

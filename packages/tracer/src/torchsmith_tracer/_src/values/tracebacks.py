@@ -72,19 +72,15 @@ class TracebackValue(BuiltinObject):
             raise tx.interp.error(TypeError, "can't delete tb_next attribute")
         super().setattr(tx, name, self)
 
-    def reconstruct(self, cg: Emitter) -> None:
+    def reconstruct(self, cg: Emitter) -> str:
         code = _without_body(self.frame.info.code)
-        cg.load_callable(_entry, "traceback_entry")
-        cg.load_global_constant(types.FunctionType(code, self.frame.globals.obj), "frame_maker")
-        cg.load_const(self.offset)
-        cg.load_const(self.line or code.co_firstlineno)
-        cg.call(3)
+        maker = cg.bound(types.FunctionType(code, self.frame.globals.obj), "frame_maker")
+        place = (self.offset, self.line or code.co_firstlineno)
+        return cg.call(_entry, maker, *map(cg.const, place))
 
     def reconstruct_fill(self, cg: Emitter) -> None:
         if self.inner is not NONE:
-            cg.load(self.inner)
-            cg.load(self)
-            cg.store_attr("tb_next")
+            cg.set_attr(self, "tb_next", self.inner)
 
 
 @lru_cache(maxsize=1000)

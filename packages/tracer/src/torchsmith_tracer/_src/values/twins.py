@@ -111,16 +111,13 @@ class TwinValue(NewObjectValue):
     def has_dict(self) -> bool:
         return self.real.__dictoffset__ != 0
 
-    def reconstruct(self, cg: Emitter) -> None:
-        self.rebuild(cg, self)
+    def reconstruct(self, cg: Emitter) -> str:
+        return self.rebuild(cg, self)
 
-    def rebuild(self, cg: Emitter, as_class_of: NewObjectValue) -> None:
-        """Push the object, of the class of ``as_class_of``."""
+    def rebuild(self, cg: Emitter, as_class_of: NewObjectValue) -> str:
+        """The object, of the class of ``as_class_of``."""
         function = getattr(self.cls, "rebuild", None)
         if function is None:
             raise Unsupported("cannot-rebuild", what=self.describe())
-        cg.load_callable(function, "rebuild")
-        as_class_of.load_class(cg)
-        for name in self.cls.state:  # type: ignore[attr-defined]
-            cg.load(self.state[name])
-        cg.call(1 + len(self.cls.state))  # type: ignore[attr-defined]
+        state = [self.state[name] for name in self.cls.state]  # type: ignore[attr-defined]
+        return cg.call_of(cg.bound(function, "rebuild"), [as_class_of.class_expr(cg), *state])

@@ -65,15 +65,9 @@ class CombinatoricValue(Counted):
         pools = self.pools if len(self.pools) == len(row) else [self.pools[0]] * len(row)
         return TupleValue([pool.items[i] for pool, i in zip(pools, row, strict=True)])
 
-    def reconstruct(self, cg: Emitter) -> None:
-        cg.load_callable(_at, "at")
-        cg.load_callable(self.cls, self.cls.__name__)
-        for pool in self.pools:
-            cg.load(pool)
-        cg.build_tuple(len(self.pools))
-        for part in (self.rest, self.state, self.index):
-            cg.load_const(part)
-        cg.call(5)
+    def reconstruct(self, cg: Emitter) -> str:
+        state = map(cg.const, (self.rest, self.state, self.index))
+        return cg.call(_at, cg.bound(self.cls), cg.tuple_of(self.pools), *state)
 
 
 def _at(

@@ -68,16 +68,12 @@ class RandomState(BuiltinObject):
         self.log.pop()
         self.rolled_back = True
 
-    def reconstruct(self, cg: Emitter) -> None:
-        cg.load_const(self.twin.getstate())
+    def reconstruct(self, cg: Emitter) -> str:
+        return cg.const(self.twin.getstate())
 
     def write_back(self, cg: Emitter) -> None:
         """Set the real generator's state."""
-        cg.load_callable(_random.Random.setstate, "set_state")
-        cg.load(self.owner)
-        cg.load_const(self.twin.getstate())
-        cg.call(2)
-        cg.pop_top()
+        cg.effect(_random.Random.setstate, self.owner, cg.const(self.twin.getstate()))
 
 
 def _state(tx: Trace, value: Value, name: str) -> RandomState:
