@@ -313,6 +313,23 @@ class TooMany(torch.autograd.Function):
         return grad, grad
 
 
+class RaisesBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, grad):
+        raise RuntimeError("in the backward pass only")
+
+
+def handles_too_early(x, w):
+    try:
+        return RaisesBackward.apply(x)
+    except RuntimeError:
+        return x * w
+
+
 class TooFew(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, w):
@@ -327,6 +344,7 @@ class TooFew(torch.autograd.Function):
     "program",
     [
         lambda x, w: TooMany.apply(x),
+        handles_too_early,
         lambda x, w: TooFew.apply(x, w),
         lambda x, w: torch.func.grad(lambda a: Scale.apply(a, 3).sum())(x.detach()) * w,
     ],

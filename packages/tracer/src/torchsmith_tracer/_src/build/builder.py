@@ -49,6 +49,7 @@ from torchsmith_tracer._src.higher_order import (  # noqa: F401 - they fill the 
     autograd_functions,
     control,
     gradients,
+    hooks,
     transforms,
 )
 from torchsmith_tracer._src.torch_private import not_traced_code, storage_id

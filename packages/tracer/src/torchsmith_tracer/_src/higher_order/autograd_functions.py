@@ -14,7 +14,7 @@ from torch.autograd.function import FunctionCtx
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.higher_order import ops
-from torchsmith_tracer._src.higher_order.effects import grad_mode, without_effects
+from torchsmith_tracer._src.higher_order.effects import grad_mode, in_backward, without_effects
 from torchsmith_tracer._src.torch_private import autograd_apply
 from torchsmith_tracer._src.torch_private import once_differentiable_code as once
 from torchsmith_tracer._src.values.base import Value
@@ -157,7 +157,8 @@ def _recorded(
             raise _refused(cls)
         inner = graph.open_body()
         grads = [inner.input(p.fake) if isinstance(p, TensorValue) else NONE for p in parts]
-        found = tx.interp.unpack(_call(tx, run_backward, ctx, cls, TupleValue(grads)))
+        with in_backward(f"the backward of {what}"):
+            found = tx.interp.unpack(_call(tx, run_backward, ctx, cls, TupleValue(grads)))
     if len(found) < len(args) or any(g is not NONE for g in found[len(args) :]):
         raise _refused(cls)  # an error when the backward pass runs
     wanted = [found[i] for i in numbers]

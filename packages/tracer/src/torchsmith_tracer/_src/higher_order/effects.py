@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from torchsmith_tracer._src.breaks.signals import Unsupported
+from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
 from torchsmith_tracer._src.effects.journal import exists
 from torchsmith_tracer._src.frames.frame import Frame
 from torchsmith_tracer._src.torch_private import set_grad_enabled
@@ -48,6 +48,21 @@ def without_effects(tx: Trace, what: str, roots: Iterable[Value]) -> Iterator[No
         for value in watch:
             if exists(value) or id(value) in known:
                 raise Unsupported("body-effect", what=what)
+
+
+@contextmanager
+def in_backward(what: str) -> Iterator[None]:
+    """Around what runs in the backward pass, where an exception does not reach the code that is
+    traced.
+
+    Raises:
+        Unsupported: the block raises.
+    """
+    try:
+        yield
+    except ObservedException as e:
+        raised = e.exc.python_type().__name__
+        raise Unsupported("opaque-call", what=f"{what} where it raises {raised}") from e
 
 
 @contextmanager

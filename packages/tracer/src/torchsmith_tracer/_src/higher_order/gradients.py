@@ -18,6 +18,7 @@ from torchsmith_guards import AttrSource
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.higher_order import ops
+from torchsmith_tracer._src.higher_order.hooks import refuse_pending
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.constants import NONE, ConstantValue
 from torchsmith_tracer._src.values.tensor import PROPERTIES, STORES, TensorValue
@@ -137,6 +138,7 @@ def _run(
 ) -> Value:  # fmt: skip
     if any(not isinstance(v, TensorValue) for v in roots):
         raise Unsupported("opaque-call", what="a backward pass from something else than tensors")
+    refuse_pending(tx)
     restricted = not tx.interp.is_none(inputs)
     leaves = _leaves(tx, [r for r in roots if isinstance(r, TensorValue)])
     if restricted:
@@ -205,7 +207,9 @@ def _leaves(tx: Trace, roots: Sequence[TensorValue]) -> list[TensorValue]:
     return list(found)
 
 
-register(
-    torch.autograd.grad,
-    lambda tx, args, kwargs: tx.graph.call_function(torch.autograd.grad, args, kwargs),
-)
+def _grad(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
+    refuse_pending(tx)
+    return tx.graph.call_function(torch.autograd.grad, args, kwargs)
+
+
+register(torch.autograd.grad, _grad)

@@ -143,6 +143,18 @@ def backward(
     return tuple(leaf.grad for leaf in leaves)
 
 
+def register_hook(
+    tensor: torch.Tensor, body: Body, *operands: object
+) -> torch.utils.hooks.RemovableHandle:
+    """``tensor.register_hook`` of a body that gives the new gradient, or nothing."""
+
+    def hook(grad: torch.Tensor) -> Any:
+        found = body(grad, *operands)
+        return found[0] if found else None
+
+    return tensor.register_hook(hook)  # type: ignore[no-any-return, no-untyped-call]
+
+
 def checkpoint(
     body: Body,
     contexts: Callable[[], Any] | None,

@@ -1,0 +1,197 @@
+"""Hooks on tensors: ``register_hook``, ``register_post_accumulate_grad_hook``, ``retain_grad``.
+
+A hook on a tensor of the trace is traced into a body of its own, which the graph registers. It runs
+in the backward pass, so what it reads must be as it was: a body that has an effect, or that depends
+on more of the world than code, is a break. A hook on a leaf from outside sees all of its gradient,
+so it is the function itself that is registered, after the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+from torch.utils.hooks import RemovableHandle
+from torchsmith_guards import GuardKind
+
+from torchsmith_tracer._src.breaks.signals import Unsupported
+from torchsmith_tracer._src.higher_order import ops
+from torchsmith_tracer._src.higher_order.effects import grad_mode, in_backward, without_effects
+from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.constants import NONE
+from torchsmith_tracer._src.values.tensor import TensorValue
+from torchsmith_tracer._src.values.tensor_methods import method
+
+if TYPE_CHECKING:
+    from torch import fx
+
+    from torchsmith_tracer._src.codegen.emitter import Emitter
+    from torchsmith_tracer._src.trace import Trace
+
+Args = list[Value]
+Kwargs = dict[str, Value]
+_CODE = (GuardKind.ID, GuardKind.TYPE, GuardKind.CODE, GuardKind.HASATTR, GuardKind.DICT_CONTAINS)
+_OF_FUNCTIONS = ("__defaults__", "__kwdefaults__", "__closure__")
+
+
+class HookHandle(Value):
+    """What registering a hook gives.
+
+    Attributes:
+        node: what registers it in the graph; None when that happens after the graph.
+        made: the handle of the fake tensor's hook.
+        later: the method, the tensor and the function that are called after the graph.
+        removed: whether traced code has removed it.
+    """
+
+    __slots__ = ("later", "made", "node", "removed")
+
+    def __init__(
+        self,
+        *,
+        node: fx.Node | None = None,
+        made: RemovableHandle | None = None,
+        later: tuple[Callable[..., object], Value, Value] | None = None,
+    ) -> None:
+        super().__init__(None)
+        self.node, self.made, self.later = node, made, later
+        self.removed = False
+
+    def python_type(self) -> type:
+        return RemovableHandle
+
+    def describe(self) -> str:
+        return "the handle of a hook that is in the graph"
+
+    def getattr(self, tx: Trace, name: str) -> Value:
+        if name != "remove":
+            raise Unsupported("opaque-attribute", what=name, object=self.describe())
+        return _Remove(self)
+
+    def remove(self, tx: Trace) -> None:
+        """``handle.remove()``; once more does nothing."""
+        if self.removed:
+            return
+        self.removed = True
+        tx.graph.record(lambda: setattr(self, "removed", False))
+        if self.later is not None:
+            effects = tx.journal.effects
+            at = effects.index(self)
+            del effects[at]
+            tx.journal.record(lambda: effects.insert(at, self))
+            return
+        assert self.made is not None
+        tx.graph.add_call("call_method", "remove", (self.node,), {}, None)
+        hooks, number = self.made.hooks_dict_ref(), self.made.id
+        assert hooks is not None
+        hook = hooks[number]
+        self.made.remove()
+        tx.graph.record(lambda: hooks.__setitem__(number, hook))
+
+    def reconstruct(self, cg: Emitter) -> str:
+        if self.later is None:
+            raise Unsupported("cannot-rebuild", what=self.describe())
+        return cg.call(*self.later)
+
+    def reconstruct_fill(self, cg: Emitter) -> None:
+        if self.removed:
+            cg.statement(cg.method(self, "remove"))
+
+
+class _Remove(Value):
+    """``handle.remove``."""
+
+    __slots__ = ("handle",)
+
+    def __init__(self, handle: HookHandle) -> None:
+        super().__init__(None)
+        self.handle = handle
+
+    def call(self, tx: Trace, args: object, kwargs: object) -> Value:
+        self.handle.remove(tx)
+        return NONE
+
+
+def refuse_pending(tx: Trace) -> None:
+    """A backward pass in the graph would not see the hooks that are registered after it.
+
+    Raises:
+        Unsupported: there are some.
+    """
+    if any(isinstance(effect, HookHandle) for effect in tx.journal.effects):
+        raise Unsupported("opaque-call", what="a backward pass that runs hooks")
+
+
+@method("register_hook")
+def _register(tx: Trace, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
+    (hook,) = [*args, *kwargs.values()]
+    if not tensor.fake.requires_grad:
+        message = "cannot register a hook on a tensor that doesn't require gradient"
+        raise tx.interp.error(RuntimeError, message)
+    if tensor.fake.is_leaf and tensor.source is not None:
+        return _later(tx, torch.Tensor.register_hook, tensor, hook)
+    if tensor.source is not None or tx.graph.transforms:
+        raise Unsupported("tensor-attribute", what="register_hook", tensor=tensor.describe())
+    return _in_graph(tx, tensor, hook)
+
+
+@method("register_post_accumulate_grad_hook")
+def _register_post(tx: Trace, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
+    (hook,) = [*args, *kwargs.values()]
+    if not (tensor.fake.requires_grad and tensor.fake.is_leaf and tensor.source is not None):
+        raise Unsupported("tensor-attribute", what="such a hook", tensor=tensor.describe())
+    return _later(tx, torch.Tensor.register_post_accumulate_grad_hook, tensor, hook)
+
+
+@method("retain_grad")
+def _retain(tx: Trace, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
+    if not (tensor.fake.requires_grad and tensor.fake.is_leaf):
+        # Outside of the graph the tensor is another one, which not all of the gradient reaches.
+        raise Unsupported("tensor-attribute", what="retain_grad", tensor=tensor.describe())
+    return NONE  # leaves have their gradients anyway
+
+
+def _later(
+    tx: Trace, register: Callable[..., object], tensor: TensorValue, hook: Value
+) -> HookHandle:
+    handle = HookHandle(later=(register, tensor, hook))
+    tx.journal.effects.append(handle)
+    tx.journal.record(tx.journal.effects.pop)
+    return handle
+
+
+def _in_graph(tx: Trace, tensor: TensorValue, hook: Value) -> HookHandle:
+    graph, known = tx.graph, len(tx.guards)
+    what = "a hook of a tensor, which runs in the backward pass,"
+    with graph.fake.mode, torch.no_grad():
+        fake = torch.empty_like(tensor.fake)
+    body = graph.open_body()
+    grad = body.input(fake)
+    assert isinstance(grad, TensorValue)
+    node = grad.node
+    with grad_mode(tx, False), without_effects(tx, what, [hook]), in_backward(what):
+        result = tx.interp.call(hook, [grad])
+    for guard in list(tx.guards)[known:]:
+        if guard.kind not in _CODE and not guard.source.expr.endswith(_OF_FUNCTIONS):
+            raise Unsupported("opaque-call", what=f"{what} and reads {guard.source.expr} then")
+    if grad.node is not node:
+        raise Unsupported("body-effect", what=what)
+    if not tx.interp.is_none(result) and not _fits(result, fake):
+        raise Unsupported("opaque-call", what=f"{what} and gives something else than a gradient")
+    closed = body.close([] if tx.interp.is_none(result) else [result])
+    fakes = [operand.meta["example_value"] for operand in closed.operands]
+    made = ops.register_hook(tensor.fake, closed.module, *fakes)
+    graph.record(made.remove)
+    args = (tensor.node, graph.add_module(closed.module), *closed.operands)
+    return HookHandle(
+        node=graph.add_call("call_function", ops.register_hook, args, {}, made), made=made
+    )
+
+
+def _fits(result: Value, fake: torch.Tensor) -> bool:
+    """Whether autograd takes the result for a gradient as it is."""
+    return isinstance(result, TensorValue) and (
+        (result.fake.shape, result.fake.dtype, result.fake.device)
+        == (fake.shape, fake.dtype, fake.device)
+    )

@@ -1,0 +1,255 @@
+"""Hooks of tensors that compiled code registers, against eager."""
+
+import pytest
+import torch
+import torchsmith_tracer
+
+SEEN = []
+SCALE = 2.0
+
+
+def times(by):
+    return lambda grad: grad * by
+
+
+def module_level(grad):
+    return grad.clamp(max=3)
+
+
+def reads_a_global(grad):
+    return grad * SCALE
+
+
+def on_intermediate(x):
+    y = x * 2
+    y.register_hook(times(3))
+    return (y * y).sum()
+
+
+def several_in_order(x):
+    y = x * 2
+    y.register_hook(times(3))
+    y.register_hook(lambda grad: grad + 1)
+    y.register_hook(module_level)
+    return (y * y).sum()
+
+
+def around_a_write(x):
+    y = x * 2
+    y.register_hook(times(3))
+    y.mul_(2)
+    y.register_hook(lambda grad: grad + 1)
+    return (y * y).sum()
+
+
+def with_tensors_of_the_forward(x):
+    y = x * 2
+    w = y.detach().sin()
+    y.register_hook(lambda grad: grad * w + y.detach())
+    return (y * y).sum()
+
+
+def gives_nothing(x):
+    y = x * 2
+    y.register_hook(lambda grad: None)
+    return (y * y).sum()
+
+
+def removed(x):
+    y = x * 2
+    first = y.register_hook(times(3))
+    y.register_hook(times(5))
+    first.remove()
+    first.remove()
+    return (y * y).sum()
+
+
+def result_with_a_hook(x):
+    y = x * 2
+    y.register_hook(times(3))
+    return (y * y).sum(), y
+
+
+def backward_inside(x):
+    y = x * 2
+    handle = y.register_hook(times(3))
+    (y * y).sum().backward(retain_graph=True)
+    handle.remove()
+    (y * y).sum().backward()
+    return x.grad * 1
+
+
+def grad_inside(x):
+    y = x * 2
+    y.register_hook(times(3))
+    return torch.autograd.grad((y * y).sum(), x)
+
+
+def on_leaf(x):
+    x.register_hook(times(3))
+    return (x * x).sum()
+
+
+def on_leaf_removed(x):
+    handle = x.register_hook(times(3))
+    x.register_hook(lambda grad: grad + 1)
+    handle.remove()
+    return (x * x).sum()
+
+
+def on_leaf_with_effect(x):
+    y = x.detach() + 1
+    x.register_hook(lambda grad: SEEN.append(grad + y))
+    return (x * x).sum()
+
+
+def after_accumulation(x):
+    x.register_post_accumulate_grad_hook(lambda leaf: SEEN.append(leaf.grad * 2))
+    return (x * x).sum()
+
+
+def leaf_retains(x):
+    x.retain_grad()
+    return (x * x).sum()
+
+
+def without_gradient(x):
+    y = x.detach() * 2
+    try:
+        y.register_hook(times(3))
+    except RuntimeError as e:
+        return (x * x).sum(), str(e)
+
+
+def with_effect(x):
+    y = x * 2
+    y.register_hook(SEEN.append)
+    return (y * y).sum()
+
+
+def reading_data(x):
+    y = x * 2
+    y.register_hook(lambda grad: SEEN.append(grad.sum().item()))
+    return (y * y).sum()
+
+
+def with_global(x):
+    y = x * 2
+    y.register_hook(reads_a_global)
+    return (y * y).sum()
+
+
+def writing_the_gradient(x):
+    y = x * 2
+    y.register_hook(lambda grad: grad.mul_(2))
+    return (y * y).sum()
+
+
+def of_another_shape(x):
+    y = x * 2
+    y.register_hook(lambda grad: grad.sum())
+    return (y * y).sum()
+
+
+def raising(x):
+    y = x * 2
+    y.register_hook(lambda grad: grad.nonsense)
+    return (y * y).sum()
+
+
+def handle_given_back(x):
+    y = x * 2
+    handle = y.register_hook(times(3))
+    return (y * y).sum(), handle
+
+
+def leaf_handle_given_back(x):
+    handle = x.register_hook(times(3))
+    return (x * x).sum(), handle
+
+
+def leaf_then_backward(x):
+    handle = x.register_hook(times(3))
+    (x * x).sum().backward()
+    handle.remove()
+    return x.grad
+
+
+def leaf_then_grad(x):
+    x.register_hook(times(3))
+    return torch.autograd.grad((x * x).sum(), x)
+
+
+def retained(x):
+    y = x * 2
+    y.retain_grad()
+    (y * y).sum().backward()
+    return y.grad
+
+
+WHOLE = [
+    on_intermediate, several_in_order, around_a_write, with_tensors_of_the_forward, gives_nothing,
+    removed, result_with_a_hook, backward_inside, grad_inside, on_leaf, on_leaf_removed,
+    on_leaf_with_effect, after_accumulation, leaf_retains, without_gradient,
+    leaf_handle_given_back,
+]  # fmt: skip
+BROKEN = [
+    with_effect, reading_data, with_global, writing_the_gradient, of_another_shape, raising,
+    handle_given_back, leaf_then_backward, leaf_then_grad, retained,
+]  # fmt: skip
+
+
+def shown(value):
+    if isinstance(value, torch.Tensor):
+        return value.dtype, value.requires_grad, value.tolist()
+    return [shown(v) for v in value] if isinstance(value, tuple | list) else type(value)
+
+
+def outcome(fn, *, removing=False):
+    """Result, gradients and effects, or the exception."""
+    SEEN.clear()
+    x = torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
+    try:
+        result = fn(x)
+        first, *rest = result if isinstance(result, tuple) else (result,)
+        if removing:
+            rest[0].remove()
+        if first.requires_grad:
+            roots = [first.sum(), *(t.sum() for t in rest if isinstance(t, torch.Tensor))]
+            torch.autograd.backward(roots)
+    except Exception as e:
+        return type(e), SEEN
+    return shown(result), shown(x.grad), shown(SEEN)
+
+
+@pytest.mark.parametrize("fn", WHOLE, ids=lambda fn: fn.__name__)
+def test_one_graph(fn, capture):
+    compiled = torchsmith_tracer.compile(fn, backend=capture, fullgraph=True)
+    for _ in range(2):
+        assert outcome(compiled) == outcome(fn)
+    assert capture.n == 1
+
+
+@pytest.mark.parametrize("fn", BROKEN, ids=lambda fn: fn.__name__)
+def test_breaks_are_right(fn):
+    compiled = torchsmith_tracer.compile(fn, backend="eager")
+    for _ in range(2):
+        assert outcome(compiled) == outcome(fn)
+    assert compiled._torchsmith_region.log.breaks
+
+
+def test_the_handle_of_a_leafs_hook_is_the_hooks():
+    compiled = torchsmith_tracer.compile(leaf_handle_given_back, backend="eager", fullgraph=True)
+    for removing in (False, True):
+        expected = outcome(leaf_handle_given_back, removing=removing)
+        assert outcome(compiled, removing=removing) == expected
+
+
+def test_what_a_hook_reads_is_as_it_is_in_the_backward_pass(monkeypatch):
+    compiled = torchsmith_tracer.compile(with_global, backend="eager")
+    for scale in (2.0, 5.0):
+        x = torch.ones(2, requires_grad=True)
+        loss = compiled(x)
+        monkeypatch.setitem(globals(), "SCALE", scale * 2)
+        loss.backward()
+        assert x.grad.tolist() == [8 * scale * 2] * 2
