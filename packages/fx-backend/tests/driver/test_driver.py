@@ -159,7 +159,7 @@ def test_unsupported_graphs_run_as_captured(caplog):
 
 
 def test_failing_stage_is_named(monkeypatch):
-    def broken(graph, *, check, refused):
+    def broken(graph, **options):
         raise ZeroDivisionError("no plan")
 
     monkeypatch.setattr(driver, "schedule_graph", broken)

@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import fx
 
-from torchsmith_fx_backend._src import graph_key, logs, modes, settings
+from torchsmith_fx_backend._src import graph_key, logs, modes, settings, switches
 from torchsmith_fx_backend._src.any_sizes import AnySizes, has_foreign_symbols
 from torchsmith_fx_backend._src.aot.frame import Frame
 from torchsmith_fx_backend._src.aot.functionalize import (
@@ -29,7 +29,8 @@ from torchsmith_fx_backend._src.aot.joint import trace_joint
 from torchsmith_fx_backend._src.aot.training import Training, Usual, callable_of
 from torchsmith_fx_backend._src.capture.rules import JOINT_RULES, RULES
 from torchsmith_fx_backend._src.capture.torch_private import is_wrapper, pytree
-from torchsmith_fx_backend._src.passes import PASSES, KeyedRandom, ScatterTargets, run_passes
+from torchsmith_fx_backend._src.passes import run_passes
+from torchsmith_fx_backend._src.repro import report_failure
 from torchsmith_fx_backend._src.runtime import (
     CudaRecorder,
     KernelFailedError,
@@ -100,6 +101,7 @@ def smith(
     named = {**(options or {}), **settings_by_name}
     mode_too = named.pop("mode", None)
     chosen = settings.current().with_options(**named)
+    switches.check(chosen.disable)
     wanted = [modes.check(asked) for asked in (mode, mode_too)]
     recorded = next((name for name in wanted if modes.records(name)), None)
     training = torch.is_grad_enabled() and any(
@@ -132,6 +134,7 @@ def smith(
         _say_once(logging.WARNING, str(error))
         return gm
     except StageError as error:
+        report_failure(gm, error)
         if chosen.strict:
             raise
         _say_once(logging.WARNING, f"{error} The graph runs operator by operator instead.")
@@ -164,7 +167,7 @@ def compile_graph(
     """
     chosen = settings.current() if chosen is None else chosen
     # What is printed comes from the stages, so they run when somebody wants to see it.
-    kept = chosen.graph_cache and not logs.wanted()
+    kept = chosen.graph_cache and not logs.wanted() and not chosen.disable
     key = graph_key.of(gm, example_inputs, chosen.rng) if kept else None
     if key is not None:
         warm = _load(key, gm, example_inputs, recorded)
@@ -246,17 +249,24 @@ def compile_training(
         StageError: a stage failed.
     """
     chosen = settings.current() if chosen is None else chosen
-    joint = _stage("joint", trace_joint, gm, example_inputs, JOINT_RULES)
+    off = chosen.disable
+    rules = {} if "decompositions" in off else JOINT_RULES
+    joint = _stage("joint", trace_joint, gm, example_inputs, rules)
 
     halves: list[Any] = []
 
     def compile_half(module: fx.GraphModule) -> object:
-        _stage("passes", run_passes, module.graph, PASSES, check=chosen.verify)
+        try:
+            _stage("passes", run_passes, module.graph, switches.passes(off), check=chosen.verify)
+        except StageError as error:
+            report_failure(gm, error)
+            raise
         module.recompile()
         logs.logger("aot").debug("%s", module.graph)
         try:
-            built: Any = _build(module, module, chosen)
+            built: Any = _build(module, module, chosen, gm)
         except StageError as error:
+            report_failure(gm, error)
             if chosen.strict:
                 raise
             log.warning("%s This pass runs operator by operator instead.", error)
@@ -268,7 +278,8 @@ def compile_training(
         return built
 
     ambient = _ambient_guard() or nullcontext
-    training = Training(joint, compile_half, ambient, chosen.memory_budget)
+    budget = 1.0 if "partition" in off else chosen.memory_budget
+    training = Training(joint, compile_half, ambient, budget)
     training.prepare()
     compiled: Any = callable_of(training, gm, Usual.of(joint, example_inputs), gm)
     compiled.training = training
@@ -290,19 +301,32 @@ class _Uncompiled:
             return self._module(*inputs)
 
 
-def _build(graph: fx.GraphModule, gm: fx.GraphModule, chosen: Settings) -> object:
+def _build(
+    graph: fx.GraphModule,
+    gm: fx.GraphModule,
+    chosen: Settings,
+    captured: fx.GraphModule | None = None,
+) -> object:
     """Schedule and build. A kernel that cannot be built leaves its nodes to aten, and no others."""
-    refused: frozenset[str] = frozenset()
-    changed = chosen.rng == "keyed" and _stage("passes", KeyedRandom().run, graph.graph)
-    if _stage("passes", ScatterTargets().run, graph.graph) or changed:
+    last = switches.last_passes(chosen.disable, chosen.rng)
+    changed = [_stage(f"pass {each.name}", each.run, graph.graph) for each in last]
+    if any(changed):
         graph.recompile()
+    refused = switches.refused(chosen.disable, graph.graph)
+    policies = switches.policies(chosen.disable)
 
     def as_captured(*inputs: object) -> object:
         return tuple(pytree.tree_leaves(gm(*inputs), is_leaf=lambda x: x is None))
 
     while True:
-        lower = functools.partial(schedule_graph, check=chosen.verify, refused=refused)
-        plan = _stage("schedule", lower, graph)
+        plan = _stage(
+            "schedule",
+            schedule_graph,
+            graph,
+            check=chosen.verify,
+            refused=refused,
+            policies=policies,
+        )
         make = functools.partial(
             build, fallback=as_captured, name=_name_of(gm), check=chosen.verify
         )
@@ -314,6 +338,7 @@ def _build(graph: fx.GraphModule, gm: fx.GraphModule, chosen: Settings) -> objec
             found = {name for step in launches for name in step.nodes}
             if chosen.strict or found <= refused:
                 raise StageError(stage="build", error=error) from error
+            report_failure(captured or gm, error)
             log.warning("these kernels run through aten instead: %s", error)
             refused |= found
 
@@ -362,9 +387,11 @@ def functional_graph(
         UnsupportedError: the graph has a part that has no functional form here.
         StageError: capture or a pass failed.
     """
-    check = (settings.current() if chosen is None else chosen).verify
-    graph = _stage("capture", functionalize, gm, example_inputs, RULES)
-    _stage("passes", run_passes, graph.module.graph, PASSES, check=check)
+    chosen = settings.current() if chosen is None else chosen
+    rules = {} if "decompositions" in chosen.disable else RULES
+    graph = _stage("capture", functionalize, gm, example_inputs, rules)
+    wanted = switches.passes(chosen.disable)
+    _stage("passes", run_passes, graph.module.graph, wanted, check=chosen.verify)
     graph.module.recompile()
     logs.logger("aot").debug("%s", graph.module.graph)
     return graph

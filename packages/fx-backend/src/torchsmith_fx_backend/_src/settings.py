@@ -28,6 +28,8 @@ class Settings:
         rng: ``keyed``: uniform, normal, integer and Bernoulli draws, dropout among them, are
             computed in kernels from a seed that each call draws from torch's generator, so that
             ``manual_seed`` repeats them. ``eager``: they are the very numbers that eager draws.
+        disable: parts of the compiler that are left out, to find which one is at fault: names of
+            ``SWITCHES``, and ``lowering:`` with an operator.
     """
 
     graph_cache: bool = True
@@ -36,21 +38,26 @@ class Settings:
     training: str = "compiled"
     memory_budget: float = 0.5
     rng: str = "keyed"
+    disable: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse what is none of the choices."""
+        names = self.disable.split(",") if isinstance(self.disable, str) else self.disable
+        object.__setattr__(self, "disable", tuple(sorted({n.strip() for n in names} - {""})))
         if self.rng not in ("keyed", "eager"):
             raise SettingError(name=f"rng={self.rng!r}", known="rng='keyed', rng='eager'")
 
     @staticmethod
     def from_environment() -> Settings:
-        """Defaults, with ``TORCHSMITH_VERIFY=1``, ``TORCHSMITH_STRICT=1`` and
-        ``TORCHSMITH_GRAPH_CACHE=0`` and ``TORCHSMITH_TRAINING=eager`` respected."""
+        """Defaults, with ``TORCHSMITH_VERIFY=1``, ``TORCHSMITH_STRICT=1``,
+        ``TORCHSMITH_GRAPH_CACHE=0``, ``TORCHSMITH_TRAINING=eager`` and
+        ``TORCHSMITH_DISABLE=fusion,reuse`` respected."""
         return Settings(
             graph_cache=os.environ.get("TORCHSMITH_GRAPH_CACHE", "1") != "0",
             strict=os.environ.get("TORCHSMITH_STRICT", "0") == "1",
             verify=os.environ.get("TORCHSMITH_VERIFY", "0") == "1",
             training=os.environ.get("TORCHSMITH_TRAINING", "compiled"),
+            disable=os.environ.get("TORCHSMITH_DISABLE", ""),  # type: ignore[arg-type]
         )
 
     def with_options(self, **options: object) -> Settings:

@@ -57,10 +57,14 @@ def run_passes(graph: fx.Graph, passes: Iterable[Pass], *, check: bool = False) 
         check: verify the graph after each pass.
 
     Raises:
-        StageError: with ``check``, a pass left a graph that is not functional.
+        StageError: a pass failed, or with ``check`` left a graph that is not functional.
     """
     for each in passes:
-        each.run(graph)
+        try:
+            each.run(graph)
+        except Exception as error:
+            problem = f"{type(error).__name__}: {error}"
+            raise StageError(stage=f"pass {each.name}", error=problem) from error
         if check:
             try:
                 verify(graph)

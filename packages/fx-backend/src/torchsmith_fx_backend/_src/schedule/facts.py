@@ -85,6 +85,7 @@ class Facts:
         gm: fx.GraphModule,
         refused: frozenset[fx.Node] = frozenset(),
         bodies: dict[fx.Node, Body | None] | None = None,
+        inline: bool = True,
     ) -> None:
         self.gm = gm
         self.refused = refused
@@ -114,7 +115,7 @@ class Facts:
         self._count_eras()
         self._find_materialised()
         for node in self.nodes:
-            self._find_inlined(node)
+            self._find_inlined(node, inline)
 
     # ------------------------------------------------------------------- GraphValues
 
@@ -416,7 +417,7 @@ class Facts:
         """The tensor that a view's call takes: its base, or what lies behind several views."""
         return self._short.get(view) or self.base(view)
 
-    def _find_inlined(self, node: fx.Node) -> None:
+    def _find_inlined(self, node: fx.Node, inline: bool) -> None:
         rule = self._rule[node]
         if isinstance(rule, View):
             base = self.base(node)
@@ -427,7 +428,7 @@ class Facts:
         self._cost[node] = 0
         if not isinstance(rule, Pointwise) or not self.volatile.isdisjoint(self._behind(node)):
             return
-        if self.body(node).may_fail:
+        if not inline or self.body(node).may_fail:
             return  # a reader may look at some of its points only
         cost, leaves = rule.cost, dict[fx.Node, int]()
         for arg in node.all_input_nodes:

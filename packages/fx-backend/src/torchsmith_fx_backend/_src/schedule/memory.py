@@ -73,7 +73,8 @@ class MemoryPlanner:
         facts: the graph.
         units: in execution order.
         names: the wrapper's local for each node.
-        hold: how many units a dead buffer may wait for its next owner; None for any number.
+        hold: how many units a dead buffer may wait for its next owner; None for any number, -1:
+            no buffer has a second owner.
     """
 
     def __init__(
@@ -280,7 +281,7 @@ class MemoryPlanner:
     ) -> fx.Node | None:
         draft = unit.draft
         assert draft is not None
-        for source in draft.loads():
+        for source in draft.loads() if self.hold != -1 else ():
             value = self._order[source]
             storage = self.storage[value]
             if storage.last != position or not storage.owned or not storage.reusable:

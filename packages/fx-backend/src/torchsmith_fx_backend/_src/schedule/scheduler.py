@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor, fx
@@ -29,12 +30,15 @@ class Policy:
     Attributes:
         reach: how many extern calls a kernel may reach across; None: any number, -1: no fusion.
         share: independent kernels may be joined.
-        hold: how many steps a dead buffer may wait for its next owner; None: any number.
+        hold: how many steps a dead buffer may wait for its next owner; None: any number, -1: none
+            is used again.
+        inline: cheap values may be computed again in each kernel that reads them.
     """
 
     reach: int | None = None
     share: bool = True
     hold: int | None = None
+    inline: bool = True
 
 
 # Tried in turn until the plan holds no more memory than eager does.
@@ -49,7 +53,11 @@ SLACK = 1 << 16  # bytes by which a plan may exceed eager's peak: nothing to an 
 
 
 def schedule_graph(
-    gm: fx.GraphModule, *, check: bool = False, refused: frozenset[str] = frozenset()
+    gm: fx.GraphModule,
+    *,
+    check: bool = False,
+    refused: frozenset[str] = frozenset(),
+    policies: Sequence[Policy] = POLICIES,
 ) -> Plan:
     """Lower and fuse a functional aten graph.
 
@@ -59,6 +67,7 @@ def schedule_graph(
         check: verify each kernel; accesses that only the sizes of a call decide are left to
             ``build(check=True)``.
         refused: names of nodes that aten shall compute although they have a lowering.
+        policies: tried in turn.
 
     Returns:
         The plan: kernels for everything that has a lowering, aten calls for the rest.
@@ -66,7 +75,7 @@ def schedule_graph(
     Raises:
         IllegalKernelError: with ``check``, when a kernel breaks a rule of the loop IR.
     """
-    plan = _best_plan(gm, {n for n in gm.graph.nodes if n.name in refused})
+    plan = _best_plan(gm, {n for n in gm.graph.nodes if n.name in refused}, list(policies))
     launches = [s for s in plan.steps if isinstance(s, Launch)]
     distinct = dict.fromkeys(s.kernel for s in launches)
     if check:
@@ -80,13 +89,12 @@ def schedule_graph(
     return plan
 
 
-def _best_plan(gm: fx.GraphModule, refused: set[fx.Node]) -> Plan:
+def _best_plan(gm: fx.GraphModule, refused: set[fx.Node], policies: list[Policy]) -> Plan:
     best: tuple[int, Plan] | None = None
     limit: int | None = None
-    policies = list(POLICIES)
     bodies: dict[fx.Node, Body | None] = {}
     while policies:
-        facts = Facts(gm, frozenset(refused), bodies)
+        facts = Facts(gm, frozenset(refused), bodies, policies[0].inline)
         try:
             peak, plan = plan_with(facts, policies[0])
         except RefusedError as error:
