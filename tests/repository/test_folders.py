@@ -33,8 +33,9 @@ RUNTIME = {
         "higher_order": "breaks effects frames torch_private values",
         "build": "breaks frames graph higher_order marks size_marks torch_private values",
         "compilation": "build effects facts graph interp values",
-        "regions": "breaks build codegen compilation effects frames marks settings torch_private "
-        "values",
+        "records": "breaks frames torch_private",
+        "regions": "breaks build codegen compilation effects frames marks records settings "
+        "torch_private values",
         "api": "breaks marks regions settings values",
     },
 }
@@ -52,6 +53,7 @@ TYPES = {
         "higher_order": "codegen trace",
         "build": "compilation trace",
         "compilation": "frames settings",
+        "records": "regions",
     },
 }
 

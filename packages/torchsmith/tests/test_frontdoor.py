@@ -9,6 +9,7 @@ import torchsmith
 
 def test_public_names() -> None:
     own = {"compile", "explain", "make_fx", "reset", "same"}
+    own |= {"metrics", "clear_metrics", "set_metrics_limit"}
     marks = "allow_in_graph disable mark_dynamic mark_static mark_unbacked maybe_mark_dynamic"
     assert set(torchsmith.__all__) == own | {*marks.split(), "set_stance", "substitute_in_graph"}
     assert all(getattr(torchsmith, name).__doc__ for name in torchsmith.__all__)

@@ -1,7 +1,15 @@
 """Records of what was compiled: types, the process's recorder, trace files and tables."""
 
+from torchsmith_guards._src.records.graphs import new_graph, node_line, note_compiled
 from torchsmith_guards._src.records.metrics import Metrics, report
-from torchsmith_guards._src.records.recorder import DEBUG_VARIABLE, Recorder, recorder
+from torchsmith_guards._src.records.recorder import (
+    DEBUG_VARIABLE,
+    Recorder,
+    clear_metrics,
+    metrics,
+    recorder,
+    set_metrics_limit,
+)
 from torchsmith_guards._src.records.rows import (
     FrameRecord,
     GraphRecord,
@@ -23,10 +31,16 @@ __all__ = [
     "RecompileReason",
     "Recorder",
     "TraceWarning",
+    "clear_metrics",
+    "metrics",
+    "new_graph",
+    "node_line",
+    "note_compiled",
     "read_trace",
     "recompiles",
     "recorder",
     "report",
+    "set_metrics_limit",
     "spent_on",
     "table",
 ]

@@ -1,15 +1,19 @@
 """Failures: old value, new value, and advice in the user's terms."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torchsmith_guards import (
     GLOBAL_STATE,
     UNCHANGED_NUMBER,
     AttrSource,
+    GlobalSource,
     GlobalState,
     Guard,
     GuardKind,
     GuardSet,
+    ItemSource,
     LocalSource,
     ShapeEnv,
     TensorPropertySource,
@@ -40,10 +44,10 @@ def failure(guard, *args, params=("x",)):
         (Guard(X, K.LENGTH, (list, 2)), [1], "list of 2", "list of 1", "structure"),
         (Guard(X, K.DICT_KEYS, (dict, ("a",))), {"b": 1}, "keys ['a']", "keys ['b']", "structure"),
         (Guard(X, K.HASATTR, ("n", True)), 3, "'n' present", "absent", ""),
-        (TENSOR_GUARD, torch.ones(5, 3), "size(0) == 4", "5", "dynamic=True"),
-        (TENSOR_GUARD, torch.ones(1, 3), "size(0) == 4", "1", "0 and 1"),
-        (TENSOR_GUARD, torch.ones(3, 4).t(), "stride(0) == 3", "1", "contiguous"),
-        (TENSOR_GUARD, TENSOR.double(), "dtype torch.float32", "torch.float64", "convert"),
+        (TENSOR_GUARD, torch.ones(5, 3), "4", "5", "mark_dynamic(tensor, 0), or dynamic=True"),
+        (TENSOR_GUARD, torch.ones(1, 3), "4", "1", "0 and 1"),
+        (TENSOR_GUARD, torch.ones(3, 4).t(), "3", "1", "contiguous"),
+        (TENSOR_GUARD, TENSOR.double(), "torch.float32", "torch.float64", "convert"),
         (TENSOR_GUARD, TENSOR[0], "2 dims", "1 dims", "number of dimensions"),
         (TENSOR_GUARD, 3, "a Tensor", "type int", "pass a tensor"),
     ],
@@ -53,6 +57,30 @@ def test_old_new_hint(guard, value, old, new, hint):
     assert old in str(found.old)
     assert new in str(found.new)
     assert hint in found.hint
+
+
+@pytest.mark.parametrize(
+    ("source", "value", "text"),
+    [
+        (X, torch.ones(5, 3), "x.size(0): expected 4, got 5"),
+        (X, TENSOR.double(), "x.dtype: expected torch.float32, got torch.float64"),
+        (X, TENSOR[0], "x: expected 2 dims, got 1 dims"),
+        (
+            ItemSource(AttrSource(X, "_parameters"), "w"),
+            SimpleNamespace(_parameters={"w": torch.ones(5, 3)}),
+            "x.w.size(0): expected 4, got 5",
+        ),
+    ],
+)
+def test_values_are_named_as_the_program_names_them(source, value, text):
+    found = failure(Guard(source, K.TENSOR, TensorSpec.of(TENSOR)), value)
+    assert str(found).splitlines()[0] == text
+
+
+def test_globals_are_called_by_their_names():
+    guard = Guard(GlobalSource("scale"), K.CONSTANT, 3)
+    (found,) = GuardSet([guard]).compile([], {"G": {"scale": 4}}).explain()
+    assert str(found).startswith("scale: expected 3, got 4")
 
 
 def test_missing_path_names_the_exception():

@@ -7,11 +7,14 @@ The front door with everything installed: the tracer's ``compile`` and ``explain
 from torchsmith_fx_backend import make_fx
 from torchsmith_tracer import (
     allow_in_graph,
+    clear_metrics,
     disable,
     mark_dynamic,
     mark_static,
     mark_unbacked,
     maybe_mark_dynamic,
+    metrics,
+    set_metrics_limit,
     set_stance,
     substitute_in_graph,
 )
@@ -21,6 +24,7 @@ from torchsmith._src.repro.same import same
 
 __all__ = [
     "allow_in_graph",
+    "clear_metrics",
     "compile",
     "disable",
     "explain",
@@ -29,8 +33,10 @@ __all__ = [
     "mark_static",
     "mark_unbacked",
     "maybe_mark_dynamic",
+    "metrics",
     "reset",
     "same",
+    "set_metrics_limit",
     "set_stance",
     "substitute_in_graph",
 ]

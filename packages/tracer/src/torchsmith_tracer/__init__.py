@@ -1,5 +1,7 @@
 """Turns Python functions into torch.fx graphs, guards and new bytecode."""
 
+from torchsmith_guards.records import clear_metrics, metrics, set_metrics_limit
+
 from torchsmith_tracer._src.api import (
     allow_in_graph,
     compile,
@@ -36,6 +38,7 @@ __all__ = [
     "Settings",
     "allow_in_graph",
     "backend_names",
+    "clear_metrics",
     "compile",
     "disable",
     "eager",
@@ -44,7 +47,9 @@ __all__ = [
     "mark_static",
     "mark_unbacked",
     "maybe_mark_dynamic",
+    "metrics",
     "reset",
+    "set_metrics_limit",
     "set_stance",
     "substitute_in_graph",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +18,18 @@ from torchsmith_guards._src.guards.tensor_spec import TensorSpec
 from torchsmith_guards._src.sources.arrays import share_memory
 from torchsmith_guards._src.sources.sources import Source
 
-_AUTOMATIC = "it becomes symbolic at the recompile; compile with dynamic=True to start that way"
+_AUTOMATIC = (
+    "it becomes symbolic at the recompile; mark_dynamic(tensor, {dim}), or dynamic=True, starts "
+    "that way"
+)
+# How generated code reaches what the program writes in fewer words.
+_PLAINER = (
+    (re.compile(r"\bG\['([^\W\d]\w*)'\]"), r"\1"),
+    (
+        re.compile(r"\.(?:__dict__|_modules|_parameters|_buffers)\['([^\W\d]\w*)'\]"),
+        r".\1",
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,18 +41,32 @@ class Failure:
         old: what the compiled code was made for.
         new: what was found instead (an exception where the path is gone).
         hint: how to avoid the recompile.
+        part: what of the object they are: ``size(0)``, ``dtype``; empty for itself.
     """
 
     guard: Guard
     old: object
     new: object
     hint: str
+    part: str = ""
+
+    @property
+    def value(self) -> str:
+        """What the guard asks for, as a program would write it."""
+        text = self.guard.source.expr
+        for pattern, plain in _PLAINER:
+            text = pattern.sub(plain, text)
+        return f"{text}.{self.part}" if self.part else text
+
+    @property
+    def texts(self) -> tuple[str, str]:
+        """``old`` and ``new`` as text."""
+        return _shown(self.old), _shown(self.new)
 
     def __str__(self) -> str:
         where = f" ({self.guard.user_line})" if self.guard.user_line else ""
-        text = (
-            f"{self.guard.source.expr}: expected {_shown(self.old)}, got {_shown(self.new)}{where}"
-        )
+        old, new = self.texts
+        text = f"{self.value}: expected {old}, got {new}{where}"
         why = f"\n  needed because: {self.guard.why}" if self.guard.why else ""
         return f"{text}{why}" + (f"\n  hint: {self.hint}" if self.hint else "")
 
@@ -160,7 +186,7 @@ def _tensor(guard: Guard, spec: TensorSpec, value: Any) -> Failure | None:
     ):
         old, new = getattr(spec, name), getattr(found, name)
         if old != new:
-            return Failure(guard, f"{name} {old}", f"{name} {new}", hint)
+            return Failure(guard, old, new, hint, name)
     if len(spec.size) != len(found.size):
         hint = "each number of dimensions has its own compiled code"
         return Failure(guard, f"{len(spec.size)} dims", f"{len(found.size)} dims", hint)
@@ -170,10 +196,10 @@ def _tensor(guard: Guard, spec: TensorSpec, value: Any) -> Failure | None:
     ):
         for dim, (was, now) in enumerate(zip(olds, news, strict=True)):
             if was is not None and was != now:
-                hint = _AUTOMATIC if name == "size" else "call .contiguous() first"
+                hint = _AUTOMATIC.format(dim=dim) if name == "size" else "call .contiguous() first"
                 if name == "size" and {was, now} & {0, 1}:
                     hint = "sizes 0 and 1 always have their own compiled code"
-                return Failure(guard, f"{name}({dim}) == {was}", f"{now}", hint)
+                return Failure(guard, was, now, hint, f"{name}({dim})")
     return None
 
 

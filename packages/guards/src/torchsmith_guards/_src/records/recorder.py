@@ -78,7 +78,15 @@ class Recorder:
 
     @contextmanager
     def graph(self, record: GraphRecord) -> Iterator[GraphRecord]:
-        """The same for a graph. It is joined to the frame under way, unless it names another."""
+        """The same for a graph. It is joined to the frame under way, unless it names another.
+
+        Where the innermost record of this thread is that of a graph of the same kind, the two are
+        one: a tracer has opened it, and its backend goes on with it.
+        """
+        known = self.current_graph()
+        if known is not None and known.kind == record.kind:
+            yield known
+            return
         frame = self.current_frame()
         if frame is not None and not record.compile_id:
             record.compile_id = frame.compile_id
@@ -101,9 +109,11 @@ class Recorder:
             with profiler_range(label):
                 yield
         except BaseException as error:
-            record.outcome = "failed"
+            record.outcome = record.outcome or "failed"
             record.failure = record.failure or type(error).__name__
             record.reason = record.reason or _first_line(error)
+            if isinstance(record, FrameRecord):
+                record.failure_line = str(getattr(error, "place", None) or "")
             raise
         finally:
             opened.records.pop()
@@ -225,4 +235,25 @@ def _first_line(error: BaseException) -> str:
 
 
 recorder = Recorder()
+
+
+def metrics() -> Metrics:
+    """What this process has compiled: the latest records, counters and times, as they are now."""
+    return recorder.metrics()
+
+
+def clear_metrics() -> None:
+    """Forget records, counters and times; compiled code stays."""
+    recorder.clear()
+
+
+def set_metrics_limit(limit: int) -> None:
+    """Keep the latest ``limit`` records (64 unless told otherwise); 0 keeps none.
+
+    Raises:
+        ValueError: ``limit`` is negative.
+    """
+    recorder.set_limit(limit)
+
+
 atexit.register(recorder.at_exit)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from torch import fx
+from torchsmith_guards.records import new_graph, note_compiled, recorder
 
 from torchsmith_tracer._src.regions.verified import compile_verified
 from torchsmith_tracer._src.settings import Settings
@@ -58,6 +59,12 @@ class BackendChoice:
             BackendError: the backend raised, or returned nothing that can be called.
             SkipGraph: the backend wants the function to run eagerly.
         """
+        with recorder.phase("backend"), recorder.graph(new_graph(gm, self.name)) as told:
+            compiled = self._compile(gm, example_inputs, verify)
+            note_compiled(told, compiled)
+        return compiled
+
+    def _compile(self, gm: fx.GraphModule, example_inputs: list[object], verify: bool) -> Compiled:
         compile_graph = functools.partial(self.fn, **self.kwargs)
         try:
             if verify:

@@ -24,6 +24,7 @@ from torchsmith_guards import (
     GuardSet,
     LocalSource,
 )
+from torchsmith_guards.records import recorder
 
 from torchsmith_tracer._src.breaks.report import BreakReport, FrameReport, KernelReport, Place
 from torchsmith_tracer._src.breaks.signals import BreakAt, ObservedException, Unsupported
@@ -31,7 +32,7 @@ from torchsmith_tracer._src.codegen.body import Body, assemble, emit_return, mod
 from torchsmith_tracer._src.codegen.resume import local_name
 from torchsmith_tracer._src.codegen.split import emit_break
 from torchsmith_tracer._src.compilation import Compilation
-from torchsmith_tracer._src.frames.code import decode
+from torchsmith_tracer._src.records.frames import start_of
 from torchsmith_tracer._src.regions.ambient import collector, unseen, unwarned
 from torchsmith_tracer._src.regions.failed import graph_failed
 from torchsmith_tracer._src.regions.record import CodeRecord, Entry
@@ -60,7 +61,7 @@ def compile_frame(
         BackendError: the backend failed.
         InternalTracerError: our bug, under ``fullgraph=True``.
     """
-    report = FrameReport(record.name, _start(record))
+    report = FrameReport(record.name, start_of(record))
     with record.region.tracing(), unseen():
         trace = Compilation(record.region.settings, record.frame_state)
         try:
@@ -118,7 +119,8 @@ def _compile(
         record.region.report_bug(record.name, report, f"{type(e).__name__}: {e}", e)
     trace.graph.restore_state()
     try:
-        return body, _compile_guards(trace, record, fn)
+        with recorder.phase("guards"):
+            return body, _compile_guards(trace, record, fn)
     except TracerError:
         raise
     except RecursionError:
@@ -132,7 +134,7 @@ def _compile(
 def _too_deep(trace: Compilation, record: CodeRecord, report: FrameReport) -> None:
     """Objects, or calls, are nested deeper than the interpreter's limit allows to follow."""
     signal = Unsupported("inline-depth", what=record.name)
-    stack = _stack(trace) or [_start(record)]
+    stack = _stack(trace) or [start_of(record)]
     _broke(record, report, BreakReport.of(signal, stack, resumed=False))
 
 
@@ -145,7 +147,7 @@ def _trace_and_generate(
 ) -> Body:
     region = record.region
     ambient = AmbientState()
-    with unwarned(), collector.paused():
+    with recorder.phase("trace"), unwarned(), collector.paused():
         result = _interpret(trace, record, fn, flat)
         trace.builder.guard_memory()
     cg = new_emitter(trace, record)
@@ -236,16 +238,6 @@ def _compile_guards(trace: Compilation, record: CodeRecord, fn: types.FunctionTy
     if not record.pass_function:
         bind["F"] = fn
     return trace.guards.compile(record.parameter_names(), bind)
-
-
-def _start(record: CodeRecord) -> Place:
-    code = record.code
-    line = code.co_firstlineno
-    if record.resume is not None:
-        info = decode(code)
-        jump = info.instructions[record.resume.prologue - 1]
-        line = info.line(jump.target)
-    return Place(code.co_filename, line, code.co_qualname)
 
 
 def _print_stages(record: CodeRecord, report: FrameReport) -> None:

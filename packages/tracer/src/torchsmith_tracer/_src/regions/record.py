@@ -6,7 +6,9 @@ automatic dynamic shapes, and the lock that is taken on a miss and never on a hi
 
 from __future__ import annotations
 
+import functools
 import threading
+import time
 import types
 import warnings
 import weakref
@@ -15,12 +17,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from torchsmith_guards import Checker, GuardSet
+from torchsmith_guards.records import RecompileReason, recorder
 
 from torchsmith_tracer._src.breaks.report import FrameReport, Place, Recompile
 from torchsmith_tracer._src.build.dynamic import FrameState
 from torchsmith_tracer._src.codegen.emitter import safe_names
 from torchsmith_tracer._src.codegen.resume import ResumeCode, raising_code
 from torchsmith_tracer._src.codegen.source_text import compile_source, forget_source
+from torchsmith_tracer._src.records import frames
 from torchsmith_tracer._src.regions import stance
 from torchsmith_tracer._src.regions.ambient import watching_mode
 from torchsmith_tracer._src.regions.dispatcher import (
@@ -104,6 +108,11 @@ class CodeRecord:
     def name(self) -> str:
         """Name for messages."""
         return self.code.co_qualname
+
+    @functools.cached_property
+    def frame_number(self) -> int:
+        """Its number among the pieces of code that this process has compiled."""
+        return recorder.frame_number()
 
     def parameter_names(self) -> tuple[str, ...]:
         """Parameters of checkers and bodies, by the names that sources use."""
@@ -272,8 +281,7 @@ class CodeRecord:
         self, fn: types.FunctionType, flat: tuple[object, ...], args: tuple[object, ...]
     ) -> Entry | None:
         settings = self.region.settings
-        if self.entries:
-            self._note_recompile(args)
+        reasons = self._note_recompile(args) if self.entries else ()
         if stance.current() == "fail_on_recompile":
             why = str(self.region.log.recompiles[-1]) if self.entries else "it was never compiled"
             raise RecompileError(
@@ -286,10 +294,15 @@ class CodeRecord:
             return None
         number = self._next
         self._next += 1
-        entry = self.region.compile_frame(self, fn, flat, number)
-        if not entry.checker.check(*args):
-            self._repair(entry, fn, args)
-        self._install([entry, *self.entries])
+        with recorder.frame(frames.new_frame(self, number, reasons)) as told:
+            entry = self.region.compile_frame(self, fn, flat, number)
+            begin = time.perf_counter()
+            fits = entry.checker.check(*args)
+            told.check_seconds = time.perf_counter() - begin
+            if not fits:
+                self._repair(entry, fn, args)
+            self._install([entry, *self.entries])
+            frames.finish(told, self, entry)
         return entry
 
     def _repair(self, entry: Entry, fn: types.FunctionType, args: tuple[object, ...]) -> None:
@@ -310,11 +323,13 @@ class CodeRecord:
         report.guards, report.eager, report.graph = checker.code, True, None
         self.region.report_bug(self.name, report, text, None)
 
-    def _note_recompile(self, args: tuple[object, ...]) -> None:
-        reasons = [f for e in self.entries for f in e.checker.explain(*args)[:1]]
-        note = Recompile(self.name, tuple(str(r) for r in reasons))
+    def _note_recompile(self, args: tuple[object, ...]) -> list[RecompileReason]:
+        found = [(e, f) for e in self.entries for f in e.checker.explain(*args)[:1]]
+        note = Recompile(self.name, tuple(str(failure) for _, failure in found))
         self.region.log.recompiles.append(note)
         self.region.settings.emit_log("recompiles", self.name, str(note))
+        version = f"{self.frame_number}/{{}}".format
+        return [frames.reason(failure, self.code, version(e.number)) for e, failure in found]
 
     # --- the limit -----------------------------------------------------------------------------
     def _at_limit(self) -> None:

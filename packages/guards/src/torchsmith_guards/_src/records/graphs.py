@@ -1,0 +1,62 @@
+"""``GraphRecord`` of an fx graph: made before its backend runs, filled in by who knows more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from torch import fx
+
+from torchsmith_guards._src.records.recorder import recorder
+from torchsmith_guards._src.records.rows import GraphRecord, KernelRecord
+
+
+def new_graph(
+    gm: fx.GraphModule, backend: str, kind: str = "inference", compile_id: str = ""
+) -> GraphRecord:
+    """The record of one compile of ``gm``; ``compile_id``: where no frame is under way."""
+    nodes = list(gm.graph.nodes)
+    told = GraphRecord(
+        recorder.graph_id(),
+        compile_id,
+        kind,
+        type(gm).__name__,
+        backend,
+        ops=sum(n.op.startswith("call") for n in nodes),
+        nodes=len(nodes),
+        inputs=sum(n.op == "placeholder" for n in nodes),
+    )
+    with recorder.safely("a record"):
+        returned = nodes[-1].args[0] if nodes and nodes[-1].op == "output" else ()
+        told.outputs = len(returned) if isinstance(returned, tuple | list) else 1
+        if recorder.detailed:
+            told.texts["graph"] = gm.code
+            told.lines = {n.name: line for n in nodes if (line := node_line(n)) is not None}
+    return told
+
+
+def note_compiled(told: GraphRecord, compiled: object) -> None:
+    """What a compiled callable says of itself, where its backend has not told more."""
+    told.outcome = told.outcome or "compiled"
+    if told.kernels:
+        return
+    with recorder.safely("a record"):
+        names = getattr(compiled, "kernels", ())
+        found: Iterable[object] = names() if callable(names) else names
+        told.kernels = tuple(
+            KernelRecord(str(k[0]), source=str(k[1]) if recorder.detailed else "")
+            if isinstance(k, tuple)
+            else KernelRecord(str(k))
+            for k in found
+        )
+        if recorder.detailed and "wrapper" not in told.texts:
+            told.texts["wrapper"] = str(getattr(compiled, "source", ""))
+
+
+def node_line(node: fx.Node) -> str | None:
+    """``file:line`` of the innermost user's frame that made ``node``, if capture noted it."""
+    trace = node.meta.get("stack_trace")
+    for line in reversed(trace.strip().splitlines()) if isinstance(trace, str) else ():
+        parts = line.strip().split('"')
+        if line.strip().startswith("File ") and len(parts) >= 3:
+            return f"{parts[1]}:{parts[2].split('line ')[-1].split(',')[0]}"
+    return None

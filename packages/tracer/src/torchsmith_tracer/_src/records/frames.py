@@ -1,0 +1,140 @@
+"""``FrameRecord`` of one compile: made before it begins, filled in when its entry is there."""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+from torchsmith_guards import Failure, GuardKind, LocalSource, Source
+from torchsmith_guards.records import FrameRecord, RecompileReason, recorder
+
+from torchsmith_tracer._src.breaks.report import Place
+from torchsmith_tracer._src.frames.code import decode
+from torchsmith_tracer._src.torch_private import OPERATORS
+
+if TYPE_CHECKING:
+    from torchsmith_tracer._src.regions.record import CodeRecord, Entry
+
+_CORE = ("aten", "prim", "prims")
+
+
+def new_frame(
+    record: CodeRecord, number: int, reasons: Sequence[RecompileReason] = ()
+) -> FrameRecord:
+    """The record of the compile that makes version ``number``."""
+    place = start_of(record)
+    return FrameRecord(
+        compile_id=f"{record.frame_number}/{number}",
+        function=place.function,
+        file=place.file,
+        line=place.line,
+        resumed=record.resume is not None,
+        limit=record.region.settings.recompile_limit,
+        recompiled=tuple(reasons),
+        texts={"user": user_source(record.code)} if recorder.detailed else {},
+    )
+
+
+def start_of(record: CodeRecord) -> Place:
+    """Where the function, or the part of it after a break, begins."""
+    code = record.code
+    line = code.co_firstlineno
+    if record.resume is not None:
+        info = decode(code)
+        line = info.line(info.instructions[record.resume.prologue - 1].target)
+    return Place(code.co_filename, line, code.co_qualname)
+
+
+def finish(told: FrameRecord, record: CodeRecord, entry: Entry) -> None:
+    """Fill in ``told`` from what the compile has made."""
+    with recorder.safely("a record"):
+        _finish(told, record, entry)
+
+
+def _finish(told: FrameRecord, record: CodeRecord, entry: Entry) -> None:
+    report, guards = entry.report, entry.checker.guards
+    told.outcome = "eager" if report.eager else "compiled"
+    told.versions = len(record.entries)
+    told.guards = len(guards)
+    told.shape_guards = sum(guard.kind is GuardKind.SHAPE for guard in guards)
+    told.note = report.note
+    broke = report.break_
+    if broke is not None:
+        told.break_ = broke.to_json()
+        recorder.count("graph_break", f"[{broke.id}] {broke.what}")
+        if report.eager or not broke.resumed:
+            told.failure, told.reason = broke.id, broke.what
+            told.failure_line = (
+                "" if broke.place is None else f"{broke.place.file}:{broke.place.line}"
+            )
+    if told.recompiled:
+        recorder.count("recompiles", told.label)
+    if report.graph is not None:
+        _tell_graph(told, report.graph.graph)
+    if recorder.detailed:
+        told.texts |= {"guards": report.guards, "body": report.body}
+
+
+def _tell_graph(told: FrameRecord, graph: fx.Graph) -> None:
+    nodes = list(graph.nodes)
+    told.nodes = len(nodes)
+    told.ops = sum(n.op.startswith("call") for n in nodes)
+    told.inputs = sum(n.op == "placeholder" for n in nodes)
+    returned = nodes[-1].args[0]
+    told.outputs = len(returned) if isinstance(returned, tuple | list) else 1
+    recorder.count("stats", "calls_captured", told.ops)
+    recorder.count("stats", "unique_graphs")
+    custom: dict[str, bool] = {}
+    for node in nodes:
+        if node.op == "call_function" and isinstance(node.target, OPERATORS):
+            name = str(node.target)
+            if name.partition(".")[0] not in _CORE:
+                custom[name] = _is_marked(node.target)
+    told.custom_ops = tuple(sorted(custom))
+    told.unmarked_ops = tuple(name for name in told.custom_ops if not custom[name])
+
+
+def _is_marked(target: Any) -> bool:
+    """Whether every overload says that it keeps the rules of compiled programs."""
+    names = getattr(target, "overloads", None)
+    overloads = [getattr(target, name) for name in names()] if names is not None else [target]
+    return all(torch.Tag.pt2_compliant_tag in overload.tags for overload in overloads)
+
+
+def user_source(code: types.CodeType) -> str:
+    """The text of the user's function; empty where there is none (REPL, binary files)."""
+    try:
+        return "".join(inspect.getsourcelines(code)[0])
+    except Exception:  # noqa: BLE001 - the file may be anything, also no Python
+        return ""
+
+
+def reason(failure: Failure, code: types.CodeType, version: str) -> RecompileReason:
+    """A guard that does not hold, in the user's terms."""
+    guard = failure.guard
+    return RecompileReason(
+        version,
+        failure.value,
+        *failure.texts,
+        guard.user_line or first_use(code, guard.source),
+        guard.why,
+        failure.hint,
+    )
+
+
+def first_use(code: types.CodeType, source: Source) -> str | None:
+    """Where ``code`` first reads the variable that ``source`` starts from, ``file:line``."""
+    root = source.root
+    if not isinstance(root, LocalSource):
+        return None
+    info = decode(code)
+    for index, instruction in enumerate(info.instructions):
+        read = instruction.argval
+        names = read if isinstance(read, tuple) else (read,)
+        if "LOAD_FAST" in instruction.opname and root.name in names:
+            return f"{code.co_filename}:{info.line(index)}"
+    return None
