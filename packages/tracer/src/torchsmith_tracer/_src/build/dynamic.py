@@ -9,21 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 import torch
 from torchsmith_guards import PinnedSource, ShapeEnv, ShapeRelation, Source, TensorPropertySource
 
 from torchsmith_tracer._src import size_marks
 from torchsmith_tracer._src.breaks.signals import Unsupported
+from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.constants import NONE
 from torchsmith_tracer._src.values.tensor import TensorValue
 from torchsmith_tracer._src.values.torch_queries import Handler, register, register_name
 from torchsmith_tracer.errors import ConstraintViolationError
-
-if TYPE_CHECKING:
-    from torchsmith_tracer._src.trace import Trace
 
 _VARIES = None
 

@@ -30,7 +30,6 @@ import keyword
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import CodeType
-from typing import TYPE_CHECKING
 
 from torchsmith_guards import (
     ClassDictSource,
@@ -46,10 +45,8 @@ from torchsmith_guards import (
 
 from torchsmith_tracer._src.breaks.signals import InternalError
 from torchsmith_tracer._src.codegen.resume import generator_code, plain_name
-
-if TYPE_CHECKING:
-    from torchsmith_tracer._src.effects.journal import Journal
-    from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.effects.journal import Journal
+from torchsmith_tracer._src.values.base import Value
 
 
 class Emitter:

@@ -11,10 +11,11 @@ import contextlib
 import operator
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import fx
+from torchsmith_guards import FakeMode
 from torchsmith_guards.errors import DataDependentError
 
 from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
@@ -30,9 +31,6 @@ from torchsmith_tracer._src.torch_private import (
     storage_id,
 )
 from torchsmith_tracer._src.values.torch_fn import name_of
-
-if TYPE_CHECKING:
-    from torchsmith_guards import FakeMode
 
 _INPLACE_FUNCTIONS = {
     *(operator.setitem, operator.iadd, operator.isub, operator.imul, operator.imatmul),

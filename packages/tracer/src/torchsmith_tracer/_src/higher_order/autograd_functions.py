@@ -6,8 +6,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import fx
 from torch.autograd.function import FunctionCtx
@@ -17,15 +15,13 @@ from torchsmith_tracer._src.higher_order import ops
 from torchsmith_tracer._src.higher_order.effects import grad_mode, in_backward, without_effects
 from torchsmith_tracer._src.torch_private import autograd_apply
 from torchsmith_tracer._src.torch_private import once_differentiable_code as once
+from torchsmith_tracer._src.trace import Outlined, Trace
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtins.registry import builtin
 from torchsmith_tracer._src.values.constants import NONE, ConstantValue
 from torchsmith_tracer._src.values.containers import TupleValue
 from torchsmith_tracer._src.values.functions import FunctionValue
 from torchsmith_tracer._src.values.tensor import TensorValue
-
-if TYPE_CHECKING:
-    from torchsmith_tracer._src.trace import Outlined, Trace
 
 DEFAULT_SETUP = torch.autograd.Function.setup_context
 

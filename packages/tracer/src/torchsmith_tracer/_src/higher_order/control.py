@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.utils.checkpoint
@@ -17,15 +17,13 @@ from torchsmith_tracer._src.higher_order import ops
 from torchsmith_tracer._src.higher_order.effects import without_effects
 from torchsmith_tracer._src.higher_order.nests import Rebuild, flatten, holds_none, outline_of
 from torchsmith_tracer._src.torch_private import storage_id
+from torchsmith_tracer._src.trace import Outlined, Trace
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtins.registry import builtin
 from torchsmith_tracer._src.values.constants import ConstantValue
 from torchsmith_tracer._src.values.containers import TupleValue
 from torchsmith_tracer._src.values.tensor import TensorValue
 from torchsmith_tracer._src.values.torch_queries import register
-
-if TYPE_CHECKING:
-    from torchsmith_tracer._src.trace import Outlined, Trace
 
 Args = Sequence[Value]
 Kwargs = dict[str, Value]

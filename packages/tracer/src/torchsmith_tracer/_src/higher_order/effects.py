@@ -6,20 +6,16 @@ import gc
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING
 
 import torch
 
 from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
-from torchsmith_tracer._src.effects.journal import exists
+from torchsmith_tracer._src.effects.journal import Journal, exists
 from torchsmith_tracer._src.frames.frame import Frame
 from torchsmith_tracer._src.torch_private import set_grad_enabled
+from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtins.cached_functions import is_cache_hit
-
-if TYPE_CHECKING:
-    from torchsmith_tracer._src.effects.journal import Journal
-    from torchsmith_tracer._src.trace import Trace
 
 
 @contextmanager

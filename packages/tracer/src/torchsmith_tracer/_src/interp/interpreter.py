@@ -7,8 +7,6 @@ traceable, everything is brought back to that point and the chain of stopped fra
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from torchsmith_tracer._src.breaks.signals import (
     BreakAt,
     InternalError,
@@ -29,15 +27,13 @@ from torchsmith_tracer._src.interp import (  # noqa: F401 - they fill the table
     opcodes_numbers,
 )
 from torchsmith_tracer._src.interp.registry import RETURN, bind_handlers
+from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.abandoned import Abandoned
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.constants import NONE
 from torchsmith_tracer._src.values.exceptions import ExceptionValue, note_frame, set_context
 from torchsmith_tracer._src.values.functions import CellValue, FunctionValue
 from torchsmith_tracer._src.values.generators import GeneratorValue
-
-if TYPE_CHECKING:
-    from torchsmith_tracer._src.trace import Trace
 
 _RERAISES = ("RERAISE", "CLEANUP_THROW")  # the traceback has this frame already
 MAX_DEPTH = 200  # frames inlined into each other

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import types
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.frames.code import VERSION, Instruction
 from torchsmith_tracer._src.frames.frame import NULL, Frame
 from torchsmith_tracer._src.interp.opcodes_locals import NULL_FIRST
 from torchsmith_tracer._src.interp.registry import opcode
+from torchsmith_tracer._src.trace import Trace
+from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.containers import ListValue, TupleValue
 from torchsmith_tracer._src.values.exceptions import ExceptionValue
 from torchsmith_tracer._src.values.functions import CellValue, FunctionValue
 from torchsmith_tracer._src.values.mappings import DictValue
-
-if TYPE_CHECKING:
-    from torchsmith_tracer._src.trace import Trace
-    from torchsmith_tracer._src.values.base import Value
 
 
 def _operands(frame: Frame, n: int) -> tuple[Value, list[Value]]:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
 from torchsmith_tracer._src.frames.code import VERSION, Instruction
 from torchsmith_tracer._src.frames.frame import Frame
 from torchsmith_tracer._src.interp.registry import RETURN, YIELD, opcode
+from torchsmith_tracer._src.trace import Trace
+from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.constants import NONE, is_none
 from torchsmith_tracer._src.values.generators import GeneratorValue
 from torchsmith_tracer._src.values.iterators import IteratorValue
-
-if TYPE_CHECKING:
-    from torchsmith_tracer._src.trace import Trace
-    from torchsmith_tracer._src.values.base import Value
 
 
 @opcode("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT", safe=True)

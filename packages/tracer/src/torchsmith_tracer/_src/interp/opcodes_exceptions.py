@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
 from torchsmith_tracer._src.frames.code import Instruction
 from torchsmith_tracer._src.frames.frame import Frame, Handling
 from torchsmith_tracer._src.interp.registry import opcode
+from torchsmith_tracer._src.trace import Trace
+from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtins import exception_groups
 from torchsmith_tracer._src.values.classes import ClassValue
 from torchsmith_tracer._src.values.constants import NONE, bool_value
 from torchsmith_tracer._src.values.exceptions import set_context, store
-
-if TYPE_CHECKING:
-    from torchsmith_tracer._src.trace import Trace
-    from torchsmith_tracer._src.values.base import Value
 
 
 @opcode("PUSH_EXC_INFO", safe=True)

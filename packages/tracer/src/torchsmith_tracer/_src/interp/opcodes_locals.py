@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from torchsmith_tracer._src.breaks.signals import InternalError
 from torchsmith_tracer._src.frames.code import VERSION, Instruction
 from torchsmith_tracer._src.frames.frame import NULL, Frame, Null
 from torchsmith_tracer._src.interp.registry import opcode
+from torchsmith_tracer._src.trace import Trace
+from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.functions import CellValue
-
-if TYPE_CHECKING:
-    from torchsmith_tracer._src.trace import Trace
-    from torchsmith_tracer._src.values.base import Value
 
 NULL_FIRST = VERSION < (3, 13)  # where calls put the empty slot: before or after the callable
 

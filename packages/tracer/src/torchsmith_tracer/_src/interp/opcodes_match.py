@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from torchsmith_tracer._src.breaks.signals import ObservedException
 from torchsmith_tracer._src.frames.code import Instruction
 from torchsmith_tracer._src.frames.frame import Frame
 from torchsmith_tracer._src.interp.registry import opcode
+from torchsmith_tracer._src.trace import Trace
+from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.classes import ClassValue
 from torchsmith_tracer._src.values.constants import NONE, ConstantValue, bool_value
 from torchsmith_tracer._src.values.containers import TupleValue
-
-if TYPE_CHECKING:
-    from torchsmith_tracer._src.trace import Trace
-    from torchsmith_tracer._src.values.base import Value
 
 _SEQUENCE = 1 << 5  # Py_TPFLAGS_SEQUENCE
 _MAPPING = 1 << 6  # Py_TPFLAGS_MAPPING

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from torchsmith_tracer._src.frames.code import Instruction
 from torchsmith_tracer._src.frames.frame import Frame
 from torchsmith_tracer._src.interp.registry import opcode
+from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.addresses import joined
+from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.constants import FALSE, TRUE, bool_value
 from torchsmith_tracer._src.values.containers import SliceValue
-
-if TYPE_CHECKING:
-    from torchsmith_tracer._src.trace import Trace
-    from torchsmith_tracer._src.values.base import Value
 
 _BASE = ("add and_ floordiv lshift matmul mul mod or_ pow rshift sub truediv xor").split()
 OPERATORS = tuple(_BASE) + tuple("i" + name.rstrip("_") for name in _BASE)

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from torchsmith_tracer._src.frames.code import VERSION, CodeInfo, Instruction
-
-if TYPE_CHECKING:
-    from torchsmith_tracer._src.frames.frame import Frame
-    from torchsmith_tracer._src.trace import Trace
+from torchsmith_tracer._src.frames.frame import Frame
+from torchsmith_tracer._src.trace import Trace
 
 Opcode = Callable[["Trace", "Frame", Instruction], int | None]
 

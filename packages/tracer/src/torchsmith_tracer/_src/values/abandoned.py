@@ -14,17 +14,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from torchsmith_tracer._src.breaks.signals import ObservedException
 from torchsmith_tracer._src.frames.code import CodeInfo, decode
 from torchsmith_tracer._src.frames.frame import Frame, Handling
+from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.generators import GeneratorValue
 from torchsmith_tracer._src.values.iterators import IteratorValue
-
-if TYPE_CHECKING:
-    from torchsmith_tracer._src.trace import Trace
 
 _STOP_ITERATION_ERROR = 3  # the intrinsic of the handler around every generator from 3.12 on
 _NO_FOLLOW = frozenset(("source", "obj", "__weakref__", "tx", "journal"))

@@ -5,13 +5,10 @@ from __future__ import annotations
 import sys
 import types
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from torchsmith_tracer._src.breaks.signals import ObservedException
+from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
-
-if TYPE_CHECKING:
-    from torchsmith_tracer._src.trace import Trace
 
 METHOD_TYPES = (
     types.MethodDescriptorType,

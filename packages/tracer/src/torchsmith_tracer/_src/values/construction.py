@@ -6,11 +6,11 @@ import _random
 import collections
 import types
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
+from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtins.registry import METHODS
 from torchsmith_tracer._src.values.classes import ClassValue
@@ -29,9 +29,6 @@ from torchsmith_tracer._src.values.overrides import new_tensor
 from torchsmith_tracer._src.values.python_instances import NewObjectValue, storage_base
 from torchsmith_tracer._src.values.twins import TwinValue, twin_of
 from torchsmith_tracer._src.values.wrapper_tensors import is_wrapper_class, new_wrapper
-
-if TYPE_CHECKING:
-    from torchsmith_tracer._src.trace import Trace
 
 Args = Sequence[Value]
 Kwargs = dict[str, Value]

@@ -10,21 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING
 
 import torch
 
 from torchsmith_tracer._src import torch_private as private
 from torchsmith_tracer._src.breaks.signals import Unsupported
+from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtins.registry import builtin, method
 from torchsmith_tracer._src.values.constants import NONE, ConstantValue
 from torchsmith_tracer._src.values.contexts import FunctionMode, TorchFunctionDisabled
 from torchsmith_tracer._src.values.torch_queries import register
-
-if TYPE_CHECKING:
-    from torchsmith_tracer._src.trace import Trace
-
 
 _ALL = private.disable_torch_function[1]  # switches modes off, too
 

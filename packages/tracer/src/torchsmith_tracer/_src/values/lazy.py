@@ -6,14 +6,10 @@ moved around, generated code loads it by its source.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from torchsmith_guards import Source
 
+from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import RealObject, Value
-
-if TYPE_CHECKING:
-    from torchsmith_guards import Source
-
-    from torchsmith_tracer._src.trace import Trace
 
 
 class LazyValue(RealObject):

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import functools
 import types
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.effects.journal import DELETED
 from torchsmith_tracer._src.facts.world import ABSENT
+from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtin_object import METHOD_TYPES, HasInstanceDict
 from torchsmith_tracer._src.values.functions import BoundMethodValue, FunctionValue
-
-if TYPE_CHECKING:
-    from torchsmith_tracer._src.trace import Trace
 
 
 class Found(NamedTuple):

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
-from torchsmith_guards import AttrSource, GlobalSource, Guard, GuardKind
+from torchsmith_guards import AttrSource, GlobalSource, Guard, GuardKind, Source
 
 from torchsmith_tracer._src import marks
 from torchsmith_tracer._src.breaks.signals import Unsupported
@@ -29,17 +28,13 @@ from torchsmith_tracer._src.torch_private import (
     module_globals,
     module_setattr,
 )
+from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.constants import ConstantValue
 from torchsmith_tracer._src.values.lookup import bind, is_data_descriptor, lookup
 from torchsmith_tracer._src.values.mappings import DictValue
 from torchsmith_tracer._src.values.python_instances import ObjectValue
 from torchsmith_tracer._src.values.tensor import TensorValue
-
-if TYPE_CHECKING:
-    from torchsmith_guards import Source
-
-    from torchsmith_tracer._src.trace import Trace
 
 _TABLES = ("_parameters", "_buffers", "_modules")
 _CONTAINERS = re.compile(r"\._(?:modules|parameters|buffers)\['([^']*)'\]")

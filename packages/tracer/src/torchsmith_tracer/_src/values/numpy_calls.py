@@ -15,7 +15,7 @@ import sys
 import types
 import warnings
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -23,6 +23,7 @@ from torchsmith_guards import hint_of
 
 from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
 from torchsmith_tracer._src.torch_private import FakeTensor, numpy_layer, storage_id
+from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.constants import NONE, ConstantValue
 from torchsmith_tracer._src.values.containers import SequenceValue, SliceValue
@@ -36,9 +37,6 @@ from torchsmith_tracer._src.values.numpy_arrays import (
 from torchsmith_tracer._src.values.symnum import SymNumValue
 from torchsmith_tracer._src.values.tensor import PROPERTIES, TensorValue, call_tensor_method
 from torchsmith_tracer._src.values.torch_fn import call_torch, method_name
-
-if TYPE_CHECKING:
-    from torchsmith_tracer._src.trace import Trace
 
 Call = Callable[["Trace", list[Value], dict[str, Value]], Value]
 

@@ -7,17 +7,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import torch
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
+from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.constants import BINARY, COMPARE, UNARY, ConstantValue
 from torchsmith_tracer._src.values.symnum import known
-
-if TYPE_CHECKING:
-    from torchsmith_tracer._src.trace import Trace
 
 _NUMBERS = frozenset(
     "bool bool_ int8 int16 int32 int64 longlong uint8 uint16 uint32 uint64 ulonglong float16 "

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
+from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.constants import NONE
 from torchsmith_tracer._src.values.lazy import realize
@@ -16,9 +16,6 @@ from torchsmith_tracer._src.values.numpy_calls import from_tensor
 from torchsmith_tracer._src.values.tensor import TensorValue
 from torchsmith_tracer._src.values.tensor_methods import method
 from torchsmith_tracer._src.values.torch_queries import Handler, register
-
-if TYPE_CHECKING:
-    from torchsmith_tracer._src.trace import Trace
 
 
 @method("numpy")

@@ -9,11 +9,11 @@ branches on such a number, torch has a second form of the same update without br
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 
 from torchsmith_tracer._src import torch_private as private
+from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtins.registry import builtin
 from torchsmith_tracer._src.values.constants import ConstantValue
@@ -21,9 +21,6 @@ from torchsmith_tracer._src.values.containers import ListValue
 from torchsmith_tracer._src.values.symnum import SymNumValue
 from torchsmith_tracer._src.values.tensor import TensorValue
 from torchsmith_tracer._src.values.torch_queries import register
-
-if TYPE_CHECKING:
-    from torchsmith_tracer._src.trace import Trace
 
 
 @builtin(private.optimizer_value)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import types
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import torch
 from torch.overrides import get_default_nowrap_functions
@@ -19,6 +18,7 @@ from torchsmith_guards import PinnedSource
 
 from torchsmith_tracer._src import torch_private as private
 from torchsmith_tracer._src.breaks.signals import Unsupported
+from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values import function_modes
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtins.registry import builtin
@@ -43,9 +43,6 @@ from torchsmith_tracer._src.values.tensor_objects import (
 from torchsmith_tracer._src.values.torch_fn import call_torch, name_of
 from torchsmith_tracer._src.values.torch_queries import find_handler, register
 from torchsmith_tracer._src.values.wrapper_tensors import WrapperTensor
-
-if TYPE_CHECKING:
-    from torchsmith_tracer._src.trace import Trace
 
 Args = Sequence[Value]
 Kwargs = dict[str, Value]

@@ -6,11 +6,11 @@ A handler gives the result, or None to become an ordinary graph node.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import torch
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
+from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.constants import ConstantValue
 from torchsmith_tracer._src.values.containers import ListValue
@@ -23,9 +23,6 @@ from torchsmith_tracer._src.values.tensor import (
     call_tensor_method,
     stride_node,
 )
-
-if TYPE_CHECKING:
-    from torchsmith_tracer._src.trace import Trace
 
 Args = list[Value]
 Kwargs = dict[str, Value]

@@ -8,19 +8,17 @@ are traced, not run.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.constants import ConstantValue
 from torchsmith_tracer._src.values.containers import SequenceValue
 from torchsmith_tracer._src.values.tensor import TensorValue
 from torchsmith_tracer._src.values.tensor_methods import Handler, method
 from torchsmith_tracer._src.values.torch_queries import register
-
-if TYPE_CHECKING:
-    from torchsmith_tracer._src.trace import Trace
 
 
 def _add(other: Any, *, alpha: Any) -> object:

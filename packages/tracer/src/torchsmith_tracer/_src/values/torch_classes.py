@@ -8,12 +8,12 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Hashable, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 
 from torchsmith_tracer._src import torch_private as private
 from torchsmith_tracer._src.breaks.signals import Unsupported
+from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values import overrides
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtins.registry import constructor
@@ -22,9 +22,6 @@ from torchsmith_tracer._src.values.contexts import MAKERS
 from torchsmith_tracer._src.values.sizes import SizeValue
 from torchsmith_tracer._src.values.symnum import SymNumValue, combine
 from torchsmith_tracer._src.values.tensor import TensorValue
-
-if TYPE_CHECKING:
-    from torchsmith_tracer._src.trace import Trace
 
 
 def _register_contexts() -> None:

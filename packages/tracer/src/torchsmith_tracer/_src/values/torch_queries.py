@@ -7,22 +7,19 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 
 from torchsmith_tracer._src import torch_private as private
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.frames.library import is_library
+from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.constants import NONE, ConstantValue
 from torchsmith_tracer._src.values.containers import ListValue, TupleValue
 from torchsmith_tracer._src.values.contexts import AutocastValue
 from torchsmith_tracer._src.values.symnum import SymNumValue, assume, combine, decide
 from torchsmith_tracer._src.values.tensor import TensorValue, call_tensor_method
-
-if TYPE_CHECKING:
-    from torchsmith_tracer._src.trace import Trace
 
 Handler = Callable[["Trace", Sequence[Value], dict[str, Value]], Value | None]
 

@@ -8,11 +8,11 @@ wrapper around fake inner tensors. Attributes and methods of the class are trace
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import torch
 from torch import fx
-from torchsmith_guards import AttrSource
+from torchsmith_guards import AttrSource, Source
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.effects.journal import DELETED
@@ -22,19 +22,13 @@ from torchsmith_tracer._src.torch_private import (
     is_wrapper,
     no_torch_function,
 )
+from torchsmith_tracer._src.trace import Graph, OpenContext, Trace
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.constants import NOT_IMPLEMENTED, ConstantValue
 from torchsmith_tracer._src.values.contexts import TorchFunctionDisabled
 from torchsmith_tracer._src.values.lookup import Found, bind, is_data_descriptor, lookup
 from torchsmith_tracer._src.values.tensor import TensorValue, dunder
 from torchsmith_tracer._src.values.tensor_objects import TENSOR_CLASSES
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from torchsmith_guards import Source
-
-    from torchsmith_tracer._src.trace import Graph, OpenContext, Trace
 
 HOOKS = ("__torch_dispatch__", "__torch_function__", "__tensor_flatten__", "__tensor_unflatten__")
 _LITERALS = (bool, int, float, str, type(None), torch.dtype, torch.device, torch.layout)

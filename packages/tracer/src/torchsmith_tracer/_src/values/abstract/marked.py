@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import types
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from torchsmith_guards import GuardKind
 
 from torchsmith_tracer._src import marks
 from torchsmith_tracer._src.breaks.signals import Unsupported
+from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.functions import FunctionValue
 from torchsmith_tracer._src.values.lazy import realize
-
-if TYPE_CHECKING:
-    from torchsmith_tracer._src.trace import Trace
 
 
 def call_marked(

@@ -11,18 +11,16 @@ from __future__ import annotations
 import functools
 import gc
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torchsmith_guards import GuardKind
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.effects.journal import exists
+from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtins.registry import method
 from torchsmith_tracer._src.values.python_instances import NewObjectValue
-
-if TYPE_CHECKING:
-    from torchsmith_tracer._src.trace import Trace
 
 WRAPPER = functools._lru_cache_wrapper
 Cached = Any  # typeshed makes the wrapper generic, the interpreter does not

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import collections
 import types
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
+from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtin_object import METHOD_TYPES
 from torchsmith_tracer._src.values.builtins.make_class import make_class
@@ -44,9 +45,6 @@ from torchsmith_tracer._src.values.mappings import (
 )
 from torchsmith_tracer._src.values.namespaces import DictNamespace, NamespaceValue
 from torchsmith_tracer._src.values.python_instances import ObjectValue
-
-if TYPE_CHECKING:
-    from torchsmith_tracer._src.trace import Trace
 
 _FALSE = ConstantValue(False)
 _ZERO = ConstantValue(0)

@@ -8,8 +8,9 @@ import functools
 import itertools
 import operator
 from collections.abc import Callable
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
+from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtins import twins_itertools
 from torchsmith_tracer._src.values.builtins.python_versions import (
@@ -20,9 +21,6 @@ from torchsmith_tracer._src.values.builtins.registry import builtin, method
 from torchsmith_tracer._src.values.constants import NONE, ConstantValue
 from torchsmith_tracer._src.values.mappings import DictValue
 from torchsmith_tracer._src.values.python_instances import ObjectValue
-
-if TYPE_CHECKING:
-    from torchsmith_tracer._src.trace import Trace
 
 # --- functools ---------------------------------------------------------------------------------
 

@@ -8,12 +8,13 @@ import operator
 import types
 import typing
 from collections.abc import Callable
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
 from torchsmith_tracer._src.frames.code import VERSION, decode
 from torchsmith_tracer._src.frames.frame import Frame
 from torchsmith_tracer._src.frames.library import is_library_module
+from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtin_object import METHOD_TYPES
 from torchsmith_tracer._src.values.builtins.python_versions import protocol_members
@@ -28,10 +29,6 @@ from torchsmith_tracer._src.values.lookup import disguises, lookup
 from torchsmith_tracer._src.values.mappings import DictValue
 from torchsmith_tracer._src.values.namespaces import DictNamespace, NamespaceValue, PyModuleValue
 from torchsmith_tracer._src.values.python_instances import ObjectValue
-
-if TYPE_CHECKING:
-    from torchsmith_tracer._src.trace import Trace
-
 
 builtin(len)(lambda tx, obj, /: obj.length(tx))
 

@@ -16,11 +16,12 @@ import sys
 import types
 import typing
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from torchsmith_guards import AttrSource, PinnedSource
+from torchsmith_guards import AttrSource, PinnedSource, Source
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
+from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtin_object import BuiltinObject
 from torchsmith_tracer._src.values.builtins import copying, polyfills, registry
@@ -35,11 +36,6 @@ from torchsmith_tracer._src.values.frame_object import frame_value
 from torchsmith_tracer._src.values.functions import BoundMethodValue, FunctionValue
 from torchsmith_tracer._src.values.lookup import lookup
 from torchsmith_tracer._src.values.python_instances import ObjectValue
-
-if TYPE_CHECKING:
-    from torchsmith_guards import Source
-
-    from torchsmith_tracer._src.trace import Trace
 
 # --- operator ----------------------------------------------------------------------------------
 

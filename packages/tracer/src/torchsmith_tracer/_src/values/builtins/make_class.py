@@ -12,7 +12,6 @@ import abc
 import builtins
 import types
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from torchsmith_guards import CallSource, GuardKind, PinnedSource
 
@@ -20,6 +19,7 @@ from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.frames.code import decode
 from torchsmith_tracer._src.frames.frame import Frame
 from torchsmith_tracer._src.frames.library import is_library_module
+from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtins.registry import builtin, method
 from torchsmith_tracer._src.values.classes import ClassValue, DescriptorValue, bare_class
@@ -28,9 +28,6 @@ from torchsmith_tracer._src.values.containers import TupleValue
 from torchsmith_tracer._src.values.functions import CellValue, FunctionValue
 from torchsmith_tracer._src.values.lookup import lookup, lookup_in
 from torchsmith_tracer._src.values.mappings import DictValue
-
-if TYPE_CHECKING:
-    from torchsmith_tracer._src.trace import Trace
 
 _METACLASSES = (type, abc.ABCMeta)
 

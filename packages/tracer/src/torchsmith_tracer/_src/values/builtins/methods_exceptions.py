@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
+from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtins import copying, exception_groups
 from torchsmith_tracer._src.values.builtins.registry import constructor, method
@@ -20,9 +21,6 @@ from torchsmith_tracer._src.values.exceptions import (
 from torchsmith_tracer._src.values.frame_object import FrameValue
 from torchsmith_tracer._src.values.python_instances import ObjectValue
 from torchsmith_tracer._src.values.tracebacks import TracebackValue
-
-if TYPE_CHECKING:
-    from torchsmith_tracer._src.trace import Trace
 
 
 def _traced(cls: type, name: str, replacement: Callable[..., object]) -> None:

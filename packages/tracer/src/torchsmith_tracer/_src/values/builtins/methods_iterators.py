@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values import iterators
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtins.registry import method
 from torchsmith_tracer._src.values.constants import NONE, TRUE, ConstantValue
 from torchsmith_tracer._src.values.containers import ListValue, TupleValue
-
-if TYPE_CHECKING:
-    from torchsmith_tracer._src.trace import Trace
 
 _TABLES: list[Any] = [{}, {}.values(), {}.items()]
 _ITERABLES: list[Any] = [[], (), "", "é", b"", set(), range(0), range(1 << 99), *_TABLES]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import collections
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
+from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtins.functions import sort
 from torchsmith_tracer._src.values.builtins.registry import method
@@ -18,9 +19,6 @@ from torchsmith_tracer._src.values.containers import (
 )
 from torchsmith_tracer._src.values.iterators import ReversedValue
 from torchsmith_tracer._src.values.lazy import realize
-
-if TYPE_CHECKING:
-    from torchsmith_tracer._src.trace import Trace
 
 _FALSE = ConstantValue(False)
 

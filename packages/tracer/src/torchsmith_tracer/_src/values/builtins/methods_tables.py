@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import collections
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
+from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtins.constructors import fill_dict
 from torchsmith_tracer._src.values.builtins.registry import method
@@ -21,9 +22,6 @@ from torchsmith_tracer._src.values.mappings import (
     elements,
 )
 from torchsmith_tracer._src.values.python_instances import ObjectValue
-
-if TYPE_CHECKING:
-    from torchsmith_tracer._src.trace import Trace
 
 _TRUE = ConstantValue(True)
 

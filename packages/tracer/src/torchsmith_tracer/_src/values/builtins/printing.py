@@ -11,11 +11,12 @@ from __future__ import annotations
 import io
 import sys
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
+from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtins.registry import builtin
 from torchsmith_tracer._src.values.classes import ClassValue
@@ -25,9 +26,6 @@ from torchsmith_tracer._src.values.lookup import lookup
 from torchsmith_tracer._src.values.numpy_arrays import ArrayValue
 from torchsmith_tracer._src.values.symnum import SymNumValue
 from torchsmith_tracer._src.values.tensor import TensorValue
-
-if TYPE_CHECKING:
-    from torchsmith_tracer._src.trace import Trace
 
 _WRITES = (io.TextIOWrapper.write, io.StringIO.write)
 _UNICODE = ("utf-8", "utf8", "UTF-8", None)

@@ -20,13 +20,11 @@ import types
 import uuid
 from collections.abc import Callable, Sequence
 from decimal import Decimal
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
+from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
-
-if TYPE_CHECKING:
-    from torchsmith_tracer._src.trace import Trace
 
 Implementation = Callable[..., "Value | None"]
 Closure = Callable[

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import gc
 import weakref
-from typing import TYPE_CHECKING
 
 from torchsmith_guards import AttrSource
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.frames.frame import Handling
+from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtins.registry import builtin, constructor
 from torchsmith_tracer._src.values.classes import ClassValue
@@ -21,9 +21,6 @@ from torchsmith_tracer._src.values.construction import make_twin
 from torchsmith_tracer._src.values.functions import FunctionValue
 from torchsmith_tracer._src.values.namespaces import NamespaceValue, PyModuleValue
 from torchsmith_tracer._src.values.twins import TwinValue, twin
-
-if TYPE_CHECKING:
-    from torchsmith_tracer._src.trace import Trace
 
 _LASTING = (ClassValue, FunctionValue, PyModuleValue)
 _MOST = 100_000  # values looked at
