@@ -297,8 +297,7 @@ class _Uncompiled:
         self._module = module
 
     def __call__(self, *inputs: object) -> Any:
-        with torch.no_grad():
-            return self._module(*inputs)
+        return self._module(*inputs)
 
 
 def _build(
@@ -328,7 +327,11 @@ def _build(
             policies=policies,
         )
         make = functools.partial(
-            build, fallback=as_captured, name=_name_of(gm), check=chosen.verify
+            build,
+            fallback=as_captured,
+            name=_name_of(gm),
+            check=chosen.verify,
+            grad_off=captured is None,  # halves run below autograd
         )
         try:
             return _stage("build", make, plan)

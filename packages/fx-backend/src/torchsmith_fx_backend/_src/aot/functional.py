@@ -19,6 +19,7 @@ import torch
 from torch import fx
 from torchsmith_guards import Layout, is_contiguous, layout_of, same_sizes, settled
 
+from torchsmith_fx_backend._src.aot.draws import Draws, memory_order
 from torchsmith_fx_backend._src.aot.mutable import call_on_copies
 from torchsmith_fx_backend._src.aot.overlap import (
     order_matters,
@@ -135,6 +136,7 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
         self._values: dict[int, Value] = {}
         self._adopted: dict[int, tuple[torch.Tensor, FakeTensor]] = {}
         self._names: dict[int, str] = {}
+        self._draws = Draws(recorder)
         self.bases: list[Base] = []
 
     # Roots: what belongs to the caller.
@@ -364,7 +366,7 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
                 [_value_of_node(a) for a in call.node_args],
                 {k: _value_of_node(v) for k, v in call.node_kwargs.items()},
             )
-        node = self.recorder.call(func, call.node_args, call.node_kwargs, value, info.name)
+        node = self._draws.call(func, call.node_args, call.node_kwargs, value)
         self._track(result, value, node)
         return result
 
@@ -440,7 +442,10 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
         if func is aten.copy_.default:
             news = [self._copied(call, func)]
             result: Any = None
-        elif variant is None:
+        elif variant is None or (
+            # Numbers of a tensor in one piece are drawn by another algorithm.
+            func is aten.normal_.default and memory_order(targets[0]) is not None
+        ):
             news, result = self._call_on_copies(func, info, call)
         else:
             news, result = self._call_variant(func, variant, info, call, targets)
@@ -481,6 +486,9 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
                 kwargs.pop(info.names[i], None)
             args = args[: len(variant._schema.arguments)]
         _add_defaults(func, variant, args, kwargs)
+        order = memory_order(args[0].meta["val"]) if info.seeded and call.values else None
+        if order is not None:  # numbers are drawn in the order in which they lie in memory
+            args[0] = self.apply(aten.permute.default, (args[0], order))
         values = [_value_of_node(a) for a in args]
         value_kwargs = {k: _value_of_node(v) for k, v in kwargs.items()}
         value = self.evaluate(variant, values, value_kwargs)
@@ -488,7 +496,10 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
             # The last results stand for what is written, whatever torch's fakes are (batch norm's
             # running statistics of low precision are float32 there, and are not in truth).
             value = (*value[: -len(targets)], *map(self._snapshot, targets))
-        node = self.recorder.call(variant, args, kwargs, value, op_info(variant).name)
+        node = self._draws.call(variant, args, kwargs, value)
+        if order is not None:
+            back = [order.index(dim) for dim in range(len(order))]
+            return [self.apply(aten.permute.default, (node, back))], None
         if isinstance(value, torch.Tensor):
             return [node], None
         parts = [self._item(node, i, part) for i, part in enumerate(value)]

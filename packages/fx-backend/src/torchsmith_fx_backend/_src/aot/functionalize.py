@@ -16,6 +16,7 @@ import torch
 import torchsmith_guards as guards
 from torch import fx
 
+from torchsmith_fx_backend._src.aot.draws import untouched_generators
 from torchsmith_fx_backend._src.aot.functional import FunctionalMode, Rule
 from torchsmith_fx_backend._src.capture.recorder import LazyGraphModule, Recorder
 from torchsmith_fx_backend._src.capture.symbols import SYMBOLIC_TYPES
@@ -176,7 +177,7 @@ def execute(program: fx.GraphModule | Callable[..., object], trace: Trace) -> An
     """
     grad_mode = torch.is_grad_enabled()
     try:
-        with no_autocast_cache(), trace.fake_mode, trace.mode:
+        with untouched_generators(), no_autocast_cache(), trace.fake_mode, trace.mode:
             if isinstance(program, fx.GraphModule):
                 return _Run(program, trace.mode, trace.recorder).run(trace.values)
             return program(*trace.values)

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from torchsmith_fx_backend._src.aot.draws import untouched_generators
 from torchsmith_fx_backend._src.aot.functional import WRITES, Base, FunctionalMode, Rule
 from torchsmith_fx_backend._src.aot.functionalize import Trace, begin, execute, module_of
 from torchsmith_fx_backend._src.aot.views import LAZY, Step
@@ -122,6 +123,7 @@ class Joint:
             nodes.append(node)
         try:
             with contextlib.ExitStack() as stack:
+                stack.enter_context(untouched_generators())
                 stack.enter_context(no_autocast_cache())
                 for device in ("cpu", "cuda"):
                     if torch.is_autocast_enabled(device):
@@ -455,6 +457,10 @@ def _look_at_saved(joint: Joint, function: Any, kept: set[fx.Node], bases: dict[
     mode = joint.trace.mode
     some = type(function).__name__ == "CopySlices"
     for name in _saved_names(type(function)):
+        raw = getattr(function, f"_raw_{name.removeprefix('_')}", None)
+        if any(r.unpack_hook is not None for r in (raw if isinstance(raw, tuple) else (raw,)) if r):
+            some = True  # in the hands of hooks, which may compute it again when they are asked
+            continue
         try:
             found = getattr(function, name)
         except RuntimeError as error:
@@ -482,6 +488,8 @@ def _saved_names(kind: type) -> tuple[str, ...]:
     found = _SAVED_NAMES.get(kind)
     if found is None:
         found = tuple(name for name in dir(kind) if name.startswith("_saved_"))
+        if issubclass(kind, torch.autograd.function.BackwardCFunction):
+            found = (*found, "saved_tensors")
         _SAVED_NAMES[kind] = found
     return found
 

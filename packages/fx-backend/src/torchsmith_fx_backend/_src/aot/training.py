@@ -28,6 +28,7 @@ from torchsmith_fx_backend._src.aot.partition import (
     forward_graph,
 )
 from torchsmith_fx_backend._src.capture.torch_private import (
+    below_autograd,
     delayed_error,
     make_fake,
     pytree,
@@ -115,8 +116,11 @@ class Training:
             self._snapshot = (key, snapshot)
 
     def run_forward(self, inputs: Sequence[Any]) -> list[Any]:
-        """Outputs, then what is saved, on tensors that are no views to autograd."""
-        with self.ambient():
+        """Outputs, then what is saved, on tensors that are no views to autograd.
+
+        Grad mode is on, as it is in eager's operators: some compute more for a backward pass then.
+        """
+        with self.ambient(), torch.enable_grad(), below_autograd():
             flat = list(self.forward(*inputs))
         for position in range(len(self.joint.outputs)):
             out = flat[position]
@@ -124,14 +128,6 @@ class Training:
                 plain = out.data
                 flat = [plain if value is out else value for value in flat]
         return flat
-
-    def values(self, tensors: Sequence[torch.Tensor], numbers: Sequence[int]) -> list[Any]:
-        """What is saved, in order, from its tensors and its numbers."""
-        given = iter(tensors), iter(numbers)
-        return [
-            next(given[0] if isinstance(self._given[each.name], torch.Tensor) else given[1])
-            for each in self.saved
-        ]
 
     def backward(self, tangents: Sequence[torch.Tensor | None]) -> tuple[Any, tuple[int, ...]]:
         """The backward half for ``tangents``, and what it takes of what is saved."""
@@ -207,10 +203,8 @@ class CompiledFunction(torch.autograd.Function):
         count = len(joint.outputs)
         flat = training.run_forward(inputs)
         outputs = flat[:count]
-        tensors: list[torch.Tensor] = []
-        numbers: list[Any] = []
-        for value in flat[count:]:
-            (tensors if isinstance(value, torch.Tensor) else numbers).append(value)
+        tensors = [value for value in flat[count:] if isinstance(value, torch.Tensor)]
+        numbers = {i: v for i, v in enumerate(flat[count:]) if not isinstance(v, torch.Tensor)}
         guarded = [inputs[i] for i in training.kept_inputs] + [
             outputs[i] for i in training.kept_outputs
         ]
@@ -246,9 +240,11 @@ class CompiledFunction(torch.autograd.Function):
             )
             arguments: list[Any] = []
             if saves or used:
-                saved = list(ctx.saved_tensors)
-                del saved[ctx.saved_count :]
-                values = training.values(saved, ctx.numbers)
+                saved = iter(ctx.saved_tensors[: ctx.saved_count])
+                numbers = ctx.numbers
+                values = [
+                    numbers[i] if i in numbers else next(saved) for i in range(len(training.saved))
+                ]
                 arguments = [values[i] for i in used]
                 del saved, values
             arguments += [t for t in tangents if t is not None]
@@ -352,8 +348,7 @@ def callable_of(
         if joint.differentiable:
             outputs = CompiledFunction.apply(training, *inputs)  # type: ignore[no-untyped-call]
         else:
-            with torch.no_grad():
-                outputs = training.run_forward(inputs)
+            outputs = training.run_forward(inputs)
         made: list[Any] = []
         for result in results:
             made.append(_make(result, inputs, outputs, made))

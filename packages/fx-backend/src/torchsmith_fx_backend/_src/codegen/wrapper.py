@@ -276,7 +276,12 @@ def out_variant(target: torch._ops.OpOverload) -> torch._ops.OpOverload | None:
 
 
 def print_wrapper(
-    plan: Plan, kernels: Sequence[str], *, name: str = "graph", pointers: bool = True
+    plan: Plan,
+    kernels: Sequence[str],
+    *,
+    name: str = "graph",
+    pointers: bool = True,
+    grad_off: bool = True,
 ) -> Wrapper:
     """The module that executes ``plan``.
 
@@ -285,6 +290,7 @@ def print_wrapper(
         kernels: the global name of the kernel of each ``Launch`` step, in order.
         name: the function's name.
         pointers: kernels take data pointers; otherwise they take the tensors themselves.
+        grad_off: switch grad mode off for aten calls.
     """
     function = name if name.isidentifier() and not keyword.iskeyword(name) else "graph"
     printer = _Printer(plan, pointers, _local_names(plan) | {function, "torch", *kernels})
@@ -311,7 +317,7 @@ def print_wrapper(
     outputs = ", ".join(printer.value(o) for o in plan.outputs)
     printer.line(f"return ({outputs}{',' if len(plan.outputs) == 1 else ''})")
     body = printer.lines
-    if any(isinstance(step, ExternCall) for step in plan.steps):
+    if grad_off and any(isinstance(step, ExternCall) for step in plan.steps):
         body = _without_grad(printer, body)
     return Wrapper(_module(printer, function, body), function, printer.bindings)
 

@@ -61,6 +61,7 @@ def build(
     fallback: Callable[..., object] | None = None,
     name: str = "graph",
     check: bool = False,
+    grad_off: bool = True,
 ) -> CompiledGraph:
     """Compile what ``plan`` needs and return the callable that executes it.
 
@@ -72,6 +73,7 @@ def build(
         name: the generated function's name, as tracebacks show it.
         check: before each launch, see that it stays inside its buffers where only the sizes of
             the call decide that.
+        grad_off: the graph switches grad mode off for its aten calls; else its caller has.
     """
     cache = default_cache() if cache is None else cache
     launches = [step for step in plan.steps if isinstance(step, Launch)]
@@ -93,10 +95,10 @@ def build(
     except Unavailable as problem:
         if fallback is not None:
             return _through_aten(fallback, problem)
-        wrapper = print_wrapper(plan, names, name=name, pointers=False)
+        wrapper = print_wrapper(plan, names, name=name, pointers=False, grad_off=grad_off)
         slow = {f"kernel_{i}": _evaluator(r.kernel) for i, r in enumerate(requests)}
         return _finish(wrapper, {**slow, **dict(plan.constants)}, (), cache, storable=False)
-    wrapper = print_wrapper(plan, names, name=name)
+    wrapper = print_wrapper(plan, names, name=name, grad_off=grad_off)
     bound: dict[str, object] = {f"kernel_{i}": kernel.launch for i, kernel in enumerate(loaded)}
     for number, step in checked.items():
         bound[f"kernel_{number}"] = _checked(step, loaded[number].launch)

@@ -1,0 +1,132 @@
+"""Parts of a program that run again in the backward pass, and the random numbers that they draw."""
+
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from composition.machines import Reference
+from torchsmith_fx_backend import Settings
+from torchsmith_fx_backend._src.driver import compile_training
+
+SETTINGS = Settings(graph_cache=False, verify=True, strict=True)
+
+
+@pytest.fixture(autouse=True)
+def reference_machine():
+    with Reference().installed():
+        yield
+
+
+def leaf(*size, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*size, generator=generator).requires_grad_()
+
+
+def drop(x, w):
+    return F.dropout(x @ w, 0.4, True).sin()
+
+
+def noise(x, w):
+    y = torch.rand_like(x) * x
+    return torch.normal(0.0, 1.0, (4, 4)) * y + torch.empty_like(w).uniform_() * w
+
+
+def nested(x, w):
+    return checkpoint(drop, F.dropout(x, 0.2, True), w, use_reentrant=False) * x
+
+
+PARTS = {"dropout": drop, "noise": noise, "nested": nested}
+
+
+def twice(part, **options):
+    """The part two times, checkpointed, with a draw between."""
+
+    def program(x, w):
+        y = checkpoint(part, x, w, use_reentrant=False, **options)
+        y = y + torch.rand(4)
+        return (checkpoint(part, y, w, use_reentrant=False, **options), y)
+
+    return program
+
+
+def gradients(run, seed, fn=None):
+    torch.manual_seed(seed)
+    inputs = [leaf(4, 4), leaf(4, 4, seed=1)]
+    outputs = run(*inputs)
+    loss = sum((o.double() * o.double().cos()).sum() for o in outputs)
+    before = torch.random.get_rng_state()
+    loss.backward()
+    assert torch.equal(before, torch.random.get_rng_state())
+    return [*(o.detach() for o in outputs), *(i.grad for i in inputs), torch.rand(1)]
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_draws_are_eagers_in_both_runs(name):
+    program = twice(PARTS[name])
+    state = torch.random.get_rng_state()
+    run = compile_training(program, [leaf(4, 4), leaf(4, 4)], SETTINGS.with_options(rng="eager"))
+    assert torch.equal(state, torch.random.get_rng_state())
+    for seed in (3, 4):
+        for mine, true in zip(gradients(run, seed), gradients(program, seed), strict=True):
+            torch.testing.assert_close(mine, true, rtol=1e-4, atol=1e-5)
+
+
+def test_keyed_draws_are_one_in_both_runs():
+    def program(x):
+        return (checkpoint(lambda y: F.dropout(y, 0.5, True) * y, x, use_reentrant=False),)
+
+    run = compile_training(program, [leaf(200)], SETTINGS)
+    x = leaf(200)
+    (y,) = run(x)
+    y.sum().backward()
+    torch.testing.assert_close(x.grad, (y.detach() != 0) * 4 * x.detach())
+    assert 60 < int((y == 0).sum()) < 140
+
+
+def test_without_a_kept_state_each_run_draws():
+    program = twice(drop, preserve_rng_state=False)
+    run = compile_training(program, [leaf(4, 4), leaf(4, 4)], SETTINGS.with_options(rng="eager"))
+    sides = []
+    for f in (run, program):
+        torch.manual_seed(0)
+        x, w = leaf(4, 4), leaf(4, 4, seed=1)
+        f(x, w)[0].sum().backward()
+        sides.append((x.grad, w.grad, torch.rand(1)))
+    for mine, true in zip(*sides):
+        torch.testing.assert_close(mine, true, rtol=1e-4, atol=1e-5)
+
+
+MOVED = {
+    "dropout": lambda x: F.dropout(x.transpose(0, 2), 0.3, True),
+    "alpha dropout": lambda x: F.alpha_dropout(x.transpose(1, 2), 0.3, True),
+    "rand_like": lambda x: torch.rand_like(x.permute(2, 0, 1)) * 1,
+    "channels last": lambda x: F.dropout(x[None].to(memory_format=torch.channels_last), 0.3, True),
+    "a part": lambda x: (x.transpose(0, 2) * 2)[:, ::2].bernoulli_(0.3),
+    **{
+        name: partial(lambda how, x: getattr(torch.zeros_like(x.transpose(0, 1)), how)(), name)
+        for name in ("uniform_", "normal_", "exponential_", "cauchy_", "bernoulli_")
+    },
+}
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_numbers_lie_in_memory_as_eager_draws_them(name):
+    fn = lambda x: (MOVED[name](x) * x.sum(),)  # noqa: E731
+    run = compile_training(fn, [leaf(2, 3, 20)], SETTINGS.with_options(rng="eager"))
+    sides = []
+    for f in (run, fn):
+        torch.manual_seed(5)
+        x = leaf(2, 3, 20)
+        (y,) = f(x)
+        y.sum().backward()
+        sides.append((y.detach(), x.grad, torch.rand(1)))
+    for mine, true in zip(*sides):
+        torch.testing.assert_close(mine, true, rtol=1e-4, atol=1e-5, equal_nan=True)
+        assert mine.stride() == true.stride()
