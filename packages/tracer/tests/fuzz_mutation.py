@@ -24,6 +24,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
 from mutation_classes import CLASSES_AND_LIBRARY
 from mutation_facts import MORE, NETS, added, fact, stored
+from mutation_hostile import HOSTILE
 
 CLASSES = """
 class M$(type):
@@ -410,11 +411,12 @@ FACTS = [
     fact("", "x.sigmoid()", *added("torch.Tensor.sigmoid", "lambda x: x * 51")),
     *MORE,
     *CLASSES_AND_LIBRARY,
+    *HOSTILE,
 ]
 
 PRELUDE = """
-import abc, builtins, collections, contextlib, copy, dataclasses, enum, functools, inspect
-import itertools, math, operator, os, sys, types, typing
+import abc, builtins, collections, contextlib, contextvars, copy, dataclasses, enum, functools
+import inspect, itertools, math, operator, os, sys, threading, types, typing, weakref
 import torch
 import torch.nn.functional as F
 from torch import nn

@@ -13,6 +13,7 @@ from __future__ import annotations
 import enum
 import math
 import re
+import threading
 import types
 import weakref
 
@@ -40,8 +41,10 @@ from torchsmith_guards import (
 )
 
 from torchsmith_tracer._src import marks
+from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.build.arrays import guard_memory, wrap_array
 from torchsmith_tracer._src.build.dynamic import FrameState, check_marks
+from torchsmith_tracer._src.build.stored_hash import is_found
 from torchsmith_tracer._src.build.tensors import wrap_tensor
 from torchsmith_tracer._src.frames.library import is_library_module, is_ours
 from torchsmith_tracer._src.graph.provenance import user_line
@@ -61,6 +64,7 @@ from torchsmith_tracer._src.values import (  # noqa: F401 - they fill the tables
     tensor_scalars,
     torch_classes,
 )
+from torchsmith_tracer._src.values.abstract.basics import IdentityKey
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtins import registry
 from torchsmith_tracer._src.values.classes import ClassValue
@@ -450,7 +454,22 @@ class Builder:
             keys = self._content([k for k, _ in entries], source, "keys", kind)
             values = self._content([v for _, v in entries], source, "values", kind)
             pairs = [(realize(self.tx, k), v) for k, v in zip(keys, values, strict=True)]
-        return {self.tx.interp.hash_key(k): (k, v) for k, v in pairs}
+        table = {self._hash_key(obj, k): (k, v) for k, v in pairs}
+        if len(table) != len(pairs):
+            raise Unsupported("opaque-call", what="a dict with keys that are equal by now")
+        return table
+
+    def _hash_key(self, table: object, key: Value) -> object:
+        """The hash key of what a dict or set holds."""
+        hkey = self.tx.interp.hash_key(key)
+        if not isinstance(key, ObjectValue | ClassValue | EnumValue):
+            return hkey
+        held = key.value if isinstance(key, EnumValue) else key.obj
+        if not self.tx.world.fixed(type(held)):
+            number = object.__hash__(held) if isinstance(hkey, IdentityKey) else hash(hkey)
+            if not is_found(table, held, number):
+                raise Unsupported("opaque-call", what="a key that is found no more")
+        return hkey
 
     def _plain_keys(
         self, obj: Iterable[object], source: Source, kind: type, keys: list[object]
@@ -493,7 +512,10 @@ class Builder:
             self.guard(source, GuardKind.TYPE, type(obj), "class of a set")
             content = self._content(items, source, "__iter__", kind)
             values = [realize(self.tx, v) for v in content]
-        return SetValue({self.tx.interp.hash_key(v): v for v in values}, source, kind)
+        table = {self._hash_key(obj, v): v for v in values}
+        if len(table) != len(values):
+            raise Unsupported("opaque-call", what="a set with elements that are equal by now")
+        return SetValue(table, source, kind)
 
     def _range(self, obj: object, source: Source) -> Value:
         assert isinstance(obj, range)
@@ -630,6 +652,8 @@ class Builder:
         and exceptions."""
         if is_struct_sequence(kind) or issubclass(kind, BaseException):
             return False
+        if issubclass(kind, threading.local):  # has another dict in each thread
+            return True
         if kind.__flags__ & (1 << 9):  # Py_TPFLAGS_HEAPTYPE: made by a class statement
             return kind.__module__.partition(".")[0] in ("numpy",)
         return True
@@ -663,6 +687,7 @@ _EXACT: dict[type, Maker] = {
     **dict.fromkeys((list, tuple), Builder._list_or_tuple),
     torch.Size: Builder._size,
     deque: Builder._deque,
+    **dict.fromkeys(weakref.ProxyTypes, Builder._object),  # ``isinstance`` would ask the referent
     dict: Builder._dict,
     OrderedDict: Builder._dict,
     defaultdict: Builder._dict,

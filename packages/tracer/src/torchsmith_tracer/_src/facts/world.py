@@ -30,6 +30,7 @@ from torchsmith_guards import (
     IdSource,
     ItemSource,
     PinnedSource,
+    ResultSource,
 )
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
@@ -53,6 +54,11 @@ _class_mro: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get_
 
 # What tensors had when this was imported: what is there in its place now is the user's.
 _TENSOR_CLASSES = {cls: dict(_class_dict(cls)) for cls in (torch.Tensor, base_tensor)}
+
+
+def own_dict(obj: object) -> object:
+    """``obj.__dict__``, whatever the class makes of that name."""
+    return object.__getattribute__(obj, "__dict__")
 
 
 def _listed_members(cls: EnumMeta) -> str:
@@ -193,7 +199,7 @@ class World:
         if issubclass(type(obj), type):
             return type.__getattribute__(obj, "__dict__")  # type: ignore[no-any-return]
         try:
-            found = object.__getattribute__(obj, "__dict__")
+            found = own_dict(obj)
         except Exception:  # noqa: BLE001 - a property of that name may do anything
             return None
         return found if isinstance(found, dict | types.MappingProxyType) else None
@@ -205,18 +211,30 @@ class World:
             return ()
         names = tuple(table)
         why = "attributes of an object were listed"
-        self._guard(AttrSource(source, "__dict__"), GuardKind.DICT_KEYS, (type(table), names), why)
+        place = self.own_table(obj, source)
+        self._guard(place, GuardKind.DICT_KEYS, (type(table), names), why)
         return names
 
+    def own_table(self, obj: object, source: Source) -> Source:
+        """The path to ``obj.__dict__``, which runs no code of the object's class."""
+        tables = map(_class_dict, _class_mro(type(obj)))
+        if any(isinstance(t.get("__getattribute__"), types.FunctionType) for t in tables):
+            return ResultSource(source, own_dict)
+        return AttrSource(source, "__dict__")
+
     def instance_entry(
-        self, obj: object, source: Source, name: str, entry: Source | None = None
+        self, obj: object, source: Source, name: str, place: Source | None = None
     ) -> Value | None:
         """``obj.__dict__[name]``, or None when the dict lacks it; absence is guarded by the caller
-        (``missing``) where it matters. ``entry``: the path to it, if not ``source.name``."""
+        (``no_entry``) where it matters. ``place``: the path to it, if not ``source.name``."""
         table = self.instance_dict(obj)
         if table is None or name not in table:
             return None
-        return self.tx.builder.wrap(table[name], entry or AttrSource(source, name))
+        return self.tx.builder.wrap(table[name], place or AttrSource(source, name))
+
+    def no_entry(self, obj: object, source: Source, name: str, why: str) -> None:
+        """``obj.__dict__`` lacks ``name``."""
+        self.missing(self.own_table(obj, source), name, why)
 
     def computed(self, obj: object, source: Source, name: str, *, called: bool = False) -> Value:
         """``obj.name`` (or ``obj.name()``), which is there and which C code computes."""

@@ -20,6 +20,7 @@ from torchsmith_tracer._src.values.lookup import (
     lookup,
     lookup_in,
 )
+from torchsmith_tracer._src.values.python_instances import dunder, implemented
 
 if TYPE_CHECKING:
     from torchsmith_guards import Source
@@ -201,6 +202,8 @@ class ClassValue(RealObject):
             members: list[object] = list(self.obj)
             return tx.interp.iterator([tx.interp.const(m) for m in members], self)
         method = self._meta_method(tx, "__iter__")
+        if method is None and self._meta_method(tx, "__getitem__") is not None:
+            return tx.interp.getitem_iterator(self)
         if method is None:
             raise tx.interp.error(TypeError, f"{type(self.obj).__name__!r} object is not iterable")
         return tx.interp.check_iterator(tx.interp.call(method, []))
@@ -217,13 +220,19 @@ class ClassValue(RealObject):
 
     def bool(self, tx: Trace) -> bool:
         method = self._meta_method(tx, "__bool__")
-        if method is not None and not isinstance(self.obj, enum.EnumMeta):
+        if isinstance(self.obj, enum.EnumMeta):
+            return True
+        if method is not None:
             return tx.interp.check_bool(tx.interp.call(method, []))
-        return True
+        has_length = self._meta_method(tx, "__len__") is not None
+        return not has_length or tx.interp.index(self.length(tx)) != 0
 
     def binary(
         self, tx: Trace, op: str, other: Value, *, reflected: builtins.bool = False
     ) -> Value | None:
+        method = self._meta_method(tx, dunder(op, reflected=reflected))
+        if method is not None:
+            return implemented(tx.interp.call(method, [other]))
         if op == "or_":
             mine, theirs = self.obj, tx.interp.try_concrete(other)
             if self.is_constant() and theirs is not tx.interp.UNKNOWN:
@@ -232,14 +241,30 @@ class ClassValue(RealObject):
         return None
 
     def richcompare(self, tx: Trace, op: str, other: Value) -> Value | None:
+        method = self._meta_method(tx, f"__{op}__")
+        if method is not None:
+            return implemented(tx.interp.call(method, [other]))
+        equal = self._meta_method(tx, "__eq__") if op == "ne" else None
+        if equal is not None:
+            known = implemented(tx.interp.call(equal, [other]))
+            return None if known is None else bool_value(not tx.interp.truth(known))
         if op in ("eq", "ne") and isinstance(other, ClassValue):
-            found = lookup(tx, type(self.obj), f"__{op}__")
-            if found is None or found.owner in (object, type):
-                return bool_value((self.obj is other.obj) == (op == "eq"))
+            return bool_value((self.obj is other.obj) == (op == "eq"))
         return None
 
     def hash_key(self, tx: Trace) -> object:
-        return self.obj
+        meta = tx.world.metaclass(self.obj)
+        found = lookup(tx, meta, "__hash__")
+        if found is not None and found.attr is None:
+            raise tx.interp.error(TypeError, f"unhashable type: {meta.__name__!r}")
+        if self._meta_method(tx, "__hash__") is None and self._meta_method(tx, "__eq__") is None:
+            return self.obj
+        return tx.interp.user_key(self)
+
+    def users_hash(self, tx: Trace) -> Value | None:
+        """What the ``__hash__`` of a metaclass returns, if it has one of its own."""
+        method = self._meta_method(tx, "__hash__")
+        return None if method is None else tx.interp.call(method, [])
 
     def reconstruct(self, cg: Emitter) -> str:
         if self.recipe is None:

@@ -8,8 +8,6 @@ import types
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, cast
 
-from torchsmith_guards import AttrSource
-
 from torchsmith_tracer._src.effects.journal import DELETED
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtin_object import BuiltinObject, HasInstanceDict
@@ -98,7 +96,7 @@ class DictValue(BuiltinObject, HasInstanceDict):
     def guard_missing(self, tx: Trace, name: str) -> None:
         if self.real is not None and self.source is not None:
             why = f"attribute {name!r} is not there"
-            tx.world.missing(AttrSource(self.source, "__dict__"), name, why)
+            tx.world.no_entry(self.real, self.source, name, why)
 
     def _takes_attribute(self, name: str) -> builtins.bool:
         return bool(self.cls.__dictoffset__) and name not in ("__class__", "__dict__")

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import nn
-from torchsmith_guards import AttrSource, GlobalSource, Guard, GuardKind, Source
+from torchsmith_guards import GlobalSource, Guard, GuardKind, Source
 
 from torchsmith_tracer._src import marks
 from torchsmith_tracer._src.breaks.signals import Unsupported
@@ -72,9 +72,8 @@ class ModuleValue(ObjectValue):
         hook = lookup(tx, self.cls, "__getattr__")
         if hook is None or hook.attr is not module_getattr:
             return super().getattr(tx, name)
-        # A name is in one table at most, so the one that has it needs no guard on the others.
         self.guard_missing(tx, name)
-        for table in sorted(_TABLES, key=lambda t: name not in self.entries(t)):
+        for table in _TABLES:
             value = self.table_get(tx, table, name)
             if value is not None:
                 return value
@@ -100,8 +99,11 @@ class ModuleValue(ObjectValue):
         entries = self.obj.__dict__.get(table)
         if entries is None:
             return None
-        assert self.source is not None, "an existing module has a source"
-        return tx.world.item(entries, AttrSource(self.source, table), name)
+        place = self.entry_source(tx, table)
+        if entries:
+            return tx.world.item(entries, place, name)
+        tx.guards.add(Guard(place, GuardKind.EMPTY, None, f"{name!r} was looked up"))
+        return None
 
     def _changed_table(self, tx: Trace, table: str) -> tuple[DictValue | None, bool]:
         """The table as a value and True, if traced code has changed or replaced it."""
@@ -209,7 +211,7 @@ class ModuleValue(ObjectValue):
         why = "modules without hooks are entered directly"
         if self.source is not None:
             for name in hooks:
-                tx.guards.add(Guard(AttrSource(self.source, name), GuardKind.EMPTY, None, why))
+                tx.guards.add(Guard(self.entry_source(tx, name), GuardKind.EMPTY, None, why))
         space = tx.interp.namespace(module_globals)
         for name in GLOBAL_HOOKS:
             tx.guards.add(Guard(GlobalSource(name, space.module), GuardKind.EMPTY, None, why))

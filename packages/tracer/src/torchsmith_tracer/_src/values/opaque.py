@@ -11,6 +11,7 @@ from torchsmith_guards import CallSource
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.marks import is_allowed, why_disabled
 from torchsmith_tracer._src.values.base import RealObject, Value
+from torchsmith_tracer._src.values.constants import ConstantValue
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,7 +32,8 @@ class OpaqueValue(RealObject):
     obj: object
 
     def describe(self) -> str:
-        name = getattr(self.obj, "__qualname__", None)
+        is_proxy = type(self.obj) in weakref.ProxyTypes
+        name = None if is_proxy else getattr(self.obj, "__qualname__", None)
         if isinstance(name, str):
             return name
         where = f" `{self.source.expr}`" if self.source is not None else ""
@@ -46,7 +48,7 @@ class OpaqueValue(RealObject):
     def getattr(self, tx: Trace, name: str) -> Value:
         if name == "__class__":
             return tx.interp.type_of(self)
-        if isinstance(self.obj, _TYPE_EXPRESSIONS) and self.source is not None:
+        if issubclass(type(self.obj), _TYPE_EXPRESSIONS) and self.source is not None:
             try:
                 return tx.world.computed(self.obj, self.source, name)
             except AttributeError as e:
@@ -57,7 +59,7 @@ class OpaqueValue(RealObject):
         raise Unsupported("unsupported-slot", what=f"{op} on {self.describe()}")
 
     def richcompare(self, tx: Trace, op: str, other: Value) -> Value | None:
-        if isinstance(self.obj, _TYPE_EXPRESSIONS) and op in ("eq", "ne"):
+        if issubclass(type(self.obj), _TYPE_EXPRESSIONS) and op in ("eq", "ne"):
             if not isinstance(other, OpaqueValue) or type(other.obj) is not type(self.obj):
                 return None
             return tx.interp.const((self.obj == other.obj) == (op == "eq"))
@@ -82,6 +84,24 @@ class ReferenceValue(OpaqueValue):
             return super().call(tx, args, kwargs)
         assert isinstance(self.obj, weakref.ReferenceType)
         return tx.builder.wrap(self.obj(), CallSource(self.source))
+
+    def richcompare(self, tx: Trace, op: str, other: Value) -> Value | None:
+        if op not in ("eq", "ne") or not issubclass(other.python_type(), weakref.ReferenceType):
+            return None
+        mine, theirs = self.call(tx, (), {}), tx.interp.call(other, [])
+        if tx.interp.is_none(mine) or tx.interp.is_none(theirs):
+            return None  # the dead are compared by identity
+        return tx.interp.compare(op, mine, theirs)
+
+    def hash_key(self, tx: Trace) -> object:
+        return tx.interp.user_key(self)
+
+    def users_hash(self, tx: Trace) -> Value:
+        """That of the referent, while it lives."""
+        referent = self.call(tx, (), {})
+        if tx.interp.is_none(referent):
+            raise Unsupported("opaque-call", what="hash() of a dead weak reference")
+        return ConstantValue(tx.interp.hash_of(referent))
 
 
 class GraphObject(Value):

@@ -17,7 +17,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from torchsmith_guards import AttrSource, PinnedSource
+from torchsmith_guards import AttrSource, ItemSource, PinnedSource
 
 from torchsmith_tracer._src.breaks.signals import ObservedException
 from torchsmith_tracer._src.effects.journal import DELETED
@@ -107,12 +107,17 @@ class ObjectValue(Value, HasInstanceDict):
     def real_get(self, tx: Trace, name: str) -> Value | None:
         """An entry of the real object's dict, wrapped and guarded."""
         assert self.source is not None, "an existing object has a source"
-        return tx.world.instance_entry(self.obj, self.source, name, self.entry_source(name))
+        place = self.entry_source(tx, name)
+        return tx.world.instance_entry(self.obj, self.source, name, place)
 
-    def entry_source(self, name: str) -> Source:
-        """Source of an instance dict entry; plain attribute access unless a class hook or data
-        descriptor would intercept it."""
-        assert self.source is not None
+    def entry_source(self, tx: Trace, name: str) -> Source:
+        """The path to an entry of the real object's dict: attribute access, unless a data
+        descriptor or the class's ``__getattribute__`` would intercept that."""
+        assert self.source is not None, "an existing object has a source"
+        found, getter = lookup(tx, self.cls, name), lookup(tx, self.cls, "__getattribute__")
+        hidden = found is not None and is_data_descriptor(tx, found.attr)
+        if hidden or (getter is not None and self._overrides(getter)):
+            return ItemSource(tx.world.own_table(self.obj, self.source), name)
         return AttrSource(self.source, name)
 
     def instance_set(self, tx: Trace, name: str, value: Value) -> None:
@@ -148,7 +153,7 @@ class ObjectValue(Value, HasInstanceDict):
         absent.add((self, name))
         if tx.world.instance_dict(self.obj) is not None:
             why = f"attribute {name!r} comes from the class"
-            tx.world.missing(AttrSource(self.source, "__dict__"), name, why)
+            tx.world.no_entry(self.obj, self.source, name, why)
 
     # --- attributes --------------------------------------------------------------------------
     def getattr(self, tx: Trace, name: str) -> Value:
@@ -330,7 +335,7 @@ class ObjectValue(Value, HasInstanceDict):
         method = self.method(tx, dunder(op, reflected=reflected))
         if method is None:
             return None
-        return _implemented(tx.interp.call(method, [other]))
+        return implemented(tx.interp.call(method, [other]))
 
     def unary(self, tx: Trace, op: str) -> Value:
         sign = {"neg": "-", "pos": "+", "invert": "~"}[op]
@@ -338,7 +343,7 @@ class ObjectValue(Value, HasInstanceDict):
 
     def richcompare(self, tx: Trace, op: str, other: Value) -> Value | None:
         method = self.method(tx, f"__{op}__")
-        return None if method is None else _implemented(tx.interp.call(method, [other]))
+        return None if method is None else implemented(tx.interp.call(method, [other]))
 
     def bool(self, tx: Trace) -> bool:
         method = self.method(tx, "__bool__")
@@ -354,8 +359,10 @@ class ObjectValue(Value, HasInstanceDict):
             raise tx.interp.error(TypeError, f"unhashable type: {self.cls.__name__!r}")
         if found.owner is object:
             return tx.interp.identity_key(self)
-        if self.storage is not None and type(found.attr).__name__ == "wrapper_descriptor":
-            return self.storage.hash_key(tx)
+        if self.storage is not None and isinstance(found.attr, METHOD_TYPES):
+            equal = lookup(tx, self.cls, "__eq__")
+            if equal is None or isinstance(equal.attr, METHOD_TYPES):
+                return self.storage.hash_key(tx)
         return tx.interp.user_key(self)
 
     def reconstruct(self, cg: Emitter) -> str:
@@ -364,7 +371,7 @@ class ObjectValue(Value, HasInstanceDict):
         return cg.bound(self.obj, self.cls.__name__)
 
 
-def _implemented(value: Value) -> Value | None:
+def implemented(value: Value) -> Value | None:
     return None if value is NOT_IMPLEMENTED or _is_not_implemented(value) else value
 
 
@@ -535,7 +542,7 @@ class EnumValue(ConstantValue):
     def binary(self, tx: Trace, op: str, other: Value, *, reflected: bool = False) -> Value | None:
         result = self.users(tx, dunder(op, reflected=reflected), other)
         if result is not None:
-            return _implemented(result)
+            return implemented(result)
         mirrored = dunder(op, reflected=not reflected)
         if isinstance(other, EnumValue) and users_method(tx, type(other.value), mirrored):
             return None
@@ -547,11 +554,11 @@ class EnumValue(ConstantValue):
     def richcompare(self, tx: Trace, op: str, other: Value) -> Value | None:
         result = self.users(tx, f"__{op}__", other)
         if result is not None:
-            return _implemented(result)
+            return implemented(result)
         equal = self.users(tx, "__eq__", other) if op == "ne" else None
         if equal is None:
             return super().richcompare(tx, op, other)
-        known = _implemented(equal)
+        known = implemented(equal)
         return None if known is None else ConstantValue(not tx.interp.truth(known))
 
     def bool(self, tx: Trace) -> builtins.bool:
@@ -596,7 +603,7 @@ class EnumValue(ConstantValue):
             if value is not None:
                 return value
             why = "attribute of an enum member was looked up"
-            tx.world.missing(AttrSource(source, "__dict__"), entry, why)
+            tx.world.no_entry(member, source, entry, why)
         computed = self.users(tx, "__getattr__", ConstantValue(name)) if found is None else None
         if found is None or library:
             return computed or super().getattr(tx, name)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import fx
-from torchsmith_guards import AttrSource, Source
+from torchsmith_guards import Source
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.effects.journal import DELETED
@@ -111,7 +111,7 @@ class WrapperTensor(TensorValue):
             return super().getattr(tx, name)
         if self.source is not None and stored is None:
             why = f"attribute {name!r} was looked up"
-            tx.world.missing(AttrSource(self.source, "__dict__"), name, why)
+            tx.world.no_entry(self.real, self.source, name, why)
         if found is not None:
             return bind(tx, found, self, tx.interp.type_of(self), name)
         if hasattr(self.cls, "__getattr__"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import re
 import types
+import weakref
 
 # By name: the program may put other things in the module's place.
 from collections import OrderedDict, deque
@@ -83,13 +84,18 @@ class UserKey:
     """Hash-table key of an instance whose class defines ``__hash__``: the host table calls the
     traced ``__hash__`` and ``__eq__`` as the real table would."""
 
-    __slots__ = ("equal", "hash", "tx", "value")
+    __slots__ = ("__weakref__", "_equal", "hash", "tx", "value")
 
     def __init__(self, tx: Trace, value: Value) -> None:
         self.tx = tx
         self.value = value
         self.hash = tx.interp.hash_of(value)
-        self.equal = self  # the key of the table that it was found equal to
+        self._equal: Callable[[], UserKey | None] = lambda: None
+
+    @property
+    def equal(self) -> UserKey:
+        """The key of the table that it was found equal to, or itself."""
+        return self._equal() or self
 
     def __hash__(self) -> int:
         return self.hash
@@ -97,7 +103,8 @@ class UserKey:
     def __eq__(self, other: object) -> bool:
         if isinstance(other, UserKey):
             same = self.tx.interp.equal(self.value, other.value)
-            self.equal, other.equal = (other, self) if same else (self.equal, other.equal)
+            if same:  # weakly: no key is to keep its object alive after the trace
+                self._equal, other._equal = weakref.ref(other), weakref.ref(self)
             return same
         if isinstance(other, _PLAIN):
             return self.tx.interp.equal(self.value, ConstantValue(other))

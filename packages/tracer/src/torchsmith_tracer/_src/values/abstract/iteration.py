@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from torchsmith_tracer._src.breaks.signals import ObservedException
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtin_object import METHOD_TYPES
-from torchsmith_tracer._src.values.classes import ClassValue
 from torchsmith_tracer._src.values.constants import FALSE, TRUE, ConstantValue
 from torchsmith_tracer._src.values.containers import SequenceValue
 from torchsmith_tracer._src.values.iterators import (
@@ -127,8 +126,6 @@ class Iteration:
     def is_iterable(self, value: Value) -> bool:
         """Whether ``iter(value)`` has a chance."""
         cls = value.python_type()
-        if isinstance(value, ClassValue):
-            return lookup(self.tx, cls, "__iter__") is not None
         for name in ("__iter__", "__getitem__"):
             found = lookup(self.tx, cls, name)
             if found is not None and found.attr is not None:

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any, cast
 from torchsmith_tracer._src.breaks.signals import ObservedException
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtin_object import METHOD_TYPES
+from torchsmith_tracer._src.values.classes import ClassValue
 from torchsmith_tracer._src.values.constants import COMPARE, ConstantValue, bool_value
 from torchsmith_tracer._src.values.containers import SequenceValue
 from torchsmith_tracer._src.values.lookup import lookup
+from torchsmith_tracer._src.values.opaque import ReferenceValue
 from torchsmith_tracer._src.values.python_instances import EnumValue, ObjectValue, dunder
 
 if TYPE_CHECKING:
@@ -138,6 +140,10 @@ class Operators:
             result = value.users(self.tx, "__hash__")
             if result is None:
                 return hash(value.value)
+        elif isinstance(value, ClassValue | ReferenceValue):
+            result = value.users_hash(self.tx)
+            if result is None:
+                return hash(self.interp.identity_key(value))
         elif isinstance(value, ObjectValue):
             # An object that plays one of a C class has the methods of what plays it.
             found = lookup(self.tx, value.cls, "__hash__")
@@ -146,6 +152,8 @@ class Operators:
                 assert method is not None
                 if not isinstance(found.attr, METHOD_TYPES):
                     result = self.interp.call(method, [])
+                elif value.storage is not None:
+                    return hash(value.storage.hash_key(self.tx))
         if result is None:
             return hash(self.interp.hash_key(value))
         number = self.interp.try_concrete(result)
@@ -160,7 +168,7 @@ class Operators:
             if type(real) is int:
                 return real
             return operator.index(cast(Any, real)) if hasattr(real, "__index__") else None
-        if isinstance(value, ObjectValue):
+        if isinstance(value, ObjectValue) and not issubclass(value.cls, int):
             method = value.method(self.tx, "__index__")
             if method is None:
                 return None
