@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import logging
 import operator
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields
@@ -16,6 +17,7 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import fx
+from torchsmith_guards.records import new_graph, note_compiled, recorder
 
 from torchsmith_fx_backend._src import graph_key, logs, modes, settings, switches
 from torchsmith_fx_backend._src.any_sizes import AnySizes, has_foreign_symbols
@@ -30,6 +32,14 @@ from torchsmith_fx_backend._src.aot.training import Training, Usual, callable_of
 from torchsmith_fx_backend._src.capture.rules import JOINT_RULES, RULES
 from torchsmith_fx_backend._src.capture.torch_private import is_wrapper, pytree
 from torchsmith_fx_backend._src.passes import run_passes
+from torchsmith_fx_backend._src.records.graphs import (
+    dump,
+    restore,
+    tell_cache,
+    tell_eager,
+    tell_plan,
+    tell_restart,
+)
 from torchsmith_fx_backend._src.repro import report_failure
 from torchsmith_fx_backend._src.runtime import (
     CudaRecorder,
@@ -98,7 +108,18 @@ def smith(
         SettingError: an unknown option.
         ModeError: an unknown mode.
     """
-    named = {**(options or {}), **settings_by_name}
+    with recorder.graph(new_graph(gm, "smith")) as told:
+        compiled = _smith(gm, example_inputs, mode, {**(options or {}), **settings_by_name})
+        note_compiled(told, compiled)
+    return compiled
+
+
+def _smith(
+    gm: fx.GraphModule,
+    example_inputs: Sequence[object],
+    mode: str | None,
+    named: dict[str, object],
+) -> Callable[..., Any]:
     mode_too = named.pop("mode", None)
     chosen = settings.current().with_options(**named)
     switches.check(chosen.disable)
@@ -111,18 +132,13 @@ def smith(
     if training and recorded is not None:
         modes.not_recorded(recorded, "an input requires gradients")
     if training and chosen.training == "eager":
-        _say_once(
-            logging.INFO,
+        return _eagerly(
+            gm,
             "graphs whose inputs require gradients run operator by operator, as "
             'options={"training": "eager"} asks for',
         )
-        return gm
     if any(map(is_wrapper, (*example_inputs, *_results(gm)))):
-        _say_once(
-            logging.INFO,
-            "graphs with tensors of wrapper subclasses run operator by operator",
-        )
-        return gm
+        return _eagerly(gm, "graphs with tensors of wrapper subclasses run operator by operator")
     try:
         if training:
             return compile_training(gm, example_inputs, chosen)
@@ -131,14 +147,22 @@ def smith(
             return AnySizes(gm, example_inputs, build)
         return build(gm, example_inputs)
     except UnsupportedError as error:
+        tell_eager(error)
         _say_once(logging.WARNING, str(error))
         return gm
     except StageError as error:
         report_failure(gm, error)
         if chosen.strict:
             raise
+        tell_eager(error)
         _say_once(logging.WARNING, f"{error} The graph runs operator by operator instead.")
         return gm
+
+
+def _eagerly(gm: fx.GraphModule, reason: str) -> fx.GraphModule:
+    tell_eager(reason)
+    _say_once(logging.INFO, reason)
+    return gm
 
 
 # What a tracer accepts by these names before there is a graph.
@@ -167,12 +191,17 @@ def compile_graph(
     """
     chosen = settings.current() if chosen is None else chosen
     # What is printed comes from the stages, so they run when somebody wants to see it.
-    kept = chosen.graph_cache and not logs.wanted() and not chosen.disable
-    key = graph_key.of(gm, example_inputs, chosen.rng) if kept else None
+    bypass = _bypass(chosen)
+    key = None if bypass else graph_key.of(gm, example_inputs, chosen.rng)
     if key is not None:
-        warm = _load(key, gm, example_inputs, recorded)
+        with recorder.phase("cache"):
+            warm = _load(key, gm, example_inputs, recorded)
         if warm is not None:
             return warm
+    elif not bypass:
+        bypass = "the graph has no key: symbolic sizes, or functions without a stable name"
+    if bypass:
+        tell_cache("bypass", bypass)
     graph = functional_graph(gm, example_inputs, chosen)
     ambient = _ambient_guard()
     built: Any = _build(graph.module, gm, chosen)
@@ -184,9 +213,6 @@ def compile_graph(
         for node in graph.module.graph.nodes
         if node.op == "get_attr" and node.target in known
     )
-    if logs.logger("code").isEnabledFor(logging.DEBUG):
-        for text in (built.source, *(source for _, source in built.kernels)):
-            logs.logger("code").debug("%s", text)
     written = tuple(
         str(node.args[0])
         for node in graph.module.graph.find_nodes(op="call_function", target=aten.copy_.default)
@@ -202,7 +228,8 @@ def compile_graph(
         obstacle(graph.module.graph),
     )
     if key is not None and save_graph(key, built):
-        default_cache().put(f"frame {key}", {"frame.json": frame.dump()})
+        told = dump(recorder.current_graph())
+        default_cache().put(f"frame {key}", {"frame.json": frame.dump(), "record.json": told})
     built = _recording(built, frame, example_inputs, known, recorded)
     compiled: Compiled = frame.wrap(built, gm, example_inputs, ambient, known)
     return compiled
@@ -269,17 +296,29 @@ def compile_training(
             report_failure(gm, error)
             if chosen.strict:
                 raise
+            tell_eager(error)
             log.warning("%s This pass runs operator by operator instead.", error)
             built = _Uncompiled(module)
         halves.append(built)
-        if logs.logger("code").isEnabledFor(logging.DEBUG):
-            for text in (built.source, *(source for _, source in built.kernels)):
-                logs.logger("code").debug("%s", text)
+        return built
+
+    owner = recorder.current_graph()
+    if owner is not None:
+        owner.kind = "forward"
+    tell_cache("bypass", "graphs for training are not kept")
+
+    def compile_recorded(module: fx.GraphModule) -> object:
+        if not halves:
+            return compile_half(module)
+        frame_id = owner.compile_id if owner is not None else ""
+        with recorder.graph(new_graph(module, "smith", "backward", frame_id)) as told:
+            built = compile_half(module)
+            note_compiled(told, built)
         return built
 
     ambient = _ambient_guard() or nullcontext
     budget = 1.0 if "partition" in off else chosen.memory_budget
-    training = Training(joint, compile_half, ambient, budget)
+    training = Training(joint, compile_recorded, ambient, budget)
     training.prepare()
     compiled: Any = callable_of(training, gm, Usual.of(joint, example_inputs), gm)
     compiled.training = training
@@ -333,8 +372,11 @@ def _build(
             check=chosen.verify,
             grad_off=captured is None,  # halves run below autograd
         )
+        begin = time.perf_counter()
         try:
-            return _stage("build", make, plan)
+            built = _stage("build", make, plan)
+            tell_plan(plan, built, check=chosen.verify)
+            return built
         except KernelFailedError as error:
             kernels = [request.kernel for request, _ in error.failed]
             launches = [s for s in plan.steps if isinstance(s, Launch) and s.kernel in kernels]
@@ -343,6 +385,7 @@ def _build(
                 raise StageError(stage="build", error=error) from error
             report_failure(captured or gm, error)
             log.warning("these kernels run through aten instead: %s", error)
+            tell_restart(str(error), time.perf_counter() - begin)
             refused |= found
 
 
@@ -361,19 +404,33 @@ def _results(gm: fx.GraphModule) -> Iterator[object]:
         yield node.meta.get("example_value")
 
 
+def _bypass(chosen: Settings) -> str:
+    """Why graphs on disk are neither looked for nor kept; empty if they are."""
+    if not chosen.graph_cache:
+        return "the setting graph_cache is off"
+    if chosen.disable:
+        return f"parts are left out: {chosen.disable}"
+    stages = logs.wanted()
+    return f"TORCHSMITH_LOGS wants the stages {', '.join(stages)}" if stages else ""
+
+
 def _load(
     key: str, gm: fx.GraphModule, inputs: Sequence[object], recorded: str | None
 ) -> Compiled | None:
     """The graph that an earlier run stored under ``key``."""
-    files = default_cache().get(f"frame {key}")
+    cache = default_cache()
+    files = cache.get(f"frame {key}")
     if files is None:
+        tell_cache("miss", cache.misses[-1].reason if cache.misses else "absent")
         return None
     frame = Frame.load(files["frame.json"])
     named = named_tensors(gm)
     built = load_graph(key, constants={name: named[path] for name, path in frame.attributes})
     if built is None:
+        tell_cache("miss", "its kernels are gone, or belong to another machine")
         return None
     log.debug("graph from the cache: %s", key)
+    restore(key, built, files.get("record.json"))
     recording = _recording(built, frame, inputs, named, recorded)
     compiled: Compiled = frame.wrap(recording, gm, inputs, _ambient_guard(), named)
     return compiled
@@ -397,12 +454,16 @@ def functional_graph(
     _stage("passes", run_passes, graph.module.graph, wanted, check=chosen.verify)
     graph.module.recompile()
     logs.logger("aot").debug("%s", graph.module.graph)
+    told = recorder.current_graph()
+    if told is not None and recorder.detailed:
+        told.texts["functional"] = graph.module.code
     return graph
 
 
 def _stage(stage: str, function: Callable[..., _Result], *args: Any, **kwargs: Any) -> _Result:
     try:
-        return function(*args, **kwargs)
+        with recorder.phase(stage):
+            return function(*args, **kwargs)
     except (UnsupportedError, StageError, KernelFailedError):
         raise
     except Exception as error:

@@ -13,9 +13,9 @@ def logger(stage: str) -> logging.Logger:
     return logging.getLogger(f"torchsmith.{stage}")
 
 
-def wanted() -> bool:
-    """Whether any stage is printed."""
-    return any(logger(stage).isEnabledFor(logging.DEBUG) for stage in STAGES)
+def wanted() -> list[str]:
+    """The stages that are printed and must run for that; a cached graph has its code."""
+    return [s for s in STAGES if s != "code" and logger(s).isEnabledFor(logging.DEBUG)]
 
 
 def switch_on() -> None:

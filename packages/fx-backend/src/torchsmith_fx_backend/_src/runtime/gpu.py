@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torchsmith_guards.records import recorder
 
 from torchsmith_fx_backend._src.codegen.triton import index as ix
 from torchsmith_fx_backend._src.codegen.triton.config import Config, Schedule, choose
@@ -113,12 +114,8 @@ class GpuLauncher:
                 replace(request, device=torch.device("cuda", _ordinal(request.device)))
                 for request in requests
             ]
-            if len(requests) == 1:
-                attempts = [_attempt(requests[0], cache)]
-            else:
-                with ThreadPoolExecutor(min(len(requests), 8, os.cpu_count() or 1)) as pool:
-                    # Compilation runs in the pool; loading needs this thread's CUDA context.
-                    attempts = list(pool.map(lambda request: _attempt(request, cache), requests))
+            with recorder.phase("compile Triton"):
+                attempts = _attempts(requests, cache)
             failed = [(r, a) for r, a in zip(requests, attempts) if isinstance(a, Exception)]
             if failed:
                 raise KernelFailedError(failed)
@@ -159,6 +156,15 @@ class GpuLauncher:
                 f"compute capability {found // 10}.{found % 10} is below "
                 f"{OLDEST_CAPABILITY // 10}.{OLDEST_CAPABILITY % 10}"
             )
+
+
+def _attempts(requests: Sequence[KernelRequest], cache: Cache) -> list[_Prepared | Exception]:
+    """What ``_attempt`` gives for each. Compilation runs in a pool; loading needs this thread's
+    CUDA context."""
+    if len(requests) == 1:
+        return [_attempt(requests[0], cache)]
+    with ThreadPoolExecutor(min(len(requests), 8, os.cpu_count() or 1)) as pool:
+        return list(pool.map(lambda request: _attempt(request, cache), requests))
 
 
 def make_launcher(

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import cast
 
 import torch
+from torchsmith_guards.records import recorder
 
 from torchsmith_fx_backend._src.codegen.c import (
     API,
@@ -82,7 +83,8 @@ class NativeLauncher:
                     missing[key] = function
             if missing:
                 try:
-                    self._compile(missing, compiler, cache)
+                    with recorder.phase("compile C"):
+                        self._compile(missing, compiler, cache)
                 except (CompileError, OSError) as error:
                     self._blame(requests, functions, compiler)
                     raise self._unavailable(f"C compiler does not work: {error}") from error

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor, fx
+from torchsmith_guards.records import recorder
 
 from torchsmith_fx_backend._src.loops import index as ix
 from torchsmith_fx_backend._src.loops.body import Body
@@ -107,7 +108,10 @@ def _best_plan(gm: fx.GraphModule, refused: set[fx.Node], policies: list[Policy]
             limit = eager_peak(facts) + SLACK
         if best[0] <= limit:
             break
-    assert best is not None
+    assert best is not None and limit is not None
+    told = recorder.current_graph()
+    if told is not None:
+        told.peak_bytes, told.eager_peak_bytes = best[0], limit - SLACK
     return best[1]
 
 

@@ -133,13 +133,14 @@ class GraphRecord(_Row):
         kernels: distinct generated kernels.
         externs: launches of the library's own kernels.
         bytes: read and written by the generated kernels of a call, where sizes are numbers.
-        peak_bytes: the most that a call holds beyond its inputs, where the schedule knows.
+        peak_bytes: the most that a call holds beyond its inputs, where the schedule knows;
+            ``eager_peak_bytes``: what the same operators hold when they run one by one.
         outcome: ``compiled``, ``eager`` (it runs as captured) or ``failed``.
         failure, reason: the type of what went wrong and its text.
         restarts: why stages ran again.
         restart_seconds: time lost by that.
         texts: stage -> text, kept only while a trace or debug folder is on: ``graph``,
-            ``functional``, ``wrapper``.
+            ``functional``, ``plan``, ``wrapper``.
         lines: node of ``texts["graph"]`` -> ``file:line``, kept likewise.
     """
 
@@ -163,6 +164,7 @@ class GraphRecord(_Row):
     externs: int | None = None
     bytes: int | None = None
     peak_bytes: int | None = None
+    eager_peak_bytes: int | None = None
     outcome: Outcome = ""
     failure: str = ""
     reason: str = ""

@@ -1,0 +1,148 @@
+"""``GraphRecord`` of one graph: kernels with their bytes and lines, from the plan or the cache."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from typing import Protocol
+
+from torchsmith_guards.records import GraphRecord, KernelRecord, recorder
+
+from torchsmith_fx_backend._src import logs
+from torchsmith_fx_backend._src.loops.index import Const
+from torchsmith_fx_backend._src.schedule.plan import ExternCall, Launch, Plan
+from torchsmith_fx_backend._src.schedule.printing import print_plan
+
+# What is kept beside a cached graph: all that loading it does not find out.
+_KEPT = ("kernels", "externs", "bytes", "peak_bytes", "eager_peak_bytes")
+_LANGUAGES = {"cpu": "c", "cuda": "triton"}
+
+
+class Built(Protocol):
+    """What records want of a compiled graph."""
+
+    source: str
+    kernels: tuple[tuple[str, str], ...]
+    built: bool
+
+
+def tell_plan(plan: Plan, built: Built, *, check: bool) -> None:
+    """Fill in the record under way from what was scheduled and built."""
+    told = recorder.current_graph()
+    if told is None:
+        return
+    with recorder.safely("a record"):
+        told.externs = sum(isinstance(step, ExternCall) for step in plan.steps)
+        if not built.built:
+            told.outcome, told.reason = "eager", built.source.strip("# \n")
+        told.kernels = _kernels(plan, built.kernels, check)
+        moved = [kernel.bytes for kernel in told.kernels]
+        told.bytes = None if None in moved else sum(n for n in moved if n is not None)
+        if recorder.detailed:
+            told.texts["plan"] = print_plan(plan)
+        tell_sources(told, built)
+
+
+def tell_sources(told: GraphRecord, built: Built) -> None:
+    """The texts that run, into the log and, where they are kept, the record."""
+    log = logs.logger("code")
+    if log.isEnabledFor(logging.DEBUG):
+        for text in (built.source, *(source for _, source in built.kernels)):
+            log.debug("%s", text)
+    if recorder.detailed:
+        told.texts["wrapper"] = built.source
+        sources = dict(built.kernels)
+        told.kernels = tuple(
+            KernelRecord.from_json({**kernel.to_json(), "source": sources.get(kernel.name, "")})
+            for kernel in told.kernels
+        )
+
+
+def _kernels(
+    plan: Plan, kernels: Sequence[tuple[str, str]], check: bool
+) -> tuple[KernelRecord, ...]:
+    """One record for each distinct kernel, in the order in which ``build`` tells them apart."""
+    groups: dict[tuple[object, ...], list[Launch]] = {}
+    for step in plan.steps:
+        if isinstance(step, Launch):
+            key = (step.kernel, str(step.device), *(step.sizes if check else ()))
+            groups.setdefault(key, []).append(step)
+    if len(groups) != len(kernels):
+        return ()  # they run through aten
+    return tuple(
+        KernelRecord(
+            name,
+            _LANGUAGES.get(launches[0].device.type, ""),
+            str(launches[0].device),
+            len(launches),
+            _bytes(launches),
+            tuple(node for step in launches for node in step.nodes),
+            tuple(dict.fromkeys(text for step in launches for text in step.origins)),
+        )
+        for (name, _), launches in zip(kernels, groups.values())
+    )
+
+
+def _bytes(launches: Sequence[Launch]) -> int | None:
+    """What ``launches`` read and write, each operand once; None where a size is a symbol."""
+    total = 0
+    for step in launches:
+        for arg, size in zip(step.kernel.args, step.sizes):
+            if not isinstance(size, Const):
+                return None
+            total += size.value * arg.dtype.itemsize * (arg.read + arg.written)
+        if len(step.sizes) != len(step.kernel.args):
+            return None
+    return total
+
+
+def dump(told: GraphRecord | None) -> bytes:
+    """What a cached graph keeps of its record."""
+    if told is None:
+        return b"{}"
+    row = told.to_json()
+    kept = {name: row[name] for name in _KEPT}
+    for kernel in kept["kernels"]:  # type: ignore[attr-defined]
+        kernel["source"] = ""  # the cache has it already
+    return json.dumps(kept).encode()
+
+
+def restore(key: str, built: Built, kept: bytes | None) -> None:
+    """Fill in the record under way for a graph that was found in the cache."""
+    recorder.count("cache", "hit")
+    told = recorder.current_graph()
+    if told is None:
+        return
+    told.cache, told.cache_reason = "hit", key[:16]
+    with recorder.safely("a record"):
+        found = GraphRecord.from_json({**json.loads(kept or b"{}"), "graph_id": told.graph_id})
+        for name in _KEPT:
+            setattr(told, name, getattr(found, name))
+        if not found.kernels:
+            told.kernels = tuple(KernelRecord(name) for name, _ in built.kernels)
+        tell_sources(told, built)
+
+
+def tell_restart(reason: str, seconds: float) -> None:
+    """That scheduling begins again, because of what was refused."""
+    told = recorder.current_graph()
+    if told is not None:
+        told.restarts = (*told.restarts, reason)
+        told.restart_seconds += seconds
+
+
+def tell_eager(reason: str | Exception) -> None:
+    """That the graph runs operator by operator, and why."""
+    told = recorder.current_graph()
+    if told is not None:
+        told.outcome, told.reason = "eager", str(reason)
+        told.failure = type(reason).__name__ if isinstance(reason, Exception) else ""
+
+
+def tell_cache(result: str, reason: str) -> None:
+    """That no cached graph is used, and why: ``miss`` or ``bypass``."""
+    recorder.count("cache", result)
+    told = recorder.current_graph()
+    if told is not None:
+        told.cache, told.cache_reason = result, reason  # type: ignore[assignment]
