@@ -279,3 +279,16 @@ def test_a_write_that_eager_allows_into_an_overlapping_input_is_left_to_eager(fn
     x = torch.randn(1, 3).expand(4, 3)
     with torch.no_grad(), pytest.raises(UnsupportedError, match="overlaps itself"):
         compile_graph(fx.symbolic_trace(fn), [x], SETTINGS)
+
+
+@pytest.mark.parametrize(
+    "fn", [lambda a: 20 * torch.tanh(a / 20), lambda a: (a > 1) * 3, lambda a: a.long() * 0.1]
+)
+def test_numbers_meet_single_elements_that_are_mapped(fn):
+    x = torch.randn(4)
+    graph = fx.Graph()
+    given = graph.placeholder("x")
+    graph.output(graph.call_function(torch.vmap(fn), (given,)))
+    module = fx.GraphModule({}, graph)
+    with torch.no_grad():
+        torch.testing.assert_close(compile_graph(module, [x], SETTINGS)(x), module(x))

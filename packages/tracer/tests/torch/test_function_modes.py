@@ -28,6 +28,14 @@ class Scaling(TorchFunctionMode):
         return result * self.by if func in (torch.add, torch.Tensor.add) else result
 
 
+class Quiet(TorchFunctionMode):
+    """Records no gradients while it is asked."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        with torch.no_grad():
+            return func(*args, **(kwargs or {}))
+
+
 class Refusing(TorchFunctionMode):
     def __torch_function__(self, func, types, args=(), kwargs=None):
         return NotImplemented
@@ -66,6 +74,13 @@ def nested(x):
         with outer:
             y = y + 1
     return y, outer.by
+
+
+def quiet(x):
+    y = (x * 1.5).requires_grad_()
+    with Quiet():
+        z = y * 2
+    return z, y * 2
 
 
 def kept(x):
@@ -158,7 +173,7 @@ WHOLE = {
     for fn, args in [
         (scaled, (BASE,)), (noted, (BASE, BASE + 1)), (nested, (BASE,)), (kept, (BASE,)),
         (raising, (BASE,)), (placed, (BASE,)), (module_made, (BASE,)), (default_device, (BASE,)),
-        (based, (BASE,)), (watched_subclass, (BASE.as_subclass(Tagged),)),
+        (based, (BASE,)), (quiet, (BASE,)), (watched_subclass, (BASE.as_subclass(Tagged),)),
         (switched_off, (BASE.as_subclass(Tagged),)), (asked, (BASE,)),
         (all_off, (BASE.as_subclass(Tagged),)),
     ]

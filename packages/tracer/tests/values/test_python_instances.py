@@ -175,6 +175,16 @@ def test_the_parts_of_a_type_expression_are_read(check):
     check(program, torch.ones(2), graphs=1, fullgraph=True)
 
 
+def test_generic_types_make_what_they_are_of(check):
+    pairs = dict[str, int]
+
+    def program(x):
+        made = [list[int | None]((1, 2)), dict[str, int](a=1), pairs([("b", 2)]), set[int]()]
+        return x + 1, made, [type(part) for part in made]
+
+    check(program, torch.ones(2), graphs=1, fullgraph=True)
+
+
 NAMESPACE = types.SimpleNamespace(k=1)
 
 

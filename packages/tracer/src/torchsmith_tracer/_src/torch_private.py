@@ -105,6 +105,7 @@ autograd_apply: object = torch.autograd.Function.__dict__["apply"].__func__
 # The code of functions that torch's own modules except from torch's own compiler.
 not_traced_code: object = torch._compile._disable_dynamo(print).__code__
 OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
+safe_softmax: Callable[..., Any] = torch._safe_softmax
 assert_async: Callable[..., object] = torch._assert_async
 optimizer_value: Callable[..., object] = _get_value
 # Functions of ``math`` with a form for symbolic numbers.

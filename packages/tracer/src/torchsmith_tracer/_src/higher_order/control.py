@@ -14,6 +14,7 @@ from torchsmith_guards import GuardKind
 from torchsmith_tracer._src import torch_private as private
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.higher_order import ops
+from torchsmith_tracer._src.higher_order.attention import flex_attention
 from torchsmith_tracer._src.higher_order.effects import without_effects
 from torchsmith_tracer._src.higher_order.nests import Rebuild, flatten, holds_none, outline_of
 from torchsmith_tracer._src.torch_private import storage_id
@@ -223,6 +224,8 @@ def _wrap(tx: Trace, operator: Value, func: Value, *args: Value, **kwargs: Value
 
 @builtin(private.operator_call)
 def _other(tx: Trace, operator: Value, *args: Value, **kwargs: Value) -> Value:
+    if getattr(getattr(operator, "obj", None), "_name", None) == "flex_attention" and not kwargs:
+        return flex_attention(tx, args)
     raise Unsupported("opaque-call", what=f"{operator.describe()}, an operator of functions")
 
 

@@ -386,7 +386,8 @@ class FunctionMode:
 
 def _refuse_watched(tx: Trace) -> None:
     """Modes are asked about changes of state, too, which are no operators of the graph."""
-    if any(isinstance(c, FunctionMode) and c.watches for c in tx.graph.contexts):
+    entered = [c for c in tx.graph.contexts if isinstance(c, FunctionMode)]
+    if any(mode.watches and not mode.suspended for mode in entered):
         raise Unsupported("torch-state", what="a change of state that a torch-function mode sees")
 
 

@@ -6,7 +6,7 @@ import types
 import weakref
 from typing import TYPE_CHECKING
 
-from torchsmith_guards import CallSource
+from torchsmith_guards import CallSource, PinnedSource
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.marks import is_allowed, why_disabled
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 
 _TYPE_EXPRESSIONS = (types.UnionType, types.GenericAlias)  # ``int | None``, ``list[int]``
+_BUILTIN = (list, dict, set, frozenset, tuple)  # which keep no ``__orig_class__``
 
 
 class OpaqueValue(RealObject):
@@ -39,7 +40,15 @@ class OpaqueValue(RealObject):
         where = f" `{self.source.expr}`" if self.source is not None else ""
         return f"object{where} of type {type(self.obj).__qualname__}"
 
+    def is_constant(self) -> bool:
+        return isinstance(self.obj, _TYPE_EXPRESSIONS) and isinstance(self.source, PinnedSource)
+
+    def as_constant(self) -> object:
+        return self.obj if self.is_constant() else super().as_constant()
+
     def call(self, tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+        if isinstance(self.obj, types.GenericAlias) and self.obj.__origin__ in _BUILTIN:
+            return self.getattr(tx, "__origin__").call(tx, args, kwargs)
         if is_allowed(self.obj):
             assert callable(self.obj)
             return tx.graph.call_function(self.obj, args, kwargs)

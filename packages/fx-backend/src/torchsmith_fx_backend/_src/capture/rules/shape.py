@@ -52,12 +52,14 @@ def _contiguous(
 @rule(aten.to.dtype)
 def _to_dtype(
     m: Mode,
-    x: Tensor,
+    x: Tensor | float,
     dtype: torch.dtype,
     non_blocking: bool = False,
     copy: bool = False,
     memory_format: torch.memory_format | None = None,
 ) -> Any:
+    if not isinstance(x, torch.Tensor):  # a number that `torch.vmap` has made a tensor of
+        return m.call(aten.scalar_tensor.default, x, dtype=dtype)
     if memory_format not in (None, torch.preserve_format) or copy:
         return NotImplemented
     return x if x.dtype == dtype else m.call(aten._to_copy.default, x, dtype=dtype)
