@@ -29,6 +29,7 @@ class Built(Protocol):
 
 def tell_plan(plan: Plan, built: Built, *, check: bool) -> None:
     """Fill in the record under way from what was scheduled and built."""
+    _print_sources(built)
     told = recorder.current_graph()
     if told is None:
         return
@@ -41,15 +42,18 @@ def tell_plan(plan: Plan, built: Built, *, check: bool) -> None:
         told.bytes = None if None in moved else sum(n for n in moved if n is not None)
         if recorder.detailed:
             told.texts["plan"] = print_plan(plan)
-        tell_sources(told, built)
+        _tell_sources(told, built)
 
 
-def tell_sources(told: GraphRecord, built: Built) -> None:
-    """The texts that run, into the log and, where they are kept, the record."""
+def _print_sources(built: Built) -> None:
     log = logs.logger("code")
     if log.isEnabledFor(logging.DEBUG):
         for text in (built.source, *(source for _, source in built.kernels)):
             log.debug("%s", text)
+
+
+def _tell_sources(told: GraphRecord, built: Built) -> None:
+    """The texts that run, where texts are kept."""
     if recorder.detailed:
         told.texts["wrapper"] = built.source
         sources = dict(built.kernels)
@@ -111,6 +115,7 @@ def dump(told: GraphRecord | None) -> bytes:
 def restore(key: str, built: Built, kept: bytes | None) -> None:
     """Fill in the record under way for a graph that was found in the cache."""
     recorder.count("cache", "hit")
+    _print_sources(built)
     told = recorder.current_graph()
     if told is None:
         return
@@ -121,7 +126,7 @@ def restore(key: str, built: Built, kept: bytes | None) -> None:
             setattr(told, name, getattr(found, name))
         if not found.kernels:
             told.kernels = tuple(KernelRecord(name) for name, _ in built.kernels)
-        tell_sources(told, built)
+        _tell_sources(told, built)
 
 
 def tell_restart(reason: str, seconds: float) -> None:
