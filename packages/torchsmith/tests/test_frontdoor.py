@@ -14,7 +14,8 @@ def test_public_names() -> None:
     assert set(torchsmith.__all__) == own | {*marks.split(), "set_stance", "substitute_in_graph"}
     assert all(getattr(torchsmith, name).__doc__ for name in torchsmith.__all__)
     parameters = inspect.signature(torchsmith.compile).parameters
-    assert list(parameters) == ["model", "backend", "fullgraph", "dynamic", "mode", "options"]
+    names = "model backend fullgraph dynamic mode options verify"
+    assert list(parameters) == names.split()
     assert parameters["backend"].default == "smith"
 
 

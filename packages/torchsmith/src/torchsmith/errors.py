@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-__all__ = ["ComparisonError", "StructureError"]
+from torchsmith_tracer.errors import BackendError
+
+__all__ = [
+    "ComparisonError",
+    "MinifyError",
+    "RecordWarning",
+    "StructureError",
+    "VerificationError",
+]
 
 
 class StructureError(AssertionError):
@@ -18,6 +26,27 @@ class ComparisonError(RuntimeError):
     """A result holds an object that has no meaning as one."""
 
     code = "TS-S002"
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(f"[{self.code}] {problem}")
+
+
+class VerificationError(BackendError):
+    """``verify=True`` was asked for, and a compiled graph does not compute what eager does."""
+
+    code = "TS-S003"
+
+
+class RecordWarning(UserWarning):
+    """Failures cannot be recorded where ``TORCHSMITH_REPRO`` says; the program goes on."""
+
+    code = "TS-S004"
+
+
+class MinifyError(RuntimeError):
+    """There is nothing to minify: the program does not fail, or it fails without us, too."""
+
+    code = "TS-S005"
 
     def __init__(self, problem: str) -> None:
         super().__init__(f"[{self.code}] {problem}")

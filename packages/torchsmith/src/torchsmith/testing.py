@@ -1,5 +1,6 @@
 """What comparing two runs takes: ``same``, and inputs and state that both runs see alike."""
 
+from torchsmith._src.repro.cases import default_dtype, unpacked
 from torchsmith._src.repro.clones import (
     checkpoint_params,
     clone_input,
@@ -14,7 +15,9 @@ __all__ = [
     "checkpoint_params",
     "clone_input",
     "clone_inputs",
+    "default_dtype",
     "preserve_rng_state",
     "rmse",
     "same",
+    "unpacked",
 ]

@@ -8,9 +8,11 @@ from typing import TypeVar, overload
 import torchsmith_tracer
 from torchsmith_tracer import Explanation
 
+from torchsmith._src.repro import watch as watching
+
 F = TypeVar("F", bound=Callable[..., object])
 Backend = str | Callable[..., Callable[..., object]]
-Options = Mapping[str, str | int | bool]
+Options = Mapping[str, object]
 
 
 @overload
@@ -22,6 +24,7 @@ def compile(
     dynamic: bool | None = ...,
     mode: str | None = ...,
     options: Options | None = ...,
+    verify: bool = ...,
 ) -> F: ...
 
 
@@ -34,6 +37,7 @@ def compile(
     dynamic: bool | None = ...,
     mode: str | None = ...,
     options: Options | None = ...,
+    verify: bool = ...,
 ) -> Callable[[F], F]: ...
 
 
@@ -45,6 +49,7 @@ def compile(
     dynamic: bool | None = None,
     mode: str | None = None,
     options: Options | None = None,
+    verify: bool = False,
 ) -> F | Callable[[F], F]:
     """Compile a function or module; also usable as a decorator. ``torch.compile``'s signature.
 
@@ -56,6 +61,9 @@ def compile(
         mode: as for ``torch.compile``; ``default`` is the only mode of this release: any other is
             compiled like it, with one warning (``TS-B008``), and an unknown one is an error.
         options: settings by name; an unknown one is an error that lists the valid ones.
+        verify: compare each graph once, when it is compiled, with eager, in low precision with
+            float64 as the referee; an error says where it first differs, and which stage is at
+            fault.
 
     Returns:
         A callable with the same signature; for a module, an object that is that module for every
@@ -64,12 +72,18 @@ def compile(
     Raises:
         TypeError: ``model`` is not callable.
         torchsmith_tracer.errors.TracerError: unknown backend, mode or option.
+        torchsmith.errors.VerificationError: with ``verify``, at the call that compiles the graph.
     """
+    watch = watching.current()
+    chosen: Backend = watching.with_backend(watch, backend, verify)
+    if watch.backend is not None:
+        mode = options = None  # they were meant for another one
 
     def now(fn: F) -> F:
-        return torchsmith_tracer.compile(
-            fn, backend=backend, fullgraph=fullgraph, dynamic=dynamic, mode=mode, options=options
+        compiled = torchsmith_tracer.compile(
+            fn, backend=chosen, fullgraph=fullgraph, dynamic=dynamic, mode=mode, options=options
         )
+        return watching.afresh(compiled) if watch.fresh else compiled
 
     return now if model is None else now(model)
 
