@@ -374,6 +374,22 @@ CASES = {
         lambda a: (lambda b: then(b.unsqueeze_(0), b.add_(1), b))(a + 1),
         t(3, 4),
     ),
+    "metadata_t_then_write": (
+        lambda a: (lambda b: (b.t_(), b[0].mul_(2), b, b.t())[2:])(a + 1),
+        t(3, 4),
+    ),
+    "metadata_with_a_view": (
+        lambda a: (lambda b, v: (b.t_(), v.mul_(2), b, v)[2:])(*(lambda b: (b, b[0]))(a + 1)),
+        t(3, 4),
+    ),
+    "metadata_of_a_view": (
+        lambda a: (lambda b, v: (v.t_(), v[0].add_(1), b, v)[2:])(*(lambda b: (b, b[1:]))(a + 1)),
+        t(3, 4),
+    ),
+    "metadata_in_a_pool": (
+        lambda a: F.adaptive_avg_pool2d(a.contiguous(memory_format=torch.channels_last), 1),
+        t(2, 3, 8, 8),
+    ),
     "metadata_squeeze_out": (lambda a: (a + 1).squeeze_(), t(3, 1)),
     "accumulate_loop": (
         lambda a: (lambda s: then([s.add_(a[i]) for i in range(3)], s))(torch.zeros(4)),

@@ -22,6 +22,7 @@ from torchsmith_guards import Layout, is_contiguous, layout_of, same_sizes, sett
 from torchsmith_fx_backend._src.aot.draws import Draws, memory_order
 from torchsmith_fx_backend._src.aot.mutable import call_on_copies
 from torchsmith_fx_backend._src.aot.overlap import (
+    is_dense,
     order_matters,
     overlaps_itself,
     refused_by_eager,
@@ -591,8 +592,10 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
             return args[0]
         call = self._prepare(args, kwargs)
         value = call.values[0]
-        value.base.root = None
-        if value.base.origin is not None and not value.steps:
+        base = value.base
+        alone = not any(v.base is base and v is not value for v in self._values.values())
+        base.root = None
+        if base.origin is not None and not value.steps:
             raise UnsupportedError(what=f"{func} on an input, which changes its sizes")
         variant = _view_variant(func)
         if variant is None:
@@ -601,11 +604,16 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
         for node in {value.node, value.base.node}:
             if node.meta["val"] is tensor:
                 node.meta["val"] = self._snapshot(tensor)
+        size = tensor.numel() if is_dense(tensor) else None
         func(*call.args, **call.kwargs)
         step = Step(variant, _freeze(call.node_args[1:]), tuple(call.node_kwargs.items()))
         value.node = self._replay(value.node, (step,))
-        value.steps = (*value.steps, step)
         value.exact = _same_layout(value.node.meta["val"], tensor)
+        if alone and not value.steps and is_dense(tensor) and tensor.numel() == size:
+            # Nobody knows these elements in their old order: born in the new one.
+            base.node, base.exact, base.root = value.node, value.exact, args[0]
+        else:
+            value.steps = (*value.steps, step)
         return tensor
 
     def _snapshot(self, tensor: torch.Tensor) -> FakeTensor:

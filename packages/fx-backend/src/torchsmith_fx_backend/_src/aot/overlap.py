@@ -40,7 +40,7 @@ def refused_by_eager(written: torch.Tensor, read: torch.Tensor, pointwise: bool)
         read: another operand.
         pointwise: the operator may read the very elements that it writes.
     """
-    if written.numel() == 0 or read.numel() == 0 or not (_dense(written) and _dense(read)):
+    if written.numel() == 0 or read.numel() == 0 or not (is_dense(written) and is_dense(read)):
         return False
     start, other = _extent(written), _extent(read)
     if start == other:
@@ -54,7 +54,7 @@ def order_matters(written: torch.Tensor, read: torch.Tensor, pointwise: bool) ->
     That is so for tensors with holes or repetitions, which eager does not refuse: what comes out
     depends on the order in which its kernel walks. Arguments as for ``refused_by_eager``.
     """
-    if _dense(written) and _dense(read):
+    if is_dense(written) and is_dense(read):
         return False
     one, other = _Places.of(written), _Places.of(read)
     if one is None or other is None:
@@ -116,7 +116,7 @@ def _extent(tensor: torch.Tensor) -> tuple[Any, Any]:
     return start, start + tensor.numel() * tensor.element_size()
 
 
-def _dense(tensor: torch.Tensor) -> bool:
+def is_dense(tensor: torch.Tensor) -> bool:
     """Whether the elements lie in one piece, each at a place of its own."""
     expected: Any = 1
     for stride, size in sorted((s, n) for n, s in zip(tensor.shape, tensor.stride()) if n != 1):

@@ -180,9 +180,16 @@ def make_fake(
 ) -> FakeTensor:
     """A fake tensor of this layout, without running any operator under the mode."""
     with without_dispatch():
-        meta = torch.empty_strided(size, stride, dtype=dtype, device="meta")
-        if not (type(offset) is int and offset == 0):
-            meta = torch.as_strided(meta, size, stride, offset)
+        if type(offset) is int and offset == 0:
+            meta = torch.empty_strided(size, stride, dtype=dtype, device="meta")
+        else:
+            reach = (
+                offset
+                + 1
+                + sum(s * (n - 1) for n, s in zip(size, stride) if not (type(n) is int and n < 2))
+            )
+            whole = torch.empty_strided((reach,), (1,), dtype=dtype, device="meta")
+            meta = torch.as_strided(whole, size, stride, offset)
         return FakeTensor(mode, meta, device)
 
 
