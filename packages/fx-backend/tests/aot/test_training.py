@@ -425,6 +425,40 @@ def test_the_budget_is_monotonic():
     assert saved[0] < saved[-1]
 
 
+def residual_stack(depth):
+    def run(x, *weights):
+        for weight in weights[:depth]:
+            x = x + torch.tanh(F.linear(F.layer_norm(x, (16,)), weight))
+        return (x,)
+
+    return run
+
+
+class Widths(Reference):
+    """Notes how many tensors each kernel takes."""
+
+    def __init__(self):
+        super().__init__()
+        self.found = []
+
+    def kernel(self, kernel, tensors, symbols):
+        self.found.append(len(tensors))
+        super().kernel(kernel, tensors, symbols)
+
+
+def test_what_a_layer_reads_again_does_not_grow_with_the_depth():
+    widest = []
+    for depth in (6, 18):
+        inputs = [leaf(8, 16), *(leaf(16, 16, seed=n) for n in range(depth))]
+        machine = Widths()
+        with machine.installed():
+            run = compiled(residual_stack(depth), *inputs)
+            loss = run(*inputs)[0].square().sum()
+            loss.backward()
+        widest.append(max(machine.found))
+    assert widest[1] <= widest[0]
+
+
 def test_symbolic_sizes_compile_once():
     env = guards.ShapeEnv()
     mode = guards.FakeMode(env)

@@ -7,6 +7,7 @@ reads; pointwise operators and views between the cut and the backward pass run a
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -77,44 +78,96 @@ def choose_saved(
     }
     read |= {n for n in returned[outputs:] if isinstance(n, fx.Node) and n not in backward}
     visible = {source(n) for n in returned[:outputs] if isinstance(n, fx.Node)} | set(inputs)
+    position = {node: i for i, node in enumerate(graph.nodes)}
 
     def copied(node: fx.Node) -> bool:
         owner = source(node)
         return owner in visible and (owner not in kept or owner in written)
 
-    network = _Network()
-    order = list(graph.nodes)
-    position = {node: i for i, node in enumerate(order)}
-    relevant = _ancestors(read, lambda node: not is_recomputable(node, budget))
-    for node in relevant:
-        number = position[node]
-        owner = source(node)
-        if BACKWARD in node.meta:
-            weight = _INFINITE  # another backward pass does not have it
-        elif isinstance(node.meta.get("val"), (list, tuple)):
-            if not is_recomputable(node, budget):
-                continue  # its items are saved
-            weight = _INFINITE
-        elif owner in kept and not copied(node):
-            weight = 1 if owner is node else 2
-        elif owner in free and not copied(node):
-            weight = 3 if owner is node else 4
-        else:
-            weight = _weight(node)
-        network.edge(2 * number, 2 * number + 1, weight)
-        if not is_recomputable(node, budget):
-            network.edge(_SOURCE, 2 * number, _INFINITE)
-        else:
-            for arg in node.all_input_nodes:
-                network.edge(2 * position[arg] + 1, 2 * number, _INFINITE)
-        if node in read:
-            network.edge(2 * number + 1, _SINK, _INFINITE)
-    late = network.minimum_cut()
-    found = [n for n in relevant if 2 * position[n] + 1 in late and 2 * position[n] not in late]
-    found.sort(key=position.__getitem__)
+    def cut(far: Collection[fx.Node]) -> list[fx.Node]:
+        """What to save when the values ``far`` are not computed again."""
+        network = _Network()
+        relevant = _ancestors(read, lambda node: node in far or not is_recomputable(node, budget))
+        for node in relevant:
+            number = position[node]
+            owner = source(node)
+            again = is_recomputable(node, budget) and node not in far
+            if BACKWARD in node.meta:
+                weight = _INFINITE  # another backward pass does not have it
+            elif isinstance(node.meta.get("val"), (list, tuple)):
+                if not again:
+                    continue  # its items are saved
+                weight = _INFINITE
+            elif owner in kept and not copied(node):
+                weight = 1 if owner is node else 2
+            elif owner in free and not copied(node):
+                weight = 3 if owner is node else 4
+            else:
+                weight = _weight(node)
+            network.edge(2 * number, 2 * number + 1, weight)
+            if again:
+                for arg in node.all_input_nodes:
+                    network.edge(2 * position[arg] + 1, 2 * number, _INFINITE)
+            else:
+                network.edge(_SOURCE, 2 * number, _INFINITE)
+            if node in read:
+                network.edge(2 * number + 1, _SINK, _INFINITE)
+        late = network.minimum_cut()
+        found = [n for n in relevant if 2 * position[n] + 1 in late and 2 * position[n] not in late]
+        return sorted(found, key=position.__getitem__)
+
+    far: set[fx.Node] = set()
+    while True:
+        found = cut(far)
+        more = _far(read, found, position, _READS / budget if budget else math.inf)
+        if not more:
+            break
+        far |= more
     return tuple(
         Saved(n.name, isinstance(n.meta["val"], torch.Tensor) and copied(n)) for n in found
     )
+
+
+_READS = 1.5  # divided by the budget: elements read for an element that is computed again
+
+
+def _far(
+    read: Collection[fx.Node],
+    saved: Collection[fx.Node],
+    position: Mapping[fx.Node, int],
+    limit: float,
+) -> set[fx.Node]:
+    """Values that are computed again from more than ``limit`` times as many saved elements.
+
+    A residual stream is a sum of all that was added to it: without its own values each layer would
+    read what all layers below have added.
+    """
+    held = frozenset(saved)
+    reads: dict[fx.Node, dict[fx.Node, int]] = {}  # for a value: how much of which saved values
+    found: set[fx.Node] = set()
+    for node in sorted(_ancestors(read, held.__contains__), key=position.__getitem__):
+        own = _elements(node)
+        reads[node] = {node: own}
+        if node in held or node.op != "call_function":
+            continue
+        parts: dict[fx.Node, int] = {}
+        for arg in node.all_input_nodes:
+            for origin, count in reads[arg].items():
+                parts[origin] = max(count, parts.get(origin, 0))
+        if source(node) is not node:
+            reads[node] = {origin: min(count, own) for origin, count in parts.items()}
+        elif own and BACKWARD not in node.meta and sum(parts.values()) > limit * own:
+            found.add(node)
+        else:
+            reads[node] = parts
+    return found
+
+
+def _elements(node: fx.Node) -> int:
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor):
+        return 0
+    return number_of_bytes(value) // value.element_size()
 
 
 def forward_graph(
