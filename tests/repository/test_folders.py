@@ -34,9 +34,10 @@ RUNTIME = {
         "build": "breaks frames graph higher_order marks size_marks torch_private trace values",
         "compilation": "build effects facts graph interp values",
         "records": "breaks frames torch_private",
+        "page": "breaks frames",
         "regions": "breaks build codegen compilation effects frames marks records settings "
         "torch_private values",
-        "api": "breaks marks regions settings values",
+        "api": "breaks marks page regions settings values",
     },
 }
 TYPES = {

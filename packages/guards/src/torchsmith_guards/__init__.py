@@ -12,12 +12,13 @@ from torchsmith_guards._src.fake.layouts import (
 )
 from torchsmith_guards._src.fake.mode import FakeMode
 from torchsmith_guards._src.guards.checker import Checker
-from torchsmith_guards._src.guards.explain import Failure
+from torchsmith_guards._src.guards.explain import Failure, expectation
 from torchsmith_guards._src.guards.global_state import AutocastState, GlobalState
 from torchsmith_guards._src.guards.guard import UNCHANGED_NUMBER, Guard, GuardKind
 from torchsmith_guards._src.guards.guard_set import GuardSet
 from torchsmith_guards._src.guards.shape_relation import ShapeRelation
 from torchsmith_guards._src.guards.tensor_spec import TensorSpec, stride_dependents
+from torchsmith_guards._src.guards.tree import estimated_ns
 from torchsmith_guards._src.shapes.env import ShapeEnv, ShapeGuard
 from torchsmith_guards._src.shapes.nodes import (
     Add,
@@ -109,6 +110,8 @@ __all__ = [
     "TensorPropertySource",
     "TensorSpec",
     "contiguous_strides",
+    "estimated_ns",
+    "expectation",
     "expr_of",
     "hint_of",
     "holds",

@@ -10,7 +10,7 @@ from torchsmith_tracer._src.api import (
     reset,
     substitute_in_graph,
 )
-from torchsmith_tracer._src.breaks.explain import Explanation
+from torchsmith_tracer._src.page.explanation import Explanation
 from torchsmith_tracer._src.breaks.report import (
     BreakReport,
     FrameReport,

@@ -1,6 +1,6 @@
 """Command line: explain how a function is captured.
 
-    python -m torchsmith_tracer FILE::func [--arg SPEC ...] [--json] [--dynamic] [--fullgraph]
+    python -m torchsmith_tracer FILE::func [--arg SPEC ...] [--json] [--html OUT] [--dynamic]
 
 The file is imported. Example inputs come from ``--arg`` (``f32[2,3]`` makes a tensor, anything else
 is read as a Python literal), or from the file's ``example_inputs`` or ``inputs`` (a tuple, a dict
@@ -62,6 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--backend", default="eager", help="eager, or an installed backend")
     parser.add_argument("--dynamic", action="store_true", help="symbolic sizes from the start")
     parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--html", metavar="OUT", help="write a page for the browser as well")
     options = parser.parse_args(argv)
     try:
         space, name = _load(options.target)
@@ -79,6 +80,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         report = explain(fn, backend=options.backend, dynamic=dynamic)(*args, **kwargs)
     except TracerError as e:
         print(f"error: {e}", file=sys.stderr)
+        return 1
+    if options.html is not None and not report.save(options.html):
         return 1
     print(json.dumps(report.to_json(), indent=2) if options.json else str(report))
     return 1 if report.break_count else 0

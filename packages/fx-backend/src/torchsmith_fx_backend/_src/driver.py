@@ -31,6 +31,12 @@ from torchsmith_fx_backend._src.aot.joint import trace_joint
 from torchsmith_fx_backend._src.aot.training import Training, Usual, callable_of
 from torchsmith_fx_backend._src.capture.rules import JOINT_RULES, RULES
 from torchsmith_fx_backend._src.capture.torch_private import is_wrapper, pytree
+from torchsmith_fx_backend._src.page.parts import (
+    dump_schedule,
+    load_schedule,
+    note_schedule,
+    schedules,
+)
 from torchsmith_fx_backend._src.passes import run_passes
 from torchsmith_fx_backend._src.records.graphs import (
     dump,
@@ -228,11 +234,16 @@ def compile_graph(
         obstacle(graph.module.graph),
     )
     if key is not None and save_graph(key, built):
-        told = dump(recorder.current_graph())
-        default_cache().put(f"frame {key}", {"frame.json": frame.dump(), "record.json": told})
-    built = _recording(built, frame, example_inputs, known, recorded)
-    compiled: Compiled = frame.wrap(built, gm, example_inputs, ambient, known)
-    return compiled
+        files = {
+            "frame.json": frame.dump(),
+            "record.json": dump(recorder.current_graph()),
+            "schedule.json": dump_schedule(built.schedule, gm),
+        }
+        default_cache().put(f"frame {key}", files)
+    recording = _recording(built, frame, example_inputs, known, recorded)
+    compiled: Any = frame.wrap(recording, gm, example_inputs, ambient, known)
+    compiled.schedules = functools.partial(schedules, [("inference", built)])
+    return compiled  # type: ignore[no-any-return]
 
 
 def _recording(
@@ -280,7 +291,7 @@ def compile_training(
     rules = {} if "decompositions" in off else JOINT_RULES
     joint = _stage("joint", trace_joint, gm, example_inputs, rules)
 
-    halves: list[Any] = []
+    halves: list[tuple[str, Any]] = []
 
     def compile_half(module: fx.GraphModule) -> object:
         try:
@@ -299,7 +310,7 @@ def compile_training(
             tell_eager(error)
             log.warning("%s This pass runs operator by operator instead.", error)
             built = _Uncompiled(module)
-        halves.append(built)
+        halves.append(("backward" if halves else "forward", built))
         return built
 
     owner = recorder.current_graph()
@@ -322,7 +333,8 @@ def compile_training(
     training.prepare()
     compiled: Any = callable_of(training, gm, Usual.of(joint, example_inputs), gm)
     compiled.training = training
-    compiled.source, compiled.kernels = halves[0].source, halves[0].kernels
+    compiled.source, compiled.kernels = halves[0][1].source, halves[0][1].kernels
+    compiled.schedules = functools.partial(schedules, halves)
     return compiled  # type: ignore[no-any-return]
 
 
@@ -376,7 +388,7 @@ def _build(
         try:
             built = _stage("build", make, plan)
             tell_plan(plan, built, check=chosen.verify)
-            return built
+            return note_schedule(built, plan, graph.graph)
         except KernelFailedError as error:
             kernels = [request.kernel for request, _ in error.failed]
             launches = [s for s in plan.steps if isinstance(s, Launch) and s.kernel in kernels]
@@ -432,8 +444,11 @@ def _load(
     log.debug("graph from the cache: %s", key)
     restore(key, built, files.get("record.json"))
     recording = _recording(built, frame, inputs, named, recorded)
-    compiled: Compiled = frame.wrap(recording, gm, inputs, _ambient_guard(), named)
-    return compiled
+    compiled: Any = frame.wrap(recording, gm, inputs, _ambient_guard(), named)
+    built_too: Any = built
+    built_too.schedule = load_schedule(files.get("schedule.json"), gm)
+    compiled.schedules = functools.partial(schedules, [("inference", built)])
+    return compiled  # type: ignore[no-any-return]
 
 
 def functional_graph(

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, overload
 import torch
 
 from torchsmith_tracer._src import marks
-from torchsmith_tracer._src.breaks.explain import Explanation
+from torchsmith_tracer._src.page.explanation import Explanation
 from torchsmith_tracer._src.breaks.report import BreakReport, FrameReport, Log, Place
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.regions.backends import resolve
@@ -193,6 +193,7 @@ def explain(fn: Callable[..., Any], **compile_options: Any) -> Callable[..., Exp
     def run(*args: Any, **kwargs: Any) -> Explanation:
         compiled = compile(target, **compile_options)
         log = _log_of(compiled)
+        log.detailed = True
         result = compiled(*args, **kwargs)
         name = getattr(target, "__qualname__", type(target).__qualname__)
         return Explanation(name, tuple(log.frames), tuple(log.recompiles), result)

@@ -7,6 +7,7 @@ makes graph breaks linear, and ``close``, after which nothing of the user's is h
 
 from __future__ import annotations
 
+from types import CodeType
 from typing import TYPE_CHECKING
 
 from torchsmith_guards import FakeMode, GuardSet, ShapeEnv
@@ -33,6 +34,7 @@ class Compilation:
         self.guards = GuardSet()
         self.journal = Journal()
         self.frames: list[Frame] = []
+        self.visited: dict[int, tuple[CodeType, set[int]]] | None = None
         self.interp = ObjectLayer(self)
         self.loop = Interpreter(self)
         self.builder = Builder(self, frame_state)

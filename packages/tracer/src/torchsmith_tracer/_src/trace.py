@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from types import CodeType
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -141,6 +142,7 @@ class Trace(Protocol):
         interp: CPython's abstract objects layer.
         loop: runs frames.
         frames: innermost last.
+        visited: where somebody wants to know, the instructions that were run, by their code.
         logs: what each stage has logged; ``checkpoint`` is how long they are.
     """
 
@@ -150,6 +152,7 @@ class Trace(Protocol):
     world: World
     interp: ObjectLayer
     frames: list[Frame]
+    visited: dict[int, tuple[CodeType, set[int]]] | None
 
     @property
     def logs(self) -> tuple[Sized, Sized, Sized, Sized]: ...

@@ -42,12 +42,15 @@ class CompiledGraph(Protocol):
         kernels: name and source text of each distinct kernel.
         storable: whether ``save_graph`` can keep it (all its externs have names).
         built: it is a compiled graph, not the fallback that stands for one.
+        launches: for each launch of the plan that ``build`` was given, the position of its kernel
+            in ``kernels``.
     """
 
     source: str
     kernels: tuple[tuple[str, str], ...]
     storable: bool
     built: bool
+    launches: tuple[int, ...]
 
     def __call__(self, *inputs: object) -> tuple[object, ...]:
         """Run the graph on tensors and symbol values, in the order of ``Plan.inputs``."""
@@ -108,7 +111,9 @@ def build(
         for kernel, request in zip(loaded, requests, strict=True)
     ]
     constants = dict(plan.constants)
-    return _finish(wrapper, bound, kernels, cache, constants=constants, storable=not checked)
+    graph = _finish(wrapper, bound, kernels, cache, constants=constants, storable=not checked)
+    graph.launches = tuple(numbers)
+    return graph
 
 
 def _checked(step: Launch, launch: Callable[..., object]) -> Callable[..., object]:

@@ -78,6 +78,11 @@ def _shown(obj: object) -> str:
         return object.__repr__(obj)
 
 
+def expectation(guard: Guard) -> str:
+    """What a guard asks for, in words."""
+    return _shown(_old(guard))
+
+
 def explain(guard: Guard, roots: Mapping[str, object]) -> Failure | None:
     """The failure of ``guard`` for these arguments, or None when it holds."""
     try:

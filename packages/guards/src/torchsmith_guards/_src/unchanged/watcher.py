@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from torchsmith_guards._src.guards.guard import Guard, GuardKind
-from torchsmith_guards._src.guards.tree import COST_NS, FETCH_NS
+from torchsmith_guards._src.guards.tree import estimated_ns
 from torchsmith_guards._src.sources.sources import LocalSource, NamespaceSource, Source
 from torchsmith_guards._src.unchanged import native
 
@@ -139,7 +139,7 @@ class Watcher:
         plan = self.plan
         anchors = tuple(found.anchors)
         if plan is None or anchors != plan.anchors or not plan.covered <= found.covered:
-            saved = sum(COST_NS[g.kind] + FETCH_NS for g in found.covered)
+            saved = sum(map(estimated_ns, found.covered))
             self._plans += 1
             if saved < _ASKING_NS + _ANCHOR_NS * len(anchors) or self._plans > _MOST_PLANS:
                 self._give_up()
@@ -172,5 +172,5 @@ class Watcher:
 
 def worth_watching(guards: Sequence[Guard]) -> bool:
     """True for sets that may be checked more cheaply by asking whether anything has changed."""
-    costs = (COST_NS[g.kind] + FETCH_NS for g in guards if g.kind is not GuardKind.GLOBAL_STATE)
+    costs = (estimated_ns(g) for g in guards if g.kind is not GuardKind.GLOBAL_STATE)
     return not native.unavailable() and sum(costs) > 2 * _ASKING_NS

@@ -6,6 +6,7 @@ import linecache
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from types import CodeType
 from typing import TYPE_CHECKING
 
 import torch
@@ -16,6 +17,9 @@ from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer.errors import FullGraphError
 
 if TYPE_CHECKING:
+    from torchsmith_guards import Checker
+    from torchsmith_guards.records import FrameRecord
+
     from torchsmith_tracer._src.frames.code import CodeInfo
 
 _TORCH = os.path.dirname(torch.__file__)
@@ -196,6 +200,22 @@ class KernelReport:
         return self.name
 
 
+@dataclass(frozen=True, slots=True)
+class FrameDetails:
+    """What ``explain`` alone keeps of a compile.
+
+    Attributes:
+        visited: the code that was traced, inlined functions included, each with the positions of
+            its instructions that were run.
+        checker: the guards.
+        compiled: what the backend made of the graph.
+    """
+
+    visited: tuple[tuple[CodeType, frozenset[int]], ...]
+    checker: Checker
+    compiled: object = None
+
+
 @dataclass(slots=True)
 class FrameReport:
     """What one compile of one function (or of the part after a break) gave.
@@ -210,6 +230,8 @@ class FrameReport:
         kernels: the distinct kernels of the compiled graph, if its backend names them.
         wrapper: source of the compiled graph, if its backend gives it.
         eager: the function itself runs for these inputs (it raises, or cannot be split).
+        details: more, where ``explain`` asked for it.
+        record: what was measured.
     """
 
     function: str
@@ -222,6 +244,8 @@ class FrameReport:
     wrapper: str = ""
     eager: bool = False
     note: str = ""
+    details: FrameDetails | None = None
+    record: FrameRecord | None = None
 
     def op_count(self) -> int:
         """Number of calls in the graph."""
@@ -268,7 +292,8 @@ class Pieces:
 
 @dataclass(slots=True)
 class Log(Pieces):
-    """Everything that one region has recorded, in order."""
+    """Everything that one region has recorded, in order; with ``detailed`` frames have details."""
 
     frames: list[FrameReport] = field(default_factory=list)
     recompiles: list[Recompile] = field(default_factory=list)
+    detailed: bool = False

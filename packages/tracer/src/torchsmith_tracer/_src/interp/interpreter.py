@@ -80,6 +80,9 @@ class Interpreter:
         if not info.bound:
             bind_handlers(info, _missing)
         instructions = info.instructions
+        visited = None
+        if tx.visited is not None:
+            visited = tx.visited.setdefault(id(info), (info.code, set()))[1]
         frames = tx.frames
         graph, shapes, guards, journal = tx.logs
         if len(frames) >= MAX_DEPTH:
@@ -97,6 +100,8 @@ class Interpreter:
                     while True:
                         ins = instructions[ip]
                         frame.ip = ip
+                        if visited is not None:
+                            visited.add(ip)
                         if ins.guarded or suspended:
                             frame.marks = len(graph), len(shapes), len(guards), len(journal)
                             frame.saved = frame.stack.copy()

@@ -57,6 +57,7 @@ def finish(told: FrameRecord, record: CodeRecord, entry: Entry) -> None:
 
 def _finish(told: FrameRecord, record: CodeRecord, entry: Entry) -> None:
     report, guards = entry.report, entry.checker.guards
+    report.record = told
     told.outcome = "eager" if report.eager else "compiled"
     told.versions = len(record.entries)
     told.guards = len(guards)

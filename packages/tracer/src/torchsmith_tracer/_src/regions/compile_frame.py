@@ -26,7 +26,13 @@ from torchsmith_guards import (
 )
 from torchsmith_guards.records import recorder
 
-from torchsmith_tracer._src.breaks.report import BreakReport, FrameReport, KernelReport, Place
+from torchsmith_tracer._src.breaks.report import (
+    BreakReport,
+    FrameDetails,
+    FrameReport,
+    KernelReport,
+    Place,
+)
 from torchsmith_tracer._src.breaks.signals import BreakAt, ObservedException, Unsupported
 from torchsmith_tracer._src.codegen.body import Body, assemble, emit_return, modules_of, new_emitter
 from torchsmith_tracer._src.codegen.resume import local_name
@@ -64,6 +70,7 @@ def compile_frame(
     report = FrameReport(record.name, start_of(record))
     with record.region.tracing(), unseen():
         trace = Compilation(record.region.settings, record.frame_state)
+        visited = trace.visited = {} if record.region.log.detailed else None
         try:
             body, checker = _compile(trace, record, fn, flat, report)
         finally:
@@ -83,6 +90,9 @@ def compile_frame(
             for k in (names() if callable(names) else names)
         )
         report.wrapper = str(getattr(body.compiled, "source", ""))
+    if visited is not None:
+        lines = tuple((code, frozenset(seen)) for code, seen in visited.values())
+        report.details = FrameDetails(lines, checker, body and body.compiled)
     record.region.log.frames.append(report)
     _print_stages(record, report)
     return Entry(number, checker, run, report)

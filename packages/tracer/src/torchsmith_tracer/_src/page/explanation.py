@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import warnings
 from dataclasses import dataclass
 
 from torchsmith_tracer._src.breaks.report import (
@@ -10,6 +12,9 @@ from torchsmith_tracer._src.breaks.report import (
     Pieces,
     Recompile,
 )
+from torchsmith_tracer._src.page.html import page, write_page
+from torchsmith_tracer._src.page.model import model
+from torchsmith_tracer.errors import TracerWarning
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +57,23 @@ class Explanation(Pieces):
     def op_count(self) -> int:
         """Number of calls in all graphs."""
         return sum(f.op_count() for f in self.frames)
+
+    def html(self) -> str:
+        """One page that shows this in a browser; it needs no other file and no network."""
+        data = model(self.function, self.frames, self.recompiles)
+        problems = data["problems"]
+        if problems:
+            text = f"[TS-T909] the report is incomplete: {'; '.join(problems[:3])}"
+            warnings.warn(text, TracerWarning, stacklevel=2)
+        return page(data, str(self))
+
+    def save(self, path: str | os.PathLike[str]) -> bool:
+        """Write ``html()`` to a file.
+
+        Returns:
+            Whether it is there; what keeps it from being written is one warning.
+        """
+        return write_page(path, self.html())
 
     def to_json(self) -> dict[str, object]:
         """Plain data: dicts, lists, strings and numbers."""

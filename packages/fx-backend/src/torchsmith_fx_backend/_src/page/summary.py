@@ -1,0 +1,310 @@
+"""The schedule of one graph in numbers: for each step its nodes, bytes, arithmetic, and memory."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torchsmith_guards import hint_of
+
+from torchsmith_fx_backend._src.loops.index import Index, evaluate
+from torchsmith_fx_backend._src.loops.ir import Compute, Kernel, Op, Reduce, Scan
+from torchsmith_fx_backend._src.loops.verify import full_values
+from torchsmith_fx_backend._src.passes.base import is_view
+from torchsmith_fx_backend._src.schedule.plan import (
+    Allocate,
+    BindSymbol,
+    ExternCall,
+    Free,
+    Launch,
+    Name,
+    Plan,
+)
+
+aten = torch.ops.aten
+
+# What is no arithmetic: it moves, chooses or compares.
+_FREE = frozenset({Op.CAST, Op.WHERE, Op.ISNAN, Op.ISINF, Op.AND, Op.OR, Op.XOR, Op.NOT})
+_FREE |= {Op.EQ, Op.NE, Op.LT, Op.LE, Op.GT, Op.GE, Op.SHL, Op.SHR}
+_MOST_LABELS = 6
+
+
+def summary(plan: Plan, graph: fx.Graph, launched: Sequence[int]) -> dict[str, Any]:
+    """What ``plan`` runs, as plain data; see ``torchsmith_tracer``'s page for the form.
+
+    Args:
+        plan: the steps.
+        graph: the functional graph that they compute.
+        launched: for each launch in the plan, the position of its kernel among the distinct ones.
+    """
+    return _Summary(plan, graph, launched).run()
+
+
+class _Summary:
+    def __init__(self, plan: Plan, graph: fx.Graph, launched: Sequence[int]) -> None:
+        self.plan = plan
+        self.launched = iter(launched)
+        self.order = list(graph.nodes)
+        self.by_name = {node.name: node for node in self.order}
+        placeholders = graph.find_nodes(op="placeholder")
+        self.by_name.update(zip(plan.inputs, placeholders))
+        self.values: dict[str, int] = {}
+        self.storage: dict[str, int] = {}  # name -> number of its storage; 0: not the plan's
+        self.sizes: dict[int, int] = {}  # storages that are held, with their bytes
+        self.names: dict[int, int] = {}  # how many names a storage has
+        self.peak = 0
+        self.steps: list[dict[str, Any]] = []
+        self._arithmetic: dict[Kernel, tuple[int, int]] = {}
+        self.stored = {*plan.inputs, *(name for name, _ in plan.constants)}
+        for step in plan.steps:
+            match step:
+                case Launch(args=names):
+                    self.stored.update(names)
+                case ExternCall(results=results):
+                    self.stored.update(name for name in results if name is not None)
+
+    def run(self) -> dict[str, Any]:
+        for name in self.plan.inputs:
+            value = self.by_name[name].meta.get("val")
+            if isinstance(value, int | torch.SymInt):
+                self.values[name] = int(hint_of(value) or 0)
+        for step in self.plan.steps:
+            match step:
+                case BindSymbol(symbol, tensor, what, axis):
+                    found = getattr(self._value(tensor), what)
+                    number = found() if what != "size" else self._value(tensor).shape
+                    number = number if what == "storage_offset" else number[axis]
+                    self.values[symbol] = int(hint_of(number) or 0)
+                case Allocate(name, layout, None):
+                    count = self._span(layout.size, layout.stride)
+                    self._hold(name, None if count is None else count * layout.dtype.itemsize)
+                case Allocate(name, _, reuse):
+                    self._alias(name, str(reuse))
+                case Free(name):
+                    self._drop(name)
+                case Launch():
+                    self._launch(step)
+                case ExternCall():
+                    self._extern(step)
+        devices = [s.device for s in self.plan.steps if isinstance(s, Launch)]
+        devices += [s.layout.device for s in self.plan.steps if isinstance(s, Allocate)]
+        values = (node.meta.get("val") for node in self.by_name.values())
+        devices += [v.device for v in values if isinstance(v, torch.Tensor)]
+        device = str(devices[0]) if devices else ""
+        return {"device": device, "steps": self.steps, "peak": self.peak}
+
+    # --- memory ----------------------------------------------------------------------------------
+    def _hold(self, name: str, size: int | None) -> None:
+        number = len(self.names) + 1
+        self.storage[name], self.names[number], self.sizes[number] = number, 1, size or 0
+        self.peak = max(self.peak, sum(self.sizes.values()))
+
+    def _alias(self, name: str, other: str) -> None:
+        number = self.storage.get(other, 0)
+        self.storage[name] = number
+        if number:
+            self.names[number] += 1
+
+    def _drop(self, name: str) -> None:
+        number = self.storage.pop(name, 0)
+        if number:
+            self.names[number] -= 1
+            if not self.names[number]:
+                del self.sizes[number]
+
+    # --- sizes -----------------------------------------------------------------------------------
+    def _value(self, name: str) -> Any:
+        return self.by_name[name].meta["val"]
+
+    def _number(self, index: Index) -> int | None:
+        try:
+            return int(evaluate(index, (), self.values))
+        except (KeyError, IndexError):
+            return None  # only known when it runs
+
+    def _span(self, size: Sequence[Index], stride: Sequence[Index]) -> int | None:
+        """Elements from the first to the last."""
+        sizes, strides = (list(map(self._number, part)) for part in (size, stride))
+        if None in sizes or None in strides:
+            return None
+        if 0 in sizes:
+            return 0
+        return 1 + sum((n - 1) * s for n, s in zip(sizes, strides))  # type: ignore[operator]
+
+    # --- steps -----------------------------------------------------------------------------------
+    def _step(
+        self,
+        nodes: Sequence[fx.Node],
+        kernel: int | None,
+        moved: int | None,
+        flops: int | None,
+        fallback: str = "",
+    ) -> None:
+        origins = dict.fromkeys(n.meta["from_node"] for n in nodes if "from_node" in n.meta)
+        words = list(dict.fromkeys(map(_word, nodes)))
+        ops = " · ".join(words[:_MOST_LABELS]) + (" …" if len(words) > _MOST_LABELS else "")
+        self.steps.append(
+            {
+                "label": ops or fallback,
+                "kernel": kernel,
+                "nodes": list(origins),
+                "bytes": moved,
+                "flops": flops,
+                "live": sum(self.sizes.values()),
+            }
+        )
+
+    def _launch(self, step: Launch) -> None:
+        moved: int | None = 0
+        for argument, size in zip(step.kernel.args, step.sizes):
+            count = self._number(size)
+            if count is None or moved is None:
+                moved = None
+                continue
+            moved += count * argument.dtype.itemsize * (argument.read + argument.written)
+        self._step(self._computed(step), next(self.launched, None), moved, self._flops(step.kernel))
+
+    def _computed(self, step: Launch) -> list[fx.Node]:
+        """The nodes that a launch computes, with those that only live in its registers."""
+        waiting = [self.by_name[name] for name in step.nodes if name in self.by_name]
+        found: dict[fx.Node, None] = {}
+        while waiting:
+            node = waiting.pop()
+            if node not in found:
+                found[node] = None
+                waiting += [
+                    argument
+                    for argument in node.all_input_nodes
+                    if argument.name not in self.stored and argument.op == "call_function"
+                ]
+        return [node for node in self.order if node in found]
+
+    def _flops(self, kernel: Kernel) -> int | None:
+        """Arithmetic operations of a launch; a function such as ``exp`` counts as one."""
+        ranges = [self._number(size) for size in kernel.ranges]
+        if None in ranges:
+            return None
+        known = self._arithmetic.get(kernel)
+        if known is None:
+            known = self._arithmetic[kernel] = _arithmetic(kernel)
+        full, outer = known
+        sizes = [n for n in ranges if n is not None]
+        rows = math.prod(sizes[: kernel.reduce_from])
+        return full * math.prod(sizes) + outer * rows
+
+    def _extern(self, step: ExternCall) -> None:
+        results = [name for name in step.results if name is not None]
+        if step.target is operator.floordiv:
+            above, below = step.args
+            if isinstance(above, Index) and isinstance(below, int):
+                self.values[results[0]] = (self._number(above) or 0) // below
+            return
+        node = self.by_name.get(results[0]) if results else None
+        if node is None or not isinstance(node.meta.get("val"), torch.Tensor | tuple | list):
+            return
+        if is_view(node):
+            first = step.args[0] if step.args else None
+            self._alias(results[0], first.name if isinstance(first, Name) else "")
+            return
+        if not isinstance(step.target, torch._ops.OpOverload):
+            return  # a look at a layout
+        producer = node if node.target is step.target else node.all_input_nodes[0]
+        read = sum(_bytes(argument.meta.get("val")) for argument in producer.all_input_nodes)
+        written = sum(_bytes(self._value(name)) for name in results if name in self.by_name)
+        for name in results:
+            if step.out is not None:
+                if name != step.out:
+                    self._alias(name, step.out)
+            elif name not in self.storage:
+                self._hold(name, _bytes(self._value(name)) if name in self.by_name else 0)
+        self._step([producer], None, read + written, extern_flops(producer), str(step.target))
+
+
+def _arithmetic(kernel: Kernel) -> tuple[int, int]:
+    """Operations at each point, and those at each outer point."""
+    full = full_values(kernel)
+    inner = outer = 0
+    for number, node in enumerate(kernel.body):
+        if isinstance(node, Compute) and node.op not in _FREE:
+            count = 2 if node.op is Op.FMA else 1
+            inner, outer = (inner + count, outer) if number in full else (inner, outer + count)
+        elif isinstance(node, Reduce | Scan):
+            inner += 1
+    return inner, outer
+
+
+def _word(node: fx.Node) -> str:
+    name = str(getattr(node.target, "__name__", node.target))
+    return name.partition(".")[0].strip("_")
+
+
+def _tensors(value: object) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, tuple | list):
+        for item in value:
+            yield from _tensors(item)
+
+
+def _shape(node: object) -> list[int]:
+    if not isinstance(node, fx.Node):
+        return []
+    return [int(hint_of(size) or 0) for size in node.meta["val"].shape]
+
+
+def _bytes(value: object) -> int:
+    return sum(
+        math.prod(int(hint_of(n) or 0) for n in t.shape) * t.element_size() for t in _tensors(value)
+    )
+
+
+def extern_flops(node: fx.Node) -> int | None:
+    """Arithmetic of a call of the library's; None for calls of which that is not known here."""
+    count = _FLOPS.get(node.target)
+    return None if count is None else count(node)
+
+
+def _product(first: int, second: int) -> Callable[[fx.Node], int]:
+    """Of matrices that are arguments at these positions."""
+
+    def count(node: fx.Node) -> int:
+        a, b = _shape(node.args[first]), _shape(node.args[second])
+        if len(a) == 1 or len(b) == 1:
+            return 2 * math.prod(max(a, b, key=len))
+        return 2 * math.prod(a) * b[-1]
+
+    return count
+
+
+def _linear(node: fx.Node) -> int:
+    return 2 * math.prod(_shape(node.args[0])) * _shape(node.args[1])[0]
+
+
+def _convolution(node: fx.Node) -> int:
+    weight = _shape(node.args[1])
+    transposed = bool(node.args[6])
+    places = math.prod(_shape(node.args[0] if transposed else node))
+    return 2 * places * math.prod(weight[1:])
+
+
+def _attention(node: fx.Node) -> int:
+    query, key, value = (_shape(node.args[i]) for i in range(3))
+    return 2 * math.prod(query[:-1]) * key[-2] * (query[-1] + value[-1])
+
+
+_FLOPS: Mapping[object, Callable[[fx.Node], int]] = {
+    aten.mm.default: _product(0, 1),
+    aten.bmm.default: _product(0, 1),
+    aten.mv.default: _product(0, 1),
+    aten.dot.default: _product(0, 1),
+    aten.matmul.default: _product(0, 1),
+    aten.addmm.default: _product(1, 2),
+    aten.baddbmm.default: _product(1, 2),
+    aten.linear.default: _linear,
+    aten.convolution.default: _convolution,
+    aten.scaled_dot_product_attention.default: _attention,
+}
