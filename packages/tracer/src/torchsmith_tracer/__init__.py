@@ -10,7 +10,6 @@ from torchsmith_tracer._src.api import (
     reset,
     substitute_in_graph,
 )
-from torchsmith_tracer._src.page.explanation import Explanation
 from torchsmith_tracer._src.breaks.report import (
     BreakReport,
     FrameReport,
@@ -18,6 +17,7 @@ from torchsmith_tracer._src.breaks.report import (
     Place,
     Recompile,
 )
+from torchsmith_tracer._src.page.explanation import Explanation
 from torchsmith_tracer._src.regions.backends import backend_names, eager
 from torchsmith_tracer._src.regions.stance import set_stance
 from torchsmith_tracer._src.settings import Settings

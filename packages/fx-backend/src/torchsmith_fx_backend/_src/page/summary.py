@@ -129,11 +129,14 @@ class _Summary:
     def _span(self, size: Sequence[Index], stride: Sequence[Index]) -> int | None:
         """Elements from the first to the last."""
         sizes, strides = (list(map(self._number, part)) for part in (size, stride))
-        if None in sizes or None in strides:
-            return None
-        if 0 in sizes:
-            return 0
-        return 1 + sum((n - 1) * s for n, s in zip(sizes, strides))  # type: ignore[operator]
+        last = 0
+        for n, step in zip(sizes, strides):
+            if n is None or step is None:
+                return None
+            if n == 0:
+                return 0
+            last += (n - 1) * step
+        return last + 1
 
     # --- steps -----------------------------------------------------------------------------------
     def _step(
@@ -159,6 +162,10 @@ class _Summary:
         )
 
     def _launch(self, step: Launch) -> None:
+        number = next(self.launched, None)
+        outer = step.kernel.ranges[: step.kernel.reduce_from]
+        if any(self._number(size) == 0 for size in outer):
+            return  # no point to compute
         moved: int | None = 0
         for argument, size in zip(step.kernel.args, step.sizes):
             count = self._number(size)
@@ -166,7 +173,7 @@ class _Summary:
                 moved = None
                 continue
             moved += count * argument.dtype.itemsize * (argument.read + argument.written)
-        self._step(self._computed(step), next(self.launched, None), moved, self._flops(step.kernel))
+        self._step(self._computed(step), number, moved, self._flops(step.kernel))
 
     def _computed(self, step: Launch) -> list[fx.Node]:
         """The nodes that a launch computes, with those that only live in its registers."""
@@ -274,7 +281,7 @@ def _product(first: int, second: int) -> Callable[[fx.Node], int]:
     def count(node: fx.Node) -> int:
         a, b = _shape(node.args[first]), _shape(node.args[second])
         if len(a) == 1 or len(b) == 1:
-            return 2 * math.prod(max(a, b, key=len))
+            return 2 * max(math.prod(a), math.prod(b))
         return 2 * math.prod(a) * b[-1]
 
     return count

@@ -31,7 +31,8 @@ def size_in_bytes(tensor: torch.Tensor) -> int:
     sizes = [hint_of(size) for size in tensor.shape]
     if None in sizes:
         raise ValueError("a size depends on data")
-    return math.prod(int(size) for size in sizes) * tensor.element_size()  # type: ignore[arg-type]
+    numbers = [int(size) for size in sizes if size is not None]
+    return math.prod(numbers) * tensor.element_size()
 
 
 def eager_memory(graph: fx.Graph) -> dict[str, Any] | None:

@@ -19,10 +19,12 @@ half and backward halves, once they are compiled):
 from __future__ import annotations
 
 import operator
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from types import CodeType
+from typing import Any
 
 import torch
 from torch import fx
@@ -36,7 +38,7 @@ MOST_TEXT = 1_000_000  # characters of generated code; a page is to stay a file 
 MOST_GUARDS = 4_000
 _CUT = 300
 
-_T = TypeVar("_T")
+_ADDRESS = re.compile(r" (?:at 0x[0-9a-f]+|from '[^']*')")
 _FRAME = re.compile(r'^  File "(.*)", line (\d+), in (.*)$', re.MULTILINE)
 
 
@@ -56,11 +58,13 @@ class Model:
         self.stacks: dict[tuple[tuple[int, int], ...], int] = {}
         self._text = 0
 
-    def part(self, what: str, make: Callable[[], _T], default: _T) -> _T:
+    def part(self, what: str, make: Callable[[], Any], default: Any) -> Any:
         """What ``make`` gives; where it fails, ``default`` and a problem."""
         try:
             return make()
-        except Exception as error:  # noqa: BLE001 - a report must not fail for one of its parts
+        except Exception as error:
+            if os.environ.get("TORCHSMITH_STRICT") == "1":
+                raise
             self.problems.append(f"{what}: {type(error).__name__}: {error}"[:_CUT])
             return default
 
@@ -247,7 +251,9 @@ def _expected(guard: Guard) -> str:
         return f"{_dtype(expected.dtype)}[{sizes}] on {expected.device}{grad}"
     if guard.kind is GuardKind.GLOBAL_STATE:
         return "as it was"
-    return "" if expected is None else expectation(guard)
+    if isinstance(expected, CodeType):
+        return f"the code of {expected.co_qualname}"
+    return "" if expected is None else _ADDRESS.sub("", expectation(guard))
 
 
 def operator_name(node: fx.Node) -> str:

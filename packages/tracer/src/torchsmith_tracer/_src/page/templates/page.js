@@ -2,7 +2,7 @@
 (() => {
   const D = JSON.parse(document.getElementById("data").textContent);
   const $ = (id) => document.getElementById(id);
-  const MARKS = { captured: "●", folded: "○", eager: "▲", broken: "✕", missed: "·" };
+  const MARKS = { captured: "●", folded: "○", eager: "▲", broken: "✕", missed: "–" };
   const MEANING = {
     captured: "captured in a graph",
     folded: "done while tracing, free at run time",
@@ -48,6 +48,7 @@
   const at = (place) => (place && place[0] >= 0 ? `${D.files[place[0]].name}:${place[1]}` : "");
 
   // --------------------------------------------------------------------------------- what links
+  let numbered = 0;
   const nodes = [], steps = [], nodesAt = new Map(), byName = D.pieces.map(() => new Map());
   D.pieces.forEach((piece, p) => {
     piece.nodes.forEach(([name, op, form, stack, module]) => {
@@ -61,13 +62,12 @@
       byName[p].set(name, node);
       nodes.push(node);
     });
-    let number = 0;
     piece.schedules.forEach((schedule) => {
       const tags = new Map();
       schedule.steps.forEach((step) => {
         const made = { ...step, id: steps.length, p, schedule, members: [] };
         if (known(step.kernel)) {
-          if (!tags.has(step.kernel)) tags.set(step.kernel, `K${(number += 1)}`);
+          if (!tags.has(step.kernel)) tags.set(step.kernel, `K${(numbered += 1)}`);
           made.tag = tags.get(step.kernel);
         }
         for (const name of step.nodes) {
@@ -535,7 +535,7 @@
       const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
       const found = sorted.filter(({ g, piece }) => { const text = [...g.slice(0, 4), at(g[4]), D.pieces[piece].function].join(" ").toLowerCase(); return words.every((w) => text.includes(w)); });
       body.replaceChildren(...found.slice(0, 300).map(({ g }) => h("tr", {},
-        h("td", {}, h("code", {}, g[0])), h("td", {}, g[1]), h("td", {}, h("code", {}, g[2])), h("td", {}, g[3]), h("td", {}, g[4] ? lineButton(g[4]) : ""), h("td", { class: "num" }, seconds(g[5] * 1e-9)))));
+        h("td", {}, h("code", {}, g[0])), h("td", {}, g[1]), h("td", {}, h("code", {}, g[2])), h("td", {}, g[3]), h("td", { class: "where" }, g[4] ? lineButton(g[4]) : ""), h("td", { class: "num" }, seconds(g[5] * 1e-9)))));
       count.textContent = found.length > 300 ? `the 300 dearest of ${found.length.toLocaleString("en")}` : plural(found.length, "guard");
     }
     input.addEventListener("input", fill);
