@@ -135,6 +135,19 @@ def test_a_graph_from_the_cache_says_the_same_under_its_own_names():
     assert all(name in names for step in stored["steps"] for name in step["nodes"])
 
 
+def test_writes_into_inputs_and_calls_of_several_results_are_steps_of_their_nodes():
+    def fn(x, y):
+        values, places = torch.topk(x, 3)
+        y.copy_(torch.linalg.matrix_exp(y))
+        return values * 2, places
+
+    found, gm = compiled(fn, X, torch.ones(4, 4))
+    (schedule,) = found.schedules()
+    covered = {name for step in schedule["steps"] for name in step["nodes"]}
+    assert {"topk", "linalg_matrix_exp", "mul"} <= covered
+    assert all(step["bytes"] for step in schedule["steps"])
+
+
 def test_training_has_a_forward_and_then_a_backward_half():
     w = torch.ones(32, 32, requires_grad=True)
     found, _ = compiled(lambda x, w: torch.tanh(x @ w).sum(), X, w)

@@ -219,7 +219,9 @@ class _Summary:
             return
         if not isinstance(step.target, torch._ops.OpOverload):
             return  # a look at a layout
-        producer = node if node.target is step.target else node.all_input_nodes[0]
+        # One of several results bears another name than their call, and a write its target's.
+        near = (node, *node.all_input_nodes[:1], *node.users)
+        producer = next((n for n in near if n.target is step.target), node)
         read = sum(_bytes(argument.meta.get("val")) for argument in producer.all_input_nodes)
         written = sum(_bytes(self._value(name)) for name in results if name in self.by_name)
         for name in results:
