@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from torch import fx
     from torchsmith_guards import FakeMode, GuardKind, GuardSet, ShapeEnv, Source
 
-    from torchsmith_tracer._src.codegen.emitter import Emitter
     from torchsmith_tracer._src.effects.journal import Journal
+    from torchsmith_tracer._src.emitter import Emitter
     from torchsmith_tracer._src.facts.world import World
     from torchsmith_tracer._src.frames.frame import Frame
     from torchsmith_tracer._src.settings import Settings

@@ -3,6 +3,6 @@
 In: what the interpreter returned (a value, or a break with its chain of frames), the journal, the
 graph. Out: a body function (readable Python source, registered in ``linecache``) and, for breaks,
 step and resume functions assembled from the user's own bytecode.
-Read ``emitter.py`` (the ``cg`` object that values reconstruct themselves with), then ``body.py``,
-then ``resume.py``.
+Read ``../emitter.py`` (the ``cg`` object that values reconstruct themselves with), then
+``body.py``, then ``resume.py``.
 """

@@ -24,10 +24,11 @@ from typing import TYPE_CHECKING
 
 from torch import fx
 
-from torchsmith_tracer._src.codegen.emitter import Emitter
 from torchsmith_tracer._src.codegen.replay import replay
+from torchsmith_tracer._src.codegen.resume import generator_code
 from torchsmith_tracer._src.codegen.source_text import compile_source, forget_source
 from torchsmith_tracer._src.effects.undo import Undo
+from torchsmith_tracer._src.emitter import Emitter
 
 if TYPE_CHECKING:
     from torchsmith_tracer._src.compilation import Compilation
@@ -58,7 +59,7 @@ class Body:
 def new_emitter(trace: Compilation, record: CodeRecord) -> Emitter:
     """An emitter for a body of ``record``."""
     bind: dict[str, object] = {"G": record.globals, "M": modules_of(trace)}
-    return Emitter(record.parameter_names(), bind, trace.journal)
+    return Emitter(record.parameter_names(), bind, trace.journal, generator_code)
 
 
 def modules_of(trace: Compilation) -> dict[str, dict[str, object]]:

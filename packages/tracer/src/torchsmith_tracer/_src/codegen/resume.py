@@ -28,6 +28,7 @@ from bytecode.flags import CompilerFlags
 
 from torchsmith_tracer._src.breaks.signals import InternalError
 from torchsmith_tracer._src.codegen.tail import TailCall, hide_ours
+from torchsmith_tracer._src.emitter import plain_name
 from torchsmith_tracer._src.frames.code import cells_of, decode
 
 _V = sys.version_info[:2]
@@ -64,14 +65,6 @@ class Exit:
 
     entry: Callable[..., object]
     results: int
-
-
-def plain_name(name: str) -> str:
-    """A local's name as an identifier: comprehensions call their argument ``.0``, and tools that
-    rewrite syntax trees choose names that no user could."""
-    if name.isidentifier():
-        return name
-    return "___" + "".join(c if c.isidentifier() or c.isdigit() else f"_{ord(c):x}_" for c in name)
 
 
 _OWN_LOCAL = re.compile(r"___(callee|args|kwargs|error|junk|(s|r|rest)\d+)_*")

@@ -34,8 +34,8 @@ from torchsmith_tracer._src.frames.liveness import live_locals
 from torchsmith_tracer._src.values.exceptions import ExceptionValue
 
 if TYPE_CHECKING:
-    from torchsmith_tracer._src.codegen.emitter import Emitter
     from torchsmith_tracer._src.compilation import Compilation
+    from torchsmith_tracer._src.emitter import Emitter
     from torchsmith_tracer._src.frames.code import Instruction
     from torchsmith_tracer._src.frames.frame import FrameState
     from torchsmith_tracer._src.regions.record import CodeRecord

@@ -4,12 +4,14 @@ graph calls the real transform on it. So nesting, levels and randomness are torc
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
+from torch import fx
 
 from torchsmith_tracer._src import torch_private as private
 from torchsmith_tracer._src.breaks.signals import Unsupported
+from torchsmith_tracer._src.emitter import Emitter
 from torchsmith_tracer._src.higher_order import ops
 from torchsmith_tracer._src.higher_order.effects import grad_mode
 from torchsmith_tracer._src.higher_order.nests import (
@@ -20,6 +22,7 @@ from torchsmith_tracer._src.higher_order.nests import (
     spread,
 )
 from torchsmith_tracer._src.torch_private import storage_id
+from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtin_object import BuiltinObject
 from torchsmith_tracer._src.values.builtins import registry
@@ -31,12 +34,6 @@ from torchsmith_tracer._src.values.mappings import DictValue
 from torchsmith_tracer._src.values.opaque import GraphObject
 from torchsmith_tracer._src.values.tensor import TensorValue
 from torchsmith_tracer._src.values.torch_queries import register
-
-if TYPE_CHECKING:
-    from torch import fx
-
-    from torchsmith_tracer._src.codegen.emitter import Emitter
-    from torchsmith_tracer._src.trace import Trace
 
 Args = Sequence[Value]
 Kwargs = dict[str, Value]

@@ -25,7 +25,7 @@ import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from torchsmith_tracer._src.codegen.resume import plain_name
+from torchsmith_tracer._src.emitter import plain_name
 
 _OWN_NAME = re.compile(r"(_*)(?:F|REF|SELF|CODE|MISSING|changed|miss|limited|check_\d+|body_\d+)$")
 

@@ -21,9 +21,9 @@ from torchsmith_guards.records import RecompileReason, recorder
 
 from torchsmith_tracer._src.breaks.report import FrameReport, Place, Recompile
 from torchsmith_tracer._src.build.dynamic import FrameState
-from torchsmith_tracer._src.codegen.emitter import safe_names
 from torchsmith_tracer._src.codegen.resume import ResumeCode, raising_code
 from torchsmith_tracer._src.codegen.source_text import compile_source, forget_source
+from torchsmith_tracer._src.emitter import safe_names
 from torchsmith_tracer._src.records import frames
 from torchsmith_tracer._src.regions import stance
 from torchsmith_tracer._src.regions.ambient import watching_mode

@@ -13,16 +13,14 @@ stack of frames). Slots return values, raise ``Unsupported`` (graph break) or ``
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from torch import fx
+from torchsmith_guards import Source
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
-
-if TYPE_CHECKING:
-    from torch import fx
-    from torchsmith_guards import Source
-
-    from torchsmith_tracer._src.codegen.emitter import Emitter
-    from torchsmith_tracer._src.trace import Trace
+from torchsmith_tracer._src.emitter import Emitter
+from torchsmith_tracer._src.trace import Trace
 
 
 class Value:

@@ -8,10 +8,13 @@ import enum
 import functools
 import types
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+
+from torchsmith_guards import Source
 
 from torchsmith_tracer._src.effects.journal import DELETED
+from torchsmith_tracer._src.emitter import Emitter
 from torchsmith_tracer._src.frames.library import is_library_module
+from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import RealObject, Value
 from torchsmith_tracer._src.values.constants import NONE, ConstantValue, bool_value
 from torchsmith_tracer._src.values.lookup import (
@@ -21,12 +24,6 @@ from torchsmith_tracer._src.values.lookup import (
     lookup_in,
 )
 from torchsmith_tracer._src.values.python_instances import dunder, implemented
-
-if TYPE_CHECKING:
-    from torchsmith_guards import Source
-
-    from torchsmith_tracer._src.codegen.emitter import Emitter
-    from torchsmith_tracer._src.trace import Trace
 
 
 class ClassValue(RealObject):

@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+
+from torchsmith_guards import Source
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
+from torchsmith_tracer._src.emitter import Emitter
+from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtin_object import BuiltinObject
-
-if TYPE_CHECKING:
-    from torchsmith_guards import Source
-
-    from torchsmith_tracer._src.codegen.emitter import Emitter
-    from torchsmith_tracer._src.trace import Trace
 
 BINARY: dict[str, Callable[..., object]] = {
     name: getattr(operator, name)

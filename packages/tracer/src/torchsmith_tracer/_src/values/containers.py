@@ -7,20 +7,17 @@ import builtins
 # By name: the program may put other things in the module's place.
 from collections import deque, namedtuple
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+
+from torchsmith_guards import Source
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
+from torchsmith_tracer._src.emitter import Emitter
 from torchsmith_tracer._src.facts.world import ABSENT
+from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtin_object import BuiltinObject
 from torchsmith_tracer._src.values.constants import COMPARE, NONE, ConstantValue, bool_value
 from torchsmith_tracer._src.values.lazy import LazyValue, realize
-
-if TYPE_CHECKING:
-    from torchsmith_guards import Source
-
-    from torchsmith_tracer._src.codegen.emitter import Emitter
-    from torchsmith_tracer._src.trace import Trace
 
 _MAX_ITEMS = 10_000_000
 

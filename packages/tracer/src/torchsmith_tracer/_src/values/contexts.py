@@ -9,13 +9,13 @@ open at the end of the graph is left inside it and entered again by generated co
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import fx
-from torchsmith_guards import AttrSource
+from torchsmith_guards import AttrSource, Source
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
+from torchsmith_tracer._src.emitter import Emitter
 from torchsmith_tracer._src.torch_private import (
     context_decorator,
     cpu_autocast,
@@ -27,14 +27,9 @@ from torchsmith_tracer._src.torch_private import (
     push_function_mode,
     set_grad_enabled,
 )
+from torchsmith_tracer._src.trace import Graph, Trace
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.constants import FALSE, NONE, ConstantValue
-
-if TYPE_CHECKING:
-    from torchsmith_guards import Source
-
-    from torchsmith_tracer._src.codegen.emitter import Emitter
-    from torchsmith_tracer._src.trace import Graph, Trace
 
 
 class ContextValue(Value):

@@ -22,8 +22,8 @@ from torchsmith_tracer._src.values.python_instances import NewObjectValue, Objec
 from torchsmith_tracer._src.values.tracebacks import TracebackValue
 
 if TYPE_CHECKING:
-    from torchsmith_tracer._src.codegen.emitter import Emitter
     from torchsmith_tracer._src.effects.journal import Journal
+    from torchsmith_tracer._src.emitter import Emitter
     from torchsmith_tracer._src.frames.frame import Frame
     from torchsmith_tracer._src.trace import Trace
 

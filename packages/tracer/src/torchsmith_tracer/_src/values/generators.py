@@ -14,7 +14,7 @@ from torchsmith_tracer._src.values.frame_object import frame_object
 from torchsmith_tracer._src.values.iterators import IteratorValue
 
 if TYPE_CHECKING:
-    from torchsmith_tracer._src.codegen.emitter import Emitter
+    from torchsmith_tracer._src.emitter import Emitter
     from torchsmith_tracer._src.frames.frame import Frame
     from torchsmith_tracer._src.trace import Trace
     from torchsmith_tracer._src.values.functions import FunctionValue
@@ -184,7 +184,7 @@ class GeneratorValue(IteratorValue):
         names = [n for n in code.co_varnames if n in frame.locals and n not in cells]
         return cg.call(
             _revived,
-            cg.suspended(code, frame.ip - 1, shape_of(frame.stack), names),
+            cg.const(cg.suspended_code(code, frame.ip - 1, shape_of(frame.stack), names)),
             frame.globals,
             cg.tuple_of([frame.cells[name] for name in cells]),
             *(frame.locals[name] for name in names),

@@ -9,8 +9,12 @@ from __future__ import annotations
 import collections
 import sys
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from torchsmith_guards import Source
+
+from torchsmith_tracer._src.emitter import Emitter
+from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtin_object import BuiltinObject
 from torchsmith_tracer._src.values.builtins.python_versions import CLEARED_IS_MUTATED
@@ -18,12 +22,6 @@ from torchsmith_tracer._src.values.constants import ConstantValue
 from torchsmith_tracer._src.values.containers import SequenceValue, TupleValue
 from torchsmith_tracer._src.values.lazy import realize
 from torchsmith_tracer._src.values.mappings import DictValue, SetValue, Table
-
-if TYPE_CHECKING:
-    from torchsmith_guards import Source
-
-    from torchsmith_tracer._src.codegen.emitter import Emitter
-    from torchsmith_tracer._src.trace import Trace
 
 
 class IteratorValue(BuiltinObject):

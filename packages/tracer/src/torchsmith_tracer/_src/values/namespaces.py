@@ -17,7 +17,7 @@ from torchsmith_tracer._src.values.functions import BoundMethodValue
 if TYPE_CHECKING:
     from torchsmith_guards import Source
 
-    from torchsmith_tracer._src.codegen.emitter import Emitter
+    from torchsmith_tracer._src.emitter import Emitter
     from torchsmith_tracer._src.trace import Trace
     from torchsmith_tracer._src.values.mappings import DictValue
 

@@ -11,23 +11,19 @@ from __future__ import annotations
 import operator
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-from torchsmith_guards import AttrSource, GuardKind, hint_of
+from torchsmith_guards import AttrSource, GuardKind, Source, hint_of
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
+from torchsmith_tracer._src.emitter import Emitter
+from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.constants import ConstantValue
 from torchsmith_tracer._src.values.sizes import SizeNumel
 from torchsmith_tracer._src.values.symnum import known
 from torchsmith_tracer._src.values.tensor import PROPERTIES, TensorValue
-
-if TYPE_CHECKING:
-    from torchsmith_guards import Source
-
-    from torchsmith_tracer._src.codegen.emitter import Emitter
-    from torchsmith_tracer._src.trace import Trace
 
 # Element types that torch computes with as NumPy does.
 _DTYPES = {

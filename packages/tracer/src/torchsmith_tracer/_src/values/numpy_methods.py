@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
+from torchsmith_tracer._src.emitter import Emitter
+from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.constants import NONE, ConstantValue
 from torchsmith_tracer._src.values.containers import SequenceValue, SliceValue
@@ -34,10 +36,6 @@ from torchsmith_tracer._src.values.numpy_calls import (
     storage_of,
 )
 from torchsmith_tracer._src.values.tensor import TensorValue, call_tensor_method
-
-if TYPE_CHECKING:
-    from torchsmith_tracer._src.codegen.emitter import Emitter
-    from torchsmith_tracer._src.trace import Trace
 
 METHODS = frozenset(
     "sum prod mean std var min max any all argmin argmax cumsum cumprod clip round transpose "

@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import types
 import weakref
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
+from torch import fx
 from torchsmith_guards import CallSource, PinnedSource
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
+from torchsmith_tracer._src.emitter import Emitter
 from torchsmith_tracer._src.marks import is_allowed, why_disabled
+from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import RealObject, Value
 from torchsmith_tracer._src.values.constants import ConstantValue
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from torch import fx
-
-    from torchsmith_tracer._src.codegen.emitter import Emitter
-    from torchsmith_tracer._src.trace import Trace
-
 
 _TYPE_EXPRESSIONS = (types.UnionType, types.GenericAlias)  # ``int | None``, ``list[int]``
 _BUILTIN = (list, dict, set, frozenset, tuple)  # which keep no ``__orig_class__``

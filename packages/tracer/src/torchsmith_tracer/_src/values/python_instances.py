@@ -15,13 +15,14 @@ import sys
 import types
 import weakref
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
-from torchsmith_guards import AttrSource, ItemSource, PinnedSource
+from torchsmith_guards import AttrSource, ItemSource, PinnedSource, Source
 
 from torchsmith_tracer._src.breaks.signals import ObservedException
-from torchsmith_tracer._src.effects.journal import DELETED
+from torchsmith_tracer._src.effects.journal import DELETED, Journal
+from torchsmith_tracer._src.emitter import Emitter
 from torchsmith_tracer._src.frames.library import is_library, is_library_module
+from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtin_object import METHOD_TYPES, HasInstanceDict
 from torchsmith_tracer._src.values.constants import NOT_IMPLEMENTED, ConstantValue, bool_value
@@ -32,13 +33,6 @@ from torchsmith_tracer._src.values.lookup import (
     is_data_descriptor,
     lookup,
 )
-
-if TYPE_CHECKING:
-    from torchsmith_guards import Source
-
-    from torchsmith_tracer._src.codegen.emitter import Emitter
-    from torchsmith_tracer._src.effects.journal import Journal
-    from torchsmith_tracer._src.trace import Trace
 
 _UNARY = {"neg": "__neg__", "pos": "__pos__", "invert": "__invert__"}
 

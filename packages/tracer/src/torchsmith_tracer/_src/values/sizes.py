@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import torch
 from torch import fx
 
+from torchsmith_tracer._src.emitter import Emitter
+from torchsmith_tracer._src.trace import Graph, Trace
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.constants import ConstantValue
 from torchsmith_tracer._src.values.containers import SequenceValue, TupleValue
 from torchsmith_tracer._src.values.symnum import symbolic
-
-if TYPE_CHECKING:
-    from torchsmith_tracer._src.codegen.emitter import Emitter
-    from torchsmith_tracer._src.trace import Graph, Trace
-
 
 # From 2.13 on (at the latest) sizes stay sizes when they are added to tuples.
 _OWN_ADD = "__add__" in vars(torch.Size)

@@ -10,29 +10,23 @@ from __future__ import annotations
 import operator
 import types
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from types import ModuleType
 
 import torch
 from torch import fx
-from torchsmith_guards import AttrSource, Guard, GuardKind
+from torchsmith_guards import AttrSource, Guard, GuardKind, Source
 
 from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
 from torchsmith_tracer._src.effects.journal import DELETED
+from torchsmith_tracer._src.emitter import Emitter
 from torchsmith_tracer._src.torch_private import legacy_tensor_types, no_torch_function
+from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.constants import ConstantValue
 from torchsmith_tracer._src.values.containers import SliceValue
 from torchsmith_tracer._src.values.contexts import FunctionMode
 from torchsmith_tracer._src.values.sizes import SizeValue, size_value
 from torchsmith_tracer._src.values.symnum import SymNumValue, symbolic
-
-if TYPE_CHECKING:
-    from types import ModuleType
-
-    from torchsmith_guards import Source
-
-    from torchsmith_tracer._src.codegen.emitter import Emitter
-    from torchsmith_tracer._src.trace import Trace
 
 _OPERATORS: dict[str, Callable[..., object]] = {
     name: getattr(operator, name)

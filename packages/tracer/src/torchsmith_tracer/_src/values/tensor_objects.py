@@ -11,27 +11,23 @@ from __future__ import annotations
 import functools
 import types
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import torch
-from torchsmith_guards import ResultSource
+from torchsmith_guards import ResultSource, Source
 
 from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
+from torchsmith_tracer._src.emitter import Emitter
 from torchsmith_tracer._src.torch_private import (
     base_tensor,
     no_torch_dispatch,
     no_torch_function,
 )
+from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.lookup import lookup
 from torchsmith_tracer._src.values.python_instances import NewObjectValue, ObjectValue
 from torchsmith_tracer._src.values.tensor import TensorValue
-
-if TYPE_CHECKING:
-    from torchsmith_guards import Source
-
-    from torchsmith_tracer._src.codegen.emitter import Emitter
-    from torchsmith_tracer._src.trace import Trace
 
 TENSOR_CLASSES = (torch.Tensor, base_tensor, *base_tensor.__mro__[1:-1])
 # Facts of a tensor object itself that the plain tensor below it does not share.

@@ -10,20 +10,17 @@ from __future__ import annotations
 
 import types
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
+from torchsmith_tracer._src.emitter import Emitter
 from torchsmith_tracer._src.torch_private import OPERATORS, base_tensor, c_namespaces
+from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import RealObject, Value
 from torchsmith_tracer._src.values.constants import ConstantValue
 from torchsmith_tracer._src.values.containers import SequenceValue
 from torchsmith_tracer._src.values.tensor import TensorValue, are_simple, call_tensor_method
-
-if TYPE_CHECKING:
-    from torchsmith_tracer._src.codegen.emitter import Emitter
-    from torchsmith_tracer._src.trace import Trace
 
 _C_FUNCTION = (types.BuiltinFunctionType, types.BuiltinMethodType)
 _DESCRIPTORS = (types.MethodDescriptorType, types.WrapperDescriptorType)

@@ -19,7 +19,7 @@ from torchsmith_tracer._src.values.constants import NONE
 from torchsmith_tracer._src.values.frame_object import frame_object
 
 if TYPE_CHECKING:
-    from torchsmith_tracer._src.codegen.emitter import Emitter
+    from torchsmith_tracer._src.emitter import Emitter
     from torchsmith_tracer._src.frames.frame import Frame
     from torchsmith_tracer._src.trace import Trace
 

@@ -11,20 +11,16 @@ from __future__ import annotations
 
 import _random
 import random
-from typing import TYPE_CHECKING
 
 from torchsmith_guards import AttrSource, CallSource, GuardKind
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
+from torchsmith_tracer._src.emitter import Emitter
+from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtin_object import BuiltinObject
 from torchsmith_tracer._src.values.builtins.registry import builtin, method
 from torchsmith_tracer._src.values.python_instances import ObjectValue
-
-if TYPE_CHECKING:
-    from torchsmith_tracer._src.codegen.emitter import Emitter
-    from torchsmith_tracer._src.trace import Trace
-
 
 _SHARED: object = vars(random)["_inst"]  # behind the module's functions
 

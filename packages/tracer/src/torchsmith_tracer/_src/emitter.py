@@ -26,10 +26,12 @@ graph is ``cg.graph_output(self)``.
 from __future__ import annotations
 
 import builtins
+import contextlib
 import keyword
 import re
+import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import CodeType
+from typing import TYPE_CHECKING
 
 from torchsmith_guards import (
     ClassDictSource,
@@ -44,9 +46,18 @@ from torchsmith_guards import (
 )
 
 from torchsmith_tracer._src.breaks.signals import InternalError
-from torchsmith_tracer._src.codegen.resume import generator_code, plain_name
-from torchsmith_tracer._src.effects.journal import Journal
-from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.effects.journal import Deleted, Journal
+
+if TYPE_CHECKING:
+    from torchsmith_tracer._src.values.base import Value
+
+
+_PLAIN_SETATTR: tuple[object, ...] = (
+    object.__setattr__,
+    types.ModuleType.__setattr__,
+    type.__setattr__,
+    types.FunctionType.__setattr__,
+)
 
 
 class Emitter:
@@ -57,14 +68,20 @@ class Emitter:
             comes first when the function has free variables).
         bind: objects that source roots denote (``G``, ``M``); they become globals of the body.
         journal: attribute stores on new objects are taken from here when such an object is made.
+        suspended_code: makes the code of a generator that is suspended (``generator_code``).
     """
 
     def __init__(
-        self, params: Sequence[str], bind: dict[str, object], journal: Journal | None = None
+        self,
+        params: Sequence[str],
+        bind: dict[str, object],
+        journal: Journal,
+        suspended_code: Callable[..., types.CodeType],
     ) -> None:
         self.params = tuple(params)
         self.namespace: dict[str, object] = dict(bind)
         self._journal = journal
+        self.suspended_code = suspended_code
         self.loads: list[str] = []  # statements before the graph call
         self.lines: list[str] = []  # statements after it
         self.new_attrs: set[Value] = set()  # new objects whose attribute stores were emitted
@@ -105,10 +122,6 @@ class Emitter:
             self.namespace[name] = obj
             self._constants[id(obj)] = name
         return name
-
-    def suspended(self, code: CodeType, index: int, shape: str, names: Sequence[str]) -> str:
-        """The code of a generator that is suspended at an instruction."""
-        return self.bound(generator_code(code, index, shape, names), "suspended")
 
     def graph_output(self, value: Value) -> str:
         """What the graph computed for ``value`` (a tensor or number with an fx node)."""
@@ -173,6 +186,32 @@ class Emitter:
         self.statement(
             f"{target}.{name} = {text}" if plain else f"setattr({target}, {name!r}, {text})"
         )
+
+    def set_attrs(
+        self, value: Value, stores: Mapping[str, Value | Deleted], dropped: Iterable[str] = ()
+    ) -> None:
+        """Emit attribute stores on one object, after the deletion of ``dropped`` ones: an attribute
+        that traced code both made and deleted was never there."""
+        kind = value.python_type()
+        if kind is dict:  # a namespace: stores are global variables
+            for name in dropped:
+                self.effect(dict.pop, value, self.const(name), "None")
+            for name, new in stores.items():
+                if not isinstance(new, Deleted):
+                    self.statement(f"{self.expr(value)}[{self.const(name)}] = {self.expr(new)}")
+            return
+        plain = kind.__setattr__ in _PLAIN_SETATTR
+        for name in dropped:
+            slot = self.bound(_base_slot(kind, "__delattr__"))
+            self.effect(_drop, slot, value, self.const(name))
+        for name, new in stores.items():
+            if isinstance(new, Deleted):
+                continue
+            if plain:
+                self.set_attr(value, name, new)
+            else:
+                # The class's own __setattr__ has been traced already; only the slot is written.
+                self.effect(_base_slot(kind, "__setattr__"), value, self.const(name), new)
 
     def temporary(self, text: str, hint: str = "t") -> str:
         """A local variable with the value of an expression; names stay as they are."""
@@ -240,16 +279,21 @@ class Emitter:
 
     def _make(self, value: Value) -> str:
         name = self._memo[value] = self.temporary(value.reconstruct(self))
-        stores = None if self._journal is None else self._journal.attrs.get(value)
+        stores = self._journal.attrs.get(value)
         if stores is not None and value.source is None:
-            from torchsmith_tracer._src.codegen.replay import emit_attrs
-            from torchsmith_tracer._src.effects.journal import Deleted
-
             self.new_attrs.add(value)
             kept = {k: v for k, v in stores.items() if not isinstance(v, Deleted)}
-            emit_attrs(self, value, kept)  # what was deleted again was never there
+            self.set_attrs(value, kept)  # what was deleted again was never there
         value.reconstruct_fill(self)
         return name
+
+
+def plain_name(name: str) -> str:
+    """A local's name as an identifier: comprehensions call their argument ``.0``, and tools that
+    rewrite syntax trees choose names that no user could."""
+    if name.isidentifier():
+        return name
+    return "___" + "".join(c if c.isidentifier() or c.isdigit() else f"_{ord(c):x}_" for c in name)
 
 
 def safe_names(names: Sequence[str]) -> tuple[str, ...]:
@@ -262,6 +306,21 @@ def safe_names(names: Sequence[str]) -> tuple[str, ...]:
             safe += "_"
         out[safe] = None
     return tuple(out)
+
+
+def _drop(delete: Callable[[object, str], None], obj: object, name: str) -> None:
+    with contextlib.suppress(AttributeError):
+        delete(obj, name)
+
+
+def _base_slot(kind: type, name: str) -> object:
+    """The C-level ``__setattr__`` or ``__delattr__`` below Python overrides; ``object``'s refuses
+    some types."""
+    for base in kind.__mro__:
+        own = base.__dict__.get(name)
+        if isinstance(own, types.WrapperDescriptorType):
+            return own
+    return getattr(object, name)
 
 
 def _plain_name(name: str) -> bool:
