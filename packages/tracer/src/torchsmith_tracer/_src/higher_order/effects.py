@@ -57,8 +57,7 @@ def in_backward(what: str) -> Iterator[None]:
     try:
         yield
     except ObservedException as e:
-        raised = e.exc.python_type().__name__
-        raise Unsupported("opaque-call", what=f"{what} where it raises {raised}") from e
+        raise Unsupported("opaque-call", what=f"{what} where it raises {e.exc.type_name}") from e
 
 
 @contextmanager

@@ -91,8 +91,7 @@ def _dict_update(tx: Trace, frame: Frame, ins: Instruction) -> None:
     source = frame.pop()
     target = cast("DictValue", frame.stack[-ins.arg])
     if not tx.interp.is_mapping(source):
-        name = source.python_type().__name__
-        raise tx.interp.error(TypeError, f"{name!r} object is not a mapping")
+        raise tx.interp.error(TypeError, f"{source.type_name!r} object is not a mapping")
     tx.interp.dict_update(target, source)
 
 

@@ -76,9 +76,8 @@ def _call_function_ex(tx: Trace, frame: Frame, ins: Instruction) -> None:
     if mapping is not None:
         kwargs = _keywords(tx, fn, mapping)
     if not tx.interp.is_iterable(sequence):
-        kind = sequence.python_type().__name__
         text = tx.interp.function_text(fn)
-        message = f"{text} argument after * must be an iterable, not {kind}"
+        message = f"{text} argument after * must be an iterable, not {sequence.type_name}"
         raise tx.interp.error(TypeError, message)
     args = tx.interp.unpack(sequence)
     stack.append(tx.interp.call_from(frame, fn, args, kwargs))
@@ -89,9 +88,8 @@ def _keywords(tx: Trace, fn: Value, mapping: Value) -> dict[str, Value]:
     if not isinstance(base, DictValue) or base is not mapping:
         new = DictValue()
         if not tx.interp.is_mapping(mapping):
-            kind = mapping.python_type().__name__
             text = tx.interp.function_text(fn)
-            message = f"{text} argument after ** must be a mapping, not {kind}"
+            message = f"{text} argument after ** must be a mapping, not {mapping.type_name}"
             raise tx.interp.error(TypeError, message)
         tx.interp.dict_update(new, mapping)
         base = new

@@ -121,7 +121,7 @@ def _except_classes(tx: Trace, kinds: Value) -> tuple[type, ...]:
 @opcode("BEFORE_WITH")
 def _before_with(tx: Trace, frame: Frame, ins: Instruction) -> None:
     manager = frame.pop()
-    name = manager.python_type().__name__
+    name = manager.type_name
     enter = tx.interp.special_method(manager, "__enter__")
     if enter is None:
         message = f"{name!r} object does not support the context manager protocol"

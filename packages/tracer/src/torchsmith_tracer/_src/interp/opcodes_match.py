@@ -46,8 +46,7 @@ def _field(tx: Trace, value: Value) -> str:
     name = tx.interp.concrete(value)
     if not isinstance(name, str):
         kind = type(name).__name__
-        message = f"__match_args__ elements must be strings (got {kind})"
-        raise tx.interp.error(TypeError, message)
+        raise tx.interp.error(TypeError, f"__match_args__ elements must be strings (got {kind})")
     return name
 
 
@@ -96,8 +95,7 @@ def _attributes(
         try:
             args = cls.getattr(tx, "__match_args__")
             if not issubclass(args.python_type(), tuple):
-                kind = args.python_type().__name__
-                message = f"{name}.__match_args__ must be a tuple (got {kind})"
+                message = f"{name}.__match_args__ must be a tuple (got {args.type_name})"
                 raise tx.interp.error(TypeError, message)
             fields = [_field(tx, v) for v in tx.interp.unpack(args)[:positional]]
             count = len(tx.interp.unpack(args))

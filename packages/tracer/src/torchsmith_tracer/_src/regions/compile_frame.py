@@ -120,7 +120,7 @@ def _compile(
     except TracerError:
         raise
     except ObservedException as e:
-        report.note = f"raises {e.exc.python_type().__name__}"
+        report.note = f"raises {e.exc.type_name}"
     except Unsupported as e:
         _broke(record, report, BreakReport.of(e, _stack(trace), resumed=False))
     except RecursionError:

@@ -18,7 +18,7 @@ from typing import Any
 from torch import fx
 from torchsmith_guards import Source
 
-from torchsmith_tracer._src.breaks.signals import Unsupported
+from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
 from torchsmith_tracer._src.emitter import Emitter
 from torchsmith_tracer._src.trace import Trace
 
@@ -40,6 +40,11 @@ class Value:
         """The type of the object that this value stands for (``type(obj)``)."""
         raise NotImplementedError(type(self).__name__)  # every concrete class defines it
 
+    @property
+    def type_name(self) -> str:
+        """What the type is called, for messages."""
+        return self.python_type().__name__
+
     def is_constant(self) -> bool:
         """True when ``as_constant`` gives the object itself without a guard being missing."""
         return False
@@ -59,7 +64,7 @@ class Value:
 
     def describe(self) -> str:
         """Short text in the user's terms, for messages: ``list of 3``, ``function foo``."""
-        return f"object of type {self.python_type().__name__}"
+        return f"object of type {self.type_name}"
 
     # --- tp_call, attributes ---------------------------------------------------------------
     def call(self, tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
@@ -145,6 +150,15 @@ class Value:
 
     # --- context managers ------------------------------------------------------------------
     # ``__enter__``/``__exit__`` are looked up by ``getattr`` and called; no own slots.
+
+    def no_attribute(self, tx: Trace, name: str) -> ObservedException:
+        """The error of reading an attribute that is not there."""
+        message = f"{self.titled()} has no attribute {name!r}"
+        return tx.interp.error(AttributeError, message, name=name, obj=self)
+
+    def titled(self) -> str:
+        """How messages about attributes call the object."""
+        return f"{self.type_name!r} object"
 
     def _no(self, tx: Trace, slot: str) -> Unsupported:
         return Unsupported("unsupported-slot", what=f"{slot} {self.describe()}")

@@ -35,8 +35,7 @@ class BuiltinObject(Value):
                 if name == "__hash__" and descriptor is None:
                     return tx.interp.const(None)
                 return self.c_attribute(tx, name, descriptor)
-        message = f"{cls.__name__!r} object has no attribute {name!r}"
-        raise tx.interp.error(AttributeError, message, name=name, obj=self)
+        raise self.no_attribute(tx, name)
 
     def c_attribute(self, tx: Trace, name: str, descriptor: object) -> Value:
         """An attribute of the type that is not a method: getset, member, Python function ..."""
@@ -89,7 +88,7 @@ class BuiltinObject(Value):
         return tx.interp.identity_key(self)
 
     def _error(self, tx: Trace, message: str) -> ObservedException:
-        return tx.interp.error(TypeError, message.format(self.python_type().__name__))
+        return tx.interp.error(TypeError, message.format(self.type_name))
 
 
 _MISSING = object()

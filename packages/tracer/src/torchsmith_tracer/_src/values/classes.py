@@ -45,6 +45,9 @@ class ClassValue(RealObject):
     def describe(self) -> str:
         return f"class {self.obj.__name__}"
 
+    def titled(self) -> str:
+        return f"type object {self.obj.__name__!r}"
+
     def is_constant(self) -> bool:
         return self.recipe is None
 
@@ -89,8 +92,7 @@ class ClassValue(RealObject):
         if hook is not None and not is_library_module(hook.owner.__module__):
             method = bind(tx, hook, self, tx.interp.type_of(self), "__getattr__")
             return tx.interp.call(method, [ConstantValue(name)])
-        message = f"type object {cls.__name__!r} has no attribute {name!r}"
-        raise tx.interp.error(AttributeError, message, name=name, obj=self)
+        raise self.no_attribute(tx, name)
 
     def _special(self, tx: Trace, name: str) -> Value | None:
         """Attributes that ``type`` computes."""
@@ -115,8 +117,7 @@ class ClassValue(RealObject):
                 return tx.interp.fold(getattr, cls, name)
             value = tx.world.attribute(cls, self.source, name)
             if value is None:
-                message = f"type object {cls.__name__!r} has no attribute {name!r}"
-                raise tx.interp.error(AttributeError, message, name=name, obj=self)
+                raise self.no_attribute(tx, name)
             return value
         return None
 
@@ -156,8 +157,7 @@ class ClassValue(RealObject):
         self._refuse_immutable(tx, name)
         found = lookup_in(tx, (self.obj,), name)
         if found is None:
-            message = f"type object {self.obj.__name__!r} has no attribute {name!r}"
-            raise tx.interp.error(AttributeError, message, name=name, obj=self)
+            raise self.no_attribute(tx, name)
         tx.interp.patch_class(self)
         tx.journal.store_attr(self, name, DELETED)
 
@@ -176,8 +176,7 @@ class ClassValue(RealObject):
             return tx.interp.call(method, [key])
         found = lookup(tx, self.obj, "__class_getitem__")
         if found is None:
-            message = f"type {self.obj.__name__!r} is not subscriptable"
-            raise tx.interp.error(TypeError, message)
+            raise tx.interp.error(TypeError, f"type {self.obj.__name__!r} is not subscriptable")
         if not isinstance(found.attr, Value) and self.is_constant():
             known = tx.interp.try_concrete(key)
             if known is not tx.interp.UNKNOWN:
@@ -338,8 +337,7 @@ class SuperValue(Value):
         rest = mro[mro.index(self.cls.obj) + 1 :]
         found = lookup_in(tx, rest, name)
         if found is None:
-            message = f"'super' object has no attribute {name!r}"
-            raise tx.interp.error(AttributeError, message, name=name, obj=self)
+            raise self.no_attribute(tx, name)
         if isinstance(self.obj, ClassValue) and self.obj.obj is self.start:
             return bind(tx, found, None, self.obj, name)
         return bind(tx, found, self.obj, tx.interp.class_value(self.start), name)
@@ -385,8 +383,7 @@ class DescriptorValue(Value):
             return tx.interp.builtin_method(self, name, self.kind, self.kind.__dict__[name])
         if name == "__class__":
             return tx.interp.const(self.kind)
-        message = f"{self.kind.__name__!r} object has no attribute {name!r}"
-        raise tx.interp.error(AttributeError, message, name=name, obj=self)
+        raise self.no_attribute(tx, name)
 
     def call(self, tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
         if self.kind is staticmethod:

@@ -56,9 +56,7 @@ def construct(tx: Trace, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
     method = bind(tx, init, obj, tx.interp.type_of(obj), "__init__")
     result = method.call(tx, args, kwargs)
     if not tx.interp.is_none(result):
-        kind = result.python_type().__name__
-        message = f"__init__() should return None, not {kind!r}"
-        raise tx.interp.error(TypeError, message)
+        raise tx.interp.error(TypeError, f"__init__() should return None, not {result.type_name!r}")
     return obj
 
 

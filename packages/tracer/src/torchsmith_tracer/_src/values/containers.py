@@ -37,7 +37,7 @@ class SequenceValue(BuiltinObject):
         return self.cls
 
     def describe(self) -> str:
-        return f"{self.python_type().__name__} of {len(self.items)}"
+        return f"{self.type_name} of {len(self.items)}"
 
     def as_constant(self) -> object:
         return self.cls([_constant(v) for v in self.items])
@@ -77,13 +77,13 @@ class SequenceValue(BuiltinObject):
         return self.item(tx, self.position(tx, key))
 
     def _noun(self) -> str:
-        return self.python_type().__name__
+        return self.type_name
 
     def position(self, tx: Trace, key: Value) -> int:
         """``key`` as a valid index from the front; IndexError or TypeError as in CPython."""
         index = tx.interp.try_index(key)
         if index is None:
-            have, want = key.python_type().__name__, "integers or slices"
+            have, want = key.type_name, "integers or slices"
             noun = self._noun()
             if noun == "deque":
                 message = f"sequence index must be integer, not {have!r}"
@@ -462,8 +462,7 @@ class RangeValue(_Bounds):
             return RangeValue.of(real[key.as_slice(tx)])
         index = tx.interp.try_index(key)
         if index is None:
-            have = key.python_type().__name__
-            message = f"range indices must be integers or slices, not {have}"
+            message = f"range indices must be integers or slices, not {key.type_name}"
             raise tx.interp.error(TypeError, message)
         return tx.interp.fold(real.__getitem__, index)
 

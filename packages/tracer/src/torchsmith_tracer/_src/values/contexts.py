@@ -137,8 +137,7 @@ class ContextMethod(Value):
         if name == "__self__":
             return self.context
         if not hasattr(self.context.enter, name):
-            message = f"'method' object has no attribute {name!r}"
-            raise tx.interp.error(AttributeError, message, name=name, obj=self)
+            raise self.no_attribute(tx, name)
         return super().getattr(tx, name)
 
     def reconstruct(self, cg: Emitter) -> str:

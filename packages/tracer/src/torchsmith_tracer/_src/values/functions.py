@@ -199,8 +199,7 @@ class FunctionValue(Value, HasInstanceDict):
             found = self._attribute(tx, name)
             if found is not None:
                 return found
-        message = f"'function' object has no attribute {name!r}"
-        raise tx.interp.error(AttributeError, message, name=name, obj=self)
+        raise self.no_attribute(tx, name)
 
     def _attribute(self, tx: Trace, name: str) -> Value | None:
         const = tx.interp.const
@@ -354,8 +353,7 @@ class BoundMethodValue(Value):
         return self.func.getattr(tx, name)
 
     def setattr(self, tx: Trace, name: str, value: Value) -> None:
-        message = f"'method' object has no attribute {name!r}"
-        raise tx.interp.error(AttributeError, message)
+        raise tx.interp.error(AttributeError, f"'method' object has no attribute {name!r}")
 
     def richcompare(self, tx: Trace, op: str, other: Value) -> Value | None:
         if op not in ("eq", "ne") or not isinstance(other, BoundMethodValue):
@@ -410,16 +408,16 @@ class BuiltinMethodValue(Value):
         if name == "__self__":
             return self.self_value
         if name in ("__name__", "__qualname__"):
-            owner = self.self_value.python_type().__name__
-            return ConstantValue(self.name if name == "__name__" else f"{owner}.{self.name}")
+            return ConstantValue(
+                self.name if name == "__name__" else f"{self.self_value.type_name}.{self.name}"
+            )
         if name == "__call__":
             return self
         if name == "__doc__":
             return ConstantValue(getattr(self.descriptor, "__doc__", None))
         if name == "__class__":
             return tx.interp.const(self.python_type())
-        message = f"'builtin_function_or_method' object has no attribute {name!r}"
-        raise tx.interp.error(AttributeError, message)
+        raise self.no_attribute(tx, name)
 
     def richcompare(self, tx: Trace, op: str, other: Value) -> Value | None:
         if op not in ("eq", "ne") or not isinstance(other, BuiltinMethodValue):

@@ -100,8 +100,7 @@ def bind(tx: Trace, found: Found, instance: Value | None, owner: Value, name: st
         if instance is None:
             return attr_value(tx, found, name)
         if attr.fget is None:
-            kind = instance.python_type().__name__
-            message = f"property {name!r} of {kind!r} object has no getter"
+            message = f"property {name!r} of {instance.type_name!r} object has no getter"
             raise tx.interp.error(AttributeError, message)
         return tx.interp.call(function_value(tx, attr.fget), [instance])
     if isinstance(attr, staticmethod):

@@ -15,7 +15,7 @@ from torchsmith_tracer._src.emitter import Emitter
 from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtin_object import BuiltinObject, HasInstanceDict
-from torchsmith_tracer._src.values.constants import ConstantValue, bool_value
+from torchsmith_tracer._src.values.constants import COMPARE, ConstantValue, bool_value
 from torchsmith_tracer._src.values.lazy import LazyValue, realize
 from torchsmith_tracer._src.values.symnum import SymNumValue
 
@@ -425,10 +425,7 @@ _SET_OPS: dict[str, Callable[[Elements, Elements], Elements]] = {
         **{k: v for k, v in b.items() if k not in a},
     },
 }
-_SET_OPS["ior"] = _SET_OPS["or_"]
-_SET_OPS["iand"] = _SET_OPS["and_"]
-_SET_OPS["isub"] = _SET_OPS["sub"]
-_SET_OPS["ixor"] = _SET_OPS["xor"]
+_SET_OPS |= {"i" + op.rstrip("_"): combine for op, combine in _SET_OPS.items()}
 
 
 def set_table(value: Value) -> dict[object, Value] | None:
@@ -454,29 +451,13 @@ def elements(tx: Trace, value: Value) -> Elements:
 
 def compare_keys(op: str, a: dict[object, Value], b: dict[object, Value]) -> bool:
     """Set comparison: ``le`` is subset."""
-    mine, theirs = a.keys(), b.keys()
-    match op:
-        case "eq":
-            return mine == theirs
-        case "ne":
-            return mine != theirs
-        case "lt":
-            return mine < theirs
-        case "le":
-            return mine <= theirs
-        case "gt":
-            return mine > theirs
-        case _:
-            return mine >= theirs
+    return bool(COMPARE[op](a.keys(), b.keys()))
 
 
 _VIEWS = {
-    ("keys", False): type({}.keys()),
-    ("values", False): type({}.values()),
-    ("items", False): type({}.items()),
-    ("keys", True): type(collections.OrderedDict().keys()),
-    ("values", True): type(collections.OrderedDict().values()),
-    ("items", True): type(collections.OrderedDict().items()),
+    (kind, ordered): type(getattr(table, kind)())
+    for kind in ("keys", "values", "items")
+    for ordered, table in enumerate((dict[object, object](), collections.OrderedDict()))
 }
 
 
@@ -491,7 +472,7 @@ class DictViewValue(BuiltinObject):
         self.kind = kind
 
     def python_type(self) -> type:
-        return _VIEWS[self.kind, issubclass(self.mapping.cls, collections.OrderedDict)]
+        return _VIEWS[self.kind, int(issubclass(self.mapping.cls, collections.OrderedDict))]
 
     def length(self, tx: Trace) -> Value:
         return ConstantValue(len(self.mapping.table))

@@ -77,8 +77,7 @@ class ModuleValue(ObjectValue):
             value = self.table_get(tx, table, name)
             if value is not None:
                 return value
-        message = f"'{self.cls.__name__}' object has no attribute '{name}'"
-        raise tx.interp.error(AttributeError, message, name=name, obj=self)
+        raise self.no_attribute(tx, name)
 
     def _custom_getattribute(self, tx: Trace) -> bool:
         getter = lookup(tx, self.cls, "__getattribute__")

@@ -174,6 +174,9 @@ class PyModuleValue(RealObject):
     def describe(self) -> str:
         return f"module {self.obj.__name__}"
 
+    def titled(self) -> str:
+        return f"module {self.obj.__name__!r}"
+
     def getattr(self, tx: Trace, name: str) -> Value:
         cached = self._cache.get(name)
         if cached is not None and not tx.journal.attrs:
@@ -208,8 +211,7 @@ class PyModuleValue(RealObject):
             assert self.source is not None, "a module has a source"
             value = tx.world.attribute(self.obj, self.source, name)
         if value is None:
-            message = f"module {self.obj.__name__!r} has no attribute {name!r}"
-            raise tx.interp.error(AttributeError, message, name=name, obj=self)
+            raise self.no_attribute(tx, name)
         return value
 
     def setattr(self, tx: Trace, name: str, value: Value) -> None:

@@ -188,8 +188,7 @@ class ObjectValue(Value, HasInstanceDict):
             return bind(tx, found, self, tx.interp.type_of(self), name)
         if self.source is not None and tx.journal.load_attr(self, name) is None:
             self.guard_missing(tx, name)
-        message = f"{self.cls.__name__!r} object has no attribute {name!r}"
-        raise tx.interp.error(AttributeError, message, name=name, obj=self)
+        raise self.no_attribute(tx, name)
 
     def setattr(self, tx: Trace, name: str, value: Value) -> None:
         hook = lookup(tx, self.cls, "__setattr__")
@@ -236,8 +235,7 @@ class ObjectValue(Value, HasInstanceDict):
             tx.interp.descriptor_delete(found, self, name)
             return
         if self.instance_get(tx, name) is None:
-            message = f"{self.cls.__name__!r} object has no attribute {name!r}"
-            raise tx.interp.error(AttributeError, message, name=name, obj=self)
+            raise self.no_attribute(tx, name)
         tx.journal.store_attr(self, name, DELETED)
 
     def slot_get(self, tx: Trace, name: str, descriptor: object) -> Value:
@@ -260,8 +258,7 @@ class ObjectValue(Value, HasInstanceDict):
             found = tx.world.attribute(self.obj, self.source, name)
             if found is not None:
                 return found
-        message = f"{self.cls.__name__!r} object has no attribute {name!r}"
-        raise tx.interp.error(AttributeError, message, name=name, obj=self)
+        raise self.no_attribute(tx, name)
 
     # --- other slots: the class's dunder methods -----------------------------------------------
     def method(self, tx: Trace, name: str) -> Value | None:

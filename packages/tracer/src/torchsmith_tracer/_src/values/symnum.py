@@ -57,7 +57,7 @@ class SymNumValue(Value):
         return float if isinstance(self.sym, torch.SymFloat) else bool
 
     def describe(self) -> str:
-        return f"the symbolic {self.python_type().__name__} {self.sym}"
+        return f"the symbolic {self.type_name} {self.sym}"
 
     def as_proxy(self) -> fx.Node:
         return self.node

@@ -125,8 +125,7 @@ class TensorValue(Value):
             found = self._user_attribute(tx, name)
             if found is not None:
                 return found
-        message = f"{self.cls.__name__!r} object has no attribute {name!r}"
-        raise tx.interp.error(AttributeError, message, name=name, obj=self)
+        raise self.no_attribute(tx, name)
 
     def _user_attribute(self, tx: Trace, name: str) -> Value | None:
         """An attribute that the user has put on the real tensor."""

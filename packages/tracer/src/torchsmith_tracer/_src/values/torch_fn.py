@@ -132,8 +132,7 @@ class TorchCallable(RealObject):
         if name == "__class__":
             return tx.interp.type_of(self)
         if not hasattr(self.obj, name):
-            message = f"{type(self.obj).__name__!r} object has no attribute {name!r}"
-            raise tx.interp.error(AttributeError, message)
+            raise self.no_attribute(tx, name)
         return tx.builder.wrap_new(getattr(self.obj, name))
 
     def richcompare(self, tx: Trace, op: str, other: Value) -> Value | None:

@@ -56,8 +56,7 @@ class TracebackValue(BuiltinObject):
             super().setattr(tx, name, value)
             return
         if not tx.interp.is_none(value) and value.python_type() is not types.TracebackType:
-            kind = value.python_type().__name__
-            raise tx.interp.error(TypeError, f"expected traceback object, got '{kind}'")
+            raise tx.interp.error(TypeError, f"expected traceback object, got '{value.type_name}'")
         entry: object = value
         while isinstance(entry, TracebackValue):
             if entry is self:

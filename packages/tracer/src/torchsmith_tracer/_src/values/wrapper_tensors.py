@@ -116,8 +116,7 @@ class WrapperTensor(TensorValue):
             return bind(tx, found, self, tx.interp.type_of(self), name)
         if hasattr(self.cls, "__getattr__"):
             raise Unsupported("tensor-attribute", what=name, tensor=self.describe())
-        message = f"{self.cls.__name__!r} object has no attribute {name!r}"
-        raise tx.interp.error(AttributeError, message, name=name, obj=self)
+        raise self.no_attribute(tx, name)
 
     def _refuse_overridden(self, name: str) -> None:
         """Metadata is read from the fake, below what the class makes of it."""

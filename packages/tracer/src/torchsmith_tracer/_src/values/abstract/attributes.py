@@ -158,16 +158,14 @@ class Attributes:
         attr = found.attr
         if isinstance(attr, property):
             if attr.fset is None:
-                kind = instance.python_type().__name__
-                message = f"property {name!r} of {kind!r} object has no setter"
+                message = f"property {name!r} of {instance.type_name!r} object has no setter"
                 raise self.interp.error(AttributeError, message)
             setter = function_value(self.tx, attr.fset)
             self.interp.call(setter, [instance, value])
             return
         if isinstance(attr, DescriptorValue) and attr.kind is property:
             if "fset" not in attr.parts:
-                kind = instance.python_type().__name__
-                message = f"property {name!r} of {kind!r} object has no setter"
+                message = f"property {name!r} of {instance.type_name!r} object has no setter"
                 raise self.interp.error(AttributeError, message)
             self.interp.call(attr.parts["fset"], [instance, value])
             return
@@ -204,8 +202,7 @@ class Attributes:
     def _replace_dict(self, instance: ObjectValue, value: Value) -> None:
         source = value.base_value()
         if not isinstance(source, DictValue):
-            kind = value.python_type().__name__
-            message = f"__dict__ must be set to a dictionary, not a '{kind}'"
+            message = f"__dict__ must be set to a dictionary, not a '{value.type_name}'"
             raise self.interp.error(TypeError, message)
         for name in instance.instance_names(self.tx):
             self.tx.journal.store_attr(instance, name, DELETED)
@@ -223,8 +220,7 @@ class Attributes:
             else:
                 deleter = attr.parts.get("fdel")
             if deleter is None:
-                kind = instance.python_type().__name__
-                message = f"property {name!r} of {kind!r} object has no deleter"
+                message = f"property {name!r} of {instance.type_name!r} object has no deleter"
                 raise self.interp.error(AttributeError, message)
             self.interp.call(deleter, [instance])
             return
@@ -289,8 +285,7 @@ class Attributes:
     def super(self, cls: Value, obj: Value) -> Value:
         """``super(cls, obj)``."""
         if not isinstance(cls, ClassValue):
-            kind = cls.python_type().__name__
-            message = f"super() argument 1 must be a type, not {kind}"
+            message = f"super() argument 1 must be a type, not {cls.type_name}"
             raise self.interp.error(TypeError, message)
         if isinstance(obj, ClassValue) and issubclass(obj.obj, cls.obj):
             return SuperValue(cls, obj, obj.obj)

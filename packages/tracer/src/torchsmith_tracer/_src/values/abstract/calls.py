@@ -248,10 +248,9 @@ class Calls:
             raise self.interp.error(TypeError, message)
         receiver = args[0]
         if not issubclass(receiver.python_type(), owner):
-            have = receiver.python_type().__name__
             message = (
                 f"descriptor {name!r} for {owner.__name__!r} objects "
-                f"doesn't apply to a {have!r} object"
+                f"doesn't apply to a {receiver.type_name!r} object"
             )
             raise self.interp.error(TypeError, message)
         return self.call_builtin_method(receiver, name, owner, obj, args[1:], kwargs)

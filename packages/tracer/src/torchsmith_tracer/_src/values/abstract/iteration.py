@@ -87,8 +87,9 @@ class Iteration:
             name = value.cls.__name__
             raise self.interp.error(TypeError, f"iter() returned non-iterator of type {name!r}")
         elif not isinstance(value, ObjectValue) and not hasattr(value.python_type(), "__next__"):
-            name = value.python_type().__name__
-            raise self.interp.error(TypeError, f"iter() returned non-iterator of type {name!r}")
+            raise self.interp.error(
+                TypeError, f"iter() returned non-iterator of type {value.type_name!r}"
+            )
         return value
 
     def step(self, it: Value) -> Value | None:
@@ -119,7 +120,7 @@ class Iteration:
     def unpack_for(self, value: Value, message: str) -> list[Value]:
         """``unpack`` with another message for what is not iterable; ``{}`` is its type."""
         if not isinstance(value, SequenceValue) and not self.is_iterable(value):
-            name = value.python_type().__name__
+            name = value.type_name
             raise self.interp.error(TypeError, message.format(name))
         return self.unpack(value)
 
@@ -142,15 +143,15 @@ class Iteration:
                 raise self.interp.error(ValueError, message)
         else:
             if not self.is_iterable(value):
-                name = value.python_type().__name__
-                raise self.interp.error(TypeError, f"cannot unpack non-iterable {name} object")
+                raise self.interp.error(
+                    TypeError, f"cannot unpack non-iterable {value.type_name} object"
+                )
             it = value.iter(self.tx)
             items = []
             while len(items) < count and (item := self.step(it)) is not None:
                 items.append(item)
             if len(items) == count and self.step(it) is not None:
-                message = f"too many values to unpack (expected {count})"
-                raise self.interp.error(ValueError, message)
+                raise self.interp.error(ValueError, f"too many values to unpack (expected {count})")
         if len(items) < count:
             message = f"not enough values to unpack (expected {count}, got {len(items)})"
             raise self.interp.error(ValueError, message)
@@ -200,8 +201,7 @@ class Iteration:
         """``f(**target, **source)``."""
         name = self.interp.function_text(function)
         if not self.is_mapping(source):
-            kind = source.python_type().__name__
-            message = f"{name} argument after ** must be a mapping, not {kind}"
+            message = f"{name} argument after ** must be a mapping, not {source.type_name}"
             raise self.interp.error(TypeError, message)
         new = DictValue()
         self.dict_update(new, source)

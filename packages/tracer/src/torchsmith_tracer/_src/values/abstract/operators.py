@@ -77,12 +77,11 @@ class Operators:
     def _operand_error(
         self, op: str, a: Value, b: Value, *, inplace: bool = False
     ) -> ObservedException:
-        x, y = a.python_type().__name__, b.python_type().__name__
+        x, y = a.type_name, b.type_name
         base = a.base_value()
         if op == "add":
             if isinstance(base, SequenceValue) and not inplace:
-                text = f'can only concatenate {x} (not "{y}") to {x}'
-                return self.interp.error(TypeError, text)
+                return self.interp.error(TypeError, f'can only concatenate {x} (not "{y}") to {x}')
             if isinstance(base, ConstantValue) and isinstance(base.value, str | bytes):
                 if isinstance(base.value, str):
                     return self.interp.error(
@@ -189,9 +188,8 @@ class Operators:
         """``operator.index`` as a known int; TypeError when the value is not an integer."""
         number = self.try_index(value)
         if number is None:
-            name = value.python_type().__name__
             raise self.interp.error(
-                TypeError, f"{name!r} object cannot be interpreted as an integer"
+                TypeError, f"{value.type_name!r} object cannot be interpreted as an integer"
             )
         return number
 
@@ -209,8 +207,9 @@ class Operators:
             return known
         if issubclass(value.python_type(), bool):
             return value.bool(self.tx)
-        name = value.python_type().__name__
-        raise self.interp.error(TypeError, f"__bool__ should return bool, returned {name}")
+        raise self.interp.error(
+            TypeError, f"__bool__ should return bool, returned {value.type_name}"
+        )
 
     def exception_matches(
         self, exc: Value, kinds: type[BaseException] | tuple[type[BaseException], ...]

@@ -64,8 +64,7 @@ class Texts:
             assert method is not None
             result = self.interp.call(method, [])
             if not issubclass(result.python_type(), str):
-                kind = result.python_type().__name__
-                message = f"{name} returned non-string (type {kind})"
+                message = f"{name} returned non-string (type {result.type_name})"
                 raise self.interp.error(TypeError, message)
             return result
         if found is not None:
@@ -94,7 +93,7 @@ class Texts:
             assert method is not None
             made = self.interp.call(method, [ConstantValue(text)])
             if not issubclass(made.python_type(), str):
-                message = f"__format__ must return a str, not {made.python_type().__name__}"
+                message = f"__format__ must return a str, not {made.type_name}"
                 raise self.interp.error(TypeError, message)
             return made
         own = getattr(value, "format", None)
@@ -106,8 +105,7 @@ class Texts:
             if known is not self.interp.UNKNOWN:
                 return self.interp.fold(format, known, text)
         if text:
-            name = value.python_type().__name__
-            message = f"unsupported format string passed to {name}.__format__"
+            message = f"unsupported format string passed to {value.type_name}.__format__"
             raise self.interp.error(TypeError, message)
         return self.str_of(value)
 
@@ -211,8 +209,7 @@ class Texts:
             else:
                 value = next(values, None)
                 if value is None:
-                    message = "not enough arguments for format string"
-                    raise self.interp.error(TypeError, message)
+                    raise self.interp.error(TypeError, "not enough arguments for format string")
                 out.append(self.convert(value, _HOW[how]))
         if next(values, None) is not None and not self.interp.is_mapping(operand):
             message = "not all arguments converted during string formatting"

@@ -74,8 +74,8 @@ def _number(
                 assert method is not None
                 result = tx.interp.call(method, [])
                 if not issubclass(result.python_type(), (cls, int)):
-                    kind = result.python_type().__name__
-                    message = f"{obj.cls.__name__}.{name} returned non-{cls.__name__} (type {kind})"
+                    what = f"non-{cls.__name__} (type {result.type_name})"
+                    message = f"{obj.cls.__name__}.{name} returned {what}"
                     raise tx.interp.error(TypeError, message)
                 return tx.interp.fold(cls, tx.interp.concrete(result))
     if isinstance(base, ConstantValue):
@@ -87,13 +87,8 @@ def _number(
     known = tx.interp.try_concrete(obj)
     if known is not tx.interp.UNKNOWN:
         return tx.interp.fold(cls, known)
-    kind = obj.python_type().__name__
-    if cls is int:
-        message = (
-            f"int() argument must be a string, a bytes-like object or a real number, not {kind!r}"
-        )
-    else:
-        message = f"{cls.__name__}() argument must be a string or a real number, not {kind!r}"
+    text = "a string, a bytes-like object" if cls is int else "a string"
+    message = f"{cls.__name__}() argument must be {text} or a real number, not {obj.type_name!r}"
     raise tx.interp.error(TypeError, message)
 
 
@@ -177,8 +172,7 @@ def fill_dict(
 ) -> DictValue:
     """``dict(*args, **kwargs)`` into ``new``."""
     if len(args) > 1:
-        message = f"{name} expected at most 1 argument, got {len(args)}"
-        raise tx.interp.error(TypeError, message)
+        raise tx.interp.error(TypeError, f"{name} expected at most 1 argument, got {len(args)}")
     if args:
         tx.interp.dict_update(new, args[0])
     for key, value in kwargs.items():

@@ -86,8 +86,7 @@ def _heap_function(name: str) -> None:
 
     def implementation(tx: Trace, heap: Value, /, *args: Value) -> Value:
         if not issubclass(heap.python_type(), list):
-            kind = heap.python_type().__name__
-            raise tx.interp.error(TypeError, f"{name}() {place} must be list, not {kind}")
+            raise tx.interp.error(TypeError, f"{name}() {place} must be list, not {heap.type_name}")
         return tx.builder.wrap_new(replacement).call(tx, [heap, *args], {})
 
     builtin(getattr(_heapq, name))(implementation)

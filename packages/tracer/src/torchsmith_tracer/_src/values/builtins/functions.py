@@ -492,8 +492,7 @@ def _eval(tx: Trace, source: Value, globals: Value = NONE, locals: Value = NONE,
         space = DictNamespace(tx, base)
         names = base if tx.interp.is_none(locals) else locals
     elif not tx.interp.is_none(globals):
-        kind = globals.python_type().__name__
-        raise tx.interp.error(TypeError, f"eval() globals must be a dict, not {kind}")
+        raise tx.interp.error(TypeError, f"eval() globals must be a dict, not {globals.type_name}")
     frame = Frame(decode(text), space)
     frame.names = names
     return tx.loop.run(frame)

@@ -103,9 +103,7 @@ def _index_of(tx: Trace, obj: Value, item: Value, /) -> Value:
 def _searched(tx: Trace, obj: Value) -> Iterator[Value]:
     """The items one by one: what comes after the one that is found stays in an iterator."""
     if not tx.interp.is_iterable(obj):
-        kind = obj.python_type().__name__
-        message = f"argument of type {kind!r} is not iterable"
-        raise tx.interp.error(TypeError, message)
+        raise tx.interp.error(TypeError, f"argument of type {obj.type_name!r} is not iterable")
     it = obj.iter(tx)
     while (item := tx.interp.step(it)) is not None:
         yield item
@@ -340,8 +338,7 @@ def _fields(tx: Trace, class_or_instance: Value) -> Value:
     value = class_or_instance
     cls = value.obj if isinstance(value, ClassValue) else value.python_type()
     if not dataclasses.is_dataclass(cls):
-        message = "must be called with a dataclass type or instance"
-        raise tx.interp.error(TypeError, message)
+        raise tx.interp.error(TypeError, "must be called with a dataclass type or instance")
     found = lookup(tx, cls, _FIELDS)
     if found is None or isinstance(found.attr, Value):
         return TupleValue([tx.builder.wrap_new(f) for f in dataclasses.fields(cls)])

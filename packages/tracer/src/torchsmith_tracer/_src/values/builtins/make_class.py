@@ -139,8 +139,7 @@ def make_class(
         parent = tx.interp.super(cls, cls)
         tx.interp.call(parent.getattr(tx, "__init_subclass__"), [], kwargs)
     elif kwargs:
-        message = f"{name}.__init_subclass__() takes no keyword arguments"
-        raise tx.interp.error(TypeError, message)
+        raise tx.interp.error(TypeError, f"{name}.__init_subclass__() takes no keyword arguments")
     return cls
 
 

@@ -108,7 +108,7 @@ for _cls in BUILTIN_EXCEPTIONS - {BaseException}:
 @method(BaseException, "__repr__")
 def _repr(tx: Trace, self: Value, /) -> Value:
     parts = [str(tx.interp.concrete(tx.interp.repr_of(v))) for v in _args(tx, self)]
-    return ConstantValue(f"{self.python_type().__name__}({', '.join(parts)})")
+    return ConstantValue(f"{self.type_name}({', '.join(parts)})")
 
 
 method(types.FrameType, "clear")(lambda tx, self, /: cast("FrameValue", self).clear(tx))
@@ -121,7 +121,8 @@ def _traceback(
     if not isinstance(tb_frame, FrameValue):
         return None
     if not tx.interp.is_none(tb_next) and tb_next.python_type() is not types.TracebackType:
-        kind = tb_next.python_type().__name__
-        raise tx.interp.error(TypeError, f"expected traceback object or None, got '{kind}'")
+        raise tx.interp.error(
+            TypeError, f"expected traceback object or None, got '{tb_next.type_name}'"
+        )
     offset, line = tx.interp.index(tb_lasti), tx.interp.index(tb_lineno)
     return TracebackValue(tb_frame.frame, tb_next, offset, line)

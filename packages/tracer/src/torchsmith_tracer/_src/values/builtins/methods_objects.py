@@ -34,7 +34,7 @@ def _new(tx: Trace, cls: Value, /, *args: Value, **kwargs: Value) -> Value:
         name = cls.obj.__name__ if isinstance(cls, ClassValue) else "object"
         message = f"{name}.__new__(): not enough arguments"
         if target is not None:
-            kind = target.python_type().__name__
+            kind = target.type_name
             message = f"{name}.__new__(X): X is not a type object ({kind})"
         raise tx.interp.error(TypeError, message)
     if isinstance(cls, ClassValue):
@@ -219,11 +219,11 @@ def _throw(tx: Trace, self: Value, kind: Value, value: Value = NONE, tb: Value =
             raise tx.interp.error(TypeError, "instance exception may not have a separate value")
         exc = kind
     else:
-        name = kind.python_type().__name__
-        message = f"exceptions must be classes or instances deriving from BaseException, not {name}"
+        want = "classes or instances deriving from BaseException"
+        message = f"exceptions must be {want}, not {kind.type_name}"
         raise tx.interp.error(TypeError, message)
     if not issubclass(exc.python_type(), BaseException):  # what was thrown could not be made
-        wrong = exc.python_type().__name__
+        wrong = exc.type_name
         message = f"should have returned an instance of BaseException, not {wrong}"
         exc = tx.interp.error(TypeError, f"calling {cast('ClassValue', kind).obj!r} {message}").exc
     if not tx.interp.is_none(tb):
@@ -277,8 +277,7 @@ def _join(tx: Trace, self: Value, iterable: Value, /) -> Value:
     texts: list[Value] = []
     for i, item in enumerate(items):
         if not issubclass(item.python_type(), str):
-            kind = item.python_type().__name__
-            message = f"sequence item {i}: expected str instance, {kind} found"
+            message = f"sequence item {i}: expected str instance, {item.type_name} found"
             raise tx.interp.error(TypeError, message)
         if not isinstance(item, AddressedText):
             item = ConstantValue(tx.interp.concrete(item))

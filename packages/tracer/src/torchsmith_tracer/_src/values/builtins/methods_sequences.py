@@ -114,8 +114,7 @@ def _extend(tx: Trace, self: Value, items: Value, /) -> Value:
         target.replace(tx, target.items + _seq(items).items)
         return NONE
     if not tx.interp.is_iterable(items):
-        kind = items.python_type().__name__
-        raise tx.interp.error(TypeError, f"{kind!r} object is not iterable")
+        raise tx.interp.error(TypeError, f"{items.type_name!r} object is not iterable")
     it = items.iter(tx)
     # Item by item: what came before an exception of the iterator stays.
     while (item := tx.interp.step(it)) is not None:

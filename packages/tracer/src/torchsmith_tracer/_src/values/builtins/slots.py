@@ -32,8 +32,7 @@ def call_slot(tx: Trace, name: str, obj: Value, args: list[Value]) -> Value | No
     expected = 2 if name in _TWO else 0 if name in _NONE else 1
     if len(args) != expected and name not in _ANY:
         plural = "" if expected == 1 else "s"
-        message = f"expected {expected} argument{plural}, got {len(args)}"
-        raise tx.interp.error(TypeError, message)
+        raise tx.interp.error(TypeError, f"expected {expected} argument{plural}, got {len(args)}")
     return slot(tx, obj, args)
 
 

@@ -81,8 +81,9 @@ def _ref(tx: Trace, obj: Value, callback: Value | None = None, /) -> Value:
 @builtin(_check)
 def _check_value(tx: Trace, obj: Value, callback: Value) -> Value:
     if not obj.python_type().__weakrefoffset__:
-        kind = obj.python_type().__name__
-        raise tx.interp.error(TypeError, f"cannot create weak reference to {kind!r} object")
+        raise tx.interp.error(
+            TypeError, f"cannot create weak reference to {obj.type_name!r} object"
+        )
     if not isinstance(obj, _LASTING) and not tx.interp.is_none(callback):
         raise Unsupported("opaque-call", what="weakref.ref with a callback")
     return tx.interp.none
