@@ -8,19 +8,15 @@ batches, heads, queries and keys. What it computes is what the operator does whe
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import torch
 from torch.overrides import TorchFunctionMode
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.torch_private import safe_softmax
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from torchsmith_tracer._src.trace import Trace
-    from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.trace import Trace
+from torchsmith_tracer._src.values.base import Value
 
 # The traced functions are typed by what they replace.
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, misc"
