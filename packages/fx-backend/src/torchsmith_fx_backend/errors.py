@@ -90,3 +90,11 @@ class ModeWarning(UserWarning):
     """A mode does not do for a graph what it is there for; the message says why."""
 
     code: ClassVar[str] = "TS-B008"
+
+
+class FreezingError(BackendError):
+    """A graph was to be frozen that is called for its gradients, too."""
+
+    code = "TS-B009"
+    template = "options={{'freezing': True}} is for inference, but an input requires gradients"
+    hint = "Call under torch.no_grad() or inference_mode(), or use model.requires_grad_(False)."

@@ -13,12 +13,22 @@ from torchsmith_fx_backend._src.loops.index import add, const, mul, var
 from torchsmith_fx_backend._src.loops.ir import Kernel, Op, ReduceOp
 from torchsmith_fx_backend._src.loops.reference import evaluate
 from torchsmith_fx_backend._src.runtime import gpu
-from torchsmith_fx_backend._src.runtime.cache import Cache
-from torchsmith_fx_backend._src.runtime.gpu import GpuLauncher, make_launcher, print_kernel
+from torchsmith_fx_backend._src.runtime.cache import Cache, default_cache
+from torchsmith_fx_backend._src.runtime.gpu import GpuLauncher, print_kernel
 from torchsmith_fx_backend._src.runtime.launchers import KernelRequest, Unavailable
 from torchsmith_fx_backend._src.runtime.triton_compile import Binary
 
 bf16 = torch.bfloat16
+
+
+def make_launcher(kernel, device, hints=None):
+    """A function of tensors (in the order of ``kernel.args``), then one number per symbol."""
+    store, request = default_cache(), KernelRequest(kernel, device)
+    launch = gpu._finish(*gpu._prepare(request, store, hints, None), store).launch
+    count = len(kernel.args)
+    return lambda *args: launch(*(t.data_ptr() for t in args[:count]), *args[count:])
+
+
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="launches on a GPU")
 CUDA = torch.device("cuda", 0)
 

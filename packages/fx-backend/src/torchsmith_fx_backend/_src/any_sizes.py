@@ -37,6 +37,7 @@ class AnySizes:
     Attributes:
         source: text of the first variant's wrapper.
         kernels: name and source text of its kernels.
+        written: tensors of ``gm`` itself that it writes.
     """
 
     def __init__(self, gm: fx.GraphModule, inputs: Sequence[object], build: Compile) -> None:
@@ -59,6 +60,7 @@ class AnySizes:
         first = self._variant([_number(x) for x in inputs])
         self.source: str = first.source
         self.kernels: tuple[tuple[str, str], ...] = first.kernels
+        self.written: tuple[torch.Tensor, ...] = first.written
 
     def __call__(self, *inputs: Any) -> Any:
         """Run the variant that takes these sizes."""

@@ -31,6 +31,7 @@ from torchsmith_fx_backend._src.aot.joint import trace_joint
 from torchsmith_fx_backend._src.aot.training import Training, Usual, callable_of
 from torchsmith_fx_backend._src.capture.rules import JOINT_RULES, RULES
 from torchsmith_fx_backend._src.capture.torch_private import is_wrapper, pytree
+from torchsmith_fx_backend._src.freezing import Frozen
 from torchsmith_fx_backend._src.page.parts import (
     dump_schedule,
     load_schedule,
@@ -60,7 +61,7 @@ from torchsmith_fx_backend._src.runtime import (
 from torchsmith_fx_backend._src.schedule import schedule_graph
 from torchsmith_fx_backend._src.schedule.plan import Launch
 from torchsmith_fx_backend._src.settings import Settings
-from torchsmith_fx_backend.errors import StageError, UnsupportedError
+from torchsmith_fx_backend.errors import FreezingError, StageError, UnsupportedError
 
 aten = torch.ops.aten
 log = logging.getLogger("torchsmith.backend")
@@ -75,10 +76,12 @@ class Compiled(Protocol):
     Attributes:
         source: text of the wrapper that runs.
         kernels: name and source text of each distinct kernel.
+        written: tensors of the graph itself that it writes.
     """
 
     source: str
     kernels: tuple[tuple[str, str], ...]
+    written: tuple[torch.Tensor, ...]
 
     def __call__(self, *inputs: Any) -> Any:
         """Run the graph."""
@@ -113,6 +116,7 @@ def smith(
             the result is ``gm`` itself.
         SettingError: an unknown option.
         ModeError: an unknown mode.
+        FreezingError: the option ``freezing``, and an input that requires a gradient.
     """
     with recorder.graph(new_graph(gm, "smith")) as told:
         compiled = _smith(gm, example_inputs, mode, {**(options or {}), **settings_by_name})
@@ -137,6 +141,8 @@ def _smith(
     )
     if training and recorded is not None:
         modes.not_recorded(recorded, "an input requires gradients")
+    if training and chosen.freezing:
+        raise FreezingError
     if training and chosen.training == "eager":
         return _eagerly(
             gm,
@@ -148,10 +154,16 @@ def _smith(
     try:
         if training:
             return compile_training(gm, example_inputs, chosen)
-        build = functools.partial(compile_graph, chosen=chosen, recorded=recorded)
-        if has_foreign_symbols(gm, example_inputs):
-            return AnySizes(gm, example_inputs, build)
-        return build(gm, example_inputs)
+        make = functools.partial(compile_graph, chosen=chosen, recorded=recorded)
+
+        def compiled(gm: fx.GraphModule, inputs: Sequence[object]) -> Any:
+            return (
+                AnySizes(gm, inputs, make) if has_foreign_symbols(gm, inputs) else make(gm, inputs)
+            )
+
+        if chosen.freezing:
+            return Frozen(gm, example_inputs, compiled)
+        return compiled(gm, example_inputs)  # type: ignore[no-any-return]
     except UnsupportedError as error:
         tell_eager(error)
         _say_once(logging.WARNING, str(error))
@@ -243,6 +255,7 @@ def compile_graph(
     recording = _recording(built, frame, example_inputs, known, recorded)
     compiled: Any = frame.wrap(recording, gm, example_inputs, ambient, known)
     compiled.schedules = functools.partial(schedules, [("inference", built)])
+    compiled.written = tuple(known[path] for name, path in attributes if name in written)
     return compiled  # type: ignore[no-any-return]
 
 
@@ -420,6 +433,8 @@ def _bypass(chosen: Settings) -> str:
     """Why graphs on disk are neither looked for nor kept; empty if they are."""
     if not chosen.graph_cache:
         return "the setting graph_cache is off"
+    if chosen.freezing:
+        return "frozen graphs hold values of weights"
     if chosen.disable:
         return f"parts are left out: {chosen.disable}"
     stages = logs.wanted()
@@ -448,6 +463,7 @@ def _load(
     built_too: Any = built
     built_too.schedule = load_schedule(files.get("schedule.json"), gm)
     compiled.schedules = functools.partial(schedules, [("inference", built)])
+    compiled.written = tuple(named[p] for name, p in frame.attributes if name in frame.written)
     return compiled  # type: ignore[no-any-return]
 
 
@@ -465,7 +481,7 @@ def functional_graph(
     chosen = settings.current() if chosen is None else chosen
     rules = {} if "decompositions" in chosen.disable else RULES
     graph = _stage("capture", functionalize, gm, example_inputs, rules)
-    wanted = switches.passes(chosen.disable)
+    wanted = switches.passes(chosen.disable, freezing=chosen.freezing)
     _stage("passes", run_passes, graph.module.graph, wanted, check=chosen.verify)
     graph.module.recompile()
     logs.logger("aot").debug("%s", graph.module.graph)

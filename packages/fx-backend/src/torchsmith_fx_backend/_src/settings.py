@@ -30,6 +30,9 @@ class Settings:
             ``manual_seed`` repeats them. ``eager``: they are the very numbers that eager draws.
         disable: parts of the compiler that are left out, to find which one is at fault: names of
             ``SWITCHES``, and ``lowering:`` with an operator.
+        freezing: in inference, parameters and buffers are constants: batch norms are folded into
+            convolutions and weights laid out once. Weights take their memory twice. Replaced and
+            written parameters are frozen again; writes through ``.data`` are not seen.
     """
 
     graph_cache: bool = True
@@ -39,6 +42,7 @@ class Settings:
     memory_budget: float = 0.5
     rng: str = "keyed"
     disable: tuple[str, ...] = ()
+    freezing: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what is none of the choices."""

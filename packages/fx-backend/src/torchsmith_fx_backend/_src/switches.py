@@ -9,7 +9,13 @@ from collections.abc import Collection, Iterable
 
 from torch import fx
 
-from torchsmith_fx_backend._src.passes import PASSES, KeyedRandom, Pass, ScatterTargets
+from torchsmith_fx_backend._src.passes import (
+    FROZEN_PASSES,
+    PASSES,
+    KeyedRandom,
+    Pass,
+    ScatterTargets,
+)
 from torchsmith_fx_backend._src.schedule.scheduler import POLICIES, Policy
 from torchsmith_fx_backend.errors import SettingError
 
@@ -19,7 +25,7 @@ from torchsmith_fx_backend.errors import SettingError
 SWITCHES: tuple[str, ...] = (
     "decompositions",
     "partition",
-    *(each.name for each in (*PASSES, KeyedRandom(), ScatterTargets())),
+    *dict.fromkeys(each.name for each in (*FROZEN_PASSES, KeyedRandom(), ScatterTargets())),
     "lowerings",
     "reuse",
     "fusion",
@@ -39,9 +45,10 @@ def check(disabled: Iterable[str]) -> None:
             raise SettingError(name=f"disable={name!r}", known=known)
 
 
-def passes(disabled: Collection[str]) -> Iterable[Pass]:
+def passes(disabled: Collection[str], *, freezing: bool = False) -> Iterable[Pass]:
     """The passes that run."""
-    return (each for each in PASSES if each.name not in disabled)
+    every = FROZEN_PASSES if freezing else PASSES
+    return (each for each in every if each.name not in disabled)
 
 
 def last_passes(disabled: Collection[str], rng: str) -> Iterable[Pass]:

@@ -46,10 +46,13 @@ __all__ = [
     "fake_mode_of",
     "fused_attention_choice",
     "has_composite_kernel",
+    "has_mkldnn",
     "is_wrapper",
     "make_fake",
+    "mkldnn_convolution",
     "no_autocast_cache",
     "number_in",
+    "pack_convolution",
     "pytree",
     "pytree_codegen",
     "release_saved_tensors",
@@ -214,3 +217,26 @@ def pytree_codegen(
 ) -> torch.fx.graph.CodeGen:
     """Code generation for a graph module that takes and returns nested containers."""
     return _PyTreeCodeGen(_PyTreeInfo(list(names), in_spec, out_spec))
+
+
+def has_mkldnn() -> bool:
+    """Whether convolutions of the CPU may take packed weights."""
+    return bool(torch._C._has_mkldnn) and bool(torch.backends.mkldnn.enabled)
+
+
+def mkldnn_convolution() -> OpOverload:
+    """A convolution that takes packed weights."""
+    return torch.ops.mkldnn._convolution_pointwise.default
+
+
+def pack_convolution(
+    weight: torch.Tensor,
+    padding: Sequence[int],
+    stride: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+    image: Sequence[int],
+) -> torch.Tensor:
+    """``weight`` in the layout that the library wants for images of this size."""
+    pack = torch.ops.mkldnn._reorder_convolution_weight
+    return pack(weight.detach(), padding, stride, dilation, groups, image)  # type: ignore[no-any-return]

@@ -7,12 +7,19 @@ aliasing of outputs is kept. Read ``base.py`` first; ``PASSES`` is the order in 
 runs them.
 """
 
+import torch
+
 from torchsmith_fx_backend._src.passes.attention import AttentionMasks
 from torchsmith_fx_backend._src.passes.base import Pass, run_passes
 from torchsmith_fx_backend._src.passes.casts import RedundantCasts
 from torchsmith_fx_backend._src.passes.common import CommonSubexpressions
 from torchsmith_fx_backend._src.passes.dead import DeadCode
 from torchsmith_fx_backend._src.passes.fold import FoldConstants
+from torchsmith_fx_backend._src.passes.frozen import (
+    FoldFrozen,
+    FoldScales,
+    PackConvolutions,
+)
 from torchsmith_fx_backend._src.passes.fused_attention import FusedAttention
 from torchsmith_fx_backend._src.passes.inplace import WritesInPlace
 from torchsmith_fx_backend._src.passes.layouts import ChannelsLast
@@ -37,23 +44,16 @@ PASSES: tuple[Pass, ...] = (
     DeadCode(),
     WritesInPlace(),
 )
+# With what a module holds as constants. Weights are packed once, so that even convolutions in
+# float32 on a CPU gain from channels-last.
+_SEVERAL = PASSES.index(CommonSubexpressions())
+FROZEN_PASSES: tuple[Pass, ...] = (
+    *PASSES[: _SEVERAL + 1],
+    FoldFrozen(),
+    FoldScales(),
+    ChannelsLast("cpu", (torch.float32,), biases=False),
+    PackConvolutions(),
+    *PASSES[_SEVERAL + 1 :],
+)
 
-__all__ = [
-    "PASSES",
-    "AlignedProducts",
-    "AttentionMasks",
-    "ChannelsLast",
-    "CommonSubexpressions",
-    "DeadCode",
-    "FoldConstants",
-    "FusedAttention",
-    "KeyedRandom",
-    "MaskedWrites",
-    "NoOps",
-    "Pass",
-    "PatchProducts",
-    "RedundantCasts",
-    "ScatterTargets",
-    "WritesInPlace",
-    "run_passes",
-]
+__all__ = ["FROZEN_PASSES", "PASSES", "KeyedRandom", "Pass", "ScatterTargets", "run_passes"]

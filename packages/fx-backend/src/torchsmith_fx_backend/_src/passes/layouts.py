@@ -35,16 +35,17 @@ _BOUND = frozenset({aten.as_strided.default, aten.view.dtype, ATTENTION})
 
 @dataclass(frozen=True)
 class ChannelsLast:
-    """Runs convolutions over images in channels-last order, and adds their biases in the kernels
-    that follow.
+    """Runs convolutions over images in channels-last order.
 
     Attributes:
         device: convolutions on devices of this type are rewritten.
         dtypes: those whose kernels want channels last.
+        biases: whether biases are added in the kernels that follow.
     """
 
     device: str = "cuda"
     dtypes: tuple[torch.dtype, ...] = (torch.float16, torch.bfloat16)
+    biases: bool = True
     name: str = "channels-last"
 
     def run(self, graph: fx.Graph) -> bool:
@@ -56,7 +57,7 @@ class ChannelsLast:
         ]
         if len(chosen) < _FEWEST or any(_has_odd_groups(node) for node in chosen):
             return False
-        for node in chosen:
+        for node in chosen if self.biases else ():
             _split_bias(graph, node)
         walk = _Walk(graph, set(chosen), escaping(graph))
         for node in list(graph.nodes):

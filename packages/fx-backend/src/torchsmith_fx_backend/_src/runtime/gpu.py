@@ -12,7 +12,7 @@ import json
 import os
 import tempfile
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache as once
@@ -34,7 +34,7 @@ from torchsmith_fx_backend._src.codegen.triton.source import (
     content_hash,
 )
 from torchsmith_fx_backend._src.loops.ir import Kernel
-from torchsmith_fx_backend._src.runtime.cache import Cache, default_cache
+from torchsmith_fx_backend._src.runtime.cache import Cache
 from torchsmith_fx_backend._src.runtime.gpu_driver import DriverError, driver
 from torchsmith_fx_backend._src.runtime.launchers import (
     KernelFailedError,
@@ -165,41 +165,6 @@ def _attempts(requests: Sequence[KernelRequest], cache: Cache) -> list[_Prepared
         return [_attempt(requests[0], cache)]
     with ThreadPoolExecutor(min(len(requests), 8, os.cpu_count() or 1)) as pool:
         return list(pool.map(lambda request: _attempt(request, cache), requests))
-
-
-def make_launcher(
-    kernel: Kernel,
-    device: torch.device,
-    *,
-    hints: Mapping[str, int] | None = None,
-    config: Config | None = None,
-    cache: Cache | None = None,
-) -> Callable[..., None]:
-    """A function of tensors (in the order of ``kernel.args``), then one number per symbol.
-
-    The wrapper calls ``LoadedKernel.launch`` with data pointers instead; this is the convenient
-    form, for tests and for trying a configuration.
-
-    Args:
-        kernel: the loop nest.
-        device: a CUDA device.
-        hints: likely values of size symbols.
-        config: schedule and tile sizes, instead of the table's.
-        cache: where source and cubins are kept; the process-wide cache by default.
-
-    Raises:
-        TritonCompileError: triton rejects the kernel.
-    """
-    store = cache or default_cache()
-    request = KernelRequest(kernel, device)
-    launch = _finish(*_prepare(request, store, hints, config), store).launch
-    count = len(kernel.args)
-
-    def call(*args: object) -> None:
-        pointers = [tensor.data_ptr() for tensor in args[:count]]  # type: ignore[attr-defined]
-        launch(*pointers, *args[count:])
-
-    return call
 
 
 Entry = tuple[dict[bool, TritonSource], list[Binary]]

@@ -64,7 +64,8 @@ def wrap_tensor(builder: Builder, obj: object, source: Source) -> Value:
 def _graph_input(builder: Builder, obj: torch.Tensor, source: Source) -> TensorValue:
     tx = builder.tx
     dims: frozenset[int] = frozenset()
-    if not _is_static(obj, source):
+    held = _is_held(obj, source)
+    if not held:
         dims = builder.frame_state.dynamic_dims(source, obj, tx.settings.dynamic)
     free = unbacked(obj) & dims
     fake = tx.graph.fake.fakeify(obj, source, dims, free)
@@ -72,6 +73,7 @@ def _graph_input(builder: Builder, obj: torch.Tensor, source: Source) -> TensorV
         state_ranges(tx.graph.shape_env, source, obj)
     builder.guard(source, GuardKind.TENSOR, TensorSpec.of(obj, dims, free), "metadata of a tensor")
     node = tx.graph.add_input(source, fake, obj)
+    node.meta["held_by_module"] = held
     value = TensorValue(node, fake, source, obj)
     if fake.requires_grad and fake.is_leaf:
         builder.note_leaf(value)
@@ -114,8 +116,8 @@ def is_plain(tensor: torch.Tensor) -> bool:
     )
 
 
-def _is_static(tensor: torch.Tensor, source: Source) -> bool:
-    """Parameters and what modules hold keep their sizes."""
+def _is_held(tensor: torch.Tensor, source: Source) -> bool:
+    """Whether it is a parameter or buffer: these keep their sizes, and may be frozen."""
     if isinstance(tensor, nn.Parameter):
         return True
     base = source.base

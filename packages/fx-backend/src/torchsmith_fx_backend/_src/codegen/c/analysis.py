@@ -39,6 +39,7 @@ ARG_REDUCTIONS = frozenset({ReduceOp.ARGMAX, ReduceOp.ARGMIN})
 # this much work (in adds); below it, parallel is slower.
 PARALLEL_WORK = 600_000
 _LANES = 8  # float32 values of a vector, roughly
+_LINE, _LINES = 16, 512  # float32 values of a cache line, lines of the innermost cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +145,13 @@ class Facts:
         if step == ZERO:
             return 0.25
         # A scattered store touches a cache line to write it back: dearer than a scattered load.
-        return 8.0 if isinstance(node, Store) else 6.0
+        # Lines that the cache has lost when the neighbours' turn comes are fetched once for each.
+        size = self.kernel.ranges[axis]
+        cost = 8.0 if isinstance(node, Store) else 6.0
+        if isinstance(step, Const) and isinstance(size, Const):
+            lost = abs(step.value) >= _LINE and size.value > _LINES
+            cost *= 2.0 if lost else 1.0
+        return cost
 
     def strides(self, axis: int) -> dict[int, Index | None]:
         """Step along ``axis`` of each access (by position), None where it is not affine."""

@@ -213,12 +213,6 @@ class Emitter:
         return f"ts_position({given}, {size}, {mask}, {value}, {number}, faults)"
 
 
-def chunk_count(extent: Index, most: int = 64) -> int:
-    """Into how many parts a parallel loop over ``extent`` is cut; fixed, so results are, too."""
-    known = static(extent)
-    return most if known is None else max(1, min(most, known))
-
-
 def flat_position(facts: Facts) -> Index:
     """The row-major position within the reduction axes, as an index expression."""
     total: Index = ZERO
