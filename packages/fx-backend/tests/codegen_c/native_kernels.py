@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 
 import torch
+from loop_reference import evaluate
 from torchsmith_fx_backend._src.codegen.c import kernel_function
 from torchsmith_fx_backend._src.loops.index import Index, Sym, add, const, mul, product, var
 from torchsmith_fx_backend._src.loops.ir import (
@@ -23,7 +24,6 @@ from torchsmith_fx_backend._src.loops.ir import (
     ScalarArg,
     Store,
 )
-from torchsmith_fx_backend._src.loops.reference import evaluate
 from torchsmith_fx_backend._src.loops.verify import verify
 from torchsmith_fx_backend._src.runtime.cache import Cache
 from torchsmith_fx_backend._src.runtime.launchers import KernelRequest

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
+from loop_reference import evaluate
 from torchsmith_fx_backend._src.codegen.triton.config import Config, Schedule, choose
 from torchsmith_fx_backend._src.codegen.triton.kernel import generate
 from torchsmith_fx_backend._src.codegen.triton.source import TritonSource
@@ -26,7 +27,6 @@ from torchsmith_fx_backend._src.loops.ir import (
     ScalarArg,
     Store,
 )
-from torchsmith_fx_backend._src.loops.reference import evaluate
 from torchsmith_fx_backend._src.loops.verify import verify
 from torchsmith_fx_backend._src.runtime.triton_compile import Binary, compile_source
 from torchsmith_fx_backend._src.runtime.triton_launcher import TritonKernel, Variant

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from loop_reference import evaluate
 from samples import Body, f32, row_major
 from torchsmith_fx_backend._src.codegen.triton.config import Config, Schedule
 from torchsmith_fx_backend._src.loops.index import add, const, mul, var
 from torchsmith_fx_backend._src.loops.ir import Kernel, Op, ReduceOp
-from torchsmith_fx_backend._src.loops.reference import evaluate
 from torchsmith_fx_backend._src.runtime import gpu
 from torchsmith_fx_backend._src.runtime.cache import Cache, default_cache
 from torchsmith_fx_backend._src.runtime.gpu import GpuLauncher, print_kernel

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from loop_reference import evaluate
 from torchsmith_fx_backend._src.loops import index as ix
 from torchsmith_fx_backend._src.loops.accesses import (
     IllegalKernelError,
@@ -18,7 +19,6 @@ from torchsmith_fx_backend._src.loops.ir import (
     Op,
     Store,
 )
-from torchsmith_fx_backend._src.loops.reference import evaluate
 
 F, B, I = torch.float32, torch.bool, torch.int64
 c, i, s = ix.const, ix.var(0), ix.Sym("s0", 2)

@@ -6,13 +6,13 @@ import operator
 from collections.abc import Callable, Sequence
 
 import torch
+from loop_reference import evaluate, verify
 from torch import fx
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx  # the peer, as a graph source
 from torchsmith_fx_backend._src.loops import index as ix
 from torchsmith_fx_backend._src.loops.accesses import check_assumptions
 from torchsmith_fx_backend._src.loops.ir import Kernel
-from torchsmith_fx_backend._src.loops.reference import evaluate, verify
 from torchsmith_fx_backend._src.runtime.support import conform
 from torchsmith_fx_backend._src.schedule import schedule_graph
 from torchsmith_fx_backend._src.schedule.plan import (

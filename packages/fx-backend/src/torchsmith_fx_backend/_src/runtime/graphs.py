@@ -19,8 +19,6 @@ import torch
 
 from torchsmith_fx_backend._src.codegen.wrapper import Wrapper, print_wrapper
 from torchsmith_fx_backend._src.loops.accesses import check_accesses, check_assumptions
-from torchsmith_fx_backend._src.loops.ir import Kernel
-from torchsmith_fx_backend._src.loops.reference import evaluate
 from torchsmith_fx_backend._src.runtime.cache import Cache, default_cache
 from torchsmith_fx_backend._src.runtime.launchers import (
     KernelRequest,
@@ -72,7 +70,7 @@ def build(
         plan: the schedule's result.
         cache: where kernels and wrapper text are kept; the process-wide cache by default.
         fallback: computes the same outputs from the same inputs through aten; used when a device
-            has no usable compiler. Without it, kernels run in the reference evaluator then.
+            has no usable compiler.
         name: the generated function's name, as tracebacks show it.
         check: before each launch, see that it stays inside its buffers where only the sizes of
             the call decide that.
@@ -96,11 +94,9 @@ def build(
     try:
         loaded = _load(requests, cache)
     except Unavailable as problem:
-        if fallback is not None:
-            return _through_aten(fallback, problem)
-        wrapper = print_wrapper(plan, names, name=name, pointers=False, grad_off=grad_off)
-        slow = {f"kernel_{i}": _evaluator(r.kernel) for i, r in enumerate(requests)}
-        return _finish(wrapper, {**slow, **dict(plan.constants)}, (), cache, storable=False)
+        if fallback is None:
+            raise
+        return _through_aten(fallback, problem)
     wrapper = print_wrapper(plan, names, name=name, grad_off=grad_off)
     bound: dict[str, object] = {f"kernel_{i}": kernel.launch for i, kernel in enumerate(loaded)}
     for number, step in checked.items():
@@ -139,18 +135,6 @@ def _load(requests: Sequence[KernelRequest], cache: Cache) -> list[LoadedKernel]
         loaded = launcher.load([requests[p] for p in positions], cache)
         result.update(zip(positions, loaded, strict=True))
     return [result[number] for number in range(len(requests))]
-
-
-def _evaluator(kernel: Kernel) -> Callable[..., None]:
-    """Runs ``kernel`` in the reference evaluator, on tensors instead of pointers."""
-    count = len(kernel.args)
-
-    def run(*arguments: object) -> None:
-        tensors = cast("tuple[torch.Tensor, ...]", arguments[:count])
-        values = cast("tuple[int | float | bool, ...]", arguments[count:])
-        evaluate(kernel, tensors, dict(zip(kernel.symbols, values, strict=True)))
-
-    return run
 
 
 def _through_aten(fallback: Callable[..., object], problem: Unavailable) -> CompiledGraph:

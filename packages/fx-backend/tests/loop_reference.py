@@ -1,6 +1,6 @@
 """Reference evaluator of the loop IR: slow, vectorised over the whole iteration space with torch.
 
-The meaning of a kernel, for tests of the printers and as the last resort without a compiler. Index
+The meaning of a kernel, for tests of the printers. Index
 expressions are evaluated in the form that is printed for machines that truncate, and a numerator
 that is negative against its proof raises, as does an access outside of a tensor.
 """
@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-
 from torchsmith_fx_backend._src.loops.accesses import IllegalKernelError
 from torchsmith_fx_backend._src.loops.index import Add, FloorDiv, Index, Loaded, Mod, Mul
 from torchsmith_fx_backend._src.loops.index import evaluate as index_value
