@@ -154,3 +154,50 @@ def test_autocast() -> None:
         assert theirs.grad is not None
         assert mine.grad.dtype is theirs.grad.dtype
         assert distance(mine.grad, theirs.grad.double()) < 3e-2
+
+
+OPTIMIZERS = {
+    "sgd": lambda p: torch.optim.SGD(p, 0.05, momentum=0.9, nesterov=True),
+    "adamw": lambda p: torch.optim.AdamW(p, 1e-2),
+    "adam of lists": lambda p: torch.optim.Adam(p, 1e-2, foreach=True, amsgrad=True),
+    "rmsprop": lambda p: torch.optim.RMSprop(p, 1e-3),
+    "adagrad": lambda p: torch.optim.Adagrad(p, 1e-2),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_whole_step_is_compiled(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Forward, backward, clipping, step and zero_grad inside one compiled function."""
+    x, y = torch.randn(8, 16), torch.randint(0, 4, (8,))
+    net = nn.Sequential(nn.Linear(16, 24, False), nn.BatchNorm1d(24), nn.GELU(), nn.Linear(24, 4))
+    sides = []
+    with caplog.at_level(logging.WARNING, "torchsmith.backend"):
+        for compiled in (True, False):
+            model = copy.deepcopy(net)
+            optimizer = OPTIMIZERS[name](model.parameters())
+            scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+
+            def step(model=model, optimizer=optimizer):
+                optimizer.zero_grad(set_to_none=name != "sgd")
+                loss = F.cross_entropy(model(x), y)
+                loss.backward()
+                norm = nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+                optimizer.step()
+                return loss, norm
+
+            run = torchsmith.compile(step) if compiled else step
+            history = []
+            for _ in range(6):
+                loss, norm = run()
+                history.append((loss.item(), norm.item()))
+                scheduler.step()
+            assert loss.requires_grad
+            with pytest.raises(RuntimeError, match="a second time"):
+                loss.backward()
+            sides.append((history, [p.detach() for p in model.state_dict().values()], model))
+    assert not caplog.records
+    torch.testing.assert_close(*(torch.tensor(s[0]) for s in sides), rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(sides[0][1], sides[1][1], rtol=1e-3, atol=1e-4)
+    for mine, theirs in zip(sides[0][2].parameters(), sides[1][2].parameters(), strict=True):
+        assert mine.grad is not None and theirs.grad is not None
+        torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-2, atol=1e-4)

@@ -503,7 +503,12 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
             return [self.apply(aten.permute.default, (node, back))], None
         if isinstance(value, torch.Tensor):
             return [node], None
-        parts = [self._item(node, i, part) for i, part in enumerate(value)]
+        parts = []
+        for i, part in enumerate(value):
+            parts.append(self._item(node, i, part))
+            if isinstance(part, (list, tuple)):
+                whole = parts.pop()
+                parts += [self._item(whole, j, each) for j, each in enumerate(part)]
         if len(parts) == len(targets):
             return parts, None
         # Results first, then the new values of what is written.

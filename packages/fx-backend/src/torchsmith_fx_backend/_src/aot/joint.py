@@ -81,6 +81,11 @@ class Joint:
         saves: those of ``differentiable`` for which eager autograd saves anything, so that a
             second backward pass from there is an error.
         saved_bytes: how much it saves besides ``kept``.
+        rewritten: inputs that get values with a history: position of the input, position in
+            ``outputs`` of its new value, and how often eager writes it. Autograd itself has to see
+            that write, so it comes after the compiled function.
+        spent: positions in ``outputs`` of what the program itself has differentiated already, and
+            let go of what was saved for that.
     """
 
     trace: Trace
@@ -95,6 +100,8 @@ class Joint:
     kept: frozenset[fx.Node] = frozenset()
     saves: frozenset[int] = frozenset()
     saved_bytes: int = 0
+    rewritten: tuple[tuple[int, int, int], ...] = ()
+    spent: tuple[int, ...] = ()
     _leaves: tuple[FakeTensor, ...] = ()
     _roots: dict[int, torch.Tensor] = field(default_factory=dict)  # output position -> stand-in
     _visible: dict[int, fx.Node] = field(default_factory=dict)  # base -> what the caller gets
@@ -330,10 +337,16 @@ def _collect_writes(joint: Joint) -> None:
         if origin not in joint.nodes:
             raise UnsupportedError(what=f"a write to {origin.name}")
         current = origin.meta["val"]
-        if current.requires_grad and not _is_untouched(current):
-            raise UnsupportedError(what="a write of a value with a gradient into an input")
-        joint._writes.append((origin, base.node, base.generation))
-        mutated.append(joint.nodes.index(origin))
+        place = joint.nodes.index(origin)
+        mutated.append(place)
+        if not current.requires_grad or _is_untouched(current):
+            joint._writes.append((origin, base.node, base.generation))
+            continue
+        position = len(joint.outputs)
+        joint.outputs.append(base.node)
+        joint.differentiable = (*joint.differentiable, position)
+        joint._roots[position] = current
+        joint.rewritten = (*joint.rewritten, (place, position, base.generation))
     joint.mutated = tuple(sorted(mutated))
 
 
@@ -433,14 +446,19 @@ def _find_saved(joint: Joint) -> None:
     kept: set[fx.Node] = set()
     bases: dict[int, int] = {}
     saves: set[int] = set()
-    saved: dict[Any, bool] = {}  # autograd node -> whether it saves a tensor
-    for position, root in joint._roots.items():
+    saved: dict[Any, bool | None] = {}  # autograd node -> whether it saves a tensor
+    for position, root in list(joint._roots.items()):
         waiting: list[Any] = [root.grad_fn]
         seen = set(waiting)
         while waiting:
             function = waiting.pop()
             if function not in saved:
                 saved[function] = _look_at_saved(joint, function, kept, bases)
+            if saved[function] is None:
+                joint.spent = (*joint.spent, position)
+                joint.differentiable = tuple(i for i in joint.differentiable if i != position)
+                del joint._roots[position]
+                break
             if saved[function]:
                 saves.add(position)
             for following, _ in function.next_functions:
@@ -452,18 +470,26 @@ def _find_saved(joint: Joint) -> None:
     joint.saved_bytes = sum(bases.values())
 
 
-def _look_at_saved(joint: Joint, function: Any, kept: set[fx.Node], bases: dict[int, int]) -> bool:
-    """Note what an autograd node saves: tensors that the caller sees, and sizes of others."""
+def _look_at_saved(
+    joint: Joint, function: Any, kept: set[fx.Node], bases: dict[int, int]
+) -> bool | None:
+    """Note what an autograd node saves: tensors that the caller sees, and sizes of others.
+
+    Returns:
+        Whether it saves any; None when it has let go of them.
+    """
     mode = joint.trace.mode
     some = type(function).__name__ == "CopySlices"
     for name in _saved_names(type(function)):
-        raw = getattr(function, f"_raw_{name.removeprefix('_')}", None)
-        if any(r.unpack_hook is not None for r in (raw if isinstance(raw, tuple) else (raw,)) if r):
-            some = True  # in the hands of hooks, which may compute it again when they are asked
-            continue
         try:
+            raw = getattr(function, f"_raw_{name.removeprefix('_')}", None)
+            if any(_hooked(each) for each in (raw if isinstance(raw, tuple) else (raw,))):
+                some = True  # in the hands of hooks, which may compute it again when asked
+                continue
             found = getattr(function, name)
         except RuntimeError as error:
+            if "a second time" in str(error):
+                return None
             raise UnsupportedError(what=f"a backward pass that raises ({error})") from error
         for tensor in found if isinstance(found, (list, tuple)) else (found,):
             if not isinstance(tensor, torch.Tensor):
@@ -478,6 +504,10 @@ def _look_at_saved(joint: Joint, function: Any, kept: set[fx.Node], bases: dict[
             elif id(base) not in bases:
                 bases[id(base)] = _bytes(base.node.meta["val"])
     return some
+
+
+def _hooked(saved: Any) -> bool:
+    return saved is not None and saved.unpack_hook is not None
 
 
 _SAVED_NAMES: dict[type, tuple[str, ...]] = {}

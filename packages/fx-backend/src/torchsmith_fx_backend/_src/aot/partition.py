@@ -52,6 +52,7 @@ def choose_saved(
     written: Collection[fx.Node],
     free: Collection[fx.Node],
     budget: float,
+    private: Collection[int] = (),
 ) -> tuple[Saved, ...]:
     """The values to save.
 
@@ -65,6 +66,7 @@ def choose_saved(
         free: inputs that live on whether they are saved or not.
         budget: 0 saves as little as possible; 1 computes nothing but
             views again.
+        private: positions of outputs that the caller does not get to see.
     """
     returned: Any = graph.output_node().args[0]
     backward = dependants(tangents)
@@ -77,7 +79,8 @@ def choose_saved(
         if arg not in backward
     }
     read |= {n for n in returned[outputs:] if isinstance(n, fx.Node) and n not in backward}
-    visible = {source(n) for n in returned[:outputs] if isinstance(n, fx.Node)} | set(inputs)
+    seen = [n for i, n in enumerate(returned[:outputs]) if i not in private]
+    visible = {source(n) for n in seen if isinstance(n, fx.Node)} | set(inputs)
     position = {node: i for i, node in enumerate(graph.nodes)}
 
     def copied(node: fx.Node) -> bool:

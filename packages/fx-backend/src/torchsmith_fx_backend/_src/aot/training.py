@@ -44,6 +44,13 @@ Compile = Callable[[fx.GraphModule], Any]
 Ambient = Callable[[], AbstractContextManager[object]]
 _Key = tuple[tuple[int, ...] | None, ...]
 
+# What eager says of a graph that was let go of in a backward pass.
+SPENT = (
+    "Trying to backward through the graph a second time (or directly access saved tensors after "
+    "they have already been freed). Saved intermediate values of the graph are freed when you call "
+    ".backward() or autograd.grad(). Specify retain_graph=True if you need to backward through the "
+    "graph a second time or if you need to access saved tensors after calling backward."
+)
 TWICE = (
     "a compiled graph was differentiated twice: its backward pass has no derivative of its own; "
     'compile with options={"training": "eager"} for derivatives of derivatives'
@@ -67,6 +74,7 @@ class Training:
     budget: float
     forward: Any = None
     kept_inputs: tuple[int, ...] = ()
+    kept_rewritten: tuple[int, ...] = ()
     kept_outputs: tuple[int, ...] = ()
     saved: tuple[Saved, ...] = ()
     backwards: dict[_Key, tuple[Any, tuple[int, ...]]] = field(default_factory=dict)
@@ -81,7 +89,10 @@ class Training:
             UnsupportedError: the backward pass does something that is not compiled.
         """
         joint = self.joint
-        self.kept_inputs = tuple(i for i, n in enumerate(joint.nodes) if n in joint.kept)
+        later = {place for place, _, _ in joint.rewritten}
+        kept = [i for i, node in enumerate(joint.nodes) if node in joint.kept]
+        self.kept_inputs = tuple(i for i in kept if i not in later)
+        self.kept_rewritten = tuple(i for i in kept if i in later)
         self.kept_outputs = tuple(
             i for i, n in enumerate(joint.outputs) if isinstance(n, fx.Node) and n in joint.kept
         )
@@ -105,6 +116,7 @@ class Training:
             written,
             {snapshot.inputs[i] for i in joint.wanted},
             self.budget,
+            [position for _, position, _ in joint.rewritten],
         )
         graph = forward_graph(snapshot.module, snapshot.inputs, outputs, self.saved)
         self.forward = self.compile(graph)
@@ -212,7 +224,7 @@ class CompiledFunction(torch.autograd.Function):
             guarded.append(_NOTHING)  # a second backward pass is an error, as eager's
         ctx.save_for_backward(*tensors, *guarded)
         ctx.training, ctx.numbers, ctx.saved_count = training, numbers, len(tensors)
-        ctx.inputs = len(inputs)
+        ctx.inputs, ctx.guarded = len(inputs), ()
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(
             *(
@@ -239,6 +251,9 @@ class CompiledFunction(torch.autograd.Function):
                 t is not None and i in joint.saves for i, t in zip(joint.differentiable, tangents)
             )
             arguments: list[Any] = []
+            for tensor, version in ctx.guarded:
+                if tensor._version != version:
+                    raise RuntimeError(_modified(tensor, version))
             if saves or used:
                 saved = iter(ctx.saved_tensors[: ctx.saved_count])
                 numbers = ctx.numbers
@@ -252,10 +267,33 @@ class CompiledFunction(torch.autograd.Function):
             release_saved_tensors(ctx)
             found = half(*arguments)
         if twice:
-            found = _once(found)
+            found = [None if g is None else _never(g, TWICE) for g in found]
         for position, grad in zip(joint.wanted, found, strict=True):
             result[position + 1] = grad
         return tuple(result)
+
+
+def _write(training: Training, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+    """Give inputs their new values, in the sight of autograd."""
+    rewritten = training.joint.rewritten
+    for place, position, times in rewritten:
+        torch.autograd.graph.increment_version([inputs[place]] * (times - 1))
+        inputs[place].copy_(outputs[position])
+    if not training.kept_rewritten:
+        return
+    # Aliases without a history: the tensors themselves hold the function by theirs.
+    guarded = [inputs[place].detach() for place in training.kept_rewritten]
+    function = next(outputs[i] for _, i, _ in rewritten if i not in training.joint.spent).grad_fn
+    function.guarded = [(t, t._version) for t in guarded]
+
+
+def _modified(tensor: torch.Tensor, version: int) -> str:
+    return (
+        "one of the variables needed for gradient computation has been modified by an inplace "
+        f"operation: [{tensor.type()} {list(tensor.shape)}] is at version {tensor._version}; "
+        f"expected version {version} instead. Hint: enable anomaly detection to find the operation "
+        "that failed to compute its gradient, with torch.autograd.set_detect_anomaly(True)."
+    )
 
 
 def _plain(tangent: torch.Tensor | None) -> torch.Tensor | None:
@@ -265,15 +303,9 @@ def _plain(tangent: torch.Tensor | None) -> torch.Tensor | None:
     return torch.empty_like(tangent).copy_(tangent)
 
 
-def _once(grads: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
-    """``grads`` as results of a function that cannot be differentiated."""
-    found = [g for g in grads if g is not None]
-    marked = iter(
-        delayed_error(TWICE, len(found))(*(g.detach().requires_grad_() for g in found))
-        if found
-        else ()
-    )
-    return [None if g is None else next(marked) for g in grads]
+def _never(tensor: torch.Tensor, message: str) -> torch.Tensor:
+    """``tensor`` as the result of a function whose backward pass raises ``message``."""
+    return delayed_error(message, 1)(tensor.detach().requires_grad_())[0]
 
 
 @dataclass(eq=False, slots=True)
@@ -349,6 +381,12 @@ def callable_of(
             outputs = CompiledFunction.apply(training, *inputs)  # type: ignore[no-untyped-call]
         else:
             outputs = training.run_forward(inputs)
+        if joint.spent:
+            outputs = [
+                _never(out, SPENT) if i in joint.spent else out for i, out in enumerate(outputs)
+            ]
+        if joint.rewritten:
+            _write(training, inputs, outputs)
         made: list[Any] = []
         for result in results:
             made.append(_make(result, inputs, outputs, made))
