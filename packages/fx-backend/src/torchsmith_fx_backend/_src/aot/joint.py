@@ -447,11 +447,15 @@ def _find_saved(joint: Joint) -> None:
     bases: dict[int, int] = {}
     saves: set[int] = set()
     saved: dict[Any, bool | None] = {}  # autograd node -> whether it saves a tensor
+    new = {joint._roots[position].grad_fn for _, position, _ in joint.rewritten}
     for position, root in list(joint._roots.items()):
         waiting: list[Any] = [root.grad_fn]
         seen = set(waiting)
         while waiting:
             function = waiting.pop()
+            if function in new and function is not root.grad_fn:
+                # The caller may ask for gradients of that input; outputs do not pass through it.
+                raise UnsupportedError(what="a result of what got into an input with a gradient")
             if function not in saved:
                 saved[function] = _look_at_saved(joint, function, kept, bases)
             if saved[function] is None:
