@@ -183,6 +183,15 @@ def fuzz_mutation(session: nox.Session) -> None:
     session.run("python", "packages/tracer/tests/fuzz_mutation.py", *session.posargs)
 
 
+@task(name="op-gradients")
+def op_gradients(session: nox.Session) -> None:
+    """Gradients of every operator of torch's database, for long: ``-- --only linalg``."""
+    torch(session)
+    tools(session, "numpy", "pytest")
+    install(session, *SIBLINGS)
+    session.run("python", "packages/torchsmith/tests/op_gradients.py", *session.posargs)
+
+
 @task(tags=["ci"])
 def torchsmith(session: nox.Session) -> None:
     """Test the front door with everything installed."""

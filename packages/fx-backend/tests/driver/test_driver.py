@@ -438,3 +438,13 @@ def test_operators_save_what_grad_mode_asks_for():
         run(x)[0].square().sum().backward()
         sides.append(x.grad)
     torch.testing.assert_close(*sides, rtol=1e-4, atol=1e-5)
+
+
+def test_a_position_from_a_reduction_of_everything():
+    """The axis that is kept has one element: the position differs along it in name only."""
+    fn = lambda x: x * x.gather(0, (x > 0.5).max(0, True)[1])  # noqa: E731
+    for x in (torch.tensor([0.1, 0.9, 0.3, 0.7]), torch.tensor([0.2])):
+        gm = fx.symbolic_trace(fn)
+        with torch.no_grad():
+            run = compile_graph(gm, [x], Settings(strict=True, verify=True))
+            torch.testing.assert_close(run(x), fn(x))

@@ -8,7 +8,15 @@ from typing import Protocol
 import torch
 
 from torchsmith_fx_backend._src.loops.accesses import IllegalKernelError, check_accesses
-from torchsmith_fx_backend._src.loops.index import Index, Var, has_var, loaded, symbols, variables
+from torchsmith_fx_backend._src.loops.index import (
+    ONE,
+    Index,
+    Var,
+    has_var,
+    loaded,
+    symbols,
+    variables,
+)
 from torchsmith_fx_backend._src.loops.ir import (
     Compute,
     IndexValue,
@@ -108,6 +116,8 @@ def verify(kernel: Kernel, sizes: Sequence[Index | None] = ()) -> None:
         need(not has_var(size), "a range contains an iteration variable")
         need(symbols(size) <= known, "a range uses a symbol that is not an argument")
 
+    single = {axis for axis, size in enumerate(kernel.ranges) if size == ONE}
+
     def check_index(index: Index, position: int) -> None:
         need(
             all(0 <= axis < len(kernel.ranges) for axis in variables(index)),
@@ -120,7 +130,11 @@ def verify(kernel: Kernel, sizes: Sequence[Index | None] = ()) -> None:
             made = kernel.body[leaf.value]
             is_position = isinstance(made, Position) and made.extent == leaf.extent
             need(is_position, "index uses a value that is not such a position", position)
-            need(follows[leaf.value] <= set(leaf.axes), "position differs on more axes", position)
+            need(
+                follows[leaf.value] <= {*leaf.axes, *single},
+                "position differs on more axes",
+                position,
+            )
 
     dtypes: list[torch.dtype | None] = []
     follows: list[set[int]] = []  # axes that each value differs along
