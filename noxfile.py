@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +70,14 @@ def install(session: nox.Session, *packages: str) -> None:
 def tools(session: nox.Session, *names: str) -> None:
     """Install tools at the versions of ``constraints/tools.txt``."""
     session.install("-q", "-c", "constraints/tools.txt", *names)
+
+
+def script(session: nox.Session, path: str, packages: Iterable[str], *names: str) -> None:
+    """Run a script with package folders and tools installed; arguments pass on."""
+    torch(session)
+    tools(session, "numpy", *names)
+    install(session, *packages)
+    session.run("python", path, *session.posargs)
 
 
 def pytest(session: nox.Session, *args: str, env: dict[str, str] | None = None) -> None:
@@ -168,28 +176,20 @@ def fx_backend(session: nox.Session) -> None:
 @task(name="fuzz-composition")
 def fuzz_composition(session: nox.Session) -> None:
     """Random programs against eager, for long: ``-- --programs 20000 --seed 1 [--symbolic]``."""
-    torch(session)
-    tools(session, "numpy", "triton")
-    install(session, "guards", "fx-backend")
-    session.run("python", "packages/fx-backend/tests/fuzz_composition.py", *session.posargs)
+    path = "packages/fx-backend/tests/fuzz_composition.py"
+    script(session, path, ["guards", "fx-backend"], "triton")
 
 
 @task(name="fuzz-mutation")
 def fuzz_mutation(session: nox.Session) -> None:
     """Facts that change between two calls, for long: ``-- --programs 10000 --seed 1``."""
-    torch(session)
-    tools(session, "numpy")
-    install(session, "guards", "tracer")
-    session.run("python", "packages/tracer/tests/fuzz_mutation.py", *session.posargs)
+    script(session, "packages/tracer/tests/fuzz_mutation.py", ["guards", "tracer"])
 
 
 @task(name="op-gradients")
 def op_gradients(session: nox.Session) -> None:
     """Gradients of every operator of torch's database, for long: ``-- --only linalg``."""
-    torch(session)
-    tools(session, "numpy", "pytest")
-    install(session, *SIBLINGS)
-    session.run("python", "packages/torchsmith/tests/op_gradients.py", *session.posargs)
+    script(session, "packages/torchsmith/tests/op_gradients.py", SIBLINGS, "pytest")
 
 
 @task(tags=["ci"])

@@ -1,4 +1,4 @@
-"""Gradients of every operator of torch's own database through ``torchsmith.compile``, against eager.
+"""Gradients of every operator of torch's database through ``torchsmith.compile``, against eager.
 
     python op_gradients.py [--only REGEX] [--samples 2] [--dtype float32] [--seconds 3600]
 
