@@ -54,6 +54,7 @@ from torchsmith_fx_backend._src.runtime import (
     Recordings,
     build,
     default_cache,
+    expect_kernels,
     load_graph,
     obstacle,
     save_graph,
@@ -220,6 +221,7 @@ def compile_graph(
         bypass = "the graph has no key: symbolic sizes, or functions without a stable name"
     if bypass:
         tell_cache("bypass", bypass)
+    expect_kernels((*example_inputs, *named_tensors(gm).values()))
     graph = functional_graph(gm, example_inputs, chosen)
     ambient = _ambient_guard()
     built: Any = _build(graph.module, gm, chosen)
@@ -302,6 +304,7 @@ def compile_training(
     chosen = settings.current() if chosen is None else chosen
     off = chosen.disable
     rules = {} if "decompositions" in off else JOINT_RULES
+    expect_kernels(example_inputs)
     joint = _stage("joint", trace_joint, gm, example_inputs, rules)
 
     halves: list[tuple[str, Any]] = []
