@@ -25,6 +25,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from mutation_classes import CLASSES_AND_LIBRARY
 from mutation_facts import MORE, NETS, added, fact, stored
 from mutation_hostile import HOSTILE
+from mutation_protocols import PROTOCOLS
 
 CLASSES = """
 class M$(type):
@@ -412,11 +413,12 @@ FACTS = [
     *MORE,
     *CLASSES_AND_LIBRARY,
     *HOSTILE,
+    *PROTOCOLS,
 ]
 
 PRELUDE = """
 import abc, builtins, collections, contextlib, contextvars, copy, dataclasses, enum, functools
-import inspect, itertools, math, operator, os, sys, threading, types, typing, weakref
+import inspect, itertools, math, operator, os, random, sys, threading, types, typing, weakref
 import torch
 import torch.nn.functional as F
 from torch import nn

@@ -85,6 +85,7 @@ GLOBAL_HOOKS = (
 module_globals: dict[str, object] = vars(_module)
 module_call: Callable[..., object] = torch.nn.Module.__call__
 module_call_impl: Callable[..., object] = torch.nn.Module._call_impl
+module_delattr: Callable[..., object] = torch.nn.Module.__delattr__
 module_getattr: Callable[..., object] = torch.nn.Module.__getattr__
 module_setattr: Callable[..., object] = torch.nn.Module.__setattr__
 

@@ -44,7 +44,7 @@ from torchsmith_tracer._src import marks
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.build.arrays import guard_memory, wrap_array
 from torchsmith_tracer._src.build.dynamic import FrameState, check_marks
-from torchsmith_tracer._src.build.stored_hash import is_found
+from torchsmith_tracer._src.build.stored_hash import stored_hashes
 from torchsmith_tracer._src.build.tensors import wrap_tensor
 from torchsmith_tracer._src.frames.library import is_library_module, is_ours
 from torchsmith_tracer._src.graph.provenance import user_line
@@ -91,7 +91,7 @@ from torchsmith_tracer._src.values.modules import ModuleValue
 from torchsmith_tracer._src.values.namespaces import PyModuleValue
 from torchsmith_tracer._src.values.numpy_arrays import ArrayValue, DtypeValue, is_dtype
 from torchsmith_tracer._src.values.numpy_scalars import NumpyValue, is_function, is_number_type
-from torchsmith_tracer._src.values.opaque import OpaqueValue, ReferenceValue
+from torchsmith_tracer._src.values.opaque import TYPE_EXPRESSIONS, OpaqueValue, ReferenceValue
 from torchsmith_tracer._src.values.python_instances import (
     EnumValue,
     ObjectValue,
@@ -371,6 +371,7 @@ class Builder:
             return EnumValue(obj, source)
         if isinstance(obj, types.ModuleType):
             self.guard(source, GuardKind.ID, obj, "module")
+            self.guard(source, GuardKind.TYPE, kind, "class of a module")
             return PyModuleValue(obj, source)
         if is_torch_callable(obj):
             self.guard(source, GuardKind.ID, obj, "torch function")
@@ -454,22 +455,30 @@ class Builder:
             keys = self._content([k for k, _ in entries], source, "keys", kind)
             values = self._content([v for _, v in entries], source, "values", kind)
             pairs = [(realize(self.tx, k), v) for k, v in zip(keys, values, strict=True)]
-        table = {self._hash_key(obj, k): (k, v) for k, v in pairs}
+        hash_keys = self._hash_keys(obj, [k for k, _ in pairs])
+        table = dict(zip(hash_keys, pairs, strict=True))
         if len(table) != len(pairs):
             raise Unsupported("opaque-call", what="a dict with keys that are equal by now")
         return table
 
-    def _hash_key(self, table: object, key: Value) -> object:
-        """The hash key of what a dict or set holds."""
-        hkey = self.tx.interp.hash_key(key)
-        if not isinstance(key, ObjectValue | ClassValue | EnumValue):
-            return hkey
-        held = key.value if isinstance(key, EnumValue) else key.obj
-        if not self.tx.world.fixed(type(held)):
-            number = object.__hash__(held) if isinstance(hkey, IdentityKey) else hash(hkey)
-            if not is_found(table, held, number):
-                raise Unsupported("opaque-call", what="a key that is found no more")
-        return hkey
+    def _hash_keys(self, table: object, keys: Sequence[Value]) -> list[object]:
+        """The hash keys of what a dict or set holds."""
+        found = [self.tx.interp.hash_key(key) for key in keys]
+        stored: dict[int, int] | None = None
+        for key, hash_key in zip(keys, found, strict=True):
+            if not isinstance(key, ObjectValue | ClassValue | EnumValue):
+                continue
+            held = key.value if isinstance(key, EnumValue) else key.obj
+            if self.tx.world.fixed(type(held)):
+                continue
+            stored = stored_hashes(table) if stored is None else stored
+            if stored is None:
+                break
+            by_identity = isinstance(hash_key, IdentityKey)
+            number = object.__hash__(held) if by_identity else hash(hash_key)
+            if stored.get(id(held)) != number:
+                raise Unsupported("opaque-call", what="a key that has another hash by now")
+        return found
 
     def _plain_keys(
         self, obj: Iterable[object], source: Source, kind: type, keys: list[object]
@@ -512,7 +521,7 @@ class Builder:
             self.guard(source, GuardKind.TYPE, type(obj), "class of a set")
             content = self._content(items, source, "__iter__", kind)
             values = [realize(self.tx, v) for v in content]
-        table = {self._hash_key(obj, v): v for v in values}
+        table = dict(zip(self._hash_keys(obj, values), values, strict=True))
         if len(table) != len(values):
             raise Unsupported("opaque-call", what="a set with elements that are equal by now")
         return SetValue(table, source, kind)
@@ -610,6 +619,8 @@ class Builder:
         if kind is torch.jit.ScriptFunction and marks.original_name(obj) is not None:
             return self._original(obj, source)
         self.guard(source, GuardKind.TYPE, kind, "class of an object")
+        if kind in TYPE_EXPRESSIONS:
+            self.guard(source, GuardKind.CONSTANT, obj, "type expression")
         if self._is_opaque(kind):
             make = ReferenceValue if kind is weakref.ReferenceType else OpaqueValue
             return make(obj, source)

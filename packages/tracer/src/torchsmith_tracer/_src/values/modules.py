@@ -24,6 +24,7 @@ from torchsmith_tracer._src.torch_private import (
     global_hooks_empty,
     module_call,
     module_call_impl,
+    module_delattr,
     module_getattr,
     module_globals,
     module_setattr,
@@ -83,26 +84,28 @@ class ModuleValue(ObjectValue):
         getter = lookup(tx, self.cls, "__getattribute__")
         return getter is not None and getter.owner is not object
 
-    def entries(self, table: str) -> dict[str, object]:
-        """The real ``_parameters``, ``_buffers`` or ``_modules``."""
+    def _registers(self, tx: Trace, table: str, name: str) -> bool:
+        """Whether a table of the real module has a name; guarded where it has not."""
         assert self.obj is not None
-        found: dict[str, object] | None = self.obj.__dict__.get(table)
-        return {} if found is None else found
+        entries = self.obj.__dict__.get(table)
+        if entries is None:
+            self.guard_missing(tx, table)
+        elif not entries:
+            why = f"{name!r} was looked up"
+            tx.guards.add(Guard(self.entry_source(tx, table), GuardKind.EMPTY, None, why))
+        elif name not in entries:
+            tx.world.missing(self.entry_source(tx, table), name, f"{name!r} was looked up")
+        return entries is not None and name in entries
 
     def table_get(self, tx: Trace, table: str, name: str) -> Value | None:
         """An entry of ``_parameters``, ``_buffers`` or ``_modules``, or None."""
         value, changed = self._changed_table(tx, table)
         if changed:
             return None if value is None else value.get_str(tx, name)
-        assert self.obj is not None
-        entries = self.obj.__dict__.get(table)
-        if entries is None:
+        if not self._registers(tx, table, name):
             return None
-        place = self.entry_source(tx, table)
-        if entries:
-            return tx.world.item(entries, place, name)
-        tx.guards.add(Guard(place, GuardKind.EMPTY, None, f"{name!r} was looked up"))
-        return None
+        assert self.obj is not None
+        return tx.world.item(self.obj.__dict__[table], self.entry_source(tx, table), name)
 
     def _changed_table(self, tx: Trace, table: str) -> tuple[DictValue | None, bool]:
         """The table as a value and True, if traced code has changed or replaced it."""
@@ -144,7 +147,7 @@ class ModuleValue(ObjectValue):
         empty name for what is more than a store."""
         kind = value.python_type()
         assert self.obj is not None
-        known = [t for t in _TABLES if name in self.obj.__dict__.get(t, ())]
+        known = [t for t in _TABLES if self._registers(tx, t, name)]
         if issubclass(kind, nn.Parameter) or issubclass(kind, nn.Module):
             table = "_parameters" if issubclass(kind, nn.Parameter) else "_modules"
             return table if known == [table] else ""
@@ -158,8 +161,9 @@ class ModuleValue(ObjectValue):
         return ""
 
     def delattr(self, tx: Trace, name: str) -> None:
-        assert self.obj is not None
-        if any(name in self.obj.__dict__.get(t, ()) for t in _TABLES):
+        hook = lookup(tx, self.cls, "__delattr__")
+        stock = hook is not None and hook.attr is module_delattr
+        if not stock or any(self._registers(tx, t, name) for t in _TABLES):
             super().delattr(tx, name)
         else:
             self.generic_delattr(tx, name)

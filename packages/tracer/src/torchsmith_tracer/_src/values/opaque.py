@@ -16,7 +16,7 @@ from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import RealObject, Value
 from torchsmith_tracer._src.values.constants import ConstantValue
 
-_TYPE_EXPRESSIONS = (types.UnionType, types.GenericAlias)  # ``int | None``, ``list[int]``
+TYPE_EXPRESSIONS = (types.UnionType, types.GenericAlias)  # ``int | None``, ``list[int]``
 _BUILTIN = (list, dict, set, frozenset, tuple)  # which keep no ``__orig_class__``
 
 
@@ -35,7 +35,7 @@ class OpaqueValue(RealObject):
         return f"object{where} of type {type(self.obj).__qualname__}"
 
     def is_constant(self) -> bool:
-        return isinstance(self.obj, _TYPE_EXPRESSIONS) and isinstance(self.source, PinnedSource)
+        return isinstance(self.obj, TYPE_EXPRESSIONS) and isinstance(self.source, PinnedSource)
 
     def as_constant(self) -> object:
         return self.obj if self.is_constant() else super().as_constant()
@@ -51,7 +51,7 @@ class OpaqueValue(RealObject):
     def getattr(self, tx: Trace, name: str) -> Value:
         if name == "__class__":
             return tx.interp.type_of(self)
-        if issubclass(type(self.obj), _TYPE_EXPRESSIONS) and self.source is not None:
+        if issubclass(type(self.obj), TYPE_EXPRESSIONS) and self.source is not None:
             try:
                 return tx.world.computed(self.obj, self.source, name)
             except AttributeError as e:
@@ -62,7 +62,7 @@ class OpaqueValue(RealObject):
         raise Unsupported("unsupported-slot", what=f"{op} on {self.describe()}")
 
     def richcompare(self, tx: Trace, op: str, other: Value) -> Value | None:
-        if issubclass(type(self.obj), _TYPE_EXPRESSIONS) and op in ("eq", "ne"):
+        if issubclass(type(self.obj), TYPE_EXPRESSIONS) and op in ("eq", "ne"):
             if not isinstance(other, OpaqueValue) or type(other.obj) is not type(self.obj):
                 return None
             return tx.interp.const((self.obj == other.obj) == (op == "eq"))

@@ -75,7 +75,7 @@ def overrides(tx: Trace, value: Value) -> bool:
     """Whether the class of ``value`` has a ``__torch_function__`` that counts."""
     if isinstance(value, TensorPart):
         return value.overrides
-    if isinstance(value, ObjectValue) and hasattr(value.python_type(), "__torch_function__"):
+    if isinstance(value, ObjectValue):
         found = lookup(tx, value.python_type(), "__torch_function__")
         return found is not None and found.attr is not private.no_torch_function
     return False

@@ -235,6 +235,8 @@ class ObjectValue(Value, HasInstanceDict):
             tx.interp.descriptor_delete(found, self, name)
             return
         if self.instance_get(tx, name) is None:
+            if tx.journal.load_attr(self, name) is None:
+                self.guard_missing(tx, name)
             raise self.no_attribute(tx, name)
         tx.journal.store_attr(self, name, DELETED)
 

@@ -114,7 +114,7 @@ class WrapperTensor(TensorValue):
             tx.world.no_entry(self.real, self.source, name, why)
         if found is not None:
             return bind(tx, found, self, tx.interp.type_of(self), name)
-        if hasattr(self.cls, "__getattr__"):
+        if lookup(tx, self.cls, "__getattr__") is not None:
             raise Unsupported("tensor-attribute", what=name, tensor=self.describe())
         raise self.no_attribute(tx, name)
 

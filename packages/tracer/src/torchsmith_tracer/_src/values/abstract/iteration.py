@@ -20,7 +20,6 @@ from torchsmith_tracer._src.values.iterators import (
 )
 from torchsmith_tracer._src.values.lookup import lookup
 from torchsmith_tracer._src.values.mappings import DictValue, MappingProxyValue
-from torchsmith_tracer._src.values.python_instances import ObjectValue
 
 if TYPE_CHECKING:
     from torchsmith_tracer._src.trace import Trace
@@ -83,13 +82,9 @@ class Iteration:
 
     def check_iterator(self, value: Value) -> Value:
         """The result of a user's ``__iter__``, checked."""
-        if isinstance(value, ObjectValue) and lookup(self.tx, value.cls, "__next__") is None:
-            name = value.cls.__name__
-            raise self.interp.error(TypeError, f"iter() returned non-iterator of type {name!r}")
-        elif not isinstance(value, ObjectValue) and not hasattr(value.python_type(), "__next__"):
-            raise self.interp.error(
-                TypeError, f"iter() returned non-iterator of type {value.type_name!r}"
-            )
+        if lookup(self.tx, value.python_type(), "__next__") is None:
+            message = f"iter() returned non-iterator of type {value.type_name!r}"
+            raise self.interp.error(TypeError, message)
         return value
 
     def step(self, it: Value) -> Value | None:

@@ -162,6 +162,8 @@ class Operators:
 
     def try_index(self, value: Value) -> int | None:
         """``operator.index`` as a known int, or None when the value is not an integer."""
+        if isinstance(value, EnumValue) and (found := value.users(self.tx, "__index__")):
+            return self.index(found)
         if isinstance(value, ConstantValue):
             real = value.value
             if type(real) is int:

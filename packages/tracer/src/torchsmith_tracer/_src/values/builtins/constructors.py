@@ -44,7 +44,7 @@ from torchsmith_tracer._src.values.mappings import (
     elements,
 )
 from torchsmith_tracer._src.values.namespaces import DictNamespace, NamespaceValue
-from torchsmith_tracer._src.values.python_instances import ObjectValue
+from torchsmith_tracer._src.values.python_instances import EnumValue, ObjectValue
 
 _FALSE = ConstantValue(False)
 _ZERO = ConstantValue(0)
@@ -66,16 +66,16 @@ def _number(
     tx: Trace, cls: type, obj: Value, names: tuple[str, ...], extra: list[Value]
 ) -> Value | None:
     base = obj.base_value()
-    if isinstance(obj, ObjectValue):
+    if isinstance(obj, ObjectValue | EnumValue):
         for name in names:
-            found = lookup(tx, obj.cls, name)
+            found = lookup(tx, obj.python_type(), name)
             if found is not None and not isinstance(found.attr, METHOD_TYPES):
                 method = tx.interp.special_method(obj, name)
                 assert method is not None
                 result = tx.interp.call(method, [])
                 if not issubclass(result.python_type(), (cls, int)):
                     what = f"non-{cls.__name__} (type {result.type_name})"
-                    message = f"{obj.cls.__name__}.{name} returned {what}"
+                    message = f"{obj.type_name}.{name} returned {what}"
                     raise tx.interp.error(TypeError, message)
                 return tx.interp.fold(cls, tx.interp.concrete(result))
     if isinstance(base, ConstantValue):

@@ -10,6 +10,8 @@ import typing
 from collections.abc import Callable
 from typing import cast
 
+from torchsmith_guards import GuardKind
+
 from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
 from torchsmith_tracer._src.frames.code import VERSION, decode
 from torchsmith_tracer._src.frames.frame import Frame
@@ -28,7 +30,7 @@ from torchsmith_tracer._src.values.iterators import CallableIterator
 from torchsmith_tracer._src.values.lookup import disguises, lookup
 from torchsmith_tracer._src.values.mappings import DictValue
 from torchsmith_tracer._src.values.namespaces import DictNamespace, NamespaceValue, PyModuleValue
-from torchsmith_tracer._src.values.python_instances import ObjectValue
+from torchsmith_tracer._src.values.python_instances import EnumValue, ObjectValue
 
 builtin(len)(lambda tx, obj, /: obj.length(tx))
 
@@ -80,6 +82,8 @@ builtin(format)(lambda tx, obj, spec=None, /: tx.interp.format(obj, spec))
 
 def _special(tx: Trace, obj: Value, name: str, message: str, *args: Value) -> Value | None:
     """A dunder method of an instance; None for other values, which fold or ask their hook."""
+    if isinstance(obj, EnumValue):
+        return obj.users(tx, name, *args)
     if not isinstance(obj, ObjectValue):
         return None
     method = tx.interp.special_method(obj, name)
@@ -90,9 +94,9 @@ def _special(tx: Trace, obj: Value, name: str, message: str, *args: Value) -> Va
 
 @builtin(abs)
 def _abs(tx: Trace, obj: Value, /) -> Value | None:
-    if isinstance(obj, ConstantValue):
-        return tx.interp.fold(abs, obj.value)
     found = _special(tx, obj, "__abs__", "bad operand type for abs(): {!r}")
+    if found is None and isinstance(obj, ConstantValue):
+        return tx.interp.fold(abs, obj.value)
     if found is None and hasattr(obj.python_type(), "__abs__") and not hasattr(obj, "call_builtin"):
         return tx.interp.call(obj.getattr(tx, "__abs__"), [])
     return found
@@ -319,6 +323,8 @@ def flatten_classes(tx: Trace, classes: Value) -> list[Value]:
         return out
     known = getattr(classes, "obj", None)
     if not isinstance(classes, ClassValue) and isinstance(known, _UNIONS):
+        if classes.source is not None:
+            tx.builder.guard(classes.source, GuardKind.CONSTANT, known, "classes of isinstance")
         args = typing.get_args(known)
         return [tx.interp.const(type(None) if a is None else a) for a in args]
     return [classes]

@@ -178,12 +178,12 @@ def _subclasscheck(tx: Trace, cls: Value, other: Value, /) -> Value:
     mine, theirs = cast("ClassValue", cls).obj, other
     if not isinstance(theirs, ClassValue):
         raise tx.interp.error(TypeError, "issubclass() arg 1 must be a class")
-    return bool_value(mine in theirs.obj.__mro__)
+    return bool_value(mine in tx.world.mro(theirs.obj))
 
 
 @method(type, "mro")
 def _mro(tx: Trace, cls: Value, /) -> Value:
-    mro = cast("ClassValue", cls).obj.__mro__
+    mro = tx.world.mro(cast("ClassValue", cls).obj)
     return ListValue([tx.interp.class_value(c) for c in mro])
 
 
