@@ -78,7 +78,6 @@ PROTOCOLS = [
         "drop$(net$) + ('tag' in vars(net$)) * 4",
         ("net$.tag = 3", "vars(net$).pop('tag', None)"),
         *added("Net$.tag", "7", "property(lambda s: 1, lambda s, v: None, lambda s: None)"),
-        *added("Net$.__delattr__", "lambda s, n: None"),
     ),
     fact(
         "class T$: pass\nt$ = T$()\n",

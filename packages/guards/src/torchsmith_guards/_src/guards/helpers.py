@@ -9,7 +9,7 @@ from typing import Any
 from torchsmith_guards._src.sources import sources as src
 from torchsmith_guards._src.sources.sources import Source, is_literal
 
-_SCALARS = (int, str, bytes, type(None), type(Ellipsis))
+_SCALARS = frozenset((int, str, bytes, type(None), type(Ellipsis)))
 
 
 def same_constant(left: Any, right: Any) -> bool:

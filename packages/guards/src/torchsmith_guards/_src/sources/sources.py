@@ -30,14 +30,14 @@ TensorProperty = Literal["size", "stride", "storage_offset"]
 Name = Callable[[object, str], str]
 """Gives the name by which generated code reaches an object; the text is a hint for the name."""
 
-_SCALARS = (int, str, bytes, bool, type(None), type(Ellipsis))
+_SCALARS = frozenset((int, str, bytes, bool, type(None), type(Ellipsis)))
 
 
 def is_literal(value: object) -> bool:
     """True for constants that print as Python literals and read back the same."""
     if type(value) is tuple:
         return all(map(is_literal, value))
-    if type(value) in (float, complex):
+    if type(value) is float or type(value) is complex:
         return value == value and "inf" not in repr(value) and "nan" not in repr(value)
     return type(value) in _SCALARS
 

@@ -106,7 +106,7 @@ from torchsmith_tracer._src.values.torch_fn import TorchCallable, is_torch_calla
 if TYPE_CHECKING:
     from torchsmith_tracer._src.compilation import Compilation
 
-_LITERALS = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis))
+_LITERALS = frozenset((bool, int, float, complex, str, bytes, type(None), type(Ellipsis)))
 _VARYING = ("float64", "float32", "float16", "int64", "int32")  # numbers of NumPy
 _STORAGE = (
     *(dict, list, tuple, deque, set, frozenset),
@@ -619,7 +619,7 @@ class Builder:
         if kind is torch.jit.ScriptFunction and marks.original_name(obj) is not None:
             return self._original(obj, source)
         self.guard(source, GuardKind.TYPE, kind, "class of an object")
-        if kind in TYPE_EXPRESSIONS:
+        if issubclass(kind, TYPE_EXPRESSIONS):
             self.guard(source, GuardKind.CONSTANT, obj, "type expression")
         if self._is_opaque(kind):
             make = ReferenceValue if kind is weakref.ReferenceType else OpaqueValue

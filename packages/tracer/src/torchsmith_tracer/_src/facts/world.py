@@ -46,9 +46,11 @@ if TYPE_CHECKING:
 
 ABSENT = object()  # what is found where nothing is
 _IMMUTABLE_TYPE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
-_LITERALS = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis))
+# Sets, here and elsewhere: ``in`` a tuple of classes would ask ``__eq__`` of metaclasses.
+_LITERALS = frozenset((bool, int, float, complex, str, bytes, type(None), type(Ellipsis)))
+_NUMBERS = frozenset((int, float))
 # Compared by content where they are used: which object holds the content says nothing.
-_BY_CONTENT = (list, tuple, dict, set, frozenset)
+_BY_CONTENT = frozenset((list, tuple, dict, set, frozenset))
 _class_dict: Callable[[type], Mapping[str, object]] = type.__dict__["__dict__"].__get__
 _class_mro: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
 
@@ -176,9 +178,9 @@ class World:
         """What is at ``source`` is ``obj``, or equal to it where it is a literal. Content of
         containers and numbers are guarded where they are used (``class_attribute``)."""
         kind = type(obj)
-        if kind in _LITERALS and kind not in (int, float):
+        if kind in _LITERALS - _NUMBERS:
             self._guard(source, GuardKind.CONSTANT, obj, "class attribute")
-        elif kind in _BY_CONTENT or kind in (int, float):
+        elif kind in _BY_CONTENT | _NUMBERS:
             self._guard(source, GuardKind.TYPE, kind, "class attribute")
         else:
             self._guard(source, GuardKind.ID, obj, "class attribute")

@@ -391,7 +391,8 @@ def _any(tx: Trace, values: Sequence[Value]) -> Value:
 
 def _is_tensor_like(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
     kind = (args[0] if args else kwargs["inp"]).python_type()
-    return ConstantValue(issubclass(kind, torch.Tensor) or hasattr(kind, "__torch_function__"))
+    asked = lookup(tx, kind, "__torch_function__") is not None
+    return ConstantValue(issubclass(kind, torch.Tensor) or asked)
 
 
 def _has_of(tx: Trace, args: Args, kwargs: Kwargs) -> Value:

@@ -14,7 +14,7 @@ from types import ModuleType
 
 import torch
 from torch import fx
-from torchsmith_guards import AttrSource, Guard, GuardKind, Source
+from torchsmith_guards import Guard, GuardKind, Source
 
 from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
 from torchsmith_tracer._src.effects.journal import DELETED
@@ -131,11 +131,10 @@ class TensorValue(Value):
         """An attribute that the user has put on the real tensor."""
         if self.real is None:
             return None
-        attrs = self.real.__dict__
-        if name in attrs:
-            assert self.source is not None
-            return tx.builder.wrap(attrs[name], AttrSource(self.source, name))
         if self.source is not None:
+            found = tx.world.instance_entry(self.real, self.source, name)
+            if found is not None:
+                return found
             why = f"tensor attribute {name!r} was looked up"
             tx.guards.add(Guard(self.source, GuardKind.HASATTR, (name, False), why))
         return None

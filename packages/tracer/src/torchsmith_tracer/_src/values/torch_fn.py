@@ -12,6 +12,7 @@ import types
 from collections.abc import Sequence
 
 import torch
+from torchsmith_guards import PinnedSource
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.emitter import Emitter
@@ -131,9 +132,10 @@ class TorchCallable(RealObject):
             return self
         if name == "__class__":
             return tx.interp.type_of(self)
-        if not hasattr(self.obj, name):
+        found = tx.world.attribute(self.obj, self.source or PinnedSource(self.obj), name)
+        if found is None:
             raise self.no_attribute(tx, name)
-        return tx.builder.wrap_new(getattr(self.obj, name))
+        return found
 
     def richcompare(self, tx: Trace, op: str, other: Value) -> Value | None:
         if op in ("eq", "ne") and isinstance(other, TorchCallable):

@@ -50,7 +50,7 @@ class Attributes:
     def special_method(self, value: Value, name: str) -> Value | None:
         cls = value.python_type()
         if not isinstance(value, ObjectValue | BuiltinObject | ClassValue):
-            return value.getattr(self.tx, name) if hasattr(cls, name) else None
+            return value.getattr(self.tx, name) if lookup(self.tx, cls, name) else None
         found = lookup(self.tx, cls, name)
         if found is None or found.attr is None:
             return None

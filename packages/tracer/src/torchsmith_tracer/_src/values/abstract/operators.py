@@ -181,7 +181,7 @@ class Operators:
         if issubclass(value.python_type(), int):
             known = self.interp.try_concrete(value)
             return int(known) if isinstance(known, int) else None
-        if hasattr(value.python_type(), "__index__"):
+        if lookup(self.tx, value.python_type(), "__index__") is not None:
             known = self.interp.concrete(self.interp.call(value.getattr(self.tx, "__index__"), []))
             return known if isinstance(known, int) else None
         return None

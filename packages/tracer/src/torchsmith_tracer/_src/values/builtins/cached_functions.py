@@ -20,6 +20,7 @@ from torchsmith_tracer._src.effects.journal import exists
 from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtins.registry import method
+from torchsmith_tracer._src.values.lookup import lookup
 from torchsmith_tracer._src.values.python_instances import NewObjectValue
 
 WRAPPER = functools._lru_cache_wrapper
@@ -95,7 +96,7 @@ def _call_cached(tx: Trace, self: Value, /, *args: Value, **kwargs: Value) -> Va
     wrapper = getattr(self, "obj", None)
     if not isinstance(wrapper, WRAPPER):  # made by traced code: its cache is as new
         raise Unsupported("opaque-call", what=self.describe())
-    if any(map(_is_new, args)):
+    if any(isinstance(a, NewObjectValue) and _by_identity(tx, a.cls) for a in args):
         return _first_call(tx, wrapper, args, kwargs)
     given = [_host(tx, a, wrapper) for a in args]
     named = {k: tx.interp.concrete(v) for k, v in kwargs.items()}
@@ -116,12 +117,10 @@ def _call_cached(tx: Trace, self: Value, /, *args: Value, **kwargs: Value) -> Va
     return result
 
 
-def _is_new(value: Value) -> bool:
-    """Whether an argument is an object of the trace's own, which no cache can hold yet."""
-    own: Any = object
-    cls = value.python_type()
-    plain = cls.__hash__ is own.__hash__ and cls.__eq__ is own.__eq__
-    return isinstance(value, NewObjectValue) and plain
+def _by_identity(tx: Trace, kind: type) -> bool:
+    """Whether instances are keys by identity: no cache can hold one of the trace's own yet."""
+    found = [lookup(tx, kind, name) for name in ("__hash__", "__eq__")]
+    return all(f is not None and f.owner is object for f in found)
 
 
 def _first_call(
@@ -142,10 +141,7 @@ def _host(tx: Trace, value: Value, wrapper: Cached) -> object:
     if known is not tx.interp.UNKNOWN:
         return known
     obj, source = getattr(value, "obj", None), value.source
-    kind = type(obj)
-    own: Any = object
-    plain = kind.__hash__ is own.__hash__ and kind.__eq__ is own.__eq__
-    if obj is not None and source is not None and plain:
+    if obj is not None and source is not None and _by_identity(tx, type(obj)):
         tx.builder.guard(source, GuardKind.ID, obj, "an argument of a cached function")
         return obj
     raise Unsupported("opaque-call", what=f"{_name(wrapper)} with {value.describe()}")

@@ -82,7 +82,7 @@ def _number(
         return tx.interp.fold(cls, base.value, *[tx.interp.concrete(v) for v in extra])
     if base is obj and not isinstance(obj, ObjectValue):
         for name in names:
-            if hasattr(obj.python_type(), name):
+            if lookup(tx, obj.python_type(), name) is not None:
                 return tx.interp.call(obj.getattr(tx, name), [])
     known = tx.interp.try_concrete(obj)
     if known is not tx.interp.UNKNOWN:
@@ -271,7 +271,7 @@ def _reversed(tx: Trace, sequence: Value, /) -> Value:
         return tx.interp.range_iterator(base.host(tx)[::-1])
     kind = sequence.python_type()
     if (
-        not (hasattr(kind, "__getitem__") and hasattr(kind, "__len__"))
+        not (lookup(tx, kind, "__getitem__") and lookup(tx, kind, "__len__"))
         or isinstance(base, SetValue)
     ) and not (isinstance(sequence, ObjectValue) and lookup(tx, kind, "__getitem__")):
         raise tx.interp.error(TypeError, f"{kind.__name__!r} object is not reversible")

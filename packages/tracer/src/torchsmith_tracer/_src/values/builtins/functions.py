@@ -97,9 +97,14 @@ def _abs(tx: Trace, obj: Value, /) -> Value | None:
     found = _special(tx, obj, "__abs__", "bad operand type for abs(): {!r}")
     if found is None and isinstance(obj, ConstantValue):
         return tx.interp.fold(abs, obj.value)
-    if found is None and hasattr(obj.python_type(), "__abs__") and not hasattr(obj, "call_builtin"):
+    if found is None and _has(tx, obj, "__abs__"):
         return tx.interp.call(obj.getattr(tx, "__abs__"), [])
     return found
+
+
+def _has(tx: Trace, obj: Value, name: str) -> bool:
+    """Whether the class of a value without a hook for builtin functions has a method."""
+    return lookup(tx, obj.python_type(), name) is not None and not hasattr(obj, "call_builtin")
 
 
 @builtin(round)
@@ -108,12 +113,7 @@ def _round(tx: Trace, number: Value, ndigits: Value = NONE) -> Value | None:
     message = "type {} doesn't define __round__ method"
     found = _special(tx, number, "__round__", message, *args)
     is_constant = isinstance(number, ConstantValue)
-    if (
-        found is None
-        and not is_constant
-        and hasattr(number.python_type(), "__round__")
-        and not hasattr(number, "call_builtin")
-    ):
+    if found is None and not is_constant and _has(tx, number, "__round__"):
         return tx.interp.call(number.getattr(tx, "__round__"), args)
     return found
 
@@ -384,7 +384,8 @@ def _follows(tx: Trace, obj: Value, protocol: ClassValue) -> bool:
     for name in sorted(protocol_members(protocol.obj)):
         if not tx.interp.truth(_hasattr(tx, obj, ConstantValue(name))):
             return False
-        if callable(getattr(protocol.obj, name, None)) and is_none(obj.getattr(tx, name)):
+        listed = lookup(tx, protocol.obj, name)
+        if listed and callable(listed.attr) and is_none(obj.getattr(tx, name)):
             return False
     return True
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from torchsmith_guards import AttrSource, PinnedSource, Source
 
-from torchsmith_tracer._src.breaks.signals import Unsupported
+from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
 from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtin_object import BuiltinObject
@@ -121,7 +121,11 @@ def _length_hint(tx: Trace, obj: Value, default: Value = ConstantValue(0), /) ->
         count = remaining(tx)
         return default if count is None else ConstantValue(count)
     if tx.interp.special_method(obj, "__len__") is not None:
-        return obj.length(tx)
+        try:
+            return obj.length(tx)
+        except ObservedException as e:
+            if not tx.interp.exception_matches(e.exc, TypeError):
+                raise
     method = tx.interp.special_method(obj, "__length_hint__")
     if method is None:
         return default
@@ -158,7 +162,7 @@ def _rounding(name: str) -> None:
         elif (
             not isinstance(x, ConstantValue)
             and not hasattr(x, "call_builtin")
-            and hasattr(x.python_type(), f"__{name}__")
+            and lookup(tx, x.python_type(), f"__{name}__") is not None
         ):
             method = x.getattr(tx, f"__{name}__")
         return None if method is None else tx.interp.call(method, [])

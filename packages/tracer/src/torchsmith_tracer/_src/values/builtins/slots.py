@@ -9,6 +9,7 @@ from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.classes import ClassValue
 from torchsmith_tracer._src.values.constants import NONE, NOT_IMPLEMENTED, ConstantValue, bool_value
+from torchsmith_tracer._src.values.lookup import lookup
 from torchsmith_tracer._src.values.python_instances import ObjectValue
 
 Slot = Callable[["Trace", Value, list[Value]], "Value | None"]
@@ -163,7 +164,7 @@ def _comparison(op: str) -> Slot:
                 return ConstantValue(True)
             if op == "ne":
                 result = obj.richcompare(tx, "eq", args[0])
-                if result is not None and not _default_eq(obj):
+                if result is not None and not _default_eq(tx, obj):
                     return bool_value(not tx.interp.truth(result))
             return NOT_IMPLEMENTED
         result = obj.richcompare(tx, op, args[0])
@@ -172,8 +173,9 @@ def _comparison(op: str) -> Slot:
     return slot
 
 
-def _default_eq(obj: ObjectValue) -> bool:
-    return getattr(obj.cls, "__eq__", None) is object.__eq__
+def _default_eq(tx: Trace, obj: ObjectValue) -> bool:
+    found = lookup(tx, obj.cls, "__eq__")
+    return found is not None and found.owner is object
 
 
 for _op in ("lt", "le", "eq", "ne", "gt", "ge"):
