@@ -53,6 +53,16 @@ INPUTS: dict[str, Callable[[Any], dict[str, torch.Tensor]]] = {
         "input_features": torch.randn(2, 16, 60),
         "decoder_input_ids": _ids(2, 7),
     },
+    "features": lambda c: {"input_features": torch.randn(2, 40, c.feature_projection_input_dim)},
+    "video": lambda c: {"pixel_values": torch.randn(1, 4, 3, 32, 32)},
+    "latent": lambda c: {"inputs": torch.randn(2, 12, c.d_model)},
+    "boxes": lambda c: {
+        "input_ids": _ids(2, 8),
+        "visual_feats": torch.randn(2, 5, c.visual_feat_dim),
+        "visual_pos": torch.rand(2, 5, 4),
+    },
+    "series": lambda c: {"past_values": torch.randn(2, c.context_length, c.num_input_channels)},
+    "dated series": lambda c: _dated(c.context_length + max(c.lags_sequence), c),
 }
 
 
@@ -64,6 +74,17 @@ def _mask(batch: int, time: int) -> torch.Tensor:
     mask = torch.ones(batch, time, dtype=torch.long)
     mask[1, time - 3 :] = 0
     return mask
+
+
+def _dated(past: int, config: Any) -> dict[str, torch.Tensor]:
+    future = config.prediction_length
+    return {
+        "past_values": torch.randn(2, past),
+        "past_time_features": torch.randn(2, past, config.num_time_features),
+        "past_observed_mask": torch.ones(2, past),
+        "future_values": torch.randn(2, future),
+        "future_time_features": torch.randn(2, future, config.num_time_features),
+    }
 
 
 def tiny(config_class: Any, overrides: dict[str, Any]) -> Any:

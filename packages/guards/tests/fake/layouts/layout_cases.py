@@ -300,6 +300,19 @@ WHOLE_CALLS = [
     _norm("native_batch_norm", (2, 4, 6, 5), None, False),
     _norm("native_batch_norm", (2, 4, 6, 5), CL, False),
     _norm("native_batch_norm", (3, 4), None, False),
+    *[
+        _norm("native_batch_norm", size, order, training)
+        for training in (False, True)
+        for size, order in (
+            ((3, 4), (1, 0)),
+            ((2, 4, 6), (0, 2, 1)),
+            ((2, 4, 6), (1, 2, 0)),
+            ((2, 4, 1), (0, 2, 1)),
+            ((2, 4, 6, 5), CL),
+            ((2, 4, 6, 5), (3, 0, 1, 2)),
+            ((2, 4, 6, 5), (0, 1, 3, 2)),
+        )
+    ],
     _norm("_native_batch_norm_legit_no_training", (2, 4, 6, 5), None),
     _norm("_native_batch_norm_legit_no_training", (2, 4, 6, 5), CL),
     (

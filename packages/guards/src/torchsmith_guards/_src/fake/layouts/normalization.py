@@ -107,18 +107,22 @@ def _batch_norm(
     eps: float,
 ) -> Layouts | None:
     parameters = (weight, bias, running_mean, running_var)
-    if training or x.device.type != "cpu" or x.dim() < 2 or running_mean is None:
+    if x.device.type != "cpu" or x.dim() < 2 or (running_mean is None and not training):
         return None
     if not _plain(x, *parameters) or holds(x.shape, 0):
+        return None
+    if training and x.dtype not in (torch.float32, torch.float64):
         return None
     if any(p is not None and not same_sizes(p.shape, x.shape[1:2]) for p in parameters):
         return None
     result = contiguous(x.shape, x)
-    if not is_contiguous(x):
-        if not is_static(x.shape, x.stride()) or holds(x.shape, 1):
+    if not is_contiguous(x) and x.dim() > 3:
+        if x.dim() > 4 or not is_static(x.shape, x.stride()) or holds(x.shape, 1):
             return None
-        if not is_channels_last(x) or not is_dense(x.shape, x.stride()):
-            return None
-        size = tuple(x.shape)
-        result = (size, channels_last_strides(size), x.dtype, x.device, 0)
-    return [result, contiguous((0,), x), contiguous((0,), x)]
+        if is_channels_last(x):
+            if not is_dense(x.shape, x.stride()):
+                return None
+            size = tuple(x.shape)
+            result = (size, channels_last_strides(size), x.dtype, x.device, 0)
+    statistics = (x.shape[1] if training else 0,)
+    return [result, contiguous(statistics, x), contiguous(statistics, x)]
