@@ -10,6 +10,7 @@ import torch
 from differential import assert_metadata, check
 from torch.nn.functional import linear, pad
 from torch.nn.functional import scaled_dot_product_attention as attention
+from torchsmith_fx_backend._src import by_rows
 from torchsmith_fx_backend._src.passes import (
     AlignedProducts,
     ChannelsLast,
@@ -49,7 +50,7 @@ PRODUCTS = {
     "both": (lambda x, w, b: linear(x, w).float(), 3, 9, 7),
     "mm": (lambda x, w, b: torch.mm(x, w.t()), 3, 9, 7),
     "returned transposed": (lambda x, w, b: (linear(x, w).t(), linear(x, w)[1:]), 3, 9, 7),
-    "batch": (lambda x, w, b: linear(x.view(3, 1, -1), w), 3, 16, 7),
+    "batch": (lambda x, w, b: linear(x.view(3, len(x) // 3, -1), w), 3, 16, 7),
 }
 
 
@@ -64,6 +65,26 @@ def test_products_are_padded(name, monkeypatch):
     for node in products:
         assert all(a.meta["val"].shape[-1] % 8 == 0 for a in node.all_input_nodes)
         assert node.meta["val"].shape[-1] % 8 == 0
+
+
+@pytest.mark.parametrize("name", ["columns", "inner", "both", "mm", "batch", "columns with bias"])
+def test_wide_results_that_are_returned_are_padded_by_rows(name, monkeypatch):
+    monkeypatch.setattr(padding, "_pays", lambda *sizes: True)
+    monkeypatch.setattr(by_rows, "ROWS", 2)
+    fn, _, inner, columns = PRODUCTS[name]
+    inputs = randn(9, inner), randn(columns, inner, seed=1), randn(columns, seed=2)
+    calls = rewritten(fn, *inputs, passes=[AlignedProducts(device="cpu")], rtol=2e-2, atol=2e-2)
+    found = [n for n in calls if n.target is by_rows.product]
+    # Where columns need no padding, or something else reads the result, it is one product.
+    assert len(found) == (name not in ("inner", "both", "columns with bias"))
+
+
+def test_a_returned_product_with_bias_is_padded_by_rows(monkeypatch):
+    monkeypatch.setattr(padding, "_pays", lambda *sizes: True)
+    monkeypatch.setattr(by_rows, "ROWS", 4)
+    inputs = randn(2, 11, 9), randn(7, 9, seed=1), randn(7, seed=2)
+    calls = rewritten(linear, *inputs, passes=[AlignedProducts("cpu")], rtol=2e-2, atol=2e-2)
+    assert by_rows.product in [n.target for n in calls]
 
 
 def test_padding_is_estimated_and_only_for_two_bytes():

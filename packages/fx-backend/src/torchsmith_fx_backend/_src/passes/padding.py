@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from torchsmith_fx_backend._src import by_rows
 from torchsmith_fx_backend._src.passes.base import insert, is_static, replace_with
 
 aten = torch.ops.aten
@@ -59,7 +60,7 @@ class AlignedProducts:
             return False
         if any(v.device.type != self.device or v.dtype.itemsize != 2 for v in (x, w, result)):
             return False
-        by_rows = node.target is aten.linear.default  # the weight is [columns, inner]
+        transposed = node.target is aten.linear.default  # the weight is [columns, inner]
         inner, columns = x.shape[-1], result.shape[-1]
         rows = result.numel() // columns
         more_inner, more = -inner % _ROW, -columns % _ROW
@@ -76,11 +77,21 @@ class AlignedProducts:
                 padded[operand, sizes] = insert(graph, target, operand, amounts, 0.0)
             return padded[operand, sizes]
 
+        returned = all(user.op == "output" for user in node.users)
+        pieces = more and returned and rows > 2 * by_rows.ROWS and result.is_contiguous()
         with graph.inserting_before(node):
-            both = (more_inner, more) if by_rows else (more, more_inner)
+            both = (more_inner, more) if transposed else (more, more_inner)
             args: list[Any] = [pad(left, more_inner), pad(right, *both)]
             if len(node.args) > 2 and node.args[2] is not None:
                 args.append(pad(node.args[2], more))  # type: ignore[arg-type]
+            if pieces:  # a fused reader would need no copy, but there is none
+                weight = insert(graph, aten.t.default, args[1]) if transposed else args[1]
+                bias = args[2] if len(args) > 2 else None
+                part = graph.call_function(by_rows.product, (args[0], weight, bias, columns))
+                part.meta = dict(node.meta)
+                node.replace_all_uses_with(part)
+                graph.erase_node(node)
+                return True
             wide = insert(graph, node.target, *args)  # type: ignore[arg-type]
             if not more:
                 part = wide
