@@ -20,7 +20,7 @@ from torchsmith_tracer import (
 )
 
 from torchsmith._src.frontdoor import compile, explain, reset
-from torchsmith._src.repro.same import same
+from torchsmith._src.testing.same import same
 
 __all__ = [
     "allow_in_graph",

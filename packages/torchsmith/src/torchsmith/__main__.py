@@ -1,4 +1,4 @@
-"""Command line: ``torchsmith explain|trace|recompiles|env``; see ``_src/commands``."""
+"""Command line: ``torchsmith explain|trace|recompiles|minify|env``; see ``_src/commands``."""
 
 from __future__ import annotations
 

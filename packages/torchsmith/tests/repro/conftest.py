@@ -6,6 +6,7 @@ import pytest
 import torch
 import torchsmith
 from torchsmith_fx_backend._src.loops import registry
+from torchsmith_fx_backend._src.runtime import launcher_for
 
 aten = torch.ops.aten
 
@@ -15,6 +16,7 @@ def forget(monkeypatch):
     """No graph that was compiled with a fault outlives its test."""
     monkeypatch.setenv("TORCHSMITH_GRAPH_CACHE", "0")
     yield
+    forget_kernels()
     torchsmith.reset()
 
 
@@ -22,6 +24,11 @@ def forget(monkeypatch):
 def wrong_exp(monkeypatch):
     """``exp`` is lowered as if it were ``sin``."""
     swap_lowering(monkeypatch, aten.exp.default, aten.sin.default)
+
+
+def forget_kernels():
+    """The text of a kernel is kept for as long as the process lives."""
+    launcher_for(torch.device("cpu"))._texts.clear()
 
 
 def swap_lowering(monkeypatch, op, other):

@@ -125,7 +125,7 @@ def test_a_wrong_result_is_recorded(wrong_exp, monkeypatch, tmp_path):
     assert facts["state"] == "failed" and facts["failure"]["kind"] == "accuracy"
     assert f"line {LINE - 1}" in facts["place"]
     assert facts["inputs"][0]["shape"] == [3, 4] and facts["inputs"][0]["stride"] == [4, 1]
-    assert facts["versions"]["torch"].startswith(torch.__version__.split("+")[0])
+    assert facts["environment"]["torch"].startswith(torch.__version__.split("+")[0])
     assert facts["settings"]["graph_cache"] in (True, False)
     assert "exp = torch.exp(mul)" in (folder / "repro.py").read_text()
     assert "torch.exp" in (folder / "graph.txt").read_text()

@@ -11,9 +11,9 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 
-from torchsmith._src.commands import env, explain, recompiles, trace
+from torchsmith._src.commands import env, explain, minify, recompiles, trace
 
-COMMANDS = (explain, trace, recompiles, env)
+COMMANDS = (explain, trace, recompiles, minify, env)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

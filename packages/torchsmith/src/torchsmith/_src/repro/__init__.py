@@ -1,6 +1,6 @@
 """What finds out where a compiled program goes wrong.
 
-In comes a graph or a program, out comes a verdict on its results, the stage at fault, or a small
-file that fails alone. Read ``same.py`` first (is this result right?), then ``clones.py`` (how to
-run a thing twice on the same inputs) and ``verify.py`` (both, for a compiled graph).
+In comes a graph or a program, out comes the stage at fault and a small file that fails alone. Read
+``judge.py`` first (is what a backend made of a graph right?), then ``reduce.py`` and ``stages.py``;
+``watch.py`` is where compiling a program meets them, ``minify.py`` where the command line does.
 """

@@ -16,10 +16,10 @@ import torch
 import torchsmith_tracer
 from torch import fx
 
-from torchsmith._src.repro.clones import Copier
+from torchsmith._src.testing.clones import Copier
 
 LITERAL = 64  # elements up to which values are written out as numbers
-_FREED = re.compile(r"(;\s*\w+ = None)+\s*(#.*)?$")
+_FREED = re.compile(r"(;\s*(\w+ = )+None)+\s*(#.*)?$")
 
 
 class UnprintableError(Exception):

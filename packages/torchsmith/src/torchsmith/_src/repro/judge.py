@@ -15,9 +15,9 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from torchsmith._src.repro.cases import Case, entered
-from torchsmith._src.repro.clones import Copier, preserve_rng_state
-from torchsmith._src.repro.same import Leaf, same
 from torchsmith._src.repro.sandbox import LIMIT, Died, run_apart
+from torchsmith._src.testing.clones import Copier, preserve_rng_state
+from torchsmith._src.testing.same import Leaf, same
 
 Backend = Callable[..., Any]
 SEED = 1234
@@ -57,11 +57,13 @@ class Failure:
 
 def normal(message: str) -> str:
     """The first line of ``message`` without what changes as a graph shrinks: numbers, numbered
-    names, addresses and paths."""
+    names, addresses, paths, and which operators there are."""
     text = message.strip().partition("\n")[0]
-    text = re.sub(r"0x[0-9a-fA-F]+|(?<!\w)/[\w./\-]+", "#", text)
+    text = re.sub(r"0x[0-9a-fA-F]+|\bk_[0-9a-f]+|(?<!\w)/[\w./\-]+", "#", text)
+    text = re.sub(r"\b(aten|prims)\.[\w.]+", "#", text)
     text = re.sub(r"\b([A-Za-z_]+?)_?\d+\b", r"\1", text)
-    return re.sub(r"\d+(\.\d+)?(e[+-]?\d+)?", "#", text)
+    text = re.sub(r"\d+(\.\d+)?(e[+-]?\d+)?", "#", text)
+    return re.sub(r"#(:#)?( \+ #(:#)?)*", "#", text)
 
 
 @dataclass(frozen=True)

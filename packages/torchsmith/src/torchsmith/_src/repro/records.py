@@ -5,13 +5,11 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import platform
 import shutil
 import time
 import traceback
 import warnings
 from collections.abc import Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +30,6 @@ from torchsmith.errors import RecordWarning
 SMALL = 4096  # elements: inputs up to this size are recorded by value
 LARGE = 1 << 24  # elements: beyond that they are not, even where values matter
 PROGRAM, FACTS, GRAPH = "repro.py", "record.json", "graph.txt"
-_PACKAGES = ("torchsmith", "torchsmith-guards", "torchsmith-tracer", "torchsmith-fx-backend",
-             "torchsmith-kernels", "torch", "triton", "numpy")  # fmt: skip
 _warned: set[str] = set()
 
 
@@ -89,7 +85,8 @@ class Record:
             "backend": case.backend,
             "options": {k: repr(v) for k, v in case.options.items()},
             "contexts": case.contexts,
-            **environment(),
+            "settings": dataclasses.asdict(Settings.from_environment()),
+            "environment": environment(),
         }
         text = json.dumps(facts, indent=2, ensure_ascii=False)
         (self.folder / FACTS).write_text(text, encoding="utf-8")
@@ -170,17 +167,11 @@ def describe(value: Any) -> dict[str, Any]:
     }
 
 
-def environment() -> dict[str, Any]:
-    """Versions and settings that decide how programs are compiled here."""
-    versions = {"python": platform.python_version(), "platform": platform.platform()}
-    for name in _PACKAGES:
-        try:
-            versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            versions[name] = "not installed"
-    settings = dataclasses.asdict(Settings.from_environment())
-    asked = {k: v for k, v in os.environ.items() if k.startswith(("TORCHSMITH_", "OMP_NUM"))}
-    return {"versions": versions, "settings": settings, "environment": asked}
+def environment() -> dict[str, str]:
+    """What ``torchsmith env`` prints."""
+    from torchsmith._src.commands import env  # the commands import what is here
+
+    return env.environment()
 
 
 def _text(value: Any, limit: int) -> str | None:

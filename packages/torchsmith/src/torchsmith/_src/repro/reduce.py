@@ -11,18 +11,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import fx
 
 from torchsmith._src.repro.cases import Case, entered, evaluated, generated
-from torchsmith._src.repro.clones import Copier, preserve_rng_state
 from torchsmith._src.repro.judge import SEED, Failure
+from torchsmith._src.testing.clones import Copier, preserve_rng_state
 
+_Item = TypeVar("_Item")
 Judge = Callable[[Case], Failure | None]
 Values = Mapping[fx.Node, Any]
 BUDGET = 600.0  # seconds
+_IN_PLACE = "iadd iand ifloordiv ilshift imod imul ior ipow irshift isub itruediv ixor setitem"
 _PLAIN = (torch.Tensor, int, float, bool, type(None))
 
 
@@ -41,17 +43,17 @@ class Reducer:
     wanted: Failure
     budget: float = BUDGET
     say: Callable[[str], object] = lambda text: None
-    tried: int = 0
-    _end: float = field(default=0.0)
+    _end: float = 0.0
+    _known: dict[str, bool] = field(default_factory=dict)
 
     def run(self, case: Case) -> Case:
         """The smallest case that was found."""
         self._end = time.monotonic() + self.budget
         while True:
-            before = len(case.ops), len(case.inputs)
             case = self._fewer_nodes(case)
+            count = len(case.ops)
             case = self._bypassed(case)
-            if (len(case.ops), len(case.inputs)) == before or self._late():
+            if len(case.ops) == count:
                 break
         return self._plain_inputs(self._smaller(case))
 
@@ -66,9 +68,12 @@ class Reducer:
         """Whether ``case`` fails as wanted."""
         if case is None or self._late():
             return False
-        self.tried += 1
-        found = self.judge(case)
-        return found is not None and found.key == self.wanted.key
+        tensors = (x for x in case.inputs if isinstance(x, torch.Tensor))
+        key = f"{case.gm.code}{case.texts}{[(x.shape, x.stride()) for x in tensors]}"
+        if key not in self._known:
+            found = self.judge(case)
+            self._known[key] = found is not None and found.key == self.wanted.key
+        return self._known[key]
 
     def _late(self) -> bool:
         return time.monotonic() > self._end
@@ -83,17 +88,11 @@ class Reducer:
             return chosen_nodes(case, values, chosen) if chosen else None
 
         chosen = self._cut(case, values, nodes)
-        size = len(chosen) // 2
-        while size >= 1 and len(chosen) > 1:
-            start = 0
-            while start < len(chosen):
-                rest = [*chosen[:start], *chosen[start + size :]]
-                if self.fails(of(rest)):
-                    chosen = rest
-                    self.say(f"{len(chosen)} of {len(nodes)} operators")
-                else:
-                    start += size
-            size = min(size // 2, len(chosen) // 2 or 1)
+        chosen = shrink(
+            chosen,
+            lambda rest: self.fails(of(rest)),
+            lambda count: self.say(f"{count} of {len(nodes)} operators"),
+        )
         if len(chosen) == len(nodes):
             return case
         found = of(chosen)
@@ -160,6 +159,32 @@ class Reducer:
             if text is not None and self.fails(found):
                 kept, case = trial, found
         return case
+
+
+def shrink(
+    items: list[_Item], fails: Callable[[list[_Item]], bool], say: Callable[[int], object]
+) -> list[_Item]:
+    """As few of ``items`` as still fail: delta debugging, by ever smaller parts that are left out.
+
+    Args:
+        items: all together they fail.
+        fails: whether some of them do.
+        say: told how many are left.
+    """
+    size = max(len(items) // 2, 1)
+    while len(items) > 1:
+        start, before = 0, len(items)
+        while start < len(items) and len(items) > 1:
+            rest = [*items[:start], *items[start + size :]]
+            if rest and fails(rest):
+                items = rest
+                say(len(items))
+            else:
+                start += size
+        if size == 1 and len(items) == before:
+            break
+        size = max(size // 2, 1)
+    return items
 
 
 def _heads(nodes: Sequence[fx.Node], cut: int) -> list[fx.Node]:
@@ -243,9 +268,9 @@ def chosen_nodes(
     except (LookupError, KeyError):
         return None
     returned = {target(n) for n in case.gm.graph.output_node().all_input_nodes}
-    outputs = [n for n in chosen if n in returned or not env[n].users]
-    results = [env[n] for n in outputs if isinstance(values.get(n), _PLAIN)]
-    if not results:
+    ends = [n for n in chosen if n in returned or not (env[n].users or _writes(n))]
+    results = [env[n] for n in ends if isinstance(values.get(n), _PLAIN)]
+    if not results and not any(map(_writes, chosen)):
         return None
     graph.output(tuple(results))
     texts = None
@@ -253,6 +278,14 @@ def chosen_nodes(
         texts = case.texts
     module = fx.GraphModule(case.gm, graph, "Case")
     return Case(module, tuple(inputs), case.backend, case.options, case.contexts, texts)
+
+
+def _writes(node: fx.Node) -> bool:
+    """Whether the node writes to an operand, so that it matters although nobody reads it."""
+    name = str(getattr(node.target, "__name__", node.target)).partition(".")[0]
+    if getattr(node.target, "__module__", "") == "_operator":
+        return name in _IN_PLACE.split()
+    return name.endswith("_") and not name.endswith("__")
 
 
 def _alike(one: Any, other: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import os
 import pickle
 import select
@@ -72,6 +73,7 @@ def _answer(function: Callable[[], object], writing: int) -> None:
     status = 1
     try:
         os.setpgid(0, 0)
+        faulthandler.disable()  # what kills this process is told by the parent
         torch.set_num_threads(1)
         try:
             data = pickle.dumps((True, function()))
