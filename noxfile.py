@@ -150,9 +150,7 @@ def fuzz_nesting(session: nox.Session) -> None:
 @task()
 def conformance(session: nox.Session) -> None:
     """CPython's own tests, captured whole: ``-- [--failures] [MODULE...]``."""
-    torch(session)
-    install(session, "guards", "tracer")
-    session.run("python", "packages/tracer/tests/interp/conformance.py", *session.posargs)
+    script(session, "packages/tracer/tests/interp/conformance.py", ["guards", "tracer"])
 
 
 @task(tags=["ci"])
@@ -268,10 +266,7 @@ def isolation(session: nox.Session) -> None:
 @task(tags=["ci"])
 def demo(session: nox.Session) -> None:
     """Compile a small GPT and an image model, compare with eager and torch.compile."""
-    torch(session)
-    tools(session, "transformers")
-    install(session, *SIBLINGS)
-    session.run("python", "benchmarks/demo.py", *session.posargs)
+    script(session, "benchmarks/demo.py", SIBLINGS, "transformers")
 
 
 @task()

@@ -70,6 +70,8 @@ logs.switch_on()
 
 _Result = TypeVar("_Result")
 
+_NO_KEY = "the graph has no key: symbolic sizes, or functions without a stable name"
+
 
 class Compiled(Protocol):
     """A compiled graph: called with the graph's inputs, it returns what the graph returns.
@@ -218,7 +220,7 @@ def compile_graph(
         if warm is not None:
             return warm
     elif not bypass:
-        bypass = "the graph has no key: symbolic sizes, or functions without a stable name"
+        bypass = _NO_KEY
     if bypass:
         tell_cache("bypass", bypass)
     expect_kernels((*example_inputs, *named_tensors(gm).values()))
@@ -318,7 +320,7 @@ def compile_training(
         module.recompile()
         logs.logger("aot").debug("%s", module.graph)
         try:
-            built: Any = _build(module, module, chosen, gm)
+            built: Any = _half(module, chosen, gm)
         except StageError as error:
             report_failure(gm, error)
             if chosen.strict:
@@ -332,7 +334,6 @@ def compile_training(
     owner = recorder.current_graph()
     if owner is not None:
         owner.kind = "forward"
-    tell_cache("bypass", "graphs for training are not kept")
 
     def compile_recorded(module: fx.GraphModule) -> object:
         if not halves:
@@ -352,6 +353,33 @@ def compile_training(
     compiled.source, compiled.kernels = halves[0][1].source, halves[0][1].kernels
     compiled.schedules = functools.partial(schedules, halves)
     return compiled  # type: ignore[no-any-return]
+
+
+def _half(module: fx.GraphModule, chosen: Settings, gm: fx.GraphModule) -> object:
+    """Build a half of the captured graph ``gm``, or find what an earlier process built of it."""
+    bypass = _bypass(chosen)
+    keyless = bypass or not isinstance(gm, fx.GraphModule)
+    key = None if keyless else graph_key.of(module, (), chosen.rng)
+    if key is None:
+        tell_cache("bypass", bypass or _NO_KEY)
+        return _build(module, module, chosen, gm)
+    key = f"half {key}"
+    read = module.graph.find_nodes(op="get_attr")
+    constants = {n.name: operator.attrgetter(str(n.target))(module) for n in read}
+    with recorder.phase("cache"):
+        files = default_cache().get(f"frame {key}")
+        found: Any = None if files is None else load_graph(key, constants=constants)
+    if files is not None and found is not None:
+        restore(key, found, files.get("record.json"))
+        found.schedule = load_schedule(files.get("schedule.json"), gm)
+        return found
+    tell_cache("miss", "absent, or its kernels are gone")
+    built: Any = _build(module, module, chosen, gm)
+    if save_graph(key, built):
+        told = dump(recorder.current_graph())
+        files = {"record.json": told, "schedule.json": dump_schedule(built.schedule, gm)}
+        default_cache().put(f"frame {key}", files)
+    return built
 
 
 class _Uncompiled:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from torchsmith_fx_backend._src.aot.functional import WRITES
 from torchsmith_fx_backend._src.aot.functionalize import example_of
 from torchsmith_fx_backend._src.capture.torch_private import OpOverload
 
@@ -53,6 +54,7 @@ def of(gm: fx.GraphModule, inputs: Sequence[object], rng: str = "keyed") -> str 
                 target = node.target if isinstance(node.target, str) else _function(node.target)
                 lines.append(
                     f"{node.op} {target}{_text(node.args, names)}{_text(node.kwargs, names)}"
+                    f"{node.meta.get(WRITES, '')}"
                 )
     except _NoKeyError:
         return None
