@@ -251,3 +251,29 @@ def test_methods_of_a_compiled_module(net):
     assert torch.equal(compiled.forward(data()), net(data()))
     assert compiled.double() is compiled
     assert net.head[0].weight.dtype == torch.float64
+
+
+@pytest.mark.parametrize("broken", [False, True])
+@pytest.mark.parametrize("everywhere", [False, True])
+def test_a_hook_added_later_runs_at_each_of_several_calls(broken, everywhere):
+    layer = nn.Linear(3, 3)
+
+    def program(x):
+        first = layer(x)
+        if broken:
+            x.sum().item()
+        return layer(layer(first))
+
+    compiled = torchsmith_tracer.compile(program, backend="eager")
+    x = torch.randn(2, 3)
+    assert torch.equal(compiled(x), program(x))
+    ran = []
+    register = nn.modules.module.register_module_forward_hook
+    hook = (register if everywhere else layer.register_forward_hook)(lambda *_: ran.append(1))
+    try:
+        assert torch.equal(compiled(x), program(x))
+    finally:
+        hook.remove()
+    assert len(ran) == 6
+    assert torch.equal(compiled(x), program(x))
+    assert len(ran) == 6

@@ -36,6 +36,9 @@ class GuardKind(enum.Enum):
     EMPTY = "empty"  # falsy container; expected: None
     SHAPE = "shape"  # expected: ShapeRelation; source: SHAPES
 
+    # Members are single objects; hashing them by name is a call of Python's for every lookup.
+    __hash__ = object.__hash__
+
     @property
     def relational(self) -> bool:
         """True when the check reads more than its own source; such checks run last."""

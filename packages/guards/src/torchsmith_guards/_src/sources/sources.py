@@ -93,15 +93,24 @@ class Source:
 
     Attributes:
         base: the source that this one takes a step from; None for roots.
-        expr: Python expression text over the roots (see the module's docstring).
     """
 
-    expr: str = field(init=False, repr=False)
+    _expr: str | None = field(init=False, repr=False)
     _hash: int = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "expr", self._text())
+        object.__setattr__(self, "_expr", None)
         object.__setattr__(self, "_hash", hash((type(self), self._key())))
+
+    @property
+    def expr(self) -> str:
+        """Python expression text over the roots (see the module's docstring); most sources are
+        never printed."""
+        text = self._expr
+        if text is None:
+            text = self._text()
+            object.__setattr__(self, "_expr", text)
+        return text
 
     if TYPE_CHECKING:
         # Only for the type checker: at run time steps have a field and roots a property, and a

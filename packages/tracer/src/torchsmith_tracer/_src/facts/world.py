@@ -79,6 +79,7 @@ class World:
         self._tensor_names: set[str] = set()
         self._defaults: dict[tuple[object, object], Value | None] = {}
         self.absent: set[tuple[Value, str]] = set()  # attributes known not to be an object's own
+        self._noted: set[tuple[object, ...]] = set()
         self._handled = sys.exception()
 
     def forget(self) -> None:
@@ -88,6 +89,14 @@ class World:
         self._tensor_names.clear()
         self._defaults.clear()
         self.absent.clear()
+        self._noted.clear()
+
+    def note(self, *fact: object) -> bool:
+        """Whether a fact is new, whose guards the caller is about to add."""
+        if fact in self._noted:
+            return False
+        self._noted.add(fact)
+        return True
 
     # --- classes -----------------------------------------------------------------------------
     def fixed(self, cls: type) -> bool:

@@ -212,10 +212,11 @@ class ModuleValue(ObjectValue):
         if not global_hooks_empty():
             return False
         why = "modules without hooks are entered directly"
-        if self.source is not None:
+        if self.source is not None and tx.world.note(self, hooks):
             for name in hooks:
                 tx.guards.add(Guard(self.entry_source(tx, name), GuardKind.EMPTY, None, why))
-        space = tx.interp.namespace(module_globals)
-        for name in GLOBAL_HOOKS:
-            tx.guards.add(Guard(GlobalSource(name, space.module), GuardKind.EMPTY, None, why))
+        if tx.world.note(global_hooks_empty):
+            space = tx.interp.namespace(module_globals)
+            for name in GLOBAL_HOOKS:
+                tx.guards.add(Guard(GlobalSource(name, space.module), GuardKind.EMPTY, None, why))
         return True
