@@ -48,7 +48,7 @@ class _Summary:
     def __init__(self, plan: Plan, graph: fx.Graph, launched: Sequence[int]) -> None:
         self.plan = plan
         self.launched = iter(launched)
-        self.order = list(graph.nodes)
+        self.order = {node: number for number, node in enumerate(graph.nodes)}
         self.by_name = {node.name: node for node in self.order}
         placeholders = graph.find_nodes(op="placeholder")
         self.by_name.update(zip(plan.inputs, placeholders))
@@ -58,7 +58,7 @@ class _Summary:
         self.names: dict[int, int] = {}  # how many names a storage has
         self.peak = 0
         self.steps: list[dict[str, Any]] = []
-        self._arithmetic: dict[Kernel, tuple[int, int]] = {}
+        self._arithmetic: dict[int, tuple[int, int]] = {}  # by the identity of the kernel
         self.stored = {*plan.inputs, *(name for name, _ in plan.constants)}
         for step in plan.steps:
             match step:
@@ -90,12 +90,14 @@ class _Summary:
                     self._launch(step)
                 case ExternCall():
                     self._extern(step)
-        devices = [s.device for s in self.plan.steps if isinstance(s, Launch)]
-        devices += [s.layout.device for s in self.plan.steps if isinstance(s, Allocate)]
-        values = (node.meta.get("val") for node in self.by_name.values())
-        devices += [v.device for v in values if isinstance(v, torch.Tensor)]
-        device = str(devices[0]) if devices else ""
-        return {"device": device, "steps": self.steps, "peak": self.peak}
+        return {"device": self._device(), "steps": self.steps, "peak": self.peak}
+
+    def _device(self) -> str:
+        for step in self.plan.steps:
+            if isinstance(step, Launch):
+                return str(step.device)
+        values = (node.meta.get("val") for node in self.order)
+        return next((str(v.device) for v in values if isinstance(v, torch.Tensor)), "")
 
     # --- memory ----------------------------------------------------------------------------------
     def _hold(self, name: str, size: int | None) -> None:
@@ -188,16 +190,16 @@ class _Summary:
                     for argument in node.all_input_nodes
                     if argument.name not in self.stored and argument.op == "call_function"
                 ]
-        return [node for node in self.order if node in found]
+        return sorted(found, key=self.order.__getitem__)
 
     def _flops(self, kernel: Kernel) -> int | None:
         """Arithmetic operations of a launch; a function such as ``exp`` counts as one."""
         ranges = [self._number(size) for size in kernel.ranges]
         if None in ranges:
             return None
-        known = self._arithmetic.get(kernel)
+        known = self._arithmetic.get(id(kernel))
         if known is None:
-            known = self._arithmetic[kernel] = _arithmetic(kernel)
+            known = self._arithmetic[id(kernel)] = _arithmetic(kernel)
         full, outer = known
         sizes = [n for n in ranges if n is not None]
         rows = math.prod(sizes[: kernel.reduce_from])
@@ -235,7 +237,9 @@ class _Summary:
 
 def _arithmetic(kernel: Kernel) -> tuple[int, int]:
     """Operations at each point, and those at each outer point."""
-    full = full_values(kernel)
+    # Without reductions, every value is computed at each point.
+    reduces = kernel.reduce_from < len(kernel.ranges)
+    full = full_values(kernel) if reduces else range(len(kernel.body))
     inner = outer = 0
     for number, node in enumerate(kernel.body):
         if isinstance(node, Compute) and node.op not in _FREE:
