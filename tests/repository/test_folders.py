@@ -34,8 +34,8 @@ RUNTIME = {
         "higher_order": "breaks effects emitter frames torch_private trace values",
         "build": "breaks frames graph higher_order marks size_marks torch_private trace values",
         "compilation": "build effects facts graph interp values",
-        "records": "breaks frames torch_private",
         "page": "breaks frames",
+        "records": "breaks frames page torch_private",
         "regions": "breaks build codegen compilation effects emitter frames marks records settings "
         "torch_private values",
         "api": "breaks marks page regions settings values",

@@ -73,6 +73,10 @@ def test_explain(tmp_path: Path) -> None:
     report = json.loads(done.stdout)
     assert report["graph_count"] == 1
     assert len(report["kernels"]) == 1
+    page = tmp_path / "page.html"
+    assert run("explain", f"{file}::f", "--arg", "f32[2,3]", "--html", str(page)).returncode == 0
+    text = page.read_text("utf-8")
+    assert "torch.softmax(x, -1)" in text and report["kernels"][0] in text
 
 
 def test_trace(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -85,6 +89,12 @@ def test_trace(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (process,) = json.loads(capsys.readouterr().out)
     assert [f["compile_id"] for f in process["frames"]] == ["0/0", "0/1", "0/2"]
     assert process["graphs"][0]["kernels"] and process["skipped"] == 0
+    page = trace / "page.html"
+    assert main(["trace", str(trace / "out"), "--html", str(page)]) == 0
+    text = page.read_text("utf-8")
+    assert text.startswith("<!DOCTYPE html>") and "y = x.sin()" in text
+    name = process["graphs"][0]["kernels"][0]["name"]
+    assert name in text and "n was" not in text and "k was 2, is 5" in text
 
 
 def test_recompiles(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,6 +18,7 @@ from torchsmith_tracer._src.breaks.report import (
     Recompile,
 )
 from torchsmith_tracer._src.page.explanation import Explanation
+from torchsmith_tracer._src.page.traces import trace_page
 from torchsmith_tracer._src.regions.backends import backend_names, eager
 from torchsmith_tracer._src.regions.stance import set_stance
 from torchsmith_tracer._src.settings import Settings
@@ -52,4 +53,5 @@ __all__ = [
     "set_metrics_limit",
     "set_stance",
     "substitute_in_graph",
+    "trace_page",
 ]

@@ -150,7 +150,8 @@ class _Summary:
         fallback: str = "",
     ) -> None:
         origins = dict.fromkeys(n.meta["from_node"] for n in nodes if "from_node" in n.meta)
-        words = list(dict.fromkeys(map(_word, nodes)))
+        telling = [node for node in nodes if not is_view(node)] or nodes
+        words = list(dict.fromkeys(map(_word, telling)))
         ops = " · ".join(words[:_MOST_LABELS]) + (" …" if len(words) > _MOST_LABELS else "")
         self.steps.append(
             {

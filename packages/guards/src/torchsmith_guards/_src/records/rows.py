@@ -198,7 +198,7 @@ class FrameRecord(_Row):
         recompiled: why the versions that were there did not fit; empty for the first.
         note: anything else that the user should know.
         texts: kind -> text, kept only while a trace or debug folder is on: ``user`` (the
-            function's source), ``guards``, ``body``.
+            function's source), ``guards``, ``body``, ``page`` (JSON of the tracer's report).
     """
 
     _nested: ClassVar[Mapping[str, type[_Row]]] = {"phases": Phase, "recompiled": RecompileReason}

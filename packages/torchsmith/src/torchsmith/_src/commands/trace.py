@@ -9,6 +9,7 @@ import time
 from typing import Any
 
 from torchsmith_guards.records import ProcessTrace, read_trace, report
+from torchsmith_tracer import trace_page
 
 
 def add(commands: Any) -> None:
@@ -16,6 +17,7 @@ def add(commands: Any) -> None:
     parser = commands.add_parser("trace", help="tables of a trace folder or file")
     parser.add_argument("path", help="a folder that TORCHSMITH_TRACE named, or one of its files")
     parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--html", metavar="OUT", help="write a page for the browser instead")
     parser.set_defaults(run=run)
 
 
@@ -24,6 +26,8 @@ def run(options: argparse.Namespace) -> int:
     traces = load(options.path)
     if traces is None:
         return 2
+    if options.html is not None:
+        return 0 if trace_page(options.path, options.html) else 2
     if options.json:
         print(json.dumps([plain(trace) for trace in traces], indent=2))
     else:

@@ -29,6 +29,7 @@ from typing import Any
 import torch
 from torch import fx
 from torchsmith_guards import Guard, GuardKind, TensorSpec, estimated_ns, expectation, hint_of
+from torchsmith_guards.records import FrameRecord, GraphRecord, recorder
 
 from torchsmith_tracer._src.breaks.report import BreakReport, FrameReport, Recompile
 from torchsmith_tracer._src.page.memory import eager_memory, size_in_bytes, tensors
@@ -101,7 +102,7 @@ class Model:
         at = self.place(frame.place.file, frame.place.line)
         row: dict[str, Any] = {
             # Calls of a module begin in torch's own code.
-            "function": self.function if at[0] < 0 else frame.function,
+            "function": frame.function if at[0] >= 0 else self.function or _entered(frame),
             "at": at,
             "where": f"{frame.place.file}:{frame.place.line}",
             "state": "eager" if frame.eager else "compiled" if frame.op_count() else "empty",
@@ -196,16 +197,35 @@ class Model:
         }
 
 
-def _phases(frame: FrameReport) -> dict[str, object] | None:
-    record = frame.record
-    if record is None:
-        return None
-    return {
-        "function": frame.function,
+def phases(
+    function: str, record: FrameRecord, graphs: Sequence[GraphRecord]
+) -> Iterator[dict[str, object]]:
+    """What a compile took, with the stages of its graph's; then those of backward graphs, which
+    are compiled when they are first asked for."""
+    rows: list[dict[str, Any]] = [phase.to_json() for phase in record.phases]
+    for graph in graphs:
+        if graph.kind != "backward":
+            offset = graph.started - record.started
+            rows += [
+                {**p.to_json(), "start": offset + p.start, "depth": p.depth + 1}
+                for p in graph.phases
+            ]
+    yield {
+        "function": function,
         "seconds": record.seconds,
         "check_seconds": record.check_seconds,
-        "phases": [p.to_json() for p in record.phases],
+        "cache": [[g.cache, g.cache_reason] for g in graphs if g.cache],
+        "phases": sorted(rows, key=lambda row: (row["start"], row["depth"])),
     }
+    for graph in graphs:
+        if graph.kind == "backward":
+            yield {
+                "function": f"{function}, backward",
+                "seconds": graph.seconds,
+                "check_seconds": None,
+                "cache": [],
+                "phases": [phase.to_json() for phase in graph.phases],
+            }
 
 
 def model(
@@ -229,18 +249,31 @@ def model(
         {"function": note.function, "reasons": [{"what": str(note)}], "at": None}
         for note in recompiles[len(again) :]
     ]
-    phases = (part("times", partial(_phases, frame), None) for frame in frames)
+    graphs = recorder.metrics().graphs
+    times = []
+    for frame, piece in zip(frames, pieces):
+        if (record := frame.record) is not None:
+            own = [g for g in graphs if g.compile_id == record.compile_id]
+            times += part("times", lambda: list(phases(piece["function"], record, own)), [])  # noqa: B023
     return {
         "format": 1,
         "function": function,
         "made": versions(),
         "pieces": pieces,
         "recompiles": [made.recompile(frame) for frame in again] + rest,
-        "phases": [row for row in phases if row is not None],
+        "phases": times,
         "stacks": [list(stack) for stack in made.stacks],
         "files": [part("source", file.to_json, {}) for file in sources.files.values()],
         "problems": made.problems,
     }
+
+
+def _entered(frame: FrameReport) -> str:
+    """The class of the module whose call begins in torch's own code."""
+    for node in frame.graph.graph.nodes if frame.graph is not None else ():
+        for _, kind in (node.meta.get("nn_module_stack") or {}).values():
+            return str(getattr(kind, "__name__", kind))
+    return frame.function
 
 
 def _expected(guard: Guard) -> str:

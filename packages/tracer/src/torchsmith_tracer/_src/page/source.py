@@ -40,6 +40,7 @@ class LineState(Enum):
     BROKEN = "broken"  # the graph ends here
 
 
+STATES = [state.value for state in LineState]
 _ALWAYS = (os.path.dirname(torch.__file__) + os.sep, "<torchsmith", "<frozen")
 _ORDER = {state: number for number, state in enumerate(LineState)}
 

@@ -14,6 +14,7 @@ from torchsmith_guards.records import FrameRecord, RecompileReason, recorder
 
 from torchsmith_tracer._src.breaks.report import Place
 from torchsmith_tracer._src.frames.code import decode
+from torchsmith_tracer._src.page.traces import page_text
 from torchsmith_tracer._src.torch_private import OPERATORS
 
 if TYPE_CHECKING:
@@ -77,7 +78,9 @@ def _finish(told: FrameRecord, record: CodeRecord, entry: Entry) -> None:
     if report.graph is not None:
         _tell_graph(told, report.graph.graph)
     if recorder.detailed:
-        told.texts |= {"guards": report.guards, "body": report.body}
+        told.texts |= {"guards": report.guards, "body": report.body, "page": page_text(report)}
+    if not record.region.log.detailed:
+        report.details = None
 
 
 def _tell_graph(told: FrameRecord, graph: fx.Graph) -> None:

@@ -70,7 +70,8 @@ def compile_frame(
     report = FrameReport(record.name, start_of(record))
     with record.region.tracing(), unseen():
         trace = Compilation(record.region.settings, record.frame_state)
-        visited = trace.visited = {} if record.region.log.detailed else None
+        detailed = record.region.log.detailed or recorder.detailed
+        visited = trace.visited = {} if detailed else None
         try:
             body, checker = _compile(trace, record, fn, flat, report)
         finally:

@@ -98,8 +98,9 @@
     if (eager.length) words.push(`${plural(eager.length, "piece")} ${eager.length === 1 ? "runs" : "run"} eagerly.`);
     if (steps.length) words.push(`${plural(operators, "operator")} became ${plural(launches, "kernel launch").replace("launchs", "launches")}${calls ? ` and ${plural(calls, "library call")}` : ""}.`);
     $("verdict").textContent = words.join(" ");
-    const facts = [["graphs", graphs.length], ["breaks", breaks.length, breaks.length ? "broken" : ""], ["operators", operators]];
-    if (kernels) facts.push(["distinct kernels", kernels]);
+    const one = (n, word) => (n === 1 ? word : `${word}s`);
+    const facts = [[one(graphs.length, "graph"), graphs.length], [one(breaks.length, "break"), breaks.length, breaks.length ? "broken" : ""], [one(operators, "operator"), operators]];
+    if (kernels) facts.push([`distinct ${one(kernels, "kernel")}`, kernels]);
     const cost = D.pieces.reduce((n, p) => n + (p.guard_ns || 0), 0);
     if (guards) facts.push(["guards, a full check by estimate", guards, "", seconds(cost * 1e-9)]);
     if (D.recompiles.length) facts.push(["recompiles", D.recompiles.length]);
@@ -455,8 +456,9 @@
     const box = h("div", { class: "bars" });
     let base = 0;
     D.phases.slice(0, 60).forEach((frame) => {
-      box.append(h("span", { class: "who all mono" }, `${frame.function}`), h("span", {}), h("span", { class: "time all" }, seconds(frame.seconds)));
-      const spans = frame.phases.filter((x) => x.depth <= 1);
+      const cache = frame.cache.map(([result, reason]) => (result === "hit" ? "graph from the cache" : `cache ${result}${reason ? `: ${reason}` : ""}`)).join("; ");
+      box.append(h("span", { class: "who all mono" }, frame.function), h("span", { class: "note all aside" }, cache), h("span", { class: "time all" }, seconds(frame.seconds)));
+      const spans = frame.phases.filter((x) => x.depth <= 1 && x.seconds > total / 300);
       for (const phase of spans) {
         const deep = phase.depth ? " deep" : "";
         box.append(h("span", { class: `who${deep}` }, phase.name),
@@ -465,7 +467,7 @@
       }
       base += frame.seconds;
     });
-    $("timeline").querySelector("div").append(h("p", { class: "note" }, `Compiling took ${seconds(total)}. Later calls with inputs like these only check the guards.`), box);
+    $("timeline").querySelector("div").append(h("p", { class: "note" }, `${seconds(total)} in all, within the first calls. Later calls with inputs like these only check the guards.`), box);
   }
 
   function totals() {
