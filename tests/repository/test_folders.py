@@ -35,10 +35,11 @@ RUNTIME = {
         "build": "breaks frames graph higher_order marks size_marks torch_private trace values",
         "compilation": "build effects facts graph interp values",
         "page": "breaks frames",
+        "explanation": "breaks page",
         "records": "breaks frames page torch_private",
         "regions": "breaks build codegen compilation effects emitter frames marks records settings "
         "torch_private values",
-        "api": "breaks marks page regions settings values",
+        "api": "breaks explanation marks regions settings values",
     },
 }
 TYPES = {

@@ -17,7 +17,7 @@ from torchsmith_tracer._src.breaks.report import (
     Place,
     Recompile,
 )
-from torchsmith_tracer._src.page.explanation import Explanation
+from torchsmith_tracer._src.explanation import Explanation
 from torchsmith_tracer._src.page.traces import trace_page
 from torchsmith_tracer._src.regions.backends import backend_names, eager
 from torchsmith_tracer._src.regions.stance import set_stance

@@ -13,7 +13,7 @@ import torch
 from torchsmith_tracer._src import marks
 from torchsmith_tracer._src.breaks.report import BreakReport, FrameReport, Log, Place
 from torchsmith_tracer._src.breaks.signals import Unsupported
-from torchsmith_tracer._src.page.explanation import Explanation
+from torchsmith_tracer._src.explanation import Explanation
 from torchsmith_tracer._src.regions.backends import resolve
 from torchsmith_tracer._src.regions.compile_frame import compile_frame
 from torchsmith_tracer._src.regions.modules import wrap_module

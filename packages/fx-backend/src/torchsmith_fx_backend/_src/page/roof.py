@@ -7,19 +7,6 @@ from typing import Any
 
 import torch
 
-# Multiply-adds in float32 per multiprocessor and cycle, by compute capability.
-_LANES = {
-    (7, 0): 64,
-    (7, 5): 64,
-    (8, 0): 64,
-    (8, 6): 128,
-    (8, 7): 128,
-    (8, 9): 128,
-    (9, 0): 128,
-    (10, 0): 128,
-    (12, 0): 128,
-}
-
 
 @functools.cache
 def roof(device: str) -> dict[str, Any] | None:
@@ -28,10 +15,11 @@ def roof(device: str) -> dict[str, Any] | None:
     if kind.type != "cuda" or not torch.cuda.is_available():
         return None
     properties = torch.cuda.get_device_properties(kind)
-    lanes = _LANES.get((properties.major, properties.minor))
+    # Multiply-adds in float32 per multiprocessor and cycle, from Volta on.
+    lanes = 64 if (properties.major, properties.minor) <= (8, 0) else 128
     memory = getattr(properties, "memory_clock_rate", 0)  # kHz, two transfers a cycle
     clock = getattr(properties, "clock_rate", 0)
-    if not (lanes and memory and clock):
+    if not (memory and clock) or properties.major < 7:
         return None
     bandwidth = 2 * memory * 1e3 * properties.memory_bus_width / 8
     flops = 2.0 * lanes * properties.multi_processor_count * clock * 1e3

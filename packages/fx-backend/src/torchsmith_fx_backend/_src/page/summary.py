@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -12,9 +12,9 @@ from torch import fx
 from torchsmith_guards import hint_of
 
 from torchsmith_fx_backend._src.loops.index import Index, evaluate
-from torchsmith_fx_backend._src.loops.ir import Compute, Kernel, Op, Reduce, Scan
-from torchsmith_fx_backend._src.loops.verify import full_values
+from torchsmith_fx_backend._src.loops.ir import Kernel
 from torchsmith_fx_backend._src.passes.base import is_view
+from torchsmith_fx_backend._src.schedule.arithmetic import call_arithmetic, kernel_arithmetic
 from torchsmith_fx_backend._src.schedule.plan import (
     Allocate,
     BindSymbol,
@@ -25,11 +25,6 @@ from torchsmith_fx_backend._src.schedule.plan import (
     Plan,
 )
 
-aten = torch.ops.aten
-
-# What is no arithmetic: it moves, chooses or compares.
-_FREE = frozenset({Op.CAST, Op.WHERE, Op.ISNAN, Op.ISINF, Op.AND, Op.OR, Op.XOR, Op.NOT})
-_FREE |= {Op.EQ, Op.NE, Op.LT, Op.LE, Op.GT, Op.GE, Op.SHL, Op.SHR}
 _MOST_LABELS = 6
 
 
@@ -200,7 +195,7 @@ class _Summary:
             return None
         known = self._arithmetic.get(id(kernel))
         if known is None:
-            known = self._arithmetic[id(kernel)] = _arithmetic(kernel)
+            known = self._arithmetic[id(kernel)] = kernel_arithmetic(kernel)
         full, outer = known
         sizes = [n for n in ranges if n is not None]
         rows = math.prod(sizes[: kernel.reduce_from])
@@ -233,22 +228,7 @@ class _Summary:
                     self._alias(name, step.out)
             elif name not in self.storage:
                 self._hold(name, _bytes(self._value(name)) if name in self.by_name else 0)
-        self._step([producer], None, read + written, extern_flops(producer), str(step.target))
-
-
-def _arithmetic(kernel: Kernel) -> tuple[int, int]:
-    """Operations at each point, and those at each outer point."""
-    # Without reductions, every value is computed at each point.
-    reduces = kernel.reduce_from < len(kernel.ranges)
-    full = full_values(kernel) if reduces else range(len(kernel.body))
-    inner = outer = 0
-    for number, node in enumerate(kernel.body):
-        if isinstance(node, Compute) and node.op not in _FREE:
-            count = 2 if node.op is Op.FMA else 1
-            inner, outer = (inner + count, outer) if number in full else (inner, outer + count)
-        elif isinstance(node, Reduce | Scan):
-            inner += 1
-    return inner, outer
+        self._step([producer], None, read + written, call_arithmetic(producer), str(step.target))
 
 
 def _word(node: fx.Node) -> str:
@@ -264,61 +244,7 @@ def _tensors(value: object) -> Iterator[torch.Tensor]:
             yield from _tensors(item)
 
 
-def _shape(node: object) -> list[int]:
-    if not isinstance(node, fx.Node):
-        return []
-    return [int(hint_of(size) or 0) for size in node.meta["val"].shape]
-
-
 def _bytes(value: object) -> int:
     return sum(
         math.prod(int(hint_of(n) or 0) for n in t.shape) * t.element_size() for t in _tensors(value)
     )
-
-
-def extern_flops(node: fx.Node) -> int | None:
-    """Arithmetic of a call of the library's; None for calls of which that is not known here."""
-    count = _FLOPS.get(node.target)
-    return None if count is None else count(node)
-
-
-def _product(first: int, second: int) -> Callable[[fx.Node], int]:
-    """Of matrices that are arguments at these positions."""
-
-    def count(node: fx.Node) -> int:
-        a, b = _shape(node.args[first]), _shape(node.args[second])
-        if len(a) == 1 or len(b) == 1:
-            return 2 * max(math.prod(a), math.prod(b))
-        return 2 * math.prod(a) * b[-1]
-
-    return count
-
-
-def _linear(node: fx.Node) -> int:
-    return 2 * math.prod(_shape(node.args[0])) * _shape(node.args[1])[0]
-
-
-def _convolution(node: fx.Node) -> int:
-    weight = _shape(node.args[1])
-    transposed = bool(node.args[6])
-    places = math.prod(_shape(node.args[0] if transposed else node))
-    return 2 * places * math.prod(weight[1:])
-
-
-def _attention(node: fx.Node) -> int:
-    query, key, value = (_shape(node.args[i]) for i in range(3))
-    return 2 * math.prod(query[:-1]) * key[-2] * (query[-1] + value[-1])
-
-
-_FLOPS: Mapping[object, Callable[[fx.Node], int]] = {
-    aten.mm.default: _product(0, 1),
-    aten.bmm.default: _product(0, 1),
-    aten.mv.default: _product(0, 1),
-    aten.dot.default: _product(0, 1),
-    aten.matmul.default: _product(0, 1),
-    aten.addmm.default: _product(1, 2),
-    aten.baddbmm.default: _product(1, 2),
-    aten.linear.default: _linear,
-    aten.convolution.default: _convolution,
-    aten.scaled_dot_product_attention.default: _attention,
-}

@@ -159,16 +159,10 @@ class Model:
             for line in range(place.line, (place.end_line or place.line) + 1):
                 file.mark(line, LineState.BROKEN)
         return {
-            "id": found.id,
-            "name": found.name,
-            "category": found.category.value,
-            "what": found.what,
-            "advice": found.advice,
+            **found.to_json(),
             "at": None if place is None else self.place(place.file, place.line),
             "where": "" if place is None else f"{place.file}:{place.line}",
             "columns": _columns(found),
-            "stack": [self.place(p.file, p.line) for p in found.stack],
-            "resumed": found.resumed,
         }
 
     def schedules(self, describe: Callable[[], Sequence[Mapping[str, Any]]]) -> list[Any]:
@@ -185,15 +179,15 @@ class Model:
     def recompile(self, frame: FrameReport) -> dict[str, object]:
         """Why a piece was compiled again, at the line that needs what has changed."""
         assert frame.record is not None
-        reasons = frame.record.recompiled
-        lines = [place for r in reasons if (place := self.line(r.line)) is not None]
+        found = frame.record.recompiled
+        places = (self.line(reason.line) for reason in found)
         return {
             "function": frame.function,
             "reasons": [
                 {"what": f"{r.value} was {r.old}, is {r.new}", "why": r.why, "hint": r.hint}
-                for r in reasons
+                for r in found
             ],
-            "at": next((place for place in lines if place[0] >= 0), None),
+            "at": next((place for place in places if place is not None and place[0] >= 0), None),
         }
 
 
