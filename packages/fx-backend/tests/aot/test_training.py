@@ -37,6 +37,11 @@ def compiled(fn, *examples, **settings):
     return compile_training(fn, examples, SETTINGS.with_options(**settings))
 
 
+def halves(run):
+    """The compiled forward half, then the backward ones."""
+    return [run.training.forward, *(half for half, _ in run.training.backwards.values())]
+
+
 def again(inputs):
     """Equal inputs of their own."""
     return [
@@ -264,6 +269,29 @@ def test_keyed_dropout_keeps_its_mask():
         close(x.grad, (y.detach() != 0) * (2 / 0.75))
         grads.append(x.grad)
     assert torch.equal(*grads) and 60 < int((grads[0] == 0).sum()) < 140
+
+
+@pytest.mark.parametrize("size", [(400,), (20, 1), (20, 20)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_dropout_of_a_gpu_is_a_loop_by_key(size, dtype):
+    def fn(x):
+        y = x.expand(20, 20) if x.dim() == 2 else x
+        dropped, mask = torch.native_dropout(y, 0.25, True)
+        return (dropped * 2, mask)
+
+    x = leaf(*size, dtype=dtype)
+    run = compiled(fn, x)
+    torch.manual_seed(3)
+    y, mask = run(x)
+    expected = (x.detach().double() * mask * 2 / 0.75).to(dtype)
+    torch.testing.assert_close(y.detach(), expected, rtol=1e-2, atol=1e-3)
+    assert y.stride() == fn(x)[0].stride() and mask.dtype is torch.bool
+    assert 60 < int((~mask).sum()) < 140
+    y.sum().backward()
+    slope = torch.where(mask, 2 / 0.75, 0.0).to(dtype)
+    expected = slope.sum(1, keepdim=True) if size == (20, 1) else slope
+    torch.testing.assert_close(x.grad, expected, rtol=2e-2, atol=1e-3)
+    assert all("native_dropout" not in half.source for half in halves(run))
 
 
 def test_keyed_dropout_has_one_mask_in_both_passes():

@@ -27,7 +27,7 @@ from torchsmith_fx_backend._src.aot.functionalize import (
     functionalize,
     named_tensors,
 )
-from torchsmith_fx_backend._src.aot.joint import trace_joint
+from torchsmith_fx_backend._src.aot.joint import BACKWARD, trace_joint
 from torchsmith_fx_backend._src.aot.training import Training, Usual, callable_of
 from torchsmith_fx_backend._src.capture.rules import JOINT_RULES, RULES
 from torchsmith_fx_backend._src.capture.torch_private import is_wrapper, pytree
@@ -38,7 +38,7 @@ from torchsmith_fx_backend._src.page.parts import (
     note_schedule,
     schedules,
 )
-from torchsmith_fx_backend._src.passes import run_passes
+from torchsmith_fx_backend._src.passes import KeyedRandom, run_passes
 from torchsmith_fx_backend._src.records.graphs import (
     dump,
     restore,
@@ -308,6 +308,9 @@ def compile_training(
     rules = {} if "decompositions" in off else JOINT_RULES
     expect_kernels(example_inputs)
     joint = _stage("joint", trace_joint, gm, example_inputs, rules)
+    keyed = KeyedRandom(unless=BACKWARD)
+    if chosen.rng == "keyed" and keyed.name not in off:
+        joint.finish = keyed.run
 
     halves: list[tuple[str, Any]] = []
 

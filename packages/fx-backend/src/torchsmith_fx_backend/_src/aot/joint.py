@@ -84,6 +84,7 @@ class Joint:
         rewritten: inputs that get values with a history: position of the input, position in
             ``outputs`` of its new value, and how often eager writes it. Autograd itself has to see
             that write, so it comes after the compiled function.
+        finish: what is done to each graph before it is divided.
         spent: positions in ``outputs`` of what the program itself has differentiated already, and
             let go of what was saved for that.
     """
@@ -102,6 +103,7 @@ class Joint:
     saved_bytes: int = 0
     rewritten: tuple[tuple[int, int, int], ...] = ()
     spent: tuple[int, ...] = ()
+    finish: Callable[[fx.Graph], object] = lambda graph: None
     _leaves: tuple[FakeTensor, ...] = ()
     _roots: dict[int, torch.Tensor] = field(default_factory=dict)  # output position -> stand-in
     _visible: dict[int, fx.Node] = field(default_factory=dict)  # base -> what the caller gets
@@ -171,12 +173,15 @@ class Joint:
         grads = () if backward is None else backward.grads
         returned: list[Any] = [*self.outputs, *grads]
         graph.output(tuple(env[r] if isinstance(r, fx.Node) else r for r in returned))
+        self.finish(graph)
+        given: Any = graph.output_node().args[0]
+        kept = {given[i] for i, n in enumerate(self.outputs) if n in self.kept}
         module = LazyGraphModule(module_of(self.trace.recorder.attributes), graph)
         return Snapshot(
             module,
             tuple(env[n] for n in self.nodes),
             () if backward is None else tuple(env[n] for n in backward.tangents),
-            frozenset(env[n] for n in self.kept),
+            frozenset(kept | {env[n] for n in self.nodes if n in self.kept}),
         )
 
 

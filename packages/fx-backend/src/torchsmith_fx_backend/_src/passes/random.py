@@ -12,7 +12,7 @@ from torch.fx.node import Argument
 
 from torchsmith_fx_backend._src import keyed
 from torchsmith_fx_backend._src.capture.torch_private import fake_mode_of
-from torchsmith_fx_backend._src.passes.base import insert
+from torchsmith_fx_backend._src.passes.base import insert, replace_with
 
 aten = torch.ops.aten
 
@@ -25,25 +25,37 @@ class KeyedRandom:
     """Replaces uniform, normal, Bernoulli and integer draws by functions of a seed and of places.
 
     Draws of other distributions, with a generator or with probabilities that differ from element to
-    element go on drawing from the generator themselves.
-    Not for a graph whose draws are still to be divided between a forward and a backward pass.
+    element go on drawing from the generator themselves. Of a graph that is still to be divided, the
+    draws of a part that may run several times are left alone.
+
+    Attributes:
+        unless: nodes with this key in their meta are left alone.
     """
 
+    unless: str = ""
     name: str = "keyed-random"
 
     def run(self, graph: fx.Graph) -> bool:
         """Rewrite ``graph`` in place."""
-        draws = [(node, how) for node in graph.nodes if (how := _keyed(node)) is not None]
+        draws = [
+            (node, how)
+            for node in graph.nodes
+            if self.unless not in node.meta and (how := _keyed(node)) is not None
+        ]
         seeds: dict[torch.device, fx.Node] = {}
         for number, (node, (function, more)) in enumerate(draws):
-            value = node.meta["val"]
+            value = _drawn(node)
+            assert value is not None
             seed = seeds.get(value.device)
             with graph.inserting_before(node):
                 if seed is None:
                     seed = seeds[value.device] = _seed(graph, value)
                 args = (seed, number, _sizes(graph, node), value.dtype, *more)
                 made = graph.call_function(function, args)
-                made.meta = dict(node.meta)
+                made.meta = {**node.meta, "val": value}
+                if node.target is _DROPOUT:
+                    _drop(graph, node, made)
+                    continue
                 new = _moved(graph, node, made)
             new.meta = dict(node.meta)
             node.replace_all_uses_with(new)
@@ -51,10 +63,36 @@ class KeyedRandom:
         return bool(draws)
 
 
+_DROPOUT = aten.native_dropout.default
+
+
+def _drawn(node: fx.Node) -> torch.Tensor | None:
+    """What a draw gives; of dropout the mask."""
+    value: Any = node.meta.get("val")
+    if node.target is _DROPOUT:
+        value = value[1]
+    return value if isinstance(value, torch.Tensor) else None
+
+
+def _drop(graph: fx.Graph, node: fx.Node, mask: fx.Node) -> None:
+    """Put dropout by ``mask`` in the place of ``node``, which gives its result and the mask."""
+    x: Any = node.args[0]
+    kept = insert(graph, aten.mul.Tensor, x, mask)
+    probability: Any = node.args[1]
+    scaled = insert(graph, aten.mul.Tensor, kept, 1.0 / (1.0 - probability))
+    for item in list(node.users):
+        if item.args[1] == 0:
+            replace_with(graph, item, scaled)
+        else:
+            item.replace_all_uses_with(mask)
+            graph.erase_node(item)
+    graph.erase_node(node)
+
+
 def _keyed(node: fx.Node) -> _Made | None:
     """The function that a draw becomes, with its arguments behind the dtype."""
-    value = node.meta.get("val")
-    if node.op != "call_function" or not isinstance(value, torch.Tensor):
+    value = _drawn(node) if node.op == "call_function" else None
+    if value is None:
         return None
     if value.layout is not torch.strided or node.kwargs.get("generator") is not None:
         return None
@@ -64,6 +102,10 @@ def _keyed(node: fx.Node) -> _Made | None:
     if node.target in _NORMAL:
         plain = all(isinstance(x, (int, float)) for x in _spread(node))
         return (keyed.normal, ()) if value.dtype in keyed.BITS and plain else None
+    if node.target is _DROPOUT:
+        p, train = arg(1, "p"), arg(2, "train")
+        known = isinstance(p, float) and 0 < p < 1 and train is not False
+        return (keyed.bernoulli, (1.0 - p,)) if known else None
     if node.target is aten.bernoulli.p:
         probability = arg(1, "p")
         known = isinstance(probability, (int, float)) and 0 <= probability <= 1
@@ -134,7 +176,9 @@ def _sizes(graph: fx.Graph, node: fx.Node) -> list[Argument]:
     like = node.args[0]
     assert isinstance(like, fx.Node)
     found: list[Argument] = []
-    for dim, size in enumerate(node.meta["val"].shape):
+    drawn = _drawn(node)
+    assert drawn is not None
+    for dim, size in enumerate(drawn.shape):
         if type(size) is int:
             found.append(size)
             continue
