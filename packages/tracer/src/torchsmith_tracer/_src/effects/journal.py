@@ -61,6 +61,12 @@ class Journal:
         """Note how to undo a change that the caller makes right after."""
         self.log.append(undo)
 
+    def assign(self, obj: object, name: str, new: object) -> None:
+        """``obj.name = new`` for a part of a value that nothing is written back from."""
+        old = getattr(obj, name)
+        self.log.append(lambda: setattr(obj, name, old))
+        setattr(obj, name, new)
+
     def mutate(self, value: Value, undo: Undo) -> None:
         """Note a content change of a container; ``value`` is written back if it has a source
         (or is reachable from a result, when it is rebuilt with its final content anyway)."""

@@ -252,11 +252,7 @@ class ListValue(SequenceValue):
     def replace(self, tx: Trace, items: list[Value]) -> None:
         """Give the list a new content (any length)."""
         old = self.items
-
-        def undo() -> None:
-            self.items = old
-
-        tx.journal.mutate(self, undo)
+        tx.journal.mutate(self, lambda: setattr(self, "items", old))
         self.items = items
 
     def append(self, tx: Trace, item: Value) -> None:

@@ -244,9 +244,8 @@ class FunctionValue(Value, HasInstanceDict):
         if name in ("__code__", "__globals__", "__closure__"):
             super().setattr(tx, name, value)
         if name == "__defaults__" and self.fn is None:
-            old = self._defaults
-            tx.journal.record(lambda: setattr(self, "_defaults", old))
-            self._defaults = None if tx.interp.is_none(value) else tuple(tx.interp.unpack(value))
+            given = None if tx.interp.is_none(value) else tuple(tx.interp.unpack(value))
+            tx.journal.assign(self, "_defaults", given)
             return
         tx.journal.store_attr(self, name, value)
         if name in ("__defaults__", "__kwdefaults__"):

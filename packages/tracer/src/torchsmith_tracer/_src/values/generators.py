@@ -80,7 +80,7 @@ class GeneratorValue(IteratorValue):
         if self.frame is None:
             return NONE
         if not self.started:
-            self._finish(tx)
+            tx.journal.assign(self, "frame", None)
             return NONE
         exc = tx.interp.error(GeneratorExit).exc
         try:
@@ -92,11 +92,6 @@ class GeneratorValue(IteratorValue):
         if not done:
             raise tx.interp.error(RuntimeError, "generator ignored GeneratorExit")
         return value if VERSION >= (3, 13) else NONE
-
-    def _finish(self, tx: Trace) -> None:
-        frame = self.frame
-        tx.journal.record(lambda: setattr(self, "frame", frame))
-        self.frame = None
 
     def _resume(self, tx: Trace, value: Value, exc: Value | None) -> tuple[Value, bool]:
         frame = self.frame
@@ -154,9 +149,7 @@ class GeneratorValue(IteratorValue):
             return
         if not issubclass(value.python_type(), str):
             raise tx.interp.error(TypeError, f"{name} must be set to a string object")
-        old = self.names
-        tx.journal.record(lambda: setattr(self, "names", old))
-        self.names = {**old, name: value}
+        tx.journal.assign(self, "names", {**self.names, name: value})
 
     def delattr(self, tx: Trace, name: str) -> None:
         if name in _NAMES:

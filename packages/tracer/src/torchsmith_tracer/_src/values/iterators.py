@@ -63,15 +63,11 @@ class Counted(IteratorValue):
     def move(self, tx: Trace, index: int) -> None:
         """Set the index, undoably."""
         old = self.index
-
-        def undo() -> None:
-            self.index = old
-
         if self.source is None:
-            tx.journal.record(undo)
+            tx.journal.assign(self, "index", index)
         else:
-            tx.journal.mutate(self, undo)
-        self.index = index
+            tx.journal.mutate(self, lambda: setattr(self, "index", old))
+            self.index = index
 
 
 class SequenceIterator(Counted):
@@ -298,9 +294,7 @@ class DictIterator(Counted):
             self.move(tx, -1)
             return None
         pair = self.table[self.hkeys[i]]
-        given = self.given
-        tx.journal.record(lambda: setattr(self, "given", given))
-        self.given += 1
+        tx.journal.assign(self, "given", self.given + 1)
         self.move(tx, i + 1)
         if self.part == "keys":
             return pair[0]
@@ -434,8 +428,7 @@ class CallableIterator(IteratorValue):
             return None
         value = tx.interp.call(self.fn, [])
         if tx.interp.equal(self.sentinel, value):
-            self.done = True
-            tx.journal.record(lambda: setattr(self, "done", False))
+            tx.journal.assign(self, "done", True)
             return None
         return value
 

@@ -335,11 +335,7 @@ class SetValue(BuiltinObject):
     def replace(self, tx: Trace, table: dict[object, Value]) -> None:
         """Give the set a new content."""
         old = self.table
-
-        def undo() -> None:
-            self.table = old
-
-        tx.journal.mutate(self, undo)
+        tx.journal.mutate(self, lambda: setattr(self, "table", old))
         self.table = table
 
     def add(self, tx: Trace, item: Value) -> None:

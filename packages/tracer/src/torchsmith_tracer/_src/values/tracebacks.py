@@ -62,9 +62,7 @@ class TracebackValue(BuiltinObject):
             if entry is self:
                 raise tx.interp.error(ValueError, "traceback loop detected")
             entry = entry.inner
-        old = self.inner
-        tx.journal.record(lambda: setattr(self, "inner", old))
-        self.inner = value
+        tx.journal.assign(self, "inner", value)
 
     def delattr(self, tx: Trace, name: str) -> None:
         if name == "tb_next":

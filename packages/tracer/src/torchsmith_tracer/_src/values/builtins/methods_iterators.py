@@ -59,8 +59,7 @@ def _reduce(tx: Trace, self: Value, /) -> Value | None:
 def _setstate(tx: Trace, self: Value, state: Value, /) -> Value | None:
     it: Any = self.base_value()
     if isinstance(it, iterators.ZipValue):
-        old, it.strict = it.strict, tx.interp.truth(state)
-        tx.journal.record(lambda: setattr(it, "strict", old))
+        tx.journal.assign(it, "strict", tx.interp.truth(state))
         return NONE
     index, least, most = tx.interp.index(state), 0, None
     match it:

@@ -168,9 +168,8 @@ def _deque_init(
     tx: Trace, self: Value, iterable: Value | None = None, maxlen: Value = NONE
 ) -> Value:
     target = cast("DequeValue", _list(self))
-    old = target.maxlen
-    tx.journal.record(lambda: setattr(target, "maxlen", old))
-    target.maxlen = None if tx.interp.is_none(maxlen) else tx.interp.index(maxlen)
+    limit = None if tx.interp.is_none(maxlen) else tx.interp.index(maxlen)
+    tx.journal.assign(target, "maxlen", limit)
     target.replace(tx, [])
     return NONE if iterable is None else _extend(tx, self, iterable)
 

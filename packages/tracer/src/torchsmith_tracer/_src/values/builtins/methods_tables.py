@@ -49,9 +49,8 @@ def _init(tx: Trace, self: Value, /, *args: Value, **kwargs: Value) -> Value:
 @method(collections.defaultdict, "__init__")
 def _default_init(tx: Trace, self: Value, /, *args: Value, **kwargs: Value) -> Value:
     target = _dict(self)
-    old = target.factory
-    tx.journal.record(lambda: setattr(target, "factory", old))
-    target.factory = None if not args or tx.interp.is_none(args[0]) else args[0]
+    factory = None if not args or tx.interp.is_none(args[0]) else args[0]
+    tx.journal.assign(target, "factory", factory)
     fill_dict(tx, target, "defaultdict", args[1:], kwargs)
     return NONE
 
