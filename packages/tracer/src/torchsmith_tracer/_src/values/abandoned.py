@@ -36,6 +36,7 @@ class Abandoned:
         self._tx = tx
         self.suspended: dict[GeneratorValue, int] = {}
         self._witness: dict[GeneratorValue, _Witness] = {}
+        self._waiting: frozenset[GeneratorValue] = frozenset()  # until the one before has ended
 
     def note(self, gen: GeneratorValue) -> None:
         """``gen`` has just yielded."""
@@ -44,16 +45,29 @@ class Abandoned:
 
     def release(self, ending: Frame | None = None, result: Value | None = None) -> None:
         """Close what cannot be reached any more, a generator before those that only it refers to.
-        ``ending`` is a frame that is about to return ``result``."""
+        ``ending`` is a frame that is about to return ``result``; its locals go in their order."""
         while True:
             dead = [g for g in self.suspended if _pending(g) and not self._alive(g, ending, result)]
             if not dead:
                 return
+            if ending is not None and len(dead) > 1:
+                table = ending.locals
+                held = [table[n] for n in ending.info.code.co_varnames if n in table]
+                places = {
+                    g: next((i for i, v in enumerate(held) if self._path(v, g)), len(held))
+                    for g in dead
+                }
+                dead.sort(key=places.__getitem__)
             inner = {g for other in dead for g in dead if g is not other and self._path(other, g)}
             first = next((g for g in dead if g not in inner), dead[0])
             del self.suspended[first]
-            with contextlib.suppress(ObservedException):  # CPython prints and ignores it
-                first.close(self._tx)
+            waiting = self._waiting
+            self._waiting = waiting.union(g for g in dead if g is not first)
+            try:
+                with contextlib.suppress(ObservedException):  # CPython prints and ignores it
+                    first.close(self._tx)
+            finally:
+                self._waiting = waiting
 
     def holds(self, value: object) -> bool:
         """Whether letting go of ``value`` may run code of a suspended generator. Those of context
@@ -99,6 +113,7 @@ class Abandoned:
         self, ending: Frame | None, result: Value | None
     ) -> Iterator[tuple[Frame | None, Value]]:
         frames = self._tx.frames
+        yield from ((None, gen) for gen in self._waiting)
         if result is not None:
             yield None, result
         for i, frame in enumerate(frames):
