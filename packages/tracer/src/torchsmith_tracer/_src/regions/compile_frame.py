@@ -177,6 +177,7 @@ def _trace_and_generate(
         refuse = _refusal(found) if raising and region.settings.fullgraph else None
         if not emit_break(trace, cg, record, frames, refuse) and report.break_ is not None:
             report.break_ = replace(report.break_, resumed=False)
+        del signal, result  # their tracebacks lead to this frame, and it to the arguments
     entry = None if record.pass_function else fn
     failed = partial(graph_failed, record, entry, ambient)
     verify = region.settings.verify_correctness and not trace.graph.draws

@@ -383,12 +383,15 @@ class CodeRecord:
     ) -> object:
         """Raise ``error``; for the rest of a function where that rest begins, so that contexts
         and handlers that were entered before are left."""
-        if self.resume is None:
-            raise error
-        if self._raising is None:
-            self._raising = raising_code(self.resume)
-        name, cells = self.code.co_name, fn.__closure__
-        return types.FunctionType(self._raising, self.globals, name, None, cells)(*flat, error)
+        try:
+            if self.resume is None:
+                raise error
+            if self._raising is None:
+                self._raising = raising_code(self.resume)
+            name, cells = self.code.co_name, fn.__closure__
+            return types.FunctionType(self._raising, self.globals, name, None, cells)(*flat, error)
+        finally:
+            del error  # its traceback leads to this frame
 
 
 def _never(*args: object) -> bool:

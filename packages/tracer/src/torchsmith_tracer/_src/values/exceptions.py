@@ -249,7 +249,10 @@ def compute(
         if found is not _ABSENT:
             fields[name] = value_of(found)
     kind = cls if type(exc) is like else type(exc)
-    return kind, TupleValue([value_of(a) for a in exc.args]), fields
+    made = TupleValue([value_of(a) for a in exc.args])
+    real.clear()  # the two functions above refer to themselves, and to these
+    kept.clear()
+    return kind, made, fields
 
 
 def _no_init(self: object, *args: object, **kwargs: object) -> None:
