@@ -8,7 +8,7 @@ import operator
 import re
 import types
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -33,7 +33,7 @@ class Case:
     Attributes:
         gm: torch functions and methods on its placeholders; it has no tensors of its own.
         inputs: one per placeholder.
-        backend: name of the backend.
+        backend: name of the backend, or ``module:function``.
         options: what the backend is asked for.
         contexts: expressions of the contexts that it runs in: ``torch.no_grad()``.
         texts: how each input is written in a file; None: by its values.
@@ -121,6 +121,13 @@ def captured(
     given = Copier().all(list(inputs))
     torchsmith_tracer.compile(fn, backend=capture, fullgraph=True, dynamic=False)(*given)
     return found[0]
+
+
+def name_of(backend: str | Callable[..., Any]) -> str:
+    """The name under which a backend is found again: ``module:function`` for a function."""
+    if isinstance(backend, str):
+        return backend
+    return f"{backend.__module__}:{getattr(backend, '__qualname__', type(backend).__qualname__)}"
 
 
 # ------------------------------------------------------------------------------------ printing
@@ -241,7 +248,7 @@ def evaluated(texts: Sequence[str | None], values: Sequence[Any]) -> list[Any]:
         return [x if t is None else eval(t, space) for t, x in zip(texts, values)]
 
 
-def print_case(case: Case, title: str, about: str, options: Mapping[str, Any] | None = None) -> str:
+def print_case(case: Case, title: str, about: str) -> str:
     """A file that compiles and runs ``case`` alone.
 
     Raises:
@@ -257,8 +264,16 @@ def print_case(case: Case, title: str, about: str, options: Mapping[str, Any] | 
         again = first.setdefault(id(value), number) if isinstance(value, torch.Tensor) else number
         shown = print_value(value) if text is None else text
         given.append(f"x{number} = {f'x{again}' if again != number else shown}")
-    keywords = f"backend={case.backend!r}, fullgraph=True, dynamic=False, verify=True"
-    asked = {**case.options, **(options or {})}
+    module, _, function = case.backend.rpartition(":")
+    if module == "__main__":
+        raise UnprintableError(f"backend {function} of the program")
+    if module:
+        found.append(f"from {module} import {function}")
+    chosen = function if module else repr(function)
+    keywords = f"backend={chosen}, fullgraph=True, dynamic=False, verify=True"
+    asked = dict(case.options)
+    if case.backend == "smith":
+        asked["strict"] = True
     call = f"torchsmith.compile(f, {keywords}, options={asked!r})"
     names = ", ".join(f"x{number}" for number in range(len(given)))
     main = [f"compiled = {call}", f"compiled({names})"]
@@ -284,8 +299,10 @@ def load_case(path: str, text: str) -> Case:
         exec(compile(text, path, "exec"), space)
     names = [name for name in space if re.fullmatch(r"x\d+", name)]
     inputs = [space[name] for name in sorted(names, key=lambda name: int(name[1:]))]
-    call = re.search(r"torchsmith\.compile\(f, backend='(\w+)'.*options=(\{.*\})\)", text)
-    backend, options = (call[1], eval(call[2])) if call else ("smith", {})
+    call = re.search(r"torchsmith\.compile\(f, backend=('?)(\w+).*options=(\{.*\})\)", text)
+    backend, options = (call[2], eval(call[3])) if call else ("smith", {})
+    if call and not call[1]:
+        backend = name_of(space[backend])
     contexts = re.search(r"^    with (.*):$", text, re.M)
     found = contexts[1] if contexts else ""
     with entered(found):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import importlib.metadata
+import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,6 +31,10 @@ _WIDE = {
     torch.complex64: torch.complex128,
 }
 _METHODS = {"float": "double", "half": "double", "bfloat16": "double"}
+
+
+class BackendNotFoundError(LookupError):
+    """A backend cannot be found by its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +122,11 @@ def _tangent(root: torch.Tensor, number: int) -> torch.Tensor:
 
 
 def find_backend(backend: str | Backend) -> Backend:
-    """A backend by its name."""
+    """A backend by its name.
+
+    Raises:
+        BackendNotFoundError: nothing is called so, or it belongs to a program that ran.
+    """
     if callable(backend):
         return backend
     if backend == "eager":
@@ -125,7 +135,14 @@ def find_backend(backend: str | Backend) -> Backend:
         if point.name == backend:
             found: Backend = point.load()
             return found
-    raise ValueError(f"no backend {backend!r}")
+    module, _, function = backend.rpartition(":")
+    if not module or module == "__main__":
+        raise BackendNotFoundError(backend)
+    try:
+        named: Backend = operator.attrgetter(function)(importlib.import_module(module))
+    except (ImportError, AttributeError) as error:
+        raise BackendNotFoundError(backend) from error
+    return named
 
 
 def compiled_by(backend: Backend, case: Case, options: Mapping[str, Any]) -> Any:

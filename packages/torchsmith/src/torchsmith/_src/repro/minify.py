@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -10,7 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from torchsmith._src.repro.cases import Case, UnprintableError, print_case
-from torchsmith._src.repro.judge import Failure, judge, judge_apart
+from torchsmith._src.repro.judge import (
+    BackendNotFoundError,
+    Failure,
+    find_backend,
+    judge,
+    judge_apart,
+)
 from torchsmith._src.repro.program import fewer_statements, outcome, stage_of
 from torchsmith._src.repro.records import FACTS, environment, read_record, records_in
 from torchsmith._src.repro.reduce import BUDGET, Reducer
@@ -85,6 +92,10 @@ def minify_case(
             another process, and where that dies, so do all of its candidates.
         limit, budget, say: as for ``minify``.
     """
+    try:
+        find_backend(case.backend)
+    except BackendNotFoundError:
+        return None
     sure = known is not None and known.kind in ("compile", "run", "accuracy")
     failure = judge(case) if sure else judge_apart(case, limit=limit)
     if failure is None:
@@ -104,20 +115,33 @@ def minify_case(
     count = len(small.ops)
     size = "1 operator" if count == 1 else f"{count} operators"
     try:
-        text = print_case(small, str(last), "\n".join([*about, _versions()]), {"strict": True})
+        text = print_case(small, str(last), "\n".join([*about, _versions()]))
     except UnprintableError as error:
         raise MinifyError(f"{size} fail, but {error} cannot be written to a file") from error
     again = outcome("small.py", text, Watch(), limit)
-    if again is None:
-        note = "Compiled from this file it does not fail: what the tracer makes of it is another"
-        text = text.replace(about[0], f"{about[0]}\n{note} graph.", 1)
+    if not _ends_so(again, last):
+        note = "Compiled from this file it ends otherwise: what the tracer makes of it is another"
+        text = text.replace(about[0], f"{about[0]}\n{note} graph. ({again})", 1)
     return Minified(text, last, str(stage), size)
+
+
+def _ends_so(program: Failure | None, graph: Failure) -> bool:
+    """Whether a program that compiles a graph ends as the graph's failure has it."""
+    if program is None or program.kind in ("crash", "hang"):
+        return program is not None and program.key == graph.key
+    if graph.kind == "compile":
+        return program.error == "BackendError" and graph.error in program.message
+    return program.error == "VerificationError"
 
 
 def _first_of(folder: Path, limit: float, budget: float, say: Say) -> Minified | None:
     """Of the first recorded graph that fails."""
     for program in records_in(folder):
-        case, known = read_record(program)
+        try:
+            case, known = read_record(program)
+        except Exception as error:  # noqa: BLE001 - others may be readable
+            say(f"{program} cannot be read: {type(error).__name__}: {error}")
+            continue
         found = minify_case(case, known, limit=limit, budget=budget, say=say)
         if found is not None:
             return found
@@ -126,6 +150,7 @@ def _first_of(folder: Path, limit: float, budget: float, say: Say) -> Minified |
 
 def _program(path: Path, limit: float, budget: float, say: Say) -> Minified:
     text = path.read_text(encoding="utf-8")
+    sys.path.insert(0, str(path.parent.absolute()))  # where its modules are
     strict = Watch(verify=True, errors=True)
     with tempfile.TemporaryDirectory(prefix="torchsmith-repro-") as folder:
         say("running the program, with every graph compared with eager")

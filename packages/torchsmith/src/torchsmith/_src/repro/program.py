@@ -36,6 +36,7 @@ def outcome(
         nowhere = os.open(os.devnull, os.O_RDWR)
         for stream in (0, 1, 2):
             os.dup2(nowhere, stream)
+        sys.stdout = sys.stderr = os.fdopen(nowhere, "w")
         main = types.ModuleType("__main__")
         main.__file__ = path
         sys.modules["__main__"], sys.argv = main, [path]

@@ -72,7 +72,7 @@ class Record:
         (self.folder / GRAPH).write_text(f"{case.gm.graph}\n", encoding="utf-8")
         program: str | None = None
         try:
-            program = print_case(case, title, "Recorded by TORCHSMITH_REPRO.", {"strict": True})
+            program = print_case(case, title, "Recorded by TORCHSMITH_REPRO.")
             (self.folder / PROGRAM).write_text(program, encoding="utf-8")
         except UnprintableError as error:
             title += f" (no program: {error})"

@@ -53,7 +53,7 @@ def blame(case: Case, judge: Judge) -> Blame:
         return judge(case, {"disable": list(disabled)}) is not None
 
     if case.backend != "smith":
-        return Blame(f"backend {case.backend}", {})
+        return Blame(f"backend {case.backend.rpartition(':')[2]}", {})
     if fails(SWITCHES):
         forward = replace(case, contexts=("torch.no_grad()", *case.contexts))
         if any(getattr(x, "requires_grad", False) for x in case.inputs) and not fails(

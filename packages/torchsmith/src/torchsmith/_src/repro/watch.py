@@ -19,7 +19,7 @@ import torchsmith_tracer
 from torch import fx
 from torchsmith_fx_backend import on_failure
 
-from torchsmith._src.repro.cases import Case, case_of
+from torchsmith._src.repro.cases import Case, case_of, name_of
 from torchsmith._src.repro.judge import Failure, compiled_by, find_backend, judge
 from torchsmith._src.repro.records import Record, open_record
 from torchsmith._src.repro.reduce import Reducer
@@ -74,6 +74,7 @@ class Watched:
         self._watch = watch
         name = inner if isinstance(inner, str) else None
         self.__name__ = name or str(getattr(inner, "__name__", type(inner).__name__))
+        self._path = name_of(inner)
         for attribute in ("modes", "option_names"):  # by which options are checked
             if hasattr(self._inner, attribute):
                 setattr(self, attribute, getattr(self._inner, attribute))
@@ -92,7 +93,7 @@ class Watched:
             keywords["options"] = options
         if "mode" in keywords:
             options["mode"] = keywords["mode"]
-        case = case_of(gm, example_inputs, self.__name__, options)
+        case = case_of(gm, example_inputs, self._path, options)
         record = open_record(self._watch.folder, case)
 
         def told(failed: fx.GraphModule, error: Exception) -> None:
