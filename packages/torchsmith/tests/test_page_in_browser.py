@@ -282,6 +282,50 @@ def test_nothing_sticks_out_of_the_window(width, pages, tmp_path):
     assert inner == WIDTHS[width] and over <= 0
 
 
+def _gpu_backend(gm, inputs):
+    """Says what a backend on a GPU would; there is none where tests run."""
+
+    def run(*args):
+        return gm.forward(*args)
+
+    roof = {"bandwidth": 4.8e12, "flops": 6e13, "basis": "The roof of a test."}
+    sizes = [(1 << 20, 1 << 18, 4e-7), (1 << 24, 1 << 28, 9e-6), (1 << 22, 1 << 20, None)]
+    kernels = [
+        {"name": f"k{n}", "language": "Triton", "source": "pass", "seconds": time}
+        for n, (*_, time) in enumerate(sizes)
+    ]
+    steps = [
+        {"label": "add", "kernel": n, "nodes": ["add"], "bytes": b, "flops": f, "live": b}
+        for n, (b, f, _) in enumerate(sizes)
+    ]
+    said = {"name": "inference", "device": "cuda:0", "peak": 1 << 24, "roof": roof}
+    run.schedules = lambda: [{**said, "kernels": kernels, "steps": steps}]
+    return run
+
+
+def test_a_roofline_draws_what_was_measured_apart_from_what_was_not(tmp_path):
+    page = tmp_path / "gpu.html"
+    assert torchsmith.explain(lambda x: x + 1, backend=_gpu_backend)(torch.ones(2)).save(page)
+    script = """
+        const box = document.querySelector("#work svg").viewBox.baseVal;
+        const dots = (kind) => all("#work circle." + kind).map((c) => [c.cx, c.cy].map((v) =>
+            v.baseVal.value));
+        return {measured: dots("dot"), bounds: dots("hollow"), size: [box.width, box.height],
+                note: document.querySelector("#work figcaption").textContent,
+                head: all("#work th").map((t) => t.textContent)};
+    """
+    seen = acted(page, tmp_path, script)
+    assert len(seen["measured"]) == 2 and len(seen["bounds"]) == 1
+    for x, y in seen["measured"] + seen["bounds"]:
+        assert 0 < x < seen["size"][0] and 0 < y < seen["size"][1]
+    assert "The roof of a test." in seen["note"] and "Hollow: not measured" in seen["note"]
+    assert seen["head"][-1] == "Measured"
+    folder = os.environ.get("TORCHSMITH_SCREENSHOTS")
+    if folder:
+        size = "--window-size=1200,1500"
+        browse(page, tmp_path, size, f"--screenshot={Path(folder) / 'gpu-wide-light.png'}")
+
+
 def test_a_thousand_operators(pages, tmp_path):
     page = pages("deep")
     assert page.stat().st_size <= 3_000_000

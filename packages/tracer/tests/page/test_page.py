@@ -3,6 +3,7 @@
 import importlib.util
 import linecache
 import sys
+import types
 import warnings
 from pathlib import Path
 
@@ -380,6 +381,31 @@ def test_a_backend_may_say_what_it_runs():
     assert page.errors == []
     (found,) = page.data["pieces"][0]["schedules"]
     assert found["steps"] == [step] and found["kernels"] == said["kernels"]
+
+
+class _Profile:
+    """What a profiler on a GPU tells: microseconds in all, and how many launches."""
+
+    def key_averages(self):
+        def event(key, total, count):
+            return types.SimpleNamespace(key=key, device_time_total=total, count=count)
+
+        return [event("k1", 30.0, 3), event("never", 0.0, 4), event("k3", 7.0, 1)]
+
+
+def test_times_come_from_a_profile_and_from_nowhere_else():
+    def backend(gm, inputs):
+        def run(*args):
+            return gm.forward(*args)
+
+        run.kernels = [("k1", ""), ("k2", ""), ("never", "")]
+        return run
+
+    report = torchsmith_tracer.explain(lambda x: x + 1, backend=backend)(torch.ones(2))
+    for profile, seconds in ((None, [None] * 3), (_Profile(), [1e-5, None, None])):
+        (piece,) = Page(report.html(profile)).data["pieces"]
+        kernels = piece["schedules"][0]["kernels"]
+        assert [k.get("seconds") for k in kernels] == [pytest.approx(s) for s in seconds]
 
 
 def _failing_backend(gm, inputs):

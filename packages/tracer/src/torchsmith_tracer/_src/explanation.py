@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import warnings
 from dataclasses import dataclass
+from typing import Any
+
+from torch import profiler
 
 from torchsmith_tracer._src.breaks.report import (
     FrameReport,
@@ -58,22 +61,29 @@ class Explanation(Pieces):
         """Number of calls in all graphs."""
         return sum(f.op_count() for f in self.frames)
 
-    def html(self) -> str:
-        """One page that shows this in a browser; it needs no other file and no network."""
+    def html(self, profile: profiler.profile | None = None) -> str:
+        """One page that shows this in a browser; it needs no other file and no network.
+
+        Args:
+            profile: of calls of the compiled function; the page then has the times of its kernels
+                on the device.
+        """
         data = model(self.function, self.frames, self.recompiles)
+        if profile is not None:
+            _put_times(data, profile)
         problems = data["problems"]
         if problems:
             text = f"[TS-T909] the report is incomplete: {'; '.join(problems[:3])}"
             warnings.warn(text, TracerWarning, stacklevel=2)
         return page(data, str(self))
 
-    def save(self, path: str | os.PathLike[str]) -> bool:
-        """Write ``html()`` to a file.
+    def save(self, path: str | os.PathLike[str], profile: profiler.profile | None = None) -> bool:
+        """Write ``html(profile)`` to a file.
 
         Returns:
             Whether it is there; what keeps it from being written is one warning.
         """
-        return write_page(path, self.html())
+        return write_page(path, self.html(profile))
 
     def to_json(self) -> dict[str, object]:
         """Plain data: dicts, lists, strings and numbers."""
@@ -110,6 +120,20 @@ class Explanation(Pieces):
         for note in self.recompiles:
             lines += ["", f"Recompiled: {note}"]
         return "\n".join(lines)
+
+
+def _put_times(data: dict[str, Any], profile: profiler.profile) -> None:
+    """Give kernels the mean time of their launches, where the profiler has seen any."""
+    spent = {
+        event.key: event.device_time_total * 1e-6 / event.count
+        for event in profile.key_averages()
+        if event.device_time_total and event.count
+    }
+    for piece in data["pieces"]:
+        for schedule in piece["schedules"]:
+            for kernel in schedule["kernels"]:
+                if kernel["name"] in spent:
+                    kernel["seconds"] = spent[kernel["name"]]
 
 
 def _count(n: int, what: str) -> str:
