@@ -33,6 +33,8 @@
   }
   // Long names may be broken after their separators.
   const soft = (text) => text.split(/(?<=[_.])(?=.)/).flatMap((part, i) => (i ? [document.createElement("wbr"), part] : [part]));
+  // A function that was made in another one goes by its own name; the whole is in the title.
+  const brief = (name) => name.split(".<locals>.").pop();
   const plural = (n, word) => `${n.toLocaleString("en")} ${word}${n === 1 ? "" : "s"}`;
   function scaled(value, units, base) {
     let unit = 0;
@@ -89,7 +91,8 @@
   const calls = steps.length - launches;
   const kernels = D.pieces.reduce((n, p) => n + p.schedules.reduce((m, x) => m + x.kernels.length, 0), 0);
   const guards = D.pieces.reduce((n, p) => n + p.guards.length + (p.guards_left_out || 0), 0);
-  $("title").textContent = D.function;
+  $("title").textContent = brief(D.function);
+  $("title").title = D.function;
   {
     const words = [];
     if (graphs.length === 1 && !breaks.length && !eager.length) words.push("Captured whole, in one graph.");
@@ -201,7 +204,7 @@
       }
       let last = 0;
       file.spans.forEach((span) => {
-        if (span.first > last + 1) box.append(h("div", { class: "gap" }, `⋯ ${span.name}`));
+        if (span.first > last + 1) box.append(h("div", { class: "gap", title: span.name }, `⋯ ${brief(span.name)}`));
         const indent = Math.min(...span.lines.filter((t) => t.trim()).map((t) => t.length - t.trimStart().length), 40);
         const state = { quote: null };
         span.lines.forEach((text, i) => {
@@ -249,7 +252,7 @@
     const box = $("graph");
     D.pieces.forEach((piece, p) => {
       const where = at(piece.at);
-      box.append(heading(piece.function, `${where ? `${where} · ` : ""}${piece.state === "compiled" ? plural(piece.ops, "op") : piece.state === "eager" ? "eager" : "no ops"}`, piece.where));
+      box.append(heading(brief(piece.function), `${where ? `${where} · ` : ""}${piece.state === "compiled" ? plural(piece.ops, "op") : piece.state === "eager" ? "eager" : "no ops"}`, `${piece.function}, ${piece.where}`));
       if (piece.note) box.append(h("p", { class: "inputs" }, piece.note));
       if (piece.inputs.length) {
         const size = piece.inputs.reduce((n, i) => n + i[2], 0);
@@ -280,7 +283,7 @@
       shown += 1;
       const mine = steps.filter((step) => step.p === p && step.schedule === schedule);
       const named = schedule.name && schedule.name !== "inference" ? `, ${schedule.name}` : "";
-      box.append(heading(`${piece.function}${named}`, [schedule.device, known(schedule.peak) ? `peak ${bytes(schedule.peak)}` : ""].filter(Boolean).join(" · ")));
+      box.append(heading(`${brief(piece.function)}${named}`, [schedule.device, known(schedule.peak) ? `peak ${bytes(schedule.peak)}` : ""].filter(Boolean).join(" · ")));
       const opened = new Set();
       mine.forEach((step) => {
         const kernel = known(step.kernel) ? schedule.kernels[step.kernel] : null;
@@ -439,7 +442,7 @@
         }
         svg.append(s("text", { x: left, y: H - 6 }, "first step"), s("text", { x: W, y: H - 6, "text-anchor": "end" }, "last step"));
         svg.setAttribute("aria-label", words.join(" "));
-        const name = `${piece.function}${schedule && schedule.name && schedule.name !== "inference" ? `, ${schedule.name}` : ""}`;
+        const name = `${brief(piece.function)}${schedule && schedule.name && schedule.name !== "inference" ? `, ${schedule.name}` : ""}`;
         box.append(h("figure", {}, h("figcaption", {}, h("b", {}, name), `${at(piece.at) ? ` (${at(piece.at)})` : ""}. ${words.join(" ")}`), svg));
       });
     });
@@ -457,7 +460,7 @@
     let base = 0;
     D.phases.slice(0, 60).forEach((frame) => {
       const cache = frame.cache.map(([result, reason]) => (result === "hit" ? "graph from the cache" : `cache ${result}${reason ? `: ${reason}` : ""}`)).join("; ");
-      box.append(h("span", { class: "who all mono" }, frame.function), h("span", { class: "note all aside" }, cache), h("span", { class: "time all" }, seconds(frame.seconds)));
+      box.append(h("span", { class: "who all mono", title: frame.function }, brief(frame.function)), h("span", { class: "note all aside" }, cache), h("span", { class: "time all" }, seconds(frame.seconds)));
       const spans = frame.phases.filter((x) => x.depth <= 1 && x.seconds > total / 300);
       for (const phase of spans) {
         const deep = phase.depth ? " deep" : "";
@@ -560,7 +563,7 @@
     if (!found.length) return;
     $("code").hidden = false;
     $("code").querySelector("div").append(...found.map(({ piece, kind, text }) => {
-      const box = h("details", { class: "generated" }, h("summary", {}, h("span", { class: "mono" }, piece.function), ` ${at(piece.at)} · ${kind}`));
+      const box = h("details", { class: "generated" }, h("summary", {}, h("span", { class: "mono" }, brief(piece.function)), ` ${at(piece.at)} · ${kind}`));
       box.addEventListener("toggle", () => { if (box.open && !box.querySelector("pre")) box.append(h("pre", { class: "code", tabindex: "0" }, text)); });
       return box;
     }));
