@@ -13,7 +13,8 @@ stack of frames). Slots return values, raise ``Unsupported`` (graph break) or ``
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from types import BuiltinMethodType
+from typing import Any, Generic, TypeVar
 
 from torch import fx
 from torchsmith_guards import Source
@@ -162,6 +163,32 @@ class Value:
 
     def _no(self, tx: Trace, slot: str) -> Unsupported:
         return Unsupported("unsupported-slot", what=f"{slot} {self.describe()}")
+
+
+_V = TypeVar("_V", bound=Value)
+
+
+class MethodOf(Value, Generic[_V]):
+    """A method of ``owner``, bound, that is known by its name."""
+
+    __slots__ = ("name", "owner")
+
+    def __init__(self, owner: _V, name: str) -> None:
+        super().__init__(None)
+        self.owner = owner
+        self.name = name
+
+    def python_type(self) -> type:
+        return BuiltinMethodType
+
+    def describe(self) -> str:
+        return f"method {self.name} of a {self.owner.describe()}"
+
+    def getattr(self, tx: Trace, name: str) -> Value:
+        return self.owner if name == "__self__" else super().getattr(tx, name)
+
+    def reconstruct(self, cg: Emitter) -> str:
+        return cg.attr(self.owner, self.name)
 
 
 class RealObject(Value):

@@ -28,7 +28,7 @@ from torchsmith_tracer._src.torch_private import (
     set_grad_enabled,
 )
 from torchsmith_tracer._src.trace import Graph, Trace
-from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.base import MethodOf, Value
 from torchsmith_tracer._src.values.constants import FALSE, NONE, ConstantValue
 
 
@@ -105,43 +105,30 @@ class ContextValue(Value):
         tx.graph.record(undo)
 
 
-class ContextMethod(Value):
+class ContextMethod(MethodOf["ContextValue"]):
     """``__enter__``, ``__exit__`` or ``clone`` of a context manager, bound."""
 
-    __slots__ = ("context", "name")
-
-    def __init__(self, context: ContextValue, name: str) -> None:
-        super().__init__(None)
-        self.context = context
-        self.name = name
+    __slots__ = ()
 
     def python_type(self) -> type:
-        return type(self.context.enter)
-
-    def describe(self) -> str:
-        return f"{self.name} of {self.context.describe()}"
+        return type(self.owner.enter)
 
     def call(self, tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
         if self.name in ("clone", "_recreate_cm"):
-            return self.context.clone()
+            return self.owner.clone()
         if self.name == "__enter__":
-            self.context.enter(tx)
-            return self.context if isinstance(self.context, AutocastValue) else NONE
-        if self.context.entered:
-            self.context.exit(tx)
+            self.owner.enter(tx)
+            return self.owner if isinstance(self.owner, AutocastValue) else NONE
+        if self.owner.entered:
+            self.owner.exit(tx)
         else:
-            _leave_existing(tx, self.context)
-        return FALSE if isinstance(self.context, AutocastValue) else NONE
+            _leave_existing(tx, self.owner)
+        return FALSE if isinstance(self.owner, AutocastValue) else NONE
 
     def getattr(self, tx: Trace, name: str) -> Value:
-        if name == "__self__":
-            return self.context
-        if not hasattr(self.context.enter, name):
+        if name != "__self__" and not hasattr(self.owner.enter, name):
             raise self.no_attribute(tx, name)
         return super().getattr(tx, name)
-
-    def reconstruct(self, cg: Emitter) -> str:
-        return cg.attr(self.context, self.name)
 
 
 def _toggle(graph: Graph, mode: bool) -> None:

@@ -174,7 +174,7 @@ class ArrayValue(Value):
             case "shape":
                 return tx.interp.tuple(size.items)
             case "size":
-                return SizeNumel(size).call(tx, (), {})
+                return SizeNumel(size, "numel").call(tx, (), {})
             case "ndim":
                 return ConstantValue(fake.dim())
             case "dtype":
@@ -182,7 +182,7 @@ class ArrayValue(Value):
             case "itemsize":
                 return ConstantValue(fake.element_size())
             case "nbytes":
-                count = SizeNumel(size).call(tx, (), {})
+                count = SizeNumel(size, "numel").call(tx, (), {})
                 return tx.interp.binary("mul", count, ConstantValue(fake.element_size()))
             case "strides" if all(type(n) is int for n in fake.stride()):
                 width = fake.element_size()

@@ -9,9 +9,8 @@ from typing import Any
 import torch
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
-from torchsmith_tracer._src.emitter import Emitter
 from torchsmith_tracer._src.trace import Trace
-from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.base import MethodOf, Value
 from torchsmith_tracer._src.values.constants import NONE, ConstantValue
 from torchsmith_tracer._src.values.containers import SequenceValue, SliceValue
 from torchsmith_tracer._src.values.numpy_arrays import (
@@ -49,26 +48,18 @@ def attribute(tx: Trace, array: ArrayValue, name: str) -> Value:
     return Asked(tx, name, operator.attrgetter(name), [array], {}, generic=True).answer()
 
 
-class ArrayMethod(Value):
+class ArrayMethod(MethodOf["ArrayValue"]):
     """A method of an array, bound."""
 
-    __slots__ = ("array", "name")
-
-    def __init__(self, array: ArrayValue, name: str) -> None:
-        super().__init__(None)
-        self.array = array
-        self.name = name
+    __slots__ = ()
 
     def python_type(self) -> type:
-        return type(getattr(self.array.sample(), self.name))
-
-    def describe(self) -> str:
-        return f"method {self.name} of a {self.array.describe()}"
+        return type(getattr(self.owner.sample(), self.name))
 
     def call(self, tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
         args = [read(tx, a) for a in args]
         kwargs = {k: read(tx, v) for k, v in kwargs.items()}
-        array, name = self.array, self.name
+        array, name = self.owner, self.name
         own = _METHODS.get(name)
         if own is not None:
             return own(tx, [array, *args], kwargs)
@@ -77,9 +68,6 @@ class ArrayMethod(Value):
             return getattr(array, name)(*args, **kwargs)
 
         return Asked(tx, name, method, [array, *args], kwargs, generic=True).answer()
-
-    def reconstruct(self, cg: Emitter) -> str:
-        return cg.attr(self.array, self.name)
 
 
 def _astype(tx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:

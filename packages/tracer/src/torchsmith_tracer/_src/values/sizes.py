@@ -9,7 +9,7 @@ from torch import fx
 
 from torchsmith_tracer._src.emitter import Emitter
 from torchsmith_tracer._src.trace import Graph, Trace
-from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.base import MethodOf, Value
 from torchsmith_tracer._src.values.constants import ConstantValue
 from torchsmith_tracer._src.values.containers import SequenceValue, TupleValue
 from torchsmith_tracer._src.values.symnum import symbolic
@@ -48,7 +48,7 @@ class SizeValue(TupleValue):
 
     def getattr(self, tx: Trace, name: str) -> Value:
         if name == "numel":
-            return SizeNumel(self)
+            return SizeNumel(self, "numel")
         return super().getattr(tx, name)
 
     def reconstruct(self, cg: Emitter) -> str:
@@ -57,30 +57,23 @@ class SizeValue(TupleValue):
         return cg.call(torch.Size, cg.tuple_of(self.items))
 
 
-class SizeNumel(Value):
+class SizeNumel(MethodOf["SizeValue"]):
     """``size.numel`` of a symbolic size."""
 
-    __slots__ = ("size",)
-
-    def __init__(self, size: SizeValue) -> None:
-        super().__init__(None)
-        self.size = size
+    __slots__ = ()
 
     def python_type(self) -> type:
         return type(torch.Size().numel)
 
     def call(self, tx: Trace, args: object, kwargs: object) -> Value:
         result: Value = ConstantValue(1)
-        for item in self.size.items:
+        for item in self.owner.items:
             product = result.binary(tx, "mul", item)
             if product is None:
                 product = item.binary(tx, "mul", result, reflected=True)
             assert product is not None
             result = product
         return result
-
-    def reconstruct(self, cg: Emitter) -> str:
-        return cg.attr(self.size, "numel")
 
 
 def size_value(graph: Graph, sizes: torch.Size, node_of: Callable[[int], fx.Node]) -> SizeValue:

@@ -20,7 +20,7 @@ from torchsmith_guards.errors import DataDependentError
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.emitter import Emitter
 from torchsmith_tracer._src.trace import Trace
-from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.base import MethodOf, Value
 from torchsmith_tracer._src.values.constants import ConstantValue
 
 Number = int | float | bool
@@ -173,29 +173,21 @@ class SymNumValue(Value):
         return cg.graph_output(self)
 
 
-class SymConversion(Value):
+class SymConversion(MethodOf["SymNumValue"]):
     """``n.__int__`` and the like of a symbolic number."""
 
-    __slots__ = ("name", "number")
-
-    def __init__(self, number: SymNumValue, name: str) -> None:
-        super().__init__(None)
-        self.number = number
-        self.name = name
+    __slots__ = ()
 
     def python_type(self) -> type:
         return type((1).__int__)
 
     def call(self, tx: Trace, args: object, kwargs: object) -> Value:
         if self.name == "__float__":
-            return self.number.to_float(tx)
-        if self.name in ("__floor__", "__ceil__") and isinstance(self.number.sym, torch.SymFloat):
+            return self.owner.to_float(tx)
+        if self.name in ("__floor__", "__ceil__") and isinstance(self.owner.sym, torch.SymFloat):
             fn = math.floor if self.name == "__floor__" else math.ceil
-            return ConstantValue(fn(self.number.specialize()))
-        return self.number.to_int(tx)
-
-    def reconstruct(self, cg: Emitter) -> str:
-        return cg.attr(self.number, self.name)
+            return ConstantValue(fn(self.owner.specialize()))
+        return self.owner.to_int(tx)
 
 
 def symbolic(node: fx.Node, number: object) -> SymNumValue:

@@ -21,7 +21,7 @@ from torchsmith_tracer._src.effects.journal import DELETED
 from torchsmith_tracer._src.emitter import Emitter
 from torchsmith_tracer._src.torch_private import legacy_tensor_types, no_torch_function
 from torchsmith_tracer._src.trace import Trace
-from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.base import MethodOf, Value
 from torchsmith_tracer._src.values.constants import ConstantValue
 from torchsmith_tracer._src.values.containers import SliceValue
 from torchsmith_tracer._src.values.contexts import FunctionMode
@@ -272,36 +272,23 @@ class TensorValue(Value):
         return cg.graph_output(self)
 
 
-class TensorMethod(Value):
+class TensorMethod(MethodOf["TensorValue"]):
     """A method of a tensor, bound."""
 
-    __slots__ = ("name", "tensor")
-
-    def __init__(self, tensor: TensorValue, name: str) -> None:
-        super().__init__(None)
-        self.tensor = tensor
-        self.name = name
+    __slots__ = ()
 
     def python_type(self) -> type:
         return type(getattr(torch.zeros(()), self.name))
 
-    def describe(self) -> str:
-        return f"method {self.name} of a {self.tensor.describe()}"
-
     def call(self, tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
-        return call_tensor_method(tx, self.tensor, self.name, args, kwargs)
+        return call_tensor_method(tx, self.owner, self.name, args, kwargs)
 
     def getattr(self, tx: Trace, name: str) -> Value:
-        if name == "__self__":
-            return self.tensor
         if name == "__name__":
             return ConstantValue(self.name)
         if name == "__call__":
             return self
         return super().getattr(tx, name)
-
-    def reconstruct(self, cg: Emitter) -> str:
-        return cg.attr(self.tensor, self.name)
 
 
 def dunder(op: str, reflected: bool = False) -> str:

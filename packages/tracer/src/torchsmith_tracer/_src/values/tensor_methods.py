@@ -79,7 +79,7 @@ def _stride(tx: Trace, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value
 
 @method("numel", "nelement")
 def _numel(tx: Trace, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value | None:
-    return SizeNumel(tensor.size(tx)).call(tx, (), {})
+    return SizeNumel(tensor.size(tx), "numel").call(tx, (), {})
 
 
 @method("storage_offset")
