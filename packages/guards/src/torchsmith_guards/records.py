@@ -1,9 +1,9 @@
 """Records of what was compiled: types, the process's recorder, trace files and tables."""
 
+from torchsmith_guards._src.records.debug_folder import debug_folder, write_crash
 from torchsmith_guards._src.records.graphs import new_graph, node_line, note_compiled
 from torchsmith_guards._src.records.metrics import Metrics, report
 from torchsmith_guards._src.records.recorder import (
-    DEBUG_VARIABLE,
     Recorder,
     clear_metrics,
     metrics,
@@ -17,11 +17,11 @@ from torchsmith_guards._src.records.rows import (
     Phase,
     RecompileReason,
 )
+from torchsmith_guards._src.records.runnable import runnable
 from torchsmith_guards._src.records.tables import recompiles, spent_on, table
 from torchsmith_guards._src.records.trace_file import ProcessTrace, TraceWarning, read_trace
 
 __all__ = [
-    "DEBUG_VARIABLE",
     "FrameRecord",
     "GraphRecord",
     "KernelRecord",
@@ -32,6 +32,7 @@ __all__ = [
     "Recorder",
     "TraceWarning",
     "clear_metrics",
+    "debug_folder",
     "metrics",
     "new_graph",
     "node_line",
@@ -40,7 +41,9 @@ __all__ = [
     "recompiles",
     "recorder",
     "report",
+    "runnable",
     "set_metrics_limit",
     "spent_on",
     "table",
+    "write_crash",
 ]

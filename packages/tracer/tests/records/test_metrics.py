@@ -136,6 +136,7 @@ RECOMPILES = [
      "symbolic"),
     (LAYER, lambda: remode("a"), lambda: remode("b"), "self.mode", "a", "b", "self.mode",
      "constant"),
+    (LAYER, lambda: (X, 1), lambda: (X[:2], 1), "x.size(0)", "4", "2", "x + 1", "mark_dynamic"),
 ]  # fmt: skip
 
 
@@ -156,6 +157,8 @@ def test_a_recompile_is_told_in_the_users_terms(fn, first, second, value, old, n
     assert (reason.value, reason.old, reason.new) == (value, old, new)
     code = fn.forward if isinstance(fn, torch.nn.Module) else fn
     assert reason.line == line_of(code, where)
+    plain_code = code.__code__ if hasattr(code, "__code__") else code
+    assert (frame.function, frame.file) == (plain_code.co_qualname, __file__)
     assert hint in reason.hint
     assert reason.version == tracer.metrics().frames[0].compile_id
     text = tracer.metrics().recompile_summary()

@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import fx
-from torchsmith_guards.records import new_graph, note_compiled, recorder
+from torchsmith_guards.records import GraphRecord, new_graph, note_compiled, recorder
 
 from torchsmith_fx_backend._src import graph_key, logs, modes, settings, switches
 from torchsmith_fx_backend._src.any_sizes import AnySizes, has_foreign_symbols
@@ -44,6 +44,8 @@ from torchsmith_fx_backend._src.records.graphs import (
     restore,
     tell_cache,
     tell_eager,
+    tell_functional,
+    tell_lowered,
     tell_plan,
     tell_restart,
 )
@@ -121,7 +123,7 @@ def smith(
         ModeError: an unknown mode.
         FreezingError: the option ``freezing``, and an input that requires a gradient.
     """
-    with recorder.graph(new_graph(gm, "smith")) as told:
+    with recorder.graph(new_graph(gm, "smith", example_inputs)) as told:
         compiled = _smith(gm, example_inputs, mode, {**(options or {}), **settings_by_name})
         note_compiled(told, compiled)
     return compiled
@@ -322,6 +324,7 @@ def compile_training(
             raise
         module.recompile()
         logs.logger("aot").debug("%s", module.graph)
+        tell_functional(module)
         try:
             built: Any = _half(module, chosen, gm)
         except StageError as error:
@@ -341,8 +344,7 @@ def compile_training(
     def compile_recorded(module: fx.GraphModule) -> object:
         if not halves:
             return compile_half(module)
-        frame_id = owner.compile_id if owner is not None else ""
-        with recorder.graph(new_graph(module, "smith", "backward", frame_id)) as told:
+        with recorder.graph(_new_backward(module, owner)) as told:
             built = compile_half(module)
             note_compiled(told, built)
         return built
@@ -383,6 +385,12 @@ def _half(module: fx.GraphModule, chosen: Settings, gm: fx.GraphModule) -> objec
         files = {"record.json": told, "schedule.json": dump_schedule(built.schedule, gm)}
         default_cache().put(f"frame {key}", files)
     return built
+
+
+def _new_backward(module: fx.GraphModule, owner: GraphRecord | None) -> GraphRecord:
+    """The record of a backward half, which belongs to the frame of the forward half."""
+    compile_id = "" if owner is None else owner.compile_id
+    return new_graph(module, "smith", kind="backward", compile_id=compile_id)
 
 
 class _Uncompiled:
@@ -492,6 +500,13 @@ def _load(
         return None
     log.debug("graph from the cache: %s", key)
     restore(key, built, files.get("record.json"))
+    if recorder.debugging:  # the stages that the cache has saved, for their texts alone
+        with recorder.safely("the debug folder"):
+            chosen = settings.current()
+            graph = functional_graph(gm, inputs, chosen).module
+            for each in switches.last_passes(chosen.disable, chosen.rng):
+                each.run(graph.graph)
+            tell_lowered(schedule_graph(graph))
     recording = _recording(built, frame, inputs, named, recorded)
     compiled: Any = frame.wrap(recording, gm, inputs, _ambient_guard(), named)
     built_too: Any = built
@@ -519,9 +534,7 @@ def functional_graph(
     _stage("passes", run_passes, graph.module.graph, wanted, check=chosen.verify)
     graph.module.recompile()
     logs.logger("aot").debug("%s", graph.module.graph)
-    told = recorder.current_graph()
-    if told is not None and recorder.detailed:
-        told.texts["functional"] = graph.module.code
+    tell_functional(graph.module)
     return graph
 
 

@@ -7,10 +7,12 @@ import logging
 from collections.abc import Sequence
 from typing import Protocol
 
-from torchsmith_guards.records import GraphRecord, KernelRecord, recorder
+from torch import fx
+from torchsmith_guards.records import GraphRecord, KernelRecord, recorder, runnable
 
 from torchsmith_fx_backend._src import logs
 from torchsmith_fx_backend._src.loops.index import Const
+from torchsmith_fx_backend._src.loops.printing import print_kernel
 from torchsmith_fx_backend._src.schedule.plan import ExternCall, Launch, Plan
 from torchsmith_fx_backend._src.schedule.printing import print_plan
 
@@ -40,9 +42,31 @@ def tell_plan(plan: Plan, built: Built, *, check: bool) -> None:
         told.kernels = _kernels(plan, built.kernels, check)
         moved = [kernel.bytes for kernel in told.kernels]
         told.bytes = None if None in moved else sum(n for n in moved if n is not None)
-        if recorder.detailed:
-            told.texts["plan"] = print_plan(plan)
+        tell_lowered(plan)
         _tell_sources(told, built)
+
+
+def tell_functional(module: fx.GraphModule) -> None:
+    """The text of the graph after the passes, where texts are kept."""
+    told = recorder.current_graph()
+    if told is None or not recorder.detailed:
+        return
+    with recorder.safely("a record"):
+        told.texts["functional"] = module.code
+        if recorder.debugging:
+            title = f"Graph {told.graph_id}, {told.kind}, after the passes."
+            told.texts["functional.py"] = runnable(module, title=title)
+
+
+def tell_lowered(plan: Plan) -> None:
+    """The texts of the plan and of its kernels' loops, where texts are kept."""
+    told = recorder.current_graph()
+    if told is None or not recorder.detailed:
+        return
+    told.texts["plan"] = print_plan(plan)
+    if recorder.debugging:
+        kernels = dict.fromkeys(s.kernel for s in plan.steps if isinstance(s, Launch))
+        told.texts["loops"] = "\n\n".join(map(print_kernel, kernels))
 
 
 def _print_sources(built: Built) -> None:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from torch import fx
 
 from torchsmith_guards._src.records.recorder import recorder
 from torchsmith_guards._src.records.rows import GraphRecord, KernelRecord
+from torchsmith_guards._src.records.runnable import runnable
 
 
 def new_graph(
-    gm: fx.GraphModule, backend: str, kind: str = "inference", compile_id: str = ""
+    gm: fx.GraphModule,
+    backend: str,
+    inputs: Sequence[object] = (),
+    *,
+    kind: str = "inference",
+    compile_id: str = "",
 ) -> GraphRecord:
-    """The record of one compile of ``gm``; ``compile_id``: where no frame is under way."""
+    """The record of one compile of ``gm`` for ``inputs``; ``compile_id``: where no frame is under
+    way."""
     nodes = list(gm.graph.nodes)
     told = GraphRecord(
         recorder.graph_id(),
@@ -30,6 +37,9 @@ def new_graph(
         told.outputs = len(returned) if isinstance(returned, tuple | list) else 1
         if recorder.detailed:
             told.texts["graph"] = gm.code
+            if recorder.debugging:
+                title = f"Graph {told.graph_id} for backend {backend}, as captured."
+                told.texts["graph.py"] = runnable(gm, inputs, title)
             told.lines = {n.name: line for n in nodes if (line := node_line(n)) is not None}
     return told
 

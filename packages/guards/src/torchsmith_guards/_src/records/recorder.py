@@ -27,14 +27,13 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from torch.profiler import record_function
 
-from torchsmith_guards._src.records import trace_file
+from torchsmith_guards._src.records import debug_folder, trace_file
 from torchsmith_guards._src.records.metrics import Metrics
 from torchsmith_guards._src.records.rows import FrameRecord, GraphRecord, Phase, Record
 from torchsmith_guards._src.records.trace_file import TraceWarning
 from torchsmith_guards._src.torch_private import profiler_enabled
 
 LIMIT = 64  # records that are kept unless somebody says otherwise
-DEBUG_VARIABLE = "TORCHSMITH_DEBUG"
 REPORT_VARIABLE = "TORCHSMITH_METRICS"
 
 
@@ -105,10 +104,12 @@ class Recorder:
         opened = self._open
         before, opened.depth = opened.depth, 0
         opened.records.append((record, begin, phases))
+        failure: BaseException | None = None
         try:
             with profiler_range(label):
                 yield
         except BaseException as error:
+            failure = error
             record.outcome = record.outcome or "failed"
             record.failure = record.failure or type(error).__name__
             record.reason = record.reason or _first_line(error)
@@ -120,7 +121,8 @@ class Recorder:
             opened.depth = before
             record.seconds = time.perf_counter() - begin
             record.phases = tuple(sorted(phases, key=lambda p: (p.start, p.depth)))
-            self._keep(record)
+            self._keep(record, failure)
+            failure = None  # its traceback leads to this frame
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -158,7 +160,12 @@ class Recorder:
     @property
     def detailed(self) -> bool:
         """Whether somebody wants the texts: a trace or a debug folder is on."""
-        return bool(os.environ.get(trace_file.VARIABLE) or os.environ.get(DEBUG_VARIABLE))
+        return bool(os.environ.get(trace_file.VARIABLE)) or self.debugging
+
+    @property
+    def debugging(self) -> bool:
+        """Whether a debug folder is on: every stage's result is wanted."""
+        return bool(os.environ.get(debug_folder.VARIABLE))
 
     @contextmanager
     def safely(self, what: str) -> Iterator[None]:
@@ -173,7 +180,7 @@ class Recorder:
                 text = f"torchsmith: {what} is incomplete: {type(error).__name__}: {error}"
                 warnings.warn(text, TraceWarning, stacklevel=3)
 
-    def _keep(self, record: Record) -> None:
+    def _keep(self, record: Record, failure: BaseException | None) -> None:
         with self._lock:
             name = f"{trace_file.kind_of(record)} in all"
             self._times.setdefault(name, []).append(record.seconds)
@@ -185,6 +192,8 @@ class Recorder:
             writer = trace_file.writer()
             if writer is not None:
                 writer.write(trace_file.kind_of(record), record.to_json())
+            if self.debugging:
+                debug_folder.write_record(record, failure)
 
     # --- what users call -----------------------------------------------------------------------
     def metrics(self) -> Metrics:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import inspect
+import re
+import traceback
 import types
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
-from torchsmith_guards import Failure, GuardKind, LocalSource, Source
-from torchsmith_guards.records import FrameRecord, RecompileReason, recorder
+from torchsmith_guards import Failure, GuardKind, LocalSource
+from torchsmith_guards.records import FrameRecord, RecompileReason, recorder, write_crash
 
 from torchsmith_tracer._src.breaks.report import Place
 from torchsmith_tracer._src.frames.code import decode
@@ -21,22 +23,28 @@ if TYPE_CHECKING:
     from torchsmith_tracer._src.regions.record import CodeRecord, Entry
 
 _CORE = ("aten", "prim", "prims")
+_MODULES = torch.nn.Module.__call__.__code__.co_filename
+_GIVEN = re.compile(r"args\[(\d+)\]|kwargs\['(\w+)'\]")
 
 
 def new_frame(
-    record: CodeRecord, number: int, reasons: Sequence[RecompileReason] = ()
+    record: CodeRecord,
+    number: int,
+    flat: Sequence[object] = (),
+    reasons: Sequence[RecompileReason] = (),
 ) -> FrameRecord:
-    """The record of the compile that makes version ``number``."""
-    place = start_of(record)
+    """The record of the compile that makes version ``number`` for arguments ``flat``."""
+    place, code = start_of(record), users_code(record.code, flat)
+    own = code is record.code
     return FrameRecord(
         compile_id=f"{record.frame_number}/{number}",
-        function=place.function,
-        file=place.file,
-        line=place.line,
+        function=code.co_qualname,
+        file=code.co_filename,
+        line=place.line if own else code.co_firstlineno,
         resumed=record.resume is not None,
         limit=record.region.settings.recompile_limit,
         recompiled=tuple(reasons),
-        texts={"user": user_source(record.code)} if recorder.detailed else {},
+        texts={"user": user_source(code)} if recorder.detailed else {},
     )
 
 
@@ -83,6 +91,17 @@ def _finish(told: FrameRecord, record: CodeRecord, entry: Entry) -> None:
         report.details = None
 
 
+def crashed(record: CodeRecord, error: BaseException) -> None:
+    """A crash record for a call of compiled code that raised, where a debug folder is on."""
+    if not recorder.debugging:
+        return
+    with recorder.safely("the debug folder"):
+        file, where = record.code.co_filename, ""
+        for frame in traceback.extract_tb(error.__traceback__):
+            where = f"{file}:{frame.lineno}" if frame.filename == file else where
+        write_crash(new_frame(record, len(record.entries)), error, where)
+
+
 def _tell_graph(told: FrameRecord, graph: fx.Graph) -> None:
     nodes = list(graph.nodes)
     told.nodes = len(nodes)
@@ -117,28 +136,39 @@ def user_source(code: types.CodeType) -> str:
         return ""
 
 
-def reason(failure: Failure, code: types.CodeType, version: str) -> RecompileReason:
-    """A guard that does not hold, in the user's terms."""
-    guard = failure.guard
-    return RecompileReason(
-        version,
-        failure.value,
-        *failure.texts,
-        guard.user_line or first_use(code, guard.source),
-        guard.why,
-        failure.hint,
-    )
+def users_code(code: types.CodeType, flat: Sequence[object]) -> types.CodeType:
+    """The code that the user wrote: where torch calls a module, that of its ``forward``."""
+    first = flat[0] if flat else None
+    if code.co_filename != _MODULES or not isinstance(first, torch.nn.Module):
+        return code
+    found = getattr(type(first).forward, "__code__", code)
+    return found if isinstance(found, types.CodeType) else code
 
 
-def first_use(code: types.CodeType, source: Source) -> str | None:
-    """Where ``code`` first reads the variable that ``source`` starts from, ``file:line``."""
-    root = source.root
-    if not isinstance(root, LocalSource):
-        return None
+def reason(
+    failure: Failure, code: types.CodeType, flat: Sequence[object], version: str
+) -> RecompileReason:
+    """A guard that does not hold for arguments ``flat``, in the user's terms."""
+    guard, root, value = failure.guard, failure.guard.source.root, failure.value
+    user = users_code(code, flat)
+    name = root.name if isinstance(root, LocalSource) else ""
+    given = _GIVEN.match(value) if user is not code else None
+    if given is not None:  # an argument of ``forward``, as torch hands it on
+        position = int(given[1]) + 1 if given[1] else 0
+        named = 0 < position < user.co_argcount
+        name = user.co_varnames[position] if named else given[2] or name
+        value = name + value[given.end() :] if named or given[2] else value
+    old, new = failure.texts
+    line = guard.user_line or first_use(user, name)
+    return RecompileReason(version, value, old, new, line, guard.why, failure.hint)
+
+
+def first_use(code: types.CodeType, name: str) -> str | None:
+    """Where ``code`` first reads the variable ``name``, ``file:line``."""
     info = decode(code)
     for index, instruction in enumerate(info.instructions):
         read = instruction.argval
         names = read if isinstance(read, tuple) else (read,)
-        if "LOAD_FAST" in instruction.opname and root.name in names:
+        if name and "LOAD_FAST" in instruction.opname and name in names:
             return f"{code.co_filename}:{info.line(index)}"
     return None

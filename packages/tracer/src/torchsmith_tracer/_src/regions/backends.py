@@ -59,7 +59,10 @@ class BackendChoice:
             BackendError: the backend raised, or returned nothing that can be called.
             SkipGraph: the backend wants the function to run eagerly.
         """
-        with recorder.phase("backend"), recorder.graph(new_graph(gm, self.name)) as told:
+        with (
+            recorder.phase("backend"),
+            recorder.graph(new_graph(gm, self.name, example_inputs)) as told,
+        ):
             compiled = self._compile(gm, example_inputs, verify)
             note_compiled(told, compiled)
         return compiled

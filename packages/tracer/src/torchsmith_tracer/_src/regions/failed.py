@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from torchsmith_tracer._src.codegen.tail import hide_ours
 from torchsmith_tracer._src.effects.undo import Undo
+from torchsmith_tracer._src.records import frames
 from torchsmith_tracer._src.torch_private import AmbientState
 from torchsmith_tracer.errors import TracerWarning
 
@@ -46,9 +47,11 @@ def graph_failed(
         result = record.native(fn, flat)
     except BaseException as own:
         hide_ours(own)
+        frames.crashed(record, own)
         raise
     if record.code.co_exceptiontable:  # a handler of the user's may have dealt with it
         return result
+    frames.crashed(record, error)
     warnings.warn(
         f"[TS-T905] the compiled graph of {record.name} raised {type(error).__name__}: {error}; "
         "running the function eagerly did not, so its result was used",

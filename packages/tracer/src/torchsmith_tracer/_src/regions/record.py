@@ -281,7 +281,7 @@ class CodeRecord:
         self, fn: types.FunctionType, flat: tuple[object, ...], args: tuple[object, ...]
     ) -> Entry | None:
         settings = self.region.settings
-        reasons = self._note_recompile(args) if self.entries else ()
+        reasons = self._note_recompile(flat, args) if self.entries else ()
         if stance.current() == "fail_on_recompile":
             why = str(self.region.log.recompiles[-1]) if self.entries else "it was never compiled"
             raise RecompileError(
@@ -294,7 +294,7 @@ class CodeRecord:
             return None
         number = self._next
         self._next += 1
-        with recorder.frame(frames.new_frame(self, number, reasons)) as told:
+        with recorder.frame(frames.new_frame(self, number, flat, reasons)) as told:
             entry = self.region.compile_frame(self, fn, flat, number)
             begin = time.perf_counter()
             fits = entry.checker.check(*args)
@@ -323,13 +323,15 @@ class CodeRecord:
         report.guards, report.eager, report.graph = checker.code, True, None
         self.region.report_bug(self.name, report, text, None)
 
-    def _note_recompile(self, args: tuple[object, ...]) -> list[RecompileReason]:
+    def _note_recompile(
+        self, flat: tuple[object, ...], args: tuple[object, ...]
+    ) -> list[RecompileReason]:
         found = [(e, f) for e in self.entries for f in e.checker.explain(*args)[:1]]
         note = Recompile(self.name, tuple(str(failure) for _, failure in found))
         self.region.log.recompiles.append(note)
         self.region.settings.emit_log("recompiles", self.name, str(note))
         version = f"{self.frame_number}/{{}}".format
-        return [frames.reason(failure, self.code, version(e.number)) for e, failure in found]
+        return [frames.reason(f, self.code, flat, version(e.number)) for e, f in found]
 
     # --- the limit -----------------------------------------------------------------------------
     def _at_limit(self) -> None:
