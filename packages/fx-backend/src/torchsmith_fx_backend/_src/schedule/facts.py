@@ -611,5 +611,6 @@ def _has_effect(node: fx.Node) -> bool:
         return False
     if isinstance(target, torch._ops.OpOverload):
         draws = torch.Tag.nondeterministic_seeded in target.tags
-        return draws or is_mutable(node) or target.namespace not in ("aten", "prims")
+        checks = not target._schema.returns  # it is there to raise
+        return draws or checks or is_mutable(node) or target.namespace not in ("aten", "prims")
     return getattr(target, "__module__", "") not in ("_operator", "math")

@@ -170,7 +170,7 @@ class Fuser:
         tags = {str(t) for t in getattr(node.target, "tags", ())}
         schema = getattr(node.target, "_schema", None)
         random = "Tag.nondeterministic_seeded" in tags
-        return random or schema is None or bool(schema.is_mutable)
+        return random or schema is None or bool(schema.is_mutable) or not schema.returns
 
     def _depend(self, unit: Unit, value: fx.Node) -> None:
         producer = self.unit_of.get(value)
