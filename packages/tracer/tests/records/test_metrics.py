@@ -296,3 +296,46 @@ def test_thousands_of_frames_leave_the_latest():
     names = [f.function for f in kept.frames]
     assert len(kept.frames) + len(kept.graphs) == 64 and names[-1] == "f199"
     assert kept.counter("frames", "total") == 200
+
+
+def test_calls_are_ranges_of_the_profiler_on_request(monkeypatch):
+    monkeypatch.setenv("TORCHSMITH_RANGES", "1")
+    compiled = tracer.compile(plain)
+    compiled(X)
+    with torch.profiler.profile() as profile:
+        result = compiled(X)
+    assert torch.equal(result, plain(X))
+    label = f"plain [{tracer.metrics().frames[0].compile_id}]"
+    assert [e.count for e in profile.key_averages() if e.key == label] == [1]
+    monkeypatch.delenv("TORCHSMITH_RANGES")
+    bare = tracer.compile(plain)
+    bare(X)
+    with torch.profiler.profile() as profile:
+        bare(X)
+    assert not [e for e in profile.key_averages() if "plain" in e.key]
+
+
+def test_the_report_says_none_where_there_is_nothing():
+    tracer.compile(plain)(X)
+    text = str(tracer.metrics())
+    assert "Graph breaks: none" in text and "Recompiles: none" in text
+
+
+@pytest.mark.parametrize("limit, told", [(2, True), (8, False)])
+def test_the_report_advises_on_the_limit(limit, told):
+    compiled = tracer.compile(by_number, dynamic=False, options={"recompile_limit": limit})
+    for k in range(2):
+        compiled(X, k)
+    text = tracer.metrics().recompile_summary()
+    assert (f"options={{'recompile_limit': {4 * limit}}}" in text) == told
+
+
+def test_a_stance_that_refuses_says_what_the_record_says():
+    compiled = tracer.compile(by_size)
+    compiled(X, 1)
+    with tracer.set_stance("fail_on_recompile"), pytest.raises(Exception) as refused:
+        compiled(X[:2], 1)
+    compiled(X[:2], 1)
+    (reason,) = tracer.metrics().frames[-1].recompiled
+    assert f"{reason.value}: expected {reason.old}, got {reason.new}" in str(refused.value)
+    assert reason.hint in str(refused.value)

@@ -143,8 +143,8 @@ def _files(record: Record) -> dict[str, str]:
             if kernel.source:
                 out[_plain(kernel.name) + _LANGUAGES.get(kernel.language, ".txt")] = kernel.source
     else:
-        again = tables.recompiles([record]) if record.recompiled else ""
-        parts = [tables.frames([record]), tables.breaks([record]), again, record.note]
+        parts = [tables.frames([record]), tables.breaks([record]), tables.recompiles([record])]
+        parts.append(record.note)
         out["report.txt"] = "\n\n".join(part for part in parts if part) + "\n"
     out["record.json"] = json.dumps(bare, indent=1, default=repr)
     return out

@@ -95,10 +95,7 @@ def report(
 ) -> str:
     """Frames, graphs, breaks and recompiles as one text."""
     parts = [tables.frames(frames), tables.graphs(graphs)]
-    breaks = tables.breaks(frames)
-    parts += [breaks] if breaks else []
-    again = tables.recompiles(frames)
-    parts += [again] if any(f.recompiled for f in frames) else []
+    parts += [tables.breaks(frames), tables.recompiles(frames)]
     if counters:
         parts.append("Counters\n" + tables.counters(counters))
     return "\n\n".join(parts)

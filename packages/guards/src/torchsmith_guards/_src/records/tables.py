@@ -75,13 +75,13 @@ def graphs(records: Sequence[GraphRecord]) -> str:
 
 
 def breaks(records: Sequence[FrameRecord]) -> str:
-    """Each graph break once, with how often it was met; empty where there is none."""
+    """Each graph break once, with how often it was met."""
     found = Counter(
         (str(b.get("id")), str(b.get("what")), f"{b.get('file')}:{b.get('line')}", b.get("advice"))
         for b in (record.break_ for record in records)
         if b is not None
     )
-    lines = [f"Graph breaks: {len(found)}"] if found else []
+    lines = [f"Graph breaks: {len(found) or 'none'}"]
     for (code, what, place, advice), number in found.items():
         lines.append(f"  [{code}] {what}" + (f" ({number} times)" if number > 1 else ""))
         lines += [f"    {place}", f"    {advice}"]
@@ -112,6 +112,8 @@ def recompiles(records: Sequence[FrameRecord]) -> str:
             lines += [f"    {reasons[-1].hint}"] if reasons[-1].hint else []
             lost = sum(record.seconds for record in changed)
             lines.append(f"    {len(changed)} compiles, {lost:.3f} s")
+        if last.versions >= last.limit:
+            lines.append(f"  The limit is reached: options={{'recompile_limit': {4 * last.limit}}}")
     return "\n".join(lines)
 
 

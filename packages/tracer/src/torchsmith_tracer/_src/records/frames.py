@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import os
 import re
 import traceback
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -89,6 +90,20 @@ def _finish(told: FrameRecord, record: CodeRecord, entry: Entry) -> None:
         told.texts |= {"guards": report.guards, "body": report.body, "page": page_text(report)}
     if not record.region.log.detailed:
         report.details = None
+
+
+def ranged(told: FrameRecord, body: Callable[..., object]) -> Callable[..., object]:
+    """``body`` as a range of torch's profiler, named after the user's function, where
+    ``TORCHSMITH_RANGES=1`` asks for it."""
+    if os.environ.get("TORCHSMITH_RANGES") != "1":
+        return body
+    label = f"{told.function} [{told.compile_id}]"
+
+    def run(*args: object) -> object:
+        with torch.profiler.record_function(label):
+            return body(*args)
+
+    return run
 
 
 def crashed(record: CodeRecord, error: BaseException) -> None:

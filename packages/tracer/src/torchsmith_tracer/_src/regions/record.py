@@ -301,6 +301,7 @@ class CodeRecord:
             told.check_seconds = time.perf_counter() - begin
             if not fits:
                 self._repair(entry, fn, args)
+            entry.body = frames.ranged(told, entry.body)
             self._install([entry, *self.entries])
             frames.finish(told, self, entry)
         return entry
