@@ -16,7 +16,7 @@ BUDGETS = {
 }
 # Folders that tell what the compiler did, in whichever package: counted apart, all together.
 REPORTS = {"records", "page", "repro", "commands"}
-REPORTS_BUDGET = 5_000
+REPORTS_BUDGET = 5_800
 
 
 def test_no_source_file_is_over_the_limit() -> None:
