@@ -53,14 +53,15 @@ def test_every_stage_has_a_file_also_after_a_cache_hit(folder: Path) -> None:
     graphs = sorted(run_folder.glob("graph_*"), key=lambda p: int(re.split("[_-]", p.name)[1]))
     assert len(frames) == len(graphs) == 2
     for frame in frames:
-        assert set(names(frame)) == {"body.py", "guards.py", "record.json", "report.txt", "user.py"}
+        wanted = {"body.py", "guards.py", "record.json", "report.txt", "user.py"}
+        assert set(names(frame)) >= wanted
         assert "def forward" in (frame / "user.py").read_text()
     records = [json.loads((graph / "record.json").read_text()) for graph in graphs]
     assert [record["cache"] for record in records] == ["miss", "hit"]
     stages = {"functional.py", "graph.py", "loops.txt", "plan.txt", "record.json", "wrapper.py"}
     for graph in graphs:
         kernels = {name for name in names(graph) if name.endswith(".c")}
-        assert kernels and set(names(graph)) == stages | kernels
+        assert kernels and set(names(graph)) >= stages
     for name in ("functional.py", "loops.txt", "plan.txt", "wrapper.py"):
         first, again = ((graph / name).read_text().splitlines()[1:] for graph in graphs)
         assert first == again, name

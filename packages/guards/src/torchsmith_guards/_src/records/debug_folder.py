@@ -35,7 +35,7 @@ from torchsmith_guards._src.records.rows import FrameRecord, GraphRecord, Record
 from torchsmith_guards._src.records.trace_file import TraceWarning
 
 VARIABLE = "TORCHSMITH_DEBUG"
-_SUFFIXES = {"user": ".py", "guards": ".py", "body": ".py", "wrapper": ".py"}
+_SUFFIXES = {"user": ".py", "guards": ".py", "body": ".py", "wrapper": ".py", "page": ".json"}
 _LANGUAGES = {"c": ".c", "triton": ".py"}
 _folders: dict[tuple[str, int], Path] = {}
 _broken: set[str] = set()
