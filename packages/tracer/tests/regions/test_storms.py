@@ -1,6 +1,7 @@
 """Facts that change at every read: a fixed number of compiles, and cheap calls past the limit."""
 
 import collections
+import gc
 import warnings
 
 import pytest
@@ -257,3 +258,35 @@ def test_guards_that_fail_on_what_they_were_made_from_are_our_bug_once(strict, m
             assert run(n, 7, k=3) == (n, (7,), 3)
         assert run("other") == ("other", (), 1)
     assert len(compiles) == 2 and len(caught) == 2  # one for each type
+
+
+def appended(x, v):
+    made = [v]
+    made.append(gc.isenabled())
+    return x + len(made), made
+
+
+def looked_up(x, v):
+    return x + {"a": v}.get("b", gc.isenabled())
+
+
+def joined(x, v):
+    return x + len(v.join([str(gc.isenabled()), "b"]))
+
+
+def kept_for_later(x, v):
+    made = [v]
+    add = made.append
+    add(gc.isenabled())
+    gc.isenabled()
+    add(2)
+    return x + len(made), made, add is made.append, add == made.append, add.__self__ is made
+
+
+@pytest.mark.parametrize("fn", [appended, looked_up, joined, kept_for_later])
+def test_a_method_of_a_new_object_that_waits_for_a_break_is_no_other_one(fn):
+    compiled = torchsmith_tracer.compile(fn, backend="eager")
+    x = torch.ones(2)
+    for _ in range(12):
+        assert repr(compiled(x, "ab")) == repr(fn(x, "ab"))
+    assert len(compiled._torchsmith_region.log.frames) <= 3

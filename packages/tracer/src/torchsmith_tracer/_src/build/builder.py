@@ -117,6 +117,7 @@ _BUILTIN_CALLABLES = (
     types.MethodWrapperType, types.ClassMethodDescriptorType, types.GetSetDescriptorType,
     types.MemberDescriptorType,
 )  # fmt: skip
+_WITH_METHODS = frozenset((list, dict, set, frozenset, tuple, str, bytes, deque, OrderedDict))
 _TORCH_CONSTANTS = (
     torch.dtype, torch.device, torch.layout, torch.memory_format, torch.finfo, torch.iinfo,
 )  # fmt: skip
@@ -383,12 +384,23 @@ class Builder:
                 if name in vars(obj):
                     self.wrap(vars(obj)[name], AttrSource(source, name))
             return context
+        if isinstance(obj, types.BuiltinFunctionType) and type(obj.__self__) in _WITH_METHODS:
+            return self._bound_builtin(obj, source)
         if isinstance(obj, _BUILTIN_CALLABLES) or is_function(obj) or numpy_calls.name_of(obj):
             self.guard(source, GuardKind.ID, obj, "builtin function")
             return BuiltinValue(obj, source)
         if isinstance(obj, tuple) and is_plain_named(self.tx, kind):
             return self._named_tuple(obj, source)
         return self._object(obj, source)
+
+    def _bound_builtin(self, obj: types.BuiltinFunctionType, source: Source) -> Value:
+        """``some_list.append``: a new object at each look-up, and the same if its parts are."""
+        self.guard(source, GuardKind.TYPE, type(obj), "method of a builtin object")
+        self.guard(AttrSource(source, "__name__"), GuardKind.CONSTANT, obj.__name__, "its name")
+        held = self.wrap(obj.__self__, AttrSource(source, "__self__"))
+        kind = type(obj.__self__)
+        owner = next(base for base in kind.__mro__ if obj.__name__ in vars(base))
+        return self.tx.interp.builtin_method(held, obj.__name__, owner, vars(owner)[obj.__name__])
 
     def _constant(self, obj: object, source: Source) -> Value:
         self.guard(source, GuardKind.CONSTANT, obj, f"{type(obj).__name__} is a constant")
