@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from composition.machines import Reference
 from torchsmith_fx_backend import Settings
+from torchsmith_fx_backend._src.aot import attention
 from torchsmith_fx_backend._src.aot.partition import number_of_bytes
 from torchsmith_fx_backend._src.driver import compile_training
 from torchsmith_fx_backend.errors import UnsupportedError
@@ -35,6 +36,20 @@ def leaf(*size, seed=0, dtype=torch.float32):
 
 def compiled(fn, *examples, **settings):
     return compile_training(fn, examples, SETTINGS.with_options(**settings))
+
+
+@pytest.mark.parametrize("chosen", [None, 0, 1, 3])
+def test_attention_takes_the_kernel_that_eager_chooses(chosen, monkeypatch, recwarn):
+    """3 is a kernel that refuses these operands: another one that is allowed takes them."""
+    monkeypatch.setattr(attention, "fused_attention_choice", lambda *args, **more: chosen)
+    fn = lambda x: (F.scaled_dot_product_attention(x, x * 2, x.sin(), is_causal=True),)  # noqa: E731
+    inputs = [leaf(1, 2, 8, 4)]
+    run = compiled(fn, *inputs)
+    ours, theirs = again(inputs), again(inputs)
+    for given, f in ((ours, run), (theirs, fn)):
+        f(*given)[0].square().sum().backward()
+    close(ours[0].grad, theirs[0].grad)
+    assert not [w for w in recwarn if "kernel" in str(w.message)]
 
 
 def halves(run):

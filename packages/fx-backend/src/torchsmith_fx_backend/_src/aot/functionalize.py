@@ -16,6 +16,7 @@ import torch
 import torchsmith_guards as guards
 from torch import fx
 
+from torchsmith_fx_backend._src.aot.attention import attend
 from torchsmith_fx_backend._src.aot.draws import untouched_generators
 from torchsmith_fx_backend._src.aot.functional import FunctionalMode, Rule
 from torchsmith_fx_backend._src.capture.recorder import LazyGraphModule, Recorder
@@ -229,6 +230,8 @@ class _Run:
             return self.gm.get_submodule(target)(*args, **kwargs)
         if isinstance(target, HigherOrderOperator):
             return self._opaque(target, args, kwargs)
+        if target is torch.nn.functional.scaled_dot_product_attention:
+            return attend(*args, **kwargs)
         return target(*args, **kwargs)
 
     def _attribute(self, path: str) -> Any:

@@ -146,15 +146,19 @@ def fused_attention_choice(
     *,
     scale: float | None,
     enable_gqa: bool,
+    dtype: torch.dtype | None = None,
 ) -> int | None:
-    """Number of the kernel that eager's attention chooses for operands of these layouts: 0 is the
-    one that stores all scores. None where there is no such device, or no memory to ask it."""
-    if not torch.cuda.is_available():
+    """Number of the kernel that eager's attention chooses for operands of these layouts (and of
+    this dtype, if one is given): 0 is the one that stores all scores. None where there is no such
+    device, or no memory to ask it."""
+    if not torch.cuda.is_available() or query.device.type != "cuda":
         return None
 
     def real(tensor: torch.Tensor) -> torch.Tensor:
         size, stride = tuple(tensor.shape), tensor.stride()
-        return torch.empty_strided(size, stride, dtype=tensor.dtype, device=tensor.device)
+        kind = dtype if dtype is not None and tensor.is_floating_point() else tensor.dtype
+        made = torch.empty_strided(size, stride, dtype=kind, device=tensor.device)
+        return made.requires_grad_(tensor.requires_grad)
 
     with without_active_modes(), torch.no_grad():
         try:
@@ -168,7 +172,7 @@ def fused_attention_choice(
                 scale=scale,
                 enable_gqa=enable_gqa,
             )
-        except torch.OutOfMemoryError:
+        except RuntimeError:  # out of memory, or operands that eager refuses, too
             return None
     return int(chosen)
 
