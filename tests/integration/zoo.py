@@ -48,6 +48,10 @@ INPUTS: dict[str, Callable[[Any], dict[str, torch.Tensor]]] = {
     "image": lambda c: {"pixel_values": torch.randn(2, 3, 32, 32)},
     "image64": lambda c: {"pixel_values": torch.randn(2, 3, 64, 64)},
     "clip": lambda c: {"input_ids": _ids(2, 12), "pixel_values": torch.randn(2, 3, 32, 32)},
+    "image tokens": lambda c: {
+        "input_ids": torch.cat([torch.full((1, 16), c.image_token_id), _ids(1, 8).clamp(6)], 1),
+        "pixel_values": torch.randn(1, 3, 32, 32),
+    },
     "wave": lambda c: {"input_values": torch.randn(2, 1600)},
     "spectrogram": lambda c: {
         "input_features": torch.randn(2, 16, 60),

@@ -260,3 +260,25 @@ def test_results_of_another_kind_of_dtype_are_not_written(write):
     x = torch.ones(3, dtype=torch.int64)
     with torch.no_grad(), pytest.raises(RuntimeError, match="can't be cast"):
         smith(traced(write), [x])(x)
+
+
+def asserting(x, y):
+    doubled = y * 2
+    torch.ops.aten._assert_async((x > 0).all())
+    y.detach().add_(1)
+    return doubled + x
+
+
+@pytest.mark.parametrize("needs_gradient", [False, True])
+def test_an_assertion_raises_before_anything_is_written(needs_gradient):
+    def given(sign):
+        return torch.full((3,), sign, requires_grad=needs_gradient), torch.ones(3)
+
+    compiled = smith(traced(asserting), list(given(1.0)))
+    x, y = given(1.0)
+    assert (compiled(x, y) == 3).all()
+    assert (y == 2).all()
+    x, y = given(-1.0)
+    with pytest.raises(RuntimeError, match="Expected Tensor with single nonzero value"):
+        compiled(x, y)
+    assert (y == 1).all()

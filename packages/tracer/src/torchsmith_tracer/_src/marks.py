@@ -45,8 +45,9 @@ def mark(fn: types.FunctionType, name: str, value: object) -> None:
 def is_disabled(obj: object) -> bool:
     """True when the user said that ``obj`` must run eagerly (``disable`` here or in torch), and
     for lazy modules that their first call is going to make."""
-    if isinstance(obj, LazyModuleMixin) and obj.has_uninitialized_params():  # type: ignore[misc]
-        return True
+    if isinstance(obj, LazyModuleMixin) and "_parameters" in vars(obj):  # else it is being made
+        if obj.has_uninitialized_params():  # type: ignore[misc]
+            return True
     marks = _marks(obj)
     if DISABLED in marks and (OWNER not in marks or _owns(obj, marks)):
         return True

@@ -185,8 +185,8 @@ def forward_graph(
     effects = [
         node
         for node in joint.graph.nodes
-        if isinstance(node.target, OpOverload) and op_info(node.target).seeded
-        if node not in later and BACKWARD not in node.meta
+        if isinstance(node.target, OpOverload) and op_info(node.target).impure
+        if node.target is not COPY and node not in later and BACKWARD not in node.meta
     ]
     needed = _ancestors(n for n in [*wanted, *writes, *effects] if isinstance(n, fx.Node))
     graph = fx.Graph()

@@ -602,6 +602,11 @@ def is_mutable(node: fx.Node) -> bool:
     return schema is not None and bool(schema.is_mutable)
 
 
+def only_checks(node: fx.Node) -> bool:
+    """Whether a call gives nothing, and so is there to raise or to write."""
+    return isinstance(node.target, torch._ops.OpOverload) and not node.target._schema.returns
+
+
 def _has_effect(node: fx.Node) -> bool:
     """Whether a call matters beyond its result."""
     if node.op != "call_function":
@@ -611,6 +616,7 @@ def _has_effect(node: fx.Node) -> bool:
         return False
     if isinstance(target, torch._ops.OpOverload):
         draws = torch.Tag.nondeterministic_seeded in target.tags
-        checks = not target._schema.returns  # it is there to raise
-        return draws or checks or is_mutable(node) or target.namespace not in ("aten", "prims")
+        if draws or is_mutable(node) or only_checks(node):
+            return True
+        return target.namespace not in ("aten", "prims")
     return getattr(target, "__module__", "") not in ("_operator", "math")

@@ -31,7 +31,13 @@ from torchsmith_fx_backend._src.loops.registry import (
 )
 from torchsmith_fx_backend._src.loops.sizes import estimate
 from torchsmith_fx_backend._src.loops.views import reshape
-from torchsmith_fx_backend._src.schedule.facts import COPY, COPY_INTO, Facts, is_mutable
+from torchsmith_fx_backend._src.schedule.facts import (
+    COPY,
+    COPY_INTO,
+    Facts,
+    is_mutable,
+    only_checks,
+)
 from torchsmith_fx_backend._src.schedule.join import join_nests
 
 MAX_BODY = 600  # scalar operations in one kernel
@@ -170,7 +176,7 @@ class Fuser:
         tags = {str(t) for t in getattr(node.target, "tags", ())}
         schema = getattr(node.target, "_schema", None)
         random = "Tag.nondeterministic_seeded" in tags
-        return random or schema is None or bool(schema.is_mutable) or not schema.returns
+        return random or schema is None or bool(schema.is_mutable) or only_checks(node)
 
     def _depend(self, unit: Unit, value: fx.Node) -> None:
         producer = self.unit_of.get(value)
@@ -444,10 +450,11 @@ class Fuser:
         target, source = node.args[0], node.args[1]
         assert isinstance(target, fx.Node)
         readers = [u for u in self.units if not u.gone and self._reads_memory_of(u, target)]
+        # What may raise comes before a write that the caller would see nevertheless.
+        failing = [u for u in self.units if not u.gone and u.node and only_checks(u.node)]
         if self._lowerable(node, target, source):
             assert isinstance(source, fx.Node)
-            # What may raise comes before a write that the caller would see nevertheless.
-            failing = [u for u in self.units if not u.gone and u.nest and may_fail(u.nest.nodes)]
+            failing += [u for u in self.units if not u.gone and u.nest and may_fail(u.nest.nodes)]
             for unit in self._hosts(node) or self._opened(source):
                 others = [u for u in dict.fromkeys((*readers, *failing)) if u is not unit]
                 if any(u.deps >> unit.bit & 1 for u in others):
@@ -456,7 +463,7 @@ class Fuser:
                     for other in others:
                         self._add_deps(unit, other)
                     return
-        self._copy_by_aten(node, readers)
+        self._copy_by_aten(node, [*readers, *failing])
 
     def _open(self, source: object) -> None:
         """Make a nest for a value that is only copied, and that no nest computes yet."""

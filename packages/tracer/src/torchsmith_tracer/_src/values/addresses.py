@@ -1,8 +1,9 @@
-"""Texts with addresses: ``<Point object at 0x7f...>``."""
+"""Texts with addresses, ``<Point object at 0x7f...>``, or with numbers out of tensors."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.emitter import Emitter
@@ -11,11 +12,33 @@ from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtin_object import BuiltinObject
 from torchsmith_tracer._src.values.constants import ConstantValue, bool_value
 
+if TYPE_CHECKING:
+    from torchsmith_tracer._src.values.tensor import TensorValue
+
+
+class NumberText(Value):
+    """``format(tensor, spec)`` for a tensor with one element, which is made after the graph if
+    somebody wants it: most are for errors that do not happen."""
+
+    __slots__ = ("node", "spec", "tensor")
+
+    def __init__(self, tensor: TensorValue, spec: str) -> None:
+        super().__init__(None)
+        self.tensor, self.node, self.spec = tensor, tensor.node, spec
+
+    def python_type(self) -> type:
+        return str
+
+    def reconstruct(self, cg: Emitter) -> str:
+        if self.tensor.node is not self.node:  # it was changed in place since
+            raise Unsupported("cannot-rebuild", what=f"text of a {self.tensor.describe()}")
+        return cg.call(format, self.tensor, cg.const(self.spec))
+
 
 class AddressedText(BuiltinObject):
-    """A string that is known but for addresses, which differ between calls: ``parts`` are texts
-    and, for each address, the object. It can be handed around, joined and printed; two of them are
-    equal or not."""
+    """A string that is known but for addresses, which differ between calls, and numbers: ``parts``
+    are texts, ``NumberText`` and, for each address, the object. It can be handed around, joined and
+    printed; two of them without numbers are equal or not."""
 
     __slots__ = ("parts",)
 
@@ -27,7 +50,7 @@ class AddressedText(BuiltinObject):
         return str
 
     def describe(self) -> str:
-        return "a text with an address"
+        return f"a text with {'a number of a tensor' if _has_numbers(self) else 'an address'}"
 
     def binary(self, tx: Trace, op: str, other: Value, *, reflected: bool = False) -> Value | None:
         if op == "add" and isinstance(other, ConstantValue | AddressedText):
@@ -36,7 +59,7 @@ class AddressedText(BuiltinObject):
         return None
 
     def richcompare(self, tx: Trace, op: str, other: Value) -> Value | None:
-        if op not in ("eq", "ne"):
+        if op not in ("eq", "ne") or _has_numbers(self):
             raise Unsupported("not-constant", what=self.describe())
         if not issubclass(other.python_type(), str):
             return None
@@ -75,9 +98,11 @@ class AddressedText(BuiltinObject):
         known = tx.interp.concrete(item)
         if isinstance(known, str) and any(isinstance(p, str) and known in p for p in self.parts):
             return bool_value(True)
-        return super().contains(tx, item)
+        raise Unsupported("not-constant", what=self.describe())
 
     def hash_key(self, tx: Trace) -> object:
+        if _has_numbers(self):
+            raise Unsupported("not-constant", what=self.describe())
         parts = (p if isinstance(p, str) else tx.interp.identity_key(p) for p in self.parts)
         return ("text", *parts)
 
@@ -87,9 +112,13 @@ class AddressedText(BuiltinObject):
         return cg.call(_written, cg.const(template), *objects)
 
 
+def _has_numbers(text: AddressedText) -> bool:
+    return any(isinstance(part, NumberText) for part in text.parts)
+
+
 def _written(parts: tuple[str | None, ...], *objects: object) -> str:
-    rest = iter(objects)
-    return "".join(hex(id(next(rest))) if part is None else part for part in parts)
+    rest = (obj if isinstance(obj, str) else hex(id(obj)) for obj in objects)
+    return "".join(next(rest) if part is None else part for part in parts)
 
 
 def joined(texts: Iterable[Value]) -> Value:

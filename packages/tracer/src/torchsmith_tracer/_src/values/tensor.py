@@ -10,6 +10,7 @@ from __future__ import annotations
 import operator
 import types
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from types import ModuleType
 
 import torch
@@ -21,6 +22,7 @@ from torchsmith_tracer._src.effects.journal import DELETED
 from torchsmith_tracer._src.emitter import Emitter
 from torchsmith_tracer._src.torch_private import legacy_tensor_types, no_torch_function
 from torchsmith_tracer._src.trace import Trace
+from torchsmith_tracer._src.values.addresses import AddressedText, NumberText
 from torchsmith_tracer._src.values.base import MethodOf, Value
 from torchsmith_tracer._src.values.constants import ConstantValue
 from torchsmith_tracer._src.values.containers import SliceValue
@@ -245,7 +247,12 @@ class TensorValue(Value):
         raise tx.interp.error(TypeError, f"{self.cls.__name__!r} object is not callable")
 
     def format(self, tx: Trace, spec: str) -> Value:
-        """``format(self, spec)``: text shows data."""
+        """``format(self, spec)``: text shows data, where somebody looks at it."""
+        fake = self.fake
+        if fake.dim() == 0 and self.cls is torch.Tensor and not _watched(tx):
+            with suppress(ValueError):  # a format that numbers do not have
+                format(torch.ones((), dtype=fake.dtype).item(), spec)
+                return AddressedText([NumberText(self, spec)])
         raise Unsupported("item", what=f"text of a {self.describe()}")
 
     def call_builtin(

@@ -264,8 +264,7 @@ register(torch.ops.aten.sym_size.int, _size_of)
 def _assert(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
     condition = args[0] if args else kwargs["condition"]
     if isinstance(condition, TensorValue):
-        tx.graph.call_function(private.assert_async, (condition,), {})
-        return NONE
+        return _assert_tensor(tx, condition)
     if tx.interp.truth(condition):
         return NONE
     message = args[1] if len(args) > 1 else kwargs.get("message", ConstantValue(""))
@@ -296,6 +295,26 @@ def _check(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
 
 
 register(torch._check, _check)
+
+
+def _check_tensor(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+    """``torch._check_tensor_all_with(error_type, cond, message)``."""
+    condition = kwargs["cond"] if "cond" in kwargs else args[1]
+    if not isinstance(condition, TensorValue) or condition.fake.dtype is not torch.bool:
+        raise Unsupported("opaque-call", what="torch._check_tensor_all_with, which raises")
+    return _assert_tensor(tx, tx.graph.call_method("all", (condition,)))
+
+
+def _assert_tensor(tx: Trace, condition: Value) -> Value:
+    """The graph has the assertion where it can be caught: when it fails, the function runs again
+    and raises the user's error."""
+    if not isinstance(condition, TensorValue) or not condition.fake.is_cpu:
+        raise Unsupported("data-dependent-branch", what=condition.describe())
+    tx.graph.call_function(private.assert_async, (condition,), {})
+    return NONE
+
+
+register(torch._check_tensor_all_with, _check_tensor)
 
 
 def _check_is_size(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
