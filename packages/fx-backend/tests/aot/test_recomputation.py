@@ -45,18 +45,19 @@ def nested(x, w):
 PARTS = {"dropout": drop, "noise": noise, "nested": nested}
 
 
-def twice(part, **options):
+def twice(part, use_reentrant=False, **options):
     """The part two times, checkpointed, with a draw between."""
+    again = partial(checkpoint, part, use_reentrant=use_reentrant, **options)
 
     def program(x, w):
-        y = checkpoint(part, x, w, use_reentrant=False, **options)
+        y = again(x, w)
         y = y + torch.rand(4)
-        return (checkpoint(part, y, w, use_reentrant=False, **options), y)
+        return (again(y, w), y)
 
     return program
 
 
-def gradients(run, seed, fn=None):
+def gradients(run, seed):
     torch.manual_seed(seed)
     inputs = [leaf(4, 4), leaf(4, 4, seed=1)]
     outputs = run(*inputs)
@@ -67,9 +68,10 @@ def gradients(run, seed, fn=None):
     return [*(o.detach() for o in outputs), *(i.grad for i in inputs), torch.rand(1)]
 
 
+@pytest.mark.parametrize("reentrant", [False, True])
 @pytest.mark.parametrize("name", PARTS)
-def test_draws_are_eagers_in_both_runs(name):
-    program = twice(PARTS[name])
+def test_draws_are_eagers_in_both_runs(name, reentrant):
+    program = twice(PARTS[name], reentrant)
     state = torch.random.get_rng_state()
     run = compile_training(program, [leaf(4, 4), leaf(4, 4)], SETTINGS.with_options(rng="eager"))
     assert torch.equal(state, torch.random.get_rng_state())

@@ -16,9 +16,10 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from composition.machines import Reference
 from torchsmith_fx_backend import Settings
 from torchsmith_fx_backend._src.aot import attention
+from torchsmith_fx_backend._src.aot.joint import Joint
 from torchsmith_fx_backend._src.aot.partition import number_of_bytes
 from torchsmith_fx_backend._src.driver import compile_training
-from torchsmith_fx_backend.errors import UnsupportedError
+from torchsmith_fx_backend.errors import StageError, UnsupportedError
 
 SETTINGS = Settings(graph_cache=False, verify=True, strict=True)
 
@@ -524,3 +525,35 @@ def test_symbolic_sizes_compile_once():
             sides.append((a.detach(), b.detach(), x.grad, w.grad))
         for mine, true in zip(*sides):
             close(mine, true)
+
+
+COMPLEX = {
+    "transform": lambda x, w: (torch.fft.fft(x).abs(), w * 2),
+    "transform and back": lambda x, w: (torch.fft.irfft(torch.fft.rfft(x) * 2j) * w,),
+    "divided by a number": lambda x, w: ((torch.complex(x, w) / (1 + 2j)).real * 2,),
+    "product": lambda x, w: ((torch.complex(x, w) @ torch.complex(w, -x)).imag * 2,),
+    "conjugate": lambda x, w: ((torch.complex(x, w).conj() * torch.polar(x.abs(), w)).real * 2,),
+    "pairs": lambda x, w: (torch.view_as_real(torch.view_as_complex(x * w).exp()) * 2,),
+}
+
+
+@pytest.mark.parametrize("name", COMPLEX)
+def test_complex_numbers_inside(name):
+    size = (4, 2) if name == "pairs" else (4, 4)
+    run = compiled(COMPLEX[name], leaf(*size), leaf(*size, seed=1))
+    sides = []
+    for f in (run, COMPLEX[name]):
+        inputs = [leaf(*size), leaf(*size, seed=1)]
+        sum((o * o.cos()).sum() for o in f(*inputs)).backward()
+        sides.append([i.grad for i in inputs])
+    for mine, true in zip(*sides):
+        close(mine, true)
+
+
+def test_a_fault_while_dividing_is_a_fault_of_a_stage(monkeypatch):
+    def broken(self, strides):
+        raise IndexError("broken")
+
+    monkeypatch.setattr(Joint, "backward", broken)
+    with pytest.raises(StageError, match="broken"):
+        compiled(lambda x: (x.sin(),), leaf(3))

@@ -352,7 +352,7 @@ def compile_training(
     ambient = _ambient_guard() or nullcontext
     budget = 1.0 if "partition" in off else chosen.memory_budget
     training = Training(joint, compile_recorded, ambient, budget)
-    training.prepare()
+    _stage("partition", training.prepare)
     compiled: Any = callable_of(training, gm, Usual.of(joint, example_inputs), gm)
     compiled.training = training
     compiled.source, compiled.kernels = halves[0][1].source, halves[0][1].kernels

@@ -400,6 +400,9 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
     def _record_view(
         self, func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
+        if not isinstance(args[0], torch.Tensor):  # autograd conjugates numbers, too
+            kind = torch.complex128 if isinstance(args[0], complex) else torch.float64
+            args = (self.call(aten.scalar_tensor.default, args[0], dtype=kind), *args[1:])
         call = self._prepare(args, kwargs)
         source = call.values[0]
         result = self.evaluate(func, call.args, call.kwargs)

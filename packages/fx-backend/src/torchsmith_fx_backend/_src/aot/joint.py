@@ -139,9 +139,7 @@ class Joint:
                         stack.enter_context(torch.autocast(device, enabled=False))
                 stack.enter_context(fake_mode)
                 stack.enter_context(mode)
-                grads = torch.autograd.grad(
-                    outputs, self._leaves, tangents, retain_graph=True, allow_unused=True
-                )
+                grads = self._gradients(outputs, tangents)
         except (RuntimeError, NotImplementedError) as error:
             raise UnsupportedError(what=f"a backward pass that raises ({error})") from error
         if any(before.get(id(b), 0) != b.generation and b.origin is not None for b in mode.bases):
@@ -154,6 +152,28 @@ class Joint:
                 break
             node.meta[BACKWARD] = True
         return Backward(tuple(nodes), tuple(found))
+
+    def _gradients(
+        self, outputs: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor]
+    ) -> Sequence[torch.Tensor | None]:
+        leaves = self._leaves
+        try:
+            return torch.autograd.grad(
+                outputs, leaves, tangents, retain_graph=True, allow_unused=True
+            )
+        except RuntimeError as error:
+            if "use_reentrant" not in str(error):
+                raise
+        # Reentrant checkpointing gives gradients to leaves only, as it comes by them.
+        before = [leaf.grad for leaf in leaves]
+        try:
+            for leaf in leaves:
+                leaf.grad = None
+            torch.autograd.backward(outputs, tangents, retain_graph=True)
+            return [leaf.grad for leaf in leaves]
+        finally:
+            for leaf, grad in zip(leaves, before, strict=True):
+                leaf.grad = grad
 
     def _placeholder(self, name: str, fake: FakeTensor) -> fx.Node:
         graph = self.trace.recorder.graph
