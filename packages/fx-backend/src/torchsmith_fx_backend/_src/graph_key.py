@@ -17,7 +17,7 @@ from torchsmith_fx_backend._src.aot.functionalize import example_of
 from torchsmith_fx_backend._src.capture.torch_private import OpOverload
 
 # Functions of these modules mean the same in every process with the same versions.
-_STABLE_MODULES = ("torch", "_operator", "operator", "math", "builtins")
+_STABLE_MODULES = ("torch", "_operator", "operator", "math", "builtins", "torchsmith_fx_backend")
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _NAMED = (torch.dtype, torch.device, torch.layout, torch.memory_format)
 
