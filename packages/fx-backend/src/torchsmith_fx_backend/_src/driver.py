@@ -7,6 +7,7 @@ logged; what should have compiled and did not is a ``StageError``.
 from __future__ import annotations
 
 import functools
+import json
 import logging
 import operator
 import time
@@ -72,7 +73,7 @@ logs.switch_on()
 
 _Result = TypeVar("_Result")
 
-_NO_KEY = "the graph has no key: symbolic sizes, or functions without a stable name"
+_NO_KEY = "the graph has no key: sizes from data, or functions without a stable name"
 
 
 class Compiled(Protocol):
@@ -226,6 +227,7 @@ def compile_graph(
     if bypass:
         tell_cache("bypass", bypass)
     expect_kernels((*example_inputs, *named_tensors(gm).values()))
+    sizes = None if key is None else graph_key.Sizes.of(gm, example_inputs)
     graph = functional_graph(gm, example_inputs, chosen)
     ambient = _ambient_guard()
     built: Any = _build(graph.module, gm, chosen)
@@ -251,13 +253,8 @@ def compile_graph(
         graph.static,
         obstacle(graph.module.graph),
     )
-    if key is not None and save_graph(key, built):
-        files = {
-            "frame.json": frame.dump(),
-            "record.json": dump(recorder.current_graph()),
-            "schedule.json": dump_schedule(built.schedule, gm),
-        }
-        default_cache().put(f"frame {key}", files)
+    if key is not None and sizes is not None:
+        _save(key, sizes, frame, built, gm)
     recording = _recording(built, frame, example_inputs, known, recorded)
     compiled: Any = frame.wrap(recording, gm, example_inputs, ambient, known)
     compiled.schedules = functools.partial(schedules, [("inference", built)])
@@ -483,18 +480,37 @@ def _bypass(chosen: Settings) -> str:
     return f"TORCHSMITH_LOGS wants the stages {', '.join(stages)}" if stages else ""
 
 
+def _save(key: str, sizes: graph_key.Sizes, frame: Frame, built: Any, gm: fx.GraphModule) -> None:
+    """Keep a graph for later processes, with what it assumes about sizes."""
+    cache, assumed = default_cache(), sizes.assumed()
+    free = (p for p in graph_key.places(key, sizes) if cache.get(f"frame {p}") is None)
+    place = next(free, None)
+    if assumed is None or place is None or not save_graph(place, built):
+        return
+    files = {
+        "frame.json": frame.dump(),
+        "sizes.json": json.dumps(assumed).encode(),
+        "record.json": dump(recorder.current_graph()),
+        "schedule.json": dump_schedule(built.schedule, gm),
+    }
+    cache.put(f"frame {place}", files)
+
+
 def _load(
     key: str, gm: fx.GraphModule, inputs: Sequence[object], recorded: str | None
 ) -> Compiled | None:
     """The graph that an earlier run stored under ``key``."""
-    cache = default_cache()
-    files = cache.get(f"frame {key}")
-    if files is None:
+    cache, sizes = default_cache(), graph_key.Sizes.of(gm, inputs)
+    for place in graph_key.places(key, sizes):
+        files = cache.get(f"frame {place}")
+        if files is not None and sizes.take(json.loads(files["sizes.json"])):
+            break
+    else:
         tell_cache("miss", cache.misses[-1].reason if cache.misses else "absent")
         return None
     frame = Frame.load(files["frame.json"])
     named = named_tensors(gm)
-    built = load_graph(key, constants={name: named[path] for name, path in frame.attributes})
+    built = load_graph(place, constants={name: named[path] for name, path in frame.attributes})
     if built is None:
         tell_cache("miss", "its kernels are gone, or belong to another machine")
         return None

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import torch
+import torchsmith_guards as guards
 from torch import fx
 
 from torchsmith_fx_backend._src.aot.functional import WRITES
@@ -18,6 +20,7 @@ from torchsmith_fx_backend._src.capture.torch_private import OpOverload
 
 # Functions of these modules mean the same in every process with the same versions.
 _STABLE_MODULES = ("torch", "_operator", "operator", "math", "builtins", "torchsmith_fx_backend")
+VARIANTS = 4
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _NAMED = (torch.dtype, torch.device, torch.layout, torch.memory_format)
 
@@ -31,10 +34,12 @@ def of(gm: fx.GraphModule, inputs: Sequence[object], rng: str = "keyed") -> str 
 
     Covered are the nodes with their targets and arguments, layouts of inputs and attributes,
     versions, how random numbers are drawn (``rng``), and the global state that capture reads.
-    Graphs with symbolic sizes have no key, because capture may add guards.
+    Symbolic sizes are covered by what is known of them; what capture assumes besides is kept with
+    the graph, see ``Sizes``. Graphs with numbers that depend on data have no key.
     """
     try:
-        lines = [_environment(), rng]
+        sizes = Sizes.of(gm, inputs)
+        lines = [_environment(), rng, *sizes.facts()]
         names: dict[fx.Node, int] = {}
         first: dict[int, int] = {}  # tensor -> where it comes first: capture merges equal ones
         given = iter(inputs)
@@ -43,7 +48,7 @@ def of(gm: fx.GraphModule, inputs: Sequence[object], rng: str = "keyed") -> str 
             if node.op == "placeholder":
                 example = example_of(node, next(given, None))
                 place = first.setdefault(id(example), number)
-                lines.append(f"input {place} {_value(example)}")
+                lines.append(f"input {place} {_value(example, sizes.numbers)}")
             elif node.op == "get_attr":
                 value = _attribute(gm, str(node.target))
                 place = first.setdefault(id(value), number)
@@ -56,7 +61,7 @@ def of(gm: fx.GraphModule, inputs: Sequence[object], rng: str = "keyed") -> str 
                     f"{node.op} {target}{_text(node.args, names)}{_text(node.kwargs, names)}"
                     f"{node.meta.get(WRITES, '')}"
                 )
-    except _NoKeyError:
+    except (_NoKeyError, TypeError):  # the latter for symbols of other libraries
         return None
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
@@ -92,21 +97,105 @@ def _environment() -> str:
     )
 
 
-def _value(example: object) -> str:
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """The symbols of a graph's inputs.
+
+    Attributes:
+        numbers: symbolic numbers by the name of the symbol that they are.
+        known: how many guards there were.
+    """
+
+    numbers: Mapping[str, Any]
+    known: int
+
+    @staticmethod
+    def of(gm: fx.GraphModule, inputs: Sequence[object]) -> Sizes:
+        """Those of ``inputs``, before the graph is compiled.
+
+        Raises:
+            TypeError: there is a symbol of another library.
+        """
+        found: dict[str, Any] = {}
+        for node, value in zip(gm.graph.find_nodes(op="placeholder"), inputs):
+            example = example_of(node, value)
+            dense = isinstance(example, torch.Tensor) and example.layout is torch.strided
+            for number in (*example.shape, *example.stride()) if dense else (example,):  # type: ignore[attr-defined]
+                expression = guards.expr_of(number) if guards.is_symbolic(number) else None
+                if isinstance(expression, guards.Symbol):
+                    found.setdefault(expression.name, number)
+        return Sizes(found, len(_environment_of(found).guards) if found else 0)
+
+    def facts(self) -> list[str]:
+        """What is known about the symbols."""
+        if not self.numbers:
+            return []
+        env = _environment_of(self.numbers)
+        if env.has_unbacked or env.runtime_asserts:
+            raise _NoKeyError
+        symbols = [guards.expr_of(number) for number in self.numbers.values()]
+        lines = [f"{symbol} in {symbol.lo} .. {symbol.hi}" for symbol in symbols]
+        return [*lines, *(guard.condition.text() for guard in env.guards)]
+
+    def assumed(self) -> list[str] | None:
+        """Guards that were made since; None when they cannot be kept as text."""
+        if not self.numbers:
+            return []
+        made = _environment_of(self.numbers).guards[self.known :]
+        found = [guard.condition.text() for guard in made]
+        return found if all(self._holds(text) for text in found) else None
+
+    def take(self, conditions: Sequence[str]) -> bool:
+        """Whether ``conditions`` hold at this call; if so, they are guards from now on."""
+        if not all(self._holds(text) for text in conditions):
+            return False
+        return all(bool(eval(text, dict(_FUNCTIONS), dict(self.numbers))) for text in conditions)
+
+    def _holds(self, text: str) -> bool:
+        hints = {name: guards.hint_of(number) for name, number in self.numbers.items()}
+        try:
+            return bool(eval(text, dict(_FUNCTIONS), hints))
+        except (NameError, AttributeError, TypeError, SyntaxError):
+            return False
+
+
+_FUNCTIONS: Mapping[str, object] = {"__builtins__": {}, "min": min, "max": max, "float": float}
+
+
+def _environment_of(numbers: Mapping[str, Any]) -> guards.ShapeEnv:
+    return next(iter(numbers.values())).node.shape_env  # type: ignore[no-any-return]
+
+
+def places(key: str, sizes: Sizes) -> list[str]:
+    """Where graphs of ``key`` may lie: for symbolic sizes, one for each set of assumptions."""
+    return [key, *(f"{key} {n}" for n in range(1, VARIANTS if sizes.numbers else 1))]
+
+
+def _value(example: object, known: Collection[str]) -> str:
     if isinstance(example, torch.Tensor):
-        return _tensor(example)
+        return _tensor(example, known)
+    if guards.is_symbolic(example):
+        return f"{type(example).__name__} {_size(example, known)}"
     if isinstance(example, _PLAIN):
         return repr((type(example).__name__, example))
     raise _NoKeyError
 
 
-def _tensor(tensor: torch.Tensor) -> str:
+def _tensor(tensor: torch.Tensor, known: Collection[str] = ()) -> str:
     if tensor.layout is not torch.strided:
         raise _NoKeyError
-    layout = (tuple(tensor.shape), tensor.stride())
-    if any(type(n) is not int for part in layout for n in part):
-        raise _NoKeyError
+    layout = [[_size(n, known) for n in part] for part in (tensor.shape, tensor.stride())]
     return repr((layout, str(tensor.dtype), str(tensor.device), tensor.is_conj(), tensor.is_neg()))
+
+
+def _size(number: object, known: Collection[str]) -> str:
+    """A size as text; its symbols must be among those whose facts are in the key."""
+    if type(number) is int:
+        return str(number)
+    expression = guards.expr_of(number)
+    if not {symbol.name for symbol in expression.free_symbols} <= set(known):
+        raise _NoKeyError
+    return expression.text()
 
 
 def _attribute(gm: fx.GraphModule, path: str) -> torch.Tensor:
