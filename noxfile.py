@@ -101,7 +101,7 @@ def test_package(session: nox.Session, name: str) -> None:
 def tests(session: nox.Session) -> None:
     """All tests on the running Python: style, types, each package alone, all together."""
     for name in ("style", "types", "guards", "tracer", "kernels", "fx-backend", "torchsmith",
-                 "integration", "wheels", "readme", "isolation"):  # fmt: skip
+                 "integration", "wheels", "readme", "docs", "isolation"):  # fmt: skip
         session.notify(name)
 
 
@@ -256,6 +256,14 @@ def readme(session: nox.Session) -> None:
 
 
 @task(tags=["ci"])
+def docs(session: nox.Session) -> None:
+    """Build the documentation strictly into ``build/site``, and check what is there."""
+    tools(session, "mkdocs-material", "mkdocstrings-python", "pytest", "ruff")
+    session.run("mkdocs", "build", "--strict", env={"NO_MKDOCS_2_WARNING": "1"})
+    session.run("python", "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/docs")
+
+
+@task(tags=["ci"])
 def isolation(session: nox.Session) -> None:
     """Self-test: a planted undeclared import must make the isolated test of a package fail."""
     torch(session)
@@ -272,10 +280,7 @@ def demo(session: nox.Session) -> None:
 @task()
 def bench(session: nox.Session) -> None:
     """Measure every model side by side: eager, torch.compile, torchsmith. Arguments pass on."""
-    torch(session)
-    tools(session, "transformers", "matplotlib")
-    install(session, *SIBLINGS)
-    session.run("python", "benchmarks/run.py", *session.posargs)
+    script(session, "benchmarks/run.py", SIBLINGS, "transformers", "matplotlib")
 
 
 @task(name="bench-kernels")

@@ -13,6 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 READMES = [ROOT / "README.md", *sorted((ROOT / "packages").glob("*/README.md"))]
 PAGES = [*READMES, *sorted((ROOT / "docs").rglob("*.md")), ROOT / "benchmarks" / "README.md"]
 EXPLANATIONS = sorted((ROOT / "docs" / "explanation").glob("*.md"))
+TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.M | re.S)
 
 
@@ -37,6 +38,13 @@ def test_explanations_show_what_their_programs_print(path: Path) -> None:
     programs = blocks(path, "python")
     assert 2 <= len(programs) <= 4
     assert len(outputs(path)) == len(blocks(path, "text")) == len(programs)
+
+
+@pytest.mark.parametrize("path", TUTORIALS, ids=lambda p: p.name)
+def test_tutorials_show_all_that_they_print(path: Path) -> None:
+    printing = [body for body in blocks(path, "python") if "print(" in body]
+    assert len(printing) >= 3
+    assert len(outputs(path)) == len(blocks(path, "text")) == len(printing)
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
