@@ -28,8 +28,7 @@ from torchsmith_fx_backend._src.loops.ir import (
     Store,
 )
 from torchsmith_fx_backend._src.loops.verify import verify
-from torchsmith_fx_backend._src.runtime.triton_compile import compile_source
-from torchsmith_fx_backend._src.runtime.triton_job import Binary
+from torchsmith_fx_backend._src.runtime.triton_compile import Binary, compile_source
 from torchsmith_fx_backend._src.runtime.triton_launcher import TritonKernel, Variant
 
 f32, f64, i64 = torch.float32, torch.float64, torch.int64

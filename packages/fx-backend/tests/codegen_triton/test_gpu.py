@@ -16,7 +16,7 @@ from torchsmith_fx_backend._src.runtime import gpu
 from torchsmith_fx_backend._src.runtime.cache import Cache, default_cache
 from torchsmith_fx_backend._src.runtime.gpu import GpuLauncher, print_kernel
 from torchsmith_fx_backend._src.runtime.launchers import KernelRequest, Unavailable
-from torchsmith_fx_backend._src.runtime.triton_job import Binary
+from torchsmith_fx_backend._src.runtime.triton_compile import Binary
 
 bf16 = torch.bfloat16
 

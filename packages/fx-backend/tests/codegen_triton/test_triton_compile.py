@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import subprocess
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,14 +17,13 @@ from torchsmith_fx_backend._src.codegen.triton.source import TritonSource
 from torchsmith_fx_backend._src.loops.index import add, const, mul, var
 from torchsmith_fx_backend._src.loops.ir import Kernel, Op, ReduceOp
 from torchsmith_fx_backend._src.loops.printing import read_kernel
-from torchsmith_fx_backend._src.runtime import triton_compile
-from torchsmith_fx_backend._src.runtime.triton_compile import compile_source, compile_stages
-from torchsmith_fx_backend._src.runtime.triton_job import (
+from torchsmith_fx_backend._src.runtime.triton_compile import (
     TritonCompileError,
+    compile_source,
+    compile_stages,
     parameter_count,
     to_binary,
 )
-from torchsmith_fx_backend._src.runtime.workers import Workers
 
 bf16 = torch.bfloat16
 CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
@@ -362,6 +359,8 @@ def test_a_kernel_that_triton_rejects_names_its_file(tmp_path: Path) -> None:
     broken = source.text.replace("tl.load(", "tl.no_such_function(")
     path = tmp_path / "broken.py"
     path.write_text(broken)
+    import dataclasses
+
     with pytest.raises(TritonCompileError, match=str(path)):
         compile_source(
             dataclasses.replace(source, text=broken), path, 90, aligned=True, cache_root=tmp_path
@@ -377,53 +376,3 @@ def test_to_binary_refuses_scratch_memory() -> None:
 
     with pytest.raises(TritonCompileError, match="scratch"):
         to_binary(Compiled)
-
-
-@pytest.fixture
-def workers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Workers]:
-    pool = Workers(2)
-    monkeypatch.setattr(triton_compile, "WORKERS", pool)
-    pool._fill()
-    yield pool
-    pool.stop()
-
-
-def test_processes_compile_what_this_one_would(workers: Workers, tmp_path: Path) -> None:
-    source = generate(gelu(64), choose(gelu(64)))
-    path = tmp_path / "gelu.py"
-    path.write_text(source.text)
-
-    def compiled(where: str) -> bytes:
-        folder = tmp_path / where
-        (binary,) = compile_source(source, path, 90, aligned=True, cache_root=folder)
-        return binary.cubin
-
-    apart = compiled("apart")
-    assert len(workers._all) == 2, "nobody gave up"
-    workers.stop()
-    assert compiled("here") == apart
-    assert {p.name for p in tmp_path.iterdir()} >= {"apart", "here"}
-
-
-def test_a_process_says_what_triton_rejects(workers: Workers, tmp_path: Path) -> None:
-    source = generate(gelu(64), choose(gelu(64)))
-    broken = source.text.replace("tl.load(", "tl.no_such_function(")
-    path = tmp_path / "broken.py"
-    path.write_text(broken)
-    source = dataclasses.replace(source, text=broken)
-    for _ in range(3):  # it goes on with the next job
-        with pytest.raises(TritonCompileError, match="no_such_function"):
-            compile_source(source, path, 90, aligned=True, cache_root=tmp_path)
-    assert len(workers._all) == 2
-
-
-def test_processes_that_end_leave_the_work_to_this_one(workers: Workers, tmp_path: Path) -> None:
-    source = generate(gelu(64), choose(gelu(64)))
-    path = tmp_path / "gelu.py"
-    path.write_text(source.text)
-    for worker in workers._all:
-        worker.kill()
-    (binary,) = compile_source(source, path, 90, aligned=True, cache_root=tmp_path)
-    assert binary.cubin[:4] == b"\x7fELF"
-    workers._fill()
-    assert len([w for w in workers._all if w.poll() is None]) == 2

@@ -20,7 +20,7 @@ from torchsmith_fx_backend._src.loops.ir import Kernel, Op, ReduceOp
 from torchsmith_fx_backend._src.runtime import gpu_driver
 from torchsmith_fx_backend._src.runtime.gpu import print_kernel
 from torchsmith_fx_backend._src.runtime.gpu_driver import Driver, DriverError
-from torchsmith_fx_backend._src.runtime.triton_job import Binary
+from torchsmith_fx_backend._src.runtime.triton_compile import Binary
 from torchsmith_fx_backend._src.runtime.triton_launcher import TritonKernel, Variant
 
 HIDDEN = 2  # triton's own scratch pointers, after ours

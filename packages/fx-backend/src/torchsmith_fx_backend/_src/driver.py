@@ -57,7 +57,6 @@ from torchsmith_fx_backend._src.runtime import (
     Recordings,
     build,
     default_cache,
-    expect_kernels,
     load_graph,
     obstacle,
     save_graph,
@@ -226,7 +225,6 @@ def compile_graph(
         bypass = _NO_KEY
     if bypass:
         tell_cache("bypass", bypass)
-    expect_kernels((*example_inputs, *named_tensors(gm).values()))
     sizes = None if key is None else graph_key.Sizes.of(gm, example_inputs)
     graph = functional_graph(gm, example_inputs, chosen)
     ambient = _ambient_guard()
@@ -305,7 +303,6 @@ def compile_training(
     chosen = settings.current() if chosen is None else chosen
     off = chosen.disable
     rules = {} if "decompositions" in off else JOINT_RULES
-    expect_kernels(example_inputs)
     joint = _stage("joint", trace_joint, gm, example_inputs, rules)
     keyed = KeyedRandom(unless=BACKWARD)
     if chosen.rng == "keyed" and keyed.name not in off:

@@ -12,7 +12,6 @@ from torchsmith_fx_backend._src.runtime.launchers import (
     KernelRequest,
     LoadedKernel,
     Unavailable,
-    expect_kernels,
     launcher_for,
 )
 from torchsmith_fx_backend._src.runtime.recordings import CudaRecorder, Recordings, obstacle
@@ -29,7 +28,6 @@ __all__ = [
     "Unavailable",
     "build",
     "default_cache",
-    "expect_kernels",
     "launcher_for",
     "load_graph",
     "obstacle",

@@ -1,8 +1,8 @@
 """The launcher for CUDA devices: loop IR kernels -> Triton -> cubins, kept in the cache.
 
 ``GpuLauncher`` is what the wrapper's builder finds under the device type ``cuda``. Kernels of one
-graph are printed, then compiled in parallel, in processes where there are cores for them; a warm
-start reads cubins back and never imports triton.
+graph are printed, then compiled in parallel (triton spends most of its time outside the
+interpreter lock); a warm start reads cubins back and never imports triton.
 """
 
 from __future__ import annotations
@@ -42,14 +42,12 @@ from torchsmith_fx_backend._src.runtime.launchers import (
     LoadedKernel,
     Unavailable,
 )
-from torchsmith_fx_backend._src.runtime.triton_compile import compile_source
-from torchsmith_fx_backend._src.runtime.triton_job import Binary
+from torchsmith_fx_backend._src.runtime.triton_compile import Binary, compile_source
 from torchsmith_fx_backend._src.runtime.triton_launcher import (
     INT32_ROOM,
     TritonKernel,
     Variant,
 )
-from torchsmith_fx_backend._src.runtime.workers import MOST, WORKERS
 
 OLDEST_CAPABILITY = 80  # Ampere; older chips lack bfloat16 and are not tested
 
@@ -60,9 +58,7 @@ def _toolchain() -> str:
     digest = hashlib.sha256()
     here = Path(__file__).parent
     folders = (here.parent / "codegen" / "triton", here.parent / "loops")
-    own = [
-        here / f"{name}.py" for name in ("triton_compile", "triton_job", "triton_launcher", "gpu")
-    ]
+    own = [here / "triton_compile.py", here / "triton_launcher.py", here / "gpu.py"]
     for path in (*sorted(p for folder in folders for p in folder.glob("*.py")), *own):
         digest.update(path.read_bytes())
     digest.update(metadata.version("triton").encode())
@@ -101,11 +97,6 @@ class GpuLauncher:
     def __init__(self) -> None:
         """Nothing is imported or asked before the first kernel."""
         self._warned = False
-
-    def expect(self) -> None:
-        """Start the processes that compile."""
-        if util.find_spec("triton") is not None:
-            WORKERS.start()
 
     def load(self, requests: Sequence[KernelRequest], cache: Cache) -> list[LoadedKernel]:
         """One loaded kernel per request; new ones are compiled in parallel.
@@ -172,7 +163,7 @@ def _attempts(requests: Sequence[KernelRequest], cache: Cache) -> list[_Prepared
     CUDA context."""
     if len(requests) == 1:
         return [_attempt(requests[0], cache)]
-    with ThreadPoolExecutor(min(len(requests), MOST, os.cpu_count() or 1)) as pool:
+    with ThreadPoolExecutor(min(len(requests), 8, os.cpu_count() or 1)) as pool:
         return list(pool.map(lambda request: _attempt(request, cache), requests))
 
 

@@ -8,7 +8,7 @@ then one number per kernel symbol. A launcher is imported the first time that a 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast
 
@@ -64,10 +64,6 @@ def _label(request: KernelRequest) -> str:
 class Launcher(Protocol):
     """Compiles and loads kernels for one device type."""
 
-    def expect(self) -> None:
-        """A graph for this device begins to be compiled: ``load`` will be called soon."""
-        ...
-
     def load(self, requests: Sequence[KernelRequest], cache: Cache) -> list[LoadedKernel]:
         """One loaded kernel per request, in order.
 
@@ -92,13 +88,6 @@ _LAUNCHERS: dict[str, tuple[str, str]] = {
     "cuda": (f"{_PACKAGE}.gpu", "GpuLauncher"),
 }
 _instances: dict[str, Launcher] = {}
-
-
-def expect_kernels(values: Iterable[object]) -> None:
-    """Tell the launchers of the devices that these inputs are on."""
-    for kind in {value.device.type for value in values if isinstance(value, torch.Tensor)}:
-        if kind in _LAUNCHERS:
-            launcher_for(torch.device(kind)).expect()
 
 
 def launcher_for(device: torch.device) -> Launcher:

@@ -65,9 +65,6 @@ class NativeLauncher:
         self._lock = threading.RLock()
         self._warned = False
 
-    def expect(self) -> None:
-        """Nothing to start: the C compiler is a process for each file."""
-
     def load(self, requests: Sequence[KernelRequest], cache: Cache) -> list[LoadedKernel]:
         """One callable kernel per request; compiles what neither process nor cache holds.
 

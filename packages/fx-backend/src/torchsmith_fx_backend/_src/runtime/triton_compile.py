@@ -7,16 +7,47 @@ directory is moved below ours while we compile, so that one directory holds it a
 
 from __future__ import annotations
 
+import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from torchsmith_fx_backend._src.codegen.triton.scalars import SIGNATURES
 from torchsmith_fx_backend._src.codegen.triton.source import TritonSource
-from torchsmith_fx_backend._src.runtime.triton_job import Binary, Job, stages, to_binary
-from torchsmith_fx_backend._src.runtime.workers import WORKERS
+
+
+@dataclass(frozen=True, slots=True)
+class Binary:
+    """One compiled ``@triton.jit`` function.
+
+    Attributes:
+        name: entry name in the cubin.
+        cubin: the machine code.
+        shared: dynamic shared memory in bytes.
+        num_warps: warps per program.
+        parameters: number of 8-byte kernel parameters, the compiler's hidden ones included.
+    """
+
+    name: str
+    cubin: bytes
+    shared: int
+    num_warps: int
+    parameters: int
+
+
+class TritonCompileError(RuntimeError):
+    """Triton rejected a generated kernel; the message holds its text and the source's path."""
+
+
+def load_module(text: str, path: Path) -> dict[str, Any]:
+    """Executes generated source under its real file name, so that debuggers find the lines."""
+    namespace: dict[str, Any] = {"__name__": path.stem, "__file__": str(path)}
+    exec(compile(text, str(path), "exec"), namespace)
+    return namespace
+
 
 _scope_lock = threading.Lock()
 _scope_users = 0
@@ -24,8 +55,8 @@ _scope_restore: Callable[[], None] = lambda: None
 
 
 @contextmanager
-def _triton_cache_below(folder: str) -> Iterator[None]:
-    """Points triton's cache at ``folder`` while any of our compilations runs."""
+def _triton_cache_below(root: Path) -> Iterator[None]:
+    """Points triton's cache at ``root`` while any of our compilations runs."""
     global _scope_users, _scope_restore
     from triton import knobs
 
@@ -35,7 +66,7 @@ def _triton_cache_below(folder: str) -> Iterator[None]:
             before = own.get("dir")
             # The instance value only: assigning the attribute would also export it to the
             # environment of every later subprocess of the user's.
-            own["dir"] = folder
+            own["dir"] = str(root / "triton")
 
             def restore() -> None:
                 if before is None:
@@ -65,7 +96,7 @@ def signature(source: TritonSource) -> dict[str, str]:
 def compile_source(
     source: TritonSource, path: Path, capability: int, *, aligned: bool, cache_root: Path
 ) -> list[Binary]:
-    """Compiles every stage of ``source`` for one architecture, in a process of its own if one runs.
+    """Compiles every stage of ``source`` for one architecture.
 
     Args:
         source: the printed kernel.
@@ -75,25 +106,27 @@ def compile_source(
         cache_root: triton's cache goes below this directory.
 
     Raises:
-        TritonCompileError: triton rejects the source.
+        TritonCompileError: triton rejects the source; ``__cause__`` is its own error.
     """
-    job = _job(source, path, capability, aligned, str(cache_root / "triton"))
-    binaries = WORKERS.compile(job)
-    if binaries is None:
-        with _triton_cache_below(job.cache):
-            binaries = [to_binary(compiled) for compiled in stages(job)]
-    return binaries
+    with _triton_cache_below(cache_root):
+        return [
+            to_binary(compiled)
+            for compiled in compile_stages(source, path, capability, aligned=aligned)
+        ]
 
 
 def compile_stages(
     source: TritonSource, path: Path, capability: int, *, aligned: bool = True
 ) -> list[Any]:
-    """Triton's ``CompiledKernel`` objects (PTX included), made in this process."""
-    return stages(_job(source, path, capability, aligned, ""))
+    """As ``compile_source``, but returns triton's ``CompiledKernel`` objects (PTX included)."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
 
-
-def _job(source: TritonSource, path: Path, capability: int, aligned: bool, cache: str) -> Job:
-    options: dict[str, object] = {
+    module = load_module(source.text, path)
+    pointers = len(source.pointers) + len(source.workspaces)
+    divisible = {(i,): [["tt.divisibility", 16]] for i in range(pointers)} if aligned else {}
+    options = {
         "num_warps": source.config.num_warps,
         "num_stages": source.config.num_stages,
         # aten keeps subnormals; libdevice would flush them by default.
@@ -103,13 +136,47 @@ def _job(source: TritonSource, path: Path, capability: int, aligned: bool, cache
         "debug": "tl.device_assert(" in source.text,
         "sanitize_overflow": False,
     }
-    return Job(
-        source.text,
-        str(path),
-        tuple(stage.function for stage in source.stages),
-        signature(source),
-        len(source.pointers) + len(source.workspaces) if aligned else 0,
-        capability,
-        options,
-        cache,
+    compiled = []
+    for stage in source.stages:
+        try:
+            ast = ASTSource(module[stage.function], signature(source), {}, divisible)
+            compiled.append(
+                triton.compile(ast, target=GPUTarget("cuda", capability, 32), options=options)
+            )
+        except Exception as error:
+            raise TritonCompileError(
+                f"triton cannot compile {stage.function} in {path}: {error}"
+            ) from error
+    return compiled
+
+
+def to_binary(compiled: Any) -> Binary:
+    """Extracts what a launch needs from a ``CompiledKernel``.
+
+    Raises:
+        TritonCompileError: the kernel asks for something that generated kernels never use.
+    """
+    metadata = compiled.metadata
+    scratch = metadata.global_scratch_size + getattr(metadata, "profile_scratch_size", 0)
+    if scratch or metadata.num_ctas != 1:
+        raise TritonCompileError(f"{metadata.name} needs scratch memory or a cluster launch")
+    return Binary(
+        name=metadata.name,
+        cubin=compiled.asm["cubin"],
+        shared=metadata.shared,
+        num_warps=metadata.num_warps,
+        parameters=parameter_count(compiled.asm["ptx"]),
     )
+
+
+def parameter_count(ptx: str) -> int:
+    """Number of parameters of the (only) entry of ``ptx``.
+
+    Raises:
+        TritonCompileError: a parameter is not 8 bytes wide.
+    """
+    head = re.search(r"\.entry\s+\w+\s*\((.*?)\)", ptx, re.DOTALL)
+    kinds: Sequence[str] = re.findall(r"\.param\s+\.(\w+)", head.group(1)) if head else ()
+    if any(kind not in ("u64", "b64", "s64", "f64") for kind in kinds):
+        raise TritonCompileError(f"unexpected kernel parameters: {', '.join(kinds)}")
+    return len(kinds)

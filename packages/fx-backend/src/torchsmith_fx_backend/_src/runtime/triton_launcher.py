@@ -20,7 +20,7 @@ import torch
 from torchsmith_fx_backend._src.codegen.triton.source import TritonSource
 from torchsmith_fx_backend._src.runtime import gpu_driver
 from torchsmith_fx_backend._src.runtime.gpu_driver import Driver
-from torchsmith_fx_backend._src.runtime.triton_job import Binary
+from torchsmith_fx_backend._src.runtime.triton_compile import Binary
 
 INT32_ROOM = 2**31 - 2**20  # offsets below this leave room for the lanes of the last block
 Launch = Callable[..., None]
