@@ -141,10 +141,7 @@ def tracer(session: nox.Session) -> None:
 @task(name="fuzz-nesting", tags=["ci"])
 def fuzz_nesting(session: nox.Session) -> None:
     """Random nesting of control flow, 300 programs; ``-- --programs 10000 --seed N`` for more."""
-    torch(session)
-    tools(session, "pytest")
-    install(session, "guards", "tracer")
-    session.run("python", "packages/tracer/tests/fuzz_nesting.py", *session.posargs)
+    script(session, "packages/tracer/tests/fuzz_nesting.py", ["guards", "tracer"], "pytest")
 
 
 @task()
@@ -207,36 +204,34 @@ def integration(session: nox.Session) -> None:
     pytest(session, zoo, "-n", "2")  # apart: the others patch classes of transformers
 
 
-def test_in_turn(session: nox.Session, *names: str) -> None:
-    """Install packages one after the other, and test each before the next is there."""
-    torch(session)
-    tools(session, "pytest", "hypothesis", "pytest-xdist")
-    for name in names:
-        install(session, name)
-        pytest(session, f"packages/{name}/tests", "-n", "2")
-
-
 @task(python=MATRIX, tags=["ci"])
 def matrix(session: nox.Session) -> None:
     """guards, tracer and kernels on the other Pythons, in one environment per Python."""
-    test_in_turn(session, "guards", "tracer", "kernels")
+    for name in ("guards", "tracer", "kernels"):  # each is tested before the next is there
+        test_package(session, name)
 
 
 @task(name="matrix-backend", python=MATRIX)
 def matrix_backend(session: nox.Session) -> None:
     """guards and fx-backend on the other Pythons; before a release, too long for every run."""
-    test_in_turn(session, "guards", "fx-backend")
+    for name in ("guards", "fx-backend"):
+        test_package(session, name)
+
+
+def build_wheels(session: nox.Session) -> None:
+    """Build all wheels into an empty ``dist``, and forget those installed from there before."""
+    tools(session, "build", "hatchling")
+    session.run("python", "-m", "pip", "uninstall", "-q", "-y", *IMPORTS.values(), silent=True)
+    shutil.rmtree(DIST, ignore_errors=True)
+    for name in SIBLINGS:
+        build = ("-m", "build", "-w", "-n", "-o", str(DIST), f"packages/{name}")
+        session.run("python", *build, silent=True)
 
 
 @task(tags=["ci"])
 def wheels(session: nox.Session) -> None:
     """Build all wheels and use each in isolation, installed by its path from ``dist`` only."""
-    tools(session, "build", "hatchling")
-    shutil.rmtree(DIST, ignore_errors=True)
-    for name in SIBLINGS:
-        session.run(
-            "python", "-m", "build", "-w", "-n", "-o", str(DIST), f"packages/{name}", silent=True
-        )
+    build_wheels(session)
     torch(session)
     tools(session, "bytecode", "sympy")
     script = "tests/isolation/use_installed.py"
@@ -244,6 +239,15 @@ def wheels(session: nox.Session) -> None:
         wheel = next(DIST.glob(f"{IMPORTS[name]}-*.whl"))
         session.install("-q", "--force-reinstall", "--no-deps", "--no-index", str(wheel))
         session.run("python", script, IMPORTS[name])
+
+
+@task()
+def release(session: nox.Session) -> None:
+    """Rehearse a release, ``-- --dry-run``: wheels, metadata, plan, each wheel alone, the demo."""
+    build_wheels(session)
+    torch(session)
+    tools(session, "bytecode", "sympy", "numpy", "triton", "transformers", "towncrier", "packaging")
+    session.run("python", "docs/tools/release.py", *session.posargs)
 
 
 @task(tags=["ci"])
@@ -258,7 +262,7 @@ def readme(session: nox.Session) -> None:
 @task(tags=["ci"])
 def docs(session: nox.Session) -> None:
     """Build the documentation strictly into ``build/site``, and check what is there."""
-    tools(session, "mkdocs-material", "mkdocstrings-python", "pytest", "ruff")
+    tools(session, "mkdocs-material", "mkdocstrings-python", "pytest", "ruff", "towncrier")
     session.run("mkdocs", "build", "--strict", env={"NO_MKDOCS_2_WARNING": "1"})
     session.run("python", "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/docs")
 
