@@ -190,12 +190,15 @@ def test_conversions(check):
         lambda a: float(a.sum()),
         lambda a: int(a.max()),
         lambda a: math.sqrt(a.sum()),
-        lambda a: f"{a.sum():.3f}",
         lambda a: operator.index(a.int().sum()),
     ],
 )
 def test_reading_data_breaks(check, read):
     check(lambda a: (read(a + 1), a * 2), X, breaks=["item"])
+
+
+def test_texts_of_data_are_made_after_the_graph(check):
+    check(lambda a: (f"{(a + 1).sum():.3f}", a * 2), X, graphs=1, breaks=[], fullgraph=True)
 
 
 def test_branch_on_data(check):
