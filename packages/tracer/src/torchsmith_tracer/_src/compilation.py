@@ -68,6 +68,7 @@ class Compilation:
         fake.close()
         self.frames.clear()
         del self.logs
-        parts = (self.graph, self.journal, self.builder, self.world, self.loop)
+        self.builder.close()
+        parts = (self.graph, self.journal, self.world, self.loop)
         for part in (*parts, *self.interp.parts, self.interp):
             vars(part).clear()

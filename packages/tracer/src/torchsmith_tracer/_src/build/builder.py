@@ -138,6 +138,7 @@ class Builder:
         self.tx = tx
         self.frame_state = FrameState() if frame_state is None else frame_state
         self._memo: dict[int, tuple[object, Value, Source | None]] = {}
+        self._made: list[Value] = []  # those of rolled back parts, too
         self._scalars: dict[Source, Value] = {}
         self._identified: dict[Value, None] = {}
         self._stock_modules: set[Source] = set()
@@ -194,8 +195,19 @@ class Builder:
     def _remember(self, obj: object, value: Value, source: Source) -> Value:
         memo, key = self._memo, id(obj)
         memo[key] = (obj, value, source)
+        self._made.append(value)
         self.tx.graph.record(lambda: memo.__delitem__(key))
         return value
+
+    def close(self) -> None:
+        """Let go of the objects now, not when the collector comes: values refer to each other in
+        circles (a function and its globals), and weak references would show who is still alive."""
+        for value in self._made:
+            for cls in type(value).__mro__:
+                for name in vars(cls).get("__slots__", ()):
+                    if name != "__weakref__" and hasattr(value, name):
+                        delattr(value, name)
+        vars(self).clear()
 
     def _same_object(self, obj: object, first: Source | None, source: Source) -> None:
         """``obj`` was found at ``first`` and again at ``source``."""
