@@ -57,6 +57,8 @@ from torchsmith_guards._src.sources.sources import (
     Source,
     Step,
     TensorPropertySource,
+    class_dict,
+    class_mro,
     is_literal,
     is_short,
 )
@@ -109,6 +111,8 @@ __all__ = [
     "Symbol",
     "TensorPropertySource",
     "TensorSpec",
+    "class_dict",
+    "class_mro",
     "contiguous_strides",
     "estimated_ns",
     "expectation",

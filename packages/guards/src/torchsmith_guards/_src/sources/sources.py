@@ -233,8 +233,9 @@ class ClassDictSource(_Root):
         return f"vars({_object_text(self.cls)})"
 
 
-# ``vars(cls)``, also where a metaclass has a ``__dict__`` of its own.
+# ``vars(cls)`` and ``cls.__mro__``, whatever a metaclass makes of these names.
 class_dict: Callable[[type], Mapping[str, object]] = type.__dict__["__dict__"].__get__
+class_mro: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -210,15 +210,20 @@ class _Walk:
         """Compare all that decides what instances of a known class find in it."""
         known = self.classes.get(kind)
         if known is None:
-            order = kind.__mro__
-            self.out.keep[id(order)] = order
-            self.out.table.add_word(id(kind) + memory.MRO, id(order))
+            order = self._order(kind)
             known = self.classes[kind] = all(
                 self._dict(memory.behind(src.class_dict(c)), f"{c.__qualname__} at {id(c)}")
                 for c in order
                 if memory.is_mutable_class(c)
             )
         return known
+
+    def _order(self, kind: type) -> tuple[type, ...]:
+        """Compare where a known class looks for attributes."""
+        order = src.class_mro(kind)
+        self.out.keep[id(order)] = order
+        self.out.table.add_word(id(kind) + memory.MRO, id(order))
+        return order
 
     def _instance_dict(self, obj: object, source: Source) -> dict[str, object] | None:
         """The dict of a known instance, with the words for its being the instance's."""
@@ -274,6 +279,8 @@ class _Walk:
                 return source.take(obj) if self._dict(obj, at) else _MISSING
             case src.IdSource():
                 return id(obj)
+            case src.ResultSource() if source.fn is src.class_mro:
+                return self._order(obj)  # type: ignore[arg-type]
             case src.DefaultsSource() if isinstance(obj, types.FunctionType):
                 table: Any = self._defaults(source, obj, isinstance(source.which, int))
                 return _MISSING if table is _MISSING else table[source.which]
@@ -371,8 +378,6 @@ class _Walk:
             return _MISSING
         if _class_attribute(meta, "__getattribute__") is not type.__getattribute__:
             return _MISSING
-        if name == "__mro__" and _class_attribute(meta, name) is type.__dict__[name]:
-            return obj.__mro__
         if _class_attribute(meta, name) is not _MISSING:
             return _MISSING
         found = _class_attribute(obj, name)
@@ -456,7 +461,7 @@ def _facts(node: Node, enough: int) -> int:
 
 
 def _class_attribute(kind: type, name: str) -> object:
-    for cls in kind.__mro__:
+    for cls in src.class_mro(kind):
         table = src.class_dict(cls)
         if name in table:
             return table[name]

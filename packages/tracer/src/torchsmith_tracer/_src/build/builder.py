@@ -41,7 +41,7 @@ from torchsmith_guards import (
 )
 
 from torchsmith_tracer._src import marks
-from torchsmith_tracer._src.breaks.signals import Unsupported
+from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
 from torchsmith_tracer._src.build.arrays import guard_memory, wrap_array
 from torchsmith_tracer._src.build.dynamic import FrameState, check_marks
 from torchsmith_tracer._src.build.stored_hash import stored_hashes
@@ -487,7 +487,10 @@ class Builder:
 
     def _hash_keys(self, table: object, keys: Sequence[Value]) -> list[object]:
         """The hash keys of what a dict or set holds."""
-        found = [self.tx.interp.hash_key(key) for key in keys]
+        try:
+            found = [self.tx.interp.hash_key(key) for key in keys]
+        except ObservedException:
+            raise Unsupported("opaque-call", what="a key that has no hash by now") from None
         stored: dict[int, int] | None = None
         for key, hash_key in zip(keys, found, strict=True):
             if not isinstance(key, ObjectValue | ClassValue | EnumValue):

@@ -31,6 +31,8 @@ from torchsmith_guards import (
     ItemSource,
     PinnedSource,
     ResultSource,
+    class_dict,
+    class_mro,
 )
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
@@ -51,11 +53,9 @@ _LITERALS = frozenset((bool, int, float, complex, str, bytes, type(None), type(E
 _NUMBERS = frozenset((int, float))
 # Compared by content where they are used: which object holds the content says nothing.
 _BY_CONTENT = frozenset((list, tuple, dict, set, frozenset))
-_class_dict: Callable[[type], Mapping[str, object]] = type.__dict__["__dict__"].__get__
-_class_mro: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
 
 # What tensors had when this was imported: what is there in its place now is the user's.
-_TENSOR_CLASSES = {cls: dict(_class_dict(cls)) for cls in (torch.Tensor, base_tensor)}
+_TENSOR_CLASSES = {cls: dict(class_dict(cls)) for cls in (torch.Tensor, base_tensor)}
 
 
 def own_dict(obj: object) -> object:
@@ -108,9 +108,9 @@ class World:
         """The method resolution order of a class, which assigning ``__bases__`` changes."""
         found = self._mros.get(cls)
         if found is None:
-            found = self._mros[cls] = _class_mro(cls)
+            found = self._mros[cls] = class_mro(cls)
             if not self.fixed(cls):
-                source = AttrSource(PinnedSource(cls), "__mro__")
+                source = ResultSource(PinnedSource(cls), class_mro)
                 self._guard(source, GuardKind.ID, found, "bases of a class")
         return found
 
@@ -132,7 +132,7 @@ class World:
 
     def class_names(self, cls: type) -> list[str]:
         """The names in ``vars(cls)``, in order."""
-        names = tuple(_class_dict(cls))
+        names = tuple(class_dict(cls))
         if not self.fixed(cls):
             expected = (types.MappingProxyType, names)
             why = "names in a class were listed"
@@ -146,7 +146,7 @@ class World:
 
     def class_entry(self, cls: type, name: str) -> object:
         """``vars(cls)[name]`` or ``ABSENT``; base classes are not asked."""
-        table = _class_dict(cls)
+        table = class_dict(cls)
         found = table.get(name, ABSENT)
         key = (cls, name)
         if key not in self._entries and not self.fixed(cls):
@@ -228,7 +228,7 @@ class World:
 
     def own_table(self, obj: object, source: Source) -> Source:
         """The path to ``obj.__dict__``, which runs no code of the object's class."""
-        tables = map(_class_dict, _class_mro(type(obj)))
+        tables = map(class_dict, class_mro(type(obj)))
         if any(isinstance(t.get("__getattribute__"), types.FunctionType) for t in tables):
             return ResultSource(source, own_dict)
         return AttrSource(source, "__dict__")
@@ -326,7 +326,7 @@ class World:
     def class_table(self, cls: type, owner: type, name: str) -> list[tuple[object, Source]]:
         """The values of the dict ``name`` of a class, which ``owner`` in its MRO holds, each with
         its source; the keys are a fact."""
-        table = _class_dict(owner)[name]
+        table = class_dict(owner)[name]
         assert isinstance(table, dict)
         place = ItemSource(ClassDictSource(owner), name)
         if not self.fixed(owner):

@@ -10,6 +10,8 @@ import functools
 import types
 from typing import NamedTuple
 
+from torchsmith_guards import class_dict, class_mro
+
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.effects.journal import DELETED
 from torchsmith_tracer._src.facts.world import ABSENT
@@ -154,7 +156,6 @@ def cached(tx: Trace, func: Value, instance: Value, name: str) -> Value:
 def disguises(cls: type) -> bool:
     """Whether instances compute their ``__class__``: ``isinstance`` then runs the user's code."""
     return any(
-        "__class__" in base.__dict__
-        or isinstance(base.__dict__.get("__getattribute__"), types.FunctionType)
-        for base in cls.__mro__[:-1]
+        "__class__" in table or isinstance(table.get("__getattribute__"), types.FunctionType)
+        for table in map(class_dict, class_mro(cls)[:-1])
     )

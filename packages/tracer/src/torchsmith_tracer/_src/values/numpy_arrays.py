@@ -156,13 +156,13 @@ class ArrayValue(Value):
         as indices."""
         np, fake = numpy(), self.tensor.fake
         dtype = numpy_dtype(fake.dtype)
-        fill = np.ones if dtype.kind in "fc" else np.zeros
-        if self.is_scalar:
-            return fill((), dtype)[()]
         size, stride = ([_hint(n) for n in part] for part in (fake.shape, fake.stride()))
         extent = 1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True)) if all(size) else 0
+        memory = np.ndarray(extent, dtype)  # by methods: a program may replace functions
+        memory.fill(dtype.kind in "fc")
         strides = [s * dtype.itemsize for s in stride]
-        return np.ndarray(size, dtype, fill(extent, dtype), 0, strides)
+        array = np.ndarray(size, dtype, memory, 0, strides)
+        return array[()] if self.is_scalar else array
 
     # --- attributes ----------------------------------------------------------------------------
     def getattr(self, tx: Trace, name: str) -> Value:
