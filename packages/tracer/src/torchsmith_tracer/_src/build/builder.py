@@ -65,7 +65,7 @@ from torchsmith_tracer._src.values import (  # noqa: F401 - they fill the tables
     torch_classes,
 )
 from torchsmith_tracer._src.values.abstract.basics import IdentityKey
-from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.base import Value, slot_names
 from torchsmith_tracer._src.values.builtins import registry
 from torchsmith_tracer._src.values.classes import ClassValue
 from torchsmith_tracer._src.values.constants import ConstantValue, is_none
@@ -203,10 +203,9 @@ class Builder:
         """Let go of the objects now, not when the collector comes: values refer to each other in
         circles (a function and its globals), and weak references would show who is still alive."""
         for value in self._made:
-            for cls in type(value).__mro__:
-                for name in vars(cls).get("__slots__", ()):
-                    if name != "__weakref__" and hasattr(value, name):
-                        delattr(value, name)
+            for name in slot_names(type(value)):
+                if hasattr(value, name):
+                    delattr(value, name)
         vars(self).clear()
 
     def _same_object(self, obj: object, first: Source | None, source: Source) -> None:

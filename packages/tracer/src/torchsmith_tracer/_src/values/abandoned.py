@@ -19,12 +19,12 @@ from torchsmith_tracer._src.breaks.signals import ObservedException
 from torchsmith_tracer._src.frames.code import CodeInfo, decode
 from torchsmith_tracer._src.frames.frame import Frame, Handling
 from torchsmith_tracer._src.trace import Trace
-from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.base import Value, slot_names
 from torchsmith_tracer._src.values.generators import GeneratorValue
 from torchsmith_tracer._src.values.iterators import IteratorValue
 
 _STOP_ITERATION_ERROR = 3  # the intrinsic of the handler around every generator from 3.12 on
-_NO_FOLLOW = frozenset(("source", "obj", "__weakref__", "tx", "journal"))
+_NO_FOLLOW = frozenset(("source", "obj", "tx", "journal"))
 
 
 class Abandoned:
@@ -207,19 +207,6 @@ def _is_context(value: Value) -> bool:
     return issubclass(getattr(value, "cls", object), contextlib._GeneratorContextManager)
 
 
-_slot_names: dict[type, tuple[str, ...]] = {}
-
-
-def _slots(kind: type) -> tuple[str, ...]:
-    known = _slot_names.get(kind)
-    if known is None:
-        names: dict[str, None] = {}
-        for base in kind.__mro__:
-            names.update(dict.fromkeys(base.__dict__.get("__slots__", ())))
-        known = _slot_names[kind] = tuple(n for n in names if n not in _NO_FOLLOW)
-    return known
-
-
 def _values(items: Iterable[object]) -> Iterator[Value]:
     return (v for v in items if isinstance(v, Value))
 
@@ -234,8 +221,9 @@ def _on(stack: Iterable[object]) -> Iterator[Value]:
 
 def _parts(value: Value) -> Iterator[Value]:
     """The values that ``value`` refers to."""
-    for name in _slots(type(value)):
-        yield from _within(getattr(value, name, None), 3)
+    for name in slot_names(type(value)):
+        if name not in _NO_FOLLOW:
+            yield from _within(getattr(value, name, None), 3)
 
 
 def _within(part: object, depth: int) -> Iterator[Value]:

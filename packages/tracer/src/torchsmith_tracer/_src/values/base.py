@@ -191,6 +191,18 @@ class MethodOf(Value, Generic[_V]):
         return cg.attr(self.owner, self.name)
 
 
+_slot_names: dict[type, tuple[str, ...]] = {}
+
+
+def slot_names(kind: type[Value]) -> tuple[str, ...]:
+    """What values of a class hold, in the order in which the class and its bases list it."""
+    known = _slot_names.get(kind)
+    if known is None:
+        names = (n for base in kind.__mro__ for n in base.__dict__.get("__slots__", ()))
+        known = _slot_names[kind] = tuple(dict.fromkeys(n for n in names if n != "__weakref__"))
+    return known
+
+
 class RealObject(Value):
     """A value that has the object itself, ``obj``."""
 
