@@ -15,7 +15,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 
 import torch
 
@@ -67,7 +67,8 @@ def _random_state() -> Callable[[], None]:
     ]
     numpy = sys.modules.get("numpy.random")
     if numpy is not None:
-        states.append((numpy.set_state, numpy.get_state()))
+        with suppress(Exception):  # numpy asks functions that the program may have replaced
+            states.append((numpy.set_state, numpy.get_state()))
     if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         states.append((torch.cuda.set_rng_state, torch.cuda.get_rng_state()))
 
