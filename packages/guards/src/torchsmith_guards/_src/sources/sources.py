@@ -235,7 +235,13 @@ class ClassDictSource(_Root):
 
 # ``vars(cls)`` and ``cls.__mro__``, whatever a metaclass makes of these names.
 class_dict: Callable[[type], Mapping[str, object]] = type.__dict__["__dict__"].__get__
-class_mro: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
+_MRO = type.__dict__["__mro__"].__get__
+
+
+def class_mro(cls: type) -> tuple[type, ...]:
+    """The order in which attributes of ``cls`` are looked up; its metaclass is not asked."""
+    order: tuple[type, ...] = _MRO(cls)
+    return order
 
 
 @dataclass(frozen=True, slots=True, eq=False)
