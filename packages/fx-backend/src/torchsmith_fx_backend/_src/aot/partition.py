@@ -89,16 +89,19 @@ def choose_saved(
 
     def cut(far: Collection[fx.Node]) -> list[fx.Node]:
         """What to save when the values ``far`` are not computed again."""
+
+        def again(node: fx.Node) -> bool:
+            return node not in far and is_recomputable(node, budget)
+
         network = _Network()
-        relevant = _ancestors(read, lambda node: node in far or not is_recomputable(node, budget))
+        relevant = _ancestors(read, lambda node: not again(node))
         for node in relevant:
             number = position[node]
             owner = source(node)
-            again = is_recomputable(node, budget) and node not in far
             if BACKWARD in node.meta:
                 weight = _INFINITE  # another backward pass does not have it
             elif isinstance(node.meta.get("val"), (list, tuple)):
-                if not again:
+                if not again(node):
                     continue  # its items are saved
                 weight = _INFINITE
             elif owner in kept and not copied(node):
@@ -108,7 +111,7 @@ def choose_saved(
             else:
                 weight = _weight(node)
             network.edge(2 * number, 2 * number + 1, weight)
-            if again:
+            if again(node):
                 for arg in node.all_input_nodes:
                     network.edge(2 * position[arg] + 1, 2 * number, _INFINITE)
             else:
