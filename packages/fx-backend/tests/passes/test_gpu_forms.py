@@ -67,24 +67,54 @@ def test_products_are_padded(name, monkeypatch):
         assert node.meta["val"].shape[-1] % 8 == 0
 
 
-@pytest.mark.parametrize("name", ["columns", "inner", "both", "mm", "batch", "columns with bias"])
-def test_wide_results_that_are_returned_are_padded_by_rows(name, monkeypatch):
-    monkeypatch.setattr(padding, "_pays", lambda *sizes: True)
-    monkeypatch.setattr(by_rows, "ROWS", 2)
-    fn, _, inner, columns = PRODUCTS[name]
-    inputs = randn(9, inner), randn(columns, inner, seed=1), randn(columns, seed=2)
-    calls = rewritten(fn, *inputs, passes=[AlignedProducts(device="cpu")], rtol=2e-2, atol=2e-2)
-    found = [n for n in calls if n.target is by_rows.product]
-    # Where columns need no padding, or something else reads the result, it is one product.
-    assert len(found) == (name not in ("inner", "both", "columns with bias"))
+ODD = {
+    "no bias": (lambda x, w, b: linear(x, w), 16),
+    "bias": (lambda x, w, b: linear(x, w, b), 16),
+    "batch": (lambda x, w, b: linear(x.view(3, len(x) // 3, -1), w, b), 16),
+    "odd inner": (lambda x, w, b: linear(x, w), 9),
+    "mm": (lambda x, w, b: torch.mm(x, w.t()), 16),
+    "mm by rows": (lambda x, w, b: torch.mm(x, w.view(w.shape[1], -1)), 16),
+    "read too": (lambda x, w, b: (y := linear(x, w, b), y.float().exp()), 16),
+}
 
 
-def test_a_returned_product_with_bias_is_padded_by_rows(monkeypatch):
+@pytest.mark.parametrize("columns", [17, 18, 20, 43])
+@pytest.mark.parametrize("name", ODD)
+def test_many_rows_of_odd_width_are_computed_by_classes(name, columns, monkeypatch):
     monkeypatch.setattr(padding, "_pays", lambda *sizes: True)
-    monkeypatch.setattr(by_rows, "ROWS", 4)
-    inputs = randn(2, 11, 9), randn(7, 9, seed=1), randn(7, seed=2)
-    calls = rewritten(linear, *inputs, passes=[AlignedProducts("cpu")], rtol=2e-2, atol=2e-2)
-    assert by_rows.product in [n.target for n in calls]
+    monkeypatch.setattr(padding, "_MANY", 1)
+    fn, inner = ODD[name]
+    for rows in (9, 24):
+        inputs = randn(rows, inner), randn(columns, inner, seed=1), randn(columns, seed=2)
+        calls = rewritten(fn, *inputs, passes=[AlignedProducts("cpu")], rtol=2e-2, atol=2e-2)
+        assert by_rows.product in [n.target for n in calls]
+
+
+@pytest.mark.parametrize("columns", range(16, 40))
+@pytest.mark.parametrize("bias", [False, True])
+def test_products_of_classes_of_rows_are_aligned_and_hold_nothing_large(columns, bias, monkeypatch):
+    writes = []
+
+    def noting(kind):
+        def run(*args, out=None):
+            if out is not None:
+                writes.append(out)
+            return kind(*args) if out is None else kind(*args, out=out)
+
+        return run
+
+    # Zeros and small whole numbers are exact in any order of summation.
+    x, weight = (randn(n, 8, seed=n).mul(4).round() for n in (19, columns))
+    added = randn(columns).mul(4).round() if bias else None
+    wanted = linear(x, weight, added)
+    monkeypatch.setattr(torch, "mm", noting(torch.mm))
+    monkeypatch.setattr(torch, "addmm", noting(torch.addmm))
+    result = by_rows.product(x, weight, added)
+    assert torch.equal(result, wanted) and result.is_contiguous()
+    for out in writes:
+        assert out.untyped_storage().data_ptr() == result.untyped_storage().data_ptr()
+        assert out.storage_offset() % 8 == out.stride(0) % 8 == out.shape[1] % 8 == 0
+    assert len(writes) == by_rows.period(columns)
 
 
 def test_padding_is_estimated_and_only_for_two_bytes():

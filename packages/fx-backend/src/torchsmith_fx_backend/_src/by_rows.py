@@ -1,38 +1,60 @@
-"""A matrix product whose padded columns are held for a few rows at a time.
+"""A matrix product whose rows start nowhere in particular, computed where it belongs.
 
-The library is fast only where rows of the result start at multiples of 16 bytes. A result of
-another width is computed wider and copied; all of it at once would take twice the memory (the
-logits of a language model are often its largest tensor).
+The library is fast only where rows of the result start at multiples of 16 bytes. In a contiguous
+result of an odd width each eighth row does, and those after it do from their eighth column less
+one, two, ... on. So every eighth row is a product of its own, straight into the result, and a
+narrow product computes what is left at both ends. Nothing as large as the result or the weight is
+held beside them (the logits of a language model are often its largest tensor).
 """
 
 from __future__ import annotations
 
+import math
+
 import torch
 
-ROWS = 1024  # at a time: enough programs for any GPU
+ROW = 8  # elements of two bytes
 
 
-def product(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, columns: int
-) -> torch.Tensor:
-    """The first ``columns`` columns of ``x @ weight + bias``, contiguous.
+def period(columns: int) -> int:
+    """How many rows of this width lie between two that start at multiples of 16 bytes."""
+    return ROW // math.gcd(ROW, columns)
+
+
+def product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """``x @ weight.t() + bias``, contiguous.
 
     Args:
-        x: ``[..., inner]``.
-        weight: ``[inner, wide]``, ``wide`` at least ``columns``.
-        bias: ``[wide]``.
-        columns: how many are wanted.
+        x: ``[..., inner]``, ``inner`` a multiple of ``ROW``.
+        weight: ``[columns, inner]``, contiguous, at least ``2 * ROW`` columns.
+        bias: ``[columns]``.
     """
-    rows = x.reshape(-1, x.shape[-1])
+    columns, inner = weight.shape
+    rows = x.reshape(-1, inner)
     result = x.new_empty((*x.shape[:-1], columns))
-    wide = x.new_empty((min(ROWS, len(rows)), weight.shape[1]))
     lines = result.view(-1, columns)
-    for start in range(0, len(rows), ROWS):
-        these = rows[start : start + ROWS]
-        part = wide[: len(these)]
-        if bias is None:
-            torch.mm(these, weight, out=part)
-        else:
-            torch.addmm(bias, these, weight, out=part)
-        lines[start : start + ROWS].copy_(part[:, :columns])
+    ends = _multiply(rows, _ends(weight), None if bias is None else _ends(bias))
+    lines[:, :ROW] = ends[:, :ROW]
+    lines[:, -ROW:] = ends[:, ROW:]
+    step = period(columns)
+    for first in range(min(step, len(rows))):
+        start = -first * columns % ROW
+        aligned = slice(start, columns - (columns - start) % ROW)
+        part = None if bias is None else bias[aligned]
+        _multiply(rows[first::step], weight[aligned], part, out=lines[first::step, aligned])
     return result
+
+
+def _ends(weight: torch.Tensor) -> torch.Tensor:
+    return torch.cat((weight[:ROW], weight[-ROW:]))
+
+
+def _multiply(
+    rows: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    if bias is None:
+        return torch.mm(rows, weight.t(), out=out)
+    return torch.addmm(bias, rows, weight.t(), out=out)

@@ -1,8 +1,9 @@
 """Matrix products whose rows do not start at multiples of 16 bytes, made to.
 
 The library's fast kernels load 16 bytes at a time. A row of 50,257 bfloat16 numbers sends a product
-to kernels that reach a seventh of their speed. Operands and result are padded in each call (nothing
-computed from a weight outlives it), when that is estimated to cost less than it gains.
+to kernels that reach a seventh of their speed. Operands are padded in each call (nothing computed
+from a weight outlives it), and results padded, or computed by classes of rows where there are many
+of them, when that is estimated to cost less than it gains.
 """
 
 from __future__ import annotations
@@ -19,12 +20,14 @@ from torchsmith_fx_backend._src.passes.base import insert, is_static, replace_wi
 
 aten = torch.ops.aten
 
-_ROW = 8  # elements of two bytes
+_ROW = by_rows.ROW
+_MANY = 256  # rows from which on a product of two-byte numbers is not bound by reading the weight
 # Measured on an H200, bfloat16, in operations per second (aligned to 16, 4 and 2 bytes), bytes per
 # second, and seconds for one more kernel. Other chips differ in all of them alike.
 _ALIGNED, _BY_TWO, _ODD = 600e12, 240e12, 100e12
 _BANDWIDTH = 3.0e12
 _LAUNCH = 4e-6
+_CONTIGUOUS = {"memory_format": torch.contiguous_format}
 
 
 @dataclass(frozen=True)
@@ -77,21 +80,28 @@ class AlignedProducts:
                 padded[operand, sizes] = insert(graph, target, operand, amounts, 0.0)
             return padded[operand, sizes]
 
-        returned = all(user.op == "output" for user in node.users)
-        pieces = more and returned and rows > 2 * by_rows.ROWS and result.is_contiguous()
+        classes = (
+            more
+            and rows >= _MANY * by_rows.period(columns)
+            and columns >= 2 * _ROW
+            and result.is_contiguous()
+        )
         with graph.inserting_before(node):
-            both = (more_inner, more) if transposed else (more, more_inner)
-            args: list[Any] = [pad(left, more_inner), pad(right, *both)]
-            if len(node.args) > 2 and node.args[2] is not None:
-                args.append(pad(node.args[2], more))  # type: ignore[arg-type]
-            if pieces:  # a fused reader would need no copy, but there is none
-                weight = insert(graph, aten.t.default, args[1]) if transposed else args[1]
-                bias = args[2] if len(args) > 2 else None
-                part = graph.call_function(by_rows.product, (args[0], weight, bias, columns))
+            if classes:
+                weight = right if transposed else insert(graph, aten.t.default, right)
+                if not weight.meta["val"].is_contiguous():
+                    weight = insert(graph, aten.clone.default, weight, **_CONTIGUOUS)
+                bias = node.args[2] if len(node.args) > 2 else None
+                operands = (pad(left, more_inner), pad(weight, more_inner), bias)
+                part = graph.call_function(by_rows.product, operands)
                 part.meta = dict(node.meta)
                 node.replace_all_uses_with(part)
                 graph.erase_node(node)
                 return True
+            both = (more_inner, more) if transposed else (more, more_inner)
+            args: list[Any] = [pad(left, more_inner), pad(right, *both)]
+            if len(node.args) > 2 and node.args[2] is not None:
+                args.append(pad(node.args[2], more))  # type: ignore[arg-type]
             wide = insert(graph, node.target, *args)  # type: ignore[arg-type]
             if not more:
                 part = wide
