@@ -42,12 +42,22 @@ def mark(fn: types.FunctionType, name: str, value: object) -> None:
     fn.__dict__[OWNER] = weakref.ref(fn)
 
 
+def is_unmade(obj: object) -> bool:
+    """True for lazy modules that their first call is going to make: it runs eagerly."""
+    if not isinstance(obj, LazyModuleMixin) or "_parameters" not in vars(obj):
+        return False  # the latter: its constructor is running
+    return bool(obj.has_uninitialized_params())  # type: ignore[misc]
+
+
+def makes_modules(obj: object) -> bool:
+    """True for modules of which the first call makes a part."""
+    if not issubclass(type(obj), torch.nn.Module) or "_modules" not in vars(obj):
+        return False
+    return any(map(is_unmade, obj.modules()))  # type: ignore[attr-defined]
+
+
 def is_disabled(obj: object) -> bool:
-    """True when the user said that ``obj`` must run eagerly (``disable`` here or in torch), and
-    for lazy modules that their first call is going to make."""
-    if isinstance(obj, LazyModuleMixin) and "_parameters" in vars(obj):  # else it is being made
-        if obj.has_uninitialized_params():  # type: ignore[misc]
-            return True
+    """True when the user said that ``obj`` must run eagerly (``disable`` here or in torch)."""
     marks = _marks(obj)
     if DISABLED in marks and (OWNER not in marks or _owns(obj, marks)):
         return True
@@ -58,6 +68,8 @@ def is_disabled(obj: object) -> bool:
 
 def why_disabled(obj: object) -> str:
     """What the user gave as the reason, in brackets, for messages."""
+    if is_unmade(obj):
+        return " (lazy: its first call makes its parameters)"
     if not is_disabled(obj):
         return ""
     why = _marks(obj).get(DISABLED) or _marks(obj).get(_TORCH_WHY)

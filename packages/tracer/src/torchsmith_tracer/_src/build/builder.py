@@ -628,10 +628,16 @@ class Builder:
         if original == marks.ORIGINAL:
             # The compiled form shares the module's instance dict: paths through it are the same.
             self.guard(source, GuardKind.TYPE, type(obj), "class of a compiled module")
-            return ModuleValue(getattr(obj, original), source)
+            module = getattr(obj, original)
+            self.guard(AttrSource(source, "__class__"), GuardKind.ID, type(module), "its own class")
+            return ModuleValue(module, source)
         if original is not None:
             return self._original(obj, source)
-        if isinstance(obj, torch.jit.ScriptModule) or marks.is_disabled(obj):
+        if (
+            isinstance(obj, torch.jit.ScriptModule)
+            or marks.is_disabled(obj)
+            or marks.is_unmade(obj)
+        ):
             self.guard(source, GuardKind.TYPE, type(obj), "module")
             return OpaqueValue(obj, source)
         self.guard(source, GuardKind.TYPE, type(obj), "class of a module")

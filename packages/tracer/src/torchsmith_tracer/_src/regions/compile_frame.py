@@ -44,6 +44,7 @@ from torchsmith_tracer._src.regions.failed import graph_failed
 from torchsmith_tracer._src.regions.record import CodeRecord, Entry
 from torchsmith_tracer._src.torch_private import AmbientState
 from torchsmith_tracer._src.values.functions import FunctionValue
+from torchsmith_tracer._src.values.lookup import lookup
 from torchsmith_tracer.errors import BackendError, SkipGraph, TracerError, TracerWarning
 
 if TYPE_CHECKING:
@@ -193,6 +194,8 @@ def _interpret(
     entry = FunctionValue.existing(trace, fn, FunctionSource())
     names = zip(record.signature.names, record.labels, flat, strict=True)
     values = {name: builder.wrap(obj, LocalSource(label)) for name, label, obj in names}
+    if record.calls_modules:
+        lookup(trace, type(flat[0]), "__call__")
     root = trace.loop.root_frame(entry, values)
     if record.resume is not None:
         original = record.resume.original

@@ -31,6 +31,7 @@ def wrap_module(region: Region, module: _M) -> _M:
     if not isinstance(call, types.FunctionType):
         raise TypeError(f"{kind.__name__}.__call__ is not a Python function")
     record = region.record(call, kind)
+    record.calls_modules = True
     namespace: dict[str, Any] = {
         "__call__": staticmethod(record.dispatcher(call, module, follows=True)),
         "__reduce_ex__": lambda self, protocol: module.__reduce_ex__(protocol),
@@ -40,12 +41,16 @@ def wrap_module(region: Region, module: _M) -> _M:
         "__qualname__": kind.__qualname__,
         "__doc__": kind.__doc__,
         "__slots__": (),
-        "__class__": property(lambda self: kind),
+        # Torch changes the classes of modules (lazy ones, parametrizations): the original's counts.
+        "__class__": property(lambda self: type(module)),
+        "__getattr__": lambda self, name: getattr(module, name),
+        "__setattr__": lambda self, name, value: setattr(module, name, value),
+        "__delattr__": lambda self, name: delattr(module, name),
         "_orig_mod": property(lambda self: module, doc="The module that was compiled."),
         "_torchsmith_region": region,
         marks.ORIGINAL: module,
     }
     subclass = types.new_class(kind.__name__, (kind,), exec_body=lambda ns: ns.update(namespace))
     out: _M = object.__new__(subclass)
-    out.__dict__ = module.__dict__
+    object.__setattr__(out, "__dict__", module.__dict__)
     return out

@@ -24,6 +24,7 @@ from torchsmith_tracer._src.build.dynamic import FrameState
 from torchsmith_tracer._src.codegen.resume import ResumeCode, raising_code
 from torchsmith_tracer._src.codegen.source_text import compile_source, forget_source
 from torchsmith_tracer._src.emitter import safe_names
+from torchsmith_tracer._src.marks import makes_modules
 from torchsmith_tracer._src.records import frames
 from torchsmith_tracer._src.regions import stance
 from torchsmith_tracer._src.regions.ambient import watching_mode
@@ -69,12 +70,14 @@ class CodeRecord:
         code: the user's code object, or a resume function's.
         globals: globals of its functions.
         resume: how the code was made, for resume functions.
+        calls_modules: the code is what calling a module runs, as long as its class says so.
     """
 
     region: Region
     code: types.CodeType
     globals: dict[str, object]
     resume: ResumeCode | None = None
+    calls_modules: bool = False
     entries: list[Entry] = field(default_factory=list)
     frame_state: FrameState = field(default_factory=FrameState)
     lock: threading.RLock = field(default_factory=threading.RLock)
@@ -96,7 +99,7 @@ class CodeRecord:
             own("MISSING"): MISSING,
         }
         self._next = 0
-        self._modes: set[str] = set()
+        self._notes: set[str] = set()
         self._raising: types.CodeType | None = None
         self._otherwise: str | None = "miss"
         self._missed = 0  # calls that found no entry since one did, at the limit
@@ -234,8 +237,13 @@ class CodeRecord:
             return self.native(fn, flat)
         mode = watching_mode()
         if mode is not None:
-            self._note_mode(mode)
+            self._note(f"under the active mode {mode}, which is to see each operator")
             return self.native(fn, flat)
+        if flat and makes_modules(flat[0]):
+            self._note("once: the call makes the parameters of lazy modules")
+            return self.native(fn, flat)
+        if self.calls_modules and (call := type(flat[0]).__call__) is not fn:
+            return self.native(call, flat)  # type: ignore[arg-type]
         args = (fn, *flat) if self.pass_function else flat
         failure: BaseException | None = None
         with self.lock:
@@ -263,13 +271,13 @@ class CodeRecord:
         first = flat[0] if self.signature.positional else None
         return self.signature.call_native(self.region.compiled_function(fn, first), flat)
 
-    def _note_mode(self, mode: str) -> None:
-        """Say once that the function ran eagerly under a mode of the user's."""
-        if mode not in self._modes:
-            self._modes.add(mode)
+    def _note(self, why: str) -> None:
+        """Say once that the function ran eagerly, and why."""
+        if why not in self._notes:
+            self._notes.add(why)
             place = Place(self.code.co_filename, self.code.co_firstlineno, self.name)
-            note = f"runs eagerly under the active mode {mode}, which is to see each operator"
-            self.region.log.frames.append(FrameReport(self.name, place, eager=True, note=note))
+            report = FrameReport(self.name, place, eager=True, note=f"runs eagerly {why}")
+            self.region.log.frames.append(report)
 
     def _matching(self, args: tuple[object, ...]) -> Entry | None:
         for entry in self.entries:

@@ -172,8 +172,9 @@ class ModuleValue(ObjectValue):
     def call_target(
         self, tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]
     ) -> tuple[Value, Sequence[Value], dict[str, Value]] | None:
-        if marks.is_disabled(self.obj):
-            raise Unsupported("opaque-call", what=self.describe())
+        if marks.is_disabled(self.obj) or marks.is_unmade(self.obj):
+            what = f"{self.describe()}{marks.why_disabled(self.obj)}"
+            raise Unsupported("opaque-call", what=what)
         call = lookup(tx, self.cls, "__call__")
         impl = lookup(tx, self.cls, "_call_impl")
         if (
