@@ -1,4 +1,4 @@
-"""A fault of ours is an error in tests, not a slower graph. Makes ``loop_reference`` importable."""
+"""A fault of ours is an error in tests, not a slower graph. Makes the loop helpers importable."""
 
 import os
 import sys

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 import torch
 import triton
+from loop_reader import read_kernel
 from samples import Body, f32, f64, i64, row_major
 from torchsmith_fx_backend._src.codegen.triton.config import Config, Schedule, choose
 from torchsmith_fx_backend._src.codegen.triton.kernel import generate
 from torchsmith_fx_backend._src.codegen.triton.source import TritonSource
 from torchsmith_fx_backend._src.loops.index import add, const, mul, var
 from torchsmith_fx_backend._src.loops.ir import Kernel, Op, ReduceOp
-from torchsmith_fx_backend._src.loops.printing import read_kernel
 from torchsmith_fx_backend._src.runtime.triton_compile import (
     TritonCompileError,
     compile_source,

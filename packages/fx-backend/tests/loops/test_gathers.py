@@ -3,12 +3,13 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from loop_reader import read_kernel
 from plans import check, externs, kernels, trace
 from torch import fx
 from torchsmith_fx_backend import Settings, compile_graph
 from torchsmith_fx_backend._src.loops import index as ix
 from torchsmith_fx_backend._src.loops.ir import BufferArg, Kernel, Load, Position, Store
-from torchsmith_fx_backend._src.loops.printing import print_kernel, read_kernel
+from torchsmith_fx_backend._src.loops.printing import print_kernel
 from torchsmith_fx_backend._src.loops.verify import IllegalKernelError, verify
 from torchsmith_fx_backend._src.schedule import schedule_graph
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from loop_reader import read_kernel
 from loop_reference import evaluate
 from plans import externs, kernels
 from torch import fx
@@ -9,7 +10,7 @@ from torchsmith_fx_backend import Settings, compile_graph
 from torchsmith_fx_backend._src.driver import functional_graph
 from torchsmith_fx_backend._src.loops.ir import StoreMode
 from torchsmith_fx_backend._src.loops.meeting import meeting_stores, owned_axes
-from torchsmith_fx_backend._src.loops.printing import print_kernel, read_kernel
+from torchsmith_fx_backend._src.loops.printing import print_kernel
 from torchsmith_fx_backend._src.passes import ScatterTargets
 from torchsmith_fx_backend._src.schedule import schedule_graph
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from loop_reader import read_kernel
 from loop_reference import evaluate
 from torchsmith_fx_backend._src.loops import index as ix
 from torchsmith_fx_backend._src.loops.ir import (
@@ -16,7 +17,7 @@ from torchsmith_fx_backend._src.loops.ir import (
     ReduceOp,
     Store,
 )
-from torchsmith_fx_backend._src.loops.printing import print_kernel, read_kernel
+from torchsmith_fx_backend._src.loops.printing import print_kernel
 from torchsmith_fx_backend._src.loops.verify import (
     IllegalKernelError,
     full_values,

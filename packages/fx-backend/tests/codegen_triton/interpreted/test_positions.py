@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from loop_reader import read_kernel
 from samples import REDUCTION_CONFIGS, check
 from torchsmith_fx_backend._src.codegen.triton.config import Config, Schedule
-from torchsmith_fx_backend._src.loops.printing import read_kernel
 
 ROWS = """
 @kernel(ranges=(19, 5), reduce_from={from_}, args=("int64 read", "float32 read", "float32 written"), symbols=())

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from loop_reader import read_kernel
 from samples import check
 from torchsmith_fx_backend._src.codegen.triton.config import Config, Schedule
-from torchsmith_fx_backend._src.loops.printing import read_kernel
 
 ROWS = """
 @kernel(ranges=({sizes}), reduce_from=1, args=("{dtype} read", "{result} written"), symbols={symbols})

@@ -13,8 +13,8 @@ from torchsmith_guards import hint_of
 
 from torchsmith_fx_backend._src.loops.index import Index, evaluate
 from torchsmith_fx_backend._src.loops.ir import Kernel
+from torchsmith_fx_backend._src.page.arithmetic import call_arithmetic, kernel_arithmetic
 from torchsmith_fx_backend._src.passes.base import is_view
-from torchsmith_fx_backend._src.schedule.arithmetic import call_arithmetic, kernel_arithmetic
 from torchsmith_fx_backend._src.schedule.plan import (
     Allocate,
     BindSymbol,
