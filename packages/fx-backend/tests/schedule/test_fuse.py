@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from plans import check, externs, graph_of, kernels, run_plan, trace
 from torch._decomp import core_aten_decompositions
 from torchsmith_fx_backend._src.loops.ir import Op, Reduce
-from torchsmith_fx_backend._src.schedule import schedule_graph
+from torchsmith_fx_backend._src.schedule import fuse, schedule_graph
 from torchsmith_fx_backend._src.schedule.plan import Launch
 
 DECOMPOSED = core_aten_decompositions()
@@ -288,3 +288,54 @@ def test_small_neighbours_share_a_launch():
     one_kernel(fn, X, X * 2, outputs=2)
     big = torch.randn(1 << 21)
     assert len(kernels(check(fn, big, big * 2, tolerance=1e-5))) == 2
+
+
+LOW, WEIGHTS = torch.randn(8, 8).bfloat16(), [torch.randn(8, 8) for _ in range(4)]
+
+
+def through(x, *ws):
+    for w in ws:
+        x = x @ w.bfloat16()
+    return x
+
+
+def results(x, *ws):
+    products = [x @ w.t().bfloat16() for w in ws]
+    return [p.float() for p in products]
+
+
+def sums(x, *ws):  # what they read would be held
+    return [(x @ w.t().bfloat16()).sum(0) for w in ws]
+
+
+def awaited(x, *ws):
+    y = x
+    for w in ws:
+        y = (y @ w.bfloat16()).float().bfloat16()
+        y = y * 2
+    return y
+
+
+@pytest.mark.parametrize(
+    ("fn", "dear", "cheap"), [(through, 1, 4), (results, 2, 5), (sums, 5, 8), (awaited, 5, 5)]
+)
+def test_where_a_launch_is_dear_kernels_of_free_order_share_one(monkeypatch, fn, dear, cheap):
+    given = (LOW, *WEIGHTS)
+    assert len(kernels(check(fn, *given, tolerance=0.1))) == cheap
+    monkeypatch.setattr(fuse, "QUICK_LAUNCH", frozenset())
+    assert len(kernels(check(fn, *given, tolerance=0.1))) == dear
+    monkeypatch.setattr(fuse, "GATHERED_BYTES", 0)
+    assert len(kernels(check(fn, *given, tolerance=0.1))) == cheap
+
+
+def test_what_waits_for_its_launch_does_not_raise_the_peak(monkeypatch):
+    monkeypatch.setattr(fuse, "QUICK_LAUNCH", frozenset())
+    given = [torch.randn(256, 256) for _ in range(12)]
+
+    def fn(x, *ws):  # eager holds one cast weight at a time
+        for w in ws:
+            x = x @ w.bfloat16()
+        return x
+
+    x = torch.randn(2, 256).bfloat16()
+    assert len(kernels(check(fn, x, *given, tolerance=1))) == len(given)

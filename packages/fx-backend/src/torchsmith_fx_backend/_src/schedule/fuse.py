@@ -3,9 +3,9 @@
 One walk over the graph in order. A node joins the nest that computes its largest operand when it
 can be walked there at coordinates at which every operand of that nest is at hand (*vertical*
 fusion); otherwise it opens a nest of its own. A node with operands in two independent nests joins
-both into one. At the end nests that read the same memory at the same places are joined
-(*horizontal* fusion). A join that would make a cycle through an extern call is refused: each unit
-knows the units it depends on as the bits of one integer.
+both into one. At the end nests that read the same memory at the same places are joined, and small
+ones that only cost a launch (*horizontal* fusion). A join that would make a cycle through an extern
+call is refused: each unit knows the units it depends on as the bits of one integer.
 """
 
 from __future__ import annotations
@@ -44,6 +44,9 @@ MAX_BODY = 600  # scalar operations in one kernel
 MAX_READS = 24  # different buffers read by one kernel
 NEIGHBOURS = 4  # how many nests back a launch may be shared ...
 SMALL_SPACE = 1 << 20  # ... when both have at most so many points
+QUICK_LAUNCH = frozenset({"cpu"})  # devices where a launch is no more than a call of a function
+GATHERED_SPACE = 1 << 22  # points of nests that share a launch across extern calls, and ...
+GATHERED_BYTES = 1 << 25  # ... what all of them may store
 FEW_ROWS, LONG_ROW = 16, 1 << 16  # rows this few and long are not walked twice in one kernel
 
 
@@ -78,12 +81,16 @@ class Fuser:
         reach: how many extern calls may lie between nodes that share a kernel; None for any
             number, -1 for no fusion. Smaller values hold less memory at once.
         share: whether to join nests that do not depend on each other.
+        gather: whether to do so across extern calls, where their order is free.
     """
 
-    def __init__(self, facts: Facts, reach: int | None = None, share: bool = True) -> None:
+    def __init__(
+        self, facts: Facts, reach: int | None = None, share: bool = True, gather: bool = False
+    ) -> None:
         self.facts = facts
         self.reach = reach
         self.share = share
+        self.gather = gather
         self.units: list[Unit] = []
         self.unit_of: dict[fx.Node, Unit] = {}
         self._writer_of: dict[fx.Node, Unit] = {}  # who writes an input at the end of the graph
@@ -120,6 +127,8 @@ class Fuser:
             self._write_back(node)
         if self.share:
             self._join_siblings()
+        if self.gather:
+            self._gather()
         return self._close(self._order())
 
     def _is_symbolic(self, node: fx.Node) -> bool:
@@ -415,9 +424,41 @@ class Fuser:
             return False
         if list(a.sizes.values()) != list(b.sizes.values()) or a.device != b.device:
             return False
-        if estimate(a.numel()) > SMALL_SPACE or not self._independent(host, unit):
-            return False
+        return estimate(a.numel()) <= SMALL_SPACE and self._share(host, unit)
+
+    def _gather(self) -> None:
+        """Save launches where a launch is dear: nests over one space that nothing has to precede
+        (casts of parameters), or that nothing waits for (casts and sums of gradients)."""
+        awaited = 0
+        for unit in self.units:
+            awaited |= 0 if unit.gone else unit.deps
+        hosts: dict[tuple[object, ...], tuple[Unit, int]] = {}
+        for unit in self.units:
+            nest = unit.nest
+            if unit.gone or nest is None or unit.mutates or nest.device.type in QUICK_LAUNCH:
+                continue
+            first, awaits = unit.deps == 0, awaited >> unit.bit & 1
+            if (awaits and not first) or estimate(nest.numel()) > GATHERED_SPACE:
+                continue
+            kept = [n for n in nest.members if n in self.facts.materialised]
+            stored = sum(self.facts.info(n).bytes() for n in kept)
+            # What a reduction reads is large and would be held: such ones wait for no other call.
+            era = unit.era if nest.reduced else None
+            axes = tuple((size, a in (nest.reduced or ())) for a, size in nest.sizes.items())
+            key = (nest.device, axes, first, era)
+            host, held = hosts.get(key, (None, 0))
+            if host is not None and held + stored <= GATHERED_BYTES and self._share(host, unit):
+                hosts[key] = host, held + stored
+            else:
+                hosts[key] = unit, stored
+
+    def _share(self, host: Unit, unit: Unit) -> bool:
+        """Make one launch of two independent nests over one space."""
+        a, b = host.nest, unit.nest
+        assert a is not None and b is not None
         if len(a.nodes) + len(b.nodes) > MAX_BODY // 4 or len(a.reads) + len(b.reads) > MAX_READS:
+            return False
+        if not self._independent(host, unit):
             return False
         merged = join_nests(a, b, (), ())
         return merged is not None and self._absorb(host, unit, merged)

@@ -34,17 +34,19 @@ class Policy:
         hold: how many steps a dead buffer may wait for its next owner; None: any number, -1: none
             is used again.
         inline: cheap values may be computed again in each kernel that reads them.
+        gather: kernels whose order is free may be joined across extern calls.
     """
 
     reach: int | None = None
     share: bool = True
     hold: int | None = None
     inline: bool = True
+    gather: bool = False
 
 
 # Tried in turn until the plan holds no more memory than eager does.
 POLICIES = (
-    Policy(),
+    Policy(gather=True),
     Policy(hold=4),
     Policy(reach=1, hold=2),
     Policy(reach=0, share=False, hold=0),
@@ -117,7 +119,7 @@ def _best_plan(gm: fx.GraphModule, refused: set[fx.Node], policies: list[Policy]
 
 def plan_with(facts: Facts, policy: Policy) -> tuple[int, Plan]:
     """The plan under one policy, and the most bytes that it holds at once beyond its inputs."""
-    units = Fuser(facts, policy.reach, policy.share).run()
+    units = Fuser(facts, policy.reach, policy.share, policy.gather).run()
     names = _names(facts)
     planner = MemoryPlanner(facts, units, names, policy.hold)
     steps = planner.run()
