@@ -30,6 +30,7 @@ from torchsmith_fx_backend._src.aot.functionalize import (
 )
 from torchsmith_fx_backend._src.aot.joint import BACKWARD, trace_joint
 from torchsmith_fx_backend._src.aot.training import Training, Usual, callable_of
+from torchsmith_fx_backend._src.aot.twice import Again
 from torchsmith_fx_backend._src.capture.rules import JOINT_RULES, RULES
 from torchsmith_fx_backend._src.capture.torch_private import is_wrapper, pytree
 from torchsmith_fx_backend._src.freezing import Frozen
@@ -345,7 +346,7 @@ def compile_training(
 
     ambient = _ambient_guard() or nullcontext
     budget = 1.0 if "partition" in off else chosen.memory_budget
-    training = Training(joint, compile_recorded, ambient, budget)
+    training = Training(joint, compile_recorded, ambient, budget, Again.of(joint, gm))
     _stage("partition", training.prepare)
     compiled: Any = callable_of(training, gm, Usual.of(joint, example_inputs), gm)
     compiled.training = training

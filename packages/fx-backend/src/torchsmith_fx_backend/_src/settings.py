@@ -22,7 +22,7 @@ class Settings:
         verify: check the functional graph after each pass, each kernel, and each launch whose
             accesses are not proved for all sizes (slow; for debugging).
         training: how graphs run whose inputs require gradients: ``compiled``, or ``eager``,
-            operator by operator, which alone has derivatives of derivatives.
+            operator by operator.
         memory_budget: how much memory may be held for the backward pass to save time: with 0, all
             pointwise work that this needs runs again there, with 1 none does.
         rng: ``keyed``: uniform, normal, integer and Bernoulli draws, dropout among them, are

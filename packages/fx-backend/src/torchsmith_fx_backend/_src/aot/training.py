@@ -27,9 +27,11 @@ from torchsmith_fx_backend._src.aot.partition import (
     choose_saved,
     forward_graph,
 )
+from torchsmith_fx_backend._src.aot.twice import Again, Given, check_version
 from torchsmith_fx_backend._src.capture.torch_private import (
     below_autograd,
     delayed_error,
+    keeps_graph,
     make_fake,
     pytree,
     release_saved_tensors,
@@ -52,8 +54,8 @@ SPENT = (
     "graph a second time or if you need to access saved tensors after calling backward."
 )
 TWICE = (
-    "a compiled graph was differentiated twice: its backward pass has no derivative of its own; "
-    'compile with options={"training": "eager"} for derivatives of derivatives'
+    "a compiled graph was differentiated twice, but cannot run again as it ran before: {}; "
+    'compile with options={{"training": "eager"}} for derivatives of derivatives'
 )
 
 
@@ -66,12 +68,14 @@ class Training:
         compile: builds a half.
         ambient: makes the context that the halves run in.
         budget: see ``choose_saved``.
+        again: how a backward pass is differentiated.
     """
 
     joint: Joint
     compile: Compile
     ambient: Ambient
     budget: float
+    again: Again
     forward: Any = None
     kept_inputs: tuple[int, ...] = ()
     kept_rewritten: tuple[int, ...] = ()
@@ -209,7 +213,7 @@ class CompiledFunction(torch.autograd.Function):
     """Autograd's view of a compiled graph: its fresh outputs, as a function of its inputs."""
 
     @staticmethod
-    def forward(ctx: Any, training: Training, *inputs: Any) -> tuple[Any, ...]:
+    def forward(ctx: Any, training: Training, given: Given | None, *inputs: Any) -> tuple[Any, ...]:
         """Run the forward half; what follows its outputs is saved."""
         joint = training.joint
         count = len(joint.outputs)
@@ -224,7 +228,7 @@ class CompiledFunction(torch.autograd.Function):
             guarded.append(_NOTHING)  # a second backward pass is an error, as eager's
         ctx.save_for_backward(*tensors, *guarded)
         ctx.training, ctx.numbers, ctx.saved_count = training, numbers, len(tensors)
-        ctx.inputs, ctx.guarded = len(inputs), ()
+        ctx.inputs, ctx.guarded, ctx.given = len(inputs), (), given
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(
             *(
@@ -240,37 +244,51 @@ class CompiledFunction(torch.autograd.Function):
         """Run the backward half for the tangents that are defined."""
         training: Training = ctx.training
         joint = training.joint
-        twice = torch.is_grad_enabled()
-        with torch.no_grad(), training.ambient():
-            tangents = [_plain(grads[i]) for i in joint.differentiable]
-            result: list[Any] = [None] * (ctx.inputs + 1)
-            if all(t is None for t in tangents):
-                return tuple(result)
-            half, used = training.backward(tangents)
-            saves = any(
-                t is not None and i in joint.saves for i, t in zip(joint.differentiable, tangents)
-            )
-            arguments: list[Any] = []
-            for tensor, version in ctx.guarded:
-                if tensor._version != version:
-                    raise RuntimeError(_modified(tensor, version))
-            if saves or used:
-                saved = iter(ctx.saved_tensors[: ctx.saved_count])
-                numbers = ctx.numbers
-                values = [
-                    numbers[i] if i in numbers else next(saved) for i in range(len(training.saved))
-                ]
-                arguments = [values[i] for i in used]
-                del saved, values
-            arguments += [t for t in tangents if t is not None]
-            del tangents
-            release_saved_tensors(ctx)
-            found = half(*arguments)
-        if twice:
-            found = [None if g is None else _never(g, TWICE) for g in found]
+        tangents = [grads[i] for i in joint.differentiable]
+        result: list[Any] = [None] * (ctx.inputs + 2)
+        if all(t is None for t in tangents):
+            return tuple(result)
+        saves = any(
+            t is not None and i in joint.saves for i, t in zip(joint.differentiable, tangents)
+        )
+        for tensor, version in ctx.guarded:
+            check_version(tensor, version)
+        twice, given = torch.is_grad_enabled(), ctx.given
+        if not keeps_graph():
+            ctx.given = None
+        if twice and given is not None:
+            _ = saves and ctx.saved_tensors  # an error where they are gone or were written
+            found = training.again.gradients(given, tangents)
+        else:
+            found = _compiled_backward(ctx, tangents, saves)
+        if twice and given is None:
+            why = TWICE.format(training.again.obstacle or "hooks have what was saved")
+            found = [None if g is None else _never(g, why) for g in found]
         for position, grad in zip(joint.wanted, found, strict=True):
-            result[position + 1] = grad
+            result[position + 2] = grad
         return tuple(result)
+
+
+def _compiled_backward(ctx: Any, tangents: list[torch.Tensor | None], saves: bool) -> list[Any]:
+    """Run the backward half; ``saves`` says whether eager's would need what it saved."""
+    training: Training = ctx.training
+    with torch.no_grad(), training.ambient():
+        plain = [_plain(t) for t in tangents]
+        tangents.clear()
+        half, used = training.backward(plain)
+        arguments: list[Any] = []
+        if saves or used:
+            saved = iter(ctx.saved_tensors[: ctx.saved_count])
+            numbers = ctx.numbers
+            values = [
+                numbers[i] if i in numbers else next(saved) for i in range(len(training.saved))
+            ]
+            arguments = [values[i] for i in used]
+            del saved, values
+        arguments += [t for t in plain if t is not None]
+        del plain
+        release_saved_tensors(ctx)
+        return list(half(*arguments))
 
 
 def _write(training: Training, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
@@ -285,15 +303,6 @@ def _write(training: Training, inputs: Sequence[Any], outputs: Sequence[Any]) ->
     guarded = [inputs[place].detach() for place in training.kept_rewritten]
     function = next(outputs[i] for _, i, _ in rewritten if i not in training.joint.spent).grad_fn
     function.guarded = [(t, t._version) for t in guarded]
-
-
-def _modified(tensor: torch.Tensor, version: int) -> str:
-    return (
-        "one of the variables needed for gradient computation has been modified by an inplace "
-        f"operation: [{tensor.type()} {list(tensor.shape)}] is at version {tensor._version}; "
-        f"expected version {version} instead. Hint: enable anomaly detection to find the operation "
-        "that failed to compute its gradient, with torch.autograd.set_detect_anomaly(True)."
-    )
 
 
 def _plain(tangent: torch.Tensor | None) -> torch.Tensor | None:
@@ -378,7 +387,8 @@ def callable_of(
         if paths:
             inputs = (*inputs, *(functools.reduce(getattr, path, program) for path in paths))
         if joint.differentiable:
-            outputs = CompiledFunction.apply(training, *inputs)  # type: ignore[no-untyped-call]
+            given = training.again.hold(inputs)
+            outputs = CompiledFunction.apply(training, given, *inputs)  # type: ignore[no-untyped-call]
         else:
             outputs = training.run_forward(inputs)
         if joint.spent:

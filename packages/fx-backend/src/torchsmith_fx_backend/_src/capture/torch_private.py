@@ -47,7 +47,9 @@ __all__ = [
     "fused_attention_choice",
     "has_composite_kernel",
     "has_mkldnn",
+    "has_saving_hooks",
     "is_wrapper",
+    "keeps_graph",
     "make_fake",
     "mkldnn_convolution",
     "no_autocast_cache",
@@ -75,6 +77,8 @@ _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 # comes with the key included.
 _VIEWS = torch._C.DispatchKey.ADInplaceOrView
 
+# Whether the backward pass that runs leaves what was saved to another one.
+keeps_graph: Callable[[], bool] = torch._C._autograd._get_current_graph_task_keep_graph
 below_autograd: Callable[[], AbstractContextManager[object]] = torch._C._AutoDispatchBelowAutograd
 without_dispatch: Callable[[], AbstractContextManager[object]] = torch._C._DisableTorchDispatch
 without_active_modes: Callable[[], AbstractContextManager[object]] = _disable_current_modes
@@ -96,6 +100,11 @@ def release_saved_tensors(ctx: object) -> None:
     release = getattr(ctx, "maybe_clear_saved_tensors", None)
     if release is not None:
         release()
+
+
+def has_saving_hooks() -> bool:
+    """Whether hooks take what autograd saves now."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
 
 
 def above_autograd_views() -> bool:

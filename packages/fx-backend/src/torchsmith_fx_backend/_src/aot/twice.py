@@ -1,0 +1,202 @@
+"""Derivatives of derivatives: a backward pass that is to be differentiated itself.
+
+A compiled backward half has no derivative. Where ``create_graph`` asks for one, the captured graph
+runs again, operator by operator, from what the compiled call was given; autograd differentiates
+that run, and so the caller gets what eager gives.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from torchsmith_fx_backend._src.aot.joint import Joint
+from torchsmith_fx_backend._src.capture.torch_private import has_saving_hooks, pytree
+
+aten = torch.ops.aten
+
+
+class _Saved(torch.autograd.Function):
+    """Saves tensors as autograd does: with versions and histories, and without a cycle when one of
+    them gets a history later. The anchor makes that happen where none requires a gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, anchor: torch.Tensor, *tensors: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(*tensors)
+        return torch.empty_like(anchor)
+
+
+_ANCHOR = torch.empty(0, requires_grad=True)
+
+
+@dataclass(eq=False, slots=True)
+class Given:
+    """What one call was given.
+
+    Attributes:
+        plain: the inputs, but for tensors that are no leaves with a gradient.
+        places: where those are.
+        saved: the node that has them.
+        versions: of the inputs that require a gradient.
+    """
+
+    plain: list[Any]
+    places: list[int]
+    saved: Any
+    versions: list[int]
+
+
+@dataclass(eq=False, slots=True)
+class Again:
+    """Runs a graph again for gradients that have a history.
+
+    Attributes:
+        joint: the recorded graph.
+        program: the captured one.
+        obstacle: why a second run would not repeat the first one; empty when it does.
+        autocast: what it was captured under.
+        written: positions of inputs that the graph writes.
+        varied: positions of the tensors that require a gradient.
+        constant: those of the other tensors.
+    """
+
+    joint: Joint
+    program: Callable[..., Any]
+    obstacle: str
+    autocast: tuple[tuple[str, bool, torch.dtype], ...]
+    written: frozenset[int]
+    varied: tuple[int, ...]
+    constant: tuple[int, ...]
+
+    @staticmethod
+    def of(joint: Joint, program: Callable[..., Any]) -> Again:
+        """For a graph that was captured as things stand now."""
+        kinds = [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in _DEVICES]
+        written = frozenset(i for i, n in enumerate(joint.nodes) if n in _written(joint))
+        values = [(i, n.meta["val"]) for i, n in enumerate(joint.nodes)]
+        tensors = {i: x.requires_grad for i, x in values if isinstance(x, torch.Tensor)}
+        varied, constant = (tuple(i for i in tensors if tensors[i] is w) for w in (True, False))
+        return Again(joint, program, _obstacle(joint), tuple(kinds), written, varied, constant)
+
+    def hold(self, inputs: Sequence[Any]) -> Given | None:
+        """Keep what a call is given, when a second run is possible."""
+        if self.obstacle or has_saving_hooks():
+            return None
+        plain = list(inputs)
+        places = [*self.constant, *(i for i in self.varied if not inputs[i].is_leaf)]
+        others = [inputs[i].data if i in self.written else inputs[i] for i in places]
+        for place in places:
+            plain[place] = None
+        with torch.enable_grad():
+            saved = _Saved.apply(_ANCHOR, *others).grad_fn  # type: ignore[no-untyped-call]
+        return Given(plain, places, saved, [inputs[i]._version for i in self.varied])
+
+    def gradients(
+        self, given: Given, tangents: Sequence[torch.Tensor | None]
+    ) -> Sequence[torch.Tensor | None]:
+        """Gradients of the wanted inputs, as functions of the inputs and of ``tangents``."""
+        joint = self.joint
+        values = list(given.plain)
+        for place, tensor in zip(given.places, given.saved.saved_tensors, strict=True):
+            values[place] = tensor
+        for place, version in zip(self.varied, given.versions, strict=True):
+            check_version(values[place], version)
+        first: dict[int, Any] = {}
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(torch.enable_grad())
+            for device, enabled, dtype in self.autocast:
+                on = torch.autocast(device, dtype, enabled, cache_enabled=False)
+                stack.enter_context(on)
+            count = len(values) - len(joint.attributes)
+            for place in (*self.varied, *self.constant):
+                if place < count:
+                    made = self._alias(place, values[place])
+                    values[place] = first.setdefault(id(joint.nodes[place].meta["val"]), made)
+            for path, value in zip(joint.attributes, values[count:]):
+                if functools.reduce(getattr, path.split("."), self.program) is not value:
+                    raise RuntimeError(f"{path} was replaced after the forward pass")
+            flat = pytree.tree_leaves(self.program(*values[:count]))
+            roots: dict[int, torch.Tensor] = {}
+            for leaf, result in zip(flat, joint.results, strict=True):
+                root = leaf._base if result.kind == "fresh" and result.steps else leaf
+                if result.kind == "fresh" and root is not None:
+                    roots.setdefault(result.index, root)
+            pairs = [(roots[i], t) for i, t in zip(joint.differentiable, tangents) if t is not None]
+            return torch.autograd.grad(
+                [root for root, _ in pairs],
+                [values[i] for i in joint.wanted],
+                [tangent for _, tangent in pairs],
+                create_graph=True,
+                allow_unused=True,
+            )
+
+    def _alias(self, place: int, value: Any) -> Any:
+        """What the second run sees of an input: what it writes is its own, and gradients stop
+        where the inputs are, though one may be computed from another."""
+        if place in self.written:
+            return value.clone()
+        return value.view_as(value) if place in self.joint.wanted else value
+
+
+_DEVICES = ("cpu", "cuda")
+
+
+def check_version(tensor: torch.Tensor, version: int) -> None:
+    """Raise what autograd raises of a tensor that was written since it had ``version``."""
+    if tensor._version != version:
+        raise RuntimeError(
+            "one of the variables needed for gradient computation has been modified by an inplace "
+            f"operation: [{tensor.type()} {list(tensor.shape)}] is at version {tensor._version}; "
+            f"expected version {version} instead. Hint: enable anomaly detection to find the "
+            "operation that failed to compute its gradient, with "
+            "torch.autograd.set_detect_anomaly(True)."
+        )
+
+
+# They write the running statistics without a word in their schema: arguments 3 and 4.
+_NORMS = (
+    aten.native_batch_norm.default,
+    aten.cudnn_batch_norm.default,
+    aten.miopen_batch_norm.default,
+)
+
+
+def _statistics(node: fx.Node) -> Sequence[Any]:
+    """Running statistics that a node writes and does not read."""
+    return node.args[3:5] if node.target in _NORMS and node.args[5] else ()
+
+
+def _written(joint: Joint) -> set[Any]:
+    """The placeholders of written inputs."""
+    hidden = {each for n in joint.trace.recorder.graph.nodes for each in _statistics(n)}
+    return {joint.nodes[place] for place in joint.mutated} | hidden & set(joint.nodes)
+
+
+def _obstacle(joint: Joint) -> str:
+    """Why the graph cannot run again for the same results; empty when it can."""
+    nodes = joint.trace.recorder.graph.nodes
+    if any(torch.Tag.nondeterministic_seeded in getattr(n.target, "tags", ()) for n in nodes):
+        return "it draws random numbers"
+    if joint.rewritten or joint.spent:
+        return "it writes into what it differentiates"
+    reached = _written(joint)
+    if not reached.isdisjoint(joint.nodes[len(joint.nodes) - len(joint.attributes) :]):
+        return "it writes into a tensor of its own"
+    for node in nodes:
+        if not reached.isdisjoint(set(node.all_input_nodes).difference(_statistics(node))):
+            reached.add(node)
+    if any(joint.outputs[i] in reached for i in joint.differentiable):
+        return "its result depends on what it overwrites"
+    shown = {
+        result.index
+        for result in joint.results
+        if result.kind == "fresh"
+        and not any(step.target is aten.detach.default for step in result.steps)
+    }
+    return "" if shown.issuperset(joint.differentiable) else "a result has lost its history"
