@@ -314,6 +314,9 @@ def trace_joint(
         joint.results = tuple(_Collector(joint, mode).run(flat))
     with trace.fake_mode, mode:
         _find_saved(joint)
+    if joint.differentiable:
+        # A later backward pass, for other tangents, may ask for sizes that the first does not.
+        joint.outputs += [n for n in trace.recorder.symbols.known() if n not in joint.outputs]
     return joint
 
 

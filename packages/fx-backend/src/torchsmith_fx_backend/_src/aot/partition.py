@@ -129,6 +129,7 @@ def choose_saved(
         if not more:
             break
         far |= more
+    found += [n for n in seen if isinstance(n, fx.Node) and _is_number(n) and n not in found]
     return tuple(
         Saved(n.name, isinstance(n.meta["val"], torch.Tensor) and copied(n)) for n in found
     )

@@ -111,6 +111,13 @@ class SymbolNodes:
             self._origins[name] = (node, what, axis, value)
             found.append((name, what, axis))
 
+    def known(self) -> list[fx.Node]:
+        """A node for each symbol that inputs and results so far have brought."""
+        for *_, value in self._origins.values():
+            self.lower(value)  # type: ignore[arg-type]
+        found = [n for e, n in self._nodes.items() if type(e).__name__ == "Symbol"]
+        return [node for node in found if isinstance(node, fx.Node)]
+
     def _key(self, value: SymNumber) -> object:
         if isinstance(value, torch.SymBool):
             return id(value.node)

@@ -251,7 +251,8 @@ class Fuser:
             fit = nest.fit(node, rule, at)
             if fit is None:
                 continue
-            if self._makes_cycle(unit, fit.reads) or self._too_serial(nest, fit):
+            reads = (*fit.reads, *self._numbers(node))
+            if self._makes_cycle(unit, reads) or self._too_serial(nest, fit):
                 return False
             nest.join(node, rule, fit)
             self._settle(unit, node, fit.reads)
@@ -265,11 +266,25 @@ class Fuser:
         self.unit_of[node] = unit
         unit.last = max(unit.last, self.facts.number(node))
         unit.era = max(unit.era, self._era)
+        for number in self._numbers(node):
+            self._depend(unit, number)
         for read in fresh:
             self._depend(unit, read)
             writer = self._writer_of.get(read)
             if writer is not None and writer is not unit:
                 self._add_deps(writer, unit)
+
+    def _numbers(self, node: fx.Node) -> list[fx.Node]:
+        """Numbers that calls compute and ``node`` reads, itself or in what is inlined in it."""
+        found: list[fx.Node] = []
+        waiting = node.all_input_nodes
+        while waiting:
+            arg = waiting.pop()
+            if self.facts.is_tensor(arg):
+                waiting += () if arg in self.unit_of else arg.all_input_nodes
+            elif arg in self.unit_of:
+                found.append(arg)
+        return found
 
     def _makes_cycle(self, unit: Unit, reads: Sequence[fx.Node]) -> bool:
         for read in reads:
