@@ -351,6 +351,9 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
         return node
 
     def _item(self, node: fx.Node, index: int, value: Any) -> fx.Node:
+        for user in node.users:  # of a draw that a backward pass has made again
+            if user.target is operator.getitem and user.args[1] == index:
+                return user
         return self.recorder.call(operator.getitem, (node, index), {}, value, "getitem")
 
     # The four effects.

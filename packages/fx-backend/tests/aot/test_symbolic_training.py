@@ -1,0 +1,97 @@
+"""Training at sizes that change: what each backward pass needs of a forward half made once."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+import torchsmith_guards as guards
+from torch import fx
+from torch.utils.checkpoint import checkpoint
+from torchsmith_fx_backend import Settings
+from torchsmith_fx_backend._src.driver import compile_training
+
+
+def compiled(fn, *shapes, **options):
+    """``fn`` for a first size of each input that may change."""
+    mode = guards.FakeMode(guards.ShapeEnv())
+    fakes = [
+        mode.fakeify(torch.randn(*shape, requires_grad=wanted), guards.LocalSource(f"x{i}"), {0})
+        for i, (shape, wanted) in enumerate(shapes)
+    ]
+    settings = Settings().with_options(**options)
+    return compile_training(fx.symbolic_trace(fn), fakes, settings)
+
+
+def of_rows(x, w):
+    rows = x[:, 0].argsort()
+    return (F.gelu(x[rows] @ w), w[rows % 3].sum(1, keepdim=True))
+
+
+def of_widths(x, w):
+    y = (x.unsqueeze(2) * w[:3].sum()).sum(2)
+    return (y.view(x.shape[0] * 2, 2), w.square())
+
+
+def of_means(x, w):
+    y = x @ w[:4]
+    return (y * (2.0 / x.shape[0]), F.mse_loss(y, x), y.sin().mean(0))
+
+
+def of_codes(x, w):
+    """A kernel that fuses in the backward pass may not run before the number that it reads."""
+    y = x @ w
+    code = w[(y.detach().unsqueeze(1) - w).square().sum(-1).argmin(1)]
+    loss = F.mse_loss(code.detach(), y) * 0.25 + F.mse_loss(code, y.detach())
+    return ((y + (code - y).detach()) @ w.T, loss)
+
+
+LOSSES = {
+    "of all": lambda outputs: sum(o.cos().sum() for o in outputs),
+    "of sums": lambda outputs: sum(o.sum() for o in outputs),
+    "of the first": lambda outputs: outputs[0].sum(),
+    "of the second": lambda outputs: outputs[1].square().sum(),
+}
+
+
+@pytest.mark.parametrize("fn", [of_rows, of_widths, of_means, of_codes])
+def test_each_backward_pass_has_the_sizes_it_needs(fn):
+    run = compiled(fn, ((6, 4), False), ((4, 4), True))
+    for name, loss in LOSSES.items():
+        for size in (6, 9):
+            x, w = torch.randn(size, 4), torch.randn(4, 4)
+            grads = []
+            for f in (run, fn):
+                given = w.clone().requires_grad_()
+                loss(f(x, given)).backward()
+                grads.append(given.grad)
+            torch.testing.assert_close(*grads, rtol=1e-4, atol=1e-5, msg=name)
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_a_mask_that_is_drawn_again_is_the_first_one(depth):
+    def block(x, w):
+        return F.dropout(x @ w, 0.5) @ w.T
+
+    def fn(x, w):
+        for _ in range(depth):
+            x = x + checkpoint(block, x, w, use_reentrant=False)
+        return (x,)
+
+    mode = guards.FakeMode(guards.ShapeEnv())
+    shapes = {"x": (6, 4), "w": (4, 4)}
+    fakes = [
+        mode.fakeify(torch.randn(*shape, requires_grad=True), guards.LocalSource(name), {0})
+        for name, shape in shapes.items()
+    ]
+    run = compile_training(fn, fakes, Settings().with_options(rng="eager"))
+    for size in (6, 9):
+        x, w = torch.randn(size, 4), torch.randn(4, 4)
+        sides = []
+        for f in (run, fn):
+            inputs = [x.clone().requires_grad_(), w.clone().requires_grad_()]
+            torch.manual_seed(3)
+            (y,) = f(*inputs)
+            y.sin().sum().backward()
+            sides.append([y.detach(), *(i.grad for i in inputs)])
+        torch.testing.assert_close(*sides, rtol=1e-4, atol=1e-5)
