@@ -8,6 +8,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "aot"))
 import pytest
 import torch
 from differential import assert_metadata, capture, check
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention as attention
 from torchsmith_fx_backend._src.passes import (
     AttentionMasks,
@@ -265,3 +266,28 @@ NOT_EXACT = {
 def test_what_devices_may_disagree_on_is_not_evaluated(name):
     graph = capture(NOT_EXACT[name], []).module.graph
     assert Constants().of(graph.output_node().args[0][0]) is None
+
+
+@pytest.mark.parametrize("backend", [None, SDPBackend.MATH, SDPBackend.FLASH_ATTENTION])
+def test_attention_that_may_take_some_kernels_only_is_decided_at_once(backend):
+    def program(x):
+        if backend is None:
+            return attention(x, x, x)
+        with sdpa_kernel(backend):
+            return attention(x, x, x)
+
+    (x, _, _) = qkv()
+    found = [
+        str(n.target) for n in capture(program, [x]).module.graph.nodes if "attention" in n.name
+    ]
+    assert (
+        found
+        == {
+            None: ["aten.scaled_dot_product_attention.default"],
+            SDPBackend.MATH: [],
+            SDPBackend.FLASH_ATTENTION: [
+                "aten._scaled_dot_product_flash_attention_for_cpu.default"
+            ],
+        }[backend]
+    )
+    check(program, x, rtol=1e-5, atol=1e-6)

@@ -16,7 +16,7 @@ from torch import fx
 
 from torchsmith_fx_backend._src.aot.functional import WRITES
 from torchsmith_fx_backend._src.aot.functionalize import example_of
-from torchsmith_fx_backend._src.capture.torch_private import OpOverload
+from torchsmith_fx_backend._src.capture.torch_private import OpOverload, attention_switches
 
 # Functions of these modules mean the same in every process with the same versions.
 _STABLE_MODULES = ("torch", "_operator", "operator", "math", "builtins", "torchsmith_fx_backend")
@@ -93,6 +93,7 @@ def _environment() -> str:
             autocast,
             torch.is_inference_mode_enabled(),
             torch.get_num_threads(),
+            attention_switches(),
         )
     )
 

@@ -132,9 +132,16 @@ FOLDED_QUERIES = (
 # Getters of the process's state, which answer with a number, a flag or a word.
 _STATE = re.compile(
     r"_get_.*_(enabled?|benchmark|deterministic|allow_tf32|precision|limit|reduction|optimize"
-    r"|accumulation|math|backend)"
+    r"|accumulation|math|backend|order)"
 )
 STATE_QUERIES = " ".join(f"_C.{name}" for name in dir(torch._C) if _STATE.fullmatch(name))
+# Switches of the attention kernels, which contexts turn: what each is set by and read by.
+ATTENTION_SWITCHES: dict[Callable[[Any], None], Callable[[], Any]] = {
+    getattr(torch._C, f"_set_sdp_use_{name}"): getattr(torch._C, f"_get_{name}_sdp_enabled")
+    for name in "cudnn flash mem_efficient math overrideable".split()
+}
+ATTENTION_SWITCHES[torch._C._set_sdp_priority_order] = torch._C._get_sdp_priority_order
+_READS = tuple(ATTENTION_SWITCHES.values())
 TRUE_QUERIES = "_utils.is_compiling"
 FALSE_QUERIES = (
     "_jit_internal.is_scripting onnx.is_in_onnx_export _C._is_tracing "
@@ -161,6 +168,12 @@ QUERIES_BY_NAME = (
 def global_hooks_empty() -> bool:
     """True when no hook for all modules is registered."""
     return not any(getattr(_module, name) for name in GLOBAL_HOOKS)
+
+
+def attention_switches() -> bytes:
+    """Which kernels attention may take, and in which order."""
+    cudnn, flash, mem_efficient, math_, overrideable, order = _READS
+    return bytes([cudnn(), flash(), mem_efficient(), math_(), overrideable(), *order()])
 
 
 def map_nodes(nest: object, fn: Callable[[fx.Node], object]) -> Any:
@@ -244,7 +257,7 @@ def set_version(tensor: torch.Tensor, version: int | None) -> None:
 
 
 class AmbientState:
-    """The thread's grad mode, inference mode and autocast, to be restored after a failure."""
+    """Grad mode, autocast and the switches of attention, to be restored after a failure."""
 
     def __init__(self) -> None:
         self._grad = torch.is_grad_enabled()
@@ -253,10 +266,14 @@ class AmbientState:
         ]
         self._any = any(enabled for _, enabled, _ in self._autocast)
         self._cache = torch.is_autocast_cache_enabled()
+        self._switches = [read() for read in _READS]
 
     def restore(self) -> None:
         """Bring the state back; a no-op for what has not changed."""
         torch._C._set_grad_enabled(self._grad)
+        for put, was, now in zip(ATTENTION_SWITCHES, self._switches, AmbientState()._switches):
+            if now != was:
+                put(was)
         changed = False
         for device, enabled, dtype in self._autocast:
             if torch.is_autocast_enabled(device) is not enabled:

@@ -44,6 +44,7 @@ from torchsmith_fx_backend._src.capture.torch_private import (
     FakeTensorMode,
     OpOverload,
     above_autograd_views,
+    attention_switches,
     below_autograd,
     make_fake,
     number_in,
@@ -134,6 +135,7 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
         self._bounded = True
         # Some tensor is lazily conjugated or negated: layout rules do not carry these bits.
         self._lazy = False
+        self._attention = attention_switches()
         self._values: dict[int, Value] = {}
         self._adopted: dict[int, tuple[torch.Tensor, FakeTensor]] = {}
         self._names: dict[int, str] = {}
@@ -210,7 +212,7 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
         if func in QUERIES:
             return func(*args, **kwargs)
         info = op_info(func)
-        if info.composite and func not in KEPT_WHOLE:
+        if info.composite and not self._keeps(func):
             with self:
                 return run_composite_kernel(func, args, kwargs)
         if func is aten.lift_fresh.default and not isinstance(args[0], FakeTensor):
@@ -286,6 +288,13 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
         return self._replay(base.node, value.steps)
 
     # Nodes from nodes.
+
+    def _keeps(self, func: OpOverload) -> bool:
+        """Whether a composite operator stays one node; not where the program lets attention take
+        other kernels for a while, since the choice is made now."""
+        if func is aten.scaled_dot_product_attention.default:
+            return attention_switches() == self._attention
+        return func in KEPT_WHOLE
 
     def evaluate(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Metadata of a call on fake tensors."""

@@ -40,6 +40,7 @@ __all__ = [
     "OpOverload",
     "above_autograd_views",
     "active_modes",
+    "attention_switches",
     "below_autograd",
     "delayed_error",
     "enable_python_dispatcher",
@@ -143,6 +144,13 @@ def run_composite_kernel(
     """Run the C++ definition of a composite operator; Python replacements are passed over,
     because some of them differ in aliasing (dropout copies its input, for instance)."""
     return op._op_dk(_COMPOSITE, *args, **kwargs)
+
+
+def attention_switches() -> tuple[bool, ...]:
+    """Which kernels ``scaled_dot_product_attention`` may take now, and in which order."""
+    names = ("cudnn", "flash", "mem_efficient", "math", "overrideable")
+    order = torch._C._get_sdp_priority_order()
+    return (*(getattr(torch._C, f"_get_{name}_sdp_enabled")() for name in names), *order)
 
 
 def fused_attention_choice(

@@ -120,6 +120,7 @@ _BUILTIN_CALLABLES = (
 _WITH_METHODS = frozenset((list, dict, set, frozenset, tuple, str, bytes, deque, OrderedDict))
 _TORCH_CONSTANTS = (
     torch.dtype, torch.device, torch.layout, torch.memory_format, torch.finfo, torch.iinfo,
+    torch.nn.attention.SDPBackend,
 )  # fmt: skip
 Part = Literal["keys", "values", "__iter__"]
 

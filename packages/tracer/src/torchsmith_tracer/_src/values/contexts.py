@@ -372,6 +372,51 @@ def _refuse_watched(tx: Trace) -> None:
         raise Unsupported("torch-state", what="a change of state that a torch-function mode sees")
 
 
+class Switch:
+    """A setting of torch's that traced code has changed and not changed back: ``put(before)`` was
+    what held when the trace began, ``put(now)`` is what it is to be afterwards."""
+
+    def __init__(self, put: Callable[..., None], before: object) -> None:
+        self.put, self.before, self.now = put, before, before
+
+    @staticmethod
+    def turn(tx: Trace, put: Callable[..., None], read: Callable[[], object], now: object) -> None:
+        """Trace ``put(now)``; ``read`` is asked what holds.
+
+        Raises:
+            TypeError: the program's own.
+        """
+        _refuse_watched(tx)
+        graph, old = tx.graph, read()
+        known = [c for c in graph.contexts if isinstance(c, Switch) and c.put is put]
+        switch = known[0] if known else Switch(put, old)
+        if not known:
+            tx.world.query(read)
+        if now == old:
+            return
+        try:
+            put(now)
+        except Exception as e:  # noqa: BLE001 - the program's own
+            raise tx.interp.host_error(e) from None
+        graph.record(lambda: put(old))
+        graph.add_call("call_function", put, (now,), {}, None)
+        if not known:
+            graph.enter_context(switch)
+        last, switch.now = switch.now, now
+        graph.record(lambda: setattr(switch, "now", last))
+        if now == switch.before:
+            graph.exit_context(switch)
+
+    def close_in_graph(self, graph: Graph) -> None:
+        graph.add_call("call_function", self.put, (self.before,), {}, None)
+
+    def release(self) -> None:
+        self.put(self.before)
+
+    def reenter(self, cg: Emitter) -> None:
+        cg.effect(self.put, cg.const(self.now))
+
+
 class LeftContext(ContextValue):
     """A context manager that was entered before the trace and is left in it.
 

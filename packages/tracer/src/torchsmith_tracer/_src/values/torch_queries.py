@@ -17,7 +17,7 @@ from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.constants import NONE, ConstantValue
 from torchsmith_tracer._src.values.containers import ListValue, TupleValue
-from torchsmith_tracer._src.values.contexts import AutocastValue
+from torchsmith_tracer._src.values.contexts import AutocastValue, Switch
 from torchsmith_tracer._src.values.symnum import SymNumValue, assume, combine, decide
 from torchsmith_tracer._src.values.tensor import TensorValue, call_tensor_method
 
@@ -83,7 +83,7 @@ def _query(fn: Callable[..., object]) -> Handler:
         if kwargs or not all(a.is_constant() for a in args):
             return None
         # Inside a traced autocast the answer may be that context's; at the check it is not.
-        if any(isinstance(context, AutocastValue) for context in tx.graph.contexts):
+        if any(isinstance(context, AutocastValue | Switch) for context in tx.graph.contexts):
             return _fold(fn)(tx, args, kwargs)
         try:
             return tx.world.query(fn, *[a.as_constant() for a in args])
@@ -364,6 +364,27 @@ def _set_grad(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Val
 
 
 register(private.set_grad_enabled, _set_grad)
+
+
+def _switch(put: Callable[..., None], read: Callable[[], object]) -> Handler:
+    def turn(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+        Switch.turn(tx, put, read, tx.interp.concrete(args[0]))
+        return NONE
+
+    return turn
+
+
+for _put, _read in private.ATTENTION_SWITCHES.items():
+    register(_put, _switch(_put, _read))
+
+
+def _attention(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> None:
+    """Backends may decide on the kernel when they compile."""
+    if not any(isinstance(context, Switch) for context in tx.graph.contexts):
+        tx.world.query(private.attention_switches)
+
+
+register(torch.nn.functional.scaled_dot_product_attention, _attention)
 
 
 def _identity(fn: Callable[..., object]) -> Handler:
