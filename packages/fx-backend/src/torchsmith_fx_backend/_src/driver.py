@@ -63,7 +63,7 @@ from torchsmith_fx_backend._src.runtime import (
     save_graph,
 )
 from torchsmith_fx_backend._src.schedule import schedule_graph
-from torchsmith_fx_backend._src.schedule.plan import Launch
+from torchsmith_fx_backend._src.schedule.plan import Launch, is_boxed
 from torchsmith_fx_backend._src.settings import Settings
 from torchsmith_fx_backend.errors import FreezingError, StageError, UnsupportedError
 
@@ -363,7 +363,7 @@ def _half(module: fx.GraphModule, chosen: Settings, gm: fx.GraphModule) -> objec
     if key is None:
         tell_cache("bypass", bypass or _NO_KEY)
         return _build(module, module, chosen, gm)
-    key = f"half {key}"
+    key = f"{'boxed ' if is_boxed(module.graph) else ''}half {key}"
     read = module.graph.find_nodes(op="get_attr")
     constants = {n.name: operator.attrgetter(str(n.target))(module) for n in read}
     with recorder.phase("cache"):
@@ -395,10 +395,10 @@ class _Uncompiled:
     kernels: tuple[tuple[str, str], ...] = ()
 
     def __init__(self, module: fx.GraphModule) -> None:
-        self._module = module
+        self._module, self._boxed = module, is_boxed(module.graph)
 
-    def __call__(self, *inputs: object) -> Any:
-        return self._module(*inputs)
+    def __call__(self, *inputs: Any) -> Any:
+        return self._module(*(inputs[0] if self._boxed else inputs))
 
 
 def _build(

@@ -24,6 +24,7 @@ from torchsmith_fx_backend._src.capture.symbols import SYMBOLIC_TYPES
 from torchsmith_fx_backend._src.capture.torch_private import OpOverload
 from torchsmith_fx_backend._src.loops.registry import Pointwise, rule_for
 from torchsmith_fx_backend._src.passes.base import COPY, source
+from torchsmith_fx_backend._src.schedule.plan import GIVEN
 from torchsmith_fx_backend.errors import UnsupportedError
 
 aten = torch.ops.aten
@@ -233,7 +234,8 @@ def backward_graph(
         budget: as for ``choose_saved``.
 
     Returns:
-        The graph, and the positions in ``saved`` of the inputs that it takes before the tangents.
+        The graph, whose inputs are given away, and the positions in ``saved`` of those that it
+        takes before the tangents.
 
     Raises:
         UnsupportedError: a gradient needs a value that was not saved.
@@ -248,12 +250,15 @@ def backward_graph(
     graph = fx.Graph()
     env: dict[fx.Node, fx.Node] = {}
     names = {i: node for node, i in held.items()}
+    shared = {*joint.graph.find_nodes(op="placeholder"), *returned[:outputs]}
     for i in used:
         node = names[i]
         env[node] = graph.placeholder(node.name)
-        env[node].meta = {**node.meta, "val": given[saved[i].name]}
+        alone = saved[i].copied or (source(node) is node and node not in shared)
+        env[node].meta = {**node.meta, "val": given[saved[i].name], GIVEN: alone}
     for node in tangents:
         env[node] = graph.node_copy(node)
+        env[node].meta[GIVEN] = False  # autograd holds it
 
     def emit(node: fx.Node) -> None:
         """Copy ``node`` behind what it needs; values computed again come right before use."""

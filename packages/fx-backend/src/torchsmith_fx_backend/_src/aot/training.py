@@ -146,7 +146,8 @@ class Training:
         return flat
 
     def backward(self, tangents: Sequence[torch.Tensor | None]) -> tuple[Any, tuple[int, ...]]:
-        """The backward half for ``tangents``, and what it takes of what is saved."""
+        """The backward half for ``tangents``, and what it takes of what is saved. It is called
+        with one list, which it empties: what it has read for the last time is freed."""
         key = tuple(None if t is None else t.stride() for t in tangents)
         known = self.backwards.get(key)
         if known is None:
@@ -170,14 +171,16 @@ class Training:
                 raise
             half, used = self._compile_backward(usual)
 
-            def relaid(*arguments: Any) -> Any:
+            def relaid(arguments: list[Any]) -> Any:
                 given = iter(arguments[len(used) :])
                 tangents = []
                 for root, stride in zip(roots, key):
                     kind = {"dtype": root.dtype, "device": root.device}
                     fresh = torch.empty_strided(root.shape, root.stride(), **kind)
                     tangents.append(fresh.zero_() if stride is None else fresh.copy_(next(given)))
-                return half(*arguments[: len(used)], *tangents)
+                arguments[len(used) :] = tangents
+                del given, tangents
+                return half(arguments)
 
             return relaid, used
 
@@ -288,7 +291,7 @@ def _compiled_backward(ctx: Any, tangents: list[torch.Tensor | None], saves: boo
         arguments += [t for t in plain if t is not None]
         del plain
         release_saved_tensors(ctx)
-        return list(half(*arguments))
+        return list(half(arguments))
 
 
 def _write(training: Training, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:

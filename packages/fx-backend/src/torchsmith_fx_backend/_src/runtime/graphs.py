@@ -13,7 +13,7 @@ import json
 import linecache
 from collections.abc import Callable, Mapping, Sequence
 from types import CodeType, FunctionType
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 import torch
 
@@ -51,7 +51,8 @@ class CompiledGraph(Protocol):
     launches: tuple[int, ...]
 
     def __call__(self, *inputs: object) -> tuple[object, ...]:
-        """Run the graph on tensors and symbol values, in the order of ``Plan.inputs``."""
+        """Run the graph on tensors and symbol values, in the order of ``Plan.inputs``; of a boxed
+        plan they come in one list."""
         ...
 
 
@@ -96,7 +97,7 @@ def build(
     except Unavailable as problem:
         if fallback is None:
             raise
-        return _through_aten(fallback, problem)
+        return _through_aten(fallback, problem, plan.boxed)
     wrapper = print_wrapper(plan, names, name=name, grad_off=grad_off)
     bound: dict[str, object] = {f"kernel_{i}": kernel.launch for i, kernel in enumerate(loaded)}
     for number, step in checked.items():
@@ -137,9 +138,11 @@ def _load(requests: Sequence[KernelRequest], cache: Cache) -> list[LoadedKernel]
     return [result[number] for number in range(len(requests))]
 
 
-def _through_aten(fallback: Callable[..., object], problem: Unavailable) -> CompiledGraph:
-    def graph(*inputs: object) -> tuple[object, ...]:
-        outputs = fallback(*inputs)
+def _through_aten(
+    fallback: Callable[..., object], problem: Unavailable, boxed: bool
+) -> CompiledGraph:
+    def graph(*inputs: Any) -> tuple[object, ...]:
+        outputs = fallback(*inputs[0]) if boxed else fallback(*inputs)
         return tuple(outputs) if isinstance(outputs, (tuple, list)) else (outputs,)
 
     result = cast(CompiledGraph, graph)

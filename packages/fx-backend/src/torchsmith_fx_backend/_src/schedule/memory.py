@@ -28,6 +28,7 @@ from torchsmith_fx_backend._src.schedule.externs import (
 from torchsmith_fx_backend._src.schedule.facts import COPY, GEMMS, Facts
 from torchsmith_fx_backend._src.schedule.fuse import Unit
 from torchsmith_fx_backend._src.schedule.plan import (
+    GIVEN,
     Allocate,
     BindSymbol,
     Bump,
@@ -64,6 +65,7 @@ class Storage:
     last: int = -1  # position of the last unit that touches it
     values: list[fx.Node] = field(default_factory=list)
     bytes: int = 0
+    given: bool = False  # an input that the caller has let go of
 
 
 class MemoryPlanner:
@@ -92,7 +94,6 @@ class MemoryPlanner:
         self.storage: dict[fx.Node, Storage] = {}
         self.steps: list[Step] = []
         self.peak = 0
-        self._now = 0
         self._loaded = {n for u in units if u.draft is not None for n in u.draft.loads()}
         self._bound: set[str] = set()
         self._last: dict[fx.Node, int] = {}
@@ -109,9 +110,11 @@ class MemoryPlanner:
 
     def _analyse(self) -> None:
         facts = self.facts
+        written = {node.args[0] for node in facts.nodes if node.target is COPY}
         for node in facts.nodes:
             if node.op in ("placeholder", "get_attr") and facts.is_tensor(node):
                 self._begin(node, owned=False)
+                self.storage[node].given = GIVEN in node.meta and node not in written
         for position, unit in enumerate(self.units):
             for value in self._produced(unit):
                 source = self._alias_of(unit, value)
@@ -204,10 +207,6 @@ class MemoryPlanner:
             self._bury(position)
         return self._without_idle(self.steps)
 
-    def _grow(self, amount: int) -> None:
-        self._now += amount
-        self.peak = max(self.peak, self._now)
-
     def _class(self, info: Info) -> SizeClass:
         return (info.reach, info.dtype, info.device)
 
@@ -225,7 +224,6 @@ class MemoryPlanner:
         name = self.names[value]
         if reuse is None:
             self.steps.append(Allocate(name, layout))
-            self._grow(info.bytes())
         else:
             self.steps.append(Allocate(name, layout, self.names[reuse.node]))
             self.steps.append(Free(self.names[reuse.node]))
@@ -311,8 +309,6 @@ class MemoryPlanner:
             for value in self._produced(unit):
                 self._conform(value)
         for value in self._produced(unit):
-            if out is None and self.storage[value].node is value:
-                self._grow(self.storage[value].bytes)
             self._bind(value)
 
     def _conform(self, value: fx.Node) -> None:
@@ -340,6 +336,9 @@ class MemoryPlanner:
             storage = self.storage[value]
             if self._last[value] == position and value is not storage.node:
                 self.steps.append(Free(self.names[value]))
+            if storage.last == position and storage.given:
+                storage.given = False
+                self.steps.append(Free(self.names[storage.node]))
             if storage.last == position and storage.owned:
                 storage.owned = False
                 info = self.facts.try_info(storage.node)
@@ -351,8 +350,9 @@ class MemoryPlanner:
         """Settle, for each dead buffer, whether it waits for its next owner or is freed."""
         taken = {s.reuse for s in steps if isinstance(s, Allocate) and s.reuse is not None}
         out: list[Step] = []
-        now = peak = 0
         sizes = {self.names[s.node]: s for s in self.storage.values()}
+        given = {self.names[n]: self.storage[n].bytes for n in self.storage if n.meta.get(GIVEN)}
+        now = peak = sum(given.values())
         for step in steps:
             match step:
                 case _Idle(storage):
@@ -368,6 +368,8 @@ class MemoryPlanner:
                     for result in results:
                         if result in sizes and result is not None:
                             now += sizes[result].bytes
+                case Free(name):
+                    now -= given.get(name, 0)
                 case _:
                     pass
             out.append(step)
@@ -443,13 +445,14 @@ class _Idle:
 
 
 def eager_peak(facts: Facts) -> int:
-    """Bytes that eager execution holds at once beyond the inputs, freeing at last use."""
+    """Bytes that eager execution holds at once beyond inputs that its caller holds, freeing at
+    last use."""
     root: dict[fx.Node, fx.Node] = {}
     last: dict[fx.Node, int] = {}
     for position, node in enumerate(facts.nodes):
         if node.op in ("placeholder", "get_attr"):
             root[node] = node
-            last[node] = len(facts.nodes)
+            last[node] = -1 if GIVEN in node.meta else len(facts.nodes)
             continue
         for arg in node.all_input_nodes:
             if arg in root:
@@ -466,7 +469,8 @@ def eager_peak(facts: Facts) -> int:
     ends: dict[int, list[int]] = {}
     now = peak = 0
     for position, node in enumerate(facts.nodes):
-        if root.get(node) is node and node.op == "call_function":
+        made = node.op == "call_function" or node.meta.get(GIVEN)
+        if made and root.get(node) is node:
             size = _bytes(facts, node)
             now += size
             ends.setdefault(last[node], []).append(size)

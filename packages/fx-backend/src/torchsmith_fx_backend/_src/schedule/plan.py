@@ -10,9 +10,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
+from torch import fx
 
 from torchsmith_fx_backend._src.loops.index import Index
 from torchsmith_fx_backend._src.loops.ir import Kernel
+
+# In the meta of a placeholder: callers give the value away, and whether nobody else holds it.
+GIVEN = "given"
 
 # An argument of an extern call: a Name, a symbol expression, a Python constant, or nested tuples
 # and lists of these.
@@ -101,6 +105,11 @@ class Bump:
     times: int
 
 
+def is_boxed(graph: fx.Graph) -> bool:
+    """Whether callers of ``graph`` give its inputs away."""
+    return any(GIVEN in node.meta for node in graph.find_nodes(op="placeholder"))
+
+
 Step = Allocate | Launch | ExternCall | BindSymbol | Free | Bump
 
 
@@ -113,9 +122,11 @@ class Plan:
         constants: tensors lifted out of the graph, by name; live as long as the callable.
         steps: in execution order.
         outputs: one per graph output: a Name, a symbol expression, or a Python constant.
+        boxed: inputs come in one list, which is emptied, and are freed after their last use.
     """
 
     inputs: tuple[str, ...]
     constants: tuple[tuple[str, torch.Tensor], ...]
     steps: tuple[Step, ...]
     outputs: tuple[Argument, ...]
+    boxed: bool = False

@@ -17,7 +17,7 @@ from torchsmith_fx_backend._src.schedule.externs import Externs, getattr_path
 from torchsmith_fx_backend._src.schedule.facts import Facts
 from torchsmith_fx_backend._src.schedule.fuse import Fuser, RefusedError
 from torchsmith_fx_backend._src.schedule.memory import MemoryPlanner, eager_peak
-from torchsmith_fx_backend._src.schedule.plan import Argument, Launch, Plan
+from torchsmith_fx_backend._src.schedule.plan import Argument, Launch, Plan, is_boxed
 from torchsmith_fx_backend._src.schedule.printing import print_plan
 
 loops_log = logging.getLogger("torchsmith.loops")
@@ -137,7 +137,9 @@ def plan_with(facts: Facts, policy: Policy) -> tuple[int, Plan]:
             value = getattr_path(facts.gm, str(node.target))
             assert isinstance(value, Tensor)
             constants.append((names[node], value))
-    return planner.peak, Plan(inputs, tuple(constants), tuple(steps), outputs)
+    return planner.peak, Plan(
+        inputs, tuple(constants), tuple(steps), outputs, is_boxed(facts.gm.graph)
+    )
 
 
 def _names(facts: Facts) -> dict[fx.Node, str]:
