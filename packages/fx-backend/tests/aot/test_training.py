@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 import torchsmith_guards as guards
 from torch import fx
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
@@ -548,3 +550,55 @@ def test_a_fault_while_dividing_is_a_fault_of_a_stage(monkeypatch):
     monkeypatch.setattr(Joint, "backward", broken)
     with pytest.raises(StageError, match="broken"):
         compiled(lambda x: (x.sin(),), leaf(3))
+
+
+class Products(TorchDispatchMode):
+    """How many of some storages live at each matrix product."""
+
+    def __init__(self, storages):
+        super().__init__()
+        self.storages, self.counts = storages, []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func in (torch.ops.aten.mm.default, torch.ops.aten.mm.out):
+            self.counts.append(sum(not s.expired() for s in self.storages))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_backward_pass_frees_what_it_has_read(known):
+    """All that is saved lives on where the graph is retained, and for tangents that are laid out
+    in a way that the graph was not compiled for, less and less is left, too."""
+
+    def fn(x, *weights):
+        for weight in weights:
+            x = torch.tanh(x @ weight)
+        return (x,)
+
+    inputs = [leaf(8, 8, seed=n) for n in range(7)]
+    run = compiled(fn, *inputs)
+    run(*inputs)[0].sum().backward() if known else None
+    tangent = torch.randn(8, 8) if known else torch.randn(8, 8).t()
+
+    def living(retain):
+        result = run(*inputs)[0]
+        saved = {t.untyped_storage().data_ptr(): t for t in result.grad_fn.saved_tensors}
+        given = {x.untyped_storage().data_ptr() for x in (*inputs, result)}
+        mode = Products(
+            [StorageWeakRef(t.untyped_storage()) for p, t in saved.items() if p not in given]
+        )
+        del saved
+        with mode:
+            result.backward(tangent, retain_graph=retain)
+        return mode.counts
+
+    kept, freed = living(True), living(False)
+    assert freed[-1] <= 1 < freed[0] == max(freed)
+    assert set(kept) == {freed[0]}
+    wanted = again(inputs)
+    fn(*wanted)[0].backward(tangent)
+    for x in inputs:
+        x.grad = None
+    run(*inputs)[0].backward(tangent)
+    for ours, theirs in zip(inputs, wanted, strict=True):
+        close(ours.grad, theirs.grad)
