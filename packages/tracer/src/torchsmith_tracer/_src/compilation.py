@@ -28,9 +28,15 @@ if TYPE_CHECKING:
 class Compilation:
     """See ``Trace``, as which values know it."""
 
-    def __init__(self, settings: Settings, frame_state: FrameState | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        frame_state: FrameState | None = None,
+        *,
+        keep_history: bool = False,
+    ) -> None:
         self.settings = settings
-        self.graph = OutputGraph(FakeMode(ShapeEnv()))
+        self.graph = OutputGraph(FakeMode(ShapeEnv()), keep_history=keep_history)
         self.guards = GuardSet()
         self.journal = Journal()
         self.frames: list[Frame] = []

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -26,6 +27,7 @@ from torch._subclasses.fake_tensor import (
 from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
 from torch.autograd.grad_mode import _enter_inference_mode, _exit_inference_mode
 from torch.cpu.amp.autocast_mode import autocast as cpu_autocast
+from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.nn.modules import module as _module
 from torch.optim.asgd import _multi_tensor_asgd, _single_tensor_asgd
 from torch.optim.optimizer import _get_value
@@ -102,6 +104,7 @@ wrap_call: Callable[..., object] = _Wrap.__call__
 operator_call: Callable[..., object] = torch._ops.HigherOrderOperator.__call__
 _once: Callable[..., Any] = torch.autograd.function.once_differentiable(print)
 once_differentiable_code: object = _once.__code__
+has_symbols: Callable[[torch.Tensor], bool] = attrgetter("_has_symbolic_sizes_strides")
 autograd_apply: object = torch.autograd.Function.__dict__["apply"].__func__
 # The code of functions that torch's own modules except from torch's own compiler.
 not_traced_code: object = torch._compile._disable_dynamo(print).__code__
@@ -163,6 +166,23 @@ QUERIES_BY_NAME = (
     ("torch.fx._symbolic_trace", "is_fx_tracing", False),
     ("torch.fx._symbolic_trace", "is_fx_symbolic_tracing", False),
 )
+
+
+def apply_of(function: type[torch.autograd.Function]) -> Callable[..., Any]:
+    """``function.apply`` where no transform of ``torch.func`` is active."""
+    apply: Callable[..., Any] = super(torch.autograd.Function, function).apply
+    return apply
+
+
+class CapturedGraph(_LazyGraphModule):
+    """A graph module whose code is generated when somebody asks for it: backends walk the graph."""
+
+    @property
+    def _lazy_forward(self) -> Callable[..., object]:  # type: ignore[override]
+        self.real_recompile()
+        return self.forward
+
+    forward = _lazy_forward  # type: ignore[assignment]
 
 
 def global_hooks_empty() -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import logging
 import threading
@@ -84,6 +85,11 @@ class TorchMode(FakeTensorMode):  # type: ignore[no-untyped-call]  # torch's __i
     @cache_enabled.setter
     def cache_enabled(self, enabled: bool) -> None:
         self._cache_enabled = enabled
+
+    @functools.cached_property
+    def avoid_device_init(self) -> bool:  # type: ignore[override]
+        """Whether there is no accelerator; torch asks at every operator."""
+        return FakeTensorMode.avoid_device_init.fget(self)  # type: ignore[attr-defined,no-any-return]
 
     def create_symbolic_nested_int(self, *, nt_tensor_id: int | None = None) -> torch.SymInt:
         """The ragged size of jagged tensors that share the same offsets, a number that equals

@@ -35,6 +35,11 @@ class InternalError(Exception):
     """A broken invariant of the tracer itself: a bug of ours, reported as such."""
 
 
+class HistoryNeeded(BaseException):
+    """The trace depends on the autograd history of tensors, which it has not kept throughout: it is
+    begun again. No handler between is to take it for an error."""
+
+
 class BreakAt(Exception):
     """A graph break with its place: ``frames`` holds the stopped frames, innermost first. All but
     the first are in the middle of a call instruction (``FrameState.in_call``)."""

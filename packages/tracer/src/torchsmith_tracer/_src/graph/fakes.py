@@ -2,7 +2,9 @@
 
 Fake operators dominate the time of a trace (a linear layer takes about 0.4 ms), and models repeat
 the same operator on the same shapes. So results of operators that only make new tensors are
-remembered by the metadata of their arguments, as long as all of it is static.
+remembered by the metadata of their arguments, as long as all of it is static. A remembered result
+that requires gradients has no history but a stand-in; where a program looks into history
+(``backward``, ``torch.autograd.grad``) it is traced again with all of it (``HistoryNeeded``).
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from torch import fx
 from torchsmith_guards import FakeMode
 from torchsmith_guards.errors import DataDependentError
 
-from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
+from torchsmith_tracer._src.breaks.signals import HistoryNeeded, ObservedException, Unsupported
 from torchsmith_tracer._src.torch_private import (
     OPERATORS,
     DataDependentOutputException,
@@ -26,7 +28,10 @@ from torchsmith_tracer._src.torch_private import (
     FakeTensor,
     UnsupportedFakeTensorException,
     UnsupportedOperatorException,
+    apply_of,
     disable_torch_function,
+    functorch_transform,
+    has_symbols,
     map_nodes,
     storage_id,
 )
@@ -62,12 +67,43 @@ class Given:
     place: int
 
 
-class FakeRunner:
-    """Runs operators under the fake mode, with a memory of earlier results."""
+class _Forgotten(torch.autograd.Function):
+    """The history of a remembered result: something that requires gradients came before."""
 
-    def __init__(self, fake: FakeMode) -> None:
+    @staticmethod
+    def forward(ctx: object, root: torch.Tensor, fake: FakeMode, spec: _TensorSpec) -> torch.Tensor:
+        return fake.new_strided(spec.size, spec.stride, spec.dtype, spec.device)
+
+    @staticmethod
+    def backward(ctx: object, *grads: object) -> object:
+        raise RuntimeError("the history of this fake tensor has been forgotten")
+
+
+_forgotten = apply_of(_Forgotten)
+
+
+class FakeRunner:
+    """Runs operators under the fake mode, with a memory of earlier results.
+
+    Attributes:
+        keep_history: whether results that require gradients are always computed.
+    """
+
+    def __init__(self, fake: FakeMode, *, keep_history: bool) -> None:
+        self.keep_history = keep_history
         self._fake = fake
         self._memory: dict[Hashable, object] = {}
+        self._root: torch.Tensor | None = None  # what remembered results have come from
+
+    def need_history(self) -> None:
+        """What follows depends on the history of tensors.
+
+        Raises:
+            HistoryNeeded: some of it has been forgotten.
+        """
+        if self._root is not None:
+            raise HistoryNeeded
+        self.keep_history = True
 
     def run(
         self,
@@ -91,7 +127,7 @@ class FakeRunner:
         if key is not None:
             spec = self._memory.get(key, _UNKNOWN)
             if spec is not _UNKNOWN:
-                return _build(spec, self._fake), [], False
+                return self._build(spec), [], False
         tensors: list[torch.Tensor] = []
         _tensors(fake_args, tensors)
         _tensors(fake_kwargs, tensors)
@@ -149,7 +185,7 @@ class FakeRunner:
             return result, mutated, known
         if key is not None:
             with contextlib.suppress(_Uncacheable):
-                self._memory[key] = _spec(result, {storage_id(t) for t in tensors})
+                self._memory[key] = self._spec(result, {storage_id(t) for t in tensors})
         return result, [], known
 
     def _key(
@@ -158,7 +194,7 @@ class FakeRunner:
         args: tuple[object, ...],
         kwargs: dict[str, object],
     ) -> Hashable | None:
-        if _in_place(target) or target in _BY_HISTORY:
+        if _in_place(target) or target in _BY_HISTORY or functorch_transform() is not None:
             return None
         if isinstance(target, OPERATORS) and _written(target, args, kwargs):
             return None
@@ -174,6 +210,43 @@ class FakeRunner:
             )
         except _Uncacheable:
             return None
+
+    def _build(self, spec: object) -> object:
+        if type(spec) is _TensorSpec:
+            if spec.requires_grad:
+                if self._root is None:
+                    self._root = torch.empty(0, device="cpu", requires_grad=True)
+                return _forgotten(self._root, self._fake, spec)
+            return self._fake.new_strided(spec.size, spec.stride, spec.dtype, spec.device)
+        if type(spec) is tuple:
+            kind, parts = spec
+            return kind([self._build(p) for p in parts])
+        return spec
+
+    def _spec(self, result: object, used: set[int]) -> object:
+        """What ``_build`` makes again, if nothing in it shares storage with an argument (``used``),
+        and no more is to be known of its history than that there is one."""
+        kind = type(result)
+        if isinstance(result, torch.Tensor):
+            if kind is not FakeTensor or result.storage_offset():
+                raise _Uncacheable
+            if result.requires_grad and (self.keep_history or result.is_leaf or result.output_nr):
+                raise _Uncacheable
+            if result.layout is not torch.strided or result.is_conj() or result.is_neg():
+                raise _Uncacheable
+            if has_symbols(result) or result.is_inference():
+                raise _Uncacheable
+            storage = storage_id(result)
+            if storage in used:
+                raise _Uncacheable
+            used.add(storage)  # results that share storage with each other are not remembered
+            layout = result.size(), result.stride()
+            return _TensorSpec(*layout, result.dtype, result.device, result.requires_grad)
+        if kind is tuple or kind is list or kind.__module__ == "torch.return_types":
+            return (kind, [self._spec(p, used) for p in result])  # type: ignore[attr-defined]
+        if kind in (bool, type(None), torch.dtype, torch.device, str):
+            return result
+        raise _Uncacheable
 
 
 def _refuse_resized(tensor: torch.Tensor, size: torch.Size, *rest: object) -> None:
@@ -243,16 +316,12 @@ def _args_key(args: tuple[object, ...] | list[object]) -> Hashable:
 def _tensor_key(tensor: torch.Tensor) -> Hashable:
     if type(tensor) is not FakeTensor and not isinstance(tensor, FakeTensor):
         raise _Uncacheable
-    size, stride, offset = tensor.size(), tensor.stride(), tensor.storage_offset()
-    if type(offset) is not int:
+    if has_symbols(tensor):
         raise _Uncacheable
-    for n in (*size, *stride):
-        if type(n) is not int:
-            raise _Uncacheable
     return (
-        size,
-        stride,
-        offset,
+        tensor.size(),
+        tensor.stride(),
+        tensor.storage_offset(),
         tensor.dtype,
         tensor.device,
         tensor.requires_grad,
@@ -271,16 +340,7 @@ class _TensorSpec:
     stride: tuple[int, ...]
     dtype: torch.dtype
     device: torch.device
-
-
-def _build(spec: object, fake: FakeMode) -> object:
-    if type(spec) is _TensorSpec:
-        return fake.new_strided(spec.size, spec.stride, spec.dtype, spec.device)
-    if type(spec) is tuple:
-        kind, parts = spec
-        built = [_build(p, fake) for p in parts]
-        return kind(built)
-    return spec
+    requires_grad: bool
 
 
 def _tensors(arg: object, into: list[torch.Tensor]) -> None:
@@ -300,26 +360,3 @@ def _version(tensor: torch.Tensor) -> int:
         return -1 if tensor.is_inference() else tensor._version
     with disable_torch_function[0]():
         return -1 if tensor.is_inference() else tensor._version
-
-
-def _spec(result: object, used: set[int]) -> object:
-    """What ``_build`` makes again, if nothing in it shares storage with an argument (``used``) or
-    carries autograd history."""
-    kind = type(result)
-    if isinstance(result, torch.Tensor):
-        if kind is not FakeTensor or result.requires_grad or result.storage_offset():
-            raise _Uncacheable
-        if result.layout is not torch.strided or result.is_conj() or result.is_neg():
-            raise _Uncacheable
-        if any(type(n) is not int for n in result.size()) or result.is_inference():
-            raise _Uncacheable
-        storage = storage_id(result)
-        if storage in used:
-            raise _Uncacheable
-        used.add(storage)  # results that share storage with each other are not remembered
-        return _TensorSpec(result.size(), result.stride(), result.dtype, result.device)
-    if kind is tuple or kind is list or kind.__module__ == "torch.return_types":
-        return (kind, [_spec(p, used) for p in result])  # type: ignore[attr-defined]
-    if kind in (bool, type(None), torch.dtype, torch.device, str):
-        return result
-    raise _Uncacheable

@@ -24,12 +24,12 @@ import torch
 from torch import fx
 from torchsmith_guards import Source
 
-from torchsmith_tracer._src.breaks.signals import InternalError, Unsupported
+from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.graph import asserts, cleanup, provenance
 from torchsmith_tracer._src.graph.fakes import FakeRunner, Given
 from torchsmith_tracer._src.graph.may_raise import Operation, draws, may_raise
 from torchsmith_tracer._src.graph.wrap_result import wrap_result
-from torchsmith_tracer._src.torch_private import map_nodes, storage_id
+from torchsmith_tracer._src.torch_private import CapturedGraph, map_nodes, storage_id
 from torchsmith_tracer._src.values import function_modes
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.containers import SequenceValue
@@ -92,9 +92,13 @@ class OutputGraph:
         transforms: how many functions of ``torch.func`` are, ``torch.vmap`` included.
         draws, may_fail: whether random numbers are taken, and whether an operator may fail.
         op_count: call nodes so far.
+        tx: the trace that this graph belongs to, once it is attached to one.
+        need_history: see ``FakeRunner``.
     """
 
-    def __init__(self, fake: FakeMode) -> None:
+    tx: Compilation
+
+    def __init__(self, fake: FakeMode, *, keep_history: bool = False) -> None:
         self.fake = fake
         self.shape_env = fake.shape_env
         self.graph = fx.Graph()
@@ -115,27 +119,20 @@ class OutputGraph:
         self._entry_grad_mode = torch.is_grad_enabled()
         self.log: list[Undo] = []
         self._names: set[str] = {"self"}  # of the method that the graph becomes
-        self._runner = FakeRunner(fake)
+        self._runner = FakeRunner(fake, keep_history=keep_history)
+        self.need_history = self._runner.need_history
         self._insert_before: fx.Node | None = None  # first node that is no placeholder
         self._restored = False
         self._asserted = 0  # how many of the environment's runtime asserts the graph has
-        self._tx: Compilation | None = None
 
     def attach(self, tx: Compilation) -> None:
         """Connect with the trace that this graph belongs to."""
-        self._tx = tx
+        self.tx = tx
         env = self.shape_env
         if env is not None:
             env.where = lambda: provenance.user_line(tx)
             env.allow_scalar_outputs = tx.settings.capture_scalar_outputs
             env.allow_dynamic_output_shape_ops = tx.settings.capture_dynamic_output_shape_ops
-
-    @property
-    def tx(self) -> Compilation:
-        """The trace that this graph belongs to."""
-        if self._tx is None:
-            raise InternalError("the output graph is not attached to a trace")
-        return self._tx
 
     # --- checkpoints -----------------------------------------------------------------------
     def rollback(self, mark: Mark) -> None:
@@ -443,7 +440,7 @@ class OutputGraph:
             else:
                 self.graph.erase_node(entry.node)
         self.inputs = kept
-        module = fx.GraphModule(self.modules, self.graph, class_name="CapturedGraph")
+        module = CapturedGraph(self.modules, self.graph, class_name="CapturedGraph")
         module.meta["sources"] = [entry.source for entry in kept]
         return module
 

@@ -135,6 +135,7 @@ def _run(
 ) -> Value:  # fmt: skip
     if any(not isinstance(v, TensorValue) for v in roots):
         raise Unsupported("opaque-call", what="a backward pass from something else than tensors")
+    tx.graph.need_history()
     refuse_pending(tx)
     restricted = not tx.interp.is_none(inputs)
     leaves = _leaves(tx, [r for r in roots if isinstance(r, TensorValue)])
@@ -205,6 +206,7 @@ def _leaves(tx: Trace, roots: Sequence[TensorValue]) -> list[TensorValue]:
 
 
 def _grad(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
+    tx.graph.need_history()
     refuse_pending(tx)
     return tx.graph.call_function(torch.autograd.grad, args, kwargs)
 

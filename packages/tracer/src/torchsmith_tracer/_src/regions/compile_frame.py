@@ -33,7 +33,7 @@ from torchsmith_tracer._src.breaks.report import (
     KernelReport,
     Place,
 )
-from torchsmith_tracer._src.breaks.signals import BreakAt, ObservedException, Unsupported
+from torchsmith_tracer._src.breaks.signals import BreakAt, HistoryNeeded, ObservedException, Unsupported
 from torchsmith_tracer._src.codegen.body import Body, assemble, emit_return, modules_of, new_emitter
 from torchsmith_tracer._src.codegen.resume import local_name
 from torchsmith_tracer._src.codegen.split import emit_break
@@ -68,16 +68,27 @@ def compile_frame(
         BackendError: the backend failed.
         InternalTracerError: our bug, under ``fullgraph=True``.
     """
-    report = FrameReport(record.name, start_of(record))
     with record.region.tracing(), unseen():
-        trace = Compilation(record.region.settings, record.frame_state)
-        detailed = record.region.log.detailed or recorder.detailed
-        visited = trace.visited = {} if detailed else None
         try:
-            body, checker = _compile(trace, record, fn, flat, report)
-        finally:
-            trace.graph.restore_state()
-            trace.close()
+            return _compile_frame(record, fn, flat, number)
+        except HistoryNeeded:
+            record.keep_history = True
+        return _compile_frame(record, fn, flat, number)
+
+
+def _compile_frame(
+    record: CodeRecord, fn: types.FunctionType, flat: Sequence[object], number: int
+) -> Entry:
+    report = FrameReport(record.name, start_of(record))
+    keep_history = record.keep_history
+    trace = Compilation(record.region.settings, record.frame_state, keep_history=keep_history)
+    detailed = record.region.log.detailed or recorder.detailed
+    visited = trace.visited = {} if detailed else None
+    try:
+        body, checker = _compile(trace, record, fn, flat, report)
+    finally:
+        trace.graph.restore_state()
+        trace.close()
     report.guards = checker.code
     if body is None:
         report.eager = True

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from torchsmith_tracer._src.regions.region import Region
 
 Function = Callable[..., object]
+_LOOKS_BACK = frozenset(("backward", "autograd", "grad"))  # names of what needs autograd history
 GIVE_UP = 64  # misses in a row past the limit after which entries are no longer tried
 
 
@@ -71,6 +72,8 @@ class CodeRecord:
         globals: globals of its functions.
         resume: how the code was made, for resume functions.
         calls_modules: the code is what calling a module runs, as long as its class says so.
+        keep_history: whether traces keep the autograd history of all tensors; code that names a
+            backward pass is expected to need it, other code is traced again when it does.
     """
 
     region: Region
@@ -86,6 +89,7 @@ class CodeRecord:
         self.signature = Signature.of(self.code)
         self.labels = safe_names(self.signature.names)
         self.pass_function = bool(self.code.co_freevars)
+        self.keep_history = not _LOOKS_BACK.isdisjoint(self.code.co_names)
         self._dispatchers: weakref.WeakKeyDictionary[types.FunctionType, Form] = (
             weakref.WeakKeyDictionary()
         )
