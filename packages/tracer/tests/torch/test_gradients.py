@@ -250,7 +250,43 @@ def through_a_function_of_the_users(C):
     return f(torch.randn(3)), f(torch.randn(3))
 
 
+def _go_back(loss, how, weights):
+    """The function that is compiled does not name what this does."""
+    if how == "backward":
+        loss.backward()
+        return [w.grad.clone() for w in weights]
+    return torch.autograd.grad(loss, weights)
+
+
+def _repeated(how):
+    """Equal operators, whose results are remembered, then a look at where these came from."""
+
+    def program(C):
+        layer = nn.Linear(3, 3)
+        weights = list(layer.parameters())
+
+        def run(x):
+            seen = []
+            for _ in range(3):
+                x = layer(torch.tanh(x)) + 1
+                values, places = x.max(dim=0)
+                x.mul_(2)
+                seen += [x.is_leaf, x.requires_grad, places.requires_grad, values.output_nr]
+                with torch.no_grad():
+                    seen += [layer(x).requires_grad, x.detach().is_leaf]
+                x = x + values + torch.std_mean(x, dim=0)[1]
+            return seen, _go_back(x.sum(), how, weights)
+
+        f = C(run)
+        return f(torch.ones(2, 3)), f(torch.ones(2, 3))
+
+    program.__name__ = f"repeated_{how}"
+    return program
+
+
 WHOLE = [
+    _repeated("backward"),
+    _repeated("grad"),
     accumulates, returns_the_gradient, several_roots, only_some_inputs, shared_gradient,
     unused_leaf, strides_follow_the_leaf, twice_differentiated, grad_of_results, born_inside,
     asks_for_gradients, takes_them_back, stores_gradients, accumulates_by_hand, clips,

@@ -104,6 +104,7 @@ wrap_call: Callable[..., object] = _Wrap.__call__
 operator_call: Callable[..., object] = torch._ops.HigherOrderOperator.__call__
 _once: Callable[..., Any] = torch.autograd.function.once_differentiable(print)
 once_differentiable_code: object = _once.__code__
+node_label: Callable[[fx.Graph, Callable[..., object] | str], str] = fx.Graph._target_to_str
 has_symbols: Callable[[torch.Tensor], bool] = attrgetter("_has_symbolic_sizes_strides")
 autograd_apply: object = torch.autograd.Function.__dict__["apply"].__func__
 # The code of functions that torch's own modules except from torch's own compiler.
@@ -170,7 +171,8 @@ QUERIES_BY_NAME = (
 
 def apply_of(function: type[torch.autograd.Function]) -> Callable[..., Any]:
     """``function.apply`` where no transform of ``torch.func`` is active."""
-    apply: Callable[..., Any] = super(torch.autograd.Function, function).apply
+    base: Any = super(torch.autograd.Function, function)
+    apply: Callable[..., Any] = base.apply
     return apply
 
 
@@ -178,11 +180,11 @@ class CapturedGraph(_LazyGraphModule):
     """A graph module whose code is generated when somebody asks for it: backends walk the graph."""
 
     @property
-    def _lazy_forward(self) -> Callable[..., object]:  # type: ignore[override]
+    def _lazy_forward(self) -> Callable[..., object]:
         self.real_recompile()
         return self.forward
 
-    forward = _lazy_forward  # type: ignore[assignment]
+    forward = _lazy_forward
 
 
 def global_hooks_empty() -> bool:

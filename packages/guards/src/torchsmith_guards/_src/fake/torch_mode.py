@@ -87,7 +87,7 @@ class TorchMode(FakeTensorMode):  # type: ignore[no-untyped-call]  # torch's __i
         self._cache_enabled = enabled
 
     @functools.cached_property
-    def avoid_device_init(self) -> bool:  # type: ignore[override]
+    def avoid_device_init(self) -> bool:
         """Whether there is no accelerator; torch asks at every operator."""
         return FakeTensorMode.avoid_device_init.fget(self)  # type: ignore[attr-defined,no-any-return]
 

@@ -16,23 +16,24 @@ from typing import NamedTuple
 
 VERSION = sys.version_info[:2]
 
-_CONST = frozenset(dis.hasconst)
-_NAME = frozenset(dis.hasname)
-_LOCAL = frozenset(dis.haslocal)
-_FREE = frozenset(dis.hasfree)
 _JUMP = frozenset(dis.hasjrel) | frozenset(dis.hasjabs)
 _NO_ARG_BELOW = dis.HAVE_ARGUMENT
 _EXTENDED = dis.EXTENDED_ARG
-_LOAD_GLOBAL = dis.opmap["LOAD_GLOBAL"]
-_LOAD_ATTR = dis.opmap["LOAD_ATTR"] if VERSION >= (3, 12) else -1
-_LOAD_SUPER_ATTR = dis.opmap.get("LOAD_SUPER_ATTR", -1)
-_COMPARE = dis.opmap["COMPARE_OP"]
-_COMPARE_SHIFT = {(3, 11): 0, (3, 12): 4}.get(VERSION, 5)
 _PAIRS = frozenset(
     dis.opmap[name]
     for name in ("LOAD_FAST_LOAD_FAST", "STORE_FAST_LOAD_FAST", "STORE_FAST_STORE_FAST")
     if name in dis.opmap
 )
+# Where an opcode finds what its argument stands for: constants, names, variables or comparisons,
+# and how many low bits of the argument say something else.
+_COMPARE_SHIFT = {(3, 11): 0, (3, 12): 4}.get(VERSION, 5)
+_FLAGGED = {"LOAD_GLOBAL": 1, "LOAD_ATTR": int(VERSION >= (3, 12)), "LOAD_SUPER_ATTR": 2}
+_MEANING: dict[int, tuple[int, int]] = {
+    **dict.fromkeys(dis.hasconst, (0, 0)),
+    **{op: (1, _FLAGGED.get(dis.opname[op], 0)) for op in dis.hasname},
+    **dict.fromkeys((*dis.haslocal, *dis.hasfree), (2, 0)),
+    dis.opmap["COMPARE_OP"]: (3, _COMPARE_SHIFT),
+}
 
 
 class Instruction:
@@ -98,6 +99,7 @@ class CodeInfo:
     cell_names: tuple[str, ...]
     bound: bool = False
     live: list[int] | None = None
+    _lines: list[int] | None = None  # the frequent question; few ask for columns
     _positions: list[tuple[int | None, int | None, int | None, int | None]] | None = None
 
     def position(self, index: int) -> tuple[int | None, int | None, int | None, int | None]:
@@ -108,7 +110,12 @@ class CodeInfo:
 
     def line(self, index: int) -> int:
         """Line number of an instruction, or of the function when it has none."""
-        return self.position(index)[0] or self.code.co_firstlineno
+        if self._lines is None:
+            first = self.code.co_firstlineno
+            self._lines = []
+            for start, end, line in self.code.co_lines():
+                self._lines += [line or first] * ((end - start) // 2)
+        return self._lines[self.instructions[index].offset // 2]
 
 
 def parse_exception_table(table: bytes) -> Iterator[tuple[int, int, int, int, bool]]:
@@ -136,24 +143,6 @@ def _localsplus(code: CodeType) -> tuple[str, ...]:
     return code.co_varnames + cells + code.co_freevars
 
 
-def _argval(op: int, arg: int, code: CodeType, plus: tuple[str, ...]) -> object:
-    if op in _CONST:
-        return code.co_consts[arg]
-    if op in _PAIRS:
-        return plus[arg >> 4], plus[arg & 15]
-    if op in _LOCAL or op in _FREE:
-        return plus[arg]
-    if op in _NAME:
-        if op in (_LOAD_GLOBAL, _LOAD_ATTR):
-            return code.co_names[arg >> 1]
-        if op == _LOAD_SUPER_ATTR:
-            return code.co_names[arg >> 2]
-        return code.co_names[arg]
-    if op == _COMPARE:
-        return dis.cmp_op[arg >> _COMPARE_SHIFT]
-    return arg
-
-
 def decode(code: CodeType) -> CodeInfo:
     """Decode ``code`` (cached: the same code object gives the same ``CodeInfo``)."""
     cached = _cache.get(id(code))
@@ -172,7 +161,9 @@ _cache: dict[int, CodeInfo] = {}
 def _decode(code: CodeType) -> CodeInfo:
     raw = code.co_code
     plus = _localsplus(code)
+    meanings = (code.co_consts, code.co_names, plus, dis.cmp_op)
     opnames = dis.opname
+    argval: object
     out: list[Instruction] = []
     at_offset: dict[int, int] = {}
     jumps: list[tuple[Instruction, int]] = []
@@ -190,7 +181,15 @@ def _decode(code: CodeType) -> CodeInfo:
         arg = (raw[offset + 1] | extended) if op >= _NO_ARG_BELOW else 0
         extended = 0
         name = opnames[op]
-        ins = Instruction(name, arg, _argval(op, arg, code, plus), len(out), offset)
+        meaning = _MEANING.get(op)
+        if op in _PAIRS:
+            argval = plus[arg >> 4], plus[arg & 15]
+        elif meaning is not None:
+            which, shift = meaning
+            argval = meanings[which][arg >> shift]
+        else:
+            argval = arg
+        ins = Instruction(name, arg, argval, len(out), offset)
         if prefix_at >= 0:
             ins.start = prefix_at
             prefix_at = -1

@@ -323,7 +323,7 @@ def _tensor_key(tensor: torch.Tensor) -> Hashable:
         tensor.stride(),
         tensor.storage_offset(),
         tensor.dtype,
-        tensor.device,
+        tensor.fake_device,  # what ``device`` gives, in several steps
         tensor.requires_grad,
         tensor.is_conj(),
         tensor.is_neg(),

@@ -29,7 +29,7 @@ from torchsmith_tracer._src.graph import asserts, cleanup, provenance
 from torchsmith_tracer._src.graph.fakes import FakeRunner, Given
 from torchsmith_tracer._src.graph.may_raise import Operation, draws, may_raise
 from torchsmith_tracer._src.graph.wrap_result import wrap_result
-from torchsmith_tracer._src.torch_private import CapturedGraph, map_nodes, storage_id
+from torchsmith_tracer._src.torch_private import CapturedGraph, map_nodes, node_label, storage_id
 from torchsmith_tracer._src.values import function_modes
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.containers import SequenceValue
@@ -109,6 +109,7 @@ class OutputGraph:
         self.replaced: list[tuple[TensorValue, fx.Node]] = []
         self.at_risk: set[int] = set()
         self._operations: dict[Callable[..., object] | str, Operation] = {}
+        self._labels: dict[Callable[..., object] | str, str] = {}  # what fx calls their nodes
         self.attributes: dict[Source, None] = {}
         self.draws = self.may_fail = False
         self.mapped = self.transforms = 0
@@ -285,8 +286,11 @@ class OutputGraph:
         """Append a call node whose fake result is known; arguments hold nodes and constants."""
         if target is operator.pow and not isinstance(args[0], fx.Node):
             target = pow  # fx prints the operator as ``-2 ** x``, which is ``-(2 ** x)``
+        label = self._labels.get(target)
+        if label is None:
+            label = self._labels[target] = node_label(self.graph, target)
         # Given at once, fx would look through the arguments for numbers without a node.
-        node = self.graph.create_node(op, target)
+        node = self.graph.create_node(op, target, name=label)
         node.args = args  # type: ignore[assignment]
         if kwargs:
             node.kwargs = kwargs  # type: ignore[assignment]

@@ -45,10 +45,14 @@ def opcode(
 
 def bind_handlers(info: CodeInfo, missing: Opcode) -> None:
     """Set the handlers of all instructions; unknown opcodes get ``missing``."""
+    known: dict[str, tuple[Opcode, bool, bool]] = {}
     for ins in info.instructions:
-        ins.run = HANDLERS.get(ins.opname, missing)
-        ins.guarded = ins.opname not in UNGUARDED
-        ins.drops = not ins.opname.startswith(_KEEPS)
+        name = ins.opname
+        found = known.get(name)
+        if found is None:
+            handler = HANDLERS.get(name, missing)
+            found = known[name] = handler, name not in UNGUARDED, not name.startswith(_KEEPS)
+        ins.run, ins.guarded, ins.drops = found
     cells = set(info.cell_names)
     if cells:
         for ins in info.instructions:

@@ -33,7 +33,12 @@ from torchsmith_tracer._src.breaks.report import (
     KernelReport,
     Place,
 )
-from torchsmith_tracer._src.breaks.signals import BreakAt, HistoryNeeded, ObservedException, Unsupported
+from torchsmith_tracer._src.breaks.signals import (
+    BreakAt,
+    HistoryNeeded,
+    ObservedException,
+    Unsupported,
+)
 from torchsmith_tracer._src.codegen.body import Body, assemble, emit_return, modules_of, new_emitter
 from torchsmith_tracer._src.codegen.resume import local_name
 from torchsmith_tracer._src.codegen.split import emit_break
