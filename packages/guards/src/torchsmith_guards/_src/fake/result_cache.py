@@ -9,13 +9,13 @@ rollback of the trace forgets guards and results together.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+from torchsmith_guards._src.fake.build import new_strided
 from torchsmith_guards._src.shapes.env import ShapeEnv
 from torchsmith_guards._src.shapes.sym_node import SymNode
 
@@ -34,27 +34,7 @@ class _NotCacheable(Exception):
     """An argument or a result has no key."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Fresh:
-    """How to make a result tensor again."""
-
-    size: tuple[Any, ...]
-    stride: tuple[Any, ...]
-    dtype: torch.dtype
-    device: torch.device
-
-    def make(self, mode: FakeTensorMode) -> FakeTensor:
-        with in_kernel_invocation_manager(mode):
-            meta = torch.empty_strided(self.size, self.stride, dtype=self.dtype, device="meta")
-        return FakeTensor(mode, meta, self.device)
-
-
-@dataclass(frozen=True, slots=True)
-class _Several:
-    """How to make a list or tuple of results again."""
-
-    kind: Callable[..., object]
-    parts: list[object]
+_Maker = Callable[[FakeTensorMode], object]
 
 
 class ResultCache:
@@ -62,7 +42,7 @@ class ResultCache:
 
     def __init__(self, env: ShapeEnv) -> None:
         self._env = env
-        self._entries: dict[object, object] = {}
+        self._entries: dict[object, _Maker] = {}
 
     def key(
         self,
@@ -90,18 +70,17 @@ class ResultCache:
 
     def get(self, mode: FakeTensorMode, key: object) -> object:
         """A fresh result for ``key``, or NotImplemented when there is none yet."""
-        entry = self._entries.get(key, NotImplemented)
-        return entry if entry is NotImplemented else _make(mode, entry)
+        make = self._entries.get(key)
+        return NotImplemented if make is None else make(mode)
 
     def put(self, key: object, result: object, args: Iterable[object]) -> None:
         """Remember ``result`` if it can be made again from its metadata."""
         if self._env.suppressed:
             return  # the guards behind it have not been recorded
         try:
-            entry = _describe(result, {s for a in args for s in _storages(a)})
+            self._entries[key] = _maker(result, {s for a in args for s in _storages(a)})
         except _NotCacheable:
             return
-        self._entries[key] = entry
         self._env.on_rollback(lambda: self._entries.pop(key, None))
 
 
@@ -158,12 +137,14 @@ def _storages(value: object) -> Iterable[int]:
             yield from _storages(part)
 
 
-def _describe(result: object, inputs: set[int]) -> object:
+def _maker(result: object, inputs: set[int]) -> _Maker:
+    """What makes ``result`` again."""
     if isinstance(result, list | tuple):
         kind: Callable[..., object] = type(result)
         if hasattr(kind, "_make"):  # a named tuple takes its fields one by one
             kind = kind._make
-        return _Several(kind, [_describe(part, inputs) for part in result])
+        parts = [_maker(part, inputs) for part in result]
+        return lambda mode: kind([make(mode) for make in parts])
     if isinstance(result, FakeTensor):
         plain = result.layout is torch.strided and result.constant is None
         bits = result.is_conj() or result.is_neg() or result.requires_grad
@@ -172,17 +153,8 @@ def _describe(result: object, inputs: set[int]) -> object:
         offset = result.storage_offset()
         if type(offset) is not int or offset != 0:
             raise _NotCacheable
-        return _Fresh(tuple(result.shape), result.stride(), result.dtype, result.device)
+        layout = tuple(result.shape), result.stride(), result.dtype, result.device
+        return lambda mode: new_strided(mode, *layout)
     if result is None or isinstance(result, int | float | torch.SymInt):
-        return result
+        return lambda mode: result
     raise _NotCacheable
-
-
-def _make(mode: FakeTensorMode, entry: object) -> object:
-    match entry:
-        case _Fresh():
-            return entry.make(mode)
-        case _Several():
-            return entry.kind([_make(mode, part) for part in entry.parts])
-        case _:
-            return entry
