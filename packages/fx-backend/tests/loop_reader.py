@@ -1,4 +1,4 @@
-"""Reads a kernel back from what ``loops.printing.print_kernel`` printed, by running it."""
+"""Reads a kernel back from what ``records.kernels.print_kernel`` printed, by running it."""
 
 from __future__ import annotations
 

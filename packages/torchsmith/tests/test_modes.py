@@ -11,7 +11,7 @@ from torchsmith_fx_backend._src import modes
 from torchsmith_fx_backend.errors import ModeWarning
 from torchsmith_tracer.errors import UnknownOptionError
 
-NOT_ON_A_CPU = {"reduce-overhead": 1, "max-autotune": 2, "max-autotune-no-cudagraphs": 1}
+NOT_ON_A_CPU = {"reduce-overhead": 1, "max-autotune": 1, "max-autotune-no-cudagraphs": 0}
 
 
 @pytest.fixture(autouse=True)
@@ -68,6 +68,14 @@ def test_each_mode_warns_once_in_a_process(way):
 def test_strict_keeps_it_a_warning(monkeypatch):
     monkeypatch.setenv("TORCHSMITH_STRICT", "1")
     assert len(run(by_torchsmith, "reduce-overhead")) == 1
+
+
+def test_explain_says_what_was_measured():
+    mode = "max-autotune-no-cudagraphs"
+    found = torchsmith.explain(lambda x: program(x), mode=mode)(torch.ones(3))
+    assert "not measured: C kernels have one form each" in str(found)
+    assert found.to_json()["frames"][0]["notes"]
+    assert "C kernels have one form each" in found.html()
 
 
 def test_unknown_modes_are_errors():

@@ -9,7 +9,7 @@ import pytest
 import torch
 from loop_reference import evaluate
 from samples import Body, f32, row_major
-from torchsmith_fx_backend._src.codegen.triton.config import Config, Schedule
+from torchsmith_fx_backend._src.codegen.triton.config import Config, Schedule, choose
 from torchsmith_fx_backend._src.loops.index import add, const, mul, var
 from torchsmith_fx_backend._src.loops.ir import Kernel, Op, ReduceOp
 from torchsmith_fx_backend._src.runtime import gpu
@@ -23,8 +23,9 @@ bf16 = torch.bfloat16
 
 def make_launcher(kernel, device, hints=None):
     """A function of tensors (in the order of ``kernel.args``), then one number per symbol."""
-    store, request = default_cache(), KernelRequest(kernel, device)
-    launch = gpu._finish(*gpu._prepare(request, store, hints, None), store).launch
+    store = default_cache()
+    request = KernelRequest(kernel, device, config=choose(kernel, hints) if hints else None)
+    launch = gpu._finish(*gpu._prepare(request, store), store).launch
     count = len(kernel.args)
     return lambda *args: launch(*(t.data_ptr() for t in args[:count]), *args[count:])
 

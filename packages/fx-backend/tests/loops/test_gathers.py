@@ -9,8 +9,8 @@ from torch import fx
 from torchsmith_fx_backend import Settings, compile_graph
 from torchsmith_fx_backend._src.loops import index as ix
 from torchsmith_fx_backend._src.loops.ir import BufferArg, Kernel, Load, Position, Store
-from torchsmith_fx_backend._src.loops.printing import print_kernel
 from torchsmith_fx_backend._src.loops.verify import IllegalKernelError, verify
+from torchsmith_fx_backend._src.records.kernels import print_kernel
 from torchsmith_fx_backend._src.schedule import schedule_graph
 
 STRICT = Settings(graph_cache=False, verify=True, strict=True)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from loop_reader import read_kernel
 from plans import check, externs, kernels
-from torchsmith_fx_backend._src.loops.printing import print_kernel
+from torchsmith_fx_backend._src.records.kernels import print_kernel
 
 X = torch.arange(3 * 4 * 5, dtype=torch.float32).reshape(3, 4, 5) * 7 % 11 / 4 - 1
 NAN = float("nan")

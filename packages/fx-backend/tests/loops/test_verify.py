@@ -17,13 +17,13 @@ from torchsmith_fx_backend._src.loops.ir import (
     ReduceOp,
     Store,
 )
-from torchsmith_fx_backend._src.loops.printing import print_kernel
 from torchsmith_fx_backend._src.loops.verify import (
     IllegalKernelError,
     full_values,
     reduce_levels,
     verify,
 )
+from torchsmith_fx_backend._src.records.kernels import print_kernel
 
 F, B, BF = torch.float32, torch.bool, torch.bfloat16
 c, i, j = ix.const, ix.var(0), ix.var(1)

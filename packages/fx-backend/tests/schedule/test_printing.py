@@ -4,8 +4,9 @@ import logging
 
 import torch
 from plans import trace
+from torchsmith_fx_backend._src.records.graphs import tell_lowered
+from torchsmith_fx_backend._src.records.plans import print_plan
 from torchsmith_fx_backend._src.schedule import schedule_graph
-from torchsmith_fx_backend._src.schedule.printing import print_plan
 
 A = torch.randn(4, 4)
 
@@ -25,7 +26,7 @@ def test_plan_as_text():
 
 def test_logs(caplog):
     with caplog.at_level(logging.DEBUG, "torchsmith"):
-        schedule_graph(graph(), check=True)
+        tell_lowered(schedule_graph(graph(), check=True))
     names = {record.name for record in caplog.records if record.name.startswith("torchsmith")}
     assert names == {"torchsmith.loops", "torchsmith.schedule"}
     assert "maximum(" in caplog.text

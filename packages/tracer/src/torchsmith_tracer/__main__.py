@@ -60,6 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="one positional argument: f32[2,3] for a tensor, or a Python literal",
     )
     parser.add_argument("--backend", default="eager", help="eager, or an installed backend")
+    parser.add_argument("--mode", help="one of the backend's modes, such as max-autotune")
     parser.add_argument("--dynamic", action="store_true", help="symbolic sizes from the start")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--html", metavar="OUT", help="write a page for the browser as well")
@@ -77,7 +78,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     dynamic = True if options.dynamic else None
     try:
-        report = explain(fn, backend=options.backend, dynamic=dynamic)(*args, **kwargs)
+        made = explain(fn, backend=options.backend, dynamic=dynamic, mode=options.mode)
+        report = made(*args, **kwargs)
     except TracerError as e:
         print(f"error: {e}", file=sys.stderr)
         return 1

@@ -37,6 +37,7 @@ class AnySizes:
     Attributes:
         source: text of the first variant's wrapper.
         kernels: name and source text of its kernels.
+        notes: what else is to be told of it.
         written: tensors of ``gm`` itself that it writes.
     """
 
@@ -60,6 +61,7 @@ class AnySizes:
         first = self._variant([_number(x) for x in inputs])
         self.source: str = first.source
         self.kernels: tuple[tuple[str, str], ...] = first.kernels
+        self.notes: Callable[[], list[str]] = first.notes
         self.written: tuple[torch.Tensor, ...] = first.written
 
     def __call__(self, *inputs: Any) -> Any:

@@ -20,7 +20,7 @@ import torch
 from torch import fx
 from torchsmith_guards.records import GraphRecord, new_graph, note_compiled, recorder
 
-from torchsmith_fx_backend._src import graph_key, logs, modes, settings, switches
+from torchsmith_fx_backend._src import graph_key, modes, settings, switches
 from torchsmith_fx_backend._src.any_sizes import AnySizes, has_foreign_symbols
 from torchsmith_fx_backend._src.aot.frame import Frame
 from torchsmith_fx_backend._src.aot.functionalize import (
@@ -38,9 +38,11 @@ from torchsmith_fx_backend._src.page.parts import (
     dump_schedule,
     load_schedule,
     note_schedule,
+    notes,
     schedules,
 )
 from torchsmith_fx_backend._src.passes import KeyedRandom, run_passes
+from torchsmith_fx_backend._src.records import logs
 from torchsmith_fx_backend._src.records.graphs import (
     dump,
     restore,
@@ -63,8 +65,10 @@ from torchsmith_fx_backend._src.runtime import (
     save_graph,
 )
 from torchsmith_fx_backend._src.schedule import schedule_graph
+from torchsmith_fx_backend._src.schedule.hints import hints
 from torchsmith_fx_backend._src.schedule.plan import Launch, is_boxed
 from torchsmith_fx_backend._src.settings import Settings
+from torchsmith_fx_backend._src.tuning.tuner import Tuner
 from torchsmith_fx_backend.errors import FreezingError, StageError, UnsupportedError
 
 aten = torch.ops.aten
@@ -109,7 +113,7 @@ def smith(
         example_inputs: one per placeholder: real or fake tensors, symbolic ints.
         mode: one of ``torch.compile``'s. ``reduce-overhead`` records CUDA graphs; a
             ``ModeWarning`` says why a graph is not recorded. ``max-autotune`` does the same, and
-            says that nothing is measured.
+            measures several forms of each GPU kernel; ``max-autotune-no-cudagraphs`` only measures.
         options: settings by name, see ``Settings``; ``mode`` may be among them.
         settings_by_name: the same.
 
@@ -141,6 +145,8 @@ def _smith(
     switches.check(chosen.disable)
     wanted = [modes.check(asked) for asked in (mode, mode_too)]
     recorded = next((name for name in wanted if modes.records(name)), None)
+    if chosen.tuning_seconds is None and any(map(modes.measures, wanted)):
+        chosen = chosen.with_options(tuning_seconds=modes.TUNING_SECONDS)
     training = torch.is_grad_enabled() and any(
         isinstance(x, torch.Tensor) and x.requires_grad
         for x in (*example_inputs, *_attributes_read(gm))
@@ -216,7 +222,7 @@ def compile_graph(
     chosen = settings.current() if chosen is None else chosen
     # What is printed comes from the stages, so they run when somebody wants to see it.
     bypass = _bypass(chosen)
-    key = None if bypass else graph_key.of(gm, example_inputs, chosen.rng)
+    key = None if bypass else graph_key.of(gm, example_inputs, _variant(chosen))
     if key is not None:
         with recorder.phase("cache"):
             warm = _load(key, gm, example_inputs, recorded)
@@ -257,6 +263,7 @@ def compile_graph(
     recording = _recording(built, frame, example_inputs, known, recorded)
     compiled: Any = frame.wrap(recording, gm, example_inputs, ambient, known)
     compiled.schedules = functools.partial(schedules, [("inference", built)])
+    compiled.notes = functools.partial(notes, [("inference", built)])
     compiled.written = tuple(known[path] for name, path in attributes if name in written)
     return compiled  # type: ignore[no-any-return]
 
@@ -352,6 +359,7 @@ def compile_training(
     compiled.training = training
     compiled.source, compiled.kernels = halves[0][1].source, halves[0][1].kernels
     compiled.schedules = functools.partial(schedules, halves)
+    compiled.notes = functools.partial(notes, halves)
     return compiled  # type: ignore[no-any-return]
 
 
@@ -359,7 +367,7 @@ def _half(module: fx.GraphModule, chosen: Settings, gm: fx.GraphModule) -> objec
     """Build a half of the captured graph ``gm``, or find what an earlier process built of it."""
     bypass = _bypass(chosen)
     keyless = bypass or not isinstance(gm, fx.GraphModule)
-    key = None if keyless else graph_key.of(module, (), chosen.rng)
+    key = None if keyless else graph_key.of(module, (), _variant(chosen))
     if key is None:
         tell_cache("bypass", bypass or _NO_KEY)
         return _build(module, module, chosen, gm)
@@ -412,6 +420,7 @@ def _build(
     changed = [_stage(f"pass {each.name}", each.run, graph.graph) for each in last]
     if any(changed):
         graph.recompile()
+    seconds = chosen.tuning_seconds
     refused = switches.refused(chosen.disable, graph.graph)
     policies = switches.policies(chosen.disable)
 
@@ -427,12 +436,14 @@ def _build(
             refused=refused,
             policies=policies,
         )
+        tell_lowered(plan)
         make = functools.partial(
             build,
             fallback=as_captured,
             name=_name_of(gm),
             check=chosen.verify,
             grad_off=captured is None,  # halves run below autograd
+            tuner=Tuner(seconds, hints(plan, graph.graph)) if seconds else None,
         )
         begin = time.perf_counter()
         try:
@@ -476,6 +487,11 @@ def _bypass(chosen: Settings) -> str:
         return f"parts are left out: {chosen.disable}"
     stages = logs.wanted()
     return f"TORCHSMITH_LOGS wants the stages {', '.join(stages)}" if stages else ""
+
+
+def _variant(chosen: Settings) -> str:
+    """What of the settings is part of a graph that is kept."""
+    return chosen.rng + (", tuned" if chosen.tuning_seconds else "")
 
 
 def _save(key: str, sizes: graph_key.Sizes, frame: Frame, built: Any, gm: fx.GraphModule) -> None:
@@ -526,6 +542,7 @@ def _load(
     built_too: Any = built
     built_too.schedule = load_schedule(files.get("schedule.json"), gm)
     compiled.schedules = functools.partial(schedules, [("inference", built)])
+    compiled.notes = functools.partial(notes, [("inference", built)])
     compiled.written = tuple(named[p] for name, p in frame.attributes if name in frame.written)
     return compiled  # type: ignore[no-any-return]
 

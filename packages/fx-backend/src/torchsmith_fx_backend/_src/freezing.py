@@ -32,6 +32,7 @@ class Frozen:
     Attributes:
         source: text of the first variant's wrapper.
         kernels: name and source text of its kernels.
+        notes: what else is to be told of it.
     """
 
     def __init__(self, gm: fx.GraphModule, inputs: Sequence[object], build: Compile) -> None:
@@ -54,6 +55,7 @@ class Frozen:
         first = self._freeze(inputs)
         self.source: str = first.source
         self.kernels: tuple[tuple[str, str], ...] = first.kernels
+        self.notes: Callable[[], list[str]] = first.notes
 
     @property
     def count(self) -> int:

@@ -29,17 +29,17 @@ class _NoKeyError(Exception):
     """Something in the graph has no text that stands for it in another process."""
 
 
-def of(gm: fx.GraphModule, inputs: Sequence[object], rng: str = "keyed") -> str | None:
+def of(gm: fx.GraphModule, inputs: Sequence[object], variant: str = "keyed") -> str | None:
     """The key of ``gm`` compiled for ``inputs``; None when it must not be kept.
 
     Covered are the nodes with their targets and arguments, layouts of inputs and attributes,
-    versions, how random numbers are drawn (``rng``), and the global state that capture reads.
+    versions, what settings change in it (``variant``), and the global state that capture reads.
     Symbolic sizes are covered by what is known of them; what capture assumes besides is kept with
     the graph, see ``Sizes``. Graphs with numbers that depend on data have no key.
     """
     try:
         sizes = Sizes.of(gm, inputs)
-        lines = [_environment(), rng, *sizes.facts()]
+        lines = [_environment(), variant, *sizes.facts()]
         names: dict[fx.Node, int] = {}
         first: dict[int, int] = {}  # tensor -> where it comes first: capture merges equal ones
         given = iter(inputs)

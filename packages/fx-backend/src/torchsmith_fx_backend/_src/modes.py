@@ -10,12 +10,13 @@ from torchsmith_fx_backend.errors import ModeError, ModeWarning
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 _RECORDING = ("reduce-overhead", "max-autotune")
 _MEASURING = ("max-autotune", "max-autotune-no-cudagraphs")
+TUNING_SECONDS = 60.0  # of a graph, in the modes that measure
 
 _said: dict[tuple[str, str], object] = {}
 
 
 def check(mode: object) -> str:
-    """``mode`` by name; the first use of one that promises measurements says that there are none.
+    """``mode`` by name.
 
     Raises:
         ModeError: there is no such mode.
@@ -24,19 +25,17 @@ def check(mode: object) -> str:
         return "default"
     if not isinstance(mode, str) or mode not in MODES:
         raise ModeError(mode=mode, known=", ".join(MODES))
-    if mode in _MEASURING:
-        instead = "default" if mode not in _RECORDING else "reduce-overhead"
-        _warn(
-            mode,
-            "no alternatives are measured: kernels are the ones that mode='default' chooses. "
-            f"Use mode={instead!r}, which does the same",
-        )
     return mode
 
 
 def records(mode: str) -> bool:
     """Whether calls are to be recorded and replayed."""
     return mode in _RECORDING
+
+
+def measures(mode: str) -> bool:
+    """Whether forms of kernels are to be measured."""
+    return mode in _MEASURING
 
 
 def not_recorded(mode: str, reason: str) -> None:

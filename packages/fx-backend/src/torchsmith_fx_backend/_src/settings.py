@@ -33,6 +33,9 @@ class Settings:
         freezing: in inference, parameters and buffers are constants: batch norms are folded into
             convolutions and weights laid out once. Weights take their memory twice. Replaced and
             written parameters are frozen again; writes through ``.data`` are not seen.
+        tuning_seconds: how long the kernels of one graph may be measured in several forms, to keep
+            the fastest; 0 measures nothing. By default the modes ``max-autotune`` and
+            ``max-autotune-no-cudagraphs`` take up to 60 seconds, others none.
     """
 
     graph_cache: bool = True
@@ -43,6 +46,7 @@ class Settings:
     rng: str = "keyed"
     disable: tuple[str, ...] = ()
     freezing: bool = False
+    tuning_seconds: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse what is none of the choices."""

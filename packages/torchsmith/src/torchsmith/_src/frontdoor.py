@@ -58,8 +58,9 @@ def compile(
         backend: a registered name (``smith``, ``eager``) or ``f(graph_module, inputs)``.
         fullgraph: raise a clear error at the first graph break instead of splitting.
         dynamic: True makes sizes symbolic at once, False never, None once they change.
-        mode: as for ``torch.compile``; ``default`` is the only mode of this release: any other is
-            compiled like it, with one warning (``TS-B008``), and an unknown one is an error.
+        mode: as for ``torch.compile``: ``default``, ``reduce-overhead`` (CUDA graphs),
+            ``max-autotune-no-cudagraphs`` (forms of kernels are measured) or ``max-autotune``
+            (both). A warning (``TS-B008``) says where one cannot help; others are an error.
         options: settings by name; an unknown one is an error that lists the valid ones.
         verify: compare each graph once, when it is compiled, with eager, in low precision with
             float64 as the referee; an error says where it first differs, and which stage is at
@@ -89,10 +90,14 @@ def compile(
 
 
 def explain(
-    model: Callable[..., object], *, backend: Backend = "smith"
+    model: Callable[..., object],
+    *,
+    backend: Backend = "smith",
+    mode: str | None = None,
+    options: Mapping[str, object] | None = None,
 ) -> Callable[..., Explanation]:
     """``explain(f)(*args)`` compiles and runs ``f`` and reports graphs, breaks, guards, kernels."""
-    return torchsmith_tracer.explain(model, backend=backend)
+    return torchsmith_tracer.explain(model, backend=backend, mode=mode, options=options)
 
 
 def reset() -> None:

@@ -117,6 +117,7 @@ class Explanation(Pieces):
                 lines += _indented(frame.guards)
             if frame.kernels:
                 lines.append("  Kernels: " + ", ".join(k.name for k in frame.kernels))
+            lines += [f"  {note}" for note in frame.notes]
         for note in self.recompiles:
             lines += ["", f"Recompiled: {note}"]
         return "\n".join(lines)

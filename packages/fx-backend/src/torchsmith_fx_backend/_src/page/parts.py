@@ -6,6 +6,7 @@ import json
 import logging
 import os
 from collections.abc import Mapping, Sequence
+from itertools import chain, repeat
 from typing import Any
 
 from torch import fx
@@ -21,6 +22,7 @@ def note_schedule(built: Any, plan: Plan, graph: fx.Graph) -> Any:
     """``built`` with what it runs as its attribute ``schedule``; None where that fails."""
     try:
         built.schedule = summary(plan, graph, getattr(built, "launches", ()))
+        built.schedule["tuned"] = list(map(str, getattr(built, "choices", ())))
     except Exception as error:
         if os.environ.get("TORCHSMITH_STRICT") == "1":
             raise
@@ -76,9 +78,26 @@ def _schedule(name: str, part: Any) -> dict[str, Any] | None:
         "name": name,
         **found,
         "kernels": [
-            {"name": kernel, "language": language, "source": source}
-            for kernel, source in part.kernels
+            {"name": kernel, "language": language, "source": source, "tuned": tuned}
+            for (kernel, source), tuned in zip(part.kernels, chain(_tuned(part), repeat("")))
         ],
         "wrapper": part.source,
         "roof": roof(device) if device else None,
     }
+
+
+def notes(parts: Sequence[tuple[str, Any]]) -> list[str]:
+    """Lines about ``parts`` for the text of a report: what measuring has chosen.
+
+    Kernels of which the same is to be said share a line.
+    """
+    found: dict[str, list[str]] = {}
+    for _, part in parts:
+        for (kernel, _), tuned in zip(part.kernels, _tuned(part)):
+            found.setdefault(tuned, []).append(kernel)
+    return [f"Tuning of {', '.join(kernels)}: {tuned}" for tuned, kernels in found.items()]
+
+
+def _tuned(part: Any) -> list[str]:
+    schedule = getattr(part, "schedule", None)
+    return list(schedule.get("tuned", ())) if isinstance(schedule, dict) else []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -15,9 +14,9 @@ from torchsmith_fx_backend._src.loops.index import Index, evaluate
 from torchsmith_fx_backend._src.loops.ir import Kernel
 from torchsmith_fx_backend._src.page.arithmetic import call_arithmetic, kernel_arithmetic
 from torchsmith_fx_backend._src.passes.base import is_view
+from torchsmith_fx_backend._src.schedule.hints import hints
 from torchsmith_fx_backend._src.schedule.plan import (
     Allocate,
-    BindSymbol,
     ExternCall,
     Free,
     Launch,
@@ -47,7 +46,7 @@ class _Summary:
         self.by_name = {node.name: node for node in self.order}
         placeholders = graph.find_nodes(op="placeholder")
         self.by_name.update(zip(plan.inputs, placeholders))
-        self.values: dict[str, int] = {}
+        self.values = hints(plan, graph)
         self.storage: dict[str, int] = {}  # name -> number of its storage; 0: not the plan's
         self.sizes: dict[int, int] = {}  # storages that are held, with their bytes
         self.names: dict[int, int] = {}  # how many names a storage has
@@ -63,17 +62,8 @@ class _Summary:
                     self.stored.update(name for name in results if name is not None)
 
     def run(self) -> dict[str, Any]:
-        for name in self.plan.inputs:
-            value = self.by_name[name].meta.get("val")
-            if isinstance(value, int | torch.SymInt):
-                self.values[name] = int(hint_of(value) or 0)
         for step in self.plan.steps:
             match step:
-                case BindSymbol(symbol, tensor, what, axis):
-                    found = getattr(self._value(tensor), what)
-                    number = found() if what != "size" else self._value(tensor).shape
-                    number = number if what == "storage_offset" else number[axis]
-                    self.values[symbol] = int(hint_of(number) or 0)
                 case Allocate(name, layout, None):
                     count = self._span(layout.size, layout.stride)
                     self._hold(name, None if count is None else count * layout.dtype.itemsize)
@@ -203,11 +193,6 @@ class _Summary:
 
     def _extern(self, step: ExternCall) -> None:
         results = [name for name in step.results if name is not None]
-        if step.target is operator.floordiv:
-            above, below = step.args
-            if isinstance(above, Index) and isinstance(below, int):
-                self.values[results[0]] = (self._number(above) or 0) // below
-            return
         node = self.by_name.get(results[0]) if results else None
         if node is None or not isinstance(node.meta.get("val"), torch.Tensor | tuple | list):
             return

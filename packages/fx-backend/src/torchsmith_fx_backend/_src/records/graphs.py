@@ -10,11 +10,12 @@ from typing import Protocol
 from torch import fx
 from torchsmith_guards.records import GraphRecord, KernelRecord, recorder, runnable
 
-from torchsmith_fx_backend._src import logs
 from torchsmith_fx_backend._src.loops.index import Const
-from torchsmith_fx_backend._src.loops.printing import print_kernel
+from torchsmith_fx_backend._src.records import logs
+from torchsmith_fx_backend._src.records.choices import Choice
+from torchsmith_fx_backend._src.records.kernels import print_kernel
+from torchsmith_fx_backend._src.records.plans import print_plan
 from torchsmith_fx_backend._src.schedule.plan import ExternCall, Launch, Plan
-from torchsmith_fx_backend._src.schedule.printing import print_plan
 
 # What is kept beside a cached graph: all that loading it does not find out.
 _KEPT = ("kernels", "externs", "bytes", "peak_bytes", "eager_peak_bytes")
@@ -39,10 +40,9 @@ def tell_plan(plan: Plan, built: Built, *, check: bool) -> None:
         told.externs = sum(isinstance(step, ExternCall) for step in plan.steps)
         if not built.built:
             told.outcome, told.reason = "eager", built.source.strip("# \n")
-        told.kernels = _kernels(plan, built.kernels, check)
+        told.kernels = _kernels(plan, built.kernels, check, getattr(built, "choices", ()))
         moved = [kernel.bytes for kernel in told.kernels]
         told.bytes = None if None in moved else sum(n for n in moved if n is not None)
-        tell_lowered(plan)
         _tell_sources(told, built)
 
 
@@ -59,14 +59,20 @@ def tell_functional(module: fx.GraphModule) -> None:
 
 
 def tell_lowered(plan: Plan) -> None:
-    """The texts of the plan and of its kernels' loops, where texts are kept."""
+    """The texts of the plan and of its kernels' loops, where they are kept or printed."""
     told = recorder.current_graph()
+    kernels = dict.fromkeys(s.kernel for s in plan.steps if isinstance(s, Launch))
+    if (log := logs.logger("loops")).isEnabledFor(logging.DEBUG):
+        for number, kernel in enumerate(kernels):
+            log.debug("kernel%d\n%s", number, print_kernel(kernel))
+    if (log := logs.logger("schedule")).isEnabledFor(logging.DEBUG):
+        log.debug("plan\n%s", print_plan(plan))
     if told is None or not recorder.detailed:
         return
-    told.texts["plan"] = print_plan(plan)
-    if recorder.debugging:
-        kernels = dict.fromkeys(s.kernel for s in plan.steps if isinstance(s, Launch))
-        told.texts["loops"] = "\n\n".join(map(print_kernel, kernels))
+    with recorder.safely("a record"):
+        told.texts["plan"] = print_plan(plan)
+        if recorder.debugging:
+            told.texts["loops"] = "\n\n".join(map(print_kernel, kernels))
 
 
 def _print_sources(built: Built) -> None:
@@ -88,7 +94,7 @@ def _tell_sources(told: GraphRecord, built: Built) -> None:
 
 
 def _kernels(
-    plan: Plan, kernels: Sequence[tuple[str, str]], check: bool
+    plan: Plan, kernels: Sequence[tuple[str, str]], check: bool, choices: Sequence[Choice]
 ) -> tuple[KernelRecord, ...]:
     """One record for each distinct kernel, in the order in which ``build`` tells them apart."""
     groups: dict[tuple[object, ...], list[Launch]] = {}
@@ -107,8 +113,13 @@ def _kernels(
             _bytes(launches),
             tuple(node for step in launches for node in step.nodes),
             tuple(dict.fromkeys(text for step in launches for text in step.origins)),
+            tuned=str(choice) if choices else "",
+            seconds=choice.seconds,
+            table_seconds=choice.table_seconds,
         )
-        for (name, _), launches in zip(kernels, groups.values())
+        for (name, _), launches, choice in zip(
+            kernels, groups.values(), choices or [Choice()] * len(groups)
+        )
     )
 
 

@@ -14,7 +14,7 @@ import tempfile
 import warnings
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cache as once
 from importlib import metadata, util
 from pathlib import Path
@@ -24,7 +24,8 @@ import torch
 from torchsmith_guards.records import recorder
 
 from torchsmith_fx_backend._src.codegen.triton import index as ix
-from torchsmith_fx_backend._src.codegen.triton.config import Config, Schedule, choose
+from torchsmith_fx_backend._src.codegen.triton.candidates import candidates
+from torchsmith_fx_backend._src.codegen.triton.config import Config, choose
 from torchsmith_fx_backend._src.codegen.triton.kernel import generate
 from torchsmith_fx_backend._src.codegen.triton.source import (
     Stage,
@@ -68,7 +69,6 @@ def _toolchain() -> str:
 def print_kernel(
     kernel: Kernel,
     *,
-    hints: Mapping[str, int] | None = None,
     sm_count: int | None = None,
     origins: Sequence[str] = (),
     config: Config | None = None,
@@ -77,13 +77,12 @@ def print_kernel(
 
     Args:
         kernel: the loop nest.
-        hints: likely values of size symbols; they steer tile sizes only.
         sm_count: multiprocessors of the device.
         origins: user source lines for the comments.
         config: schedule and tile sizes, instead of the table's.
     """
     if config is None:
-        config = choose(kernel, hints, sm_count) if sm_count else choose(kernel, hints)
+        config = choose(kernel, None, sm_count) if sm_count else choose(kernel)
     largest = ix.max_offset(kernel)
     if largest is not None:
         wide = largest > INT32_ROOM
@@ -109,11 +108,7 @@ class GpuLauncher:
             return []
         try:
             self._require_support(requests[0].device)
-            # A worker thread has a current device of its own, so "cuda" is resolved here.
-            requests = [
-                replace(request, device=torch.device("cuda", _ordinal(request.device)))
-                for request in requests
-            ]
+            requests = _with_ordinals(requests)
             with recorder.phase("compile Triton"):
                 attempts = _attempts(requests, cache)
             failed = [(r, a) for r, a in zip(requests, attempts) if isinstance(a, Exception)]
@@ -129,6 +124,27 @@ class GpuLauncher:
                     stacklevel=2,
                 )
             raise Unavailable(str(error)) from error
+
+    def candidates(
+        self, kernel: Kernel, sizes: Mapping[str, Any], device: torch.device
+    ) -> tuple[tuple[Config, ...], str]:
+        """See ``launchers.Tunable``."""
+        self._require_support(device)
+        ordinal = _ordinal(device)
+        machine = f"{_toolchain()}:{torch.cuda.get_device_name(ordinal)}"
+        return candidates(kernel, sizes, _sm_count(ordinal)), machine
+
+    def attempt(
+        self, requests: Sequence[KernelRequest], cache: Cache
+    ) -> list[LoadedKernel | Exception]:
+        """See ``launchers.Tunable``."""
+        found: list[LoadedKernel | Exception] = []
+        for each in _attempts(_with_ordinals(requests), cache):
+            try:
+                found.append(each if isinstance(each, Exception) else _finish(*each, cache))
+            except DriverError as error:  # more shared memory than there is
+                found.append(error)
+        return found
 
     def restore(
         self, keys: Sequence[str], device: torch.device, cache: Cache
@@ -158,6 +174,11 @@ class GpuLauncher:
             )
 
 
+def _with_ordinals(requests: Sequence[KernelRequest]) -> list[KernelRequest]:
+    """A worker thread has a current device of its own, so "cuda" is resolved before it starts."""
+    return [replace(r, device=torch.device("cuda", _ordinal(r.device))) for r in requests]
+
+
 def _attempts(requests: Sequence[KernelRequest], cache: Cache) -> list[_Prepared | Exception]:
     """What ``_attempt`` gives for each. Compilation runs in a pool; loading needs this thread's
     CUDA context."""
@@ -183,23 +204,17 @@ def _attempt(request: KernelRequest, cache: Cache) -> _Prepared | Exception:
         return error
 
 
-def _prepare(
-    request: KernelRequest,
-    cache: Cache,
-    hints: Mapping[str, int] | None = None,
-    config: Config | None = None,
-) -> tuple[str, int, dict[bool, TritonSource], list[Binary]]:
+def _prepare(request: KernelRequest, cache: Cache) -> _Prepared:
     """Everything but loading: (key, device ordinal, sources, usual binaries)."""
     ordinal = _ordinal(request.device)
     capability, sm_count = _capability(ordinal), _sm_count(ordinal)
-    chosen = f"{sorted((hints or {}).items())}:{config}" if hints or config else ""
-    key = (
-        f"triton:{_toolchain()}:sm_{capability}:{sm_count}:{content_hash(request.kernel)}:{chosen}"
-    )
+    config = request.config
+    machine = f"{_toolchain()}:sm_{capability}:{sm_count}"
+    key = f"triton:{machine}:{content_hash(request.kernel)}:{config or ''}"
     entry = _read_entry(key, cache)
     if entry is None:
         sources = print_kernel(
-            request.kernel, hints=hints, sm_count=sm_count, origins=request.origins, config=config
+            request.kernel, sm_count=sm_count, origins=request.origins, config=config
         )
         usual = next(iter(sources))
         binaries = _compile(sources[usual], capability, True, cache)
@@ -279,64 +294,35 @@ def _read_entry(key: str, cache: Cache) -> Entry | None:
     entry = json.loads(files["entry.json"])
     sources = {item["wide"]: _source_from_json(item) for item in entry["sources"]}
     binaries = [
-        Binary(cubin=files[f"stage{number}.cubin"], **fields)
+        Binary(**{**fields, "cubin": files[f"stage{number}.cubin"]})
         for number, fields in enumerate(entry["binaries"])
     ]
     return sources, binaries
 
 
 def _to_json(sources: Mapping[bool, TritonSource], binaries: Sequence[Binary]) -> dict[str, object]:
-    return {
-        "sources": [_source_to_json(source) for source in sources.values()],
-        "binaries": [
-            {
-                "name": binary.name,
-                "shared": binary.shared,
-                "num_warps": binary.num_warps,
-                "parameters": binary.parameters,
-            }
-            for binary in binaries
-        ],
-    }
+    plain = [{**asdict(binary), "cubin": None} for binary in binaries]
+    return {"sources": list(map(_source_to_json, sources.values())), "binaries": plain}
 
 
 def _source_to_json(source: TritonSource) -> dict[str, object]:
-    config = source.config
     return {
-        "text": source.text,
-        "wide": source.wide,
-        "stages": [[stage.function, list(stage.grid)] for stage in source.stages],
+        **asdict(source),
         "pointers": [[name, str(dtype)] for name, dtype in source.pointers],
         "workspaces": [[w.name, str(w.dtype), w.length] for w in source.workspaces],
-        "symbols": [[symbol.name, symbol.kind] for symbol in source.symbols],
-        "offset_bound": source.offset_bound,
-        "config": {
-            "schedule": config.schedule.value,
-            "x_block": config.x_block,
-            "y_block": config.y_block,
-            "y_axis": config.y_axis,
-            "r_block": config.r_block,
-            "splits": config.splits,
-            "num_warps": config.num_warps,
-            "num_stages": config.num_stages,
-        },
+        "config": source.config.to_json(),
     }
 
 
-def _source_from_json(fields: dict[str, Any]) -> TritonSource:
-    config = fields["config"]
-    return TritonSource(
-        text=fields["text"],
-        stages=tuple(Stage(name, (grid[0], grid[1])) for name, grid in fields["stages"]),
-        pointers=tuple((name, _dtype(dtype)) for name, dtype in fields["pointers"]),
-        workspaces=tuple(
-            Workspace(name, _dtype(dtype), length) for name, dtype, length in fields["workspaces"]
-        ),
-        symbols=tuple(Symbol(name, kind) for name, kind in fields["symbols"]),
-        offset_bound=fields["offset_bound"],
-        config=Config(**{**config, "schedule": Schedule(config["schedule"])}),
-        wide=fields["wide"],
-    )
+def _source_from_json(kept: dict[str, Any]) -> TritonSource:
+    made = {
+        "stages": tuple(Stage(s["function"], tuple(s["grid"])) for s in kept["stages"]),
+        "pointers": tuple((name, _dtype(dtype)) for name, dtype in kept["pointers"]),
+        "workspaces": tuple(Workspace(n, _dtype(d), length) for n, d, length in kept["workspaces"]),
+        "symbols": tuple(Symbol(**symbol) for symbol in kept["symbols"]),
+        "config": Config.from_json(kept["config"]),
+    }
+    return TritonSource(**{**kept, **made})
 
 
 def _dtype(name: str) -> torch.dtype:

@@ -13,9 +13,10 @@ import json
 import linecache
 from collections.abc import Callable, Mapping, Sequence
 from types import CodeType, FunctionType
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import torch
+from torchsmith_guards.records import recorder
 
 from torchsmith_fx_backend._src.codegen.wrapper import Wrapper, print_wrapper
 from torchsmith_fx_backend._src.loops.accesses import check_accesses, check_assumptions
@@ -27,6 +28,10 @@ from torchsmith_fx_backend._src.runtime.launchers import (
     launcher_for,
 )
 from torchsmith_fx_backend._src.schedule.plan import Launch, Plan
+
+if TYPE_CHECKING:
+    from torchsmith_fx_backend._src.records.choices import Choice
+    from torchsmith_fx_backend._src.tuning.tuner import Tuner
 
 _FORMAT = 1
 _MAX_CONSTANT_BYTES = 16 * 1024 * 1024
@@ -42,6 +47,7 @@ class CompiledGraph(Protocol):
         built: it is a compiled graph, not the fallback that stands for one.
         launches: for each launch of the plan that ``build`` was given, the position of its kernel
             in ``kernels``.
+        choices: for each kernel, which form measuring has chosen; empty where nobody asked.
     """
 
     source: str
@@ -49,6 +55,7 @@ class CompiledGraph(Protocol):
     storable: bool
     built: bool
     launches: tuple[int, ...]
+    choices: tuple[Choice, ...]
 
     def __call__(self, *inputs: object) -> tuple[object, ...]:
         """Run the graph on tensors and symbol values, in the order of ``Plan.inputs``; of a boxed
@@ -64,6 +71,7 @@ def build(
     name: str = "graph",
     check: bool = False,
     grad_off: bool = True,
+    tuner: Tuner | None = None,
 ) -> CompiledGraph:
     """Compile what ``plan`` needs and return the callable that executes it.
 
@@ -76,21 +84,29 @@ def build(
         check: before each launch, see that it stays inside its buffers where only the sizes of
             the call decide that.
         grad_off: the graph switches grad mode off for its aten calls; else its caller has.
+        tuner: chooses among the forms of each kernel.
     """
     cache = default_cache() if cache is None else cache
     launches = [step for step in plan.steps if isinstance(step, Launch)]
     distinct: dict[tuple[object, ...], int] = {}
     requests: list[KernelRequest] = []
     numbers = []
+    same: list[list[Launch]] = []
     checked: dict[int, Launch] = {}
     for step in launches:
         identity = (step.kernel, str(step.device), *(step.sizes if check else ()))
         number = distinct.setdefault(identity, len(requests))
         if number == len(requests):
             requests.append(KernelRequest(step.kernel, step.device, step.origins))
+            same.append([])
             if check and check_accesses(step.kernel, step.sizes):
                 checked[number] = step
+        same[number].append(step)
         numbers.append(number)
+    choices: tuple[Choice, ...] = ()
+    if tuner is not None:
+        with recorder.phase("tune"):
+            requests, choices = tuner.tune(requests, same, cache)
     names = [f"kernel_{number}" for number in numbers]
     try:
         loaded = _load(requests, cache)
@@ -108,8 +124,9 @@ def build(
         for kernel, request in zip(loaded, requests, strict=True)
     ]
     constants = dict(plan.constants)
-    graph = _finish(wrapper, bound, kernels, cache, constants=constants, storable=not checked)
-    graph.launches = tuple(numbers)
+    storable = not checked and (tuner is None or tuner.complete)
+    graph = _finish(wrapper, bound, kernels, cache, constants=constants, storable=storable)
+    graph.launches, graph.choices = tuple(numbers), choices
     return graph
 
 

@@ -8,23 +8,28 @@ then one number per kernel symbol. A launcher is imported the first time that a 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import Any, Protocol, cast, runtime_checkable
 
 import torch
 
+from torchsmith_fx_backend._src.codegen.triton.config import Config
 from torchsmith_fx_backend._src.loops.ir import Kernel
 from torchsmith_fx_backend._src.runtime.cache import Cache
 
 
 @dataclass(frozen=True, slots=True)
 class KernelRequest:
-    """One distinct kernel that a graph needs, and the comment that its source shall carry."""
+    """One distinct kernel that a graph needs, and the comment that its source shall carry.
+
+    ``config`` is one of the launcher's ``candidates``; None leaves it to the launcher.
+    """
 
     kernel: Kernel
     device: torch.device
     origins: tuple[str, ...] = ()
+    config: Config | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +82,28 @@ class Launcher(Protocol):
         self, keys: Sequence[str], device: torch.device, cache: Cache
     ) -> list[LoadedKernel] | None:
         """The kernels of these content addresses from the cache, or None if any is missing."""
+        ...
+
+
+@runtime_checkable
+class Tunable(Protocol):
+    """A launcher whose kernels have several forms."""
+
+    def candidates(
+        self, kernel: Kernel, sizes: Mapping[str, Any], device: torch.device
+    ) -> tuple[tuple[Config, ...], str]:
+        """Configurations of ``kernel``, the launcher's own choice first; what they, and their
+        speed, depend on: the device's name and the versions of what prints and compiles.
+
+        Raises:
+            Unavailable: kernels cannot be built here.
+        """
+        ...
+
+    def attempt(
+        self, requests: Sequence[KernelRequest], cache: Cache
+    ) -> list[LoadedKernel | Exception]:
+        """As ``load``; what is wrong with a kernel takes its place, and nothing is warned."""
         ...
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,17 +10,12 @@ from torchsmith_guards.records import recorder
 
 from torchsmith_fx_backend._src.loops import index as ix
 from torchsmith_fx_backend._src.loops.body import Body
-from torchsmith_fx_backend._src.loops.printing import print_kernel
 from torchsmith_fx_backend._src.loops.verify import verify
 from torchsmith_fx_backend._src.schedule.externs import Externs, getattr_path
 from torchsmith_fx_backend._src.schedule.facts import Facts
 from torchsmith_fx_backend._src.schedule.fuse import Fuser, RefusedError
 from torchsmith_fx_backend._src.schedule.memory import MemoryPlanner, eager_peak
 from torchsmith_fx_backend._src.schedule.plan import Argument, Launch, Plan, is_boxed
-from torchsmith_fx_backend._src.schedule.printing import print_plan
-
-loops_log = logging.getLogger("torchsmith.loops")
-schedule_log = logging.getLogger("torchsmith.schedule")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,16 +73,10 @@ def schedule_graph(
         IllegalKernelError: with ``check``, when a kernel breaks a rule of the loop IR.
     """
     plan = _best_plan(gm, {n for n in gm.graph.nodes if n.name in refused}, list(policies))
-    launches = [s for s in plan.steps if isinstance(s, Launch)]
-    distinct = dict.fromkeys(s.kernel for s in launches)
     if check:
-        for step in launches:
-            verify(step.kernel, step.sizes)
-    if loops_log.isEnabledFor(logging.DEBUG):
-        for number, kernel in enumerate(distinct):
-            loops_log.debug("kernel%d\n%s", number, print_kernel(kernel))
-    if schedule_log.isEnabledFor(logging.DEBUG):
-        schedule_log.debug("plan\n%s", print_plan(plan))
+        for step in plan.steps:
+            if isinstance(step, Launch):
+                verify(step.kernel, step.sizes)
     return plan
 
 

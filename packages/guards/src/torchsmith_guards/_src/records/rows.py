@@ -105,6 +105,9 @@ class KernelRecord(_Row):
         ops: names of the graph's nodes that it computes.
         lines: the user's lines behind them, ``file:line``, or names of operators.
         source: its text, where texts are kept.
+        tuned: which of its forms was measured to be the fastest, and by how much; empty where
+            nobody asked for that.
+        seconds, table_seconds: what a launch of that form, and of the one that it replaces, took.
     """
 
     name: str
@@ -115,6 +118,9 @@ class KernelRecord(_Row):
     ops: tuple[str, ...] = ()
     lines: tuple[str, ...] = ()
     source: str = ""
+    tuned: str = ""
+    seconds: float | None = None
+    table_seconds: float | None = None
 
 
 @dataclass(slots=True)

@@ -228,6 +228,7 @@ class FrameReport:
         guards: source text of the guard check.
         body: source text of the generated body.
         kernels: the distinct kernels of the compiled graph, if its backend names them.
+        notes: what else its backend tells of it.
         wrapper: source of the compiled graph, if its backend gives it.
         eager: the function itself runs for these inputs (it raises, or cannot be split).
         details: more, where ``explain`` asked for it.
@@ -241,6 +242,7 @@ class FrameReport:
     guards: str = ""
     body: str = ""
     kernels: tuple[KernelReport, ...] = ()
+    notes: tuple[str, ...] = ()
     wrapper: str = ""
     eager: bool = False
     note: str = ""
@@ -264,6 +266,7 @@ class FrameReport:
             "break": None if self.break_ is None else self.break_.to_json(),
             "guards": self.guards,
             "kernels": [{"name": k.name, "source": k.source} for k in self.kernels],
+            "notes": list(self.notes),
             "eager": self.eager,
             "note": self.note,
         }

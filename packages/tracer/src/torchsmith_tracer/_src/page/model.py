@@ -7,7 +7,8 @@ mapping for each program that the graph became (an inference graph has one, trai
 half and backward halves, once they are compiled):
 
 * ``name``: ``"inference"``, ``"forward"``, ``"backward"``; ``device``: where it runs.
-* ``kernels``: a list of mappings with ``name``, ``language``, ``source``.
+* ``kernels``: a list of mappings with ``name``, ``language``, ``source``, and ``tuned``: what
+  measuring its forms gave, if that was asked for.
 * ``steps``, in the order in which they run: mappings with ``label``, ``kernel`` (an index, or None
   for calls of the library's own kernels), ``nodes`` (names of captured nodes), ``ops`` (what it
   computes), ``bytes`` (read and written), ``flops`` and ``live`` (bytes held after it, beyond the

@@ -149,7 +149,12 @@ def _with_spans(file: dict[str, Any]) -> dict[str, Any]:
 def _backward(graph: GraphRecord) -> dict[str, Any]:
     """What is known of a backward graph, which was compiled after its frame."""
     kernels = [
-        {"name": k.name, "language": _LANGUAGES.get(k.language, ""), "source": k.source}
+        {
+            "name": k.name,
+            "language": _LANGUAGES.get(k.language, ""),
+            "source": k.source,
+            "tuned": k.tuned,
+        }
         for k in graph.kernels
     ]
     steps: list[dict[str, Any]] = [

@@ -4,7 +4,8 @@ A backend is ``backend(gm: GraphModule, example_inputs: list) -> callable``, the
 ``torch.compile``. Names come from the entry-point group ``torchsmith.backends``. A backend may
 name the options and modes it takes in attributes ``option_names`` and ``modes``; it is then called
 with ``options=`` and ``mode=`` keywords when these were given. A returned callable may list what
-it launches in an attribute ``kernels``, and say more in ``schedules`` (see ``page/model.py``).
+it launches in an attribute ``kernels``, give lines about it by a function ``notes``, and say more
+in ``schedules`` (see ``page/model.py``).
 """
 
 from __future__ import annotations

@@ -107,6 +107,7 @@ def _compile_frame(
             KernelReport(*k) if isinstance(k, tuple) else KernelReport(str(k))
             for k in (names() if callable(names) else names)
         )
+        report.notes = tuple(getattr(body.compiled, "notes", tuple)())
         report.wrapper = str(getattr(body.compiled, "source", ""))
     if visited is not None:
         lines = tuple((code, frozenset(seen)) for code, seen in visited.values())

@@ -3,13 +3,15 @@
 The table is keyed by the kind of loop nest, its extents and the width of its elements. It aims at
 16-byte accesses with several independent loads in flight per thread, and at enough programs to fill
 the chip. Nothing in it is measured per kernel; a different ``Config`` changes speed, never results.
+``candidates`` names others that may be faster.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import Enum
+from typing import Any
 
 from torchsmith_fx_backend._src.codegen.triton import index as ix
 from torchsmith_fx_backend._src.loops.index import Index, evaluate
@@ -47,7 +49,7 @@ class Config:
         r_block: reduction points per step; 1 for schedules without reduction.
         splits: parts of the reduction axis; only for ``SPLIT``.
         num_warps: warps per program.
-        num_stages: software pipelining depth handed to Triton.
+        num_stages: steps whose loads are under way at once; for ``LOOPED`` and ``SPLIT``.
     """
 
     schedule: Schedule
@@ -59,6 +61,22 @@ class Config:
     num_warps: int = 4
     num_stages: int = 1
 
+    def __str__(self) -> str:
+        fields = self.to_json()
+        schedule = fields.pop("schedule")
+        same = {"y_block": 1, "y_axis": 0, "r_block": 1, "splits": 1, "num_stages": 1}
+        told = [f"{name}={value}" for name, value in fields.items() if value != same.get(name)]
+        return " ".join([schedule, *told])
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return {**asdict(self), "schedule": self.schedule.value}
+
+    @staticmethod
+    def from_json(fields: Mapping[str, Any]) -> Config:
+        """What ``to_json`` gave."""
+        return Config(**{**fields, "schedule": Schedule(fields["schedule"])})
+
 
 def next_power_of_2(n: int) -> int:
     """Smallest power of two that is at least ``n`` (1 for 0)."""
@@ -69,7 +87,8 @@ def _clamp_power(n: int, low: int, high: int) -> int:
     return max(low, min(high, next_power_of_2(n)))
 
 
-def _product(extents: tuple[Index, ...], symbols: Mapping[str, int]) -> int:
+def count_points(extents: tuple[Index, ...], symbols: Mapping[str, int]) -> int:
+    """How many points these axes span, for these values of size symbols."""
     result = 1
     for extent in extents:
         result *= int(evaluate(extent, (), symbols))
@@ -96,7 +115,7 @@ def choose(
     """
     symbols = fill_hints(kernel, hints or {})
     if meeting_stores(kernel):
-        owned = _product(tuple(kernel.ranges[axis] for axis in owned_axes(kernel)), symbols)
+        owned = count_points(tuple(kernel.ranges[axis] for axis in owned_axes(kernel)), symbols)
         block = _clamp_power(owned, 1, 256 if owned >= 256 * sm_count else 64)
         return Config(Schedule.SCATTER, block, num_warps=_clamp_power(block // 64, 1, 4))
     if kernel.reduce_from == len(kernel.ranges):
@@ -119,7 +138,7 @@ def _choose_pointwise(kernel: Kernel, symbols: Mapping[str, int], sm_count: int)
         x_block = _clamp_power(extent_x, 16, 4096 // y_block)
         warps = _clamp_power(x_block * y_block // 512, 1, 8)
         return Config(Schedule.TILE, x_block, y_block, axis, num_warps=warps)
-    points = _product(kernel.ranges, symbols)
+    points = count_points(kernel.ranges, symbols)
     # 8 elements a thread are one 16-byte access of bf16 and two of fp32; small kernels use smaller
     # blocks so that every multiprocessor gets some.
     block = 1024 if _widest(kernel) <= 4 else 512
@@ -149,8 +168,8 @@ def _transposed_axis(kernel: Kernel, symbols: Mapping[str, int]) -> int | None:
 
 
 def _choose_reduction(kernel: Kernel, symbols: Mapping[str, int], sm_count: int) -> Config:
-    rows = _product(kernel.ranges[: kernel.reduce_from], symbols)
-    cols = _product(kernel.ranges[kernel.reduce_from :], symbols)
+    rows = count_points(kernel.ranges[: kernel.reduce_from], symbols)
+    cols = count_points(kernel.ranges[kernel.reduce_from :], symbols)
     if _reduces_outer_axis(kernel, symbols):
         x_block = _clamp_power(rows, 1, 64)
         r_block = _clamp_power(cols, 1, 4096 // x_block if x_block >= 16 else 512)
@@ -176,8 +195,8 @@ def _choose_reduction(kernel: Kernel, symbols: Mapping[str, int], sm_count: int)
 
 
 def _choose_scan(kernel: Kernel, symbols: Mapping[str, int]) -> Config:
-    rows = _product(kernel.ranges[: kernel.reduce_from], symbols)
-    cols = _product(kernel.ranges[kernel.reduce_from :], symbols)
+    rows = count_points(kernel.ranges[: kernel.reduce_from], symbols)
+    cols = count_points(kernel.ranges[kernel.reduce_from :], symbols)
     across = _reduces_outer_axis(kernel, symbols)
     x_block = _clamp_power(rows, 1, 32 if across else 1)
     r_block = _clamp_power(cols, 1, 1024 // x_block)

@@ -96,7 +96,9 @@ class ReductionPrinter(Emitter):
         reductions = passes.reductions(level)
         for number, node in reductions:
             self._start_accumulator(number, node)
-        self._say(f"for step in range({steps}):")
+        ahead = self.config.num_stages
+        walk = f"range({steps})" if ahead == 1 else f"tl.range(0, {steps}, num_stages={ahead})"
+        self._say(f"for step in {walk}:")
         self.indent += 1
         outside = dict(self.values), dict(self.lanes)
         step = "tl.cast(step, tl.int64)" if self.wide else "step"

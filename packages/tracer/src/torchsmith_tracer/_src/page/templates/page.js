@@ -271,8 +271,9 @@
   }
   function sourceOf(kernel) {
     const name = h("span", { class: "mono" }, kernel.name);
-    if (!kernel.source) return name;
-    const box = h("details", {}, h("summary", { tabindex: "-1" }, name, kernel.language ? `, ${kernel.language}` : ""));
+    const tuned = kernel.tuned ? h("p", { class: "inputs" }, kernel.tuned) : "";
+    if (!kernel.source) return tuned ? h("div", {}, name, tuned) : name;
+    const box = h("details", {}, h("summary", { tabindex: "-1" }, name, kernel.language ? `, ${kernel.language}` : ""), tuned);
     box.addEventListener("toggle", () => { if (box.open && !box.querySelector("pre")) box.append(h("pre", { class: "code", tabindex: "0" }, kernel.source)); });
     return box;
   }

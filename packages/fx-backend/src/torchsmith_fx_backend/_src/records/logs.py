@@ -1,11 +1,11 @@
-"""``TORCHSMITH_LOGS=aot,loops,schedule,code``: each stage's result, printed to standard error."""
+"""``TORCHSMITH_LOGS=aot,loops,schedule,code,tuning``: each stage's result, to standard error."""
 
 from __future__ import annotations
 
 import logging
 import os
 
-STAGES = ("aot", "loops", "schedule", "code")
+STAGES = ("aot", "loops", "schedule", "code", "tuning")
 
 
 def logger(stage: str) -> logging.Logger:
@@ -14,8 +14,9 @@ def logger(stage: str) -> logging.Logger:
 
 
 def wanted() -> list[str]:
-    """The stages that are printed and must run for that; a cached graph has its code."""
-    return [s for s in STAGES if s != "code" and logger(s).isEnabledFor(logging.DEBUG)]
+    """The stages that are printed and must run for that; a cached graph has its code, and what
+    was measured earlier is not measured again."""
+    return [s for s in STAGES[:-2] if logger(s).isEnabledFor(logging.DEBUG)]
 
 
 def switch_on() -> None:
