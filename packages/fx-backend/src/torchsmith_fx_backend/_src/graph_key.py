@@ -76,7 +76,8 @@ def _versions() -> str:
 def _source_stamp() -> str:
     """Changes when this package's own code does, so that a developer never sees stale graphs."""
     root = Path(__file__).parent
-    newest = max(path.stat().st_mtime_ns for path in root.rglob("*.py"))
+    files = (*root.rglob("*.py"), *root.rglob("*.c"))
+    newest = max(path.stat().st_mtime_ns for path in files)
     return str(newest)
 
 

@@ -70,7 +70,7 @@ KERNELS = {
         {"persistent", "looped", "split"},
     ),
     "places": (
-        kernel("2, 5000", 1, (ONE_IN, LAST), [line.format(op="argmax") for line in ROWS]),
+        kernel("1, 5000", 1, (ONE_IN, LAST), [line.format(op="argmax") for line in ROWS]),
         (10000, 2),
         {},
         {"persistent", "looped", "split"},
