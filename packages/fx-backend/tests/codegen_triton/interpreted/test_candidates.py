@@ -71,7 +71,7 @@ KERNELS = {
     ),
     "places": (
         kernel("1, 5000", 1, (ONE_IN, LAST), [line.format(op="argmax") for line in ROWS]),
-        (10000, 2),
+        (5000, 1),
         {},
         {"persistent", "looped", "split"},
     ),
