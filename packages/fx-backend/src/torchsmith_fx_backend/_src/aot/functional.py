@@ -54,6 +54,8 @@ from torchsmith_fx_backend.errors import UnsupportedError
 
 aten = torch.ops.aten
 
+# What eager's batch norm is recorded as: that one writes without a word in its schema.
+BATCH_NORM = aten._native_batch_norm_legit.default
 WRITES = "torchsmith_writes"  # in a ``copy_`` node's meta: how often eager writes the input
 
 # rule(mode, *args, **kwargs) -> result, or NotImplemented to decline
@@ -74,6 +76,7 @@ class Base:
         exact: ``node`` has the strides that eager's tensor has.
         root: the tensor object that came with a storage of the program's own, while it has the
             layout of its birth.
+        unseen: number of writes that eager's version counter does not count.
     """
 
     node: fx.Node
@@ -81,6 +84,7 @@ class Base:
     generation: int = 0
     exact: bool = True
     root: torch.Tensor | None = None
+    unseen: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -601,6 +605,7 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
         base.node = whole
         base.exact = exact_before is not None and _same_layout(whole.meta["val"], exact_before)
         base.generation += 1
+        base.unseen += func is BATCH_NORM
         value.node = new
         value.generation = base.generation
         value.exact = _same_layout(new.meta["val"], tensor)
@@ -672,7 +677,7 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
             copy = self.recorder.call(
                 aten.copy_.default, (origin, base.node), {}, origin.meta["val"], "copy_"
             )
-            copy.meta[WRITES] = base.generation
+            copy.meta[WRITES] = base.generation - base.unseen
 
     def share(self, tensors: Sequence[torch.Tensor]) -> None:
         """Give a storage that several results lie in eager's strides, so that they can share it.

@@ -368,7 +368,7 @@ def _collect_writes(joint: Joint) -> None:
         place = joint.nodes.index(origin)
         mutated.append(place)
         if not current.requires_grad or _is_untouched(current):
-            joint._writes.append((origin, base.node, base.generation))
+            joint._writes.append((origin, base.node, base.generation - base.unseen))
             continue
         position = len(joint.outputs)
         joint.outputs.append(base.node)

@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import fx
 
 from torchsmith_fx_backend._src.aot.functional import WRITES
 from torchsmith_fx_backend._src.passes.base import COPY, IN_PLACE, escaping, same_layout
+
+aten = torch.ops.aten
 
 
 @dataclass(frozen=True)
@@ -24,7 +27,7 @@ class WritesInPlace:
     def run(self, graph: fx.Graph) -> bool:
         """Rewrite ``graph`` in place."""
         seen = escaping(graph)
-        changed = False
+        changed = _batch_norms(graph)
         for copy in graph.find_nodes(op="call_function", target=COPY):
             target: Any = copy.args[0]
             value: Any = copy.args[1]
@@ -42,6 +45,38 @@ class WritesInPlace:
                 graph.erase_node(copy)
                 changed = True
         return changed
+
+
+def _batch_norms(graph: fx.Graph) -> bool:
+    """Let batch norm update its running statistics itself, where they are inputs that nothing else
+    reads, as eager's does."""
+    functional = aten._native_batch_norm_legit_functional.default
+    changed = False
+    for node in graph.find_nodes(op="call_function", target=functional):
+        copies = [_only_copy(node, place) for place in (3, 4)]
+        if None in copies or len(node.users) == len(copies):
+            continue  # without a reader, nothing would call it
+        for copy in copies:
+            new = copy.args[1]
+            graph.erase_node(copy)
+            graph.erase_node(new)
+        node.target = aten.native_batch_norm.default
+        node.meta["val"] = node.meta["val"][:3]
+        changed = True
+    return changed
+
+
+def _only_copy(node: fx.Node, place: int) -> Any:
+    """The write of result ``place`` into the argument that it is the new value of, if there is one
+    and neither is read elsewhere."""
+    target: Any = node.args[place]
+    new = [user for user in node.users if user.args[1] == place]
+    if len(new) != 1 or len(new[0].users) != 1:
+        return None
+    (copy,) = new[0].users
+    mine = copy.target is COPY and copy.args[0] is target and not copy.meta.get(WRITES, 1)
+    alone = target.op == "placeholder" and set(target.users) == {node, copy}
+    return copy if mine and alone and not copy.users else None
 
 
 def _takes(value: fx.Node, target: fx.Node) -> bool:

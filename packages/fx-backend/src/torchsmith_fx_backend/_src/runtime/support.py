@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import cast
 
 import torch
 
-__all__ = ["advise_huge", "conform", "reuse", "set_grad_enabled"]
+__all__ = ["advise_huge", "conform", "copy_each", "copy_unseen", "reuse", "set_grad_enabled"]
 
 set_grad_enabled: Callable[[bool], None] = torch._C._set_grad_enabled
 
 _PAGE = mmap.PAGESIZE
 _MADV_HUGEPAGE = 14
+_FEW = 4  # tensors that are copied one by one
 
 
 def _madvise() -> Callable[[int, int, int], int] | None:
@@ -83,3 +84,21 @@ def reuse(
         return torch.as_strided(dead, size, stride, 0)
     fresh = torch.empty((0,), dtype=dtype, device=dead.device)
     return fresh.set_(dead.untyped_storage(), 0, size, stride)
+
+
+def copy_unseen(target: torch.Tensor, source: torch.Tensor) -> None:
+    """``target.copy_(source)`` that the version counter does not count."""
+    target.data.copy_(source)
+
+
+def copy_each(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """A copy of each tensor, whose elements lie densely in some order, in few launches."""
+    if len(tensors) < _FEW:
+        return [tensor.clone() for tensor in tensors]
+    fresh = [torch.empty_like(tensor) for tensor in tensors]
+    by_dtype: dict[torch.dtype, list[int]] = {}
+    for place, tensor in enumerate(tensors):
+        by_dtype.setdefault(tensor.dtype, []).append(place)
+    for places in by_dtype.values():
+        torch._foreach_copy_([fresh[i] for i in places], [tensors[i] for i in places])
+    return fresh

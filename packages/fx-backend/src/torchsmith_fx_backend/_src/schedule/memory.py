@@ -8,7 +8,7 @@ the same size class (number of elements, dtype, device); else it is freed at onc
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import fx
@@ -18,7 +18,7 @@ from torchsmith_fx_backend._src.loops import index as ix
 from torchsmith_fx_backend._src.loops.index import Index
 from torchsmith_fx_backend._src.loops.registry import Scatter, View
 from torchsmith_fx_backend._src.loops.sizes import Info
-from torchsmith_fx_backend._src.runtime.support import conform
+from torchsmith_fx_backend._src.runtime.support import conform, copy_unseen
 from torchsmith_fx_backend._src.schedule.externs import (
     OUT_VARIANTS,
     Externs,
@@ -270,7 +270,8 @@ class MemoryPlanner:
             )
         )
         for target, copy in unit.mutates.items():
-            self.steps.append(Bump(self.names[target], copy.meta.get(WRITES, 1)))
+            if times := copy.meta.get(WRITES, 1):
+                self.steps.append(Bump(self.names[target], times))
         for storage in claimed:
             storage.owned = False  # its memory lives on under another name
 
@@ -302,9 +303,13 @@ class MemoryPlanner:
             if reuse is not None:
                 self._allocate(node, info, reuse)
                 out = self.names[node]
-        self.steps.extend(self.externs.calls(node, out))
-        if node.target is COPY and node.meta.get(WRITES, 1) > 1:
-            self.steps.append(Bump(self.names[node], node.meta[WRITES] - 1))
+        calls = self.externs.calls(node, out)
+        writes = node.meta.get(WRITES, 1) if node.target is COPY else 1
+        if writes == 0:
+            calls = [replace(call, target=copy_unseen) for call in calls]
+        self.steps.extend(calls)
+        if writes > 1:
+            self.steps.append(Bump(self.names[node], writes - 1))
         if out is None and node.target not in TRUSTED and not isinstance(facts_rule, View):
             for value in self._produced(unit):
                 self._conform(value)

@@ -235,6 +235,44 @@ def _batch_norm(
     return to(m, add(m, result, view(m, offset, per_channel)), x.dtype)
 
 
+@rule(aten.native_batch_norm.default)
+def _native_batch_norm(
+    m: Mode,
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> Any:
+    if not training or running_mean is None or running_var is None:
+        return NotImplemented
+    statistics = running_mean, running_var, True, momentum, eps
+    return m.call(aten._native_batch_norm_legit.default, x, weight, bias, *statistics)
+
+
+@rule(aten.native_batch_norm_backward.default)
+def _native_batch_norm_backward(
+    m: Mode,
+    grad: Tensor,
+    x: Tensor,
+    weight: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    mean: Tensor | None,
+    inverse: Tensor | None,
+    training: bool,
+    eps: float,
+    wanted: list[bool],
+) -> Any:
+    if not training or (running_mean is None and running_var is None):
+        return NotImplemented
+    saved = mean, inverse, True, eps, wanted  # running statistics are not read in training
+    return m.call(aten.native_batch_norm_backward.default, grad, x, weight, None, None, *saved)
+
+
 def _batch_norm_training(
     m: Mode,
     x: Tensor,
