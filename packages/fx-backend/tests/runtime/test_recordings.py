@@ -234,11 +234,13 @@ def test_grad_modes_may_change_between_calls(first, then):
 
 def _graph_of(*nodes):
     made = fx.Graph()
-    for name, target, value in nodes:
+    for name, target, value, *generator in nodes:
         if target is None:
             made.placeholder(name).meta["val"] = value
-        else:
-            made.call_function(target, (next(iter(made.nodes)),)).meta["val"] = value
+            continue
+        x = next(iter(made.nodes))
+        node = made.call_function(target, (x,), {"generator": x} if generator else {})
+        node.meta["val"] = value
     made.output(())
     return made
 
@@ -248,12 +250,13 @@ def test_obstacles_are_seen_in_the_graph():
         gpu, second = torch.empty(2, device="cuda:0"), torch.empty(2, device="cuda:1")
     cpu = torch.empty(2)
     x, aten = ("x", None, gpu), torch.ops.aten
-    assert obstacle(_graph_of(x, ("y", aten.sin.default, gpu))) == ""
+    for target in (aten.sin.default, aten.bernoulli.default):  # a recording draws anew
+        assert obstacle(_graph_of(x, ("y", target, gpu))) == ""
     table = {
         "an input is on device 'cpu'": [x, ("y", None, cpu)],
         "the result of aten.sin.default is on device 'cpu'": [x, ("y", aten.sin.default, cpu)],
         "several devices": [x, ("y", aten.sin.default, second)],
-        "draws random numbers": [x, ("y", aten.bernoulli.default, gpu)],
+        "a generator of its own": [x, ("y", aten.bernoulli.default, gpu, "generator")],
         "depends on data": [x, ("y", aten.nonzero.default, gpu)],
         "no input is on a GPU": [],
     }

@@ -11,7 +11,7 @@ import json
 import logging
 import operator
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields
 from typing import Any, Protocol, TypeVar
@@ -28,7 +28,7 @@ from torchsmith_fx_backend._src.aot.functionalize import (
     functionalize,
     named_tensors,
 )
-from torchsmith_fx_backend._src.aot.joint import BACKWARD, trace_joint
+from torchsmith_fx_backend._src.aot.joint import BACKWARD, Joint, trace_joint
 from torchsmith_fx_backend._src.aot.training import Training, Usual, callable_of
 from torchsmith_fx_backend._src.aot.twice import Again
 from torchsmith_fx_backend._src.capture.rules import JOINT_RULES, RULES
@@ -57,6 +57,7 @@ from torchsmith_fx_backend._src.repro import report_failure
 from torchsmith_fx_backend._src.runtime import (
     CudaRecorder,
     KernelFailedError,
+    RecordedHalves,
     Recordings,
     build,
     default_cache,
@@ -151,11 +152,11 @@ def _smith(
         isinstance(x, torch.Tensor) and x.requires_grad
         for x in (*example_inputs, *_attributes_read(gm))
     )
-    if training and recorded is not None:
-        modes.not_recorded(recorded, "an input requires gradients")
     if training and chosen.freezing:
         raise FreezingError
     if training and chosen.training == "eager":
+        if recorded is not None:
+            modes.not_recorded(recorded, "it runs operator by operator")
         return _eagerly(
             gm,
             "graphs whose inputs require gradients run operator by operator, as "
@@ -165,7 +166,7 @@ def _smith(
         return _eagerly(gm, "graphs with tensors of wrapper subclasses run operator by operator")
     try:
         if training:
-            return compile_training(gm, example_inputs, chosen)
+            return compile_training(gm, example_inputs, chosen, recorded=recorded)
         make = functools.partial(compile_graph, chosen=chosen, recorded=recorded)
 
         def compiled(gm: fx.GraphModule, inputs: Sequence[object]) -> Any:
@@ -282,10 +283,9 @@ def _recording(
         modes.not_recorded(mode, frame.obstacle)
         return built
     attributes = [known[path] for _, path in frame.attributes]
-    devices = [x.device for x in (*inputs, *attributes) if isinstance(x, torch.Tensor)]
     return Recordings(
         built,
-        CudaRecorder(next((d.index for d in devices if d.index is not None), 0)),
+        CudaRecorder(_ordinal((*inputs, *attributes))),
         written=frame.mutated,
         attributes=attributes,
         static=frame.static,
@@ -293,8 +293,18 @@ def _recording(
     )
 
 
+def _ordinal(values: Iterable[object]) -> int:
+    """The GPU that tensors are on."""
+    devices = [x.device for x in values if isinstance(x, torch.Tensor)]
+    return next((d.index for d in devices if d.index is not None), 0)
+
+
 def compile_training(
-    gm: fx.GraphModule, example_inputs: Sequence[object], chosen: Settings | None = None
+    gm: fx.GraphModule,
+    example_inputs: Sequence[object],
+    chosen: Settings | None = None,
+    *,
+    recorded: str | None = None,
 ) -> Callable[..., Any]:
     """Compile a graph for calls in which the inputs that require a gradient in ``example_inputs``
     require one.
@@ -303,6 +313,7 @@ def compile_training(
         gm: as for ``smith``.
         example_inputs: as for ``smith``.
         chosen: settings; those in force by default.
+        recorded: the mode for which calls are recorded and replayed, if one does that.
 
     Raises:
         UnsupportedError: the graph has a part that is not differentiated here.
@@ -337,8 +348,12 @@ def compile_training(
             log.warning("%s This pass runs operator by operator instead.", error)
             built = _Uncompiled(module)
         halves.append(("backward" if halves else "forward", built))
-        return built
+        return _recorded_half(recordings, module, built, joint, forward=len(halves) == 1)
 
+    recordings = None
+    if recorded is not None:
+        device = _ordinal((*example_inputs, *_attributes_read(gm)))
+        recordings = RecordedHalves(CudaRecorder(device, private=True), modes.sayer(recorded))
     owner = recorder.current_graph()
     if owner is not None:
         owner.kind = "forward"
@@ -361,6 +376,27 @@ def compile_training(
     compiled.schedules = functools.partial(schedules, halves)
     compiled.notes = functools.partial(notes, halves)
     return compiled  # type: ignore[no-any-return]
+
+
+def _recorded_half(
+    recordings: RecordedHalves | None,
+    module: fx.GraphModule,
+    built: Any,
+    joint: Joint,
+    *,
+    forward: bool,
+) -> object:
+    """``built``, recorded where that is wanted and nothing is in the way."""
+    if recordings is None:
+        return built
+    reason = obstacle(module.graph) if built.built else "it runs operator by operator"
+    if reason:
+        recordings.refuse(reason)
+        return built
+    static = joint.trace.static
+    if forward:
+        return recordings.forward(built, joint.mutated, len(joint.outputs), static=static)
+    return recordings.backward(built, static=static)
 
 
 def _half(module: fx.GraphModule, chosen: Settings, gm: fx.GraphModule) -> object:
@@ -401,6 +437,7 @@ class _Uncompiled:
 
     source = "# runs through aten\n"
     kernels: tuple[tuple[str, str], ...] = ()
+    built = False
 
     def __init__(self, module: fx.GraphModule) -> None:
         self._module, self._boxed = module, is_boxed(module.graph)

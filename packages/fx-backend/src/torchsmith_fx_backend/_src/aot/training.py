@@ -31,11 +31,13 @@ from torchsmith_fx_backend._src.aot.twice import Again, Given, check_version
 from torchsmith_fx_backend._src.capture.torch_private import (
     below_autograd,
     delayed_error,
+    has_saving_hooks,
     keeps_graph,
     make_fake,
     pytree,
     release_saved_tensors,
 )
+from torchsmith_fx_backend._src.runtime.halves import RecordedBackward, RecordedForward
 from torchsmith_fx_backend.errors import UnsupportedError
 
 aten = torch.ops.aten
@@ -131,19 +133,25 @@ class Training:
         if all(type(n) is int for stride in key for n in stride):
             self._snapshot = (key, snapshot)
 
-    def run_forward(self, inputs: Sequence[Any]) -> list[Any]:
-        """Outputs, then what is saved, on tensors that are no views to autograd.
+    def run_forward(self, inputs: Sequence[Any]) -> tuple[list[Any], Any]:
+        """Outputs, then what is saved, on tensors that are no views to autograd; and the loan of
+        the memory that what is saved lies in, if it lies in a recording's.
 
         Grad mode is on, as it is in eager's operators: some compute more for a backward pass then.
         """
+        loan = None
         with self.ambient(), torch.enable_grad(), below_autograd():
-            flat = list(self.forward(*inputs))
+            if isinstance(self.forward, RecordedForward) and not has_saving_hooks():
+                found, loan = self.forward.lend(inputs)
+                flat = list(found)
+            else:
+                flat = list(self.forward(*inputs))
         for position in range(len(self.joint.outputs)):
             out = flat[position]
             if isinstance(out, torch.Tensor) and out._is_view():
                 plain = out.data
                 flat = [plain if value is out else value for value in flat]
-        return flat
+        return flat, loan
 
     def backward(self, tangents: Sequence[torch.Tensor | None]) -> tuple[Any, tuple[int, ...]]:
         """The backward half for ``tangents``, and what it takes of what is saved. It is called
@@ -220,7 +228,7 @@ class CompiledFunction(torch.autograd.Function):
         """Run the forward half; what follows its outputs is saved."""
         joint = training.joint
         count = len(joint.outputs)
-        flat = training.run_forward(inputs)
+        flat, ctx.loan = training.run_forward(inputs)
         outputs = flat[:count]
         tensors = [value for value in flat[count:] if isinstance(value, torch.Tensor)]
         numbers = {i: v for i, v in enumerate(flat[count:]) if not isinstance(v, torch.Tensor)}
@@ -257,13 +265,16 @@ class CompiledFunction(torch.autograd.Function):
         for tensor, version in ctx.guarded:
             check_version(tensor, version)
         twice, given = torch.is_grad_enabled(), ctx.given
-        if not keeps_graph():
+        kept = keeps_graph()
+        if not kept:
             ctx.given = None
         if twice and given is not None:
             _ = saves and ctx.saved_tensors  # an error where they are gone or were written
             found = training.again.gradients(given, tangents)
         else:
             found = _compiled_backward(ctx, tangents, saves)
+        if ctx.loan is not None and not kept:
+            ctx.loan.close()
         if twice and given is None:
             why = TWICE.format(training.again.obstacle or "hooks have what was saved")
             found = [None if g is None else _never(g, why) for g in found]
@@ -291,6 +302,8 @@ def _compiled_backward(ctx: Any, tangents: list[torch.Tensor | None], saves: boo
         arguments += [t for t in plain if t is not None]
         del plain
         release_saved_tensors(ctx)
+        if ctx.loan is not None and isinstance(half, RecordedBackward):
+            return list(half.borrow(ctx.loan, arguments))
         return list(half(arguments))
 
 
@@ -393,7 +406,7 @@ def callable_of(
             given = training.again.hold(inputs)
             outputs = CompiledFunction.apply(training, given, *inputs)  # type: ignore[no-untyped-call]
         else:
-            outputs = training.run_forward(inputs)
+            outputs, _ = training.run_forward(inputs)
         if joint.spent:
             outputs = [
                 _never(out, SPENT) if i in joint.spent else out for i, out in enumerate(outputs)

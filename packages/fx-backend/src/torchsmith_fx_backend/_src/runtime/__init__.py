@@ -6,7 +6,9 @@ In comes a ``schedule.plan.Plan``, out goes a plain Python function with ``.sour
 """
 
 from torchsmith_fx_backend._src.runtime.cache import Cache, CacheWarning, default_cache
+from torchsmith_fx_backend._src.runtime.cuda_recorder import CudaRecorder
 from torchsmith_fx_backend._src.runtime.graphs import CompiledGraph, build, load_graph, save_graph
+from torchsmith_fx_backend._src.runtime.halves import RecordedHalves
 from torchsmith_fx_backend._src.runtime.launchers import (
     KernelFailedError,
     KernelRequest,
@@ -14,7 +16,7 @@ from torchsmith_fx_backend._src.runtime.launchers import (
     Unavailable,
     launcher_for,
 )
-from torchsmith_fx_backend._src.runtime.recordings import CudaRecorder, Recordings, obstacle
+from torchsmith_fx_backend._src.runtime.recordings import Recordings, obstacle
 
 __all__ = [
     "Cache",
@@ -24,6 +26,7 @@ __all__ = [
     "KernelFailedError",
     "KernelRequest",
     "LoadedKernel",
+    "RecordedHalves",
     "Recordings",
     "Unavailable",
     "build",

@@ -6,25 +6,25 @@ that the graph writes (a static key-value cache), and large inputs that were at 
 twice; a replay sees to it that they still are. *Copied*: everything else, into a buffer of the
 recording's own. What a replay computes is copied out of the memory that recordings share: no later
 replay can overwrite a result that the caller still holds, at the price of one copy of the results.
+Only what a forward pass saves for its backward pass stays where it was computed; ``halves.py`` sees
+to it that no other replay comes between.
 
 ``Recordings`` knows nothing of CUDA; the device is behind the protocol ``Recorder``.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import fx
 
-from torchsmith_fx_backend._src.runtime import gpu_driver
-from torchsmith_fx_backend._src.runtime.support import set_grad_enabled
+from torchsmith_fx_backend._src.runtime.support import copy_each, set_grad_enabled
 
 log = logging.getLogger("torchsmith.backend")
 
@@ -49,7 +49,8 @@ class Recorder(Protocol):
         ...
 
     def random_state(self) -> object:
-        """Something that compares unequal after random numbers were drawn."""
+        """Something that compares unequal after random numbers were drawn that a recording would
+        not draw anew."""
         ...
 
     def record(self, run: Callable[[], Outputs]) -> tuple[Callable[[], None], Outputs]:
@@ -73,8 +74,10 @@ def obstacle(graph: fx.Graph) -> str:
                 what = "an input" if node.op == "placeholder" else f"the result of {node.target}"
                 return f"{what} is on device {value.device.type!r}"
             devices.add(value.device)
-        if node.op != "call_function" or _drops_nothing(node):
+        if node.op != "call_function":
             continue
+        if isinstance(node.kwargs.get("generator"), (torch.Generator, fx.Node)):
+            return f"{node.target} draws random numbers from a generator of its own"
         reason = _obstacle_of(node.target)
         if reason:
             return reason
@@ -91,18 +94,8 @@ def _tensors(value: object) -> list[torch.Tensor]:
     return []
 
 
-def _drops_nothing(node: fx.Node) -> bool:
-    """Whether it is an attention call without dropout, which then draws no random numbers."""
-    if node.target is not torch.ops.aten.scaled_dot_product_attention.default:
-        return False
-    given = node.args[4] if len(node.args) > 4 else node.kwargs.get("dropout_p", 0.0)
-    return type(given) is float and given == 0
-
-
 def _obstacle_of(target: object) -> str:
     if isinstance(target, torch._ops.OpOverload):
-        if torch.Tag.nondeterministic_seeded in target.tags:
-            return f"{target} draws random numbers"
         if (
             torch.Tag.data_dependent_output in target.tags
             or torch.Tag.dynamic_output_shape in target.tags
@@ -126,17 +119,28 @@ class _Output:
         source: the input that it is, or is a view of; ``~i`` is attribute i of the graph.
         group: number of the memory that it lies in, which is copied out.
         layout: (size, stride, offset), the offset relative to what it is a view of.
+        lent: the recorded result itself, which stays where it is.
     """
 
     value: object = None
     source: int | None = None
     group: int | None = None
     layout: tuple[torch.Size, tuple[int, ...], int] | None = None
+    lent: torch.Tensor | None = None
 
 
-@dataclass(slots=True)
-class _Recording:
-    """One recorded call."""
+@dataclass(slots=True, eq=False)
+class Recording:
+    """One recorded call.
+
+    Attributes:
+        replay: does its work again.
+        pointers: addresses of the fixed inputs.
+        copied: inputs that are copied: position, buffer, whether that has the input's layout.
+        outputs: how results are handed out.
+        groups: the memory that is copied out.
+        bumps: by how much the versions of written inputs go up, by position.
+    """
 
     replay: Callable[[], None]
     pointers: list[int]
@@ -146,11 +150,14 @@ class _Recording:
     bumps: list[tuple[int, int]]
 
     def hand_out(self, inputs: Sequence[Any], attributes: Sequence[torch.Tensor]) -> Outputs:
-        fresh = [tensor.clone() for tensor in self.groups]
+        """The results of the last replay."""
+        fresh = copy_each(self.groups)
         results: list[Any] = []
         for output in self.outputs:
             result: Any
-            if output.group is not None:
+            if output.lent is not None:
+                result = output.lent.detach()
+            elif output.group is not None:
                 result = fresh[output.group]
                 if output.layout is not None:
                     result = torch.as_strided(result, *output.layout)
@@ -188,8 +195,10 @@ class Recordings:
         *,
         written: Sequence[int] = (),
         attributes: Sequence[torch.Tensor] = (),
+        lends: int | None = None,
         static: bool = True,
         say: Callable[[str], None] = log.info,
+        give_up: Callable[[str], None] | None = None,
     ) -> None:
         """Record nothing yet: the first call of each kind runs as it is.
 
@@ -198,8 +207,11 @@ class Recordings:
             recorder: the device.
             written: positions of inputs that the graph writes.
             attributes: tensors of the graph itself; their memory is not the recording's.
+            lends: results from this position on stay in the memory of the recording: the caller
+                is done with them before the next replay that could write there.
             static: no size is symbolic.
             say: told why calls are not recorded, once.
+            give_up: told instead of ``say`` why no call is recorded any more.
         """
         self.run: Run = run
         self.source: str = run.source
@@ -208,31 +220,48 @@ class Recordings:
         self._recorder = recorder
         self._written = tuple(written)
         self._attributes = tuple(attributes)
+        self._lends = lends
         self._static = static
         self._say = say
+        self._give_up = give_up or say
         self._plain: tuple[int, ...] = ()  # positions of inputs that are no tensors
         self._tensors: tuple[int, ...] = ()
         self._fixed: list[int] = []
+        self._lent: set[int] = set()  # those in the memory of a lender
         self._wandering: set[int] = set()  # those that looked fixed and were not
         self._full = False
         self._seen: dict[object, list[int]] = {}
         self._moves = 0
-        self._recordings: dict[object, _Recording] = {}
+        self._recordings: dict[object, Recording] = {}
         self._preparing = threading.Lock()
 
     def __call__(self, *inputs: Any) -> Outputs:
         """Run the graph, from a recording where there is one."""
+        return self.execute(inputs)[0]
+
+    def execute(
+        self, inputs: Sequence[Any], lender: Recording | None = None
+    ) -> tuple[Outputs, Recording | None]:
+        """Run the graph.
+
+        Args:
+            inputs: of the call.
+            lender: the recording that lent some of the inputs, if any.
+
+        Returns:
+            The results, and the recording that they come from, if they do.
+        """
         if self.refused is not None or not self._recorder.ready():
-            return self.run(*inputs)
-        key = self._key(inputs)
+            return self.run(*inputs), None
+        key = self._key(inputs, lender)
         recording = self._recordings.get(key)
         if recording is None:
-            return self._first_calls(key, inputs)
+            return self._first_calls(key, inputs, lender)
         pointers = [inputs[i].data_ptr() for i in self._fixed]
         if pointers != recording.pointers:
-            return self._moved(inputs, pointers, recording.pointers)
+            return self._moved(inputs, pointers, recording.pointers), None
         with self._recorder.turn():
-            return self._replay(recording, inputs)
+            return self._replay(recording, inputs), recording
 
     @property
     def count(self) -> int:
@@ -241,16 +270,16 @@ class Recordings:
 
     # --------------------------------------------------------------------------------- calls
 
-    def _key(self, inputs: Sequence[Any]) -> object:
-        """What tells recordings apart: numbers, layouts, addresses that are written to."""
+    def _key(self, inputs: Sequence[Any], lender: Recording | None) -> object:
+        """What tells recordings apart: numbers, layouts, addresses that are written or lent."""
         numbers = [inputs[i] for i in self._plain]
         addresses = [inputs[i].data_ptr() for i in self._written]
         if self._static:
-            return (*numbers, *addresses)
+            return (lender, *numbers, *addresses)
         layouts = [(inputs[i].shape, inputs[i].stride()) for i in self._tensors]
-        return (*numbers, *addresses, *layouts)
+        return (lender, *numbers, *addresses, *layouts)
 
-    def _replay(self, recording: _Recording, inputs: Sequence[Any]) -> Outputs:
+    def _replay(self, recording: Recording, inputs: Sequence[Any]) -> Outputs:
         grad = torch.is_grad_enabled()
         set_grad_enabled(False)
         try:
@@ -266,28 +295,30 @@ class Recordings:
                 torch.autograd.graph.increment_version(written)
         return results
 
-    def _first_calls(self, key: object, inputs: Sequence[Any]) -> Outputs:
+    def _first_calls(
+        self, key: object, inputs: Sequence[Any], lender: Recording | None
+    ) -> tuple[Outputs, Recording | None]:
         """The first call of a kind runs as it is, the second is recorded."""
         with self._preparing:
             try:
                 if not self._seen:
                     self._sort(inputs)
-                    key = self._key(inputs)
+                    key = self._key(inputs, lender)
                 pointers = [x.data_ptr() if isinstance(x, torch.Tensor) else 0 for x in inputs]
                 before = self._seen.get(key)
                 if before is None:
                     if len(self._seen) < MAX_RECORDINGS:
                         self._seen[key] = pointers
-                        return self._watched(inputs)
+                        return self._watched(inputs), None
                     if not self._full:
                         self._full = True
                         self._say(
                             f"there are {MAX_RECORDINGS} recordings already; calls with yet other "
                             "sizes, numbers or addresses of written inputs are not recorded"
                         )
-                    return self.run(*inputs)
+                    return self.run(*inputs), None
                 if not self._recordings:
-                    self._settle(inputs, before, pointers)
+                    self._settle(inputs, before, pointers, lender)
                 with self._recorder.turn():
                     recording = self._record(inputs)
                     self._recordings[key] = recording
@@ -295,38 +326,41 @@ class Recordings:
                     set_grad_enabled(False)
                     try:
                         recording.replay()
-                        return recording.hand_out(inputs, self._attributes)
+                        return recording.hand_out(inputs, self._attributes), recording
                     finally:
                         set_grad_enabled(grad)
             except _RefusedError as reason:
-                self._refuse(str(reason))
-        return self.run(*inputs)
+                self.refuse(str(reason))
+        return self.run(*inputs), None
 
-    def _refuse(self, reason: str) -> None:
+    def refuse(self, reason: str) -> None:
+        """Record and replay no more."""
         self.refused = reason
         self._recordings.clear()
         self._seen.clear()
-        self._say(reason)
+        self._give_up(reason)
 
     def _watched(self, inputs: Sequence[Any]) -> Outputs:
         """A call without recording; what it shows may be in the way of any."""
         state = self._recorder.random_state()
         results = self.run(*inputs)
         if self._recorder.random_state() != state:
-            self._refuse("random numbers are drawn")
+            self.refuse("random numbers are drawn")
         return results
 
     def _moved(self, inputs: Sequence[Any], now: list[int], recorded: list[int]) -> Outputs:
         """A fixed input is elsewhere: record anew; what is no parameter will be copied."""
         with self._preparing:
             found = {i for i, a, b in zip(self._fixed, now, recorded) if a != b}
+            if found & self._lent:
+                return self.run(*inputs)  # what was saved came back as something else
             parameters = any(isinstance(inputs[i], torch.nn.Parameter) for i in found)
             self._wandering |= found
             self._moves += parameters
             self._recordings.clear()
             self._seen.clear()
             if self._moves > MAX_MOVES:
-                self._refuse("its parameters are at other addresses at each call")
+                self.refuse("its parameters are at other addresses at each call")
         return self.run(*inputs)
 
     # ------------------------------------------------------------------------------- recording
@@ -342,17 +376,22 @@ class Recordings:
         self._plain = tuple(i for i in range(len(inputs)) if i not in set(tensors))
         self._tensors = tuple(tensors)
 
-    def _settle(self, inputs: Sequence[Any], before: list[int], now: list[int]) -> None:
+    def _settle(
+        self, inputs: Sequence[Any], before: list[int], now: list[int], lender: Recording | None
+    ) -> None:
         """Decide which inputs are fixed, from two calls."""
+        lent = {_memory(o.lent) for o in lender.outputs if o.lent is not None} if lender else set()
+        self._lent = {i for i in self._tensors if inputs[i].numel() and _memory(inputs[i]) in lent}
         fixed = []
         for i in self._tensors:
             x = inputs[i]
             stays = i not in self._wandering and before[i] == now[i] and x.nbytes > SMALL_BYTES
-            if stays or i in self._written or isinstance(x, torch.nn.Parameter):
+            given = i in self._written or i in self._lent
+            if stays or given or isinstance(x, torch.nn.Parameter):
                 fixed.append(i)
         self._fixed = fixed
 
-    def _record(self, inputs: Sequence[Any]) -> _Recording:
+    def _record(self, inputs: Sequence[Any]) -> Recording:
         fixed = set(self._fixed)
         copied: list[tuple[int, torch.Tensor, bool]] = []
         arguments = list(inputs)
@@ -383,7 +422,7 @@ class Recordings:
         ]
         outputs, groups = self._describe(results, arguments)
         pointers = [inputs[i].data_ptr() for i in self._fixed]
-        return _Recording(replay, pointers, copied, outputs, groups, bumps)
+        return Recording(replay, pointers, copied, outputs, groups, bumps)
 
     def _describe(
         self, results: Outputs, arguments: Sequence[Any]
@@ -419,7 +458,11 @@ class Recordings:
             if any(t.dtype is not tensors[0].dtype or t.is_conj() or t.is_neg() for t in tensors):
                 raise _RefusedError("results share memory and have several types")
             for i in members:
+                if self._lends is not None and i >= self._lends:
+                    outputs[i].lent = results[i]
                 outputs[i].group = len(copies)
+            if all(outputs[i].lent is not None for i in members):
+                continue
             if len(members) == 1 and _fills_its_storage(tensors[0]):
                 copies.append(tensors[0])
                 continue
@@ -483,80 +526,3 @@ def _fill(buffer: torch.Tensor, tensor: torch.Tensor, dense: bool) -> None:
     if not dense:  # elements may share places, which copy_ refuses to write
         tensor = torch.as_strided(tensor, buffer.shape, (1,))
     buffer.copy_(tensor)
-
-
-class _Pool:
-    """Memory that all recordings of a device share, and their order."""
-
-    def __init__(self, device: int) -> None:
-        self.handle: Any = torch.cuda.graph_pool_handle()
-        self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # where recordings are made
-        self.last: torch.cuda.Stream | None = None  # where the last replay was queued
-        self.lock = threading.RLock()
-        # A pool without a recording cannot be recorded into again, so one stays.
-        self.keeper = torch.cuda.CUDAGraph()
-        with torch.cuda.device(device):
-            recording = torch.cuda.graph(self.keeper, pool=self.handle, stream=self.stream)
-            with recording:
-                torch.zeros(1, device="cuda")
-
-
-class CudaRecorder:
-    """Records CUDA graphs on one device. See ``Recorder``."""
-
-    _pools: ClassVar[dict[int, _Pool]] = {}
-    _making: ClassVar[threading.Lock] = threading.Lock()
-
-    def __init__(self, device: int) -> None:
-        """Nothing is asked of the device before the first call."""
-        self.device = device
-        self._pool: _Pool | None = None
-
-    def ready(self) -> bool:
-        # If the caller records, what we would replay becomes a part of that.
-        return not torch.cuda.is_current_stream_capturing()
-
-    @contextlib.contextmanager
-    def turn(self) -> Iterator[None]:
-        pool = self._found()
-        with pool.lock:
-            last = pool.last
-            if last is None or last.cuda_stream != gpu_driver.current_stream(self.device):
-                pool.last = torch.cuda.current_stream(self.device)
-                if last is not None:
-                    pool.last.wait_stream(last)
-            yield
-
-    def random_state(self) -> object:
-        host = torch.get_rng_state()
-        return torch.cuda.get_rng_state(self.device).tolist(), host.tolist()
-
-    def record(self, run: Callable[[], Outputs]) -> tuple[Callable[[], None], Outputs]:
-        pool, device = self._found(), self.device
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.device(device):
-            recording = torch.cuda.graph(
-                graph,
-                pool=pool.handle,
-                stream=pool.stream,
-                capture_error_mode="thread_local",
-            )
-            with recording:
-                results = run()
-
-        def replay() -> None:
-            if gpu_driver.current_device() == device:
-                graph.replay()
-            else:
-                with gpu_driver.on_device(device):
-                    graph.replay()
-
-        return replay, results
-
-    def _found(self) -> _Pool:
-        if self._pool is None:
-            with self._making:
-                self._pool = self._pools.get(self.device)
-                if self._pool is None:
-                    self._pool = self._pools[self.device] = _Pool(self.device)
-        return self._pool

@@ -1,0 +1,132 @@
+"""Recordings of a differentiated graph: its forward and its backward half.
+
+What the forward half saves stays in the memory of its recording, where the recorded backward half
+reads it: nothing is copied in between. That memory holds the values of one call at a time, so a
+call borrows it until its backward pass has used them, or nobody can ask for one any more; a forward
+pass that finds it lent runs as without recordings, and so does its backward pass.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torchsmith_fx_backend._src.runtime.recordings import (
+    Outputs,
+    Recorder,
+    Recording,
+    Recordings,
+    Run,
+)
+
+
+class Loan:
+    """The right of one call to the memory of a forward recording, until ``close`` or its end."""
+
+    __slots__ = ("_lock", "recording")
+
+    def __init__(self, lock: threading.Lock) -> None:
+        self._lock: threading.Lock | None = lock
+        self.recording: Recording | None = None
+
+    def close(self) -> None:
+        """Give the memory back."""
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            lock.release()
+
+    @property
+    def closed(self) -> bool:
+        """Whether the memory was given back."""
+        return self._lock is None
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class RecordedHalves:
+    """Makes halves of one differentiated graph that replay recordings of themselves, or neither.
+
+    Attributes:
+        refused: why the halves run as without recordings, once that is so.
+    """
+
+    def __init__(self, recorder: Recorder, say: Callable[[str], None]) -> None:
+        """Record nothing yet.
+
+        Args:
+            recorder: the device, with memory that no other recordings use.
+            say: told why calls are not recorded, once.
+        """
+        self.refused: str | None = None
+        self._recorder = recorder
+        self._say = say
+        self._halves: list[Recordings] = []
+        self._memory = threading.Lock()
+
+    def forward(
+        self, run: Run, written: Sequence[int], lends: int, *, static: bool
+    ) -> RecordedForward:
+        """The forward half, which writes inputs and saves its results from ``lends`` on."""
+        half = self._half(run, written=written, lends=lends, static=static)
+        return RecordedForward(half, self._memory)
+
+    def backward(self, run: Run, *, static: bool) -> RecordedBackward:
+        """A backward half."""
+        return RecordedBackward(self._half(run, static=static))
+
+    def refuse(self, reason: str) -> None:
+        """Record and replay no more."""
+        if self.refused is None:
+            self.refused = reason
+            self._say(reason)
+            for half in self._halves:
+                half.refuse(reason)
+
+    def _half(self, run: Run, **what: Any) -> Recordings:
+        half = Recordings(run, self._recorder, say=self._say, give_up=self.refuse, **what)
+        self._halves.append(half)
+        half.refused = self.refused
+        return half
+
+
+class _Half:
+    """A compiled half, called as without recordings."""
+
+    def __init__(self, recordings: Recordings) -> None:
+        self.recordings = recordings
+        self.source, self.kernels = recordings.source, recordings.kernels
+        self.run = recordings.run
+
+    def __call__(self, *inputs: Any) -> Outputs:
+        return self.run(*inputs)
+
+
+class RecordedForward(_Half):
+    """A forward half that is replayed where ``lend`` calls it."""
+
+    def __init__(self, recordings: Recordings, memory: threading.Lock) -> None:
+        super().__init__(recordings)
+        self._memory = memory
+
+    def lend(self, inputs: Sequence[Any]) -> tuple[Outputs, Loan | None]:
+        """Run the half; with what is saved comes the right to read it, if it is a recording's."""
+        if self.recordings.refused is not None or not self._memory.acquire(blocking=False):
+            return self.run(*inputs), None
+        loan = Loan(self._memory)
+        outputs, loan.recording = self.recordings.execute(inputs)
+        if loan.recording is None:
+            loan.close()
+            return outputs, None
+        return outputs, loan
+
+
+class RecordedBackward(_Half):
+    """A backward half that is replayed where ``borrow`` calls it."""
+
+    def borrow(self, loan: Loan, inputs: Sequence[Any]) -> Outputs:
+        """Run the half for the call that ``loan`` was made to."""
+        if loan.closed:
+            return self.run(*inputs)
+        return self.recordings.execute(inputs, loan.recording)[0]
