@@ -195,7 +195,7 @@ def test_what_is_saved_is_read_before_it_is_overwritten(way):
     way(model, xs)
     way(twin, xs)
     same(model, twin)
-    assert Played.made[0].replayed
+    assert bool(Played.made[0].replayed) == (way is not _offloaded)  # hooks may keep what they get
 
 
 def test_a_second_backward_pass_is_refused_as_eagers():
