@@ -8,6 +8,7 @@ pass that finds it lent runs as without recordings, and so does its backward pas
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -72,9 +73,11 @@ class RecordedHalves:
         half = self._half(run, written=written, lends=lends, static=static)
         return RecordedForward(half, self._memory)
 
-    def backward(self, run: Run, *, static: bool) -> RecordedBackward:
-        """A backward half."""
-        return RecordedBackward(self._half(run, static=static))
+    def backward(self, run: Any, *, static: bool) -> RecordedBackward:
+        """A backward half, which takes its inputs in one list."""
+        spread: Any = functools.partial(_in_a_list, run)
+        spread.source, spread.kernels = run.source, run.kernels
+        return RecordedBackward(run, self._half(spread, static=static))
 
     def refuse(self, reason: str) -> None:
         """Record and replay no more."""
@@ -91,42 +94,43 @@ class RecordedHalves:
         return half
 
 
-class _Half:
-    """A compiled half, called as without recordings."""
-
-    def __init__(self, recordings: Recordings) -> None:
-        self.recordings = recordings
-        self.source, self.kernels = recordings.source, recordings.kernels
-        self.run = recordings.run
-
-    def __call__(self, *inputs: Any) -> Outputs:
-        return self.run(*inputs)
+def _in_a_list(run: Callable[[list[Any]], Outputs], *inputs: Any) -> Outputs:
+    return run(list(inputs))
 
 
-class RecordedForward(_Half):
+class RecordedForward:
     """A forward half that is replayed where ``lend`` calls it."""
 
     def __init__(self, recordings: Recordings, memory: threading.Lock) -> None:
-        super().__init__(recordings)
-        self._memory = memory
+        self._recordings, self._memory = recordings, memory
+        self._run = recordings.run
+
+    def __call__(self, *inputs: Any) -> Outputs:
+        return self._run(*inputs)
 
     def lend(self, inputs: Sequence[Any]) -> tuple[Outputs, Loan | None]:
         """Run the half; with what is saved comes the right to read it, if it is a recording's."""
-        if self.recordings.refused is not None or not self._memory.acquire(blocking=False):
-            return self.run(*inputs), None
+        if self._recordings.refused is not None or not self._memory.acquire(blocking=False):
+            return self._run(*inputs), None
         loan = Loan(self._memory)
-        outputs, loan.recording = self.recordings.execute(inputs)
+        outputs, loan.recording = self._recordings.execute(inputs)
         if loan.recording is None:
             loan.close()
             return outputs, None
         return outputs, loan
 
 
-class RecordedBackward(_Half):
+class RecordedBackward:
     """A backward half that is replayed where ``borrow`` calls it."""
 
-    def borrow(self, loan: Loan, inputs: Sequence[Any]) -> Outputs:
+    def __init__(self, run: Callable[[list[Any]], Outputs], recordings: Recordings) -> None:
+        self._run, self._recordings = run, recordings
+
+    def __call__(self, inputs: list[Any]) -> Outputs:
+        return self._run(inputs)
+
+    def borrow(self, loan: Loan, inputs: list[Any]) -> Outputs:
         """Run the half for the call that ``loan`` was made to."""
-        if loan.closed:
-            return self.run(*inputs)
-        return self.recordings.execute(inputs, loan.recording)[0]
+        if loan.closed or self._recordings.refused is not None:
+            return self._run(inputs)
+        return self._recordings.execute(inputs, loan.recording)[0]
