@@ -87,6 +87,12 @@ def test_view_that_changes_nothing_goes_unless_returned():
     fn = lambda a: a.view(3, 4).expand(3, 4).detach()[:] + 1
     assert targets(fn, x, passes=[NoOps()]) == [aten.add.Tensor]
     assert targets(lambda a: a.view(3, 4), x, passes=[NoOps()]) == [aten.view.default]
+    assert targets(lambda a: a.t().t() + 1, x, passes=[NoOps()]).count(aten.t.default) == 1
+    kept = targets(lambda a: a[:2][1:].t().t() + a[1:][:1].view(-1), x, passes=[NoOps()])
+    assert kept.count(aten.slice.Tensor) == 4
+    assert kept.count(aten.t.default) == 1
+    moved = targets(lambda a: a.view(-1).as_strided((3, 4), (4, 1), 0) + 1, x, passes=[NoOps()])
+    assert aten.as_strided.default in moved
 
 
 def test_swap_through_clones_survives():

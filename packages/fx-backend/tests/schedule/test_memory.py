@@ -1,8 +1,10 @@
-"""Buffers: in place, reuse, frees, written inputs, and the peak against eager."""
+"""Buffers: layouts, in place, reuse, frees, written inputs, and the peak against eager."""
 
+import pytest
 import torch
 import torch.nn.functional as F
 from plans import check, externs, kernels, run_plan, trace
+from torchsmith_fx_backend._src.loops.index import Const
 from torchsmith_fx_backend._src.schedule import schedule_graph
 from torchsmith_fx_backend._src.schedule.facts import Facts
 from torchsmith_fx_backend._src.schedule.fuse import Fuser
@@ -23,6 +25,52 @@ def test_pointwise_runs_in_place_on_a_dying_result():
     assert [a.inplace for a in kernel.args] == [True]
     (allocation,) = allocations(plan)
     assert allocation.reuse is not None
+
+
+H, V = torch.randn(2, 3, 8), torch.randn(8, 6)
+
+
+@pytest.mark.parametrize(
+    ("fn", "layouts", "calls"),
+    [
+        (lambda h, v: h.sin().view(6, 8) @ v, [(8, 1)], ["mm"]),
+        (lambda h, v: v @ h.sin().view(6, 8), [(8, 1)], ["mm"]),
+        (lambda h, v: h.cos().view(6, 8) @ v.sin().t().t(), [(8, 1), (6, 1)], ["mm"]),
+        (lambda h, v: h.cos().view(6, 8).t() @ v.sin().t(), [(1, 8), (1, 6)], ["mm"]),
+        # Two layouts: one of them is a view; and none is what a caller gets as it is.
+        (
+            lambda h, v: (
+                (b := h.sin()).view(6, 8) @ v,
+                v @ b.view(6, 8),
+                b.view(6, 8).t() @ v.t(),
+            ),
+            [(8, 1)],
+            ["mm", "mm", "as_strided", "t", "mm"],
+        ),
+        (lambda h, v: ((b := h.sin()), b.view(6, 8) @ v), [(24, 8, 1)], ["view", "mm"]),
+        (
+            lambda h, v: ((b := h.sin()).sum(1), b[:, 1:].exp()),
+            [(24, 8, 1), (8, 1), (16, 8, 1)],
+            [],
+        ),
+        # A part is no layout of the whole.
+        (lambda h, v: h.sin()[0] @ v, [(24, 8, 1)], ["select", "mm"]),
+    ],
+)
+def test_buffers_have_the_layout_that_calls_view_them_in(fn, layouts, calls):
+    plan = check(fn, H, V, tolerance=1e-4)
+    assert [tuple(n.value for n in s.layout.stride) for s in allocations(plan)] == layouts
+    assert [s.target._opname for s in externs(plan)] == calls
+
+
+def test_what_only_kernels_touch_takes_a_tensor_over_as_it_is():
+    def fn(h, v):
+        return (h.view(6, 8) @ v).view(2, 3, 6).softmax(2).sum(1)
+
+    over, out = allocations(check(fn, H, V, tolerance=1e-4))
+    assert over.as_is
+    assert over.layout.size == (Const(6), Const(6))
+    assert out.reuse is None
 
 
 def test_inputs_and_outputs_are_never_taken_over():

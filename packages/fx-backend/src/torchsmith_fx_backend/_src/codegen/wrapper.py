@@ -24,7 +24,6 @@ from torchsmith_fx_backend._src.schedule.plan import (
     ExternCall,
     Free,
     Launch,
-    Layout,
     Name,
     Plan,
 )
@@ -89,7 +88,6 @@ class _Printer:
     globals: dict[str, str] = field(default_factory=dict)  # expression -> global name
     bindings: dict[str, object] = field(default_factory=dict)
     lines: list[str] = field(default_factory=list)
-    layouts: dict[str, Layout] = field(default_factory=dict)
 
     # ------------------------------------------------------------------------------- names
 
@@ -170,10 +168,8 @@ class _Printer:
 
     def allocate(self, step: Allocate) -> None:
         layout = step.layout
-        before = self.layouts.get(step.reuse) if step.reuse is not None else None
-        self.layouts[step.name] = layout
         if step.reuse is not None:
-            if before == layout:
+            if step.as_is:
                 self.line(f"{step.name} = {step.reuse}  # reused")
                 return
             recycle = self.constant(f"{_SUPPORT}.reuse", "reuse")

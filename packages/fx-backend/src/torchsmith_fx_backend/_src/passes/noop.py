@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import fx
+from torchsmith_guards import same_sizes
 
 from torchsmith_fx_backend._src.passes.base import (
     copied_back,
@@ -40,7 +41,9 @@ class NoOps:
             is_copy = node.target in COPIES
             if not is_copy and not is_view(node):
                 continue
-            if not same_layout(node.meta["val"], before.meta["val"]):
+            if not is_copy:
+                before = _viewed_before(node, before)
+            if before is None or not same_layout(node.meta["val"], before.meta["val"]):
                 continue
             if is_copy and not can_share(node, before, visible, written):
                 continue
@@ -56,6 +59,24 @@ class NoOps:
                     group.add(source(before))
             changed = True
         return changed
+
+
+def _viewed_before(node: fx.Node, before: fx.Node) -> fx.Node | None:
+    """The tensor behind ``node`` that a chain of views comes back to (``t`` of ``t``), if any."""
+    value, view, found = node.meta["val"], node, before
+    # The place that ``as_strided`` names counts from where the storage of the call begins.
+    while view.target is not aten.as_strided.default or not _may_start_later(found):
+        if _same_view(value, found.meta["val"]):
+            return found
+        inner = found.args[0] if is_view(found) else None
+        if not isinstance(inner, fx.Node):
+            break
+        view, found = found, inner
+    return None
+
+
+def _same_view(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return same_layout(a, b) and same_sizes((a.storage_offset(),), (b.storage_offset(),))
 
 
 def _is_restrided(node: fx.Node) -> bool:

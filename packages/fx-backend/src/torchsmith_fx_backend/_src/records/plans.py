@@ -33,6 +33,8 @@ def _text(value: object) -> str:
 def print_step(step: Step, kernel_name: str = "kernel") -> str:
     """One step as a line of Python-like text."""
     match step:
+        case Allocate(name, _, reuse, True):
+            return f"{name} = {reuse}"
         case Allocate(name, layout, reuse):
             place = "empty_strided" if reuse is None else f"{reuse}.as_strided"
             dtype = str(layout.dtype).removeprefix("torch.")

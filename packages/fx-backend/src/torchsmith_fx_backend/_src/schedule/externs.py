@@ -41,6 +41,8 @@ class Externs:
     def __init__(self, facts: Facts, names: dict[fx.Node, str]) -> None:
         self.facts = facts
         self.names = names
+        #: planned buffers that are allocated in the layout of one of their views
+        self.relaid: set[fx.Node] = set()
 
     def argument(self, arg: object) -> Argument:
         """A graph argument as a plan argument."""
@@ -111,7 +113,7 @@ class Externs:
 
     def _view(self, node: fx.Node) -> ExternCall:
         facts, base = self.facts, self.facts.called_on(node)
-        if base is not facts.base(node):
+        if base is not facts.base(node) or base in self.relaid:
             return self._restride(node, base)
         if facts.rule(node) is PIECE:
             return self._piece(node, base)

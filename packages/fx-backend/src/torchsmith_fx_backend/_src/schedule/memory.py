@@ -97,7 +97,9 @@ class MemoryPlanner:
         self._loaded = {n for u in units if u.draft is not None for n in u.draft.loads()}
         self._bound: set[str] = set()
         self._last: dict[fx.Node, int] = {}
-        self._pairs: dict[fx.Node, fx.Node] | None = None
+        self._laid: dict[fx.Node, Info] = {}  # buffers that have the layout of one of their views
+        self._unseen: set[fx.Node] = set()  # what only kernels touch, which take addresses
+        self._layouts: dict[str, Layout] = {}  # of tensors, by name, as far as they are sure
         self._pool: dict[SizeClass, list[tuple[int, Storage]]] = {}
         self._order = dict(enumerate(facts.nodes))
         for node in facts.nodes:
@@ -198,6 +200,7 @@ class MemoryPlanner:
     def run(self) -> list[Step]:
         """The steps; afterwards ``peak`` is the most memory (bytes) that they hold at once."""
         self._analyse()
+        self._choose_layouts()
         self._bind_inputs()
         for position, unit in enumerate(self.units):
             if unit.draft is not None:
@@ -219,14 +222,47 @@ class MemoryPlanner:
                 return storage
         return None
 
+    def _choose_layouts(self) -> None:
+        """Lay a kernel's buffer out as the calls that read it view it: kernels take addresses."""
+        facts = self.facts
+        views: dict[fx.Node, list[fx.Node]] = {}
+        named = {a for n in facts.nodes if n.op == "output" for a in n.all_input_nodes}
+        for unit in self.units:
+            if unit.node is not None and isinstance(facts.rule(unit.node), View):
+                views.setdefault(facts.called_on(unit.node), []).append(unit.node)
+            elif unit.node is not None:
+                named.update(unit.node.all_input_nodes)
+        for unit in self.units:
+            for value in self._produced(unit) if unit.draft is not None else ():
+                info = facts.info(value)
+                if value in named or not info.dense() or self._written_into(value) is not None:
+                    continue
+                whole = [v for v in views.get(value, ()) if _covers(facts.try_info(v), info)]
+                if value not in views:
+                    self._unseen.add(value)
+                if not whole:
+                    continue
+                chosen = facts.info(max(whole, key=lambda view: len(view.users)))
+                self._laid[value] = chosen
+                self.externs.relaid.add(value)
+                for view in whole:
+                    other = facts.info(view)
+                    if (other.shape, other.stride) == (chosen.shape, chosen.stride):
+                        self.names[view] = self.names[value]
+
     def _allocate(self, value: fx.Node, info: Info, reuse: Storage | None) -> None:
-        layout = Layout(info.dtype, info.device, info.shape, info.stride)
-        name = self.names[value]
+        name, laid = self.names[value], self._laid.get(value, info)
+        layout = Layout(info.dtype, info.device, laid.shape, laid.stride)
         if reuse is None:
             self.steps.append(Allocate(name, layout))
         else:
-            self.steps.append(Allocate(name, layout, self.names[reuse.node]))
-            self.steps.append(Free(self.names[reuse.node]))
+            dead = self.names[reuse.node]
+            held = self._layouts.get(dead)
+            if held is not None and value in self._unseen:
+                layout = held
+            self.steps.append(Allocate(name, layout, dead, held == layout))
+            self.steps.append(Free(dead))
+        self._layouts[name] = layout
 
     def _launch(self, position: int, unit: Unit) -> None:
         draft = unit.draft
@@ -303,14 +339,21 @@ class MemoryPlanner:
             if reuse is not None:
                 self._allocate(node, info, reuse)
                 out = self.names[node]
+        is_view = isinstance(facts_rule, View)
+        if is_view and self.names[node] == self.names[self.facts.called_on(node)]:
+            self._bind(node)
+            return  # its base has this layout
         calls = self.externs.calls(node, out)
         writes = node.meta.get(WRITES, 1) if node.target is COPY else 1
         if writes == 0:
             calls = [replace(call, target=copy_unseen) for call in calls]
         self.steps.extend(calls)
+        if out is None and node.target in TRUSTED and info is not None:
+            kind = info.dtype, info.device
+            self._layouts[self.names[node]] = Layout(*kind, info.shape, info.stride)
         if writes > 1:
             self.steps.append(Bump(self.names[node], writes - 1))
-        if out is None and node.target not in TRUSTED and not isinstance(facts_rule, View):
+        if out is None and node.target not in TRUSTED and not is_view:
             for value in self._produced(unit):
                 self._conform(value)
         for value in self._produced(unit):
@@ -339,7 +382,8 @@ class MemoryPlanner:
         unit = self.units[position]
         for value in dict.fromkeys([*self._read(unit), *self._produced(unit)]):
             storage = self.storage[value]
-            if self._last[value] == position and value is not storage.node:
+            apart = self.names[value] != self.names[storage.node]
+            if self._last[value] == position and apart:
                 self.steps.append(Free(self.names[value]))
             if storage.last == position and storage.given:
                 storage.given = False
@@ -436,6 +480,17 @@ class MemoryPlanner:
             value = ix.sub(value, rest)
         self.steps.append(ExternCall(operator.floordiv, (value, _number(scale)), (), (symbol,)))
         self._bound.add(symbol)
+
+
+def _covers(view: Info | None, base: Info) -> bool:
+    """Whether a view consists of all elements of the dense ``base``, in some order."""
+    return (
+        view is not None
+        and view.dense()
+        and view.offset == ix.ZERO
+        and view.dtype is base.dtype
+        and view.numel == base.numel
+    )
 
 
 def _number(x: Index) -> object:

@@ -42,11 +42,13 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Allocate:
-    """``name = empty_strided(layout)``; with ``reuse``, a view of that dead buffer's storage."""
+    """``name = empty_strided(layout)``; with ``reuse``, a view of that dead buffer's storage, or
+    (``as_is``) that very tensor, which has this layout."""
 
     name: str
     layout: Layout
     reuse: str | None = None
+    as_is: bool = False
 
 
 @dataclass(frozen=True, slots=True)
