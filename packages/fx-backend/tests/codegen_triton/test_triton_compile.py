@@ -17,6 +17,11 @@ from torchsmith_fx_backend._src.codegen.triton.kernel import generate
 from torchsmith_fx_backend._src.codegen.triton.source import TritonSource
 from torchsmith_fx_backend._src.loops.index import add, const, mul, var
 from torchsmith_fx_backend._src.loops.ir import Kernel, Op, ReduceOp
+from torchsmith_fx_backend._src.runtime import gpu
+from torchsmith_fx_backend._src.runtime.cache import Cache
+from torchsmith_fx_backend._src.runtime.gpu import GpuLauncher
+from torchsmith_fx_backend._src.runtime.gpu_driver import DriverError
+from torchsmith_fx_backend._src.runtime.launchers import KernelRequest, LoadedKernel, Tunable
 from torchsmith_fx_backend._src.runtime.triton_compile import (
     TritonCompileError,
     compile_source,
@@ -376,3 +381,39 @@ def test_to_binary_refuses_scratch_memory() -> None:
 
     with pytest.raises(TritonCompileError, match="scratch"):
         to_binary(Compiled)
+
+
+def test_forms_of_a_kernel_are_compiled_apart(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What does not compile or load takes the place of its kernel; each form has its own key."""
+
+    class Loaded:
+        launch = print
+
+        def __init__(self, sources: dict, ordinal: int, obtain: object, driver: object) -> None:
+            self.source = next(iter(sources.values()))
+            if self.source.config.x_block == 256:
+                raise DriverError("too much shared memory")
+
+    monkeypatch.setattr(gpu, "_capability", lambda ordinal: 90)
+    monkeypatch.setattr(gpu, "_sm_count", lambda ordinal: 132)
+    monkeypatch.setattr(gpu, "driver", lambda: None)
+    monkeypatch.setattr(gpu, "TritonKernel", Loaded)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda ordinal: "a chip")
+    monkeypatch.setattr(torch.version, "hip", None)
+    body = Body()
+    body.store(1, var(0), body.load(0, var(0)))
+    kernel, device = body.kernel([5000]), torch.device("cuda", 0)
+    launcher, cache = GpuLauncher(), Cache(tmp_path / "cache")
+    assert isinstance(launcher, Tunable)
+    configs, machine = launcher.candidates(kernel, {}, device)
+    assert configs[0] == choose(kernel) and machine.endswith(":a chip")
+    tried = [None, configs[0], *(Config(Schedule.POINTWISE, x) for x in (100, 256))]
+    requests = [KernelRequest(kernel, device, config=config) for config in tried]
+    usual, first, odd, full = launcher.attempt(requests, cache)
+    assert isinstance(usual, LoadedKernel) and isinstance(first, LoadedKernel)
+    assert usual.source == first.source and usual.key != first.key
+    assert isinstance(odd, TritonCompileError) and isinstance(full, DriverError)
+    again = launcher.restore([usual.key, first.key], device, cache)
+    assert again is not None and [k.source for k in again] == [usual.source, first.source]
