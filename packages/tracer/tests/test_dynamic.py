@@ -57,6 +57,21 @@ def test_16_float_arguments(specialize, count, capture):
     assert run(lambda a, k: a * k, inputs, capture, options=options) == count
 
 
+@pytest.mark.parametrize(
+    "same",
+    [
+        lambda a: a.shape == (a.size(0), 4),
+        lambda a: [a.size(0), 4] != list(a.shape),
+        lambda a: a.size() == (a + 1).t().contiguous().t().size(),
+        lambda a: (a.size(0) * 2, 4) in [(0, 0), torch.cat([a, a]).shape],
+        lambda a: {a.dim(): a.size(0)} == {2: a.shape[0]},
+    ],
+)
+def test_sizes_in_containers_are_compared_as_numbers(same, capture):
+    inputs = [ones(k, 4) for k in (3, 5, 9)]
+    assert run(lambda a: a * 2 if same(a) else a * 3, inputs, capture) == 2
+
+
 def test_33_a_size_can_be_the_only_input(capture):
     inputs = [ones(3), ones(5)]
     assert run(lambda a: a.shape[0] * torch.ones(2), inputs, capture, dynamic=True) == 1

@@ -370,6 +370,7 @@ CASES = {
     "empty_copy": (lambda a: then((e := torch.empty(3, 4)).copy_(a), e[1:], e.t())[0:], t(4)),
     "zeros_setitem": (lambda a: put(torch.zeros(4, 4), (slice(1, 3), slice(1, 3)), a), t(2, 2)),
     "metadata_t_": (lambda a: (lambda b: then(b.t_(), b * 2))(a + 1), t(3, 4)),
+    "metadata_transpose_": (lambda a: (lambda b: then(b.transpose_(0, 1), b * 2))(a + 1), t(3, 4)),
     "metadata_unsqueeze_": (
         lambda a: (lambda b: then(b.unsqueeze_(0), b.add_(1), b))(a + 1),
         t(3, 4),

@@ -28,6 +28,7 @@ from torchsmith_fx_backend._src.aot.overlap import (
     refused_by_eager,
 )
 from torchsmith_fx_backend._src.aot.views import LAZY, Step, scatter
+from torchsmith_fx_backend._src.capture.composites import run_composite
 from torchsmith_fx_backend._src.capture.ops import (
     QUERIES,
     Effect,
@@ -218,7 +219,7 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
         info = op_info(func)
         if info.composite and not self._keeps(func):
             with self:
-                return run_composite_kernel(func, args, kwargs)
+                return run_composite(func, args, kwargs)
         if func is aten.lift_fresh.default and not isinstance(args[0], FakeTensor):
             return self._lift(args[0])
         match info.effect:
@@ -768,7 +769,11 @@ def _same_layout(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def _view_variant(func: OpOverload) -> OpOverload | None:
-    name = op_info(func).name
-    packet = getattr(aten, name.removesuffix("_"), None)
-    found = getattr(packet, func._schema.overload_name or "default", None)
-    return found if found is not None and op_info(found).effect is Effect.VIEW else None
+    packet = getattr(aten, op_info(func).name.removesuffix("_"), None)
+    wanted = [(a.name, str(a.type)) for a in func._schema.arguments]
+    for name in () if packet is None else packet.overloads():
+        found: OpOverload = getattr(packet, name)  # transpose_ has no name, transpose.int has
+        if op_info(found).effect is Effect.VIEW:
+            if [(a.name, str(a.type)) for a in found._schema.arguments] == wanted:
+                return found
+    return None

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from torchsmith_fx_backend._src.capture.composites import run_composite
 from torchsmith_fx_backend._src.capture.ops import QUERIES, OpInfo, op_info
 from torchsmith_fx_backend._src.capture.recorder import Recorder, tensors_in
 from torchsmith_fx_backend._src.capture.symbols import SYMBOLIC_TYPES
@@ -25,7 +26,6 @@ from torchsmith_fx_backend._src.capture.torch_private import (
     OpOverload,
     active_modes,
     make_fake,
-    run_composite_kernel,
     unset_fake_temporarily,
 )
 from torchsmith_fx_backend.errors import DataDependentError
@@ -91,7 +91,7 @@ class ProxyMode(DispatchMode):  # type: ignore[no-untyped-call]
         info = op_info(func)
         if info.composite:
             with self:
-                return run_composite_kernel(func, args, kwargs)
+                return run_composite(func, args, kwargs)
         operands = tensors_in((args, kwargs))
         for operand in operands:
             if type(operand) not in _PLAIN_TENSORS and id(operand) not in self._tensors:

@@ -56,6 +56,7 @@ __all__ = [
     "no_autocast_cache",
     "number_in",
     "pack_convolution",
+    "python_definition",
     "pytree",
     "pytree_codegen",
     "release_saved_tensors",
@@ -151,6 +152,14 @@ def attention_switches() -> tuple[bool, ...]:
     names = ("cudnn", "flash", "mem_efficient", "math", "overrideable")
     order = torch._C._get_sdp_priority_order()
     return (*(getattr(torch._C, f"_get_{name}_sdp_enabled")() for name in names), *order)
+
+
+def python_definition(op: OpOverload) -> Callable[..., object]:
+    """Torch's definition of a composite operator in Python."""
+    from torch import _refs  # noqa: F401  (both register theirs)
+    from torch._decomp import decompositions  # noqa: F401
+
+    return op.py_kernels[_COMPOSITE]
 
 
 def fused_attention_choice(

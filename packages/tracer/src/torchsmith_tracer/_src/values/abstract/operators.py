@@ -14,6 +14,7 @@ from torchsmith_tracer._src.values.containers import SequenceValue
 from torchsmith_tracer._src.values.lookup import lookup
 from torchsmith_tracer._src.values.opaque import ReferenceValue
 from torchsmith_tracer._src.values.python_instances import EnumValue, ObjectValue, dunder
+from torchsmith_tracer._src.values.symnum import SymNumValue
 
 if TYPE_CHECKING:
     from torchsmith_tracer._src.trace import Trace
@@ -130,6 +131,8 @@ class Operators:
 
     def equal(self, a: Value, b: Value) -> bool:
         """Identity or ``bool(a == b)``: how containers compare elements."""
+        if isinstance(a, SymNumValue) or isinstance(b, SymNumValue):
+            return a is b or self.interp.truth(self.compare("eq", a, b))
         return self.interp.is_same(a, b) or self.interp.truth(self.compare("eq", a, b))
 
     def hash_of(self, value: Value) -> int:
