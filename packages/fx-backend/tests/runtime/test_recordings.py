@@ -252,6 +252,11 @@ def test_obstacles_are_seen_in_the_graph():
     x, aten = ("x", None, gpu), torch.ops.aten
     for target in (aten.sin.default, aten.bernoulli.default):  # a recording draws anew
         assert obstacle(_graph_of(x, ("y", target, gpu))) == ""
+    for dtype, fits in ((torch.int64, True), (torch.int32, True), (torch.bool, False)):
+        made = _graph_of(x, ("i", None, gpu.to(dtype)), ("y", aten.index.Tensor, gpu))
+        source, places, node = list(made.nodes)[:3]
+        node.args = (source, [None, places])
+        assert (obstacle(made) == "") is fits
     table = {
         "an input is on device 'cpu'": [x, ("y", None, cpu)],
         "the result of aten.sin.default is on device 'cpu'": [x, ("y", aten.sin.default, cpu)],

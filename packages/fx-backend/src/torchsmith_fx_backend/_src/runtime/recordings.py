@@ -78,7 +78,7 @@ def obstacle(graph: fx.Graph) -> str:
             continue
         if isinstance(node.kwargs.get("generator"), (torch.Generator, fx.Node)):
             return f"{node.target} draws random numbers from a generator of its own"
-        reason = _obstacle_of(node.target)
+        reason = "" if _takes_places(node) else _obstacle_of(node.target)
         if reason:
             return reason
     if len(devices) > 1:
@@ -92,6 +92,14 @@ def _tensors(value: object) -> list[torch.Tensor]:
     if isinstance(value, (tuple, list)):
         return [tensor for item in value for tensor in _tensors(item)]
     return []
+
+
+def _takes_places(node: fx.Node) -> bool:
+    """Whether it is an ``index`` by numbers only; by masks, its size would depend on them."""
+    if node.target is not torch.ops.aten.index.Tensor:
+        return False
+    indices = _tensors([x.meta["val"] for x in node.args[1] if isinstance(x, fx.Node)])  # type: ignore[union-attr]
+    return all(x.dtype not in (torch.bool, torch.uint8) for x in indices)
 
 
 def _obstacle_of(target: object) -> str:
