@@ -1,8 +1,10 @@
 """Numbers that change between calls become symbolic, wherever they are found."""
 
+import bisect
 import collections
 import dataclasses
 import math
+import operator
 import types
 
 import pytest
@@ -12,6 +14,7 @@ from torch import nn
 
 G = 0
 THREE = 3
+STEPS = [3, 8, 9]
 X = torch.arange(6.0).reshape(2, 3)
 INTS = (3, 4, 5, 0, 1, -7, 6)
 FLOATS = (1.5, 2.5, -0.5, 0.0, -0.0, 1e30, 2.5)
@@ -199,6 +202,10 @@ ARITHMETIC = [
     (lambda a, k: (a, math.sqrt(k), math.tan(k)), (1.5, 2.5, 3.5, -1.0, 4.5), 4),
     (lambda a, k: (a, max(k, 2.5), min(1.5, k), max(0.5, k)), (1.5, 2.5, 0.25, 3.5), 2),
     (lambda a, k: (a, k in {3: 1, 5: 2}, k in {}, k not in {"a": 1}), (1, 2, 4, 3, 6, 5), 5),
+    (lambda a, k: (a * math.floor(k), k - math.ceil(k)), (1.5, 2.5, -1.5, 7.0, math.inf, 1e20), 3),
+    (lambda a, k: (a, math.floor(k / 7) * 2), (8, 9, 16, -3, 20), 2),
+    (lambda a, k: (a, bisect.bisect(STEPS, k), bisect.bisect_left(STEPS, k)), (4, 5, 6, 7, 5), 3),
+    (lambda a, k: (a, bisect.bisect(STEPS, -k, 1, key=operator.neg)), (4, 5, 6, 12), 3),
     (lambda a, k: (a, math.copysign(1.0, k), int(k), round(k)), (1.5, 2.5, 0.0, -0.0), 4),
 ]
 

@@ -54,6 +54,38 @@ def test_a_metaclass_that_answers_for_every_name(read, called_before):
     assert outcome(run) == outcome(made.f)
 
 
+ANSWERS = {
+    "itself": lambda cls, name: cls,
+    "a function": lambda cls, name: lambda *args, **kwargs: torch.full((1,), 7.0),
+    "a number": lambda cls, name: 5,
+    "its name": lambda cls, name: name,
+}
+USES = [
+    *(
+        "torch.add(x, A)",
+        "x + (A() is a) + isinstance(a, A)",
+        "x * len(repr(A.foo))",
+        "x * {A: 2}[A]",
+    ),
+    *(
+        "x + hasattr(A, 'q') + callable(a)",
+        "x * len(type(a).__mro__)",
+        "x + (A == A) + len([A, a])",
+    ),
+]
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+@pytest.mark.parametrize("use", USES)
+def test_a_metaclass_that_has_an_attribute_of_every_name(use, answer):
+    made = types.ModuleType("hostile")
+    made.M = type("M", (type,), {"__getattr__": ANSWERS[answer]})
+    exec(f"class A(metaclass=M): pass\na = A()\ndef f(x): return {use}\n", vars(made))
+    run = torchsmith_tracer.compile(made.f, backend="eager")
+    for _ in range(2):
+        assert outcome(run) == outcome(made.f)
+
+
 KEYS = """
 class K:
     n = 1

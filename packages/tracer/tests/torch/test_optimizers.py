@@ -169,6 +169,12 @@ SCHEDULERS = {  # how many versions: without state, with it, with numbers that v
     "one cycle": (lambda o: S.OneCycleLR(o, max_lr=0.2, total_steps=20), 3),
     "steps": (lambda o: S.MultiStepLR(o, [2, 15]), 4),
     "linear": (lambda o: S.LinearLR(o, total_iters=20), 3),
+    "cyclic": (lambda o: S.CyclicLR(o, 0.01, 0.1, step_size_up=3, cycle_momentum=False), 3),
+    "restarts": (lambda o: S.CosineAnnealingWarmRestarts(o, 3), 3),
+    "one after the other": (
+        lambda o: S.SequentialLR(o, [S.ExponentialLR(o, g) for g in (0.5, 0.9)], [6]),
+        5,
+    ),
 }
 
 

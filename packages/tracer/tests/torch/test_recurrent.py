@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.nn.utils import parametrizations, parametrize
+from torch.nn.utils import parametrizations, parametrize, rnn
 
 X, Y = (torch.randn(3, 4, generator=torch.Generator().manual_seed(i)) for i in (0, 1))
 
@@ -195,3 +195,60 @@ def backward_hooks(C):
 )
 def test_agrees_across_breaks(program, body):
     program(body, broken=True)
+
+
+def packed(i):
+    sequences = [torch.randn(n, 4) for n in ((4, 3, 2), (5, 3, 1), (4, 4, 2))[i]]
+    return rnn.pack_sequence(sequences[::-1], enforce_sorted=False)
+
+
+def packed_in_a_function(C):
+    m = nn.LSTM(4, 3)
+
+    def run(p):
+        out, (h, c) = m(rnn.PackedSequence(p.data * 2, *p[1:]))
+        return out.data + 1, out.batch_sizes, h, c
+
+    f = C(run)
+    return [f(packed(i)) for i in range(3)]
+
+
+def packed_to_the_module(C):
+    m, seen = nn.GRU(4, 3), []
+    f = C(m)
+    for i in range(3):
+        out, h = f(packed(i))
+        out.data.sum().backward()
+        seen += [out.data, h, [p.grad.clone() for p in m.parameters()], f(torch.ones(5, 2, 4))]
+    return seen
+
+
+def padded_and_unpadded(C):
+    m = nn.GRU(4, 3)
+
+    def run(x, lengths):
+        out, _ = m(rnn.pack_padded_sequence(x, lengths, enforce_sorted=False))
+        return rnn.pad_packed_sequence(out, batch_first=True)
+
+    f = C(run)
+    return [f(torch.randn(5, 3, 4), lengths) for lengths in ([5, 3, 2], [1, 5, 2], [5, 3, 2])]
+
+
+PACKED = {packed_in_a_function: 2, packed_to_the_module: 0, padded_and_unpadded: 4}
+
+
+@pytest.mark.parametrize("body", PACKED, ids=lambda f: f.__name__)
+def test_packed_sequences_break_once_at_each_call(program, body):
+    compiled = []
+
+    def noted(C):
+        def compile_noted(fn):
+            compiled.append(C(fn))
+            return compiled[-1]
+
+        return body(compile_noted)
+
+    program(noted, broken=True)
+    breaks = compiled[-1]._torchsmith_region.log.breaks if PACKED[body] else []
+    assert {b.name for b in breaks} <= {"data-dependent-op"}
+    assert len({b.place.line for b in breaks}) <= PACKED[body]

@@ -228,3 +228,25 @@ def test_warnings_are_eagers(fn, action):
                 compiled(X, 1)
         elif fn is caught and again == "error":
             assert compiled(X, 1)[1] == "raised under error"
+
+
+def test_filters_of_warnings_are_those_of_the_program(program):
+    def body(C):
+        def reads(x):
+            return x * len(warnings.filters), [f[0] for f in warnings.filters]
+
+        def changes(x):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                n = len(warnings.filters)
+            return x * 2, n, len(warnings.filters)
+
+        seen = []
+        for run in (C(reads), C(changes)):
+            for action in ("error", "ignore", "error"):
+                with warnings.catch_warnings():
+                    warnings.simplefilter(action)
+                    seen.append(run(X))
+        return seen
+
+    program(body, broken=True)

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import types
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch.nn.modules.lazy import LazyModuleMixin
+from torch.nn.utils.rnn import PackedSequence
 
 ORIGINAL = "__torchsmith_original__"  # on what compile() returned: the user's callable
 DISABLED = "__torchsmith_disabled__"  # on what disable() returned: why
@@ -49,11 +51,18 @@ def is_unmade(obj: object) -> bool:
     return bool(obj.has_uninitialized_params())  # type: ignore[misc]
 
 
-def makes_modules(obj: object) -> bool:
-    """True for modules of which the first call makes a part."""
-    if not issubclass(type(obj), torch.nn.Module) or "_modules" not in vars(obj):
-        return False
-    return any(map(is_unmade, obj.modules()))  # type: ignore[attr-defined]
+def runs_eagerly(flat: Sequence[object]) -> str | None:
+    """Why a method of a module with these arguments is not compiled this time, or None."""
+    module: Any = flat[0] if flat else None
+    if not issubclass(type(module), torch.nn.Module) or "_modules" not in vars(module):
+        return None
+    if any(map(is_unmade, module.modules())):
+        return "once: the call makes the parameters of lazy modules"
+    args = flat[1] if len(flat) > 1 and type(flat[1]) is tuple else flat[1:]
+    if isinstance(module, torch.nn.RNNBase):
+        if any(issubclass(type(x), PackedSequence) for x in args):
+            return "with a packed sequence: how many rows each step has is in a tensor"
+    return None
 
 
 def is_disabled(obj: object) -> bool:

@@ -15,6 +15,7 @@ import math
 import re
 import threading
 import types
+import warnings
 import weakref
 
 # By name: the program may put other things in the module's place.
@@ -428,6 +429,8 @@ class Builder:
 
     def _list_or_tuple(self, obj: object, source: Source) -> Value:
         assert isinstance(obj, list | tuple)
+        if obj is warnings.filters:  # they are others while tracing
+            raise Unsupported("opaque-attribute", what="filters", object="module warnings")
         why = f"length of a {type(obj).__name__}"
         self.guard(source, GuardKind.LENGTH, (type(obj), len(obj)), why)
         made = ListValue if type(obj) is list else TupleValue

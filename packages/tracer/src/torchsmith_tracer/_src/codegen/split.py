@@ -13,7 +13,7 @@ import sys
 import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from torchsmith_tracer._src.breaks.signals import InternalError, Unsupported
@@ -320,14 +320,15 @@ def _call_operands(cg: Emitter, state: FrameState) -> _CallOperands:
     )
 
 
+_FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, type(cache(print)))
 _LOOKS_AT_NAMES = frozenset("locals vars dir eval exec _getframe currentframe".split())
 _LOOKS_AT_FRAMES = frozenset(("_getframe", "currentframe", "f_back", "f_locals", "stack"))
 
 
 def _looks_at_caller(callee: object) -> bool:
     """Whether a function reads its caller's frame, as far as its own code tells."""
-    fn = getattr(getattr(callee, "func", callee), "fn", None) or getattr(callee, "obj", None)
-    fn = inspect.unwrap(fn) if callable(fn) else None
+    fn: Any = getattr(getattr(callee, "func", callee), "fn", None) or getattr(callee, "obj", None)
+    fn = inspect.unwrap(fn) if type(fn) in _FUNCTIONS else None  # others answer as they like
     code = getattr(fn, "__code__", None)
     return fn in (sys._getframe, inspect.currentframe) or (
         code is not None and not _LOOKS_AT_FRAMES.isdisjoint(code.co_names)

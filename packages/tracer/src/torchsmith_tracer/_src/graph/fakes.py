@@ -50,6 +50,11 @@ _RELAYING = frozenset(
     "sparse_resize_ sparse_resize_and_clear_ share_memory_".split()
 )
 _ATOMS = (int, float, bool, str, bytes, type(None), type(Ellipsis), complex)
+# What torch says of operators that need more than a fake tensor has.
+_FAILURES = {
+    "no fake impl registered": "op-without-fake",
+    "its data is not allocated yet": "data-dependent-op",
+}
 _TORCH_ATOMS = (torch.dtype, torch.device, torch.layout, torch.memory_format)
 
 
@@ -156,13 +161,10 @@ class FakeRunner:
             raise Unsupported("op-without-fake", what=name_of(target), error=str(e)) from e
         except Exception as e:
             # Running the instruction natively raises the very exception that eager raises.
-            first = str(e).strip().splitlines()
-            raise Unsupported(
-                "op-without-fake" if "no fake impl registered" in str(e) else "op-failed",
-                what=name_of(target),
-                error=f"{type(e).__name__}: {first[0] if first else ''}",
-                cause=e,
-            ) from e
+            text = str(e).strip()
+            first = f"{type(e).__name__}: {text.splitlines()[0] if text else ''}"
+            kind = next((kind for part, kind in _FAILURES.items() if part in text), "op-failed")
+            raise Unsupported(kind, what=name_of(target), error=first, cause=e) from e
         finally:
             if cache:
                 torch.set_autocast_cache_enabled(True)

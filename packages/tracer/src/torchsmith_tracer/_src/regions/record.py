@@ -24,7 +24,7 @@ from torchsmith_tracer._src.build.dynamic import FrameState
 from torchsmith_tracer._src.codegen.resume import ResumeCode, raising_code
 from torchsmith_tracer._src.codegen.source_text import compile_source, forget_source
 from torchsmith_tracer._src.emitter import safe_names
-from torchsmith_tracer._src.marks import makes_modules
+from torchsmith_tracer._src.marks import runs_eagerly
 from torchsmith_tracer._src.records import frames
 from torchsmith_tracer._src.regions import stance
 from torchsmith_tracer._src.regions.ambient import watching_mode
@@ -243,8 +243,9 @@ class CodeRecord:
         if mode is not None:
             self._note(f"under the active mode {mode}, which is to see each operator")
             return self.native(fn, flat)
-        if flat and makes_modules(flat[0]):
-            self._note("once: the call makes the parameters of lazy modules")
+        eager = runs_eagerly(flat)
+        if eager is not None:
+            self._note(eager)
             return self.native(fn, flat)
         if self.calls_modules and (call := type(flat[0]).__call__) is not fn:
             return self.native(call, flat)  # type: ignore[arg-type]

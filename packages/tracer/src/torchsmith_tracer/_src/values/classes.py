@@ -9,7 +9,7 @@ import functools
 import types
 from collections.abc import Sequence
 
-from torchsmith_guards import Source
+from torchsmith_guards import Source, class_mro
 
 from torchsmith_tracer._src.effects.journal import DELETED
 from torchsmith_tracer._src.emitter import Emitter
@@ -24,6 +24,8 @@ from torchsmith_tracer._src.values.lookup import (
     lookup_in,
 )
 from torchsmith_tracer._src.values.python_instances import dunder, implemented
+
+_ANSWERS = {"__getattr__", "__getattribute__"}
 
 
 class ClassValue(RealObject):
@@ -55,6 +57,9 @@ class ClassValue(RealObject):
         return self.obj if self.recipe is None else super().as_constant()
 
     def as_proxy(self) -> object:
+        # Printing a graph asks for attributes of a class.
+        if any(_ANSWERS & vars(meta).keys() for meta in class_mro(type(self.obj))[:-2]):
+            return super().as_proxy()
         return self.obj
 
     def call(self, tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:

@@ -450,6 +450,8 @@ class BuiltinValue(RealObject):
     def describe(self) -> str:
         module = getattr(self.obj, "__module__", None)
         name = getattr(self.obj, "__qualname__", None) or repr(self.obj)
+        if "pybind11_" in name:
+            name = self.obj.__name__
         return f"{module}.{name}" if module not in (None, "builtins") else str(name)
 
     def call(self, tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:

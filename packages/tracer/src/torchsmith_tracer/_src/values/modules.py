@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import nn
+from torch.nn.utils.rnn import PackedSequence
 from torchsmith_guards import GlobalSource, Guard, GuardKind, Source
 
 from torchsmith_tracer._src import marks
@@ -175,6 +176,11 @@ class ModuleValue(ObjectValue):
         if marks.is_disabled(self.obj) or marks.is_unmade(self.obj):
             what = f"{self.describe()}{marks.why_disabled(self.obj)}"
             raise Unsupported("opaque-call", what=what)
+        if args and isinstance(self.obj, nn.RNNBase):
+            if issubclass(args[0].python_type(), PackedSequence):
+                error = "how many rows each step has is in a tensor"
+                what = f"{self.describe()} on a packed sequence"
+                raise Unsupported("data-dependent-op", what=what, error=error)
         call = lookup(tx, self.cls, "__call__")
         impl = lookup(tx, self.cls, "_call_impl")
         if (

@@ -185,8 +185,8 @@ class SymConversion(MethodOf["SymNumValue"]):
         if self.name == "__float__":
             return self.owner.to_float(tx)
         if self.name in ("__floor__", "__ceil__") and isinstance(self.owner.sym, torch.SymFloat):
-            fn = math.floor if self.name == "__floor__" else math.ceil
-            return ConstantValue(fn(self.owner.specialize()))
+            fn: Callable[..., object] = math.floor if self.name == "__floor__" else math.ceil
+            return combine(tx, fn, (self.owner,), fn(self.owner.sym))
         return self.owner.to_int(tx)
 
 
@@ -196,6 +196,9 @@ def symbolic(node: fx.Node, number: object) -> SymNumValue:
     return SymNumValue(node, number)
 
 
+_ROUNDINGS = (torch.sym_int, math.floor, math.ceil)
+
+
 def combine(
     tx: Trace, fn: Callable[..., object], operands: tuple[Value, ...], result: object
 ) -> Value:
@@ -203,12 +206,13 @@ def combine(
     out to be known needs no node."""
     if isinstance(result, torch.SymInt | torch.SymFloat | torch.SymBool):
         limited: Any = result if fn is operator.pow else None
-        if fn is torch.sym_int:
-            limited = _number(operands[0])
+        most = sys.float_info.max
+        if fn in _ROUNDINGS:
+            limited, most = _number(operands[0]), 2.0**62  # what tensors can take
         try:
             result.node.hint  # noqa: B018 - is it computable?
             if isinstance(limited, torch.SymFloat):
-                finite = abs(limited) <= sys.float_info.max  # type: ignore[arg-type]
+                finite = abs(limited) <= most  # type: ignore[arg-type]
                 if (decide(finite) or assume(tx, finite)) is not True:
                     raise OverflowError
         except (ArithmeticError, ValueError):

@@ -97,6 +97,8 @@ def number_builtin(
     ):
         if isinstance(first.sym, torch.SymInt):
             return first
+        if obj is not operator.index and isinstance(first.sym, torch.SymFloat):
+            return first.getattr(tx, f"__{obj.__name__}__").call(tx, (), {})
     if obj in private.SYMBOLIC_MATH and isinstance(first, SymNumValue) and len(args) == 1:
         number = first.to_float(tx)
         if isinstance(number, SymNumValue):

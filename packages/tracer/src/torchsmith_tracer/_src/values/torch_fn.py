@@ -215,4 +215,4 @@ def name_of(obj: object) -> str:
         return f"torch.ops.{str(obj).replace('::', '.')}"
     module = getattr(obj, "__module__", None) or "torch"
     name = getattr(obj, "__qualname__", None) or getattr(obj, "__name__", repr(obj))
-    return f"{module.replace('torch._C._VariableFunctions', 'torch')}.{name}"
+    return f"{module}.{name}".replace("_VariableFunctionsClass.", "")

@@ -199,6 +199,8 @@ class Calls:
         if isinstance(obj, types.MethodDescriptorType | types.WrapperDescriptorType):
             return self._call_descriptor(obj, args, kwargs)
         owner = getattr(obj, "__self__", None)
+        if type(owner).__module__ == "pybind11_builtins":
+            owner = None  # a record of the function itself
         if isinstance(obj, _BOUND) and not isinstance(owner, types.ModuleType | type(None)):
             receiver, kind = (
                 self._owner(fn, owner),

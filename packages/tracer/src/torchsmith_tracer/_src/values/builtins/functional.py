@@ -1,8 +1,9 @@
-"""``functools``, ``heapq``, functions of ``itertools`` and the ``operator`` getters."""
+"""``functools``, ``bisect``, ``heapq``, functions of ``itertools`` and the ``operator`` getters."""
 
 from __future__ import annotations
 
 import _heapq
+import bisect
 import collections
 import functools
 import itertools
@@ -14,6 +15,7 @@ from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtins import twins_itertools
 from torchsmith_tracer._src.values.builtins.python_versions import (
+    PYTHON_BISECT,
     PYTHON_FUNCTOOLS,
     PYTHON_HEAPQ,
 )
@@ -92,6 +94,19 @@ def _heap_function(name: str) -> None:
     builtin(getattr(_heapq, name))(implementation)
 
 
+def _bisection(name: str) -> None:
+    replacement = cast("Callable[..., object]", PYTHON_BISECT[name])
+
+    def implementation(tx: Trace, a: Value, /, *args: Value, **kwargs: Value) -> Value | None:
+        if a.python_type() not in (list, tuple):
+            return None
+        return tx.builder.wrap_new(replacement).call(tx, [a, *args], kwargs)
+
+    builtin(getattr(bisect, name))(implementation)
+
+
+for _name in ("bisect_left", "bisect_right"):
+    _bisection(_name)
 for _name in ("heappush", "heappop", "heapreplace", "heappushpop", "heapify"):
     _heap_function(_name)
 for _name in ("_heappop_max", "_heapreplace_max", "_heapify_max"):

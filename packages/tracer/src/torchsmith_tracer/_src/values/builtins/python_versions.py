@@ -23,6 +23,7 @@ def _without(accelerator: str, name: str) -> dict[str, object]:
 
 
 PYTHON_FUNCTOOLS = _without("_functools", "functools")
+PYTHON_BISECT = _without("_bisect", "bisect")
 PYTHON_HEAPQ = _without("_heapq", "heapq")
 PYTHON_OPERATOR = _without("_operator", "operator")
 protocol_members = cast(
