@@ -1,6 +1,6 @@
 """What each instruction takes from the stack and leaves there, for running it natively at a break.
 
-The table is data: ``opname -> (looks at, pops, leaves)``; numbers may depend on the argument. The
+The table is data: what opcodes look at, pop and leave; numbers may depend on the argument. The
 shape left is written with ``R`` for an object and ``0`` for an empty slot.
 """
 
@@ -44,81 +44,45 @@ class Native:
     reads_cells: bool = False
 
 
-_TABLE: dict[str, tuple[Count, Count, Shape]] = {
-    # name: (slots below the operands that are looked at, operands popped, shape pushed)
-    "BEFORE_WITH": (0, 1, "RR"),
-    "BINARY_OP": (0, 2, "R"),
-    "BINARY_SLICE": (0, 3, "R"),
-    "BINARY_SUBSCR": (0, 2, "R"),
-    "BUILD_CONST_KEY_MAP": (0, lambda n: n + 1, "R"),
-    "BUILD_LIST": (0, lambda n: n, "R"),
-    "BUILD_MAP": (0, lambda n: 2 * n, "R"),
-    "BUILD_SET": (0, lambda n: n, "R"),
-    "BUILD_SLICE": (0, lambda n: n, "R"),
-    "BUILD_STRING": (0, lambda n: n, "R"),
-    "BUILD_TUPLE": (0, lambda n: n, "R"),
-    "CALL_INTRINSIC_1": (0, 1, "R"),
-    "CALL_INTRINSIC_2": (0, 2, "R"),
-    "CHECK_EG_MATCH": (0, 2, "RR"),
-    "CHECK_EXC_MATCH": (1, 1, "R"),
-    "COMPARE_OP": (0, 2, "R"),
-    "CONTAINS_OP": (0, 2, "R"),
-    "CONVERT_VALUE": (0, 1, "R"),
-    "DELETE_ATTR": (0, 1, ""),
-    "DELETE_DEREF": (0, 0, ""),
-    "DELETE_FAST": (0, 0, ""),
-    "DELETE_GLOBAL": (0, 0, ""),
-    "DELETE_NAME": (0, 0, ""),
-    "DELETE_SUBSCR": (0, 2, ""),
-    "DICT_MERGE": (lambda n: n + 3, 1, ""),
-    "DICT_UPDATE": (lambda n: n, 1, ""),
-    "FORMAT_SIMPLE": (0, 1, "R"),
-    "FORMAT_VALUE": (0, lambda n: 2 if n & 4 else 1, "R"),
-    "FORMAT_WITH_SPEC": (0, 2, "R"),
-    "GET_ITER": (0, 1, "R"),
-    "GET_LEN": (1, 0, "R"),
-    "GET_YIELD_FROM_ITER": (0, 1, "R"),
-    "IMPORT_FROM": (1, 0, "R"),
-    "IMPORT_NAME": (0, 2, "R"),
-    "IMPORT_STAR": (0, 1, ""),
-    "IS_OP": (0, 2, "R"),
-    "LIST_APPEND": (lambda n: n, 1, ""),
-    "LIST_EXTEND": (lambda n: n, 1, ""),
-    "LIST_TO_TUPLE": (0, 1, "R"),
-    "LOAD_ASSERTION_ERROR": (0, 0, "R"),
-    "LOAD_BUILD_CLASS": (0, 0, "R"),
-    "LOAD_CLASSDEREF": (0, 0, "R"),
-    "LOAD_DEREF": (0, 0, "R"),
-    "LOAD_FAST": (0, 0, "R"),
-    "LOAD_FAST_CHECK": (0, 0, "R"),
-    "LOAD_FROM_DICT_OR_DEREF": (0, 1, "R"),
-    "LOAD_NAME": (0, 0, "R"),
-    "MAKE_FUNCTION": (0, lambda n: 1 + (n & 15).bit_count(), "R"),
-    "MAP_ADD": (lambda n: n, 2, ""),
-    "MATCH_CLASS": (0, 3, "R"),
-    "MATCH_KEYS": (2, 0, "R"),
-    "MATCH_MAPPING": (1, 0, "R"),
-    "MATCH_SEQUENCE": (1, 0, "R"),
-    "PREP_RERAISE_STAR": (0, 2, "R"),
-    "PRINT_EXPR": (0, 1, ""),
-    "SET_ADD": (lambda n: n, 1, ""),
-    "SET_FUNCTION_ATTRIBUTE": (0, 2, "R"),
-    "SET_UPDATE": (lambda n: n, 1, ""),
-    "STORE_ATTR": (0, 2, ""),
-    "STORE_DEREF": (0, 1, ""),
-    "STORE_GLOBAL": (0, 1, ""),
-    "STORE_NAME": (0, 1, ""),
-    "STORE_SLICE": (0, 4, ""),
-    "STORE_SUBSCR": (0, 3, ""),
-    "TO_BOOL": (0, 1, "R"),
-    "UNARY_INVERT": (0, 1, "R"),
-    "UNARY_NEGATIVE": (0, 1, "R"),
-    "UNARY_NOT": (0, 1, "R"),
-    "UNARY_POSITIVE": (0, 1, "R"),
-    "UNPACK_EX": (0, 1, lambda n: "R" * ((n & 255) + 1 + (n >> 8))),
-    "UNPACK_SEQUENCE": (0, 1, lambda n: "R" * n),
-    "WITH_EXCEPT_START": (4, 0, "R"),
+# (slots below the operands that are looked at, operands popped, shape pushed): opcodes.
+_EFFECTS: dict[tuple[Count, Count, Shape], str] = {
+    (0, 1, "RR"): "BEFORE_WITH",
+    (0, 2, "R"): (
+        "BINARY_OP BINARY_SUBSCR CALL_INTRINSIC_2 COMPARE_OP CONTAINS_OP FORMAT_WITH_SPEC "
+        "IMPORT_NAME IS_OP PREP_RERAISE_STAR SET_FUNCTION_ATTRIBUTE"
+    ),
+    (0, 3, "R"): "BINARY_SLICE MATCH_CLASS",
+    (0, lambda n: n + 1, "R"): "BUILD_CONST_KEY_MAP",
+    (0, lambda n: n, "R"): "BUILD_LIST BUILD_SET BUILD_SLICE BUILD_STRING BUILD_TUPLE",
+    (0, lambda n: 2 * n, "R"): "BUILD_MAP",
+    (0, 1, "R"): (
+        "CALL_INTRINSIC_1 CONVERT_VALUE FORMAT_SIMPLE GET_ITER GET_YIELD_FROM_ITER "
+        "LIST_TO_TUPLE LOAD_FROM_DICT_OR_DEREF TO_BOOL UNARY_INVERT UNARY_NEGATIVE UNARY_NOT "
+        "UNARY_POSITIVE"
+    ),
+    (0, 2, "RR"): "CHECK_EG_MATCH",
+    (1, 1, "R"): "CHECK_EXC_MATCH",
+    (0, 1, ""): "DELETE_ATTR IMPORT_STAR PRINT_EXPR STORE_DEREF STORE_GLOBAL STORE_NAME",
+    (0, 0, ""): "DELETE_DEREF DELETE_FAST DELETE_GLOBAL DELETE_NAME",
+    (0, 2, ""): "DELETE_SUBSCR STORE_ATTR",
+    (lambda n: n + 3, 1, ""): "DICT_MERGE",
+    (lambda n: n, 1, ""): "DICT_UPDATE LIST_APPEND LIST_EXTEND SET_ADD SET_UPDATE",
+    (0, lambda n: 2 if n & 4 else 1, "R"): "FORMAT_VALUE",
+    (1, 0, "R"): "GET_LEN IMPORT_FROM MATCH_MAPPING MATCH_SEQUENCE",
+    (0, 0, "R"): (
+        "LOAD_ASSERTION_ERROR LOAD_BUILD_CLASS LOAD_CLASSDEREF LOAD_DEREF LOAD_FAST "
+        "LOAD_FAST_CHECK LOAD_NAME"
+    ),
+    (0, lambda n: 1 + (n & 15).bit_count(), "R"): "MAKE_FUNCTION",
+    (lambda n: n, 2, ""): "MAP_ADD",
+    (2, 0, "R"): "MATCH_KEYS",
+    (0, 4, ""): "STORE_SLICE",
+    (0, 3, ""): "STORE_SUBSCR",
+    (0, 1, lambda n: "R" * ((n & 255) + 1 + (n >> 8))): "UNPACK_EX",
+    (0, 1, lambda n: "R" * n): "UNPACK_SEQUENCE",
+    (4, 0, "R"): "WITH_EXCEPT_START",
 }
+_TABLE = {name: effect for effect, names in _EFFECTS.items() for name in names.split()}
 _FORWARD = {
     "POP_JUMP_BACKWARD_IF_FALSE": "POP_JUMP_FORWARD_IF_FALSE",
     "POP_JUMP_BACKWARD_IF_TRUE": "POP_JUMP_FORWARD_IF_TRUE",

@@ -21,6 +21,7 @@ from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtin_object import METHOD_TYPES
 from torchsmith_tracer._src.values.builtins.python_versions import protocol_members
 from torchsmith_tracer._src.values.builtins.registry import builtin
+from torchsmith_tracer._src.values.builtins.slots import attribute_name
 from torchsmith_tracer._src.values.classes import ClassValue
 from torchsmith_tracer._src.values.constants import NONE, ConstantValue, bool_value, is_none
 from torchsmith_tracer._src.values.containers import ListValue, TupleValue
@@ -42,16 +43,21 @@ def _iter(tx: Trace, obj: Value, sentinel: Value | None = None, /) -> Value:
     return obj.iter(tx)
 
 
-@builtin(next)
-def _next(tx: Trace, it: Value, default: Value | None = None, /) -> Value:
-    if default is None:
-        return it.next(tx)
+def _or_default(
+    tx: Trace, read: Callable[[Trace], Value], error: type, default: Value | None
+) -> Value:
+    """What ``read`` gives, or a default, if there is one, where it raises ``error``."""
     try:
-        return it.next(tx)
+        return read(tx)
     except ObservedException as e:
-        if tx.interp.exception_matches(e.exc, StopIteration):
+        if default is not None and tx.interp.exception_matches(e.exc, error):
             return default
         raise
+
+
+@builtin(next)
+def _next(tx: Trace, it: Value, default: Value | None = None, /) -> Value:
+    return _or_default(tx, it.next, StopIteration, default)
 
 
 @builtin(callable)
@@ -266,30 +272,15 @@ def _sorted(
 # --- attributes and types ----------------------------------------------------------------------
 
 
-def _attribute(tx: Trace, name: Value) -> str:
-    text = tx.interp.concrete(name)
-    if not isinstance(text, str):
-        kind = type(text).__name__
-        raise tx.interp.error(TypeError, f"attribute name must be string, not {kind!r}")
-    return text
-
-
 @builtin(getattr)
 def _getattr(tx: Trace, obj: Value, name: Value, default: Value | None = None, /) -> Value:
-    text = _attribute(tx, name)
-    if default is None:
-        return obj.getattr(tx, text)
-    try:
-        return obj.getattr(tx, text)
-    except ObservedException as e:
-        if tx.interp.exception_matches(e.exc, AttributeError):
-            return default
-        raise
+    text = attribute_name(tx, name)
+    return _or_default(tx, lambda tx: obj.getattr(tx, text), AttributeError, default)
 
 
 @builtin(hasattr)
 def _hasattr(tx: Trace, obj: Value, name: Value, /) -> Value:
-    text = _attribute(tx, name)
+    text = attribute_name(tx, name)
     try:
         obj.getattr(tx, text)
     except ObservedException as e:
@@ -301,13 +292,13 @@ def _hasattr(tx: Trace, obj: Value, name: Value, /) -> Value:
 
 @builtin(setattr)
 def _setattr(tx: Trace, obj: Value, name: Value, value: Value, /) -> Value:
-    obj.setattr(tx, _attribute(tx, name), value)
+    obj.setattr(tx, attribute_name(tx, name), value)
     return NONE
 
 
 @builtin(delattr)
 def _delattr(tx: Trace, obj: Value, name: Value, /) -> Value:
-    obj.delattr(tx, _attribute(tx, name))
+    obj.delattr(tx, attribute_name(tx, name))
     return NONE
 
 

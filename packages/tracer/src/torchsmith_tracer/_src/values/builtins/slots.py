@@ -46,7 +46,8 @@ def _slot(*names: str) -> Callable[[Slot], Slot]:
     return register
 
 
-def _name(tx: Trace, value: Value) -> str:
+def attribute_name(tx: Trace, value: Value) -> str:
+    """The name that an attribute is asked for by."""
     name = tx.interp.concrete(value)
     if not isinstance(name, str):
         kind = type(name).__name__
@@ -89,7 +90,7 @@ def _hash(tx: Trace, obj: Value, args: list[Value]) -> Value:
 
 @_slot("__getattribute__")
 def _getattribute(tx: Trace, obj: Value, args: list[Value]) -> Value:
-    name = _name(tx, args[0])
+    name = attribute_name(tx, args[0])
     if isinstance(obj, ObjectValue | ClassValue):
         return obj.generic_getattr(tx, name)
     return obj.getattr(tx, name)
@@ -97,7 +98,7 @@ def _getattribute(tx: Trace, obj: Value, args: list[Value]) -> Value:
 
 @_slot("__setattr__")
 def _setattr(tx: Trace, obj: Value, args: list[Value]) -> Value:
-    name = _name(tx, args[0])
+    name = attribute_name(tx, args[0])
     if isinstance(obj, ObjectValue | ClassValue):
         obj.generic_setattr(tx, name, args[1])
     else:
@@ -107,7 +108,7 @@ def _setattr(tx: Trace, obj: Value, args: list[Value]) -> Value:
 
 @_slot("__delattr__")
 def _delattr(tx: Trace, obj: Value, args: list[Value]) -> Value:
-    name = _name(tx, args[0])
+    name = attribute_name(tx, args[0])
     if isinstance(obj, ObjectValue):
         obj.generic_delattr(tx, name)
     else:
