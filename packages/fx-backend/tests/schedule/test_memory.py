@@ -1,5 +1,7 @@
 """Buffers: layouts, in place, reuse, frees, written inputs, and the peak against eager."""
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -10,7 +12,7 @@ from torchsmith_fx_backend._src.schedule.facts import Facts
 from torchsmith_fx_backend._src.schedule.fuse import Fuser
 from torchsmith_fx_backend._src.schedule.memory import eager_peak
 from torchsmith_fx_backend._src.schedule.plan import Allocate, ExternCall, Free, Launch
-from torchsmith_fx_backend._src.schedule.scheduler import POLICIES, plan_with
+from torchsmith_fx_backend._src.schedule.scheduler import POLICIES, Policy, plan_with
 
 A, W = torch.randn(8, 8), torch.randn(8, 8) * 0.1
 
@@ -273,3 +275,54 @@ def test_launches_keep_to_eager_order_between_externs():
 def test_plan_has_no_steps_for_identity():
     plan = schedule_graph(trace(lambda x: x, A))
     assert not [s for s in plan.steps if isinstance(s, (Launch, ExternCall))]
+
+
+def _there_and_back(x, wide, narrow):
+    """The first and the last product are of one size; between them is a larger one."""
+    first = torch.mm(x, x)
+    second = torch.mm(torch.mm(first, narrow), wide)
+    return torch.mm(torch.mm(torch.mm(second, wide.t()), narrow.t()).flip(0), narrow)
+
+
+def held(plan, inputs):
+    """Most bytes that a run of ``plan`` holds at once beyond its inputs, step by step."""
+    now = peak = 0
+    sizes = {}
+    for step in plan.steps:
+        before = sum(sizes.values())
+        if isinstance(step, Allocate):
+            count = math.prod(n.value for n in step.layout.size)
+            sizes[step.name] = count * step.layout.dtype.itemsize
+            if step.reuse is not None:
+                del sizes[step.reuse]
+        elif isinstance(step, ExternCall) and step.out is None and step.target not in VIEWS:
+            (name,) = step.results
+            sizes[name] = inputs[name]
+        elif isinstance(step, Free):
+            sizes.pop(step.name, None)
+        now = sum(sizes.values())
+        peak = max(peak, now, before)
+    return peak
+
+
+VIEWS = (torch.ops.aten.t.default, torch.ops.aten.as_strided.default)
+
+
+def test_dead_buffers_wait_where_the_peak_is_no_higher():
+    x, wide, narrow = torch.randn(64, 64), torch.randn(8, 128), torch.randn(64, 8)
+    gm = trace(_there_and_back, x, wide, narrow)
+    values = ((n.name, n.meta["val"]) for n in gm.graph.nodes if n.op == "call_function")
+    sizes = {name: value.numel() * value.element_size() for name, value in values}
+    wanted = _there_and_back(x, wide, narrow)
+    found = {}
+    for limit in (0, 1 << 30):
+        peak, plan = plan_with(Facts(gm), Policy(), limit)
+        assert peak == held(plan, sizes)
+        found[limit] = peak, sum(a.reuse is not None for a in allocations(plan))
+        (got,) = run_plan(plan, [x, wide, narrow])
+        torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-2)
+    eager = eager_peak(Facts(gm))
+    assert found[0][0] <= eager < found[1 << 30][0]
+    assert found[0][1] < found[1 << 30][1]  # the first product's buffer did not wait for the last
+    _, plan = plan_with(Facts(gm), Policy(), eager)
+    assert held(plan, sizes) <= eager

@@ -68,8 +68,7 @@ def refused(disabled: Collection[str], graph: fx.Graph) -> frozenset[str]:
 def policies(disabled: Collection[str]) -> tuple[Policy, ...]:
     """How far scheduling may go."""
     if "fusion" in disabled:
-        hold = -1 if "reuse" in disabled else None
-        return (Policy(reach=-1, share=False, hold=hold, inline=False),)
+        return (Policy(reach=-1, share=False, reuse="reuse" not in disabled, inline=False),)
     if "reuse" in disabled:
-        return (Policy(hold=-1),)
+        return (Policy(reuse=False),)
     return POLICIES

@@ -1,13 +1,15 @@
 """The memory plan: when each buffer is made, taken over and dropped.
 
 A buffer dies with the last use of its storage. A dead buffer is taken over by the kernel that
-kills it (in place, when every element is read where it is written), or by a later allocation of
-the same size class (number of elements, dtype, device); else it is freed at once.
+kills it (in place, when every element is read where it is written), or waits for a later allocation
+of the same size class (number of elements, dtype, device) where the peak is no higher for that;
+else it is freed at once.
 """
 
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -75,8 +77,8 @@ class MemoryPlanner:
         facts: the graph.
         units: in execution order.
         names: the wrapper's local for each node.
-        hold: how many units a dead buffer may wait for its next owner; None for any number, -1:
-            no buffer has a second owner.
+        most: buffers may wait while no more bytes than these are held at once, or than without.
+        reuse: buffers may have a second owner.
     """
 
     def __init__(
@@ -84,15 +86,17 @@ class MemoryPlanner:
         facts: Facts,
         units: list[Unit],
         names: dict[fx.Node, str],
-        hold: int | None = None,
+        most: int = 0,
+        reuse: bool = True,
     ) -> None:
         self.facts = facts
         self.units = units
         self.names = dict(names)
-        self.hold = hold
+        self.most = most
+        self.reuse = reuse
         self.externs = Externs(facts, self.names)
         self.storage: dict[fx.Node, Storage] = {}
-        self.steps: list[Step] = []
+        self.steps: list[Step | _Idle] = []
         self.peak = 0
         self._loaded = {n for u in units if u.draft is not None for n in u.draft.loads()}
         self._bound: set[str] = set()
@@ -100,7 +104,7 @@ class MemoryPlanner:
         self._laid: dict[fx.Node, Info] = {}  # buffers that have the layout of one of their views
         self._unseen: set[fx.Node] = set()  # what only kernels touch, which take addresses
         self._layouts: dict[str, Layout] = {}  # of tensors, by name, as far as they are sure
-        self._pool: dict[SizeClass, list[tuple[int, Storage]]] = {}
+        self._pool: dict[SizeClass, list[Storage]] = {}
         self._order = dict(enumerate(facts.nodes))
         for node in facts.nodes:
             if node.target is COPY:
@@ -213,14 +217,10 @@ class MemoryPlanner:
     def _class(self, info: Info) -> SizeClass:
         return (info.reach, info.dtype, info.device)
 
-    def _take(self, position: int, info: Info) -> Storage | None:
+    def _take(self, info: Info) -> Storage | None:
         """A dead buffer of the right class that waits in the pool."""
-        waiting = self._pool.get(self._class(info), [])
-        while waiting:
-            died, storage = waiting.pop()
-            if self.hold is None or position - died <= self.hold:
-                return storage
-        return None
+        waiting = self._pool.get(self._class(info)) if self.reuse else None
+        return waiting.pop() if waiting else None
 
     def _choose_layouts(self) -> None:
         """Lay a kernel's buffer out as the calls that read it view it: kernels take addresses."""
@@ -287,7 +287,7 @@ class MemoryPlanner:
                 same[number] = self.facts.number(source)
                 self._allocate(value, info, self.storage[source])
             else:
-                self._allocate(value, info, self._take(position, info))
+                self._allocate(value, info, self._take(info))
         kernel, order = draft.bind(same)
         written = {source: number for number, source in same.items()}
         values = [self._order[written.get(n, n)] for n in order]
@@ -316,7 +316,7 @@ class MemoryPlanner:
     ) -> fx.Node | None:
         draft = unit.draft
         assert draft is not None
-        for source in draft.loads() if self.hold != -1 else ():
+        for source in draft.loads() if self.reuse else ():
             value = self._order[source]
             storage = self.storage[value]
             if storage.last != position or not storage.owned or not storage.reusable:
@@ -335,7 +335,7 @@ class MemoryPlanner:
         info, facts_rule = self.facts.try_info(node), self.facts.rule(node)
         out = None
         if node.target in OUT_VARIANTS and info is not None:
-            reuse = self._take(position, info)
+            reuse = self._take(info)
             if reuse is not None:
                 self._allocate(node, info, reuse)
                 out = self.names[node]
@@ -392,38 +392,52 @@ class MemoryPlanner:
                 storage.owned = False
                 info = self.facts.try_info(storage.node)
                 if storage.reusable and info is not None:
-                    self._pool.setdefault(self._class(info), []).append((position, storage))
-                self.steps.append(_Idle(storage))  # type: ignore[arg-type]
+                    self._pool.setdefault(self._class(info), []).append(storage)
+                self.steps.append(_Idle(storage))
 
-    def _without_idle(self, steps: list[Step]) -> list[Step]:
+    def _without_idle(self, steps: Sequence[Step | _Idle]) -> list[Step]:
         """Settle, for each dead buffer, whether it waits for its next owner or is freed."""
-        taken = {s.reuse for s in steps if isinstance(s, Allocate) and s.reuse is not None}
-        out: list[Step] = []
-        sizes = {self.names[s.node]: s for s in self.storage.values()}
+        sizes = {self.names[s.node]: s.bytes for s in self.storage.values()}
         given = {self.names[n]: self.storage[n].bytes for n in self.storage if n.meta.get(GIVEN)}
-        now = peak = sum(given.values())
-        for step in steps:
+        idle = {self.names[s.storage.node]: i for i, s in enumerate(steps) if isinstance(s, _Idle)}
+        now = sum(given.values())
+        held = []  # after each step, if no dead buffer waits
+        waits = []
+        for position, step in enumerate(steps):
             match step:
                 case _Idle(storage):
-                    name = self.names[storage.node]
-                    if name in taken:
-                        continue
-                    out.append(Free(name))
                     now -= storage.bytes
-                    continue
-                case Allocate(name, _, None):
-                    now += sizes[name].bytes
+                case Allocate(name, _, reuse) if reuse is None or reuse in idle:
+                    now += sizes[name]
+                    waits += [(idle[reuse], position, reuse)] if reuse is not None else []
                 case ExternCall(results=results, out=None):
-                    for result in results:
-                        if result in sizes and result is not None:
-                            now += sizes[result].bytes
+                    now += sum(sizes.get(result, 0) for result in results if result is not None)
                 case Free(name):
                     now -= given.get(name, 0)
                 case _:
                     pass
-            out.append(step)
-            peak = max(peak, now)
-        self.peak = peak
+            held.append(now)
+        self.peak = max(held, default=now)
+        most = max(self.peak, self.most)
+        kept = set()
+        for start, end, name in sorted(waits):
+            if max(held[start:end]) + sizes[name] <= most:
+                held[start:end] = [amount + sizes[name] for amount in held[start:end]]
+                kept.add(name)
+        self.peak = max(held, default=now)
+        out: list[Step] = []
+        for step in steps:
+            match step:
+                case _Idle(storage):
+                    name = self.names[storage.node]
+                    if name not in kept:
+                        out.append(Free(name))
+                case Allocate(reuse=reuse) if reuse in idle and reuse not in kept:
+                    out.append(replace(step, reuse=None, as_is=False))
+                case Free(name) if name in idle and name not in kept:
+                    pass  # it was freed when it died
+                case _:
+                    out.append(step)
         return out
 
     # ------------------------------------------------------------------------------ symbols

@@ -25,15 +25,14 @@ class Policy:
     Attributes:
         reach: how many extern calls a kernel may reach across; None: any number, -1: no fusion.
         share: independent kernels may be joined.
-        hold: how many steps a dead buffer may wait for its next owner; None: any number, -1: none
-            is used again.
+        reuse: dead buffers may be used again.
         inline: cheap values may be computed again in each kernel that reads them.
         gather: kernels whose order is free may be joined across extern calls.
     """
 
     reach: int | None = None
     share: bool = True
-    hold: int | None = None
+    reuse: bool = True
     inline: bool = True
     gather: bool = False
 
@@ -41,10 +40,10 @@ class Policy:
 # Tried in turn until the plan holds no more memory than eager does.
 POLICIES = (
     Policy(gather=True),
-    Policy(hold=4),
-    Policy(reach=1, hold=2),
-    Policy(reach=0, share=False, hold=0),
-    Policy(reach=-1, share=False, hold=0),
+    Policy(),
+    Policy(reach=1),
+    Policy(reach=0, share=False),
+    Policy(reach=-1, share=False),
 )
 SLACK = 1 << 16  # bytes by which a plan may exceed eager's peak: nothing to an allocator
 
@@ -86,16 +85,16 @@ def _best_plan(gm: fx.GraphModule, refused: set[fx.Node], policies: list[Policy]
     bodies: dict[fx.Node, Body | None] = {}
     while policies:
         facts = Facts(gm, frozenset(refused), bodies, policies[0].inline)
+        if limit is None:
+            limit = eager_peak(facts) + SLACK
         try:
-            peak, plan = plan_with(facts, policies[0])
+            peak, plan = plan_with(facts, policies[0], limit)
         except RefusedError as error:
             refused.add(error.node)
             continue
         policies.pop(0)
         if best is None or peak < best[0]:
             best = peak, plan
-        if limit is None:
-            limit = eager_peak(facts) + SLACK
         if best[0] <= limit:
             break
     assert best is not None and limit is not None
@@ -105,11 +104,17 @@ def _best_plan(gm: fx.GraphModule, refused: set[fx.Node], policies: list[Policy]
     return best[1]
 
 
-def plan_with(facts: Facts, policy: Policy) -> tuple[int, Plan]:
-    """The plan under one policy, and the most bytes that it holds at once beyond its inputs."""
+def plan_with(facts: Facts, policy: Policy, limit: int = 0) -> tuple[int, Plan]:
+    """The plan under one policy, and the most bytes that it holds at once beyond its inputs.
+
+    On a CPU, where fresh memory is dear, dead buffers may wait up to ``limit`` bytes.
+    """
     units = Fuser(facts, policy.reach, policy.share, policy.gather).run()
     names = _names(facts)
-    planner = MemoryPlanner(facts, units, names, policy.hold)
+    made = (node.meta.get("val") for node in facts.nodes)
+    if any(v.device.type != "cpu" for v in made if isinstance(v, Tensor)):
+        limit = 0
+    planner = MemoryPlanner(facts, units, names, limit, policy.reuse)
     steps = planner.run()
     externs = Externs(facts, planner.names)
     outputs: tuple[Argument, ...] = ()
