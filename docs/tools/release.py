@@ -31,6 +31,8 @@ ROOT = Path(__file__).resolve().parents[2]
 DIST = ROOT / "dist"
 # kinds of changelog fragments, in the order of a changelog's sections; the same for all packages
 KINDS = {"feature": "Features", "fix": "Fixes", "removal": "Deprecations and removals"}
+LINK = re.compile(r"\]\(\s*<?([^)\s>]+)|^\s*\[[^\]]+\]:\s*(\S+)", re.M)
+CODE = re.compile(r"^```.*?^```|`[^`\n]*`", re.M | re.S)
 FRAGMENT = re.compile(r"\+?[\w-]+\.(\w+)\.md")
 # what each wheel is asked to do where nothing else of ours is installed
 PROGRAMS = {
@@ -155,6 +157,8 @@ def wheel_problems(package: Package, dist: Path) -> Iterator[str]:
         names = archive.namelist()
         (place,) = [name for name in names if name.endswith(".dist-info/METADATA")]
         metadata = Metadata.from_email(archive.read(place))
+        info = place.partition("/")[0]
+        licenses = [archive.read(n) for n in names if n.startswith(f"{info}/licenses/")]
     expected = {
         "name": package.name,
         "version": package.version,
@@ -172,14 +176,23 @@ def wheel_problems(package: Package, dist: Path) -> Iterator[str]:
             yield f"the wheel's {field} is {getattr(metadata, field)}, not {value}"
     if not (metadata.description or "").strip():
         yield "the wheel has no description"
+    for target in relative_links(metadata.description or ""):
+        yield f"the description links {target}, which an index page has not"
+    if (package.folder.parents[1] / "LICENSE").read_bytes() not in licenses:
+        yield "the wheel does not bring the repository's LICENSE"
     given = sorted(str(each).partition(";")[0].strip() for each in metadata.requires_dist or [])
     if given != sorted(str(each).partition(";")[0].strip() for each in package.requirements):
         yield f"the wheel requires {given}"
-    info = place.partition("/")[0]
     if other := sorted({n.partition("/")[0] for n in names} - {package.module, info}):
         yield f"the wheel also installs {other}"
     if f"{package.module}/py.typed" not in names:
         yield "the wheel has no py.typed"
+
+
+def relative_links(text: str) -> list[str]:
+    """What ``text`` links relative to its own place, of which only a checkout has the files."""
+    targets = [inline or named for inline, named in LINK.findall(CODE.sub("", text))]
+    return [target for target in targets if not re.match(r"#|[a-z][a-z+.-]*:", target)]
 
 
 def pin_problems(package: Package, all_packages: dict[str, Package]) -> Iterator[str]:

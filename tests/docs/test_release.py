@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import sys
 import zipfile
 from collections.abc import Callable
@@ -37,6 +38,7 @@ FRONT = ("sm-front", "0.3.0", ["sm-leaf>=0.1,<0.2", "torch>=2.11"])
 def make(root: Path, *given: tuple[str, str, list[str]]) -> None:
     """A repository with packages that are as they should be, and their wheels."""
     (root / "dist").mkdir(exist_ok=True)
+    (root / "LICENSE").write_text("Terms.")
     for name, version, requirements in given:
         module = name.replace("-", "_")
         folder = root / "packages" / name
@@ -51,9 +53,9 @@ def make(root: Path, *given: tuple[str, str, list[str]]) -> None:
         lines += ["Summary: A package.", "License-Expression: Apache-2.0"]
         lines += ["Requires-Python: <3.14,>=3.11", *(f"Requires-Dist: {r}" for r in requirements)]
         with zipfile.ZipFile(root / "dist" / f"{module}-{version}-py3-none-any.whl", "w") as wheel:
-            wheel.writestr(
-                f"{module}-{version}.dist-info/METADATA", "\n".join([*lines, "", "Text"])
-            )
+            info = f"{module}-{version}.dist-info"
+            wheel.writestr(f"{info}/METADATA", "\n".join([*lines, "", "Text"]))
+            wheel.writestr(f"{info}/licenses/LICENSE", "Terms.")
             wheel.writestr(f"{module}/__init__.py", "")
             wheel.writestr(f"{module}/py.typed", "")
 
@@ -89,6 +91,21 @@ def add_to_wheel(path: str) -> Callable[[Path], None]:
     return act
 
 
+def change_wheel(name: str, old: str, new: str) -> Callable[[Path], None]:
+    def act(root: Path) -> None:
+        path = next((root / "dist").glob("sm_leaf-*.whl"))
+        with zipfile.ZipFile(path) as wheel:
+            files = {each: wheel.read(each).decode() for each in wheel.namelist()}
+        (place,) = [each for each in files if each.endswith(name)]
+        assert old in files[place]
+        files[place] = files[place].replace(old, new)
+        with zipfile.ZipFile(path, "w") as wheel:
+            for each, text in files.items():
+                wheel.writestr(each, text)
+
+    return act
+
+
 LEAF_TOML, FRONT_TOML = "packages/sm-leaf/pyproject.toml", "packages/sm-front/pyproject.toml"
 FAULTS = [
     (rewrite(LEAF_TOML, '"0.1.0"', '"0.2.0"'), "sm-front: sm-leaf<0.2,>=0.1 does not accept 0.2.0"),
@@ -102,6 +119,9 @@ FAULTS = [
     (write("packages/sm-leaf/changes/+a.bug.md", "A."), "changes/+a.bug.md is of no known kind"),
     (write("packages/sm-leaf/changes/+a.fix.md", " "), "changes/+a.fix.md is empty"),
     (write("dist/sm_leaf-0.0.9-py3-none-any.whl", ""), "there should be one wheel"),
+    (change_wheel("METADATA", "Text", "[a](../b.md)"), "sm-leaf: the description links ../b.md"),
+    (change_wheel("LICENSE", "Terms", "Others"), "does not bring the repository's LICENSE"),
+    (write("LICENSE", "Newer terms."), "sm-front: the wheel does not bring the repository's"),
     (add_to_wheel("tests/__init__.py"), "the wheel also installs ['tests']"),
 ]
 
@@ -135,6 +155,29 @@ def test_the_plan_has_order_and_changelogs(tmp_path: Path) -> None:
     features, _, fixes = changelogs.partition("Fixes")
     assert "- What sm-leaf does." in features
     assert "- A fault is gone." in fixes
+
+
+LINKS = [
+    ("[a](b.md) and [c](<../d e.md>)", ["b.md", "../d"]),
+    ("![a](b.png)\n[c]: ./d.md", ["b.png", "./d.md"]),
+    ("[a](https://x.org/b) [c](#d) [e](mailto:f@x.org)", []),
+    ("`[a](b)` and\n```python\nx[0](y)\n```\n", []),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), LINKS)
+def test_relative_links_of_a_text(text: str, expected: list[str]) -> None:
+    assert release.relative_links(text) == expected
+
+
+@pytest.mark.parametrize("package", release.packages(ROOT).values(), ids=lambda p: p.name)
+def test_a_readme_leads_nowhere_that_is_not(package: release.Package) -> None:
+    """It is the description on an index page, too: documents are named by their path."""
+    text = (package.folder / "README.md").read_text()
+    assert release.relative_links(text) == []
+    named = re.findall(r"`(docs/[^`]*\.md|\w+\.md)`", text)
+    assert [n for n in named if not any((r / n).is_file() for r in (ROOT, package.folder))] == []
+    assert (package.folder / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
 
 
 def test_the_fragments_of_this_repository_are_of_known_kinds() -> None:
