@@ -35,6 +35,7 @@ from torchsmith_fx_backend._src.capture.ops import (
     OpInfo,
     functional_variant,
     is_out_variant,
+    is_refused,
     op_info,
 )
 from torchsmith_fx_backend._src.capture.recorder import Recorder
@@ -49,6 +50,7 @@ from torchsmith_fx_backend._src.capture.torch_private import (
     below_autograd,
     make_fake,
     number_in,
+    pytree,
     run_composite_kernel,
 )
 from torchsmith_fx_backend.errors import UnsupportedError
@@ -207,16 +209,18 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
 
     def call(self, func: OpOverload, *args: Any, **kwargs: Any) -> Any:
         """Run ``func`` on the program's tensors and record it."""
+        if func in QUERIES:
+            return func(*args, **kwargs)
+        info = op_info(func)
+        if info.refuses and is_refused(info, args):
+            raise UnsupportedError(what=f"{func} of such operands, which eager refuses")
         rule = self._rules.get(func)
         if rule is not None:
             result = rule(self, *args, **kwargs)
             if result is not NotImplemented:
-                if op_info(func).effect is Effect.NONE:
+                if info.effect is Effect.NONE:
                     self._own(result)
                 return result
-        if func in QUERIES:
-            return func(*args, **kwargs)
-        info = op_info(func)
         if info.composite and not self._keeps(func):
             with self:
                 return run_composite(func, args, kwargs)
@@ -627,9 +631,11 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
         if variant is None:
             raise UnsupportedError(what=str(func))
         tensor = value.tensor
-        for node in {value.node, value.base.node}:
-            if node.meta["val"] is tensor:
-                node.meta["val"] = self._snapshot(tensor)
+        before = self._snapshot(tensor)
+        for node in self.recorder.graph.nodes:  # what made it may be writes ago
+            node.meta["val"] = pytree.tree_map(
+                lambda x: before if x is tensor else x, node.meta.get("val")
+            )
         size = tensor.numel() if is_dense(tensor) else None
         func(*call.args, **call.kwargs)
         step = Step(variant, _freeze(call.node_args[1:]), tuple(call.node_kwargs.items()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
@@ -35,6 +36,7 @@ class OpInfo:
         impure: it must stay in the graph even when nothing uses its result.
         reads_value: it returns a Python number read from a tensor.
         seeded: it draws random numbers.
+        refuses: which operands eager refuses, though rules and loops would take them.
     """
 
     name: str
@@ -45,6 +47,22 @@ class OpInfo:
     impure: bool
     reads_value: bool
     seeded: bool
+    refuses: str
+
+
+# See ``is_refused``.
+_REFUSES = {
+    name: which
+    for which, names in {
+        "a first truth": "abs ceil floor round trunc relu threshold argmax argmin addcmul",
+        "truths alone": "clamp clamp_min clamp_max fmod remainder floor_divide bitwise_left_shift",
+        "a first integer": "frac hardswish hardsigmoid leaky_relu _prelu_kernel lerp logcumsumexp "
+        "var std var_mean std_mean",
+        "integers divided": "addcdiv",
+        "a truth": "sub rsub",
+    }.items()
+    for name in names.split()
+}
 
 
 # Queries about a tensor object: answered from metadata, never recorded.
@@ -87,8 +105,9 @@ def op_info(op: OpOverload) -> OpInfo:
     else:
         effect = Effect.NONE
     seeded = torch.Tag.nondeterministic_seeded in tags
+    namespace, name = schema.name.split("::")
     return OpInfo(
-        name=schema.name.split("::")[1],
+        name=name,
         effect=effect,
         writes=writes,
         names=tuple(arg.name for arg in schema.arguments),
@@ -96,7 +115,28 @@ def op_info(op: OpOverload) -> OpInfo:
         impure=bool(writes) or seeded or not schema.returns,
         reads_value=torch.Tag.data_dependent_output in tags,
         seeded=seeded,
+        refuses=_REFUSES.get(name.removesuffix("_"), "") if namespace == "aten" else "",
     )
+
+
+def is_refused(info: OpInfo, args: Sequence[object]) -> bool:
+    """Whether eager has no such operator for operands of these dtypes, and says so when it runs."""
+    kinds = [a.dtype if isinstance(a, torch.Tensor) else type(a) for a in args if a is not None]
+    integral = [
+        isinstance(k, torch.dtype) and not (k.is_floating_point or k.is_complex) for k in kinds
+    ]
+    truths = [kind in (torch.bool, bool) for kind in kinds]
+    match info.refuses:
+        case "a first truth":
+            return truths[0]
+        case "truths alone":
+            return all(truths)
+        case "a first integer":
+            return integral[0]
+        case "integers divided":
+            return all(integral[1:3])
+        case _:
+            return any(truths)
 
 
 _FUNCTIONAL_NAMES = {

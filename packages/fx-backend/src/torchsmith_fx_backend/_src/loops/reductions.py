@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import fx
@@ -162,6 +163,12 @@ for _target, _best_scan, _where_scan in (
 # -------------------------------------------------------------------------------- variance
 
 
+def _floating(node: fx.Node) -> bool:
+    """Whether the operand is of real numbers; eager refuses others, or computes in its own way."""
+    operand: Any = node.args[0]
+    return bool(operand.meta["val"].is_floating_point())
+
+
 def _correction(p: Point) -> float:
     node = p.node
     if "correction" in node.kwargs:
@@ -214,6 +221,7 @@ for _packet, _finish, _several in (
                 _variance(_finish, _several),
                 (False, False) if _several else (False,),
                 several=_several,
+                applies=_floating,
             ),
         )
 
@@ -242,10 +250,10 @@ def _logsumexp(p: Point) -> Sequence[Value]:
 
 
 for _target in (aten._softmax.default, aten.softmax.int):
-    register(_target, Reduction(_dims(1), _softmax, (True,), cost=20))
+    register(_target, Reduction(_dims(1), _softmax, (True,), applies=_floating, cost=20))
 for _target in (aten._log_softmax.default, aten.log_softmax.int):
-    register(_target, Reduction(_dims(1), _log_softmax, (True,), cost=30))
-register(aten.logsumexp.default, Reduction(_dims(1), _logsumexp, cost=20))
+    register(_target, Reduction(_dims(1), _log_softmax, (True,), applies=_floating, cost=30))
+register(aten.logsumexp.default, Reduction(_dims(1), _logsumexp, applies=_floating, cost=20))
 
 
 def _safe_softmax(p: Point) -> Sequence[Value]:

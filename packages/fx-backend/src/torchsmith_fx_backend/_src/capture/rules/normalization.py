@@ -215,7 +215,7 @@ def _batch_norm(
     eps: float,
     cudnn_enabled: bool = True,
 ) -> Any:
-    if x.dtype not in FLOATS:
+    if x.dtype not in FLOATS or _is_empty(x):
         return NotImplemented
     if training:
         return _batch_norm_training(m, x, weight, bias, running_mean, running_var, momentum, eps)

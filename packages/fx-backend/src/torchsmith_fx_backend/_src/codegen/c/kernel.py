@@ -60,7 +60,11 @@ def kernel_function(kernel: Kernel, name: str, origins: tuple[str, ...] = ()) ->
     out = Emitter(analyse(kernel))
     _emit(out)
     comment = "".join(f"/* {origin.replace('*/', '* /')} */\n" for origin in origins)
-    return f"{comment}void {name}({', '.join(declared)}) {{\n{out.text()}\n}}\n"
+    text = out.text()
+    if scalars.UNKNOWN_ZERO in text:
+        zero = scalars.UNKNOWN_ZERO
+        text = f'  int32_t {zero} = 0;\n  __asm__("" : "+r"({zero}));\n{text}'
+    return f"{comment}void {name}({', '.join(declared)}) {{\n{text}\n}}\n"
 
 
 def _emit(out: Emitter) -> None:

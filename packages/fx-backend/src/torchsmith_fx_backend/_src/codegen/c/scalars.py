@@ -197,6 +197,19 @@ COST: dict[Op, int] = {
 }
 
 
+# gcc makes ``truncf`` of a conversion to integers and back, which keeps -0.0, NaN and what is out
+# of range. It cannot where an operation that it knows nothing about is between the two.
+UNKNOWN_ZERO = "unknown_zero"
+_TRUNCATED = (torch.int32, torch.int64)
+
+
+def _was_floating(node: Compute, kernel: Kernel) -> bool:
+    before = kernel.body[node.args[0]]
+    if not isinstance(before, Compute) or before.op is not Op.CAST:
+        return False
+    return dtype_of(kernel, before.args[0]).is_floating_point
+
+
 def compute(node: Compute, operands: list[str], kernel: Kernel) -> str:
     """The C expression of ``node`` over the C names of its operands.
 
@@ -207,7 +220,10 @@ def compute(node: Compute, operands: list[str], kernel: Kernel) -> str:
     """
     source = dtype_of(kernel, node.args[-1])
     if node.op is Op.CAST:
-        return _cast(operands[0], source, node.dtype)
+        x = operands[0]
+        if source in _TRUNCATED and node.dtype.is_floating_point and _was_floating(node, kernel):
+            x = f"({x} | {UNKNOWN_ZERO})"
+        return _cast(x, source, node.dtype)
     if node.op is Op.WHERE:
         condition, then, other = operands
         return f"{condition} ? {then} : {other}"

@@ -1,0 +1,137 @@
+"""Operators at the edges of what they take, by families: no elements, odd dtypes, odd sizes."""
+
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import fx
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from composition.machines import Native
+from torchsmith_fx_backend import Settings, compile_graph
+from torchsmith_fx_backend._src.driver import smith
+
+SETTINGS = Settings(graph_cache=False, verify=True)
+
+
+def compiled(function, *inputs):
+    with torch.no_grad():
+        gm = fx.symbolic_trace(function)
+        return compile_graph(gm, [x.clone() for x in inputs], SETTINGS)(*inputs)
+
+
+def same(got, want):
+    for mine, true in zip(got, want, strict=True):
+        assert mine.shape == true.shape and mine.stride() == true.stride()
+        assert torch.equal(
+            torch.signbit(mine) & (mine == mine), torch.signbit(true) & (true == true)
+        )
+        torch.testing.assert_close(mine, true, equal_nan=True, rtol=1e-6, atol=1e-6)
+
+
+def written_then_squeezed(x):
+    y = x.gather(-1, torch.tensor([0]))
+    y.add_(x[1:]).mul_(2)
+    y.squeeze_(-1)
+    return y, y + 1
+
+
+def sorted_then_turned(x):
+    values, places = x.view(1, 2).sort(-1)
+    values.neg_()
+    values.squeeze_(0)
+    places.unsqueeze_(-1)
+    return values * 2, places + 1
+
+
+RESHAPED_IN_PLACE = {
+    "quantile": (lambda x: (x.quantile(torch.tensor(0.3), 0), x.median(0).values),),
+    "written, then squeezed": (written_then_squeezed,),
+    "several results": (sorted_then_turned,),
+}
+
+
+@pytest.mark.parametrize("name", RESHAPED_IN_PLACE)
+def test_a_change_of_sizes_after_writes(name):
+    (function,) = RESHAPED_IN_PLACE[name]
+    x = torch.tensor([2.5, -1.0])
+    same(compiled(function, x), function(x))
+
+
+@pytest.mark.parametrize("real", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("whole", [torch.int64, torch.int32, torch.int16, torch.int8])
+def test_to_integers_and_back(whole, real):
+    edges = [-0.25, -0.0, 0.75, 2.5, -3.0]
+    if whole is not torch.int8:
+        edges += [float("nan"), float("inf"), 1e20]  # as the processor converts them
+    x = torch.tensor(edges * 21).to(real)
+
+    def function(x):
+        y = x.to(whole)
+        return y.to(real), y.to(torch.float32) + 1, torch.cat([x, y.to(real)])
+
+    with Native().installed():
+        same(compiled(function, x), function(x))
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("shape", [(0, 3), (0, 3, 2), (2, 3, 0)])
+def test_batch_norm_of_nothing(shape, training):
+    def function(x, mean, var):
+        return (F.batch_norm(x, mean, var, training=training),)
+
+    given = (torch.empty(shape), torch.zeros(3), torch.ones(3))
+    same(compiled(function, *given), function(*given))
+
+
+TRUTHS, WHOLE = torch.tensor([[True, False]]), torch.tensor([[1, 2]])
+REFUSED = [
+    (lambda x: x - 1, TRUTHS),
+    (lambda x: 1 - x, TRUTHS),
+    (lambda x: WHOLE - True, WHOLE),
+    (lambda x: x.abs(), TRUTHS),
+    (lambda x: x.floor(), TRUTHS),
+    (lambda x: x.clamp(False, True), TRUTHS),
+    (lambda x: x.relu(), TRUTHS),
+    (lambda x: x.argmax(), TRUTHS),
+    (lambda x: x.frac(), WHOLE),
+    (lambda x: F.leaky_relu(x), WHOLE),
+    (lambda x: F.hardswish(x), WHOLE),
+    (lambda x: x.lerp(x, 2), WHOLE),
+    (lambda x: x.logcumsumexp(0), WHOLE),
+    (lambda x: torch.addcdiv(x, x, x), WHOLE),
+    (lambda x: x.var(1), WHOLE),
+    (lambda x: x.std(), WHOLE),
+    (lambda x: torch.var_mean(x), WHOLE),
+    (lambda x: x.softmax(1), WHOLE),
+    (lambda x: x.log_softmax(1), WHOLE),
+]
+
+
+@pytest.mark.parametrize("number", range(len(REFUSED)))
+def test_what_eager_refuses_is_its_error(number):
+    function, x = REFUSED[number]
+    with pytest.raises(Exception) as want:  # noqa: PT011 - whatever eager raises
+        function(x)
+    with warnings.catch_warnings(), pytest.raises(type(want.value)) as got, torch.no_grad():
+        warnings.simplefilter("ignore")
+        smith(fx.symbolic_trace(function), [x], graph_cache=False)(x)
+    assert str(want.value) in str(got.value)
+
+
+TAKEN = [
+    (lambda x: x.clamp(0, 1) + x.remainder(2), TRUTHS),
+    (lambda x: x + x * 2, TRUTHS),
+    (lambda x: torch.addcdiv(x.float(), x, x.float()), WHOLE),
+    (lambda x: x.logical_xor(x[:, :1]) ^ True, TRUTHS),
+]
+
+
+@pytest.mark.parametrize("number", range(len(TAKEN)))
+def test_what_eager_takes_is_compiled(number):
+    function, x = TAKEN[number]
+    same((compiled(lambda x: (function(x),), x)[0],), (function(x),))
