@@ -4,6 +4,7 @@ import threading
 
 import pytest
 import torch
+import torch.nn.functional as F
 import torchsmith_tracer
 
 
@@ -104,6 +105,23 @@ def test_an_operator_that_fails_while_it_writes(backend):
         return x
 
     compare(f, backend, vector, index, empty)
+
+
+@pytest.mark.parametrize("norm", ["batch_norm", "layer_norm", "group_norm"])
+def test_a_normalization_that_refuses_its_types(norm):
+    def f(x, count, weight):
+        count.add_(1)
+        if norm == "batch_norm":
+            return F.batch_norm(x, weight, weight, training=True)
+        if norm == "layer_norm":
+            return F.layer_norm(x, (2,), weight, weight)
+        return F.group_norm(x, 1, weight, weight)
+
+    for fn in (f, torchsmith_tracer.compile(f, backend="eager")):
+        count = torch.zeros(1)
+        with pytest.raises(RuntimeError):
+            fn(torch.ones(2, 2).half(), count, torch.ones(2).double())
+        assert count.item() == 1
 
 
 @pytest.mark.parametrize("backend", ["eager", functional])

@@ -1,7 +1,9 @@
 """After a compile only what the compiled code needs is alive: no argument, module or exception."""
 
+import contextlib
 import functools
 import gc
+import threading
 import types
 import weakref
 
@@ -314,6 +316,34 @@ def test_a_refused_break_holds_nothing():
     del box
     gc.collect()
     assert [ref() for ref in held] == [None, None]
+
+
+def _raises_through_a_lock(x, fails, lock=threading.Lock()):  # noqa: B008
+    with lock:
+        y = x * 2
+        if fails:
+            raise ValueError("inside")
+    return y
+
+
+def _lacks_an_attribute(x, fails):
+    return x * (types.SimpleNamespace() if fails else x).shape[0]
+
+
+@pytest.mark.parametrize("fn", [_raises_through_a_lock, _lacks_an_attribute])
+def test_what_raises_is_freed_at_once(fn):
+    run = compiled(fn)
+    for fails in (False, True, True):
+        x = torch.ones(3)
+        held = weakref.ref(x)
+        gc.disable()
+        try:
+            with contextlib.suppress(ValueError, AttributeError):
+                run(x, fails)
+            del x
+            assert held() is None
+        finally:
+            gc.enable()
 
 
 def test_no_garbage_is_collected_while_tracing():

@@ -673,7 +673,8 @@ class Builder:
         else:
             self.guard(source, GuardKind.CONSTANT, obj, "constant of a subclass")
             base = next(t for t in (int, float, str, bytes, complex) if issubclass(kind, t))
-            storage = ConstantValue(base(obj))  # type: ignore[arg-type, call-overload]
+            # ``str.__str__`` and the like: ``str(obj)`` would call what the subclass overrides.
+            storage = ConstantValue(getattr(base, f"__{base.__name__}__")(obj))
         return ObjectValue(obj, source, storage)
 
     def _sequence(

@@ -354,7 +354,7 @@ def _frame_builtin(
 
     if not args and fn is globals:
         return cg.bound(_same), [cg.bound(space, "globals")]
-    if not args and fn in (locals, vars):
+    if not args and (fn is locals or fn is vars):  # ``in`` would ask ``__eq__`` of a user's
         return cg.bound(_same), [frame_locals()]
     if not args and fn is dir:
         return cg.bound(sorted), [frame_locals()]
@@ -363,7 +363,7 @@ def _frame_builtin(
         own = state.locals.get(first)
         this = cg.expr(own) if own is not None else f"{cg.expr(state.cells[first])}.cell_contents"
         return cg.bound(super), [f"{cg.expr(state.cells['__class__'])}.cell_contents", this]
-    if fn in (eval, exec) and len(args) == 1:
+    if (fn is eval or fn is exec) and len(args) == 1:
         source = cg.expr(args[0])  # type: ignore[arg-type]
         return cg.bound(fn), [source, cg.bound(space, "globals"), frame_locals()]
     return None

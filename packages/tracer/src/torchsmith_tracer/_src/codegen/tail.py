@@ -35,8 +35,12 @@ def drive(step: Callable[..., object], *args: object) -> object:
     """Run one activation to its end and return what the user's function returns."""
     out = step(*args)
     del args  # nothing of the user's is held for longer than its own frame would
-    while type(out) is TailCall:
-        out = out.entry(*out.take())
+    try:
+        while type(out) is TailCall:
+            out = out.entry(*out.take())
+    except BaseException as error:
+        hide_ours(error)  # frames that were given the exception to raise would keep it alive
+        raise
     return out
 
 

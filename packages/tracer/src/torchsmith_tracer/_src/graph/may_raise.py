@@ -3,7 +3,8 @@
 What a graph has written to its inputs before such an operator fails cannot be told apart from what
 the program would write when it is run again, so bodies keep copies of those inputs
 (``codegen/body.py``). Only what depends on the *data* counts: shapes and types are checked while
-tracing. Indices on an accelerator are checked there, asynchronously, and nothing can be caught.
+tracing, but for the mixtures of types that normalizations take. Indices on an accelerator are
+checked there, asynchronously, and nothing can be caught.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ _BY_VALUE = frozenset(
     "histogramdd _assert_async _assert_scalar _assert_tensor_metadata isin corrcoef tolist "
     "item".split()
 )
+_NORMS = frozenset("batch_norm instance_norm group_norm layer_norm rms_norm".split())
 _INTEGER_DIVISIONS = frozenset(
     "div divide true_divide floor_divide floordiv remainder fmod mod pow float_power truediv "
     "__floordiv__ __mod__ __rfloordiv__ __rmod__ __pow__ __rpow__ gcd lcm bitwise_left_shift "
@@ -65,6 +67,8 @@ def may_raise(operation: Operation, tensors: Sequence[torch.Tensor]) -> bool:
         return len(tensors) > 1 and any(t.device.type == "cpu" for t in tensors)
     if name in _INTEGER_DIVISIONS:
         return any(t.device.type == "cpu" and not t.dtype.is_floating_point for t in tensors)
+    if name in _NORMS:  # which mixtures a kernel takes, only the kernel knows
+        return len({t.dtype for t in tensors}) > 1 and any(t.device.type == "cpu" for t in tensors)
     return name in _BY_VALUE or not operation.own
 
 

@@ -264,9 +264,8 @@ class Interpreter:
         own = frame.handled()
         if own is not None:
             set_context(self.tx, exc, own)
-        error = ObservedException(exc)
-        if not self._unwind(frame, error):
-            raise error
+        if not self._unwind(frame, ObservedException(exc)):
+            raise ObservedException(exc)  # in no local, to which its traceback would lead
 
     def _throw_into_delegate(self, frame: Frame, exc: Value) -> Value | None:
         """``throw`` while suspended in ``yield from``: goes to the inner iterator first. A value

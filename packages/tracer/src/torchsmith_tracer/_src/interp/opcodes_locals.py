@@ -64,7 +64,7 @@ def _unbound(tx: Trace, frame: Frame, name: str) -> Exception:
     # the interpreter would have kept is that of now.
     frame.marks, frame.saved = tx.checkpoint(), frame.stack.copy()
     message = f"cannot access local variable {name!r} where it is not associated with a value"
-    return tx.interp.error(UnboundLocalError, message, name=name)
+    return tx.interp.error(UnboundLocalError, message)  # its ``name`` is None
 
 
 @opcode("LOAD_FAST", "LOAD_FAST_CHECK", safe=True)

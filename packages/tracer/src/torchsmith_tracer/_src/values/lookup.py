@@ -10,7 +10,7 @@ import functools
 import types
 from typing import NamedTuple
 
-from torchsmith_guards import class_dict, class_mro
+from torchsmith_guards import AttrSource, PinnedSource, class_dict, class_mro
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.effects.journal import DELETED
@@ -39,6 +39,15 @@ def lookup(tx: Trace, cls: type, name: str) -> Found | None:
     if found is ABSENT:
         found = cache[key] = lookup_in(tx, tx.world.mro(cls), name)
     return found  # type: ignore[return-value]
+
+
+def special(tx: Trace, cls: type, name: str) -> Found | None:
+    """Find a special method. For a few of them None says that there is none; in the place of any
+    other it is called."""
+    found = lookup(tx, cls, name)
+    if found is not None and found.attr is None:
+        return None if name in ("__hash__", "__iter__", "__contains__", "__reversed__") else found
+    return found
 
 
 def lookup_in(tx: Trace, mro: tuple[type, ...], name: str) -> Found | None:
@@ -95,9 +104,7 @@ def bind(tx: Trace, found: Found, instance: Value | None, owner: Value, name: st
         return _bind_value(tx, attr, instance, owner)
     if isinstance(attr, types.FunctionType):
         value = attr_value(tx, found, name)
-        if instance is None or not isinstance(value, FunctionValue):
-            return value if instance is None else BoundMethodValue(value, instance)
-        return BoundMethodValue(value, instance)
+        return value if instance is None else BoundMethodValue(value, instance)
     if isinstance(attr, property):
         if instance is None:
             return attr_value(tx, found, name)
@@ -115,7 +122,9 @@ def bind(tx: Trace, found: Found, instance: Value | None, owner: Value, name: st
     if isinstance(attr, functools.cached_property):
         if instance is None:
             return attr_value(tx, found, name)
-        return cached(tx, function_value(tx, attr.func), instance, name)
+        place = AttrSource(PinnedSource(attr), "func")  # which may be replaced
+        func = attr.func if isinstance(attr.func, Value) else tx.builder.wrap(attr.func, place)
+        return cached(tx, func, instance, attr.attrname or name)
     if isinstance(attr, METHOD_TYPES):
         if isinstance(attr, types.ClassMethodDescriptorType):
             return tx.interp.builtin_method(owner, name, found.owner, attr)

@@ -185,7 +185,7 @@ class DictValue(BuiltinObject, HasInstanceDict):
         if pair is not None:
             return realize(tx, pair[1])
         if self.owner is not None:
-            missing = tx.interp.class_method(self.owner, "__missing__")
+            missing = tx.interp.special_method(self.owner, "__missing__")
             if missing is not None:
                 return missing.call(tx, [key], {})
         elif self.factory is not None:

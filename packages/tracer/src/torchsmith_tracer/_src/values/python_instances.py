@@ -32,6 +32,7 @@ from torchsmith_tracer._src.values.lookup import (
     bind,
     is_data_descriptor,
     lookup,
+    special,
 )
 
 _UNARY = {"neg": "__neg__", "pos": "__pos__", "invert": "__invert__"}
@@ -171,7 +172,7 @@ class ObjectValue(Value, HasInstanceDict):
         """``__getattr__``, when the first lookup ended in AttributeError."""
         hook = lookup(tx, self.cls, "__getattr__")
         if hook is None or not tx.interp.exception_matches(error.exc, AttributeError):
-            raise error
+            raise ObservedException(error.exc)  # not ``error``: its traceback would lead here
         method = bind(tx, hook, self, tx.interp.type_of(self), "__getattr__")
         return tx.interp.call(method, [ConstantValue(name)])
 
@@ -264,11 +265,9 @@ class ObjectValue(Value, HasInstanceDict):
 
     # --- other slots: the class's dunder methods -----------------------------------------------
     def method(self, tx: Trace, name: str) -> Value | None:
-        """The class's method ``name`` bound to this object, or None when absent or None."""
-        found = lookup(tx, self.cls, name)
-        if found is None or found.attr is None:
-            return None
-        return bind(tx, found, self, tx.interp.type_of(self), name)
+        """The class's method ``name`` bound to this object, or None when there is none."""
+        found = special(tx, self.cls, name)
+        return None if found is None else bind(tx, found, self, tx.interp.type_of(self), name)
 
     def _slot(self, tx: Trace, name: str, args: Sequence[Value], message: str) -> Value:
         method = self.method(tx, name)

@@ -29,6 +29,7 @@ from torchsmith_tracer._src.values.lookup import (
     cached,
     function_value,
     lookup,
+    special,
 )
 from torchsmith_tracer._src.values.mappings import DictValue, MappingProxyValue
 from torchsmith_tracer._src.values.python_instances import NewObjectValue, ObjectValue
@@ -51,25 +52,15 @@ class Attributes:
         cls = value.python_type()
         if not isinstance(value, ObjectValue | BuiltinObject | ClassValue):
             return value.getattr(self.tx, name) if lookup(self.tx, cls, name) else None
-        found = lookup(self.tx, cls, name)
-        if found is None or found.attr is None:
-            return None
-        if isinstance(found.attr, METHOD_TYPES):
-            return self.builtin_method(value, name, found.owner, found.attr)
-        return bind(self.tx, found, value, self.type_of(value), name)
+        found = special(self.tx, cls, name)
+        owner = self.type_of(value)
+        return None if found is None else bind(self.tx, found, value, owner, name)
 
     def type_of(self, value: Value) -> ClassValue:
         """``type(value)``."""
         if isinstance(value, NewObjectValue) and isinstance(value.cls_value, ClassValue):
             return value.cls_value
         return self.interp.class_value(value.python_type())
-
-    def class_method(self, value: Value, name: str) -> Value | None:
-        """A method that the class of ``value`` (not a builtin base) defines, bound; or None."""
-        found = lookup(self.tx, value.python_type(), name)
-        if found is None or found.attr is None:
-            return None
-        return bind(self.tx, found, value, self.type_of(value), name)
 
     def builtin_method(
         self, value: Value, name: str, owner: type, descriptor: object

@@ -172,7 +172,7 @@ class Calls:
                         return self.interp.fold(cls.obj, *known[0])
                     finally:  # flags make members while they are looked up
                         self.tx.world.enum_value(cast("EnumMeta", cls.obj), known[0][0])
-        method = self.interp.class_method(cls, "__call__")
+        method = self.interp.special_method(cls, "__call__")
         assert method is not None
         return method.call(self.tx, args, kwargs)
 

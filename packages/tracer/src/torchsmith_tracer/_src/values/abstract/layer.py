@@ -113,7 +113,6 @@ class ObjectLayer:
 
         self.special_method = attributes.special_method
         self.type_of = attributes.type_of
-        self.class_method = attributes.class_method
         self.builtin_method = attributes.builtin_method
         self.bind_attribute = attributes.bind_attribute
         self.c_attribute = attributes.c_attribute

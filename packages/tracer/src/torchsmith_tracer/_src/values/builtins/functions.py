@@ -15,7 +15,7 @@ from torchsmith_guards import GuardKind
 from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
 from torchsmith_tracer._src.frames.code import VERSION, decode
 from torchsmith_tracer._src.frames.frame import Frame
-from torchsmith_tracer._src.frames.library import is_library_module
+from torchsmith_tracer._src.frames.library import is_library, is_library_module
 from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtin_object import METHOD_TYPES
@@ -66,7 +66,14 @@ def _callable(tx: Trace, obj: Value, /) -> Value:
 
 
 builtin(id)(lambda tx, obj, /: IdentityValue(obj))
-builtin(_thread.get_ident)(lambda tx: IdentityValue(NONE))
+
+
+@builtin(_thread.get_ident)
+def _get_ident(tx: Trace) -> Value:
+    """A fact, but not where ``reprlib.recursive_repr`` compares it with numbers of its own."""
+    code = tx.frames[-1].info.code
+    own = is_library(code) and code.co_name == "wrapper"
+    return IdentityValue(NONE) if own else tx.world.query(_thread.get_ident)
 
 
 @builtin(hash)
@@ -346,7 +353,7 @@ def is_instance(tx: Trace, obj: Value, cls: Value) -> bool:
                 return bool(verdict)
     if found is not None and not isinstance(found.attr, METHOD_TYPES):
         if not is_library_module(found.owner.__module__):
-            method = tx.interp.class_method(cls, "__instancecheck__")
+            method = tx.interp.special_method(cls, "__instancecheck__")
             assert method is not None
             return tx.interp.truth(tx.interp.call(method, [obj]))
     plain = found is None or found.owner is type  # then no hook for subclasses is asked
@@ -400,7 +407,7 @@ def _issubclass(tx: Trace, cls: Value, classes: Value, /) -> Value:
             and not isinstance(found.attr, METHOD_TYPES)
             and not is_library_module(found.owner.__module__)
         ):
-            method = tx.interp.class_method(other, "__subclasscheck__")
+            method = tx.interp.special_method(other, "__subclasscheck__")
             assert method is not None
             if tx.interp.truth(tx.interp.call(method, [cls])):
                 return ConstantValue(True)

@@ -7,6 +7,7 @@ import _pickle
 import _thread
 import copy
 import dataclasses
+import functools
 import inspect
 import math
 import operator
@@ -307,6 +308,8 @@ def _signature_facts(tx: Trace, real: object, source: Source | None = None) -> N
         return
     if isinstance(real, type) and lookup(tx, real, "__signature__") is not None:
         raise Unsupported("opaque-call", what="inspect.signature of a class that has its own")
+    if isinstance(real, functools.partial) or hasattr(real, "__wrapped__"):
+        raise Unsupported("opaque-call", what="inspect.signature of what stands for another")
     kinds = [(type(real), "__call__")]
     if isinstance(real, type):
         kinds += [(real, "__new__"), (real, "__init__")]
@@ -379,14 +382,6 @@ def _subscript_typing(tx: Trace, self: Value, /, *args: Value) -> Value | None:
 
 
 builtin(typing.get_origin, typing.get_args)(lambda tx, tp: None)
-
-
-@builtin(typing.get_type_hints)
-def _type_hints(tx: Trace, obj: Value, *args: Value, **kwargs: Value) -> Value | None:
-    real = _real_callable(obj)
-    if real is None or args or kwargs:
-        return None
-    return tx.builder.wrap_new(typing.get_type_hints(real))
 
 
 @constructor(typing.TypeVar, typing.ParamSpec)

@@ -36,7 +36,7 @@ def _init(tx: Trace, self: Value, /, *args: Value, **kwargs: Value) -> Value:
     target = _dict(self)
     if isinstance(self, ObjectValue) and target.owner is self:
         # OrderedDict.__init__ and dict.update of a subclass go through its __setitem__.
-        setter = tx.interp.class_method(self, "__setitem__")
+        setter = tx.interp.special_method(self, "__setitem__")
         if target.cls is collections.OrderedDict and setter is not None:
             new = fill_dict(tx, DictValue(), "OrderedDict", args, kwargs)
             for key, value in list(new.table.values()):

@@ -263,6 +263,7 @@ _PURE_OF_CLASSES = frozenset(
     "from_float from_decimal from_number mro __subclasscheck__ __instancecheck__ __or__ __ror__ "
     "__dir__ __prepare__ __eq__ __ne__ __hash__ __repr__ __str__ __format__".split()
 )
+_IMPURE = frozenset(("insort", "insort_left", "insort_right", "pack_into"))
 _IMPURE_OF_CLASSES = frozenset(("__new__", "__init__", "__setattr__", "__delattr__"))
 _IMMUTABLE = (
     re.Pattern, re.Match, pathlib.PurePath, datetime.date, datetime.time, datetime.timedelta,
@@ -281,7 +282,7 @@ def is_pure(obj: object, cls: type | None = None) -> bool:
     if isinstance(obj, types.BuiltinFunctionType):
         owner = obj.__self__
         if isinstance(owner, types.ModuleType) and owner.__name__ in _PURE_MODULES:
-            return True
+            return obj.__name__ not in _IMPURE
         if isinstance(owner, type) and owner in (str, bytes, int, float, complex):
             return True
     try:
