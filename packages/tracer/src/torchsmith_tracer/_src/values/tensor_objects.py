@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import cast
 
 import torch
@@ -162,13 +162,7 @@ class TensorPart:
             raise Unsupported("tensor-attribute-store", what=name, tensor=self.describe())
         super().generic_delattr(tx, name)  # type: ignore[misc]
 
-    def call_builtin(
-        self, tx: Trace, obj: object, args: Sequence[Value], kwargs: dict[str, Value]
-    ) -> Value | None:
-        """A Python builtin that got this tensor among its arguments, or None."""
-        from torchsmith_tracer._src.values.torch_classes import tensor_builtin
-
-        return tensor_builtin(tx, obj, args, kwargs)
+    call_builtin = TensorValue.call_builtin
 
 
 class TensorObject(TensorPart, ObjectValue):

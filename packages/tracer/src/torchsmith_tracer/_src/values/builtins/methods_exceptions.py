@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable
 from typing import cast
 
 from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtins import copying, exception_groups
-from torchsmith_tracer._src.values.builtins.registry import constructor, method
+from torchsmith_tracer._src.values.builtins.registry import constructor, method, traced_method
 from torchsmith_tracer._src.values.constants import NONE, ConstantValue
 from torchsmith_tracer._src.values.containers import ListValue, TupleValue
 from torchsmith_tracer._src.values.exceptions import (
@@ -22,24 +21,16 @@ from torchsmith_tracer._src.values.frame_object import FrameValue
 from torchsmith_tracer._src.values.python_instances import ObjectValue
 from torchsmith_tracer._src.values.tracebacks import TracebackValue
 
-
-def _traced(cls: type, name: str, replacement: Callable[..., object]) -> None:
-    def implementation(tx: Trace, self: Value, /, *args: Value) -> Value:
-        return tx.builder.wrap_new(replacement).call(tx, [self, *args], {})
-
-    method(cls, name)(implementation)
-
-
-_traced(BaseException, "__reduce__", copying.exception_reduce)
-_traced(BaseException, "__setstate__", copying.exception_setstate)
-_traced(OSError, "__reduce__", copying.os_error_reduce)
-_traced(ImportError, "__reduce__", copying.import_error_reduce)
+traced_method(BaseException, "__reduce__", copying.exception_reduce)
+traced_method(BaseException, "__setstate__", copying.exception_setstate)
+traced_method(OSError, "__reduce__", copying.os_error_reduce)
+traced_method(ImportError, "__reduce__", copying.import_error_reduce)
 if "__getstate__" in vars(AttributeError):
-    _traced(AttributeError, "__getstate__", copying.attribute_error_getstate)
-    _traced(AttributeError, "__reduce__", copying.attribute_error_reduce)
-_traced(BaseExceptionGroup, "split", exception_groups.split)
-_traced(BaseExceptionGroup, "subgroup", exception_groups.subgroup)
-_traced(BaseExceptionGroup, "derive", exception_groups.derive)
+    traced_method(AttributeError, "__getstate__", copying.attribute_error_getstate)
+    traced_method(AttributeError, "__reduce__", copying.attribute_error_reduce)
+traced_method(BaseExceptionGroup, "split", exception_groups.split)
+traced_method(BaseExceptionGroup, "subgroup", exception_groups.subgroup)
+traced_method(BaseExceptionGroup, "derive", exception_groups.derive)
 
 
 def _init(tx: Trace, self: Value, /, *args: Value, **kwargs: Value) -> Value | None:

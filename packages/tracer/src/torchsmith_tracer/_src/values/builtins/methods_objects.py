@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import types
-from collections.abc import Callable
 from typing import cast
 
 from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
@@ -13,7 +12,7 @@ from torchsmith_tracer._src.values.addresses import AddressedText, joined
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtins import copying
 from torchsmith_tracer._src.values.builtins.functions import is_instance
-from torchsmith_tracer._src.values.builtins.registry import method
+from torchsmith_tracer._src.values.builtins.registry import method, traced_method
 from torchsmith_tracer._src.values.classes import ClassValue, DescriptorValue
 from torchsmith_tracer._src.values.constants import NONE, NOT_IMPLEMENTED, ConstantValue, bool_value
 from torchsmith_tracer._src.values.construction import construct, new_instance
@@ -101,18 +100,11 @@ def _sizeof(tx: Trace, self: Value, /) -> Value:
     raise Unsupported("opaque-call", what=f"the size of {self.describe()}")
 
 
-def _traced(cls: type, name: str, replacement: Callable[..., object]) -> None:
-    def implementation(tx: Trace, self: Value, /, *args: Value) -> Value:
-        return tx.builder.wrap_new(replacement).call(tx, [self, *args], {})
-
-    method(cls, name)(implementation)
-
-
-_traced(object, "__reduce_ex__", copying.reduce_ex)
-_traced(object, "__reduce__", copying.object_reduce)
-_traced(object, "__getstate__", copying.getstate)
+traced_method(object, "__reduce_ex__", copying.reduce_ex)
+traced_method(object, "__reduce__", copying.object_reduce)
+traced_method(object, "__getstate__", copying.getstate)
 for _base, _reducer in copying.REDUCERS.items():
-    _traced(_base, "__reduce__", _reducer)
+    traced_method(_base, "__reduce__", _reducer)
 
 
 def _reduce_builtin(tx: Trace, self: Value, protocol: Value | None = None, /) -> Value | None:

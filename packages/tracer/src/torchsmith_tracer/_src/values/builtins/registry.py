@@ -113,6 +113,15 @@ def method(cls: type, *names: str) -> Callable[[F], F]:
     return register
 
 
+def traced_method(cls: type, name: str, replacement: Callable[..., object]) -> None:
+    """Trace ``replacement`` where the program calls a C method of a builtin type."""
+
+    def implementation(tx: Trace, self: Value, /, *args: Value) -> Value:
+        return tx.builder.wrap_new(replacement).call(tx, [self, *args], {})
+
+    method(cls, name)(implementation)
+
+
 def find(obj: object) -> Implementation | None:
     """The implementation for a callable, or None. A second copy of a C module has functions of its
     own, which are found by module and name."""
