@@ -28,7 +28,9 @@ from torchsmith_fx_backend._src.schedule.plan import (
     Plan,
 )
 
-# aten overload -> the public function of the same meaning whose call is cheaper, and whether it
+_SUPPORT = "torchsmith_fx_backend._src.runtime.support"
+
+# aten overload -> the function of the same meaning whose call is cheaper, and whether it
 # takes out=
 _DIRECT: dict[str, tuple[str, bool]] = {
     "aten.mm.default": ("torch.mm", True),
@@ -41,6 +43,7 @@ _DIRECT: dict[str, tuple[str, bool]] = {
     "aten.cat.default": ("torch.cat", True),
     "aten.convolution.default": ("torch.convolution", False),
     "aten.embedding.default": ("torch.embedding", False),
+    "aten.embedding_dense_backward.default": (f"{_SUPPORT}.embedding_gradient", False),
     "aten.linear.default": ("torch.nn.functional.linear", False),
     "aten.scaled_dot_product_attention.default": (
         "torch.nn.functional.scaled_dot_product_attention",
@@ -60,7 +63,6 @@ _DIRECT: dict[str, tuple[str, bool]] = {
 _NAMED_MODULES = frozenset(
     {"torch", "operator", "_operator", "math", "torchsmith_kernels", "torchsmith_fx_backend"}
 )
-_SUPPORT = "torchsmith_fx_backend._src.runtime.support"
 _HUGE_BYTES = 4 * 1024 * 1024  # fresh buffers from this size on ask for huge pages
 
 
