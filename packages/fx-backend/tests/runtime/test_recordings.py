@@ -5,6 +5,7 @@ import contextlib
 import pytest
 import torch
 from torch import fx
+from torchsmith_fx_backend._src import by_rows, keyed
 from torchsmith_fx_backend._src.runtime import recordings
 from torchsmith_fx_backend._src.runtime.recordings import Recordings, obstacle
 from torchsmith_guards import FakeMode
@@ -250,7 +251,8 @@ def test_obstacles_are_seen_in_the_graph():
         gpu, second = torch.empty(2, device="cuda:0"), torch.empty(2, device="cuda:1")
     cpu = torch.empty(2)
     x, aten = ("x", None, gpu), torch.ops.aten
-    for target in (aten.sin.default, aten.bernoulli.default):  # a recording draws anew
+    # What a generator of the device draws, a recording draws anew.
+    for target in (aten.sin.default, aten.bernoulli.default, *keyed.PURE, by_rows.product):
         assert obstacle(_graph_of(x, ("y", target, gpu))) == ""
     for dtype, fits in ((torch.int64, True), (torch.int32, True), (torch.bool, False)):
         made = _graph_of(x, ("i", None, gpu.to(dtype)), ("y", aten.index.Tensor, gpu))

@@ -24,6 +24,7 @@ from typing import Any, Protocol
 import torch
 from torch import fx
 
+from torchsmith_fx_backend._src import by_rows, keyed
 from torchsmith_fx_backend._src.runtime.support import copy_each, set_grad_enabled
 
 log = logging.getLogger("torchsmith.backend")
@@ -112,6 +113,8 @@ def _obstacle_of(target: object) -> str:
         if target.namespace in ("aten", "prims", "torchsmith"):
             return ""
         return f"{target} may have effects that a recording does not repeat"
+    if target in keyed.PURE or target is by_rows.product:
+        return ""
     module = getattr(target, "__module__", None) or ""
     if module.partition(".")[0] in ("_operator", "operator", "math", "torch"):
         return ""
