@@ -655,9 +655,12 @@ class Derived(Base):
     pass
 
 
-def test_absent_keys_are_asked_for_together():
+@pytest.mark.parametrize("count", [2, 3, 30])
+def test_absent_keys_are_asked_for_together(count):
     table = ClassDictSource(Derived)
-    guards = [Guard(table, K.DICT_CONTAINS, (name, False)) for name in ("a", "b", "c")]
+    names = ["b", *(f"n{i}" for i in range(count - 1))]
+    guards = [Guard(table, K.DICT_CONTAINS, (name, False)) for name in names]
+    guards.append(Guard(table, K.DICT_CONTAINS, ("__module__", True)))
     made = GuardSet(guards).compile(())
     assert made.code.count("return False") == 2  # one condition, and the handler
     assert made.check()

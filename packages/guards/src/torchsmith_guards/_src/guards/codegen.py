@@ -199,14 +199,12 @@ class _Generator:
     def _check(self, node: Node) -> None:
         here, var = self.here, self.here.vars[node]
         tests: list[tuple[str, str]] = []
-        absent = [g for g in node.guards if conditions.is_absence(g)]
+        guards = node.guards
+        absent = [g for g in guards if conditions.is_absence(g)]
         if len(absent) > 1:
             tests.append((conditions.absent(self.names, var, absent), _comment(absent[0])))
-        else:
-            absent = []
-        for guard in node.guards:
-            if guard in absent:
-                continue
+            guards = [g for g in guards if not conditions.is_absence(g)]
+        for guard in guards:
             if isinstance(guard.expected, TensorSpec):
                 here.fail_if(tests)
                 tests = []

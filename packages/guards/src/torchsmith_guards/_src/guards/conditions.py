@@ -65,6 +65,7 @@ class Names:
         return self.constant(size, "_".join(["size", *map(str, sizes)]))
 
 
+_FEW = 10  # so many keys are looked up faster one by one than by a view of the keys
 # Kinds whose condition names the object once, so that it needs no variable.
 _SINGLE = (GuardKind.ID, GuardKind.NONE, GuardKind.EMPTY, GuardKind.CODE)
 
@@ -123,6 +124,8 @@ def is_absence(guard: Guard) -> bool:
 def absent(names: Names, var: str, guards: Iterable[Guard]) -> str:
     """The condition under which one of several absences fails, asked for together."""
     keys = tuple(pair(g.expected)[0] for g in guards)
+    if len(keys) <= _FEW:
+        return " or ".join(f"{names.literal(key)} in {var}" for key in keys)
     return f"not {var}.keys().isdisjoint({names.literal(keys)})"
 
 
