@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.checkpoint import checkpoint
 
 SDP = torch.backends.cuda
 MATH, FLASH = SDPBackend.MATH, SDPBackend.FLASH_ATTENTION
@@ -40,6 +41,7 @@ ONE_GRAPH = {
     "in this order": lambda x: inside(x, [FLASH, MATH], set_priority=True),
     "nested": lambda x: (inside(inside(x, FLASH)[0], MATH), allowed()),
     "decorator": decorated,
+    "checkpointed": lambda x: checkpoint(lambda y: inside(y, MATH)[0], x, use_reentrant=False),
 }
 
 

@@ -6,6 +6,7 @@ Build them with the functions of ``expr.py``, never with the classes.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Mapping
 from typing import ClassVar, TypeVar, cast
 from weakref import WeakValueDictionary
@@ -290,41 +291,26 @@ _RANK: dict[type[SymExpr], int] = {
     Const: 8,
 }
 
+_MATH = "trunc floor ceil sqrt exp log log2 sin cos tan sinh cosh tanh asin acos atan"
+
 #: Functions that ``Call`` may name. They print by this name and are bound in generated code.
 FUNCTIONS: dict[str, Callable[..., Number]] = {
     "float": float,
-    "truediv": lambda a, b: a / b,
-    "float_add": lambda a, b: a + b,
-    "float_sub": lambda a, b: a - b,
-    "float_mul": lambda a, b: a * b,
-    "float_floordiv": lambda a, b: a // b,
-    "float_mod": lambda a, b: a % b,
+    "truediv": operator.truediv,
+    **{f"float_{f}": getattr(operator, f) for f in "add sub mul floordiv mod neg abs".split()},
     "float_min": min,
     "float_max": max,
-    "float_neg": lambda a: -a,
-    "float_abs": abs,
     "float_sign": lambda a: math.copysign(1.0, a),
     "float_pow": lambda a, b: float(a) ** b,
-    "int_pow": lambda a, b: a**b,
-    "lshift": lambda a, b: a << b,
-    "rshift": lambda a, b: a >> b,
-    "bitand": lambda a, b: a & b,
-    "bitor": lambda a, b: a | b,
-    "bitxor": lambda a, b: a ^ b,
-    "trunc": math.trunc,
-    "floor": math.floor,
-    "ceil": math.ceil,
+    "int_pow": operator.pow,
+    "lshift": operator.lshift,
+    "rshift": operator.rshift,
+    **{f"bit{f}": getattr(operator, f"__{f}__") for f in ("and", "or", "xor")},
     "round_to_int": round,
     "round_digits": round,
     "bool_to_int": int,
-    **{
-        f: getattr(math, f)
-        for f in (
-            "sqrt", "exp", "log", "log2", "sin", "cos", "tan", "sinh", "cosh", "tanh",
-            "asin", "acos", "atan",
-        )
-    },
-}  # fmt: skip
+    **{f: getattr(math, f) for f in _MATH.split()},
+}
 INTEGER_FUNCTIONS = frozenset(
     {"int_pow", "lshift", "rshift", "bitand", "bitor", "bitxor", "trunc", "floor", "ceil"}
     | {"round_to_int", "bool_to_int"}

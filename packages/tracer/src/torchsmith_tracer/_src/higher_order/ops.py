@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from torchsmith_tracer._src.torch_private import AmbientState
+
 Body = Callable[..., tuple[Any, ...]]
 
 
@@ -169,7 +171,16 @@ def checkpoint(
     rest = args[count:]
     if contexts is not None:
         options = {**options, "context_fn": contexts}
-    found: tuple[Any, ...] = real(lambda *inputs: body(*inputs, *rest), *args[:count], **options)
+
+    def run(*inputs: object) -> tuple[Any, ...]:
+        ambient = AmbientState()
+        try:
+            return body(*inputs, *rest)
+        except BaseException:  # the second run ends as soon as it has computed enough
+            ambient.restore()
+            raise
+
+    found: tuple[Any, ...] = real(run, *args[:count], **options)
     return found
 
 

@@ -289,24 +289,26 @@ def watched_property(tx: Trace, tensor: Value, descriptor: object) -> Value:
 def read_property(tx: Trace, tensor: TensorPart, descriptor: object) -> Value:
     """``tensor.name`` for a property that is implemented in C."""
     name: str = descriptor.__name__  # type: ignore[attr-defined]
-    assert isinstance(tensor, Value)
-    if (tensor.overrides and enabled(tx)) or function_modes.watching(tx):
-        func = tx.builder.wrap_new(getattr(torch.Tensor, name).__get__)
-        relevant = [tensor] if tensor.overrides and enabled(tx) else []
-        return dispatch(tx, func, relevant, [tensor], None)
-    return tensor.plain_get(tx, name)
+    asked = _ask_property(tx, tensor, name, "__get__", [])
+    return tensor.plain_get(tx, name) if asked is None else asked
 
 
 def write_property(tx: Trace, tensor: TensorPart, descriptor: object, value: Value) -> None:
     """``tensor.name = value`` for a property that is implemented in C."""
     name: str = descriptor.__name__  # type: ignore[attr-defined]
-    assert isinstance(tensor, Value)
-    if (tensor.overrides and enabled(tx)) or function_modes.watching(tx):
-        func = tx.builder.wrap_new(getattr(torch.Tensor, name).__set__)
-        relevant = [tensor] if tensor.overrides and enabled(tx) else []
-        dispatch(tx, func, relevant, [tensor, value], None)
-    else:
+    if _ask_property(tx, tensor, name, "__set__", [value]) is None:
         tensor.plain_set(tx, name, value)
+
+
+def _ask_property(
+    tx: Trace, tensor: TensorPart, name: str, slot: str, args: list[Value]
+) -> Value | None:
+    assert isinstance(tensor, Value)
+    asks = tensor.overrides and enabled(tx)
+    if not asks and not function_modes.watching(tx):
+        return None
+    func = tx.builder.wrap_new(getattr(getattr(torch.Tensor, name), slot))
+    return dispatch(tx, func, [tensor] if asks else [], [tensor, *args], None)
 
 
 def call_property(tx: Trace, obj: object, args: Args, kwargs: Kwargs) -> Value | None:

@@ -83,16 +83,9 @@ def _native_group_norm(
 
 
 @rule("_native_batch_norm_legit_no_training")
-def _batch_norm_inference(
-    x: torch.Tensor,
-    weight: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    running_mean: torch.Tensor | None,
-    running_var: torch.Tensor | None,
-    momentum: float,
-    eps: float,
-) -> Layouts | None:
-    return _batch_norm(x, weight, bias, running_mean, running_var, False, momentum, eps)
+def _batch_norm_inference(x: torch.Tensor, *given: Any) -> Layouts | None:
+    weight, bias, mean, variance, *rest = given
+    return _batch_norm(x, weight, bias, mean, variance, False, *rest)
 
 
 @rule("native_batch_norm")
