@@ -397,7 +397,8 @@ class MemoryPlanner:
 
     def _without_idle(self, steps: Sequence[Step | _Idle]) -> list[Step]:
         """Settle, for each dead buffer, whether it waits for its next owner or is freed."""
-        sizes = {self.names[s.node]: s.bytes for s in self.storage.values()}
+        made = (s for s in self.storage.values() if s.node.op == "call_function")
+        sizes = {self.names[s.node]: s.bytes for s in made}
         given = {self.names[n]: self.storage[n].bytes for n in self.storage if n.meta.get(GIVEN)}
         idle = {self.names[s.storage.node]: i for i, s in enumerate(steps) if isinstance(s, _Idle)}
         now = sum(given.values())
@@ -410,7 +411,7 @@ class MemoryPlanner:
                 case Allocate(name, _, reuse) if reuse is None or reuse in idle:
                     now += sizes[name]
                     waits += [(idle[reuse], position, reuse)] if reuse is not None else []
-                case ExternCall(results=results, out=None):
+                case ExternCall(target=target, results=results, out=None) if target is not conform:
                     now += sum(sizes.get(result, 0) for result in results if result is not None)
                 case Free(name):
                     now -= given.get(name, 0)
