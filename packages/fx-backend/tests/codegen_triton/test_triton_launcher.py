@@ -176,8 +176,33 @@ def test_split_reduction_launches_two_stages_over_a_workspace(
     kernel.launch(0x1000, 0x2000)
     partial, combine = driver.launches()
     assert (list(partial.grid), list(combine.grid)) == ([2, 3, 1], [1, 1, 1])
-    assert lengths == [3 * 4]
+    assert lengths == [256]  # 3 * 4 numbers, up to where another workspace may begin
     assert partial.values[2] == combine.values[2] != 0
+
+
+def test_workspaces_of_a_launch_are_one_allocation(
+    driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = Body()
+    total = body.reduce(ReduceOp.SUM, body.load(0, row_major([100, 1000])))
+    largest = body.reduce(ReduceOp.MAX, body.load(0, row_major([100, 1000])))
+    body.store(1, var(0), total)
+    body.store(2, var(0), largest)
+    config = Config(Schedule.SPLIT, 2, r_block=64, splits=3)
+    held: list[torch.Tensor] = []
+    real_empty = torch.empty
+
+    def empty(length: int, *, dtype: torch.dtype, device: int) -> torch.Tensor:
+        held.append(real_empty(length, dtype=dtype))
+        return held[-1]
+
+    monkeypatch.setattr(torch, "empty", empty)
+    kernel, _ = loaded(body.kernel([100, 1000], 1), driver, config=config)
+    kernel.launch(0x1000, 0x2000, 0x3000)
+    (whole,) = held
+    for stage in driver.launches():
+        assert list(stage.values)[3:5] == [whole.data_ptr(), whole.data_ptr() + 1280]
+    assert whole.nbytes == 2 * 1280  # 3 * 100 floats each, in steps of 256 bytes
 
 
 def test_large_shared_memory_is_asked_for(driver: FakeDriver) -> None:

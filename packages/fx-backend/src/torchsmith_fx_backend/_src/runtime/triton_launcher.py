@@ -189,15 +189,18 @@ def _launch_function(
         "failed": _failure_handler(driver, device),
     }
     lines = [f"def launch({', '.join([*pointers, *symbols])}):"]
-    for workspace in source.workspaces:
-        # Kept as locals until the launches are queued; the allocator is ordered by stream.
-        lines += [
-            f"    hold_{workspace.name} = empty({workspace.length}, dtype={workspace.name}_dtype, "
-            f"device={device})",
-            f"    {workspace.name} = hold_{workspace.name}.data_ptr()",
-        ]
-        names[f"{workspace.name}_dtype"] = workspace.dtype
-        names["empty"] = torch.empty
+    if source.workspaces:
+        # One allocation for all, kept as a local until the launches are queued; the allocator is
+        # ordered by stream.
+        lines.append("    hold_end = 0")
+        for workspace in source.workspaces:
+            size = f"({workspace.length}) * {workspace.dtype.itemsize}"
+            lines.append(f"    {workspace.name} = hold_end")
+            lines.append(f"    hold_end += {size} + 255 & ~255")
+        lines.append(f"    hold = empty(hold_end, dtype=uint8, device={device})")
+        lines.append("    hold_start = hold.data_ptr()")
+        lines += [f"    {workspace.name} += hold_start" for workspace in source.workspaces]
+        names |= {"empty": torch.empty, "uint8": torch.uint8}
     lines.append(f"    on = current_stream({device})")
     values = [*pointers, *(w.name for w in source.workspaces), *symbols]
     for number, (stage, binary) in enumerate(zip(source.stages, binaries, strict=True)):

@@ -217,10 +217,16 @@ class MemoryPlanner:
     def _class(self, info: Info) -> SizeClass:
         return (info.reach, info.dtype, info.device)
 
-    def _take(self, info: Info) -> Storage | None:
-        """A dead buffer of the right class that waits in the pool."""
+    def _take(self, value: fx.Node, info: Info) -> Storage | None:
+        """A dead buffer of the right class that waits in the pool; rather one laid out alike."""
         waiting = self._pool.get(self._class(info)) if self.reuse else None
-        return waiting.pop() if waiting else None
+        if not waiting or value in self._unseen:
+            return waiting.pop() if waiting else None
+        wanted = self._laid.get(value, info)
+        layout = Layout(info.dtype, info.device, wanted.shape, wanted.stride)
+        places = range(len(waiting) - 1, -1, -1)
+        alike = (i for i in places if self._layouts.get(self.names[waiting[i].node]) == layout)
+        return waiting.pop(next(alike, -1))
 
     def _choose_layouts(self) -> None:
         """Lay a kernel's buffer out as the calls that read it view it: kernels take addresses."""
@@ -287,7 +293,7 @@ class MemoryPlanner:
                 same[number] = self.facts.number(source)
                 self._allocate(value, info, self.storage[source])
             else:
-                self._allocate(value, info, self._take(info))
+                self._allocate(value, info, self._take(value, info))
         kernel, order = draft.bind(same)
         written = {source: number for number, source in same.items()}
         values = [self._order[written.get(n, n)] for n in order]
@@ -335,7 +341,7 @@ class MemoryPlanner:
         info, facts_rule = self.facts.try_info(node), self.facts.rule(node)
         out = None
         if node.target in OUT_VARIANTS and info is not None:
-            reuse = self._take(info)
+            reuse = self._take(node, info)
             if reuse is not None:
                 self._allocate(node, info, reuse)
                 out = self.names[node]
