@@ -5,7 +5,9 @@ import functools
 import inspect
 import operator
 import struct
+import sys
 import threading
+import types
 import typing
 
 import pytest
@@ -75,6 +77,23 @@ def test_what_the_library_reads_is_a_fact(name):
         change(*new)
     assert f(torch.ones(1)) == read()
     assert read() != seen[0]
+
+
+def test_an_import_that_fails_may_succeed_later(monkeypatch):
+    def read():
+        try:
+            import not_there_yet
+        except ImportError as e:
+            return e.name
+        return not_there_yet.k
+
+    f = smith(lambda x: (x + 1, read())[1], backend="eager")
+    assert f(torch.ones(1)) == "not_there_yet"
+    for found in (types.SimpleNamespace(k=2), None, types.SimpleNamespace(k=3)):
+        monkeypatch.setitem(sys.modules, "not_there_yet", found)
+        assert f(torch.ones(1)) == (found.k if found else "not_there_yet")
+    monkeypatch.delitem(sys.modules, "not_there_yet")
+    assert f(torch.ones(1)) == "not_there_yet"
 
 
 CHANGES = {

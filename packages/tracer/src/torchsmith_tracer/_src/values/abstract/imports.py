@@ -43,6 +43,8 @@ class Imports:
             names = cast("Sequence[str]", fromlist or ())
             module = __import__(name, space, None, names, cast(int, level))
         except ImportError as e:
+            if not level:  # it is not there, or None is in its place
+                self.tx.world.item(sys.modules, self._modules(), name)  # type: ignore[arg-type]
             raise self.interp.host_error(e) from None
         if level:
             globals.lookup(self.tx, "__package__")
@@ -51,9 +53,11 @@ class Imports:
     def _imported(self, module: object, name: str) -> Value:
         for known in (name, name.partition(".")[0]):
             if sys.modules.get(known) is module:
-                modules = GlobalSource("modules", self.interp.namespace(vars(sys)).module)
-                return self.tx.builder.wrap(module, ItemSource(modules, known))
+                return self.tx.builder.wrap(module, ItemSource(self._modules(), known))
         return self.tx.builder.wrap_new(module)
+
+    def _modules(self) -> GlobalSource:
+        return GlobalSource("modules", self.interp.namespace(vars(sys)).module)
 
     def import_from(self, module: Value, name: str) -> Value:
         """``from module import name``."""
