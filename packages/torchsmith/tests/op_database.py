@@ -1,6 +1,7 @@
 """Every operator of torch's own database through ``torchsmith.compile``, against eager, on the CPU.
 
     python op_database.py [--only REGEX] [--dtypes float32,bfloat16,int64] [--samples 3] [--json]
+    ... --symbolic           sizes that are symbols: dynamic=True
 
 Exit status 1 when a result is wrong without an error or fewer than 97 of 100 are right. Operators
 run in a process of their own, so that one that kills the interpreter counts as a crash.
@@ -116,7 +117,7 @@ def _short(value: object) -> str:
     return repr(value)[:80]
 
 
-def check(op: Any, dtype: torch.dtype, count: int) -> str:
+def check(op: Any, dtype: torch.dtype, count: int, symbolic: bool = False) -> str:
     """What is wrong with the operator for this dtype; empty when nothing is."""
     given = samples(op, dtype, count)
     if not given:
@@ -128,7 +129,9 @@ def check(op: Any, dtype: torch.dtype, count: int) -> str:
         for number, sample in enumerate(given):
             want, after = run(function, sample)
             compiled = torchsmith.compile(
-                lambda x, *a, _f=function, **k: _f(x, *a, **k), options={"rng": "eager"}
+                lambda x, *a, _f=function, **k: _f(x, *a, **k),
+                dynamic=symbolic or None,
+                options={"rng": "eager", "strict": True},
             )
             got, mine = run(compiled, sample)
             exact = _in_double(function, sample, dtype)
@@ -153,14 +156,14 @@ def _in_double(function: Callable[..., object], sample: Any, dtype: torch.dtype)
     return None if isinstance(result, Exception) else result
 
 
-def _work(inbox: Any, outbox: Any, count: int) -> None:
+def _work(inbox: Any, outbox: Any, count: int, symbolic: bool) -> None:
     warnings.simplefilter("ignore")
     signal.signal(signal.SIGALRM, _too_slow)
     while (job := inbox.get()) is not None:
         index, name = job
         signal.alarm(SECONDS)
         try:
-            found = check(op_db[index], getattr(torch, name), count)
+            found = check(op_db[index], getattr(torch, name), count, symbolic)
         except Exception as error:  # noqa: BLE001 - the database's own functions may fail
             found = f"SKIP {_short(error)}"
         signal.alarm(0)
@@ -171,14 +174,15 @@ def _too_slow(*_: object) -> None:
     raise TimeoutError("too slow")
 
 
-def results(jobs: list[tuple[int, str]], count: int) -> Iterator[Result]:
+def results(jobs: list[tuple[int, str]], count: int, symbolic: bool = False) -> Iterator[Result]:
     """Verdicts as they come."""
     context = multiprocessing.get_context("spawn")
     inbox, outbox = context.Queue(), context.Queue()
     worker = None
     for index, name in jobs:
         if worker is None:
-            worker = context.Process(target=_work, args=(inbox, outbox, count), daemon=True)
+            given = (inbox, outbox, count, symbolic)
+            worker = context.Process(target=_work, args=given, daemon=True)
             worker.start()
         inbox.put((index, name))
         found = "CRASH the interpreter died"
@@ -216,10 +220,11 @@ def main() -> int:
     parser.add_argument("--dtypes", default=",".join(DTYPES))
     parser.add_argument("--samples", type=int, default=3)
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--symbolic", action="store_true")
     options = parser.parse_args()
     todo = jobs(options.only, tuple(options.dtypes.split(",")))
     totals: dict[str, int] = {}
-    for label, dtype, verdict, detail in results(todo, options.samples):
+    for label, dtype, verdict, detail in results(todo, options.samples, options.symbolic):
         totals[verdict] = totals.get(verdict, 0) + 1
         if verdict != "right":
             print(f"{verdict} {label} {dtype}: {detail}", flush=True)

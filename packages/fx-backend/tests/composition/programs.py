@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
-from composition import images
+from composition import arithmetic, images
 
 LOW = (torch.bfloat16, torch.float16)
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
@@ -702,6 +702,11 @@ def _out(d: Draft, x: str) -> str | None:
     return f"torch.{d.rng.choice(('add', 'mul', 'maximum'))}({y}, {y}, out={x})" if y else None
 
 
+_kind(POINTWISE, jumps=True)(arithmetic.whole)
+_kind(POINTWISE)(arithmetic.promoted)
+_kind(POINTWISE)(arithmetic.bounded)
+_kind(MOVES, jumps=True)(arithmetic.ordered)
+_kind(MOVES)(arithmetic.gathered_windows)
 _kind(MOVES)(images.pool)
 _kind(MOVES, rounds=True)(images.resample)
 _kind(REDUCTIONS, rounds=True)(images.loss)

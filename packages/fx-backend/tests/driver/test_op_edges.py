@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+import torchsmith_guards as guards
 from torch import fx
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
@@ -135,3 +136,23 @@ TAKEN = [
 def test_what_eager_takes_is_compiled(number):
     function, x = TAKEN[number]
     same((compiled(lambda x: (function(x),), x)[0],), (function(x),))
+
+
+FROM_NUMBERS = [
+    lambda n: (torch.arange(n, n + 3, 1),),
+    lambda n: (torch.logspace(0, n, n),),
+    lambda n: (torch.eye(n) * 2, torch.tril_indices(n, n)),
+    lambda n: (torch.ones(n).cumsum(0),),
+]
+
+
+@pytest.mark.parametrize("number", range(len(FROM_NUMBERS)))
+def test_tensors_that_are_made_from_numbers_alone(number):
+    function = FROM_NUMBERS[number]
+    env = guards.ShapeEnv()
+    fake = guards.FakeMode(env).fakeify(torch.empty(5), guards.LocalSource("x"), {0})
+    run = compile_graph(fx.symbolic_trace(function), [fake.shape[0]], SETTINGS)
+    same(run(5), function(5))
+    for n in (8, 3):
+        if all(guard.condition.evaluate(dict.fromkeys(env.hints, n)) for guard in env.guards):
+            same(run(n), function(n))

@@ -268,7 +268,10 @@ def _find_fake_mode(examples: Sequence[object]) -> FakeTensorMode:
         found = fake_mode_of(example) if isinstance(example, torch.Tensor) else None
         if found is not None:
             return found
-    return guards.FakeMode().mode
+    # With numbers alone, tensors are made whose sizes belong to the environment of those.
+    symbols = [x for x in examples if isinstance(x, SYMBOLIC_TYPES)]
+    env = next((getattr(x.node, "shape_env", None) for x in symbols), None)
+    return guards.FakeMode(env if isinstance(env, guards.ShapeEnv) else None).mode
 
 
 def _is_symbolic(value: object) -> bool:
