@@ -269,6 +269,18 @@ def _norm(name, size, order, *rest):
     return (name, call)
 
 
+def _batch_norm_of_batch(size, order):
+    c = (size[1],)
+    args = (make(size, order), make(c), make(c), True, 0.1, 1e-5)
+    return "_native_batch_norm_legit.no_stats", lambda: (args, {})
+
+
+def _batch_norm_backward(size, order, order_of_gradient, train):
+    c = make((size[1],))
+    tensors = make(size, order_of_gradient), make(size, order), c, c, c, c, c
+    return "native_batch_norm_backward", lambda: ((*tensors, bool(train), 1e-5, [True] * 3), {})
+
+
 def _attention(order, length=5, **kwargs):
     q = make((2, 4, 5, 8), order)
     k = make((2, 4, length, 8), order, seed=1)
@@ -315,6 +327,26 @@ WHOLE_CALLS = [
     ],
     _norm("_native_batch_norm_legit_no_training", (2, 4, 6, 5), None),
     _norm("_native_batch_norm_legit_no_training", (2, 4, 6, 5), CL),
+    *[
+        case
+        for size, order in (
+            ((3, 4), (1, 0)),
+            ((2, 4, 6), None),
+            ((2, 4, 6), (0, 2, 1)),
+            ((2, 4, 6), (1, 2, 0)),
+            ((2, 4, 6, 5), None),
+            ((2, 4, 6, 5), CL),
+        )
+        for case in (
+            _norm("_native_batch_norm_legit_functional", size, order, True),
+            _batch_norm_of_batch(size, order),
+            *(
+                _batch_norm_backward(size, order, to, t)
+                for to in (order, None, (0, *range(2, len(size)), 1))
+                for t in (0, 1)
+            ),
+        )
+    ],
     (
         "native_group_norm",
         lambda: ((make((2, 4, 6)), make((4,)), make((4,)), 2, 4, 6, 2, 1e-5), {}),

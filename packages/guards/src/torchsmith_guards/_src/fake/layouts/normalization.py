@@ -88,7 +88,57 @@ def _batch_norm_inference(x: torch.Tensor, *given: Any) -> Layouts | None:
     return _batch_norm(x, weight, bias, mean, variance, False, *rest)
 
 
+@rule("_native_batch_norm_legit.no_stats")
+def _batch_norm_of_batch(
+    x: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> Layouts | None:
+    return _batch_norm(x, weight, bias, None, None, training, momentum, eps)
+
+
+@rule("_native_batch_norm_legit_functional")
+def _batch_norm_functional(
+    x: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    running_mean: torch.Tensor,
+    running_var: torch.Tensor,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> Layouts | None:
+    found = _batch_norm(x, weight, bias, running_mean, running_var, training, momentum, eps)
+    size = x.shape[1:2]
+    return None if found is None else [*found, contiguous(size, x), contiguous(size, x)]
+
+
+@rule("native_batch_norm_backward")
+def _batch_norm_backward(
+    grad: torch.Tensor,
+    x: torch.Tensor,
+    weight: torch.Tensor | None,
+    running_mean: torch.Tensor | None,
+    running_var: torch.Tensor | None,
+    save_mean: torch.Tensor | None,
+    save_invstd: torch.Tensor | None,
+    train: bool,
+    eps: float,
+    output_mask: Sequence[bool],
+) -> Layouts | None:
+    if not all(output_mask) or not _plain(x, grad, save_mean, save_invstd):
+        return None
+    statistics = (running_mean, running_var)
+    found = _batch_norm(x, weight, None, *statistics, train, 0.0, eps)
+    size = x.shape[1:2]
+    return None if found is None else [found[0], contiguous(size, x), contiguous(size, x)]
+
+
 @rule("native_batch_norm")
+@rule("_native_batch_norm_legit")
 def _batch_norm(
     x: torch.Tensor,
     weight: torch.Tensor | None,
