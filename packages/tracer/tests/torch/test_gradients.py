@@ -4,6 +4,7 @@ import warnings
 
 import pytest
 import torch
+import torchsmith_tracer
 from torch import nn
 
 
@@ -400,3 +401,33 @@ BROKEN = [
 @pytest.mark.parametrize("body", BROKEN, ids=lambda f: f.__name__)
 def test_agrees_across_breaks(program, body):
     program(body, broken=True)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda y: y.add_(1),
+        lambda y: y.view(-1).mul_(2),
+        lambda y: y[0].add_(y[1].detach()),
+        lambda y: y.t().sin_(),
+        lambda y: y[:, ::2].exp_(),
+    ],
+)
+@pytest.mark.parametrize("make", [lambda w: w * 2, lambda w: (w * 2)[1:], lambda w: w @ w.t() @ w])
+def test_a_computed_argument_is_written(make, write):
+    """What comes out of an earlier graph may be written, though it requires gradients."""
+
+    def fn(y):
+        write(y)
+        return y * y
+
+    w = torch.randn(4, 3, requires_grad=True)
+    compiled = torchsmith_tracer.compile(fn, backend="eager", fullgraph=True)
+    sides = []
+    for f in (compiled, fn):
+        y = make(w)
+        out = f(y)
+        (grad,) = torch.autograd.grad(out.sum() + y.cos().sum(), w)
+        sides.append((out, y, grad))
+    for mine, true in zip(*sides):
+        assert torch.equal(mine, true)
