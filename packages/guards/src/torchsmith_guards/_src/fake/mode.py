@@ -115,30 +115,23 @@ class FakeMode:
                 fake.requires_grad_()
                 if not tensor.is_leaf:
                     with torch.enable_grad():
-                        fake = _computed(self.mode, fake)
+                        fake = self._computed(fake)
         assert isinstance(fake, FakeTensor), "every step above keeps the class"
         return fake
 
+    def _computed(self, fake: torch.Tensor) -> torch.Tensor:
+        if fake._is_view():
+            return fake.view_as(fake)
+        leaf = self.new_strided((0,), (1,), fake.dtype, fake.device).requires_grad_()
+        return _Computed.apply(leaf, [fake.requires_grad_(False)])  # type: ignore
+
 
 class _Computed(torch.autograd.Function):
-    """Gives a fresh tensor a history, as the result of something that is not looked into."""
+    """Gives a tensor a history, and is no view: a program may write into it."""
 
     @staticmethod
     def forward(ctx: Any, leaf: torch.Tensor, made: list[torch.Tensor]) -> torch.Tensor:
         return made[0]
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[None, None]:
-        return None, None
-
-
-def _computed(mode: FakeTensorMode, fake: torch.Tensor) -> torch.Tensor:
-    """``fake``, which is a leaf, as no leaf: a program may write into it."""
-    if fake._is_view():
-        return fake.view_as(fake)
-    leaf = new_strided(mode, (0,), (1,), fake.dtype, fake.device).requires_grad_()
-    fresh = [fake.requires_grad_(False)]
-    return _Computed.apply(leaf, fresh)  # type: ignore[no-any-return, no-untyped-call]
 
 
 def _is_plain(cls: type) -> bool:

@@ -40,21 +40,16 @@ def _statistics_dtype(x: torch.Tensor) -> torch.dtype | None:
 
 @rule("native_layer_norm")
 def _native_layer_norm(
-    x: torch.Tensor,
-    normalized_shape: Sequence[Any],
-    weight: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    eps: float,
+    x: torch.Tensor, normalized_shape: Sequence[Any], weight: Any, bias: Any, eps: float
 ) -> Layouts | None:
     rank = x.dim() - len(normalized_shape)
     dtype = _statistics_dtype(x)
-    if dtype is None or rank < 0 or not normalized_shape or not _plain(x, weight, bias):
+    if dtype is None or rank < 0 or not normalized_shape or holds(x.shape, 0):
         return None
-    if not same_sizes(x.shape[rank:], normalized_shape) or not is_contiguous(x):
+    if not _plain(x, weight, bias) or not is_contiguous(x):
         return None
-    if any(p is not None and not same_sizes(p.shape, normalized_shape) for p in (weight, bias)):
-        return None
-    if holds(x.shape, 0):
+    shapes = [x.shape[rank:], *(p.shape for p in (weight, bias) if p is not None)]
+    if not all(same_sizes(shape, normalized_shape) for shape in shapes):
         return None
     size = (*x.shape[:rank], *(1 for _ in normalized_shape))
     return [contiguous(x.shape, x), contiguous(size, x, dtype), contiguous(size, x, dtype)]
@@ -62,14 +57,7 @@ def _native_layer_norm(
 
 @rule("native_group_norm")
 def _native_group_norm(
-    x: torch.Tensor,
-    weight: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    N: Any,
-    C: Any,
-    HxW: Any,
-    group: int,
-    eps: float,
+    x: torch.Tensor, weight: Any, bias: Any, N: Any, C: Any, HxW: Any, group: int, eps: float
 ) -> Layouts | None:
     dtype = _statistics_dtype(x)
     if dtype is None or not _plain(x, weight, bias) or not is_contiguous(x) or x.dim() < 2:
@@ -83,74 +71,37 @@ def _native_group_norm(
 
 
 @rule("_native_batch_norm_legit_no_training")
-def _batch_norm_inference(x: torch.Tensor, *given: Any) -> Layouts | None:
-    weight, bias, mean, variance, *rest = given
-    return _batch_norm(x, weight, bias, mean, variance, False, *rest)
+def _batch_norm_inference(x: torch.Tensor, *rest: Any) -> Layouts | None:
+    return _batch_norm(x, *rest[:4], False)
 
 
 @rule("_native_batch_norm_legit.no_stats")
-def _batch_norm_of_batch(
-    x: torch.Tensor,
-    weight: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    training: bool,
-    momentum: float,
-    eps: float,
-) -> Layouts | None:
-    return _batch_norm(x, weight, bias, None, None, training, momentum, eps)
+def _batch_norm_of_batch(x: torch.Tensor, weight: Any, bias: Any, *rest: Any) -> Layouts | None:
+    return _batch_norm(x, weight, bias, None, None, *rest)
 
 
 @rule("_native_batch_norm_legit_functional")
-def _batch_norm_functional(
-    x: torch.Tensor,
-    weight: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    running_mean: torch.Tensor,
-    running_var: torch.Tensor,
-    training: bool,
-    momentum: float,
-    eps: float,
-) -> Layouts | None:
-    found = _batch_norm(x, weight, bias, running_mean, running_var, training, momentum, eps)
-    size = x.shape[1:2]
-    return None if found is None else [*found, contiguous(size, x), contiguous(size, x)]
+def _batch_norm_functional(x: torch.Tensor, *rest: Any) -> Layouts | None:
+    found = _batch_norm(x, *rest)
+    return found and [*found, *[contiguous(x.shape[1:2], x)] * 2]
 
 
 @rule("native_batch_norm_backward")
-def _batch_norm_backward(
-    grad: torch.Tensor,
-    x: torch.Tensor,
-    weight: torch.Tensor | None,
-    running_mean: torch.Tensor | None,
-    running_var: torch.Tensor | None,
-    save_mean: torch.Tensor | None,
-    save_invstd: torch.Tensor | None,
-    train: bool,
-    eps: float,
-    output_mask: Sequence[bool],
-) -> Layouts | None:
-    if not all(output_mask) or not _plain(x, grad, save_mean, save_invstd):
+def _batch_norm_backward(grad: torch.Tensor, x: torch.Tensor, *rest: Any) -> Layouts | None:
+    weight, running_mean, running_var, mean, deviation, train, _, wanted = rest
+    if not all(wanted) or not _plain(x, grad, mean, deviation):
         return None
-    statistics = (running_mean, running_var)
-    found = _batch_norm(x, weight, None, *statistics, train, 0.0, eps)
-    size = x.shape[1:2]
-    return None if found is None else [found[0], contiguous(size, x), contiguous(size, x)]
+    found = _batch_norm(x, weight, None, running_mean, running_var, train)
+    return found and [found[0], *[contiguous(x.shape[1:2], x)] * 2]
 
 
 @rule("native_batch_norm")
 @rule("_native_batch_norm_legit")
 def _batch_norm(
-    x: torch.Tensor,
-    weight: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    running_mean: torch.Tensor | None,
-    running_var: torch.Tensor | None,
-    training: bool,
-    momentum: float,
-    eps: float,
+    x: torch.Tensor, weight: Any, bias: Any, mean: Any, var: Any, training: bool, *_: float
 ) -> Layouts | None:
-    parameters = (weight, bias, running_mean, running_var)
-    if x.device.type != "cpu" or x.dim() < 2 or (running_mean is None and not training):
+    parameters = (weight, bias, mean, var)
+    if x.device.type != "cpu" or x.dim() < 2 or (mean is None and not training):
         return None
     if not _plain(x, *parameters) or holds(x.shape, 0):
         return None
@@ -165,7 +116,6 @@ def _batch_norm(
         if is_channels_last(x):
             if not is_dense(x.shape, x.stride()):
                 return None
-            size = tuple(x.shape)
-            result = (size, channels_last_strides(size), x.dtype, x.device, 0)
+            result = (x.shape, channels_last_strides(x.shape), x.dtype, x.device, 0)
     statistics = (x.shape[1] if training else 0,)
     return [result, contiguous(statistics, x), contiguous(statistics, x)]

@@ -131,9 +131,8 @@ class Operators:
 
     def equal(self, a: Value, b: Value) -> bool:
         """Identity or ``bool(a == b)``: how containers compare elements."""
-        if isinstance(a, SymNumValue) or isinstance(b, SymNumValue):
-            return a is b or self.interp.truth(self.compare("eq", a, b))
-        return self.interp.is_same(a, b) or self.interp.truth(self.compare("eq", a, b))
+        same = a is b if SymNumValue in (type(a), type(b)) else self.interp.is_same(a, b)
+        return same or self.interp.truth(self.compare("eq", a, b))
 
     def hash_of(self, value: Value) -> int:
         """``hash(value)`` as a number."""
