@@ -269,12 +269,6 @@ def _norm(name, size, order, *rest):
     return (name, call)
 
 
-def _batch_norm_of_batch(size, order):
-    c = (size[1],)
-    args = (make(size, order), make(c), make(c), True, 0.1, 1e-5)
-    return "_native_batch_norm_legit.no_stats", lambda: (args, {})
-
-
 def _batch_norm_backward(size, order, order_of_gradient, train):
     c = make((size[1],))
     tensors = make(size, order_of_gradient), make(size, order), c, c, c, c, c
@@ -339,7 +333,6 @@ WHOLE_CALLS = [
         )
         for case in (
             _norm("_native_batch_norm_legit_functional", size, order, True),
-            _batch_norm_of_batch(size, order),
             *(
                 _batch_norm_backward(size, order, to, t)
                 for to in (order, None, (0, *range(2, len(size)), 1))

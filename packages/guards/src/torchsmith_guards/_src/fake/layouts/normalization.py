@@ -75,11 +75,6 @@ def _batch_norm_inference(x: torch.Tensor, *rest: Any) -> Layouts | None:
     return _batch_norm(x, *rest[:4], False)
 
 
-@rule("_native_batch_norm_legit.no_stats")
-def _batch_norm_of_batch(x: torch.Tensor, weight: Any, bias: Any, *rest: Any) -> Layouts | None:
-    return _batch_norm(x, weight, bias, None, None, *rest)
-
-
 @rule("_native_batch_norm_legit_functional")
 def _batch_norm_functional(x: torch.Tensor, *rest: Any) -> Layouts | None:
     found = _batch_norm(x, *rest)
