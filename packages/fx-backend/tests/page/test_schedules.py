@@ -8,6 +8,7 @@ from torchsmith_fx_backend import Settings, smith
 from torchsmith_fx_backend._src.page import parts, roof
 from torchsmith_fx_backend._src.runtime import default_cache
 from torchsmith_guards import FakeMode, ShapeEnv
+from torchsmith_guards.records import recorder
 
 
 @pytest.fixture(autouse=True)
@@ -158,6 +159,37 @@ def test_training_has_a_forward_and_then_a_backward_half():
     forward, backward = found.schedules()
     assert {n for s in forward["steps"] for n in s["nodes"]} >= {"matmul", "tanh", "sum_1"}
     assert any(step["flops"] for step in backward["steps"]) and backward["peak"] > 0
+    assert {n for s in backward["steps"] for n in s["nodes"]} >= {"matmul", "tanh"}
+
+
+GRADIENTS = {
+    # what is computed -> a step of the backward half, and the captured nodes it comes from
+    "a chain": (lambda w: torch.exp(w).sin() * 3, "cos", {"sin", "exp", "mul"}),
+    "an operator that is no node of autograd": (
+        lambda w: torch.special.erf(w * (w.detach() > 0)).sinh(),
+        "cosh",
+        {"erf", "special_erf", "sinh"},
+    ),
+    "a library call": (lambda w: torch.tanh(w @ w.relu()), "mm", {"matmul"}),
+}
+
+
+@pytest.mark.parametrize("case", GRADIENTS)
+def test_steps_of_a_backward_half_belong_to_the_nodes_that_they_differentiate(case):
+    fn, word, expected = GRADIENTS[case]
+    w = torch.ones(16, 16, requires_grad=True)
+    gm = fx.symbolic_trace(fn)
+    for number, node in enumerate(gm.graph.nodes, 1):
+        node.meta["stack_trace"] = f'  File "user.py", line {number}, in f\n    code\n'
+    found = smith(gm, [w])
+    found(w).sum().backward()
+    (_, backward) = found.schedules()
+    steps = [step for step in backward["steps"] if word in step["label"]]
+    names = {n for step in steps for n in step["nodes"]}
+    assert steps and names & expected, (backward["steps"], gm.code)
+    assert names <= {node.name for node in gm.graph.nodes}
+    told = [graph for graph in recorder.metrics().graphs if graph.kind == "backward"][-1]
+    assert all(any("user.py:" in line for line in kernel.lines) for kernel in told.kernels)
 
 
 def test_symbolic_sizes_count_as_in_the_call_that_was_compiled():

@@ -76,7 +76,7 @@ def functionalize(
     mode, recorder = trace.mode, trace.recorder
     with torch.no_grad(), below_autograd():
         result = execute(program, trace)
-    recorder.origin = None
+    recorder.follow(None)
     leaves, out_spec = pytree.tree_flatten(result)
     with trace.fake_mode, below_autograd(), torch.no_grad():
         mode.write_back()
@@ -212,7 +212,7 @@ class _Run:
             elif node.op == "output":
                 return fx.node.map_arg(node.args[0], env.__getitem__)
             else:
-                self.recorder.origin = node
+                self.recorder.follow(node)
                 args = fx.node.map_arg(node.args, env.__getitem__)
                 kwargs = fx.node.map_arg(node.kwargs, env.__getitem__)
                 try:

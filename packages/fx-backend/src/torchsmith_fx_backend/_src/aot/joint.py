@@ -116,7 +116,6 @@ class Joint:
             UnsupportedError: eager's backward pass raises, or writes into what it was given.
         """
         mode, recorder, fake_mode = self.trace.mode, self.trace.recorder, self.trace.fake_mode
-        recorder.origin = None
         outputs, tangents, nodes = [], [], []
         last = next(iter(reversed(recorder.graph.nodes)))
         before = {id(b): b.generation for b in mode.bases}
@@ -292,7 +291,7 @@ def trace_joint(
         if "in-place operation" not in str(error):
             raise
         raise UnsupportedError(what=f"a program that raises ({error})") from error
-    trace.recorder.origin = None
+    trace.recorder.follow(None)
     by_place = {id(place): leaf for place, leaf in zip(places, leaves)}
     owners: dict[int, int] = {}  # stand-in -> first position
     for position, node in enumerate(nodes):

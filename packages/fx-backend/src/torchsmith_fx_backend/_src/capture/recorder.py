@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 from torch import fx
 
 from torchsmith_fx_backend._src.capture.symbols import SymbolNodes
+from torchsmith_fx_backend._src.capture.torch_private import gradient_clock, running_gradient
 
 # Metadata that a recorded node takes over from the node of the incoming graph it comes from.
 INHERITED = ("stack_trace", "nn_module_stack", "source_fn_stack", "user_line")
@@ -21,7 +23,8 @@ class Recorder:
         graph: the graph under construction.
         attributes: what its ``get_attr`` nodes name.
         symbols: nodes of symbolic numbers.
-        origin: the node of an incoming graph that is being executed, if there is one.
+        origin: the node of an incoming graph that is being executed, if there is one; ``follow``
+            sets it.
     """
 
     def __init__(self, attributes: Mapping[str, object] | None = None) -> None:
@@ -30,6 +33,22 @@ class Recorder:
         self.symbols = SymbolNodes(self.graph)
         self.origin: fx.Node | None = None
         self._attribute_nodes: dict[str, fx.Node] = {}
+        self._began: list[int] = []  # what autograd had counted when each of these came up
+        self._followed: list[fx.Node | None] = []
+
+    def follow(self, origin: fx.Node | None) -> None:
+        """What is recorded from now on comes from ``origin``, and so do its gradients."""
+        self.origin = origin
+        self._began.append(gradient_clock())
+        self._followed.append(origin)
+
+    def _differentiated(self) -> fx.Node | None:
+        """The node whose gradient is being computed, if it came from one of those followed."""
+        number = running_gradient()
+        if number is None:
+            return None
+        position = bisect_right(self._began, number)
+        return self._followed[position - 1] if position else None
 
     def placeholder(self, name: str, value: object) -> fx.Node:
         """Add an input."""
@@ -48,7 +67,7 @@ class Recorder:
         """Add a call whose result looks like ``value``."""
         node = self.graph.create_node("call_function", target, tuple(args), dict(kwargs), name)
         node.meta["val"] = value
-        origin = self.origin
+        origin = self.origin or self._differentiated()
         if origin is not None:
             meta = origin.meta
             for key in INHERITED:

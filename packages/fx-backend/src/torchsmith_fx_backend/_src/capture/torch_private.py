@@ -46,6 +46,7 @@ __all__ = [
     "enable_python_dispatcher",
     "fake_mode_of",
     "fused_attention_choice",
+    "gradient_clock",
     "has_composite_kernel",
     "has_mkldnn",
     "has_saving_hooks",
@@ -61,6 +62,7 @@ __all__ = [
     "pytree_codegen",
     "release_saved_tensors",
     "run_composite_kernel",
+    "running_gradient",
     "unset_fake_temporarily",
     "without_active_modes",
     "without_dispatch",
@@ -247,6 +249,20 @@ def pytree_codegen(
 ) -> torch.fx.graph.CodeGen:
     """Code generation for a graph module that takes and returns nested containers."""
     return _PyTreeCodeGen(_PyTreeInfo(list(names), in_spec, out_spec))
+
+
+def gradient_clock() -> int:
+    """How many nodes of the autograd graph this thread has made."""
+    return torch.autograd._get_sequence_nr()  # type: ignore[attr-defined, no-any-return]
+
+
+def running_gradient() -> int | None:
+    """What ``gradient_clock`` said when the node that autograd is now running was made.
+
+    Very large for those that add into leaves.
+    """
+    node = torch._C._current_autograd_node()
+    return None if node is None else node._sequence_nr()
 
 
 def has_mkldnn() -> bool:
