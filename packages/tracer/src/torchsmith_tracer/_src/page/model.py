@@ -58,6 +58,7 @@ class Model:
         self.sources = Sources(entry)
         self.problems: list[str] = []
         self.stacks: dict[tuple[tuple[int, int], ...], int] = {}
+        self._numbers: dict[str, int] = {}  # texts of stacks, which many nodes share
         self._text = 0
 
     def part(self, what: str, make: Callable[[], Any], default: Any) -> Any:
@@ -86,9 +87,14 @@ class Model:
         """The number of a node's stack of user lines, outermost first; -1 for none."""
         if not isinstance(trace, str):
             return -1
+        known = self._numbers.get(trace)
+        if known is not None:
+            return known
         found = [self.place(file, int(line)) for file, line, _ in _FRAME.findall(trace)]
         key = tuple(place for place in found if place[0] >= 0)
-        return self.stacks.setdefault(key, len(self.stacks)) if key else -1
+        number = self.stacks.setdefault(key, len(self.stacks)) if key else -1
+        self._numbers[trace] = number
+        return number
 
     def line(self, text: str | None) -> tuple[int, int] | None:
         """``file:line`` as a place."""
@@ -146,11 +152,14 @@ class Model:
     def guards(self, guards: Sequence[Guard]) -> list[list[object]]:
         """For each guard: what is looked at, how, what is expected, why, the line, nanoseconds."""
         rows: list[list[object]] = []
+        places: dict[str | None, tuple[int, int] | None] = {}  # many guards share a line
         for guard in guards[:MOST_GUARDS]:
             expected = _expected(guard)
             texts = [guard.source.expr, guard.kind.value, expected, guard.why]
             cut = [t if len(t) <= _CUT else f"{t[:_CUT]} …" for t in texts]
-            rows.append([*cut, self.line(guard.user_line), estimated_ns(guard)])
+            if guard.user_line not in places:
+                places[guard.user_line] = self.line(guard.user_line)
+            rows.append([*cut, places[guard.user_line], estimated_ns(guard)])
         return rows
 
     def broken(self, found: BreakReport) -> dict[str, object]:
