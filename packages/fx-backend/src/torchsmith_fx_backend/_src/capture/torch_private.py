@@ -253,7 +253,7 @@ def pytree_codegen(
 
 def gradient_clock() -> int:
     """How many nodes of the autograd graph this thread has made."""
-    return torch.autograd._get_sequence_nr()  # type: ignore[attr-defined, no-any-return]
+    return torch.autograd._get_sequence_nr()  # type: ignore[attr-defined]
 
 
 def running_gradient() -> int | None:
