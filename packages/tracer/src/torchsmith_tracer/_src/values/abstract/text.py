@@ -100,7 +100,8 @@ class Texts:
         if own is not None:
             result: Value = own(self.tx, text)
             return result
-        if found is not None and found.owner is not object:
+        asks_str = not text and isinstance(value, ObjectValue)  # as the builtin types' do
+        if found is not None and found.owner is not object and not asks_str:
             known = self.interp.try_concrete(value)
             if known is not self.interp.UNKNOWN:
                 return self.interp.fold(format, known, text)
@@ -186,10 +187,14 @@ class Texts:
 
     def percent(self, template: str, operand: Value) -> Value:
         """``template % operand`` where the texts of the operand are not all known."""
-        known = self.interp.try_concrete(operand)
+        base = operand.base_value()
+        parts = [operand]
+        if isinstance(base, TupleValue | DictValue):
+            parts = base.unpack(self.tx) if isinstance(base, TupleValue) else base.values(self.tx)
+        asked = _ASKS.search(template) and any(isinstance(part, ObjectValue) for part in parts)
+        known = self.interp.UNKNOWN if asked else self.interp.try_concrete(operand)
         if known is not self.interp.UNKNOWN:
             return self.interp.fold(operator.mod, template, known)
-        base = operand.base_value()
         pieces = _PERCENT.split(template)
         if any("%" in literal for literal in pieces[::3]):
             raise Unsupported("not-constant", what=operand.describe())
@@ -233,6 +238,7 @@ class Texts:
 
 _BRACKETS: dict[type, tuple[str, str]] = {ListValue: ("[", "]"), TupleValue: ("(", ")")}
 _PERCENT = re.compile(r"%(?:\((\w*)\))?([sra%])")
+_ASKS = re.compile(r"%[^%a-zA-Z]*(?:\(\w*\))?[^%a-zA-Z]*[srafFeEgG]")  # not only the content
 _HOW = {"s": "str", "r": "repr", "a": "ascii"}
 
 
