@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -159,23 +160,23 @@ def check_version(tensor: torch.Tensor, version: int) -> None:
         )
 
 
-# They write the running statistics without a word in their schema: arguments 3 and 4.
-_NORMS = (
-    aten.native_batch_norm.default,
-    aten.cudnn_batch_norm.default,
-    aten.miopen_batch_norm.default,
-)
+_NORM = aten._native_batch_norm_legit_functional.default
+_NEW_STATISTICS = 3  # the first of its results that are new values of its arguments 3 and 4
 
 
-def _statistics(node: fx.Node) -> Sequence[Any]:
-    """Running statistics that a node writes and does not read."""
-    return node.args[3:5] if node.target in _NORMS and node.args[5] else ()
+def _reads(node: fx.Node) -> set[fx.Node]:
+    """The nodes that a value depends on. In training, batch norm's running statistics are read
+    for their new values alone."""
+    source = node.args[0] if node.target is operator.getitem else None
+    if isinstance(source, fx.Node) and source.target is _NORM and node.args[1] >= _NEW_STATISTICS:  # type: ignore[operator]
+        return set(source.all_input_nodes)
+    unread = node.args[3:5] if node.target is _NORM and node.args[5] else ()
+    return set(node.all_input_nodes).difference(unread)
 
 
-def _written(joint: Joint) -> set[Any]:
+def _written(joint: Joint) -> set[fx.Node]:
     """The placeholders of written inputs."""
-    hidden = {each for n in joint.trace.recorder.graph.nodes for each in _statistics(n)}
-    return {joint.nodes[place] for place in joint.mutated} | hidden & set(joint.nodes)
+    return {joint.nodes[place] for place in joint.mutated}
 
 
 def _obstacle(joint: Joint) -> str:
@@ -189,7 +190,7 @@ def _obstacle(joint: Joint) -> str:
     if not reached.isdisjoint(joint.nodes[len(joint.nodes) - len(joint.attributes) :]):
         return "it writes into a tensor of its own"
     for node in nodes:
-        if not reached.isdisjoint(set(node.all_input_nodes).difference(_statistics(node))):
+        if not reached.isdisjoint(_reads(node)):
             reached.add(node)
     if any(joint.outputs[i] in reached for i in joint.differentiable):
         return "its result depends on what it overwrites"
