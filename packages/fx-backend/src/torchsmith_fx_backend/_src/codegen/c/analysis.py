@@ -38,6 +38,7 @@ ARG_REDUCTIONS = frozenset({ReduceOp.ARGMAX, ReduceOp.ARGMIN})
 # Entering and leaving a parallel region costs some microseconds, which a thread needs for about
 # this much work (in adds); below it, parallel is slower.
 PARALLEL_WORK = 600_000
+_NEAR, _FAR = 8, 64  # steps, in elements
 _LANES = 8  # float32 values of a vector, roughly
 _LINE, _LINES = 16, 512  # float32 values of a cache line, lines of the innermost cache
 
@@ -144,14 +145,32 @@ class Facts:
             return 1.0
         if step == ZERO:
             return 0.25
+        size = self.kernel.ranges[axis]
+        if isinstance(node, Load) and isinstance(step, Const) and 0 < step.value <= _NEAR:
+            return 1.0 + step.value / 2  # neighbours share cache lines
         # A scattered store touches a cache line to write it back: dearer than a scattered load.
         # Lines that the cache has lost when the neighbours' turn comes are fetched once for each.
-        size = self.kernel.ranges[axis]
         cost = 8.0 if isinstance(node, Store) else 6.0
         if isinstance(step, Const) and isinstance(size, Const):
             lost = abs(step.value) >= _LINE and size.value > _LINES
             cost *= 2.0 if lost else 1.0
         return cost
+
+    def interleaves(self, axis: int) -> bool:
+        """Whether several loads step far through the same memory along ``axis``. gcc takes them
+        for columns of one table, and spends seconds to minutes on reading it as vectors."""
+        seen: set[tuple[int, int]] = set()
+        for node in self.kernel.body:
+            if not isinstance(node, Load):
+                continue
+            step = coefficient(node.index, axis)
+            if not isinstance(step, Const) or abs(step.value) < _FAR:
+                continue
+            where = (node.arg, step.value)
+            if where in seen:
+                return True
+            seen.add(where)
+        return False
 
     def strides(self, axis: int) -> dict[int, Index | None]:
         """Step along ``axis`` of each access (by position), None where it is not affine."""

@@ -116,6 +116,11 @@ class Emitter:
             value_name=self.value,
         )
 
+    def simd(self, axis: int) -> None:
+        """Ask for vectors along ``axis`` in the loop that follows, where they can gain."""
+        if not self.facts.interleaves(axis):
+            self.line("#pragma omp simd")
+
     def parallel(self, what: str, points: Index, work: int) -> bool:
         """Write ``#pragma omp parallel {what}`` if that much work is worth a parallel region.
 

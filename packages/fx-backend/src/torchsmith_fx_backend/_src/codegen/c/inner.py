@@ -176,7 +176,7 @@ def _nest(
     short = [a for a in accumulators if a.in_parts]
     clauses = " ".join(a.clause() for a in accumulators if a.vectorises and not a.in_parts)
     clauses += "".join(f" reduction(+:{a.part})" for a in short)
-    simd = f"#pragma omp simd {clauses}".rstrip()
+    simd = "" if facts.interleaves(lane) else f"#pragma omp simd {clauses}".rstrip()
     ordered = not all(a.vectorises for a in accumulators)
     block = width if ordered else _SHORT_SUM
     extent = static(facts.kernel.ranges[lane])
@@ -207,7 +207,8 @@ def _strip(
     short = [a for a in accumulators if a.in_parts]
     for a in short:
         out.line(f"float {a.part} = 0;")
-    out.line(simd)
+    if simd:
+        out.line(simd)
     with out.block(out.loop_header(lane, low, high)):
         _point(out, one, accumulators, place)
     for a in short:

@@ -68,7 +68,7 @@ def _block(out: Emitter, lane: int, block: int) -> None:
         done = max([done, *(facts.level[p] for p in one.reduces)])
         fresh = [p for p in arrays if facts.level[p] <= done and p not in ready]
         if fresh:
-            out.line("#pragma omp simd")
+            out.simd(lane)
             with out.block(_LANES):
                 out.line(f"const int64_t i{lane} = low + l;")
                 _evaluate(out, fresh, ready)
@@ -77,7 +77,7 @@ def _block(out: Emitter, lane: int, block: int) -> None:
             ready.update(fresh)
     stores = [p for p, node in enumerate(body) if isinstance(node, Store) and not facts.full[p]]
     if stores:
-        out.line("#pragma omp simd")
+        out.simd(lane)
         with out.block(_LANES):
             out.line(f"const int64_t i{lane} = low + l;")
             _evaluate(out, stores, ready)
@@ -126,7 +126,7 @@ def _walk(
             at = f"r{accumulators[0].position}"  # passes may share a scope
             out.line(f"int64_t {at} = 0;")
             out.open(f"for (; {at} + {unroll} <= {end}; {at} += {unroll})")
-            out.line("#pragma omp simd")
+            out.simd(lane)
             with out.block(_LANES):
                 out.line(f"const int64_t i{lane} = low + l;")
                 for a in accumulators:
@@ -144,7 +144,7 @@ def _walk(
         else:
             out.open(out.loop_header(fast))
         flat = out.index(flat_position(facts))
-        out.line("#pragma omp simd")
+        out.simd(lane)
         with out.block(_LANES):
             out.line(f"const int64_t i{lane} = low + l;")
             _evaluate(out, one.needed, ready)

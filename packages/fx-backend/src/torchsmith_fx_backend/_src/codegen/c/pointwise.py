@@ -95,7 +95,7 @@ def _nest(out: Emitter, walk: _Walk) -> None:
         _rows(out, walk, [facts])
     else:
         if not out.parallel("for simd schedule(static)", facts.points(), facts.work()):
-            out.line("#pragma omp simd")
+            out.simd(lane)
         with out.block(out.loop_header(lane)):
             out.emit(everything)
 
@@ -153,7 +153,7 @@ def emit_lane(out: Emitter, lane: int, low: str, high: str) -> None:
         for p in positions
         if lane not in facts.axes[p] and not isinstance(facts.kernel.body[p], Store)
     )
-    out.line("#pragma omp simd")
+    out.simd(lane)
     with out.block(out.loop_header(lane, low, high)):
         out.emit(positions)
 

@@ -83,7 +83,7 @@ def _in_blocks(out: Emitter, axis: int) -> None:
         for position in kept:
             ctype = scalars.value_type(scalars.dtype_of(kernel, position))
             out.line(f"{ctype} value{position}[{_BLOCK}];")
-        out.line("#pragma omp simd")
+        out.simd(axis)
         with out.block(out.loop_header(axis, "low", "high")):
             plain = [p for p in early if isinstance(kernel.body[p], Store)]
             out.emit(facts.closure([*kept, *plain]))
