@@ -127,7 +127,9 @@ def test_ten_steps_stay_on_eagers_trajectory(door: str) -> None:
 def test_five_lengths_in_two_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
     compiles = []
     real = driver.compile_training
-    monkeypatch.setattr(driver, "compile_training", lambda *a: compiles.append(a) or real(*a))
+    monkeypatch.setattr(
+        driver, "compile_training", lambda *a, **k: compiles.append(a) or real(*a, **k)
+    )
     model = Language().eval()  # without dropout
     eager = copy.deepcopy(model)
     compiled = torchsmith.compile(model)

@@ -228,6 +228,7 @@ WITH_SETTINGS = {
         lambda x: ((x, x.shape[-1:], make(x.shape[-1:]), make(x.shape[-1:]), 1e-5), {}),
         lambda x: ((x, x.shape[-1:], None, None, 1e-5), {}),
         lambda x: ((x, x.shape[1:], make(x.shape[1:]), None, 1e-5), {}),
+        lambda x: ((x.bfloat16(), x.shape[-1:], make(x.shape[-1:]), None, 1e-5), {}),
     ],
     # writes
     "add_.Tensor": [

@@ -31,11 +31,17 @@ def _plain(x: torch.Tensor, *parameters: torch.Tensor | None) -> bool:
     )
 
 
-def _statistics_dtype(x: torch.Tensor) -> torch.dtype | None:
-    """The type of mean and deviation: that of ``x`` on the CPU, at least float32 elsewhere."""
-    if x.device.type == "cpu" or x.dtype in (torch.float32, torch.float64):
-        return x.dtype
-    return torch.float32 if x.device.type == "cuda" else None
+def _statistics_dtype(x: torch.Tensor, *parameters: torch.Tensor | None) -> torch.dtype | None:
+    """The type of mean and deviation: that of ``x`` on the CPU, at least float32 elsewhere and
+    beside parameters in float32, which only the CPU takes."""
+    if all(p is None or (p.dtype == x.dtype and p.device == x.device) for p in parameters):
+        if x.device.type == "cpu" or x.dtype in (torch.float32, torch.float64):
+            return x.dtype if x.dtype.is_floating_point else None
+        return torch.float32 if x.device.type == "cuda" and x.dtype.is_floating_point else None
+    mixed = x.dtype in (torch.bfloat16, torch.float16) and x.device.type == "cpu"
+    given = [p for p in parameters if p is not None]
+    mixed = mixed and all(p.dtype == torch.float32 and p.device == x.device for p in given)
+    return torch.float32 if mixed else None
 
 
 @rule("native_layer_norm")
@@ -43,10 +49,8 @@ def _native_layer_norm(
     x: torch.Tensor, normalized_shape: Sequence[Any], weight: Any, bias: Any, eps: float
 ) -> Layouts | None:
     rank = x.dim() - len(normalized_shape)
-    dtype = _statistics_dtype(x)
+    dtype = _statistics_dtype(x, weight, bias)
     if dtype is None or rank < 0 or not normalized_shape or holds(x.shape, 0):
-        return None
-    if not _plain(x, weight, bias) or not is_contiguous(x):
         return None
     shapes = [x.shape[rank:], *(p.shape for p in (weight, bias) if p is not None)]
     if not all(same_sizes(shape, normalized_shape) for shape in shapes):
@@ -59,8 +63,8 @@ def _native_layer_norm(
 def _native_group_norm(
     x: torch.Tensor, weight: Any, bias: Any, N: Any, C: Any, HxW: Any, group: int, eps: float
 ) -> Layouts | None:
-    dtype = _statistics_dtype(x)
-    if dtype is None or not _plain(x, weight, bias) or not is_contiguous(x) or x.dim() < 2:
+    dtype = _statistics_dtype(x, weight, bias)
+    if dtype is None or not is_contiguous(x) or x.dim() < 2:
         return None
     if holds(x.shape, 0) or not same(x.shape[0], N) or not same(x.shape[1], C):
         return None
