@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+import torchsmith_tracer
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
@@ -135,3 +136,32 @@ def test_breaks_and_errors_inside(program):
         return seen
 
     program(body, broken=True)
+
+
+def test_torchs_own_change_of_the_order_is_no_recompile():
+    """It makes one at its first attention on a recent GPU, while a program is compiled or after."""
+    built_in, cudnn_first, other = [1, 2, 0, 3, 4], [3, 1, 2, 0, 4], [0, 1, 2, 3, 4]
+    before = torch._C._get_sdp_priority_order()
+    compiles = []
+
+    def backend(gm, inputs):
+        if not compiles:
+            torch._C._set_sdp_priority_order(cudnn_first)
+        compiles.append(gm)
+        return gm.forward
+
+    def attend(x):
+        return F.scaled_dot_product_attention(x, x, x)
+
+    compiled = torchsmith_tracer.compile(attend, backend=backend)
+    x = heads(grad=False)
+    try:
+        torch._C._set_sdp_priority_order(built_in)
+        torch.testing.assert_close(compiled(x), attend(x))
+        assert torch._C._get_sdp_priority_order() == cudnn_first
+        for order, count in ((cudnn_first, 1), (built_in, 1), (other, 2)):
+            torch._C._set_sdp_priority_order(order)
+            torch.testing.assert_close(compiled(x), attend(x))
+            assert len(compiles) == count
+    finally:
+        torch._C._set_sdp_priority_order(before)

@@ -146,6 +146,8 @@ ATTENTION_SWITCHES: dict[Callable[[Any], None], Callable[[], Any]] = {
 }
 ATTENTION_SWITCHES[torch._C._set_sdp_priority_order] = torch._C._get_sdp_priority_order
 _READS = tuple(ATTENTION_SWITCHES.values())
+# At its first attention on a recent GPU torch itself replaces the first order by the second.
+_BUILT_IN_ORDER, _CUDNN_FIRST = [1, 2, 0, 3, 4], [3, 1, 2, 0, 4]
 TRUE_QUERIES = "_utils.is_compiling"
 FALSE_QUERIES = (
     "_jit_internal.is_scripting onnx.is_in_onnx_export _C._is_tracing "
@@ -193,9 +195,10 @@ def global_hooks_empty() -> bool:
 
 
 def attention_switches() -> bytes:
-    """Which kernels attention may take, and in which order."""
-    cudnn, flash, mem_efficient, math_, overrideable, order = _READS
-    return bytes([cudnn(), flash(), mem_efficient(), math_(), overrideable(), *order()])
+    """Which kernels attention may take, and in which order; torch's own change of it is none."""
+    cudnn, flash, mem_efficient, math_, overrideable, read = _READS
+    order = _CUDNN_FIRST if (now := read()) == _BUILT_IN_ORDER else now
+    return bytes([cudnn(), flash(), mem_efficient(), math_(), overrideable(), *order])
 
 
 def map_nodes(nest: object, fn: Callable[[fx.Node], object]) -> Any:
@@ -294,7 +297,7 @@ class AmbientState:
         """Bring the state back; a no-op for what has not changed."""
         torch._C._set_grad_enabled(self._grad)
         for put, was, now in zip(ATTENTION_SWITCHES, self._switches, AmbientState()._switches):
-            if now != was:
+            if now != was and (was, now) != (_BUILT_IN_ORDER, _CUDNN_FIRST):
                 put(was)
         changed = False
         for device, enabled, dtype in self._autocast:
