@@ -47,7 +47,7 @@ class CudaRecorder:
             private: memory is shared with no other recorder.
         """
         self.device = device
-        self._private = private
+        self._shared = {} if private else self._pools
         self._pool: _Pool | None = None
 
     def ready(self) -> bool:
@@ -93,10 +93,7 @@ class CudaRecorder:
     def _found(self) -> _Pool:
         if self._pool is None:
             with self._making:
-                if self._pool is None and self._private:
-                    self._pool = _Pool(self.device)
-                elif self._pool is None:
-                    self._pool = self._pools.get(self.device)
-                    if self._pool is None:
-                        self._pool = self._pools[self.device] = _Pool(self.device)
+                self._pool = self._shared.get(self.device)
+                if self._pool is None:
+                    self._pool = self._shared[self.device] = _Pool(self.device)
         return self._pool

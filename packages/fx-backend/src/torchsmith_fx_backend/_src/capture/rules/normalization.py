@@ -217,8 +217,12 @@ def _batch_norm(
 ) -> Any:
     if x.dtype not in FLOATS or _is_empty(x):
         return NotImplemented
+    if training and (running_mean is None or running_var is None):
+        plain = aten._native_batch_norm_legit.no_stats
+        return m.call(plain, x, weight, bias, True, momentum, eps)[0]
     if training:
-        return _batch_norm_training(m, x, weight, bias, running_mean, running_var, momentum, eps)
+        statistics = running_mean, running_var, True, momentum, eps
+        return _native_batch_norm(m, x, weight, bias, *statistics)[0]
     if running_mean is None or running_var is None or x.dim() < 2:
         return NotImplemented
     # Eager folds the four vectors into one factor and one offset per channel.
@@ -271,32 +275,3 @@ def _native_batch_norm_backward(
         return NotImplemented
     saved = mean, inverse, True, eps, wanted  # running statistics are not read in training
     return m.call(aten.native_batch_norm_backward.default, grad, x, weight, None, None, *saved)
-
-
-def _batch_norm_training(
-    m: Mode,
-    x: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    momentum: float,
-    eps: float,
-) -> Tensor:
-    if running_mean is None or running_var is None:
-        result: Tensor = m.call(
-            aten._native_batch_norm_legit.no_stats, x, weight, bias, True, momentum, eps
-        )[0]
-        return result
-    result = m.call(
-        aten._native_batch_norm_legit.default,
-        x,
-        weight,
-        bias,
-        running_mean,
-        running_var,
-        True,
-        momentum,
-        eps,
-    )[0]
-    return result

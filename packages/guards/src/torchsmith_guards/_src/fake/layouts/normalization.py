@@ -34,13 +34,14 @@ def _plain(x: torch.Tensor, *parameters: torch.Tensor | None) -> bool:
 def _statistics_dtype(x: torch.Tensor, *parameters: torch.Tensor | None) -> torch.dtype | None:
     """The type of mean and deviation: that of ``x`` on the CPU, at least float32 elsewhere and
     beside parameters in float32, which only the CPU takes."""
-    if all(p is None or (p.dtype == x.dtype and p.device == x.device) for p in parameters):
+    if _plain(x, *parameters):
         if x.device.type == "cpu" or x.dtype in (torch.float32, torch.float64):
-            return x.dtype if x.dtype.is_floating_point else None
-        return torch.float32 if x.device.type == "cuda" and x.dtype.is_floating_point else None
+            return x.dtype
+        return torch.float32 if x.device.type == "cuda" else None
     mixed = x.dtype in (torch.bfloat16, torch.float16) and x.device.type == "cpu"
-    given = [p for p in parameters if p is not None]
-    mixed = mixed and all(p.dtype == torch.float32 and p.device == x.device for p in given)
+    mixed = mixed and all(
+        p is None or (p.dtype == torch.float32 and p.device == x.device) for p in parameters
+    )
     return torch.float32 if mixed else None
 
 
