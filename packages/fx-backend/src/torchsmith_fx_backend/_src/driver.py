@@ -64,6 +64,7 @@ from torchsmith_fx_backend._src.runtime import (
     load_graph,
     obstacle,
     save_graph,
+    written_before,
 )
 from torchsmith_fx_backend._src.schedule import schedule_graph
 from torchsmith_fx_backend._src.schedule.hints import hints
@@ -198,6 +199,7 @@ def _eagerly(gm: fx.GraphModule, reason: str) -> fx.GraphModule:
 
 # What a tracer accepts by these names before there is a graph.
 smith.modes = modes.MODES  # type: ignore[attr-defined]
+smith.written_before = written_before  # type: ignore[attr-defined]
 smith.option_names = (*(f.name for f in fields(Settings)), "mode")  # type: ignore[attr-defined]
 
 

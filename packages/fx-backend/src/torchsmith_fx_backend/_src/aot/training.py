@@ -407,16 +407,20 @@ def callable_of(
             outputs = CompiledFunction.apply(training, given, *inputs)  # type: ignore[no-untyped-call]
         else:
             outputs, _ = training.run_forward(inputs)
-        if joint.spent:
-            outputs = [
-                _never(out, SPENT) if i in joint.spent else out for i, out in enumerate(outputs)
-            ]
-        if joint.rewritten:
-            _write(training, inputs, outputs)
-        made: list[Any] = []
-        for result in results:
-            made.append(_make(result, inputs, outputs, made))
-        return tuple(made) if flat_result else pytree.tree_unflatten(made, spec)
+        try:
+            if joint.spent:
+                outputs = [
+                    _never(out, SPENT) if i in joint.spent else out for i, out in enumerate(outputs)
+                ]
+            if joint.rewritten:
+                _write(training, inputs, outputs)
+            made: list[Any] = []
+            for result in results:
+                made.append(_make(result, inputs, outputs, made))
+            return tuple(made) if flat_result else pytree.tree_unflatten(made, spec)
+        except Exception as error:
+            error.written = [inputs[i] for i in joint.mutated]  # type: ignore[attr-defined]
+            raise
 
     return run
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 import torch
 
 from torchsmith_fx_backend._src.loops.index import Const, Index, mul, product, render
+from torchsmith_fx_backend._src.runtime.progress import WRITTEN
 from torchsmith_fx_backend._src.runtime.support import conform
 from torchsmith_fx_backend._src.schedule.plan import (
     Allocate,
@@ -311,6 +312,7 @@ def print_wrapper(
                 printer.line(f"del {dead}")
             case Bump(written, times):
                 bumped += [written] * times
+                printer.line(f"{WRITTEN}{written}")
     if bumped:
         bump = printer.constant("torch.autograd.graph.increment_version", "increment_version")
         printer.line(f"{bump}(({', '.join(bumped)},))")

@@ -16,6 +16,7 @@ from torchsmith_fx_backend._src.runtime.launchers import (
     Unavailable,
     launcher_for,
 )
+from torchsmith_fx_backend._src.runtime.progress import written_before
 from torchsmith_fx_backend._src.runtime.recordings import Recordings, obstacle
 
 __all__ = [
@@ -35,4 +36,5 @@ __all__ = [
     "load_graph",
     "obstacle",
     "save_graph",
+    "written_before",
 ]

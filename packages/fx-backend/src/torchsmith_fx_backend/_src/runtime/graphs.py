@@ -27,6 +27,7 @@ from torchsmith_fx_backend._src.runtime.launchers import (
     Unavailable,
     launcher_for,
 )
+from torchsmith_fx_backend._src.runtime.progress import GENERATED
 from torchsmith_fx_backend._src.schedule.plan import Launch, Plan
 
 if TYPE_CHECKING:
@@ -183,7 +184,7 @@ def _finish(
     storable: bool = True,
 ) -> CompiledGraph:
     """Execute the wrapper's module and dress up its function."""
-    namespace: dict[str, object] = {"__name__": "torchsmith_generated"}
+    namespace: dict[str, object] = {"__name__": GENERATED}
     exec(_code(wrapper.text, cache), namespace)
     namespace.update(wrapper.bindings)
     namespace.update(bound)

@@ -66,6 +66,7 @@ FEW_REPEATS = 4  # how often a node is computed over when its one reader repeats
 SHORT_SCAN, FEW_SCANS = 4096, 64  # rows that are longer and fewer leave a GPU idle
 COPY = aten.copy_.default
 COPY_INTO = Pointwise(copy_into)
+_BATCH_NORM = aten.native_batch_norm.default
 GEMMS = frozenset(
     {
         aten.linear.default,
@@ -353,6 +354,8 @@ class Facts:
         """What lies behind the arguments that a call writes into."""
         schema = getattr(node.target, "_schema", None)
         found: list[fx.Node] = []
+        if node.target is _BATCH_NORM and node.args[5]:  # its schema does not tell
+            found += [self.root(arg) for arg in node.args[3:5] if isinstance(arg, fx.Node)]
         for position, spec in enumerate(schema.arguments if schema is not None else ()):
             if spec.alias_info is None or not spec.alias_info.is_write:
                 continue

@@ -312,8 +312,7 @@ class MemoryPlanner:
             )
         )
         for target, copy in unit.mutates.items():
-            if times := copy.meta.get(WRITES, 1):
-                self.steps.append(Bump(self.names[target], times))
+            self.steps.append(Bump(self.names[target], copy.meta.get(WRITES, 1)))
         for storage in claimed:
             storage.owned = False  # its memory lives on under another name
 
@@ -357,8 +356,9 @@ class MemoryPlanner:
         if out is None and node.target in TRUSTED and info is not None:
             kind = info.dtype, info.device
             self._layouts[self.names[node]] = Layout(*kind, info.shape, info.stride)
-        if writes > 1:
-            self.steps.append(Bump(self.names[node], writes - 1))
+        for target in self.facts.written(node):
+            if target.op in ("placeholder", "get_attr"):
+                self.steps.append(Bump(self.names[target], max(writes - 1, 0)))
         if out is None and node.target not in TRUSTED and not is_view:
             for value in self._produced(unit):
                 self._conform(value)

@@ -101,7 +101,8 @@ class Free:
 
 @dataclass(frozen=True, slots=True)
 class Bump:
-    """Advance the version counter of ``name``, which a kernel wrote, as eager's writes would."""
+    """``name``, which the caller sees, has been written: its version counter is to be advanced by
+    ``times``, as eager's writes would."""
 
     name: str
     times: int

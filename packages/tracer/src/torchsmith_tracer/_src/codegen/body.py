@@ -17,6 +17,7 @@
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -102,7 +103,9 @@ def assemble(
         name = cg.fresh("graph")
         cg.namespace[name] = compiled
         error, handler, undo = cg.fresh("error"), cg.fresh("failed"), cg.fresh("undo")
-        cg.namespace[handler] = failed
+        cg.namespace[handler] = functools.partial(
+            failed, inputs, functools.partial(trace.graph.stays, graph)
+        )
         targets = ", ".join(cg.outputs.values())
         call = f"{name}({', '.join(inputs)})"
         graph_ = trace.graph

@@ -137,7 +137,7 @@ class FakeRunner:
         _tensors(fake_args, tensors)
         _tensors(fake_kwargs, tensors)
         versions = [_version(t) for t in tensors]
-        t = tensors[0] if tensors and _in_place(target) and target not in _RELAYING else None
+        t = tensors[0] if tensors and in_place(target) and target not in _RELAYING else None
         layout = None if t is None else (t.size(), t.stride(), t.storage_offset())
         cache = _autocast_key() is not None and torch.is_autocast_cache_enabled()
         if cache:  # casts of fake tensors are not kept for the user's
@@ -180,7 +180,7 @@ class FakeRunner:
                 if arg is result and result:
                     return Given(place), mutated, True
         known = any(t is result for t in tensors)
-        if not mutated and tensors and (_in_place(target) or (known and _version(tensors[0]) < 0)):
+        if not mutated and tensors and (in_place(target) or (known and _version(tensors[0]) < 0)):
             # Inference tensors count no versions: go by the name, and be careful with others.
             mutated = [result] if isinstance(result, torch.Tensor) and known else tensors[:1]
         if mutated:
@@ -196,7 +196,7 @@ class FakeRunner:
         args: tuple[object, ...],
         kwargs: dict[str, object],
     ) -> Hashable | None:
-        if _in_place(target) or target in _BY_HISTORY or functorch_transform() is not None:
+        if in_place(target) or target in _BY_HISTORY or functorch_transform() is not None:
             return None
         if isinstance(target, OPERATORS) and _written(target, args, kwargs):
             return None
@@ -258,7 +258,8 @@ def _refuse_resized(tensor: torch.Tensor, size: torch.Size, *rest: object) -> No
         raise RuntimeError(f"output with shape {size} doesn't match the broadcast shape {now}")
 
 
-def _in_place(target: Callable[..., object] | str) -> bool:
+def in_place(target: Callable[..., object] | str) -> bool:
+    """Whether a call of ``target`` writes its first argument and returns it."""
     if isinstance(target, str):
         return target.endswith("_") and not target.endswith("__")
     return target in _INPLACE_FUNCTIONS

@@ -13,6 +13,10 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
+from torch import fx
+from torch.nn.functional import batch_norm, instance_norm
+
+from torchsmith_tracer._src.graph.fakes import in_place
 
 _BY_INDEX = frozenset(
     "getitem setitem __getitem__ __setitem__ index index_put _index_put_impl gather index_select "
@@ -102,3 +106,34 @@ def _torchs_own(target: Callable[..., object] | str) -> bool:
     if module is None:  # a C function of torch
         return True
     return str(module).partition(".")[0] in _OURS or str(module).startswith("torchsmith")
+
+
+def stays(gm: fx.GraphModule, position: int) -> bool:
+    """Whether nothing but its own new value depends on what an input holds."""
+    own, reached = {list(gm.graph.nodes)[position]}, set[fx.Node]()
+    for node in gm.graph.nodes:
+        used = (own | reached).intersection(node.all_input_nodes)
+        if node.op == "output":
+            return used <= own
+        if not used or (node.target in _TRACKING and _unread(node, used)):
+            continue
+        if in_place(node.target):
+            if node.args[0] not in own:
+                return False
+            own.add(node)
+        elif not node.users:
+            return False
+        else:
+            reached.add(node)
+    return False
+
+
+_TRACKING = (batch_norm, instance_norm)  # (input, mean, variance, weight, bias, training, ...)
+
+
+def _unread(node: fx.Node, used: set[fx.Node]) -> bool:
+    """Whether a norm only writes what it is given of ``used``: as running statistics."""
+    statistics = {node.kwargs.get("running_mean"), node.kwargs.get("running_var"), *node.args[1:3]}
+    flags = (node.kwargs.get(name) for name in ("training", "use_input_stats"))
+    others = [arg for arg in (*node.args, *node.kwargs.values()) if arg not in statistics]
+    return (any(flags) or node.args[5:6] == (True,)) and used.isdisjoint(others)

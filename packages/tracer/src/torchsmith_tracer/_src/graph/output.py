@@ -27,7 +27,7 @@ from torchsmith_guards import Source
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.graph import asserts, cleanup, provenance
 from torchsmith_tracer._src.graph.fakes import FakeRunner, Given
-from torchsmith_tracer._src.graph.may_raise import Operation, draws, may_raise
+from torchsmith_tracer._src.graph.may_raise import Operation, draws, may_raise, stays
 from torchsmith_tracer._src.graph.wrap_result import wrap_result
 from torchsmith_tracer._src.torch_private import CapturedGraph, map_nodes, node_label, storage_id
 from torchsmith_tracer._src.values import function_modes
@@ -94,9 +94,11 @@ class OutputGraph:
         op_count: call nodes so far.
         tx: the trace that this graph belongs to, once it is attached to one.
         need_history: see ``FakeRunner``.
+        stays: see ``may_raise.py``.
     """
 
     tx: Compilation
+    stays = staticmethod(stays)
 
     def __init__(self, fake: FakeMode, *, keep_history: bool = False) -> None:
         self.fake = fake

@@ -5,7 +5,8 @@ A backend is ``backend(gm: GraphModule, example_inputs: list) -> callable``, the
 name the options and modes it takes in attributes ``option_names`` and ``modes``; it is then called
 with ``options=`` and ``mode=`` keywords when these were given. A returned callable may list what
 it launches in an attribute ``kernels``, give lines about it by a function ``notes``, and say more
-in ``schedules`` (see ``page/model.py``).
+in ``schedules`` (see ``page/model.py``). A function ``written_before`` of a backend lists the
+tensors of the caller's that its graph had written when it raised an exception.
 """
 
 from __future__ import annotations

@@ -197,7 +197,8 @@ def _trace_and_generate(
             report.break_ = replace(report.break_, resumed=False)
         del signal, result  # their tracebacks lead to this frame, and it to the arguments
     entry = None if record.pass_function else fn
-    failed = partial(graph_failed, record, entry, ambient)
+    written = getattr(region.backend.fn, "written_before", None)
+    failed = partial(graph_failed, record, entry, ambient, written)
     verify = region.settings.verify_correctness and not trace.graph.draws
     return assemble(trace, record, cg, failed, partial(region.backend.compile, verify=verify))
 

@@ -5,13 +5,20 @@ numbers that it took, are put back from copies (made only for graphs where an op
 fail follows such a write), so running the user's code instead gives every effect that comes before
 the failing operator and none after it, the user's own exception from the user's line, and honours
 ``try`` blocks around the operator. This holds for every backend.
+
+What a backend's own failure leaves written is known where the backend tells. A value that nothing
+but itself depends on, as batch norm's statistics, keeps what the graph gave it, whatever the second
+run writes; after any other write there is no second run, and the failure is raised.
 """
 
 from __future__ import annotations
 
 import types
 import warnings
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
+
+import torch
 
 from torchsmith_tracer._src.codegen.tail import hide_ours
 from torchsmith_tracer._src.effects.undo import Undo
@@ -27,28 +34,48 @@ def graph_failed(
     record: CodeRecord,
     fn: types.FunctionType | None,
     ambient: AmbientState,
+    written_before: Callable[[BaseException], list[torch.Tensor]] | None,
+    inputs: Sequence[str],
+    stays: Callable[[int], bool],
     error: BaseException,
     undo: Undo | None,
     *args: object,
 ) -> object:
     """Run the function natively instead of its compiled body, which was called with ``args`` when
-    torch's state was ``ambient``. ``fn`` is None where ``args`` begin with the function."""
+    torch's state was ``ambient``. ``fn`` is None where ``args`` begin with the function; ``inputs``
+    are the names that the body has for those of the graph, and ``stays`` says of which by position
+    nothing but its own new value depends."""
     place = error.__traceback__
+    assert place is not None
+    found = place.tb_frame.f_locals
+    places = {id(found[name]): place for place, name in enumerate(inputs)}
+    written = [] if written_before is None else written_before(error)
+    copied = set() if undo is None else {id(entry[0]) for entry in undo.tensors}
+    written = [t for t in written if id(t) not in copied]
+    del found
     error.__traceback__ = None  # its frames hold guards of contexts that the graph has entered
     ambient.restore()
     flat = args
     if fn is None:
         fn, flat = args[0], args[1:]  # type: ignore[assignment]
     assert fn is not None
-    if not isinstance(error, Exception) or (undo and not undo.restore()):
+    if (
+        not isinstance(error, Exception)
+        or (undo and not undo.restore())
+        or not all(id(t) in places and stays(places[id(t)]) for t in written)
+    ):
         return record.raise_inside(fn, flat, error.with_traceback(place))
     del place
+    contents = [(tensor, tensor.detach().clone()) for tensor in written]
     try:
         result = record.native(fn, flat)
     except BaseException as own:
         hide_ours(own)
         frames.crashed(record, own)
         raise
+    finally:
+        for tensor, content in contents:
+            tensor.data.copy_(content)
     if record.code.co_exceptiontable:  # a handler of the user's may have dealt with it
         return result
     frames.crashed(record, error)
