@@ -149,12 +149,14 @@ def _index_fill(x: torch.Tensor, dim: int, index: torch.Tensor, value: object) -
 
 @rule("slice_scatter", "select_scatter", "diagonal_scatter")
 def _scatter_into_copy(x: torch.Tensor, *_: Any, **__: Any) -> Layout | None:
-    # The copy keeps holes; only what is expanded gets memory of its own.
-    if is_row_major(x) or not is_static(x.shape, x.stride()):
+    # The copy keeps holes; only what is expanded gets memory of its own. (Where sizes are symbols,
+    # torch 2.11 says that this too stays expanded.)
+    if is_row_major(x):
         return None
-    if any(n > 1 and step == 0 for n, step in zip(x.shape, x.stride())):
+    repeats = (type(step) is int and step == 0 for step in x.stride())
+    if any(again and not (type(n) is int and n <= 1) for n, again in zip(x.shape, repeats)):
         return tuple(x.shape), tuple(torch.empty_like(x).stride()), x.dtype, x.device, 0
-    if x.storage_offset():
+    if not is_static(x.shape, x.stride()) or x.storage_offset():
         return None
     return tuple(x.shape), tuple(x.stride()), x.dtype, x.device, 0
 
