@@ -186,6 +186,17 @@ LOSSES = {
         torch.ones(2, 4, 5).long(),
     ),
     "bfloat16": (lambda x, t: F.nll_loss(x, t), SCORES.bfloat16(), TARGETS),
+    "of each": (
+        lambda x, t: F.nll_loss(x, t, torch.arange(10).float(), ignore_index=3, reduction="none"),
+        SCORES,
+        TARGETS,
+    ),
+    "of one": (lambda x, t: F.nll_loss(x[0], t[0], reduction="none") * 2, SCORES, TARGETS),
+    "of each pixel": (
+        lambda x, t: F.nll_loss(x.mT, t, ignore_index=2, reduction="none").relu(),
+        torch.randn(2, 3, 4, 5),
+        torch.arange(40).view(2, 5, 4) % 3,
+    ),
 }
 
 
@@ -202,11 +213,13 @@ def test_a_target_outside_raises_what_eager_raises():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_cross_entropy_stores_no_row(dtype):
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_cross_entropy_stores_no_row(dtype, reduction):
+    def loss(x, t):
+        return F.cross_entropy(x.float(), t, reduction=reduction)
+
     scores, targets = torch.randn(64, 1000).to(dtype), torch.arange(64)
-    compiled = compile_graph(
-        _traced(lambda x, t: F.cross_entropy(x.float(), t), 2), (scores, targets), STRICT
-    )
+    compiled = compile_graph(_traced(loss, 2), (scores, targets), STRICT)
     (got,) = compiled(scores, targets)
-    torch.testing.assert_close(got, F.cross_entropy(scores.float(), targets))
+    torch.testing.assert_close(got, loss(scores, targets))
     assert "(64, 1000)" not in compiled.source

@@ -207,11 +207,17 @@ def searchsorted(p: Point) -> Value:
 # --------------------------------------------------------------------- negative log-likelihood
 
 _OUT_OF_TARGETS = Fault("IndexError", "Target {index} is out of bounds.")
-_SUM, _MEAN = 2, 1
+_NONE, _MEAN = 0, 1
 
 
-def _to_a_number(node: fx.Node) -> bool:
-    return node.args[3] in (_SUM, _MEAN) and _tensor(node, 1).dtype is torch.int64
+def _class_numbers(node: fx.Node) -> bool:
+    """Whether targets are classes. A loss of each has no sum of weights that could be asked for."""
+    alone = node.args[3] != _NONE or all(user.args[1:] == (0,) for user in node.users)
+    return alone and _tensor(node, 1).dtype is torch.int64
+
+
+def _summed(node: fx.Node) -> tuple[int, ...]:
+    return () if node.args[3] == _NONE else tuple(range(_tensor(node, 1).dim()))
 
 
 def _nll_loss(p: Point) -> Sequence[Value]:
@@ -232,6 +238,8 @@ def _nll_loss(p: Point) -> Sequence[Value]:
         return scale, -p.at_of(scores, at).cast(dtype)
 
     scale, loss = p.body.masked(counts, picked)
+    if reduction == _NONE:
+        return counts.where(scale * loss, 0), p.body.literal(0, dtype)
     total = p.body.reduce(ReduceOp.SUM, counts.where(scale, 0))
     loss = p.body.reduce(ReduceOp.SUM, counts.where(scale * loss, 0))
     return (loss.op(Op.DIV, total) if reduction == _MEAN else loss), total
@@ -241,11 +249,11 @@ for _op in (aten.nll_loss_forward.default, aten.nll_loss2d_forward.default):
     register(
         _op,
         Reduction(
-            lambda node: tuple(range(_tensor(node, 1).dim())),
+            _summed,
             _nll_loss,
             (False, False),
             several=True,
             walks=1,
-            applies=_to_a_number,
+            applies=_class_numbers,
         ),
     )
