@@ -110,6 +110,13 @@ REFUSED = [
     (lambda x: torch.var_mean(x), WHOLE),
     (lambda x: x.softmax(1), WHOLE),
     (lambda x: x.log_softmax(1), WHOLE),
+    (lambda x: torch.bucketize(x, WHOLE), WHOLE),
+    (lambda x: x & x, WHOLE.float()),
+    (lambda x: torch.bitwise_not(x), WHOLE.float()),
+    (lambda x: torch.add(x, x, alpha=1.5), WHOLE),
+    (lambda x: torch.sub(x, 2, alpha=True), WHOLE),
+    (lambda x: torch.rsub(x, 2, alpha=2.5), WHOLE),
+    (lambda x: x.add_(x, alpha=True), WHOLE.float()),
 ]
 
 
@@ -129,6 +136,7 @@ TAKEN = [
     (lambda x: x + x * 2, TRUTHS),
     (lambda x: torch.addcdiv(x.float(), x, x.float()), WHOLE),
     (lambda x: x.logical_xor(x[:, :1]) ^ True, TRUTHS),
+    (lambda x: torch.add(x, x, alpha=True) + torch.rsub(WHOLE, 2.5, alpha=1.5), TRUTHS),
 ]
 
 

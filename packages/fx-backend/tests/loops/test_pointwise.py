@@ -1,12 +1,15 @@
 """Every pointwise lowering against eager, for the dtypes it takes, with the values that hurt."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 import torch.nn.functional as F
-from plans import check, externs, kernels
+from plans import check, externs, graph_of, kernels, run_plan
+from torch._subclasses import FakeTensor
 from torchsmith_fx_backend._src.loops.registry import LOWERINGS, Pointwise, register
+from torchsmith_fx_backend._src.schedule import schedule_graph
 
 aten = torch.ops.aten
 SPECIAL = [0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 3.0, 1e-6, -1e-6, 20.5, -20.5]
@@ -252,3 +255,25 @@ def test_registering_twice_raises():
     rule = next(r for r in LOWERINGS.values() if isinstance(r, Pointwise))
     with pytest.raises(ValueError, match="already"):
         register(aten.add.Tensor, rule)
+
+
+BOUNDS = [
+    (aten.clamp_min.default, (math.nan,), False),
+    (aten.clamp.default, (None, math.nan), False),
+    (aten.clamp.default, (0.0, math.nan), True),
+]
+
+
+@pytest.mark.parametrize("op, bounds, hides", BOUNDS)
+def test_a_bound_that_is_nan_does_on_a_gpu_as_its_kernels(op, bounds, hides):
+    gm = graph_of(op, floats(), *bounds)
+    for node in gm.graph.nodes:
+        value = node.meta.get("val")
+        if value is not None:  # a GPU's tensors, run here
+            node.meta["val"] = FakeTensor(value.fake_mode, value.to("meta"), torch.device("cuda:0"))
+    plan = schedule_graph(gm)
+    allocate, *rest = plan.steps
+    here = replace(allocate, layout=replace(allocate.layout, device=torch.device("cpu")))
+    (got,) = run_plan(replace(plan, steps=(here, *rest)), [floats()])
+    want = torch.full_like(got, math.nan) if hides else floats()
+    torch.testing.assert_close(got, want, equal_nan=True, rtol=0, atol=0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
@@ -60,6 +60,7 @@ _REFUSES = {
         "var std var_mean std_mean",
         "integers divided": "addcdiv",
         "a truth": "sub rsub",
+        "a scale": "add",
     }.items()
     for name in names.split()
 }
@@ -119,7 +120,7 @@ def op_info(op: OpOverload) -> OpInfo:
     )
 
 
-def is_refused(info: OpInfo, args: Sequence[object]) -> bool:
+def is_refused(info: OpInfo, args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
     """Whether eager has no such operator for operands of these dtypes, and says so when it runs."""
     kinds = [a.dtype if isinstance(a, torch.Tensor) else type(a) for a in args if a is not None]
     integral = [
@@ -135,8 +136,13 @@ def is_refused(info: OpInfo, args: Sequence[object]) -> bool:
             return integral[0]
         case "integers divided":
             return all(integral[1:3])
-        case _:
-            return any(truths)
+        case "a truth" if any(truths):
+            return True
+    scale = kwargs.get("alpha", args[2] if len(args) > 2 else 1)  # of a sum or difference
+    if isinstance(scale, bool):
+        return not all(truths[:2])
+    whole = [known or kind in (int, bool, torch.SymInt) for known, kind in zip(integral, kinds)]
+    return isinstance(scale, float) and all(whole[:2])
 
 
 _FUNCTIONAL_NAMES = {

@@ -175,7 +175,8 @@ def _searched(row: int, keys: int) -> Callable[[fx.Node], bool]:
         given, wanted = _tensor(node, row), _tensor(node, keys)
         plain = node.kwargs.get("sorter") is None and type(given.shape[-1]) is int
         known = given.dtype == wanted.dtype and given.dtype is not torch.bool
-        return plain and known and given.shape[-1] > 0 and _right(node) is not None
+        fits = given.dim() == 1 or node.target is not aten.bucketize.Tensor
+        return plain and known and fits and given.shape[-1] > 0 and _right(node) is not None
 
     return applies
 

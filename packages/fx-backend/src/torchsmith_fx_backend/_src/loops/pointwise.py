@@ -123,12 +123,17 @@ for _name, (_formula, _cost) in _FORMULA_FLOAT.items():
 # -------------------------------------------------------------------- functions of one dtype
 
 
+def _of_bits(node: fx.Node) -> bool:
+    """Whether eager, too, takes the operands of an operator on bits."""
+    return not node.meta["val"].dtype.is_floating_point
+
+
 def _same_unary(name: str, formula: Callable[[Point, Value], Value], cost: int = 1) -> None:
     def emit(p: Point) -> Value:
         return formula(p, p.read(p.node.args[0], p.dtype))
 
     for op in _ops(name, "default"):
-        register(op, Pointwise(emit, cost))
+        register(op, Pointwise(emit, cost, applies=_of_bits if name == "bitwise_not" else None))
 
 
 def _is_float(p: Point) -> bool:
@@ -313,8 +318,9 @@ _BINARY: dict[str, tuple[Callable[[Point, Value, Value], Value], int]] = {
     "__xor__": (_arithmetic(Op.XOR), 1),
 }
 for _name, (_binary_formula, _cost) in _BINARY.items():
+    _taken = _of_bits if _name.startswith(("bitwise", "__")) else None
     _binary(
-        _name, _binary_formula, _cost, _cannot_raise if _name in ("remainder", "fmod") else None
+        _name, _binary_formula, _cost, _cannot_raise if _name in ("remainder", "fmod") else _taken
     )
 
 
@@ -464,6 +470,9 @@ def clamp(p: Point) -> Value:
             low, high = p.arg(1, "min_val", -1.0), p.arg(2, "max_val", 1.0)
         case aten.clamp_max.default | aten.clamp_max.Tensor:
             low, high = None, p.arg(1, "max")
+    alone = high if low is None else low if high is None else None
+    if alone != alone and p.body.graph.info(p.node).device.type != "cpu":
+        return x  # a GPU's maximum of a number and NaN is the number (with two bounds: NaN)
     if low is not None:
         x = _at_least(x, p.read(low, p.dtype))
     if high is not None:
