@@ -10,7 +10,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import torch
 from torch._dispatch.python import enable_python_dispatcher
@@ -22,9 +22,7 @@ from torchsmith_guards._src.fake.build import build, is_plain, settle
 from torchsmith_guards._src.fake.layouts import Effect, Entry, entry_of
 from torchsmith_guards._src.fake.lean import defaults, knows_constructor, without_dynamo
 from torchsmith_guards._src.fake.result_cache import ResultCache
-
-if TYPE_CHECKING:
-    from torchsmith_guards._src.shapes.env import ShapeEnv
+from torchsmith_guards._src.shapes.env import ShapeEnv
 
 
 class _Quiet(logging.Filter):

@@ -10,13 +10,12 @@ import contextlib
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-if TYPE_CHECKING:
-    from torchsmith_guards._src.shapes.relation import SymCondition
-    from torchsmith_guards._src.shapes.sym_node import SymNode
+from torchsmith_guards._src.shapes.relation import SymCondition
+from torchsmith_guards._src.shapes.sym_node import SymNode
 
 
 @dataclass(frozen=True, slots=True)

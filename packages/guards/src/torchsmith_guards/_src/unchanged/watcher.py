@@ -12,15 +12,12 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from torchsmith_guards._src.guards.guard import Guard, GuardKind
 from torchsmith_guards._src.guards.tree import estimated_ns
 from torchsmith_guards._src.sources.sources import LocalSource, NamespaceSource, Source
 from torchsmith_guards._src.unchanged import native
-
-if TYPE_CHECKING:
-    from torchsmith_guards._src.unchanged.survey import Survey
+from torchsmith_guards._src.unchanged.survey import Survey
 
 # Asking costs about as much as this many nanoseconds of generated checks, and as this for each
 # object that is asked about.

@@ -12,11 +12,11 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 from torch import fx
 from torchsmith_guards import (
     GLOBAL_STATE,
+    Checker,
     FunctionSource,
     GlobalState,
     Guard,
@@ -48,14 +48,10 @@ from torchsmith_tracer._src.regions.ambient import collector, unseen, unwarned
 from torchsmith_tracer._src.regions.failed import graph_failed
 from torchsmith_tracer._src.regions.record import CodeRecord, Entry
 from torchsmith_tracer._src.torch_private import AmbientState
+from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.functions import FunctionValue
 from torchsmith_tracer._src.values.lookup import lookup
 from torchsmith_tracer.errors import BackendError, SkipGraph, TracerError, TracerWarning
-
-if TYPE_CHECKING:
-    from torchsmith_guards import Checker
-
-    from torchsmith_tracer._src.values.base import Value
 
 _AMBIENT = "torch's ambient state (grad mode, autocast, defaults) is part of what was captured"
 

@@ -16,18 +16,15 @@ from __future__ import annotations
 import types
 import warnings
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 
 from torchsmith_tracer._src.codegen.tail import hide_ours
 from torchsmith_tracer._src.effects.undo import Undo
 from torchsmith_tracer._src.records import frames
+from torchsmith_tracer._src.regions.record import CodeRecord
 from torchsmith_tracer._src.torch_private import AmbientState
 from torchsmith_tracer.errors import TracerWarning
-
-if TYPE_CHECKING:
-    from torchsmith_tracer._src.regions.record import CodeRecord
 
 
 def graph_failed(

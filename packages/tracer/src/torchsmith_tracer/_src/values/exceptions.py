@@ -10,9 +10,11 @@ import builtins
 import sys
 import types
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
-from torchsmith_tracer._src.effects.journal import DELETED
+from torchsmith_tracer._src.effects.journal import DELETED, Journal
+from torchsmith_tracer._src.emitter import Emitter
+from torchsmith_tracer._src.frames.frame import Frame
+from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtin_object import METHOD_TYPES
 from torchsmith_tracer._src.values.constants import NONE, ConstantValue, bool_value
@@ -20,12 +22,6 @@ from torchsmith_tracer._src.values.containers import ListValue, TupleValue
 from torchsmith_tracer._src.values.lookup import C_DATA, lookup
 from torchsmith_tracer._src.values.python_instances import NewObjectValue, ObjectValue
 from torchsmith_tracer._src.values.tracebacks import TracebackValue
-
-if TYPE_CHECKING:
-    from torchsmith_tracer._src.effects.journal import Journal
-    from torchsmith_tracer._src.emitter import Emitter
-    from torchsmith_tracer._src.frames.frame import Frame
-    from torchsmith_tracer._src.trace import Trace
 
 _LINKS = ("__cause__", "__context__")
 UNDELETABLE = frozenset(("args", "__traceback__", *_LINKS))

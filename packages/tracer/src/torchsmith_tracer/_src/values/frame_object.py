@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import types
-from typing import TYPE_CHECKING
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
+from torchsmith_tracer._src.frames.frame import Frame
+from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtin_object import BuiltinObject
 from torchsmith_tracer._src.values.constants import NONE
-
-if TYPE_CHECKING:
-    from torchsmith_tracer._src.frames.frame import Frame
-    from torchsmith_tracer._src.trace import Trace
-
 
 _GENERATOR = 0x20
 

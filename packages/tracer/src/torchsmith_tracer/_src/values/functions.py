@@ -381,8 +381,8 @@ class BuiltinMethodValue(Value):
         self,
         self_value: Value,
         name: str,
-        descriptor: object = None,
         owner: type | None = None,
+        descriptor: object = None,
     ) -> None:
         super().__init__(None)
         self.self_value = self_value

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.constants import ConstantValue
 from torchsmith_tracer._src.values.containers import TupleValue
+from torchsmith_tracer._src.values.functions import FunctionValue
 from torchsmith_tracer._src.values.mappings import DictValue
-
-if TYPE_CHECKING:
-    from torchsmith_tracer._src.trace import Trace
-    from torchsmith_tracer._src.values.functions import FunctionValue
 
 _VARARGS, _VARKEYWORDS = 0x04, 0x08
 

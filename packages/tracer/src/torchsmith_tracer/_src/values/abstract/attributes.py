@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import builtins
 import functools
 import types
-from typing import TYPE_CHECKING
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.effects.journal import DELETED
+from torchsmith_tracer._src.values.abstract.part import Part
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtin_object import METHOD_TYPES, BuiltinObject
 from torchsmith_tracer._src.values.classes import ClassValue, DescriptorValue, SuperValue
@@ -16,7 +15,6 @@ from torchsmith_tracer._src.values.constants import NONE, ConstantValue
 from torchsmith_tracer._src.values.exceptions import UNDELETABLE, set_field
 from torchsmith_tracer._src.values.functions import (
     BoundMethodValue,
-    BuiltinMethodValue,
     BuiltinValue,
     FunctionValue,
 )
@@ -26,7 +24,6 @@ from torchsmith_tracer._src.values.lookup import (
     Found,
     attr_value,
     bind,
-    cached,
     function_value,
     lookup,
     special,
@@ -35,18 +32,9 @@ from torchsmith_tracer._src.values.mappings import DictValue, MappingProxyValue
 from torchsmith_tracer._src.values.python_instances import NewObjectValue, ObjectValue
 from torchsmith_tracer._src.values.twins import TwinValue
 
-_IMPORT = builtins.__import__
 
-if TYPE_CHECKING:
-    from torchsmith_tracer._src.trace import Trace
-    from torchsmith_tracer._src.values.abstract.layer import ObjectLayer
-
-
-class Attributes:
+class Attributes(Part):
     """Attribute access beyond the values' own slots."""
-
-    def __init__(self, tx: Trace, interp: ObjectLayer) -> None:
-        self.tx, self.interp = tx, interp
 
     def special_method(self, value: Value, name: str) -> Value | None:
         cls = value.python_type()
@@ -61,12 +49,6 @@ class Attributes:
         if isinstance(value, NewObjectValue) and isinstance(value.cls_value, ClassValue):
             return value.cls_value
         return self.interp.class_value(value.python_type())
-
-    def builtin_method(
-        self, value: Value, name: str, owner: type, descriptor: object
-    ) -> BuiltinMethodValue:
-        """A C-level method of ``owner`` bound to ``value``."""
-        return BuiltinMethodValue(value, name, descriptor, owner)
 
     def bind_attribute(self, attr: object, value: Value, owner: type, name: str) -> Value:
         """A class attribute seen through a value of a builtin-like type."""
@@ -128,7 +110,7 @@ class Attributes:
             if instance is None or isinstance(attr.obj, types.BuiltinFunctionType):
                 return attr
             descriptor = attr.obj
-            return self.builtin_method(
+            return self.interp.builtin_method(
                 instance,
                 descriptor.__name__,
                 getattr(descriptor, "__objclass__", object),
@@ -138,35 +120,37 @@ class Attributes:
             getter = self.special_method(attr, "__get__")
             if getter is not None:
                 return self.interp.call(getter, [NONE if instance is None else instance, owner])
-        cached_fn = getattr(attr, "cached_function", None)
-        if cached_fn is not None and instance is not None:
-            func, name = cached_fn
-            return cached(self.tx, func, instance, name)
         return attr
 
     def descriptor_set(self, found: Found, instance: Value, name: str, value: Value) -> None:
         """``type(attr).__set__(attr, instance, value)``."""
-        attr = found.attr
+        if isinstance(found.attr, C_DATA):
+            self._store_c_field(instance, name, value, found.attr)
+        elif not self._call_accessor(found.attr, "fset", instance, name, value):
+            self._call_method(found, name, "__set__", instance, value)
+
+    def _call_accessor(
+        self, attr: object, part: str, instance: Value, name: str, *args: Value
+    ) -> bool:
+        """Call ``fset`` or ``fdel`` of a property; False where ``attr`` is none."""
         if isinstance(attr, property):
-            if attr.fset is None:
-                message = f"property {name!r} of {instance.type_name!r} object has no setter"
-                raise self.interp.error(AttributeError, message)
-            setter = function_value(self.tx, attr.fset)
-            self.interp.call(setter, [instance, value])
-            return
-        if isinstance(attr, DescriptorValue) and attr.kind is property:
-            if "fset" not in attr.parts:
-                message = f"property {name!r} of {instance.type_name!r} object has no setter"
-                raise self.interp.error(AttributeError, message)
-            self.interp.call(attr.parts["fset"], [instance, value])
-            return
-        if isinstance(attr, C_DATA):
-            self._store_c_field(instance, name, value, attr)
-            return
-        method = self._descriptor_method(found, name, "__set__")
+            accessor = getattr(attr, part)
+        elif isinstance(attr, DescriptorValue) and attr.kind is property:
+            accessor = attr.parts.get(part)
+        else:
+            return False
+        if accessor is None:
+            noun = "setter" if part == "fset" else "deleter"
+            message = f"property {name!r} of {instance.type_name!r} object has no {noun}"
+            raise self.interp.error(AttributeError, message)
+        self.interp.call(function_value(self.tx, accessor), [instance, *args])
+        return True
+
+    def _call_method(self, found: Found, name: str, slot: str, *args: Value) -> None:
+        method = self.special_method(attr_value(self.tx, found, name), slot)
         if method is None:
-            raise self.interp.error(AttributeError, "__set__")
-        self.interp.call(method, [instance, value])
+            raise self.interp.error(AttributeError, slot)
+        self.interp.call(method, args)
 
     def _store_c_field(self, instance: Value, name: str, value: Value, attr: object) -> None:
         if (
@@ -200,42 +184,25 @@ class Attributes:
         for key, item in list(source.table.values()):
             instance.instance_set(self.tx, str(key.as_constant()), item)
 
+    def _delete_dict(self, instance: Value) -> None:
+        mro = instance.python_type().__mro__
+        real = next(vars(base)["__dict__"] for base in mro if "__dict__" in vars(base))
+        if real.__doc__ is None:  # of a class in C; those of ``class`` statements allow it
+            raise self.interp.error(TypeError, "cannot delete __dict__")
+        self._replace_dict(instance, DictValue())  # type: ignore[arg-type]
+
     def descriptor_delete(self, found: Found, instance: Value, name: str) -> None:
         """``type(attr).__delete__(attr, instance)``."""
-        attr = found.attr
-        if isinstance(attr, property) or (
-            isinstance(attr, DescriptorValue) and attr.kind is property
-        ):
-            if isinstance(attr, property):
-                deleter = attr.fdel and function_value(self.tx, attr.fdel)
-            else:
-                deleter = attr.parts.get("fdel")
-            if deleter is None:
-                message = f"property {name!r} of {instance.type_name!r} object has no deleter"
-                raise self.interp.error(AttributeError, message)
-            self.interp.call(deleter, [instance])
-            return
-        if isinstance(attr, C_DATA):
+        if isinstance(found.attr, C_DATA):
             if name in UNDELETABLE and issubclass(instance.python_type(), BaseException):
                 raise self.interp.error(TypeError, f"{name} may not be deleted")
             if name == "__dict__":
-                mro = instance.python_type().__mro__
-                real = next(vars(base)[name] for base in mro if name in vars(base))
-                if real.__doc__ is None:  # of a class in C; those of ``class`` statements allow it
-                    raise self.interp.error(TypeError, "cannot delete __dict__")
-                self._replace_dict(instance, DictValue())  # type: ignore[arg-type]
+                self._delete_dict(instance)
                 return
             instance.getattr(self.tx, name)
             self.tx.journal.store_attr(instance, name, DELETED)
-            return
-        method = self._descriptor_method(found, name, "__delete__")
-        if method is None:
-            raise self.interp.error(AttributeError, "__delete__")
-        self.interp.call(method, [instance])
-
-    def _descriptor_method(self, found: Found, name: str, slot: str) -> Value | None:
-        descriptor = attr_value(self.tx, found, name)
-        return self.special_method(descriptor, slot)
+        elif not self._call_accessor(found.attr, "fdel", instance, name):
+            self._call_method(found, name, "__delete__", instance)
 
     def instance_dict(self, value: Value) -> Value:
         """``vars(value)`` as a live view of the instance's attributes."""

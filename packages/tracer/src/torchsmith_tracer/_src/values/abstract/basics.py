@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from torchsmith_guards import NamespaceSource, PinnedSource
 
 from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
+from torchsmith_tracer._src.values.abstract.part import Part
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtin_object import BuiltinObject
 from torchsmith_tracer._src.values.classes import ClassValue
@@ -114,13 +115,13 @@ class UserKey:
 Keywords = dict[str, Value]
 
 
-class Basics:
+class Basics(Part):
     """Constants, errors, identity and truth; namespaces, classes and cells by identity."""
 
     UNKNOWN = Unknown()
 
     def __init__(self, tx: Trace, interp: ObjectLayer) -> None:
-        self.tx, self.interp = tx, interp
+        super().__init__(tx, interp)
         self.namespaces: dict[int, NamespaceValue] = {}
         self._classes: dict[type, ClassValue] = {}
         self._consts: dict[int, tuple[object, Value]] = {}
@@ -177,10 +178,6 @@ class Basics:
         if entry is None:
             entry = self._consts[id(obj)] = (obj, self.const(obj))
         return entry[1]
-
-    def tuple(self, items: Iterable[Value]) -> TupleValue:
-        """A new tuple."""
-        return TupleValue(items)
 
     def dict(self, items: Mapping[str, Value]) -> DictValue:
         """A new dict with string keys."""

@@ -7,7 +7,7 @@ import types
 import weakref
 from collections.abc import Callable, Sequence
 from enum import EnumMeta
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from torchsmith_guards import AttrSource
 
@@ -19,6 +19,7 @@ from torchsmith_tracer._src.marks import is_allowed
 from torchsmith_tracer._src.values import numpy_calls, numpy_scalars
 from torchsmith_tracer._src.values.abstract.arguments import bind_arguments
 from torchsmith_tracer._src.values.abstract.marked import call_marked
+from torchsmith_tracer._src.values.abstract.part import Part
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtins import (  # noqa: F401 - they fill the tables
     cached_functions,
@@ -58,21 +59,14 @@ from torchsmith_tracer._src.values.tensor_objects import TENSOR_CLASSES, TensorP
 from torchsmith_tracer._src.values.torch_fn import call_torch
 from torchsmith_tracer._src.values.twins import TwinValue, twin_of
 
-if TYPE_CHECKING:
-    from torchsmith_tracer._src.trace import Trace
-    from torchsmith_tracer._src.values.abstract.layer import ObjectLayer
-
 _GENERATOR = 0x20
 _ASYNC = 0x80 | 0x100 | 0x200
 _BOUND = (types.BuiltinFunctionType, types.MethodWrapperType)
 _IMMUTABLE = (int, float, complex, str, bytes, tuple, frozenset, range, slice, type(None), bool)
 
 
-class Calls:
+class Calls(Part):
     """What calling a value does."""
-
-    def __init__(self, tx: Trace, interp: ObjectLayer) -> None:
-        self.tx, self.interp = tx, interp
 
     def call(
         self, fn: Value, args: Sequence[Value], kwargs: dict[str, Value] | None = None

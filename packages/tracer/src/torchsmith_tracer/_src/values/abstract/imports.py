@@ -5,29 +5,22 @@ from __future__ import annotations
 import builtins
 import importlib
 import sys
-from typing import TYPE_CHECKING, cast
+from collections.abc import Sequence
+from typing import cast
 
 from torchsmith_guards import GlobalSource, ItemSource
 
 from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
+from torchsmith_tracer._src.values.abstract.part import Part
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.functions import BuiltinValue
 from torchsmith_tracer._src.values.namespaces import NamespaceValue, PyModuleValue, load_builtin
 
 _IMPORT = builtins.__import__
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
-    from torchsmith_tracer._src.trace import Trace
-    from torchsmith_tracer._src.values.abstract.layer import ObjectLayer
-
-
-class Imports:
+class Imports(Part):
     """The import statement."""
-
-    def __init__(self, tx: Trace, interp: ObjectLayer) -> None:
-        self.tx, self.interp = tx, interp
 
     def import_module(
         self, name: str, globals: NamespaceValue, fromlist: object, level: object

@@ -2,35 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
 from torchsmith_tracer._src.breaks.signals import ObservedException
+from torchsmith_tracer._src.values.abstract.part import Part
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtin_object import METHOD_TYPES
 from torchsmith_tracer._src.values.constants import FALSE, TRUE, ConstantValue
 from torchsmith_tracer._src.values.containers import SequenceValue
 from torchsmith_tracer._src.values.iterators import (
-    DictIterator,
-    GetitemIterator,
-    ItemsIterator,
     IteratorValue,
     RangeIterator,
-    SequenceIterator,
 )
 from torchsmith_tracer._src.values.lookup import lookup
 from torchsmith_tracer._src.values.mappings import DictValue, MappingProxyValue
 
-if TYPE_CHECKING:
-    from torchsmith_tracer._src.trace import Trace
-    from torchsmith_tracer._src.values.abstract.layer import ObjectLayer
 
-
-class Iteration:
+class Iteration(Part):
     """Iterators, unpacking, and updating dicts from what can be iterated."""
-
-    def __init__(self, tx: Trace, interp: ObjectLayer) -> None:
-        self.tx, self.interp = tx, interp
 
     def contains_by_iteration(self, container: Value, item: Value) -> Value:
         """``item in container`` for containers without ``__contains__``."""
@@ -50,26 +37,6 @@ class Iteration:
             if self.interp.exception_matches(e.exc, KeyError):
                 return None
             raise
-
-    def iterator(self, items: Sequence[Value], owner: Value | None = None) -> ItemsIterator:
-        """An iterator over known items of ``owner``."""
-        return ItemsIterator(items, owner)
-
-    def sequence_iterator(self, sequence: SequenceValue) -> SequenceIterator:
-        """``iter(sequence)``."""
-        return SequenceIterator(sequence)
-
-    def range_iterator(self, host: range) -> RangeIterator:
-        """``iter(range)``."""
-        return RangeIterator(host)
-
-    def dict_iterator(self, mapping: DictValue, part: str) -> DictIterator:
-        """Iterator over keys, values or items."""
-        return DictIterator(mapping, part)
-
-    def getitem_iterator(self, obj: Value) -> GetitemIterator:
-        """Iterator of the old sequence protocol."""
-        return GetitemIterator(obj)
 
     def item_or_end(self, obj: Value, index: int) -> Value | None:
         """``obj[index]``, or None for IndexError and StopIteration."""

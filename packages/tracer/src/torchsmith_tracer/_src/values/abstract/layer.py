@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.abstract.attributes import Attributes
 from torchsmith_tracer._src.values.abstract.basics import Basics
 from torchsmith_tracer._src.values.abstract.calls import Calls
@@ -14,11 +14,17 @@ from torchsmith_tracer._src.values.abstract.iteration import Iteration
 from torchsmith_tracer._src.values.abstract.operators import Operators
 from torchsmith_tracer._src.values.abstract.text import Texts
 from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.classes import ClassValue
 from torchsmith_tracer._src.values.constants import NONE, is_none
-
-if TYPE_CHECKING:
-    from torchsmith_tracer._src.trace import Trace
-    from torchsmith_tracer._src.values.classes import ClassValue
+from torchsmith_tracer._src.values.containers import TupleValue
+from torchsmith_tracer._src.values.functions import BuiltinMethodValue
+from torchsmith_tracer._src.values.iterators import (
+    DictIterator,
+    GetitemIterator,
+    ItemsIterator,
+    RangeIterator,
+    SequenceIterator,
+)
 
 
 class ObjectLayer:
@@ -50,7 +56,7 @@ class ObjectLayer:
 
         self.const = basics.const
         self.code_const = basics.code_const
-        self.tuple = basics.tuple
+        self.tuple = TupleValue
         self.dict = basics.dict
         self.dict_of = basics.dict_of
         self.namespace = basics.namespace
@@ -87,11 +93,11 @@ class ObjectLayer:
 
         self.contains_by_iteration = iteration.contains_by_iteration
         self.namespace_get = iteration.namespace_get
-        self.iterator = iteration.iterator
-        self.sequence_iterator = iteration.sequence_iterator
-        self.range_iterator = iteration.range_iterator
-        self.dict_iterator = iteration.dict_iterator
-        self.getitem_iterator = iteration.getitem_iterator
+        self.iterator = ItemsIterator
+        self.sequence_iterator = SequenceIterator
+        self.range_iterator = RangeIterator
+        self.dict_iterator = DictIterator
+        self.getitem_iterator = GetitemIterator
         self.item_or_end = iteration.item_or_end
         self.check_iterator = iteration.check_iterator
         self.step = iteration.step
@@ -113,7 +119,7 @@ class ObjectLayer:
 
         self.special_method = attributes.special_method
         self.type_of = attributes.type_of
-        self.builtin_method = attributes.builtin_method
+        self.builtin_method = BuiltinMethodValue
         self.bind_attribute = attributes.bind_attribute
         self.c_attribute = attributes.c_attribute
         self.c_descriptor = attributes.c_descriptor

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from torchsmith_tracer._src.breaks.signals import ObservedException
+from torchsmith_tracer._src.values.abstract.part import Part
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtin_object import METHOD_TYPES
 from torchsmith_tracer._src.values.classes import ClassValue
@@ -16,10 +17,6 @@ from torchsmith_tracer._src.values.opaque import ReferenceValue
 from torchsmith_tracer._src.values.python_instances import EnumValue, ObjectValue, dunder
 from torchsmith_tracer._src.values.symnum import SymNumValue
 
-if TYPE_CHECKING:
-    from torchsmith_tracer._src.trace import Trace
-    from torchsmith_tracer._src.values.abstract.layer import ObjectLayer
-
 _NAMES = "add sub mul truediv floordiv mod matmul lshift rshift and_ or_ xor divmod".split()
 _SIGNS = dict(zip(_NAMES, "+ - * / // % @ << >> & | ^ divmod()".split(), strict=True))
 _SIGNS["pow"] = "** or pow()"
@@ -28,11 +25,8 @@ _SWAPPED = {"lt": "gt", "le": "ge", "eq": "eq", "ne": "ne", "gt": "lt", "ge": "l
 _INPLACE = {"i" + name.rstrip("_"): name for name in _SIGNS}
 
 
-class Operators:
+class Operators(Part):
     """Operators, comparison, numbers."""
-
-    def __init__(self, tx: Trace, interp: ObjectLayer) -> None:
-        self.tx, self.interp = tx, interp
 
     def binary(self, op: str, a: Value, b: Value) -> Value:
         """``a op b`` with reflected operands; ``op`` as in ``Value.binary``."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from torchsmith_guards import GuardKind
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
+from torchsmith_tracer._src.values.abstract.part import Part
 from torchsmith_tracer._src.values.addresses import at_address, joined
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtin_object import METHOD_TYPES
@@ -28,11 +29,11 @@ if TYPE_CHECKING:
     from torchsmith_tracer._src.values.abstract.layer import ObjectLayer
 
 
-class Texts:
+class Texts(Part):
     """``str``, ``repr`` and ``format``."""
 
     def __init__(self, tx: Trace, interp: ObjectLayer) -> None:
-        self.tx, self.interp = tx, interp
+        super().__init__(tx, interp)
         self._printing: set[int] = set()  # containers, where they hold themselves
 
     def convert(self, value: Value, how: str) -> Value:

@@ -18,8 +18,9 @@ from torchsmith_tracer._src.values.builtins.python_versions import (
     PYTHON_BISECT,
     PYTHON_FUNCTOOLS,
     PYTHON_HEAPQ,
+    PYTHON_OPERATOR,
 )
-from torchsmith_tracer._src.values.builtins.registry import builtin, method
+from torchsmith_tracer._src.values.builtins.registry import builtin, method, traced
 from torchsmith_tracer._src.values.constants import NONE, ConstantValue
 from torchsmith_tracer._src.values.mappings import DictValue
 from torchsmith_tracer._src.values.python_instances import ObjectValue
@@ -70,16 +71,10 @@ for _cls in (operator.itemgetter, operator.attrgetter, operator.methodcaller):
 # --- functions replaced by Python of the same behaviour, which is traced ------------------------
 
 
-def _polyfill(real: object, replacement: Callable[..., object]) -> None:
-    def implementation(tx: Trace, /, *args: Value, **kwargs: Value) -> Value:
-        return tx.builder.wrap_new(replacement).call(tx, args, kwargs)
-
-    builtin(real)(implementation)
-
-
 for _name in ("cmp_to_key", "reduce"):
-    _polyfill(getattr(functools, _name), cast("Callable[..., object]", PYTHON_FUNCTOOLS[_name]))
-_polyfill(itertools.tee, twins_itertools.tee)
+    builtin(getattr(functools, _name))(traced(PYTHON_FUNCTOOLS[_name]))
+builtin(operator.call)(traced(PYTHON_OPERATOR["call"]))
+builtin(itertools.tee)(traced(twins_itertools.tee))
 
 
 def _heap_function(name: str) -> None:
@@ -114,6 +109,5 @@ for _name in ("_heappop_max", "_heapreplace_max", "_heapify_max"):
 
 
 @method(itertools.chain, "from_iterable")
-def _from_iterable(tx: Trace, cls: Value, iterables: Value, /) -> Value:
-    made = twins_itertools.chain_from_iterable
-    return tx.builder.wrap_new(made).call(tx, [cls, iterables], {})
+def _from_iterable(tx: Trace, cls: Value, iterables: Value, /) -> Value | None:
+    return traced(twins_itertools.chain_from_iterable)(tx, cls, iterables)

@@ -26,7 +26,7 @@ from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtin_object import BuiltinObject
 from torchsmith_tracer._src.values.builtins import copying, polyfills, registry
-from torchsmith_tracer._src.values.builtins.registry import builtin, constructor, method
+from torchsmith_tracer._src.values.builtins.registry import builtin, constructor, method, traced
 from torchsmith_tracer._src.values.classes import ClassValue
 from torchsmith_tracer._src.values.constants import NONE, ConstantValue, bool_value
 from torchsmith_tracer._src.values.construction import make_twin
@@ -108,11 +108,6 @@ def _searched(tx: Trace, obj: Value) -> Iterator[Value]:
     it = obj.iter(tx)
     while (item := tx.interp.step(it)) is not None:
         yield item
-
-
-@builtin(operator.call)
-def _call(tx: Trace, obj: Value, /, *args: Value, **kwargs: Value) -> Value:
-    return tx.interp.call(obj, args, kwargs)
 
 
 @builtin(operator.length_hint)
@@ -233,12 +228,8 @@ def _copy(tx: Trace, x: Value, *rest: Value) -> Value | None:
     raise Unsupported("opaque-call", what=f"copying {x.describe()}")
 
 
-for _real, _replacement in ((_pickle.dumps, copying.dumps), (_pickle.loads, copying.loads)):
-    builtin(_real)(
-        lambda tx, /, *args, _replacement=_replacement, **kwargs: tx.builder.wrap_new(
-            _replacement
-        ).call(tx, args, kwargs)
-    )
+builtin(_pickle.dumps)(traced(copying.dumps))
+builtin(_pickle.loads)(traced(copying.loads))
 
 
 # --- re ----------------------------------------------------------------------------------------

@@ -72,11 +72,8 @@ def substitute(original: object, fn: types.FunctionType) -> None:
         ]:
             raise TypeError(f"{fn.__name__}{own} has other parameters than {theirs}")
 
-    def call(tx: Trace, *args: Value, **kwargs: Value) -> Value | None:
-        return tx.builder.wrap_new(fn).call(tx, args, kwargs)
-
     table = FUNCTIONS if isinstance(original, types.FunctionType) else BUILTINS
-    table[original] = call
+    table[original] = traced(fn)
     _BY_NAME.clear()
 
 
@@ -111,6 +108,15 @@ def method(cls: type, *names: str) -> Callable[[F], F]:
         return fn
 
     return register
+
+
+def traced(replacement: object) -> Implementation:
+    """An implementation that traces ``replacement``, a Python function of the same behaviour."""
+
+    def implementation(tx: Trace, /, *args: Value, **kwargs: Value) -> Value:
+        return tx.builder.wrap_new(replacement).call(tx, args, kwargs)
+
+    return implementation
 
 
 def traced_method(cls: type, name: str, replacement: Callable[..., object]) -> None:
