@@ -32,7 +32,7 @@ from torchsmith_fx_backend._src.aot.joint import BACKWARD, Joint, trace_joint
 from torchsmith_fx_backend._src.aot.training import Training, Usual, callable_of
 from torchsmith_fx_backend._src.aot.twice import Again
 from torchsmith_fx_backend._src.capture.rules import JOINT_RULES, RULES
-from torchsmith_fx_backend._src.capture.torch_private import is_wrapper, pytree
+from torchsmith_fx_backend._src.capture.torch_private import changes_settings, is_wrapper, pytree
 from torchsmith_fx_backend._src.freezing import Frozen
 from torchsmith_fx_backend._src.page.parts import (
     dump_schedule,
@@ -165,6 +165,8 @@ def _smith(
         )
     if any(map(is_wrapper, (*example_inputs, *_results(gm)))):
         return _eagerly(gm, "graphs with tensors of wrapper subclasses run operator by operator")
+    if changes_settings(gm):
+        return _eagerly(gm, "graphs that change settings of torch run operator by operator")
     try:
         if training:
             return compile_training(gm, example_inputs, chosen, recorded=recorded)

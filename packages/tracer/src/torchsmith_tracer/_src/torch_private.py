@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from operator import attrgetter
 from typing import Any
 
@@ -131,14 +132,17 @@ is_functional: Callable[[torch.Tensor], bool] = torch._is_functional_tensor
 # out. The answers of FOLDED_QUERIES follow from state that every compiled body guards.
 FOLDED_QUERIES = (
     "_C._is_any_autocast_enabled _C._is_autocast_available _C._cuda_getDeviceCount "
-    "_C._get_cudnn_enabled _C._get_privateuse1_backend_name _C._len_torch_dispatch_stack "
+    "_C._get_privateuse1_backend_name _C._len_torch_dispatch_stack "
 )
 # Getters of the process's state, which answer with a number, a flag or a word.
 _STATE = re.compile(
     r"_get_.*_(enabled?|benchmark|deterministic|allow_tf32|precision|limit|reduction|optimize"
-    r"|accumulation|math|backend|order)"
+    r"|accumulation|math|backend|order|kernel)"
 )
-STATE_QUERIES = " ".join(f"_C.{name}" for name in dir(torch._C) if _STATE.fullmatch(name))
+_SWITCHED = [n.removeprefix("_get_") for n in dir(torch._C) if _STATE.fullmatch(n)]
+STATE_QUERIES = " ".join(f"_C._get_{name}" for name in _SWITCHED)
+if hasattr(torch._C, "_get_fp32_precision_getter"):
+    STATE_QUERIES += " _C._get_fp32_precision_getter"
 # Switches of the attention kernels, which contexts turn: what each is set by and read by.
 ATTENTION_SWITCHES: dict[Callable[[Any], None], Callable[[], Any]] = {
     getattr(torch._C, f"_set_sdp_use_{name}"): getattr(torch._C, f"_get_{name}_sdp_enabled")
@@ -281,8 +285,64 @@ def set_version(tensor: torch.Tensor, version: int | None) -> None:
         torch._C._autograd._unsafe_set_version_counter((tensor,), (version,))
 
 
+def set_deterministic(mode: bool, warn_only: bool = False) -> None:
+    """``torch.use_deterministic_algorithms``."""
+    torch.use_deterministic_algorithms(mode, warn_only=warn_only)
+
+
+def deterministic_mode() -> tuple[bool, bool]:
+    """What ``set_deterministic`` was called with."""
+    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    return torch.are_deterministic_algorithms_enabled(), warn_only
+
+
+def set_anomaly(mode: bool, check_nan: bool = True) -> None:
+    """``torch.set_anomaly_enabled``."""
+    torch.set_anomaly_enabled(mode, check_nan)
+
+
+def anomaly_mode() -> tuple[bool, bool]:
+    """What ``set_anomaly`` was called with."""
+    return torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
+
+
+@contextmanager
+def without_anomalies() -> Iterator[None]:
+    """Fake gradients have no values to look for NaN in."""
+    mode, check = anomaly_mode()
+    torch.set_anomaly_enabled(False, check)
+    try:
+        yield
+    finally:
+        torch.set_anomaly_enabled(mode, check)
+
+
+# Functions that change a setting: each with what does it, and how to ask what holds.
+SWITCHES: list[tuple[Any, Callable[..., Any], Callable[..., Any]]] = [
+    *((put, put, read) for put, read in ATTENTION_SWITCHES.items()),
+    *(
+        (put, put, getattr(torch._C, f"_get_{name}"))
+        for name in _SWITCHED
+        for put in (getattr(torch._C, f"_set_{name}", None),)
+        if put is not None and put not in ATTENTION_SWITCHES
+    ),
+    (torch._C._set_default_dtype, torch._C._set_default_dtype, torch.get_default_dtype),
+    (torch.set_num_threads, torch.set_num_threads, torch.get_num_threads),
+    (torch.use_deterministic_algorithms, set_deterministic, deterministic_mode),
+    (torch._C._set_deterministic_algorithms, set_deterministic, deterministic_mode),
+    (torch.set_anomaly_enabled, set_anomaly, anomaly_mode),
+]
+_SETTINGS = {put: read for _, put, read in SWITCHES}
+# Those of which there are several: how many arguments say which.
+SWITCH_KEYS: dict[object, int] = {}
+if hasattr(torch._C, "_set_fp32_precision_setter"):
+    _put, _read = torch._C._set_fp32_precision_setter, torch._C._get_fp32_precision_getter
+    SWITCHES.append((_put, _put, _read))
+    SWITCH_KEYS[_put] = 2
+
+
 class AmbientState:
-    """Grad mode, autocast and the switches of attention, to be restored after a failure."""
+    """Grad mode, autocast and other settings, to be restored after a failure."""
 
     def __init__(self) -> None:
         self._grad = torch.is_grad_enabled()
@@ -291,14 +351,19 @@ class AmbientState:
         ]
         self._any = any(enabled for _, enabled, _ in self._autocast)
         self._cache = torch.is_autocast_cache_enabled()
-        self._switches = [read() for read in _READS]
+        self._settings = {put: read() for put, read in _SETTINGS.items()}
+
+    def keep(self, changed: Iterable[object]) -> None:
+        """Restore none of the settings but those that are set by these functions."""
+        self._settings = {put: self._settings[put] for put in changed if put in self._settings}
 
     def restore(self) -> None:
         """Bring the state back; a no-op for what has not changed."""
         torch._C._set_grad_enabled(self._grad)
-        for put, was, now in zip(ATTENTION_SWITCHES, self._switches, AmbientState()._switches):
+        for put, was in self._settings.items():
+            now = _SETTINGS[put]()
             if now != was and (was, now) != (_BUILT_IN_ORDER, _CUDNN_FIRST):
-                put(was)
+                put(*was) if isinstance(was, tuple) else put(was)
         changed = False
         for device, enabled, dtype in self._autocast:
             if torch.is_autocast_enabled(device) is not enabled:

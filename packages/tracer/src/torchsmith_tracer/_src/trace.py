@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from torchsmith_tracer._src.values.abstract.layer import ObjectLayer
     from torchsmith_tracer._src.values.base import Value
     from torchsmith_tracer._src.values.generators import GeneratorValue
+    from torchsmith_tracer._src.values.switches import Switch
     from torchsmith_tracer._src.values.tensor import TensorValue
 
 
@@ -68,6 +69,7 @@ class Graph(Protocol):
     """What values append to the graph; see ``OutputGraph``."""
 
     contexts: list[OpenContext]
+    turned: list[Switch]
     mutated: set[int]
     written: list[int]
     mapped: int

@@ -7,6 +7,7 @@ few lines around one.
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 
@@ -42,6 +43,7 @@ __all__ = [
     "active_modes",
     "attention_switches",
     "below_autograd",
+    "changes_settings",
     "delayed_error",
     "enable_python_dispatcher",
     "fake_mode_of",
@@ -74,6 +76,16 @@ SYMBOLIC_MATH: dict[str, Callable[..., object]] = {
     for name in "sqrt log2 cos sin tan cosh sinh tanh acos asin atan".split()
 }
 is_wrapper: Callable[[object], bool] = is_traceable_wrapper_subclass
+# Functions that change how operators run, but for what capture takes into account.
+_SETTING = re.compile(r"_set_(?!grad_enabled|sdp_|default_dtype).*|set_(num_|determin|anomaly).*")
+
+
+def changes_settings(gm: torch.fx.GraphModule) -> bool:
+    """Whether a graph, or a body in it, changes settings of torch for its operators."""
+    graphs = [m.graph for m in gm.modules() if isinstance(m, torch.fx.GraphModule)]
+    names = (getattr(node.target, "__name__", "") for graph in graphs for node in graph.nodes)
+    return any(map(_SETTING.fullmatch, names))
+
 
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 

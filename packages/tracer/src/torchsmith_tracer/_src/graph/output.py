@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from torchsmith_tracer._src.frames.frame import Frame
     from torchsmith_tracer._src.graph.outline import Body
     from torchsmith_tracer._src.trace import OpenContext
+    from torchsmith_tracer._src.values.switches import Switch
 
 Mark = tuple[int, int]
 Undo = Callable[[], object]
@@ -82,6 +83,7 @@ class OutputGraph:
         graph: the fx graph.
         inputs: placeholders in order.
         contexts: open context managers, outermost first.
+        turned: settings of torch's that traced code has changed, perhaps back.
         modules: graphs and functions that nodes of this one call, by attribute name.
         mutated: storages that traced code changes in place, by their identity.
         written: the storage of each such change.
@@ -106,6 +108,7 @@ class OutputGraph:
         self.graph = fx.Graph()
         self.inputs: list[GraphInput] = []
         self.contexts: list[OpenContext] = []
+        self.turned: list[Switch] = []
         self.mutated: set[int] = set()
         self.written: list[int] = []
         self.replaced: list[tuple[TensorValue, fx.Node]] = []

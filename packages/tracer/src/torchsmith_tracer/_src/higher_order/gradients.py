@@ -18,6 +18,7 @@ from torchsmith_guards import AttrSource
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.higher_order import ops
 from torchsmith_tracer._src.higher_order.hooks import refuse_pending
+from torchsmith_tracer._src.torch_private import without_anomalies
 from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.constants import NONE, ConstantValue
@@ -153,7 +154,8 @@ def _run(
     argument = tx.graph.argument
     flags = (tx.interp.concrete(retain), bool(tx.interp.concrete(create)), restricted)
     nests = [tuple(map(argument, part)) for part in (roots, grads, leaves, old)]
-    after = tx.interp.unpack(tx.graph.call_nodes(ops.backward, (*nests, *flags)))
+    with without_anomalies():
+        after = tx.interp.unpack(tx.graph.call_nodes(ops.backward, (*nests, *flags)))
     tx.graph.note_attributes(leaf.source for leaf in leaves)
     for leaf, before, now in zip(leaves, old, after, strict=True):
         if isinstance(before, TensorValue) and isinstance(now, TensorValue):
@@ -208,7 +210,8 @@ def _leaves(tx: Trace, roots: Sequence[TensorValue]) -> list[TensorValue]:
 def _grad(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
     tx.graph.need_history()
     refuse_pending(tx)
-    return tx.graph.call_function(torch.autograd.grad, args, kwargs)
+    with without_anomalies():
+        return tx.graph.call_function(torch.autograd.grad, args, kwargs)
 
 
 register(torch.autograd.grad, _grad)

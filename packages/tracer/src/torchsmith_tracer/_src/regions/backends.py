@@ -22,6 +22,7 @@ from torchsmith_guards.records import new_graph, note_compiled, recorder
 
 from torchsmith_tracer._src.regions.verified import compile_verified
 from torchsmith_tracer._src.settings import Settings
+from torchsmith_tracer._src.torch_private import without_anomalies
 from torchsmith_tracer.errors import (
     BackendError,
     SkipGraph,
@@ -72,10 +73,11 @@ class BackendChoice:
     def _compile(self, gm: fx.GraphModule, example_inputs: list[object], verify: bool) -> Compiled:
         compile_graph = functools.partial(self.fn, **self.kwargs)
         try:
-            if verify:
-                compiled = compile_verified(self.name, compile_graph, gm, example_inputs)
-            else:
-                compiled = compile_graph(gm, example_inputs)
+            with without_anomalies():
+                if verify:
+                    compiled = compile_verified(self.name, compile_graph, gm, example_inputs)
+                else:
+                    compiled = compile_graph(gm, example_inputs)
         except (SkipGraph, BackendError):
             raise
         except Exception as e:

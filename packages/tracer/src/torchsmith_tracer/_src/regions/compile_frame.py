@@ -175,6 +175,7 @@ def _trace_and_generate(
     with recorder.phase("trace"), unwarned(), collector.paused():
         result = _interpret(trace, record, fn, flat)
         trace.builder.guard_memory()
+    ambient.keep(switch.put for switch in trace.graph.turned)
     cg = new_emitter(trace, record)
     if not isinstance(result, BreakAt):
         emit_return(trace, cg, result)

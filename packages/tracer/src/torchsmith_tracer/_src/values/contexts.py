@@ -82,7 +82,7 @@ class ContextValue(Value):
     def exit(self, tx: Trace) -> None:
         """``__exit__``."""
 
-    def clone(self) -> ContextValue:
+    def clone(self, tx: Trace) -> ContextValue:
         """A fresh context manager with the same arguments."""
         raise NotImplementedError(type(self).__name__)  # every concrete class defines it
 
@@ -115,7 +115,7 @@ class ContextMethod(MethodOf["ContextValue"]):
 
     def call(self, tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
         if self.name in ("clone", "_recreate_cm"):
-            return self.owner.clone()
+            return self.owner.clone(tx)
         if self.name == "__enter__":
             self.owner.enter(tx)
             return self.owner if isinstance(self.owner, AutocastValue) else NONE
@@ -151,7 +151,7 @@ class GradModeValue(ContextValue):
         self.immediate = False
 
     def _set(self, tx: Trace, mode: bool) -> None:
-        _refuse_watched(tx)
+        refuse_watched(tx)
         before = torch.is_grad_enabled()
         _toggle(tx.graph, mode)
         tx.graph.record(lambda: set_grad_enabled(before))
@@ -182,10 +182,16 @@ class GradModeValue(ContextValue):
         self._count(tx, -1)
         self._set(tx, previous)
 
-    def clone(self) -> ContextValue:
+    def call(self, tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
         if self.cls is torch.set_grad_enabled:
-            raise Unsupported("unsupported-slot", what="clone of set_grad_enabled")
-        return GradModeValue(self.cls, self.mode)
+            if not self.previous:
+                raise Unsupported("unsupported-slot", what="decorating with such a context")
+            self.exit(tx)  # as a decorator it changes nothing until the function is called
+        return super().call(tx, args, kwargs)
+
+    def clone(self, tx: Trace) -> ContextValue:
+        made = GradModeValue(self.cls, self.mode)
+        return made.apply(tx) if self.cls is torch.set_grad_enabled else made
 
     def close_in_graph(self, graph: Graph) -> None:
         _toggle(graph, self.previous[-1])
@@ -226,7 +232,7 @@ class PairedContext(ContextValue):
         raise NotImplementedError(type(self).__name__)  # every concrete class defines it
 
     def enter(self, tx: Trace) -> None:
-        _refuse_watched(tx)
+        refuse_watched(tx)
         node = tx.graph.add_call("call_function", self.entry, self.arguments(), {}, None)
         entry = (node, self.entry(*self.arguments()))
         self.stack.append(entry)
@@ -272,7 +278,7 @@ class InferenceModeValue(PairedContext):
     def arguments(self) -> tuple[object, ...]:
         return (self.mode,)
 
-    def clone(self) -> ContextValue:
+    def clone(self, tx: Trace) -> ContextValue:
         return InferenceModeValue(self.cls, self.mode)
 
 
@@ -298,7 +304,7 @@ class AutocastValue(PairedContext):
             raise Unsupported("unsupported-slot", what="entering an autocast object twice")
         super().enter(tx)
 
-    def clone(self) -> ContextValue:
+    def clone(self, tx: Trace) -> ContextValue:
         return AutocastValue(torch.autocast(*self.arguments()))  # type: ignore[arg-type]
 
 
@@ -321,7 +327,7 @@ class NullContextValue(ContextValue):
     def release(self) -> None:
         return None
 
-    def clone(self) -> ContextValue:
+    def clone(self, tx: Trace) -> ContextValue:
         return type(self)(self.cls)
 
     def reconstruct(self, cg: Emitter) -> str:
@@ -365,56 +371,11 @@ class FunctionMode:
             cg.statement(cg.method(self.mode, "__enter__"))
 
 
-def _refuse_watched(tx: Trace) -> None:
+def refuse_watched(tx: Trace) -> None:
     """Modes are asked about changes of state, too, which are no operators of the graph."""
     entered = [c for c in tx.graph.contexts if isinstance(c, FunctionMode)]
     if any(mode.watches and not mode.suspended for mode in entered):
         raise Unsupported("torch-state", what="a change of state that a torch-function mode sees")
-
-
-class Switch:
-    """A setting of torch's that traced code has changed and not changed back: ``put(before)`` was
-    what held when the trace began, ``put(now)`` is what it is to be afterwards."""
-
-    def __init__(self, put: Callable[..., None], before: object) -> None:
-        self.put, self.before, self.now = put, before, before
-
-    @staticmethod
-    def turn(tx: Trace, put: Callable[..., None], read: Callable[[], object], now: object) -> None:
-        """Trace ``put(now)``; ``read`` is asked what holds.
-
-        Raises:
-            TypeError: the program's own.
-        """
-        _refuse_watched(tx)
-        graph, old = tx.graph, read()
-        known = [c for c in graph.contexts if isinstance(c, Switch) and c.put is put]
-        switch = known[0] if known else Switch(put, old)
-        if not known:
-            tx.world.query(read)
-        if now == old:
-            return
-        try:
-            put(now)
-        except Exception as e:  # noqa: BLE001 - the program's own
-            raise tx.interp.host_error(e) from None
-        graph.record(lambda: put(old))
-        graph.add_call("call_function", put, (now,), {}, None)
-        if not known:
-            graph.enter_context(switch)
-        last, switch.now = switch.now, now
-        graph.record(lambda: setattr(switch, "now", last))
-        if now == switch.before:
-            graph.exit_context(switch)
-
-    def close_in_graph(self, graph: Graph) -> None:
-        graph.add_call("call_function", self.put, (self.before,), {}, None)
-
-    def release(self) -> None:
-        self.put(self.before)
-
-    def reenter(self, cg: Emitter) -> None:
-        cg.effect(self.put, cg.const(self.now))
 
 
 class LeftContext(ContextValue):

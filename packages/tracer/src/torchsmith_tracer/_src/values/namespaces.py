@@ -13,6 +13,7 @@ from torchsmith_tracer._src.effects.journal import DELETED
 from torchsmith_tracer._src.frames.library import is_ours
 from torchsmith_tracer._src.values.base import RealObject, Value
 from torchsmith_tracer._src.values.functions import BoundMethodValue
+from torchsmith_tracer._src.values.lookup import Found, bind, is_data_descriptor, lookup
 
 if TYPE_CHECKING:
     from torchsmith_guards import Source
@@ -181,6 +182,9 @@ class PyModuleValue(RealObject):
         cached = self._cache.get(name)
         if cached is not None and not tx.journal.attrs:
             return cached
+        computes = self._descriptor(tx, name)
+        if computes is not None:
+            return bind(tx, computes, self, tx.interp.type_of(self), name)
         if name == "__dict__":
             return tx.interp.namespace(self.obj.__dict__)
         if name == "modules" and self.obj is sys:  # read name by name: imports add to it
@@ -215,7 +219,18 @@ class PyModuleValue(RealObject):
         return value
 
     def setattr(self, tx: Trace, name: str, value: Value) -> None:
-        tx.journal.store_attr(self, name, value)
+        computes = self._descriptor(tx, name)
+        if computes is None:
+            tx.journal.store_attr(self, name, value)
+        else:
+            tx.interp.descriptor_set(computes, self, name, value)
+
+    def _descriptor(self, tx: Trace, name: str) -> Found | None:
+        """What the module's class has for a name that is no variable (``torch.backends.cudnn``)."""
+        kind = type(self.obj)
+        found = None if kind is types.ModuleType else lookup(tx, kind, name)
+        has = found is not None and found.owner not in types.ModuleType.__mro__
+        return found if has and is_data_descriptor(tx, found.attr) else None  # type: ignore[union-attr]
 
     def hash_key(self, tx: Trace) -> object:
         return self.obj

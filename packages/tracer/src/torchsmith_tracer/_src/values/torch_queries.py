@@ -17,7 +17,8 @@ from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.constants import NONE, ConstantValue
 from torchsmith_tracer._src.values.containers import ListValue, TupleValue
-from torchsmith_tracer._src.values.contexts import AutocastValue, Switch
+from torchsmith_tracer._src.values.contexts import AutocastValue
+from torchsmith_tracer._src.values.switches import Switch, ask, switch_handler
 from torchsmith_tracer._src.values.symnum import SymNumValue, assume, combine, decide
 from torchsmith_tracer._src.values.tensor import TensorValue, call_tensor_method
 
@@ -83,10 +84,11 @@ def _query(fn: Callable[..., object]) -> Handler:
         if kwargs or not all(a.is_constant() for a in args):
             return None
         # Inside a traced autocast the answer may be that context's; at the check it is not.
-        if any(isinstance(context, AutocastValue | Switch) for context in tx.graph.contexts):
+        autocast = any(isinstance(context, AutocastValue) for context in tx.graph.contexts)
+        if autocast and "autocast" in getattr(fn, "__name__", ""):
             return _fold(fn)(tx, args, kwargs)
         try:
-            return tx.world.query(fn, *[a.as_constant() for a in args])
+            return ask(tx, fn, *[a.as_constant() for a in args])
         except (TypeError, RuntimeError, ValueError) as e:
             raise tx.interp.host_error(e) from None
 
@@ -331,10 +333,9 @@ register(torch._check_is_size, _check_is_size)
 
 
 _each(
-    "manual_seed seed initial_seed set_rng_state get_rng_state set_num_threads "
+    "manual_seed seed initial_seed set_rng_state get_rng_state "
     "is_warn_always_enabled "  # while tracing it is
-    "set_default_dtype set_default_device set_default_tensor_type use_deterministic_algorithms "
-    "set_float32_matmul_precision set_deterministic_debug_mode set_warn_always set_printoptions "
+    "set_default_device set_default_tensor_type set_warn_always set_printoptions "
     "set_autocast_enabled set_autocast_dtype set_autocast_cache_enabled "
     "cuda.manual_seed cuda.manual_seed_all cuda.synchronize cuda.empty_cache "
     "save load frombuffer from_file compile compiler.cudagraph_mark_step_begin "
@@ -366,16 +367,8 @@ def _set_grad(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Val
 register(private.set_grad_enabled, _set_grad)
 
 
-def _switch(put: Callable[..., None], read: Callable[[], object]) -> Handler:
-    def turn(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
-        Switch.turn(tx, put, read, tx.interp.concrete(args[0]))
-        return NONE
-
-    return turn
-
-
-for _put, _read in private.ATTENTION_SWITCHES.items():
-    register(_put, _switch(_put, _read))
+for _function, _put, _read in private.SWITCHES:
+    register(_function, switch_handler(_put, _read))
 
 
 def _attention(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> None:
