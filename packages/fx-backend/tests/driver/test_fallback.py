@@ -116,3 +116,27 @@ def test_stages_are_printed_for_a_graph_that_is_in_the_cache(monkeypatch, caplog
             with caplog.at_level(logging.DEBUG, f"torchsmith.{stage}"):
                 compile_graph(gm, [torch.ones(3)])
             assert any(r.name == f"torchsmith.{stage}" for r in caplog.records), stage
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_graph_that_changes_a_setting_runs_its_operators_under_it(nested):
+    graph, seen = fx.Graph(), []
+
+    def look(x):
+        seen.append(torch.backends.mkldnn.enabled)
+        return x * 2
+
+    x = graph.placeholder("x")
+    graph.call_function(torch._C._set_mkldnn_enabled, (False,))
+    y = graph.call_function(look, (x,))
+    graph.call_function(torch._C._set_mkldnn_enabled, (True,))
+    graph.output((y,))
+    gm = fx.GraphModule({}, graph)
+    if nested:
+        outer = fx.Graph()
+        outer.output(outer.call_module("body", (outer.placeholder("x"),)))
+        gm = fx.GraphModule({"body": gm}, outer)
+    compiled = smith(gm, inputs()[:1])
+    seen.clear()
+    torch.testing.assert_close(compiled(inputs()[0])[0], inputs()[0] * 2)
+    assert seen == [False] and torch.backends.mkldnn.enabled
