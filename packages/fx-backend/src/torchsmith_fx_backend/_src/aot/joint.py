@@ -21,7 +21,7 @@ from torchsmith_fx_backend._src.aot.draws import untouched_generators
 from torchsmith_fx_backend._src.aot.functional import WRITES, Base, FunctionalMode, Rule
 from torchsmith_fx_backend._src.aot.functionalize import Trace, begin, execute, module_of
 from torchsmith_fx_backend._src.aot.views import LAZY, Step
-from torchsmith_fx_backend._src.capture.recorder import LazyGraphModule
+from torchsmith_fx_backend._src.capture.recorder import LazyGraphModule, copy_node
 from torchsmith_fx_backend._src.capture.symbols import SYMBOLIC_TYPES
 from torchsmith_fx_backend._src.capture.torch_private import (
     FakeTensor,
@@ -185,7 +185,7 @@ class Joint:
         graph = fx.Graph()
         env: dict[fx.Node, fx.Node] = {}
         for node in self.trace.recorder.graph.nodes:
-            env[node] = graph.node_copy(node, env.__getitem__)
+            env[node] = copy_node(graph, node, env.__getitem__)
         for origin, value, times in self._writes:
             copy = graph.call_function(aten.copy_.default, (env[origin], env[value]))
             copy.meta = {"val": origin.meta["val"], WRITES: times}

@@ -19,7 +19,7 @@ from torch import fx
 
 from torchsmith_fx_backend._src.aot.joint import BACKWARD
 from torchsmith_fx_backend._src.capture.ops import op_info
-from torchsmith_fx_backend._src.capture.recorder import LazyGraphModule
+from torchsmith_fx_backend._src.capture.recorder import LazyGraphModule, copy_node
 from torchsmith_fx_backend._src.capture.symbols import SYMBOLIC_TYPES
 from torchsmith_fx_backend._src.capture.torch_private import OpOverload
 from torchsmith_fx_backend._src.loops.registry import Pointwise, rule_for
@@ -195,10 +195,10 @@ def forward_graph(
     ]
     needed = _ancestors(n for n in [*wanted, *writes, *effects] if isinstance(n, fx.Node))
     graph = fx.Graph()
-    env: dict[fx.Node, fx.Node] = {n: graph.node_copy(n) for n in inputs}
+    env: dict[fx.Node, fx.Node] = {n: copy_node(graph, n) for n in inputs}
     for node in joint.graph.nodes:
         if node in needed and node not in env and node.target is not COPY:
-            env[node] = graph.node_copy(node, env.__getitem__)
+            env[node] = copy_node(graph, node, env.__getitem__)
     results: list[Any] = [env[n] if isinstance(n, fx.Node) else n for n in wanted]
     for number, each in enumerate(saved):
         if each.copied:
@@ -210,7 +210,7 @@ def forward_graph(
             copy.meta["val"] = _cloned(value)
             results[outputs + number] = copy
     for node in writes:
-        env[node] = graph.node_copy(node, env.__getitem__)
+        env[node] = copy_node(graph, node, env.__getitem__)
     graph.output(tuple(results))
     return LazyGraphModule(joint, graph)
 
@@ -257,7 +257,7 @@ def backward_graph(
         alone = saved[i].copied or (source(node) is node and node not in shared)
         env[node].meta = {**node.meta, "val": given[saved[i].name], GIVEN: alone}
     for node in tangents:
-        env[node] = graph.node_copy(node)
+        env[node] = copy_node(graph, node)
         env[node].meta[GIVEN] = False  # autograd holds it
 
     def emit(node: fx.Node) -> None:
@@ -275,7 +275,7 @@ def backward_graph(
             if current not in backward and current.op != "get_attr":
                 if not is_recomputable(current, budget):
                     raise UnsupportedError(what=f"a backward pass that needs {current.name} again")
-            env[current] = graph.node_copy(current, env.__getitem__)
+            env[current] = copy_node(graph, current, env.__getitem__)
 
     for node in joint.graph.nodes:
         if node in needed and node in backward:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -65,7 +65,8 @@ class Recorder:
         name: str | None = None,
     ) -> fx.Node:
         """Add a call whose result looks like ``value``."""
-        node = self.graph.create_node("call_function", target, tuple(args), dict(kwargs), name)
+        node = self.graph.create_node("call_function", target, name=name)
+        _set_arguments(node, tuple(args), dict(kwargs))
         node.meta["val"] = value
         origin = self.origin or self._differentiated()
         if origin is not None:
@@ -92,6 +93,26 @@ class Recorder:
         while f"{prefix}{index}" in self.attributes:
             index += 1
         return f"{prefix}{index}"
+
+
+def _set_arguments(node: fx.Node, args: Any, kwargs: Any) -> None:
+    """Given when a node is created, fx would look through all of them for numbers without a node,
+    which takes most of the time of making one."""
+    if args:
+        node.args = args
+    if kwargs:
+        node.kwargs = kwargs
+
+
+def copy_node(
+    graph: fx.Graph, node: fx.Node, argument: Callable[[fx.Node], Any] = lambda n: n
+) -> fx.Node:
+    """``graph.node_copy(node, argument)``, in a fraction of the time."""
+    map_arg = fx.node.map_arg
+    copy = graph.create_node(node.op, node.target, name=node.name, type_expr=node.type)
+    _set_arguments(copy, map_arg(node.args, argument), map_arg(node.kwargs, argument))
+    copy.meta = dict(node.meta)
+    return copy
 
 
 class LazyGraphModule(fx.GraphModule):

@@ -283,12 +283,13 @@ class DictIterator(Counted):
     def step(self, tx: Trace) -> Value | None:
         if self.index < 0:
             return None
-        change = self._change()
+        table = self.mapping.table  # that of an instance is made whenever it is asked for
+        change = self._change(table)
         if change:
             ordered = issubclass(self.mapping.cls, collections.OrderedDict)
             noun = "OrderedDict" if ordered else "dictionary"
             raise tx.interp.error(RuntimeError, f"{noun} {change} during iteration")
-        self._follow(tx)
+        self._follow(tx, table)
         i = self.index
         if i >= len(self.hkeys):
             self.move(tx, -1)
@@ -301,36 +302,36 @@ class DictIterator(Counted):
         value = realize(tx, pair[1])
         return value if self.part == "values" else TupleValue([pair[0], value])
 
-    def _order(self) -> tuple[list[object], int]:
+    def _order(self, table: Table) -> tuple[list[object], int]:
         """The keys that the table has now, and how many of them have been given: what was deleted
         is not there any more, what was added comes at the end."""
-        order = list(reversed(self.mapping.table) if self.reverse else self.mapping.table)
+        order = list(reversed(table) if self.reverse else table)
         gone = set(self.mapping.gone[self.gone :])  # also if they have been added again
-        given = [k for k in self.hkeys[: self.index] if k not in gone and k in self.mapping.table]
+        given = [k for k in self.hkeys[: self.index] if k not in gone and k in table]
         passed = 0
         while passed < len(given) and order[passed] == given[passed]:
             passed += 1
         return order, passed
 
-    def _change(self) -> str:
+    def _change(self, table: Table) -> str:
         """In CPython's words, the change of the table that ends the iteration; empty if none."""
-        table, ordered = self.mapping.table, issubclass(self.mapping.cls, collections.OrderedDict)
+        ordered = issubclass(self.mapping.cls, collections.OrderedDict)
         if len(table) != len(self.hkeys):
             return "mutated" if ordered and (table or CLEARED_IS_MUTATED) else "changed size"
         if table is self.table:
             return ""
-        order, passed = self._order()
+        order, passed = self._order(table)
         if ordered:
             return "mutated" if order != self.hkeys else ""
         return "keys changed" if self.given >= len(order) > passed else ""
 
-    def _follow(self, tx: Trace) -> None:
+    def _follow(self, tx: Trace, table: Table) -> None:
         """Go on in the table that the mapping has now."""
-        if self.mapping.table is not self.table:
+        if table is not self.table:
             known = (self.table, self.hkeys, self.gone)
             tx.journal.record(lambda: self._set_table(*known))
-            order, passed = self._order()
-            self._set_table(self.mapping.table, order, len(self.mapping.gone))
+            order, passed = self._order(table)
+            self._set_table(table, order, len(self.mapping.gone))
             self.move(tx, passed)
 
     def _set_table(self, table: Table, hkeys: list[object], gone: int) -> None:
@@ -340,12 +341,13 @@ class DictIterator(Counted):
         return len(self.hkeys) - self.given if self.index >= 0 else 0
 
     def reconstruct(self, cg: Emitter) -> str:
-        change = self._change() if self.index >= 0 else ""
+        table = self.mapping.table
+        change = self._change(table) if self.index >= 0 else ""
         if change:
             part = "__reversed__" if self.reverse else self.part
             return stale(cg, self.mapping.cls, part, change)
         it = cg.call(reversed if self.reverse else iter, cg.method(self.mapping, self.part))
-        steps = len(self.hkeys) + 1 if self.index < 0 else self._order()[1]
+        steps = len(self.hkeys) + 1 if self.index < 0 else self._order(table)[1]
         return cg.call(advanced, it, cg.const(steps))
 
 
