@@ -118,3 +118,68 @@ def test_iterating_over_a_dimension_that_varies():
         x = torch.arange(float(2 * n)).reshape(n, 2)
         for got, row in zip(run(x), x, strict=True):
             assert torch.equal(got, row * 2)
+
+
+def _written(write):
+    def fn(a, i):
+        made = a * 1
+        write(made, i)
+        return made
+
+    return fn
+
+
+_BLOCK = torch.arange(2.0 * 9 * 9).view(2, 9, 9)
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda a, i: a[:, i] + 1,
+        lambda a, i: a[..., -i, :] + 1,
+        lambda a, i: a[i % 2, ..., i, None] + 1,
+        lambda a, i: a[None, :, i, ::2] + 1,
+        lambda a, i: a[:, torch.arange(3), i] + 1,
+        lambda a, i: a[0, True, i] + 1,
+        _written(lambda a, i: a.__setitem__((slice(None), i), 5.0)),
+        _written(lambda a, i: a.__setitem__((0, i), a[1, i - 1])),
+        _written(lambda a, i: a.__setitem__((1, i, i), i)),
+        _written(lambda a, i: a.__setitem__((a[..., 0] > 9, i), 1.0)),
+        _written(lambda a, i: a[..., i].add_(1)),
+        _written(lambda a, i: a.__setitem__((..., i, slice(i)), a[:, 0, :i])),
+    ],
+)
+def test_a_subscript_that_varies_is_compiled_once(fn, capture):
+    inputs = [(_BLOCK, i) for i in (2, 3, 4, 5, 7)]
+    assert run(fn, inputs, capture) == 2
+
+
+def test_a_subscript_out_of_range_raises_as_in_eager(capture):
+    compiled = torchsmith_tracer.compile(lambda a, i: a[:, i], backend=capture, dynamic=True)
+    for i in (3, 8, -9):
+        assert torch.equal(compiled(_BLOCK, i), _BLOCK[:, i])
+    with pytest.raises(IndexError, match="index 9 is out of bounds for dimension 1 with size 9"):
+        compiled(_BLOCK, 9)
+
+
+def test_numbers_and_sizes_that_live_over_a_break_stay_symbolic(capture):
+    @torchsmith_tracer.disable
+    def stop():
+        pass
+
+    def by_rows(a, out):
+        shape = a.shape
+        flat = a.reshape(-1)
+        stop()
+        for i in range(8):
+            stop()
+            out[:, i] = flat.view(shape).sum() * i + shape.numel() + len(shape)
+        return out.view(shape[0], -1)
+
+    inputs = [(ones(n, n + 1), torch.zeros(n, 8)) for n in (2, 3, 4, 5, 6)]
+    compiled = torchsmith_tracer.compile(by_rows, backend=capture)
+    counts = []
+    for args in inputs:
+        assert torch.equal(compiled(*args), by_rows(*args))
+        counts.append(capture.n)
+    assert counts[1] == counts[-1] <= 10, counts

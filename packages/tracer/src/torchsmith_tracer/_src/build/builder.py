@@ -438,8 +438,8 @@ class Builder:
 
     def _size(self, obj: object, source: Source) -> Value:
         assert isinstance(obj, torch.Size)
-        self.guard(source, GuardKind.CONSTANT, obj, "torch.Size is a constant")
-        return SizeValue([ConstantValue(n) for n in obj], source)
+        self.guard(source, GuardKind.LENGTH, (torch.Size, len(obj)), "length of a torch.Size")
+        return SizeValue(self._items(obj, source), source)
 
     def _named_tuple(self, obj: tuple[object, ...], source: Source) -> Value:
         kind = type(obj)

@@ -38,7 +38,7 @@ class SizeValue(TupleValue):
     def binary(self, tx: Trace, op: str, other: Value, *, reflected: bool = False) -> Value | None:
         other = other.base_value()
         if op == "add" and isinstance(other, SequenceValue) and other.base_type() is tuple:
-            mine, theirs = self.items, other.unpack(tx)
+            mine, theirs = self.unpack(tx), other.unpack(tx)
             items = [*theirs, *mine] if reflected else [*mine, *theirs]
             return SizeValue(items) if (_OWN_RADD if reflected else _OWN_ADD) else TupleValue(items)
         result = super().binary(tx, op, other, reflected=reflected)
@@ -67,7 +67,7 @@ class SizeNumel(MethodOf["SizeValue"]):
 
     def call(self, tx: Trace, args: object, kwargs: object) -> Value:
         result: Value = ConstantValue(1)
-        for item in self.owner.items:
+        for item in self.owner.unpack(tx):
             product = result.binary(tx, "mul", item)
             if product is None:
                 product = item.binary(tx, "mul", result, reflected=True)

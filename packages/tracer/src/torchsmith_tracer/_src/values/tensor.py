@@ -25,10 +25,10 @@ from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.addresses import AddressedText, NumberText
 from torchsmith_tracer._src.values.base import MethodOf, Value
 from torchsmith_tracer._src.values.constants import ConstantValue
-from torchsmith_tracer._src.values.containers import SliceValue
+from torchsmith_tracer._src.values.containers import SliceValue, TupleValue
 from torchsmith_tracer._src.values.contexts import FunctionMode
 from torchsmith_tracer._src.values.sizes import SizeValue, size_value
-from torchsmith_tracer._src.values.symnum import SymNumValue, symbolic
+from torchsmith_tracer._src.values.symnum import SymNumValue, decide, symbolic
 
 _OPERATORS: dict[str, Callable[..., object]] = {
     name: getattr(operator, name)
@@ -176,9 +176,9 @@ class TensorValue(Value):
 
     def plain_getitem(self, tx: Trace, key: Value) -> Value:
         """An item whose index holds no tensor of a subclass."""
-        if isinstance(key, SymNumValue) and self.fake.dim():
-            # Python indexing would specialise the number; ``select`` keeps it symbolic.
-            return tx.graph.call_method("select", (self, 0, key))
+        chosen, rest = self._select(tx, key)
+        if chosen is not self:
+            return chosen if rest is None else chosen.plain_getitem(tx, rest)
         if tx.graph.mapped and isinstance(key, TensorValue) and _is_single_index(key.fake):
             # Outside of ``torch.vmap`` such an index is a number, which only the data determines.
             return tx.graph.call_function(torch.ops.aten.index.Tensor, (self, [key]))
@@ -189,7 +189,33 @@ class TensorValue(Value):
 
     def plain_setitem(self, tx: Trace, key: Value, value: Value) -> None:
         """Set an item; neither index nor value hold a tensor of a subclass."""
-        tx.graph.call_function(operator.setitem, (self, key, value))
+        chosen, rest = self._select(tx, key)
+        rest = ConstantValue(Ellipsis) if rest is None else rest
+        tx.graph.call_function(operator.setitem, (chosen, rest, value))
+
+    def _select(self, tx: Trace, key: Value) -> tuple[TensorValue, Value | None]:
+        """The tensor at the symbolic numbers of an index, and what is left of the index. Python
+        indexing would specialise the numbers; ``select`` keeps them symbolic."""
+        items = key.unpack(tx) if type(key) is TupleValue else [key]
+        if not any(map(_is_symbolic, items)):
+            return self, key
+        widths = [_width(item) for item in items]
+        taken = sum(width or 0 for width in widths)
+        chosen, dim = self, 0
+        rest: list[Value] = []
+        for item, width in zip(items, widths):
+            if width is None:
+                if not (isinstance(item, ConstantValue) and item.value is Ellipsis):
+                    return self, key
+                width = self.fake.dim() - taken
+            if not _is_symbolic(item):
+                rest.append(item)
+                dim += width
+            elif 0 <= dim < chosen.fake.dim() and _is_inside(item, chosen.fake.shape[dim]):
+                chosen = tx.graph.call_method("select", (chosen, dim, item))  # type: ignore[assignment]
+            else:
+                return self, key  # eager's own error
+        return chosen, TupleValue(rest) if rest else None
 
     def length(self, tx: Trace) -> Value:
         if _watched(tx):
@@ -329,6 +355,25 @@ def _watched(tx: Trace) -> bool:
 
 def _is_simple(key: Value) -> bool:
     return isinstance(key, TensorValue | SymNumValue | ConstantValue | SliceValue)
+
+
+def _is_symbolic(item: Value) -> bool:
+    return isinstance(item, SymNumValue) and isinstance(item.sym, torch.SymInt)
+
+
+def _is_inside(item: Value, size: int) -> bool:
+    assert isinstance(item, SymNumValue) and isinstance(item.sym, torch.SymInt)
+    return decide(item.sym >= -size) is not False and decide(item.sym < size) is not False
+
+
+def _width(item: Value) -> int | None:
+    """How many dimensions an item of an index takes; None where that is not known."""
+    if isinstance(item, TensorValue):
+        return item.fake.dim() if item.fake.dtype in (torch.bool, torch.uint8) else 1
+    if isinstance(item, ConstantValue) and (item.value is None or type(item.value) is bool):
+        return 0
+    known = isinstance(item, SliceValue | SymNumValue)
+    return 1 if known or (isinstance(item, ConstantValue) and type(item.value) is int) else None
 
 
 def is_operand(value: Value) -> bool:
