@@ -35,6 +35,9 @@ def sections(page: str) -> dict[str, str]:
     return {part.split()[0]: part for part in parts}
 
 
+ENTRIES = sections("errors.md") | sections("breaks.md")
+
+
 @pytest.mark.parametrize("code", error_classes())
 def test_an_error_has_its_class_and_what_it_means(code: str) -> None:
     name, about = error_classes()[code]
@@ -42,9 +45,9 @@ def test_an_error_has_its_class_and_what_it_means(code: str) -> None:
     assert text.startswith(f"{code} {name}\n\n{about}\n"), f"renew it: {name}: {about}"
 
 
-@pytest.mark.parametrize("code", sections("errors.md"))
+@pytest.mark.parametrize("code", ENTRIES)
 def test_an_entry_has_a_program_its_output_and_a_fix(code: str) -> None:
-    text = sections("errors.md")[code]
+    text = ENTRIES[code]
     shape = r".*^```python\n.+?^```\n\n```text\n(.+?)^```\n\nFix: \S.*"
     found = re.fullmatch(shape, text, re.M | re.S)
     assert found, text

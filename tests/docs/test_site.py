@@ -52,6 +52,21 @@ def test_every_public_name_has_a_place(path: Path) -> None:
     assert [name for name in names if f"{dotted(path)}.{name}" not in anchors] == []
 
 
+def test_every_code_has_a_page_of_its_own() -> None:
+    """With a program that is whole: it begins with imports."""
+    for listed in ("errors", "breaks"):
+        text = (ROOT / "docs" / "reference" / f"{listed}.md").read_text()
+        codes = re.findall(r"^## (TS-\w+)", text, re.M)
+        assert len(codes) > 20
+        for code in codes:
+            made = (SITE / "reference" / "codes" / f"{code}.html").read_text()
+            assert f'href="../{listed}.html"' in made
+            assert made.index(">contextlib<") < made.index(">Fix: ")
+            assert (
+                f'href="codes/{code}.html"' in (SITE / "reference" / f"{listed}.html").read_text()
+            )
+
+
 def test_no_page_loads_anything_from_elsewhere() -> None:
     html = sorted(SITE.rglob("*.html"))
     assert len(html) > 20

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -11,9 +12,12 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 READMES = [ROOT / "README.md", *sorted((ROOT / "packages").glob("*/README.md"))]
-PAGES = [*READMES, *sorted((ROOT / "docs").rglob("*.md")), ROOT / "benchmarks" / "README.md"]
+CODES = [ROOT / "docs" / "reference" / name for name in ("errors.md", "breaks.md")]
+DOCS = [path for path in sorted((ROOT / "docs").rglob("*.md")) if path not in CODES]
+PAGES = [*READMES, *DOCS, ROOT / "benchmarks" / "README.md"]
 EXPLANATIONS = sorted((ROOT / "docs" / "explanation").glob("*.md"))
 TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
+OUTPUT = re.compile(r"^```text\n(.*?)^```", re.M | re.S)
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.M | re.S)
 
 
@@ -66,6 +70,20 @@ def test_python_blocks_run(path: Path, tmp_path: Path) -> None:
         start = done.stdout.find(output.strip(), end)
         assert start >= 0, f"shown:\n{output}\nprinted:\n{done.stdout}"
         end = start + len(output.strip())
+
+
+@pytest.mark.parametrize("path", CODES, ids=lambda p: p.name)
+def test_each_code_has_a_program_that_gives_it(path: Path, tmp_path: Path) -> None:
+    """Each section stands alone on the site: its program prints exactly what is shown there."""
+    runner = ROOT / "docs" / "tools" / "code_pages.py"
+    done = subprocess.run(
+        [sys.executable, str(runner), str(path)],
+        capture_output=True, text=True, cwd=tmp_path, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    parts = re.split(r"^## ", path.read_text(), flags=re.M)[1:]
+    shown = {part.split()[0]: OUTPUT.findall(part) for part in parts}
+    assert {code: [text] for code, text in json.loads(done.stdout).items()} == shown
 
 
 @pytest.mark.parametrize("path", READMES, ids=lambda p: str(p.relative_to(ROOT)))

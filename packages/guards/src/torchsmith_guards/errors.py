@@ -47,7 +47,7 @@ class DataDependentError(GuardsError, RuntimeError):
     """A decision needs the value of a size that only the data determines."""
 
     code = "TS-G003"
-    template = "cannot decide `{expr}` while tracing: {symbols} depend on tensor contents"
+    template = "cannot decide `{expr}` while tracing: only the data determines {symbols}"
     hint = "State what holds with torch._check(...), or make the branch independent of the data."
 
 

@@ -252,7 +252,7 @@ def test_unbacked_symbols(env):
     u = env.create_symbol(None, None, "unbacked")
     assert hint_of(u) is None
     assert hint_of(u + 1) is None
-    with pytest.raises(DataDependentError, match=r"u0 .*depend on tensor contents"):
+    with pytest.raises(DataDependentError, match=r"only the data determines u0"):
         bool(u > 3)
     with pytest.raises(DataDependentError, match="TS-G003"):
         int(u)

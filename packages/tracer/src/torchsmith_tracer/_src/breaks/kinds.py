@@ -93,9 +93,6 @@ TS-T038 module-attribute-store: not supported yet
 TS-T039 opaque-attribute: not supported yet
   attribute {what} of {object}, which cannot be looked into
   Read it outside the compiled function and pass the value.
-TS-T040 unsupported-tensor: not supported yet
-  {what} is a {type}, which cannot be traced
-  Plain strided tensors and parameters are supported.
 TS-T041 data-dependent-size: data-dependent
   {what} depends on a number that only the data determines: {error}
   Say what holds, torch._check(n <= x.shape[0]) for instance, before the number is used.

@@ -156,7 +156,8 @@ class FakeRunner:
         except (DataDependentOutputException, DynamicOutputShapeException) as e:
             raise Unsupported("data-dependent-op", what=name_of(target), error=str(e)) from e
         except DataDependentError as e:
-            raise Unsupported("data-dependent-size", what=name_of(target), error=str(e)) from e
+            error = f"cannot decide `{e.details['expr']}`"
+            raise Unsupported("data-dependent-size", what=name_of(target), error=error) from e
         except (UnsupportedOperatorException, UnsupportedFakeTensorException) as e:
             raise Unsupported("op-without-fake", what=name_of(target), error=str(e)) from e
         except Exception as e:

@@ -186,7 +186,7 @@ def _trace_and_generate(
         found = BreakReport.of(signal, stack)
         raising = signal.kind in _RAISING
         if signal.kind == "raises":
-            report.note = found.what
+            report.note = f"[{found.id}] {found.what}"
         else:
             _broke(record, report, found, raising=raising)
         refuse = _refusal(found) if raising and region.settings.fullgraph else None

@@ -215,4 +215,5 @@ def name_of(obj: object) -> str:
         return f"torch.ops.{str(obj).replace('::', '.')}"
     module = getattr(obj, "__module__", None) or "torch"
     name = getattr(obj, "__qualname__", None) or getattr(obj, "__name__", repr(obj))
-    return f"{module}.{name}".replace("_VariableFunctionsClass.", "")
+    text = f"{module}.{name}".replace("_VariableFunctionsClass.", "")
+    return text.removeprefix("_").replace("torch._C._nn.", "torch.nn.functional.")
