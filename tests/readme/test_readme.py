@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -79,6 +80,7 @@ def test_each_code_has_a_program_that_gives_it(path: Path, tmp_path: Path) -> No
     done = subprocess.run(
         [sys.executable, str(runner), str(path)],
         capture_output=True, text=True, cwd=tmp_path, timeout=300,
+        env={**os.environ, "TORCHSMITH_STRICT": "0"},  # as a user has it
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     parts = re.split(r"^## ", path.read_text(), flags=re.M)[1:]
