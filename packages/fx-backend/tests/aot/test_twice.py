@@ -175,3 +175,26 @@ def test_nothing_outlives_the_backward_pass():
         y.backward(retain_graph=retain)
         gc.collect()
         assert (memory() is not None) == retain
+
+
+def test_an_input_that_gets_a_history_later_is_let_go_of():
+    x, w = torch.ones(5), leaf(5)
+    run = compile_training(lambda x, w: (w.pow(3) + x,), (x, w), SETTINGS)
+    y = run(x, w)[0]
+    memory = weakref.ref(x.untyped_storage())
+    x.add_(y)
+    del x, y
+    gc.collect()
+    assert memory() is None
+
+
+def test_inputs_without_versions():
+    program = lambda x, w: (w.pow(3) + x,)  # noqa: E731
+    with torch.inference_mode():
+        x = torch.ones(5)
+    sides = []
+    for compiled in (False, True):
+        w = leaf(5)
+        run = compile_training(program, (x, w), SETTINGS) if compiled else program
+        sides.append(torch.autograd.grad(run(x, w)[0].sum(), w))
+    check(*sides)

@@ -370,9 +370,8 @@ def compile_training(
             note_compiled(told, built)
         return built
 
-    ambient = _ambient_guard() or nullcontext
     budget = 1.0 if "partition" in off else chosen.memory_budget
-    training = Training(joint, compile_recorded, ambient, budget, Again.of(joint, gm))
+    training = Training(joint, compile_recorded, _ambient_guard(), budget, Again.of(joint, gm))
     _stage("partition", training.prepare)
     compiled: Any = callable_of(training, gm, Usual.of(joint, example_inputs), gm)
     compiled.training = training

@@ -8,10 +8,11 @@ does eager's.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,6 +30,7 @@ from torchsmith_fx_backend._src.aot.partition import (
 )
 from torchsmith_fx_backend._src.aot.twice import Again, Given, check_version
 from torchsmith_fx_backend._src.capture.torch_private import (
+    apply_of,
     below_autograd,
     delayed_error,
     has_saving_hooks,
@@ -38,6 +40,7 @@ from torchsmith_fx_backend._src.capture.torch_private import (
     release_saved_tensors,
 )
 from torchsmith_fx_backend._src.runtime.halves import RecordedBackward, RecordedForward
+from torchsmith_fx_backend._src.runtime.support import set_grad_enabled
 from torchsmith_fx_backend.errors import UnsupportedError
 
 aten = torch.ops.aten
@@ -68,20 +71,22 @@ class Training:
     Attributes:
         joint: the recorded graph.
         compile: builds a half.
-        ambient: makes the context that the halves run in.
+        ambient: makes the context that the halves run in, if they need one.
         budget: see ``choose_saved``.
         again: how a backward pass is differentiated.
     """
 
     joint: Joint
     compile: Compile
-    ambient: Ambient
+    ambient: Ambient | None
     budget: float
     again: Again
     forward: Any = None
     kept_inputs: tuple[int, ...] = ()
     kept_rewritten: tuple[int, ...] = ()
     kept_outputs: tuple[int, ...] = ()
+    constants: tuple[int, ...] = ()  # outputs without a gradient
+    numbers: tuple[int, ...] = ()  # those of ``saved`` that are no tensors
     saved: tuple[Saved, ...] = ()
     backwards: dict[_Key, tuple[Any, tuple[int, ...]]] = field(default_factory=dict)
     _given: dict[str, object] = field(default_factory=dict)
@@ -102,6 +107,8 @@ class Training:
         self.kept_outputs = tuple(
             i for i, n in enumerate(joint.outputs) if isinstance(n, fx.Node) and n in joint.kept
         )
+        others = set(range(len(joint.outputs))).difference(joint.differentiable)
+        self.constants = tuple(i for i in sorted(others) if _is_tensor(joint.outputs[i]))
         if not joint.differentiable:
             snapshot = joint.graph(None)
             self.forward = self.compile(
@@ -129,6 +136,7 @@ class Training:
         returned: Any = graph.graph.output_node().args[0]
         for each, node in zip(self.saved, returned[outputs:], strict=True):
             self._given[each.name] = _as_input(node.meta["val"])
+        self.numbers = tuple(i for i, n in enumerate(returned[outputs:]) if not _is_tensor(n))
         key = tuple(strides)
         if all(type(n) is int for stride in key for n in stride):
             self._snapshot = (key, snapshot)
@@ -140,15 +148,20 @@ class Training:
         Grad mode is on, as it is in eager's operators: some compute more for a backward pass then.
         """
         loan = None
-        with self.ambient(), torch.enable_grad(), below_autograd():
-            if isinstance(self.forward, RecordedForward) and not has_saving_hooks():
-                found, loan = self.forward.lend(inputs)
-                flat = list(found)
-            else:
-                flat = list(self.forward(*inputs))
-        for position in range(len(self.joint.outputs)):
+        before = torch.is_grad_enabled()
+        set_grad_enabled(True)
+        try:
+            with below_autograd() if self.ambient is None else _below(self.ambient):
+                if isinstance(self.forward, RecordedForward) and not has_saving_hooks():
+                    found, loan = self.forward.lend(inputs)
+                    flat = list(found)
+                else:
+                    flat = list(self.forward(*inputs))
+        finally:
+            set_grad_enabled(before)
+        for position in (*self.joint.differentiable, *self.constants):
             out = flat[position]
-            if isinstance(out, torch.Tensor) and out._is_view():
+            if out._is_view():
                 plain = out.data
                 flat = [plain if value is out else value for value in flat]
         return flat, loan
@@ -209,6 +222,17 @@ class Training:
         return self.compile(graph), used
 
 
+@contextlib.contextmanager
+def _below(ambient: Ambient) -> Iterator[None]:
+    with ambient(), below_autograd():
+        yield
+
+
+def _is_tensor(value: Any) -> bool:
+    """Whether an output of a graph is a tensor."""
+    return isinstance(value, fx.Node) and isinstance(value.meta["val"], torch.Tensor)
+
+
 def _as_input(value: Any) -> Any:
     """The description of a value that a graph takes from outside."""
     if not isinstance(value, torch.Tensor):
@@ -230,8 +254,8 @@ class CompiledFunction(torch.autograd.Function):
         count = len(joint.outputs)
         flat, ctx.loan = training.run_forward(inputs)
         outputs = flat[:count]
-        tensors = [value for value in flat[count:] if isinstance(value, torch.Tensor)]
-        numbers = {i: v for i, v in enumerate(flat[count:]) if not isinstance(v, torch.Tensor)}
+        tensors = flat[count:]
+        numbers = [tensors.pop(i) for i in reversed(training.numbers)]
         guarded = [inputs[i] for i in training.kept_inputs] + [
             outputs[i] for i in training.kept_outputs
         ]
@@ -241,13 +265,8 @@ class CompiledFunction(torch.autograd.Function):
         ctx.training, ctx.numbers, ctx.saved_count = training, numbers, len(tensors)
         ctx.inputs, ctx.guarded, ctx.given = len(inputs), (), given
         ctx.set_materialize_grads(False)
-        ctx.mark_non_differentiable(
-            *(
-                out
-                for i, out in enumerate(outputs)
-                if isinstance(out, torch.Tensor) and i not in joint.differentiable
-            )
-        )
+        if training.constants:
+            ctx.mark_non_differentiable(*(outputs[i] for i in training.constants))
         return tuple(outputs)
 
     @staticmethod
@@ -257,11 +276,10 @@ class CompiledFunction(torch.autograd.Function):
         joint = training.joint
         tangents = [grads[i] for i in joint.differentiable]
         result: list[Any] = [None] * (ctx.inputs + 2)
-        if all(t is None for t in tangents):
+        defined = [i for i, t in zip(joint.differentiable, tangents) if t is not None]
+        if not defined:
             return tuple(result)
-        saves = any(
-            t is not None and i in joint.saves for i, t in zip(joint.differentiable, tangents)
-        )
+        saves = not joint.saves.isdisjoint(defined)
         for tensor, version in ctx.guarded:
             check_version(tensor, version)
         twice, given = torch.is_grad_enabled(), ctx.given
@@ -271,6 +289,9 @@ class CompiledFunction(torch.autograd.Function):
         if twice and given is not None:
             _ = saves and ctx.saved_tensors  # an error where they are gone or were written
             found = training.again.gradients(given, tangents)
+        elif twice or training.ambient is not None:
+            with torch.no_grad(), (training.ambient or contextlib.nullcontext)():
+                found = _compiled_backward(ctx, tangents, saves)
         else:
             found = _compiled_backward(ctx, tangents, saves)
         if ctx.loan is not None and not kept:
@@ -283,28 +304,28 @@ class CompiledFunction(torch.autograd.Function):
         return tuple(result)
 
 
+_apply = apply_of(CompiledFunction)
+
+
 def _compiled_backward(ctx: Any, tangents: list[torch.Tensor | None], saves: bool) -> list[Any]:
     """Run the backward half; ``saves`` says whether eager's would need what it saved."""
     training: Training = ctx.training
-    with torch.no_grad(), training.ambient():
-        plain = [_plain(t) for t in tangents]
-        tangents.clear()
-        half, used = training.backward(plain)
-        arguments: list[Any] = []
-        if saves or used:
-            saved = iter(ctx.saved_tensors[: ctx.saved_count])
-            numbers = ctx.numbers
-            values = [
-                numbers[i] if i in numbers else next(saved) for i in range(len(training.saved))
-            ]
-            arguments = [values[i] for i in used]
-            del saved, values
-        arguments += [t for t in plain if t is not None]
-        del plain
-        release_saved_tensors(ctx)
-        if ctx.loan is not None and isinstance(half, RecordedBackward):
-            return list(half.borrow(ctx.loan, arguments))
-        return list(half(arguments))
+    plain = [_plain(t) for t in tangents]
+    tangents.clear()
+    half, used = training.backward(plain)
+    arguments: list[Any] = []
+    if saves or used:
+        values = list(ctx.saved_tensors[: ctx.saved_count])
+        for place, number in zip(training.numbers, reversed(ctx.numbers), strict=True):
+            values.insert(place, number)
+        arguments = [values[i] for i in used]
+        del values
+    arguments += [t for t in plain if t is not None]
+    del plain
+    release_saved_tensors(ctx)
+    if ctx.loan is not None and isinstance(half, RecordedBackward):
+        return list(half.borrow(ctx.loan, arguments))
+    return list(half(arguments))
 
 
 def _write(training: Training, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
@@ -338,12 +359,14 @@ class Usual:
     """Tells in which way a call is unlike the example that the graph was compiled for.
 
     Attributes:
-        wanted: per given input, whether it requires a gradient; None for what is no tensor.
+        tensors: positions of the tensors among the given inputs.
+        wanted: whether each of them requires a gradient.
         frozen: Python values that the graph has as literals, by position.
         apart: whether written tensors share memory with others; None when that cannot be.
     """
 
-    wanted: tuple[bool | None, ...]
+    tensors: tuple[int, ...]
+    wanted: list[bool]
     frozen: tuple[tuple[int, object], ...]
     apart: Callable[[Sequence[Any]], bool] | None
 
@@ -351,11 +374,10 @@ class Usual:
     def of(joint: Joint, examples: Sequence[object]) -> Usual:
         """What calls like ``examples`` have in common."""
         first = {id(x): i for i, x in reversed(list(enumerate(examples)))}
+        tensors = tuple(i for i, x in enumerate(examples) if isinstance(x, torch.Tensor))
         return Usual(
-            tuple(
-                first[id(x)] in joint.wanted if isinstance(x, torch.Tensor) else None
-                for x in examples
-            ),
+            tensors,
+            [first[id(examples[i])] in joint.wanted for i in tensors],
             joint.trace.frozen,
             apart(examples, [i for i in joint.mutated if i < len(examples)], (), ()),
         )
@@ -364,9 +386,8 @@ class Usual:
         """The difference, in words."""
         if not torch.is_grad_enabled():
             return "gradients are switched off"
-        for value, wanted in zip(inputs, self.wanted):
-            if wanted is not None and value.requires_grad is not wanted:
-                return "another set of inputs requires gradients"
+        if [inputs[i].requires_grad for i in self.tensors] != self.wanted:
+            return "another set of inputs requires gradients"
         for position, value in self.frozen:
             given = inputs[position]
             if type(given) is not type(value) or not (given == value or given != given):
@@ -404,7 +425,7 @@ def callable_of(
             inputs = (*inputs, *(functools.reduce(getattr, path, program) for path in paths))
         if joint.differentiable:
             given = training.again.hold(inputs)
-            outputs = CompiledFunction.apply(training, given, *inputs)  # type: ignore[no-untyped-call]
+            outputs = _apply(training, given, *inputs)
         else:
             outputs, _ = training.run_forward(inputs)
         try:

@@ -18,7 +18,7 @@ import torch
 from torch import fx
 
 from torchsmith_fx_backend._src.aot.joint import Joint
-from torchsmith_fx_backend._src.capture.torch_private import has_saving_hooks, pytree
+from torchsmith_fx_backend._src.capture.torch_private import apply_of, has_saving_hooks, pytree
 
 aten = torch.ops.aten
 
@@ -34,6 +34,7 @@ class _Saved(torch.autograd.Function):
 
 
 _ANCHOR = torch.empty(0, requires_grad=True)
+_save = apply_of(_Saved)
 
 
 @dataclass(eq=False, slots=True)
@@ -41,10 +42,10 @@ class Given:
     """What one call was given.
 
     Attributes:
-        plain: the inputs, but for tensors that are no leaves with a gradient.
+        plain: the inputs, or aliases of them, but for tensors that have a history.
         places: where those are.
         saved: the node that has them.
-        versions: of the inputs that require a gradient.
+        versions: of the tensors that are not saved for a backward pass.
     """
 
     plain: list[Any]
@@ -64,6 +65,7 @@ class Again:
         autocast: what it was captured under.
         written: positions of inputs that the graph writes.
         varied: positions of the tensors that require a gradient.
+        unchecked: tensors that autograd does not check when a backward pass begins.
         constant: those of the other tensors.
     """
 
@@ -73,6 +75,7 @@ class Again:
     autocast: tuple[tuple[str, bool, torch.dtype], ...]
     written: frozenset[int]
     varied: tuple[int, ...]
+    unchecked: tuple[int, ...]
     constant: tuple[int, ...]
 
     @staticmethod
@@ -83,20 +86,31 @@ class Again:
         values = [(i, n.meta["val"]) for i, n in enumerate(joint.nodes)]
         tensors = {i: x.requires_grad for i, x in values if isinstance(x, torch.Tensor)}
         varied, constant = (tuple(i for i in tensors if tensors[i] is w) for w in (True, False))
-        return Again(joint, program, _obstacle(joint), tuple(kinds), written, varied, constant)
+        read = [i for i in sorted((*varied, *constant)) if i not in written]
+        unchecked = tuple(i for i in read if joint.nodes[i] not in joint.kept)
+        why = _obstacle(joint)
+        return Again(joint, program, why, tuple(kinds), written, varied, unchecked, constant)
 
     def hold(self, inputs: Sequence[Any]) -> Given | None:
         """Keep what a call is given, when a second run is possible."""
         if self.obstacle or has_saving_hooks():
             return None
         plain = list(inputs)
-        places = [*self.constant, *(i for i in self.varied if not inputs[i].is_leaf)]
-        others = [inputs[i].data if i in self.written else inputs[i] for i in places]
+        try:
+            versions = [plain[i]._version for i in self.unchecked]
+        except RuntimeError:  # an inference tensor counts none
+            return None
+        places = [i for i in self.varied if not plain[i].is_leaf]
+        for place in self.constant:  # aliases: the tensors themselves may get a history later
+            plain[place] = plain[place].detach()
+        for place in self.written:
+            plain[place] = plain[place].data
+        if not places:
+            return Given(plain, places, None, versions)
+        saved = _save(_ANCHOR, *(plain[i] for i in places)).grad_fn
         for place in places:
             plain[place] = None
-        with torch.enable_grad():
-            saved = _Saved.apply(_ANCHOR, *others).grad_fn  # type: ignore[no-untyped-call]
-        return Given(plain, places, saved, [inputs[i]._version for i in self.varied])
+        return Given(plain, places, saved, versions)
 
     def gradients(
         self, given: Given, tangents: Sequence[torch.Tensor | None]
@@ -104,9 +118,10 @@ class Again:
         """Gradients of the wanted inputs, as functions of the inputs and of ``tangents``."""
         joint = self.joint
         values = list(given.plain)
-        for place, tensor in zip(given.places, given.saved.saved_tensors, strict=True):
-            values[place] = tensor
-        for place, version in zip(self.varied, given.versions, strict=True):
+        if given.places:
+            for place, tensor in zip(given.places, given.saved.saved_tensors, strict=True):
+                values[place] = tensor
+        for place, version in zip(self.unchecked, given.versions, strict=True):
             check_version(values[place], version)
         first: dict[int, Any] = {}
         with contextlib.ExitStack() as stack:

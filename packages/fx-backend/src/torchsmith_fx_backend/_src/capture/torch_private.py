@@ -10,6 +10,7 @@ import contextlib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from typing import Any
 
 import torch
 from torch._dispatch.python import enable_python_dispatcher
@@ -109,6 +110,18 @@ def delayed_error(message: str, count: int) -> Callable[..., Sequence[torch.Tens
         return marked if isinstance(marked, (list, tuple)) else (marked,)
 
     return mark
+
+
+def apply_of(function: type[torch.autograd.Function]) -> Callable[..., Any]:
+    """``function.apply``, which otherwise looks at each of its arguments first: a transform that
+    has ended may still wrap it. Within a transform it says what eager says."""
+    plain = super(torch.autograd.Function, function).apply  # type: ignore[misc]
+    within = torch._C._are_functorch_transforms_active
+
+    def apply(*args: object) -> Any:
+        return (function.apply if within() else plain)(*args)
+
+    return apply
 
 
 def release_saved_tensors(ctx: object) -> None:
