@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import cast
 
 from torchsmith_tracer._src.breaks.signals import InternalError
@@ -85,40 +86,11 @@ def _store_fast(tx: Trace, frame: Frame, ins: Instruction) -> None:
         frame.locals[ins.argval] = value  # type: ignore[assignment, index]
 
 
-@opcode("DELETE_FAST")
-def _delete_fast(tx: Trace, frame: Frame, ins: Instruction) -> None:
-    name = str(ins.argval)
-    if name not in frame.locals:
+def _load(tx: Trace, frame: Frame, name: str) -> Value:
+    value = frame.locals.get(name)
+    if value is None:
         raise _unbound(tx, frame, name)
-    del frame.locals[name]
-
-
-@opcode("LOAD_FAST_AND_CLEAR", since=(3, 12), safe=True)
-def _load_fast_and_clear(tx: Trace, frame: Frame, ins: Instruction) -> None:
-    frame.stack.append(frame.locals.pop(str(ins.argval), NULL))
-
-
-@opcode("LOAD_FAST_LOAD_FAST", since=(3, 13), safe=True)
-def _load_fast_load_fast(tx: Trace, frame: Frame, ins: Instruction) -> None:
-    for name in cast("tuple[str, str]", ins.argval):
-        if name not in frame.locals:
-            raise _unbound(tx, frame, name)
-        frame.stack.append(frame.locals[name])
-
-
-@opcode("STORE_FAST_LOAD_FAST", since=(3, 13), safe=True)
-def _store_fast_load_fast(tx: Trace, frame: Frame, ins: Instruction) -> None:
-    store, load = cast("tuple[str, str]", ins.argval)
-    _store(frame, store)
-    if load not in frame.locals:
-        raise _unbound(tx, frame, load)
-    frame.stack.append(frame.locals[load])
-
-
-@opcode("STORE_FAST_STORE_FAST", since=(3, 13), safe=True)
-def _store_fast_store_fast(tx: Trace, frame: Frame, ins: Instruction) -> None:
-    for name in cast("tuple[str, str]", ins.argval):
-        _store(frame, name)
+    return value
 
 
 def _store(frame: Frame, name: str) -> None:
@@ -129,29 +101,34 @@ def _store(frame: Frame, name: str) -> None:
         frame.locals[name] = value  # type: ignore[assignment]
 
 
-# --- the same for names whose slot may hold a cell ---------------------------------------------
+def _take(frame: Frame, name: str) -> Value | Null:
+    return frame.locals.pop(name, NULL)
+
+
+# The same for names whose slot may hold a cell.
 
 
 def _load_slot(tx: Trace, frame: Frame, name: str) -> Value:
-    value = frame.locals.get(name)
-    if value is None:
-        value = frame.cells.get(name)
+    value = frame.locals.get(name) or frame.cells.get(name)
     if value is None:
         raise _unbound(tx, frame, name)
     return value
 
 
 def _store_slot(frame: Frame, name: str) -> None:
-    value = frame.stack.pop()
+    value = frame.stack[-1]
     if isinstance(value, CellValue):
         frame.cells[name] = value
         frame.locals.pop(name, None)
+        frame.stack.pop()
         return
     frame.cells.pop(name, None)
-    if isinstance(value, Null):
-        frame.locals.pop(name, None)
-    else:
-        frame.locals[name] = value  # type: ignore[assignment]
+    _store(frame, name)
+
+
+def _take_slot(frame: Frame, name: str) -> Value | Null:
+    value = frame.locals.pop(name, None)
+    return frame.cells.pop(name, NULL) if value is None else value
 
 
 @opcode("LOAD_FAST/cell", "LOAD_FAST_CHECK/cell")
@@ -164,40 +141,42 @@ def _store_fast_cell(tx: Trace, frame: Frame, ins: Instruction) -> None:
     _store_slot(frame, str(ins.argval))
 
 
-@opcode("DELETE_FAST/cell")
-def _delete_fast_cell(tx: Trace, frame: Frame, ins: Instruction) -> None:
-    name = str(ins.argval)
-    _load_slot(tx, frame, name)
-    frame.locals.pop(name, None)
-    frame.cells.pop(name, None)
+def _register(
+    kind: str,
+    load: Callable[[Trace, Frame, str], Value],
+    store: Callable[[Frame, str], None],
+    take: Callable[[Frame, str], Value | Null],
+) -> None:
+    """The other opcodes, for slots that are read and written in these ways."""
+
+    @opcode("DELETE_FAST" + kind)
+    def delete(tx: Trace, frame: Frame, ins: Instruction) -> None:
+        load(tx, frame, str(ins.argval))
+        take(frame, str(ins.argval))
+
+    @opcode("LOAD_FAST_AND_CLEAR" + kind, since=(3, 12), safe=True)
+    def load_and_clear(tx: Trace, frame: Frame, ins: Instruction) -> None:
+        frame.stack.append(take(frame, str(ins.argval)))
+
+    @opcode("LOAD_FAST_LOAD_FAST" + kind, since=(3, 13), safe=True)
+    def load_load(tx: Trace, frame: Frame, ins: Instruction) -> None:
+        for name in cast("tuple[str, str]", ins.argval):
+            frame.stack.append(load(tx, frame, name))
+
+    @opcode("STORE_FAST_LOAD_FAST" + kind, since=(3, 13), safe=True)
+    def store_load(tx: Trace, frame: Frame, ins: Instruction) -> None:
+        first, second = cast("tuple[str, str]", ins.argval)
+        store(frame, first)
+        frame.stack.append(load(tx, frame, second))
+
+    @opcode("STORE_FAST_STORE_FAST" + kind, since=(3, 13), safe=True)
+    def store_store(tx: Trace, frame: Frame, ins: Instruction) -> None:
+        for name in cast("tuple[str, str]", ins.argval):
+            store(frame, name)
 
 
-@opcode("LOAD_FAST_AND_CLEAR/cell", since=(3, 12))
-def _load_fast_and_clear_cell(tx: Trace, frame: Frame, ins: Instruction) -> None:
-    name = str(ins.argval)
-    value = frame.locals.pop(name, None)
-    if value is None:
-        value = frame.cells.pop(name, None)
-    frame.stack.append(NULL if value is None else value)
-
-
-@opcode("LOAD_FAST_LOAD_FAST/cell", since=(3, 13))
-def _load_fast_load_fast_cell(tx: Trace, frame: Frame, ins: Instruction) -> None:
-    for name in cast("tuple[str, str]", ins.argval):
-        frame.stack.append(_load_slot(tx, frame, name))
-
-
-@opcode("STORE_FAST_LOAD_FAST/cell", since=(3, 13))
-def _store_fast_load_fast_cell(tx: Trace, frame: Frame, ins: Instruction) -> None:
-    store, load = cast("tuple[str, str]", ins.argval)
-    _store_slot(frame, store)
-    frame.stack.append(_load_slot(tx, frame, load))
-
-
-@opcode("STORE_FAST_STORE_FAST/cell", since=(3, 13))
-def _store_fast_store_fast_cell(tx: Trace, frame: Frame, ins: Instruction) -> None:
-    for name in cast("tuple[str, str]", ins.argval):
-        _store_slot(frame, name)
+_register("", _load, _store, _take)
+_register("/cell", _load_slot, _store_slot, _take_slot)
 
 
 # --- cells -----------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ METHOD_TYPES = (
     types.BuiltinFunctionType,
     types.ClassMethodDescriptorType,
 )
+UNARY_SIGNS = {"neg": "-", "pos": "+", "invert": "~"}
 
 
 class BuiltinObject(Value):
@@ -79,8 +80,7 @@ class BuiltinObject(Value):
         raise self._error(tx, "{!r} object is not an iterator")
 
     def unary(self, tx: Trace, op: str) -> Value:
-        sign = {"neg": "-", "pos": "+", "invert": "~"}[op]
-        raise self._error(tx, f"bad operand type for unary {sign}: {{!r}}")
+        raise self._error(tx, f"bad operand type for unary {UNARY_SIGNS[op]}: {{!r}}")
 
     def hash_key(self, tx: Trace) -> object:
         if self.python_type().__hash__ is None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from torchsmith_guards import Source
 
@@ -24,12 +25,18 @@ BINARY: dict[str, Callable[..., object]] = {
 BINARY["and"] = operator.and_
 BINARY["or"] = operator.or_
 BINARY["divmod"] = divmod
-COMPARE = {name: getattr(operator, name) for name in ("lt", "le", "eq", "ne", "gt", "ge")}
-UNARY: dict[str, Callable[..., object]] = {
-    "neg": operator.neg,
-    "pos": operator.pos,
-    "invert": operator.invert,
+COMPARE: dict[str, Callable[..., Any]] = {
+    name: getattr(operator, name) for name in ("lt", "le", "eq", "ne", "gt", "ge")
 }
+UNARY: dict[str, Callable[..., object]] = {
+    name: getattr(operator, name) for name in ("neg", "pos", "invert")
+}
+
+
+def dunder(op: str, *, reflected: bool = False) -> str:
+    """``add`` -> ``__add__`` or ``__radd__``; ``and_`` -> ``__and__``."""
+    return f"__{'r' if reflected else ''}{op.rstrip('_')}__"
+
 
 _LIMIT = 1_000_000  # longest sequence or number of bits that folding may make
 
@@ -153,6 +160,11 @@ NOT_IMPLEMENTED = ConstantValue(NotImplemented)
 def bool_value(flag: object) -> ConstantValue:
     """TRUE or FALSE."""
     return TRUE if flag else FALSE
+
+
+def is_not_implemented(value: Value) -> bool:
+    """True for the constant NotImplemented."""
+    return isinstance(value, ConstantValue) and value.value is NotImplemented
 
 
 def is_none(value: Value) -> bool:

@@ -321,12 +321,6 @@ class NullContextValue(ContextValue):
         tx.graph.exit_context(self)
         self._count(tx, -1)
 
-    def close_in_graph(self, graph: Graph) -> None:
-        return None
-
-    def release(self) -> None:
-        return None
-
     def clone(self, tx: Trace) -> ContextValue:
         return type(self)(self.cls)
 

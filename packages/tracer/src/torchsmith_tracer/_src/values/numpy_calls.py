@@ -22,7 +22,8 @@ from torch.overrides import TorchFunctionMode
 from torchsmith_guards import hint_of
 
 from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
-from torchsmith_tracer._src.torch_private import FakeTensor, numpy_layer, storage_id
+from torchsmith_tracer._src.torch_private import FakeTensor, numpy_layer
+from torchsmith_tracer._src.torch_private import storage_id as storage_of
 from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.constants import NONE, ConstantValue
@@ -329,10 +330,6 @@ def _number(n: Any) -> int:
     return -1 if found is None else int(found)
 
 
-def storage_of(fake: torch.Tensor) -> int:
-    return storage_id(fake)
-
-
 def method_node(tx: Trace, tensor: TensorValue, name: str, *args: object) -> TensorValue:
     made = tx.graph.call_method(name, (tensor, *map(tx.interp.const, args)))
     assert isinstance(made, TensorValue)
@@ -394,8 +391,7 @@ def _universal(asked: Asked) -> Value:
         elif scalars and dtype in (torch.float32, torch.float64, torch.int64):
             nodes.append(plain(value))
         else:
-            size = tx.interp.const(())
-            nodes.append(tx.graph.call_function(torch.full, (size, plain(value)), {"dtype": dtype}))
+            nodes.append(full(tx, plain(value), dtype))
     result = tx.graph.call_function(target, nodes)
     fixed = _FIXED.get(name)
     if fixed is not None and resolved[-1].kind == "f":

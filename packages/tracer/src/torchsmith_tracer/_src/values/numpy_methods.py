@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
+from torchsmith_tracer._src.torch_private import storage_id as storage_of
 from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import MethodOf, Value
 from torchsmith_tracer._src.values.constants import NONE, ConstantValue
@@ -32,7 +33,6 @@ from torchsmith_tracer._src.values.numpy_calls import (
     plain,
     read,
     refused,
-    storage_of,
 )
 from torchsmith_tracer._src.values.tensor import TensorValue, call_tensor_method
 

@@ -23,7 +23,12 @@ from torchsmith_tracer._src.values import function_modes
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtins.registry import builtin
 from torchsmith_tracer._src.values.classes import ClassValue
-from torchsmith_tracer._src.values.constants import NONE, NOT_IMPLEMENTED, ConstantValue
+from torchsmith_tracer._src.values.constants import (
+    NONE,
+    NOT_IMPLEMENTED,
+    ConstantValue,
+    is_not_implemented,
+)
 from torchsmith_tracer._src.values.containers import ListValue, NamedTupleValue, TupleValue
 from torchsmith_tracer._src.values.contexts import TorchFunctionDisabled
 from torchsmith_tracer._src.values.functions import FunctionValue
@@ -126,7 +131,7 @@ def dispatch(
     modes = function_modes.active(tx)
     if modes:
         result = function_modes.ask(tx, modes[-1], [func, kinds, TupleValue(args), *rest])
-        if not _is_not_implemented(result):
+        if not is_not_implemented(result):
             return result
     for value in relevant:
         found = lookup(tx, value.python_type(), "__torch_function__")
@@ -135,14 +140,10 @@ def dispatch(
             raise Unsupported("opaque-call", what="__torch_function__ that is no class method")
         hook = bind(tx, found, value, tx.interp.type_of(value), "__torch_function__")
         result = tx.interp.call(hook, [func, kinds, TupleValue(args), *rest])
-        if not _is_not_implemented(result):
+        if not is_not_implemented(result):
             return result
     error = "no class of the arguments implements it"
     raise Unsupported("op-failed", what=func.describe(), error=error)
-
-
-def _is_not_implemented(value: Value) -> bool:
-    return isinstance(value, ConstantValue) and value.value is NotImplemented
 
 
 # --- what is handed on ---------------------------------------------------------------------------

@@ -24,8 +24,17 @@ from torchsmith_tracer._src.emitter import Emitter
 from torchsmith_tracer._src.frames.library import is_library, is_library_module
 from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
-from torchsmith_tracer._src.values.builtin_object import METHOD_TYPES, HasInstanceDict
-from torchsmith_tracer._src.values.constants import NOT_IMPLEMENTED, ConstantValue, bool_value
+from torchsmith_tracer._src.values.builtin_object import (
+    METHOD_TYPES,
+    UNARY_SIGNS,
+    HasInstanceDict,
+)
+from torchsmith_tracer._src.values.constants import (
+    ConstantValue,
+    bool_value,
+    dunder,
+    is_not_implemented,
+)
 from torchsmith_tracer._src.values.lookup import (
     C_DATA,
     Found,
@@ -34,14 +43,6 @@ from torchsmith_tracer._src.values.lookup import (
     lookup,
     special,
 )
-
-_UNARY = {"neg": "__neg__", "pos": "__pos__", "invert": "__invert__"}
-
-
-def dunder(op: str, *, reflected: bool = False) -> str:
-    """``add`` -> ``__add__`` or ``__radd__``; ``and_`` -> ``__and__``."""
-    name = op.rstrip("_")
-    return f"__r{name}__" if reflected else f"__{name}__"
 
 
 class ObjectValue(Value, HasInstanceDict):
@@ -70,9 +71,6 @@ class ObjectValue(Value, HasInstanceDict):
 
     def base_value(self) -> Value:
         return self if self.storage is None else self.storage
-
-    def is_constant(self) -> bool:
-        return False
 
     def as_constant(self) -> object:
         if self.storage is not None:
@@ -330,8 +328,8 @@ class ObjectValue(Value, HasInstanceDict):
         return implemented(tx.interp.call(method, [other]))
 
     def unary(self, tx: Trace, op: str) -> Value:
-        sign = {"neg": "-", "pos": "+", "invert": "~"}[op]
-        return self._slot(tx, _UNARY[op], [], f"bad operand type for unary {sign}: {{!r}}")
+        message = f"bad operand type for unary {UNARY_SIGNS[op]}: {{!r}}"
+        return self._slot(tx, dunder(op), [], message)
 
     def richcompare(self, tx: Trace, op: str, other: Value) -> Value | None:
         method = self.method(tx, f"__{op}__")
@@ -364,11 +362,7 @@ class ObjectValue(Value, HasInstanceDict):
 
 
 def implemented(value: Value) -> Value | None:
-    return None if value is NOT_IMPLEMENTED or _is_not_implemented(value) else value
-
-
-def _is_not_implemented(value: Value) -> bool:
-    return isinstance(value, ConstantValue) and value.value is NotImplemented
+    return None if is_not_implemented(value) else value
 
 
 class NewObjectValue(ObjectValue):
@@ -541,7 +535,7 @@ class EnumValue(ConstantValue):
         return super().binary(tx, op, other, reflected=reflected)
 
     def unary(self, tx: Trace, op: str) -> Value:
-        return self.users(tx, _UNARY[op]) or super().unary(tx, op)
+        return self.users(tx, dunder(op)) or super().unary(tx, op)
 
     def richcompare(self, tx: Trace, op: str, other: Value) -> Value | None:
         result = self.users(tx, f"__{op}__", other)

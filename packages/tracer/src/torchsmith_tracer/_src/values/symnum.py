@@ -21,7 +21,7 @@ from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.emitter import Emitter
 from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import MethodOf, Value
-from torchsmith_tracer._src.values.constants import ConstantValue
+from torchsmith_tracer._src.values.constants import COMPARE, ConstantValue
 
 Number = int | float | bool
 Symbolic = torch.SymInt | torch.SymFloat | torch.SymBool
@@ -29,9 +29,6 @@ Symbolic = torch.SymInt | torch.SymFloat | torch.SymBool
 _BINARY: dict[str, Callable[..., object]] = {
     name: getattr(operator, name)
     for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and_", "or_")
-}
-_COMPARE: dict[str, Callable[..., object]] = {
-    name: getattr(operator, name) for name in ("lt", "le", "eq", "ne", "gt", "ge")
 }
 _CONVERSIONS = ("__int__", "__index__", "__trunc__", "__float__", "__floor__", "__ceil__")
 
@@ -111,10 +108,10 @@ class SymNumValue(Value):
             return None
         if isinstance(self.sym, torch.SymBool) is not isinstance(other_sym, torch.SymBool):
             return self.constant().richcompare(tx, op, known(other))
-        result = _COMPARE[op](self.sym, other_sym)
+        result = COMPARE[op](self.sym, other_sym)
         truth = decide(result)
         if truth is None:
-            return combine(tx, _COMPARE[op], (self, other), result)
+            return combine(tx, COMPARE[op], (self, other), result)
         return ConstantValue(truth)
 
     def bool(self, tx: Trace) -> bool:

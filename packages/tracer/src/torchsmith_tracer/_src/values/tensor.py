@@ -24,7 +24,7 @@ from torchsmith_tracer._src.torch_private import legacy_tensor_types, no_torch_f
 from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.addresses import AddressedText, NumberText
 from torchsmith_tracer._src.values.base import MethodOf, Value
-from torchsmith_tracer._src.values.constants import ConstantValue
+from torchsmith_tracer._src.values.constants import COMPARE, UNARY, ConstantValue, dunder
 from torchsmith_tracer._src.values.containers import SliceValue, TupleValue
 from torchsmith_tracer._src.values.contexts import FunctionMode
 from torchsmith_tracer._src.values.sizes import SizeValue, size_value
@@ -39,14 +39,6 @@ _OPERATORS: dict[str, Callable[..., object]] = {
 }
 _OPERATORS["and"] = operator.and_
 _OPERATORS["or"] = operator.or_
-_COMPARE: dict[str, Callable[..., object]] = {
-    name: getattr(operator, name) for name in ("lt", "le", "eq", "ne", "gt", "ge")
-}
-_UNARY: dict[str, Callable[..., object]] = {
-    "neg": operator.neg,
-    "pos": operator.pos,
-    "invert": operator.invert,
-}
 LEGACY_TYPES = legacy_tensor_types()
 _SLOT_METHODS = frozenset(
     "__getitem__ __setitem__ __len__ __iter__ __bool__ __contains__ __hash__".split()
@@ -241,14 +233,15 @@ class TensorValue(Value):
     def binary(self, tx: Trace, op: str, other: Value, *, reflected: bool = False) -> Value | None:
         fn = _OPERATORS.get(op)
         if fn is None or not is_operand(other) or _watched(tx):
-            return None if fn is None else self._overridden(tx, dunder(op, reflected), other)
+            name = dunder(op, reflected=reflected)
+            return None if fn is None else self._overridden(tx, name, other)
         args = (other, self) if reflected else (self, other)
         return tx.graph.call_function(fn, args)
 
     def unary(self, tx: Trace, op: str) -> Value:
         if _watched(tx):
             return call_tensor_method(tx, self, f"__{op}__", [], {})
-        return tx.graph.call_function(_UNARY[op], (self,))
+        return tx.graph.call_function(UNARY[op], (self,))
 
     def _overridden(self, tx: Trace, name: str, other: Value) -> Value | None:
         """An operator whose other operand may have a ``__torch_function__``."""
@@ -261,7 +254,7 @@ class TensorValue(Value):
     def richcompare(self, tx: Trace, op: str, other: Value) -> Value | None:
         if not is_operand(other) or _watched(tx):
             return self._overridden(tx, f"__{op}__", other)
-        return tx.graph.call_function(_COMPARE[op], (self, other))
+        return tx.graph.call_function(COMPARE[op], (self, other))
 
     def bool(self, tx: Trace) -> bool:
         raise Unsupported("data-dependent-branch", what=self.describe())
@@ -322,11 +315,6 @@ class TensorMethod(MethodOf["TensorValue"]):
         if name == "__call__":
             return self
         return super().getattr(tx, name)
-
-
-def dunder(op: str, reflected: bool = False) -> str:
-    """``add`` -> ``__add__`` or ``__radd__``; ``and_`` -> ``__and__``."""
-    return f"__{'r' if reflected else ''}{op.rstrip('_')}__"
 
 
 def _is_single_index(fake: torch.Tensor) -> bool:

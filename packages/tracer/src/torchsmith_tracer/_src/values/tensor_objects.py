@@ -35,7 +35,7 @@ _OWN = frozenset(
     "grad is_leaf grad_fn retains_grad output_nr name _grad _base _version _backward_hooks "
     "_post_accumulate_grad_hooks".split()
 )
-_READABLE = frozenset(("is_leaf", "retains_grad", "output_nr", "name"))
+_READABLE = frozenset(("grad", "is_leaf", "retains_grad", "output_nr", "name"))
 
 
 def plain_tensor(tensor: torch.Tensor) -> torch.Tensor:
@@ -97,11 +97,8 @@ class TensorPart:
     def describe(self) -> str:
         return f"{self.cls.__name__}: {self.plain.describe()}"
 
-    def as_constant(self) -> object:
-        raise Unsupported("not-constant", what=self.describe())
-
-    def as_proxy(self) -> object:
-        raise Unsupported("not-a-graph-argument", what=self.describe())
+    as_constant = Value.as_constant
+    as_proxy = Value.as_proxy
 
     def hash_key(self, tx: Trace) -> object:
         found = lookup(tx, self.cls, "__hash__")
@@ -131,10 +128,6 @@ class TensorPart:
         if name not in _OWN or not self.overrides or self.obj is None:
             return self.plain.getattr(tx, name)
         assert isinstance(self.obj, torch.Tensor) and self.source is not None
-        if name == "grad":
-            return tx.builder.wrap(
-                _reader(name)(self.obj), ResultSource(self.source, _reader(name))
-            )
         found = _reader(name)(self.obj)
         if name not in _READABLE and found is not None:
             raise Unsupported("tensor-attribute", what=name, tensor=self.describe())

@@ -24,10 +24,10 @@ from torchsmith_tracer._src.torch_private import (
 )
 from torchsmith_tracer._src.trace import Graph, OpenContext, Trace
 from torchsmith_tracer._src.values.base import Value
-from torchsmith_tracer._src.values.constants import NOT_IMPLEMENTED, ConstantValue
+from torchsmith_tracer._src.values.constants import NOT_IMPLEMENTED, ConstantValue, dunder
 from torchsmith_tracer._src.values.contexts import TorchFunctionDisabled
 from torchsmith_tracer._src.values.lookup import Found, bind, is_data_descriptor, lookup
-from torchsmith_tracer._src.values.tensor import TensorValue, dunder
+from torchsmith_tracer._src.values.tensor import TensorValue
 from torchsmith_tracer._src.values.tensor_objects import TENSOR_CLASSES
 
 HOOKS = ("__torch_dispatch__", "__torch_function__", "__tensor_flatten__", "__tensor_unflatten__")
@@ -172,7 +172,7 @@ class WrapperTensor(TensorValue):
         return None if is_none or result is NOT_IMPLEMENTED else result
 
     def binary(self, tx: Trace, op: str, other: Value, *, reflected: bool = False) -> Value | None:
-        method = self._method(tx, dunder(op, reflected))
+        method = self._method(tx, dunder(op, reflected=reflected))
         if method is not None:
             return self._result(tx, method, [other])
         return super().binary(tx, op, other, reflected=reflected)

@@ -400,17 +400,8 @@ def _div(a: torch.Tensor, b: Any, *, rounding_mode: str | None) -> Layout | None
     return pointwise_layout(_TO_FLOAT if rounding_mode is None else _DEFAULT, (a, b))
 
 
-@rule("where.self")
-def _where(condition: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> Layout | None:
-    return _select(condition, a, b)
-
-
-@rule("where.ScalarSelf where.ScalarOther")
-def _where_number(condition: torch.Tensor, a: Any, b: Any) -> Layout | None:
-    return _select(condition, a, b)
-
-
-def _select(condition: torch.Tensor, a: Any, b: Any) -> Layout | None:
+@rule("where.self where.ScalarSelf where.ScalarOther")
+def _where(condition: torch.Tensor, a: Any, b: Any) -> Layout | None:
     tensors = [x for x in (condition, a, b) if isinstance(x, torch.Tensor)]
     device, dtype = result_device(tensors), result_dtype((a, b))
     size = broadcast_all(tensors)

@@ -30,10 +30,6 @@ def _linear(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None = None) -> 
 
 
 @rule("matmul")
-def _matmul(a: torch.Tensor, b: torch.Tensor) -> Layout | None:
-    return _product(a, b)
-
-
 def _product(a: torch.Tensor, b: torch.Tensor) -> Layout | None:
     if a.dtype != b.dtype or a.device != b.device or a.dim() < 2 or b.dim() < 2:
         return None

@@ -38,7 +38,7 @@ def _int_to_long(x: torch.Tensor, dtype: torch.dtype | None) -> torch.dtype:
     return dtype or (torch.int64 if x.dtype in INTEGRAL else x.dtype)
 
 
-@rule("sum.dim_IntList")
+@rule("sum.dim_IntList", "prod.dim_int")
 def _sum(
     x: torch.Tensor, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
 ) -> Layout | None:
@@ -48,13 +48,6 @@ def _sum(
 @rule("sum", "prod")
 def _sum_all(x: torch.Tensor, *, dtype: torch.dtype | None = None) -> Layout | None:
     return contiguous((), x, _int_to_long(x, dtype))
-
-
-@rule("prod.dim_int")
-def _prod(
-    x: torch.Tensor, dim: int, keepdim: bool = False, *, dtype: torch.dtype | None = None
-) -> Layout | None:
-    return contiguous(_reduced(x, dim, keepdim), x, _int_to_long(x, dtype))
 
 
 @rule("mean.dim")

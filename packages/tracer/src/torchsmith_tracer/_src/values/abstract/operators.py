@@ -10,11 +10,11 @@ from torchsmith_tracer._src.values.abstract.part import Part
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtin_object import METHOD_TYPES
 from torchsmith_tracer._src.values.classes import ClassValue
-from torchsmith_tracer._src.values.constants import COMPARE, ConstantValue, bool_value
+from torchsmith_tracer._src.values.constants import COMPARE, ConstantValue, bool_value, dunder
 from torchsmith_tracer._src.values.containers import SequenceValue
 from torchsmith_tracer._src.values.lookup import lookup
 from torchsmith_tracer._src.values.opaque import ReferenceValue
-from torchsmith_tracer._src.values.python_instances import EnumValue, ObjectValue, dunder
+from torchsmith_tracer._src.values.python_instances import EnumValue, ObjectValue
 from torchsmith_tracer._src.values.symnum import SymNumValue
 
 _NAMES = "add sub mul truediv floordiv mod matmul lshift rshift and_ or_ xor divmod".split()
