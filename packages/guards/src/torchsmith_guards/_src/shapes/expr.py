@@ -9,7 +9,7 @@ Every integer expression knows bounds that follow from the bounds its symbols we
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 
 from torchsmith_guards._src.shapes.nodes import (
@@ -166,23 +166,28 @@ def mod(num: SymExpr, den: SymExpr) -> SymExpr:
 @_cached
 def minimum(*args: SymExpr) -> SymExpr:
     """The least of some integer expressions."""
-    flat = _flatten(Min, args)
-    low = [a for a in flat if not any(b is not a and _surely_le(b, a) for b in flat)]
-    if len(low) == 1:
-        return low[0]
-    key = tuple(sorted(low or flat, key=_order))
-    return intern(Min, key, min(a.lo for a in key), min(a.hi for a in key), args=key)
+    return _extreme(Min, args, min, lambda a, b: _surely_le(b, a))
 
 
 @_cached
 def maximum(*args: SymExpr) -> SymExpr:
     """The greatest of some integer expressions."""
-    flat = _flatten(Max, args)
-    high = [a for a in flat if not any(b is not a and _surely_le(a, b) for b in flat)]
-    if len(high) == 1:
-        return high[0]
-    key = tuple(sorted(high or flat, key=_order))
-    return intern(Max, key, max(a.lo for a in key), max(a.hi for a in key), args=key)
+    return _extreme(Max, args, max, _surely_le)
+
+
+def _extreme(
+    kind: type[Min] | type[Max],
+    args: Iterable[SymExpr],
+    pick: Callable[[Iterable[Bound]], Bound],
+    loses: Callable[[SymExpr, SymExpr], bool],
+) -> SymExpr:
+    """The one of ``args`` that no other beats, or what is asked for at run time."""
+    flat = _flatten(kind, args)
+    left = [a for a in flat if not any(b is not a and loses(a, b) for b in flat)]
+    if len(left) == 1:
+        return left[0]
+    key = tuple(sorted(left or flat, key=_order))
+    return intern(kind, key, pick(a.lo for a in key), pick(a.hi for a in key), args=key)
 
 
 def call(name: str, *args: SymExpr) -> SymExpr:
@@ -200,22 +205,19 @@ def substitute(expr: SymExpr, values: Mapping[Symbol, SymExpr]) -> SymExpr:
     if expr.free_symbols.isdisjoint(values):
         return expr
     parts = [substitute(part, values) for part in expr.parts()]
-    match expr:
-        case Add():
-            return add(*parts)
-        case Mul():
-            return mul(*parts)
-        case FloorDiv():
-            return floordiv(*parts)
-        case Mod():
-            return mod(*parts)
-        case Min():
-            return minimum(*parts)
-        case Max():
-            return maximum(*parts)
-        case Call():
-            return call(expr.name, *parts)
-    raise TypeError(f"unknown expression {type(expr).__name__}")
+    if isinstance(expr, Call):
+        return call(expr.name, *parts)
+    return _CONSTRUCTORS[type(expr)](*parts)
+
+
+_CONSTRUCTORS: dict[type[SymExpr], Callable[..., SymExpr]] = {
+    Add: add,
+    Mul: mul,
+    FloorDiv: floordiv,
+    Mod: mod,
+    Min: minimum,
+    Max: maximum,
+}
 
 
 # --- polynomials --------------------------------------------------------------------------------

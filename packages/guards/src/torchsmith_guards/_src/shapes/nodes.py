@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Mapping
-from typing import ClassVar, TypeVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 from weakref import WeakValueDictionary
 
 INF = math.inf
@@ -195,6 +195,10 @@ class _Division(SymExpr):
     num: SymExpr
     den: SymExpr
     sign: ClassVar[str]
+    divide: ClassVar[Callable[[Number, Number], Number]]
+
+    def evaluate(self, values: Mapping[str, Number]) -> Number:
+        return type(self).divide(self.num.evaluate(values), self.den.evaluate(values))
 
     def parts(self) -> tuple[SymExpr, ...]:
         return (self.num, self.den)
@@ -211,9 +215,7 @@ class FloorDiv(_Division):
 
     __slots__ = ()
     sign = "//"
-
-    def evaluate(self, values: Mapping[str, Number]) -> Number:
-        return self.num.evaluate(values) // self.den.evaluate(values)
+    divide = operator.floordiv
 
 
 class Mod(_Division):
@@ -221,41 +223,37 @@ class Mod(_Division):
 
     __slots__ = ()
     sign = " % "
-
-    def evaluate(self, values: Mapping[str, Number]) -> Number:
-        return self.num.evaluate(values) % self.den.evaluate(values)
+    divide = operator.mod
 
 
 class _Extreme(SymExpr):
     __slots__ = ("args",)
     args: tuple[SymExpr, ...]
-    function: ClassVar[str]
+    function: ClassVar[Any]  # min or max
 
     def parts(self) -> tuple[SymExpr, ...]:
         return self.args
 
+    def evaluate(self, values: Mapping[str, Number]) -> Number:
+        found: Number = type(self).function(a.evaluate(values) for a in self.args)
+        return found
+
     def text(self, names: Mapping[str, str] | None = None) -> str:
-        return f"{self.function}({', '.join(a.text(names) for a in self.args)})"
+        return f"{type(self).function.__name__}({', '.join(a.text(names) for a in self.args)})"
 
 
 class Min(_Extreme):
     """The least of two or more numbers."""
 
     __slots__ = ()
-    function = "min"
-
-    def evaluate(self, values: Mapping[str, Number]) -> Number:
-        return min(a.evaluate(values) for a in self.args)
+    function = min
 
 
 class Max(_Extreme):
     """The greatest of two or more numbers."""
 
     __slots__ = ()
-    function = "max"
-
-    def evaluate(self, values: Mapping[str, Number]) -> Number:
-        return max(a.evaluate(values) for a in self.args)
+    function = max
 
 
 class Call(SymExpr):

@@ -7,7 +7,8 @@ that equal conditions are the same object. What follows from bounds alone is dec
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import operator
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
@@ -107,19 +108,17 @@ SymCondition = Relation | FloatRelation | Junction | Inverted
 
 def compare(op: str, left: Number, right: Number) -> bool:
     """Python's ``left op right`` for ``op`` in ``== != < <= > >=``."""
-    match op:
-        case "==":
-            return left == right
-        case "!=":
-            return left != right
-        case "<":
-            return left < right
-        case "<=":
-            return left <= right
-        case ">":
-            return left > right
-        case _:
-            return left >= right
+    return _COMPARISONS[op](left, right)
+
+
+_COMPARISONS: dict[str, Callable[[Number, Number], bool]] = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
 
 
 @lru_cache(maxsize=16384)
@@ -220,13 +219,9 @@ def invert(condition: SymCondition | bool) -> SymCondition | bool:
     if isinstance(condition, Inverted):
         return condition.part
     if isinstance(condition, Relation):
-        match condition.op:
-            case "==":
-                return Relation("!=", condition.left, condition.right)
-            case "!=":
-                return Relation("==", condition.left, condition.right)
-            case "<=":
-                return relate("<", condition.right, condition.left)
+        if condition.op == "<=":
+            return relate("<", condition.right, condition.left)
+        return Relation("!=" if condition.op == "==" else "==", condition.left, condition.right)
     return Inverted(condition)
 
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from torchsmith_guards._src.shapes import expr as ex
 from torchsmith_guards._src.shapes import nodes
@@ -36,6 +35,14 @@ def _arithmetic(integer: Any, floating: Any) -> Method:
         return self._wrap(integer(left, right))
 
     return method
+
+
+def _call(name: str) -> Method:
+    return lambda self, other: self._wrap(ex.call(name, self.value, other.value))
+
+
+def _junction(op: Literal["and", "or"]) -> Method:
+    return lambda self, other: self._wrap(rel.join(op, self.condition, other.condition))
 
 
 def _function(name: str) -> Callable[[SymNode], SymNode]:
@@ -236,31 +243,20 @@ class SymNode:
     sym_min = _arithmetic(ex.minimum, "float_min")
     sym_max = _arithmetic(ex.maximum, "float_max")
 
-    def truediv(self, other: SymNode) -> SymNode:
-        return self._wrap(ex.call("truediv", self.value, other.value))
-
-    int_truediv = truediv
-    float_truediv = truediv
+    truediv = int_truediv = float_truediv = _call("truediv")
+    float_pow = _call("float_pow")
+    lshift, rshift = _call("lshift"), _call("rshift")
 
     def pow(self, other: SymNode) -> SymNode:
         if self.value.is_float or other.value.is_float:
             return self.float_pow(other)
         return self.pow_by_natural(other)
 
-    def float_pow(self, other: SymNode) -> SymNode:
-        return self._wrap(ex.call("float_pow", self.value, other.value))
-
     def pow_by_natural(self, other: SymNode) -> SymNode:
         exponent = other.value
         if isinstance(exponent, Const) and 0 <= exponent.value <= 8:
             return self._wrap(ex.mul(*[self.value] * int(exponent.value)))
         return self._wrap(ex.call("int_pow", self.value, exponent))
-
-    def lshift(self, other: SymNode) -> SymNode:
-        return self._wrap(ex.call("lshift", self.value, other.value))
-
-    def rshift(self, other: SymNode) -> SymNode:
-        return self._wrap(ex.call("rshift", self.value, other.value))
 
     def neg(self) -> SymNode:
         if self.value.is_float:
@@ -320,26 +316,17 @@ class SymNode:
     gt = _comparison(">")
     ge = _comparison(">=")
 
-    def sym_and(self, other: SymNode) -> SymNode:
-        return self._wrap(rel.join("and", self.condition, other.condition))
-
-    def sym_or(self, other: SymNode) -> SymNode:
-        return self._wrap(rel.join("or", self.condition, other.condition))
+    sym_and, sym_or = _junction("and"), _junction("or")
+    _bitand, _bitor, bitwise_xor = _call("bitand"), _call("bitor"), _call("bitxor")
 
     def and_(self, other: SymNode) -> SymNode:
-        return self.sym_and(other) if self.is_bool() else self._bits("bitand", other)
+        return self.sym_and(other) if self.is_bool() else self._bitand(other)
 
     def or_(self, other: SymNode) -> SymNode:
-        return self.sym_or(other) if self.is_bool() else self._bits("bitor", other)
+        return self.sym_or(other) if self.is_bool() else self._bitor(other)
 
     bitwise_and = and_
     bitwise_or = or_
-
-    def bitwise_xor(self, other: SymNode) -> SymNode:
-        return self._bits("bitxor", other)
-
-    def _bits(self, function: Any, other: SymNode) -> SymNode:
-        return self._wrap(ex.call(function, self.value, other.value))
 
     def sym_not(self) -> SymNode:
         return self._wrap(rel.invert(self.condition))
@@ -435,5 +422,5 @@ def _same_truth(
 ) -> SymCondition | bool:
     both = rel.join("and", left, right)
     neither = rel.join("and", rel.invert(left), rel.invert(right))
-    same = reduce(lambda a, b: rel.join("or", a, b), (both, neither))
+    same = rel.join("or", both, neither)
     return same if op == "==" else rel.invert(same)

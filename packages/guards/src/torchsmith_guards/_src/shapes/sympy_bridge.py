@@ -29,21 +29,11 @@ def to_sympy(expr: SymExpr) -> Any:
                 if part.floating:
                     return sympy.Symbol(part.name, real=True)
                 return sympy.Symbol(part.name, integer=True, positive=part.lo > 0 or None)
-            case nodes.Add():
-                return sympy.Add(*map(convert, part.terms))
-            case nodes.Mul():
-                return sympy.Mul(*map(convert, part.factors))
             case nodes.FloorDiv():
                 return sympy.floor(convert(part.num) / convert(part.den))
-            case nodes.Mod():
-                return sympy.Mod(convert(part.num), convert(part.den))
-            case nodes.Min():
-                return sympy.Min(*map(convert, part.args))
-            case nodes.Max():
-                return sympy.Max(*map(convert, part.args))
             case nodes.Call():
                 return sympy.Function(part.name)(*map(convert, part.args))
-        raise TypeError(f"unknown expression {type(part).__name__}")
+        return getattr(sympy, type(part).__name__)(*map(convert, part.parts()))
 
     return convert(expr)
 

@@ -24,7 +24,7 @@ from torchsmith_tracer._src.values.builtins.registry import builtin
 from torchsmith_tracer._src.values.constants import ConstantValue
 from torchsmith_tracer._src.values.containers import TupleValue
 from torchsmith_tracer._src.values.tensor import TensorValue
-from torchsmith_tracer._src.values.torch_queries import register
+from torchsmith_tracer._src.values.torch_queries import handles
 
 Args = Sequence[Value]
 Kwargs = dict[str, Value]
@@ -124,6 +124,7 @@ def _layout(fake: object) -> object:
 # --- branches and loops ------------------------------------------------------------------------
 
 
+@handles(torch.cond)
 def _cond(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
     named = dict(zip(("pred", "true_fn", "false_fn", "operands"), args)) | kwargs
     if not {"pred", "true_fn", "false_fn"} <= named.keys() <= {*named, "operands"}:
@@ -147,6 +148,7 @@ def _cond(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
     return yes.result(_emit(tx, ops.cond, own, fakes))
 
 
+@handles(private.while_loop)
 def _while_loop(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
     if kwargs or len(args) != 3:
         raise Unsupported("opaque-call", what="while_loop with these arguments")
@@ -175,6 +177,7 @@ def _rows(tx: Trace, tensors: Sequence[TensorValue], dim: int, what: str) -> lis
         return [tx.graph.wrap_result(t.node, t.fake.select(dim, 0)) for t in tensors]
 
 
+@handles(private.map_rows)
 def _map(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
     what = "map"
     if kwargs or len(args) < 2:
@@ -187,6 +190,7 @@ def _map(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
     return _looped(tx, (0, len(tensors), 0, False), tensors, step)
 
 
+@handles(private.scan)
 def _scan(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
     if len(args) != 3 or kwargs.keys() - {"dim", "reverse"}:
         raise Unsupported("opaque-call", what="scan with these arguments")
@@ -234,6 +238,7 @@ def _other(tx: Trace, operator: Value, *args: Value, **kwargs: Value) -> Value:
 _KEEP = {"use_reentrant", "preserve_rng_state", "early_stop", "determinism_check", "debug"}
 
 
+@handles(torch.utils.checkpoint.checkpoint)
 def _checkpoint(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
     """Checkpointing changes what is saved for the backward pass, not the result; with nothing to
     save it is the plain call."""
@@ -271,10 +276,3 @@ def _host(tx: Trace, value: Value) -> Any:
             raise Unsupported("opaque-call", what="torch.utils.checkpoint with these arguments")
         return functools.partial(func, *(_host(tx, part) for part in parts))
     return tx.interp.concrete(value)
-
-
-register(torch.cond, _cond)
-register(private.while_loop, _while_loop)
-register(private.map_rows, _map)
-register(private.scan, _scan)
-register(torch.utils.checkpoint.checkpoint, _checkpoint)

@@ -24,7 +24,7 @@ from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.constants import NONE, ConstantValue
 from torchsmith_tracer._src.values.tensor import PROPERTIES, STORES, TensorValue
 from torchsmith_tracer._src.values.tensor_methods import method
-from torchsmith_tracer._src.values.torch_queries import register
+from torchsmith_tracer._src.values.torch_queries import handles
 
 Args = Sequence[Value]
 Kwargs = dict[str, Value]
@@ -106,6 +106,7 @@ def _backward(tx: Trace, tensor: TensorValue, args: list[Value], kwargs: Kwargs)
     return _run(tx, [tensor], [gradient], retain, create, inputs)
 
 
+@handles(torch.autograd.backward)
 def _autograd_backward(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
     names = ("tensors", "grad_tensors", "retain_graph", "create_graph", "grad_variables", "inputs")
     given = _bound("torch.autograd.backward", names, args, kwargs)
@@ -115,9 +116,6 @@ def _autograd_backward(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
     roots = _several(tx, tensors)
     grads = [NONE] * len(roots) if tx.interp.is_none(gradients) else _several(tx, gradients)
     return _run(tx, roots, grads, retain, create, inputs)
-
-
-register(torch.autograd.backward, _autograd_backward)
 
 
 def _bound(what: str, names: Sequence[str], args: Args, kwargs: Kwargs) -> Kwargs:
@@ -207,11 +205,9 @@ def _leaves(tx: Trace, roots: Sequence[TensorValue]) -> list[TensorValue]:
     return list(found)
 
 
+@handles(torch.autograd.grad)
 def _grad(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
     tx.graph.need_history()
     refuse_pending(tx)
     with without_anomalies():
         return tx.graph.call_function(torch.autograd.grad, args, kwargs)
-
-
-register(torch.autograd.grad, _grad)

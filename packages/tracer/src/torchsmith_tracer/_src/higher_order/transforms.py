@@ -33,7 +33,7 @@ from torchsmith_tracer._src.values.lazy import realize
 from torchsmith_tracer._src.values.mappings import DictValue
 from torchsmith_tracer._src.values.opaque import GraphObject
 from torchsmith_tracer._src.values.tensor import TensorValue
-from torchsmith_tracer._src.values.torch_queries import register
+from torchsmith_tracer._src.values.torch_queries import handles, register
 
 Args = Sequence[Value]
 Kwargs = dict[str, Value]
@@ -340,6 +340,7 @@ for _real in _APPLY:
     _register(_real)
 
 
+@handles(torch.func.jvp)
 def _jvp(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
     if len(args) != 3 or kwargs.keys() - {"has_aux", "strict"}:
         raise Unsupported("opaque-call", what="torch.func.jvp with these arguments")
@@ -360,6 +361,7 @@ def _jvp(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
     return TupleValue([*parts, build_aux(found[n : n + m])] if has_aux else parts)
 
 
+@handles(torch.func.vjp)
 def _vjp(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
     if not args or kwargs.keys() - {"has_aux"}:
         raise Unsupported("opaque-call", what="torch.func.vjp with these arguments")
@@ -376,13 +378,9 @@ def _vjp(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
     return TupleValue([*parts, build_aux(found[n:])] if has_aux else parts)
 
 
+@handles(torch.func.linearize)
 def _refused(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
     raise Unsupported("opaque-call", what="torch.func.linearize, which compiles by itself")
-
-
-register(torch.func.jvp, _jvp)
-register(torch.func.vjp, _vjp)
-register(torch.func.linearize, _refused)
 
 
 # --- functions that were transformed elsewhere -------------------------------------------------

@@ -20,7 +20,7 @@ from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtins.registry import builtin, method
 from torchsmith_tracer._src.values.constants import NONE, ConstantValue
 from torchsmith_tracer._src.values.contexts import FunctionMode, TorchFunctionDisabled
-from torchsmith_tracer._src.values.torch_queries import register
+from torchsmith_tracer._src.values.torch_queries import handles, register
 
 _ALL = private.disable_torch_function[1]  # switches modes off, too
 
@@ -108,12 +108,12 @@ def _count(tx: Trace) -> int:
     return private.function_mode_count() + len(active(tx))
 
 
+@handles(torch.get_default_device)
 def _default_device(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
     devices = [entered.mode.as_constant() for entered in active(tx) if not entered.watches]
     with devices[-1] if devices else nullcontext():  # type: ignore[attr-defined]
         return ConstantValue(torch.get_default_device())
 
 
-register(torch.get_default_device, _default_device)
 register(private.function_mode_count, lambda tx, args, kwargs: ConstantValue(_count(tx)))
 register(private.function_mode_active, lambda tx, args, kwargs: ConstantValue(_count(tx) > 0))

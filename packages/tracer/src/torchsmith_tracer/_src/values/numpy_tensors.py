@@ -15,7 +15,7 @@ from torchsmith_tracer._src.values.numpy_arrays import ArrayValue
 from torchsmith_tracer._src.values.numpy_calls import from_tensor
 from torchsmith_tracer._src.values.tensor import TensorValue
 from torchsmith_tracer._src.values.tensor_methods import method
-from torchsmith_tracer._src.values.torch_queries import Handler, register
+from torchsmith_tracer._src.values.torch_queries import Handler, handles, register
 
 
 @method("numpy")
@@ -39,14 +39,12 @@ def _shared(tx: Trace, array: ArrayValue) -> TensorValue:
     return array.alias(tx)
 
 
+@handles(torch.from_numpy)
 def _from_numpy(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value | None:
     array = realize(tx, args[0]) if args else NONE
     if not isinstance(array, ArrayValue) or array.is_scalar or kwargs:
         raise Unsupported("opaque-call", what="torch.from_numpy")
     return _shared(tx, array)
-
-
-register(torch.from_numpy, _from_numpy)
 
 
 def _converts(copies: bool) -> Handler:

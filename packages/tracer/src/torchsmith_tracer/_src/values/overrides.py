@@ -46,7 +46,7 @@ from torchsmith_tracer._src.values.tensor_objects import (
     tensor_object,
 )
 from torchsmith_tracer._src.values.torch_fn import call_torch, name_of
-from torchsmith_tracer._src.values.torch_queries import find_handler, register
+from torchsmith_tracer._src.values.torch_queries import find_handler, handles, register
 from torchsmith_tracer._src.values.wrapper_tensors import WrapperTensor
 
 Args = Sequence[Value]
@@ -380,6 +380,7 @@ def _converted(tx: Trace, result: Value, cls: type) -> Value:
     return result.like(items)
 
 
+@handles(torch.overrides.handle_torch_function)
 def _handle(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
     """``handle_torch_function(public_api, relevant_args, *args, **kwargs)``."""
     asked = iter(tx.interp.unpack(args[1])) if enabled(tx) else iter(())
@@ -392,6 +393,7 @@ def _any(tx: Trace, values: Sequence[Value]) -> Value:
     return ConstantValue(asked)
 
 
+@handles(torch.overrides.is_tensor_like)
 def _is_tensor_like(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
     kind = (args[0] if args else kwargs["inp"]).python_type()
     asked = lookup(tx, kind, "__torch_function__") is not None
@@ -407,8 +409,6 @@ def _has_any(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
 
 
 _QUERIES = {_handle, _is_tensor_like, _has_of, _has_any}
-register(torch.overrides.handle_torch_function, _handle)
-register(torch.overrides.is_tensor_like, _is_tensor_like)
 register(private.torch_function_enabled, lambda tx, args, kwargs: ConstantValue(enabled(tx)))
 for _question in private.OVERRIDES_OF:
     register(_question, _has_of)

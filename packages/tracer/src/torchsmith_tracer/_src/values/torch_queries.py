@@ -36,6 +36,17 @@ def register(obj: object, handler: Handler) -> None:
     _by_id[id(obj)] = (obj, handler)
 
 
+def handles(*objs: object) -> Callable[[Handler], Handler]:
+    """Register the function below as the handler of callables of torch."""
+
+    def add(handler: Handler) -> Handler:
+        for obj in objs:
+            register(obj, handler)
+        return handler
+
+    return add
+
+
 def register_name(module: str, qualname: str, handler: Handler) -> None:
     """Like ``register``, for functions of modules that this package must not import."""
     _by_name[module, qualname] = handler
@@ -150,19 +161,17 @@ for _module, _name, _answer in private.QUERIES_BY_NAME:
 # --- tensors as objects ----------------------------------------------------------------------
 
 
+@handles(torch.is_tensor)
 def _is_tensor(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
     value = args[0] if args else kwargs["obj"]
     return ConstantValue(issubclass(value.python_type(), torch.Tensor))
 
 
+@handles(torch.typename)
 def _typename(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value | None:
     if len(args) == 1 and isinstance(args[0], TensorValue):
         return call_tensor_method(tx, args[0], "type", [], {})
     return _fold(torch.typename)(tx, args, kwargs)
-
-
-register(torch.typename, _typename)
-register(torch.is_tensor, _is_tensor)
 
 
 def _as_method(name: str) -> Callable[[Callable[..., object]], Handler]:
@@ -196,14 +205,13 @@ def _refused(kind: str) -> Callable[[Callable[..., object]], Handler]:
 _each("is_nonzero equal allclose", _refused("item"))
 
 
+@handles(torch.result_type)
 def _result_type(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
     values = [a.fake if isinstance(a, TensorValue) else a.as_constant() for a in args]
     return ConstantValue(torch.result_type(*values))  # type: ignore[call-overload]
 
 
-register(torch.result_type, _result_type)
-
-
+@handles(private.group_tensors)
 def _group_tensors(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
     """Optimizers sort their tensors by device and dtype, in the order of a C++ table."""
     values: dict[int, Value] = {}
@@ -233,8 +241,6 @@ def _group_tensors(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -
     return tx.interp.dict_of(pairs)
 
 
-register(private.group_tensors, _group_tensors)
-
 # --- symbolic numbers ------------------------------------------------------------------------
 
 
@@ -251,18 +257,17 @@ def _sym(fn: Callable[..., object]) -> Handler:
 _each("sym_max sym_min sym_int sym_float sym_not sym_sum", _sym)
 
 
+@handles(torch.ops.aten.sym_size.int)
 def _size_of(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value | None:
     if len(args) == 2 and isinstance(args[0], TensorValue) and args[1].is_constant():
         return call_tensor_method(tx, args[0], "size", [args[1]], {})
     return None
 
 
-register(torch.ops.aten.sym_size.int, _size_of)
-
-
 # --- checks and state ------------------------------------------------------------------------
 
 
+@handles(torch._assert)
 def _assert(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
     condition = args[0] if args else kwargs["condition"]
     if isinstance(condition, TensorValue):
@@ -273,9 +278,7 @@ def _assert(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value
     raise tx.interp.error(AssertionError, message.as_constant())
 
 
-register(torch._assert, _assert)
-
-
+@handles(torch._check)
 def _check(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
     condition = args[0] if args else kwargs["cond"]
     if isinstance(condition, TensorValue):
@@ -296,9 +299,7 @@ def _check(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
     raise tx.interp.error(RuntimeError, text)
 
 
-register(torch._check, _check)
-
-
+@handles(torch._check_tensor_all_with)
 def _check_tensor(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
     """``torch._check_tensor_all_with(error_type, cond, message)``."""
     condition = kwargs["cond"] if "cond" in kwargs else args[1]
@@ -316,9 +317,7 @@ def _assert_tensor(tx: Trace, condition: Value) -> Value:
     return NONE
 
 
-register(torch._check_tensor_all_with, _check_tensor)
-
-
+@handles(torch._check_is_size)
 def _check_is_size(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
     """``torch._check_is_size``, whose warning that it will go away is left out."""
     named = dict(zip(("i", "message"), args)) | kwargs
@@ -327,9 +326,6 @@ def _check_is_size(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -
         if bound is not None and bound is not NONE:
             _check(tx, [tx.interp.compare(op, number, bound), message], {})
     return NONE
-
-
-register(torch._check_is_size, _check_is_size)
 
 
 _each(
@@ -357,6 +353,7 @@ register_name(
 )
 
 
+@handles(private.set_grad_enabled)
 def _set_grad(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
     from torchsmith_tracer._src.values.contexts import GradModeValue
 
@@ -364,20 +361,15 @@ def _set_grad(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Val
     return NONE
 
 
-register(private.set_grad_enabled, _set_grad)
-
-
 for _function, _put, _read in private.SWITCHES:
     register(_function, switch_handler(_put, _read))
 
 
+@handles(torch.nn.functional.scaled_dot_product_attention)
 def _attention(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> None:
     """Backends may decide on the kernel when they compile."""
     if not any(isinstance(context, Switch) for context in tx.graph.contexts):
         tx.world.query(private.attention_switches)
-
-
-register(torch.nn.functional.scaled_dot_product_attention, _attention)
 
 
 def _identity(fn: Callable[..., object]) -> Handler:
@@ -390,6 +382,7 @@ def _identity(fn: Callable[..., object]) -> Handler:
 _each("jit.unused jit.ignore jit.export", _identity)
 
 
+@handles(torch.nn.functional.dropout, torch.nn.functional.alpha_dropout)
 def _dropout(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value | None:
     """Outside of training dropout gives its very argument."""
     rate = args[1] if len(args) > 1 else kwargs.get("p", ConstantValue(0.5))
@@ -400,7 +393,3 @@ def _dropout(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Valu
         if isinstance(p, int | float) and 0 <= p <= 1 and isinstance(source, TensorValue):
             return source
     return None
-
-
-register(torch.nn.functional.dropout, _dropout)
-register(torch.nn.functional.alpha_dropout, _dropout)
