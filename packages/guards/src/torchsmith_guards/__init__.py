@@ -1,5 +1,6 @@
 """Sources, guards, guard checkers and symbolic shapes for PyTorch compilers."""
 
+from torchsmith_guards._src.collector import Collector, collector
 from torchsmith_guards._src.fake.layouts import (
     Layout,
     contiguous_strides,
@@ -77,6 +78,7 @@ __all__ = [
     "Checker",
     "ClassDictSource",
     "ClosureSource",
+    "Collector",
     "Const",
     "ContentSource",
     "DefaultsSource",
@@ -113,6 +115,7 @@ __all__ = [
     "TensorSpec",
     "class_dict",
     "class_mro",
+    "collector",
     "contiguous_strides",
     "estimated_ns",
     "expectation",

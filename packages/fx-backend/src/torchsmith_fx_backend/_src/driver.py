@@ -18,6 +18,7 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import fx
+from torchsmith_guards import collector
 from torchsmith_guards.records import GraphRecord, new_graph, note_compiled, recorder
 
 from torchsmith_fx_backend._src import graph_key, modes, settings, switches
@@ -205,6 +206,7 @@ smith.written_before = written_before  # type: ignore[attr-defined]
 smith.option_names = (*(f.name for f in fields(Settings)), "mode")  # type: ignore[attr-defined]
 
 
+@collector.paused()
 def compile_graph(
     gm: fx.GraphModule,
     example_inputs: Sequence[object],
@@ -303,6 +305,7 @@ def _ordinal(values: Iterable[object]) -> int:
     return next((d.index for d in devices if d.index is not None), 0)
 
 
+@collector.paused()
 def compile_training(
     gm: fx.GraphModule,
     example_inputs: Sequence[object],

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torchsmith_guards import collector
 
 from torchsmith_fx_backend._src.aot.frame import apart
 from torchsmith_fx_backend._src.aot.joint import Joint, Result, Slot, Snapshot
@@ -178,6 +179,7 @@ class Training:
                     known = self.backwards[key] = self._backward_for(key)
         return known
 
+    @collector.paused()
     def _backward_for(self, key: _Key) -> tuple[Any, tuple[int, ...]]:
         """The half for these tangents; that for all of them, laid out as the results are, where
         it needs more than is saved for those. Its gradients are then right, though perhaps laid

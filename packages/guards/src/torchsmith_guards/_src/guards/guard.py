@@ -153,5 +153,5 @@ class Guard:
 
 def _identity_key(value: object) -> Hashable:
     if isinstance(value, tuple):
-        return tuple(_identity_key(v) for v in value)
+        return tuple([_identity_key(v) for v in value])
     return (type(value), value) if isinstance(value, (str, int, bool)) else id(value)

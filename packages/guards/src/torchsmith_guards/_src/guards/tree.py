@@ -118,15 +118,17 @@ class Tree:
     def _number(self, node: Node, pinned: set[Node]) -> None:
         for child in node.children.values():
             self._number(child, pinned)
-        constants = {type(g.expected) for g in node.guards if g.kind is GuardKind.CONSTANT}
-        if not constants.isdisjoint(_NUMBERS):  # the check of a number looks at its class, too
-            checked = constants & _NUMBERS
-            node.guards = [
-                g for g in node.guards if g.kind is not GuardKind.TYPE or g.expected not in checked
-            ]
-        node.guards.sort(key=lambda g: COST_NS[g.kind])
-        own = sum(COST_NS[g.kind] for g in node.guards)
-        node.cost = FETCH_NS + own + sum(c.cost for c in node.children.values())
+        if len(node.guards) > 1:  # most have one
+            constants = {type(g.expected) for g in node.guards if g.kind is GuardKind.CONSTANT}
+            if checked := constants & _NUMBERS:  # the check of a number looks at its class, too
+                node.guards = [
+                    g
+                    for g in node.guards
+                    if g.kind is not GuardKind.TYPE or g.expected not in checked
+                ]
+            node.guards.sort(key=lambda g: COST_NS[g.kind])
+        own = sum([COST_NS[g.kind] for g in node.guards])
+        node.cost = FETCH_NS + own + sum([c.cost for c in node.children.values()])
         ordered = sorted(node.children.values(), key=branch_rank)
         node.children = {c.step: c for c in ordered}
         facts = tuple(g.fact() for g in node.guards)
@@ -152,8 +154,10 @@ class Tree:
 
 def branch_rank(node: Node) -> tuple[int, float]:
     """Branches with an argument-like leaf first (they change between calls), then the cheap."""
-    changing = any(g.kind in _CHANGING for g in node.guards)
-    return (0 if changing else 1, node.cost)
+    for guard in node.guards:
+        if guard.kind in _CHANGING:
+            return (0, node.cost)
+    return (1, node.cost)
 
 
 def runs(nodes: Iterable[Node], same: Callable[[Node], Hashable]) -> Iterator[list[Node]]:

@@ -8,11 +8,8 @@ operator that only the graph really runs.
 
 from __future__ import annotations
 
-import gc
-import os
 import random
 import sys
-import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -77,40 +74,3 @@ def _random_state() -> Callable[[], None]:
             put(state)
 
     return restore
-
-
-class _Collector:
-    """Python's cyclic collector while any thread traces. A trace only adds objects, which each
-    full collection would walk again: a third of the time of a long trace, and more than linear."""
-
-    def __init__(self) -> None:
-        self._traces = 0
-        self._enabled = False
-        self._lock = threading.Lock()
-        os.register_at_fork(after_in_child=self._forked)
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """No automatic collections inside."""
-        with self._lock:
-            if not self._traces:
-                self._enabled = gc.isenabled()
-                gc.disable()
-            self._traces += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                # A child forked inside has none of its parent's traces.
-                self._traces = max(self._traces - 1, 0)
-                if not self._traces and self._enabled:
-                    gc.enable()
-
-    def _forked(self) -> None:
-        self._lock = threading.Lock()
-        if self._traces and self._enabled:
-            gc.enable()
-        self._traces = 0
-
-
-collector = _Collector()

@@ -23,6 +23,7 @@ from torchsmith_guards import (
     GuardKind,
     GuardSet,
     LocalSource,
+    collector,
 )
 from torchsmith_guards.records import recorder
 
@@ -44,7 +45,7 @@ from torchsmith_tracer._src.codegen.resume import local_name
 from torchsmith_tracer._src.codegen.split import emit_break
 from torchsmith_tracer._src.compilation import Compilation
 from torchsmith_tracer._src.records.frames import start_of
-from torchsmith_tracer._src.regions.ambient import collector, unseen, unwarned
+from torchsmith_tracer._src.regions.ambient import unseen, unwarned
 from torchsmith_tracer._src.regions.failed import graph_failed
 from torchsmith_tracer._src.regions.record import CodeRecord, Entry
 from torchsmith_tracer._src.torch_private import AmbientState

@@ -1,0 +1,44 @@
+"""The collector's pause: nested, in several threads, and for who has it off anyway."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Iterator
+
+import pytest
+from torchsmith_guards import collector
+
+
+@pytest.fixture(params=[True, False])
+def enabled(request: pytest.FixtureRequest) -> Iterator[bool]:
+    was = gc.isenabled()
+    (gc.enable if request.param else gc.disable)()
+    yield request.param
+    (gc.enable if was else gc.disable)()
+
+
+def test_the_outermost_pause_ends_it(enabled: bool) -> None:
+    with collector.paused():
+        with pytest.raises(KeyError), collector.paused():
+            raise KeyError
+        assert not gc.isenabled()
+    assert gc.isenabled() is enabled
+
+
+def test_a_pause_lasts_until_the_last_thread_has_left_it(enabled: bool) -> None:
+    inside, leave = threading.Event(), threading.Event()
+
+    @collector.paused()
+    def compiles() -> None:
+        inside.set()
+        leave.wait(10)
+
+    thread = threading.Thread(target=compiles)
+    with collector.paused():
+        thread.start()
+        assert inside.wait(10)
+    assert not gc.isenabled()
+    leave.set()
+    thread.join()
+    assert gc.isenabled() is enabled
