@@ -5,6 +5,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "aot"))
 
+import math
+
 import pytest
 import torch
 from differential import assert_metadata, check
@@ -120,10 +122,51 @@ def test_products_of_classes_of_rows_are_aligned_and_hold_nothing_large(columns,
 def test_padding_is_estimated_and_only_for_two_bytes():
     slow = [(8192, 768, 50257), (4096, 1023, 1024), (8192, 768, 30522)]
     fine = [(8192, 768, 50256), (1, 768, 50257), (4096, 1000, 1024), (64, 33, 17)]
-    assert [padding._pays(*sizes) for sizes in slow + fine] == [True] * 3 + [False] * 4
+    asked = []
+    for rows, inner, columns in slow + fine:
+        moved = [rows * inner, inner * columns, rows * columns]
+        work = 2 * rows * inner * columns
+        asked.append(padding._pays(work, math.gcd(inner, columns), moved))
+    assert asked == [True] * 3 + [False] * 4
     big, weight = torch.randn(4096, 33), torch.randn(1025, 33)
     calls = rewritten(linear, big, weight, passes=[AlignedProducts(device="cpu")])
     assert [n.target for n in calls] == [aten.linear.default]
+
+
+# Matrices that lie column by column: gradients of weights, of which rows may be odd.
+ACROSS = {
+    "gradient": lambda g, x: g.t().mm(x),
+    "both gradients": lambda g, x: (g.t().mm(x), g.mm(x[:9])),
+    "by linear": lambda g, x: linear(g.t(), x.t()),
+    "read later": lambda g, x: g.t().mm(x).float().exp(),
+    "columns, too": lambda g, x: g.t().mm(x[:, :9]),
+    "twice": lambda g, x: (g.t().mm(x), g.t().contiguous().t().t().mm(x)),
+}
+
+
+@pytest.mark.parametrize("name", ACROSS)
+def test_matrices_that_lie_across_are_padded_as_they_lie(name, monkeypatch):
+    monkeypatch.setattr(padding, "_pays", lambda *sizes: True)
+    inputs = randn(16, 9), randn(16, 24, seed=1)
+    passes = [CommonSubexpressions(), AlignedProducts(device="cpu")]
+    calls = rewritten(ACROSS[name], *inputs, passes=passes, rtol=2e-2, atol=2e-2)
+    products = [n for n in calls if n.target in (aten.linear.default, aten.mm.default)]
+    for node in products:
+        for value in (n.meta["val"] for n in (*node.all_input_nodes, node)):
+            assert max(value.stride()) % 8 == 0
+    widened = [n.args for n in calls if n.target is aten.constant_pad_nd.default]
+    assert len(widened) == len(set(map(str, widened)))
+
+
+def test_aligned_matrices_with_odd_inner_dimension_stay(monkeypatch):
+    monkeypatch.setattr(padding, "_pays", lambda *sizes: True)
+    calls = rewritten(
+        lambda g, x: g.t().mm(x),
+        randn(9, 16),
+        randn(9, 24, seed=1),
+        passes=[AlignedProducts("cpu")],
+    )
+    assert not [n for n in calls if n.target is aten.constant_pad_nd.default]
 
 
 B, H, L, D = 2, 4, 12, 8

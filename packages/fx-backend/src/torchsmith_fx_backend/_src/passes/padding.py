@@ -16,7 +16,7 @@ import torch
 from torch import fx
 
 from torchsmith_fx_backend._src import by_rows
-from torchsmith_fx_backend._src.passes.base import insert, is_static, replace_with
+from torchsmith_fx_backend._src.passes.base import escaping, insert, is_static, replace_with
 
 aten = torch.ops.aten
 
@@ -44,10 +44,11 @@ class AlignedProducts:
     def run(self, graph: fx.Graph) -> bool:
         """Rewrite ``graph`` in place."""
         padded: dict[tuple[fx.Node, tuple[int, ...]], fx.Node] = {}
+        seen = escaping(graph)
         changed = False
-        for target in (aten.linear.default, aten.mm.default):
-            for node in graph.find_nodes(op="call_function", target=target):
-                changed |= self._rewrite(graph, node, padded)
+        for node in list(graph.nodes):
+            if node.target in (aten.linear.default, aten.mm.default):
+                changed |= self._rewrite(graph, node, padded, node in seen)
         return changed
 
     def _rewrite(
@@ -55,6 +56,7 @@ class AlignedProducts:
         graph: fx.Graph,
         node: fx.Node,
         padded: dict[tuple[fx.Node, tuple[int, ...]], fx.Node],
+        seen: bool,
     ) -> bool:
         left: Any = node.args[0]
         right: Any = node.args[1]
@@ -63,64 +65,109 @@ class AlignedProducts:
             return False
         if any(v.device.type != self.device or v.dtype.itemsize != 2 for v in (x, w, result)):
             return False
-        transposed = node.target is aten.linear.default  # the weight is [columns, inner]
+        if w.dim() != 2:
+            return False
+        linear = node.target is aten.linear.default  # the weight is [columns, inner]
         inner, columns = x.shape[-1], result.shape[-1]
         rows = result.numel() // columns
-        more_inner, more = -inner % _ROW, -columns % _ROW
-        if w.dim() != 2 or not _pays(rows, inner, columns):
+        # Which dimension lies along the rows in memory, and how far apart these start.
+        steps = (
+            ("rows" if _lies_across(x) else "inner", _step(x)),
+            ("columns" if linear == _lies_across(w) else "inner", _step(w)),
+            ("columns", columns),
+        )
+        odd = {name for name, step in steps if step % _ROW}
+        more_rows, more_inner, more = (
+            -size % _ROW if name in odd else 0
+            for name, size in (("rows", rows), ("inner", inner), ("columns", columns))
+        )
+        moved = [
+            (more_rows or more_inner, rows * inner),
+            (more_inner or more, inner * columns),
+            (more, rows * columns),
+        ]
+        common = math.gcd(*(step for _, step in steps))
+        if not any((more_rows, more_inner, more)) or not _pays(
+            2 * rows * inner * columns, common, [size for does, size in moved if does]
+        ):
             return False
 
         def pad(operand: fx.Node, *sizes: int) -> fx.Node:
-            """Zeros behind the last dimensions, the last first."""
+            """Zeros behind the last dimensions, the last first, laid out as ``operand`` is."""
             if not any(sizes):
                 return operand
+            if len(sizes) == 2 and _lies_across(operand.meta["val"]):
+                return insert(graph, aten.t.default, pad(_turned(graph, operand), *sizes[::-1]))
+            sizes = sizes[: max(n for n, size in enumerate(sizes, 1) if size)]
             if (operand, sizes) not in padded:
                 amounts = [n for size in sizes for n in (0, size)]
                 target = aten.constant_pad_nd.default
                 padded[operand, sizes] = insert(graph, target, operand, amounts, 0.0)
             return padded[operand, sizes]
 
+        left_sizes = (more_inner, more_rows) if x.dim() == 2 else (more_inner,)
         classes = (
             more
+            and not more_rows
             and rows >= _MANY * by_rows.period(columns)
             and columns >= 2 * _ROW
             and result.is_contiguous()
         )
         with graph.inserting_before(node):
             if classes:
-                weight = right if transposed else insert(graph, aten.t.default, right)
+                weight = right if linear else insert(graph, aten.t.default, right)
                 if not weight.meta["val"].is_contiguous():
                     weight = insert(graph, aten.clone.default, weight, **_CONTIGUOUS)
                 bias = node.args[2] if len(node.args) > 2 else None
-                operands = (pad(left, more_inner), pad(weight, more_inner), bias)
+                operands = (pad(left, *left_sizes), pad(weight, more_inner), bias)
                 part = graph.call_function(by_rows.product, operands)
                 part.meta = dict(node.meta)
                 node.replace_all_uses_with(part)
                 graph.erase_node(node)
                 return True
-            both = (more_inner, more) if transposed else (more, more_inner)
-            args: list[Any] = [pad(left, more_inner), pad(right, *both)]
+            both = (more_inner, more) if linear else (more, more_inner)
+            args: list[Any] = [pad(left, *left_sizes), pad(right, *both)]
             if len(node.args) > 2 and node.args[2] is not None:
                 args.append(pad(node.args[2], more))  # type: ignore[arg-type]
-            wide = insert(graph, node.target, *args)  # type: ignore[arg-type]
-            if not more:
-                part = wide
-            else:
-                part = insert(graph, aten.slice.Tensor, wide, -1, 0, columns)
+            part = insert(graph, node.target, *args)  # type: ignore[arg-type]
+            if more:
+                part = insert(graph, aten.slice.Tensor, part, -1, 0, columns)
+            if more_rows:
+                part = insert(graph, aten.slice.Tensor, part, 0, 0, rows)
+                if seen:  # eager's result is no part of a larger one
+                    part = insert(graph, aten.clone.default, part)
         replace_with(graph, node, part)
         return True
 
 
-def _pays(rows: int, inner: int, columns: int) -> bool:
-    """Whether a product gains more by aligned rows than padding costs."""
-    common = math.gcd(inner, columns)
+def _lies_across(tensor: torch.Tensor) -> bool:
+    """Whether a matrix lies column by column."""
+    return tensor.dim() == 2 and tensor.stride(0) == 1 and tensor.stride(1) != 1
+
+
+def _step(tensor: torch.Tensor) -> int:
+    """How far apart neighbours across the dense dimension lie."""
+    if tensor.dim() == 2 and min(tensor.stride()) == 1:
+        return max(tensor.stride())
+    return tensor.shape[-1]  # or made contiguous
+
+
+def _turned(graph: fx.Graph, node: fx.Node) -> fx.Node:
+    """The transpose of a matrix, which is what ``node`` is the transpose of if it is one."""
+    if node.target is aten.t.default:
+        return node.args[0]  # type: ignore[return-value]
+    return insert(graph, aten.t.default, node)
+
+
+def _pays(work: int, common: int, moved: list[int]) -> bool:
+    """Whether a product gains more by aligned rows than padding costs.
+
+    Args:
+        work: its operations.
+        common: what divides the distances of all rows.
+        moved: elements of what is copied for it.
+    """
     if common % 4 == 0:  # eight bytes: not measured to be slow
         return False
-    work = 2 * rows * inner * columns
     gain = work / (_BY_TWO if common % 2 == 0 else _ODD) - work / _ALIGNED
-    moved, kernels = inner * columns, 1
-    if inner % _ROW:
-        moved, kernels = moved + rows * inner, kernels + 1
-    if columns % _ROW:
-        moved, kernels = moved + rows * columns, kernels + 1
-    return gain > 2 * 2 * moved / _BANDWIDTH + kernels * _LAUNCH
+    return gain > 2 * 2 * sum(moved) / _BANDWIDTH + len(moved) * _LAUNCH
