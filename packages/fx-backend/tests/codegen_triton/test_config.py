@@ -104,3 +104,42 @@ def test_only_independent_reductions_can_be_split() -> None:
     total = body.reduce(ReduceOp.SUM, x)
     body.store(1, var(0), body.op(Op.DIV, total, body.reduce(ReduceOp.MAX, x)))
     assert can_split(body.kernel([4, 100], 1)), "what follows is outer"
+
+
+def test_small_tables_do_not_decide_how_elements_are_walked() -> None:
+    def scaled(table: int) -> Kernel:
+        """``[table, 512, 64]`` times a table of ``[64, 512]`` that is read across."""
+        body = Body()
+        x = body.load(0, row_major([table, 512, 64]))
+        y = body.load(1, add(mul(const(512), var(2)), var(1)))
+        body.store(2, row_major([table, 512, 64]), body.op(Op.MUL, x, y))
+        return body.kernel([table, 512, 64])
+
+    assert choose(scaled(1)).schedule is Schedule.TILE
+    assert choose(scaled(64)).schedule is Schedule.POINTWISE
+
+
+def crossed(columns: int, tensors: int, rows: int = 8192) -> Kernel:
+    """Sums over rows of one tensor that lies so, others too, and one that lies across."""
+    body = Body()
+    total = body.load(0, add(mul(const(rows), var(1)), var(0)))
+    for number in range(1, tensors):
+        other = body.load(number, row_major([rows, columns]))
+        total = body.op(Op.ADD, total, other)
+    body.store(tensors, var(0), body.reduce(ReduceOp.SUM, total))
+    return body.kernel([rows, columns], 1)
+
+
+def test_rows_that_are_also_read_across_come_several_to_a_program() -> None:
+    assert choose(crossed(768, 3)).schedule is Schedule.PERSISTENT
+    assert choose(crossed(768, 3)).x_block >= 4
+    for kernel in (crossed(768, 9), crossed(4096, 3)):
+        assert choose(kernel).schedule is Schedule.LOOPED
+        assert choose(kernel).x_block >= 8
+    assert choose(crossed(768, 3, rows=256)).x_block == 1  # one row each fills the chip no more
+    assert choose(crossed(768, 1)).x_block >= 32  # nothing lies along the rows
+
+
+def test_sums_of_few_terms_share_a_program() -> None:
+    config = choose(column_sum(2, 1_000_000))
+    assert config.x_block * config.r_block >= 512

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from plans import check, externs, graph_of, kernels, run_plan, trace
 from torch._decomp import core_aten_decompositions
+from torchsmith_fx_backend._src.loops.index import const
 from torchsmith_fx_backend._src.loops.ir import Op, Reduce
 from torchsmith_fx_backend._src.schedule import fuse, schedule_graph
 from torchsmith_fx_backend._src.schedule.plan import Launch
@@ -339,3 +340,40 @@ def test_what_waits_for_its_launch_does_not_raise_the_peak(monkeypatch):
 
     x = torch.randn(2, 256).bfloat16()
     assert len(kernels(check(fn, x, *given, tolerance=1))) == len(given)
+
+
+def computed(kernel, *ops):
+    return any(getattr(node, "op", None) in ops for node in kernel.body)
+
+
+def test_tables_of_sines_are_computed_once_for_large_readers():
+    def fn(x, angles):
+        table = torch.cat((angles, angles), -1)
+        cos, sin = table.cos(), table.sin()
+        return x * cos + x.flip(-1) * sin
+
+    x, angles = torch.randn(64, 16, 32), torch.randn(16, 16)
+    made, read = kernels(check(fn, x, angles, tolerance=1e-5))
+    assert computed(made, Op.SIN, Op.COS) and not computed(read, Op.SIN, Op.COS)
+
+
+def test_what_is_small_beside_a_value_is_no_reason_to_store_it():
+    def fn(x, labels):
+        shifted = F.pad(labels, (0, 1), value=-1)[1:]
+        kept = shifted.clamp_min(0)[:, None] == torch.arange(64)
+        chosen = torch.where(kept & (shifted >= 0)[:, None], x.exp(), 0.0)
+        return chosen.sum(1), F.pad(chosen, (3, 3))
+
+    labels = torch.randint(-1, 64, (32,))
+    plan = check(fn, torch.randn(32, 64), labels, tolerance=1e-5)
+    assert all(a.dtype is not torch.bool for kernel in kernels(plan) for a in kernel.args)
+
+
+def test_what_is_only_padded_is_computed_where_it_is_padded():
+    def fn(x, y, w):
+        p = (x - y).exp() * x.sigmoid().tanh() + y
+        return F.pad(p, (0, 3)) @ w
+
+    plan = check(fn, torch.randn(32, 61), torch.randn(32, 1), torch.randn(64, 8), tolerance=1e-4)
+    (kernel,) = kernels(plan)
+    assert computed(kernel, Op.EXP) and str(kernel.ranges[-1]) == str(const(64))

@@ -59,6 +59,7 @@ SUPPORTED = frozenset(
 )
 INLINE_COST = 9  # simple operations that may be done again rather than stored
 MOVED_COST = 40  # the same for a node whose one reader moves its elements
+PADDED_COST = 400  # the same where it does so only to leave a little room at an end
 SMALL_COST = 16  # the same for a node that is small beside its readers ...
 MUCH_LARGER = 8  # ... by this factor
 SLACK = 16  # reading so small a part more is nothing against a store
@@ -434,9 +435,12 @@ class Facts:
         if not inline or self.body(node).may_fail:
             return  # a reader may look at some of its points only
         cost, leaves = rule.cost, dict[fx.Node, int]()
+        size = estimate(self.info(node).numel)
         for arg in node.all_input_nodes:
             if self.is_tensor(arg):
-                cost += self._cost[arg]
+                # What is small beside the node (one value a row) is no reason to store the node.
+                beside = MUCH_LARGER * estimate(self.info(arg).numel) <= size
+                cost += 0 if beside else self._cost[arg]
                 leaves.update(self._leaves[arg])
         cheap = rule.creation
         if not cheap and node not in self.materialised and cost <= INLINE_COST:
@@ -444,10 +448,10 @@ class Facts:
         if not cheap and node not in self.materialised:
             cheap = self._small_beside_readers(node, cost, leaves)
         if not cheap and node not in self.materialised and cost <= MOVED_COST:
-            cheap = self._looked_up_only(node, estimate(self.info(node).numel))
-        if not cheap and node not in self.materialised:
-            limit = self._budget_in_reader(node)
-            tree = self._own_producers(node, limit) if limit else None
+            cheap = self._looked_up_only(node, size)
+        limit = self._budget_in_reader(node) if node not in self.materialised else 0
+        if limit and (not cheap or limit == PADDED_COST):
+            tree = self._own_producers(node, limit)
             if tree is not None:
                 for member in sorted({node, *tree}, key=self.number):
                     self._inline_now(member)
@@ -484,14 +488,15 @@ class Facts:
         while pending:
             reader = pending.pop()
             rule = self._rule[reader]
-            total += rule.cost if isinstance(rule, Pointwise) else 0
+            if isinstance(rule, Pointwise) and reader not in self.inline:
+                total += rule.cost
             if total > limit:
                 return None
             for arg in reader.all_input_nodes:
                 rule = self._rule[arg]
                 if arg in tree or not isinstance(rule, Pointwise | View):
                     continue
-                if arg in self.materialised or arg in self.called_views or arg in self.inline:
+                if arg in self.materialised or arg in self.called_views:
                     continue
                 if self.body(arg).may_fail:
                     continue
@@ -540,6 +545,8 @@ class Facts:
         if not isinstance(rule, Pointwise) or self.try_info(users[0]) is None:
             return 0
         own, other = estimate(self.info(node).numel), estimate(self.info(users[0]).numel)
+        if users[0].target is aten.constant_pad_nd.default and other <= own + own // SLACK:
+            return PADDED_COST
         if rule.moves and (not self.body(users[0]).looks_up or other <= own):
             return MOVED_COST
         return 2 * INLINE_COST if 1 < other / max(own, 1) <= FEW_REPEATS else 0

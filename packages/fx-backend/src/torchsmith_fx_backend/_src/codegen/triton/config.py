@@ -8,6 +8,7 @@ the chip. Nothing in it is measured per kernel; a different ``Config`` changes s
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from enum import Enum
@@ -22,6 +23,7 @@ from torchsmith_fx_backend._src.loops.verify import full_values, uses
 
 PERSISTENT_LIMIT = 16384  # longest row, in elements, that one program holds in registers
 DEFAULT_HINT = 1024  # assumed size of a symbol that nobody gave a hint for
+SMALL_SHARE = 8  # what spans less than the largest tensor by this factor is small
 SM_COUNT = 132  # H100 and H200; used where no device was asked
 
 
@@ -147,22 +149,38 @@ def _choose_pointwise(kernel: Kernel, symbols: Mapping[str, int], sm_count: int)
     return Config(Schedule.POINTWISE, block, num_warps=max(1, block // 256))
 
 
+@dataclass(frozen=True, slots=True)
+class _Access:
+    """A load or a store: how far it moves per step of each axis, and the bytes that it spans."""
+
+    steps: tuple[int | None, ...]
+    bytes: int
+
+
+def _accesses(kernel: Kernel, symbols: Mapping[str, int]) -> list[_Access]:
+    """Those that matter; small tables stay in caches however they are read."""
+    extents = [int(evaluate(extent, (), symbols)) for extent in kernel.ranges]
+    found = []
+    for node in kernel.body:
+        if isinstance(node, Load | Store):
+            steps = tuple(ix.step(node.index, axis, symbols) for axis in range(len(extents)))
+            points = math.prod(n for n, step in zip(extents, steps) if step != 0)
+            found.append(_Access(steps, points * kernel.args[node.arg].dtype.itemsize))
+    most = max((access.bytes for access in found), default=0)
+    return [access for access in found if access.bytes * SMALL_SHARE >= most]
+
+
 def _transposed_axis(kernel: Kernel, symbols: Mapping[str, int]) -> int | None:
     """An axis that some load walks contiguously while the stores walk the last one."""
-    rank = len(kernel.ranges)
-    if rank < 2:
-        return None
-    last = rank - 1
+    last = len(kernel.ranges) - 1
     extents = [int(evaluate(extent, (), symbols)) for extent in kernel.ranges]
-    for node in kernel.body:
-        if not isinstance(node, Load | Store):
-            continue
-        along_last = ix.step(node.index, last, symbols)
-        if along_last is None or abs(along_last) <= 1:
+    if last < 1 or extents[last] < 8:
+        return None
+    for access in _accesses(kernel, symbols):
+        if access.steps[last] in (None, -1, 0, 1):
             continue
         for axis in range(last):
-            contiguous = ix.step(node.index, axis, symbols) == 1
-            if contiguous and extents[axis] >= 8 and extents[last] >= 8:
+            if access.steps[axis] == 1 and extents[axis] >= 8:
                 return axis
     return None
 
@@ -170,12 +188,17 @@ def _transposed_axis(kernel: Kernel, symbols: Mapping[str, int]) -> int | None:
 def _choose_reduction(kernel: Kernel, symbols: Mapping[str, int], sm_count: int) -> Config:
     rows = count_points(kernel.ranges[: kernel.reduce_from], symbols)
     cols = count_points(kernel.ranges[kernel.reduce_from :], symbols)
-    if _reduces_outer_axis(kernel, symbols):
-        x_block = _clamp_power(rows, 1, 64)
+    outer = kernel.reduce_from - 1
+    accesses = _accesses(kernel, symbols)
+    if _reduces_outer_axis(accesses, outer):
+        # Few terms: as many sums per program as fill it.
+        x_block = _clamp_power(rows, 1, max(64, 1024 // next_power_of_2(cols)))
         r_block = _clamp_power(cols, 1, 4096 // x_block if x_block >= 16 else 512)
         warps = _clamp_power(x_block * r_block // 512, 1, 8)
     else:
         static = all(not symbols_of(extent) for extent in kernel.ranges[kernel.reduce_from :])
+        if rows >= 8 * sm_count and cols >= 128 and any(_crosses(a, outer) for a in accesses):
+            return _choose_crossed(static, cols, len(accesses))
         if static and cols <= PERSISTENT_LIMIT:
             r_block = next_power_of_2(cols)
             x_block = 1
@@ -194,32 +217,36 @@ def _choose_reduction(kernel: Kernel, symbols: Mapping[str, int], sm_count: int)
     return Config(Schedule.LOOPED, x_block, r_block=r_block, num_warps=warps)
 
 
+def _choose_crossed(static: bool, cols: int, accesses: int) -> Config:
+    """For rows of which some tensors are read or written across: several rows per program, so that
+    those accesses meet whole cache lines. With many tensors fewer registers are left for a row."""
+    if static and cols <= 1024 and accesses <= 6:
+        return Config(Schedule.PERSISTENT, 4, r_block=next_power_of_2(cols), num_warps=8)
+    return Config(Schedule.LOOPED, 8, r_block=128, num_warps=8)
+
+
 def _choose_scan(kernel: Kernel, symbols: Mapping[str, int]) -> Config:
     rows = count_points(kernel.ranges[: kernel.reduce_from], symbols)
     cols = count_points(kernel.ranges[kernel.reduce_from :], symbols)
-    across = _reduces_outer_axis(kernel, symbols)
+    across = _reduces_outer_axis(_accesses(kernel, symbols), kernel.reduce_from - 1)
     x_block = _clamp_power(rows, 1, 32 if across else 1)
     r_block = _clamp_power(cols, 1, 1024 // x_block)
     warps = _clamp_power(x_block * r_block // 256, 1, 4)
     return Config(Schedule.SCAN, x_block, r_block=r_block, num_warps=warps)
 
 
-def _reduces_outer_axis(kernel: Kernel, symbols: Mapping[str, int]) -> bool:
+def _crosses(access: _Access, outer: int) -> bool:
+    """Whether an access is contiguous along the axis ``outer``, not along the last one."""
+    return outer >= 0 and access.steps[outer] == 1 and access.steps[-1] not in (0, 1)
+
+
+def _reduces_outer_axis(accesses: list[_Access], outer: int) -> bool:
     """Whether most bytes are contiguous along the last outer axis, not the last reduced one."""
-    if kernel.reduce_from == 0:
-        return False
-    inner, outer = 0, 0
-    for node in kernel.body:
-        if not isinstance(node, Load | Store):
-            continue
-        width = kernel.args[node.arg].dtype.itemsize
-        last_inner = ix.step(node.index, len(kernel.ranges) - 1, symbols)
-        last_outer = ix.step(node.index, kernel.reduce_from - 1, symbols)
-        if last_inner == 1 and last_outer != 1:
-            inner += width
-        elif last_outer == 1 and last_inner not in (0, 1):
-            outer += width
-    return outer > inner
+    across = sum(access.bytes for access in accesses if _crosses(access, outer))
+    along = sum(
+        a.bytes for a in accesses if a.steps[-1] == 1 and outer >= 0 and a.steps[outer] != 1
+    )
+    return across > along
 
 
 def can_split(kernel: Kernel) -> bool:
