@@ -25,7 +25,7 @@ PRINTERS = {"describe", "reconstruct", "reconstruct_fill", "rebuild"}
 
 ALLOWED = {
     "types of C and objects of them, which never change": (
-        "values/abstract/attributes.py bind_descriptor descriptor_delete",
+        "values/abstract/attributes.py bind_descriptor _delete_dict",
         "values/abstract/calls.py call_builtin",
         "values/abstract/text.py default_text",
         "values/base.py bool hash_key",
@@ -39,7 +39,7 @@ ALLOWED = {
     "the names were guarded just before": (
         "values/builtins/functions.py _dir",
         "values/classes.py _special generic_getattr",
-        "values/python_instances.py _slot_names",
+        "values/python_instances.py slot_names",
     ),
     "looks whether there is anything to read, which the world then reads, or guards beside it": (
         "values/builtins/library.py _environ_getitem",

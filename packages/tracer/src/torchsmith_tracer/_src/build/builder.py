@@ -142,6 +142,7 @@ class Builder:
         self._memo: dict[int, tuple[object, Value, Source | None]] = {}
         self._made: list[Value] = []  # those of rolled back parts, too
         self._scalars: dict[Source, Value] = {}
+        self._tables: dict[int, ObjectValue] = {}  # by the identity of their ``__dict__``
         self._identified: dict[Value, None] = {}
         self._stock_modules: set[Source] = set()
         self.leaves: dict[int, TensorValue] = {}
@@ -278,6 +279,13 @@ class Builder:
             if len(sources) > 1:
                 why = "one of these is changed in place"
                 self.guard(sources[0], GuardKind.NOT_SAME, tuple(sources[1:]), why)
+            tables = [
+                tx.world.own_table(v.obj, v.source)
+                for v in self._tables.values()
+                if v in groups[key] and v.source is not None
+            ]
+            if len(tables) > 1:
+                self.guard(tables[0], GuardKind.NOT_SAME, tuple(tables[1:]), why)
 
     def guard_memory(self) -> None:
         """Guard that arrays and what is written to are in memory of their own."""
@@ -454,6 +462,11 @@ class Builder:
 
     def _dict(self, obj: object, source: Source) -> Value:
         assert isinstance(obj, dict)
+        holder = self._tables.get(id(obj))
+        if holder is not None:
+            assert holder.source is not None
+            self._same_object(obj, self.tx.world.own_table(holder.obj, holder.source), source)
+            return self.tx.interp.instance_dict(holder)
         kind = storage_base(type(obj))
         factory: Value | None = None
         if isinstance(obj, defaultdict):
@@ -634,7 +647,7 @@ class Builder:
             self.guard(source, GuardKind.TYPE, type(obj), "class of a compiled module")
             module = getattr(obj, original)
             self.guard(AttrSource(source, "__class__"), GuardKind.ID, type(module), "its own class")
-            return ModuleValue(module, source)
+            return self._with_table(ModuleValue(module, source))
         if original is not None:
             return self._original(obj, source)
         if (
@@ -647,7 +660,7 @@ class Builder:
         self.guard(source, GuardKind.TYPE, type(obj), "class of a module")
         if type(obj).__module__.startswith("torch.nn."):
             self._stock_modules.add(source)
-        return ModuleValue(obj, source)
+        return self._with_table(ModuleValue(obj, source))
 
     # --- objects -----------------------------------------------------------------------------
     def _object(self, obj: object, source: Source) -> Value:
@@ -675,7 +688,27 @@ class Builder:
             base = next(t for t in (int, float, str, bytes, complex) if issubclass(kind, t))
             # ``str.__str__`` and the like: ``str(obj)`` would call what the subclass overrides.
             storage = ConstantValue(getattr(base, f"__{base.__name__}__")(obj))
-        return ObjectValue(obj, source, storage)
+        return self._with_table(ObjectValue(obj, source, storage))
+
+    def _with_table(self, value: ObjectValue) -> ObjectValue:
+        """Objects that share one ``__dict__`` share what is stored to it."""
+        assert value.source is not None
+        world, tables = self.tx.world, self._tables
+        table = world.instance_dict(value.obj)
+        if type(table) is not dict:
+            return value
+        key = id(table)
+        first = tables.get(key)
+        if first is not None and not value.slot_names():
+            places = [world.own_table(v.obj, v.source) for v in (first, value) if v.source]
+            self._same_object(table, places[0], places[-1])
+            self.tx.journal.share(value, first)
+        elif first is not None or key in self._memo:
+            raise Unsupported("unsupported-slot", what="a __dict__ that is used elsewhere, too,")
+        else:
+            tables[key] = value
+            self.tx.graph.record(lambda: tables.__delitem__(key))
+        return value
 
     def _sequence(
         self,

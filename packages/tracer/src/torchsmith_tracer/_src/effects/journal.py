@@ -47,6 +47,7 @@ class Journal:
         self.effects: list[Value | tuple[object, ...]] = []  # ordered replays (hooks, seeds ...)
         self.watch: list[Value] | None = None  # what is changed while somebody looks
         self.stale: dict[Value, dict[Any, Any]] = {}  # caches that a store to a value empties
+        self.shared: dict[Value, Value] = {}  # another object with the same ``__dict__``
 
     def checkpoint(self) -> int:
         """A mark for ``rollback``."""
@@ -82,8 +83,18 @@ class Journal:
         self.effects.append((function, *args))
         self.log.append(self.effects.pop)
 
+    def share(self, value: Value, first: Value) -> None:
+        """``value`` has the ``__dict__`` of ``first``, which keeps what is stored to either."""
+        self.shared[value] = first
+        self.log.append(lambda: self.shared.pop(value))
+
+    def stores(self, value: Value) -> dict[str, Value | Deleted]:
+        """The pending stores to ``value``'s attributes."""
+        return self.attrs.get(self.shared.get(value, value)) or {}
+
     def store_attr(self, value: Value, name: str, new: Value | Deleted) -> None:
         """Note ``value.name = new`` (or its deletion)."""
+        value = self.shared.get(value, value)
         if value in self.stale:
             self.stale[value].clear()
         if self.watch is not None:
@@ -115,5 +126,5 @@ class Journal:
 
     def load_attr(self, value: Value, name: str) -> Value | Deleted | None:
         """The pending store of ``value.name``: a value, DELETED, or None when there is none."""
-        table = self.attrs.get(value)
+        table = self.attrs.get(self.shared.get(value, value))
         return None if table is None else table.get(name)

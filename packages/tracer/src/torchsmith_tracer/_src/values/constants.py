@@ -115,6 +115,14 @@ class ConstantValue(BuiltinObject):
         if other.computes or (getattr(other, "asks_class", False) and not self.asks_class):
             return None  # NumPy's or an enum member's: the result is its business
         if not isinstance(other, ConstantValue):
+            content = other.base_value()
+            text = isinstance(self.value, str | bytes)
+            if type(content) is ConstantValue and (
+                not text or (op != "mod" and type(content.value) is type(self.value))
+            ):
+                if explodes(op, self.value, content.value):
+                    raise Unsupported("too-large-to-fold", what=f"{op} of {other.type_name}")
+                return self._own(tx, dunder(op, reflected=reflected), content.value)
             if op == "mod" and not reflected and isinstance(self.value, str | bytes):
                 if isinstance(self.value, str):
                     return tx.interp.percent(self.value, other)
@@ -135,7 +143,16 @@ class ConstantValue(BuiltinObject):
     def richcompare(self, tx: Trace, op: str, other: Value) -> Value | None:
         if isinstance(other, ConstantValue) and self.asks_class >= other.asks_class:
             return tx.interp.fold(COMPARE[op], self.value, other.value)
+        content = other.base_value()
+        if type(content) is ConstantValue and not isinstance(other, ConstantValue):
+            return self._own(tx, f"__{op}__", content.value)
         return None
+
+    def _own(self, tx: Trace, name: str, other: object) -> Value | None:
+        """What the type's own method makes of the builtin part of another class's instance."""
+        method = getattr(self.value, name, None)
+        result = None if method is None else tx.interp.fold(method, other)
+        return None if result is None or is_not_implemented(result) else result
 
     def bool(self, tx: Trace) -> bool:
         return bool(self.value)

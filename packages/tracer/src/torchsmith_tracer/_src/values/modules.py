@@ -210,7 +210,7 @@ class ModuleValue(ObjectValue):
         """True when nothing but ``forward`` runs; guarded."""
         assert self.obj is not None
         attrs = self.obj.__dict__
-        changed = tx.journal.attrs.get(self, {})
+        changed = tx.journal.stores(self)
         # Without gradients backward hooks do nothing; the grad mode is guarded.
         hooks = MODULE_HOOKS if torch.is_grad_enabled() else FORWARD_HOOKS
         for name in hooks:

@@ -122,14 +122,14 @@ class ObjectValue(Value, HasInstanceDict):
     def instance_names(self, tx: Trace) -> list[str]:
         """Names in the instance dict, in order."""
         real = tx.world.instance_names(self.obj, self.source)
-        table = tx.journal.attrs.get(self) or {}
-        dropped = tx.journal.dropped.get(self, {})
+        table = tx.journal.stores(self)
+        dropped = tx.journal.dropped.get(tx.journal.shared.get(self, self), {})
         names = [n for n in real if n not in dropped]
         names += [n for n, v in table.items() if v is not DELETED and n not in names]
-        slots = self._slot_names() if table else frozenset()
+        slots = self.slot_names() if table else frozenset()
         return [n for n in names if n not in slots]
 
-    def _slot_names(self) -> frozenset[str]:
+    def slot_names(self) -> frozenset[str]:
         return frozenset(
             name
             for base in self.cls.__mro__

@@ -221,6 +221,7 @@ def combine(
 
 
 def _number(value: Value) -> Symbolic | Number | None:
+    value = value.base_value()
     if isinstance(value, SymNumValue):
         return value.sym
     if isinstance(value, ConstantValue) and type(value.value) in (int, float):

@@ -231,7 +231,7 @@ class TensorValue(Value):
 
     # --- numbers -----------------------------------------------------------------------------
     def binary(self, tx: Trace, op: str, other: Value, *, reflected: bool = False) -> Value | None:
-        fn = _OPERATORS.get(op)
+        fn, other = _OPERATORS.get(op), _number_in(tx, other)
         if fn is None or not is_operand(other) or _watched(tx):
             name = dunder(op, reflected=reflected)
             return None if fn is None else self._overridden(tx, name, other)
@@ -252,6 +252,7 @@ class TensorValue(Value):
         return None if result.is_constant() and result.as_constant() is NotImplemented else result
 
     def richcompare(self, tx: Trace, op: str, other: Value) -> Value | None:
+        other = _number_in(tx, other)
         if not is_operand(other) or _watched(tx):
             return self._overridden(tx, f"__{op}__", other)
         return tx.graph.call_function(COMPARE[op], (self, other))
@@ -371,6 +372,14 @@ def is_operand(value: Value) -> bool:
     if value.computes:
         return True
     return isinstance(value, ConstantValue) and type(value.value) in (int, float, bool, complex)
+
+
+def _number_in(tx: Trace, value: Value) -> Value:
+    """The number of an instance of a subclass of ``float``, say, as torch unpacks it."""
+    number = value.base_value()
+    if number is value or not is_operand(number) or isinstance(number, TensorValue):
+        return value
+    return value if _overrides().involved(tx, (value,), {}) else number
 
 
 def size_node(tx: Trace, tensor: TensorValue, dim: int) -> fx.Node:

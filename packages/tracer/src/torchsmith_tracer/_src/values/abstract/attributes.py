@@ -10,6 +10,7 @@ from torchsmith_tracer._src.effects.journal import DELETED
 from torchsmith_tracer._src.values.abstract.part import Part
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtin_object import METHOD_TYPES, BuiltinObject
+from torchsmith_tracer._src.values.builtins.weak import reached
 from torchsmith_tracer._src.values.classes import ClassValue, DescriptorValue, SuperValue
 from torchsmith_tracer._src.values.constants import NONE, ConstantValue
 from torchsmith_tracer._src.values.exceptions import UNDELETABLE, set_field
@@ -179,6 +180,9 @@ class Attributes(Part):
         if not isinstance(source, DictValue):
             message = f"__dict__ must be set to a dictionary, not a '{value.type_name}'"
             raise self.interp.error(TypeError, message)
+        held = isinstance(source, InstanceDictValue) or source.source is not None
+        if held or reached(self.tx, value):
+            raise Unsupported("unsupported-slot", what="a __dict__ that is used elsewhere, too,")
         for name in instance.instance_names(self.tx):
             self.tx.journal.store_attr(instance, name, DELETED)
         for key, item in list(source.table.values()):

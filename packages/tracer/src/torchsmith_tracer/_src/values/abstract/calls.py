@@ -281,7 +281,7 @@ class Calls(Part):
         if not opaque and not kwargs:
             result = call_slot(tx, name, receiver if general else base, list(args))
             if result is not None:
-                return result
+                return receiver if result is base else result
         real = self._foldable(base)
         if isinstance(base, ClassValue) and registry.is_pure(descriptor, base.obj):
             real = base.as_constant()

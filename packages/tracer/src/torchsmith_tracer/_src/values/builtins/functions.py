@@ -162,9 +162,9 @@ def _pow(tx: Trace, base: Value, exp: Value, mod: Value = NONE) -> Value | None:
 
 @builtin(sum)
 def _sum(tx: Trace, iterable: Value, /, start: Value = ConstantValue(0)) -> Value:  # noqa: B008
-    if isinstance(start, ConstantValue) and isinstance(start.value, str | bytes):
-        kind = "strings" if isinstance(start.value, str) else "bytes"
-        join = "''.join(seq)" if isinstance(start.value, str) else "b''.join(seq)"
+    if issubclass(start.python_type(), str | bytes):
+        text = issubclass(start.python_type(), str)
+        kind, join = ("strings", "''.join(seq)") if text else ("bytes", "b''.join(seq)")
         raise tx.interp.error(TypeError, f"sum() can't sum {kind} [use {join} instead]")
     items = tx.interp.unpack_for(iterable, "{!r} object is not iterable")
     if isinstance(start, ConstantValue) and all(type(v) is ConstantValue for v in items):

@@ -91,7 +91,7 @@ def _check_value(tx: Trace, obj: Value, callback: Value) -> Value:
 
 @builtin(_alive)
 def _alive_value(tx: Trace, obj: Value) -> Value:
-    if not isinstance(obj, _LASTING) and not (_stays(tx, obj) or _reached(tx, obj)):
+    if not isinstance(obj, _LASTING) and not (_stays(tx, obj) or reached(tx, obj)):
         raise Unsupported("opaque-call", what="a weak reference that may be dead")
     return obj
 
@@ -104,7 +104,7 @@ def _stays(tx: Trace, target: Value) -> bool:
     return not any(source.attr in stores for stores in tx.journal.attrs.values())
 
 
-def _reached(tx: Trace, target: Value) -> bool:
+def reached(tx: Trace, target: Value) -> bool:
     """Whether the frames reach ``target`` other than through weak references."""
     work: list[object] = []
     for frame in tx.frames:

@@ -1,0 +1,80 @@
+"""Objects that share one ``__dict__``: what is stored through one is read through the other."""
+
+import pytest
+import torch
+import torchsmith_tracer
+from torch import nn
+
+SETUP = """
+class Plain: pass
+class Other: pass
+class Borg:
+    shared = {"v": 1.0}
+    def __init__(self): self.__dict__ = Borg.shared
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.v = 2.0
+def pair(first, second):
+    second.__dict__ = first.__dict__
+    first.v = 2.0
+    return first, second
+"""
+SHARED = {
+    "plain": "a, b = pair(Plain(), Plain())",
+    "classes": "a, b = pair(Plain(), Other())",
+    "borg": "a, b = Borg(), Borg()",
+    "modules": "a, b = pair(Net(), Net())",
+}
+BODIES = {
+    "store": "b.v = b.v + 1.0\nreturn x * a.v",
+    "between": "y = x * a.v\nb.v = b.v + 1.0\nreturn y * a.v",
+    "new": "b.w = a.v\na.w = a.w + 1\nreturn x * b.w, sorted(vars(a)) == sorted(vars(b))",
+    "delete": "b.w = 1.0\ndel a.w\nreturn x, hasattr(b, 'w')",
+    "vars": "vars(a)['v'] = b.v + 1\nreturn x * b.v * vars(b)['v']",
+    "table": "d = vars(a)\nb.v = b.v + 1\nreturn x * d['v']",
+    "replaced": "c = Plain()\nc.__dict__ = a.__dict__\nc.v = c.v + 1\nreturn x * a.v * b.v",
+    "born": "d = {'v': 1.0}\nc = Plain()\nc.__dict__ = d\nd['v'] = 3.0\nreturn x * c.v",
+    "loaded": "table['v'] = table['v'] + 1\nreturn x * a.v * b.v",
+    "loaded last": "a.v = a.v + 1\nreturn x * table['v'] * b.v",
+}
+
+
+@pytest.mark.parametrize("how", SHARED)
+@pytest.mark.parametrize("body", BODIES)
+def test_stores_through_one_are_seen_through_the_other(how, body):
+    runs = []
+    for compiled in (False, True):
+        space = {"nn": nn, "torch": torch, "types": __import__("types")}
+        exec(SETUP + SHARED[how] + "\ntable = vars(a)\n", space)
+        lines = "".join(f"    {line}\n" for line in BODIES[body].splitlines())
+        exec("def f(x):\n" + lines, space)
+        f = torchsmith_tracer.compile(space["f"], backend="eager") if compiled else space["f"]
+        results = []
+        for _ in range(3):
+            result = f(torch.ones(2))
+            results.append([r.tolist() if hasattr(r, "tolist") else r for r in (result,)])
+        numbers = {k: v for k, v in vars(space["a"]).items() if isinstance(v, float)}
+        runs.append((str(results), numbers))
+    assert runs[0] == runs[1]
+
+
+def test_dicts_that_are_shared_later():
+    class Plain:
+        pass
+
+    def f(x, a, b):
+        b.v = b.v + 1.0
+        return x * a.v
+
+    def results(fn):
+        a, b = Plain(), Plain()
+        a.v, b.v = 2.0, 5.0
+        out = [fn(torch.ones(1), a, b).item()]
+        b.__dict__ = a.__dict__
+        out.append(fn(torch.ones(1), a, b).item())
+        b.__dict__ = dict(a.__dict__)
+        out.append(fn(torch.ones(1), a, b).item())
+        return out
+
+    assert results(torchsmith_tracer.compile(f, backend="eager")) == results(f)
