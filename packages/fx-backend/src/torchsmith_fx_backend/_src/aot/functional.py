@@ -633,9 +633,11 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
         tensor = value.tensor
         before = self._snapshot(tensor)
         for node in self.recorder.graph.nodes:  # what made it may be writes ago
-            node.meta["val"] = pytree.tree_map(
-                lambda x: before if x is tensor else x, node.meta.get("val")
-            )
+            held = node.meta.get("val")
+            if held is tensor:
+                node.meta["val"] = before
+            elif isinstance(held, (list, tuple)):
+                node.meta["val"] = pytree.tree_map(lambda x: before if x is tensor else x, held)
         size = tensor.numel() if is_dense(tensor) else None
         func(*call.args, **call.kwargs)
         step = Step(variant, _freeze(call.node_args[1:]), tuple(call.node_kwargs.items()))

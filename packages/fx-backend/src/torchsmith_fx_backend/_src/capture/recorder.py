@@ -96,12 +96,12 @@ class Recorder:
 
 
 def _set_arguments(node: fx.Node, args: Any, kwargs: Any) -> None:
-    """Given when a node is created, fx would look through all of them for numbers without a node,
-    which takes most of the time of making one."""
+    """Given when a node is created, fx would look through all of them for numbers without a node;
+    set by its own ``__setattr__``, it would file the node again by what does not change."""
     if args:
-        node.args = args
+        object.__setattr__(node, "args", args)
     if kwargs:
-        node.kwargs = kwargs
+        object.__setattr__(node, "kwargs", kwargs)
 
 
 def copy_node(

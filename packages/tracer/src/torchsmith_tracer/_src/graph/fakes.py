@@ -139,7 +139,7 @@ class FakeRunner:
         versions = [_version(t) for t in tensors]
         t = tensors[0] if tensors and in_place(target) and target not in _RELAYING else None
         layout = None if t is None else (t.size(), t.stride(), t.storage_offset())
-        cache = _autocast_key() is not None and torch.is_autocast_cache_enabled()
+        cache = torch.is_autocast_cache_enabled() and _autocast_key() is not None
         if cache:  # casts of fake tensors are not kept for the user's
             torch.set_autocast_cache_enabled(False)
         try:

@@ -48,19 +48,23 @@ _DRAWS = frozenset(
     "kaiming_normal xavier_uniform xavier_normal orthogonal sparse multi_head_attention_forward "
     "lstm gru rnn_tanh rnn_relu fractional_max_pool2d fractional_max_pool3d".split()
 )
+_FAILING = _BY_INDEX | _BY_VALUE | _NORMS | _INTEGER_DIVISIONS
 _OURS = ("torch", "_operator", "operator", "builtins", "math")
 
 
 class Operation(NamedTuple):
-    """What is known of the target of a call: its plain name, and whether it is torch's own."""
+    """What is known of the target of a call: its plain name, whether it is torch's own, and whether
+    it may fail with some arguments."""
 
     name: str
     own: bool
+    fails: bool
 
     @staticmethod
     def of(target: Callable[..., object] | str) -> Operation:
         """Looked up in several ways: worth remembering."""
-        return Operation(_base_name(target), _torchs_own(target))
+        name, own = _base_name(target), _torchs_own(target)
+        return Operation(name, own, name in _FAILING or not own)
 
 
 def may_raise(operation: Operation, tensors: Sequence[torch.Tensor]) -> bool:

@@ -219,11 +219,13 @@ class OutputGraph:
             reflected = "" if issubclass(first, torch.Tensor) else "r"
             self.tx.world.tensor_entry(f"__{reflected}{_OPERATORS[target]}__")
         node_args = tuple([self.argument(a) for a in args])
-        node_kwargs = {k: self.argument(v) for k, v in kwargs.items()}
-        if any(map(keyword.iskeyword, node_kwargs)):
-            raise Unsupported("opaque-call", what=f"{target} with such keywords")
+        node_kwargs: dict[str, object] = {}
+        if kwargs:
+            node_kwargs = {k: self.argument(v) for k, v in kwargs.items()}
+            if any(map(keyword.iskeyword, node_kwargs)):
+                raise Unsupported("opaque-call", what=f"{target} with such keywords")
         if target != "type":  # a method that takes no types of Python's
-            node_args = tuple([_as_dtype(a) for a in node_args])
+            node_args = tuple([_as_dtype(a) if isinstance(a, type) else a for a in node_args])
             node_kwargs = {k: _as_dtype(v) for k, v in node_kwargs.items()}
         result, mutated, known = self._runner.run(op, target, node_args, node_kwargs)
         if isinstance(result, Given):
@@ -294,11 +296,12 @@ class OutputGraph:
         label = self._labels.get(target)
         if label is None:
             label = self._labels[target] = node_label(self.graph, target)
-        # Given at once, fx would look through the arguments for numbers without a node.
+        # Given at once, fx would look through the arguments for numbers without a node; set by
+        # its own ``__setattr__``, it would file the node again by what does not change.
         node = self.graph.create_node(op, target, name=label)
-        node.args = args  # type: ignore[assignment]
+        object.__setattr__(node, "args", args)
         if kwargs:
-            node.kwargs = kwargs  # type: ignore[assignment]
+            object.__setattr__(node, "kwargs", kwargs)
         self.op_count += 1
         self._added(node)
         meta = node.meta
@@ -365,6 +368,8 @@ class OutputGraph:
         if not self.draws and draws(operation):
             self.draws = True
             self.log.append(lambda: setattr(self, "draws", False))
+        if not operation.fails:
+            return
         risk = self.mutated - self.at_risk
         if not risk and self.may_fail:
             return
@@ -460,6 +465,8 @@ class OutputGraph:
     # --- helpers ---------------------------------------------------------------------------
     def argument(self, value: object) -> object:
         """The form in which an argument stands in a node; lazy elements are read now."""
+        if type(value) is TensorValue:
+            return value.node
         if isinstance(value, SequenceValue):
             if any(type(v) is LazyValue for v in value.items):
                 value = value.like(value.unpack(self.tx))

@@ -145,7 +145,7 @@ def _compile(
         record.region.report_bug(record.name, report, f"{type(e).__name__}: {e}", e)
     trace.graph.restore_state()
     try:
-        with recorder.phase("guards"):
+        with recorder.phase("guards"), collector.paused():
             return body, _compile_guards(trace, record, fn)
     except TracerError:
         raise
