@@ -36,7 +36,6 @@ from torchsmith_tracer._src.values.exceptions import ExceptionValue
 if TYPE_CHECKING:
     from torchsmith_tracer._src.compilation import Compilation
     from torchsmith_tracer._src.emitter import Emitter
-    from torchsmith_tracer._src.frames.code import Instruction
     from torchsmith_tracer._src.frames.frame import FrameState
     from torchsmith_tracer._src.regions.record import CodeRecord
     from torchsmith_tracer._src.regions.region import Region
@@ -303,7 +302,6 @@ def _call_operands(cg: Emitter, state: FrameState) -> _CallOperands:
     else:
         popped = count + 2
         items = stack[len(stack) - popped :]
-        names = names or _names_before(state)
     first, second, *rest = items
     if VERSION >= (3, 13):
         callee, own = first, second
@@ -371,20 +369,6 @@ def _frame_builtin(
 
 def _same(obj: object) -> object:
     return obj
-
-
-def _names_before(state: FrameState) -> tuple[str, ...]:
-    """Keyword names that a KW_NAMES instruction just before the call announces."""
-    at = state.ip - 1
-    found: Instruction = state.info.instructions[at]
-    if found.opname == "PRECALL":
-        found = state.info.instructions[at - 1]
-    if found.opname != "KW_NAMES":
-        return ()
-    names = (
-        found.argval if isinstance(found.argval, tuple) else state.info.code.co_consts[found.arg]
-    )
-    return tuple(map(str, names))
 
 
 def _tuple(items: Sequence[str]) -> str:

@@ -8,6 +8,7 @@ so it is the function itself that is registered, after the graph.
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable
 
 import torch
@@ -20,7 +21,7 @@ from torchsmith_tracer._src.emitter import Emitter
 from torchsmith_tracer._src.higher_order import ops
 from torchsmith_tracer._src.higher_order.effects import grad_mode, in_backward, without_effects
 from torchsmith_tracer._src.trace import Trace
-from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.base import MethodOf, Value
 from torchsmith_tracer._src.values.constants import NONE
 from torchsmith_tracer._src.values.tensor import TensorValue
 from torchsmith_tracer._src.values.tensor_methods import method
@@ -42,6 +43,7 @@ class HookHandle(Value):
     """
 
     __slots__ = ("later", "made", "node", "removed")
+    cls = RemovableHandle
 
     def __init__(
         self,
@@ -54,16 +56,13 @@ class HookHandle(Value):
         self.node, self.made, self.later = node, made, later
         self.removed = False
 
-    def python_type(self) -> type:
-        return RemovableHandle
-
     def describe(self) -> str:
         return "the handle of a hook that is in the graph"
 
     def getattr(self, tx: Trace, name: str) -> Value:
         if name != "remove":
             raise Unsupported("opaque-attribute", what=name, object=self.describe())
-        return _Remove(self)
+        return _Remove(self, name)
 
     def remove(self, tx: Trace) -> None:
         """``handle.remove()``; once more does nothing."""
@@ -95,17 +94,14 @@ class HookHandle(Value):
             cg.statement(cg.method(self, "remove"))
 
 
-class _Remove(Value):
+class _Remove(MethodOf["HookHandle"]):
     """``handle.remove``."""
 
-    __slots__ = ("handle",)
-
-    def __init__(self, handle: HookHandle) -> None:
-        super().__init__(None)
-        self.handle = handle
+    __slots__ = ()
+    cls = types.MethodType
 
     def call(self, tx: Trace, args: object, kwargs: object) -> Value:
-        self.handle.remove(tx)
+        self.owner.remove(tx)
         return NONE
 
 

@@ -63,15 +63,13 @@ class TransformValue(BuiltinObject):
     """
 
     __slots__ = ("func", "options", "real")
+    cls = type(lambda: None)
 
     def __init__(self, real: Callable[..., object], func: Value, options: Kwargs) -> None:
         self.source = None
         self.real = real
         self.func = func
         self.options = options
-
-    def python_type(self) -> type:
-        return type(lambda: None)
 
     def describe(self) -> str:
         return f"{self.real.__name__} of {self.func.describe()}"
@@ -92,15 +90,13 @@ class PullBackValue(BuiltinObject):
     """The function that ``torch.func.vjp`` gives: from cotangents to gradients."""
 
     __slots__ = ("inputs", "node", "results")
+    cls = type(lambda: None)
 
     def __init__(self, node: fx.Node, inputs: Inputs, results: int) -> None:
         self.source = None
         self.node = node
         self.inputs = inputs
         self.results = results
-
-    def python_type(self) -> type:
-        return type(lambda: None)
 
     def as_proxy(self) -> fx.Node:
         return self.node

@@ -31,7 +31,12 @@ from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.abandoned import Abandoned
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.constants import NONE
-from torchsmith_tracer._src.values.exceptions import ExceptionValue, note_frame, set_context
+from torchsmith_tracer._src.values.exceptions import (
+    ExceptionValue,
+    leaving_generator,
+    note_frame,
+    set_context,
+)
 from torchsmith_tracer._src.values.functions import CellValue, FunctionValue
 from torchsmith_tracer._src.values.generators import GeneratorValue
 
@@ -236,12 +241,8 @@ class Interpreter:
             status = self.execute(frame)
         except ObservedException as e:
             gen.frame = None
-            if VERSION < (3, 12) and self.tx.interp.exception_matches(e.exc, StopIteration):
-                error = self.tx.interp.error(RuntimeError, "generator raised StopIteration")
-                assert isinstance(error.exc, ExceptionValue)
-                error.exc.slot_set(self.tx, "__cause__", e.exc)
-                error.exc.slot_set(self.tx, "__context__", e.exc)
-                raise error from None
+            if VERSION < (3, 12):
+                raise ObservedException(leaving_generator(self.tx, e.exc)) from None
             raise
         finally:
             gen.running = False

@@ -13,7 +13,7 @@ from torchsmith_tracer._src.interp.registry import opcode
 from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.containers import ListValue, TupleValue
-from torchsmith_tracer._src.values.exceptions import ExceptionValue
+from torchsmith_tracer._src.values.exceptions import leaving_generator
 from torchsmith_tracer._src.values.functions import CellValue, FunctionValue
 from torchsmith_tracer._src.values.mappings import DictValue
 
@@ -163,24 +163,13 @@ def _load_build_class(tx: Trace, frame: Frame, ins: Instruction) -> None:
 def _intrinsic_1(tx: Trace, frame: Frame, ins: Instruction) -> None:
     value = frame.pop()
     if ins.arg == 3:
-        frame.stack.append(_stop_iteration_error(tx, frame, value))
+        frame.stack.append(leaving_generator(tx, value))
     elif ins.arg == 5:
         frame.stack.append(value.unary(tx, "pos"))
     elif ins.arg == 6:
         frame.stack.append(TupleValue(cast("ListValue", value).items))
     else:
         raise Unsupported("unsupported-slot", what=f"intrinsic operation {ins.arg}")
-
-
-def _stop_iteration_error(tx: Trace, frame: Frame, exc: Value) -> Value:
-    """StopIteration that leaves a generator becomes RuntimeError."""
-    if not tx.interp.exception_matches(exc, StopIteration):
-        return exc
-    error = tx.interp.error(RuntimeError, "generator raised StopIteration").exc
-    if isinstance(error, ExceptionValue):
-        error.slot_set(tx, "__cause__", exc)
-        error.slot_set(tx, "__context__", exc)
-    return error
 
 
 @opcode("PRINT_EXPR", until=(3, 11))

@@ -21,13 +21,11 @@ class NumberText(Value):
     somebody wants it: most are for errors that do not happen."""
 
     __slots__ = ("node", "spec", "tensor")
+    cls = str
 
     def __init__(self, tensor: TensorValue, spec: str) -> None:
         super().__init__(None)
         self.tensor, self.node, self.spec = tensor, tensor.node, spec
-
-    def python_type(self) -> type:
-        return str
 
     def reconstruct(self, cg: Emitter) -> str:
         if self.tensor.node is not self.node:  # it was changed in place since
@@ -41,13 +39,11 @@ class AddressedText(BuiltinObject):
     printed; two of them without numbers are equal or not."""
 
     __slots__ = ("parts",)
+    cls = str
 
     def __init__(self, parts: list[str | Value]) -> None:
         self.source = None
         self.parts = parts
-
-    def python_type(self) -> type:
-        return str
 
     def describe(self) -> str:
         return f"a text with {'a number of a tensor' if _has_numbers(self) else 'an address'}"

@@ -28,6 +28,7 @@ class Value:
     """Base of all symbolic values. Identity is Python identity: one traced object, one Value."""
 
     __slots__ = ("__weakref__", "source")
+    cls: type  # that of the object, where all values of a kind have one or each keeps its own
     computes = False  # a constant whose operators are not Python's own, whatever the other operand
 
     def __init__(self, source: Source | None = None) -> None:
@@ -39,7 +40,7 @@ class Value:
     # --- facts -----------------------------------------------------------------------------
     def python_type(self) -> type:
         """The type of the object that this value stands for (``type(obj)``)."""
-        raise NotImplementedError(type(self).__name__)  # every concrete class defines it
+        return self.cls
 
     @property
     def type_name(self) -> str:
@@ -172,14 +173,12 @@ class MethodOf(Value, Generic[_V]):
     """A method of ``owner``, bound, that is known by its name."""
 
     __slots__ = ("name", "owner")
+    cls: type = BuiltinMethodType
 
     def __init__(self, owner: _V, name: str) -> None:
         super().__init__(None)
         self.owner = owner
         self.name = name
-
-    def python_type(self) -> type:
-        return BuiltinMethodType
 
     def describe(self) -> str:
         return f"method {self.name} of a {self.owner.describe()}"

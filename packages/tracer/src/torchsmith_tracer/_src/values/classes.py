@@ -321,25 +321,23 @@ _COMPUTED = frozenset(
 class SuperValue(Value):
     """``super(cls, obj)``. ``obj`` may be an instance or a class."""
 
-    __slots__ = ("cls", "obj", "start")
+    __slots__ = ("after", "obj", "start")
+    cls = super
 
-    def __init__(self, cls: ClassValue, obj: Value, start: type) -> None:
+    def __init__(self, after: ClassValue, obj: Value, start: type) -> None:
         super().__init__(None)
-        self.cls = cls
+        self.after = after
         self.obj = obj
         self.start = start  # the type whose MRO is searched
 
-    def python_type(self) -> type:
-        return super
-
     def describe(self) -> str:
-        return f"super of {self.cls.obj.__name__}"
+        return f"super of {self.after.obj.__name__}"
 
     def getattr(self, tx: Trace, name: str) -> Value:
         if name == "__class__":
             return tx.interp.const(super)
         mro = tx.world.mro(self.start)
-        rest = mro[mro.index(self.cls.obj) + 1 :]
+        rest = mro[mro.index(self.after.obj) + 1 :]
         found = lookup_in(tx, rest, name)
         if found is None:
             raise self.no_attribute(tx, name)
@@ -348,7 +346,7 @@ class SuperValue(Value):
         return bind(tx, found, self.obj, tx.interp.class_value(self.start), name)
 
     def reconstruct(self, cg: Emitter) -> str:
-        return cg.call(super, self.cls, self.obj)
+        return cg.call(super, self.after, self.obj)
 
 
 class DescriptorValue(Value):
@@ -357,23 +355,20 @@ class DescriptorValue(Value):
     ``parts``: the functions by attribute name (``fget``, ``fset``, ``fdel``, ``__func__``).
     """
 
-    __slots__ = ("kind", "parts")
+    __slots__ = ("cls", "parts")
 
-    def __init__(self, kind: type, parts: dict[str, Value], source: Source | None = None) -> None:
+    def __init__(self, cls: type, parts: dict[str, Value], source: Source | None = None) -> None:
         super().__init__(source)
-        self.kind = kind
+        self.cls = cls
         self.parts = parts
 
-    def python_type(self) -> type:
-        return self.kind
-
     def describe(self) -> str:
-        return f"{self.kind.__name__} object"
+        return f"{self.cls.__name__} object"
 
     def getattr(self, tx: Trace, name: str) -> Value:
         if name in self.parts:
             return self.parts[name]
-        if self.kind is property:
+        if self.cls is property:
             if name in ("fget", "fset", "fdel"):
                 return tx.interp.none
             if name in ("setter", "getter", "deleter"):
@@ -385,16 +380,16 @@ class DescriptorValue(Value):
         elif name in functools.WRAPPER_ASSIGNMENTS:  # copied when it was made
             return self.parts["__func__"].getattr(tx, name)
         if name == "__get__":
-            return tx.interp.builtin_method(self, name, self.kind, self.kind.__dict__[name])
+            return tx.interp.builtin_method(self, name, self.cls, self.cls.__dict__[name])
         if name == "__class__":
-            return tx.interp.const(self.kind)
+            return tx.interp.const(self.cls)
         raise self.no_attribute(tx, name)
 
     def call(self, tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
-        if self.kind is staticmethod:
+        if self.cls is staticmethod:
             return self.parts["__func__"].call(tx, args, kwargs)
-        raise tx.interp.error(TypeError, f"{self.kind.__name__!r} object is not callable")
+        raise tx.interp.error(TypeError, f"{self.cls.__name__!r} object is not callable")
 
     def reconstruct(self, cg: Emitter) -> str:
-        names = ("fget", "fset", "fdel") if self.kind is property else ("__func__",)
-        return cg.call(self.kind, *(self.parts.get(name, NONE) for name in names))
+        names = ("fget", "fset", "fdel") if self.cls is property else ("__func__",)
+        return cg.call(self.cls, *(self.parts.get(name, NONE) for name in names))

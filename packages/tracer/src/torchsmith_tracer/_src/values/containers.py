@@ -33,9 +33,6 @@ class SequenceValue(BuiltinObject):
         self.source = source
         self.items: list[Value] = list(items)
 
-    def python_type(self) -> type:
-        return self.cls
-
     def describe(self) -> str:
         return f"{self.type_name} of {len(self.items)}"
 
@@ -365,7 +362,6 @@ class _Bounds(BuiltinObject):
     """start, stop and step, each a value."""
 
     __slots__ = ("start", "step", "stop")
-    host_type: type
 
     def __init__(
         self, start: Value, stop: Value, step: Value, source: Source | None = None
@@ -380,14 +376,11 @@ class _Bounds(BuiltinObject):
         """start, stop, step."""
         return [self.start, self.stop, self.step]
 
-    def python_type(self) -> type:
-        return self.host_type
-
     def is_constant(self) -> bool:
         return all(v.is_constant() for v in self.items)
 
     def as_constant(self) -> object:
-        return self.host_type(*[v.as_constant() for v in self.items])
+        return self.cls(*[v.as_constant() for v in self.items])
 
     def c_attribute(self, tx: Trace, name: str, descriptor: object) -> Value:
         if name in ("start", "stop", "step"):
@@ -399,7 +392,7 @@ class SliceValue(_Bounds):
     """``slice(start, stop, step)``."""
 
     __slots__ = ()
-    host_type = slice
+    cls = slice
 
     def is_full(self) -> bool:
         """``[:]``."""
@@ -439,7 +432,7 @@ class RangeValue(_Bounds):
     """``range(start, stop, step)``; the parts may be symbolic, iterating makes them known."""
 
     __slots__ = ()
-    host_type = range
+    cls = range
 
     @staticmethod
     def of(host: range) -> RangeValue:

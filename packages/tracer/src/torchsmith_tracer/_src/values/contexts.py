@@ -49,9 +49,6 @@ class ContextValue(Value):
         self.entered = 0
         self.real: object = None
 
-    def python_type(self) -> type:
-        return self.cls
-
     def describe(self) -> str:
         return f"context manager {self.cls.__name__}"
 
@@ -97,12 +94,9 @@ class ContextValue(Value):
         cg.statement(cg.method(self, "__enter__"))
 
     def _count(self, tx: Trace, by: int) -> None:
+        before = self.entered
+        tx.graph.record(lambda: setattr(self, "entered", before))
         self.entered += by
-
-        def undo() -> None:
-            self.entered -= by
-
-        tx.graph.record(undo)
 
 
 class ContextMethod(MethodOf["ContextValue"]):
@@ -426,8 +420,8 @@ def _read(tx: Trace, context: ContextValue, name: str) -> object:
 Maker = Callable[["Trace", Sequence[Value], dict[str, Value]], ContextValue]
 
 
-def _grad_mode(cls: type, mode: bool) -> Maker:
-    return lambda tx, args, kwargs: GradModeValue(cls, mode)
+def _new(value: Callable[..., ContextValue], *about: object) -> Maker:
+    return lambda tx, args, kwargs: value(*about)
 
 
 def _set_grad_mode(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> ContextValue:
@@ -453,24 +447,16 @@ def _autocast(cls: Callable[..., torch.autocast]) -> Maker:
     return make
 
 
-def _null(cls: type) -> Maker:
-    return lambda tx, args, kwargs: NullContextValue(cls)
-
-
-def _switch(cls: type) -> Maker:
-    return lambda tx, args, kwargs: TorchFunctionDisabled(cls)
-
-
 MAKERS: dict[type, Maker] = {
-    torch.no_grad: _grad_mode(torch.no_grad, False),
-    torch.enable_grad: _grad_mode(torch.enable_grad, True),
+    torch.no_grad: _new(GradModeValue, torch.no_grad, False),
+    torch.enable_grad: _new(GradModeValue, torch.enable_grad, True),
     torch.set_grad_enabled: _set_grad_mode,
     torch.inference_mode: _inference_mode,
     torch.autocast: _autocast(torch.autocast),
     torch.cuda.amp.autocast: _autocast(torch.cuda.amp.autocast),
     cpu_autocast: _autocast(cpu_autocast),
-    torch.profiler.record_function: _null(torch.profiler.record_function),
-    **{cls: _switch(cls) for cls in disable_torch_function},
+    torch.profiler.record_function: _new(NullContextValue, torch.profiler.record_function),
+    **{cls: _new(TorchFunctionDisabled, cls) for cls in disable_torch_function},
 }
 
 

@@ -290,6 +290,17 @@ def set_context(tx: Trace, exc: Value, handled: Value | None = None) -> None:
     store(tx, exc, "__context__", handled)
 
 
+def leaving_generator(tx: Trace, exc: Value) -> Value:
+    """What leaves a generator that ``exc`` is raised in: for StopIteration a RuntimeError."""
+    if not tx.interp.exception_matches(exc, StopIteration):
+        return exc
+    error = tx.interp.error(RuntimeError, "generator raised StopIteration").exc
+    assert isinstance(error, ExceptionValue)
+    error.slot_set(tx, "__cause__", exc)
+    error.slot_set(tx, "__context__", exc)
+    return error
+
+
 def store(tx: Trace, exc: Value, name: str, value: Value) -> None:
     """Store into a field that all exceptions have."""
     if isinstance(exc, ExceptionValue):

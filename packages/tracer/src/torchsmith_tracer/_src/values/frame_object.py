@@ -18,13 +18,11 @@ class FrameValue(BuiltinObject):
     """The frame as an object of the program's; one for each frame."""
 
     __slots__ = ("frame",)
+    cls = types.FrameType
 
     def __init__(self, frame: Frame) -> None:
         super().__init__()
         self.frame = frame
-
-    def python_type(self) -> type:
-        return types.FrameType
 
     def c_attribute(self, tx: Trace, name: str, descriptor: object) -> Value:
         frame = self.frame

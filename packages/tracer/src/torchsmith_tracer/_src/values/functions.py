@@ -33,6 +33,7 @@ class CellValue(Value):
     """
 
     __slots__ = ("_unread", "contents", "contents_source", "obj")
+    cls = types.CellType
 
     def __init__(
         self,
@@ -48,9 +49,6 @@ class CellValue(Value):
         if contents_source is None and source is not None:
             self.contents_source = AttrSource(source, "cell_contents")
         self._unread = obj is not None and contents is None
-
-    def python_type(self) -> type:
-        return types.CellType
 
     def describe(self) -> str:
         return "a closure cell"
@@ -122,6 +120,7 @@ class FunctionValue(Value, HasInstanceDict):
     __slots__ = tuple(
         "_defaults _kwdefaults annotations closure code fn globals name qualname".split()
     )
+    cls = types.FunctionType
 
     def __init__(
         self,
@@ -157,9 +156,6 @@ class FunctionValue(Value, HasInstanceDict):
             for i, cell in enumerate(fn.__closure__ or ())
         )
         return cls(fn.__code__, tx.interp.namespace(fn.__globals__), cells, fn=fn, source=source)
-
-    def python_type(self) -> type:
-        return types.FunctionType
 
     def describe(self) -> str:
         return f"function {self.qualname}"
@@ -320,14 +316,12 @@ class BoundMethodValue(Value):
     """A bound method: ``func`` called with ``self_value`` first."""
 
     __slots__ = ("func", "self_value")
+    cls = types.MethodType
 
     def __init__(self, func: Value, self_value: Value, source: Source | None = None) -> None:
         super().__init__(source)
         self.func = func
         self.self_value = self_value
-
-    def python_type(self) -> type:
-        return types.MethodType
 
     def describe(self) -> str:
         return f"method {getattr(self.func, 'qualname', '?')}"

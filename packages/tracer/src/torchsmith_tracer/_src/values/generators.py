@@ -34,8 +34,7 @@ class GeneratorValue(IteratorValue):
         names: ``__name__`` and ``__qualname__`` where they are not those of the code.
     """
 
-    __slots__ = ("args", "fn", "frame", "names", "running", "started")
-    kind = types.GeneratorType
+    __slots__ = ("args", "cls", "fn", "frame", "names", "running", "started")
 
     def __init__(
         self, frame: Frame, fn: FunctionValue, args: tuple[list[Value], dict[str, Value]]
@@ -43,6 +42,8 @@ class GeneratorValue(IteratorValue):
         self.source = None
         self.frame: Frame | None = frame
         self.fn = fn
+        kinds = (kind for flag, kind in _KINDS.items() if fn.code.co_flags & flag)
+        self.cls = next(kinds, types.GeneratorType)
         self.args = args
         self.names: dict[str, Value] = {}
         self.started = False
@@ -120,10 +121,6 @@ class GeneratorValue(IteratorValue):
             frame.cells = cells
 
         tx.journal.record(undo)
-
-    def python_type(self) -> type:
-        flags = self.fn.code.co_flags
-        return next((kind for flag, kind in _KINDS.items() if flags & flag), types.GeneratorType)
 
     def getattr(self, tx: Trace, name: str) -> Value:
         const = tx.interp.const

@@ -13,13 +13,11 @@ class IdentityValue(BuiltinObject):
     """``id(target)``. The number itself stays unknown: it differs between calls."""
 
     __slots__ = ("target",)
+    cls = int
 
     def __init__(self, target: Value) -> None:
         self.source = None
         self.target = target
-
-    def python_type(self) -> type:
-        return int
 
     def describe(self) -> str:
         return "a number from id()"

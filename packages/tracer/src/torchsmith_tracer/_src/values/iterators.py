@@ -28,10 +28,7 @@ class IteratorValue(BuiltinObject):
     """Base of iterators: subclasses implement ``step``."""
 
     __slots__ = ()
-    kind: type = type(iter([]))
-
-    def python_type(self) -> type:
-        return self.kind
+    cls: type = type(iter([]))
 
     def iter(self, tx: Trace) -> Value:
         return self
@@ -164,29 +161,21 @@ def changed(cls: type, part: str, change: str) -> Iterator[object]:
 class ItemsIterator(Counted):
     """An iterator over items known in advance. ``owner`` is what ``iter()`` was called on."""
 
-    __slots__ = ("items", "owner", "start", "type")
+    __slots__ = ("cls", "items", "owner", "start")
 
     def __init__(
         self,
         items: Sequence[Value],
         owner: Value | None = None,
-        kind: type | None = None,
+        cls: type | None = None,
         source: Source | None = None,
     ) -> None:
         super().__init__(0, source)
         self.items = list(items)
         self.owner = owner
-        self.type = kind
-
-    def python_type(self) -> type:
-        if self.type is not None:
-            return self.type
-        if self.owner is not None:
-            cls = self.owner.python_type()
-            known = _OWNED.get(cls)
-            if known is not None:
-                return known
-        return self.kind
+        if cls is None and owner is not None:
+            cls = _OWNED.get(owner.python_type())
+        self.cls = IteratorValue.cls if cls is None else cls
 
     def step(self, tx: Trace) -> Value | None:
         i = self.index
@@ -393,7 +382,7 @@ class GetitemIterator(Counted):
     """``iter()`` of an object that only has ``__getitem__``."""
 
     __slots__ = ("obj",)
-    kind = type(iter(type("S", (), {"__getitem__": lambda self, i: i})()))
+    cls = type(iter(type("S", (), {"__getitem__": lambda self, i: i})()))
 
     def __init__(self, obj: Value) -> None:
         super().__init__(0)
@@ -417,7 +406,7 @@ class CallableIterator(IteratorValue):
     """``iter(callable, sentinel)``."""
 
     __slots__ = ("done", "fn", "sentinel")
-    kind = type(iter(int, 1))
+    cls = type(iter(int, 1))
 
     def __init__(self, fn: Value, sentinel: Value) -> None:
         self.source = None
@@ -442,7 +431,7 @@ class EnumerateValue(Counted):
     """``enumerate(it, start)``; ``index`` is the next number."""
 
     __slots__ = ("it",)
-    kind = enumerate
+    cls = enumerate
 
     def __init__(self, it: Value, start: int) -> None:
         super().__init__(start)
@@ -464,7 +453,7 @@ class ZipValue(IteratorValue):
     """``zip(*its)``."""
 
     __slots__ = ("its", "strict")
-    kind = zip
+    cls = zip
 
     def __init__(self, its: list[Value], *, strict: bool) -> None:
         self.source = None
@@ -504,7 +493,7 @@ class MapValue(IteratorValue):
     """``map(fn, *its)``."""
 
     __slots__ = ("fn", "its")
-    kind = map
+    cls = map
 
     def __init__(self, fn: Value, its: list[Value]) -> None:
         self.source = None
@@ -528,7 +517,7 @@ class FilterValue(IteratorValue):
     """``filter(fn, it)``; ``fn`` None keeps true items."""
 
     __slots__ = ("fn", "it")
-    kind = filter
+    cls = filter
 
     def __init__(self, fn: Value | None, it: Value) -> None:
         self.source = None

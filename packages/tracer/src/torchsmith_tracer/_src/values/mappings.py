@@ -52,9 +52,6 @@ class DictValue(BuiltinObject, HasInstanceDict):
         self.real: object = None
         self.gone: list[object] = []
 
-    def python_type(self) -> type:
-        return self.cls
-
     def describe(self) -> str:
         return f"{self.cls.__name__} of {len(self.table)}"
 
@@ -307,9 +304,6 @@ class SetValue(BuiltinObject):
         """The elements."""
         return list(self.table.values())
 
-    def python_type(self) -> type:
-        return self.cls
-
     def describe(self) -> str:
         return f"{self.cls.__name__} of {len(self.table)}"
 
@@ -525,13 +519,11 @@ class MappingProxyValue(BuiltinObject):
     """``types.MappingProxyType`` over a dict."""
 
     __slots__ = ("mapping",)
+    cls = types.MappingProxyType
 
     def __init__(self, mapping: Value, source: Source | None = None) -> None:
         self.source = source
         self.mapping = mapping
-
-    def python_type(self) -> type:
-        return types.MappingProxyType
 
     def getattr(self, tx: Trace, name: str) -> Value:
         if name in ("get", "keys", "values", "items", "copy"):

@@ -29,6 +29,7 @@ class NamespaceValue(Value):
     attribute stores of this value in the journal."""
 
     __slots__ = ("_cache", "module", "obj", "own", "trusted")
+    cls = dict
 
     def __init__(self, obj: dict[str, object], module: str | None, source: Source | None) -> None:
         super().__init__(source)
@@ -38,9 +39,6 @@ class NamespaceValue(Value):
         # Whether it is of a module of this package, whose frames programs do not see.
         self.own = str(obj.get("__name__")).startswith("torchsmith_tracer.")
         self._cache: dict[str, Value] = {}
-
-    def python_type(self) -> type:
-        return dict
 
     def describe(self) -> str:
         return f"the globals of module {self.obj.get('__name__')!r}"

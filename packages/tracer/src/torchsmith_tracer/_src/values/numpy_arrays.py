@@ -106,19 +106,19 @@ class ArrayValue(Value):
 
     Attributes:
         tensor: the tensor in its memory.
-        kind: ``numpy.ndarray`` or the class of the scalar.
+        cls: ``numpy.ndarray`` or the class of the scalar.
         real: the array itself if it existed before the trace.
         owner: the existing array whose memory it is in, if any.
         frozen: whether traced code made it read-only.
     """
 
-    __slots__ = ("frozen", "kind", "owner", "real", "tensor")
+    __slots__ = ("cls", "frozen", "owner", "real", "tensor")
     computes = True
 
     def __init__(
         self,
         tensor: TensorValue,
-        kind: type | None = None,
+        cls: type | None = None,
         *,
         source: Source | None = None,
         real: Any = None,
@@ -127,7 +127,7 @@ class ArrayValue(Value):
     ) -> None:
         super().__init__(source)
         self.tensor = tensor
-        self.kind = numpy().ndarray if kind is None else kind
+        self.cls = numpy().ndarray if cls is None else cls
         self.real = real
         self.owner = owner
         self.frozen = frozen
@@ -141,10 +141,7 @@ class ArrayValue(Value):
     @property
     def is_scalar(self) -> bool:
         """Whether it is a scalar of NumPy, which is no array."""
-        return self.kind is not numpy().ndarray
-
-    def python_type(self) -> type:
-        return self.kind
+        return self.cls is not numpy().ndarray
 
     def describe(self) -> str:
         return self.tensor.describe().replace(
@@ -194,8 +191,8 @@ class ArrayValue(Value):
                 return numpy_methods.attribute(tx, self, name)
         if name in numpy_methods.METHODS:
             return numpy_methods.ArrayMethod(self, name)
-        if not hasattr(self.kind, name):
-            kind = f"{self.kind.__module__}.{self.kind.__name__}"
+        if not hasattr(self.cls, name):
+            kind = f"{self.cls.__module__}.{self.cls.__name__}"
             message = f"{kind!r} object has no attribute {name!r}"
             raise tx.interp.error(AttributeError, message, name=name, obj=self)
         raise Unsupported("opaque-attribute", what=name, object=self.describe())
@@ -214,7 +211,7 @@ class ArrayValue(Value):
     def length(self, tx: Trace) -> Value:
         if self.tensor.fake.dim() == 0:
             what = (
-                f"object of type {self.kind.__name__!r} has no len()"
+                f"object of type {self.cls.__name__!r} has no len()"
                 if self.is_scalar
                 else "len() of unsized object"
             )

@@ -111,13 +111,11 @@ class GraphObject(Value):
     """A function that an operator returned: it exists in the graph only."""
 
     __slots__ = ("node",)
+    cls = types.FunctionType
 
     def __init__(self, node: fx.Node) -> None:
         super().__init__(None)
         self.node = node
-
-    def python_type(self) -> type:
-        return types.FunctionType
 
     def as_proxy(self) -> fx.Node:
         return self.node

@@ -66,9 +66,6 @@ class ObjectValue(Value, HasInstanceDict):
         if storage is not None and hasattr(storage, "owner"):
             storage.owner = self
 
-    def python_type(self) -> type:
-        return self.cls
-
     def base_value(self) -> Value:
         return self if self.storage is None else self.storage
 

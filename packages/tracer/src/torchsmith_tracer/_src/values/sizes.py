@@ -61,9 +61,7 @@ class SizeNumel(MethodOf["SizeValue"]):
     """``size.numel`` of a symbolic size."""
 
     __slots__ = ()
-
-    def python_type(self) -> type:
-        return type(torch.Size().numel)
+    cls = type(torch.Size().numel)
 
     def call(self, tx: Trace, args: object, kwargs: object) -> Value:
         result: Value = ConstantValue(1)

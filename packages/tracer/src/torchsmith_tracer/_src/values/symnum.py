@@ -174,9 +174,7 @@ class SymConversion(MethodOf["SymNumValue"]):
     """``n.__int__`` and the like of a symbolic number."""
 
     __slots__ = ()
-
-    def python_type(self) -> type:
-        return type((1).__int__)
+    cls = type((1).__int__)
 
     def call(self, tx: Trace, args: object, kwargs: object) -> Value:
         if self.name == "__float__":

@@ -70,9 +70,6 @@ class TensorValue(Value):
         self.real = real
         self.cls: type = torch.Tensor if real is None else type(real)
 
-    def python_type(self) -> type:
-        return self.cls
-
     def describe(self) -> str:
         sizes = "x".join(str(n) for n in self.fake.shape) or "0-dim"
         name = f" `{self.source.expr}`" if self.source is not None else ""

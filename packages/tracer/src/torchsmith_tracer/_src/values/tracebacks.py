@@ -30,6 +30,7 @@ class TracebackValue(BuiltinObject):
     """An entry: ``frame`` at byte ``offset`` of its code, and the ``next`` entry inwards."""
 
     __slots__ = ("frame", "inner", "line", "offset")
+    cls = types.TracebackType
 
     def __init__(
         self, frame: Frame, after: Value, offset: int | None = None, line: int | None = None
@@ -38,9 +39,6 @@ class TracebackValue(BuiltinObject):
         self.frame, self.inner = frame, after
         self.offset = frame.instruction.offset if offset is None else offset
         self.line = frame.info.position(frame.ip)[0] if offset is None else line
-
-    def python_type(self) -> type:
-        return types.TracebackType
 
     def c_attribute(self, tx: Trace, name: str, descriptor: object) -> Value:
         if name == "tb_next":

@@ -94,7 +94,7 @@ class Attributes(Part):
     def bind_descriptor(self, attr: Value, instance: Value | None, owner: Value) -> Value:
         """``__get__`` of a class attribute that traced code stored."""
         if isinstance(attr, DescriptorValue):
-            if attr.kind is property:
+            if attr.cls is property:
                 if instance is None:
                     return attr
                 getter = attr.parts.get("fget")
@@ -102,7 +102,7 @@ class Attributes(Part):
                     raise self.interp.error(AttributeError, "property has no getter")
                 return self.interp.call(getter, [instance])
             func = attr.parts["__func__"]
-            if attr.kind is staticmethod:
+            if attr.cls is staticmethod:
                 return func
             if isinstance(func, FunctionValue):
                 return BoundMethodValue(func, owner)
@@ -136,7 +136,7 @@ class Attributes(Part):
         """Call ``fset`` or ``fdel`` of a property; False where ``attr`` is none."""
         if isinstance(attr, property):
             accessor = getattr(attr, part)
-        elif isinstance(attr, DescriptorValue) and attr.kind is property:
+        elif isinstance(attr, DescriptorValue) and attr.cls is property:
             accessor = attr.parts.get(part)
         else:
             return False

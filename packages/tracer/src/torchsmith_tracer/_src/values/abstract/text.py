@@ -146,9 +146,9 @@ class Texts(Part):
             return _listed(
                 f"<bound method {value.func.qualname} of ", [[self.repr_of(value.self_value)]], ">"
             )
-        if isinstance(value, DescriptorValue) and value.kind is not property:
+        if isinstance(value, DescriptorValue) and value.cls is not property:
             func = self.repr_of(value.parts["__func__"])
-            return _listed(f"<{value.kind.__name__}(", [[func]], ")>")
+            return _listed(f"<{value.cls.__name__}(", [[func]], ")>")
         if getattr(cls, "__repr__", None) is object.__repr__:
             module = "" if cls.__module__ == "builtins" else f"{cls.__module__}."
             return at_address(f"<{module}{cls.__qualname__} object at ", value)

@@ -47,9 +47,6 @@ class CombinatoricValue(Counted):
         pools = [range(len(pool.items)) for pool in self.pools]
         return _at(self.cls, pools, self.rest, self.state, steps)
 
-    def python_type(self) -> type:
-        return self.cls
-
     def step(self, tx: Trace) -> Value | None:
         if self.index == len(self.rows):
             row = next(self.host, None)

@@ -15,7 +15,7 @@ _TABLES: list[Any] = [{}, {}.values(), {}.items()]
 _ITERABLES: list[Any] = [[], (), "", "é", b"", set(), range(0), range(1 << 99), *_TABLES]
 _CLASSES: list[Any] = [*(type(iter(c)) for c in _ITERABLES), enumerate, filter, map, reversed, zip]
 _CLASSES += [type(reversed(c)) for c in ([], *_TABLES)]
-_CLASSES += [iterators.CallableIterator.kind, iterators.GetitemIterator.kind]
+_CLASSES += [iterators.CallableIterator.cls, iterators.GetitemIterator.cls]
 _LISTS: tuple[Any, ...] = (type(iter([])), type(reversed([])))
 
 

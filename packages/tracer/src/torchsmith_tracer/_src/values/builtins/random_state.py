@@ -34,6 +34,7 @@ class RandomState(BuiltinObject):
     """
 
     __slots__ = ("log", "owner", "plain", "rolled_back", "start", "twin")
+    cls = _random.Random
 
     def __init__(self, owner: ObjectValue, start: tuple[int, ...]) -> None:
         super().__init__(owner.source)
@@ -43,9 +44,6 @@ class RandomState(BuiltinObject):
         self.log: list[tuple[str, list[object]]] = []
         self.rolled_back = True
         self.plain = False
-
-    def python_type(self) -> type:
-        return _random.Random
 
     def run(self, tx: Trace, name: str, args: list[object]) -> Value:
         """Call a method of the generator, undoably."""

@@ -20,7 +20,7 @@ import types
 import uuid
 from collections.abc import Callable, Sequence
 from decimal import Decimal
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.trace import Trace
@@ -40,21 +40,24 @@ METHODS: dict[tuple[type, str], Implementation] = {}  # C methods by type and na
 _ARITY: dict[Implementation, _Arity] = {}
 
 
-def _add(table: dict[object, Implementation], key: object, fn: Implementation) -> None:
-    if key in table:
-        raise ValueError(f"{key!r} is registered twice")
-    table[key] = fn
+def _adder(*places: tuple[dict[Any, Implementation], object]) -> Callable[[F], F]:
+    def register(fn: F) -> F:
+        for table, key in places:
+            if key in table:
+                raise ValueError(f"{key!r} is registered twice")
+            table[key] = fn
+        return fn
+
+    return register
+
+
+def _of_callable(obj: object) -> dict[object, Implementation]:
+    return FUNCTIONS if isinstance(obj, types.FunctionType) else BUILTINS
 
 
 def builtin(*objs: object) -> Callable[[F], F]:
     """Register ``fn(tx, *args, **kwargs)`` for builtin callables or Python functions."""
-
-    def register(fn: F) -> F:
-        for obj in objs:
-            _add(FUNCTIONS if isinstance(obj, types.FunctionType) else BUILTINS, obj, fn)
-        return fn
-
-    return register
+    return _adder(*[(_of_callable(obj), obj) for obj in objs])
 
 
 Replaceable = types.FunctionType | types.BuiltinFunctionType | types.MethodDescriptorType
@@ -72,8 +75,7 @@ def substitute(original: object, fn: types.FunctionType) -> None:
         ]:
             raise TypeError(f"{fn.__name__}{own} has other parameters than {theirs}")
 
-    table = FUNCTIONS if isinstance(original, types.FunctionType) else BUILTINS
-    table[original] = traced(fn)
+    _of_callable(original)[original] = traced(fn)
     _BY_NAME.clear()
 
 
@@ -90,24 +92,12 @@ def closure(code: types.CodeType) -> Callable[[Closure], Closure]:
 
 def constructor(*classes: type) -> Callable[[F], F]:
     """Register ``fn(tx, *args, **kwargs)`` for calls of classes."""
-
-    def register(fn: F) -> F:
-        for cls in classes:
-            _add(CLASSES, cls, fn)  # type: ignore[arg-type]
-        return fn
-
-    return register
+    return _adder(*[(CLASSES, cls) for cls in classes])
 
 
 def method(cls: type, *names: str) -> Callable[[F], F]:
     """Register ``fn(tx, self, *args, **kwargs)`` for methods of a builtin type."""
-
-    def register(fn: F) -> F:
-        for name in names:
-            _add(METHODS, (cls, name), fn)  # type: ignore[arg-type]
-        return fn
-
-    return register
+    return _adder(*[(METHODS, (cls, name)) for name in names])
 
 
 def traced(replacement: object) -> Implementation:
