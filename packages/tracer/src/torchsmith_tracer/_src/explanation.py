@@ -9,12 +9,7 @@ from typing import Any
 
 from torch import profiler
 
-from torchsmith_tracer._src.breaks.report import (
-    FrameReport,
-    KernelReport,
-    Pieces,
-    Recompile,
-)
+from torchsmith_tracer._src.breaks.report import FrameReport, KernelReport, Pieces, Recompile
 from torchsmith_tracer._src.page.html import page, write_page
 from torchsmith_tracer._src.page.model import model
 from torchsmith_tracer.errors import TracerWarning

@@ -80,11 +80,7 @@ from torchsmith_tracer._src.values.containers import (
     is_plain_named,
 )
 from torchsmith_tracer._src.values.contexts import wrap_context
-from torchsmith_tracer._src.values.functions import (
-    BoundMethodValue,
-    BuiltinValue,
-    FunctionValue,
-)
+from torchsmith_tracer._src.values.functions import BoundMethodValue, BuiltinValue, FunctionValue
 from torchsmith_tracer._src.values.lazy import LazyValue, realize
 from torchsmith_tracer._src.values.lookup import disguises
 from torchsmith_tracer._src.values.mappings import DictValue, MappingProxyValue, SetValue

@@ -6,14 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
-from torchsmith_guards import (
-    AttrSource,
-    GuardKind,
-    ItemSource,
-    ResultSource,
-    Source,
-    TensorSpec,
-)
+from torchsmith_guards import AttrSource, GuardKind, ItemSource, ResultSource, Source, TensorSpec
 
 from torchsmith_tracer._src.breaks.signals import InternalError
 from torchsmith_tracer._src.build.dynamic import state_ranges

@@ -17,12 +17,7 @@ from torchsmith_tracer._src.frames.library import is_library_module
 from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import RealObject, Value
 from torchsmith_tracer._src.values.constants import NONE, ConstantValue, bool_value, dunder
-from torchsmith_tracer._src.values.lookup import (
-    bind,
-    is_data_descriptor,
-    lookup,
-    lookup_in,
-)
+from torchsmith_tracer._src.values.lookup import bind, is_data_descriptor, lookup, lookup_in
 from torchsmith_tracer._src.values.python_instances import implemented
 
 _ANSWERS = {"__getattr__", "__getattribute__"}

@@ -29,12 +29,7 @@ from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.constants import NONE, ConstantValue
 from torchsmith_tracer._src.values.containers import SequenceValue, SliceValue
 from torchsmith_tracer._src.values.lazy import realize
-from torchsmith_tracer._src.values.numpy_arrays import (
-    ArrayValue,
-    alias,
-    numpy,
-    torch_dtype,
-)
+from torchsmith_tracer._src.values.numpy_arrays import ArrayValue, alias, numpy, torch_dtype
 from torchsmith_tracer._src.values.symnum import SymNumValue
 from torchsmith_tracer._src.values.tensor import PROPERTIES, TensorValue, call_tensor_method
 from torchsmith_tracer._src.values.torch_fn import call_torch, method_name

@@ -14,12 +14,7 @@ from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import MethodOf, Value
 from torchsmith_tracer._src.values.constants import NONE, ConstantValue
 from torchsmith_tracer._src.values.containers import SequenceValue, SliceValue
-from torchsmith_tracer._src.values.numpy_arrays import (
-    ArrayValue,
-    numpy,
-    numpy_dtype,
-    torch_dtype,
-)
+from torchsmith_tracer._src.values.numpy_arrays import ArrayValue, numpy, numpy_dtype, torch_dtype
 from torchsmith_tracer._src.values.numpy_calls import (
     Asked,
     Call,

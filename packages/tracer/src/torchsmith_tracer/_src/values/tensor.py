@@ -280,11 +280,12 @@ class TensorValue(Value):
 
         return tensor_builtin(tx, obj, args, kwargs)
 
-    def isinstance_hook(self, tx: Trace, cls: type) -> object:
-        """Classes of torch whose ``isinstance`` does not go by the type; None for the others."""
+    def isinstance_hook(self, tx: Trace, cls: type, whole: Value | None = None) -> object:
+        """Classes of torch whose ``isinstance`` does not go by the type; None for the others.
+        ``whole`` is the object that this is the tensor of, if it is not the object itself."""
         if cls is torch.nn.Buffer:
             try:
-                return tx.interp.truth(self.getattr(tx, "_is_buffer"))
+                return tx.interp.truth((whole or self).getattr(tx, "_is_buffer"))
             except ObservedException:
                 return False
         dtype = LEGACY_TYPES.get(cls)

@@ -16,13 +16,9 @@ from typing import cast
 import torch
 from torchsmith_guards import ResultSource, Source
 
-from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
+from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.emitter import Emitter
-from torchsmith_tracer._src.torch_private import (
-    base_tensor,
-    no_torch_dispatch,
-    no_torch_function,
-)
+from torchsmith_tracer._src.torch_private import base_tensor, no_torch_dispatch, no_torch_function
 from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.lookup import lookup
@@ -107,13 +103,8 @@ class TensorPart:
         return super().hash_key(tx)  # type: ignore[misc]
 
     def isinstance_hook(self, tx: Trace, cls: type) -> object:
-        """Classes of torch whose ``isinstance`` does not go by the type; None for the others."""
-        if cls is torch.nn.Buffer:
-            try:
-                return tx.interp.truth(self.getattr(tx, "_is_buffer"))  # type: ignore[attr-defined]
-            except ObservedException:
-                return False
-        return self.plain.isinstance_hook(tx, cls)
+        """See ``TensorValue.isinstance_hook``."""
+        return self.plain.isinstance_hook(tx, cls, cast("Value", self))
 
     # --- C attributes ------------------------------------------------------------------------
     def slot_get(self, tx: Trace, name: str, descriptor: object) -> Value:

@@ -14,11 +14,7 @@ from torchsmith_tracer._src.values.builtins.weak import reached
 from torchsmith_tracer._src.values.classes import ClassValue, DescriptorValue, SuperValue
 from torchsmith_tracer._src.values.constants import NONE, ConstantValue
 from torchsmith_tracer._src.values.exceptions import UNDELETABLE, set_field
-from torchsmith_tracer._src.values.functions import (
-    BoundMethodValue,
-    BuiltinValue,
-    FunctionValue,
-)
+from torchsmith_tracer._src.values.functions import BoundMethodValue, BuiltinValue, FunctionValue
 from torchsmith_tracer._src.values.instance_dict import InstanceDictValue
 from torchsmith_tracer._src.values.lookup import (
     C_DATA,

@@ -50,11 +50,7 @@ from torchsmith_tracer._src.values.functions import BuiltinValue, FunctionValue
 from torchsmith_tracer._src.values.generators import GeneratorValue
 from torchsmith_tracer._src.values.lookup import Found, bind, lookup
 from torchsmith_tracer._src.values.opaque import OpaqueValue
-from torchsmith_tracer._src.values.python_instances import (
-    NewObjectValue,
-    ObjectValue,
-    users_method,
-)
+from torchsmith_tracer._src.values.python_instances import NewObjectValue, ObjectValue, users_method
 from torchsmith_tracer._src.values.tensor_objects import TENSOR_CLASSES, TensorPart
 from torchsmith_tracer._src.values.torch_fn import call_torch
 from torchsmith_tracer._src.values.twins import TwinValue, twin_of

@@ -8,10 +8,7 @@ from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtin_object import METHOD_TYPES
 from torchsmith_tracer._src.values.constants import FALSE, TRUE, ConstantValue
 from torchsmith_tracer._src.values.containers import SequenceValue
-from torchsmith_tracer._src.values.iterators import (
-    IteratorValue,
-    RangeIterator,
-)
+from torchsmith_tracer._src.values.iterators import IteratorValue, RangeIterator
 from torchsmith_tracer._src.values.lookup import lookup
 from torchsmith_tracer._src.values.mappings import DictValue, MappingProxyValue
 

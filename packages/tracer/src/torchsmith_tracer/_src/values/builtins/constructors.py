@@ -22,11 +22,7 @@ from torchsmith_tracer._src.values.containers import (
     SliceValue,
     TupleValue,
 )
-from torchsmith_tracer._src.values.functions import (
-    BoundMethodValue,
-    CellValue,
-    FunctionValue,
-)
+from torchsmith_tracer._src.values.functions import BoundMethodValue, CellValue, FunctionValue
 from torchsmith_tracer._src.values.iterators import (
     DictIterator,
     EnumerateValue,

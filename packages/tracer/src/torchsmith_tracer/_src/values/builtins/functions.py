@@ -28,7 +28,7 @@ from torchsmith_tracer._src.values.containers import ListValue, TupleValue
 from torchsmith_tracer._src.values.functions import BoundMethodValue
 from torchsmith_tracer._src.values.identity import IdentityValue
 from torchsmith_tracer._src.values.iterators import CallableIterator
-from torchsmith_tracer._src.values.lookup import disguises, lookup
+from torchsmith_tracer._src.values.lookup import Found, disguises, lookup
 from torchsmith_tracer._src.values.mappings import DictValue
 from torchsmith_tracer._src.values.namespaces import DictNamespace, NamespaceValue, PyModuleValue
 from torchsmith_tracer._src.values.python_instances import EnumValue, ObjectValue
@@ -203,35 +203,30 @@ def _extreme(
     return best
 
 
-@builtin(min)
-def _min(tx: Trace, *args: Value, key: Value = NONE, default: Value | None = None) -> Value:
-    return _extreme(tx, "min", "lt", args, key, default)
+def _named_extreme(fn: Callable[..., object], op: str) -> None:
+    @builtin(fn)
+    def call(tx: Trace, *args: Value, key: Value = NONE, default: Value | None = None) -> Value:
+        return _extreme(tx, fn.__name__, op, args, key, default)
 
 
-@builtin(max)
-def _max(tx: Trace, *args: Value, key: Value = NONE, default: Value | None = None) -> Value:
-    return _extreme(tx, "max", "gt", args, key, default)
+_named_extreme(min, "lt")
+_named_extreme(max, "gt")
 
 
 # --- iterables ---------------------------------------------------------------------------------
 
 
-@builtin(any)
-def _any(tx: Trace, iterable: Value, /) -> Value:
+def _has_item(tx: Trace, iterable: Value, truth: bool) -> bool:
+    """Whether an item has this truth value; no item after it is asked for."""
     it = iterable.iter(tx)
     while (item := tx.interp.step(it)) is not None:
-        if tx.interp.truth(item):
-            return ConstantValue(True)
-    return ConstantValue(False)
+        if tx.interp.truth(item) == truth:
+            return True
+    return False
 
 
-@builtin(all)
-def _all(tx: Trace, iterable: Value, /) -> Value:
-    it = iterable.iter(tx)
-    while (item := tx.interp.step(it)) is not None:
-        if not tx.interp.truth(item):
-            return ConstantValue(False)
-    return ConstantValue(True)
+builtin(any)(lambda tx, iterable, /: ConstantValue(_has_item(tx, iterable, True)))
+builtin(all)(lambda tx, iterable, /: ConstantValue(not _has_item(tx, iterable, False)))
 
 
 class _SortKey:
@@ -287,14 +282,8 @@ def _getattr(tx: Trace, obj: Value, name: Value, default: Value | None = None, /
 
 @builtin(hasattr)
 def _hasattr(tx: Trace, obj: Value, name: Value, /) -> Value:
-    text = attribute_name(tx, name)
-    try:
-        obj.getattr(tx, text)
-    except ObservedException as e:
-        if tx.interp.exception_matches(e.exc, AttributeError):
-            return ConstantValue(False)
-        raise
-    return ConstantValue(True)
+    missing = ConstantValue(None)
+    return ConstantValue(_getattr(tx, obj, name, missing) is not missing)
 
 
 @builtin(setattr)
@@ -331,16 +320,13 @@ def flatten_classes(tx: Trace, classes: Value) -> list[Value]:
 def is_instance(tx: Trace, obj: Value, cls: Value) -> bool:
     """``isinstance(obj, cls)`` for one class."""
     if not isinstance(cls, ClassValue):
-        method = None
-        if isinstance(cls, ObjectValue):
-            method = tx.interp.special_method(cls, "__instancecheck__")
-        if method is None:
-            known = tx.interp.try_concrete(cls)
-            if isinstance(known, type):
-                return tx.world.is_subclass(obj.python_type(), known)
-            text = "isinstance() arg 2 must be a type, a tuple of types, or a union"
-            raise tx.interp.error(TypeError, text)
-        return tx.interp.truth(tx.interp.call(method, [obj]))
+        if isinstance(cls, ObjectValue) and tx.interp.special_method(cls, "__instancecheck__"):
+            return _ask(tx, cls, "__instancecheck__", obj)
+        known = tx.interp.try_concrete(cls)
+        if isinstance(known, type):
+            return tx.world.is_subclass(obj.python_type(), known)
+        text = "isinstance() arg 2 must be a type, a tuple of types, or a union"
+        raise tx.interp.error(TypeError, text)
     kind = obj.python_type()
     if kind is cls.obj:
         return True
@@ -351,11 +337,8 @@ def is_instance(tx: Trace, obj: Value, cls: Value) -> bool:
             verdict = custom(tx, cls.obj)
             if verdict is not None:
                 return bool(verdict)
-    if found is not None and not isinstance(found.attr, METHOD_TYPES):
-        if not is_library_module(found.owner.__module__):
-            method = tx.interp.special_method(cls, "__instancecheck__")
-            assert method is not None
-            return tx.interp.truth(tx.interp.call(method, [obj]))
+    if _is_users(found):
+        return _ask(tx, cls, "__instancecheck__", obj)
     plain = found is None or found.owner is type  # then no hook for subclasses is asked
     if _is_subclass(tx, kind, cls.obj, plain=plain):
         return True
@@ -365,6 +348,21 @@ def is_instance(tx: Trace, obj: Value, cls: Value) -> bool:
         shown = obj.getattr(tx, "__class__")
         return isinstance(shown, ClassValue) and _is_subclass(tx, shown.obj, cls.obj, plain=plain)
     return False
+
+
+def _is_users(found: Found | None) -> bool:
+    """Whether a special method is neither in C nor a library's."""
+    return (
+        found is not None
+        and not isinstance(found.attr, METHOD_TYPES)
+        and not is_library_module(found.owner.__module__)
+    )
+
+
+def _ask(tx: Trace, cls: Value, name: str, about: Value) -> bool:
+    method = tx.interp.special_method(cls, name)
+    assert method is not None
+    return tx.interp.truth(tx.interp.call(method, [about]))
 
 
 def _is_subclass(tx: Trace, kind: type, cls: type, *, plain: bool) -> bool:
@@ -401,18 +399,11 @@ def _issubclass(tx: Trace, cls: Value, classes: Value, /) -> Value:
         if not isinstance(other, ClassValue):
             text = "issubclass() arg 2 must be a class, a tuple of classes, or a union"
             raise tx.interp.error(TypeError, text)
-        found = lookup(tx, type(other.obj), "__subclasscheck__")
-        if (
-            found is not None
-            and not isinstance(found.attr, METHOD_TYPES)
-            and not is_library_module(found.owner.__module__)
-        ):
-            method = tx.interp.special_method(other, "__subclasscheck__")
-            assert method is not None
-            if tx.interp.truth(tx.interp.call(method, [cls])):
-                return ConstantValue(True)
-            continue
-        if tx.world.is_subclass(cls.obj, other.obj):
+        if _is_users(lookup(tx, type(other.obj), "__subclasscheck__")):
+            holds = _ask(tx, other, "__subclasscheck__", cls)
+        else:
+            holds = tx.world.is_subclass(cls.obj, other.obj)
+        if holds:
             return ConstantValue(True)
     return ConstantValue(False)
 

@@ -30,9 +30,7 @@ from torchsmith_tracer._src.values.builtins.registry import builtin, constructor
 from torchsmith_tracer._src.values.classes import ClassValue
 from torchsmith_tracer._src.values.constants import NONE, ConstantValue, bool_value
 from torchsmith_tracer._src.values.construction import make_twin
-from torchsmith_tracer._src.values.containers import (
-    TupleValue,
-)
+from torchsmith_tracer._src.values.containers import TupleValue
 from torchsmith_tracer._src.values.frame_object import frame_value
 from torchsmith_tracer._src.values.functions import BoundMethodValue, FunctionValue
 from torchsmith_tracer._src.values.lookup import lookup
