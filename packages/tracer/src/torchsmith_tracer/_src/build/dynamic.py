@@ -7,7 +7,6 @@ and 1 are always specialised.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn
 
@@ -17,7 +16,7 @@ from torchsmith_guards import PinnedSource, ShapeEnv, ShapeRelation, Source, Ten
 from torchsmith_tracer._src import size_marks
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.trace import Trace
-from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.base import Args, Kwargs, Value
 from torchsmith_tracer._src.values.constants import NONE
 from torchsmith_tracer._src.values.tensor import TensorValue
 from torchsmith_tracer._src.values.torch_queries import Handler, register, register_name
@@ -118,7 +117,7 @@ def _refuse(*args: object) -> NoReturn:
     raise Unsupported("torch-state", what="a mark on a tensor's sizes")
 
 
-def _specialise(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+def _specialise(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
     """``mark_static`` in traced code: the sizes are constants from here on."""
     values = [*args, *kwargs.values()]
     tensor = values[0]

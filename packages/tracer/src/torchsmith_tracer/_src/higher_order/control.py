@@ -19,15 +19,12 @@ from torchsmith_tracer._src.higher_order.effects import without_effects
 from torchsmith_tracer._src.higher_order.nests import Rebuild, flatten, holds_none, outline_of
 from torchsmith_tracer._src.torch_private import storage_id
 from torchsmith_tracer._src.trace import Outlined, Trace
-from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.base import Args, Kwargs, Value
 from torchsmith_tracer._src.values.builtins.registry import builtin
 from torchsmith_tracer._src.values.constants import ConstantValue
 from torchsmith_tracer._src.values.containers import TupleValue
 from torchsmith_tracer._src.values.tensor import TensorValue
 from torchsmith_tracer._src.values.torch_queries import handles
-
-Args = Sequence[Value]
-Kwargs = dict[str, Value]
 
 
 class Traced(NamedTuple):

@@ -20,14 +20,12 @@ from torchsmith_tracer._src.higher_order import ops
 from torchsmith_tracer._src.higher_order.hooks import refuse_pending
 from torchsmith_tracer._src.torch_private import without_anomalies
 from torchsmith_tracer._src.trace import Trace
-from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.base import Args, Kwargs, Value
 from torchsmith_tracer._src.values.constants import NONE, ConstantValue
 from torchsmith_tracer._src.values.tensor import PROPERTIES, STORES, TensorValue
 from torchsmith_tracer._src.values.tensor_methods import method
 from torchsmith_tracer._src.values.torch_queries import handles
 
-Args = Sequence[Value]
-Kwargs = dict[str, Value]
 _HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 
 

@@ -23,7 +23,7 @@ from torchsmith_tracer._src.higher_order.nests import (
 )
 from torchsmith_tracer._src.torch_private import storage_id
 from torchsmith_tracer._src.trace import Trace
-from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.base import Args, Kwargs, Value
 from torchsmith_tracer._src.values.builtin_object import BuiltinObject
 from torchsmith_tracer._src.values.builtins import registry
 from torchsmith_tracer._src.values.builtins.registry import builtin
@@ -34,9 +34,6 @@ from torchsmith_tracer._src.values.mappings import DictValue
 from torchsmith_tracer._src.values.opaque import GraphObject
 from torchsmith_tracer._src.values.tensor import TensorValue
 from torchsmith_tracer._src.values.torch_queries import handles, register
-
-Args = Sequence[Value]
-Kwargs = dict[str, Value]
 
 
 class Inputs(NamedTuple):

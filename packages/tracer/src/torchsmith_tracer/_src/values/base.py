@@ -69,12 +69,12 @@ class Value:
         return f"object of type {self.type_name}"
 
     # --- tp_call, attributes ---------------------------------------------------------------
-    def call(self, tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+    def call(self, tx: Trace, args: Args, kwargs: Kwargs) -> Value:
         raise self._no(tx, "call")
 
     def call_target(
-        self, tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]
-    ) -> tuple[Value, Sequence[Value], dict[str, Value]] | None:
+        self, tx: Trace, args: Args, kwargs: Kwargs
+    ) -> tuple[Value, Args, Kwargs] | None:
         """Another callable and its arguments to which calling this value comes down entirely (a
         bound method's function, a hook-less module's ``forward``), or None. Call instructions
         follow it, so that a break below can resume in every frame."""
@@ -166,6 +166,8 @@ class Value:
         return Unsupported("unsupported-slot", what=f"{slot} {self.describe()}")
 
 
+Args = Sequence[Value]
+Kwargs = dict[str, Value]
 _V = TypeVar("_V", bound=Value)
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import sys
 import types
-from collections.abc import Sequence
 
 from torchsmith_tracer._src.breaks.signals import ObservedException
 from torchsmith_tracer._src.trace import Trace
-from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.base import Args, Kwargs, Value
 
 METHOD_TYPES = (
     types.MethodDescriptorType,
@@ -55,7 +54,7 @@ class BuiltinObject(Value):
     def delattr(self, tx: Trace, name: str) -> None:
         self.setattr(tx, name, self)
 
-    def call(self, tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+    def call(self, tx: Trace, args: Args, kwargs: Kwargs) -> Value:
         raise self._error(tx, "{!r} object is not callable")
 
     def getitem(self, tx: Trace, key: Value) -> Value:

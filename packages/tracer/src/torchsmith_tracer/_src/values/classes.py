@@ -7,7 +7,6 @@ import builtins
 import enum
 import functools
 import types
-from collections.abc import Sequence
 
 from torchsmith_guards import Source, class_mro
 
@@ -15,7 +14,7 @@ from torchsmith_tracer._src.effects.journal import DELETED
 from torchsmith_tracer._src.emitter import Emitter
 from torchsmith_tracer._src.frames.library import is_library_module
 from torchsmith_tracer._src.trace import Trace
-from torchsmith_tracer._src.values.base import RealObject, Value
+from torchsmith_tracer._src.values.base import Args, Kwargs, RealObject, Value
 from torchsmith_tracer._src.values.constants import NONE, ConstantValue, bool_value, dunder
 from torchsmith_tracer._src.values.lookup import bind, is_data_descriptor, lookup, lookup_in
 from torchsmith_tracer._src.values.python_instances import implemented
@@ -57,7 +56,7 @@ class ClassValue(RealObject):
             return super().as_proxy()
         return self.obj
 
-    def call(self, tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+    def call(self, tx: Trace, args: Args, kwargs: Kwargs) -> Value:
         return tx.interp.call_class(self, args, kwargs)
 
     def getattr(self, tx: Trace, name: str) -> Value:
@@ -380,7 +379,7 @@ class DescriptorValue(Value):
             return tx.interp.const(self.cls)
         raise self.no_attribute(tx, name)
 
-    def call(self, tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+    def call(self, tx: Trace, args: Args, kwargs: Kwargs) -> Value:
         if self.cls is staticmethod:
             return self.parts["__func__"].call(tx, args, kwargs)
         raise tx.interp.error(TypeError, f"{self.cls.__name__!r} object is not callable")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import _random
 import collections
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.trace import Trace
-from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.base import Args, Kwargs, Value
 from torchsmith_tracer._src.values.builtins.registry import METHODS
 from torchsmith_tracer._src.values.classes import ClassValue
 from torchsmith_tracer._src.values.constants import ConstantValue
@@ -29,9 +29,6 @@ from torchsmith_tracer._src.values.overrides import new_tensor
 from torchsmith_tracer._src.values.python_instances import NewObjectValue, storage_base
 from torchsmith_tracer._src.values.twins import TwinValue, twin_of
 from torchsmith_tracer._src.values.wrapper_tensors import is_wrapper_class, new_wrapper
-
-Args = Sequence[Value]
-Kwargs = dict[str, Value]
 
 
 def construct(tx: Trace, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:

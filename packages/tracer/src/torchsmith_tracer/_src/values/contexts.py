@@ -8,7 +8,7 @@ open at the end of the graph is left inside it and entered again by generated co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from torch import fx
@@ -28,7 +28,7 @@ from torchsmith_tracer._src.torch_private import (
     set_grad_enabled,
 )
 from torchsmith_tracer._src.trace import Graph, Trace
-from torchsmith_tracer._src.values.base import MethodOf, Value
+from torchsmith_tracer._src.values.base import Args, Kwargs, MethodOf, Value
 from torchsmith_tracer._src.values.constants import FALSE, NONE, ConstantValue
 
 
@@ -62,7 +62,7 @@ class ContextValue(Value):
             return tx.interp.type_of(self)
         raise Unsupported("unsupported-slot", what=f"attribute {name!r} of {self.describe()}")
 
-    def call(self, tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+    def call(self, tx: Trace, args: Args, kwargs: Kwargs) -> Value:
         """Use as a decorator: ``ctx(fn)``, by torch's own Python code."""
         fn = tx.builder.wrap_new(context_decorator)
         return tx.interp.call(fn, [ContextMethod(self, "clone"), *args], kwargs)
@@ -107,7 +107,7 @@ class ContextMethod(MethodOf["ContextValue"]):
     def python_type(self) -> type:
         return type(self.owner.enter)
 
-    def call(self, tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+    def call(self, tx: Trace, args: Args, kwargs: Kwargs) -> Value:
         if self.name in ("clone", "_recreate_cm"):
             return self.owner.clone(tx)
         if self.name == "__enter__":
@@ -176,7 +176,7 @@ class GradModeValue(ContextValue):
         self._count(tx, -1)
         self._set(tx, previous)
 
-    def call(self, tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+    def call(self, tx: Trace, args: Args, kwargs: Kwargs) -> Value:
         if self.cls is torch.set_grad_enabled:
             if not self.previous:
                 raise Unsupported("unsupported-slot", what="decorating with such a context")
@@ -417,25 +417,25 @@ def _read(tx: Trace, context: ContextValue, name: str) -> object:
     return value.as_constant()
 
 
-Maker = Callable[["Trace", Sequence[Value], dict[str, Value]], ContextValue]
+Maker = Callable[["Trace", Args, Kwargs], ContextValue]
 
 
 def _new(value: Callable[..., ContextValue], *about: object) -> Maker:
     return lambda tx, args, kwargs: value(*about)
 
 
-def _set_grad_mode(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> ContextValue:
+def _set_grad_mode(tx: Trace, args: Args, kwargs: Kwargs) -> ContextValue:
     mode = args[0] if args else kwargs["mode"]
     return GradModeValue(torch.set_grad_enabled, bool(mode.as_constant())).apply(tx)
 
 
-def _inference_mode(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> ContextValue:
+def _inference_mode(tx: Trace, args: Args, kwargs: Kwargs) -> ContextValue:
     mode = args[0] if args else kwargs.get("mode", ConstantValue(True))
     return InferenceModeValue(torch.inference_mode, bool(mode.as_constant()))
 
 
 def _autocast(cls: Callable[..., torch.autocast]) -> Maker:
-    def make(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> ContextValue:
+    def make(tx: Trace, args: Args, kwargs: Kwargs) -> ContextValue:
         values = [a.as_constant() for a in args]
         named = {k: v.as_constant() for k, v in kwargs.items()}
         try:

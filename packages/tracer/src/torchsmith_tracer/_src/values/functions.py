@@ -10,7 +10,7 @@ from torchsmith_guards import AttrSource, ClosureSource, ItemSource, PinnedSourc
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.effects.journal import DELETED, Deleted
-from torchsmith_tracer._src.values.base import RealObject, Value
+from torchsmith_tracer._src.values.base import Args, Kwargs, RealObject, Value
 from torchsmith_tracer._src.values.builtin_object import HasInstanceDict
 from torchsmith_tracer._src.values.constants import ConstantValue
 
@@ -182,7 +182,7 @@ class FunctionValue(Value, HasInstanceDict):
         """Keyword-only defaults of a function that is being made."""
         self._kwdefaults = kwdefaults
 
-    def call(self, tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+    def call(self, tx: Trace, args: Args, kwargs: Kwargs) -> Value:
         return tx.interp.call_python(self, args, kwargs, resumable=False)
 
     def getattr(self, tx: Trace, name: str) -> Value:
@@ -326,12 +326,10 @@ class BoundMethodValue(Value):
     def describe(self) -> str:
         return f"method {getattr(self.func, 'qualname', '?')}"
 
-    def call(self, tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+    def call(self, tx: Trace, args: Args, kwargs: Kwargs) -> Value:
         return self.func.call(tx, [self.self_value, *args], kwargs)
 
-    def call_target(
-        self, tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]
-    ) -> tuple[Value, Sequence[Value], dict[str, Value]]:
+    def call_target(self, tx: Trace, args: Args, kwargs: Kwargs) -> tuple[Value, Args, Kwargs]:
         return self.func, [self.self_value, *args], kwargs
 
     def getattr(self, tx: Trace, name: str) -> Value:
@@ -392,7 +390,7 @@ class BuiltinMethodValue(Value):
     def describe(self) -> str:
         return f"method {self.name!r} of {self.self_value.describe()}"
 
-    def call(self, tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+    def call(self, tx: Trace, args: Args, kwargs: Kwargs) -> Value:
         return tx.interp.call_builtin_method(
             self.self_value, self.name, self.owner, self.descriptor, args, kwargs
         )
@@ -448,7 +446,7 @@ class BuiltinValue(RealObject):
             name = self.obj.__name__
         return f"{module}.{name}" if module not in (None, "builtins") else str(name)
 
-    def call(self, tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+    def call(self, tx: Trace, args: Args, kwargs: Kwargs) -> Value:
         return tx.interp.call_builtin(self, args, kwargs)
 
     def getattr(self, tx: Trace, name: str) -> Value:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import operator
 import sys
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -19,7 +18,7 @@ from torchsmith_guards import AttrSource, GuardKind, Source, hint_of
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.emitter import Emitter
 from torchsmith_tracer._src.trace import Trace
-from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.base import Args, Kwargs, Value
 from torchsmith_tracer._src.values.constants import ConstantValue
 from torchsmith_tracer._src.values.sizes import SizeNumel
 from torchsmith_tracer._src.values.symnum import known
@@ -263,9 +262,7 @@ class ArrayValue(Value):
         """``str(self)``, ``repr(self)``."""
         return self.format(tx, "")
 
-    def call_builtin(
-        self, tx: Trace, obj: object, args: Sequence[Value], kwargs: dict[str, Value]
-    ) -> Value | None:
+    def call_builtin(self, tx: Trace, obj: object, args: Args, kwargs: Kwargs) -> Value | None:
         """A Python builtin that got this array among its arguments, or None."""
         if obj is abs or obj is operator.abs:
             return self.unary(tx, "abs")

@@ -25,7 +25,7 @@ from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
 from torchsmith_tracer._src.torch_private import FakeTensor, numpy_layer
 from torchsmith_tracer._src.torch_private import storage_id as storage_of
 from torchsmith_tracer._src.trace import Trace
-from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.base import Args, Kwargs, Value
 from torchsmith_tracer._src.values.constants import NONE, ConstantValue
 from torchsmith_tracer._src.values.containers import SequenceValue, SliceValue
 from torchsmith_tracer._src.values.lazy import realize
@@ -101,7 +101,7 @@ def _is_numpys(np: Any, fn: Any) -> bool:
 # --- calls -------------------------------------------------------------------------------------
 
 
-def call(tx: Trace, fn: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+def call(tx: Trace, fn: Any, args: Args, kwargs: Kwargs) -> Value:
     """``fn(*args, **kwargs)`` for a function of NumPy."""
     name = name_of(fn)
     if name is None:
@@ -150,8 +150,8 @@ class Asked:
         tx: Trace,
         name: str,
         fn: Any,
-        args: Sequence[Value],
-        kwargs: dict[str, Value],
+        args: Args,
+        kwargs: Kwargs,
         generic: bool = False,
     ) -> None:
         self.tx, self.name, self.fn, self.args, self.kwargs = tx, name, fn, args, kwargs
@@ -473,9 +473,7 @@ class _Recorder(TorchFunctionMode):
         self.tx = tx
         self.values: dict[int, tuple[torch.Tensor, TensorValue]] = {}
 
-    def run(
-        self, name: str, fn: Callable[..., Any], args: Sequence[Value], kwargs: dict[str, Value]
-    ) -> Value:
+    def run(self, name: str, fn: Callable[..., Any], args: Args, kwargs: Kwargs) -> Value:
         """The value of ``fn``'s result."""
         hosts = [self.lower(a) for a in args]
         named = {k: self.lower(v) for k, v in kwargs.items()}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,7 +10,7 @@ import torch
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.torch_private import storage_id as storage_of
 from torchsmith_tracer._src.trace import Trace
-from torchsmith_tracer._src.values.base import MethodOf, Value
+from torchsmith_tracer._src.values.base import Args, Kwargs, MethodOf, Value
 from torchsmith_tracer._src.values.constants import NONE, ConstantValue
 from torchsmith_tracer._src.values.containers import SequenceValue, SliceValue
 from torchsmith_tracer._src.values.numpy_arrays import ArrayValue, numpy, numpy_dtype, torch_dtype
@@ -51,7 +50,7 @@ class ArrayMethod(MethodOf["ArrayValue"]):
     def python_type(self) -> type:
         return type(getattr(self.owner.sample(), self.name))
 
-    def call(self, tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+    def call(self, tx: Trace, args: Args, kwargs: Kwargs) -> Value:
         args = [read(tx, a) for a in args]
         kwargs = {k: read(tx, v) for k, v in kwargs.items()}
         array, name = self.owner, self.name

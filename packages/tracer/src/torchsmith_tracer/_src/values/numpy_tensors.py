@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.trace import Trace
-from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.base import Args, Kwargs, Value
 from torchsmith_tracer._src.values.constants import NONE
 from torchsmith_tracer._src.values.lazy import realize
 from torchsmith_tracer._src.values.numpy_arrays import ArrayValue
@@ -40,7 +38,7 @@ def _shared(tx: Trace, array: ArrayValue) -> TensorValue:
 
 
 @handles(torch.from_numpy)
-def _from_numpy(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value | None:
+def _from_numpy(tx: Trace, args: Args, kwargs: Kwargs) -> Value | None:
     array = realize(tx, args[0]) if args else NONE
     if not isinstance(array, ArrayValue) or array.is_scalar or kwargs:
         raise Unsupported("opaque-call", what="torch.from_numpy")
@@ -50,7 +48,7 @@ def _from_numpy(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> V
 def _converts(copies: bool) -> Handler:
     """``torch.tensor`` copies an array, ``torch.as_tensor`` does not unless it has to."""
 
-    def convert(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value | None:
+    def convert(tx: Trace, args: Args, kwargs: Kwargs) -> Value | None:
         array = realize(tx, args[0]) if args else NONE
         if not isinstance(array, ArrayValue):
             return None

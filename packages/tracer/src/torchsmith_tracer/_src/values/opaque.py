@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import types
 import weakref
-from collections.abc import Sequence
 
 from torch import fx
 from torchsmith_guards import CallSource, PinnedSource
@@ -13,7 +12,7 @@ from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.emitter import Emitter
 from torchsmith_tracer._src.marks import is_allowed, why_disabled
 from torchsmith_tracer._src.trace import Trace
-from torchsmith_tracer._src.values.base import RealObject, Value
+from torchsmith_tracer._src.values.base import Args, Kwargs, RealObject, Value
 from torchsmith_tracer._src.values.constants import ConstantValue
 
 TYPE_EXPRESSIONS = (types.UnionType, types.GenericAlias)  # ``int | None``, ``list[int]``
@@ -40,7 +39,7 @@ class OpaqueValue(RealObject):
     def as_constant(self) -> object:
         return self.obj if self.is_constant() else super().as_constant()
 
-    def call(self, tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+    def call(self, tx: Trace, args: Args, kwargs: Kwargs) -> Value:
         if isinstance(self.obj, types.GenericAlias) and self.obj.__origin__ in _BUILTIN:
             return self.getattr(tx, "__origin__").call(tx, args, kwargs)
         if is_allowed(self.obj):
@@ -82,7 +81,7 @@ class ReferenceValue(OpaqueValue):
 
     __slots__ = ()
 
-    def call(self, tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+    def call(self, tx: Trace, args: Args, kwargs: Kwargs) -> Value:
         if args or kwargs or self.source is None:
             return super().call(tx, args, kwargs)
         assert isinstance(self.obj, weakref.ReferenceType)

@@ -8,13 +8,13 @@ branches on such a number, torch has a second form of the same update without br
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 
 from torchsmith_tracer._src import torch_private as private
 from torchsmith_tracer._src.trace import Trace
-from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.base import Args, Kwargs, Value
 from torchsmith_tracer._src.values.builtins.registry import builtin
 from torchsmith_tracer._src.values.constants import ConstantValue
 from torchsmith_tracer._src.values.containers import ListValue
@@ -58,12 +58,12 @@ for _single, _multi, _place in private.COUNTING_OPTIMIZERS:
     builtin(_single, _multi)(_counting(_single, _place))
 
 
-def _fused(name: str) -> Callable[[Trace, Sequence[Value], dict[str, Value]], Value | None]:
+def _fused(name: str) -> Callable[[Trace, Args, Kwargs], Value | None]:
     """A fused update takes its learning rate as a number, which the graph would be specialised
     on, or as a tensor."""
     target = getattr(torch, name)
 
-    def update(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value | None:
+    def update(tx: Trace, args: Args, kwargs: Kwargs) -> Value | None:
         rate = kwargs.get("lr")
         if not isinstance(rate, SymNumValue):
             return None

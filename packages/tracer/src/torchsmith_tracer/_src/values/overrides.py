@@ -20,7 +20,7 @@ from torchsmith_tracer._src import torch_private as private
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values import function_modes
-from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.base import Args, Kwargs, Value
 from torchsmith_tracer._src.values.builtins.registry import builtin
 from torchsmith_tracer._src.values.classes import ClassValue
 from torchsmith_tracer._src.values.constants import (
@@ -48,10 +48,6 @@ from torchsmith_tracer._src.values.tensor_objects import (
 from torchsmith_tracer._src.values.torch_fn import call_torch, name_of
 from torchsmith_tracer._src.values.torch_queries import find_handler, handles, register
 from torchsmith_tracer._src.values.wrapper_tensors import WrapperTensor
-
-Args = Sequence[Value]
-Kwargs = dict[str, Value]
-
 
 # --- whether overrides are on --------------------------------------------------------------------
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import inspect
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from torchsmith_tracer._src import torch_private as private
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.emitter import Emitter
 from torchsmith_tracer._src.trace import Graph, Trace
-from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.base import Args, Kwargs, Value
 from torchsmith_tracer._src.values.constants import NONE, ConstantValue
 from torchsmith_tracer._src.values.contexts import refuse_watched
 
@@ -85,12 +85,12 @@ def _turn(
 
 def switch_handler(
     put: Callable[..., None], read: Callable[..., object]
-) -> Callable[[Trace, Sequence[Value], dict[str, Value]], Value]:
+) -> Callable[[Trace, Args, Kwargs], Value]:
     """The handler of a function that changes a setting: ``read`` tells what ``put`` is to be called
     with so that nothing changes, after the arguments that say which setting it is."""
     own = inspect.signature(put) if isinstance(put, types.FunctionType) else None
 
-    def turn(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+    def turn(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
         given = tuple(map(tx.interp.concrete, args))
         named = {name: tx.interp.concrete(value) for name, value in kwargs.items()}
         if own is not None:

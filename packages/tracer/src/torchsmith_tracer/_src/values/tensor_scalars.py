@@ -7,13 +7,13 @@ are traced, not run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from torchsmith_tracer._src.trace import Trace
-from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.base import Args, Kwargs, Value
 from torchsmith_tracer._src.values.constants import ConstantValue
 from torchsmith_tracer._src.values.containers import SequenceValue
 from torchsmith_tracer._src.values.tensor import TensorValue
@@ -66,10 +66,10 @@ def _one_by_one(name: str, tensors: Any, first: Any, second: Any, scalars: Any) 
     return tensors
 
 
-def _each(name: str) -> Callable[[Trace, Sequence[Value], dict[str, Value]], Value | None]:
+def _each(name: str) -> Callable[[Trace, Args, Kwargs], Value | None]:
     """One operator a tensor where the numbers are tensors."""
 
-    def call(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value | None:
+    def call(tx: Trace, args: Args, kwargs: Kwargs) -> Value | None:
         given = [*args, *kwargs.values()]
         if len(given) != 4 or not kwargs.keys() <= {"value", "scalars"}:
             return None

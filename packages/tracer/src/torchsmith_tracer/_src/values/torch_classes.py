@@ -15,7 +15,7 @@ from torchsmith_tracer._src import torch_private as private
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values import overrides
-from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.base import Args, Kwargs, Value
 from torchsmith_tracer._src.values.builtins.registry import constructor
 from torchsmith_tracer._src.values.constants import ConstantValue
 from torchsmith_tracer._src.values.contexts import MAKERS
@@ -62,9 +62,7 @@ def _tensor(tx: Trace, *args: Value, **kwargs: Value) -> Value:
     return tx.graph.call_function(torch.Tensor, args, kwargs)
 
 
-def tensor_builtin(
-    tx: Trace, obj: object, args: Sequence[Value], kwargs: dict[str, Value]
-) -> Value | None:
+def tensor_builtin(tx: Trace, obj: object, args: Args, kwargs: Kwargs) -> Value | None:
     """A builtin called with a tensor among its arguments; None when it has no special meaning."""
     found = overrides.call_property(tx, obj, args, kwargs)
     if found is not None:
@@ -82,9 +80,7 @@ _MATH = {f for f in vars(math).values() if callable(f)}
 _NUMBERS_ONLY = {*_MATH, operator.index}
 
 
-def number_builtin(
-    tx: Trace, obj: object, args: Sequence[Value], kwargs: dict[str, Value]
-) -> Value | None:
+def number_builtin(tx: Trace, obj: object, args: Args, kwargs: Kwargs) -> Value | None:
     """A builtin called with a symbolic number among its arguments."""
     first = args[0]
     if obj in (max, min) and len(args) == 2 and not kwargs:

@@ -9,7 +9,6 @@ interpreter and are inlined.
 from __future__ import annotations
 
 import types
-from collections.abc import Sequence
 
 import torch
 from torchsmith_guards import PinnedSource
@@ -18,7 +17,7 @@ from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.emitter import Emitter
 from torchsmith_tracer._src.torch_private import OPERATORS, base_tensor, c_namespaces
 from torchsmith_tracer._src.trace import Trace
-from torchsmith_tracer._src.values.base import RealObject, Value
+from torchsmith_tracer._src.values.base import Args, Kwargs, RealObject, Value
 from torchsmith_tracer._src.values.constants import ConstantValue
 from torchsmith_tracer._src.values.containers import SequenceValue
 from torchsmith_tracer._src.values.tensor import TensorValue, are_simple, call_tensor_method
@@ -124,7 +123,7 @@ class TorchCallable(RealObject):
     def describe(self) -> str:
         return name_of(self.obj)
 
-    def call(self, tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+    def call(self, tx: Trace, args: Args, kwargs: Kwargs) -> Value:
         return call_torch(tx, self.obj, args, kwargs)
 
     def getattr(self, tx: Trace, name: str) -> Value:
@@ -149,7 +148,7 @@ class TorchCallable(RealObject):
         return cg.bound(self.obj, getattr(self.obj, "__name__", "op"))
 
 
-def call_torch(tx: Trace, obj: object, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+def call_torch(tx: Trace, obj: object, args: Args, kwargs: Kwargs) -> Value:
     """Call a torch callable on values.
 
     Raises:
@@ -178,7 +177,7 @@ def call_torch(tx: Trace, obj: object, args: Sequence[Value], kwargs: dict[str, 
     return tx.graph.call_function(obj, args, kwargs)  # type: ignore[arg-type]
 
 
-def _with_out(tx: Trace, obj: object, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+def _with_out(tx: Trace, obj: object, args: Args, kwargs: Kwargs) -> Value:
     """A call that writes to its argument ``out``, one tensor or a tuple of them."""
     out = kwargs["out"]
     several = isinstance(out, SequenceValue)
@@ -200,7 +199,7 @@ def _with_out(tx: Trace, obj: object, args: Sequence[Value], kwargs: dict[str, V
     return result
 
 
-def _unbound_method(tx: Trace, name: str, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+def _unbound_method(tx: Trace, name: str, args: Args, kwargs: Kwargs) -> Value:
     """``torch.Tensor.name(x, ...)``."""
     if args and isinstance(args[0], TensorValue):
         return call_tensor_method(tx, args[0], name, list(args[1:]), kwargs)

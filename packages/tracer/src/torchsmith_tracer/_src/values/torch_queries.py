@@ -6,7 +6,7 @@ A handler takes ``(tx, args, kwargs)`` and gives the result, or None to become a
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 
@@ -14,7 +14,7 @@ from torchsmith_tracer._src import torch_private as private
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.frames.library import is_library
 from torchsmith_tracer._src.trace import Trace
-from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.base import Args, Kwargs, Value
 from torchsmith_tracer._src.values.constants import NONE, ConstantValue
 from torchsmith_tracer._src.values.containers import ListValue, TupleValue
 from torchsmith_tracer._src.values.contexts import AutocastValue
@@ -22,7 +22,7 @@ from torchsmith_tracer._src.values.switches import Switch, ask, switch_handler
 from torchsmith_tracer._src.values.symnum import SymNumValue, assume, combine, decide
 from torchsmith_tracer._src.values.tensor import TensorValue, call_tensor_method
 
-Handler = Callable[["Trace", Sequence[Value], dict[str, Value]], Value | None]
+Handler = Callable[["Trace", Args, Kwargs], Value | None]
 
 _by_id: dict[int, tuple[object, Handler]] = {}
 _by_name: dict[tuple[str, str], Handler] = {}
@@ -70,7 +70,7 @@ def find_handler(obj: object) -> Handler | None:
 def _constant(result: object) -> Handler:
     value = ConstantValue(result)
 
-    def answer(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+    def answer(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
         return value
 
     return answer
@@ -80,7 +80,7 @@ def _fold(fn: Callable[..., object]) -> Handler:
     """Run ``fn`` while tracing: its answer is fixed by its arguments, by the machine, or by
     ambient state that every compiled body guards."""
 
-    def answer(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value | None:
+    def answer(tx: Trace, args: Args, kwargs: Kwargs) -> Value | None:
         values = [a.as_constant() for a in args]
         named = {k: v.as_constant() for k, v in kwargs.items()}
         return tx.interp.fold(lambda: fn(*values, **named))
@@ -91,7 +91,7 @@ def _fold(fn: Callable[..., object]) -> Handler:
 def _query(fn: Callable[..., object]) -> Handler:
     """Ask ``fn`` while tracing and at each check: it reads other state of the process."""
 
-    def answer(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value | None:
+    def answer(tx: Trace, args: Args, kwargs: Kwargs) -> Value | None:
         if kwargs or not all(a.is_constant() for a in args):
             return None
         # Inside a traced autocast the answer may be that context's; at the check it is not.
@@ -162,13 +162,13 @@ for _module, _name, _answer in private.QUERIES_BY_NAME:
 
 
 @handles(torch.is_tensor)
-def _is_tensor(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+def _is_tensor(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
     value = args[0] if args else kwargs["obj"]
     return ConstantValue(issubclass(value.python_type(), torch.Tensor))
 
 
 @handles(torch.typename)
-def _typename(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value | None:
+def _typename(tx: Trace, args: Args, kwargs: Kwargs) -> Value | None:
     if len(args) == 1 and isinstance(args[0], TensorValue):
         return call_tensor_method(tx, args[0], "type", [], {})
     return _fold(torch.typename)(tx, args, kwargs)
@@ -176,7 +176,7 @@ def _typename(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Val
 
 def _as_method(name: str) -> Callable[[Callable[..., object]], Handler]:
     def make(fn: Callable[..., object]) -> Handler:
-        def call(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value | None:
+        def call(tx: Trace, args: Args, kwargs: Kwargs) -> Value | None:
             rest = dict(kwargs)
             tensor = args[0] if args else rest.pop("input", None)
             if isinstance(tensor, TensorValue):
@@ -194,7 +194,7 @@ for _name in "numel is_floating_point is_complex is_signed is_conj is_neg is_inf
 
 def _refused(kind: str) -> Callable[[Callable[..., object]], Handler]:
     def make(fn: Callable[..., object]) -> Handler:
-        def refuse(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value | None:
+        def refuse(tx: Trace, args: Args, kwargs: Kwargs) -> Value | None:
             raise Unsupported(kind, what=f"torch.{getattr(fn, '__name__', '?')}")
 
         return refuse
@@ -206,13 +206,13 @@ _each("is_nonzero equal allclose", _refused("item"))
 
 
 @handles(torch.result_type)
-def _result_type(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+def _result_type(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
     values = [a.fake if isinstance(a, TensorValue) else a.as_constant() for a in args]
     return ConstantValue(torch.result_type(*values))  # type: ignore[call-overload]
 
 
 @handles(private.group_tensors)
-def _group_tensors(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+def _group_tensors(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
     """Optimizers sort their tensors by device and dtype, in the order of a C++ table."""
     values: dict[int, Value] = {}
 
@@ -245,7 +245,7 @@ def _group_tensors(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -
 
 
 def _sym(fn: Callable[..., object]) -> Handler:
-    def call(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value | None:
+    def call(tx: Trace, args: Args, kwargs: Kwargs) -> Value | None:
         if not all(isinstance(a, SymNumValue | ConstantValue) for a in args):
             return None
         numbers = [a.sym if isinstance(a, SymNumValue) else a.as_constant() for a in args]
@@ -258,7 +258,7 @@ _each("sym_max sym_min sym_int sym_float sym_not sym_sum", _sym)
 
 
 @handles(torch.ops.aten.sym_size.int)
-def _size_of(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value | None:
+def _size_of(tx: Trace, args: Args, kwargs: Kwargs) -> Value | None:
     if len(args) == 2 and isinstance(args[0], TensorValue) and args[1].is_constant():
         return call_tensor_method(tx, args[0], "size", [args[1]], {})
     return None
@@ -268,7 +268,7 @@ def _size_of(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Valu
 
 
 @handles(torch._assert)
-def _assert(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+def _assert(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
     condition = args[0] if args else kwargs["condition"]
     if isinstance(condition, TensorValue):
         return _assert_tensor(tx, condition)
@@ -279,7 +279,7 @@ def _assert(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value
 
 
 @handles(torch._check)
-def _check(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+def _check(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
     condition = args[0] if args else kwargs["cond"]
     if isinstance(condition, TensorValue):
         raise Unsupported("data-dependent-branch", what=condition.describe())
@@ -300,7 +300,7 @@ def _check(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
 
 
 @handles(torch._check_tensor_all_with)
-def _check_tensor(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+def _check_tensor(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
     """``torch._check_tensor_all_with(error_type, cond, message)``."""
     condition = kwargs["cond"] if "cond" in kwargs else args[1]
     if not isinstance(condition, TensorValue) or condition.fake.dtype is not torch.bool:
@@ -318,7 +318,7 @@ def _assert_tensor(tx: Trace, condition: Value) -> Value:
 
 
 @handles(torch._check_is_size)
-def _check_is_size(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+def _check_is_size(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
     """``torch._check_is_size``, whose warning that it will go away is left out."""
     named = dict(zip(("i", "message"), args)) | kwargs
     number, most, message = named["i"], named.get("max"), named.get("message", NONE)
@@ -340,7 +340,7 @@ _each(
 )
 
 
-def _break(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+def _break(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
     if is_library(tx.frames[-1].info.code):
         return NONE  # optimizers ask for it, for the sake of torch's own compiler
     raise Unsupported("opaque-call", what="torch._dynamo.graph_break")
@@ -354,7 +354,7 @@ register_name(
 
 
 @handles(private.set_grad_enabled)
-def _set_grad(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+def _set_grad(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
     from torchsmith_tracer._src.values.contexts import GradModeValue
 
     GradModeValue(torch.set_grad_enabled, bool(args[0].as_constant())).apply(tx)
@@ -366,14 +366,14 @@ for _function, _put, _read in private.SWITCHES:
 
 
 @handles(torch.nn.functional.scaled_dot_product_attention)
-def _attention(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> None:
+def _attention(tx: Trace, args: Args, kwargs: Kwargs) -> None:
     """Backends may decide on the kernel when they compile."""
     if not any(isinstance(context, Switch) for context in tx.graph.contexts):
         tx.world.query(private.attention_switches)
 
 
 def _identity(fn: Callable[..., object]) -> Handler:
-    def call(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+    def call(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
         return args[0]
 
     return call
@@ -383,7 +383,7 @@ _each("jit.unused jit.ignore jit.export", _identity)
 
 
 @handles(torch.nn.functional.dropout, torch.nn.functional.alpha_dropout)
-def _dropout(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value | None:
+def _dropout(tx: Trace, args: Args, kwargs: Kwargs) -> Value | None:
     """Outside of training dropout gives its very argument."""
     rate = args[1] if len(args) > 1 else kwargs.get("p", ConstantValue(0.5))
     training = args[2] if len(args) > 2 else kwargs.get("training")

@@ -7,13 +7,12 @@ the object is made again by the twin's ``rebuild(cls, *state)``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, cast
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.emitter import Emitter
 from torchsmith_tracer._src.trace import Trace
-from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.base import Args, Kwargs, Value
 from torchsmith_tracer._src.values.lazy import realize
 from torchsmith_tracer._src.values.mappings import DictValue
 from torchsmith_tracer._src.values.python_instances import NewObjectValue, defines_new
@@ -88,8 +87,8 @@ class TwinValue(NewObjectValue):
         state[name] = value
 
     def call_target(
-        self, tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]
-    ) -> tuple[Value, Sequence[Value], dict[str, Value]] | None:
+        self, tx: Trace, args: Args, kwargs: Kwargs
+    ) -> tuple[Value, Args, Kwargs] | None:
         """What a twin passes calls on to; another call is not one of user code."""
         names = getattr(self.cls, "forwards", None)
         if names is None:
@@ -102,7 +101,7 @@ class TwinValue(NewObjectValue):
             more[key] = realize(tx, value[1])
         return function, [*tx.interp.unpack(first), *args], {**more, **kwargs}
 
-    def call(self, tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+    def call(self, tx: Trace, args: Args, kwargs: Kwargs) -> Value:
         method = self.method(tx, "__call__")
         return super().call(tx, args, kwargs) if method is None else method.call(tx, args, kwargs)
 

@@ -23,7 +23,7 @@ from torchsmith_tracer._src.torch_private import (
     no_torch_function,
 )
 from torchsmith_tracer._src.trace import Graph, OpenContext, Trace
-from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.base import Args, Kwargs, Value
 from torchsmith_tracer._src.values.constants import NOT_IMPLEMENTED, ConstantValue, dunder
 from torchsmith_tracer._src.values.contexts import TorchFunctionDisabled
 from torchsmith_tracer._src.values.lookup import Found, bind, is_data_descriptor, lookup
@@ -206,7 +206,7 @@ class WrapperTensor(TensorValue):
         method = self._method(tx, "__iter__")
         return super().iter(tx) if method is None else tx.interp.call(method, [])
 
-    def call(self, tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+    def call(self, tx: Trace, args: Args, kwargs: Kwargs) -> Value:
         method = self._method(tx, "__call__")
         if method is None:
             return super().call(tx, args, kwargs)
@@ -220,7 +220,7 @@ def wrapper_result(graph: Graph, node: fx.Node, fake: torch.Tensor) -> WrapperTe
     return WrapperTensor(node, fake, graph.contexts)
 
 
-def new_wrapper(tx: Trace, cls: type, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+def new_wrapper(tx: Trace, cls: type, args: Args, kwargs: Kwargs) -> Value:
     """``cls(*args, **kwargs)``: the graph runs the constructor."""
     for name in (*HOOKS, "__new__", "__init__"):
         lookup(tx, cls, name)

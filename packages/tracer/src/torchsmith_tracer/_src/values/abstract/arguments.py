@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from torchsmith_tracer._src.trace import Trace
-from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.base import Args, Kwargs, Value
 from torchsmith_tracer._src.values.constants import ConstantValue
 from torchsmith_tracer._src.values.containers import TupleValue
 from torchsmith_tracer._src.values.functions import FunctionValue
@@ -14,9 +12,7 @@ from torchsmith_tracer._src.values.mappings import DictValue
 _VARARGS, _VARKEYWORDS = 0x04, 0x08
 
 
-def bind_arguments(
-    tx: Trace, fn: FunctionValue, args: Sequence[Value], kwargs: dict[str, Value]
-) -> dict[str, Value]:
+def bind_arguments(tx: Trace, fn: FunctionValue, args: Args, kwargs: Kwargs) -> dict[str, Value]:
     """Locals at entry of ``fn`` called with ``args`` and ``kwargs``.
 
     Raises:
@@ -36,9 +32,7 @@ def bind_arguments(
     return _bind(tx, fn, args, kwargs)
 
 
-def _bind(
-    tx: Trace, fn: FunctionValue, args: Sequence[Value], kwargs: dict[str, Value]
-) -> dict[str, Value]:
+def _bind(tx: Trace, fn: FunctionValue, args: Args, kwargs: Kwargs) -> dict[str, Value]:
     code = fn.code
     count, kwonly, flags = code.co_argcount, code.co_kwonlyargcount, code.co_flags
     names = code.co_varnames

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Sequence
 
 from torchsmith_guards import GuardKind
 
 from torchsmith_tracer._src import marks
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.trace import Trace
-from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.base import Args, Kwargs, Value
 from torchsmith_tracer._src.values.functions import FunctionValue
 from torchsmith_tracer._src.values.lazy import realize
 
@@ -19,8 +18,8 @@ def call_marked(
     tx: Trace,
     fn: FunctionValue,
     real: types.FunctionType,
-    args: Sequence[Value],
-    kwargs: dict[str, Value],
+    args: Args,
+    kwargs: Kwargs,
 ) -> Value | None:
     """A call of ``fn``, which is ``real``, or None when no mark says anything.
 
@@ -43,8 +42,8 @@ def _constant_result(
     tx: Trace,
     fn: FunctionValue,
     real: types.FunctionType,
-    args: Sequence[Value],
-    kwargs: dict[str, Value],
+    args: Args,
+    kwargs: Kwargs,
 ) -> Value:
     """Call ``real`` now, once, and take what it returns for what it will always return. What is
     not the same in each call cannot be its argument."""

@@ -18,7 +18,7 @@ from torchsmith_guards import GuardKind
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.effects.journal import exists
 from torchsmith_tracer._src.trace import Trace
-from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.base import Args, Kwargs, Value
 from torchsmith_tracer._src.values.builtins.registry import method
 from torchsmith_tracer._src.values.lookup import lookup
 from torchsmith_tracer._src.values.python_instances import NewObjectValue
@@ -123,9 +123,7 @@ def _by_identity(tx: Trace, kind: type) -> bool:
     return all(f is not None and f.owner is object for f in found)
 
 
-def _first_call(
-    tx: Trace, wrapper: Cached, args: Sequence[Value], kwargs: dict[str, Value]
-) -> Value:
+def _first_call(tx: Trace, wrapper: Cached, args: Args, kwargs: Kwargs) -> Value:
     """The function is traced; where that changes nothing, the real call fills the cache later."""
     before = tx.journal.checkpoint()
     result = tx.builder.wrap_new(wrapper.__wrapped__).call(tx, args, kwargs)

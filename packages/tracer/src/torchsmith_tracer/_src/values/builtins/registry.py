@@ -18,18 +18,16 @@ import string
 import sys
 import types
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from decimal import Decimal
 from typing import Any, NamedTuple, TypeVar
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.trace import Trace
-from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.base import Args, Kwargs, Value
 
 Implementation = Callable[..., "Value | None"]
-Closure = Callable[
-    ["Trace", "Callable[[str], Value]", Sequence["Value"], dict[str, "Value"]], "Value"
-]
+Closure = Callable[["Trace", "Callable[[str], Value]", Args, Kwargs], "Value"]
 F = TypeVar("F", bound=Implementation)
 
 BUILTINS: dict[object, Implementation] = {}  # C functions and other callables
@@ -159,8 +157,8 @@ def invoke(
     tx: Trace,
     fn: Implementation,
     obj: object,
-    args: Sequence[Value],
-    kwargs: dict[str, Value],
+    args: Args,
+    kwargs: Kwargs,
 ) -> Value | None:
     """Call an implementation; arguments that do not fit raise what CPython raises."""
     arity = _ARITY.get(fn)
@@ -198,7 +196,7 @@ def _arity(fn: Implementation) -> _Arity:
 
 
 def wrong_arguments(
-    tx: Trace, obj: object, args: Sequence[Value], kwargs: dict[str, Value], error: TypeError
+    tx: Trace, obj: object, args: Args, kwargs: Kwargs, error: TypeError
 ) -> Exception:
     """The TypeError for arguments that an implementation does not take: CPython's own where the
     real callable also refuses them, else a break."""
@@ -232,8 +230,8 @@ def wrong_arguments(
 def _refused(
     tx: Trace,
     method: types.MethodDescriptorType | types.WrapperDescriptorType,
-    args: Sequence[Value],
-    kwargs: dict[str, Value],
+    args: Args,
+    kwargs: Kwargs,
 ) -> Exception | None:
     """The TypeError with which a method of a builtin container refuses the arguments: it is asked
     over a container of its own."""
