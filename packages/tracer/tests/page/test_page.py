@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 import torchsmith_tracer
+from torch import fx
 from torchsmith_tracer import __main__ as command
 from torchsmith_tracer._src.page import model as page_model
+from torchsmith_tracer._src.page.memory import training_memory
 from torchsmith_tracer.errors import TracerWarning
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -381,6 +383,44 @@ def test_a_backend_may_say_what_it_runs():
     assert page.errors == []
     (found,) = page.data["pieces"][0]["schedules"]
     assert found["steps"] == [step] and found["kernels"] == said["kernels"]
+
+
+HALVES = {  # bytes held at the end of the forward half, and the most in either half
+    # Eager saves the result of tanh; its backward makes the gradient of that, then that of x.
+    "saves a result": ("x.tanh() * 3", 800, 800, 800),
+    "saves nothing": ("x * 3", 400, 400, 400),
+    "drops what is not saved": ("(x * 3).cos() * 2 + 1", 1200, 1200, 1600),
+    "a view is no memory": ("(x * 3).view(-1).t()", 400, 400, 400),
+}
+
+
+@pytest.mark.parametrize("case", HALVES)
+def test_memory_of_eager_for_each_half_has_what_autograd_saves(case, program):
+    expression, *expected = HALVES[case]
+    graph = fx.symbolic_trace(program(f"def f(x):\n    return {expression}\n").f)
+    x = torch.empty(100, requires_grad=True)
+    for node in graph.graph.find_nodes(op="placeholder"):
+        node.meta["example_value"] = x
+    forward, backward = training_memory(graph).values()
+    assert [forward["live"][-1], forward["peak"], backward["peak"]] == expected
+    assert x.grad is None
+
+
+def test_a_graph_that_reads_a_value_has_no_halves(program):
+    graph = fx.symbolic_trace(lambda x: torch.full((2,), (x * 2).sum().item()) + x)
+    for node in graph.graph.find_nodes(op="placeholder"):
+        node.meta["example_value"] = torch.ones(2, requires_grad=True)
+    assert training_memory(graph) is None
+
+
+def test_the_page_of_a_training_graph_has_both_halves_and_a_trace_neither(program):
+    f = program("def f(x, w):\n    return (x @ w).tanh().sum()\n").f
+    report = torchsmith_tracer.explain(f)(torch.ones(4, 5), torch.ones(5, 5, requires_grad=True))
+    (piece,) = Page(report.html()).data["pieces"]
+    assert list(piece["memory"]["halves"]) == ["forward", "backward"]
+    assert piece["memory"]["halves"]["backward"]["peak"] >= 100  # the gradient of w, at least
+    (piece,) = page_model.model("f", report.frames, replay=False)["pieces"]
+    assert "halves" not in piece["memory"]
 
 
 class _Profile:

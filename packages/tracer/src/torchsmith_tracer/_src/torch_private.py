@@ -36,6 +36,7 @@ from torch.optim.radam import _multi_tensor_radam, _single_tensor_radam
 from torch.utils._contextlib import context_decorator
 from torch.utils._device import DeviceContext, _device_constructors
 from torch.utils._python_dispatch import (
+    TorchDispatchMode,
     _get_current_dispatch_mode_stack,
     is_traceable_wrapper_subclass,
 )
@@ -377,3 +378,11 @@ class AmbientState:
                 torch.autocast_decrement_nesting()
             torch.autocast_decrement_nesting()
             torch.clear_autocast_cache()
+
+
+class DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A dispatch mode whose handler torch does not wrap (the wrapper imports torch._dynamo)."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False

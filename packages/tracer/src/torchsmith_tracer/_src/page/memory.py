@@ -1,14 +1,18 @@
-"""What eager execution of a graph holds in memory, from the sizes and last uses of its values."""
+"""What eager execution of a graph holds in memory: from the sizes and last uses of its values, or,
+where autograd keeps some of them, from running it and its backward on tensors without data."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import fx
 from torchsmith_guards import hint_of
+
+from torchsmith_tracer._src.torch_private import DispatchMode
 
 
 def tensors(value: object) -> Iterator[torch.Tensor]:
@@ -84,3 +88,76 @@ def eager_memory(graph: fx.Graph) -> dict[str, Any] | None:
         if node.op != "output":
             now -= sum(owners[key] for key in drops.get(position, ()))
     return {"live": live, "peak": peak, "floor": floor}
+
+
+def training_memory(gm: fx.GraphModule) -> dict[str, Any] | None:
+    """The same for a graph that autograd goes through: ``forward`` and ``backward``, each with
+    ``live`` and ``peak``: the bytes held of what was made since it began, after each operator.
+
+    Returns:
+        None where the graph does not run without data.
+    """
+    halves: dict[str, Any] = {}
+    seen: set[int] = set()
+    try:
+        with torch.inference_mode(False), torch.enable_grad():
+            given = [
+                _without_data(n.meta["example_value"])
+                for n in gm.graph.find_nodes(op="placeholder")
+            ]
+            seen.update(t.untyped_storage()._cdata for t in tensors(given))
+            with _Held(seen) as held:
+                results = fx.Interpreter(gm).run(*given)
+            halves["forward"] = {"live": held.live, "peak": held.peak}
+            ends = [t for t in tensors(results) if t.requires_grad]
+            tangents = [torch.empty_like(t) for t in ends]
+            seen.update(t.untyped_storage()._cdata for t in tangents)
+            with _Held(seen) as held:
+                torch.autograd.backward(ends, tangents)
+            halves["backward"] = {"live": held.live, "peak": held.peak}
+    except Exception:  # noqa: BLE001 - it reads values, or has no form without data
+        return None
+    return halves
+
+
+def _without_data(value: Any) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return hint_of(value) if isinstance(value, torch.SymInt | torch.SymFloat) else value
+    size, stride = ([int(hint_of(n) or 0) for n in part] for part in (value.shape, value.stride()))
+    made = torch.empty_strided(size, stride, dtype=value.dtype, device="meta")
+    return made.requires_grad_(value.requires_grad)
+
+
+class _Held(DispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the bytes of the storages that are made under it and are still there."""
+
+    def __init__(self, seen: set[int]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.live: list[int] = []
+        self.now = self.peak = 0
+        self.seen = seen
+
+    def __torch_dispatch__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        given = dict(kwargs or {})
+        if given.get("device") is not None:
+            given["device"] = torch.device("meta")
+        result = func(*args, **given)
+        for tensor in tensors(result):
+            storage = tensor.untyped_storage()
+            if storage._cdata not in self.seen:
+                self.seen.add(storage._cdata)
+                self.now += storage.nbytes()
+                weakref.finalize(storage, self._gone, storage._cdata, storage.nbytes())
+        self.peak = max(self.peak, self.now)
+        self.live.append(self.now)
+        return result
+
+    def _gone(self, key: int, size: int) -> None:
+        self.now -= size
+        self.seen.discard(key)

@@ -33,7 +33,7 @@ from torchsmith_guards import Guard, GuardKind, TensorSpec, estimated_ns, expect
 from torchsmith_guards.records import FrameRecord, GraphRecord, recorder
 
 from torchsmith_tracer._src.breaks.report import BreakReport, FrameReport, Recompile
-from torchsmith_tracer._src.page.memory import eager_memory, size_in_bytes, tensors
+from torchsmith_tracer._src.page.memory import eager_memory, size_in_bytes, tensors, training_memory
 from torchsmith_tracer._src.page.source import LineState, Sources, versions
 
 MOST_TEXT = 1_000_000  # characters of generated code; a page is to stay a file that can be sent
@@ -52,9 +52,10 @@ class Model:
         problems: parts that could not be made, and why.
     """
 
-    def __init__(self, function: str, entry: str) -> None:
-        """``entry``: the file that the explained ``function`` is in."""
-        self.function = function
+    def __init__(self, function: str, entry: str, *, replay: bool = True) -> None:
+        """``entry``: the file that the explained ``function`` is in; ``replay``: graphs may be run
+        without data, to see what autograd keeps."""
+        self.function, self.replay = function, replay
         self.sources = Sources(entry)
         self.problems: list[str] = []
         self.stacks: dict[tuple[tuple[int, int], ...], int] = {}
@@ -119,7 +120,7 @@ class Model:
             "inputs": self.part("inputs", lambda: list(_inputs(graph)), []),
             "body": self.limited(frame.body),
             "break": None if frame.break_ is None else self.broken(frame.break_),
-            "memory": graph and self.part("memory", lambda: eager_memory(graph), None),
+            "memory": self.part("memory", lambda: self.memory(frame.graph), None),
             "guards": [],
             "schedules": [],
         }
@@ -148,6 +149,13 @@ class Model:
                 for file, line in list(self.stacks)[stack] if stack >= 0 else ():
                     list(self.sources.files.values())[file].mark(line, LineState.CAPTURED)
                 yield [node.name, operator_name(node), described(value), stack, _module(node)]
+
+    def memory(self, gm: fx.GraphModule | None) -> dict[str, Any] | None:
+        """What eager holds; where autograd keeps values, of the forward and of the backward."""
+        found = None if gm is None else eager_memory(gm.graph)
+        if gm is not None and found is not None and found["floor"] and self.replay:
+            found["halves"] = training_memory(gm)
+        return found
 
     def guards(self, guards: Sequence[Guard]) -> list[list[object]]:
         """For each guard: what is looked at, how, what is expected, why, the line, nanoseconds."""
@@ -233,10 +241,14 @@ def phases(
 
 
 def model(
-    function: str, frames: Sequence[FrameReport], recompiles: Sequence[Recompile] = ()
+    function: str,
+    frames: Sequence[FrameReport],
+    recompiles: Sequence[Recompile] = (),
+    *,
+    replay: bool = True,
 ) -> dict[str, Any]:
-    """The data of the page on one program."""
-    made = Model(function, frames[0].place.file if frames else "")
+    """The data of the page on one program; ``replay``: see ``Model``."""
+    made = Model(function, frames[0].place.file if frames else "", replay=replay)
     sources, part = made.sources, made.part
     visited = [pair for f in frames if f.details is not None for pair in f.details.visited]
     for pair in visited:

@@ -21,7 +21,7 @@ MOST_FRAMES = 400  # those after them are counted, not shown
 
 def page_text(report: FrameReport) -> str:
     """What the page shows of one frame, for its record."""
-    return json.dumps(model("", [report]), default=str)
+    return json.dumps(model("", [report], replay=False), default=str)
 
 
 def trace_page(folder: str | os.PathLike[str], path: str | os.PathLike[str]) -> bool:

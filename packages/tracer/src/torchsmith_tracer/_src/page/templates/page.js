@@ -83,6 +83,12 @@
   const breaks = D.pieces.map((p) => p.break).filter(Boolean)
     .filter((b, i, all) => all.findIndex((o) => o.id === b.id && o.where === b.where) === i);
 
+  // What eager holds where one schedule of a piece runs: its half, where autograd keeps values.
+  const eagerOf = (piece, schedule) => {
+    const eager = piece.memory && piece.memory.peak > 0 ? piece.memory : null;
+    return eager && eager.halves && eager.halves[schedule.name] ? eager.halves[schedule.name] : piece.schedules.length === 1 ? eager : null;
+  };
+
   // ------------------------------------------------------------------------------------- header
   const graphs = D.pieces.filter((p) => p.state === "compiled");
   const eager = D.pieces.filter((p) => p.state === "eager");
@@ -107,6 +113,8 @@
     const cost = D.pieces.reduce((n, p) => n + (p.guard_ns || 0), 0);
     if (guards) facts.push(["guards, a full check by estimate", guards, "", seconds(cost * 1e-9)]);
     if (D.recompiles.length) facts.push(["recompiles", D.recompiles.length]);
+    const held = D.pieces.flatMap((p) => p.schedules.filter((x) => x.peak > 0).map((x) => [x.peak, eagerOf(p, x)])).sort((a, b) => b[0] - a[0])[0];
+    if (held) facts.push([held[1] ? `held at most; eager ${held[1].floor ? "at least " : ""}${bytes(held[1].peak)}` : "held at most", bytes(held[0])]);
     if (D.phases.length) facts.push(["to compile", seconds(D.phases.reduce((n, f) => n + f.seconds, 0))]);
     $("facts").append(...facts.map(([name, value, kind, small]) =>
       h("div", { class: kind }, h("dt", {}, name), h("dd", {}, value.toLocaleString("en"), small ? h("small", {}, ` ≈ ${small}`) : ""))));
@@ -407,15 +415,14 @@
     const box = $("memory").querySelector(".figures");
     let shown = 0;
     D.pieces.forEach((piece, p) => {
-      const whole = piece.schedules.length === 1;
       const eager = piece.memory && piece.memory.peak > 0 ? piece.memory : null;
       const list = piece.schedules.filter((x) => x.peak > 0 && x.steps.some((t) => known(t.live)));
       if (!list.length && !eager) return;
-      (list.length ? list : [null]).forEach((schedule, n) => {
+      (list.length ? list : [null]).forEach((schedule) => {
         if (shown >= 12) return;
         shown += 1;
         const mine = schedule ? steps.filter((t) => t.p === p && t.schedule === schedule && known(t.live)) : [];
-        const theirs = eager && n === 0 && (whole || !schedule) ? eager : null;
+        const theirs = schedule ? eagerOf(piece, schedule) : eager;
         const W = 560, H = 190, top = 14, left = 58, bottom = 22;
         const most = Math.max(schedule ? schedule.peak : 0, theirs ? theirs.peak : 0) || 1;
         const y = (v) => top + (H - top - bottom) * (1 - v / most);
@@ -438,7 +445,7 @@
           words.push(`The schedule holds at most ${bytes(schedule.peak)}.`);
         }
         if (theirs) {
-          svg.append(s("path", { class: "eager", d: path(theirs.live.map((l) => l[1])) }));
+          svg.append(s("path", { class: "eager", d: path(theirs.live.map((l) => (known(l.length) ? l[1] : l))) }));
           words.push(`Eager (dashed) holds ${theirs.floor ? "at least " : ""}${bytes(theirs.peak)}${theirs.floor ? ", more with what autograd saves" : ""}.`);
         }
         svg.append(s("text", { x: left, y: H - 6 }, "first step"), s("text", { x: W, y: H - 6, "text-anchor": "end" }, "last step"));
@@ -449,7 +456,7 @@
     });
     if (shown) {
       $("memory").hidden = false;
-      box.before(h("p", { class: "note" }, "Simulated from the sizes and last uses of the values: bytes held beyond the inputs, over the steps in the order in which they run. Each curve has its own steps."));
+      box.before(h("p", { class: "note" }, "Simulated from the sizes and last uses of the values: bytes held beyond the inputs, over the steps in the order in which they run. Each curve has its own steps. What a forward half keeps is an input of the backward one."));
       box.style.marginTop = "12px";
     }
   }
@@ -460,7 +467,7 @@
     const box = h("div", { class: "bars" });
     let base = 0;
     D.phases.slice(0, 60).forEach((frame) => {
-      const cache = frame.cache.map(([result, reason]) => (result === "hit" ? "graph from the cache" : `cache ${result}${reason ? `: ${reason}` : ""}`)).join("; ");
+      const cache = frame.cache.map(([result, reason]) => (result === "hit" ? "graph from the cache" : `cache ${result}${reason ? `: ${reason}` : ""}`)).filter((text, i, all) => all.indexOf(text) === i).join("; ");
       box.append(h("span", { class: "who all mono", title: frame.function }, brief(frame.function)), h("span", { class: "note all aside" }, cache), h("span", { class: "time all" }, seconds(frame.seconds)));
       const spans = frame.phases.filter((x) => x.depth <= 1 && x.seconds > total / 300);
       for (const phase of spans) {
