@@ -34,7 +34,7 @@ RUNTIME = {
         "higher_order": "breaks effects emitter frames torch_private trace values",
         "build": "breaks frames graph higher_order marks size_marks torch_private trace values",
         "compilation": "build effects facts graph interp values",
-        "page": "breaks frames",
+        "page": "breaks frames torch_private",
         "explanation": "breaks page",
         "records": "breaks frames page torch_private",
         "regions": "breaks build codegen compilation effects emitter frames marks records settings "
