@@ -33,8 +33,9 @@ from torchsmith_fx_backend._src.aot.joint import BACKWARD, Joint, trace_joint
 from torchsmith_fx_backend._src.aot.training import Training, Usual, callable_of
 from torchsmith_fx_backend._src.aot.twice import Again
 from torchsmith_fx_backend._src.capture.rules import JOINT_RULES, RULES
-from torchsmith_fx_backend._src.capture.torch_private import changes_settings, is_wrapper, pytree
+from torchsmith_fx_backend._src.capture.torch_private import is_wrapper, pytree
 from torchsmith_fx_backend._src.freezing import Frozen
+from torchsmith_fx_backend._src.native_nodes import cut, has_native_nodes
 from torchsmith_fx_backend._src.page.parts import (
     dump_schedule,
     load_schedule,
@@ -166,8 +167,8 @@ def _smith(
         )
     if any(map(is_wrapper, (*example_inputs, *_results(gm)))):
         return _eagerly(gm, "graphs with tensors of wrapper subclasses run operator by operator")
-    if changes_settings(gm):
-        return _eagerly(gm, "graphs that change settings of torch run operator by operator")
+    if has_native_nodes(gm):
+        return cut(gm, lambda part, inputs: _smith(part, inputs, mode, dict(named)))
     try:
         if training:
             return compile_training(gm, example_inputs, chosen, recorded=recorded)
@@ -202,6 +203,7 @@ def _eagerly(gm: fx.GraphModule, reason: str) -> fx.GraphModule:
 
 # What a tracer accepts by these names before there is a graph.
 smith.modes = modes.MODES  # type: ignore[attr-defined]
+smith.native_nodes = True  # type: ignore[attr-defined]
 smith.written_before = written_before  # type: ignore[attr-defined]
 smith.option_names = (*(f.name for f in fields(Settings)), "mode")  # type: ignore[attr-defined]
 

@@ -34,8 +34,10 @@ class Compilation:
         frame_state: FrameState | None = None,
         *,
         keep_history: bool = False,
+        native_nodes: bool = False,
     ) -> None:
         self.settings = settings
+        self.native_nodes = native_nodes
         self.graph = OutputGraph(FakeMode(ShapeEnv()), keep_history=keep_history)
         self.guards = GuardSet()
         self.journal = Journal()

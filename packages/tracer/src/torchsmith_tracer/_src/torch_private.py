@@ -194,6 +194,13 @@ class CapturedGraph(_LazyGraphModule):
     forward = _lazy_forward
 
 
+def backward_hooks_of(module: torch.nn.Module) -> tuple[list[Any], list[Any]]:
+    """Backward hooks of a module, and those that run before its backward pass."""
+    own: Any = module
+    full, _ = own._get_backward_hooks()
+    return full, own._get_backward_pre_hooks()
+
+
 def global_hooks_empty() -> bool:
     """True when no hook for all modules is registered."""
     return not any(getattr(_module, name) for name in GLOBAL_HOOKS)

@@ -70,6 +70,7 @@ class Graph(Protocol):
 
     contexts: list[OpenContext]
     turned: list[Switch]
+    hooked: bool
     mutated: set[int]
     written: list[int]
     mapped: int
@@ -145,6 +146,7 @@ class Trace(Protocol):
         interp: CPython's abstract objects layer.
         loop: runs frames.
         frames: innermost last.
+        native_nodes: whether the backend runs nodes that only this process can run.
         visited: where somebody wants to know, the instructions that were run, by their code.
         logs: what each stage has logged; ``checkpoint`` is how long they are.
     """
@@ -156,6 +158,7 @@ class Trace(Protocol):
     interp: ObjectLayer
     frames: list[Frame]
     visited: dict[int, tuple[CodeType, set[int]]] | None
+    native_nodes: bool
 
     @property
     def logs(self) -> tuple[Sized, Sized, Sized, Sized]: ...

@@ -44,7 +44,6 @@ __all__ = [
     "active_modes",
     "attention_switches",
     "below_autograd",
-    "changes_settings",
     "delayed_error",
     "enable_python_dispatcher",
     "fake_mode_of",
@@ -53,6 +52,7 @@ __all__ = [
     "has_composite_kernel",
     "has_mkldnn",
     "has_saving_hooks",
+    "is_setting",
     "is_wrapper",
     "keeps_graph",
     "make_fake",
@@ -81,11 +81,9 @@ is_wrapper: Callable[[object], bool] = is_traceable_wrapper_subclass
 _SETTING = re.compile(r"_set_(?!grad_enabled|sdp_|default_dtype).*|set_(num_|determin|anomaly).*")
 
 
-def changes_settings(gm: torch.fx.GraphModule) -> bool:
-    """Whether a graph, or a body in it, changes settings of torch for its operators."""
-    graphs = [m.graph for m in gm.modules() if isinstance(m, torch.fx.GraphModule)]
-    names = (getattr(node.target, "__name__", "") for graph in graphs for node in graph.nodes)
-    return any(map(_SETTING.fullmatch, names))
+def is_setting(name: str) -> bool:
+    """Whether a function of this name changes how operators run."""
+    return _SETTING.fullmatch(name) is not None
 
 
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd

@@ -75,7 +75,12 @@ class Watched:
         name = inner if isinstance(inner, str) else None
         self.__name__ = name or str(getattr(inner, "__name__", type(inner).__name__))
         self._path = name_of(inner)
-        for attribute in ("modes", "option_names", "written_before"):  # what tracers look at
+        for attribute in (
+            "modes",
+            "native_nodes",
+            "option_names",
+            "written_before",
+        ):  # what tracers look at
             if hasattr(self._inner, attribute):
                 setattr(self, attribute, getattr(self._inner, attribute))
             elif name is not None and attribute == "option_names":

@@ -54,6 +54,7 @@ from torchsmith_tracer._src.higher_order import (  # noqa: F401 - they fill the 
     control,
     gradients,
     hooks,
+    native_hooks,
     transforms,
 )
 from torchsmith_tracer._src.torch_private import not_traced_code, storage_id

@@ -84,6 +84,7 @@ class OutputGraph:
         inputs: placeholders in order.
         contexts: open context managers, outermost first.
         turned: settings of torch's that traced code has changed, perhaps back.
+        hooked: whether a backward pass through the graph's tensors runs Python code.
         modules: graphs and functions that nodes of this one call, by attribute name.
         mutated: storages that traced code changes in place, by their identity.
         written: the storage of each such change.
@@ -109,6 +110,7 @@ class OutputGraph:
         self.inputs: list[GraphInput] = []
         self.contexts: list[OpenContext] = []
         self.turned: list[Switch] = []
+        self.hooked = False
         self.mutated: set[int] = set()
         self.written: list[int] = []
         self.replaced: list[tuple[TensorValue, fx.Node]] = []

@@ -1,4 +1,4 @@
-"""Hooks on tensors: ``register_hook``, ``register_post_accumulate_grad_hook``, ``retain_grad``.
+"""Hooks on tensors: ``register_hook``, ``register_post_accumulate_grad_hook``.
 
 A hook on a tensor of the trace is traced into a body of its own, which the graph registers. It runs
 in the backward pass, so what it reads must be as it was: a body that has an effect, or that depends
@@ -106,12 +106,13 @@ class _Remove(MethodOf["HookHandle"]):
 
 
 def refuse_pending(tx: Trace) -> None:
-    """A backward pass in the graph would not see the hooks that are registered after it.
+    """A backward pass in the graph would not see the hooks that are registered after it, and
+    those of modules, which may do anything, would not see the effects that come before it.
 
     Raises:
         Unsupported: there are some.
     """
-    if any(isinstance(effect, HookHandle) for effect in tx.journal.effects):
+    if tx.graph.hooked or any(isinstance(effect, HookHandle) for effect in tx.journal.effects):
         raise Unsupported("opaque-call", what="a backward pass that runs hooks")
 
 
@@ -134,14 +135,6 @@ def _register_post(tx: Trace, tensor: TensorValue, args: Args, kwargs: Kwargs) -
     if not (tensor.fake.requires_grad and tensor.fake.is_leaf and tensor.source is not None):
         raise Unsupported("tensor-attribute", what="such a hook", tensor=tensor.describe())
     return _later(tx, torch.Tensor.register_post_accumulate_grad_hook, tensor, hook)
-
-
-@method("retain_grad")
-def _retain(tx: Trace, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
-    if not (tensor.fake.requires_grad and tensor.fake.is_leaf):
-        # Outside of the graph the tensor is another one, which not all of the gradient reaches.
-        raise Unsupported("tensor-attribute", what="retain_grad", tensor=tensor.describe())
-    return NONE  # leaves have their gradients anyway
 
 
 def _later(

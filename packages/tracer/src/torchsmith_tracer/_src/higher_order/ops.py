@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
+from torch.utils.hooks import BackwardHook
 
-from torchsmith_tracer._src.torch_private import AmbientState
+from torchsmith_tracer._src.torch_private import AmbientState, backward_hooks_of
 
 Body = Callable[..., tuple[Any, ...]]
 
@@ -155,6 +156,25 @@ def register_hook(
         return found[0] if found else None
 
     return tensor.register_hook(hook)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def module_hooks(module: Callable[[], torch.nn.Module | None]) -> BackwardHook:
+    """What runs the backward hooks that a module has now."""
+    owner = module()
+    assert owner is not None
+    return BackwardHook(owner, *backward_hooks_of(owner))
+
+
+def set_up_hooks(
+    hooks: BackwardHook, setup: str, count: int, places: Sequence[int], *tensors: torch.Tensor
+) -> tuple[torch.Tensor, ...]:
+    """Call ``setup`` on the inputs or results of a module, ``count`` of them with ``tensors`` at
+    ``places``; gives the tensors to go on with."""
+    given: list[torch.Tensor | None] = [None] * count
+    for place, tensor in zip(places, tensors, strict=True):
+        given[place] = tensor
+    found = getattr(hooks, setup)(tuple(given))
+    return tuple(found[place] for place in places)
 
 
 def checkpoint(

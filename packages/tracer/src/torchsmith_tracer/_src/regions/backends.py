@@ -5,7 +5,9 @@ A backend is ``backend(gm: GraphModule, example_inputs: list) -> callable``, the
 name the options and modes it takes in attributes ``option_names`` and ``modes``; it is then called
 with ``options=`` and ``mode=`` keywords when these were given. A returned callable may list what
 it launches in an attribute ``kernels``, give lines about it by a function ``notes``, and say more
-in ``schedules`` (see ``page/model.py``). A function ``written_before`` of a backend lists the
+in ``schedules`` (see ``page/model.py``). A backend with an attribute ``native_nodes`` that
+is true runs nodes with hooks and random generators as they are, in the order of the graph. A
+function ``written_before`` of a backend lists the
 tensors of the caller's that its graph had written when it raised an exception.
 """
 
@@ -43,6 +45,9 @@ def eager(gm: fx.GraphModule, example_inputs: list[object]) -> Compiled:
     """The backend that runs the graph as it was captured, without compiling it."""
     # The forward function itself: a module's call adds hooks that no captured graph has.
     return gm.forward
+
+
+eager.native_nodes = True  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True, slots=True)

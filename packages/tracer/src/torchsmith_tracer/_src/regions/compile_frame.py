@@ -83,7 +83,10 @@ def _compile_frame(
 ) -> Entry:
     report = FrameReport(record.name, start_of(record))
     keep_history = record.keep_history
-    trace = Compilation(record.region.settings, record.frame_state, keep_history=keep_history)
+    native = bool(getattr(record.region.backend.fn, "native_nodes", False))
+    trace = Compilation(
+        record.region.settings, record.frame_state, keep_history=keep_history, native_nodes=native
+    )
     detailed = record.region.log.detailed or recorder.detailed
     visited = trace.visited = {} if detailed else None
     try:

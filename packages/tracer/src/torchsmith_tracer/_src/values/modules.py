@@ -100,7 +100,7 @@ class ModuleValue(ObjectValue):
 
     def table_get(self, tx: Trace, table: str, name: str) -> Value | None:
         """An entry of ``_parameters``, ``_buffers`` or ``_modules``, or None."""
-        value, changed = self._changed_table(tx, table)
+        value, changed = self.changed_table(tx, table)
         if changed:
             return None if value is None else value.get_str(tx, name)
         if not self._registers(tx, table, name):
@@ -108,7 +108,7 @@ class ModuleValue(ObjectValue):
         assert self.obj is not None
         return tx.world.item(self.obj.__dict__[table], self.entry_source(tx, table), name)
 
-    def _changed_table(self, tx: Trace, table: str) -> tuple[DictValue | None, bool]:
+    def changed_table(self, tx: Trace, table: str) -> tuple[DictValue | None, bool]:
         """The table as a value and True, if traced code has changed or replaced it."""
         stored = tx.journal.load_attr(self, table)
         if stored is DELETED:
@@ -214,7 +214,7 @@ class ModuleValue(ObjectValue):
         # Without gradients backward hooks do nothing; the grad mode is guarded.
         hooks = MODULE_HOOKS if torch.is_grad_enabled() else FORWARD_HOOKS
         for name in hooks:
-            if attrs.get(name) or name in changed or self._changed_table(tx, name)[1]:
+            if attrs.get(name) or name in changed or self.changed_table(tx, name)[1]:
                 return False
         if not global_hooks_empty():
             return False

@@ -463,7 +463,8 @@ def _real_first(name: str) -> Property:
     """Facts that neither the fake of an input carries nor the guard on its metadata compares."""
 
     def read(tx: Trace, tensor: TensorValue) -> Value:
-        if tensor.real is None or tensor.source is None:
+        own = name == "retains_grad" and tensor.fake.retains_grad  # since traced code asked for it
+        if own or tensor.real is None or tensor.source is None:
             return ConstantValue(getattr(tensor.fake, name))
         return tx.world.computed(tensor.real, tensor.source, name)
 
