@@ -63,6 +63,7 @@ from torchsmith_tracer._src.values import (  # noqa: F401 - they fill the tables
     numpy_tensors,
     optimizers,
     parameters,
+    random_generators,
     tensor_scalars,
     torch_classes,
 )
@@ -395,6 +396,8 @@ class Builder:
         if is_torch_callable(obj):
             self.guard(source, GuardKind.ID, obj, "torch function")
             return TorchCallable(obj, source)
+        if isinstance(obj, torch.Generator) and self.tx.native_nodes:
+            return random_generators.existing(self.tx, obj, source)
         context = wrap_context(obj, source)
         if context is not None:
             self.guard(source, GuardKind.TYPE, kind, "context manager")
@@ -404,6 +407,10 @@ class Builder:
             return context
         if isinstance(obj, types.BuiltinFunctionType) and type(obj.__self__) in _WITH_METHODS:
             return self._bound_builtin(obj, source)
+        if isinstance(obj, types.BuiltinFunctionType) and _is_on_stack(obj.__self__, source):
+            self.guard(source, GuardKind.TYPE, kind, "method of an object")
+            self.guard(AttrSource(source, "__qualname__"), GuardKind.CONSTANT, obj.__qualname__)
+            return OpaqueValue(obj, source)
         if isinstance(obj, _BUILTIN_CALLABLES) or is_function(obj) or numpy_calls.name_of(obj):
             self.guard(source, GuardKind.ID, obj, "builtin function")
             return BuiltinValue(obj, source)
@@ -750,6 +757,12 @@ def _is_argument(source: Source) -> bool:
     if isinstance(source, ClosureSource):
         source = source.base
     return isinstance(source, LocalSource | FunctionSource)
+
+
+def _is_on_stack(owner: object, source: Source) -> bool:
+    """Whether a graph break left a method of ``owner``, made for the call, on the stack."""
+    held = isinstance(owner, types.ModuleType | type | None)
+    return isinstance(source, LocalSource) and source.name.startswith("___s") and not held
 
 
 def _is_plain_key(key: object) -> bool:

@@ -110,6 +110,7 @@ def assemble(
         call = f"{name}({', '.join(inputs)})"
         graph_ = trace.graph
         copies = [cg.source_name(entry.source) for entry in graph_.inputs_at_risk()]
+        copies += [cg.source_name(entry.source) for entry in graph_.generators_at_risk()]
         random = graph_.draws and graph_.may_fail
         touched = [cg.source_name(s) for s in graph_.attributes if graph_.may_fail]
         if copies or random or touched:

@@ -411,6 +411,11 @@ class OutputGraph:
             if isinstance(fake, torch.Tensor) and storage_id(fake) in self.at_risk
         ]
 
+    def generators_at_risk(self) -> list[GraphInput]:
+        """Random generators that the graph may have drawn from when an operator fails."""
+        found = [entry for entry in self.inputs if isinstance(entry.fake, torch.Generator)]
+        return found if self.may_fail else []
+
     # --- contexts --------------------------------------------------------------------------
     def enter_context(self, context: OpenContext) -> None:
         """Note that traced code has entered ``context``."""
