@@ -198,6 +198,18 @@ def test_cheap_producers_are_recomputed_and_dear_ones_are_not():
 def test_few_long_rows_are_not_walked_twice():
     plan = check(lambda x: x - x.sum(), torch.randn(1 << 17), tolerance=1e-3)
     assert len(kernels(plan)) == 2
+    # What does not wait for a sum is walked with it.
+    plan = check(lambda x: (x.sum(), x.cos().sum(), x + 1), torch.randn(1 << 17), tolerance=1e-3)
+    assert len(kernels(plan)) == 1
+
+
+def test_rows_that_leave_a_gpu_idle_are_not_walked_twice(monkeypatch):
+    x = torch.randn(64, 1 << 15)
+    both = lambda x: x * x.sum(1, keepdim=True)  # noqa: E731
+    assert len(kernels(check(both, x, tolerance=1e-3))) == 1
+    monkeypatch.setattr(fuse, "SERIAL_OTHERS", fuse.SERIAL_ROWS["cuda"])
+    assert len(kernels(check(both, x, tolerance=1e-3))) == 2
+    assert len(kernels(check(both, x[:, : 1 << 14].clone(), tolerance=1e-3))) == 1
 
 
 def test_dead_code_makes_no_kernel():

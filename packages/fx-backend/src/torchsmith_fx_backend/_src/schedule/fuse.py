@@ -47,7 +47,9 @@ SMALL_SPACE = 1 << 20  # ... when both have at most so many points
 QUICK_LAUNCH = frozenset({"cpu"})  # devices where a launch is no more than a call of a function
 GATHERED_SPACE = 1 << 22  # points of nests that share a launch across extern calls, and ...
 GATHERED_BYTES = 1 << 25  # ... what all of them may store
-FEW_ROWS, LONG_ROW = 16, 1 << 16  # rows this few and long are not walked twice in one kernel
+# Rows fewer and longer than this are not walked again in one kernel: on a GPU, and elsewhere.
+SERIAL_ROWS = {"cuda": (264, 1 << 15)}
+SERIAL_OTHERS = (16, 1 << 16)
 
 
 @dataclass(slots=True, eq=False)
@@ -252,7 +254,7 @@ class Fuser:
             if fit is None:
                 continue
             reads = (*fit.reads, *self._numbers(node))
-            if self._makes_cycle(unit, reads) or self._too_serial(nest, fit):
+            if self._makes_cycle(unit, reads) or self._too_serial(nest, node, fit):
                 return False
             nest.join(node, rule, fit)
             self._settle(unit, node, fit.reads)
@@ -296,8 +298,7 @@ class Fuser:
                 return True
         return False
 
-    @staticmethod
-    def _too_serial(nest: Nest, fit: Fit) -> bool:
+    def _too_serial(self, nest: Nest, node: fx.Node, fit: Fit) -> bool:
         """Whether few very long rows would be walked again after their reduction.
 
         Such a kernel has too little parallel work for the second walk; a kernel of its own has.
@@ -307,9 +308,27 @@ class Fuser:
         rows, length = nest.numel(nest.outer_axes()), nest.numel(nest.reduced)
         if type(rows) is not Const or type(length) is not Const:
             return False
-        if rows.value >= FEW_ROWS or length.value < LONG_ROW:
+        few, long = SERIAL_ROWS.get(nest.device.type, SERIAL_OTHERS)
+        if rows.value >= few or length.value < long:
             return False
-        return any(set(nest.reduced) & ix.variables(x) for place in fit.places for x in place)
+        walks = any(set(nest.reduced) & ix.variables(x) for place in fit.places for x in place)
+        return walks and self._follows_reduction(nest, node)
+
+    def _follows_reduction(self, nest: Nest, node: fx.Node) -> bool:
+        """Whether what ``node`` is computed from is partly a reduction in ``nest``."""
+        seen: set[fx.Node] = set()
+        waiting = [node]
+        while waiting:
+            for arg in waiting.pop().all_input_nodes:
+                if arg in seen:
+                    continue
+                seen.add(arg)
+                if arg in self.unit_of and arg not in nest.members:
+                    continue
+                if isinstance(self.facts.rule(arg), Reduction):
+                    return True
+                waiting.append(arg)
+        return False
 
     def _candidates(self, nest: Nest, node: fx.Node, rule: Computed) -> Iterator[Coords]:
         """Coordinates at which ``node`` might be walked in ``nest``, likeliest first."""
