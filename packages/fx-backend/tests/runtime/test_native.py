@@ -93,7 +93,7 @@ def test_shared_object_of_the_right_hash_that_does_not_load(cache: Cache, plans)
     old, new = hashlib.sha256(path.read_bytes()).hexdigest(), hashlib.sha256(b"alien").hexdigest()
     path.write_bytes(b"alien")
     manifest.write_text(manifest.read_text().replace(old, new))
-    with pytest.warns(UserWarning, match="not usable"):
+    with pytest.warns(UserWarning, match="does not load and is compiled again"):
         got = run_add(NativeLauncher(), again, plans, 1.0)
     assert got.tolist() == [1.0] * 8
 

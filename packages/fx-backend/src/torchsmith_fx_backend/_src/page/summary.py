@@ -154,13 +154,7 @@ class _Summary:
         outer = step.kernel.ranges[: step.kernel.reduce_from]
         if any(self._number(size) == 0 for size in outer):
             return  # no point to compute
-        moved: int | None = 0
-        for argument, size in zip(step.kernel.args, step.sizes):
-            count = self._number(size)
-            if count is None or moved is None:
-                moved = None
-                continue
-            moved += count * argument.dtype.itemsize * (argument.read + argument.written)
+        moved = step.moved_bytes(self._number)
         self._step(self._computed(step), number, moved, self._flops(step.kernel))
 
     def _computed(self, step: Launch) -> list[fx.Node]:

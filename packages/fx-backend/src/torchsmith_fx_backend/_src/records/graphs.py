@@ -41,8 +41,7 @@ def tell_plan(plan: Plan, built: Built, *, check: bool) -> None:
         if not built.built:
             told.outcome, told.reason = "eager", built.source.strip("# \n")
         told.kernels = _kernels(plan, built.kernels, check, getattr(built, "choices", ()))
-        moved = [kernel.bytes for kernel in told.kernels]
-        told.bytes = None if None in moved else sum(n for n in moved if n is not None)
+        told.bytes = _sum([kernel.bytes for kernel in told.kernels])
         _tell_sources(told, built)
 
 
@@ -124,16 +123,16 @@ def _kernels(
 
 
 def _bytes(launches: Sequence[Launch]) -> int | None:
-    """What ``launches`` read and write, each operand once; None where a size is a symbol."""
-    total = 0
-    for step in launches:
-        for arg, size in zip(step.kernel.args, step.sizes):
-            if not isinstance(size, Const):
-                return None
-            total += size.value * arg.dtype.itemsize * (arg.read + arg.written)
-        if len(step.sizes) != len(step.kernel.args):
-            return None
-    return total
+    """What ``launches`` read and write; None where a size is a symbol."""
+    moved = [
+        step.moved_bytes(lambda n: n.value if isinstance(n, Const) else None) for step in launches
+    ]
+    return _sum(moved)
+
+
+def _sum(numbers: Sequence[int | None]) -> int | None:
+    known = [n for n in numbers if n is not None]
+    return sum(known) if len(known) == len(numbers) else None
 
 
 def dump(told: GraphRecord | None) -> bytes:

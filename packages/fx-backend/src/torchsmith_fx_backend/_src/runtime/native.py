@@ -170,7 +170,8 @@ class NativeLauncher:
             self._load_unit(cache.path(unit_key, "unit.so"), files["unit.so"], files)
         except (OSError, AttributeError) as error:
             # A file of the right hash that does not load: another machine's, or no exec rights.
-            warnings.warn(f"torchsmith: cached kernel is not usable: {error}", stacklevel=2)
+            text = f"torchsmith: a cached kernel does not load and is compiled again: {error}"
+            warnings.warn(text, stacklevel=2)
             cache.remove(unit_key)
             return False
         return key in self._loaded

@@ -6,6 +6,7 @@ wrapper's local variables.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -64,6 +65,18 @@ class Launch:
     origins: tuple[str, ...] = ()
     sizes: tuple[Index, ...] = ()
     nodes: tuple[str, ...] = ()
+
+    def moved_bytes(self, number: Callable[[Index], int | None]) -> int | None:
+        """What is read and written, each operand once; None where ``number`` knows no size."""
+        if len(self.sizes) != len(self.kernel.args):
+            return None
+        total = 0
+        for arg, size in zip(self.kernel.args, self.sizes):
+            count = number(size)
+            if count is None:
+                return None
+            total += count * arg.dtype.itemsize * (arg.read + arg.written)
+        return total
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ from pathlib import Path
 
 from torchsmith_guards._src.records import tables
 from torchsmith_guards._src.records.rows import FrameRecord, GraphRecord, Record
-from torchsmith_guards._src.records.trace_file import TraceWarning
+from torchsmith_guards._src.records.trace_file import TraceWarning, unwritable
 
 VARIABLE = "TORCHSMITH_DEBUG"
 _SUFFIXES = {"user": ".py", "guards": ".py", "body": ".py", "wrapper": ".py", "page": ".json"}
@@ -115,7 +115,7 @@ def _give_up(problem: OSError) -> None:
     root = os.environ.get(VARIABLE, "")
     if root not in _broken:
         _broken.add(root)
-        text = f"torchsmith: no debug files in {root}: {problem.strerror or problem}"
+        text = unwritable("debug files", root, problem, VARIABLE)
         warnings.warn(text, TraceWarning, stacklevel=2)
 
 

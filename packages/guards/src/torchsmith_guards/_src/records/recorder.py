@@ -177,7 +177,8 @@ class Recorder:
                 raise
             if not self._warned:
                 self._warned = True
-                text = f"torchsmith: {what} is incomplete: {type(error).__name__}: {error}"
+                problem = f"{what} is incomplete: {type(error).__name__}: {error}"
+                text = f"torchsmith: {problem}. The program is not affected; please report it"
                 warnings.warn(text, TraceWarning, stacklevel=3)
 
     def _keep(self, record: Record, failure: BaseException | None) -> None:

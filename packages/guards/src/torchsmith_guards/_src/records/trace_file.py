@@ -37,6 +37,14 @@ class TraceWarning(UserWarning):
     """A folder for traces or debug files cannot be used; the program goes on without it."""
 
 
+def unwritable(what: str, folder: str, error: OSError, variable: str) -> str:
+    """What is told of a folder that cannot be written."""
+    return (
+        f"torchsmith: no {what} in {folder}: {error.strerror or error}. The program goes on; "
+        f"give {variable} a folder that can be written and has room"
+    )
+
+
 class TraceWriter:
     """Appends to this process's file in one folder."""
 
@@ -58,7 +66,7 @@ class TraceWriter:
                 self._line(kind, row)
         except OSError as error:
             self.broken = True
-            text = f"torchsmith: no trace in {self.folder}: {error.strerror or error}"
+            text = unwritable("trace", self.folder, error, VARIABLE)
             warnings.warn(text, TraceWarning, stacklevel=2)
 
     def _open(self) -> int:

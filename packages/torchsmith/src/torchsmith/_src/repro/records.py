@@ -121,7 +121,8 @@ def _guarded(folder: Path, action: Any) -> bool:
             last = traceback.extract_tb(error.__traceback__)[-1]
             warnings.warn(
                 f"[{RecordWarning.code}] failures are not recorded: {type(error).__name__}: "
-                f"{error} ({Path(last.filename).name}:{last.lineno})",
+                f"{error} ({Path(last.filename).name}:{last.lineno}). The program goes on; give "
+                "TORCHSMITH_REPRO a folder that can be written and has room",
                 RecordWarning,
                 stacklevel=2,
             )

@@ -109,7 +109,8 @@ def check_marks(env: ShapeEnv, source: Source, tensor: torch.Tensor) -> None:
             if guard.user_line and isinstance(relation, ShapeRelation):
                 if symbol in relation.condition.free_symbols:
                     text += f" the program needs {relation.text()} ({guard.user_line}),"
-        fixed = f"{text} its size is fixed to {tensor.size(dim)}; use maybe_mark_dynamic, or none"
+        fixed = f"{text} its size is fixed to {tensor.size(dim)}; leave the mark out, or use "
+        fixed += "maybe_mark_dynamic, which allows that"
         raise ConstraintViolationError(fixed)
 
 

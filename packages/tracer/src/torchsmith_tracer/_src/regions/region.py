@@ -10,6 +10,7 @@ import functools
 import inspect
 import os
 import threading
+import traceback
 import types
 import warnings
 import weakref
@@ -225,6 +226,9 @@ class Region:
             InternalTracerError: under ``fullgraph=True`` or ``TORCHSMITH_STRICT=1``.
         """
         place = report.place
+        if error is not None and error.__traceback__ is not None:
+            last = traceback.extract_tb(error.__traceback__)[-1]
+            what += f" ({os.path.basename(last.filename)}:{last.lineno})"
         text = (
             f"[{InternalTracerError.code}] the tracer failed on {name} "
             f"({place.file}:{place.line}): {what}"
@@ -233,7 +237,8 @@ class Region:
             raise InternalTracerError(text) from error
         kind = Unsupported("internal-error", what=what)
         report.break_ = BreakReport.of(kind, [place], resumed=False)
-        warnings.warn(f"{text}; it runs eagerly for these inputs", TracerWarning, stacklevel=7)
+        told = f"{text}. It runs eagerly for these inputs, with the right result; please report it"
+        warnings.warn(told, TracerWarning, stacklevel=7)
 
     # --- compiling -----------------------------------------------------------------------------
     def inactive(self) -> bool:
