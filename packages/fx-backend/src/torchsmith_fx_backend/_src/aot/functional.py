@@ -27,7 +27,7 @@ from torchsmith_fx_backend._src.aot.overlap import (
     overlaps_itself,
     refused_by_eager,
 )
-from torchsmith_fx_backend._src.aot.views import LAZY, Step, scatter
+from torchsmith_fx_backend._src.aot.views import LAZY, UNCOUNTED, Step, scatter
 from torchsmith_fx_backend._src.capture.composites import run_composite
 from torchsmith_fx_backend._src.capture.ops import (
     QUERIES,
@@ -159,6 +159,10 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
         self._values[id(tensor)] = Value(tensor, base, (), node, 0, True)
         self.recorder.symbols.bind_tensor(tensor, node)
 
+    def know(self, value: Value) -> None:
+        """From now on ``value.tensor`` is what ``value`` says."""
+        self._values[id(value.tensor)] = value
+
     def name_tensors(self, named: Mapping[str, torch.Tensor]) -> None:
         """Names for real tensors that the program may refer to."""
         for name, tensor in named.items():
@@ -203,7 +207,7 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
     def _same_place(self, tensor: torch.Tensor) -> torch.Tensor:
         """The object that autograd makes to save a result: no operation of the program's."""
         value = self.value_of(tensor)
-        result = self._snapshot(value.tensor)
+        result = self.snapshot(value.tensor)
         self._values[id(result)] = replace(value, tensor=result)
         return result
 
@@ -610,7 +614,7 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
         base.node = whole
         base.exact = exact_before is not None and _same_layout(whole.meta["val"], exact_before)
         base.generation += 1
-        base.unseen += func is BATCH_NORM
+        base.unseen += func is BATCH_NORM or UNCOUNTED in value.steps
         value.node = new
         value.generation = base.generation
         value.exact = _same_layout(new.meta["val"], tensor)
@@ -631,7 +635,7 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
         if variant is None:
             raise UnsupportedError(what=str(func))
         tensor = value.tensor
-        before = self._snapshot(tensor)
+        before = self.snapshot(tensor)
         for node in self.recorder.graph.nodes:  # what made it may be writes ago
             held = node.meta.get("val")
             if held is tensor:
@@ -650,7 +654,8 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
             value.steps = (*value.steps, step)
         return tensor
 
-    def _snapshot(self, tensor: torch.Tensor) -> FakeTensor:
+    def snapshot(self, tensor: torch.Tensor) -> FakeTensor:
+        """Another fake tensor of the layout of ``tensor``."""
         return make_fake(
             self.fake_mode,
             tensor.size(),

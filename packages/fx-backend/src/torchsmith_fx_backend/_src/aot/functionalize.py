@@ -16,6 +16,7 @@ import torch
 import torchsmith_guards as guards
 from torch import fx
 
+from torchsmith_fx_backend._src.aot import data
 from torchsmith_fx_backend._src.aot.attention import attend
 from torchsmith_fx_backend._src.aot.draws import untouched_generators
 from torchsmith_fx_backend._src.aot.functional import FunctionalMode, Rule
@@ -224,6 +225,10 @@ class _Run:
 
     def _execute(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
         target: Any = node.target
+        if target is setattr and args[1] == "data":
+            return data.assign(self.mode, args[0], args[2])
+        if target is getattr and args[1] == "data":
+            return data.read(self.mode, args[0])
         if node.op == "call_method":
             return getattr(args[0], target)(*args[1:], **kwargs)
         if node.op == "call_module":

@@ -28,13 +28,19 @@ LAZY = frozenset({aten._conj.default, aten._neg_view.default})
 class Step:
     """``target(tensor, *args, **kwargs)``; symbolic sizes in ``args`` are graph nodes.
 
-    With ``index``, the step is that item of the list which ``target`` returns.
+    With ``index``, the step is that item of the list which ``target`` returns. Autograd does not
+    count writes after a step that is not ``counted``.
     """
 
     target: OpOverload
     args: tuple[Any, ...]
     kwargs: tuple[tuple[str, Any], ...]
     index: int | None = None
+    counted: bool = True
+
+
+# ``.data``: autograd does not count what is written through it.
+UNCOUNTED = Step(aten.detach.default, (), (), counted=False)
 
 
 class NodeBuilder(Protocol):

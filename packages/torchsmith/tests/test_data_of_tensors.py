@@ -1,0 +1,131 @@
+"""``tensor.data`` in compiled code: read, written through and assigned, as momentum teachers and
+masked convolutions do."""
+
+import copy
+
+import pytest
+import torch
+import torchsmith
+from torch import nn
+
+
+def _swap(p, q):
+    p.data, q.data = q.data, p.data
+    return p - q
+
+
+def _alias(p, q):
+    p.data = q.data
+    p.add_(1)
+    return p * 2, q + 0
+
+
+def _written_after(p, q):
+    made = q * 2
+    p.data = made
+    made.add_(1)
+    p.data.mul_(3)
+    return p + 1
+
+
+def _twice(p, q):
+    p.data = q * 2
+    p.data = p.data + q
+    return p * q
+
+
+def _old_place(p, q):
+    old, view = p.data, p.view(-1)
+    p.data = q + 1
+    old.add_(5)
+    return old + p, view * 1
+
+
+def _part(p, q):
+    p.data = torch.cat([q, q])[:3]
+    p[0] = 7
+    return p + 1
+
+
+def _same_place(p, q):
+    p.data *= q
+    return p + 1, p.data
+
+
+def _returned(p, q):
+    p.data = q * 2
+    return p
+
+
+def _tensors(result):
+    return result if isinstance(result, tuple) else (result,)
+
+
+@pytest.mark.parametrize(
+    "fn", [_swap, _alias, _written_after, _twice, _old_place, _part, _same_place, _returned]
+)
+def test_values_and_places(fn):
+    def call(run):
+        torch.manual_seed(0)
+        p, q = torch.randn(3, 3), torch.randn(3, 3)
+        kept = p.detach()
+        found = _tensors(run(p, q))
+        together = [[a.data_ptr() == b.data_ptr() for a in (p, q, kept)] for b in (p, q, *found)]
+        return [p, q, kept, *found], together, [f is p for f in found], q._version
+
+    mine, eager = call(torchsmith.compile(fn)), call(fn)
+    assert all(torch.equal(a, b) for a, b in zip(mine[0], eager[0], strict=True))
+    assert mine[1:] == eager[1:]
+
+
+class _Momentum(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.student, self.teacher = nn.Linear(4, 3), nn.Linear(4, 3)
+        self.teacher.requires_grad_(False)
+
+    def forward(self, x):
+        with torch.no_grad():
+            for mine, its in zip(self.student.parameters(), self.teacher.parameters()):
+                its.data = its.data * 0.9 + mine.data * 0.1
+            target = self.teacher(x)
+        return (self.student(x) - target).pow(2).mean()
+
+
+def test_a_momentum_teacher_moves_before_it_is_asked():
+    torch.manual_seed(0)
+    eager = _Momentum()
+    mine = copy.deepcopy(eager)
+    compiled = torchsmith.compile(mine)
+    for rows in (2, 3, 4):
+        x = torch.randn(rows, 4)
+        losses = []
+        for model, run in ((eager, eager), (mine, compiled)):
+            losses.append(run(x))
+            losses[-1].backward()
+            with torch.no_grad():
+                for p in model.student.parameters():
+                    p -= 0.1 * p.grad
+                    p.grad = None
+        torch.testing.assert_close(losses[1], losses[0])
+        for name, value in eager.state_dict().items():
+            torch.testing.assert_close(mine.state_dict()[name], value)
+
+
+class _Masked(nn.Linear):
+    def forward(self, x):
+        self.weight.data *= 0.5
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_writes_through_data_do_not_spoil_an_earlier_backward_pass(together):
+    torch.manual_seed(0)
+    model = _Masked(3, 3)
+    version = model.weight._version
+    run = (lambda a, b: model(a) * model(b)) if together else model
+    compiled = torchsmith.compile(run)
+    pair = torch.randn(2, 3), torch.randn(2, 3)
+    out = compiled(*pair) if together else compiled(pair[0]) + compiled(pair[1])
+    out.sum().backward()
+    assert model.weight._version == version and model.weight.grad is not None
