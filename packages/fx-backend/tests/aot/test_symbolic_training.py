@@ -9,6 +9,7 @@ import torchsmith_guards as guards
 from torch import fx
 from torch.utils.checkpoint import checkpoint
 from torchsmith_fx_backend import Settings
+from torchsmith_fx_backend._src.aot.training import Training
 from torchsmith_fx_backend._src.driver import compile_training
 
 
@@ -95,3 +96,48 @@ def test_a_mask_that_is_drawn_again_is_the_first_one(depth):
             y.sin().sum().backward()
             sides.append([y.detach(), *(i.grad for i in inputs)])
         torch.testing.assert_close(*sides, rtol=1e-4, atol=1e-5)
+
+
+def of_padded(x, w):
+    """Saved values have sizes that no symbol can be read from."""
+    whole = F.pad(x[:, 0], (0, -x.shape[0] % 4))
+    low, high = whole[::2], whole[1::2]
+    return torch.stack([(low - high).tanh() * w[0, 0], low + high], -1).flatten()
+
+
+def of_columns(x, w):
+    return torch.einsum("rc,cd->dr", x, w).t()
+
+
+WAYS = {
+    "contiguous": lambda y: (y * torch.ones_like(y).contiguous()).square().sum(),
+    "expanded": lambda y: y.sum(),
+    "by columns": lambda y: (y.movedim(0, -1).contiguous() * 2).square().sum(),
+    "with gaps": lambda y: y.repeat_interleave(2, 0)[::2].square().sum(),
+}
+
+
+@pytest.mark.parametrize("fn", [of_padded, of_columns, of_widths], ids=lambda f: f.__name__)
+def test_one_backward_half_serves_all_sizes(fn, monkeypatch):
+    made = []
+    real = Training._compile_backward
+    monkeypatch.setattr(
+        Training, "_compile_backward", lambda self, key: made.append(key) or real(self, key)
+    )
+    run = compiled(fn, ((6, 4), True), ((4, 4), True))
+    ways = WAYS if fn is of_columns else {"of all": LOSSES["of all"]}
+    for name, loss in ways.items():
+        before = len(made)
+        for rows in (6, 10, 3, 17):
+            grads = []
+            for each in (fn, run):
+                torch.manual_seed(rows)
+                x, w = torch.randn(rows, 4, requires_grad=True), torch.randn(4, 4)
+                given = (x, w.requires_grad_())
+                out = each(*given)
+                outputs = out if isinstance(out, tuple) else (out,)
+                grads.append(torch.autograd.grad(loss(outputs if name == "of all" else out), given))
+            for mine, eager in zip(*grads, strict=True):
+                torch.testing.assert_close(mine, eager)
+                assert mine.stride() == eager.stride()
+        assert len(made) <= before + 1, made

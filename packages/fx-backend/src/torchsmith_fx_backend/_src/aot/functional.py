@@ -524,7 +524,7 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
         if isinstance(value, (tuple, list)) and len(value) > len(targets):
             # The last results stand for what is written, whatever torch's fakes are (batch norm's
             # running statistics of low precision are float32 there, and are not in truth).
-            value = (*value[: -len(targets)], *map(self._snapshot, targets))
+            value = (*value[: -len(targets)], *map(self.snapshot, targets))
         node = self._draws.call(variant, args, kwargs, value)
         if order is not None:
             back = [order.index(dim) for dim in range(len(order))]

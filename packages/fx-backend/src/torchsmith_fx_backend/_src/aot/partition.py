@@ -131,6 +131,7 @@ def choose_saved(
             break
         far |= more
     found += [n for n in seen if isinstance(n, fx.Node) and _is_number(n) and n not in found]
+    found += _untold([*found, *tangents], [n for n in graph.nodes if n not in backward])
     return tuple(
         Saved(n.name, isinstance(n.meta["val"], torch.Tensor) and copied(n)) for n in found
     )
@@ -246,7 +247,8 @@ def backward_graph(
     backward = dependants(tangents)
     grads = returned[outputs:]
     needed = _ancestors((n for n in grads if isinstance(n, fx.Node)), lambda node: node in held)
-    used = sorted(held[node] for node in needed if node in held)
+    taken = [node for node in held if node in needed]
+    used = sorted(held[node] for node in [*taken, *_untold([*taken, *tangents], held)])
     graph = fx.Graph()
     env: dict[fx.Node, fx.Node] = {}
     names = {i: node for node, i in held.items()}
@@ -285,6 +287,26 @@ def backward_graph(
             emit(node)
     graph.output(tuple(env[n] if isinstance(n, fx.Node) else n for n in grads))
     return LazyGraphModule(joint, graph), tuple(used)
+
+
+def _untold(values: Iterable[fx.Node], others: Iterable[fx.Node]) -> list[fx.Node]:
+    """Those of ``others`` that are symbols which no size or stride of ``values`` tells: sizes of
+    what is computed from ``values`` may need them."""
+    told = {name for node in values for name in _symbols(node)}
+    found = []
+    for node in others:
+        if _is_number(node) and not told.issuperset(_symbols(node)):
+            told.update(_symbols(node))
+            found.append(node)
+    return found
+
+
+def _symbols(node: fx.Node) -> list[str]:
+    """The symbols that a number is, or a tensor has as a size or a stride."""
+    value = node.meta.get("val")
+    numbers = (*value.shape, *value.stride()) if isinstance(value, torch.Tensor) else (value,)
+    known = [guards.expr_of(n) for n in numbers if isinstance(n, torch.SymInt)]
+    return [each.name for each in known if isinstance(each, guards.Symbol)]
 
 
 def dependants(nodes: Iterable[fx.Node]) -> set[fx.Node]:

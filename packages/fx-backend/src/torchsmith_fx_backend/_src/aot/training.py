@@ -1,7 +1,8 @@
 """Runs a differentiated graph: one ``torch.autograd.Function`` around its compiled halves.
 
 The forward half is compiled at once, a backward half when a backward pass first asks for it: one
-for each set of tangents that are defined, with their strides. Results that are inputs or views are
+for each set of tangents that are defined, with their strides (at symbolic sizes, their order in
+memory). Results that are inputs or views are
 made outside of the function, by the very operators that eager runs, so autograd knows them as it
 does eager's.
 """
@@ -29,6 +30,7 @@ from torchsmith_fx_backend._src.aot.partition import (
     choose_saved,
     forward_graph,
 )
+from torchsmith_fx_backend._src.aot.tangents import Key, order_at_hand, ordered, strides_in
 from torchsmith_fx_backend._src.aot.twice import Again, Given, check_version
 from torchsmith_fx_backend._src.capture.torch_private import (
     apply_of,
@@ -50,7 +52,6 @@ log = logging.getLogger("torchsmith.backend")
 # graph -> callable of the graph's inputs that returns its outputs; the graph is optimized in place
 Compile = Callable[[fx.GraphModule], Any]
 Ambient = Callable[[], AbstractContextManager[object]]
-_Key = tuple[tuple[int, ...] | None, ...]
 
 # What eager says of a graph that was let go of in a backward pass.
 SPENT = (
@@ -89,9 +90,10 @@ class Training:
     constants: tuple[int, ...] = ()  # outputs without a gradient
     numbers: tuple[int, ...] = ()  # those of ``saved`` that are no tensors
     saved: tuple[Saved, ...] = ()
-    backwards: dict[_Key, tuple[Any, tuple[int, ...]]] = field(default_factory=dict)
+    backwards: dict[Key, tuple[Any, tuple[int, ...]]] = field(default_factory=dict)
     _given: dict[str, object] = field(default_factory=dict)
-    _snapshot: tuple[_Key, Snapshot] | None = None
+    _snapshot: tuple[Key, Snapshot] | None = None
+    _any_sizes: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def prepare(self) -> None:
@@ -117,7 +119,13 @@ class Training:
             )
             return
         roots = [joint.outputs[i].meta["val"] for i in joint.differentiable]
-        strides = [root.stride() for root in roots]
+        sizes = [n for root in roots for n in (*root.shape, *root.stride())]
+        self._any_sizes = any(type(n) is not int for n in sizes)
+        key: Any = tuple(
+            order_at_hand(root) if self._any_sizes else root.stride() for root in roots
+        )
+        usual = None not in key
+        strides = self._strides(key) if usual else [root.stride() for root in roots]
         snapshot = joint.graph(joint.backward(strides))
         outputs = len(joint.outputs)
         written = {snapshot.inputs[i] for i in joint.mutated}
@@ -138,9 +146,15 @@ class Training:
         for each, node in zip(self.saved, returned[outputs:], strict=True):
             self._given[each.name] = _as_input(node.meta["val"])
         self.numbers = tuple(i for i, n in enumerate(returned[outputs:]) if not _is_tensor(n))
-        key = tuple(strides)
-        if all(type(n) is int for stride in key for n in stride):
+        if usual:
             self._snapshot = (key, snapshot)
+
+    def _strides(self, key: Key) -> Sequence[tuple[Any, ...] | None]:
+        """The strides of tangents that ``key`` describes."""
+        if not self._any_sizes:
+            return key
+        roots = [self.joint.outputs[i].meta["val"] for i in self.joint.differentiable]
+        return [None if k is None else strides_in(k, root.shape) for root, k in zip(roots, key)]
 
     def run_forward(self, inputs: Sequence[Any]) -> tuple[list[Any], Any]:
         """Outputs, then what is saved, on tensors that are no views to autograd; and the loan of
@@ -167,10 +181,14 @@ class Training:
                 flat = [plain if value is out else value for value in flat]
         return flat, loan
 
-    def backward(self, tangents: Sequence[torch.Tensor | None]) -> tuple[Any, tuple[int, ...]]:
+    def backward(self, tangents: list[torch.Tensor | None]) -> tuple[Any, tuple[int, ...]]:
         """The backward half for ``tangents``, and what it takes of what is saved. It is called
-        with one list, which it empties: what it has read for the last time is freed."""
-        key = tuple(None if t is None else t.stride() for t in tangents)
+        with one list, which it empties: what it has read for the last time is freed. Tangents that
+        it cannot take as they are are replaced."""
+        if self._any_sizes:
+            key = ordered(tangents)
+        else:
+            key = tuple(None if t is None else t.stride() for t in tangents)
         known = self.backwards.get(key)
         if known is None:
             with self._lock:
@@ -180,7 +198,7 @@ class Training:
         return known
 
     @collector.paused()
-    def _backward_for(self, key: _Key) -> tuple[Any, tuple[int, ...]]:
+    def _backward_for(self, key: Key) -> tuple[Any, tuple[int, ...]]:
         """The half for these tangents; that for all of them, laid out as the results are, where
         it needs more than is saved for those. Its gradients are then right, though perhaps laid
         out in another way, or zero where eager has none."""
@@ -189,8 +207,7 @@ class Training:
         except UnsupportedError:
             roots = [self.joint.outputs[i].meta["val"] for i in self.joint.differentiable]
             usual = tuple(root.stride() for root in roots)
-            sizes = (*(n for root in roots for n in root.shape), *(n for s in usual for n in s))
-            if key == usual or any(type(n) is not int for n in sizes):
+            if key == usual or self._any_sizes:
                 raise
             half, used = self._compile_backward(usual)
 
@@ -207,12 +224,12 @@ class Training:
 
             return relaid, used
 
-    def _compile_backward(self, key: _Key) -> tuple[Any, tuple[int, ...]]:
+    def _compile_backward(self, key: Key) -> tuple[Any, tuple[int, ...]]:
         prepared, self._snapshot = self._snapshot, None
         if prepared is not None and prepared[0] == key:
             snapshot = prepared[1]
         else:
-            snapshot = self.joint.graph(self.joint.backward(key))
+            snapshot = self.joint.graph(self.joint.backward(self._strides(key)))
         graph, used = backward_graph(
             snapshot.module,
             snapshot.tangents,

@@ -1,0 +1,61 @@
+"""How tangents lie in memory: what a backward half is compiled for.
+
+Strides say it where all sizes are known. Where some are symbolic the order of the dimensions does,
+so that one half serves all sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torchsmith_guards as guards
+
+# Per tangent, its strides or the order of its dimensions; None for an undefined one.
+Key = tuple[tuple[int, ...] | None, ...]
+
+
+def strides_in(order: Sequence[int], sizes: Sequence[Any]) -> tuple[Any, ...]:
+    """Strides of a tensor without gaps whose dimensions have this order, the outermost first; those
+    that it leaves out are expanded."""
+    strides: list[Any] = [0] * len(sizes)
+    step: Any = 1
+    for dim in reversed(order):
+        strides[dim] = step
+        step = step * sizes[dim]
+    return tuple(strides)
+
+
+def order_of(sizes: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:
+    """The dimensions that are not expanded, that with the largest stride first."""
+    dims = [dim for dim, stride in enumerate(strides) if stride]
+    return tuple(sorted(dims, key=lambda dim: -strides[dim]))
+
+
+def ordered(tangents: list[torch.Tensor | None]) -> Key:
+    """The orders of tangents; those with gaps are replaced by copies without."""
+    orders: list[tuple[int, ...] | None] = []
+    for i, tangent in enumerate(tangents):
+        if tangent is None:
+            orders.append(None)
+            continue
+        sizes, strides = tangent.shape, tangent.stride()
+        order = order_of(sizes, strides)
+        usual = strides_in(order, sizes)
+        if any(a != b and n != 1 for a, b, n in zip(strides, usual, sizes)):
+            tangents[i] = torch.empty_strided(
+                sizes, usual, dtype=tangent.dtype, device=tangent.device
+            ).copy_(tangent)
+        orders.append(order)
+    return tuple(orders)
+
+
+def order_at_hand(root: torch.Tensor) -> tuple[int, ...] | None:
+    """The order of a fake tensor of symbolic sizes; None where it has gaps."""
+    sizes, strides = (
+        [n if type(n) is int else int(guards.hint_of(n) or 0) for n in part]
+        for part in (root.shape, root.stride())
+    )
+    order = order_of(sizes, strides)
+    return order if strides_in(order, sizes) == tuple(strides) else None
