@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Sequence
 
 from torch import fx
@@ -65,7 +66,12 @@ def note_compiled(told: GraphRecord, compiled: object) -> None:
 def node_line(node: fx.Node) -> str | None:
     """``file:line`` of the innermost user's frame that made ``node``, if capture noted it."""
     trace = node.meta.get("stack_trace")
-    for line in reversed(trace.strip().splitlines()) if isinstance(trace, str) else ():
+    return _innermost(trace) if isinstance(trace, str) else None
+
+
+@functools.lru_cache(256)  # nodes that a line makes have one trace
+def _innermost(trace: str) -> str | None:
+    for line in reversed(trace.strip().splitlines()):
         parts = line.strip().split('"')
         if line.strip().startswith("File ") and len(parts) >= 3:
             return f"{parts[1]}:{parts[2].split('line ')[-1].split(',')[0]}"

@@ -32,7 +32,7 @@ def size_in_bytes(tensor: torch.Tensor) -> int:
     Raises:
         ValueError: a size depends on the contents of a tensor.
     """
-    sizes = [hint_of(size) for size in tensor.shape]
+    sizes = [size if type(size) is int else hint_of(size) for size in tensor.shape]
     if None in sizes:
         raise ValueError("a size depends on data")
     numbers = [int(size) for size in sizes if size is not None]
@@ -54,13 +54,16 @@ def eager_memory(graph: fx.Graph) -> dict[str, Any] | None:
     begins: dict[int, list[int]] = {}
     outside: set[int] = set()
     kept: list[torch.Tensor] = []  # so that addresses stay theirs
+    used: dict[fx.Node, list[int]] = {}
     floor = False
     for position, node in enumerate(nodes):
+        keys = used[node] = []
         for tensor in tensors(node.meta.get("example_value")):
             if tensor.layout is not torch.strided:
                 return None
             kept.append(tensor)
             key = tensor.untyped_storage()._cdata
+            keys.append(key)
             ends[key] = position
             if node.op in ("placeholder", "get_attr"):
                 outside.add(key)
@@ -73,8 +76,8 @@ def eager_memory(graph: fx.Graph) -> dict[str, Any] | None:
             if tensor.requires_grad and node.op.startswith("call"):
                 floor = True
         for argument in node.all_input_nodes:
-            for tensor in tensors(argument.meta.get("example_value")):
-                ends[tensor.untyped_storage()._cdata] = position
+            for key in used[argument]:
+                ends[key] = position
     drops: dict[int, list[int]] = {}
     for key in owners:
         drops.setdefault(ends[key], []).append(key)

@@ -161,13 +161,15 @@ class Model:
         """For each guard: what is looked at, how, what is expected, why, the line, nanoseconds."""
         rows: list[list[object]] = []
         places: dict[str | None, tuple[int, int] | None] = {}  # many guards share a line
+        kinds = {kind: kind.value for kind in GuardKind}
         for guard in guards[:MOST_GUARDS]:
-            expected = _expected(guard)
-            texts = [guard.source.expr, guard.kind.value, expected, guard.why]
-            cut = [t if len(t) <= _CUT else f"{t[:_CUT]} …" for t in texts]
-            if guard.user_line not in places:
-                places[guard.user_line] = self.line(guard.user_line)
-            rows.append([*cut, places[guard.user_line], estimated_ns(guard)])
+            texts = [guard.source.expr, kinds[guard.kind], _expected(guard), guard.why]
+            if max(map(len, texts)) > _CUT:
+                texts = [t if len(t) <= _CUT else f"{t[:_CUT]} …" for t in texts]
+            line = guard.user_line
+            if line not in places:
+                places[line] = self.line(line)
+            rows.append([*texts, places[line], estimated_ns(guard)])
         return rows
 
     def broken(self, found: BreakReport) -> dict[str, object]:
@@ -302,7 +304,10 @@ def _expected(guard: Guard) -> str:
         return "as it was"
     if isinstance(expected, CodeType):
         return f"the code of {expected.co_qualname}"
-    return "" if expected is None else _ADDRESS.sub("", expectation(guard))
+    if expected is None:
+        return ""
+    text = expectation(guard)
+    return _ADDRESS.sub("", text) if " at 0x" in text or " from '" in text else text
 
 
 def operator_name(node: fx.Node) -> str:
