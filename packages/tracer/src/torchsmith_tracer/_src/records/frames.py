@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
-from torchsmith_guards import Failure, GuardKind, LocalSource
+from torchsmith_guards import Failure, GuardKind, LocalSource, collector
 from torchsmith_guards.records import FrameRecord, RecompileReason, recorder, write_crash
 
 from torchsmith_tracer._src.breaks.report import Place
@@ -61,7 +61,7 @@ def start_of(record: CodeRecord) -> Place:
 
 def finish(told: FrameRecord, record: CodeRecord, entry: Entry) -> None:
     """Fill in ``told`` from what the compile has made."""
-    with recorder.safely("a record"):
+    with recorder.safely("a record"), collector.paused():
         _finish(told, record, entry)
 
 
