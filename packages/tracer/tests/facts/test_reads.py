@@ -32,7 +32,9 @@ ALLOWED = {
         "values/builtin_object.py getattr hash_key setattr",
         "values/builtins/methods_objects.py _reduce_builtin",
         "values/builtins/registry.py find_method",
+        "values/classes.py getattr",
         "values/mappings.py getattr",
+        "values/numpy_arrays.py getattr",
         "values/opaque.py call",
         "values/tensor.py getattr",  # after ``tensor_entry``
     ),
@@ -44,7 +46,7 @@ ALLOWED = {
     "looks whether there is anything to read, which the world then reads, or guards beside it": (
         "values/builtins/library.py _environ_getitem",
         "values/functions.py instance_get",
-        "values/modules.py _changed_table _registers _without_hooks table_get",
+        "values/modules.py changed_table _registers _without_hooks table_get",
         "values/namespaces.py _read getattr",
         "values/contexts.py _leave_existing _read",
         "values/tensor_objects.py overrides",

@@ -489,7 +489,7 @@ class Builder:
         pairs: list[tuple[Value, Value]]
         if all(_is_plain_key(k) for k, _ in entries):
             self._plain_keys(obj, source, kind, [k for k, _ in entries])
-            of = None if _inherits(type(obj), kind, "__getitem__") else kind
+            of = None if type(obj) is kind else kind
             pairs = [
                 (self.wrap_new(k), LazyValue(v, ItemSource(source, k, of))) for k, v in entries
             ]
@@ -532,7 +532,7 @@ class Builder:
     ) -> None:
         """Guard the keys of a mapping or the elements of a set, in order."""
         why = "content of a set" if issubclass(kind, set | frozenset) else "keys of a dict"
-        if _inherits(type(obj), kind, "__iter__"):
+        if type(obj) is kind:
             self.guard(source, GuardKind.DICT_KEYS, (type(obj), tuple(keys)), why)
         else:
             self.guard(source, GuardKind.TYPE, type(obj), why)
@@ -722,8 +722,7 @@ class Builder:
         """The content of an instance of a user subclass of list, tuple or deque."""
         cls, kind = type(obj), storage_base(type(obj))
         content = list(kind.__iter__(obj))  # type: ignore[attr-defined]
-        own = ("__iter__", "__len__", "__getitem__")
-        if _inherits(cls, kind, *own):
+        if cls is kind:  # else its own methods may run code, now or later
             self.guard(source, GuardKind.LENGTH, (cls, len(content)), "length of a sequence")
             items = self._items(content, source)
         else:
@@ -737,16 +736,12 @@ class Builder:
         and exceptions."""
         if is_struct_sequence(kind) or issubclass(kind, BaseException):
             return False
-        if issubclass(kind, threading.local):  # has another dict in each thread
+        # Has another dict in each thread, or is in a table that anybody's collection changes.
+        if issubclass(kind, (threading.local, weakref.finalize)):
             return True
         if kind.__flags__ & (1 << 9):  # Py_TPFLAGS_HEAPTYPE: made by a class statement
             return kind.__module__.partition(".")[0] in ("numpy",)
         return True
-
-
-def _inherits(cls: type, kind: type, *methods: str) -> bool:
-    """True when ``cls`` overrides none of these methods of its builtin base ``kind``."""
-    return all(getattr(cls, m) is getattr(kind, m) for m in methods)
 
 
 def _is_argument(source: Source) -> bool:

@@ -29,7 +29,7 @@ from bytecode.flags import CompilerFlags
 from torchsmith_tracer._src.breaks.signals import InternalError
 from torchsmith_tracer._src.codegen.tail import TailCall, hide_ours
 from torchsmith_tracer._src.emitter import plain_name
-from torchsmith_tracer._src.frames.code import cells_of, decode
+from torchsmith_tracer._src.frames.code import cells_of, decode, note_resumes
 
 _V = sys.version_info[:2]
 _CALLEE, ARGS, _KWARGS, _ERROR = "___callee", "___args", "___kwargs", "___error"
@@ -352,6 +352,7 @@ def _assemble(out: Bytecode, code: CodeType, stack: str) -> CodeType:
     # size also spares the assembler a data flow analysis, most of its time.
     size = code.co_stacksize + len(stack) + _EXTRA_STACK
     made: CodeType = out.to_code(stacksize=size, compute_exception_stack_depths=False)
+    note_resumes(made, code)
     return made
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dis
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import CodeType
@@ -227,3 +228,17 @@ def _span(
 def cells_of(code: CodeType) -> tuple[str, ...]:
     """Names of the free variables that step and resume functions of ``code`` have."""
     return tuple(dict.fromkeys(code.co_cellvars + code.co_freevars))
+
+
+_CELLS_BEFORE: weakref.WeakKeyDictionary[CodeType, frozenset[str]] = weakref.WeakKeyDictionary()
+
+
+def own_cells(code: CodeType) -> frozenset[str]:
+    """The cells of the user's function itself, among them those that a resume function of it has
+    as free variables: they are local variables to its messages."""
+    return _CELLS_BEFORE.get(code, frozenset()).union(code.co_cellvars)
+
+
+def note_resumes(made: CodeType, code: CodeType) -> None:
+    """``made`` goes on where ``code`` stopped."""
+    _CELLS_BEFORE[made] = own_cells(code)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import cast
 
 from torchsmith_tracer._src.breaks.signals import InternalError
-from torchsmith_tracer._src.frames.code import VERSION, Instruction
+from torchsmith_tracer._src.frames.code import VERSION, Instruction, own_cells
 from torchsmith_tracer._src.frames.frame import NULL, Frame, Null
 from torchsmith_tracer._src.interp.registry import opcode
 from torchsmith_tracer._src.trace import Trace
@@ -204,7 +204,7 @@ def load_cell(tx: Trace, frame: Frame, name: str) -> Value:
     """Contents of a cell or free variable; NameError or UnboundLocalError when empty."""
     value = _cell(frame, name).load(tx)
     if value is None:
-        if name in frame.info.code.co_cellvars:
+        if name in own_cells(frame.info.code):
             raise _unbound(tx, frame, name)
         message = (
             f"cannot access free variable {name!r} where it is not associated with a value "

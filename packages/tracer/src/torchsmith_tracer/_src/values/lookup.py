@@ -15,6 +15,7 @@ from torchsmith_guards import AttrSource, PinnedSource, class_dict, class_mro
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.effects.journal import DELETED
 from torchsmith_tracer._src.facts.world import ABSENT
+from torchsmith_tracer._src.torch_private import module_getattr
 from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtin_object import METHOD_TYPES, HasInstanceDict
@@ -94,6 +95,24 @@ def is_data_descriptor(tx: Trace, attr: object) -> bool:
         return lookup(tx, cls, "__set__") is not None or lookup(tx, cls, "__delete__") is not None
     cls = type(attr)
     return lookup(tx, cls, "__set__") is not None or lookup(tx, cls, "__delete__") is not None
+
+
+def hides_entry(tx: Trace, attr: object) -> bool:
+    """True when the attribute, and not the instance dict, is read: it has a ``__get__``, too."""
+    cls = attr.python_type() if isinstance(attr, Value) else type(attr)
+    return is_data_descriptor(tx, attr) and lookup(tx, cls, "__get__") is not None
+
+
+def computes(tx: Trace, cls: type, found: Found | None) -> bool:
+    """Whether reading an attribute that the instance has not may run code of the user's: that of a
+    descriptor that was ``found``, or a ``__getattr__``. Nothing depends on it but how to read."""
+    if found is not None:
+        plain = (types.FunctionType, staticmethod, classmethod, *METHOD_TYPES)
+        return not isinstance(found.attr, plain) and (
+            isinstance(found.attr, Value) or lookup(tx, type(found.attr), "__get__") is not None
+        )
+    hooks = (class_dict(base).get("__getattr__") for base in class_mro(cls))
+    return next((hook for hook in hooks if hook is not None), module_getattr) is not module_getattr
 
 
 def bind(tx: Trace, found: Found, instance: Value | None, owner: Value, name: str) -> Value:

@@ -33,7 +33,7 @@ from torchsmith_tracer._src.torch_private import (
 from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.constants import ConstantValue
-from torchsmith_tracer._src.values.lookup import bind, is_data_descriptor, lookup
+from torchsmith_tracer._src.values.lookup import bind, hides_entry, is_data_descriptor, lookup
 from torchsmith_tracer._src.values.mappings import DictValue
 from torchsmith_tracer._src.values.python_instances import ObjectValue
 from torchsmith_tracer._src.values.tensor import TensorValue
@@ -59,7 +59,7 @@ class ModuleValue(ObjectValue):
     def getattr(self, tx: Trace, name: str) -> Value:
         found = lookup(tx, self.cls, name)
         if found is not None:
-            if is_data_descriptor(tx, found.attr) or self._custom_getattribute(tx):
+            if hides_entry(tx, found.attr) or self._custom_getattribute(tx):
                 return super().getattr(tx, name)
             value = self.instance_get(tx, name)
             if value is not None:

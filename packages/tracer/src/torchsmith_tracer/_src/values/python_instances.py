@@ -35,6 +35,8 @@ from torchsmith_tracer._src.values.lookup import (
     C_DATA,
     Found,
     bind,
+    computes,
+    hides_entry,
     is_data_descriptor,
     lookup,
     special,
@@ -97,12 +99,11 @@ class ObjectValue(Value, HasInstanceDict):
         return tx.world.instance_entry(self.obj, self.source, name, place)
 
     def entry_source(self, tx: Trace, name: str) -> Source:
-        """The path to an entry of the real object's dict: attribute access, unless a data
-        descriptor or the class's ``__getattribute__`` would intercept that."""
+        """The path to an entry of the real object's dict: attribute access, unless that may run
+        code of the class's."""
         assert self.source is not None, "an existing object has a source"
         found, getter = lookup(tx, self.cls, name), lookup(tx, self.cls, "__getattribute__")
-        hidden = found is not None and is_data_descriptor(tx, found.attr)
-        if hidden or (getter is not None and self._overrides(getter)):
+        if computes(tx, self.cls, found) or (getter is not None and self._overrides(getter)):
             return ItemSource(tx.world.own_table(self.obj, self.source), name)
         return AttrSource(self.source, name)
 
@@ -170,7 +171,7 @@ class ObjectValue(Value, HasInstanceDict):
     def generic_getattr(self, tx: Trace, name: str) -> Value:
         """``object.__getattribute__``."""
         found = lookup(tx, self.cls, name)
-        if found is not None and is_data_descriptor(tx, found.attr):
+        if found is not None and hides_entry(tx, found.attr):
             return bind(tx, found, self, tx.interp.type_of(self), name)
         value = self.instance_get(tx, name)
         if value is not None:

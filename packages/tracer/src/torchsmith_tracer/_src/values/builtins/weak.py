@@ -78,6 +78,11 @@ def _ref(tx: Trace, obj: Value, callback: Value | None = None, /) -> Value:
     return made
 
 
+@constructor(weakref.finalize)
+def _finalize(tx: Trace, *args: Value, **kwargs: Value) -> Value:
+    raise Unsupported("opaque-call", what="weakref.finalize")
+
+
 @builtin(_check)
 def _check_value(tx: Trace, obj: Value, callback: Value) -> Value:
     if not obj.python_type().__weakrefoffset__:
