@@ -18,6 +18,7 @@ from torchsmith_kernels._src.embedding.module import Embedding
 from torchsmith_kernels._src.embedding.op import embedding
 from torchsmith_kernels._src.flash_attention.op import flash_attention
 from torchsmith_kernels._src.flash_attention.score_mod import ScoreMod
+from torchsmith_kernels._src.flash_attention.template import attention_template
 from torchsmith_kernels._src.fused_linear_cross_entropy.functional import (
     fused_linear_cross_entropy,
 )
@@ -86,6 +87,7 @@ __all__ = [
     "add_rms_norm",
     "addmm_template",
     "apply_rotary",
+    "attention_template",
     "bias_gelu_dropout",
     "cross_entropy",
     "dropout",

@@ -340,7 +340,7 @@ def compile_training(
 
     def compile_half(module: fx.GraphModule) -> object:
         try:
-            _stage("passes", run_passes, module.graph, switches.passes(off), check=chosen.verify)
+            _stage("passes", run_passes, module.graph, switches.passes(chosen), check=chosen.verify)
         except StageError as error:
             report_failure(gm, error)
             raise
@@ -536,7 +536,7 @@ def _bypass(chosen: Settings) -> str:
 
 def _variant(chosen: Settings) -> str:
     """What of the settings is part of a graph that is kept."""
-    return chosen.rng + (", tuned" if chosen.tuning_seconds else "")
+    return f"{chosen.rng}, {chosen.kernels}" + (", tuned" if chosen.tuning_seconds else "")
 
 
 def _save(key: str, sizes: graph_key.Sizes, frame: Frame, built: Any, gm: fx.GraphModule) -> None:
@@ -606,7 +606,7 @@ def functional_graph(
     chosen = settings.current() if chosen is None else chosen
     rules = {} if "decompositions" in chosen.disable else RULES
     graph = _stage("capture", functionalize, gm, example_inputs, rules)
-    wanted = switches.passes(chosen.disable, freezing=chosen.freezing)
+    wanted = switches.passes(chosen, freezing=chosen.freezing)
     _stage("passes", run_passes, graph.module.graph, wanted, check=chosen.verify)
     graph.module.recompile()
     logs.logger("aot").debug("%s", graph.module.graph)

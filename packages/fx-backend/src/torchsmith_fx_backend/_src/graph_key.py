@@ -70,7 +70,11 @@ def of(gm: fx.GraphModule, inputs: Sequence[object], variant: str = "keyed") -> 
 def _versions() -> str:
     ours = importlib.metadata.version("torchsmith-fx-backend")
     guards = importlib.metadata.version("torchsmith-guards")
-    return f"{torch.__version__} {ours} {guards} {_source_stamp()}"
+    try:
+        kernels = importlib.metadata.version("torchsmith-kernels")
+    except importlib.metadata.PackageNotFoundError:
+        kernels = "none"
+    return f"{torch.__version__} {ours} {guards} {kernels} {_source_stamp()}"
 
 
 def _source_stamp() -> str:

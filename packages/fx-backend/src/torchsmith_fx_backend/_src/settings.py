@@ -33,6 +33,9 @@ class Settings:
         freezing: in inference, parameters and buffers are constants: batch norms are folded into
             convolutions and weights laid out once. Weights take their memory twice. Replaced and
             written parameters are frozen again; writes through ``.data`` are not seen.
+        kernels: which operators of the package ``torchsmith-kernels`` stand in for a program's on a
+            GPU: ``measured``, those that were measured to be faster, or ``all`` that fit. So far
+            that is attention that a program writes out (``disable=["library-kernels"]``: none).
         tuning_seconds: how long the kernels of one graph may be measured in several forms, to keep
             the fastest; 0 measures nothing. By default the modes ``max-autotune`` and
             ``max-autotune-no-cudagraphs`` take up to 60 seconds, others none.
@@ -46,6 +49,7 @@ class Settings:
     rng: str = "keyed"
     disable: tuple[str, ...] = ()
     freezing: bool = False
+    kernels: str = "measured"
     tuning_seconds: float | None = None
 
     def __post_init__(self) -> None:
@@ -54,6 +58,9 @@ class Settings:
         object.__setattr__(self, "disable", tuple(sorted({n.strip() for n in names} - {""})))
         if self.rng not in ("keyed", "eager"):
             raise SettingError(name=f"rng={self.rng!r}", known="rng='keyed', rng='eager'")
+        if self.kernels not in ("measured", "all"):
+            known = "kernels='measured', kernels='all'"
+            raise SettingError(name=f"kernels={self.kernels!r}", known=known)
 
     @staticmethod
     def from_environment() -> Settings:

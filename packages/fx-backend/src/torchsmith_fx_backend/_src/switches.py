@@ -6,6 +6,7 @@ Without any of them a graph gives the same results, operator by operator through
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 
 from torch import fx
 
@@ -13,10 +14,12 @@ from torchsmith_fx_backend._src.passes import (
     FROZEN_PASSES,
     PASSES,
     KeyedRandom,
+    LibraryKernels,
     Pass,
     ScatterTargets,
 )
 from torchsmith_fx_backend._src.schedule.scheduler import POLICIES, Policy
+from torchsmith_fx_backend._src.settings import Settings
 from torchsmith_fx_backend.errors import SettingError
 
 # In the order in which they act: rules that replace operators by simpler ones, computing values
@@ -45,10 +48,13 @@ def check(disabled: Iterable[str]) -> None:
             raise SettingError(name=f"disable={name!r}", known=known)
 
 
-def passes(disabled: Collection[str], *, freezing: bool = False) -> Iterable[Pass]:
+def passes(chosen: Settings, *, freezing: bool = False) -> Iterable[Pass]:
     """The passes that run."""
-    every = FROZEN_PASSES if freezing else PASSES
-    return (each for each in every if each.name not in disabled)
+    for each in FROZEN_PASSES if freezing else PASSES:
+        if isinstance(each, LibraryKernels):
+            each = replace(each, unmeasured=chosen.kernels == "all")
+        if each.name not in chosen.disable:
+            yield each
 
 
 def last_passes(disabled: Collection[str], rng: str) -> Iterable[Pass]:

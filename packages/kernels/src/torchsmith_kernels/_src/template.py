@@ -21,7 +21,10 @@ class Template:
         name: the op's name.
         targets: overload names that it can replace (``aten.rms_norm.default``), each with the
             position of the output that it computes; a target with one output has position 0. A
-            target with more outputs may be replaced only where the others are unused.
+            target with more outputs may be replaced only where the others are unused. ``attention``
+            is no overload: it is what a compiler recognises as two products with a softmax between,
+            ``softmax(softcap * tanh(scale * query @ key.mT / softcap) + attn_mask) @ value``, with
+            0 for no ``softcap``.
         parameters: names of the op's arguments in order; they are those of ``matches`` as well.
         op: the ``torch.ops`` overload to call, with the target's arguments in the same order.
         matches: whether the op's own kernels take a call, by argument name; tensors may be fake.

@@ -351,6 +351,8 @@ def _without_grad(printer: _Printer, body: list[str]) -> list[str]:
 def _module(printer: _Printer, signature: str, body: list[str]) -> str:
     modules = {"torch"}
     for expression in printer.header.values():
+        if expression.startswith("torch.ops.torchsmith."):
+            modules.add("torchsmith_kernels")  # whose import makes the operator
         module = expression.partition("(")[0].rpartition(".")[0]
         while module and not module.startswith("torch.") and module != "torch":
             try:

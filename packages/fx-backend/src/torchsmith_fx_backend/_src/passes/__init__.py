@@ -29,6 +29,7 @@ from torchsmith_fx_backend._src.passes.padding import AlignedProducts
 from torchsmith_fx_backend._src.passes.patches import PatchProducts
 from torchsmith_fx_backend._src.passes.random import KeyedRandom
 from torchsmith_fx_backend._src.passes.scatters import ScatterTargets
+from torchsmith_fx_backend._src.passes.templates import LibraryKernels
 
 PASSES: tuple[Pass, ...] = (
     RedundantCasts(),
@@ -38,6 +39,7 @@ PASSES: tuple[Pass, ...] = (
     CommonSubexpressions(),
     AttentionMasks(),
     FusedAttention(),
+    LibraryKernels(),
     ChannelsLast(),
     PatchProducts(),
     AlignedProducts(),
@@ -56,4 +58,12 @@ FROZEN_PASSES: tuple[Pass, ...] = (
     *PASSES[_SEVERAL + 1 :],
 )
 
-__all__ = ["FROZEN_PASSES", "PASSES", "KeyedRandom", "Pass", "ScatterTargets", "run_passes"]
+__all__ = [
+    "FROZEN_PASSES",
+    "PASSES",
+    "KeyedRandom",
+    "LibraryKernels",
+    "Pass",
+    "ScatterTargets",
+    "run_passes",
+]

@@ -32,7 +32,7 @@ from torchsmith_fx_backend._src.passes.base import (
 
 aten = torch.ops.aten
 _NAMES = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
-_HALF = (torch.float16, torch.bfloat16)
+HALF = (torch.float16, torch.bfloat16)
 _ROW = 8  # elements: fused kernels load mask rows in pieces of 16 bytes
 _REPEATS = (aten.view.default, aten._unsafe_view.default, aten.reshape.default)
 
@@ -67,7 +67,7 @@ class FusedAttention:
         return (
             call.get("dropout_p", 0.0) == 0
             and all(v.device.type == self.device and v.dim() == 4 for v in operands)
-            and all(is_static(v) and v.dtype in _HALF and v.numel() for v in operands)
+            and all(is_static(v) and v.dtype in HALF and v.numel() for v in operands)
         )
 
     def _rewrite(
@@ -81,7 +81,7 @@ class FusedAttention:
         if before is None:
             return False
         new = dict(call)
-        key, value = _unrepeated(call["key"]), _unrepeated(call["value"])
+        key, value = unrepeated(call["key"]), unrepeated(call["value"])
         if key is not None and value is not None and not call.get("enable_gqa", False):
             grouped = {**new, "key": key, "value": value, "enable_gqa": True}
             if self._chosen(grouped):
@@ -117,7 +117,7 @@ class FusedAttention:
 _DEFAULTS = (None, None, None, None, 0.0, False)
 
 
-def _unrepeated(node: fx.Node) -> fx.Node | None:
+def unrepeated(node: fx.Node) -> fx.Node | None:
     """What ``node`` repeats along its heads: ``x[:, :, None].expand(...).reshape(...)``."""
     chain: Any = node
     if chain.target not in _REPEATS:
