@@ -10,6 +10,8 @@ from loop_reference import evaluate, verify
 from torch import fx
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx  # the peer, as a graph source
+from torchsmith_fx_backend._src.aot.functionalize import functionalize
+from torchsmith_fx_backend._src.capture.rules import RULES
 from torchsmith_fx_backend._src.loops import index as ix
 from torchsmith_fx_backend._src.loops.accesses import check_assumptions
 from torchsmith_fx_backend._src.loops.ir import Kernel
@@ -29,6 +31,10 @@ from torchsmith_fx_backend._src.schedule.plan import (
 def trace(
     fn: Callable, *args: object, decompose: dict | None = None, mode: str = "fake"
 ) -> fx.GraphModule:
+    """``fn`` as our own capture gives it, or with a table (or symbolic sizes) as the peer's."""
+    if decompose is None and mode == "fake":
+        with torch.no_grad():
+            return functionalize(fn, args, RULES).module
     with torch.no_grad():
         gm = make_fx(torch.func.functionalize(fn), decompose or {}, tracing_mode=mode)(*args)
     gm.graph.eliminate_dead_code()

@@ -213,7 +213,7 @@ _NONE, _MEAN = 0, 1
 
 def _class_numbers(node: fx.Node) -> bool:
     """Whether targets are classes. A loss of each has no sum of weights that could be asked for."""
-    alone = node.args[3] != _NONE or all(user.args[1:] == (0,) for user in node.users)
+    alone = node.args[3] != _NONE or all(u.args[1:] == (0,) for u in node.users if u.users)
     return alone and _tensor(node, 1).dtype is torch.int64
 
 

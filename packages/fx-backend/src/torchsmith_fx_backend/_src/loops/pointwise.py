@@ -97,22 +97,7 @@ for _name, (_op, _cost) in _PRIMITIVE_FLOAT.items():
     _float_unary(_name, (lambda op: lambda x: x.op(op))(_op), _cost)
 
 
-def _silu(x: Value) -> Value:
-    return x / (1.0 + (-x).op(Op.EXP))
-
-
-def _log_sigmoid(x: Value) -> Value:
-    return x.op(Op.MINIMUM, 0.0) - (-x.op(Op.ABS)).op(Op.EXP).op(Op.LOG1P)
-
-
-def _mish(x: Value) -> Value:
-    softplus = (x > 20.0).where(x, x.op(Op.EXP).op(Op.LOG1P))
-    return x * softplus.op(Op.TANH)
-
-
 _FORMULA_FLOAT: dict[str, tuple[Formula, int]] = {
-    "silu": (_silu, 13),
-    "mish": (_mish, 34),
     "log10": (lambda x: x.op(Op.LOG2) * math.log10(2.0), 11),
     "cosh": (lambda x: (x.op(Op.EXP) + (-x).op(Op.EXP)) * 0.5, 22),
 }
@@ -180,12 +165,9 @@ _SAME: dict[str, Callable[[Point, Value], Value]] = {
     "round": _rounding(Op.ROUND),
     "frac": lambda p, x: x - x.op(Op.TRUNC),
     "bitwise_not": lambda p, x: x.op(Op.NOT),
-    "hardsigmoid": lambda p, x: (x + 3.0).op(Op.MAXIMUM, 0.0).op(Op.MINIMUM, 6.0) * (1 / 6),
-    "hardswish": lambda p, x: x * (x + 3.0).op(Op.MAXIMUM, 0.0).op(Op.MINIMUM, 6.0) * (1 / 6),
-    "log_sigmoid": lambda p, x: _log_sigmoid(x),
 }
 for _name, _rule in _SAME.items():
-    _same_unary(_name, _rule, 24 if _name == "log_sigmoid" else 2)
+    _same_unary(_name, _rule, 2)
 
 
 @lowering(aten.logical_not.default)
@@ -503,51 +485,11 @@ def nan_to_num(p: Point) -> Value:
 # ------------------------------------------------------------------------------ activations
 
 
-@lowering(aten.gelu.default, cost=20)
-def gelu(p: Point) -> Value:
-    x = p.read(p.node.args[0], p.dtype)
-    if p.arg(1, "approximate", "none") == "tanh":
-        inner = (x + x * x * x * 0.044715) * math.sqrt(2 / math.pi)
-        return x * 0.5 * (inner.op(Op.TANH) + 1.0)
-    return x * 0.5 * ((x * math.sqrt(0.5)).op(Op.ERF) + 1.0)
-
-
-@lowering(aten.leaky_relu.default, cost=2)
-def leaky_relu(p: Point) -> Value:
-    x = p.read(p.node.args[0], p.dtype)
-    return (x > 0).where(x, x * p.read(p.arg(1, "negative_slope", 0.01), p.dtype))
-
-
-@lowering(aten._prelu_kernel.default, cost=2)
-def prelu(p: Point) -> Value:
-    x = p.read(p.node.args[0], p.dtype)
-    return (x > 0).where(x, x * p.read(p.node.args[1], p.dtype))
-
-
-@lowering(aten.elu.default, cost=14)
-def elu(p: Point) -> Value:
-    x = p.read(p.node.args[0], p.dtype)
-    alpha, scale = p.arg(1, "alpha", 1), p.arg(2, "scale", 1)
-    input_scale = p.arg(3, "input_scale", 1)
-    assert isinstance(alpha, (int, float)) and isinstance(scale, (int, float))
-    negative = (x * p.read(input_scale, p.dtype)).op(Op.EXPM1) * float(alpha * scale)
-    return (x > 0).where(x * float(scale), negative)
-
-
 @lowering(aten.celu.default, cost=14)
 def celu(p: Point) -> Value:
     x, alpha = p.read(p.node.args[0], p.dtype), p.arg(1, "alpha", 1.0)
     assert isinstance(alpha, (int, float))
     return (x > 0).where(x, (x * (1.0 / alpha)).op(Op.EXPM1) * float(alpha))
-
-
-@lowering(aten.softplus.default, cost=24)
-def softplus(p: Point) -> Value:
-    x = p.read(p.node.args[0], p.dtype)
-    beta, limit = p.arg(1, "beta", 1), p.arg(2, "threshold", 20)
-    assert isinstance(beta, (int, float)) and isinstance(limit, (int, float))
-    scaled = x * float(beta)
-    return (scaled > float(limit)).where(x, scaled.op(Op.EXP).op(Op.LOG1P) * (1 / float(beta)))
 
 
 @lowering(aten.glu.default, cost=14, moves=True)

@@ -86,14 +86,6 @@ def _mean_of(p: Point, x: Value) -> Value:
     return p.body.reduce(ReduceOp.SUM, x) / _count(p).cast(x.dtype)
 
 
-def _mean(p: Point) -> Sequence[Value]:
-    return (_mean_of(p, p.read_input(p.output_dtype(0))),)
-
-
-register(aten.mean.default, Reduction(_dims(None), _mean))
-register(aten.mean.dim, Reduction(_dims(1), _mean))
-
-
 def _argument(op: ReduceOp) -> Emit:
     return lambda p: (p.body.reduce(op, p.read_input_rounded()),)
 
@@ -169,61 +161,11 @@ def _floating(node: fx.Node) -> bool:
     return bool(operand.meta["val"].is_floating_point())
 
 
-def _correction(p: Point) -> float:
-    node = p.node
-    if "correction" in node.kwargs:
-        value = node.kwargs["correction"]
-        return 1.0 if value is None else float(value)  # type: ignore[arg-type]
-    unbiased = node.kwargs.get("unbiased", True)
-    for arg in node.args[1:]:
-        if isinstance(arg, bool):
-            unbiased = arg
-            break
-    return 1.0 if unbiased else 0.0
-
-
-def _moments(p: Point, x: Value, correction: float) -> tuple[Value, Value]:
+def _moments(p: Point, x: Value) -> tuple[Value, Value]:
     """Variance and mean, in two passes over the row: exact where one pass would cancel."""
     mean = _mean_of(p, x)
     centred = x - mean
-    total = p.body.reduce(ReduceOp.SUM, centred * centred)
-    count = _count(p).cast(x.dtype)
-    if correction:
-        count = (count - correction).op(Op.MAXIMUM, 0.0)
-    return total / count, mean
-
-
-def _variance(finish: Callable[[Value], Value], several: bool) -> Emit:
-    def emit(p: Point) -> Sequence[Value]:
-        variance, mean = _moments(p, p.read_input(p.output_dtype(0)), _correction(p))
-        return (finish(variance), mean) if several else (finish(variance),)
-
-    return emit
-
-
-def _unbiased_dims(node: fx.Node) -> tuple[int, ...]:
-    return tuple(range(_rank(node)))
-
-
-for _packet, _finish, _several in (
-    ("var", lambda v: v, False),
-    ("std", lambda v: v.op(Op.SQRT), False),
-    ("var_mean", lambda v: v, True),
-    ("std_mean", lambda v: v.op(Op.SQRT), True),
-):
-    for _overload in ("default", "dim", "correction"):
-        _op = getattr(getattr(aten, _packet), _overload)
-        _where_dims = _unbiased_dims if _overload == "default" else _dims(1)
-        register(
-            _op,
-            Reduction(
-                _where_dims,
-                _variance(_finish, _several),
-                (False, False) if _several else (False,),
-                several=_several,
-                applies=_floating,
-            ),
-        )
+    return _mean_of(p, centred * centred), mean
 
 
 # --------------------------------------------------------------------------------- softmax
@@ -241,19 +183,10 @@ def _log_softmax(p: Point) -> Sequence[Value]:
     return (shifted - p.body.reduce(ReduceOp.SUM, shifted.op(Op.EXP)).op(Op.LOG),)
 
 
-def _logsumexp(p: Point) -> Sequence[Value]:
-    x = p.read_input(p.output_dtype(0))
-    top = p.body.reduce(ReduceOp.MAX, x)
-    # An infinite maximum would make NaN of inf - inf.
-    top = top.op(Op.ABS).test(Op.ISINF).where(0.0, top)
-    return (p.body.reduce(ReduceOp.SUM, (x - top).op(Op.EXP)).op(Op.LOG) + top,)
-
-
 for _target in (aten._softmax.default, aten.softmax.int):
     register(_target, Reduction(_dims(1), _softmax, (True,), applies=_floating, cost=20))
 for _target in (aten._log_softmax.default, aten.log_softmax.int):
     register(_target, Reduction(_dims(1), _log_softmax, (True,), applies=_floating, cost=30))
-register(aten.logsumexp.default, Reduction(_dims(1), _logsumexp, applies=_floating, cost=20))
 
 
 def _safe_softmax(p: Point) -> Sequence[Value]:
@@ -288,7 +221,7 @@ def _scaled(p: Point, y: Value, position: int, name: str, op: Op) -> Value:
 
 def _layer_norm(p: Point) -> Sequence[Value]:
     x = p.read_input(p.output_dtype(0))
-    variance, mean = _moments(p, x, 0.0)
+    variance, mean = _moments(p, x)
     eps = p.arg(4, "eps", 1e-5)
     rstd = (variance + p.read(eps, x.dtype)).op(Op.RSQRT)
     y = _scaled(p, (x - mean) * rstd, 2, "weight", Op.MUL)

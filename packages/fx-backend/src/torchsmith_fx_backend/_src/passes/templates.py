@@ -195,7 +195,7 @@ def _products(scores: Any, value: fx.Node, mask: Any) -> _Attention | None:
     key, *dims = turned.args if turned.target is aten.transpose.int else (None,)
     if not isinstance(key, fx.Node) or key.meta["val"].dim() != 4:
         return None
-    if {int(dim) % 4 for dim in dims} != {2, 3}:  # type: ignore[call-overload]
+    if {dim % 4 for dim in dims if isinstance(dim, int)} != {2, 3}:
         return None
     return _Attention(query, key, value, mask, scale, softcap)
 

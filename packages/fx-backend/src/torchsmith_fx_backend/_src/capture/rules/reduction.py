@@ -9,6 +9,7 @@ import torch
 from torchsmith_fx_backend._src.capture.rules.registry import (
     FLOATS,
     Mode,
+    Rule,
     Tensor,
     aten,
     axes,
@@ -21,6 +22,7 @@ from torchsmith_fx_backend._src.capture.rules.registry import (
     total,
     up,
 )
+from torchsmith_fx_backend._src.capture.torch_private import OpOverload
 
 
 @rule(aten.sum.default)
@@ -66,32 +68,24 @@ def _variance(
     return variance, mean
 
 
-@rule(aten.var.correction)
-def _var(
-    m: Mode, x: Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False
-) -> Any:
-    parts = _variance(m, x, dim, correction, keepdim)
-    return NotImplemented if parts is None else to(m, parts[0], x.dtype)
+def _spread(root: bool, several: bool) -> Rule:
+    def formula(
+        m: Mode, x: Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False
+    ) -> Any:
+        parts = _variance(m, x, dim, correction, keepdim)
+        if parts is None:
+            return NotImplemented
+        variance, mean = parts
+        found = to(m, m.tensor(aten.sqrt.default, variance) if root else variance, x.dtype)
+        return (found, to(m, mean, x.dtype)) if several else found
+
+    return formula
 
 
-@rule(aten.std.correction)
-def _std(
-    m: Mode, x: Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False
-) -> Any:
-    parts = _variance(m, x, dim, correction, keepdim)
-    if parts is None:
-        return NotImplemented
-    return to(m, m.call(aten.sqrt.default, parts[0]), x.dtype)
-
-
-@rule(aten.var_mean.correction)
-def _var_mean(
-    m: Mode, x: Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False
-) -> Any:
-    parts = _variance(m, x, dim, correction, keepdim)
-    if parts is None:
-        return NotImplemented
-    return to(m, parts[0], x.dtype), to(m, parts[1], x.dtype)
+rule(aten.var.correction)(_spread(root=False, several=False))
+rule(aten.std.correction)(_spread(root=True, several=False))
+rule(aten.var_mean.correction)(_spread(root=False, several=True))
+rule(aten.std_mean.correction)(_spread(root=True, several=True))
 
 
 @rule(aten.linalg_vector_norm.default)
@@ -126,33 +120,27 @@ def _is_empty(x: Tensor) -> bool:
     return any(type(n) is int and n == 0 for n in x.shape)
 
 
-@rule(aten.max.default)
-def _max(m: Mode, x: Tensor) -> Any:
-    if _is_empty(x) or x.dtype is torch.bool:
-        return NotImplemented
-    return m.call(aten.amax.default, x, axes(x, None), False)
+def _extreme(best: OpOverload) -> Rule:
+    def formula(m: Mode, x: Tensor) -> Any:
+        if _is_empty(x) or x.dtype is torch.bool:
+            return NotImplemented
+        return m.call(best, x, axes(x, None), False)
+
+    return formula
 
 
-@rule(aten.min.default)
-def _min(m: Mode, x: Tensor) -> Any:
-    if _is_empty(x) or x.dtype is torch.bool:
-        return NotImplemented
-    return m.call(aten.amin.default, x, axes(x, None), False)
+def _extreme_along(best: OpOverload, where: OpOverload, result: Any) -> Rule:
+    def formula(m: Mode, x: Tensor, dim: int, keepdim: bool = False) -> Any:
+        if _is_empty(x) or x.dtype not in FLOATS or not x.dim():
+            return NotImplemented
+        return result((m.call(best, x, [dim], keepdim), m.call(where, x, dim, keepdim)))
+
+    return formula
 
 
-@rule(aten.max.dim)
-def _max_dim(m: Mode, x: Tensor, dim: int, keepdim: bool = False) -> Any:
-    if _is_empty(x) or x.dtype not in FLOATS or not x.dim():
-        return NotImplemented
-    values = m.call(aten.amax.default, x, [dim], keepdim)
-    positions = m.call(aten.argmax.default, x, dim, keepdim)
-    return torch.return_types.max((values, positions))
-
-
-@rule(aten.min.dim)
-def _min_dim(m: Mode, x: Tensor, dim: int, keepdim: bool = False) -> Any:
-    if _is_empty(x) or x.dtype not in FLOATS or not x.dim():
-        return NotImplemented
-    values = m.call(aten.amin.default, x, [dim], keepdim)
-    positions = m.call(aten.argmin.default, x, dim, keepdim)
-    return torch.return_types.min((values, positions))
+for _name in ("max", "min"):
+    _best, _where = getattr(aten, f"a{_name}").default, getattr(aten, f"arg{_name}").default
+    rule(getattr(aten, _name).default)(_extreme(_best))
+    rule(getattr(aten, _name).dim)(
+        _extreme_along(_best, _where, getattr(torch.return_types, _name))
+    )
