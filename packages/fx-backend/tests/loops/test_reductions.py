@@ -72,6 +72,13 @@ def test_integers(dtype):
     fused(lambda x: x.sum(-1, dtype=torch.float32), x)
 
 
+@pytest.mark.parametrize("given", [{}, {"keepdim": True}, {"dim": 1}, {"dim": -1, "keepdim": True}])
+def test_both_ends(given):
+    for x in (X, SPECIAL, X.bfloat16(), (X * 9).int(), X.transpose(0, 1)):
+        fused(lambda x: torch.aminmax(x, **given), x)
+    fused(lambda x: torch.aminmax(x), X[0, 0, 0])
+
+
 def test_special_values():
     fused(lambda x: x.amax(1), SPECIAL)
     fused(lambda x: x.amin(1), SPECIAL)

@@ -138,6 +138,16 @@ def _extreme_along(best: OpOverload, where: OpOverload, result: Any) -> Rule:
     return formula
 
 
+@rule(aten.aminmax.default)
+def _aminmax(m: Mode, x: Tensor, *, dim: int | None = None, keepdim: bool = False) -> Any:
+    if _is_empty(x) or x.dtype is torch.bool:
+        return NotImplemented
+    least, most = (
+        m.call(op, x, axes(x, dim), keepdim) for op in (aten.amin.default, aten.amax.default)
+    )
+    return torch.return_types.aminmax((least, most))
+
+
 for _name in ("max", "min"):
     _best, _where = getattr(aten, f"a{_name}").default, getattr(aten, f"arg{_name}").default
     rule(getattr(aten, _name).default)(_extreme(_best))
