@@ -34,8 +34,6 @@ class Const(Index):
 
     value: int
 
-    __str__ = Index.__str__
-
 
 @dataclass(frozen=True, slots=True)
 class Sym(Index):
@@ -48,16 +46,12 @@ class Sym(Index):
     low: int | None = 1
     high: int | None = None
 
-    __str__ = Index.__str__
-
 
 @dataclass(frozen=True, slots=True)
 class Var(Index):
     """Iteration variable number ``axis`` of the kernel: ``0 .. kernel.ranges[axis]-1``."""
 
     axis: int
-
-    __str__ = Index.__str__
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,16 +60,12 @@ class Add(Index):
 
     terms: tuple[Index, ...]
 
-    __str__ = Index.__str__
-
 
 @dataclass(frozen=True, slots=True)
 class Mul(Index):
     """Product of two or more factors, sorted; at most one ``Const`` among them, first."""
 
     factors: tuple[Index, ...]
-
-    __str__ = Index.__str__
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +80,6 @@ class FloorDiv(Index):
     den: Index
     floored: bool = False
 
-    __str__ = Index.__str__
-
 
 @dataclass(frozen=True, slots=True)
 class Mod(Index):
@@ -100,8 +88,6 @@ class Mod(Index):
     num: Index
     den: Index
     floored: bool = False
-
-    __str__ = Index.__str__
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +100,6 @@ class Loaded(Index):
     value: int
     extent: Index
     axes: tuple[int, ...]
-
-    __str__ = Index.__str__
 
 
 Ranges = Mapping[int, Index] | Sequence[Index]

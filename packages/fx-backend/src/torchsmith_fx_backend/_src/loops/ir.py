@@ -90,6 +90,24 @@ class Op(Enum):
     CAST = "cast"  # any -> node.dtype, as Tensor.to
 
 
+# How C and Python write operations alike.
+INFIX: dict[Op, str] = {
+    Op.ADD: "+",
+    Op.SUB: "-",
+    Op.MUL: "*",
+    Op.DIV: "/",
+    Op.AND: "&",
+    Op.OR: "|",
+    Op.XOR: "^",
+    Op.EQ: "==",
+    Op.NE: "!=",
+    Op.LT: "<",
+    Op.LE: "<=",
+    Op.GT: ">",
+    Op.GE: ">=",
+}
+
+
 class ReduceOp(Enum):
     """Reductions over all reduction axes. Result dtype is the operand's."""
 

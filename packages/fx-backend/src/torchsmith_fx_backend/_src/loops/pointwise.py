@@ -18,8 +18,6 @@ aten = torch.ops.aten
 prims = torch.ops.prims
 Formula = Callable[[Value], Value]
 
-_FLOAT_ORDER = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-
 
 def category(dtype: torch.dtype) -> int:
     """0 for bool, 1 for integers, 2 for floats: torch promotes by category first."""

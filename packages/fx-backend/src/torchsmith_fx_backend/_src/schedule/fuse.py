@@ -360,20 +360,15 @@ class Fuser:
         facts, rule = self.facts, self.facts.rule(node)
         if depth > 20:
             return None
-        if isinstance(rule, View):
+        moves = isinstance(rule, View) or (isinstance(rule, Pointwise) and facts.inlined(node))
+        push = rule.push if moves else None  # type: ignore[union-attr]
+        if push is not None:
             base = facts.base(node)
             at = self._forward(nest, base, depth + 1)
             if at is None:
                 return None
             shapes = facts.info(base).shape, facts.info(node).shape
-            return rule.push(Geometry(node, *shapes, nest.sizes), at)
-        if isinstance(rule, Pointwise) and rule.push is not None and facts.inlined(node):
-            base = facts.base(node)
-            at = self._forward(nest, base, depth + 1)
-            if at is None:
-                return None
-            shapes = facts.info(base).shape, facts.info(node).shape
-            return rule.push(Geometry(node, *shapes, nest.sizes), at)
+            return push(Geometry(node, *shapes, nest.sizes), at)
         if isinstance(rule, Pointwise) and facts.inlined(node) and not rule.moves:
             shape = facts.info(node).shape
             for arg in node.all_input_nodes:

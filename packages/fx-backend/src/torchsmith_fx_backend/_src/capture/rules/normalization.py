@@ -41,9 +41,7 @@ def _is_empty(x: Tensor) -> bool:
 
 @rule(aten.softmax.int)
 def _softmax_int(m: Mode, x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Any:
-    if dtype is not None and dtype != x.dtype and dtype in FLOATS:
-        return _softmax(m, to(m, x, dtype), dim, False)
-    return _softmax(m, x, dim, False)
+    return _softmax(m, to(m, x, dtype) if dtype in FLOATS else x, dim, False)
 
 
 @rule(aten._softmax.default)
@@ -56,9 +54,7 @@ def _softmax(m: Mode, x: Tensor, dim: int, half_to_float: bool) -> Any:
 
 @rule(aten.log_softmax.int)
 def _log_softmax_int(m: Mode, x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Any:
-    if dtype is not None and dtype != x.dtype and dtype in FLOATS:
-        return _log_softmax(m, to(m, x, dtype), dim, False)
-    return _log_softmax(m, x, dim, False)
+    return _log_softmax(m, to(m, x, dtype) if dtype in FLOATS else x, dim, False)
 
 
 @rule(aten._log_softmax.default)

@@ -174,14 +174,22 @@ def _triu(m: Mode, x: Tensor, diagonal: int = 0) -> Any:
 # Factories: all become ``full`` and ``arange.start_step`` with explicit type and device.
 
 
-def _filled(
-    m: Mode, size: Sequence[Any], value: Any, dtype: Any, layout: Any, device: Any, pin: Any
-) -> Any:
-    if layout not in (None, torch.strided) or pin:
+Options = dict[str, Any]  # dtype, layout, device and pin_memory, as they are given
+
+
+def _filled(m: Mode, size: Sequence[Any], value: Any, options: Options) -> Any:
+    if not _is_plain(options):
         return NotImplemented
-    kind = dtype if dtype is not None else torch.get_default_dtype()
-    place = torch.device("cpu") if device is None else torch.device(device)
-    return full(m, size, _as_kind(value, kind), kind, place)
+    kind = options.get("dtype") or torch.get_default_dtype()
+    return full(m, size, _as_kind(value, kind), kind, _place(options))
+
+
+def _is_plain(options: Options) -> bool:
+    return options.get("layout") in (None, torch.strided) and not options.get("pin_memory")
+
+
+def _place(options: Options) -> torch.device:
+    return torch.device(options.get("device") or "cpu")
 
 
 def _as_kind(value: Any, dtype: torch.dtype) -> Any:
@@ -193,45 +201,21 @@ def _as_kind(value: Any, dtype: torch.dtype) -> Any:
 
 
 @rule(aten.zeros.default)
-def _zeros(
-    m: Mode,
-    size: Sequence[Any],
-    *,
-    dtype: Any = None,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: Any = None,
-) -> Any:
-    return _filled(m, size, 0, dtype, layout, device, pin_memory)
+def _zeros(m: Mode, size: Sequence[Any], **options: Any) -> Any:
+    return _filled(m, size, 0, options)
 
 
 @rule(aten.ones.default)
-def _ones(
-    m: Mode,
-    size: Sequence[Any],
-    *,
-    dtype: Any = None,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: Any = None,
-) -> Any:
-    return _filled(m, size, 1, dtype, layout, device, pin_memory)
+def _ones(m: Mode, size: Sequence[Any], **options: Any) -> Any:
+    return _filled(m, size, 1, options)
 
 
 @rule(aten.scalar_tensor.default)
-def _scalar_tensor(
-    m: Mode,
-    value: Any,
-    *,
-    dtype: Any = None,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: Any = None,
-) -> Any:
-    return _filled(m, (), value, dtype, layout, device, pin_memory)
+def _scalar_tensor(m: Mode, value: Any, **options: Any) -> Any:
+    return _filled(m, (), value, options)
 
 
-def _filled_like(m: Mode, x: Tensor, value: Any, options: dict[str, Any]) -> Any:
+def _filled_like(m: Mode, x: Tensor, value: Any, options: Options) -> Any:
     memory_format = options.pop("memory_format", None)
     if memory_format not in (None, torch.preserve_format, torch.contiguous_format):
         return NotImplemented
@@ -240,18 +224,9 @@ def _filled_like(m: Mode, x: Tensor, value: Any, options: dict[str, Any]) -> Any
     return _filled_new(m, x, list(x.shape), value, options)
 
 
-def _filled_new(
-    m: Mode, x: Tensor, size: Sequence[Any], value: Any, options: dict[str, Any]
-) -> Any:
-    return _filled(
-        m,
-        size,
-        value,
-        options.get("dtype") or x.dtype,
-        options.get("layout"),
-        options.get("device") or x.device,
-        options.get("pin_memory"),
-    )
+def _filled_new(m: Mode, x: Tensor, size: Sequence[Any], value: Any, options: Options) -> Any:
+    given = {name: option for name, option in options.items() if option is not None}
+    return _filled(m, size, value, {"dtype": x.dtype, "device": x.device, **given})
 
 
 @rule(aten.zeros_like.default)
@@ -296,47 +271,22 @@ def _zero(m: Mode, x: Tensor) -> Any:
     return _fill(m, x, 0)
 
 
-def _arange(
-    m: Mode, start: Any, end: Any, step: Any, dtype: Any, layout: Any, device: Any, pin: Any
-) -> Any:
-    if layout not in (None, torch.strided) or pin:
+def _arange(m: Mode, start: Any, end: Any, options: Options) -> Any:
+    if not _is_plain(options):
         return NotImplemented
+    dtype = options.get("dtype")
     if dtype is None:
-        floating = any(isinstance(v, float) for v in (start, end, step))
+        floating = isinstance(start, float) or isinstance(end, float)
         dtype = torch.get_default_dtype() if floating else torch.int64
-    return m.call(
-        aten.arange.start_step,
-        start,
-        end,
-        step,
-        dtype=dtype,
-        device=torch.device("cpu") if device is None else torch.device(device),
-        pin_memory=False,
-    )
+    place = {"device": _place(options), "pin_memory": False}
+    return m.call(aten.arange.start_step, start, end, 1, dtype=dtype, **place)
 
 
 @rule(aten.arange.default)
-def _arange_end(
-    m: Mode,
-    end: Any,
-    *,
-    dtype: Any = None,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: Any = None,
-) -> Any:
-    return _arange(m, 0, end, 1, dtype, layout, device, pin_memory)
+def _arange_end(m: Mode, end: Any, **options: Any) -> Any:
+    return _arange(m, 0, end, options)
 
 
 @rule(aten.arange.start)
-def _arange_start(
-    m: Mode,
-    start: Any,
-    end: Any,
-    *,
-    dtype: Any = None,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: Any = None,
-) -> Any:
-    return _arange(m, start, end, 1, dtype, layout, device, pin_memory)
+def _arange_start(m: Mode, start: Any, end: Any, **options: Any) -> Any:
+    return _arange(m, start, end, options)

@@ -13,7 +13,7 @@ import struct
 
 import torch
 
-from torchsmith_fx_backend._src.loops.ir import Compute, Kernel, Literal, Op
+from torchsmith_fx_backend._src.loops.ir import INFIX, Compute, Kernel, Literal, Op
 
 # dtype -> type of a value, type of a memory cell
 _TYPES: dict[torch.dtype, tuple[str, str]] = {
@@ -103,22 +103,6 @@ def from_cell(text: str, dtype: torch.dtype) -> str:
     """The value that a memory cell holds."""
     return f"{text} != 0" if dtype is torch.bool else text
 
-
-_INFIX: dict[Op, str] = {
-    Op.ADD: "+",
-    Op.SUB: "-",
-    Op.MUL: "*",
-    Op.DIV: "/",
-    Op.AND: "&",
-    Op.OR: "|",
-    Op.XOR: "^",
-    Op.EQ: "==",
-    Op.NE: "!=",
-    Op.LT: "<",
-    Op.LE: "<=",
-    Op.GT: ">",
-    Op.GE: ">=",
-}
 
 # libm functions; those of ``_OWN`` and ``_OWN_DOUBLE`` are ours instead
 _LIBM: dict[Op, str] = {
@@ -255,8 +239,8 @@ def dtype_of(kernel: Kernel, position: int) -> torch.dtype:
 
 def _apply(node: Compute, x: list[str], dtype: torch.dtype, kernel: Kernel) -> str:
     op = node.op
-    if op in _INFIX:
-        text = f"{x[0]} {_INFIX[op]} {x[1]}"
+    if op in INFIX:
+        text = f"{x[0]} {INFIX[op]} {x[1]}"
         if op in _COMPARISONS or dtype.is_floating_point:
             return text
         return _wrap(text, dtype) if op in (Op.ADD, Op.SUB, Op.MUL) else text

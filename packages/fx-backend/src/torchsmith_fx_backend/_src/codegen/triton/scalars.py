@@ -8,7 +8,7 @@ from typing import assert_never
 
 import torch
 
-from torchsmith_fx_backend._src.loops.ir import Literal, Op, ReduceOp
+from torchsmith_fx_backend._src.loops.ir import INFIX, Literal, Op, ReduceOp
 
 TYPES: dict[torch.dtype, str] = {
     torch.bool: "tl.int1",
@@ -38,20 +38,9 @@ SIGNATURES: dict[torch.dtype, str] = {
 
 _BITS = {torch.uint8: 8, torch.int8: 8, torch.int16: 16, torch.int32: 32, torch.int64: 64}
 
-_INFIX = {
-    Op.ADD: "+",
-    Op.SUB: "-",
-    Op.MUL: "*",
-    Op.AND: "&",
-    Op.OR: "|",
-    Op.XOR: "^",
-    Op.EQ: "==",
-    Op.NE: "!=",
-    Op.LT: "<",
-    Op.LE: "<=",
-    Op.GT: ">",
-    Op.GE: ">=",
-}
+_INFIX: dict[Op, str] = {
+    op: sign for op, sign in INFIX.items() if op is not Op.DIV
+}  # which rounds here
 
 _FUNCTIONS = {
     Op.EXP: "ts.exp",
