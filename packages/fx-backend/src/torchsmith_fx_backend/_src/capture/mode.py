@@ -252,11 +252,7 @@ class ProxyMode(DispatchMode):  # type: ignore[no-untyped-call]
     @contextlib.contextmanager
     def tracing(self) -> Iterator[None]:
         """Record what runs inside; traces further out are paused meanwhile."""
-        outer = [m for m in active_modes() if isinstance(m, ProxyMode) and not m.suspended]
-        with contextlib.ExitStack() as stack:
-            for mode in outer:
-                stack.enter_context(mode.paused())
-            stack.enter_context(self)
+        with disable_tracing(), self:
             yield
 
 

@@ -8,8 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import fx
 
-from torchsmith_fx_backend._src.loops import index as ix
-from torchsmith_fx_backend._src.loops.body import Point, Value, compute_dtype
+from torchsmith_fx_backend._src.loops.body import Point, Value
 from torchsmith_fx_backend._src.loops.ir import Op
 from torchsmith_fx_backend._src.loops.registry import Pointwise, lowering, register
 from torchsmith_fx_backend._src.loops.sizes import is_tensor
@@ -439,17 +438,12 @@ def masked_fill(p: Point) -> Value:
     aten.clamp_min.Tensor,
     aten.clamp_max.default,
     aten.clamp_max.Tensor,
-    aten.clip.default,
-    aten.hardtanh.default,
 )
 def clamp(p: Point) -> Value:
     x = p.read(p.node.args[0], p.dtype)
     low, high = p.arg(1, "min"), p.arg(2, "max")
-    match p.node.target:
-        case aten.hardtanh.default:
-            low, high = p.arg(1, "min_val", -1.0), p.arg(2, "max_val", 1.0)
-        case aten.clamp_max.default | aten.clamp_max.Tensor:
-            low, high = None, p.arg(1, "max")
+    if p.node.target in (aten.clamp_max.default, aten.clamp_max.Tensor):
+        low, high = None, p.arg(1, "max")
     alone = high if low is None else low if high is None else None
     if alone != alone and p.body.graph.info(p.node).device.type != "cpu":
         return x  # a GPU's maximum of a number and NaN is the number (with two bounds: NaN)
@@ -458,12 +452,6 @@ def clamp(p: Point) -> Value:
     if high is not None:
         x = _at_most(x, p.read(high, p.dtype))
     return x
-
-
-@lowering(aten.threshold.default)
-def threshold(p: Point) -> Value:
-    x = p.read(p.node.args[0], p.dtype)
-    return (x <= p.read(p.node.args[1], p.dtype)).where(p.read(p.node.args[2], p.dtype), x)
 
 
 @lowering(aten.nan_to_num.default, cost=4)
@@ -488,16 +476,6 @@ def celu(p: Point) -> Value:
     x, alpha = p.read(p.node.args[0], p.dtype), p.arg(1, "alpha", 1.0)
     assert isinstance(alpha, (int, float))
     return (x > 0).where(x, (x * (1.0 / alpha)).op(Op.EXPM1) * float(alpha))
-
-
-@lowering(aten.glu.default, cost=14, moves=True)
-def glu(p: Point) -> Value:
-    (arg,) = [a for a in p.node.args if isinstance(a, fx.Node)]
-    dim = int(p.arg(1, "dim", -1)) % len(p.at)  # type: ignore[call-overload]
-    half = p.shape[dim]
-    other = (*p.at[:dim], ix.add(p.at[dim], half), *p.at[dim + 1 :])
-    gate = p.at_of(arg, other).cast(compute_dtype(p.dtype))
-    return p.at_of(arg, p.at) * gate.op(Op.SIGMOID)
 
 
 # ---------------------------------------------------------------------------- three operands

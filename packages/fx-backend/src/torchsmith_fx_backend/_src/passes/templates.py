@@ -201,21 +201,16 @@ def _products(scores: Any, value: fx.Node, mask: Any) -> _Attention | None:
 
 
 def _fits(found: _Attention, node: fx.Node) -> bool:
-    """Whether the operands are plain rows of the same numbers, of sizes that are known."""
-    tensors = [arg.meta["val"] for arg in (found.query, found.key, found.value)]
-    query, key, value = tensors
-    if not all(t.dim() == 4 and is_static(t) and t.numel() for t in tensors):
+    """Whether nothing is broadcast or of another type but a mask; templates ask for the rest."""
+    query, key = found.query.meta["val"], found.key.meta["val"]
+    same = query.dtype == node.meta["val"].dtype and query.dtype in HALF
+    if not same or not is_static(query) or query.shape[:2] != key.shape[:2]:
         return False
-    same = query.dtype == key.dtype == value.dtype == node.meta["val"].dtype
-    if not same or query.dtype not in HALF or query.shape[:2] != key.shape[:2]:
-        return False
-    if key.shape != value.shape or query.shape[3] != key.shape[3]:
-        return False
-    if found.attn_mask is None:
-        return True
     mask = found.attn_mask.meta["val"] if isinstance(found.attn_mask, fx.Node) else None
-    floating = isinstance(mask, torch.Tensor) and mask.is_floating_point()
-    return floating and is_static(mask) and 2 <= mask.dim() <= 4 and mask.device == query.device
+    if not isinstance(mask, torch.Tensor):
+        return found.attn_mask is None
+    fits = mask.is_floating_point() and is_static(mask) and mask.device == query.device
+    return fits and 2 <= mask.dim() <= 4
 
 
 def _grouped(found: _Attention) -> _Attention:

@@ -12,6 +12,7 @@ from torchsmith_guards import is_contiguous
 from torchsmith_fx_backend._src.capture.rules.registry import (
     FLOATS,
     Mode,
+    Rule,
     Tensor,
     add,
     aten,
@@ -200,16 +201,6 @@ def _as_kind(value: Any, dtype: torch.dtype) -> Any:
     return float(value) if dtype.is_floating_point else value
 
 
-@rule(aten.zeros.default)
-def _zeros(m: Mode, size: Sequence[Any], **options: Any) -> Any:
-    return _filled(m, size, 0, options)
-
-
-@rule(aten.ones.default)
-def _ones(m: Mode, size: Sequence[Any], **options: Any) -> Any:
-    return _filled(m, size, 1, options)
-
-
 @rule(aten.scalar_tensor.default)
 def _scalar_tensor(m: Mode, value: Any, **options: Any) -> Any:
     return _filled(m, (), value, options)
@@ -229,34 +220,28 @@ def _filled_new(m: Mode, x: Tensor, size: Sequence[Any], value: Any, options: Op
     return _filled(m, size, value, {"dtype": x.dtype, "device": x.device, **given})
 
 
-@rule(aten.zeros_like.default)
-def _zeros_like(m: Mode, x: Tensor, **options: Any) -> Any:
-    return _filled_like(m, x, 0, options)
-
-
-@rule(aten.ones_like.default)
-def _ones_like(m: Mode, x: Tensor, **options: Any) -> Any:
-    return _filled_like(m, x, 1, options)
-
-
 @rule(aten.full_like.default)
 def _full_like(m: Mode, x: Tensor, value: Any, **options: Any) -> Any:
     return _filled_like(m, x, value, options)
 
 
-@rule(aten.new_zeros.default)
-def _new_zeros(m: Mode, x: Tensor, size: Sequence[Any], **options: Any) -> Any:
-    return _filled_new(m, x, size, 0, options)
-
-
-@rule(aten.new_ones.default)
-def _new_ones(m: Mode, x: Tensor, size: Sequence[Any], **options: Any) -> Any:
-    return _filled_new(m, x, size, 1, options)
-
-
 @rule(aten.new_full.default)
 def _new_full(m: Mode, x: Tensor, size: Sequence[Any], value: Any, **options: Any) -> Any:
     return _filled_new(m, x, size, value, options)
+
+
+def _constant(value: int) -> tuple[Rule, Rule, Rule]:
+    """Tensors of ``value`` by their size, like another, and by their size on another's device."""
+    return (
+        lambda m, size, **options: _filled(m, size, value, options),
+        lambda m, x, **options: _filled_like(m, x, value, options),
+        lambda m, x, size, **options: _filled_new(m, x, size, value, options),
+    )
+
+
+for _name, _number in (("zeros", 0), ("ones", 1)):
+    for _kind, _rule in zip(("{}", "{}_like", "new_{}"), _constant(_number)):
+        rule(getattr(aten, _kind.format(_name)).default)(_rule)
 
 
 @rule(aten.fill.Scalar)
