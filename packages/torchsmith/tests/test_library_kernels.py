@@ -9,7 +9,7 @@ import torch
 import torchsmith
 from torchsmith_fx_backend import smith
 from torchsmith_fx_backend._src import switches
-from torchsmith_fx_backend._src.passes import LibraryKernels
+from torchsmith_fx_backend._src.passes.templates import LibraryKernels
 from torchsmith_kernels import attention_template
 
 HALF = torch.bfloat16

@@ -14,10 +14,10 @@ from torchsmith_fx_backend._src.passes import (
     FROZEN_PASSES,
     PASSES,
     KeyedRandom,
-    LibraryKernels,
     Pass,
     ScatterTargets,
 )
+from torchsmith_fx_backend._src.passes.templates import LibraryKernels
 from torchsmith_fx_backend._src.schedule.scheduler import POLICIES, Policy
 from torchsmith_fx_backend._src.settings import Settings
 from torchsmith_fx_backend.errors import SettingError

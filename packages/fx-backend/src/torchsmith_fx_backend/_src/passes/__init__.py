@@ -58,12 +58,4 @@ FROZEN_PASSES: tuple[Pass, ...] = (
     *PASSES[_SEVERAL + 1 :],
 )
 
-__all__ = [
-    "FROZEN_PASSES",
-    "PASSES",
-    "KeyedRandom",
-    "LibraryKernels",
-    "Pass",
-    "ScatterTargets",
-    "run_passes",
-]
+__all__ = ["FROZEN_PASSES", "PASSES", "KeyedRandom", "Pass", "ScatterTargets", "run_passes"]

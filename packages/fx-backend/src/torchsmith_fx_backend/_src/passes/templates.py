@@ -31,18 +31,8 @@ _LOWEST = -1e38  # what hides a key in a row with others, and does not overflow 
 
 
 class Template(Protocol):
-    """What a package says about one of its operators.
+    """What a package says about one of its operators, as the README of torchsmith-kernels tells."""
 
-    Attributes:
-        name: for messages.
-        targets: what it can stand for, each with the position of the result that it computes.
-        parameters: names of the arguments of ``op`` and of ``matches``.
-        op: the operator.
-        matches: whether its own kernels take a call, by argument name.
-        speedup: by how much it was measured to be faster; None where nobody measured.
-    """
-
-    name: str
     targets: Mapping[str, int]
     parameters: tuple[str, ...]
     op: OpOverload
