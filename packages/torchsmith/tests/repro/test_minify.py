@@ -7,7 +7,7 @@ from torchsmith.__main__ import main
 from torchsmith._src.repro.cases import captured
 from torchsmith._src.repro.judge import Failure
 from torchsmith._src.repro.minify import minify, minify_case
-from torchsmith._src.repro.program import outcome
+from torchsmith._src.repro.program import fewer_statements, outcome
 from torchsmith._src.repro.watch import Watch
 from torchsmith.errors import MinifyError
 from torchsmith_fx_backend._src.capture import rules
@@ -293,6 +293,20 @@ def test_a_missing_guard(monkeypatch, tmp_path):
     monkeypatch.undo()
     forget_kernels()
     assert outcome(str(path), found.text, Watch(), 20) is None
+
+
+def test_no_program_is_run_twice():
+    """Statements of a function that is left out are left out with it."""
+    text = "def f(x):\n    y = x\n    return y\n\ndef g(x):\n    y = x\n    return y\n\nkept = f\n"
+    tried = []
+
+    def fails(rest):
+        tried.append(rest)
+        return "def f" in rest and "kept = f" in rest
+
+    small = fewer_statements(text, fails, lambda told: None, 60)
+    assert small == "def f(x):\n    pass\nkept = f\n"
+    assert len(tried) == len(set(tried)) > 4
 
 
 def test_programs_that_are_not_ours_to_mend(tmp_path):

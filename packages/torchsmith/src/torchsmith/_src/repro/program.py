@@ -79,11 +79,15 @@ def fewer_statements(
     """``text`` without the statements that it fails without."""
     count = sum(isinstance(node, ast.stmt) for node in ast.walk(ast.parse(text)))
     end = time.monotonic() + budget
+    known: dict[str, bool] = {}  # without a function, its statements make no difference
 
     def without(kept: Collection[int]) -> bool:
-        if time.monotonic() > end:
-            return False
-        return fails(_without(text, set(range(count)) - set(kept)))
+        rest = _without(text, set(range(count)) - set(kept))
+        if rest not in known:
+            if time.monotonic() > end:
+                return False
+            known[rest] = fails(rest)
+        return known[rest]
 
     kept = shrink(list(range(count)), without, lambda n: say(f"{n} of {count} statements"))
     return _without(text, set(range(count)) - set(kept))
