@@ -20,7 +20,7 @@ from torchsmith_fx_backend._src.capture.torch_private import is_setting
 # What tracers call in graphs for backends that have ``native_nodes``.
 _HOOKS = frozenset(("module_hooks", "set_up_hooks", "retain_grad"))
 # Changes of mode, which capture follows within a graph, but not over a cut.
-_MODE = re.compile("_set_.*|_(enter|exit)_(autocast|inference_mode)")
+_MODE = re.compile("(_cuda)?_set_.*|_(enter|exit)_(autocast|inference_mode)")
 
 Compile = Callable[[fx.GraphModule, Sequence[object]], Callable[..., Any]]
 

@@ -28,6 +28,7 @@ from torch._subclasses.fake_tensor import (
 from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
 from torch.autograd.grad_mode import _enter_inference_mode, _exit_inference_mode
 from torch.cpu.amp.autocast_mode import autocast as cpu_autocast
+from torch.distributions.utils import _lazy_property_and_property
 from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.nn.modules import module as _module
 from torch.optim.asgd import _multi_tensor_asgd, _single_tensor_asgd
@@ -106,6 +107,7 @@ wrap_call: Callable[..., object] = _Wrap.__call__
 operator_call: Callable[..., object] = torch._ops.HigherOrderOperator.__call__
 _once: Callable[..., Any] = torch.autograd.function.once_differentiable(print)
 once_differentiable_code: object = _once.__code__
+lazy_property: type = _lazy_property_and_property
 node_label: Callable[[fx.Graph, Callable[..., object] | str], str] = fx.Graph._target_to_str
 has_symbols: Callable[[torch.Tensor], bool] = attrgetter("_has_symbolic_sizes_strides")
 autograd_apply: object = torch.autograd.Function.__dict__["apply"].__func__
@@ -137,11 +139,11 @@ FOLDED_QUERIES = (
 )
 # Getters of the process's state, which answer with a number, a flag or a word.
 _STATE = re.compile(
-    r"_get_.*_(enabled?|benchmark|deterministic|allow_tf32|precision|limit|reduction|optimize"
+    r"_(cuda_)?get_.*_(enabled?|benchmark|deterministic|allow_tf32|precision|limit|reduction|optimize"
     r"|accumulation|math|backend|order|kernel)"
 )
-_SWITCHED = [n.removeprefix("_get_") for n in dir(torch._C) if _STATE.fullmatch(n)]
-STATE_QUERIES = " ".join(f"_C._get_{name}" for name in _SWITCHED)
+_READERS = [name for name in dir(torch._C) if _STATE.fullmatch(name)]
+STATE_QUERIES = " ".join(f"_C.{name}" for name in _READERS)
 if hasattr(torch._C, "_get_fp32_precision_getter"):
     STATE_QUERIES += " _C._get_fp32_precision_getter"
 # Switches of the attention kernels, which contexts turn: what each is set by and read by.
@@ -329,9 +331,9 @@ def without_anomalies() -> Iterator[None]:
 SWITCHES: list[tuple[Any, Callable[..., Any], Callable[..., Any]]] = [
     *((put, put, read) for put, read in ATTENTION_SWITCHES.items()),
     *(
-        (put, put, getattr(torch._C, f"_get_{name}"))
-        for name in _SWITCHED
-        for put in (getattr(torch._C, f"_set_{name}", None),)
+        (put, put, getattr(torch._C, name))
+        for name in _READERS
+        for put in (getattr(torch._C, name.replace("get_", "set_", 1), None),)
         if put is not None and put not in ATTENTION_SWITCHES
     ),
     (torch._C._set_default_dtype, torch._C._set_default_dtype, torch.get_default_dtype),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
 from torchsmith_tracer._src.frames.code import VERSION, Instruction
 from torchsmith_tracer._src.frames.frame import Frame
+from torchsmith_tracer._src.interp.branches import truth
 from torchsmith_tracer._src.interp.registry import RETURN, YIELD, opcode
 from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
@@ -21,13 +22,13 @@ def _jump(tx: Trace, frame: Frame, ins: Instruction) -> int:
 @opcode("POP_JUMP_FORWARD_IF_TRUE", "POP_JUMP_BACKWARD_IF_TRUE", until=(3, 11))
 @opcode("POP_JUMP_IF_TRUE", since=(3, 12))
 def _pop_jump_if_true(tx: Trace, frame: Frame, ins: Instruction) -> int | None:
-    return ins.target if frame.pop().bool(tx) else None
+    return ins.target if truth(tx, frame, frame.pop(), ins) else None
 
 
 @opcode("POP_JUMP_FORWARD_IF_FALSE", "POP_JUMP_BACKWARD_IF_FALSE", until=(3, 11))
 @opcode("POP_JUMP_IF_FALSE", since=(3, 12))
 def _pop_jump_if_false(tx: Trace, frame: Frame, ins: Instruction) -> int | None:
-    return None if frame.pop().bool(tx) else ins.target
+    return None if truth(tx, frame, frame.pop(), ins) else ins.target
 
 
 @opcode("POP_JUMP_FORWARD_IF_NONE", "POP_JUMP_BACKWARD_IF_NONE", until=(3, 11), safe=True)

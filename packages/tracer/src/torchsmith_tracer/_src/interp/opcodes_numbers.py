@@ -6,6 +6,7 @@ from typing import cast
 
 from torchsmith_tracer._src.frames.code import Instruction
 from torchsmith_tracer._src.frames.frame import Frame
+from torchsmith_tracer._src.interp.branches import truth
 from torchsmith_tracer._src.interp.registry import opcode
 from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.addresses import joined
@@ -42,7 +43,9 @@ def _unary_not(tx: Trace, frame: Frame, ins: Instruction) -> None:
 @opcode("TO_BOOL", since=(3, 13))
 def _to_bool(tx: Trace, frame: Frame, ins: Instruction) -> None:
     value = frame.pop()
-    frame.stack.append(value if tx.interp.keeps_truth(value) else bool_value(value.bool(tx)))
+    if not tx.interp.keeps_truth(value):
+        value = bool_value(truth(tx, frame, value, frame.info.instructions[ins.index + 1]))
+    frame.stack.append(value)
 
 
 @opcode("COMPARE_OP")

@@ -55,6 +55,15 @@ for _cls in (torch.device, torch.finfo, torch.iinfo):
     _folded(_cls)
 
 
+@constructor(private.lazy_property)
+def _lazy_property(tx: Trace, wrapped: Value) -> Value:
+    """What a lazy property of a distribution is, seen through its class."""
+    real = getattr(wrapped, "fn", None)
+    if real is None:
+        raise Unsupported("opaque-call", what="a lazy property of a new function")
+    return tx.builder.wrap_new(private.lazy_property(real))
+
+
 @constructor(torch.Tensor)
 def _tensor(tx: Trace, *args: Value, **kwargs: Value) -> Value:
     if len(args) == 1 and isinstance(args[0], TensorValue) and not kwargs:

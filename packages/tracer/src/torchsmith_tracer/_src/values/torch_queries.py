@@ -271,7 +271,7 @@ def _size_of(tx: Trace, args: Args, kwargs: Kwargs) -> Value | None:
 def _assert(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
     condition = args[0] if args else kwargs["condition"]
     if isinstance(condition, TensorValue):
-        return _assert_tensor(tx, condition)
+        return assert_tensor(tx, condition)
     if tx.interp.truth(condition):
         return NONE
     message = args[1] if len(args) > 1 else kwargs.get("message", ConstantValue(""))
@@ -305,10 +305,10 @@ def _check_tensor(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
     condition = kwargs["cond"] if "cond" in kwargs else args[1]
     if not isinstance(condition, TensorValue) or condition.fake.dtype is not torch.bool:
         raise Unsupported("opaque-call", what="torch._check_tensor_all_with, which raises")
-    return _assert_tensor(tx, tx.graph.call_method("all", (condition,)))
+    return assert_tensor(tx, tx.graph.call_method("all", (condition,)))
 
 
-def _assert_tensor(tx: Trace, condition: Value) -> Value:
+def assert_tensor(tx: Trace, condition: Value) -> Value:
     """The graph has the assertion where it can be caught: when it fails, the function runs again
     and raises the user's error."""
     if not isinstance(condition, TensorValue) or not condition.fake.is_cpu:
