@@ -78,7 +78,9 @@ SYMBOLIC_MATH: dict[str, Callable[..., object]] = {
 }
 is_wrapper: Callable[[object], bool] = is_traceable_wrapper_subclass
 # Functions that change how operators run, but for what capture takes into account.
-_SETTING = re.compile(r"(_cuda)?_set_(?!grad_enabled|sdp_|default_dtype).*|set_(num_|determin|anomaly).*")
+_SETTING = re.compile(
+    r"(_cuda)?_set_(?!grad_enabled|sdp_|default_dtype).*|set_(num_|determin|anomaly).*"
+)
 
 
 def is_setting(name: str) -> bool:
