@@ -269,10 +269,6 @@ class ArrayValue(Value):
         return None
 
     # --- memory --------------------------------------------------------------------------------
-    def alias(self, tx: Trace) -> TensorValue:
-        """Another tensor in the same memory, with a version counter of its own."""
-        return alias(tx, self.tensor)
-
     def written(self, tx: Trace) -> None:
         """Traced code is about to write here.
 

@@ -136,6 +136,15 @@ def refused(name: str, error: object) -> Unsupported:
     return Unsupported("numpy", what=f"numpy.{name}", error=str(error))
 
 
+def ask(name: str, fn: Any, *args: object, **kwargs: object) -> Any:
+    """What NumPy gives; where it refuses, the program is to meet its error."""
+    try:
+        return fn(*args, **kwargs)
+    except Exception as e:
+        text = f"{type(e).__name__}: {e}"
+        raise Unsupported("op-failed", what=f"numpy.{name}", error=text, cause=e) from e
+
+
 class Asked:
     """One call, of which NumPy has been asked what comes out.
 
@@ -162,12 +171,8 @@ class Asked:
         state = numpy().geterr()
         if set(state.values()) - {"ignore", "warn"}:
             raise refused(name, "numpy.seterr asks for errors of floating point")
-        try:
-            with numpy().errstate(all="ignore"), warnings.catch_warnings(record=True):
-                self.expected: Any = fn(*hosts, **named)
-        except Exception as e:
-            text = f"{type(e).__name__}: {e}"
-            raise Unsupported("op-failed", what=f"numpy.{name}", error=text, cause=e) from e
+        with numpy().errstate(all="ignore"), warnings.catch_warnings(record=True):
+            self.expected = ask(name, fn, *hosts, **named)
 
     def host(self, value: Value) -> Any:
         """The sample of an argument."""
@@ -583,7 +588,8 @@ def asarray(tx: Trace, value: Value, dtype: Value = NONE) -> ArrayValue:
         if any(isinstance(v, SymNumValue) for v in _leaves(value)):
             raise refused("array", "of numbers that vary")
         host = tx.interp.concrete(value)
-        array = _checked("array", host, dtype, tx)
+        known = None if tx.interp.is_none(dtype) else tx.interp.concrete(dtype)
+        array = ask("array", numpy().array, host, dtype=known)
         kind = torch_dtype(array.dtype)
         if kind is None:
             raise refused("array", f"of {array.dtype}")
@@ -602,15 +608,6 @@ def asarray(tx: Trace, value: Value, dtype: Value = NONE) -> ArrayValue:
             check_cast(made.tensor.fake.dtype, wanted)
             return ArrayValue(cast_to(tx, made.tensor, wanted))
     return made
-
-
-def _checked(name: str, host: object, dtype: Value, tx: Trace) -> Any:
-    known = None if tx.interp.is_none(dtype) else tx.interp.concrete(dtype)
-    try:
-        return numpy().array(host, dtype=known)
-    except Exception as e:
-        text = f"{type(e).__name__}: {e}"
-        raise Unsupported("op-failed", what=f"numpy.{name}", error=text, cause=e) from e
 
 
 def _leaves(value: Value) -> list[Value]:
@@ -654,13 +651,9 @@ def _array(tx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
         raise refused("array", "copy=False")
     dtype = kwargs.get("dtype", args[1] if len(args) > 1 else NONE)
     made = asarray(tx, args[0], dtype)
-    given = (
-        args[0].tensor
-        if isinstance(args[0], ArrayValue | TensorValue) and hasattr(args[0], "tensor")
-        else None
-    )
-    shares = isinstance(args[0], TensorValue) or (given is not None and made.tensor is given)
-    return copied(tx, made) if shares else made
+    given = args[0]
+    shares = isinstance(given, ArrayValue) and made.tensor is given.tensor
+    return copied(tx, made) if shares or isinstance(given, TensorValue) else made
 
 
 def _asarray(tx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:

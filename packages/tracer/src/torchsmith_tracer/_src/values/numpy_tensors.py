@@ -9,7 +9,7 @@ from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Args, Kwargs, Value
 from torchsmith_tracer._src.values.constants import NONE
 from torchsmith_tracer._src.values.lazy import realize
-from torchsmith_tracer._src.values.numpy_arrays import ArrayValue
+from torchsmith_tracer._src.values.numpy_arrays import ArrayValue, alias
 from torchsmith_tracer._src.values.numpy_calls import from_tensor
 from torchsmith_tracer._src.values.tensor import TensorValue
 from torchsmith_tracer._src.values.tensor_methods import method
@@ -34,7 +34,7 @@ def _shared(tx: Trace, array: ArrayValue) -> TensorValue:
     if torch.is_inference_mode_enabled():
         raise Unsupported("numpy", what="a tensor of an array", error="in inference mode")
     array.written(tx)  # torch warns about a read-only one
-    return array.alias(tx)
+    return alias(tx, array.tensor)
 
 
 @handles(torch.from_numpy)
