@@ -135,20 +135,19 @@ def _resume(
 ) -> tuple[Bytecode, int, Label]:
     """The listing, the length of its prologue, and the label of ``index``."""
     body = _copy(code)
-    labels: dict[int, Label] = {}
-    _label_instruction(body, index, labels)
+    label = _label_instruction(body, index)
     params = [local_name(n) for n in local_names]
     slots = _slots(stack)
     prologue: list[Any] = _entry(code)
     for i, kind in enumerate(stack):
         prologue += _push(kind, [Instr("LOAD_FAST", f"___s{i}")])
     prologue += [Instr("DELETE_FAST", name) for name in slots]  # no variables of the user's
-    prologue.append(Instr("JUMP_FORWARD", labels[index]))
+    prologue.append(Instr("JUMP_FORWARD", label))
     for instr in prologue:
         instr.lineno = code.co_firstlineno
     out = _shell(code, [*params, *slots], bool(cells_of(code)))
     out.extend([*prologue, *body])
-    return out, len(prologue), labels[index]
+    return out, len(prologue), label
 
 
 def _slots(shape: str) -> list[str]:
@@ -255,10 +254,9 @@ def step_code(
         # The original instruction stays where it is: handlers may run into it again in a loop.
         body = _copy(code)
         cover = _cover(body, _position_of(body, index))
-        labels: dict[int, Label] = {}
-        _label_instruction(body, onward, labels)
+        after = _label_instruction(body, onward)
         listing = [*pushes, *_covered(native, cover)]
-        listing += [Instr("JUMP_FORWARD", labels[onward], location=location), *body, end]
+        listing += [Instr("JUMP_FORWARD", after, location=location), *body, end]
     else:
         cover = None if caught is None else TryBegin(handler, False, len(in_force))
         listing = [*pushes, *_covered(native, cover), end]
@@ -500,12 +498,13 @@ def _covered(native: list[Any], cover: TryBegin | None) -> list[Any]:
     return [begin, *native, TryEnd(begin)]
 
 
-def _label_instruction(body: list[Any], index: int, labels: dict[int, Label]) -> None:
+def _label_instruction(body: list[Any], index: int) -> Label:
     position = _position_of(body, index)
     # A TryBegin just before the instruction must stay between the label and the instruction:
     # jumping to a label inside the covered range keeps the instruction covered.
-    label = labels[index] = Label()
+    label = Label()
     body.insert(position, label)
+    return label
 
 
 def instruction_at(code: CodeType, index: int) -> Instr:

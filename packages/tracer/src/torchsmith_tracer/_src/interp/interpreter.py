@@ -277,13 +277,12 @@ class Interpreter:
             return None
         inner = frame.stack[-1]
         assert isinstance(inner, Value)
-        method: Value | None = None
         if self.tx.interp.exception_matches(exc, GeneratorExit):
             try:
                 if isinstance(inner, GeneratorValue):
                     inner.close(self.tx)
-                elif (method := self.tx.interp.special_method(inner, "close")) is not None:
-                    self.tx.interp.call(method, [])
+                else:
+                    self.tx.interp.call_special(inner, "close")
             except ObservedException as e:
                 exc = e.exc
             self._pending_throw = exc  # closing the inner one has used it, too
@@ -291,8 +290,7 @@ class Interpreter:
         try:
             if isinstance(inner, GeneratorValue):
                 return inner.throw(self.tx, exc)
-            method = self.tx.interp.special_method(inner, "throw")
-            return None if method is None else self.tx.interp.call(method, [exc])
+            return self.tx.interp.call_special(inner, "throw", exc)
         except ObservedException as e:
             error = e
         if not self.tx.interp.exception_matches(error.exc, StopIteration):

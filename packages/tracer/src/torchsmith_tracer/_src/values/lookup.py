@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import types
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 from torchsmith_guards import AttrSource, PinnedSource, class_dict, class_mro
 
@@ -27,6 +27,11 @@ class Found(NamedTuple):
 
     attr: object
     owner: type
+
+
+def in_python(found: Found | None) -> TypeGuard[Found]:
+    """Whether a special method is there and is no method of C."""
+    return found is not None and not isinstance(found.attr, METHOD_TYPES)
 
 
 C_DATA = (types.GetSetDescriptorType, types.MemberDescriptorType)

@@ -41,6 +41,11 @@ class Attributes(Part):
         owner = self.type_of(value)
         return None if found is None else bind(self.tx, found, value, owner, name)
 
+    def call_special(self, value: Value, name: str, *args: Value) -> Value | None:
+        """What a special method gives; None where there is no such method."""
+        method = self.special_method(value, name)
+        return None if method is None else self.interp.call(method, args)
+
     def type_of(self, value: Value) -> ClassValue:
         """``type(value)``."""
         if isinstance(value, NewObjectValue) and isinstance(value.cls_value, ClassValue):
@@ -114,9 +119,9 @@ class Attributes(Part):
                 descriptor,
             )
         if isinstance(attr, ObjectValue):
-            getter = self.special_method(attr, "__get__")
-            if getter is not None:
-                return self.interp.call(getter, [NONE if instance is None else instance, owner])
+            got = self.call_special(attr, "__get__", instance or NONE, owner)
+            if got is not None:
+                return got
         return attr
 
     def descriptor_set(self, found: Found, instance: Value, name: str, value: Value) -> None:
@@ -144,10 +149,8 @@ class Attributes(Part):
         return True
 
     def _call_method(self, found: Found, name: str, slot: str, *args: Value) -> None:
-        method = self.special_method(attr_value(self.tx, found, name), slot)
-        if method is None:
+        if self.call_special(attr_value(self.tx, found, name), slot, *args) is None:
             raise self.interp.error(AttributeError, slot)
-        self.interp.call(method, args)
 
     def _store_c_field(self, instance: Value, name: str, value: Value, attr: object) -> None:
         if (

@@ -5,11 +5,10 @@ from __future__ import annotations
 from torchsmith_tracer._src.breaks.signals import ObservedException
 from torchsmith_tracer._src.values.abstract.part import Part
 from torchsmith_tracer._src.values.base import Value
-from torchsmith_tracer._src.values.builtin_object import METHOD_TYPES
 from torchsmith_tracer._src.values.constants import FALSE, TRUE, ConstantValue
 from torchsmith_tracer._src.values.containers import SequenceValue
 from torchsmith_tracer._src.values.iterators import IteratorValue, RangeIterator
-from torchsmith_tracer._src.values.lookup import lookup
+from torchsmith_tracer._src.values.lookup import in_python, lookup
 from torchsmith_tracer._src.values.mappings import DictValue, MappingProxyValue
 
 
@@ -153,8 +152,7 @@ class Iteration(Part):
 
     def _overrides_items(self, value: Value) -> bool:
         """Whether a dict subclass customises iteration, so that C code would use its methods."""
-        found = lookup(self.tx, value.python_type(), "__iter__")
-        return found is not None and not isinstance(found.attr, METHOD_TYPES)
+        return in_python(lookup(self.tx, value.python_type(), "__iter__"))
 
     def merge_keywords(self, function: Value, target: DictValue, source: Value) -> None:
         """``f(**target, **source)``."""

@@ -118,6 +118,7 @@ class ObjectLayer:
         self.function_text = texts.function_text
 
         self.special_method = attributes.special_method
+        self.call_special = attributes.call_special
         self.type_of = attributes.type_of
         self.builtin_method = BuiltinMethodValue
         self.bind_attribute = attributes.bind_attribute

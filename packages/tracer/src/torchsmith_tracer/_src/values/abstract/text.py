@@ -12,14 +12,13 @@ from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.values.abstract.part import Part
 from torchsmith_tracer._src.values.addresses import at_address, joined
 from torchsmith_tracer._src.values.base import Value
-from torchsmith_tracer._src.values.builtin_object import METHOD_TYPES
 from torchsmith_tracer._src.values.builtins import registry
 from torchsmith_tracer._src.values.classes import ClassValue, DescriptorValue
 from torchsmith_tracer._src.values.constants import ConstantValue
 from torchsmith_tracer._src.values.containers import ListValue, SequenceValue, TupleValue
 from torchsmith_tracer._src.values.functions import BoundMethodValue, BuiltinValue, FunctionValue
 from torchsmith_tracer._src.values.generators import GeneratorValue
-from torchsmith_tracer._src.values.lookup import Found, lookup
+from torchsmith_tracer._src.values.lookup import in_python, lookup
 from torchsmith_tracer._src.values.mappings import DictValue, SetValue
 from torchsmith_tracer._src.values.python_instances import ObjectValue, is_struct_sequence
 from torchsmith_tracer._src.values.twins import TwinValue
@@ -58,12 +57,10 @@ class Texts(Part):
         found = lookup(self.tx, cls, name)
         base = value.base_value()
         if isinstance(base, TwinValue):
-            found = lookup(self.tx, base.cls, name) if _in_c(found) else found
-        custom = found is not None and not isinstance(found.attr, METHOD_TYPES)
-        if custom and isinstance(value, ObjectValue | ConstantValue):
-            method = self.interp.special_method(value, name)
-            assert method is not None
-            result = self.interp.call(method, [])
+            found = lookup(self.tx, base.cls, name) if not in_python(found) else found
+        if in_python(found) and isinstance(value, ObjectValue | ConstantValue):
+            result = self.interp.call_special(value, name)
+            assert result is not None
             if not issubclass(result.python_type(), str):
                 message = f"{name} returned non-string (type {result.type_name})"
                 raise self.interp.error(TypeError, message)
@@ -85,14 +82,9 @@ class Texts(Part):
         if type(value) is ConstantValue:
             return self.interp.fold(format, value.value, text)
         found = lookup(self.tx, value.python_type(), "__format__")
-        if (
-            found is not None
-            and not isinstance(found.attr, METHOD_TYPES)
-            and isinstance(value, ObjectValue | ConstantValue)
-        ):
-            method = self.interp.special_method(value, "__format__")
-            assert method is not None
-            made = self.interp.call(method, [ConstantValue(text)])
+        if in_python(found) and isinstance(value, ObjectValue | ConstantValue):
+            made = self.interp.call_special(value, "__format__", ConstantValue(text))
+            assert made is not None
             if not issubclass(made.python_type(), str):
                 message = f"__format__ must return a str, not {made.type_name}"
                 raise self.interp.error(TypeError, message)
@@ -250,10 +242,6 @@ def _listed(left: str, items: list[list[str | Value]], right: str) -> Value:
         out += [", ", *item] if i else item
     out.append(right)
     return joined(ConstantValue(p) if isinstance(p, str) else p for p in out)
-
-
-def _in_c(found: Found | None) -> bool:
-    return found is None or isinstance(found.attr, METHOD_TYPES)
 
 
 class _Text:

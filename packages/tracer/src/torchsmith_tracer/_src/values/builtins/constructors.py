@@ -9,7 +9,6 @@ from typing import cast
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
-from torchsmith_tracer._src.values.builtin_object import METHOD_TYPES
 from torchsmith_tracer._src.values.builtins.make_class import make_class
 from torchsmith_tracer._src.values.builtins.registry import constructor
 from torchsmith_tracer._src.values.classes import DescriptorValue
@@ -31,7 +30,7 @@ from torchsmith_tracer._src.values.iterators import (
     ReversedValue,
     ZipValue,
 )
-from torchsmith_tracer._src.values.lookup import lookup
+from torchsmith_tracer._src.values.lookup import in_python, lookup
 from torchsmith_tracer._src.values.mappings import (
     DictValue,
     DictViewValue,
@@ -64,11 +63,9 @@ def _number(
     base = obj.base_value()
     if isinstance(obj, ObjectValue | EnumValue):
         for name in names:
-            found = lookup(tx, obj.python_type(), name)
-            if found is not None and not isinstance(found.attr, METHOD_TYPES):
-                method = tx.interp.special_method(obj, name)
-                assert method is not None
-                result = tx.interp.call(method, [])
+            if in_python(lookup(tx, obj.python_type(), name)):
+                result = tx.interp.call_special(obj, name)
+                assert result is not None
                 if not issubclass(result.python_type(), (cls, int)):
                     what = f"non-{cls.__name__} (type {result.type_name})"
                     message = f"{obj.type_name}.{name} returned {what}"
@@ -100,9 +97,9 @@ constructor(float)(lambda tx, obj=_ZERO, /: _number(tx, float, obj, ("__float__"
 @constructor(complex)
 def _complex(tx: Trace, real: Value = _ZERO, imag: Value | None = None) -> Value:
     if isinstance(real, ObjectValue):
-        method = tx.interp.special_method(real, "__complex__")
-        if method is not None:
-            return tx.interp.call(method, [])
+        result = tx.interp.call_special(real, "__complex__")
+        if result is not None:
+            return result
         real = tx.interp.class_value(float).call(tx, [real], {})
     parts = [tx.interp.concrete(v) for v in (real, imag) if v is not None]
     return tx.interp.fold(complex, *parts)
@@ -213,12 +210,9 @@ def _range(tx: Trace, a: Value, b: Value | None = None, c: Value | None = None, 
     step = ConstantValue(1) if c is None else c
     parts: list[Value] = []
     for value in (start, stop, step):
-        if isinstance(value, (ConstantValue, ObjectValue)):
-            parts.append(ConstantValue(tx.interp.index(value)))
-        elif issubclass(value.python_type(), int):
-            parts.append(value)  # symbolic
-        else:
-            parts.append(ConstantValue(tx.interp.index(value)))
+        known = isinstance(value, ConstantValue | ObjectValue)
+        symbolic = not known and issubclass(value.python_type(), int)
+        parts.append(value if symbolic else ConstantValue(tx.interp.index(value)))
     if isinstance(parts[2], ConstantValue) and parts[2].value == 0:
         raise tx.interp.error(ValueError, "range() arg 3 must not be zero")
     return RangeValue(parts[0], parts[1], parts[2])
@@ -254,10 +248,10 @@ def _reversed(tx: Trace, sequence: Value, /) -> Value:
         if found is not None and found.attr is None:
             name = sequence.cls.__name__
             raise tx.interp.error(TypeError, f"{name!r} object is not reversible")
-        if found is not None and not isinstance(found.attr, METHOD_TYPES):
-            method = tx.interp.special_method(sequence, "__reversed__")
-            assert method is not None
-            return tx.interp.call(method, [])
+        if in_python(found):
+            made = tx.interp.call_special(sequence, "__reversed__")
+            assert made is not None
+            return made
     base = sequence.base_value()
     if isinstance(base, DictValue):
         return DictIterator(base, "keys", reverse=True)

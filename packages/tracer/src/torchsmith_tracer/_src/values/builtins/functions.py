@@ -18,7 +18,6 @@ from torchsmith_tracer._src.frames.frame import Frame
 from torchsmith_tracer._src.frames.library import is_library, is_library_module
 from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
-from torchsmith_tracer._src.values.builtin_object import METHOD_TYPES
 from torchsmith_tracer._src.values.builtins.python_versions import protocol_members
 from torchsmith_tracer._src.values.builtins.registry import builtin
 from torchsmith_tracer._src.values.builtins.slots import attribute_name
@@ -28,7 +27,7 @@ from torchsmith_tracer._src.values.containers import ListValue, TupleValue
 from torchsmith_tracer._src.values.functions import BoundMethodValue
 from torchsmith_tracer._src.values.identity import IdentityValue
 from torchsmith_tracer._src.values.iterators import CallableIterator
-from torchsmith_tracer._src.values.lookup import Found, disguises, lookup
+from torchsmith_tracer._src.values.lookup import Found, disguises, in_python, lookup
 from torchsmith_tracer._src.values.mappings import DictValue
 from torchsmith_tracer._src.values.namespaces import DictNamespace, NamespaceValue, PyModuleValue
 from torchsmith_tracer._src.values.python_instances import EnumValue, ObjectValue
@@ -99,10 +98,10 @@ def _special(tx: Trace, obj: Value, name: str, message: str, *args: Value) -> Va
         return obj.users(tx, name, *args)
     if not isinstance(obj, ObjectValue):
         return None
-    method = tx.interp.special_method(obj, name)
-    if method is None:
+    result = tx.interp.call_special(obj, name, *args)
+    if result is None:
         raise tx.interp.error(TypeError, message.format(obj.cls.__name__))
-    return tx.interp.call(method, args)
+    return result
 
 
 @builtin(abs)
@@ -153,11 +152,8 @@ def _divmod(tx: Trace, a: Value, b: Value, /) -> Value | None:
 def _pow(tx: Trace, base: Value, exp: Value, mod: Value = NONE) -> Value | None:
     if tx.interp.is_none(mod):
         return tx.interp.binary("pow", base, exp)
-    if isinstance(base, ObjectValue):
-        method = tx.interp.special_method(base, "__pow__")
-        if method is not None:
-            return tx.interp.call(method, [exp, mod])
-    return None
+    is_object = isinstance(base, ObjectValue)
+    return tx.interp.call_special(base, "__pow__", exp, mod) if is_object else None
 
 
 @builtin(sum)
@@ -352,17 +348,13 @@ def is_instance(tx: Trace, obj: Value, cls: Value) -> bool:
 
 def _is_users(found: Found | None) -> bool:
     """Whether a special method is neither in C nor a library's."""
-    return (
-        found is not None
-        and not isinstance(found.attr, METHOD_TYPES)
-        and not is_library_module(found.owner.__module__)
-    )
+    return in_python(found) and not is_library_module(found.owner.__module__)
 
 
 def _ask(tx: Trace, cls: Value, name: str, about: Value) -> bool:
-    method = tx.interp.special_method(cls, name)
-    assert method is not None
-    return tx.interp.truth(tx.interp.call(method, [about]))
+    answer = tx.interp.call_special(cls, name, about)
+    assert answer is not None
+    return tx.interp.truth(answer)
 
 
 def _is_subclass(tx: Trace, kind: type, cls: type, *, plain: bool) -> bool:

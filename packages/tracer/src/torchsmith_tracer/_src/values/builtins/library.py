@@ -120,10 +120,9 @@ def _length_hint(tx: Trace, obj: Value, default: Value = ConstantValue(0), /) ->
         except ObservedException as e:
             if not tx.interp.exception_matches(e.exc, TypeError):
                 raise
-    method = tx.interp.special_method(obj, "__length_hint__")
-    if method is None:
+    result = tx.interp.call_special(obj, "__length_hint__")
+    if result is None:
         return default
-    result = tx.interp.call(method, [])
     known = tx.interp.concrete(result)
     if known is NotImplemented:
         return default
@@ -150,16 +149,10 @@ def _rounding(name: str) -> None:
     real = getattr(math, name)
 
     def implementation(tx: Trace, x: Value, /) -> Value | None:
-        method = None
-        if isinstance(x, ObjectValue):
-            method = tx.interp.special_method(x, f"__{name}__")
-        elif (
-            not isinstance(x, ConstantValue)
-            and not hasattr(x, "call_builtin")
-            and lookup(tx, x.python_type(), f"__{name}__") is not None
-        ):
-            method = x.getattr(tx, f"__{name}__")
-        return None if method is None else tx.interp.call(method, [])
+        known = isinstance(x, ConstantValue) or hasattr(x, "call_builtin")
+        if known and not isinstance(x, ObjectValue):
+            return None
+        return tx.interp.call_special(x, f"__{name}__")
 
     builtin(real)(implementation)
 

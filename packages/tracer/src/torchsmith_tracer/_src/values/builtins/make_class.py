@@ -131,9 +131,8 @@ def make_class(
     if isinstance(cell, CellValue):
         cell.store(tx, cls)
     for key, value in table.items():
-        hook = tx.interp.special_method(value, "__set_name__") if _may_hook(value) else None
-        if hook is not None:
-            tx.interp.call(hook, [cls, ConstantValue(key)])
+        if _may_hook(value):
+            tx.interp.call_special(value, "__set_name__", cls, ConstantValue(key))
     found = lookup_in(tx, stand_in.__mro__[1:], "__init_subclass__")
     if found is not None and found.owner is not object:
         parent = tx.interp.super(cls, cls)
