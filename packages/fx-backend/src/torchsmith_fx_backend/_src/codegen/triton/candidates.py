@@ -73,7 +73,7 @@ def _other_tiles(config: Config) -> Iterator[Config]:
             yield replace(config, x_block=x * 2, r_block=r // 2)
             yield replace(config, x_block=x // 2, r_block=r * 2)
             if config.schedule is not Schedule.SCAN:
-                yield replace(config, num_stages=3)
+                yield replace(config, num_stages=4 - config.num_stages)
 
 
 def _other_schedules(

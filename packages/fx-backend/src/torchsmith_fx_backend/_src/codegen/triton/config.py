@@ -213,7 +213,9 @@ def _choose_reduction(kernel: Kernel, symbols: Mapping[str, int], sm_count: int)
     programs = -(-rows // x_block)
     splits = min(-(-cols // (r_block * 4)), -(-2 * sm_count // max(programs, 1)), 1024)
     if splits > 1 and can_split(kernel):
-        return Config(Schedule.SPLIT, x_block, r_block=r_block, splits=splits, num_warps=warps)
+        # Loads of three steps under way hide memory, unless positions take long to compute.
+        stages = 3 if x_block > 1 and outer == len(kernel.ranges) - 2 else 1
+        return Config(Schedule.SPLIT, x_block, 1, 0, r_block, splits, warps, stages)
     return Config(Schedule.LOOPED, x_block, r_block=r_block, num_warps=warps)
 
 
@@ -221,7 +223,10 @@ def _choose_crossed(static: bool, cols: int, accesses: int) -> Config:
     """For rows of which some tensors are read or written across: several rows per program, so that
     those accesses meet whole cache lines. With many tensors fewer registers are left for a row."""
     if static and cols <= 1024 and accesses <= 6:
-        return Config(Schedule.PERSISTENT, 4, r_block=next_power_of_2(cols), num_warps=8)
+        r_block = next_power_of_2(cols)
+        return Config(
+            Schedule.PERSISTENT, 4096 // r_block, r_block=r_block, num_warps=r_block // 128
+        )
     return Config(Schedule.LOOPED, 8, r_block=128, num_warps=8)
 
 
