@@ -2,6 +2,7 @@
 
 import importlib.util
 import linecache
+import subprocess
 import sys
 import types
 import warnings
@@ -406,11 +407,34 @@ def test_memory_of_eager_for_each_half_has_what_autograd_saves(case, program):
     assert x.grad is None
 
 
-def test_a_graph_that_reads_a_value_has_no_halves(program):
-    graph = fx.symbolic_trace(lambda x: torch.full((2,), (x * 2).sum().item()) + x)
+def test_a_graph_that_does_not_run_has_no_halves():
+    graph = fx.symbolic_trace(lambda x: x @ x.new_ones(7))
     for node in graph.graph.find_nodes(op="placeholder"):
         node.meta["example_value"] = torch.ones(2, requires_grad=True)
     assert training_memory(graph) is None
+
+
+def test_halves_of_large_graphs_are_left_out_and_torchs_compiler_stays_out(program):
+    """Tensors of the device "meta" would import ``torch._dynamo``."""
+    text = """
+import sys, torch
+from torch import fx
+from torchsmith_tracer._src.page.memory import MOST_NODES, training_memory
+
+def graph(count):
+    made = fx.Graph()
+    node = made.placeholder("x")
+    node.meta["example_value"] = torch.ones(4, requires_grad=True)
+    for _ in range(count):
+        node = made.call_method("mean", (made.call_method("expand", (node, 3, -1)), 0, True))
+    made.output(node)
+    return fx.GraphModule({}, made)
+
+assert training_memory(graph(2)) is not None
+assert training_memory(graph(MOST_NODES)) is None
+assert "torch._dynamo" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", text], check=True, timeout=300)
 
 
 def test_the_page_of_a_training_graph_has_both_halves_and_a_trace_neither(program):

@@ -10,9 +10,11 @@ from typing import Any
 
 import torch
 from torch import fx
-from torchsmith_guards import hint_of
+from torchsmith_guards import FakeMode, ShapeEnv, hint_of
 
 from torchsmith_tracer._src.torch_private import DispatchMode
+
+MOST_NODES = 500  # of graphs that are run without data
 
 
 def tensors(value: object) -> Iterator[torch.Tensor]:
@@ -98,12 +100,15 @@ def training_memory(gm: fx.GraphModule) -> dict[str, Any] | None:
     ``live`` and ``peak``: the bytes held of what was made since it began, after each operator.
 
     Returns:
-        None where the graph does not run without data.
+        None where the graph does not run without data, or is too large for a page made in a moment.
     """
+    if len(gm.graph.nodes) > MOST_NODES:
+        return None
     halves: dict[str, Any] = {}
     seen: set[int] = set()
     try:
-        with torch.inference_mode(False), torch.enable_grad():
+        # Fakes by rule: tensors of the device "meta" would import torch._dynamo.
+        with torch.inference_mode(False), torch.enable_grad(), FakeMode(ShapeEnv()).mode:
             given = [
                 _without_data(n.meta["example_value"])
                 for n in gm.graph.find_nodes(op="placeholder")
@@ -127,7 +132,7 @@ def _without_data(value: Any) -> Any:
     if not isinstance(value, torch.Tensor):
         return hint_of(value) if isinstance(value, torch.SymInt | torch.SymFloat) else value
     size, stride = ([int(hint_of(n) or 0) for n in part] for part in (value.shape, value.stride()))
-    made = torch.empty_strided(size, stride, dtype=value.dtype, device="meta")
+    made = torch.empty_strided(size, stride, dtype=value.dtype, device=value.device)
     return made.requires_grad_(value.requires_grad)
 
 
@@ -147,18 +152,17 @@ class _Held(DispatchMode):  # type: ignore[no-untyped-call]
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        given = dict(kwargs or {})
-        if given.get("device") is not None:
-            given["device"] = torch.device("meta")
-        result = func(*args, **given)
-        for tensor in tensors(result):
+        result = func(*args, **(kwargs or {}))
+        found = list(tensors(result))
+        for tensor in found:
             storage = tensor.untyped_storage()
             if storage._cdata not in self.seen:
                 self.seen.add(storage._cdata)
                 self.now += storage.nbytes()
                 weakref.finalize(storage, self._gone, storage._cdata, storage.nbytes())
-        self.peak = max(self.peak, self.now)
-        self.live.append(self.now)
+        if found:
+            self.peak = max(self.peak, self.now)
+            self.live.append(self.now)
         return result
 
     def _gone(self, key: int, size: int) -> None:
