@@ -109,6 +109,18 @@ def of_columns(x, w):
     return torch.einsum("rc,cd->dr", x, w).t()
 
 
+def of_windows(x, w):
+    """Sizes that are quotients of products of quotients."""
+    rows = x.reshape(x.shape[0], 4, 1).repeat(4, 2, 1).repeat(1, 1, 2)
+    height = rows.shape[0]
+    parts = rows.view(1, height // 4, 4, 2, 4, 2).permute(0, 1, 3, 2, 4, 5).reshape(-1, 16, 2)
+    heads = parts.view(-1, parts.shape[0], 1, 16, 2) * w[0, 0]
+    mixed = (heads.view(-1, 1, 16, 2).softmax(2) * w[0, 1]).reshape(-1, 4, 4, 2)
+    batch = mixed.shape[0] // ((height // 4) * 2)
+    whole = mixed.view(batch, height // 4, 2, 4, 4, -1).permute(0, 1, 3, 2, 4, 5)
+    return whole.reshape(batch, height, 8, -1).roll(2, 1)[0, :, :, 0]
+
+
 WAYS = {
     "contiguous": lambda y: (y * torch.ones_like(y).contiguous()).square().sum(),
     "expanded": lambda y: y.sum(),
@@ -117,7 +129,9 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("fn", [of_padded, of_columns, of_widths], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "fn", [of_padded, of_columns, of_widths, of_windows], ids=lambda f: f.__name__
+)
 def test_one_backward_half_serves_all_sizes(fn, monkeypatch):
     made = []
     real = Training._compile_backward

@@ -176,3 +176,12 @@ def test_reshape_of_symbolic_sizes_only_touches_its_group():
     at = (i, j)
     out = reshape(at, (ix.mul(s, t), c(32)), (s, t, c(4), c(8)), {0: ix.mul(s, t), 1: c(32)})
     assert [str(x) for x in out] == ["(i0 // s1)", "(i0 % s1)", "(i1 // 8)", "(i1 % 8)"]
+
+
+def test_divisions_of_sizes_alone_have_functions_of_their_own():
+    a, b = ix.Sym("s0"), ix.Sym("s1")
+    of_sizes = ix.FloorDiv(ix.add(a, ix.Mod(b, a, True)), b, True)
+    moving = ix.Mod(ix.add(ix.var(0), of_sizes), b, True)
+    text = ix.render(moving, floored=("floordiv", "rem", "size_floordiv", "size_rem"))
+    assert text == "rem(i0 + size_floordiv(s0 + size_rem(s1, s0), s1), s1)"
+    assert ix.render(of_sizes, floored=("div", "rem")) == "div(s0 + rem(s1, s0), s1)"

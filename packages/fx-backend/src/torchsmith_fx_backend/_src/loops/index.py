@@ -720,7 +720,7 @@ def render(
     var_name: Callable[[int], str] = lambda axis: f"i{axis}",
     sym_name: Callable[[str], str] = lambda name: name,
     div: str = "//",
-    floored: tuple[str, str] | None = None,
+    floored: tuple[str, ...] | None = None,
     value_name: Callable[[int], str] = lambda value: f"at(v{value})",
 ) -> str:
     """``x`` as infix text; give ``div="/"`` for C.
@@ -730,8 +730,8 @@ def render(
         var_name: text for an iteration variable, by axis.
         sym_name: text for a size symbol, by name.
         div: the operator for floor division of non-negative integers.
-        floored: the functions for floor division and remainder of other integers; None where the
-            operators themselves do that.
+        floored: the functions for floor division and remainder of other integers, then, if they
+            are others, those of sizes alone; None where the operators themselves do that.
         value_name: text for a loaded position, by SSA value.
     """
 
@@ -753,7 +753,8 @@ def render(
                 text = " * ".join(go(f, 2) for f in factors)
                 return f"({text})" if level > 2 else text
             case FloorDiv(num, den, True) | Mod(num, den, True) if floored is not None:
-                name = floored[type(node) is Mod]
+                names = floored if has_var(node) else floored[-2:]
+                name = names[type(node) is Mod]
                 return f"{name}({go(num, 0)}, {go(den, 0)})"
             case FloorDiv(num, den):
                 return f"({go(num, 2)} {div} {go(den, 3)})"

@@ -112,7 +112,7 @@ class Emitter:
             settled(index, self.kernel.ranges),
             sym_name=scalars.symbol_name,
             div="/",
-            floored=("ts_floordiv", "ts_rem"),
+            floored=("ts_floordiv", "ts_rem", "ts_size_floordiv", "ts_size_rem"),
             value_name=self.value,
         )
 

@@ -393,6 +393,15 @@ TS_INLINE int64_t ts_rem(int64_t a, int64_t b) {
   return m != 0 && (m < 0) != (b < 0) ? m + b : m;
 }
 
+/* Of sizes alone: calls that a compiler takes out of loops. Inlined, nested ones take it minutes. */
+static inline __attribute__((noinline, const)) int64_t ts_size_floordiv(int64_t a, int64_t b) {
+  return ts_floordiv(a, b);
+}
+
+static inline __attribute__((noinline, const)) int64_t ts_size_rem(int64_t a, int64_t b) {
+  return ts_rem(a, b);
+}
+
 TS_INLINE int64_t ts_position(
     int64_t x, int64_t n, int keep, int64_t given, int64_t number, int64_t *faults) {
   if ((uint64_t)x < (uint64_t)n) return keep ? x : 0;
