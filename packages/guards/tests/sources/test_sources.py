@@ -41,7 +41,7 @@ TEXTS = [
     (ItemSource(X, Color.RED), "x[<Color.RED>]"),
     (ContentSource(X, "keys", dict), "tuple(dict.keys(x))"),
     (ContentSource(X, "values", OrderedDict), "tuple(OrderedDict.values(x))"),
-    (ItemSource(X, "k", dict), "dict.__getitem__(x, 'k')"),
+    (ItemSource(X, "k", dict), "dict_entry(x, 'k')"),
     (CallSource(X), "x()"),
     (DefaultsSource(X, 0), "x.__defaults__[0]"),
     (DefaultsSource(X, "k"), "x.__kwdefaults__['k']"),

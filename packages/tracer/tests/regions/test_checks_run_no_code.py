@@ -118,3 +118,28 @@ def test_finalizers_are_made_and_asked_natively():
     assert compiled(torch.ones(1)).item() == 2
     kept.clear()
     assert log == [True, False, True, False, "end", "end"]
+
+
+def test_entries_that_are_missing_and_keys_that_are_hashed():
+    def results(compiled):
+        space = {"torch": torch, "functools": functools}
+        exec(
+            SETUP + "class Missing(dict):\n"
+            "    def __missing__(self, key): return note(4.0)()\n"
+            "class Key:\n"
+            "    def __hash__(self): return note(3)()\n"
+            "    def __eq__(self, other): return note(True)()\n"
+            "import collections\n"
+            "a, d = Missing(k=1.0), collections.defaultdict(note(2.0), k=1.0)\n"
+            "keys = {Key(): 2.0}\n"
+            "def f(x): return x * a['k'] + d['k'] + keys[Key()]",
+            space,
+        )
+        f = torchsmith_tracer.compile(space["f"], backend="eager") if compiled else space["f"]
+        out = []
+        for change in ("", "del a['k']", "del d['k']", "a['k'] = 5.0", "del a['k'], d['k']"):
+            exec(change, space)
+            out.append((f(torch.ones(1)).item(), len(space["ran"]), list(space["d"])))
+        return out
+
+    assert results(True) == results(False)

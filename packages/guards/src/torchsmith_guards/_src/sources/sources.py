@@ -314,6 +314,17 @@ class AttrSource(Step):
         return f"getattr({base}, {self.attr!r})"
 
 
+def dict_entry(table: dict[object, object], key: object) -> object:
+    """``table[key]`` that makes no missing entry, as ``defaultdict`` does.
+
+    Raises:
+        KeyError: it is missing.
+    """
+    if dict.__contains__(table, key):
+        return dict.__getitem__(table, key)
+    raise KeyError(key)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ItemSource(Step):
     """``base[key]``; ``key`` is any hashable constant object.
@@ -333,6 +344,8 @@ class ItemSource(Step):
         key = _constant(self.key, name, "key")
         if self.of is None:
             return f"{base}[{key}]"
+        if self.of is dict:
+            return f"{name(dict_entry, 'dict_entry')}({base}, {key})"
         return f"{_class(self.of, name)}.__getitem__({base}, {key})"
 
 

@@ -489,7 +489,7 @@ class Builder:
         pairs: list[tuple[Value, Value]]
         if all(_is_plain_key(k) for k, _ in entries):
             self._plain_keys(obj, source, kind, [k for k, _ in entries])
-            of = None if type(obj) is kind else kind
+            of = None if type(obj) in (dict, OrderedDict) else dict
             pairs = [
                 (self.wrap_new(k), LazyValue(v, ItemSource(source, k, of))) for k, v in entries
             ]
@@ -507,10 +507,13 @@ class Builder:
 
     def _hash_keys(self, table: object, keys: Sequence[Value]) -> list[object]:
         """The hash keys of what a dict or set holds."""
+        journal = self.tx.journal
+        before = journal.checkpoint()
         try:
             found = [self.tx.interp.hash_key(key) for key in keys]
         except ObservedException:
             raise Unsupported("opaque-call", what="a key that has no hash by now") from None
+        journal.rollback(before)  # the program asked for these hashes before, and saw the effects
         stored: dict[int, int] | None = None
         for key, hash_key in zip(keys, found, strict=True):
             if not isinstance(key, ObjectValue | ClassValue | EnumValue):
@@ -706,7 +709,9 @@ class Builder:
         if first is not None and not value.slot_names():
             places = [world.own_table(v.obj, v.source) for v in (first, value) if v.source]
             self._same_object(table, places[0], places[-1])
-            self.tx.journal.share(value, first)
+            shared = self.tx.journal.shared
+            shared[value] = first
+            self.tx.graph.record(lambda: shared.__delitem__(value))
         elif first is not None or key in self._memo:
             raise Unsupported("unsupported-slot", what="a __dict__ that is used elsewhere, too,")
         else:

@@ -47,7 +47,8 @@ class Journal:
         self.effects: list[Value | tuple[object, ...]] = []  # ordered replays (hooks, seeds ...)
         self.watch: list[Value] | None = None  # what is changed while somebody looks
         self.stale: dict[Value, dict[Any, Any]] = {}  # caches that a store to a value empties
-        self.shared: dict[Value, Value] = {}  # another object with the same ``__dict__``
+        # Another object with the same ``__dict__``, which keeps what is stored to either.
+        self.shared: dict[Value, Value] = {}
 
     def checkpoint(self) -> int:
         """A mark for ``rollback``."""
@@ -82,11 +83,6 @@ class Journal:
         """Note a call for its effect only: it is made where the journal is replayed."""
         self.effects.append((function, *args))
         self.log.append(self.effects.pop)
-
-    def share(self, value: Value, first: Value) -> None:
-        """``value`` has the ``__dict__`` of ``first``, which keeps what is stored to either."""
-        self.shared[value] = first
-        self.log.append(lambda: self.shared.pop(value))
 
     def stores(self, value: Value) -> dict[str, Value | Deleted]:
         """The pending stores to ``value``'s attributes."""
