@@ -151,9 +151,10 @@ def _smith(
     recorded = next((name for name in wanted if modes.records(name)), None)
     if chosen.tuning_seconds is None and any(map(modes.measures, wanted)):
         chosen = chosen.with_options(tuning_seconds=modes.TUNING_SECONDS)
+    returned = gm.graph.output_node().all_input_nodes  # leaves that the graph makes, perhaps
     training = torch.is_grad_enabled() and any(
         isinstance(x, torch.Tensor) and x.requires_grad
-        for x in (*example_inputs, *_attributes_read(gm))
+        for x in (*example_inputs, *_attributes_read(gm), *_results(returned))
     )
     if training and chosen.freezing:
         raise FreezingError
@@ -165,7 +166,7 @@ def _smith(
             "graphs whose inputs require gradients run operator by operator, as "
             'options={"training": "eager"} asks for',
         )
-    if any(map(is_wrapper, (*example_inputs, *_results(gm)))):
+    if any(map(is_wrapper, (*example_inputs, *_results(gm.graph.nodes)))):
         return _eagerly(gm, "graphs with tensors of wrapper subclasses run operator by operator")
     if has_native_nodes(gm):
         return cut(gm, lambda part, inputs: _smith(part, inputs, mode, dict(named)))
@@ -516,10 +517,9 @@ def _attributes_read(gm: fx.GraphModule) -> Iterator[object]:
             yield from gm.get_submodule(str(node.target)).parameters()
 
 
-def _results(gm: fx.GraphModule) -> Iterator[object]:
-    """What the tracer says that the nodes give."""
-    for node in gm.graph.nodes:
-        yield node.meta.get("example_value")
+def _results(nodes: Iterable[fx.Node]) -> Iterator[object]:
+    """What the tracer says that nodes give."""
+    return (node.meta.get("example_value") for node in nodes)
 
 
 def _bypass(chosen: Settings) -> str:

@@ -7,6 +7,7 @@ can break this file only.
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 from collections.abc import Callable
 
@@ -21,6 +22,10 @@ dispatch_mode_count: Callable[[], int] = torch._C._len_torch_dispatch_stack
 no_torch_function: object = torch._C._disabled_torch_function_impl
 no_torch_dispatch: object = torch._C._disabled_torch_dispatch_impl
 functorch_level: Callable[[], object] = torch._C._functorch.peek_interpreter_stack
+# The level of ``torch.autograd.forward_ad`` at which tensors may have tangents, -1 outside of any.
+forward_level: Callable[[], int] = functools.partial(
+    getattr, torch.autograd.forward_ad, "_current_level"
+)
 profiler_enabled: Callable[[], bool] = getattr(torch.autograd, "_profiler_enabled", lambda: False)
 
 

@@ -265,6 +265,11 @@ def functorch_transform() -> str | None:
     return None if level is None else f"torch.func {level.key().name.lower()}"
 
 
+def forward_differentiation() -> str | None:
+    """What a level of ``torch.autograd.forward_ad`` is called, if one is open."""
+    return "dual_level" if torch.autograd.forward_ad._current_level >= 0 else None
+
+
 profiler_enabled: Callable[[], bool] = torch._C._autograd._profiler_enabled
 enable_record_function: Callable[[bool], None] = torch._C._autograd._enable_record_function
 

@@ -435,9 +435,8 @@ class _Collector:
         if any(step.target in LAZY for step in value.steps):
             raise UnsupportedError(what="a lazily conjugated result of a differentiated graph")
         steps = tuple(replace(step, args=self._slots(step.args)) for step in value.steps)
-        hidden = owner.requires_grad and not leaf.requires_grad
-        if hidden and any(step.target is aten.detach.default for step in steps):
-            hidden = False
+        detached = any(step.target is aten.detach.default for step in steps)
+        hidden = owner.requires_grad and not leaf.requires_grad and not detached
         return Result(kind, index, steps, hidden)
 
     def _slots(self, args: Any) -> Any:

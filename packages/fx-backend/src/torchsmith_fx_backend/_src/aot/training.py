@@ -13,7 +13,7 @@ import contextlib
 import functools
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
@@ -166,14 +166,14 @@ class Training:
         before = torch.is_grad_enabled()
         set_grad_enabled(True)
         try:
-            with below_autograd() if self.ambient is None else _below(self.ambient):
+            with (self.ambient or contextlib.nullcontext)(), below_autograd():
                 if isinstance(self.forward, RecordedForward) and not has_saving_hooks():
                     found, loan = self.forward.lend(inputs)
-                    flat = list(found)
                 else:
-                    flat = list(self.forward(*inputs))
+                    found = self.forward(*inputs)
         finally:
             set_grad_enabled(before)
+        flat = list(found)
         for position in (*self.joint.differentiable, *self.constants):
             out = flat[position]
             if out._is_view():
@@ -192,9 +192,8 @@ class Training:
         known = self.backwards.get(key)
         if known is None:
             with self._lock:
-                known = self.backwards.get(key)
-                if known is None:
-                    known = self.backwards[key] = self._backward_for(key)
+                known = self.backwards.get(key) or self._backward_for(key)
+                self.backwards[key] = known
         return known
 
     @collector.paused()
@@ -241,12 +240,6 @@ class Training:
         return self.compile(graph), used
 
 
-@contextlib.contextmanager
-def _below(ambient: Ambient) -> Iterator[None]:
-    with ambient(), below_autograd():
-        yield
-
-
 def _is_tensor(value: Any) -> bool:
     """Whether an output of a graph is a tensor."""
     return isinstance(value, fx.Node) and isinstance(value.meta["val"], torch.Tensor)
@@ -260,9 +253,6 @@ def _as_input(value: Any) -> Any:
     return make_fake(mode, value.shape, value.stride(), value.dtype, value.device)
 
 
-_NOTHING = torch.empty(0)
-
-
 class CompiledFunction(torch.autograd.Function):
     """Autograd's view of a compiled graph: its fresh outputs, as a function of its inputs."""
 
@@ -272,14 +262,12 @@ class CompiledFunction(torch.autograd.Function):
         joint = training.joint
         count = len(joint.outputs)
         flat, ctx.loan = training.run_forward(inputs)
-        outputs = flat[:count]
-        tensors = flat[count:]
+        outputs, tensors = flat[:count], flat[count:]
         numbers = [tensors.pop(i) for i in reversed(training.numbers)]
-        guarded = [inputs[i] for i in training.kept_inputs] + [
-            outputs[i] for i in training.kept_outputs
-        ]
+        guarded = [inputs[i] for i in training.kept_inputs]
+        guarded += [outputs[i] for i in training.kept_outputs]
         if joint.saves and not tensors and not guarded:
-            guarded.append(_NOTHING)  # a second backward pass is an error, as eager's
+            guarded.append(torch.empty(0))  # a second backward pass is an error, as eager's
         ctx.save_for_backward(*tensors, *guarded)
         ctx.training, ctx.numbers, ctx.saved_count = training, numbers, len(tensors)
         ctx.inputs, ctx.guarded, ctx.given = len(inputs), (), given
@@ -308,11 +296,10 @@ class CompiledFunction(torch.autograd.Function):
         if twice and given is not None:
             _ = saves and ctx.saved_tensors  # an error where they are gone or were written
             found = training.again.gradients(given, tangents)
-        elif twice or training.ambient is not None:
-            with torch.no_grad(), (training.ambient or contextlib.nullcontext)():
-                found = _compiled_backward(ctx, tangents, saves)
         else:
-            found = _compiled_backward(ctx, tangents, saves)
+            quiet = torch.no_grad() if twice else contextlib.nullcontext()
+            with quiet, (training.ambient or contextlib.nullcontext)():
+                found = _compiled_backward(ctx, tangents, saves)
         if ctx.loan is not None and not kept:
             ctx.loan.close()
         if twice and given is None:
@@ -448,10 +435,8 @@ def callable_of(
         else:
             outputs, _ = training.run_forward(inputs)
         try:
-            if joint.spent:
-                outputs = [
-                    _never(out, SPENT) if i in joint.spent else out for i, out in enumerate(outputs)
-                ]
+            for place in joint.spent:
+                outputs = [*outputs[:place], _never(outputs[place], SPENT), *outputs[place + 1 :]]
             if joint.rewritten:
                 _write(training, inputs, outputs)
             made: list[Any] = []
@@ -475,18 +460,12 @@ def _make(
     value = (inputs if result.kind == "input" else outputs)[result.index]
     if not result.steps:
         return value
-    if result.hidden:
-        with torch.no_grad():
-            return _views(value, result, outputs)
-    return _views(value, result, outputs)
-
-
-def _views(value: Any, result: Result, outputs: Sequence[Any]) -> Any:
-    for step in result.steps:
-        arguments = _resolve(step.args, outputs)
-        value = step.target(value, *arguments, **dict(step.kwargs))
-        if step.index is not None:
-            value = value[step.index]
+    with torch.no_grad() if result.hidden else contextlib.nullcontext():
+        for step in result.steps:
+            arguments = _resolve(step.args, outputs)
+            value = step.target(value, *arguments, **dict(step.kwargs))
+            if step.index is not None:
+                value = value[step.index]
     return value
 
 

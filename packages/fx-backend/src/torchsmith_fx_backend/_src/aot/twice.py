@@ -82,7 +82,7 @@ class Again:
     def of(joint: Joint, program: Callable[..., Any]) -> Again:
         """For a graph that was captured as things stand now."""
         kinds = [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in _DEVICES]
-        written = frozenset(i for i, n in enumerate(joint.nodes) if n in _written(joint))
+        written = frozenset(joint.mutated)
         values = [(i, n.meta["val"]) for i, n in enumerate(joint.nodes)]
         tensors = {i: x.requires_grad for i, x in values if isinstance(x, torch.Tensor)}
         varied, constant = (tuple(i for i in tensors if tensors[i] is w) for w in (True, False))
@@ -96,18 +96,15 @@ class Again:
         if self.obstacle or has_saving_hooks():
             return None
         plain = list(inputs)
-        try:
-            versions = [plain[i]._version for i in self.unchecked]
-        except RuntimeError:  # an inference tensor counts none
+        if any(plain[i].is_inference() for i in self.constant):  # it counts no versions
             return None
+        versions = [plain[i]._version for i in self.unchecked]
         places = [i for i in self.varied if not plain[i].is_leaf]
         for place in self.constant:  # aliases: the tensors themselves may get a history later
             plain[place] = plain[place].detach()
         for place in self.written:
             plain[place] = plain[place].data
-        if not places:
-            return Given(plain, places, None, versions)
-        saved = _save(_ANCHOR, *(plain[i] for i in places)).grad_fn
+        saved = _save(_ANCHOR, *(plain[i] for i in places)).grad_fn if places else None
         for place in places:
             plain[place] = None
         return Given(plain, places, saved, versions)
@@ -118,9 +115,8 @@ class Again:
         """Gradients of the wanted inputs, as functions of the inputs and of ``tangents``."""
         joint = self.joint
         values = list(given.plain)
-        if given.places:
-            for place, tensor in zip(given.places, given.saved.saved_tensors, strict=True):
-                values[place] = tensor
+        for number, place in enumerate(given.places):
+            values[place] = given.saved.saved_tensors[number]
         for place, version in zip(self.unchecked, given.versions, strict=True):
             check_version(values[place], version)
         first: dict[int, Any] = {}
@@ -189,11 +185,6 @@ def _reads(node: fx.Node) -> set[fx.Node]:
     return set(node.all_input_nodes).difference(unread)
 
 
-def _written(joint: Joint) -> set[fx.Node]:
-    """The placeholders of written inputs."""
-    return {joint.nodes[place] for place in joint.mutated}
-
-
 def _obstacle(joint: Joint) -> str:
     """Why the graph cannot run again for the same results; empty when it can."""
     nodes = joint.trace.recorder.graph.nodes
@@ -201,7 +192,7 @@ def _obstacle(joint: Joint) -> str:
         return "it draws random numbers"
     if joint.rewritten or joint.spent:
         return "it writes into what it differentiates"
-    reached = _written(joint)
+    reached = {joint.nodes[place] for place in joint.mutated}
     if not reached.isdisjoint(joint.nodes[len(joint.nodes) - len(joint.attributes) :]):
         return "it writes into a tensor of its own"
     for node in nodes:

@@ -7,11 +7,10 @@ Nothing is kept while it runs: the traceback tells the line that failed.
 from __future__ import annotations
 
 import linecache
-import types
 
 import torch
 
-WRITTEN = "# written: "  # what follows are names of the wrapper's
+WRITTEN = "# written: "  # what follows is a name of the wrapper's
 GENERATED = "torchsmith_generated"  # the name of a wrapper's module
 
 
@@ -20,16 +19,12 @@ def written_before(error: BaseException) -> list[torch.Tensor]:
     found = list(getattr(error, "written", ()))  # said by who ran a whole graph
     place = error.__traceback__
     while place is not None:
-        found += _named(place.tb_frame, place.tb_lineno)
+        frame = place.tb_frame
+        if frame.f_globals.get("__name__") == GENERATED:
+            lines = linecache.getlines(frame.f_code.co_filename)
+            above = [line.strip() for line in lines[frame.f_code.co_firstlineno : place.tb_lineno]]
+            names = [line.removeprefix(WRITTEN) for line in above if line.startswith(WRITTEN)]
+            known = {**frame.f_globals, **frame.f_locals}
+            found += [known[name] for name in names if name in known]
         place = place.tb_next
     return list({id(tensor): tensor for tensor in found}.values())
-
-
-def _named(frame: types.FrameType, line: int) -> list[torch.Tensor]:
-    if frame.f_globals.get("__name__") != GENERATED:
-        return []
-    lines = linecache.getlines(frame.f_code.co_filename)[frame.f_code.co_firstlineno : line]
-    texts = [text.strip() for text in lines]
-    names = [t.removeprefix(WRITTEN).split(", ") for t in texts if t.startswith(WRITTEN)]
-    places = {**frame.f_globals, **frame.f_locals}
-    return [places[name] for some in names for name in some if name in places]

@@ -17,6 +17,7 @@ _deterministic: Callable[[], bool] = torch.are_deterministic_algorithms_enabled
 _function_modes: Callable[[], int] = private.function_mode_count
 _dispatch_modes: Callable[[], int] = private.dispatch_mode_count
 _functorch: Callable[[], object] = private.functorch_level
+_forward_level: Callable[[], int] = private.forward_level
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,8 @@ class GlobalState:
         function_modes: types (and devices) of the active torch-function modes, outermost first.
         torch_function_enabled: False inside ``DisableTorchFunctionSubclass`` and the like.
         dispatch_modes: number of active torch-dispatch modes.
-        functorch: whether a ``torch.func`` transform is active.
+        functorch: whether a ``torch.func`` transform or a level of forward differentiation is
+            active.
     """
 
     grad_enabled: bool
@@ -81,7 +83,7 @@ class GlobalState:
             function_modes=tuple((type(m), private.mode_device(m)) for m in modes),
             torch_function_enabled=private.torch_function_enabled(),
             dispatch_modes=_dispatch_modes(),
-            functorch=_functorch() is not None,
+            functorch=_functorch() is not None or _forward_level() >= 0,
         )
 
     def matches(self) -> bool:
@@ -113,6 +115,7 @@ class GlobalState:
                 and not _deterministic()
                 and not _dispatch_modes()
                 and _functorch() is None
+                and _forward_level() < 0
                 and torch_function()
             )
 
