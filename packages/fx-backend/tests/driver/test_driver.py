@@ -203,6 +203,14 @@ def test_verify_option_accepts_good_graphs():
         same(smith(traced(block), [x], verify=True)(x), block(x))
 
 
+@pytest.mark.parametrize("devices", [("cpu",), ("cpu", "cuda"), ("cuda", "cpu")])
+def test_autocast_is_off_for_each_device_while_a_graph_runs(devices):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        with driver._without_autocast(devices):
+            assert not any(map(torch.is_autocast_enabled, devices))
+        assert torch.is_autocast_enabled("cpu")
+
+
 def test_autocast_is_not_applied_twice():
     def fn(a):
         return (a @ a.t()).float() @ a.float()

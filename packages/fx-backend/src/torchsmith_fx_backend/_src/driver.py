@@ -12,7 +12,7 @@ import logging
 import operator
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import fields
 from typing import Any, Protocol, TypeVar
 
@@ -646,7 +646,7 @@ def _ambient_guard() -> Callable[[], AbstractContextManager[object]] | None:
 
 
 def _without_autocast(devices: tuple[str, ...]) -> AbstractContextManager[object]:
-    context: AbstractContextManager[object] = nullcontext()
+    contexts = ExitStack()
     for device in devices:
-        context = torch.autocast(device, enabled=False)
-    return context
+        contexts.enter_context(torch.autocast(device, enabled=False))
+    return contexts
