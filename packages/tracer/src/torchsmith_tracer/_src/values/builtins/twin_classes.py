@@ -83,7 +83,9 @@ class partial:
         self._args = args if type(args) is tuple else tuple(args)
         self._keywords = {} if kwds is None else kwds if type(kwds) is dict else dict(kwds)
         if namespace is not None:
-            self.__dict__ = namespace
+            # CPython takes the dict itself; its entries say the same until one of both changes.
+            vars(self).clear()
+            vars(self).update(namespace)
 
     @staticmethod
     def rebuild(cls, func, args, keywords):
