@@ -489,7 +489,8 @@ class Builder:
         pairs: list[tuple[Value, Value]]
         if all(_is_plain_key(k) for k, _ in entries):
             self._plain_keys(obj, source, kind, [k for k, _ in entries])
-            of = None if type(obj) in (dict, OrderedDict) else dict
+            plain = type(obj) in (dict, OrderedDict) or not isinstance(obj, dict)
+            of = None if plain else dict
             pairs = [
                 (self.wrap_new(k), LazyValue(v, ItemSource(source, k, of))) for k, v in entries
             ]
