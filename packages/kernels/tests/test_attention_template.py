@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torchsmith_kernels import Template, attention_template
-from torchsmith_kernels._src import store
+from torchsmith_kernels._src import launch, store
 
 
 def call(
@@ -83,3 +83,16 @@ def test_speedup_is_that_of_the_longest_that_was_measured(
     assert speedup(call(softcap=0.0)) is None
     assert speedup(call(query=call(128)["query"])) is None
     assert speedup(call(query=torch.empty(2, 4, 8, 64))) is None
+
+
+def test_what_is_shipped_for_an_h200_takes_it_without_a_mask_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(launch, "capability", lambda device: (9, 0))
+    monkeypatch.setattr(store, "tuned_table", lambda op, capability: {})
+    mask = torch.zeros(1024, 1024, dtype=torch.bfloat16)
+    for softcap in (0.0, 50.0):
+        free = attention_template.speedup(call(softcap=softcap))
+        masked = attention_template.speedup(call(softcap=softcap, attn_mask=mask))
+        assert free is not None and masked is not None and masked < 1 < free
