@@ -89,7 +89,7 @@ def test_what_is_shipped_for_an_h200_takes_it_without_a_mask_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(launch, "capability", lambda device: (9, 0))
+    monkeypatch.setattr(launch, "capability", lambda device: 90)
     monkeypatch.setattr(store, "tuned_table", lambda op, capability: {})
     mask = torch.zeros(1024, 1024, dtype=torch.bfloat16)
     for softcap in (0.0, 50.0):
