@@ -133,6 +133,9 @@ def crossed(columns: int, tensors: int, rows: int = 8192) -> Kernel:
 def test_rows_that_are_also_read_across_come_several_to_a_program() -> None:
     assert choose(crossed(768, 3)).schedule is Schedule.PERSISTENT
     assert choose(crossed(768, 3)).x_block >= 4
+    for columns in (128, 200, 256, 500, 1024):
+        config = choose(crossed(columns, 3))
+        assert config.x_block * config.r_block <= 32 * 32 * config.num_warps, "too many registers"
     for kernel in (crossed(768, 9), crossed(4096, 3)):
         assert choose(kernel).schedule is Schedule.LOOPED
         assert choose(kernel).x_block >= 8

@@ -224,9 +224,8 @@ def _choose_crossed(static: bool, cols: int, accesses: int) -> Config:
     those accesses meet whole cache lines. With many tensors fewer registers are left for a row."""
     if static and cols <= 1024 and accesses <= 6:
         r_block = next_power_of_2(cols)
-        return Config(
-            Schedule.PERSISTENT, 4096 // r_block, r_block=r_block, num_warps=r_block // 128
-        )
+        warps = max(4, r_block // 128)
+        return Config(Schedule.PERSISTENT, 4096 // r_block, r_block=r_block, num_warps=warps)
     return Config(Schedule.LOOPED, 8, r_block=128, num_warps=8)
 
 
