@@ -55,6 +55,61 @@ def test_attention_takes_the_kernel_that_eager_chooses(chosen, monkeypatch, recw
     assert not [w for w in recwarn if "kernel" in str(w.message)]
 
 
+def everywhere(q):
+    return q.new_ones((), dtype=torch.bool).expand(2, 1, 4, 4)
+
+
+def positions(q):
+    return q.new_ones(4, dtype=torch.long).cumsum(0)
+
+
+MASKS = {
+    "nothing hidden": (everywhere, False),
+    "causal": (lambda q: positions(q) <= positions(q)[:, None], False),
+    "zeros": (lambda q: q.new_zeros(1, 1, 4, 4), False),
+    "the next one, too": (lambda q: positions(q) <= positions(q)[:, None] + 1, True),
+    "of values": (lambda q: everywhere(q) & (q.detach()[:, :1] < 9), True),
+}
+
+
+@pytest.mark.parametrize("rng", ["keyed", "eager"])
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+@pytest.mark.parametrize("name", MASKS)
+def test_masks_that_say_nothing_leave_attention_that_is_differentiated(name, dropout, rng):
+    make, masked = MASKS[name]
+    calls = []
+
+    def fn(x):
+        q = x.transpose(1, 2)
+        return (F.scaled_dot_product_attention(q, q * 2, q.sin(), make(q), dropout),)
+
+    inputs = [leaf(2, 4, 2, 4)]
+    with pytest.MonkeyPatch.context() as patch:
+        call = attention.scaled_dot_product_attention
+        spy = lambda *args, **more: calls.append(args) or call(*args, **more)  # noqa: E731
+        patch.setattr(attention, "scaled_dot_product_attention", spy)
+        run = compiled(fx.symbolic_trace(fn), *inputs, rng=rng)
+    kept = calls[-1][3] is not None
+    assert kept == (masked or (dropout > 0 and rng == "eager"))
+    ours, theirs = again(inputs), again(inputs)
+    mine, true = run(*ours)[0], fn(*theirs)[0]
+    assert mine.stride() == true.stride()
+    if not dropout:
+        close(mine.detach(), true.detach())
+    for given, result in ((ours, mine), (theirs, true)):
+        result.square().sum().backward()
+    if not dropout:
+        close(ours[0].grad, theirs[0].grad)
+
+
+def test_a_mask_that_eager_refuses_is_not_left_out():
+    def fn(q):
+        return (F.scaled_dot_product_attention(q, q, q, q.new_zeros(1, 1, 4, 4).double()),)
+
+    with pytest.raises((StageError, RuntimeError), match="dtype"):
+        compiled(fx.symbolic_trace(fn), leaf(2, 2, 4, 4))
+
+
 def halves(run):
     """The compiled forward half, then the backward ones."""
     return [run.training.forward, *(half for half, _ in run.training.backwards.values())]

@@ -332,7 +332,8 @@ def compile_training(
     chosen = settings.current() if chosen is None else chosen
     off = chosen.disable
     rules = {} if "decompositions" in off else JOINT_RULES
-    joint = _stage("joint", trace_joint, gm, example_inputs, rules)
+    exact = chosen.rng == "eager"
+    joint = _stage("joint", trace_joint, gm, example_inputs, rules, exact_draws=exact)
     keyed = KeyedRandom(unless=BACKWARD)
     if chosen.rng == "keyed" and keyed.name not in off:
         joint.finish = keyed.run

@@ -1,4 +1,4 @@
-"""Attention that is differentiated, by the kernel that eager takes.
+"""Attention that is differentiated: without a mask that says nothing, by the kernel of eager.
 
 Torch chooses the kernel by looking at the operands, and for fake ones it may choose that which
 stores all scores: 1.8 times eager's memory for DistilBERT on an H200. So real operands are asked
@@ -8,65 +8,164 @@ about, and the traced call is offered nothing else.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from torchsmith_fx_backend._src.capture.torch_private import fused_attention_choice
+from torchsmith_fx_backend._src.aot.functional import FunctionalMode
+from torchsmith_fx_backend._src.capture.torch_private import (
+    fused_attention_choice,
+    without_active_modes,
+)
+from torchsmith_fx_backend._src.passes.attention import Pattern, pattern_of
+from torchsmith_fx_backend._src.passes.constants import Constants
 
-_FUSED = {
+_KERNELS = {
+    0: SDPBackend.MATH,
     1: SDPBackend.FLASH_ATTENTION,
     2: SDPBackend.EFFICIENT_ATTENTION,
     3: SDPBackend.CUDNN_ATTENTION,
 }
 
 
-def attend(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attn_mask: torch.Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    **more: Any,
-) -> torch.Tensor:
-    """``scaled_dot_product_attention`` of traced operands."""
-    given = (query, key, value, attn_mask, dropout_p, is_causal)
-    for backends in _offers(given, more):
+@dataclass(frozen=True, slots=True)
+class _Operands:
+    """What a call is given, as the program gives it."""
+
+    query: torch.Tensor
+    key: torch.Tensor
+    value: torch.Tensor
+    attn_mask: torch.Tensor | None = None
+    dropout_p: float = 0.0
+    is_causal: bool = False
+    more: dict[str, Any] = field(default_factory=dict)
+
+    def tensors(self) -> list[torch.Tensor]:
+        given = (self.query, self.key, self.value, self.attn_mask)
+        return [each for each in given if each is not None]
+
+    def positional(self) -> tuple[Any, ...]:
+        q, k, v = self.query, self.key, self.value
+        return q, k, v, self.attn_mask, self.dropout_p, self.is_causal
+
+
+class Attention:
+    """``scaled_dot_product_attention`` of a traced program."""
+
+    def __init__(self, mode: FunctionalMode, *, exact_draws: bool) -> None:
+        """
+        Args:
+            mode: the recording.
+            exact_draws: which elements are dropped shall be as in eager, where it depends on the
+                kernel and thereby on the mask.
+        """
+        self._mode = mode
+        self._exact_draws = exact_draws
+        self._constants = Constants()
+
+    def __call__(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attn_mask: torch.Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        **more: Any,
+    ) -> torch.Tensor:
+        """Record the call."""
+        given = _Operands(query, key, value, attn_mask, dropout_p, is_causal, more)
+        if not (torch.is_grad_enabled() and any(t.requires_grad for t in given.tensors())):
+            return _run(given)
+        simpler = self._without_mask(given)
+        if simpler is None:
+            return _run(given, _offers(given))
+        expected = self._described(given)
+        result = _run(simpler, _offers(simpler))
+        if result.stride() == expected.stride():
+            return result
+        dtype, device = result.dtype, result.device
+        laid_out = torch.empty_strided(
+            expected.shape, expected.stride(), dtype=dtype, device=device
+        )
+        return laid_out.copy_(result)
+
+    def _without_mask(self, given: _Operands) -> _Operands | None:
+        """The call with a constant mask that hides nothing left out, or said by ``is_causal``."""
+        mask = given.attn_mask
+        if mask is None or given.is_causal or (given.dropout_p and self._exact_draws):
+            return None
+        sizes = [n for tensor in given.tensors() for n in tensor.shape]
+        if any(type(n) is not int or n == 0 for n in sizes) or not _broadcasts(given):
+            return None
+        square = mask.shape[-2:] == (given.query.shape[-2], given.key.shape[-2])
+        values = self._constants.of(self._mode.value_of(mask).node)
+        with without_active_modes(), torch.no_grad():
+            pattern = pattern_of(values)
+        match pattern:
+            case Pattern.ALL:
+                return replace(given, attn_mask=None)
+            case Pattern.CAUSAL if square:
+                return replace(given, attn_mask=None, is_causal=True)
+        return None
+
+    def _described(self, given: _Operands) -> torch.Tensor:
+        """Metadata of the result that eager gives.
+
+        Raises:
+            RuntimeError: eager refuses the operands, a mask of another type for instance.
+        """
+        query, key, value, mask = (self._mode.value_of(t).tensor for t in given.tensors())
+        fake = replace(given, query=query, key=key, value=value, attn_mask=mask)
+        with without_active_modes(), self._mode.fake_mode:
+            return _run(fake, _offers(given)[:1])
+
+
+def _broadcasts(given: _Operands) -> bool:
+    """Whether the result has the query's leading sizes, with and without the mask."""
+    assert given.attn_mask is not None
+    lead = given.query.shape[:-2]
+    sizes = given.attn_mask.shape[:-2]
+    return len(sizes) <= len(lead) and all(
+        m in (1, n) for m, n in zip(reversed(sizes), reversed(lead))
+    )
+
+
+def _run(given: _Operands, offers: Sequence[tuple[SDPBackend, ...]] = ()) -> torch.Tensor:
+    """The call, by the first of these groups of kernels that takes the operands."""
+    for backends in offers:
         try:
             with warnings.catch_warnings(), sdpa_kernel(list(backends)):
                 warnings.simplefilter("ignore")  # why a kernel does not take fake operands
-                return scaled_dot_product_attention(*given, **more)
+                return scaled_dot_product_attention(*given.positional(), **given.more)
         except RuntimeError:
             continue
-    return scaled_dot_product_attention(*given, **more)
+    return scaled_dot_product_attention(*given.positional(), **given.more)
 
 
-def _offers(given: tuple[Any, ...], more: dict[str, Any]) -> list[tuple[SDPBackend, ...]]:
+def _offers(given: _Operands) -> list[tuple[SDPBackend, ...]]:
     """Kernels to restrict torch to, the best first; none where its own choice is as good."""
-    tensors = [x for x in given if isinstance(x, torch.Tensor)]
-    if not (torch.is_grad_enabled() and any(t.requires_grad for t in tensors)):
-        return []
-    sizes = [n for t in tensors for n in (*t.shape, *t.stride())]
+    sizes = [n for t in given.tensors() for n in (*t.shape, *t.stride())]
     if any(type(n) is not int for n in sizes):
         return []
-    kind = tensors[0].device.type
+    kind = given.query.device.type
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
     chosen = fused_attention_choice(
-        *given,
-        scale=more.get("scale"),
-        enable_gqa=more.get("enable_gqa", False),
+        *given.positional(),
+        scale=given.more.get("scale"),
+        enable_gqa=given.more.get("enable_gqa", False),
         dtype=dtype,
     )
-    if chosen not in _FUSED:
+    if chosen not in _KERNELS:
         return []
     flags: Any = torch.backends.cuda
-    allowed = (
-        flags.flash_sdp_enabled(),
-        flags.mem_efficient_sdp_enabled(),
-        flags.cudnn_sdp_enabled(),
-    )
-    others = tuple(backend for backend, on in zip(_FUSED.values(), allowed) if on)
-    return [(_FUSED[chosen],), others]
+    allowed = {
+        SDPBackend.FLASH_ATTENTION: flags.flash_sdp_enabled(),
+        SDPBackend.EFFICIENT_ATTENTION: flags.mem_efficient_sdp_enabled(),
+        SDPBackend.CUDNN_ATTENTION: flags.cudnn_sdp_enabled(),
+    }
+    return [(_KERNELS[chosen],), tuple(kernel for kernel, on in allowed.items() if on)]

@@ -17,7 +17,7 @@ import torchsmith_guards as guards
 from torch import fx
 
 from torchsmith_fx_backend._src.aot import data
-from torchsmith_fx_backend._src.aot.attention import attend
+from torchsmith_fx_backend._src.aot.attention import Attention
 from torchsmith_fx_backend._src.aot.draws import untouched_generators
 from torchsmith_fx_backend._src.aot.functional import FunctionalMode, Rule
 from torchsmith_fx_backend._src.capture.recorder import LazyGraphModule, Recorder
@@ -107,6 +107,7 @@ class Trace:
         values: what the program is called with.
         nodes: the placeholder of each.
         frozen: inputs that are Python values, which the graph has as literals, by position.
+        exact_draws: random numbers shall be those of eager.
     """
 
     recorder: Recorder
@@ -116,6 +117,7 @@ class Trace:
     values: tuple[Any, ...]
     nodes: tuple[fx.Node, ...]
     frozen: tuple[tuple[int, object], ...]
+    exact_draws: bool = False
 
 
 def begin(
@@ -181,7 +183,7 @@ def execute(program: fx.GraphModule | Callable[..., object], trace: Trace) -> An
     try:
         with untouched_generators(), no_autocast_cache(), trace.fake_mode, trace.mode:
             if isinstance(program, fx.GraphModule):
-                return _Run(program, trace.mode, trace.recorder).run(trace.values)
+                return _Run(program, trace).run(trace.values)
             return program(*trace.values)
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
         raise UnsupportedError(
@@ -197,10 +199,11 @@ _COPY = torch.ops.aten.copy_.default
 class _Run:
     """Executes the nodes of a captured graph under the recording mode."""
 
-    def __init__(self, gm: fx.GraphModule, mode: FunctionalMode, recorder: Recorder) -> None:
+    def __init__(self, gm: fx.GraphModule, trace: Trace) -> None:
         self.gm = gm
-        self.mode = mode
-        self.recorder = recorder
+        self.mode = trace.mode
+        self.recorder = trace.recorder
+        self.attend = Attention(trace.mode, exact_draws=trace.exact_draws)
 
     def run(self, inputs: Sequence[Any]) -> Any:
         env: dict[fx.Node, Any] = {}
@@ -236,7 +239,7 @@ class _Run:
         if isinstance(target, HigherOrderOperator):
             return self._opaque(target, args, kwargs)
         if target is torch.nn.functional.scaled_dot_product_attention:
-            return attend(*args, **kwargs)
+            return self.attend(*args, **kwargs)
         return target(*args, **kwargs)
 
     def _attribute(self, path: str) -> Any:

@@ -254,6 +254,8 @@ def trace_joint(
     program: fx.GraphModule | Callable[..., object],
     inputs: Sequence[object],
     rules: Mapping[Any, Rule],
+    *,
+    exact_draws: bool = False,
 ) -> Joint:
     """Record the forward half of ``program``.
 
@@ -261,6 +263,7 @@ def trace_joint(
         program: a captured graph, or a Python function.
         inputs: as for ``functionalize``.
         rules: decompositions.
+        exact_draws: random numbers shall be those of eager.
 
     Raises:
         UnsupportedError: the program does something that is not differentiated here.
@@ -282,7 +285,7 @@ def trace_joint(
         places.append(place)
         return place
 
-    trace = begin(program, inputs, rules, stand_in)
+    trace = replace(begin(program, inputs, rules, stand_in), exact_draws=exact_draws)
     mode = trace.mode
     attributes, nodes = _lift_attributes(program, trace, stand_in)
     try:

@@ -23,7 +23,7 @@ ATTENTION = aten.scaled_dot_product_attention.default
 _KEPT = ("scale", "enable_gqa")
 
 
-class _Pattern(Enum):
+class Pattern(Enum):
     """What a mask lets through."""
 
     ALL = "all"
@@ -43,7 +43,7 @@ class AttentionMasks:
     def run(self, graph: fx.Graph) -> bool:
         """Rewrite ``graph`` in place."""
         constants = Constants()
-        patterns: dict[fx.Node, _Pattern] = {}
+        patterns: dict[fx.Node, Pattern] = {}
         layouts: dict[Any, torch.Tensor | None] = {}
         changed = False
         for node in list(graph.nodes):
@@ -55,9 +55,9 @@ class AttentionMasks:
                 continue
             pattern = patterns.get(mask)
             if pattern is None:
-                pattern = patterns[mask] = _pattern(constants.of(mask))
-            causal = pattern is _Pattern.CAUSAL and _sizes(call) == mask.meta["val"].shape[-2:]
-            if pattern is not _Pattern.ALL and not causal:
+                pattern = patterns[mask] = pattern_of(constants.of(mask))
+            causal = pattern is Pattern.CAUSAL and _sizes(call) == mask.meta["val"].shape[-2:]
+            if pattern is not Pattern.ALL and not causal:
                 continue
             args: list[Any] = [call["query"], call["key"], call["value"]]
             if causal:
@@ -91,26 +91,27 @@ def _sizes(call: dict[str, Any]) -> tuple[int, int]:
     return call["query"].meta["val"].shape[-2], call["key"].meta["val"].shape[-2]
 
 
-def _pattern(mask: Constant | None) -> _Pattern:
+def pattern_of(mask: Constant | None) -> Pattern:
+    """What a mask of these values, None for one that is not known, lets through."""
     if mask is None:
-        return _Pattern.OTHER
+        return Pattern.OTHER
     kept = mask.kept
     if kept.dtype is torch.bool:
         visible = kept
     elif kept.dtype.is_floating_point:
         visible = kept == 0
         if not bool((visible | (kept == -torch.inf)).all()):
-            return _Pattern.OTHER
+            return Pattern.OTHER
     else:
-        return _Pattern.OTHER
+        return Pattern.OTHER
     if bool(visible.all()):
-        return _Pattern.ALL
+        return Pattern.ALL
     length = mask.shape[-1]
     if visible.dim() < 2 or visible.shape[-2:] != (length, length):
-        return _Pattern.OTHER
+        return Pattern.OTHER
     position = torch.arange(length, device="cpu")
     expected = position <= position.unsqueeze(1)
-    return _Pattern.CAUSAL if bool((visible == expected).all()) else _Pattern.OTHER
+    return Pattern.CAUSAL if bool((visible == expected).all()) else Pattern.OTHER
 
 
 def _layout(node: fx.Node) -> Any:
