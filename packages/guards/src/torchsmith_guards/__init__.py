@@ -1,16 +1,15 @@
 """Sources, guards, guard checkers and symbolic shapes for PyTorch compilers."""
 
 from torchsmith_guards._src.collector import Collector, collector
-from torchsmith_guards._src.fake.layouts import (
+from torchsmith_guards._src.fake.layouts.base import (
     Layout,
     contiguous_strides,
     holds,
     is_contiguous,
     layout_of,
-    resolve_size,
     same_sizes,
-    view_strides,
 )
+from torchsmith_guards._src.fake.layouts.views import resolve_size, view_strides
 from torchsmith_guards._src.fake.mode import FakeMode
 from torchsmith_guards._src.guards.checker import Checker
 from torchsmith_guards._src.guards.explain import Failure, expectation

@@ -20,7 +20,7 @@ from torchsmith_guards import (
     is_symbolic,
     layout_of,
 )
-from torchsmith_guards._src.fake.layouts import entry_of
+from torchsmith_guards._src.fake.layouts.base import entry_of
 
 DTYPES = (torch.float32, torch.int64, torch.bool, torch.bfloat16)
 

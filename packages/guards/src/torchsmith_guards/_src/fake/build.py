@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
 
-from torchsmith_guards._src.fake.layouts import Layout, Result
-from torchsmith_guards._src.fake.layouts.base import PLAIN_DTYPES
+from torchsmith_guards._src.fake.layouts.base import PLAIN_DTYPES, Layout, Result
 from torchsmith_guards._src.shapes.queries import settled
 
 _without_dispatch = torch._C._DisableTorchDispatch

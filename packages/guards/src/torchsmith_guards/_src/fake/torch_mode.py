@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.nested._internal.nested_int import NestedIntNode
 
 from torchsmith_guards._src.fake.build import build, is_plain, settle
-from torchsmith_guards._src.fake.layouts import Effect, Entry, entry_of
+from torchsmith_guards._src.fake.layouts.base import Effect, Entry, entry_of
 from torchsmith_guards._src.fake.lean import defaults, knows_constructor, without_dynamo
 from torchsmith_guards._src.fake.result_cache import ResultCache
 from torchsmith_guards._src.shapes.env import ShapeEnv

@@ -9,6 +9,7 @@ import torch
 
 from torchsmith_guards._src.fake.layouts.base import (
     Layout,
+    Layouts,
     contiguous,
     contiguous_strides,
     holds,
@@ -18,8 +19,6 @@ from torchsmith_guards._src.fake.layouts.base import (
     same,
     same_sizes,
 )
-
-Layouts = list[Layout | int | None]
 
 
 def _fits(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> bool:
@@ -45,11 +44,7 @@ def _like(query: torch.Tensor) -> Layout | None:
 
 @rule("_scaled_dot_product_flash_attention_for_cpu")
 def _flash_for_cpu(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    *options: object,
-    **named: object,
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *rest: object, **named: object
 ) -> Layouts | None:
     if not _fits(query, key, value) or not same(query.shape[-1], value.shape[-1]):
         return None
@@ -125,11 +120,7 @@ def _efficient(
 
 @rule("_scaled_dot_product_cudnn_attention")
 def _cudnn(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    *options: object,
-    **named: object,
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *rest: object, **named: object
 ) -> Layouts | None:
     if query.device.type != "cuda" or not _fits(query, key, value):
         return None

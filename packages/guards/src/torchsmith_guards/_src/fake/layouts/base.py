@@ -25,7 +25,8 @@ from torchsmith_guards._src.shapes.queries import expr_of
 # size, stride, dtype, device, storage offset
 Layout = tuple[Sequence[int], Sequence[int], torch.dtype, torch.device, int | torch.SymInt]
 # A list for operators that return several values; numbers and None stand for themselves.
-Result = Layout | list[Layout | int | None]
+Layouts = list[Layout | int | None]
+Result = Layout | Layouts
 LayoutRule = Callable[..., Result | None]
 _Rule = TypeVar("_Rule", bound=LayoutRule)
 

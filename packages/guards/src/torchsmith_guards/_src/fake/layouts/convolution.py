@@ -13,6 +13,7 @@ import torch
 
 from torchsmith_guards._src.fake.layouts.base import (
     Layout,
+    Layouts,
     channels_last_strides,
     contiguous,
     holds,
@@ -21,8 +22,6 @@ from torchsmith_guards._src.fake.layouts.base import (
     is_static,
     rule,
 )
-
-Layouts = list[Layout | int | None]
 
 
 def _spread(values: Sequence[int], count: int) -> list[int] | None:

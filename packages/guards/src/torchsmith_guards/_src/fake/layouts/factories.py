@@ -75,23 +75,11 @@ def _full(
     return _new(size, dtype, **place)
 
 
-@rule("scalar_tensor")
-def _scalar_tensor(value: Any, **place: Any) -> Layout | None:
-    return _new((), **place)
+rule("scalar_tensor")(lambda value, **place: _new((), **place))
 
 
-@rule("arange")
-def _arange(end: Any, **kwargs: Any) -> Layout | None:
-    return _arange_step(0, end, 1, **kwargs)
-
-
-@rule("arange.start")
-def _arange_start(start: Any, end: Any, **kwargs: Any) -> Layout | None:
-    return _arange_step(start, end, 1, **kwargs)
-
-
-@rule("arange.start_step")
-def _arange_step(
+@rule("arange.start", "arange.start_step")
+def _arange(
     start: Any,
     end: Any,
     step: Any = 1,
@@ -124,6 +112,9 @@ def _arange_step(
     return _new((length,), dtype, device, layout, pin_memory)
 
 
+rule("arange")(lambda end, **kwargs: _arange(0, end, **kwargs))
+
+
 def _is_size(value: Any) -> bool:
     """Whether a symbolic number is a symbol that is at least two."""
     try:
@@ -136,9 +127,7 @@ def _is_size(value: Any) -> bool:
 # Copies.
 
 
-@rule("clone")
-def _clone(x: torch.Tensor, *, memory_format: torch.memory_format | None = None) -> Layout | None:
-    return _copy_layout(x, x.dtype, x.device, memory_format)
+rule("clone")(lambda x, memory_format=None: _copy_layout(x, x.dtype, x.device, memory_format))
 
 
 @rule("index_fill.int_Scalar", "index_fill.int_Tensor")
@@ -188,9 +177,7 @@ def _random_like(x: torch.Tensor, **kwargs: Any) -> Layout | None:
     return layout if layout is not None and layout[2].is_floating_point else None
 
 
-@rule("full_like")
-def _full_like(x: torch.Tensor, value: Any, **kwargs: Any) -> Layout | None:
-    return _like(x, **kwargs)
+rule("full_like")(lambda x, value, **kwargs: _like(x, **kwargs))
 
 
 @rule("new_empty", "new_zeros", "new_ones")
@@ -205,9 +192,7 @@ def _new_like(
     return _new(size, dtype or x.dtype, x.device if device is None else device, **place)
 
 
-@rule("new_full")
-def _new_full(x: torch.Tensor, size: Sequence[Any], value: Any, **kwargs: Any) -> Layout | None:
-    return _new_like(x, size, **kwargs)
+rule("new_full")(lambda x, size, value, **kwargs: _new_like(x, size, **kwargs))
 
 
 def _copy_layout(

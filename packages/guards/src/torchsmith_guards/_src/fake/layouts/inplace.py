@@ -79,9 +79,7 @@ def _fill(x: torch.Tensor, value: Any) -> Layout | None:
     return _write(x, x.dtype) if type(value) in (bool, int, float) else None
 
 
-@rule("zero_", effect=Effect.WRITE)
-def _zero(x: torch.Tensor) -> Layout | None:
-    return _write(x, x.dtype)
+rule("zero_", effect=Effect.WRITE)(lambda x: _write(x, x.dtype))
 
 
 @rule("masked_fill_.Scalar", effect=Effect.WRITE)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from torchsmith_guards._src.fake.layouts.base import (
-    Layout,
+    Layouts,
     channels_last_strides,
     contiguous,
     holds,
@@ -20,8 +20,6 @@ from torchsmith_guards._src.fake.layouts.base import (
     same,
     same_sizes,
 )
-
-Layouts = list[Layout | int | None]
 
 
 def _plain(x: torch.Tensor, *parameters: torch.Tensor | None) -> bool:

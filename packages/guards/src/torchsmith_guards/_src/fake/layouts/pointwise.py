@@ -12,6 +12,7 @@ from torchsmith_guards._src.fake.layouts.base import (
     INTEGRAL,
     Layout,
     LayoutRule,
+    Layouts,
     channels_last_strides,
     contiguous_strides,
     holds,
@@ -368,14 +369,8 @@ def _register() -> None:
 _register()
 
 
-@rule("bitwise_not")
-def _bitwise_not(x: torch.Tensor) -> Layout | None:
-    return pointwise_layout(_DEFAULT, (x,)) if x.dtype in INTEGRAL else None
-
-
-@rule("isinf")
-def _isinf(x: torch.Tensor) -> Layout | None:
-    return pointwise_layout(_TO_BOOL, (x,)) if x.dtype not in INTEGRAL else None
+rule("bitwise_not")(lambda x: pointwise_layout(_DEFAULT, (x,)) if x.dtype in INTEGRAL else None)
+rule("isinf")(lambda x: pointwise_layout(_TO_BOOL, (x,)) if x.dtype not in INTEGRAL else None)
 
 
 @rule("hardtanh")
@@ -412,9 +407,7 @@ def _where(condition: torch.Tensor, a: Any, b: Any) -> Layout | None:
     return None if stride is None else (size, stride, dtype, device, 0)
 
 
-@rule("addcmul", "addcdiv")
-def _addcmul(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, value: Any = 1) -> Layout | None:
-    return pointwise_layout(_ONLY_FLOAT, (x, a, b))
+rule("addcmul", "addcdiv")(lambda x, a, b, **factor: pointwise_layout(_ONLY_FLOAT, (x, a, b)))
 
 
 @rule("lerp.Scalar", "lerp.Tensor")
@@ -443,9 +436,7 @@ def _masked_fill(x: torch.Tensor, mask: torch.Tensor, value: Any) -> Layout | No
 
 
 @rule("native_dropout")
-def _native_dropout(
-    x: torch.Tensor, p: float, train: bool | None
-) -> list[Layout | int | None] | None:
+def _native_dropout(x: torch.Tensor, p: float, train: bool | None) -> Layouts | None:
     if not x.dtype.is_floating_point or not is_row_major(x) or train is False:
         return None
     if holds(x.shape, 0):

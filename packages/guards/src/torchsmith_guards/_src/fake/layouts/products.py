@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from torchsmith_guards._src.fake.layouts.base import (
@@ -40,28 +38,14 @@ def _product(a: torch.Tensor, b: torch.Tensor) -> Layout | None:
     return contiguous((*a.shape[:-1], b.shape[-1]), a)
 
 
-@rule("mm")
-def _mm(a: torch.Tensor, b: torch.Tensor) -> Layout | None:
-    return _product(a, b) if a.dim() == b.dim() == 2 else None
+def _of_rank(rank: int, a: torch.Tensor, b: torch.Tensor) -> Layout | None:
+    return _product(a, b) if a.dim() == b.dim() == rank else None
 
 
-@rule("bmm")
-def _bmm(a: torch.Tensor, b: torch.Tensor) -> Layout | None:
-    return _product(a, b) if a.dim() == b.dim() == 3 else None
-
-
-@rule("addmm")
-def _addmm(
-    bias: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, beta: Any = 1, alpha: Any = 1
-) -> Layout | None:
-    return _added(bias, _mm(a, b))
-
-
-@rule("baddbmm")
-def _baddbmm(
-    bias: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, beta: Any = 1, alpha: Any = 1
-) -> Layout | None:
-    return _added(bias, _bmm(a, b))
+rule("mm")(lambda a, b: _of_rank(2, a, b))
+rule("bmm")(lambda a, b: _of_rank(3, a, b))
+rule("addmm")(lambda bias, a, b, **factors: _added(bias, _of_rank(2, a, b)))
+rule("baddbmm")(lambda bias, a, b, **factors: _added(bias, _of_rank(3, a, b)))
 
 
 def _added(bias: torch.Tensor, product: Layout | None) -> Layout | None:
@@ -71,19 +55,13 @@ def _added(bias: torch.Tensor, product: Layout | None) -> Layout | None:
     return product if size is not None and same_sizes(size, product[0]) else None
 
 
-@rule("mv")
-def _mv(a: torch.Tensor, b: torch.Tensor) -> Layout | None:
-    if a.dim() != 2 or b.dim() != 1 or not same(a.shape[1], b.shape[0]):
+def _by_vector(rank: int, a: torch.Tensor, b: torch.Tensor) -> Layout | None:
+    if a.dim() != rank or b.dim() != 1 or not same(a.shape[-1], b.shape[0]):
         return None
     if a.dtype != b.dtype or a.device != b.device or a.dtype is torch.bool:
         return None
-    return None if holds(a.shape, 0) else contiguous(a.shape[:1], a)
+    return contiguous(a.shape[:-1], a)
 
 
-@rule("dot")
-def _dot(a: torch.Tensor, b: torch.Tensor) -> Layout | None:
-    if a.dim() != 1 or b.dim() != 1 or not same(a.shape[0], b.shape[0]):
-        return None
-    if a.dtype != b.dtype or a.device != b.device or a.dtype is torch.bool:
-        return None
-    return contiguous((), a)
+rule("mv")(lambda a, b: None if holds(a.shape, 0) else _by_vector(2, a, b))
+rule("dot")(lambda a, b: _by_vector(1, a, b))

@@ -9,14 +9,13 @@ import torch
 from torchsmith_guards._src.fake.layouts.base import (
     INTEGRAL,
     Layout,
+    Layouts,
     axis_of,
     contiguous,
     holds,
     is_contiguous,
     rule,
 )
-
-Layouts = list[Layout | int | None]
 
 
 def _reduced(x: torch.Tensor, dim: Any, keepdim: bool) -> tuple[Any, ...] | None:
@@ -38,29 +37,19 @@ def _int_to_long(x: torch.Tensor, dtype: torch.dtype | None) -> torch.dtype:
     return dtype or (torch.int64 if x.dtype in INTEGRAL else x.dtype)
 
 
-@rule("sum.dim_IntList", "prod.dim_int")
+@rule("sum", "prod", "sum.dim_IntList", "prod.dim_int")
 def _sum(
     x: torch.Tensor, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
 ) -> Layout | None:
     return contiguous(_reduced(x, dim, keepdim), x, _int_to_long(x, dtype))
 
 
-@rule("sum", "prod")
-def _sum_all(x: torch.Tensor, *, dtype: torch.dtype | None = None) -> Layout | None:
-    return contiguous((), x, _int_to_long(x, dtype))
-
-
-@rule("mean.dim")
+@rule("mean", "mean.dim")
 def _mean(
     x: torch.Tensor, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
 ) -> Layout | None:
     kind = dtype or x.dtype
     return contiguous(_reduced(x, dim, keepdim), x, kind) if kind.is_floating_point else None
-
-
-@rule("mean")
-def _mean_all(x: torch.Tensor, *, dtype: torch.dtype | None = None) -> Layout | None:
-    return _mean(x, None, dtype=dtype)
 
 
 @rule("var.correction", "std.correction")
@@ -80,14 +69,9 @@ def _var_mean(
     return None if layout is None else [layout, layout]
 
 
-@rule("amax", "amin")
+@rule("amax", "amin", "max", "min")
 def _amax(x: torch.Tensor, dim: Any = (), keepdim: bool = False) -> Layout | None:
     return None if holds(x.shape, 0) else contiguous(_reduced(x, dim, keepdim), x)
-
-
-@rule("max", "min")
-def _max_all(x: torch.Tensor) -> Layout | None:
-    return None if holds(x.shape, 0) else contiguous((), x)
 
 
 @rule("max.dim", "min.dim")
@@ -105,16 +89,11 @@ def _argmax(x: torch.Tensor, dim: int | None = None, keepdim: bool = False) -> L
     return contiguous(_reduced(x, dim, keepdim), x, torch.int64)
 
 
-@rule("any.dim", "all.dim", "any.dims", "all.dims")
-def _any_dim(x: torch.Tensor, dim: Any, keepdim: bool = False) -> Layout | None:
+@rule("any", "all", "any.dim", "all.dim", "any.dims", "all.dims")
+def _any(x: torch.Tensor, dim: Any = None, keepdim: bool = False) -> Layout | None:
     if x.dtype is torch.uint8 or (isinstance(dim, list | tuple) and not dim):
         return None
     return contiguous(_reduced(x, dim, keepdim), x, torch.bool)
-
-
-@rule("any", "all")
-def _any(x: torch.Tensor) -> Layout | None:
-    return None if x.dtype is torch.uint8 else contiguous((), x, torch.bool)
 
 
 @rule("logsumexp")

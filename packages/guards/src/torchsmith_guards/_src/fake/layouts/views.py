@@ -11,6 +11,7 @@ from torchsmith_guards._src.fake.layouts.base import (
     Effect,
     Layout,
     LayoutRule,
+    Layouts,
     axis_of,
     contiguous_strides,
     holds,
@@ -111,9 +112,7 @@ def _transpose(x: torch.Tensor, dim0: int, dim1: int) -> Layout | None:
     return _viewed(x, size, stride)
 
 
-@view("t")
-def _t(x: torch.Tensor) -> Layout | None:
-    return _transpose(x, 0, 1) if x.dim() == 2 else None
+view("t")(lambda x: _transpose(x, 0, 1) if x.dim() == 2 else None)
 
 
 @view("unsqueeze")
@@ -208,19 +207,8 @@ def _beyond(end: object) -> bool:
     return type(end) is int and end >= 2**63 - 1
 
 
-@view("detach", "alias")
-def _alias(x: torch.Tensor) -> Layout | None:
-    return _viewed(x, x.shape, x.stride())
-
-
-@view("_reshape_alias")
-def _reshape_alias(x: torch.Tensor, size: Sequence[int], stride: Sequence[int]) -> Layout | None:
-    return _viewed(x, tuple(size), tuple(stride))
-
-
-@view("squeeze")
-def _squeeze_all(x: torch.Tensor) -> Layout | None:
-    return _without(x, [i for i, n in enumerate(x.shape) if type(n) is int and n == 1])
+view("detach", "alias")(lambda x: _viewed(x, x.shape, x.stride()))
+view("_reshape_alias")(lambda x, size, stride: _viewed(x, tuple(size), tuple(stride)))
 
 
 @view("squeeze.dims")
@@ -232,20 +220,30 @@ def _squeeze_dims(x: torch.Tensor, dim: Sequence[int]) -> Layout | None:
     return _without(x, [i for i, n in enumerate(size) if i in axes and type(n) is int and n == 1])
 
 
+view("squeeze")(lambda x: _squeeze_dims(x, range(x.dim())))
+
+
 def _without(x: torch.Tensor, axes: Sequence[int]) -> Layout:
     kept = [i for i in range(x.dim()) if i not in axes]
     size, stride = x.shape, x.stride()
     return _viewed(x, [size[i] for i in kept], [stride[i] for i in kept])
 
 
-@view("unbind.int")
-def _unbind(x: torch.Tensor, dim: int = 0) -> list[Layout | int | None] | None:
+def _divided(x: torch.Tensor, dim: int) -> tuple[int, int] | None:
+    """The axis and its known extent of what is taken apart along a dimension."""
     axis = axis_of(dim, x.dim())
     if axis is None or not x.dim():
         return None
     extent: Any = x.shape[axis]
-    if type(extent) is not int:
+    return (axis, extent) if type(extent) is int else None
+
+
+@view("unbind.int")
+def _unbind(x: torch.Tensor, dim: int = 0) -> Layouts | None:
+    found = _divided(x, dim)
+    if found is None:
         return None
+    axis, extent = found
     size, stride = list(x.shape), list(x.stride())
     del size[axis]
     step = stride.pop(axis)
@@ -253,17 +251,15 @@ def _unbind(x: torch.Tensor, dim: int = 0) -> list[Layout | int | None] | None:
 
 
 @view("split_with_sizes")
-def _split_with_sizes(
-    x: torch.Tensor, split_sizes: Sequence[int], dim: int = 0
-) -> list[Layout | int | None] | None:
-    axis = axis_of(dim, x.dim())
-    if axis is None or not x.dim() or not is_static(split_sizes):
+def _split_with_sizes(x: torch.Tensor, split_sizes: Sequence[int], dim: int = 0) -> Layouts | None:
+    found = _divided(x, dim)
+    if found is None or not is_static(split_sizes) or min(split_sizes, default=0) < 0:
         return None
-    extent: Any = x.shape[axis]
-    if type(extent) is not int or sum(split_sizes) != extent or min(split_sizes, default=0) < 0:
+    axis, extent = found
+    if sum(split_sizes) != extent:
         return None
     stride = x.stride()
-    parts: list[Layout | int | None] = []
+    parts: Layouts = []
     begin = 0
     for length in split_sizes:
         size = list(x.shape)
@@ -274,27 +270,22 @@ def _split_with_sizes(
 
 
 @view("split.Tensor")
-def _split(x: torch.Tensor, split_size: int, dim: int = 0) -> list[Layout | int | None] | None:
-    axis = axis_of(dim, x.dim())
-    if axis is None or not x.dim() or type(split_size) is not int or split_size < 1:
-        return None
-    extent: Any = x.shape[axis]
-    if type(extent) is not int:
+def _split(x: torch.Tensor, split_size: int, dim: int = 0) -> Layouts | None:
+    found = _divided(x, dim)
+    if found is None or type(split_size) is not int or split_size < 1:
         return None
     # Nothing is split into one piece of nothing.
-    sizes = [min(split_size, extent - begin) for begin in range(0, extent, split_size)] or [0]
+    starts = range(0, found[1], split_size)
+    sizes = [min(split_size, found[1] - begin) for begin in starts] or [0]
     return _split_with_sizes(x, sizes, dim)
 
 
 @view("chunk")
-def _chunk(x: torch.Tensor, chunks: int, dim: int = 0) -> list[Layout | int | None] | None:
-    axis = axis_of(dim, x.dim())
-    if axis is None or not x.dim() or type(chunks) is not int or chunks < 1:
+def _chunk(x: torch.Tensor, chunks: int, dim: int = 0) -> Layouts | None:
+    found = _divided(x, dim)
+    if found is None or type(chunks) is not int or chunks < 1:
         return None
-    extent: Any = x.shape[axis]
-    if type(extent) is not int or extent == 0:
-        return None
-    return _split(x, -(-extent // chunks), dim)
+    return _split(x, -(-found[1] // chunks), dim)
 
 
 @view("diagonal")
