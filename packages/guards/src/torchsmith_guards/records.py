@@ -1,5 +1,6 @@
 """Records of what was compiled: types, the process's recorder, trace files and tables."""
 
+from torchsmith_guards._src.records import printing
 from torchsmith_guards._src.records.debug_folder import debug_folder, write_crash
 from torchsmith_guards._src.records.graphs import new_graph, node_line, note_compiled
 from torchsmith_guards._src.records.metrics import Metrics, report
@@ -17,7 +18,6 @@ from torchsmith_guards._src.records.rows import (
     Phase,
     RecompileReason,
 )
-from torchsmith_guards._src.records.runnable import runnable
 from torchsmith_guards._src.records.tables import recompiles, spent_on, table
 from torchsmith_guards._src.records.trace_file import ProcessTrace, TraceWarning, read_trace
 
@@ -37,11 +37,11 @@ __all__ = [
     "new_graph",
     "node_line",
     "note_compiled",
+    "printing",
     "read_trace",
     "recompiles",
     "recorder",
     "report",
-    "runnable",
     "set_metrics_limit",
     "spent_on",
     "table",

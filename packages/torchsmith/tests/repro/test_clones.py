@@ -7,6 +7,7 @@ import pytest
 import torch
 import torchsmith
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torchsmith._src.repro.cases import print_value
 from torchsmith.testing import checkpoint_params, clone_input, clone_inputs, preserve_rng_state
 
 BASE = torch.arange(60.0)
@@ -169,3 +170,20 @@ def test_checkpoint():
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
     assert torch.equal(torch.rand(2), first)
     assert model.state_dict()["weight"]._version == versions["weight"]  # unwritten, left alone
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        torch.randn(3, 1).expand(3, 90),
+        torch.randn(12, 12)[2:, ::3].t(),
+        torch.randn(10, 10, dtype=torch.complex64).conj(),
+        torch.randn(10, 10) > 0,
+        torch.randn(10, 10).bfloat16().requires_grad_(),
+    ],
+    ids=["overlapping", "strided", "conjugate", "booleans", "leaf"],
+)
+def test_a_file_has_the_values_of_an_input_of_any_layout(value: torch.Tensor) -> None:
+    made = eval(print_value(value), {"torch": torch, "torchsmith": torchsmith})
+    assert (made.shape, made.stride()) == (value.shape, value.stride())
+    assert torch.equal(made, value) and made.requires_grad == value.requires_grad

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from torch import fx
-from torchsmith_guards.records import GraphRecord, KernelRecord, recorder, runnable
+from torchsmith_guards.records import GraphRecord, KernelRecord, printing, recorder
 
 from torchsmith_fx_backend._src.loops.index import Const
 from torchsmith_fx_backend._src.records import logs
@@ -54,7 +54,7 @@ def tell_functional(module: fx.GraphModule) -> None:
         told.texts["functional"] = module.code
         if recorder.debugging:
             title = f"Graph {told.graph_id}, {told.kind}, after the passes."
-            told.texts["functional.py"] = runnable(module, title=title)
+            told.texts["functional.py"] = printing.runnable(module, title=title)
 
 
 def tell_lowered(plan: Plan) -> None:

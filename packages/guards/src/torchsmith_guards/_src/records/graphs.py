@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 
 from torch import fx
 
+from torchsmith_guards._src.records.printing import runnable
 from torchsmith_guards._src.records.recorder import recorder
 from torchsmith_guards._src.records.rows import GraphRecord, KernelRecord
-from torchsmith_guards._src.records.runnable import runnable
 
 
 def new_graph(

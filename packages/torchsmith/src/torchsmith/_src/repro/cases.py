@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import operator
 import re
-import types
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,15 +13,9 @@ from typing import Any
 import torch
 import torchsmith_tracer
 from torch import fx
+from torchsmith_guards.records import printing
 
 from torchsmith._src.testing.clones import Copier
-
-LITERAL = 64  # elements up to which values are written out as numbers
-_FREED = re.compile(r"(;\s*(\w+ = )+None)+\s*(#.*)?$")
-
-
-class UnprintableError(Exception):
-    """The graph uses an object that a file cannot name."""
 
 
 @dataclass(frozen=True)
@@ -68,28 +60,7 @@ def case_of(
 
     Tensors that belong to the graph become inputs, and sizes that were symbols numbers.
     """
-    graph = fx.Graph()
-    env: dict[fx.Node, fx.Node] = {}
-    nodes = list(gm.graph.nodes)
-    given = list(inputs)
-    lifted: dict[str, fx.Node] = {}
-    for node in nodes:
-        if node.op == "placeholder":
-            env[node] = graph.placeholder(node.name)
-    for node in nodes:
-        if node.op == "get_attr":
-            value = operator.attrgetter(str(node.target))(gm)
-            if isinstance(value, torch.Tensor):
-                if str(node.target) not in lifted:
-                    lifted[str(node.target)] = graph.placeholder(node.name)
-                    given.append(value)
-                env[node] = lifted[str(node.target)]
-    for node in nodes:
-        if node not in env:
-            env[node] = graph.node_copy(node, env.__getitem__)
-        env[node].meta = {k: v for k, v in node.meta.items() if k == "stack_trace"}
-    module = fx.GraphModule(gm, graph, "Case")
-    tensors = [x.node.hint if isinstance(x, torch.SymInt | torch.SymFloat) else x for x in given]
+    module, tensors = printing.lifted(gm, inputs, "Case")
     if copy:
         tensors = Copier().all(tensors)
     return Case(module, tuple(tensors), backend, dict(options or {}), tuple(ambient()))
@@ -133,83 +104,22 @@ def name_of(backend: str | Callable[..., Any]) -> str:
 # ------------------------------------------------------------------------------------ printing
 
 
-def print_graph(gm: fx.GraphModule, name: str) -> tuple[list[str], dict[str, None]]:
-    """A function ``name`` that computes ``gm``, and what it imports.
-
-    Raises:
-        UnprintableError: a function in it cannot be found by its name.
-    """
-    code = gm.graph.python_code("self")
-    imports: dict[str, None] = {}
-    for alias, value in code.globals.items():
-        used = re.search(rf"\b{re.escape(alias)}\b", code.src.partition("):")[2])
-        line = _import(alias, value) if used else None
-        if line is not None:
-            imports[line] = None
-    functions: list[str] = []
-    lines = [_FREED.sub("", line) for line in code.src.strip("\n").split("\n")]
-    start = next(i for i, line in enumerate(lines) if line.startswith("def forward("))
-    parameters = [str(n.target) for n in gm.graph.nodes if n.op == "placeholder"]
-    body = [line for line in lines[start + 1 :] if line.strip()]
-    for node in gm.graph.nodes:
-        if node.op not in ("get_attr", "call_module"):
-            continue
-        inner = operator.attrgetter(str(node.target))(gm)
-        if not isinstance(inner, fx.GraphModule):
-            raise UnprintableError(f"{node.target}: a {type(inner).__name__}")
-        own = f"{name}_{str(node.target).replace('.', '_')}"
-        nested, more = print_graph(inner, own)
-        functions += [*nested, "", ""]
-        imports |= more
-        body = [re.sub(rf"\bself\.{re.escape(str(node.target))}\b", own, line) for line in body]
-    names = ", ".join(p.lstrip("*") for p in parameters)
-    return [*functions, f"def {name}({names}):", *body], imports
-
-
-def _import(alias: str, value: Any) -> str | None:
-    if isinstance(value, types.ModuleType):
-        plain = value.__name__ == alias
-        return f"import {alias}" if plain else f"import {value.__name__} as {alias}"
-    if alias in ("inf", "nan"):
-        return f"from math import {alias}"
-    if alias == "NoneType":
-        return None
-    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
-    if module == "typing" or not module or not name:
-        return f"from typing import {alias}" if module == "typing" else None
-    try:
-        found = operator.attrgetter(name)(__import__(module, fromlist=["_"]))
-    except (ImportError, AttributeError) as error:
-        raise UnprintableError(f"{module}.{name}") from error
-    if found is not value or module == "__main__":
-        raise UnprintableError(f"{module}.{name}")
-    top, _, rest = name.partition(".")
-    if rest:
-        return f"import {module}\n{alias} = {module}.{name}"
-    return f"from {module} import {top}" + ("" if top == alias else f" as {alias}")
-
-
 def print_value(value: Any) -> str:
     """An expression that gives ``value`` again, with its layout."""
-    if not isinstance(value, torch.Tensor):
-        return f'float("{value}")' if isinstance(value, float) else repr(value)
-    grad = ".requires_grad_()" if value.requires_grad else ""
+    text = printing.literal(value)
+    if text is not None:
+        return text
     plain = value.detach()
-    where = "" if plain.device.type == "cpu" else f".to({plain.device.type!r})"
-    dense = plain.is_contiguous() and not plain.is_conj() and not plain.is_neg()
-    if plain.numel() <= LITERAL and dense and plain.layout is torch.strided:
-        numbers = re.sub(r"\b(nan|inf)\b", r'float("\1")', repr(plain.tolist()))
-        text = f"torch.tensor({numbers}, dtype={plain.dtype})"
-        shape = f".reshape({tuple(plain.shape)})" if plain.numel() == 0 else ""
-        return f"{text}{shape}{where}{grad}"
     if plain.layout is not torch.strided or plain.is_quantized:
-        raise UnprintableError(f"values of a {plain.layout} tensor")
-    data = torch.empty_strided(plain.shape, plain.stride(), dtype=plain.dtype).copy_(plain)
-    size = data.untyped_storage()
-    raw = bytes(torch.empty(0, dtype=torch.uint8).set_(size, 0, (size.nbytes(),), (1,)).tolist())
+        raise printing.UnprintableError(f"values of a {plain.layout} tensor")
+    plain = plain.resolve_conj().resolve_neg()
+    size, stride = tuple(plain.shape), plain.stride()
+    span = 1 + sum((n - 1) * step for n, step in zip(size, stride)) if 0 not in size else 0
+    raw = bytes(plain.as_strided((span,), (1,)).view(torch.uint8).tolist())
     packed = base64.b85encode(zlib.compress(raw)).decode()
-    layout = f"{tuple(plain.shape)}, {plain.stride()}, {plain.dtype}"
-    return f"torchsmith.testing.unpacked({packed!r}, {layout}){where}{grad}"
+    where = "" if plain.device.type == "cpu" else f".to({plain.device.type!r})"
+    grad = ".requires_grad_()" if value.requires_grad else ""
+    return f"torchsmith.testing.unpacked({packed!r}, {size}, {stride}, {plain.dtype}){where}{grad}"
 
 
 def unpacked(
@@ -219,23 +129,6 @@ def unpacked(
     raw = zlib.decompress(base64.b85decode(text))
     flat = torch.frombuffer(bytearray(raw), dtype=dtype)
     return flat.as_strided(tuple(size), tuple(stride))
-
-
-def generated(value: torch.Tensor) -> str | None:
-    """An expression for a tensor like ``value`` with random values, where that makes sense."""
-    if value.layout is not torch.strided or value.is_quantized or value.is_conj() or value.is_neg():
-        return None
-    kind = f", dtype={value.dtype}" if value.dtype is not torch.float32 else ""
-    kind += f", device={value.device.type!r}" if value.device.type != "cpu" else ""
-    size = tuple(value.shape)
-    floating = value.is_floating_point() and value.element_size() > 1
-    if not floating and not value.is_complex():
-        return None
-    if value.is_contiguous():
-        text = f"torch.randn({size}{kind})"
-    else:
-        text = f"torch.empty_strided({size}, {value.stride()}{kind}).normal_()"
-    return text + (".requires_grad_()" if value.requires_grad else "")
 
 
 def evaluated(texts: Sequence[str | None], values: Sequence[Any]) -> list[Any]:
@@ -254,9 +147,8 @@ def print_case(case: Case, title: str, about: str) -> str:
     Raises:
         UnprintableError: something in it has no text.
     """
-    lines, imports = print_graph(case.gm, "f")
-    wanted = {"import torch": None, "import torchsmith": None, "import torchsmith.testing": None}
-    found = [line for line in imports if line not in wanted]
+    lines, imports = printing.print_graph(case.gm, "f")
+    found = list(imports)
     texts = case.texts or (None,) * len(case.inputs)
     given: list[str] = []
     first: dict[int, int] = {}
@@ -266,7 +158,7 @@ def print_case(case: Case, title: str, about: str) -> str:
         given.append(f"x{number} = {f'x{again}' if again != number else shown}")
     module, _, function = case.backend.rpartition(":")
     if module == "__main__":
-        raise UnprintableError(f"backend {function} of the program")
+        raise printing.UnprintableError(f"backend {function} of the program")
     if module:
         found.append(f"from {module} import {function}")
     chosen = function if module else repr(function)
@@ -279,10 +171,9 @@ def print_case(case: Case, title: str, about: str) -> str:
     main = [f"compiled = {call}", f"compiled({names})"]
     if case.contexts:
         main = [f"with {', '.join(case.contexts)}:", *(f"    {line}" for line in main)]
-    said = f"{title.strip()}\n\n{about.strip()}\n".replace("\\", "\\\\").replace('"""', "'''")
     parts = [
-        f'"""{said}"""',
-        "\n".join([*wanted, *found]),
+        printing.docstring(f"{title.strip()}\n\n{about}"),
+        "\n".join(["import torch", "import torchsmith", "import torchsmith.testing", *found]),
         "",
         "\n".join(lines),
         "",

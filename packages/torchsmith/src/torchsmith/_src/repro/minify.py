@@ -10,7 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from torchsmith._src.repro.cases import Case, UnprintableError, print_case
+from torchsmith_guards.records import printing
+
+from torchsmith._src.repro.cases import Case, print_case
 from torchsmith._src.repro.judge import (
     BackendNotFoundError,
     Failure,
@@ -116,7 +118,7 @@ def minify_case(
     size = "1 operator" if count == 1 else f"{count} operators"
     try:
         text = print_case(small, str(last), "\n".join([*about, _versions()]))
-    except UnprintableError as error:
+    except printing.UnprintableError as error:
         raise MinifyError(f"{size} fail, but {error} cannot be written to a file") from error
     again = outcome("small.py", text, Watch(), limit)
     if not _ends_so(again, last):

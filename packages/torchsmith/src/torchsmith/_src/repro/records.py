@@ -15,15 +15,9 @@ from typing import Any
 
 import torch
 from torchsmith_fx_backend import Settings
+from torchsmith_guards.records import printing
 
-from torchsmith._src.repro.cases import (
-    Case,
-    UnprintableError,
-    evaluated,
-    generated,
-    load_case,
-    print_case,
-)
+from torchsmith._src.repro.cases import Case, evaluated, load_case, print_case
 from torchsmith._src.repro.judge import Failure, run
 from torchsmith.errors import RecordWarning
 
@@ -74,7 +68,7 @@ class Record:
         try:
             program = print_case(case, title, "Recorded by TORCHSMITH_REPRO.")
             (self.folder / PROGRAM).write_text(program, encoding="utf-8")
-        except UnprintableError as error:
+        except printing.UnprintableError as error:
             title += f" (no program: {error})"
         facts = {
             "state": state,
@@ -178,7 +172,7 @@ def environment() -> dict[str, str]:
 def _text(value: Any, limit: int) -> str | None:
     """How to write an input: generated where it is too large to be written by value."""
     large = isinstance(value, torch.Tensor) and value.numel() > limit
-    return generated(value) if large else None
+    return printing.generated(value) if large else None
 
 
 def _place(case: Case) -> str | None:

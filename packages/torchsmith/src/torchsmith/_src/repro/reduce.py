@@ -15,8 +15,9 @@ from typing import Any, TypeVar
 
 import torch
 from torch import fx
+from torchsmith_guards.records import printing
 
-from torchsmith._src.repro.cases import Case, entered, evaluated, generated
+from torchsmith._src.repro.cases import Case, entered, evaluated
 from torchsmith._src.repro.judge import SEED, Failure
 from torchsmith._src.testing.clones import Copier, preserve_rng_state
 
@@ -146,7 +147,7 @@ class Reducer:
     def _plain_inputs(self, case: Case) -> Case:
         """With random numbers for values, where these do not matter: all at once, or one by one."""
         texts = [
-            generated(x) if isinstance(x, torch.Tensor) and x.numel() > 4 else None
+            printing.generated(x) if isinstance(x, torch.Tensor) and x.numel() > 4 else None
             for x in case.inputs
         ]
         everything = case.with_inputs(texts, evaluated(texts, case.inputs))
