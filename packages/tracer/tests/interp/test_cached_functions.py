@@ -1,6 +1,8 @@
 """``functools.lru_cache``: results, counters and entries are eager's."""
 
 import functools
+import logging
+import warnings
 
 import pytest
 import torch
@@ -154,3 +156,137 @@ def test_a_method_of_an_object_that_is_made_in_the_function():
     for calls in range(1, 4):
         assert compiled(X)[0].item() == 3
         assert Fresh.plus.cache_info()[:2] == (0, calls)
+
+
+# --- calls that the cache lacks, after effects --------
+
+
+def logged(cached, log, **options):
+    @functools.lru_cache(**options)
+    def once(logger, text, *, level="warning"):
+        getattr(logger, level)(text)
+
+    return once, lambda x, k: once(log, f"about {k}")
+
+
+def printed(cached, log, **options):
+    @functools.lru_cache(**options)
+    def once(k):
+        print("computed", k)
+        return k * 2
+
+    return once, lambda x, k: once(k) + once(k)
+
+
+def nested(cached, log, **options):
+    @functools.lru_cache(**options)
+    def inner(k):
+        log.info("inner %d", k)
+        return k > 2
+
+    @functools.lru_cache(**options)
+    def once(k):
+        log.info("outer %d", k)
+        return inner(k), inner(k + 1)
+
+    return inner, lambda x, k: once(k)[0] + inner(k)
+
+
+def warned(cached, log, **options):
+    @functools.lru_cache(**options)
+    def once(text):
+        warnings.warn(text, stacklevel=1)
+
+    return once, lambda x, k: once(f"about {k}")
+
+
+def warned_for_the_caller(cached, log, **options):
+    @functools.lru_cache(**options)
+    def once(text):
+        warnings.warn(text, stacklevel=2)
+
+    return once, lambda x, k: once(f"about {k}")
+
+
+def raised(cached, log, **options):
+    @functools.lru_cache(**options)
+    def once(k):
+        log.info("tried %d", k)
+        raise ValueError(k)
+
+    def call(x, k):
+        try:
+            return once(k)
+        except ValueError as e:
+            return str(e)
+
+    return once, call
+
+
+def changed(cached, log, **options):
+    @functools.lru_cache(**options)
+    def once(k):
+        cached.append(k)
+        return len(cached)
+
+    return once, lambda x, k: once(k)
+
+
+ONE_GRAPH = (logged, printed, warned)
+MAKERS = [*ONE_GRAPH, nested, warned_for_the_caller, raised, changed]
+
+
+@pytest.mark.parametrize("options", [{"maxsize": None}, {"maxsize": 8}, {"maxsize": 1}])
+@pytest.mark.parametrize("make", MAKERS)
+def test_calls_after_effects_keep_their_place(make, options, capsys, caplog):
+    caplog.set_level(logging.INFO)
+
+    def play(compiled):
+        log, stored = logging.getLogger("torchsmith-cached"), []
+        once, call = make(stored, log, **options)
+
+        def program(x, k):
+            print("before", k)
+            x.add_(1)
+            log.info("first %d", k)
+            found = call(x, k)
+            log.info("last %d", k)
+            print("after", k)
+            return x * k, found
+
+        if compiled:
+            whole = make in ONE_GRAPH and options["maxsize"] != 1
+            program = tracer.compile(program, backend="eager", fullgraph=whole)
+        x, seen = torch.zeros(2), []
+        caplog.clear()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for k in (1, 1, 2, 1, 3, 2):
+                seen.append((*program(x, k), once.cache_info(), list(stored)))
+                if k == 2:
+                    once.cache_clear()
+        seen.append([(str(w.message), w.filename, w.lineno) for w in caught])
+        seen += [(r.getMessage(), r.pathname, r.lineno, r.funcName) for r in caplog.records]
+        return str(seen), capsys.readouterr().out
+
+    assert play(True) == play(False)
+
+
+def test_a_result_that_the_cache_got_elsewhere_is_seen():
+    answer = [1]
+
+    @functools.cache
+    def once(k):
+        return answer[0]
+
+    def program(x, seen):
+        seen.append(0)
+        return x * once(1)
+
+    compiled = tracer.compile(program, backend="eager", fullgraph=True)
+    for wanted in (1, 5):
+        once.cache_clear()
+        answer[0] = wanted
+        assert [compiled(X, [])[0].item() for _ in range(2)] == [wanted, wanted]
+    answer[0] = 7
+    assert compiled(X, [])[0].item() == 5

@@ -327,3 +327,19 @@ def test_types_of_python_stand_for_dtypes(check):
 
 def test_a_keyword_called_like_a_word_of_the_language(agree):
     agree(lambda x: x.random_(**{"from": 3, "to": 4}), torch.ones(2))
+
+
+def test_sizes_given_to_old_constructors_are_no_data(program):
+    """A tuple of the same numbers is data."""
+
+    def f(a):
+        one = torch.Size(list(a.shape[:1]))
+        sizes = a.shape, a.shape[1:], a.shape[:0], one + a.shape, torch.Size((2, *a.shape))
+        made = [(a.new(s).shape, torch.Tensor(s).shape) for s in sizes]
+        return made, a.new(a.shape, device="cpu").fill_(2), a.new(3, 4).shape, a.new((3.0, 4.0))
+
+    def body(C):
+        run = C(f)
+        return [run(torch.ones(n, 2, dtype=torch.double)) for n in (3, 3, 4, 5)]
+
+    assert program(body) == 2

@@ -74,6 +74,7 @@ class Graph(Protocol):
     mutated: set[int]
     written: list[int]
     mapped: int
+    op_count: int
     transforms: int
     replaced: list[tuple[TensorValue, fx.Node]]
     fake: FakeMode

@@ -14,7 +14,7 @@ from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.constants import ConstantValue
 from torchsmith_tracer._src.values.containers import ListValue
-from torchsmith_tracer._src.values.sizes import SizeNumel, size_value
+from torchsmith_tracer._src.values.sizes import SizeNumel, SizeValue, size_value
 from torchsmith_tracer._src.values.symnum import symbolic
 from torchsmith_tracer._src.values.tensor import (
     LEGACY_TYPES,
@@ -221,6 +221,14 @@ def _new_layout(tx: Trace, tensor: TensorValue, args: Args, kwargs: Kwargs) -> V
     if tensor.source is not None:
         raise Unsupported("tensor-attribute", what="a new layout", tensor=tensor.describe())
     return None
+
+
+@method("new")
+def _new(tx: Trace, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value | None:
+    """A size in a graph is a tuple, which would be data here."""
+    if len(args) != 1 or not isinstance(args[0], SizeValue):
+        return None
+    return tx.graph.call_method("new_empty", (tensor, args[0]), kwargs)
 
 
 def _set_data(tx: Trace, tensor: TensorValue, value: Value) -> None:

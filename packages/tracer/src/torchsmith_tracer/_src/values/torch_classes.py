@@ -68,6 +68,8 @@ def _lazy_property(tx: Trace, wrapped: Value) -> Value:
 def _tensor(tx: Trace, *args: Value, **kwargs: Value) -> Value:
     if len(args) == 1 and isinstance(args[0], TensorValue) and not kwargs:
         return tx.graph.call_method("detach", (args[0],))
+    if len(args) == 1 and isinstance(args[0], SizeValue) and not kwargs:  # no data, as tuples are
+        return tx.graph.call_function(torch.empty, args, {"device": ConstantValue("cpu")})
     return tx.graph.call_function(torch.Tensor, args, kwargs)
 
 

@@ -3,7 +3,8 @@ the call, so that hits, misses and the order of entries are eager's.
 
 What the cache does not hold yet is computed while tracing, by the real call: that is this call's
 one, so the body leaves it out the first time. A function that raises then is run once more, when
-the instruction is run natively.
+the instruction is run natively. Where effects come before the call, the function is traced for its
+result instead, and the real call takes its place among them.
 """
 
 from __future__ import annotations
@@ -11,15 +12,18 @@ from __future__ import annotations
 import functools
 import gc
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
+import torch
 from torchsmith_guards import GuardKind
 
-from torchsmith_tracer._src.breaks.signals import Unsupported
+from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
 from torchsmith_tracer._src.effects.journal import exists
 from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Args, Kwargs, Value
 from torchsmith_tracer._src.values.builtins.registry import method
+from torchsmith_tracer._src.values.constants import ConstantValue
 from torchsmith_tracer._src.values.lookup import lookup
 from torchsmith_tracer._src.values.python_instances import NewObjectValue
 
@@ -56,6 +60,12 @@ class Again:
             self.done = False
         else:
             self.function(*args, **self.kwargs)
+
+
+class Later(Again):
+    """A call that the cache may lack: it does what the function does, too."""
+
+    __slots__ = ()
 
 
 def peek(wrapper: Cached, args: Sequence[object], kwargs: Mapping[str, object]) -> object:
@@ -105,16 +115,75 @@ def _call_cached(tx: Trace, self: Value, /, *args: Value, **kwargs: Value) -> Va
     found = peek(wrapper, given, named)
     done = found is MISSING
     if done:
-        info = wrapper.cache_info()
-        full = info.maxsize is not None and info.currsize >= info.maxsize
-        if full or _pending(tx):  # a full cache may lose what this trace relies on
+        if not has_room(wrapper, 1):
             raise Unsupported("opaque-call", what=f"{_name(wrapper)}, whose cache lacks this call")
+        if _pending(tx):
+            return _call_later(tx, wrapper, args, kwargs, (tuple(given), named))
         tx.interp.fold(lambda: (wrapper(*given, **named), None)[1])
         if peek(wrapper, given, named) is MISSING:
             raise Unsupported("opaque-call", what=f"{_name(wrapper)}, which keeps no result")
     result = tx.world.query(peek, wrapper, tuple(given), named)
     tx.journal.call_later(Again(wrapper, named, done), *args)
     return result
+
+
+_LITERALS = frozenset((type(None), bool, int, float, complex, str, bytes, torch.dtype))
+
+
+def has_room(wrapper: Cached, calls: int) -> bool:
+    """Whether a cache can take some more results; a full one loses what a trace relies on."""
+    info = wrapper.cache_info()
+    return info.maxsize is None or info.currsize + calls <= info.maxsize
+
+
+def takes(wrapper: Cached, key: Any, result: object, calls: int) -> bool:
+    """Whether a cache holds ``result`` for a call, or lacks it and has room."""
+    found = peek(wrapper, *key)
+    if found is MISSING:
+        return has_room(wrapper, calls)
+    return type(found) is type(result) and repr(found) == repr(result)
+
+
+def _call_later(tx: Trace, wrapper: Cached, args: Args, kwargs: Kwargs, key: Any) -> Value:
+    """The result of a call that the cache lacks, from tracing the function.
+
+    Raises:
+        Unsupported: the result is no literal; or the function has other effects than calls, or
+            such as tell who has called it.
+    """
+    journal, what = tx.journal, f"{_name(wrapper)}, whose cache lacks this call"
+    outer = [(f.info.code.co_filename, f.line) for f in tx.frames]
+    mark, ops, before = journal.checkpoint(), tx.graph.op_count, len(journal.effects)
+    outside, journal.watch = journal.watch, []
+    try:
+        given = [_literal(a, obj) for a, obj in zip(args, key[0], strict=True)]
+        named = {k: _literal(v, key[1][k]) for k, v in kwargs.items()}
+        result = tx.builder.wrap_new(wrapper.__wrapped__).call(tx, given, named)
+    except ObservedException as e:
+        raise Unsupported("opaque-call", what=what) from e
+    finally:
+        changed, journal.watch = journal.watch, outside
+    found = tx.interp.try_concrete(result)
+    calls = journal.effects[before:]
+    if type(found) not in _LITERALS or changed or tx.graph.op_count != ops:
+        raise Unsupported("opaque-call", what=what)
+    for call in calls:
+        parts = call if isinstance(call, tuple) else ()  # else: a value that makes others
+        known = [a.value for a in parts if isinstance(a, ConstantValue)]
+        if not parts or any(type(a) is str and (a, b) in outer for a, b in pairwise(known)):
+            raise Unsupported("opaque-call", what=what)
+    journal.rollback(mark)
+    waiting = [e[0] for e in journal.effects if isinstance(e, tuple)]
+    room = 1 + sum(type(call) is Later and call.function is wrapper for call in waiting)
+    if not tx.interp.truth(tx.world.query(takes, wrapper, key, found, room)):
+        raise Unsupported("opaque-call", what=what)
+    journal.call_later(Later(wrapper, key[1], False), *args)
+    return result
+
+
+def _literal(value: Value, obj: object) -> Value:
+    """The value of an argument, of which the cache's key has made a symbolic number known."""
+    return ConstantValue(obj) if type(obj) in _LITERALS else value
 
 
 def _by_identity(tx: Trace, kind: type) -> bool:
