@@ -29,6 +29,7 @@ from torchsmith_fx_backend._src.runtime.triton_compile import (
     parameter_count,
     to_binary,
 )
+from torchsmith_fx_backend._src.runtime.triton_worker import Result
 
 bf16 = torch.bfloat16
 CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
@@ -61,13 +62,8 @@ def compile_kernel(
 def compile_text(source: TritonSource, cache: Path, aligned: bool = True) -> list[Usage]:
     path = cache / f"{source.stages[0].function}.py"
     path.write_text(source.text)
-    with triton.knobs.cache.scope():
-        triton.knobs.cache.dir = str(cache / "triton")
-        stages = compile_stages(source, path, 90, aligned=aligned)
-    return [
-        usage_of(stage.asm["cubin"], stage.asm["ptx"], stage.metadata.shared, cache)
-        for stage in stages
-    ]
+    stages = compile_stages(source, path, 90, aligned=aligned, cache_root=cache)
+    return [usage_of(each.cubin, each.ptx, each.metadata["shared"], cache) for each in stages]
 
 
 def usage_of(cubin: bytes, ptx: str, shared: int, folder: Path) -> Usage:
@@ -373,14 +369,9 @@ def test_a_kernel_that_triton_rejects_names_its_file(tmp_path: Path) -> None:
 
 
 def test_to_binary_refuses_scratch_memory() -> None:
-    class Metadata:
-        name, global_scratch_size, num_ctas = "k", 64, 1
-
-    class Compiled:
-        metadata = Metadata
-
+    told = {"name": "k", "global_scratch_size": 64, "profile_scratch_size": 0, "num_ctas": 1}
     with pytest.raises(TritonCompileError, match="scratch"):
-        to_binary(Compiled)
+        to_binary(Result(b"", "", told))
 
 
 def test_forms_of_a_kernel_are_compiled_apart(

@@ -63,6 +63,7 @@ from torchsmith_fx_backend._src.runtime import (
     Recordings,
     build,
     default_cache,
+    expect,
     load_graph,
     obstacle,
     save_graph,
@@ -242,6 +243,7 @@ def compile_graph(
         bypass = _NO_KEY
     if bypass:
         tell_cache("bypass", bypass)
+    expect(example_inputs)
     sizes = None if key is None else graph_key.Sizes.of(gm, example_inputs)
     graph = functional_graph(gm, example_inputs, chosen)
     ambient = _ambient_guard()
@@ -428,6 +430,7 @@ def _half(module: fx.GraphModule, chosen: Settings, gm: fx.GraphModule) -> objec
         found.schedule = load_schedule(files.get("schedule.json"), gm)
         return found
     tell_cache("miss", "absent, or its kernels are gone")
+    expect(node.meta["val"] for node in module.graph.find_nodes(op="placeholder"))
     built: Any = _build(module, module, chosen, gm)
     if save_graph(key, built):
         told = dump(recorder.current_graph())

@@ -14,6 +14,7 @@ from torchsmith_fx_backend._src.runtime.launchers import (
     KernelRequest,
     LoadedKernel,
     Unavailable,
+    expect,
     launcher_for,
 )
 from torchsmith_fx_backend._src.runtime.progress import written_before
@@ -32,6 +33,7 @@ __all__ = [
     "Unavailable",
     "build",
     "default_cache",
+    "expect",
     "launcher_for",
     "load_graph",
     "obstacle",

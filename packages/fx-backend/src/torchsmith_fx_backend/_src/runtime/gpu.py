@@ -1,15 +1,14 @@
 """The launcher for CUDA devices: loop IR kernels -> Triton -> cubins, kept in the cache.
 
 ``GpuLauncher`` is what the wrapper's builder finds under the device type ``cuda``. Kernels of one
-graph are printed, then compiled in parallel (triton spends most of its time outside the
-interpreter lock); a warm start reads cubins back and never imports triton.
+graph are printed, then compiled side by side in other processes; a warm start reads cubins back
+and never imports triton.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 import tempfile
 import warnings
 from collections.abc import Mapping, Sequence
@@ -49,6 +48,7 @@ from torchsmith_fx_backend._src.runtime.triton_launcher import (
     TritonKernel,
     Variant,
 )
+from torchsmith_fx_backend._src.runtime.triton_pool import POOL, processors
 
 OLDEST_CAPABILITY = 80  # Ampere; older chips lack bfloat16 and are not tested
 
@@ -59,7 +59,8 @@ def _toolchain() -> str:
     digest = hashlib.sha256()
     here = Path(__file__).parent
     folders = (here.parent / "codegen" / "triton", here.parent / "loops")
-    own = [here / "triton_compile.py", here / "triton_launcher.py", here / "gpu.py"]
+    names = ("triton_compile.py", "triton_worker.py", "triton_launcher.py", "gpu.py")
+    own = [here / name for name in names]
     for path in (*sorted(p for folder in folders for p in folder.glob("*.py")), *own):
         digest.update(path.read_bytes())
     digest.update(metadata.version("triton").encode())
@@ -96,6 +97,11 @@ class GpuLauncher:
     def __init__(self) -> None:
         """Nothing is imported or asked before the first kernel."""
         self._warned = False
+
+    def expect(self) -> None:
+        """See ``launchers.Launcher``."""
+        if torch.cuda.is_available() and torch.version.hip is None:
+            POOL.prepare()
 
     def load(self, requests: Sequence[KernelRequest], cache: Cache) -> list[LoadedKernel]:
         """One loaded kernel per request; new ones are compiled in parallel.
@@ -180,11 +186,11 @@ def _with_ordinals(requests: Sequence[KernelRequest]) -> list[KernelRequest]:
 
 
 def _attempts(requests: Sequence[KernelRequest], cache: Cache) -> list[_Prepared | Exception]:
-    """What ``_attempt`` gives for each. Compilation runs in a pool; loading needs this thread's
-    CUDA context."""
+    """What ``_attempt`` gives for each. A thread waits for each compiling process; loading needs
+    this thread's CUDA context."""
     if len(requests) == 1:
         return [_attempt(requests[0], cache)]
-    with ThreadPoolExecutor(min(len(requests), 8, os.cpu_count() or 1)) as pool:
+    with ThreadPoolExecutor(min(len(requests), processors())) as pool:
         return list(pool.map(lambda request: _attempt(request, cache), requests))
 
 

@@ -8,7 +8,7 @@ then one number per kernel symbol. A launcher is imported the first time that a 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast, runtime_checkable
 
@@ -68,6 +68,10 @@ def _label(request: KernelRequest) -> str:
 
 class Launcher(Protocol):
     """Compiles and loads kernels for one device type."""
+
+    def expect(self) -> None:
+        """Kernels will be asked for soon: what is slow to start can start now."""
+        ...
 
     def load(self, requests: Sequence[KernelRequest], cache: Cache) -> list[LoadedKernel]:
         """One loaded kernel per request, in order.
@@ -131,3 +135,10 @@ def launcher_for(device: torch.device) -> Launcher:
         factory = cast("Callable[[], Launcher]", getattr(importlib.import_module(module), name))
         instance = _instances[device.type] = factory()
     return instance
+
+
+def expect(values: Iterable[object]) -> None:
+    """Have the launchers of these tensors' devices get ready."""
+    types = {value.device.type for value in values if isinstance(value, torch.Tensor)}
+    for each in types & _LAUNCHERS.keys():
+        launcher_for(torch.device(each)).expect()

@@ -65,6 +65,9 @@ class NativeLauncher:
         self._lock = threading.RLock()
         self._warned = False
 
+    def expect(self) -> None:
+        """See ``launchers.Launcher``: a C compiler starts with each file."""
+
     def load(self, requests: Sequence[KernelRequest], cache: Cache) -> list[LoadedKernel]:
         """One callable kernel per request; compiles what neither process nor cache holds.
 

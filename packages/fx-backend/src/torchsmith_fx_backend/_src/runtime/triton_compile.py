@@ -1,8 +1,9 @@
 """Triton source text -> cubins, with triton's own compiler and without a GPU.
 
-``triton`` is imported only when something really has to be compiled. Everything that a later
-process needs to launch a kernel is plain data (``Binary``), kept in our own cache; triton's cache
-directory is moved below ours while we compile, so that one directory holds it all.
+Other processes compile, where they can be started; ``triton`` is imported here only if not.
+Everything that a later process needs to launch a kernel is plain data (``Binary``), kept in our own
+cache; triton's cache directory is moved below ours while we compile, so that one directory holds it
+all.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from torchsmith_fx_backend._src.codegen.triton.scalars import SIGNATURES
 from torchsmith_fx_backend._src.codegen.triton.source import TritonSource
+from torchsmith_fx_backend._src.runtime.triton_pool import POOL, NoWorkerError
+from torchsmith_fx_backend._src.runtime.triton_worker import Job, Result, compile_job
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,21 +44,14 @@ class TritonCompileError(RuntimeError):
     """Triton rejected a generated kernel; the message holds its text and the source's path."""
 
 
-def load_module(text: str, path: Path) -> dict[str, Any]:
-    """Executes generated source under its real file name, so that debuggers find the lines."""
-    namespace: dict[str, Any] = {"__name__": path.stem, "__file__": str(path)}
-    exec(compile(text, str(path), "exec"), namespace)
-    return namespace
-
-
 _scope_lock = threading.Lock()
 _scope_users = 0
 _scope_restore: Callable[[], None] = lambda: None
 
 
 @contextmanager
-def _triton_cache_below(root: Path) -> Iterator[None]:
-    """Points triton's cache at ``root`` while any of our compilations runs."""
+def _triton_cache_at(folder: str) -> Iterator[None]:
+    """Points triton's cache at ``folder`` while any of our compilations runs."""
     global _scope_users, _scope_restore
     from triton import knobs
 
@@ -66,7 +61,7 @@ def _triton_cache_below(root: Path) -> Iterator[None]:
             before = own.get("dir")
             # The instance value only: assigning the attribute would also export it to the
             # environment of every later subprocess of the user's.
-            own["dir"] = str(root / "triton")
+            own["dir"] = folder
 
             def restore() -> None:
                 if before is None:
@@ -106,66 +101,62 @@ def compile_source(
         cache_root: triton's cache goes below this directory.
 
     Raises:
-        TritonCompileError: triton rejects the source; ``__cause__`` is its own error.
+        TritonCompileError: triton rejects the source.
     """
-    with _triton_cache_below(cache_root):
-        return [
-            to_binary(compiled)
-            for compiled in compile_stages(source, path, capability, aligned=aligned)
-        ]
+    stages = compile_stages(source, path, capability, aligned=aligned, cache_root=cache_root)
+    return list(map(to_binary, stages))
 
 
 def compile_stages(
-    source: TritonSource, path: Path, capability: int, *, aligned: bool = True
-) -> list[Any]:
-    """As ``compile_source``, but returns triton's ``CompiledKernel`` objects (PTX included)."""
-    import triton
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-
-    module = load_module(source.text, path)
+    source: TritonSource, path: Path, capability: int, *, aligned: bool, cache_root: Path
+) -> list[Result]:
+    """As ``compile_source``, but returns everything that triton tells, PTX included."""
     pointers = len(source.pointers) + len(source.workspaces)
-    divisible = {(i,): [["tt.divisibility", 16]] for i in range(pointers)} if aligned else {}
-    options = {
-        "num_warps": source.config.num_warps,
-        "num_stages": source.config.num_stages,
-        # aten keeps subnormals; libdevice would flush them by default.
-        "enable_reflect_ftz": False,
-        "enable_fp_fusion": True,
-        # Device asserts, which positions outside of a tensor trip, are compiled in debug mode only.
-        "debug": "tl.device_assert(" in source.text,
-        "sanitize_overflow": False,
-    }
-    compiled = []
-    for stage in source.stages:
+    job = Job(
+        text=source.text,
+        path=str(path),
+        functions=[stage.function for stage in source.stages],
+        signature=signature(source),
+        aligned=range(pointers) if aligned else (),
+        capability=capability,
+        options={
+            "num_warps": source.config.num_warps,
+            "num_stages": source.config.num_stages,
+            # aten keeps subnormals; libdevice would flush them by default.
+            "enable_reflect_ftz": False,
+            "enable_fp_fusion": True,
+            # Device asserts, which positions outside of a tensor trip, are compiled in debug mode
+            # only.
+            "debug": "tl.device_assert(" in source.text,
+            "sanitize_overflow": False,
+        },
+        cache=str(cache_root / "triton"),
+    )
+    try:
         try:
-            ast = ASTSource(module[stage.function], signature(source), {}, divisible)
-            compiled.append(
-                triton.compile(ast, target=GPUTarget("cuda", capability, 32), options=options)
-            )
-        except Exception as error:
-            raise TritonCompileError(
-                f"triton cannot compile {stage.function} in {path}: {error}"
-            ) from error
-    return compiled
+            return POOL.compile(job)
+        except NoWorkerError:
+            with _triton_cache_at(job.cache):
+                return compile_job(job)
+    except Exception as error:
+        raise TritonCompileError(f"triton cannot compile {path}: {error}") from error
 
 
-def to_binary(compiled: Any) -> Binary:
-    """Extracts what a launch needs from a ``CompiledKernel``.
+def to_binary(compiled: Result) -> Binary:
+    """What a launch needs of it.
 
     Raises:
         TritonCompileError: the kernel asks for something that generated kernels never use.
     """
-    metadata = compiled.metadata
-    scratch = metadata.global_scratch_size + getattr(metadata, "profile_scratch_size", 0)
-    if scratch or metadata.num_ctas != 1:
-        raise TritonCompileError(f"{metadata.name} needs scratch memory or a cluster launch")
+    told = compiled.metadata
+    if told["global_scratch_size"] or told["profile_scratch_size"] or told["num_ctas"] != 1:
+        raise TritonCompileError(f"{told['name']} needs scratch memory or a cluster launch")
     return Binary(
-        name=metadata.name,
-        cubin=compiled.asm["cubin"],
-        shared=metadata.shared,
-        num_warps=metadata.num_warps,
-        parameters=parameter_count(compiled.asm["ptx"]),
+        name=told["name"],
+        cubin=compiled.cubin,
+        shared=told["shared"],
+        num_warps=told["num_warps"],
+        parameters=parameter_count(compiled.ptx),
     )
 
 

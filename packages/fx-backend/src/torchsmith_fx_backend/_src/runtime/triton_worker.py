@@ -1,0 +1,139 @@
+"""Compiles Triton source. Runs in this process, or as the program of another one.
+
+Triton keeps the interpreter lock for a quarter of a kernel's compile time, so that threads of one
+process are soon all waiting for it. As a program this file reads jobs from its standard input and
+writes what became of them to its standard output, until that input ends or stays silent. It imports
+triton and the functions that kernels call, but not torch, which would take ten times as long.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import struct
+import sys
+import types
+from collections.abc import Sequence
+from pathlib import Path
+from select import select
+from typing import Any, BinaryIO, NamedTuple
+
+IDLE = 60.0  # seconds without a job after which a process ends
+
+
+class Job(NamedTuple):
+    """What to compile.
+
+    Attributes:
+        text: source of a module with ``@triton.jit`` functions.
+        path: the file that holds it: error messages and debuggers show its lines.
+        functions: those to compile.
+        signature: parameter name -> Triton type, in order.
+        aligned: numbers of the parameters that are multiples of 16 bytes.
+        capability: compute capability as ``10 * major + minor``.
+        options: of triton's compiler.
+        cache: triton's own cache folder.
+    """
+
+    text: str
+    path: str
+    functions: Sequence[str]
+    signature: dict[str, str]
+    aligned: Sequence[int]
+    capability: int
+    options: dict[str, Any]
+    cache: str
+
+
+class Result(NamedTuple):
+    """One compiled function: its machine code, its PTX, and what triton tells of it."""
+
+    cubin: bytes
+    ptx: str
+    metadata: dict[str, Any]
+
+
+_TOLD = ("name", "shared", "num_warps", "num_ctas", "global_scratch_size", "profile_scratch_size")
+
+
+def load_module(text: str, path: str) -> dict[str, Any]:
+    """Execute generated source under its real file name, so that debuggers find the lines."""
+    namespace: dict[str, Any] = {"__name__": os.path.basename(path)[:-3], "__file__": path}
+    exec(compile(text, path, "exec"), namespace)
+    return namespace
+
+
+def compile_job(job: Job) -> list[Result]:
+    """Compile every function of ``job``; triton's own errors pass through."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    module = load_module(job.text, job.path)
+    divisible = {(number,): [["tt.divisibility", 16]] for number in job.aligned}
+    target = GPUTarget("cuda", job.capability, 32)
+    results = []
+    for name in job.functions:
+        source = ASTSource(module[name], job.signature, {}, divisible)
+        compiled = triton.compile(source, target=target, options=job.options)
+        metadata = {key: getattr(compiled.metadata, key, 0) for key in _TOLD}
+        results.append(Result(compiled.asm["cubin"], compiled.asm["ptx"], metadata))
+    return results
+
+
+def send(stream: BinaryIO, message: object) -> None:
+    """Write one message."""
+    data = pickle.dumps(message)
+    stream.write(struct.pack("=Q", len(data)) + data)
+    stream.flush()
+
+
+def receive(stream: BinaryIO) -> Any:
+    """Read one message.
+
+    Raises:
+        EOFError: the other side has gone.
+    """
+    head = stream.read(8)
+    if len(head) < 8:
+        raise EOFError
+    data = stream.read(*struct.unpack("=Q", head))
+    return pickle.loads(data)
+
+
+def serve(asked: BinaryIO, told: BinaryIO) -> None:
+    """Answer jobs, each with its results or with the text of an error."""
+    from triton import knobs
+
+    while select([asked], [], [], IDLE)[0]:  # one job at a time: none waits in the buffer
+        try:
+            job = Job(*receive(asked))
+        except EOFError:
+            return
+        knobs.cache.__dict__["dir"] = job.cache
+        try:
+            answer: object = [tuple(result) for result in compile_job(job)]
+        except Exception as error:  # noqa: BLE001 - whatever it is, the asker tells it
+            answer = f"{type(error).__name__}: {error}"
+        send(told, answer)
+
+
+def allow_functions() -> None:
+    """Let kernels import the functions that they call, without what the packages around import."""
+    folder = Path(__file__).parents[2]
+    name = folder.name
+    for part in ("", "_src", "codegen", "triton"):
+        folder, name = folder / part, f"{name}.{part}" if part else name
+        package = types.ModuleType(name)
+        package.__path__ = [str(folder)]
+        sys.modules[name] = package
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the asker's to handle
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what a compiler prints must not get among the answers
+    sys.path.insert(0, sys.argv[1])
+    allow_functions()
+    serve(sys.stdin.buffer, answers)
