@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torchsmith_guards import is_contiguous
+from torchsmith_guards import holds, is_contiguous
 
 from torchsmith_fx_backend._src.capture.rules.registry import (
     FLOATS,
@@ -20,6 +20,7 @@ from torchsmith_fx_backend._src.capture.rules.registry import (
     add,
     aten,
     count,
+    counting,
     div,
     exp,
     float_rule,
@@ -38,10 +39,6 @@ from torchsmith_fx_backend._src.capture.rules.registry import (
 
 def _rsub(m: Mode, number: float, x: Tensor) -> Tensor:
     return add(m, m.tensor(aten.neg.default, x), number)
-
-
-def _compare(m: Mode, op: Any, x: Tensor, number: Any) -> Tensor:
-    return m.tensor(op, x, number)
 
 
 # ------------------------------------------------------------------------------- activations
@@ -91,8 +88,8 @@ def _silu(m: Mode, grad: Tensor, x: Tensor) -> Any:
 def _hardswish(m: Mode, grad: Tensor, x: Tensor) -> Any:
     x = up(m, x)
     middle = mul(m, grad, add(m, div(m, x, 3.0), 0.5))
-    upper = where(m, _compare(m, aten.lt.Scalar, x, 3.0), middle, grad)
-    return where(m, _compare(m, aten.le.Scalar, x, -3.0), scalar(m, 0.0, grad), upper)
+    upper = where(m, m.tensor(aten.lt.Scalar, x, 3.0), middle, grad)
+    return where(m, m.tensor(aten.le.Scalar, x, -3.0), scalar(m, 0.0, grad), upper)
 
 
 def _masked(inside: Callable[[Mode, Tensor], Tensor], factor: float = 1.0) -> Callable[..., Any]:
@@ -106,8 +103,8 @@ def _masked(inside: Callable[[Mode, Tensor], Tensor], factor: float = 1.0) -> Ca
 
 
 def _between(m: Mode, x: Tensor, low: float, high: float) -> Tensor:
-    above = _compare(m, aten.gt.Scalar, x, low)
-    return m.tensor(aten.logical_and.default, above, _compare(m, aten.lt.Scalar, x, high))
+    above = m.tensor(aten.gt.Scalar, x, low)
+    return m.tensor(aten.logical_and.default, above, m.tensor(aten.lt.Scalar, x, high))
 
 
 @float_rule(aten.hardtanh_backward.default)
@@ -124,12 +121,12 @@ def _hardsigmoid(m: Mode, grad: Tensor, x: Tensor) -> Any:
 def _threshold(m: Mode, grad: Tensor, x: Tensor, threshold: float) -> Any:
     if grad.dtype not in FLOATS or grad.dtype != x.dtype:
         return NotImplemented
-    return where(m, _compare(m, aten.le.Scalar, x, threshold), scalar(m, 0.0, grad), grad)
+    return where(m, m.tensor(aten.le.Scalar, x, threshold), scalar(m, 0.0, grad), grad)
 
 
 @float_rule(aten.leaky_relu_backward.default)
 def _leaky_relu(m: Mode, grad: Tensor, x: Tensor, slope: float, is_result: bool) -> Any:
-    return where(m, _compare(m, aten.gt.Scalar, up(m, x), 0), grad, mul(m, grad, slope))
+    return where(m, m.tensor(aten.gt.Scalar, up(m, x), 0), grad, mul(m, grad, slope))
 
 
 @float_rule(aten.elu_backward.default)
@@ -141,7 +138,7 @@ def _elu(
         below = mul(m, mul(m, grad, inner), add(m, x, alpha * scale))
     else:
         below = mul(m, mul(m, grad, inner * alpha * scale), exp(m, mul(m, x, inner)))
-    return where(m, _compare(m, aten.le.Scalar, x, 0), below, mul(m, grad, scale))
+    return where(m, m.tensor(aten.le.Scalar, x, 0), below, mul(m, grad, scale))
 
 
 @float_rule(aten.softplus_backward.default)
@@ -149,7 +146,7 @@ def _softplus(m: Mode, grad: Tensor, x: Tensor, beta: float, threshold: float) -
     scaled = mul(m, up(m, x), beta)
     power = exp(m, scaled)
     soft = div(m, mul(m, grad, power), add(m, power, 1.0))
-    return where(m, _compare(m, aten.gt.Scalar, scaled, threshold), grad, soft)
+    return where(m, m.tensor(aten.gt.Scalar, scaled, threshold), grad, soft)
 
 
 # ------------------------------------------------------------------------- softmax and norms
@@ -157,12 +154,7 @@ def _softplus(m: Mode, grad: Tensor, x: Tensor, beta: float, threshold: float) -
 
 def _plain(*tensors: Tensor) -> bool:
     """Whether a formula over rows gives eager's layout: all is contiguous and has elements."""
-    return all(
-        x.dtype in FLOATS
-        and is_contiguous(x)
-        and not any(type(n) is int and n == 0 for n in x.shape)
-        for x in tensors
-    )
+    return all(x.dtype in FLOATS and is_contiguous(x) and not holds(x.shape, 0) for x in tensors)
 
 
 @rule(aten._softmax_backward_data.default)
@@ -180,6 +172,15 @@ def _log_softmax(m: Mode, grad: Tensor, result: Tensor, dim: int, dtype: torch.d
         return NotImplemented
     wide = up(m, grad)
     return to(m, sub(m, wide, mul(m, exp(m, up(m, result)), total(m, wide, [dim]))), dtype)
+
+
+def _through_norm(
+    m: Mode, inside: Tensor, centred: Tensor, scale: Tensor, dims: Sequence[int], number: Any
+) -> Tensor:
+    """The gradient of what was normalised along ``dims`` to ``centred``."""
+    average = div(m, total(m, inside, dims), number)
+    along = div(m, total(m, mul(m, inside, centred), dims), number)
+    return mul(m, sub(m, sub(m, inside, average), mul(m, centred, along)), scale)
 
 
 @rule(aten.native_layer_norm_backward.default)
@@ -206,11 +207,8 @@ def _layer_norm(
     results: list[Tensor | None] = [None, None, None]
     if mask[0]:
         inside = slope if weight is None else mul(m, slope, up(m, weight))
-        number = count(x, inner)
-        average = div(m, total(m, inside, inner), number)
-        along = div(m, total(m, mul(m, inside, centred), inner), number)
-        rest = sub(m, sub(m, inside, average), mul(m, centred, along))
-        results[0] = to(m, mul(m, rest, scale), x.dtype)
+        whole = _through_norm(m, inside, centred, scale, inner, count(x, inner))
+        results[0] = to(m, whole, x.dtype)
     if mask[1] and weight is not None:
         results[1] = to(m, total(m, mul(m, slope, centred), outer, False), weight.dtype)
     if mask[2] and bias is not None:
@@ -244,49 +242,14 @@ def _group_norm(
         inside = slope
         if weight is not None:
             inside = mul(m, slope, view(m, up(m, weight), [1, groups, channels // groups, 1]))
-        number = channels // groups * area
-        average = div(m, total(m, inside, [2, 3]), number)
-        along = div(m, total(m, mul(m, inside, centred), [2, 3]), number)
-        rest = sub(m, sub(m, inside, average), mul(m, centred, along))
-        results[0] = to(m, view(m, mul(m, rest, scale), list(x.shape)), x.dtype)
-    if mask[1]:
-        own = total(m, mul(m, slope, centred), [0, 3], False)
-        results[1] = to(m, view(m, own, [channels]), x.dtype if weight is None else weight.dtype)
-    if mask[2]:
-        own = total(m, slope, [0, 3], False)
-        results[2] = to(m, view(m, own, [channels]), x.dtype if weight is None else weight.dtype)
+        whole = _through_norm(m, inside, centred, scale, [2, 3], channels // groups * area)
+        results[0] = to(m, view(m, whole, list(x.shape)), x.dtype)
+    kind = x.dtype if weight is None else weight.dtype
+    for place in (1, 2):
+        if mask[place]:
+            own = total(m, mul(m, slope, centred) if place == 1 else slope, [0, 3], False)
+            results[place] = to(m, view(m, own, [channels]), kind)
     return tuple(results)
-
-
-@rule(aten.native_group_norm.default)
-def _native_group_norm(
-    m: Mode,
-    x: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    batch: Any,
-    channels: Any,
-    area: Any,
-    groups: int,
-    eps: float,
-) -> Any:
-    if not _plain(x) or x.dtype not in (torch.float32, torch.float64):
-        return NotImplemented  # the type of the statistics differs between devices
-    if type(channels) is not int:
-        return NotImplemented
-    wide = view(m, x, [batch, groups, channels // groups * area])
-    number = count(wide, [2])
-    mean = div(m, total(m, wide, [2]), number)
-    centred = sub(m, wide, mean)
-    spread = div(m, total(m, mul(m, centred, centred), [2]), number)
-    scale = m.tensor(aten.rsqrt.default, add(m, spread, eps))
-    result = view(m, mul(m, centred, scale), list(x.shape))
-    per_channel = [1, channels] + [1] * (x.dim() - 2)
-    if weight is not None:
-        result = mul(m, result, view(m, weight, per_channel))
-    if bias is not None:
-        result = add(m, result, view(m, bias, per_channel))
-    return result, view(m, mean, [batch, groups]), view(m, scale, [batch, groups])
 
 
 # ------------------------------------------------------------------------------------ losses
@@ -314,18 +277,10 @@ def _nll(
 ) -> Any:
     if not _plain(x) or x.dim() != 2 or target.dtype is not torch.int64 or grad.dtype != x.dtype:
         return NotImplemented
-    classes = m.tensor(
-        aten.arange.start_step,
-        0,
-        x.shape[1],
-        1,
-        dtype=torch.int64,
-        device=x.device,
-        pin_memory=False,
-    )
+    classes = counting(m, x.shape[1], x.device)
     column = m.tensor(aten.unsqueeze.default, target, 1)
     hit = m.tensor(aten.eq.Tensor, classes, column)
-    hit = m.tensor(aten.logical_and.default, hit, _compare(m, aten.ne.Scalar, column, ignored))
+    hit = m.tensor(aten.logical_and.default, hit, m.tensor(aten.ne.Scalar, column, ignored))
     slope = m.tensor(aten.neg.default, up(m, grad))
     if reduction == 0:
         slope = m.tensor(aten.unsqueeze.default, slope, 1)

@@ -9,6 +9,7 @@ import torch
 from torchsmith_fx_backend._src.capture.rules.registry import (
     FLOATS,
     Mode,
+    Rule,
     Tensor,
     aten,
     axes,
@@ -48,29 +49,21 @@ def _mse_loss(m: Mode, x: Tensor, target: Tensor, reduction: int = _MEAN) -> Any
     return NotImplemented if d is None else _reduced(m, mul(m, d, d), reduction, x.dtype)
 
 
-@rule(aten.smooth_l1_loss.default)
-def _smooth_l1_loss(
-    m: Mode, x: Tensor, target: Tensor, reduction: int = _MEAN, beta: float = 1.0
-) -> Any:
-    d = _distance(m, x, target)
-    if d is None or beta <= 0:
-        return NotImplemented
-    size = m.tensor(aten.abs.default, d)
-    near = div(m, mul(m, mul(m, size, 0.5), size), beta)
-    far = sub(m, size, 0.5 * beta)
-    loss = where(m, m.tensor(aten.lt.Scalar, size, beta), near, far)
-    return _reduced(m, loss, reduction, x.dtype)
+def _bent(huber: bool) -> Rule:
+    """Squares near zero and lines far away, which meet at ``bend``; Huber's is steeper by that."""
+
+    def loss(m: Mode, x: Tensor, target: Tensor, reduction: int = _MEAN, bend: float = 1.0) -> Any:
+        d = _distance(m, x, target)
+        if d is None or bend <= 0:
+            return NotImplemented
+        size = m.tensor(aten.abs.default, d)
+        near, far = mul(m, mul(m, size, 0.5), size), sub(m, size, 0.5 * bend)
+        near, far = (near, mul(m, far, bend)) if huber else (div(m, near, bend), far)
+        is_near = m.tensor(aten.le.Scalar if huber else aten.lt.Scalar, size, bend)
+        return _reduced(m, where(m, is_near, near, far), reduction, x.dtype)
+
+    return loss
 
 
-@rule(aten.huber_loss.default)
-def _huber_loss(
-    m: Mode, x: Tensor, target: Tensor, reduction: int = _MEAN, delta: float = 1.0
-) -> Any:
-    d = _distance(m, x, target)
-    if d is None or delta <= 0:
-        return NotImplemented
-    size = m.tensor(aten.abs.default, d)
-    near = mul(m, mul(m, size, 0.5), size)
-    far = mul(m, sub(m, size, 0.5 * delta), delta)
-    loss = where(m, m.tensor(aten.le.Scalar, size, delta), near, far)
-    return _reduced(m, loss, reduction, x.dtype)
+rule(aten.smooth_l1_loss.default)(_bent(huber=False))
+rule(aten.huber_loss.default)(_bent(huber=True))

@@ -6,25 +6,30 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torchsmith_guards import is_contiguous
+from torchsmith_guards import holds, is_contiguous
 
 from torchsmith_fx_backend._src.capture.rules.registry import (
     FLOATS,
     Mode,
+    Rule,
     Tensor,
     add,
+    affine,
     aten,
     count,
     div,
     exp,
     mul,
+    normalize,
     rsqrt,
     rule,
+    scalar,
     sub,
     to,
     total,
     up,
     view,
+    where,
 )
 
 
@@ -35,50 +40,43 @@ def _exponentials(m: Mode, x: Tensor, dim: int) -> tuple[Tensor, Tensor, Tensor]
     return shifted, powers, total(m, powers, [dim])
 
 
-def _is_empty(x: Tensor) -> bool:
-    return any(type(n) is int and n == 0 for n in x.shape)
-
-
-@rule(aten.softmax.int)
-def _softmax_int(m: Mode, x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Any:
-    return _softmax(m, to(m, x, dtype) if dtype in FLOATS else x, dim, False)
-
-
 @rule(aten._softmax.default)
 def _softmax(m: Mode, x: Tensor, dim: int, half_to_float: bool) -> Any:
-    if x.dtype not in FLOATS or _is_empty(x) or not is_contiguous(x):
+    if x.dtype not in FLOATS or holds(x.shape, 0) or not is_contiguous(x):
         return NotImplemented
     _, powers, norm = _exponentials(m, up(m, x), dim)
     return to(m, div(m, powers, norm), torch.float32 if half_to_float else x.dtype)
 
 
-@rule(aten.log_softmax.int)
-def _log_softmax_int(m: Mode, x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Any:
-    return _log_softmax(m, to(m, x, dtype) if dtype in FLOATS else x, dim, False)
-
-
 @rule(aten._log_softmax.default)
 def _log_softmax(m: Mode, x: Tensor, dim: int, half_to_float: bool) -> Any:
-    if x.dtype not in FLOATS or _is_empty(x) or not is_contiguous(x):
+    if x.dtype not in FLOATS or holds(x.shape, 0) or not is_contiguous(x):
         return NotImplemented
     shifted, _, norm = _exponentials(m, up(m, x), dim)
     result = sub(m, shifted, m.call(aten.log.default, norm))
     return to(m, result, torch.float32 if half_to_float else x.dtype)
 
 
+def _in_dtype(formula: Rule) -> Rule:
+    return lambda m, x, dim, dtype=None: formula(
+        m, to(m, x, dtype) if dtype in FLOATS else x, dim, False
+    )
+
+
+rule(aten.softmax.int)(_in_dtype(_softmax))
+rule(aten.log_softmax.int)(_in_dtype(_log_softmax))
+
+
 @rule(aten.logsumexp.default)
 def _logsumexp(m: Mode, x: Tensor, dim: Sequence[int], keepdim: bool = False) -> Any:
-    if x.dtype not in FLOATS or _is_empty(x) or not x.dim():
+    if x.dtype not in FLOATS or holds(x.shape, 0) or not x.dim():
         return NotImplemented
     wide = up(m, x)
     dims = [d % x.dim() for d in dim]
     peak = m.call(aten.amax.default, wide, dims, True)
     # An infinite peak must not turn into inf - inf.
     infinite = m.call(aten.isinf.default, peak)
-    zero = m.call(
-        aten.full.default, [], 0.0, dtype=wide.dtype, device=wide.device, pin_memory=False
-    )
-    peak = m.call(aten.where.self, infinite, zero, peak)
+    peak = where(m, infinite, scalar(m, 0.0, wide), peak)
     norm = total(m, exp(m, sub(m, wide, peak)), dims)
     result = add(m, m.call(aten.log.default, norm), peak)
     if not keepdim:
@@ -87,30 +85,14 @@ def _logsumexp(m: Mode, x: Tensor, dim: Sequence[int], keepdim: bool = False) ->
     return to(m, result, x.dtype)
 
 
-def _normalize(
-    m: Mode, wide: Tensor, dims: Sequence[int], eps: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    """(x - mean) / sqrt(var + eps), the mean, and the reciprocal of the root."""
-    number = count(wide, dims)
-    mean = div(m, total(m, wide, dims), number)
-    centred = sub(m, wide, mean)
-    variance = div(m, total(m, mul(m, centred, centred), dims), number)
-    scale = rsqrt(m, add(m, variance, eps))
-    return mul(m, centred, scale), mean, scale
-
-
 def _layer_norm_parts(
     m: Mode, x: Tensor, shape: Sequence[Any], weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> tuple[Tensor, Tensor, Tensor] | None:
     rank = len(shape)
-    if x.dtype not in FLOATS or _is_empty(x) or not rank or not is_contiguous(x):
+    if x.dtype not in FLOATS or holds(x.shape, 0) or not rank or not is_contiguous(x):
         return None
-    result, mean, scale = _normalize(m, up(m, x), range(x.dim() - rank, x.dim()), eps)
-    if weight is not None:
-        result = mul(m, result, up(m, weight))
-    if bias is not None:
-        result = add(m, result, up(m, bias))
-    return to(m, result, x.dtype), mean, scale
+    result, mean, scale = normalize(m, up(m, x), range(x.dim() - rank, x.dim()), eps)
+    return to(m, affine(m, result, weight, bias), x.dtype), mean, scale
 
 
 @rule(aten.layer_norm.default)
@@ -155,7 +137,7 @@ def _rms_norm(
     eps: float | None = None,
 ) -> Any:
     rank = len(normalized_shape)
-    if x.dtype not in FLOATS or _is_empty(x) or not rank or not is_contiguous(x):
+    if x.dtype not in FLOATS or holds(x.shape, 0) or not rank or not is_contiguous(x):
         return NotImplemented
     if list(x.shape[-rank:]) != list(normalized_shape):
         return NotImplemented
@@ -163,9 +145,7 @@ def _rms_norm(
     dims = range(x.dim() - rank, x.dim())
     mean_square = div(m, total(m, mul(m, wide, wide), dims), count(wide, dims))
     floor = torch.finfo(wide.dtype).eps if eps is None else eps
-    result = mul(m, wide, rsqrt(m, add(m, mean_square, floor)))
-    if weight is not None:
-        result = mul(m, result, up(m, weight))
+    result = affine(m, mul(m, wide, rsqrt(m, add(m, mean_square, floor))), weight, None)
     kind = x.dtype if weight is None else torch.promote_types(x.dtype, weight.dtype)
     return to(m, result, kind)
 
@@ -180,7 +160,7 @@ def _group_norm(
     eps: float = 1e-5,
     cudnn_enabled: bool = True,
 ) -> Any:
-    if x.dtype not in FLOATS or _is_empty(x) or not is_contiguous(x) or x.dim() < 2:
+    if x.dtype not in FLOATS or holds(x.shape, 0) or not is_contiguous(x) or x.dim() < 2:
         return NotImplemented
     channels = x.shape[1]
     if type(channels) is not int or channels % num_groups:
@@ -188,14 +168,33 @@ def _group_norm(
     # Channels stay a dimension of their own: so the views are ones of channels-last images, too.
     sizes = [x.shape[0], num_groups, channels // num_groups, *x.shape[2:]]
     grouped = view(m, up(m, x), sizes)
-    result, _, _ = _normalize(m, grouped, range(2, len(sizes)), eps)
+    result, _, _ = normalize(m, grouped, range(2, len(sizes)), eps)
     result = view(m, result, list(x.shape))
     per_channel = [1, channels] + [1] * (x.dim() - 2)
-    if weight is not None:
-        result = mul(m, result, view(m, up(m, weight), per_channel))
-    if bias is not None:
-        result = add(m, result, view(m, up(m, bias), per_channel))
-    return to(m, result, x.dtype)
+    return to(m, affine(m, result, weight, bias, per_channel), x.dtype)
+
+
+@rule(aten.native_group_norm.default)
+def _native_group_norm(
+    m: Mode,
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    batch: Any,
+    channels: Any,
+    area: Any,
+    groups: int,
+    eps: float,
+) -> Any:
+    if not is_contiguous(x) or holds(x.shape, 0) or type(channels) is not int:
+        return NotImplemented
+    if x.dtype not in (torch.float32, torch.float64):
+        return NotImplemented  # the type of the statistics differs between devices
+    wide = view(m, x, [batch, groups, channels // groups * area])
+    normal, mean, scale = normalize(m, wide, [2], eps)
+    per_channel = [1, channels] + [1] * (x.dim() - 2)
+    result = affine(m, view(m, normal, list(x.shape)), weight, bias, per_channel)
+    return result, view(m, mean, [batch, groups]), view(m, scale, [batch, groups])
 
 
 @rule(aten.batch_norm.default)
@@ -211,14 +210,15 @@ def _batch_norm(
     eps: float,
     cudnn_enabled: bool = True,
 ) -> Any:
-    if x.dtype not in FLOATS or _is_empty(x):
+    if x.dtype not in FLOATS or holds(x.shape, 0):
         return NotImplemented
     if training and (running_mean is None or running_var is None):
         plain = aten._native_batch_norm_legit.no_stats
         return m.call(plain, x, weight, bias, True, momentum, eps)[0]
     if training:
-        statistics = running_mean, running_var, True, momentum, eps
-        return _native_batch_norm(m, x, weight, bias, *statistics)[0]
+        return _native_batch_norm(
+            m, x, weight, bias, running_mean, running_var, True, momentum, eps
+        )[0]
     if running_mean is None or running_var is None or x.dim() < 2:
         return NotImplemented
     # Eager folds the four vectors into one factor and one offset per channel.
@@ -226,10 +226,7 @@ def _batch_norm(
     if weight is not None:
         scale = mul(m, scale, up(m, weight))
     offset = mul(m, up(m, running_mean), scale)
-    if bias is not None:
-        offset = sub(m, up(m, bias), offset)
-    else:
-        offset = m.call(aten.neg.default, offset)
+    offset = sub(m, up(m, bias), offset) if bias is not None else m.call(aten.neg.default, offset)
     per_channel = [1, x.shape[1]] + [1] * (x.dim() - 2)
     result = mul(m, up(m, x), view(m, scale, per_channel))
     return to(m, add(m, result, view(m, offset, per_channel)), x.dtype)

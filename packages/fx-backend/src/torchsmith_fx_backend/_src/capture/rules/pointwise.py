@@ -16,6 +16,7 @@ from torchsmith_fx_backend._src.capture.rules.registry import (
     Tensor,
     add,
     aten,
+    counting,
     div,
     full,
     mul,
@@ -46,9 +47,7 @@ def _rsub(m: Mode, x: Tensor, other: Any, *, alpha: Any = 1) -> Any:
     return sub(m, other, x)
 
 
-@rule(aten.square.default)
-def _square(m: Mode, x: Tensor) -> Any:
-    return mul(m, x, x) if x.dtype in FLOATS else NotImplemented
+rule(aten.square.default)(lambda m, x: mul(m, x, x) if x.dtype in FLOATS else NotImplemented)
 
 
 @rule(aten.pow.Tensor_Scalar)
@@ -150,26 +149,14 @@ def _masked_fill_tensor(m: Mode, x: Tensor, mask: Tensor, value: Tensor) -> Any:
 def _triangle(m: Mode, x: Tensor, diagonal: int, comparison: Any) -> Any:
     if not is_contiguous(x) or x.dim() < 2 or x.dtype.is_complex:
         return NotImplemented
-    rows, columns = (_counting(m, n, x.device) for n in x.shape[-2:])
+    rows, columns = (counting(m, n, x.device) for n in x.shape[-2:])
     distance = sub(m, columns, m.call(aten.unsqueeze.default, rows, 1))
     keep = m.call(comparison, distance, diagonal)
     return where(m, keep, x, scalar(m, False if x.dtype is torch.bool else 0, x))
 
 
-def _counting(m: Mode, n: Any, device: torch.device) -> Tensor:
-    return m.tensor(
-        aten.arange.start_step, 0, n, 1, dtype=torch.int64, device=device, pin_memory=False
-    )
-
-
-@rule(aten.tril.default)
-def _tril(m: Mode, x: Tensor, diagonal: int = 0) -> Any:
-    return _triangle(m, x, diagonal, aten.le.Scalar)
-
-
-@rule(aten.triu.default)
-def _triu(m: Mode, x: Tensor, diagonal: int = 0) -> Any:
-    return _triangle(m, x, diagonal, aten.ge.Scalar)
+rule(aten.tril.default)(lambda m, x, diagonal=0: _triangle(m, x, diagonal, aten.le.Scalar))
+rule(aten.triu.default)(lambda m, x, diagonal=0: _triangle(m, x, diagonal, aten.ge.Scalar))
 
 
 # Factories: all become ``full`` and ``arange.start_step`` with explicit type and device.
@@ -201,11 +188,6 @@ def _as_kind(value: Any, dtype: torch.dtype) -> Any:
     return float(value) if dtype.is_floating_point else value
 
 
-@rule(aten.scalar_tensor.default)
-def _scalar_tensor(m: Mode, value: Any, **options: Any) -> Any:
-    return _filled(m, (), value, options)
-
-
 def _filled_like(m: Mode, x: Tensor, value: Any, options: Options) -> Any:
     memory_format = options.pop("memory_format", None)
     if memory_format not in (None, torch.preserve_format, torch.contiguous_format):
@@ -220,16 +202,6 @@ def _filled_new(m: Mode, x: Tensor, size: Sequence[Any], value: Any, options: Op
     return _filled(m, size, value, {"dtype": x.dtype, "device": x.device, **given})
 
 
-@rule(aten.full_like.default)
-def _full_like(m: Mode, x: Tensor, value: Any, **options: Any) -> Any:
-    return _filled_like(m, x, value, options)
-
-
-@rule(aten.new_full.default)
-def _new_full(m: Mode, x: Tensor, size: Sequence[Any], value: Any, **options: Any) -> Any:
-    return _filled_new(m, x, size, value, options)
-
-
 def _constant(value: int) -> tuple[Rule, Rule, Rule]:
     """Tensors of ``value`` by their size, like another, and by their size on another's device."""
     return (
@@ -239,6 +211,11 @@ def _constant(value: int) -> tuple[Rule, Rule, Rule]:
     )
 
 
+rule(aten.scalar_tensor.default)(lambda m, value, **options: _filled(m, (), value, options))
+rule(aten.full_like.default)(lambda m, x, value, **options: _filled_like(m, x, value, options))
+rule(aten.new_full.default)(
+    lambda m, x, size, value, **options: _filled_new(m, x, size, value, options)
+)
 for _name, _number in (("zeros", 0), ("ones", 1)):
     for _kind, _rule in zip(("{}", "{}_like", "new_{}"), _constant(_number)):
         rule(getattr(aten, _kind.format(_name)).default)(_rule)
@@ -251,9 +228,7 @@ def _fill(m: Mode, x: Tensor, value: Any) -> Any:
     return full(m, x.shape, _as_kind(value, x.dtype), x.dtype, x.device)
 
 
-@rule(aten.zero.default)
-def _zero(m: Mode, x: Tensor) -> Any:
-    return _fill(m, x, 0)
+rule(aten.zero.default)(lambda m, x: _fill(m, x, 0))
 
 
 def _arange(m: Mode, start: Any, end: Any, options: Options) -> Any:
@@ -267,11 +242,5 @@ def _arange(m: Mode, start: Any, end: Any, options: Options) -> Any:
     return m.call(aten.arange.start_step, start, end, 1, dtype=dtype, **place)
 
 
-@rule(aten.arange.default)
-def _arange_end(m: Mode, end: Any, **options: Any) -> Any:
-    return _arange(m, 0, end, options)
-
-
-@rule(aten.arange.start)
-def _arange_start(m: Mode, start: Any, end: Any, **options: Any) -> Any:
-    return _arange(m, start, end, options)
+rule(aten.arange.default)(lambda m, end, **options: _arange(m, 0, end, options))
+rule(aten.arange.start)(lambda m, start, end, **options: _arange(m, start, end, options))

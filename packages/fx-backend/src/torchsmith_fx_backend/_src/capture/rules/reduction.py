@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torchsmith_guards import holds
 
 from torchsmith_fx_backend._src.capture.rules.registry import (
     FLOATS,
@@ -30,14 +31,9 @@ def _sum(m: Mode, x: Tensor, *, dtype: torch.dtype | None = None) -> Any:
     return m.call(aten.sum.dim_IntList, x, axes(x, None), False, dtype=dtype)
 
 
-@rule(aten.mean.default)
-def _mean_all(m: Mode, x: Tensor, *, dtype: torch.dtype | None = None) -> Any:
-    return _mean(m, x, None, False, dtype=dtype)
-
-
-@rule(aten.mean.dim)
+@rule(aten.mean.default, aten.mean.dim)
 def _mean(
-    m: Mode, x: Tensor, dim: Any, keepdim: bool = False, *, dtype: torch.dtype | None = None
+    m: Mode, x: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
 ) -> Any:
     kind = dtype or x.dtype
     if kind not in FLOATS or x.dtype.is_complex:
@@ -116,13 +112,9 @@ def _norm(m: Mode, x: Tensor, p: Any, dim: Any, keepdim: bool = False) -> Any:
     return _vector_norm(m, x, 2 if p is None else p, dim, keepdim)
 
 
-def _is_empty(x: Tensor) -> bool:
-    return any(type(n) is int and n == 0 for n in x.shape)
-
-
 def _extreme(best: OpOverload) -> Rule:
     def formula(m: Mode, x: Tensor) -> Any:
-        if _is_empty(x) or x.dtype is torch.bool:
+        if holds(x.shape, 0) or x.dtype is torch.bool:
             return NotImplemented
         return m.call(best, x, axes(x, None), False)
 
@@ -131,7 +123,7 @@ def _extreme(best: OpOverload) -> Rule:
 
 def _extreme_along(best: OpOverload, where: OpOverload, result: Any) -> Rule:
     def formula(m: Mode, x: Tensor, dim: int, keepdim: bool = False) -> Any:
-        if _is_empty(x) or x.dtype not in FLOATS or not x.dim():
+        if holds(x.shape, 0) or x.dtype not in FLOATS or not x.dim():
             return NotImplemented
         return result((m.call(best, x, [dim], keepdim), m.call(where, x, dim, keepdim)))
 
@@ -140,7 +132,7 @@ def _extreme_along(best: OpOverload, where: OpOverload, result: Any) -> Rule:
 
 @rule(aten.aminmax.default)
 def _aminmax(m: Mode, x: Tensor, *, dim: int | None = None, keepdim: bool = False) -> Any:
-    if _is_empty(x) or x.dtype is torch.bool:
+    if holds(x.shape, 0) or x.dtype is torch.bool:
         return NotImplemented
     least, most = (
         m.call(op, x, axes(x, dim), keepdim) for op in (aten.amin.default, aten.amax.default)

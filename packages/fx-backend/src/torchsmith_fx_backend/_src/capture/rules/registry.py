@@ -77,39 +77,14 @@ def up(m: Mode, x: Tensor) -> Tensor:
     return to(m, x, torch.float32) if x.dtype in LOW_PRECISION else x
 
 
-def add(m: Mode, a: Tensor, b: Any) -> Tensor:
-    """``a + b``."""
-    return m.tensor(aten.add.Tensor, a, b)
+def _formula(op: OpOverload) -> Callable[..., Tensor]:
+    return lambda m, *args: m.tensor(op, *args)
 
 
-def sub(m: Mode, a: Tensor, b: Any) -> Tensor:
-    """``a - b``."""
-    return m.tensor(aten.sub.Tensor, a, b)
-
-
-def mul(m: Mode, a: Tensor, b: Any) -> Tensor:
-    """``a * b``."""
-    return m.tensor(aten.mul.Tensor, a, b)
-
-
-def div(m: Mode, a: Tensor, b: Any) -> Tensor:
-    """``a / b``."""
-    return m.tensor(aten.div.Tensor, a, b)
-
-
-def exp(m: Mode, a: Tensor) -> Tensor:
-    """``exp(a)``."""
-    return m.tensor(aten.exp.default, a)
-
-
-def rsqrt(m: Mode, a: Tensor) -> Tensor:
-    """``1 / sqrt(a)``."""
-    return m.tensor(aten.rsqrt.default, a)
-
-
-def where(m: Mode, condition: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    """Elementwise choice."""
-    return m.tensor(aten.where.self, condition, a, b)
+add, sub = _formula(aten.add.Tensor), _formula(aten.sub.Tensor)
+mul, div = _formula(aten.mul.Tensor), _formula(aten.div.Tensor)
+exp, rsqrt = _formula(aten.exp.default), _formula(aten.rsqrt.default)
+where = _formula(aten.where.self)
 
 
 def view(m: Mode, x: Tensor, size: Sequence[Any]) -> Tensor:
@@ -131,9 +106,38 @@ def full(
     )
 
 
+def counting(m: Mode, n: Any, device: torch.device) -> Tensor:
+    """0, 1 ... up to ``n``, which is left out."""
+    options = {"dtype": torch.int64, "device": device, "pin_memory": False}
+    return m.tensor(aten.arange.start_step, 0, n, 1, **options)
+
+
 def total(m: Mode, x: Tensor, dims: Sequence[int], keepdim: bool = True) -> Tensor:
     """Sum over ``dims``."""
     return m.tensor(aten.sum.dim_IntList, x, list(dims), keepdim)
+
+
+def normalize(
+    m: Mode, wide: Tensor, dims: Sequence[int], eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(x - mean) / sqrt(var + eps), the mean, and the reciprocal of the root."""
+    number = count(wide, dims)
+    mean = div(m, total(m, wide, dims), number)
+    centred = sub(m, wide, mean)
+    variance = div(m, total(m, mul(m, centred, centred), dims), number)
+    scale = rsqrt(m, add(m, variance, eps))
+    return mul(m, centred, scale), mean, scale
+
+
+def affine(
+    m: Mode, x: Tensor, weight: Tensor | None, bias: Tensor | None, size: Sequence[Any] = ()
+) -> Tensor:
+    """``x * weight + bias`` of those parameters that are there, in another shape if given."""
+    for combine, parameter in ((mul, weight), (add, bias)):
+        if parameter is not None:
+            wide = up(m, parameter)
+            x = combine(m, x, view(m, wide, size) if size else wide)
+    return x
 
 
 def count(x: Tensor, dims: Sequence[int]) -> Any:

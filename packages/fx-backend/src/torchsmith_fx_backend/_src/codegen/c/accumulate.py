@@ -16,21 +16,6 @@ import torch
 from torchsmith_fx_backend._src.codegen.c.scalars import dtype_of, literal, value_type
 from torchsmith_fx_backend._src.loops.ir import Kernel, Reduce, ReduceOp, Scan, ScanOp
 
-_INT_MIN = {
-    torch.int8: -(2**7),
-    torch.int16: -(2**15),
-    torch.int32: -(2**31),
-    torch.int64: -(2**63),
-    torch.uint8: 0,
-}
-_INT_MAX = {
-    torch.int8: 2**7 - 1,
-    torch.int16: 2**15 - 1,
-    torch.int32: 2**31 - 1,
-    torch.int64: 2**63 - 1,
-    torch.uint8: 2**8 - 1,
-}
-
 
 @dataclass(frozen=True, slots=True)
 class Variable:
@@ -74,10 +59,9 @@ class Accumulator:
             return (Variable("int", name, "1" if every else "0", "&" if every else "|"),)
         wide = "double" if floating else "int64_t"
         match self.op:
-            case ReduceOp.SUM:
-                return (Variable(wide, name, "0", "+"),)
-            case ReduceOp.PROD:
-                return (Variable(wide, name, "1", "*"),)
+            case ReduceOp.SUM | ReduceOp.PROD:
+                product = self.op is ReduceOp.PROD
+                return (Variable(wide, name, "1" if product else "0", "*" if product else "+"),)
             case ReduceOp.MAX | ReduceOp.MIN:
                 word = "max" if self.op is ReduceOp.MAX else "min"
                 main = Variable(value_type(self.dtype), name, self._extreme(), word)
@@ -97,7 +81,8 @@ class Accumulator:
         low = self.op is ReduceOp.MAX
         if self.dtype.is_floating_point:
             return literal(float("-inf") if low else float("inf"), self.dtype)
-        return literal((_INT_MIN if low else _INT_MAX)[self.dtype], self.dtype)
+        limits = torch.iinfo(self.dtype)
+        return literal(limits.min if low else limits.max, self.dtype)
 
     def clause(self) -> str:
         """OpenMP ``reduction(...)`` clauses for a simd loop."""
@@ -106,13 +91,10 @@ class Accumulator:
     def step(self, value: str, flat: str, place: str = "") -> list[str]:
         """Statements that take in ``value``, which stands at row-major position ``flat``."""
         main = self.variables()[0].name + place
-        if self.dtype is torch.bool and self.vectorises:
-            return [f"{main} {self.variables()[0].operator}= {value};"]
+        operator = self.variables()[0].operator
+        if operator in ("+", "*", "|", "&"):
+            return [f"{main} {operator}= {value};"]
         match self.op:
-            case ReduceOp.SUM:
-                return [f"{main} += {value};"]
-            case ReduceOp.PROD:
-                return [f"{main} *= {value};"]
             case ReduceOp.MAX | ReduceOp.MIN:
                 sign = ">" if self.op is ReduceOp.MAX else "<"
                 steps = [f"{main} = {value} {sign} {main} ? {value} : {main};"]

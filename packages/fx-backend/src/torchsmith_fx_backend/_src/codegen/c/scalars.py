@@ -30,15 +30,6 @@ _TYPES: dict[torch.dtype, tuple[str, str]] = {
 }
 
 HALF = {torch.bfloat16: "bf16", torch.float16: "f16"}
-_BITS = {
-    torch.int8: 8,
-    torch.uint8: 8,
-    torch.int16: 16,
-    torch.int32: 32,
-    torch.int64: 64,
-    torch.bool: 1,
-}
-
 DTYPES = frozenset(_TYPES)
 
 _PLAIN_SYMBOL = re.compile(r"[su]\d+")
@@ -104,48 +95,19 @@ def from_cell(text: str, dtype: torch.dtype) -> str:
     return f"{text} != 0" if dtype is torch.bool else text
 
 
-# libm functions; those of ``_OWN`` and ``_OWN_DOUBLE`` are ours instead
-_LIBM: dict[Op, str] = {
-    Op.EXP: "exp",
-    Op.EXP2: "exp2",
-    Op.EXPM1: "expm1",
-    Op.LOG: "log",
-    Op.LOG2: "log2",
-    Op.LOG1P: "log1p",
-    Op.SQRT: "sqrt",
-    Op.SIN: "sin",
-    Op.COS: "cos",
-    Op.TANH: "tanh",
-    Op.ERF: "erf",
-    Op.FLOOR: "floor",
-    Op.CEIL: "ceil",
-    Op.TRUNC: "trunc",
-    Op.ROUND: "rint",
-    Op.FMOD: "fmod",
-    Op.POW: "pow",
-    Op.ABS: "fabs",
-}
-_OWN: dict[Op, str] = {
-    Op.EXP: "ts_exp",
-    Op.EXP2: "ts_exp2",
-    Op.EXPM1: "ts_expm1",
-    Op.LOG: "ts_log",
-    Op.LOG2: "ts_log2",
-    Op.LOG1P: "ts_log1p",
-    Op.SIN: "ts_sin",
-    Op.COS: "ts_cos",
-    Op.TANH: "ts_tanh",
-    Op.ERF: "ts_erf",
-    Op.POW: "ts_pow",
-    Op.FMOD: "ts_fmod_f32",
-    Op.SIGMOID: "ts_sigmoid",
-}
+# libm functions, but those that are ours: in both precisions, or in single precision only
 _OWN_DOUBLE = frozenset(
     {
         *(Op.EXP, Op.EXP2, Op.EXPM1, Op.LOG, Op.LOG2, Op.LOG1P),
         *(Op.SIN, Op.COS, Op.TANH, Op.ERF, Op.SIGMOID),
     }
 )
+_OWN = {op: f"ts_{op.value}" for op in (*_OWN_DOUBLE, Op.POW)} | {Op.FMOD: "ts_fmod_f32"}
+_LIBM = {
+    **{op: op.value for op in (Op.SQRT, Op.FLOOR, Op.CEIL, Op.TRUNC, Op.FMOD, Op.POW)},
+    Op.ROUND: "rint",
+    Op.ABS: "fabs",
+}
 _INT_CALL: dict[Op, str] = {
     Op.TRUNCDIV: "ts_truncdiv",
     Op.FMOD: "ts_fmod",
@@ -324,7 +286,7 @@ def _power(node: Compute, x: list[str], suffix: str, one: str, kernel: Kernel) -
 
 def _integer(op: Op, x: list[str], dtype: torch.dtype) -> str:
     ctype = value_type(dtype)
-    bits = _BITS[dtype]
+    bits = 8 * dtype.itemsize
     if op in _INT_CALL:
         return f"({ctype}){_INT_CALL[op]}({', '.join(x)})"
     match op:

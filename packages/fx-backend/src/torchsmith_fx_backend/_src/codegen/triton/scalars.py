@@ -10,54 +10,33 @@ import torch
 
 from torchsmith_fx_backend._src.loops.ir import INFIX, Literal, Op, ReduceOp
 
-TYPES: dict[torch.dtype, str] = {
-    torch.bool: "tl.int1",
-    torch.uint8: "tl.uint8",
-    torch.int8: "tl.int8",
-    torch.int16: "tl.int16",
-    torch.int32: "tl.int32",
-    torch.int64: "tl.int64",
-    torch.float16: "tl.float16",
-    torch.bfloat16: "tl.bfloat16",
-    torch.float32: "tl.float32",
-    torch.float64: "tl.float64",
-}
-
-SIGNATURES: dict[torch.dtype, str] = {
-    torch.bool: "i1",
-    torch.uint8: "u8",
-    torch.int8: "i8",
-    torch.int16: "i16",
-    torch.int32: "i32",
-    torch.int64: "i64",
+_INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64)
+_FLOATS = {
     torch.float16: "fp16",
     torch.bfloat16: "bf16",
     torch.float32: "fp32",
     torch.float64: "fp64",
 }
-
-_BITS = {torch.uint8: 8, torch.int8: 8, torch.int16: 16, torch.int32: 32, torch.int64: 64}
+TYPES: dict[torch.dtype, str] = {
+    torch.bool: "tl.int1",
+    **{t: f"tl.{str(t).removeprefix('torch.')}" for t in (torch.uint8, *_INTEGERS, *_FLOATS)},
+}
+SIGNATURES: dict[torch.dtype, str] = {
+    torch.bool: "i1",
+    torch.uint8: "u8",
+    **{t: f"i{8 * t.itemsize}" for t in _INTEGERS},
+    **_FLOATS,
+}
 
 _INFIX: dict[Op, str] = {
     op: sign for op, sign in INFIX.items() if op is not Op.DIV
 }  # which rounds here
 
 _FUNCTIONS = {
-    Op.EXP: "ts.exp",
-    Op.EXP2: "ts.exp2",
-    Op.EXPM1: "ts.expm1",
-    Op.LOG: "ts.log",
-    Op.LOG2: "ts.log2",
-    Op.LOG1P: "ts.log1p",
+    **{op: f"ts.{op.value}" for op in (Op.EXP, Op.EXP2, Op.EXPM1, Op.LOG, Op.LOG2, Op.LOG1P)},
+    **{op: f"ts.{op.value}" for op in (Op.RSQRT, Op.SIN, Op.COS, Op.TANH, Op.ERF, Op.SIGMOID)},
     Op.SQRT: "ts.square_root",
-    Op.RSQRT: "ts.rsqrt",
-    Op.SIN: "ts.sin",
-    Op.COS: "ts.cos",
-    Op.TANH: "ts.tanh",
-    Op.ERF: "ts.erf",
-    Op.SIGMOID: "ts.sigmoid",
 }
-
 _ROUNDINGS = {
     Op.FLOOR: "tl.floor",
     Op.CEIL: "tl.ceil",
@@ -104,10 +83,7 @@ def cast_text(value: str, source: torch.dtype, target: torch.dtype) -> str:
         wide = "tl.int64" if target in (torch.uint8, torch.int64) else "tl.int32"
         through = f"{value}.to({wide})"
         return through if TYPES[target] == wide else f"{through}.to({TYPES[target]})"
-    low = target in (torch.float16, torch.bfloat16)
-    if low and source not in (torch.float32, torch.float16, torch.bfloat16):
-        return f"{value}.to(tl.float32).to({TYPES[target]})"
-    if low and source in (torch.float16, torch.bfloat16):
+    if target in (torch.float16, torch.bfloat16) and source is not torch.float32:
         return f"{value}.to(tl.float32).to({TYPES[target]})"
     return f"{value}.to({TYPES[target]})"
 
@@ -129,17 +105,18 @@ def compute_text(op: Op, args: Sequence[str], source: torch.dtype, target: torch
     if (function := _FUNCTIONS.get(op)) is not None:
         return f"{function}({args[0]})"
     floating = source.is_floating_point
+    kind = "float" if floating else "int"
     match op:
         case Op.DIV:
             return f"ts.divide({args[0]}, {args[1]})"
         case Op.FLOORDIV:
-            return f"ts.floor_divide_{'float' if floating else 'int'}({args[0]}, {args[1]})"
+            return f"ts.floor_divide_{kind}({args[0]}, {args[1]})"
         case Op.TRUNCDIV:
             if floating:
                 return f"ts.trunc(ts.divide({args[0]}, {args[1]}))"
             return f"{args[0]} // {args[1]}"
         case Op.MOD:
-            return f"ts.modulo_{'float' if floating else 'int'}({args[0]}, {args[1]})"
+            return f"ts.modulo_{kind}({args[0]}, {args[1]})"
         case Op.FMOD:
             if floating:
                 return f"ts.fmod({args[0]}, {args[1]})"
@@ -148,10 +125,8 @@ def compute_text(op: Op, args: Sequence[str], source: torch.dtype, target: torch
             return f"-{args[0]}"
         case Op.ABS:
             return f"tl.abs({args[0]})"
-        case Op.MINIMUM:
-            return f"ts.minimum({args[0]}, {args[1]})"
-        case Op.MAXIMUM:
-            return f"ts.maximum({args[0]}, {args[1]})"
+        case Op.MINIMUM | Op.MAXIMUM:
+            return f"ts.{op.value}({args[0]}, {args[1]})"
         case Op.POW:
             if floating:
                 return f"ts.power({args[0]}, {args[1]})"
@@ -171,9 +146,9 @@ def compute_text(op: Op, args: Sequence[str], source: torch.dtype, target: torch
                 return f"{args[0]} == 0"
             return f"{args[0]} ^ 255" if source is torch.uint8 else f"~{args[0]}"
         case Op.SHL:
-            return f"ts.shift_left({args[0]}, {args[1]}, {_BITS[source]})"
+            return f"ts.shift_left({args[0]}, {args[1]}, {8 * source.itemsize})"
         case Op.SHR:
-            return f"ts.shift_right({args[0]}, {args[1]}, {_BITS[source]})"
+            return f"ts.shift_right({args[0]}, {args[1]}, {8 * source.itemsize})"
         case Op.WHERE:
             return f"tl.where({args[0]}, {args[1]}, {args[2]})"
         case Op.CAST:
@@ -182,60 +157,40 @@ def compute_text(op: Op, args: Sequence[str], source: torch.dtype, target: torch
             raise TypeError(f"no Triton text for {op}")
 
 
-_REDUCERS = {
-    ReduceOp.SUM: "ts.reduce_sum",
-    ReduceOp.PROD: "ts.reduce_prod",
-    ReduceOp.MAX: "ts.reduce_max",
-    ReduceOp.MIN: "ts.reduce_min",
-    ReduceOp.ANY: "ts.reduce_any",
-    ReduceOp.ALL: "ts.reduce_all",
-}
-
-
 def reduce_text(op: ReduceOp, value: str) -> str:
     """Reduction of a two-dimensional block over axis 1 (not for the arg reductions)."""
-    return f"{_REDUCERS[op]}({value})"
+    return f"ts.reduce_{op.value}({value})"
+
+
+_ACCUMULATE = {
+    ReduceOp.SUM: "{} + {}",
+    ReduceOp.PROD: "{} * {}",
+    ReduceOp.ANY: "{} | {}",
+    ReduceOp.ALL: "{} & {}",
+    ReduceOp.MAX: "ts.maximum({}, {})",
+    ReduceOp.MIN: "ts.minimum({}, {})",
+}
 
 
 def accumulate_text(op: ReduceOp, running: str, value: str) -> str:
     """One step of a lane-wise accumulation (not for the arg reductions)."""
-    match op:
-        case ReduceOp.SUM:
-            return f"{running} + {value}"
-        case ReduceOp.PROD:
-            return f"{running} * {value}"
-        case ReduceOp.MAX:
-            return f"ts.maximum({running}, {value})"
-        case ReduceOp.MIN:
-            return f"ts.minimum({running}, {value})"
-        case ReduceOp.ANY:
-            return f"{running} | {value}"
-        case ReduceOp.ALL:
-            return f"{running} & {value}"
-        case ReduceOp.ARGMAX | ReduceOp.ARGMIN:
-            raise TypeError("arg reductions accumulate a pair; see kernel.py")
-        case _:
-            assert_never(op)
+    return _ACCUMULATE[op].format(running, value)
 
 
 def identity(op: ReduceOp, dtype: torch.dtype) -> float | int | bool:
     """The value that leaves a reduction of ``dtype`` unchanged."""
     match op:
-        case ReduceOp.SUM:
-            return 0.0 if dtype.is_floating_point else 0
-        case ReduceOp.PROD:
-            return 1.0 if dtype.is_floating_point else 1
-        case ReduceOp.MAX | ReduceOp.ARGMAX:
+        case ReduceOp.SUM | ReduceOp.PROD:
+            start = int(op is ReduceOp.PROD)
+            return float(start) if dtype.is_floating_point else start
+        case ReduceOp.ANY | ReduceOp.ALL:
+            return op is ReduceOp.ALL
+        case ReduceOp.MAX | ReduceOp.ARGMAX | ReduceOp.MIN | ReduceOp.ARGMIN:
+            low = op in (ReduceOp.MAX, ReduceOp.ARGMAX)
             if dtype is torch.bool:
-                return False
-            return -math.inf if dtype.is_floating_point else int(torch.iinfo(dtype).min)
-        case ReduceOp.MIN | ReduceOp.ARGMIN:
-            if dtype is torch.bool:
-                return True
-            return math.inf if dtype.is_floating_point else int(torch.iinfo(dtype).max)
-        case ReduceOp.ANY:
-            return False
-        case ReduceOp.ALL:
-            return True
+                return not low
+            if dtype.is_floating_point:
+                return -math.inf if low else math.inf
+            return int(torch.iinfo(dtype).min if low else torch.iinfo(dtype).max)
         case _:
             assert_never(op)
