@@ -46,6 +46,7 @@ from torchsmith_fx_backend._src.loops.registry import (
     Rule,
     Scatter,
     View,
+    argument,
 )
 from torchsmith_fx_backend._src.loops.sizes import UnrepresentableError
 from torchsmith_fx_backend._src.loops.values import GraphValues
@@ -112,13 +113,13 @@ class Value:
     id: int
     dtype: torch.dtype
 
+    def _with(self, others: Iterable[Value | Number]) -> list[int]:
+        values = (o if isinstance(o, Value) else self.body.literal(o, self.dtype) for o in others)
+        return [self.id, *(value.id for value in values)]
+
     def op(self, op: Op, *others: Value | Number) -> Value:
         """Apply ``op``; numbers become literals of this value's dtype."""
-        args = [self.id]
-        for other in others:
-            if not isinstance(other, Value):
-                other = self.body.literal(other, self.dtype)
-            args.append(other.id)
+        args = self._with(others)
         found = _identity(self.body.nodes, op, args)
         if found is None:
             found = self.body.push(Compute(op, tuple(args), self.dtype))
@@ -126,11 +127,7 @@ class Value:
 
     def test(self, op: Op, *others: Value | Number) -> Value:
         """Apply a comparison or predicate; the result is bool."""
-        args = [self.id]
-        for other in others:
-            if not isinstance(other, Value):
-                other = self.body.literal(other, self.dtype)
-            args.append(other.id)
+        args = self._with(others)
         known = _decided(op, [self.body.nodes[a] for a in args])
         if known is not None:
             return self.body.literal(known, torch.bool)
@@ -510,10 +507,19 @@ class Point:
         return self.body.graph.info(self.node).shape
 
     def arg(self, position: int, name: str | None = None, default: object = None) -> object:
-        """A raw argument of the node, by position or keyword."""
-        if position < len(self.node.args):
-            return self.node.args[position]
-        return self.node.kwargs.get(name, default) if name is not None else default
+        """A raw argument of the node."""
+        found: object = argument(self.node, position, name, default)
+        return found
+
+    def operand(self, position: int = 0) -> fx.Node:
+        """An argument that is a value of the graph."""
+        found = self.node.args[position]
+        assert isinstance(found, fx.Node)
+        return found
+
+    def dim(self, position: int) -> int:
+        """A dimension argument (0 by default), counted from the front."""
+        return int(argument(self.node, position, "dim", 0)) % max(len(self.at), 1)
 
     def read(self, arg: object, dtype: torch.dtype | None = None) -> Value:
         """An operand at this point, broadcast to the node's shape, as ``dtype`` (compute form)."""

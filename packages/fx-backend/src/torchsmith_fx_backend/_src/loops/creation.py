@@ -54,24 +54,15 @@ def _integral(node: fx.Node) -> bool:
     return all(isinstance(a, int) for a in numbers)
 
 
-@lowering(aten.arange.default, creation=True, applies=_integral)
-def arange(p: Point) -> Value:
-    return _ramp(p, 0, 1)
-
-
-@lowering(aten.arange.start, creation=True, applies=_integral)
-def arange_start(p: Point) -> Value:
-    return _ramp(p, p.arg(0), 1)
-
-
-@lowering(aten.arange.start_step, creation=True, applies=_integral)
-def arange_step(p: Point) -> Value:
-    return _ramp(p, p.arg(0), p.arg(2, "step", 1))
-
-
-@lowering(prims.iota.default, creation=True)
-def iota(p: Point) -> Value:
-    return _ramp(p, p.node.kwargs["start"], p.node.kwargs["step"])
+for _target, _emit in (
+    (aten.arange.default, lambda p: _ramp(p, 0, 1)),
+    (aten.arange.start, lambda p: _ramp(p, p.arg(0), 1)),
+    (aten.arange.start_step, lambda p: _ramp(p, p.arg(0), p.arg(2, "step", 1))),
+):
+    lowering(_target, creation=True, applies=_integral)(_emit)
+lowering(prims.iota.default, creation=True)(
+    lambda p: _ramp(p, p.node.kwargs["start"], p.node.kwargs["step"])
+)
 
 
 @lowering(aten.eye.default, aten.eye.m, creation=True)
@@ -116,7 +107,7 @@ def cat(p: Point) -> Value:
     infos = {a: p.body.graph.info(a) for a in pieces}
     # A one-dimensional empty tensor is allowed beside tensors of any rank, and counts for nothing.
     used = [a for a in pieces if len(infos[a].shape) == len(p.at) and ix.ZERO not in infos[a].shape]
-    dim = int(p.arg(1, "dim", 0)) % len(p.at)  # type: ignore[call-overload]
+    dim = p.dim(1)
     return _concatenate(p, used, [infos[a].shape[dim] for a in used], dim)
 
 
@@ -155,7 +146,7 @@ def _few_dims(node: fx.Node) -> bool:
 def stack(p: Point) -> Value:
     pieces = p.arg(0, "tensors")
     assert isinstance(pieces, (list, tuple))
-    dim = int(p.arg(1, "dim", 0)) % len(p.at)  # type: ignore[call-overload]
+    dim = p.dim(1)
     at = (*p.at[:dim], *p.at[dim + 1 :])
     place = p.body.index_value(p.at[dim])
     values = []
@@ -175,8 +166,8 @@ def _pad_push(g: Geometry, at: Coords) -> Coords | None:
 
 @lowering(aten.constant_pad_nd.default, cost=3, moves=True, push=_pad_push)
 def constant_pad(p: Point) -> Value:
-    source, pads = p.node.args[0], p.node.args[1]
-    assert isinstance(source, fx.Node) and isinstance(pads, (list, tuple))
+    source, pads = p.operand(), p.node.args[1]
+    assert isinstance(pads, (list, tuple))
     shape = p.body.graph.info(source).shape
     at = list(p.at)
     tests: list[Value] = []
@@ -198,12 +189,18 @@ def constant_pad(p: Point) -> Value:
     return mask.where(value, p.read(p.arg(2, "value", 0), p.dtype))
 
 
+def _placed(p: Point, mask: Value, at: Coords) -> Value:
+    """The second operand's element at ``at`` where the mask is true, else the first's here."""
+    base, source = p.operand(), p.operand(1)
+    value = p.body.masked(mask, lambda: p.at_of(source, at))
+    value = p.convert(value, p.body.graph.info(source).dtype, p.dtype)
+    return mask.where(value, p.at_of(base, p.at))
+
+
 @lowering(aten.slice_scatter.default, cost=4, moves=True, applies=_few_dims)
 def slice_scatter(p: Point) -> Value:
-    base, source = p.node.args[0], p.node.args[1]
-    assert isinstance(base, fx.Node) and isinstance(source, fx.Node)
-    dim = int(p.arg(2, "dim", 0)) % len(p.at)  # type: ignore[call-overload]
-    size, count = p.shape[dim], p.body.graph.info(source).shape[dim]
+    dim = p.dim(2)
+    size, count = p.shape[dim], p.body.graph.info(p.operand(1)).shape[dim]
     by = p.arg(5, "step", 1)
     first, step = slice_first(p.arg(3, "start"), p.arg(4, "end"), by, size, count), scalar(by)
     offset = ix.sub(p.at[dim], first)
@@ -211,23 +208,15 @@ def slice_scatter(p: Point) -> Value:
     mask = (place >= 0) & (place < p.body.index_value(ix.mul(count, step)))
     if step != ix.ONE:
         mask = mask & place.op(Op.MOD, p.body.index_value(step)).eq(0)
-    at = _moved(p.at, dim, ix.floordiv(offset, step))
-    value = p.body.masked(mask, lambda: p.at_of(source, at))
-    value = p.convert(value, p.body.graph.info(source).dtype, p.dtype)
-    return mask.where(value, p.at_of(base, p.at))
+    return _placed(p, mask, _moved(p.at, dim, ix.floordiv(offset, step)))
 
 
 @lowering(aten.select_scatter.default, cost=4, moves=True, applies=_few_dims)
 def select_scatter(p: Point) -> Value:
-    base, source = p.node.args[0], p.node.args[1]
-    assert isinstance(base, fx.Node) and isinstance(source, fx.Node)
-    dim = int(p.arg(2, "dim", 0)) % len(p.at)  # type: ignore[call-overload]
+    dim = p.dim(2)
     index = wrapped(p.arg(3, "index"), p.shape[dim])
     mask = p.body.index_value(p.at[dim]).eq(p.body.index_value(index))
-    at = (*p.at[:dim], *p.at[dim + 1 :])
-    value = p.body.masked(mask, lambda: p.at_of(source, at))
-    value = p.convert(value, p.body.graph.info(source).dtype, p.dtype)
-    return mask.where(value, p.at_of(base, p.at))
+    return _placed(p, mask, (*p.at[:dim], *p.at[dim + 1 :]))
 
 
 def _flipped(g: Geometry, at: Coords) -> Coords:
@@ -238,11 +227,13 @@ def _flipped(g: Geometry, at: Coords) -> Coords:
     return tuple(out)
 
 
-@lowering(aten.flip.default, moves=True, push=_flipped)
-def flip(p: Point) -> Value:
-    source = p.node.args[0]
-    assert isinstance(source, fx.Node)
-    return p.at_of(source, _flipped(Geometry(p.node, p.shape, p.shape, p.body.sizes), p.at))
+def _same_shape(p: Point) -> Geometry:
+    return Geometry(p.node, p.shape, p.shape, p.body.sizes)
+
+
+lowering(aten.flip.default, moves=True, push=_flipped)(
+    lambda p: p.at_of(p.operand(), _flipped(_same_shape(p), p.at))
+)
 
 
 def _rolled(g: Geometry, at: Coords, forward: bool) -> Coords:
@@ -264,15 +255,12 @@ def _rolled(g: Geometry, at: Coords, forward: bool) -> Coords:
     push=lambda g, at: _rolled(g, at, True),
 )
 def roll(p: Point) -> Value:
-    source = p.node.args[0]
-    assert isinstance(source, fx.Node)
-    return p.at_of(source, _rolled(Geometry(p.node, p.shape, p.shape, p.body.sizes), p.at, False))
+    return p.at_of(p.operand(), _rolled(_same_shape(p), p.at, False))
 
 
 @lowering(aten.repeat.default, moves=True)
 def repeat(p: Point) -> Value:
-    source = p.node.args[0]
-    assert isinstance(source, fx.Node)
+    source = p.operand()
     shape = p.body.graph.info(source).shape
     tail = p.at[len(p.at) - len(shape) :]
     at = tuple(ix.mod(x, size, p.body.sizes) for x, size in zip(tail, shape))

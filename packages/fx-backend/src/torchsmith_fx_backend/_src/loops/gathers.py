@@ -55,8 +55,7 @@ def _tensor(node: fx.Node, position: int) -> torch.Tensor:
     applies=lambda node: _tensor(node, 1).dtype in INTEGERS,
 )
 def embedding(p: Point) -> Value:
-    weight, index = p.node.args[:2]
-    assert isinstance(weight, fx.Node) and isinstance(index, fx.Node)
+    weight, index = p.operand(), p.operand(1)
     rows = p.body.graph.info(weight).shape[0]
     row = looked_up(p, index, p.at[:-1], rows, OUT_OF_SELF)
     return p.at_of(weight, (row, p.at[-1]))
@@ -69,8 +68,7 @@ def _some_dims(node: fx.Node) -> bool:
 
 def _operands(p: Point) -> tuple[fx.Node, fx.Node, int, Index]:
     """Source, index, dimension and its size, of an operator with these first arguments."""
-    source, dim, index = p.node.args[:3]
-    assert isinstance(source, fx.Node) and isinstance(index, fx.Node)
+    source, dim, index = p.operand(), p.node.args[1], p.operand(2)
     d = int(dim) % len(p.at)  # type: ignore[arg-type]
     return source, index, d, p.body.graph.info(source).shape[d]
 
@@ -191,16 +189,14 @@ def _right(node: fx.Node) -> bool | None:
 
 @lowering(aten.bucketize.Tensor, cost=60, applies=_searched(1, 0))
 def bucketize(p: Point) -> Value:
-    keys, row = p.node.args[:2]
-    assert isinstance(keys, fx.Node) and isinstance(row, fx.Node)
+    keys, row = p.operand(), p.operand(1)
     key = p.at_of(keys, p.at).rounded(p.body.graph.info(keys).dtype)
     return _found(p, row, key, bool(_right(p.node))).cast(p.dtype)
 
 
 @lowering(aten.searchsorted.Tensor, cost=60, applies=_searched(0, 1))
 def searchsorted(p: Point) -> Value:
-    row, keys = p.node.args[:2]
-    assert isinstance(keys, fx.Node) and isinstance(row, fx.Node)
+    row, keys = p.operand(), p.operand(1)
     key = p.at_of(keys, p.at).rounded(p.body.graph.info(keys).dtype)
     return _found(p, row, key, bool(_right(p.node))).cast(p.dtype)
 

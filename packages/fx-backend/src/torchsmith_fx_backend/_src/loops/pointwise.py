@@ -74,24 +74,16 @@ def _float_unary(name: str, formula: Formula, cost: int) -> None:
         register(op, Pointwise(emit, cost))
 
 
-_PRIMITIVE_FLOAT = {
-    "exp": (Op.EXP, 10),
-    "exp2": (Op.EXP2, 10),
-    "expm1": (Op.EXPM1, 12),
-    "log": (Op.LOG, 10),
-    "log2": (Op.LOG2, 10),
-    "log1p": (Op.LOG1P, 12),
-    "sqrt": (Op.SQRT, 4),
-    "rsqrt": (Op.RSQRT, 4),
-    "sin": (Op.SIN, 30),
-    "cos": (Op.COS, 30),
-    "tanh": (Op.TANH, 12),
-    "erf": (Op.ERF, 14),
-    "sigmoid": (Op.SIGMOID, 12),
-    "reciprocal": (Op.RECIPROCAL, 3),
-}
-for _name, (_op, _cost) in _PRIMITIVE_FLOAT.items():
-    _float_unary(_name, (lambda op: lambda x: x.op(op))(_op), _cost)
+for _cost, _names in (
+    (3, "reciprocal"),
+    (4, "sqrt rsqrt"),
+    (10, "exp exp2 log log2"),
+    (12, "expm1 log1p tanh sigmoid"),
+    (14, "erf"),
+    (30, "sin cos"),
+):
+    for _name in _names.split():
+        _float_unary(_name, (lambda op: lambda x: x.op(op))(Op(_name)), _cost)
 
 
 _FORMULA_FLOAT: dict[str, tuple[Formula, int]] = {
@@ -143,14 +135,10 @@ def _at_most(x: Value, high: Value | float) -> Value:
     return bound.op(Op.MINIMUM, x)
 
 
-def _relu(p: Point, x: Value) -> Value:
-    return _at_least(x, 0)
-
-
 _SAME: dict[str, Callable[[Point, Value], Value]] = {
     "neg": lambda p, x: -x,
     "abs": lambda p, x: x.op(Op.ABS),
-    "relu": _relu,
+    "relu": lambda p, x: _at_least(x, 0),
     "relu6": lambda p, x: _at_most(_at_least(x, 0), 6),
     "square": lambda p, x: x * x,
     "sign": _sign,
@@ -179,12 +167,10 @@ def _truth(p: Point, arg: object) -> Value:
 
 def _predicate(op: object, test: Formula, of_int: bool) -> None:
     def emit(p: Point) -> Value:
-        (arg,) = p.node.args
-        assert isinstance(arg, fx.Node)
-        source = p.body.graph.info(arg).dtype
+        source = p.body.graph.info(p.operand()).dtype
         if not source.is_floating_point:
             return p.body.literal(of_int, torch.bool)
-        return test(p.read(arg).rounded(source))
+        return test(p.read(p.operand()).rounded(source))
 
     register(op, Pointwise(emit))
 
@@ -263,10 +249,6 @@ def _arithmetic(op: Op) -> Callable[[Point, Value, Value], Value]:
     return lambda p, x, y: x.op(op, y)
 
 
-def _remainder(p: Point, x: Value, y: Value) -> Value:
-    return x.op(Op.MOD, y)
-
-
 def _fmax(low: bool) -> Callable[[Point, Value, Value], Value]:
     def formula(p: Point, x: Value, y: Value) -> Value:
         best = y.op(Op.MINIMUM if low else Op.MAXIMUM, x)
@@ -285,7 +267,7 @@ _BINARY: dict[str, tuple[Callable[[Point, Value, Value], Value], int]] = {
     "minimum": (_arithmetic(Op.MINIMUM), 1),
     "fmax": (_fmax(False), 4),
     "fmin": (_fmax(True), 4),
-    "remainder": (_remainder, 4),
+    "remainder": (_arithmetic(Op.MOD), 4),
     "fmod": (_arithmetic(Op.FMOD), 4),
     "bitwise_and": (_arithmetic(Op.AND), 1),
     "bitwise_or": (_arithmetic(Op.OR), 1),

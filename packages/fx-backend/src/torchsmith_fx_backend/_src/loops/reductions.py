@@ -11,7 +11,7 @@ from torch import fx
 from torchsmith_fx_backend._src.loops import index as ix
 from torchsmith_fx_backend._src.loops.body import Point, Value
 from torchsmith_fx_backend._src.loops.ir import Op, ReduceOp, ScanOp
-from torchsmith_fx_backend._src.loops.registry import Reduction, register
+from torchsmith_fx_backend._src.loops.registry import Reduction, argument, register
 
 aten = torch.ops.aten
 Emit = Callable[[Point], Sequence[Value]]
@@ -28,11 +28,7 @@ def _dims(position: int | None) -> Callable[[fx.Node], tuple[int, ...]]:
 
     def dims(node: fx.Node) -> tuple[int, ...]:
         rank = _rank(node)
-        value: object = None
-        if position is not None:
-            value = node.kwargs.get("dim")
-            if len(node.args) > position:
-                value = node.args[position]
+        value = None if position is None else argument(node, position, "dim")
         if isinstance(value, int):
             return (value % rank,) if rank else ()
         if isinstance(value, (list, tuple)) and value:
@@ -250,8 +246,7 @@ register(
 
 
 def _vector_norm_kind(node: fx.Node) -> bool:
-    order = node.args[1] if len(node.args) > 1 else node.kwargs.get("ord", 2)
-    return order in (1, 2, float("inf"), float("-inf"))
+    return argument(node, 1, "ord", 2) in (1, 2, float("inf"), float("-inf"))
 
 
 def _vector_norm(p: Point) -> Sequence[Value]:

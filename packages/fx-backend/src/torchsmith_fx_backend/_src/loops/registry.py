@@ -28,6 +28,13 @@ if TYPE_CHECKING:
 Coords = tuple[Index, ...]
 
 
+def argument(node: fx.Node, position: int, name: str | None = None, default: Any = None) -> Any:
+    """An argument of a node, by position or keyword."""
+    if position < len(node.args):
+        return node.args[position]
+    return node.kwargs.get(name, default) if name is not None else default
+
+
 @dataclass(frozen=True, slots=True)
 class Geometry:
     """A view node with the shapes of its base and of itself, and the extents of the axes that
@@ -39,9 +46,8 @@ class Geometry:
     axes: Ranges
 
     def arg(self, position: int, name: str, default: object = None) -> Any:
-        """An argument of the node, by position or keyword."""
-        args = self.node.args
-        return args[position] if position < len(args) else self.node.kwargs.get(name, default)
+        """An argument of the node."""
+        return argument(self.node, position, name, default)
 
     def dim(self, position: int, name: str = "dim", default: int = 0) -> int:
         """A dimension argument, made non-negative for the base's rank."""

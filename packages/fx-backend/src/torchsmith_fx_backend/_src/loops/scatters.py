@@ -24,7 +24,7 @@ from torchsmith_fx_backend._src.loops.gathers import (
     out_of_bounds,
 )
 from torchsmith_fx_backend._src.loops.ir import Fault, StoreMode
-from torchsmith_fx_backend._src.loops.registry import Coords, Scatter, register
+from torchsmith_fx_backend._src.loops.registry import Coords, Scatter, argument, register
 from torchsmith_fx_backend._src.loops.sizes import UnrepresentableError, estimate, size_index
 from torchsmith_fx_backend._src.loops.values import GraphValues
 
@@ -40,13 +40,6 @@ _REDUCES = {
     "amax": StoreMode.MAX,
     "amin": StoreMode.MIN,
 }
-
-
-def argument(node: fx.Node, position: int, name: str, default: object = None) -> object:
-    """An argument of a node, by position or keyword."""
-    if position < len(node.args):
-        return node.args[position]
-    return node.kwargs.get(name, default)
 
 
 def takes_alone(node: fx.Node) -> bool:
@@ -130,12 +123,10 @@ def _source(p: Point, source: object) -> Value:
 
 def _along(p: Point, at: Coords, fault: str, name: str = "", wrap: bool = False) -> Coords:
     """``p.at`` with the coordinate of the call's dimension taken from its index at ``at``."""
-    dim, index = p.node.args[1:3]
-    assert isinstance(dim, int) and isinstance(index, fx.Node)
-    d = dim % len(p.at)
+    d = p.dim(1)
     known = out_of_bounds(fault, d)
     known = Fault(known.error, name + known.message)
-    x = looked_up(p, index, at, p.shape[d], known, wrap)
+    x = looked_up(p, p.operand(2), at, p.shape[d], known, wrap)
     return (*p.at[:d], x, *p.at[d + 1 :])
 
 
@@ -154,9 +145,7 @@ def _one_dtype(node: fx.Node) -> bool:
 
 
 def _index_add(p: Point) -> Written:
-    dim = p.node.args[1]
-    assert isinstance(dim, int)
-    at = _along(p, (p.at[dim % len(p.at)],), "RuntimeError")
+    at = _along(p, (p.at[p.dim(1)],), "RuntimeError")
     value = _source(p, p.node.args[3])
     alpha = argument(p.node, 4, "alpha", 1)
     if alpha != 1:
@@ -165,21 +154,15 @@ def _index_add(p: Point) -> Written:
 
 
 def _index_copy(p: Point) -> Written:
-    dim = p.node.args[1]
-    assert isinstance(dim, int)
-    at = _along(p, (p.at[dim % len(p.at)],), "IndexError", "index_copy_(): ")
+    at = _along(p, (p.at[p.dim(1)],), "IndexError", "index_copy_(): ")
     return Written(_source(p, p.node.args[3]), at, _kept(p))
 
 
 def _has_rows(node: fx.Node) -> bool:
     """Whether the source has the dimensions of the target, as all but scalars do."""
     source, target = _value(node, 3), _value(node, 0)
-    return (
-        _one_dtype(node)
-        and source is not None
-        and target is not None
-        and source.dim() == target.dim()
-    )
+    known = _one_dtype(node) and source is not None and target is not None
+    return known and source.dim() == target.dim()  # type: ignore[union-attr]
 
 
 register(aten.index_add.default, _scatter_rule(_like(3), _index_add, _has_rows))
@@ -195,9 +178,7 @@ def _filled(graph: GraphValues, node: fx.Node) -> Coords:
 
 
 def _index_fill(p: Point) -> Written:
-    dim = p.node.args[1]
-    assert isinstance(dim, int)
-    at = _along(p, (p.at[dim % len(p.at)],), "IndexError", wrap=True)
+    at = _along(p, (p.at[p.dim(1)],), "IndexError", wrap=True)
     return Written(p.read(p.node.args[3], p.dtype), at, _kept(p))
 
 

@@ -11,7 +11,13 @@ from torchsmith_fx_backend._src.loops import index as ix
 from torchsmith_fx_backend._src.loops.body import Point, Value, compute_dtype
 from torchsmith_fx_backend._src.loops.index import Const, Index
 from torchsmith_fx_backend._src.loops.ir import Op
-from torchsmith_fx_backend._src.loops.registry import Coords, Reduction, lowering, register
+from torchsmith_fx_backend._src.loops.registry import (
+    Coords,
+    Reduction,
+    argument,
+    lowering,
+    register,
+)
 from torchsmith_fx_backend._src.loops.sizes import UnrepresentableError
 
 aten = torch.ops.aten
@@ -27,17 +33,12 @@ def _pair(value: object, default: int = 0) -> tuple[int, int]:
     return numbers[0], numbers[-1]
 
 
-def _argument(node: fx.Node, position: int, name: str, default: object = None) -> object:
-    args = node.args
-    return args[position] if position < len(args) else node.kwargs.get(name, default)
-
-
 def _kernel(node: fx.Node) -> tuple[int, int]:
-    return _pair(_argument(node, 1, "kernel_size"))
+    return _pair(argument(node, 1, "kernel_size"))
 
 
 def _stride(node: fx.Node) -> tuple[int, int]:
-    given = _argument(node, 2, "stride")
+    given = argument(node, 2, "stride")
     return _pair(given) if given else _kernel(node)
 
 
@@ -76,11 +77,10 @@ def _taps(
 
 def _max_pool(p: Point) -> Sequence[Value]:
     """As aten: the first of equals, but the last of several NaN."""
-    source = p.node.args[0]
-    assert isinstance(source, fx.Node)
+    source = p.operand()
     dtype = p.body.graph.info(source).dtype
-    padding = _pair(_argument(p.node, 3, "padding", 0))
-    dilation = _pair(_argument(p.node, 4, "dilation", 1), 1)
+    padding = _pair(argument(p.node, 3, "padding", 0))
+    dilation = _pair(argument(p.node, 4, "dilation", 1), 1)
     width = p.body.graph.info(source).shape[-1]
     lowest = -torch.inf if dtype.is_floating_point else torch.iinfo(dtype).min
     best: Value | None = None
@@ -121,16 +121,15 @@ register(
 
 def _plain_average(node: fx.Node) -> bool:
     floating = bool(node.meta["val"].dtype.is_floating_point)
-    return _few_taps(node) and floating and not _argument(node, 4, "ceil_mode", False)
+    return _few_taps(node) and floating and not argument(node, 4, "ceil_mode", False)
 
 
 @lowering(aten.avg_pool2d.default, cost=20, moves=True, applies=_plain_average, window=True)
 def avg_pool(p: Point) -> Value:
-    source = p.node.args[0]
-    assert isinstance(source, fx.Node)
-    padding = _pair(_argument(p.node, 3, "padding", 0))
+    source = p.operand()
+    padding = _pair(argument(p.node, 3, "padding", 0))
     high, wide = _kernel(p.node)
-    divisor = _argument(p.node, 6, "divisor_override")
+    divisor = argument(p.node, 6, "divisor_override")
     total: Value | None = None
     count: Value | None = None
     for mask, _, _, read in _taps(p, source, padding, (1, 1)):
@@ -143,7 +142,7 @@ def avg_pool(p: Point) -> Value:
     assert total is not None and count is not None
     if isinstance(divisor, int):
         return total / divisor
-    if _argument(p.node, 5, "count_include_pad", True):
+    if argument(p.node, 5, "count_include_pad", True):
         return total / (high * wide)
     return total / count
 
@@ -178,8 +177,7 @@ def _nearest(p: Point, x: Index, size: Index, out: Index, given: object) -> Inde
 
 
 def _planes(p: Point) -> tuple[fx.Node, Coords]:
-    source = p.node.args[0]
-    assert isinstance(source, fx.Node)
+    source = p.operand()
     return source, p.body.graph.info(source).shape[-2:]
 
 

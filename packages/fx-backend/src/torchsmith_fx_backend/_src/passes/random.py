@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch.fx.node import Argument
 
 from torchsmith_fx_backend._src import keyed
 from torchsmith_fx_backend._src.capture.torch_private import fake_mode_of
+from torchsmith_fx_backend._src.loops.registry import argument
 from torchsmith_fx_backend._src.passes.base import insert, replace_with
 
 aten = torch.ops.aten
@@ -96,7 +98,7 @@ def _keyed(node: fx.Node) -> _Made | None:
         return None
     if value.layout is not torch.strided or node.kwargs.get("generator") is not None:
         return None
-    arg = _Arguments(node)
+    arg = partial(argument, node)
     if node.target in _UNIFORM:
         return (keyed.uniform, ()) if value.dtype in keyed.BITS else None
     if node.target in _NORMAL:
@@ -116,15 +118,6 @@ def _keyed(node: fx.Node) -> _Made | None:
         if known and high - low < keyed.MOST_INTEGERS and value.dtype is not torch.bool:
             return keyed.integers, (low, high)
     return None
-
-
-class _Arguments:
-    def __init__(self, node: fx.Node) -> None:
-        self.node = node
-
-    def __call__(self, position: int, name: str, default: Any = None) -> Any:
-        args = self.node.args
-        return args[position] if position < len(args) else self.node.kwargs.get(name, default)
 
 
 _UNIFORM = frozenset({aten.rand.default, aten.rand_like.default})
@@ -156,7 +149,7 @@ def _spread(node: fx.Node) -> tuple[Any, Any]:
     if node.target not in (aten.normal.float_float, aten.normal_functional.default):
         return 0.0, 1.0
     first = 0 if node.target is aten.normal.float_float else 1
-    arg = _Arguments(node)
+    arg = partial(argument, node)
     return arg(first, "mean", 0.0), arg(first + 1, "std", 1.0)
 
 

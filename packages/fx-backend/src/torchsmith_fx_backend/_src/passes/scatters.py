@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from torchsmith_fx_backend._src.loops.registry import Pointwise, Scatter, rule_for
-from torchsmith_fx_backend._src.loops.scatters import argument, takes_alone
+from torchsmith_fx_backend._src.loops.registry import Pointwise, Scatter, argument, rule_for
+from torchsmith_fx_backend._src.loops.scatters import takes_alone
 from torchsmith_fx_backend._src.passes.base import insert, is_static, same_layout
 
 aten = torch.ops.aten
