@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import torch
 
@@ -21,7 +20,6 @@ from torchsmith_fx_backend._src.loops.ir import (
     Compute,
     IndexValue,
     Kernel,
-    Literal,
     Load,
     Node,
     Op,
@@ -52,12 +50,6 @@ _ARITY = {
     "fma": 3,
     "where": 3,
 }
-
-
-class NeedFn(Protocol):
-    """The check callback of ``verify``."""
-
-    def __call__(self, ok: bool, rule: str, position: int | None = None) -> None: ...
 
 
 def full_values(kernel: Kernel) -> list[bool]:
@@ -103,150 +95,166 @@ def verify(kernel: Kernel, sizes: Sequence[Index | None] = ()) -> None:
         sizes: how many elements each argument reaches over; with them, accesses are checked, too
             (see ``accesses.check_accesses``).
     """
-
-    def need(ok: bool, rule: str, position: int | None = None) -> None:
-        if not ok:
-            where = "" if position is None else f" at %{position}: {kernel.body[position]!r}"
-            raise IllegalKernelError(f"{rule}{where}")
-
-    need(0 <= kernel.reduce_from <= len(kernel.ranges), "reduce_from lies outside the ranges")
-    known = set(kernel.symbols)
-    need(len(known) == len(kernel.symbols), "symbols are not unique")
-    for size in kernel.ranges:
-        need(not has_var(size), "a range contains an iteration variable")
-        need(symbols(size) <= known, "a range uses a symbol that is not an argument")
-
-    single = {axis for axis, size in enumerate(kernel.ranges) if size == ONE}
-
-    def check_index(index: Index, position: int) -> None:
-        need(
-            all(0 <= axis < len(kernel.ranges) for axis in variables(index)),
-            "index uses an axis that does not exist",
-            position,
-        )
-        need(symbols(index) <= known, "index uses a symbol that is not an argument", position)
-        for leaf in loaded(index):
-            operand(leaf.value, position)
-            made = kernel.body[leaf.value]
-            is_position = isinstance(made, Position) and made.extent == leaf.extent
-            need(is_position, "index uses a value that is not such a position", position)
-            need(
-                follows[leaf.value] <= {*leaf.axes, *single},
-                "position differs on more axes",
-                position,
-            )
-
-    dtypes: list[torch.dtype | None] = []
-    follows: list[set[int]] = []  # axes that each value differs along
-    read = [False] * len(kernel.args)
-    written = [False] * len(kernel.args)
-
-    def operand(value: int, position: int) -> torch.dtype:
-        need(0 <= value < position, "operand is not defined before its use", position)
-        dtype = dtypes[value]
-        need(dtype is not None, "operand has no value", position)
-        assert dtype is not None
-        return dtype
-
-    for position, node in enumerate(kernel.body):
-        dtype: torch.dtype | None = None
-        match node:
-            case Literal():
-                dtype = node.dtype
-            case IndexValue(index):
-                check_index(index, position)
-                need(node.dtype is torch.int64, "index values are int64", position)
-                dtype = node.dtype
-            case ScalarArg(name):
-                need(name in known, "scalar is not an argument", position)
-                dtype = node.dtype
-            case Load(arg, index, dtype, mask):
-                check_index(index, position)
-                need(0 <= arg < len(kernel.args), "argument does not exist", position)
-                need(kernel.args[arg].dtype is dtype, "load dtype is not the buffer's", position)
-                if mask is not None:
-                    need(operand(mask, position) is torch.bool, "mask is not bool", position)
-                read[arg] = True
-            case Position(value, extent, _, _, mask):
-                need(operand(value, position) is torch.int64, "position is not int64", position)
-                need(symbols(extent) <= known and not has_var(extent), "wrong extent", position)
-                if mask is not None:
-                    need(operand(mask, position) is torch.bool, "mask is not bool", position)
-                dtype = node.dtype
-            case Compute():
-                _check_compute(node, [operand(a, position) for a in node.args], need, position)
-                dtype = node.dtype
-            case Reduce(op, value):
-                given = operand(value, position)
-                need(given not in LOW_PRECISION, "reduction in low precision", position)
-                if op in (ReduceOp.ARGMAX, ReduceOp.ARGMIN):
-                    need(node.dtype is torch.int64, "positions are int64", position)
-                else:
-                    need(given is node.dtype, "reduction changes the dtype", position)
-                if op in (ReduceOp.ANY, ReduceOp.ALL):
-                    need(given is torch.bool, "any/all take bool", position)
-                need(kernel.reduce_from < len(kernel.ranges), "no reduction axis", position)
-                dtype = node.dtype
-            case Scan(op, value):
-                given = operand(value, position)
-                need(given not in LOW_PRECISION, "scan in low precision", position)
-                where = op in (ScanOp.ARGMAX, ScanOp.ARGMIN)
-                need(node.dtype is (torch.int64 if where else given), "wrong dtype", position)
-                need(kernel.reduce_from < len(kernel.ranges), "no axis to scan", position)
-                mixed = any(isinstance(n, Reduce) for n in kernel.body)
-                need(not mixed, "a kernel with scans and reductions", position)
-                dtype = node.dtype
-            case Store(arg, index, value, mode):
-                check_index(index, position)
-                plain = mode is StoreMode.SET or kernel.reduce_from == len(kernel.ranges)
-                need(plain, "points meet in a kernel with reductions", position)
-                need(0 <= arg < len(kernel.args), "argument does not exist", position)
-                given = operand(value, position)
-                need(kernel.args[arg].dtype is given, "store dtype is not the buffer's", position)
-                written[arg] = True
-        dtypes.append(dtype)
-        follows.append(axes_of(node, follows, kernel.reduce_from, len(kernel.ranges)))
-    for number, buffer in enumerate(kernel.args):
-        need(buffer.read == read[number], f"argument {number}: wrong read flag")
-        need(buffer.written == written[number], f"argument {number}: wrong written flag")
-        both = buffer.read and buffer.written
-        need(buffer.inplace == both, f"argument {number}: read and written but not in place")
-        if both:
-            _check_inplace(kernel, number, need)
+    _Check(kernel).run()
     check_accesses(kernel, sizes)
 
 
-def _check_compute(node: Compute, given: list[torch.dtype], need: NeedFn, position: int) -> None:
-    op = node.op
-    need(len(given) == _ARITY.get(op.value, 1), "wrong number of operands", position)
-    if op is Op.CAST:
-        return
-    need(
-        not any(d in LOW_PRECISION for d in (*given, node.dtype)),
-        "arithmetic in low precision",
-        position,
-    )
-    if op is Op.WHERE:
-        need(given[0] is torch.bool, "condition is not bool", position)
-        given = given[1:]
-    need(len(set(given)) == 1, "operands differ in dtype", position)
-    if op in COMPARISONS or op in PREDICATES:
-        need(node.dtype is torch.bool, "result is not bool", position)
-    else:
-        need(node.dtype is given[0], "result dtype is not the operands'", position)
+class _Check:
+    """Walks a kernel's body with what is known of the values before the one at ``position``.
 
+    Attributes:
+        dtypes: of each value; None for stores, which have none.
+        follows: the axes that each value differs along.
+        read, written: whether the body reads and writes each argument.
+    """
 
-def _check_inplace(kernel: Kernel, number: int, need: NeedFn) -> None:
-    stores = [n for n in kernel.body if isinstance(n, Store) and n.arg == number]
-    need(len(stores) == 1, f"argument {number}: in place with several stores")
-    need(stores[0].mode is StoreMode.SET, f"argument {number}: read where points meet")
-    for node in kernel.body:
-        if isinstance(node, Load) and node.arg == number:
-            need(node.index == stores[0].index, f"argument {number}: in place at another index")
-    if kernel.reduce_from < len(kernel.ranges):
-        levels = reduce_levels(kernel)
-        store = kernel.body.index(stores[0])
-        need(levels[store] == max(levels), f"argument {number}: in place before the last level")
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.rank = len(kernel.ranges)
+        self.reduces = kernel.reduce_from < self.rank
+        self.known = set(kernel.symbols)
+        self.single = {axis for axis, size in enumerate(kernel.ranges) if size == ONE}
+        self.position: int | None = None
+        self.dtypes: list[torch.dtype | None] = []
+        self.follows: list[set[int]] = []
+        self.read = [False] * len(kernel.args)
+        self.written = [False] * len(kernel.args)
+
+    def run(self) -> None:
+        kernel = self.kernel
+        self.need(0 <= kernel.reduce_from <= self.rank, "reduce_from lies outside the ranges")
+        self.need(len(self.known) == len(kernel.symbols), "symbols are not unique")
+        for size in kernel.ranges:
+            self.need(not has_var(size), "a range contains an iteration variable")
+            self.need(symbols(size) <= self.known, "a range uses a symbol that is not an argument")
+        for self.position, node in enumerate(kernel.body):
+            self.dtypes.append(self.checked(node))
+            self.follows.append(axes_of(node, self.follows, kernel.reduce_from, self.rank))
+        self.position = None
+        for number, buffer in enumerate(kernel.args):
+            name = f"argument {number}"
+            self.need(buffer.read == self.read[number], f"{name}: wrong read flag")
+            self.need(buffer.written == self.written[number], f"{name}: wrong written flag")
+            both = buffer.read and buffer.written
+            self.need(buffer.inplace == both, f"{name}: read and written but not in place")
+            if both:
+                self.check_inplace(number, name)
+
+    def need(self, ok: bool, rule: str) -> None:
+        if not ok:
+            at = self.position
+            where = "" if at is None else f" at %{at}: {self.kernel.body[at]!r}"
+            raise IllegalKernelError(f"{rule}{where}")
+
+    # --- parts of nodes --------------------------------------------------------------------------
+    def operand(self, value: int) -> torch.dtype:
+        self.need(0 <= value < len(self.dtypes), "operand is not defined before its use")
+        dtype = self.dtypes[value]
+        self.need(dtype is not None, "operand has no value")
+        assert dtype is not None
+        return dtype
+
+    def check_mask(self, mask: int | None) -> None:
+        if mask is not None:
+            self.need(self.operand(mask) is torch.bool, "mask is not bool")
+
+    def check_index(self, index: Index) -> None:
+        exist = all(0 <= axis < self.rank for axis in variables(index))
+        self.need(exist, "index uses an axis that does not exist")
+        self.need(symbols(index) <= self.known, "index uses a symbol that is not an argument")
+        for leaf in loaded(index):
+            self.operand(leaf.value)
+            made = self.kernel.body[leaf.value]
+            is_position = isinstance(made, Position) and made.extent == leaf.extent
+            self.need(is_position, "index uses a value that is not such a position")
+            inside = self.follows[leaf.value] <= {*leaf.axes, *self.single}
+            self.need(inside, "position differs on more axes")
+
+    def buffer(self, arg: int) -> torch.dtype:
+        self.need(0 <= arg < len(self.kernel.args), "argument does not exist")
+        return self.kernel.args[arg].dtype
+
+    # --- nodes -----------------------------------------------------------------------------------
+    def checked(self, node: Node) -> torch.dtype | None:
+        """The dtype of the value of ``node``, which obeys the rules of its kind."""
+        need = self.need
+        match node:
+            case IndexValue(index):
+                self.check_index(index)
+                need(node.dtype is torch.int64, "index values are int64")
+            case ScalarArg(name):
+                need(name in self.known, "scalar is not an argument")
+            case Load(arg, index, dtype, mask):
+                self.check_index(index)
+                need(self.buffer(arg) is dtype, "load dtype is not the buffer's")
+                self.check_mask(mask)
+                self.read[arg] = True
+            case Position(value, extent, _, _, mask):
+                need(self.operand(value) is torch.int64, "position is not int64")
+                need(symbols(extent) <= self.known and not has_var(extent), "wrong extent")
+                self.check_mask(mask)
+            case Compute():
+                self.check_compute(node)
+            case Reduce():
+                self.check_reduce(node)
+            case Scan(op, value):
+                given = self.operand(value)
+                need(given not in LOW_PRECISION, "scan in low precision")
+                where = op in (ScanOp.ARGMAX, ScanOp.ARGMIN)
+                need(node.dtype is (torch.int64 if where else given), "wrong dtype")
+                need(self.reduces, "no axis to scan")
+                mixed = any(isinstance(n, Reduce) for n in self.kernel.body)
+                need(not mixed, "a kernel with scans and reductions")
+            case Store(arg, index, value, mode):
+                self.check_index(index)
+                plain = mode is StoreMode.SET or not self.reduces
+                need(plain, "points meet in a kernel with reductions")
+                dtype = self.buffer(arg)
+                need(dtype is self.operand(value), "store dtype is not the buffer's")
+                self.written[arg] = True
+                return None
+        return node.dtype
+
+    def check_compute(self, node: Compute) -> None:
+        op, need = node.op, self.need
+        given = [self.operand(a) for a in node.args]
+        need(len(given) == _ARITY.get(op.value, 1), "wrong number of operands")
+        if op is Op.CAST:
+            return
+        low = not LOW_PRECISION.isdisjoint((*given, node.dtype))
+        need(not low, "arithmetic in low precision")
+        if op is Op.WHERE:
+            need(given[0] is torch.bool, "condition is not bool")
+            given = given[1:]
+        need(len(set(given)) == 1, "operands differ in dtype")
+        if op in COMPARISONS or op in PREDICATES:
+            need(node.dtype is torch.bool, "result is not bool")
+        else:
+            need(node.dtype is given[0], "result dtype is not the operands'")
+
+    def check_reduce(self, node: Reduce) -> None:
+        op, need, given = node.op, self.need, self.operand(node.value)
+        need(given not in LOW_PRECISION, "reduction in low precision")
+        if op in (ReduceOp.ARGMAX, ReduceOp.ARGMIN):
+            need(node.dtype is torch.int64, "positions are int64")
+        else:
+            need(given is node.dtype, "reduction changes the dtype")
+        if op in (ReduceOp.ANY, ReduceOp.ALL):
+            need(given is torch.bool, "any/all take bool")
+        need(self.reduces, "no reduction axis")
+
+    def check_inplace(self, number: int, name: str) -> None:
+        body = self.kernel.body
+        stores = [n for n in body if isinstance(n, Store) and n.arg == number]
+        self.need(len(stores) == 1, f"{name}: in place with several stores")
+        self.need(stores[0].mode is StoreMode.SET, f"{name}: read where points meet")
+        loads = [n for n in body if isinstance(n, Load) and n.arg == number]
+        same = all(node.index == stores[0].index for node in loads)
+        self.need(same, f"{name}: in place at another index")
+        if self.reduces:
+            levels = reduce_levels(self.kernel)
+            last = levels[body.index(stores[0])] == max(levels)
+            self.need(last, f"{name}: in place before the last level")
 
 
 def axes_of(node: Node, follows: Sequence[set[int]], reduce_from: int, rank: int) -> set[int]:
