@@ -289,6 +289,12 @@ def suspend_saved_tensor_hooks() -> Callable[[], None]:
     return restore
 
 
+def saving_hook() -> Callable[..., object] | None:
+    """The hook that is given what autograd saves now."""
+    hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
+    return None if hooks is None else hooks[0]
+
+
 def version_of(tensor: torch.Tensor) -> int | None:
     """How often a tensor was written to; inference tensors do not count that."""
     return None if tensor.is_inference() else tensor._version

@@ -8,14 +8,17 @@ the failing operator and none after it, the user's own exception from the user's
 
 What a backend's own failure leaves written is known where the backend tells. A value that nothing
 but itself depends on, as batch norm's statistics, keeps what the graph gave it, whatever the second
-run writes; after any other write there is no second run, and the failure is raised.
+run writes; after any other write there is no second run, and the failure is raised. So is what a
+hook of the user's raised that takes what autograd saves: it would be handed the same again.
 """
 
 from __future__ import annotations
 
+import inspect
 import types
 import warnings
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
@@ -23,7 +26,7 @@ from torchsmith_tracer._src.codegen.tail import hide_ours
 from torchsmith_tracer._src.effects.undo import Undo
 from torchsmith_tracer._src.records import frames
 from torchsmith_tracer._src.regions.record import CodeRecord
-from torchsmith_tracer._src.torch_private import AmbientState
+from torchsmith_tracer._src.torch_private import AmbientState, saving_hook
 from torchsmith_tracer.errors import TracerWarning
 
 
@@ -58,6 +61,7 @@ def graph_failed(
     assert fn is not None
     if (
         not isinstance(error, Exception)
+        or _by_hook(place)
         or (undo and not undo.restore())
         or not all(id(t) in places and stays(places[id(t)]) for t in written)
     ):
@@ -83,3 +87,15 @@ def graph_failed(
         stacklevel=3,
     )
     return result
+
+
+def _by_hook(place: types.TracebackType | None) -> bool:
+    """Whether an exception passed through the hook that takes what autograd saves."""
+    hook: Any = saving_hook()
+    if hook is None:
+        return False
+    hook = inspect.unwrap(getattr(hook, "__func__", hook))
+    code = getattr(hook, "__code__", None) or getattr(type(hook).__call__, "__code__", None)
+    while place is not None and place.tb_frame.f_code is not code:
+        place = place.tb_next
+    return place is not None
