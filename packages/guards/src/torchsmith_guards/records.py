@@ -2,7 +2,7 @@
 
 from torchsmith_guards._src.records import printing
 from torchsmith_guards._src.records.debug_folder import debug_folder, write_crash
-from torchsmith_guards._src.records.graphs import new_graph, node_line, note_compiled
+from torchsmith_guards._src.records.graphs import graph_text, new_graph, node_line, note_compiled
 from torchsmith_guards._src.records.metrics import Metrics, report
 from torchsmith_guards._src.records.recorder import (
     Recorder,
@@ -33,6 +33,7 @@ __all__ = [
     "TraceWarning",
     "clear_metrics",
     "debug_folder",
+    "graph_text",
     "metrics",
     "new_graph",
     "node_line",

@@ -1,9 +1,11 @@
 """Graphs and inputs as source: what is written runs, and gives what was there."""
 
+import operator
+
 import pytest
 import torch
 from torch import fx
-from torchsmith_guards.records import printing
+from torchsmith_guards.records import graph_text, printing
 
 
 def executed(text: str) -> dict[str, object]:
@@ -107,3 +109,27 @@ def test_inputs_have_their_layout_again_and_their_numbers_where_these_are_writte
         torch.testing.assert_close(made, value, rtol=0, atol=0, equal_nan=True)
     sensible = name not in ("integers", "booleans", "float8", "conjugate")
     assert (printing.generated(value) is not None) == sensible
+
+
+def test_a_trace_has_a_line_for_each_node() -> None:
+    gm, _ = holding()
+    assert graph_text(gm.graph).splitlines() == [
+        "def forward(x):",
+        "    inner_weight = self.inner.weight",
+        "    matmul = torch.matmul(x, inner_weight)",
+        "    inner_weight_1 = self.inner.weight",
+        "    matmul_1 = torch.matmul(matmul, inner_weight_1)",
+        "    return matmul_1",
+    ]
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    x = graph.call_function(torch.ops.aten.add.Tensor, (x, 1), {"alpha": 2})
+    x = graph.call_function(operator.getitem, (x, (0, slice(None))))
+    graph.output((graph.call_method("view", (x, -1)), None))
+    assert graph_text(graph).splitlines() == [
+        "def forward(x):",
+        "    add_tensor = torch.ops.aten.add.Tensor(x, 1, alpha=2)",
+        "    getitem = operator.getitem(add_tensor, (0, slice(None, None, None)))",
+        "    view = getitem.view(-1)",
+        "    return (view, None)",
+    ]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from torch import fx
-from torchsmith_guards.records import GraphRecord, KernelRecord, printing, recorder
+from torchsmith_guards.records import GraphRecord, KernelRecord, graph_text, printing, recorder
 
 from torchsmith_fx_backend._src.loops.index import Const
 from torchsmith_fx_backend._src.records import logs
@@ -51,7 +51,7 @@ def tell_functional(module: fx.GraphModule) -> None:
     if told is None or not recorder.detailed:
         return
     with recorder.safely("a record"):
-        told.texts["functional"] = module.code
+        told.texts["functional"] = graph_text(module.graph)
         if recorder.debugging:
             title = f"Graph {told.graph_id}, {told.kind}, after the passes."
             told.texts["functional.py"] = printing.runnable(module, title=title)

@@ -37,12 +37,39 @@ def new_graph(
         returned = nodes[-1].args[0] if nodes and nodes[-1].op == "output" else ()
         told.outputs = len(returned) if isinstance(returned, tuple | list) else 1
         if recorder.detailed:
-            told.texts["graph"] = gm.code
+            told.texts["graph"] = graph_text(gm.graph)
             if recorder.debugging:
                 title = f"Graph {told.graph_id} for backend {backend}, as captured."
                 told.texts["graph.py"] = runnable(gm, inputs, title)
             told.lines = {n.name: line for n in nodes if (line := node_line(n)) is not None}
     return told
+
+
+def graph_text(graph: fx.Graph) -> str:
+    """A line for each node, as Python would call it; ``graph.python_code`` takes 20 times as long,
+    which a trace may not."""
+    lines = [f"def forward({', '.join(n.name for n in graph.nodes if n.op == 'placeholder')}):"]
+    for node in graph.nodes:
+        if node.op == "output":
+            lines.append(f"    return {node.args[0]!r}")
+        elif node.op == "get_attr":
+            lines.append(f"    {node.name} = self.{node.target}")
+        elif node.op != "placeholder":
+            given = [repr(x) for x in node.args] + [f"{k}={v!r}" for k, v in node.kwargs.items()]
+            if node.op == "call_method":
+                name = f"{given.pop(0)}.{node.target}"
+            else:
+                name = _called(node.target) if node.op == "call_function" else f"self.{node.target}"
+            lines.append(f"    {node.name} = {name}({', '.join(given)})")
+    return "\n".join(lines) + "\n"
+
+
+def _called(target: object) -> str:
+    text = str(target)
+    if not text.startswith("<"):
+        return f"torch.ops.{text}"  # an operator's name is its text
+    module = getattr(target, "__module__", None) or "torch"
+    return f"{module.removeprefix('_')}.{getattr(target, '__name__', target)}"
 
 
 def note_compiled(told: GraphRecord, compiled: object) -> None:

@@ -16,6 +16,9 @@ Outcome = Literal["", "compiled", "eager", "failed"]
 CacheResult = Literal["", "hit", "miss", "bypass"]
 
 
+_PLAIN = {str, int, float, bool, type(None)}
+
+
 class _Row:
     """A dataclass that turns into plain data and back."""
 
@@ -41,10 +44,12 @@ class _Row:
 
 
 def _plain(value: object) -> object:
-    if isinstance(value, _Row):
-        return value.to_json()
+    if type(value) in _PLAIN:  # most are, and asking for classes that others derive from takes time
+        return value
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
+    if isinstance(value, _Row):
+        return value.to_json()
     return dict(value) if isinstance(value, Mapping) else value
 
 

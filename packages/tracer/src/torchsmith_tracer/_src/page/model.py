@@ -30,7 +30,7 @@ from typing import Any
 import torch
 from torch import fx
 from torchsmith_guards import Guard, GuardKind, TensorSpec, estimated_ns, expectation, hint_of
-from torchsmith_guards.records import FrameRecord, GraphRecord, recorder
+from torchsmith_guards.records import FrameRecord, GraphRecord, graph_text, recorder
 
 from torchsmith_tracer._src.breaks.report import BreakReport, FrameReport, Recompile
 from torchsmith_tracer._src.page.memory import eager_memory, size_in_bytes, tensors, training_memory
@@ -102,6 +102,12 @@ class Model:
         file, _, number = (text or "").rpartition(":")
         return self.place(file, int(number)) if file and number.isdigit() else None
 
+    def code(self, gm: fx.GraphModule | None) -> str:
+        """The graph as Python; where a program runs and waits, as it is quickly written."""
+        if gm is None:
+            return ""
+        return str(gm.code) if self.replay else graph_text(gm.graph)
+
     # --- pieces ----------------------------------------------------------------------------------
     def piece(self, frame: FrameReport) -> dict[str, Any]:
         """One compiled piece."""
@@ -124,9 +130,7 @@ class Model:
             "guards": [],
             "schedules": [],
         }
-        row["code"] = self.part(
-            "graph", lambda: self.limited("" if frame.graph is None else str(frame.graph.code)), ""
-        )
+        row["code"] = self.part("graph", lambda: self.limited(self.code(frame.graph)), "")
         if details is not None:
             checker = details.checker
             row["guards"] = self.part("guards", lambda: self.guards(checker.guards), [])
