@@ -9,6 +9,7 @@ import torchsmith_guards as guards
 from torch import fx
 from torch.utils.checkpoint import checkpoint
 from torchsmith_fx_backend import Settings
+from torchsmith_fx_backend._src import driver
 from torchsmith_fx_backend._src.aot.training import Training
 from torchsmith_fx_backend._src.driver import compile_training
 
@@ -67,6 +68,29 @@ def test_each_backward_pass_has_the_sizes_it_needs(fn):
                 loss(f(x, given)).backward()
                 grads.append(given.grad)
             torch.testing.assert_close(*grads, rtol=1e-4, atol=1e-5, msg=name)
+
+
+def gradients(f, loss, size):
+    torch.manual_seed(size)
+    x, w = torch.randn(size, 4), torch.randn(4, 4, requires_grad=True)
+    loss(f(x, w)).backward()
+    return w.grad
+
+
+@pytest.mark.parametrize("fn", [of_rows, of_widths, of_means, of_codes])
+def test_halves_of_all_sizes_come_from_the_cache(fn, monkeypatch, tmp_path):
+    """A later process has other sizes first, and lowers neither half again."""
+    monkeypatch.setenv("TORCHSMITH_CACHE_DIR", str(tmp_path))
+    scheduled = []
+    original = driver.schedule_graph
+    spy = lambda *args, **more: (scheduled.append(args), original(*args, **more))[1]  # noqa: E731
+    monkeypatch.setattr(driver, "schedule_graph", spy)
+    for first, count in ((6, 2), (11, 2)):
+        run = compiled(fn, ((first, 4), False), ((4, 4), True))
+        for size in (first, 9, 5):
+            mine, true = (gradients(f, LOSSES["of all"], size) for f in (run, fn))
+            torch.testing.assert_close(mine, true, rtol=1e-4, atol=1e-5)
+        assert len(scheduled) == count
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3])

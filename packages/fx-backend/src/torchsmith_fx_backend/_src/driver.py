@@ -415,7 +415,8 @@ def _half(module: fx.GraphModule, chosen: Settings, gm: fx.GraphModule) -> objec
     """Build a half of the captured graph ``gm``, or find what an earlier process built of it."""
     bypass = _bypass(chosen)
     keyless = bypass or not isinstance(gm, fx.GraphModule)
-    key = None if keyless else graph_key.of(module, (), _variant(chosen))
+    inputs = [node.meta["val"] for node in module.graph.find_nodes(op="placeholder")]
+    key = None if keyless else graph_key.of(module, inputs, _variant(chosen))
     if key is None:
         tell_cache("bypass", bypass or _NO_KEY)
         return _build(module, module, chosen, gm)
@@ -430,9 +431,12 @@ def _half(module: fx.GraphModule, chosen: Settings, gm: fx.GraphModule) -> objec
         found.schedule = load_schedule(files.get("schedule.json"), gm)
         return found
     tell_cache("miss", "absent, or its kernels are gone")
-    expect(node.meta["val"] for node in module.graph.find_nodes(op="placeholder"))
+    expect(inputs)
+    sizes = graph_key.Sizes.of(module, inputs)
     built: Any = _build(module, module, chosen, gm)
-    if save_graph(key, built):
+    # What is assumed of sizes from here on is not part of the key, nor of this frame's guards when
+    # a backward half is found.
+    if sizes.assumed() == [] and save_graph(key, built):
         told = dump(recorder.current_graph())
         files = {"record.json": told, "schedule.json": dump_schedule(built.schedule, gm)}
         default_cache().put(f"frame {key}", files)
