@@ -15,7 +15,6 @@ import math
 import re
 import threading
 import types
-import warnings
 import weakref
 
 # By name: the program may put other things in the module's place.
@@ -45,6 +44,7 @@ from torchsmith_tracer._src import marks
 from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
 from torchsmith_tracer._src.build.arrays import guard_memory, wrap_array
 from torchsmith_tracer._src.build.dynamic import FrameState, check_marks
+from torchsmith_tracer._src.build.sequences import list_or_tuple
 from torchsmith_tracer._src.build.stored_hash import stored_hashes
 from torchsmith_tracer._src.build.tensors import wrap_tensor
 from torchsmith_tracer._src.frames.library import is_library_module, is_ours
@@ -436,33 +436,25 @@ class Builder:
         return ConstantValue(obj, source)
 
     # --- containers --------------------------------------------------------------------------
-    def _items(self, obj: Sequence[object], source: Source) -> list[Value]:
+    def items_of(self, obj: Sequence[object], source: Source) -> list[Value]:
+        """The items of a sequence, found by place."""
         return [LazyValue(item, ItemSource(source, i)) for i, item in enumerate(obj)]
-
-    def _list_or_tuple(self, obj: object, source: Source) -> Value:
-        assert isinstance(obj, list | tuple)
-        if obj is warnings.filters:  # they are others while tracing
-            raise Unsupported("opaque-attribute", what="filters", object="module warnings")
-        why = f"length of a {type(obj).__name__}"
-        self.guard(source, GuardKind.LENGTH, (type(obj), len(obj)), why)
-        made = ListValue if type(obj) is list else TupleValue
-        return made(self._items(obj, source), source)
 
     def _size(self, obj: object, source: Source) -> Value:
         assert isinstance(obj, torch.Size)
         self.guard(source, GuardKind.LENGTH, (torch.Size, len(obj)), "length of a torch.Size")
-        return SizeValue(self._items(obj, source), source)
+        return SizeValue(self.items_of(obj, source), source)
 
     def _named_tuple(self, obj: tuple[object, ...], source: Source) -> Value:
         kind = type(obj)
         self.guard(source, GuardKind.LENGTH, (kind, len(obj)), "type of a named tuple")
-        return NamedTupleValue(self._items(obj, source), kind, source)
+        return NamedTupleValue(self.items_of(obj, source), kind, source)
 
     def _deque(self, obj: object, source: Source) -> Value:
         assert isinstance(obj, deque)
         self.guard(source, GuardKind.LENGTH, (type(obj), len(obj)), "length of a deque")
         self.wrap(obj.maxlen, AttrSource(source, "maxlen"))
-        return DequeValue(self._items(obj, source), obj.maxlen, source)
+        return DequeValue(self.items_of(obj, source), obj.maxlen, source)
 
     def _dict(self, obj: object, source: Source) -> Value:
         assert isinstance(obj, dict)
@@ -730,7 +722,7 @@ class Builder:
         content = list(kind.__iter__(obj))  # type: ignore[attr-defined]
         if cls is kind:  # else its own methods may run code, now or later
             self.guard(source, GuardKind.LENGTH, (cls, len(content)), "length of a sequence")
-            items = self._items(content, source)
+            items = self.items_of(content, source)
         else:
             items = self._content(content, source, "__iter__", kind)
         if isinstance(obj, deque):
@@ -776,7 +768,7 @@ def _is_plain_key(key: object) -> bool:
 Maker = Callable[[Builder, object, Source], Value]
 
 _EXACT: dict[type, Maker] = {
-    **dict.fromkeys((list, tuple), Builder._list_or_tuple),
+    **dict.fromkeys((list, tuple), list_or_tuple),
     torch.Size: Builder._size,
     deque: Builder._deque,
     **dict.fromkeys(weakref.ProxyTypes, Builder._object),  # ``isinstance`` would ask the referent

@@ -47,6 +47,8 @@ def _write_back(cg: Emitter, value: Value) -> None:
             cg.statement(f"del {cg.attr(value, 'cell_contents')}")
         else:
             cg.set_attr(value, "cell_contents", contents)
+    elif unread := getattr(value, "growing", None):
+        cg.effect(list.extend, value, cg.list_of(unread.tail))
     elif issubclass(kind, list):
         cg.effect(list.__setitem__, value, cg.const(slice(None)), _items(cg, value))
     elif issubclass(kind, dict):

@@ -62,7 +62,7 @@ def _list_extend(tx: Trace, frame: Frame, ins: Instruction) -> None:
     items = frame.pop()
     target = cast("ListValue", frame.stack[-ins.arg])
     new = tx.interp.unpack_for(items, "Value after * must be an iterable, not {}")
-    target.replace(tx, target.items + new)
+    target.extend(tx, new)
 
 
 @opcode("SET_ADD")

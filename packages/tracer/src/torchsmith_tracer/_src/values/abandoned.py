@@ -221,8 +221,10 @@ def _on(stack: Iterable[object]) -> Iterator[Value]:
 
 def _parts(value: Value) -> Iterator[Value]:
     """The values that ``value`` refers to."""
+    unread = getattr(value, "growing", None)
+    yield from unread.tail if unread else ()
     for name in slot_names(type(value)):
-        if name not in _NO_FOLLOW:
+        if name not in _NO_FOLLOW and not (unread and name == "items"):
             yield from _within(getattr(value, name, None), 3)
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import builtins
+import operator
 
 # By name: the program may put other things in the module's place.
 from collections import deque, namedtuple
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 
 from torchsmith_guards import Source
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
+from torchsmith_tracer._src.effects.journal import Journal
 from torchsmith_tracer._src.emitter import Emitter
 from torchsmith_tracer._src.facts.world import ABSENT
 from torchsmith_tracer._src.trace import Trace
@@ -22,19 +25,55 @@ from torchsmith_tracer._src.values.lazy import LazyValue, realize
 _MAX_ITEMS = 10_000_000
 
 
-class SequenceValue(BuiltinObject):
-    """Common part of tuple, list and deque. ``items`` may hold ``LazyValue``s."""
+@dataclass(slots=True, eq=False)
+class Unread:
+    """What is known of a sequence that has another length at each compile, as one that a loop with
+    a break grows, while nothing has asked for more than to put something behind its end.
 
-    __slots__ = ("items",)
+    Attributes:
+        read: the items at entry; guards how many they are.
+        journal: where reading is noted, so that a rollback undoes it.
+        head: the sequence at entry where this is another one.
+        tail: what comes behind those items.
+    """
+
+    read: Callable[[], list[Value]]
+    journal: Journal
+    head: Value | None = None
+    tail: list[Value] = field(default_factory=list)
+
+
+class SequenceValue(BuiltinObject):
+    """Common part of tuple, list and deque. ``items`` may hold ``LazyValue``s; those of a sequence
+    that is ``growing`` are set when they are asked for."""
+
+    __slots__ = ("growing", "items")  # in this order, in which they are let go of
     cls: type = object
     ordered = True
 
-    def __init__(self, items: Iterable[Value], source: Source | None = None) -> None:
+    def __init__(self, items: Iterable[Value] | Unread, source: Source | None = None) -> None:
         self.source = source
-        self.items: list[Value] = list(items)
+        self.growing: Unread | None = None
+        if isinstance(items, Unread):
+            self.growing = items
+        else:
+            self.items: list[Value] = list(items)
+
+    def __getattr__(self, name: str) -> list[Value]:
+        if name != "items" or self.growing is None:
+            raise AttributeError(name)
+        unread = self.growing
+        items = unread.read() + unread.tail
+        unread.journal.record(lambda: self._forget(unread))
+        self.growing, self.items = None, items
+        return items
+
+    def _forget(self, unread: Unread) -> None:
+        self.growing = unread
+        del self.items
 
     def describe(self) -> str:
-        return f"{self.type_name} of {len(self.items)}"
+        return self.type_name if self.growing else f"{self.type_name} of {len(self.items)}"
 
     def as_constant(self) -> object:
         return self.cls([_constant(v) for v in self.items])
@@ -170,10 +209,20 @@ class TupleValue(SequenceValue):
     def like(self, items: list[Value]) -> Value:
         return TupleValue(items)
 
+    def binary(self, tx: Trace, op: str, other: Value, *, reflected: bool = False) -> Value | None:
+        unread, more = self.growing, other.base_value()
+        if unread and op == "add" and not reflected and isinstance(more, TupleValue):
+            if more.base_type() is tuple:
+                tail = unread.tail + more.items
+                return TupleValue(replace(unread, head=unread.head or self, tail=tail))
+        return super().binary(tx, op, other, reflected=reflected)
+
     def hash_key(self, tx: Trace) -> object:
         return tuple([tx.interp.hash_key(realize(tx, v)) for v in self.items])
 
     def reconstruct(self, cg: Emitter) -> str:
+        if self.growing and self.growing.head:
+            return cg.call(operator.add, self.growing.head, cg.tuple_of(self.growing.tail))
         return cg.tuple_of(self.items)
 
 
@@ -254,9 +303,19 @@ class ListValue(SequenceValue):
 
     def append(self, tx: Trace, item: Value) -> None:
         """``list.append``."""
+        if self.growing:
+            return self.extend(tx, [item])
         items = self.items
         tx.journal.mutate(self, items.pop)
         items.append(item)
+
+    def extend(self, tx: Trace, items: list[Value]) -> None:
+        """``list.extend``."""
+        unread = self.growing
+        if unread is None:
+            return self.replace(tx, self.items + items)
+        tx.journal.mutate(self, lambda: setattr(self, "growing", unread))
+        self.growing = replace(unread, tail=unread.tail + items)
 
     def setitem(self, tx: Trace, key: Value, value: Value) -> None:
         if isinstance(key, SliceValue):
@@ -290,7 +349,7 @@ class ListValue(SequenceValue):
 
     def binary(self, tx: Trace, op: str, other: Value, *, reflected: bool = False) -> Value | None:
         if op == "iadd":
-            self.replace(tx, self.items + tx.interp.unpack(other))
+            self.extend(tx, tx.interp.unpack(other))
             return self
         if op == "imul":
             count = tx.interp.try_index(other)

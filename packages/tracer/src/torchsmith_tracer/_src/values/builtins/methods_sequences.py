@@ -111,7 +111,7 @@ def _append(tx: Trace, self: Value, item: Value, /) -> Value:
 def _extend(tx: Trace, self: Value, items: Value, /) -> Value:
     target = _list(self)
     if isinstance(items, SequenceValue) or items.base_value() is target:
-        target.replace(tx, target.items + _seq(items).items)
+        target.extend(tx, _seq(items).items)
         return NONE
     if not tx.interp.is_iterable(items):
         raise tx.interp.error(TypeError, f"{items.type_name!r} object is not iterable")
