@@ -358,14 +358,6 @@ class ShapeEnv(TorchProtocol):
             found += self._guard(guard.condition, "branch on sizes", guard.user_line)
         return found
 
-    def guard_exprs(self) -> list[str]:
-        """The relations among ``shape_guards`` as Python over source expressions."""
-        return [
-            guard.expected.text()
-            for guard in self.shape_guards()
-            if isinstance(guard.expected, ShapeRelation)
-        ]
-
     def _guard(self, condition: SymCondition, why: str, user_line: str | None) -> list[Guard]:
         names = sorted(s.name for s in condition.free_symbols)
         if any(n not in self.bindings for n in names):

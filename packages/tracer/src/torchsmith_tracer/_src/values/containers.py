@@ -99,15 +99,6 @@ class SequenceValue(BuiltinObject):
         return [realize(tx, v) if type(v) is LazyValue else v for v in self.items]
 
     def getitem(self, tx: Trace, key: Value) -> Value:
-        if isinstance(key, ConstantValue) and type(key.value) is int:
-            index = key.value
-            items = self.items
-            if index < 0:
-                index += len(items)
-            if 0 <= index < len(items):
-                value = items[index]
-                return realize(tx, value) if type(value) is LazyValue else value
-            raise tx.interp.error(IndexError, f"{self._noun()} index out of range")
         if isinstance(key, SliceValue):
             return self.like(self.items[key.as_slice(tx)])
         return self.item(tx, self.position(tx, key))
@@ -115,22 +106,17 @@ class SequenceValue(BuiltinObject):
     def _noun(self) -> str:
         return self.type_name
 
-    def position(self, tx: Trace, key: Value) -> int:
+    def position(self, tx: Trace, key: Value, what: str = "index") -> int:
         """``key`` as a valid index from the front; IndexError or TypeError as in CPython."""
-        index = tx.interp.try_index(key)
+        index, noun, length = tx.interp.try_index(key), self._noun(), len(self.items)
         if index is None:
-            have, want = key.type_name, "integers or slices"
-            noun = self._noun()
+            message = f"{noun} indices must be integers or slices, not {key.type_name}"
             if noun == "deque":
-                message = f"sequence index must be integer, not {have!r}"
-            else:
-                message = f"{noun} indices must be {want}, not {have}"
+                message = f"sequence index must be integer, not {key.type_name!r}"
             raise tx.interp.error(TypeError, message)
-        if index < 0:
-            index += len(self.items)
-        if not 0 <= index < len(self.items):
-            raise tx.interp.error(IndexError, f"{self._noun()} index out of range")
-        return index
+        if not -length <= index < length:
+            raise tx.interp.error(IndexError, f"{noun} {what} out of range")
+        return index + length if index < 0 else index
 
     def length(self, tx: Trace) -> Value:
         return ConstantValue(len(self.items))
@@ -148,11 +134,8 @@ class SequenceValue(BuiltinObject):
         self, tx: Trace, op: str, other: Value, *, reflected: builtins.bool = False
     ) -> Value | None:
         if op == "mul":
-            count = tx.interp.try_index(other)
-            if count is None:
-                return None
-            self._check_size(tx, len(self.items) * count)
-            return self.like(self.items * count)
+            items = self._repeated(tx, other)
+            return None if items is None else self.like(items)
         other = other.base_value()
         if (
             op == "add"
@@ -167,9 +150,13 @@ class SequenceValue(BuiltinObject):
         """The builtin type whose methods apply."""
         return self.cls
 
-    def _check_size(self, tx: Trace, size: int) -> None:
+    def _repeated(self, tx: Trace, times: Value) -> list[Value] | None:
+        """The items of ``self * times``, if that is a whole number."""
+        count = tx.interp.try_index(times)
+        size = len(self.items) * (count or 0)
         if size > _MAX_ITEMS:
             raise Unsupported("too-large-to-fold", what=f"a {self._noun()} of {size} items")
+        return None if count is None else self.items * count
 
     def richcompare(self, tx: Trace, op: str, other: Value) -> Value | None:
         other = other.base_value()
@@ -327,10 +314,7 @@ class ListValue(SequenceValue):
                 raise tx.interp.host_error(e) from None
             self.replace(tx, items)
             return
-        index = tx.interp.try_index(key)
-        if index is not None and not -len(self.items) <= index < len(self.items):
-            raise tx.interp.error(IndexError, f"{self._noun()} assignment index out of range")
-        i = self.position(tx, key)
+        i = self.position(tx, key, "assignment index")
         items = self.items
         old = items[i]
         tx.journal.mutate(self, lambda: items.__setitem__(i, old))
@@ -341,10 +325,7 @@ class ListValue(SequenceValue):
         if isinstance(key, SliceValue):
             del items[key.as_slice(tx)]
         else:
-            index = tx.interp.try_index(key)
-            if index is not None and not -len(items) <= index < len(items):
-                raise tx.interp.error(IndexError, f"{self._noun()} assignment index out of range")
-            del items[self.position(tx, key)]
+            del items[self.position(tx, key, "assignment index")]
         self.replace(tx, items)
 
     def binary(self, tx: Trace, op: str, other: Value, *, reflected: bool = False) -> Value | None:
@@ -352,11 +333,10 @@ class ListValue(SequenceValue):
             self.extend(tx, tx.interp.unpack(other))
             return self
         if op == "imul":
-            count = tx.interp.try_index(other)
-            if count is None:
+            items = self._repeated(tx, other)
+            if items is None:
                 return None
-            self._check_size(tx, len(self.items) * count)
-            self.replace(tx, self.items * count)
+            self.replace(tx, items)
             return self
         return super().binary(tx, op, other, reflected=reflected)
 
@@ -464,10 +444,8 @@ class SliceValue(_Bounds):
         """A host slice for indexing items; TypeError or ValueError as in CPython."""
         parts: list[int | None] = []
         for value in self.items:
-            if isinstance(value, ConstantValue) and (
-                value.value is None or type(value.value) is int
-            ):
-                parts.append(value.value)
+            if isinstance(value, ConstantValue) and value.value is None:
+                parts.append(None)
                 continue
             index = tx.interp.try_index(value)
             if index is None:

@@ -35,8 +35,10 @@ def _fits(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> bool:
     )
 
 
-def _like(query: torch.Tensor) -> Layout | None:
+def _like(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> Layout | None:
     size, stride = tuple(query.shape), tuple(query.stride())
+    if not _fits(query, key, value) or not same(query.shape[-1], value.shape[-1]):
+        return None
     if not (is_dense(size, stride) or is_contiguous(query)):
         return None
     return size, stride, query.dtype, query.device, 0
@@ -46,9 +48,7 @@ def _like(query: torch.Tensor) -> Layout | None:
 def _flash_for_cpu(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *rest: object, **named: object
 ) -> Layouts | None:
-    if not _fits(query, key, value) or not same(query.shape[-1], value.shape[-1]):
-        return None
-    output = _like(query)
+    output = _like(query, key, value)
     if output is None:
         return None
     batch, heads, length, _ = query.shape
@@ -72,9 +72,7 @@ def _flash(
 ) -> Layouts | None:
     if return_debug_mask or query.device.type != "cuda" or torch.version.hip is not None:
         return None
-    if not _fits(query, key, value) or not same(query.shape[-1], value.shape[-1]):
-        return None
-    output = _like(query)
+    output = _like(query, key, value)
     if output is None:
         return None
     return [
@@ -122,9 +120,7 @@ def _efficient(
 def _cudnn(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *rest: object, **named: object
 ) -> Layouts | None:
-    if query.device.type != "cuda" or not _fits(query, key, value):
-        return None
-    output = _like(query) if same(query.shape[-1], value.shape[-1]) else None
+    output = _like(query, key, value) if query.device.type == "cuda" else None
     if output is None:
         return None
     scalar: Layout = ((), (), torch.int64, query.device, 0)
