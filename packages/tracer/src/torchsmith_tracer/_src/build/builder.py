@@ -15,6 +15,7 @@ import math
 import re
 import threading
 import types
+import warnings
 import weakref
 
 # By name: the program may put other things in the module's place.
@@ -44,7 +45,6 @@ from torchsmith_tracer._src import marks
 from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
 from torchsmith_tracer._src.build.arrays import guard_memory, wrap_array
 from torchsmith_tracer._src.build.dynamic import FrameState, check_marks
-from torchsmith_tracer._src.build.sequences import list_or_tuple
 from torchsmith_tracer._src.build.stored_hash import stored_hashes
 from torchsmith_tracer._src.build.tensors import wrap_tensor
 from torchsmith_tracer._src.frames.library import is_library_module, is_ours
@@ -79,6 +79,7 @@ from torchsmith_tracer._src.values.containers import (
     RangeValue,
     SliceValue,
     TupleValue,
+    Unread,
     is_plain_named,
 )
 from torchsmith_tracer._src.values.contexts import wrap_context
@@ -436,25 +437,36 @@ class Builder:
         return ConstantValue(obj, source)
 
     # --- containers --------------------------------------------------------------------------
-    def items_of(self, obj: Sequence[object], source: Source) -> list[Value]:
-        """The items of a sequence, found by place."""
+    def _items(self, obj: Sequence[object], source: Source) -> list[Value]:
         return [LazyValue(item, ItemSource(source, i)) for i, item in enumerate(obj)]
 
-    def _size(self, obj: object, source: Source) -> Value:
-        assert isinstance(obj, torch.Size)
-        self.guard(source, GuardKind.LENGTH, (torch.Size, len(obj)), "length of a torch.Size")
-        return SizeValue(self.items_of(obj, source), source)
+    def _list_or_tuple(self, obj: object, source: Source) -> Value:
+        assert isinstance(obj, list | tuple)
+        if obj is warnings.filters:  # they are others while tracing
+            raise Unsupported("opaque-attribute", what="filters", object="module warnings")
+        tx, kind, length = self.tx, type(obj), len(obj)
+        made = {list: ListValue, tuple: TupleValue}.get(kind, SizeValue)
+
+        def read() -> list[Value]:
+            self.guard(source, GuardKind.LENGTH, (kind, length), f"length of a {kind.__name__}")
+            return self._items(obj, source)
+
+        dynamic = False if tx.settings.dynamic is False else None
+        if not self.frame_state.is_dynamic_scalar(source, length, dynamic):
+            return made(read(), source)
+        self.guard(source, GuardKind.TYPE, kind, "what something is put behind the end of")
+        return made(Unread(read, tx.journal), source)
 
     def _named_tuple(self, obj: tuple[object, ...], source: Source) -> Value:
         kind = type(obj)
         self.guard(source, GuardKind.LENGTH, (kind, len(obj)), "type of a named tuple")
-        return NamedTupleValue(self.items_of(obj, source), kind, source)
+        return NamedTupleValue(self._items(obj, source), kind, source)
 
     def _deque(self, obj: object, source: Source) -> Value:
         assert isinstance(obj, deque)
         self.guard(source, GuardKind.LENGTH, (type(obj), len(obj)), "length of a deque")
         self.wrap(obj.maxlen, AttrSource(source, "maxlen"))
-        return DequeValue(self.items_of(obj, source), obj.maxlen, source)
+        return DequeValue(self._items(obj, source), obj.maxlen, source)
 
     def _dict(self, obj: object, source: Source) -> Value:
         assert isinstance(obj, dict)
@@ -549,13 +561,9 @@ class Builder:
         return MappingProxyValue(DictValue(table), source)
 
     def _set(self, obj: object, source: Source) -> Value:
+        """The content of a set or of an instance of a subclass, in the order it is found in."""
         assert isinstance(obj, set | frozenset)
-        return self._elements(obj, source, type(obj))
-
-    def _elements(
-        self, obj: set[object] | frozenset[object], source: Source, kind: type
-    ) -> SetValue:
-        """The content of a set of the builtin class ``kind``, in the order in which it is found."""
+        kind = storage_base(type(obj))
         items = list(kind.__iter__(obj))  # type: ignore[attr-defined]
         if all(map(_is_plain_key, items)):
             self._plain_keys(obj, source, kind, items)
@@ -682,7 +690,7 @@ class Builder:
         elif isinstance(obj, list | tuple | deque):
             storage = self._sequence(obj, source)
         elif isinstance(obj, set | frozenset):
-            storage = self._elements(obj, source, storage_base(kind))
+            storage = self._set(obj, source)
         else:
             self.guard(source, GuardKind.CONSTANT, obj, "constant of a subclass")
             base = next(t for t in (int, float, str, bytes, complex) if issubclass(kind, t))
@@ -722,7 +730,7 @@ class Builder:
         content = list(kind.__iter__(obj))  # type: ignore[attr-defined]
         if cls is kind:  # else its own methods may run code, now or later
             self.guard(source, GuardKind.LENGTH, (cls, len(content)), "length of a sequence")
-            items = self.items_of(content, source)
+            items = self._items(content, source)
         else:
             items = self._content(content, source, "__iter__", kind)
         if isinstance(obj, deque):
@@ -768,8 +776,7 @@ def _is_plain_key(key: object) -> bool:
 Maker = Callable[[Builder, object, Source], Value]
 
 _EXACT: dict[type, Maker] = {
-    **dict.fromkeys((list, tuple), list_or_tuple),
-    torch.Size: Builder._size,
+    **dict.fromkeys((list, tuple, torch.Size), Builder._list_or_tuple),
     deque: Builder._deque,
     **dict.fromkeys(weakref.ProxyTypes, Builder._object),  # ``isinstance`` would ask the referent
     dict: Builder._dict,
