@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -10,12 +9,12 @@ from functools import partial
 import torch
 
 from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
-from torchsmith_tracer._src.effects.journal import Journal, exists
-from torchsmith_tracer._src.frames.frame import Frame
+from torchsmith_tracer._src.effects.journal import exists
 from torchsmith_tracer._src.torch_private import set_grad_enabled
 from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtins.cached_functions import is_cache_hit
+from torchsmith_tracer._src.values.builtins.weak import reachable
 
 
 @contextmanager
@@ -40,7 +39,7 @@ def without_effects(tx: Trace, what: str, roots: Iterable[Value]) -> Iterator[No
     if calls:
         raise Unsupported("body-effect", what=what)
     if watch:
-        known = _reachable(journal, [*roots, *tx.frames])
+        known = reachable(tx, [*roots, *tx.frames])
         for value in watch:
             if exists(value) or id(value) in known:
                 raise Unsupported("body-effect", what=what)
@@ -67,21 +66,3 @@ def grad_mode(tx: Trace, enabled: bool) -> Iterator[None]:
     tx.graph.record(partial(set_grad_enabled, torch.is_grad_enabled()))
     with torch.set_grad_enabled(enabled):
         yield
-
-
-def _reachable(journal: Journal, roots: list[object]) -> set[int]:
-    """Identities of all values that the roots lead to."""
-    seen: set[int] = set()
-    todo = roots
-    while todo:
-        found = todo.pop()
-        if id(found) in seen:
-            continue
-        if isinstance(found, Frame):
-            todo += [found.locals, found.cells, found.stack]
-        elif isinstance(found, Value | list | tuple | dict):
-            seen.add(id(found))
-            todo += gc.get_referents(found)
-            if isinstance(found, Value) and found in journal.attrs:
-                todo.append(journal.attrs[found])
-    return seen

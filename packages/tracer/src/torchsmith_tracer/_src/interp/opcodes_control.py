@@ -146,7 +146,7 @@ def _send(tx: Trace, frame: Frame, ins: Instruction) -> int | None:
 
 def _send_to(tx: Trace, receiver: Value, value: Value) -> tuple[Value, bool]:
     if isinstance(receiver, GeneratorValue):
-        return receiver.send_or_end(tx, value)
+        return receiver.resume(tx, value)
     if isinstance(receiver, IteratorValue) and is_none(value):
         item = receiver.step(tx)
         return (NONE, True) if item is None else (item, False)

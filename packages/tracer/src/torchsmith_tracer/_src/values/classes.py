@@ -16,7 +16,13 @@ from torchsmith_tracer._src.frames.library import is_library_module
 from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Args, Kwargs, RealObject, Value
 from torchsmith_tracer._src.values.constants import NONE, ConstantValue, bool_value, dunder
-from torchsmith_tracer._src.values.lookup import bind, is_data_descriptor, lookup, lookup_in
+from torchsmith_tracer._src.values.lookup import (
+    bind,
+    call_found,
+    is_data_descriptor,
+    lookup,
+    lookup_in,
+)
 from torchsmith_tracer._src.values.python_instances import implemented
 
 _ANSWERS = {"__getattr__", "__getattribute__"}
@@ -64,8 +70,7 @@ class ClassValue(RealObject):
         if meta is not type:
             hook = lookup(tx, meta, "__getattribute__")
             if hook is not None and isinstance(hook.attr, types.FunctionType):
-                method = bind(tx, hook, self, tx.interp.type_of(self), "__getattribute__")
-                return tx.interp.call(method, [ConstantValue(name)])
+                return call_found(tx, hook, self, "__getattribute__", ConstantValue(name))
         return self.generic_getattr(tx, name)
 
     def generic_getattr(self, tx: Trace, name: str) -> Value:
@@ -89,8 +94,7 @@ class ClassValue(RealObject):
             return tx.interp.const(cls.__members__[name])
         hook = lookup(tx, meta, "__getattr__")
         if hook is not None and not is_library_module(hook.owner.__module__):
-            method = bind(tx, hook, self, tx.interp.type_of(self), "__getattr__")
-            return tx.interp.call(method, [ConstantValue(name)])
+            return call_found(tx, hook, self, "__getattr__", ConstantValue(name))
         raise self.no_attribute(tx, name)
 
     def _special(self, tx: Trace, name: str) -> Value | None:
@@ -128,10 +132,9 @@ class ClassValue(RealObject):
             and isinstance(hook.attr, types.FunctionType)
             and not is_library_module(hook.owner.__module__)
         ):
-            method = bind(tx, hook, self, tx.interp.type_of(self), "__setattr__")
-            tx.interp.call(method, [ConstantValue(name), value])
-            return
-        self.generic_setattr(tx, name, value)
+            call_found(tx, hook, self, "__setattr__", ConstantValue(name), value)
+        else:
+            self.generic_setattr(tx, name, value)
 
     def generic_setattr(self, tx: Trace, name: str, value: Value) -> None:
         """``type.__setattr__``."""

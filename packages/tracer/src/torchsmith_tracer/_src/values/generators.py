@@ -53,7 +53,7 @@ class GeneratorValue(IteratorValue):
         return f"generator {self.fn.name}"
 
     def step(self, tx: Trace) -> Value | None:
-        value, done = self._resume(tx, NONE, None)
+        value, done = self.resume(tx, NONE)
         return None if done else value
 
     def next(self, tx: Trace) -> Value:
@@ -61,15 +61,11 @@ class GeneratorValue(IteratorValue):
 
     def send(self, tx: Trace, value: Value) -> Value:
         """``gen.send(value)``; StopIteration carries the return value."""
-        return self._item(tx, *self._resume(tx, value, None))
-
-    def send_or_end(self, tx: Trace, value: Value) -> tuple[Value, bool]:
-        """(yielded or returned value, whether it returned)."""
-        return self._resume(tx, value, None)
+        return self._item(tx, *self.resume(tx, value))
 
     def throw(self, tx: Trace, exc: Value) -> Value:
         """``gen.throw(exc)``."""
-        return self._item(tx, *self._resume(tx, NONE, exc))
+        return self._item(tx, *self.resume(tx, NONE, exc))
 
     def _item(self, tx: Trace, result: Value, done: bool) -> Value:
         if done:
@@ -85,7 +81,7 @@ class GeneratorValue(IteratorValue):
             return NONE
         exc = tx.interp.error(GeneratorExit).exc
         try:
-            value, done = self._resume(tx, NONE, exc)
+            value, done = self.resume(tx, NONE, exc)
         except ObservedException as e:
             if tx.interp.exception_matches(e.exc, (GeneratorExit, StopIteration)):
                 return NONE
@@ -94,7 +90,8 @@ class GeneratorValue(IteratorValue):
             raise tx.interp.error(RuntimeError, "generator ignored GeneratorExit")
         return value if VERSION >= (3, 13) else NONE
 
-    def _resume(self, tx: Trace, value: Value, exc: Value | None) -> tuple[Value, bool]:
+    def resume(self, tx: Trace, value: Value, exc: Value | None = None) -> tuple[Value, bool]:
+        """(yielded or returned value, whether it returned)."""
         frame = self.frame
         if self.running:
             raise tx.interp.error(ValueError, "generator already executing")

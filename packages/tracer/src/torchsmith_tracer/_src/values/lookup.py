@@ -169,6 +169,11 @@ def bind(tx: Trace, found: Found, instance: Value | None, owner: Value, name: st
     return tx.interp.c_descriptor(attr, instance, owner, found, name)
 
 
+def call_found(tx: Trace, found: Found, value: Value, name: str, *args: Value) -> Value:
+    """Call a method of a value's class that was found under ``name``."""
+    return tx.interp.call(bind(tx, found, value, tx.interp.type_of(value), name), args)
+
+
 def _bind_value(tx: Trace, attr: Value, instance: Value | None, owner: Value) -> Value:
     if isinstance(attr, FunctionValue):
         return attr if instance is None else BoundMethodValue(attr, instance)

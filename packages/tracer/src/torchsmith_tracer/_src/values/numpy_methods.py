@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,7 +17,6 @@ from torchsmith_tracer._src.values.containers import SequenceValue, SliceValue
 from torchsmith_tracer._src.values.numpy_arrays import ArrayValue, numpy, numpy_dtype, torch_dtype
 from torchsmith_tracer._src.values.numpy_calls import (
     Asked,
-    Call,
     asarray,
     call,
     cast_to,
@@ -56,7 +56,7 @@ class ArrayMethod(MethodOf["ArrayValue"]):
         array, name = self.owner, self.name
         own = _METHODS.get(name)
         if own is not None:
-            return own(tx, [array, *args], kwargs)
+            return own(tx, array, args, kwargs)
 
         def method(array: Any, *args: Any, **kwargs: Any) -> Any:
             return getattr(array, name)(*args, **kwargs)
@@ -64,12 +64,10 @@ class ArrayMethod(MethodOf["ArrayValue"]):
         return Asked(tx, name, method, [array, *args], kwargs, generic=True).answer()
 
 
-def _astype(tx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    array = args[0]
-    assert isinstance(array, ArrayValue)
-    if len(args) != 2 or kwargs:
+def _astype(tx: Trace, array: ArrayValue, args: list[Value], kwargs: Kwargs) -> Value:
+    if len(args) != 1 or kwargs:
         raise refused("ndarray.astype", "these arguments")
-    dtype = numpy().dtype(tx.interp.concrete(args[1]))
+    dtype = numpy().dtype(tx.interp.concrete(args[0]))
     wanted = torch_dtype(dtype)
     if wanted is None:
         raise refused("ndarray.astype", f"to {dtype}")
@@ -78,29 +76,25 @@ def _astype(tx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return asked.conform(cast_to(tx, array.tensor, wanted))
 
 
-def _fill(tx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    array = args[0]
-    assert isinstance(array, ArrayValue)
-    setitem(tx, array, ConstantValue(Ellipsis), args[1])
+def _fill(tx: Trace, array: ArrayValue, args: list[Value], kwargs: Kwargs) -> Value:
+    setitem(tx, array, ConstantValue(Ellipsis), args[0])
     return NONE
 
 
-def _reads(tx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    array = args[0]
-    assert isinstance(array, ArrayValue)
-    if len(args) == 1 and not kwargs and tx.settings.capture_scalar_outputs:
+def _reads(tx: Trace, array: ArrayValue, args: list[Value], kwargs: Kwargs) -> Value:
+    if not args and not kwargs and tx.settings.capture_scalar_outputs:
         if not array.tensor.fake.dim():
             return call_tensor_method(tx, array.tensor, "item", (), {})
     raise Unsupported("item", what=f"reading a {array.describe()}")
 
 
-_METHODS: dict[str, Call] = {
+_METHODS: dict[str, Callable[[Trace, ArrayValue, list[Value], Kwargs], Value]] = {
     "astype": _astype,
     "fill": _fill,
     "item": _reads,
     "tolist": _reads,
-    "__getitem__": lambda tx, args, kwargs: getitem(tx, args[0], args[1]),  # type: ignore[arg-type]
-    "__len__": lambda tx, args, kwargs: args[0].length(tx),
+    "__getitem__": lambda tx, array, args, kwargs: getitem(tx, array, args[0]),
+    "__len__": lambda tx, array, args, kwargs: array.length(tx),
 }
 
 
@@ -125,11 +119,8 @@ def _key(tx: Trace, array: ArrayValue, key: Value) -> tuple[Value, bool]:
             if part.tensor.fake.dtype.is_floating_point or part.tensor.fake.is_complex():
                 raise Unsupported("op-failed", what="a subscript", error="an array of no integers")
             fancy = True
-            part = (
-                cast_to(tx, part.tensor, torch.int64)
-                if part.tensor.fake.dtype is not torch.bool
-                else part.tensor
-            )
+            mask = part.tensor.fake.dtype is torch.bool
+            part = part.tensor if mask else cast_to(tx, part.tensor, torch.int64)
         elif isinstance(part, SliceValue):
             step = tx.interp.try_concrete(part.step)
             if type(step) is int and step < 0:
@@ -186,12 +177,8 @@ def setitem(tx: Trace, array: ArrayValue, key: Value, value: Value) -> None:
             tensor = method_node(tx, tensor, "clone")  # NumPy reads all before it writes
         content = tensor
     if fancy:
-        masks = [
-            v
-            for v in (taken.items if isinstance(taken, SequenceValue) else [taken])
-            if isinstance(v, TensorValue)
-        ]
-        only = all(m.fake.dtype is torch.bool for m in masks)
+        items = taken.items if isinstance(taken, SequenceValue) else [taken]
+        only = all(v.fake.dtype is torch.bool for v in items if isinstance(v, TensorValue))
         if not only or (isinstance(content, TensorValue) and content.fake.dim()):
             raise refused("ndarray.__setitem__", "elements that may be written twice")
     array.tensor.setitem(tx, taken, content)

@@ -35,6 +35,7 @@ from torchsmith_tracer._src.values.lookup import (
     C_DATA,
     Found,
     bind,
+    call_found,
     computes,
     hides_entry,
     is_data_descriptor,
@@ -68,14 +69,10 @@ class ObjectValue(Value, HasInstanceDict):
         return self if self.storage is None else self.storage
 
     def as_constant(self) -> object:
-        if self.storage is not None:
-            return self.storage.as_constant()
-        return super().as_constant()
+        return super().as_constant() if self.storage is None else self.storage.as_constant()
 
     def as_proxy(self) -> object:
-        if self.storage is not None:
-            return self.storage.as_proxy()
-        return super().as_proxy()
+        return super().as_proxy() if self.storage is None else self.storage.as_proxy()
 
     # --- instance dict -----------------------------------------------------------------------
     def instance_get(self, tx: Trace, name: str) -> Value | None:
@@ -145,13 +142,9 @@ class ObjectValue(Value, HasInstanceDict):
     # --- attributes --------------------------------------------------------------------------
     def getattr(self, tx: Trace, name: str) -> Value:
         getter = lookup(tx, self.cls, "__getattribute__")
-        if getter is not None and getter.owner is not object and self._overrides(getter):
-            method = bind(tx, getter, self, tx.interp.type_of(self), "__getattribute__")
-            try:
-                return tx.interp.call(method, [ConstantValue(name)])
-            except ObservedException as e:
-                return self._fallback(tx, name, e)
         try:
+            if getter is not None and getter.owner is not object and self._overrides(getter):
+                return call_found(tx, getter, self, "__getattribute__", ConstantValue(name))
             return self.generic_getattr(tx, name)
         except ObservedException as e:
             return self._fallback(tx, name, e)
@@ -165,8 +158,7 @@ class ObjectValue(Value, HasInstanceDict):
         hook = lookup(tx, self.cls, "__getattr__")
         if hook is None or not tx.interp.exception_matches(error.exc, AttributeError):
             raise ObservedException(error.exc)  # not ``error``: its traceback would lead here
-        method = bind(tx, hook, self, tx.interp.type_of(self), "__getattr__")
-        return tx.interp.call(method, [ConstantValue(name)])
+        return call_found(tx, hook, self, "__getattr__", ConstantValue(name))
 
     def generic_getattr(self, tx: Trace, name: str) -> Value:
         """``object.__getattribute__``."""
@@ -186,10 +178,9 @@ class ObjectValue(Value, HasInstanceDict):
     def setattr(self, tx: Trace, name: str, value: Value) -> None:
         hook = lookup(tx, self.cls, "__setattr__")
         if hook is not None and self._overrides(hook):
-            method = bind(tx, hook, self, tx.interp.type_of(self), "__setattr__")
-            tx.interp.call(method, [ConstantValue(name), value])
-            return
-        self.generic_setattr(tx, name, value)
+            call_found(tx, hook, self, "__setattr__", ConstantValue(name), value)
+        else:
+            self.generic_setattr(tx, name, value)
 
     def generic_setattr(self, tx: Trace, name: str, value: Value) -> None:
         """``object.__setattr__``."""
@@ -216,10 +207,9 @@ class ObjectValue(Value, HasInstanceDict):
     def delattr(self, tx: Trace, name: str) -> None:
         hook = lookup(tx, self.cls, "__delattr__")
         if hook is not None and self._overrides(hook):
-            method = bind(tx, hook, self, tx.interp.type_of(self), "__delattr__")
-            tx.interp.call(method, [ConstantValue(name)])
-            return
-        self.generic_delattr(tx, name)
+            call_found(tx, hook, self, "__delattr__", ConstantValue(name))
+        else:
+            self.generic_delattr(tx, name)
 
     def generic_delattr(self, tx: Trace, name: str) -> None:
         """``object.__delattr__``."""
@@ -515,9 +505,7 @@ class EnumValue(ConstantValue):
     def users(self, tx: Trace, name: str, *args: Value) -> Value | None:
         """What the special method returns, if a class of the user's defines it."""
         found = users_method(tx, type(self.value), name)
-        if found is None:
-            return None
-        return tx.interp.call(bind(tx, found, self, tx.interp.type_of(self), name), args)
+        return None if found is None else call_found(tx, found, self, name, *args)
 
     def binary(self, tx: Trace, op: str, other: Value, *, reflected: bool = False) -> Value | None:
         result = self.users(tx, dunder(op, reflected=reflected), other)

@@ -151,11 +151,15 @@ _LEGACY.update(LEGACY_TYPES.items())
 _TYPE_NAMES |= {torch.complex64: "ComplexFloat", torch.complex128: "ComplexDouble"}
 
 
-def _reads_data(name: str) -> Handler:
-    def read(tx: Trace, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value | None:
-        raise Unsupported("item", what=f"{name}() of a {tensor.describe()}")
+def _refused(kind: str, details: Callable[[TensorValue], dict[str, str]]) -> Handler:
+    def refuse(tx: Trace, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value | None:
+        raise Unsupported(kind, **details(tensor))
 
-    return read
+    return refuse
+
+
+def _reads_data(name: str) -> Handler:
+    return _refused("item", lambda tensor: {"what": f"{name}() of a {tensor.describe()}"})
 
 
 def _scalar(name: str, convert: type | None) -> Handler:
@@ -195,10 +199,7 @@ for _name in (
 
 
 def _opaque(name: str) -> Handler:
-    def refuse(tx: Trace, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value | None:
-        raise Unsupported("tensor-attribute", what=name, tensor=tensor.describe())
-
-    return refuse
+    return _refused("tensor-attribute", lambda x: {"what": name, "tensor": x.describe()})
 
 
 for _name in (

@@ -69,11 +69,7 @@ def find_handler(obj: object) -> Handler | None:
 
 def _constant(result: object) -> Handler:
     value = ConstantValue(result)
-
-    def answer(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
-        return value
-
-    return answer
+    return lambda tx, args, kwargs: value
 
 
 def _fold(fn: Callable[..., object]) -> Handler:
@@ -372,14 +368,7 @@ def _attention(tx: Trace, args: Args, kwargs: Kwargs) -> None:
         tx.world.query(private.attention_switches)
 
 
-def _identity(fn: Callable[..., object]) -> Handler:
-    def call(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
-        return args[0]
-
-    return call
-
-
-_each("jit.unused jit.ignore jit.export", _identity)
+_each("jit.unused jit.ignore jit.export", lambda fn: lambda tx, args, kwargs: args[0])
 
 
 @handles(torch.nn.functional.dropout, torch.nn.functional.alpha_dropout)

@@ -21,11 +21,12 @@ from typing import Any
 
 from torchsmith_guards import AttrSource, PinnedSource, Source
 
-from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
+from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtin_object import BuiltinObject
 from torchsmith_tracer._src.values.builtins import copying, polyfills, registry
+from torchsmith_tracer._src.values.builtins.python_versions import PYTHON_OPERATOR
 from torchsmith_tracer._src.values.builtins.registry import builtin, constructor, method, traced
 from torchsmith_tracer._src.values.classes import ClassValue
 from torchsmith_tracer._src.values.constants import NONE, ConstantValue, bool_value
@@ -108,30 +109,7 @@ def _searched(tx: Trace, obj: Value) -> Iterator[Value]:
         yield item
 
 
-@builtin(operator.length_hint)
-def _length_hint(tx: Trace, obj: Value, default: Value = ConstantValue(0), /) -> Value:  # noqa: B008
-    remaining = getattr(obj, "remaining", None)
-    if remaining is not None:
-        count = remaining(tx)
-        return default if count is None else ConstantValue(count)
-    if tx.interp.special_method(obj, "__len__") is not None:
-        try:
-            return obj.length(tx)
-        except ObservedException as e:
-            if not tx.interp.exception_matches(e.exc, TypeError):
-                raise
-    result = tx.interp.call_special(obj, "__length_hint__")
-    if result is None:
-        return default
-    known = tx.interp.concrete(result)
-    if known is NotImplemented:
-        return default
-    if not isinstance(known, int):
-        kind = type(known).__name__
-        raise tx.interp.error(TypeError, f"__length_hint__ must be an integer, not {kind}")
-    if known < 0:
-        raise tx.interp.error(ValueError, "__length_hint__() should return >= 0")
-    return result
+builtin(operator.length_hint)(traced(PYTHON_OPERATOR["length_hint"]))
 
 
 # --- math --------------------------------------------------------------------------------------

@@ -271,17 +271,12 @@ def _operation(name: str, op: str) -> None:
         _set(self).replace(tx, _fold(tx, self, op, others))
         return NONE
 
-    def fresh_of_one(tx: Trace, self: Value, other: Value, /) -> Value:
-        return fresh(tx, self, other)
-
-    def change_by_one(tx: Trace, self: Value, other: Value, /) -> Value:
-        return change(tx, self, other)
-
-    one = op == "xor"
+    one = op == "xor"  # takes one other only
     for cls in (set, frozenset):
-        method(cls, name)(fresh_of_one if one else fresh)
+        method(cls, name)((lambda tx, self, other, /: fresh(tx, self, other)) if one else fresh)
     if op != "or_":
-        method(set, name + "_update")(change_by_one if one else change)
+        changing = (lambda tx, self, other, /: change(tx, self, other)) if one else change
+        method(set, name + "_update")(changing)
 
 
 _operation("union", "or_")

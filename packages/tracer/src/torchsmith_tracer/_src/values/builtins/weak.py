@@ -7,12 +7,14 @@ when none does, only CPython's reference counts know, and asking is a break.
 from __future__ import annotations
 
 import gc
+import math
 import weakref
+from collections.abc import Callable, Iterable
 
 from torchsmith_guards import AttrSource
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
-from torchsmith_tracer._src.frames.frame import Handling
+from torchsmith_tracer._src.frames.frame import Frame, Handling
 from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtins.registry import builtin, constructor
@@ -111,22 +113,31 @@ def _stays(tx: Trace, target: Value) -> bool:
 
 def reached(tx: Trace, target: Value) -> bool:
     """Whether the frames reach ``target`` other than through weak references."""
-    work: list[object] = []
-    for frame in tx.frames:
-        work += (frame.locals, frame.stack, frame.cells)
+    return id(target) in reachable(tx, tx.frames, _leads_on, _MOST)
+
+
+def _leads_on(obj: object) -> bool:
+    lasting = isinstance(obj, NamespaceValue | PyModuleValue | ClassValue)
+    return not lasting and not (isinstance(obj, TwinValue) and obj.cls is Reference)
+
+
+def reachable(
+    tx: Trace,
+    roots: Iterable[object],
+    leads_on: Callable[[object], bool] = lambda obj: True,
+    most: float = math.inf,
+) -> set[int]:
+    """Identities of the values that values and frames lead to, of so many at the most."""
     seen: set[int] = set()
-    while work and len(seen) < _MOST:
+    work = list(roots)
+    while work and len(seen) < most:
         obj = work.pop()
-        if obj is target:
-            return True
-        if id(obj) in seen or not isinstance(obj, Value | Handling | list | tuple | dict):
-            continue
-        seen.add(id(obj))
-        if isinstance(obj, NamespaceValue | PyModuleValue | ClassValue):
-            continue
-        if isinstance(obj, TwinValue) and obj.cls is Reference:
-            continue
-        work += gc.get_referents(obj)
-        if isinstance(obj, Value):
-            work += tx.journal.attrs.get(obj, {}).values()
-    return False
+        if isinstance(obj, Frame):
+            work += (obj.locals, obj.cells, obj.stack)
+        elif id(obj) not in seen and isinstance(obj, Value | Handling | list | tuple | dict):
+            seen.add(id(obj))
+            if leads_on(obj):
+                work += gc.get_referents(obj)
+                if isinstance(obj, Value):
+                    work += tx.journal.attrs.get(obj, {}).values()
+    return seen
