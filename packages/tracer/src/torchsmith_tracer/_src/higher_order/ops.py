@@ -34,6 +34,16 @@ def vmap(
     return mapped(*args)
 
 
+def _with_aux(body: Body, results: int, rest: Sequence[object] = ()) -> Callable[..., Any]:
+    """``body`` on its arguments and the rest, its first ``results`` results apart."""
+
+    def run(*args: object) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        found = body(*args, *rest)
+        return found[:results], found[results:]
+
+    return run
+
+
 def grad_and_value(body: Body, count: int, *args: object) -> tuple[Any, ...]:
     """Gradients of the first result, that result, then the other results."""
 
@@ -51,11 +61,7 @@ def jacobian(
 ) -> tuple[Any, ...]:
     """``torch.func.jacrev`` or ``jacfwd``: the Jacobians of the first ``results`` results, row by
     row, then the other results."""
-
-    def split(*args: object) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-        found = body(*args)
-        return found[:results], found[results:]
-
+    split = _with_aux(body, results)
     run = getattr(torch.func, transform)(split, tuple(range(count)), has_aux=True, **options)
     rows, others = run(*args)
     return (*(part for row in rows for part in row), *others)
@@ -64,11 +70,7 @@ def jacobian(
 def jvp(body: Body, count: int, results: int, strict: bool, *args: object) -> tuple[Any, ...]:
     """Results, tangents of the first ``results`` of them; ``args`` are inputs, tangents, rest."""
     inputs, tangents, rest = args[:count], args[count : 2 * count], args[2 * count :]
-
-    def run(*primals: object) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-        found = body(*primals, *rest)
-        return found[:results], found[results:]
-
+    run = _with_aux(body, results, rest)
     found: Any = torch.func.jvp(run, inputs, tangents, strict=strict, has_aux=True)
     out, out_tangents, others = found
     return (*out, *others, *out_tangents)
@@ -76,12 +78,7 @@ def jvp(body: Body, count: int, results: int, strict: bool, *args: object) -> tu
 
 def vjp(body: Body, count: int, results: int, *args: object) -> tuple[Any, ...]:
     """Results, and the function that takes cotangents of the first ``results`` of them."""
-    rest = args[count:]
-
-    def run(*primals: object) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-        found = body(*primals, *rest)
-        return found[:results], found[results:]
-
+    run = _with_aux(body, results, args[count:])
     found: Any = torch.func.vjp(run, *args[:count], has_aux=True)
     out, pull, others = found
     return (*out, *others, pull)

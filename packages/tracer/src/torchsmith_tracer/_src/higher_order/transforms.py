@@ -29,8 +29,6 @@ from torchsmith_tracer._src.values.builtins import registry
 from torchsmith_tracer._src.values.builtins.registry import builtin
 from torchsmith_tracer._src.values.constants import NONE
 from torchsmith_tracer._src.values.containers import TupleValue
-from torchsmith_tracer._src.values.lazy import realize
-from torchsmith_tracer._src.values.mappings import DictValue
 from torchsmith_tracer._src.values.opaque import GraphObject
 from torchsmith_tracer._src.values.tensor import TensorValue
 from torchsmith_tracer._src.values.torch_queries import handles, register
@@ -392,9 +390,7 @@ def _gradient_call(real: Callable[..., object]) -> Callable[..., Value]:
         tx: Trace, func: Value, argnums: Value, has_aux: Value, args: Value, kwargs: Value
     ) -> Value:
         options = {"argnums": argnums, "has_aux": has_aux}
-        named = kwargs.base_value()
-        assert isinstance(named, DictValue)
-        words = {str(k.as_constant()): realize(tx, v) for k, v in named.table.values()}
+        words = tx.interp.keywords(kwargs)
         return TransformValue(real, func, options).call(tx, tx.interp.unpack(args), words)
 
     return call

@@ -22,7 +22,6 @@ from torchsmith_tracer._src.values.builtins.python_versions import (
 )
 from torchsmith_tracer._src.values.builtins.registry import builtin, method, traced
 from torchsmith_tracer._src.values.constants import NONE, ConstantValue
-from torchsmith_tracer._src.values.mappings import DictValue
 from torchsmith_tracer._src.values.python_instances import ObjectValue
 
 # --- functools ---------------------------------------------------------------------------------
@@ -32,10 +31,7 @@ from torchsmith_tracer._src.values.python_instances import ObjectValue
 def _call_partial(tx: Trace, self: Value, /, *args: Value, **kwargs: Value) -> Value:
     func = self.getattr(tx, "func")
     first = tx.interp.unpack(self.getattr(tx, "args"))
-    keywords = self.getattr(tx, "keywords").base_value()
-    assert isinstance(keywords, DictValue)
-    names = {str(k): keywords.get_str(tx, str(k)) for k in keywords.table}
-    known = {k: v for k, v in names.items() if v is not None}
+    known = tx.interp.keywords(self.getattr(tx, "keywords"))
     return func.call(tx, [*first, *args], {**known, **kwargs})
 
 
