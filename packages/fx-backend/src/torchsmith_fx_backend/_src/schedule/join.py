@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from torchsmith_fx_backend._src.loops import index as ix
 from torchsmith_fx_backend._src.loops.body import Value
 from torchsmith_fx_backend._src.loops.canonical import renumber, renumber_index
@@ -27,43 +29,16 @@ def join_nests(host: Nest, guest: Nest, there: Coords, here: Coords) -> Nest | N
     merged = Nest(host.graph, host.device)
     merged.sizes = host.sizes
     merged._next_axis = host._next_axis
+    merged.reduced = host.reduced
     if guest.reduced:
-        moved = merged.reduction_axes([mapping[a] for a in guest.reduced])
-        if moved is None:
+        merged.reduced = merged.reduction_axes([mapping[a] for a in guest.reduced])
+        if merged.reduced is None or not _reduces_along(host, merged.reduced):
             return None
-        if host.reduced is None:
-            # Members of the host must be full or outer with regard to the new reduction.
-            outer = set(host.sizes) - set(moved)
-            for member in host.members.values():
-                covered = set().union(*map(ix.variables, member.at))
-                if covered not in (set(host.sizes), outer):
-                    return None
-        elif set(host.reduced) != set(moved) or host.reduced != moved:
-            return None
-        merged.reduced = moved
-    else:
-        merged.reduced = host.reduced
 
     place: list[int] = []
-
-    def move(at: Coords) -> Coords:
-        return tuple(ix.substitute(renumber_index(x, place), mapping, host.sizes) for x in at)
-
     for node in guest.nodes:
         place.append(merged.push(substitute_node(renumber(node, place), mapping, host.sizes)))
-    for name, member in guest.members.items():
-        value = Value(merged, place[member.value.id], member.value.dtype)
-        walked = move(member.walked)
-        merged.members[name] = Member(move(member.at), value, member.mode, walked)
-    for name, parts in guest.tuples.items():
-        merged.tuples[name] = tuple(
-            Member(move(m.at), Value(merged, place[m.value.id], m.value.dtype)) for m in parts
-        )
-    for read, ats in guest.reads.items():
-        merged.reads[read] = {move(at) for at in ats}
-    for shape, places in guest.seen.items():
-        for at in places:
-            merged._see(shape, move(at))
+    _bring(merged, guest, place, mapping)
 
     taken: dict[int, Value] = {}
     for read, ats in host.reads.items():
@@ -76,26 +51,53 @@ def join_nests(host: Nest, guest: Nest, there: Coords, here: Coords) -> Nest | N
     stored: dict[int, int] = {}
     for node in host.nodes:
         place.append(_take(merged, renumber(node, place), taken, stored))
-    for read, ats in host.reads.items():
-        if read not in merged.members:
-            loaded_at = {tuple(renumber_index(x, place) for x in at) for at in ats}
-            merged.reads.setdefault(read, set()).update(loaded_at)
-    for name, member in host.members.items():
-        at = tuple(renumber_index(x, place) for x in member.at)
-        value = Value(merged, place[member.value.id], member.value.dtype)
-        merged.members[name] = Member(at, value, member.mode, member.walked)
-    for name, parts in host.tuples.items():
-        merged.tuples[name] = tuple(
-            Member(m.at, Value(merged, place[m.value.id], m.value.dtype)) for m in parts
-        )
-    for shape, places in host.seen.items():
-        for at in places:
-            merged._see(shape, at)
+    _bring(merged, host, place)
     if mixed(merged.nodes):
         return None
     if any(m.meets and not merged.in_order(m.walked) for m in merged.members.values()):
         return None
     return merged
+
+
+def _reduces_along(nest: Nest, axes: tuple[int, ...]) -> bool:
+    """Whether ``nest`` reduces along ``axes``, or may: all its members are full or outer then."""
+    if nest.reduced is not None:
+        return nest.reduced == axes
+    whole = set(nest.sizes)
+    covered = (set().union(*map(ix.variables, m.at)) for m in nest.members.values())
+    return all(found in (whole, whole - set(axes)) for found in covered)
+
+
+def _bring(
+    merged: Nest, nest: Nest, place: list[int], mapping: Mapping[int, Index] | None = None
+) -> None:
+    """What ``nest`` computes and reads, in ``merged``.
+
+    Args:
+        place: where the nodes of ``nest`` are now.
+        mapping: its axes in those of ``merged``, if they are not the same.
+    """
+
+    def move(at: Coords) -> Coords:
+        moved = tuple(renumber_index(x, place) for x in at)
+        if mapping is None:
+            return moved
+        return tuple(ix.substitute(x, mapping, merged.sizes) for x in moved)
+
+    def member(old: Member) -> Member:
+        value = Value(merged, place[old.value.id], old.value.dtype)
+        return Member(move(old.at), value, old.mode, move(old.walked))
+
+    for read, ats in nest.reads.items():
+        if read not in merged.members:
+            merged.reads.setdefault(read, set()).update(map(move, ats))
+    for name, each in nest.members.items():
+        merged.members[name] = member(each)
+    for name, parts in nest.tuples.items():
+        merged.tuples[name] = tuple(map(member, parts))
+    for shape, places in nest.seen.items():
+        for at in places:
+            merged._see(shape, move(at))
 
 
 def _writes_into(nest: Nest, other: Nest) -> bool:

@@ -3,6 +3,7 @@ where autograd keeps some of them, from running it and its backward on tensors w
 
 from __future__ import annotations
 
+import itertools
 import math
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -51,48 +52,39 @@ def eager_memory(graph: fx.Graph) -> dict[str, Any] | None:
         autograd keeps more than this. None when sizes are not known.
     """
     nodes = list(graph.nodes)
-    owners: dict[int, int] = {}  # storage -> bytes
-    ends: dict[int, int] = {}
-    begins: dict[int, list[int]] = {}
+    sizes: dict[int, int] = {}  # storage -> bytes, of those that the calls made
+    spans: dict[int, list[int]] = {}  # storage -> where it is met first and last
     outside: set[int] = set()
     kept: list[torch.Tensor] = []  # so that addresses stay theirs
     used: dict[fx.Node, list[int]] = {}
     floor = False
     for position, node in enumerate(nodes):
-        keys = used[node] = []
+        used[node] = []
         for tensor in tensors(node.meta.get("example_value")):
             if tensor.layout is not torch.strided:
                 return None
             kept.append(tensor)
             key = tensor.untyped_storage()._cdata
-            keys.append(key)
-            ends[key] = position
+            used[node].append(key)
             if node.op in ("placeholder", "get_attr"):
                 outside.add(key)
-            elif key not in owners and key not in outside:
+            elif key not in sizes and key not in outside:
                 try:
-                    owners[key] = size_in_bytes(tensor)
+                    sizes[key] = size_in_bytes(tensor)
                 except ValueError:
                     return None
-                begins.setdefault(position, []).append(key)
-            if tensor.requires_grad and node.op.startswith("call"):
-                floor = True
-        for argument in node.all_input_nodes:
-            for key in used[argument]:
-                ends[key] = position
-    drops: dict[int, list[int]] = {}
-    for key in owners:
-        drops.setdefault(ends[key], []).append(key)
-    live: list[list[object]] = []
-    now = peak = 0
-    for position, node in enumerate(nodes):
-        now += sum(owners[key] for key in begins.get(position, ()))
-        peak = max(peak, now)
-        if node.op.startswith("call"):
-            live.append([node.name, now])
-        if node.op != "output":
-            now -= sum(owners[key] for key in drops.get(position, ()))
-    return {"live": live, "peak": peak, "floor": floor}
+            floor = floor or (tensor.requires_grad and node.op.startswith("call"))
+        for each in (node, *node.all_input_nodes):
+            for key in used[each]:
+                spans.setdefault(key, [position, position])[1] = position
+    change = [0] * (len(nodes) + 1)
+    for key, size in sizes.items():
+        first, last = spans[key]
+        change[first] += size
+        change[last + 1] -= size
+    held = list(itertools.accumulate(change[:-1]))
+    live = [[node.name, now] for node, now in zip(nodes, held) if node.op.startswith("call")]
+    return {"live": live, "peak": max(held, default=0), "floor": floor}
 
 
 def training_memory(gm: fx.GraphModule) -> dict[str, Any] | None:

@@ -238,6 +238,17 @@ class Emitter:
         self._set_mask("x", "x_index", extent, x_block)
         self._flat("x_index", range(self.kernel.reduce_from), "x", "x")
 
+    def _row_lanes(self, name: str) -> None:
+        """Tiles of outer points and points along the row: ``name`` counts the latter in a tile."""
+        self.tile = (("x", "XBLOCK"), ("r", "RBLOCK"))
+        self._outer_lane(self.config.x_block, "[:, None]")
+        self._say(f"RBLOCK: tl.constexpr = {self.config.r_block}")
+        wide = ".to(tl.int64)" if self.wide else ""
+        self._say(f"{name} = tl.arange(0, RBLOCK)[None, :]{wide}")
+
+    def _row_extent(self) -> str:
+        return self._extent_product(self.kernel.reduce_from, len(self.kernel.ranges), self.device)
+
     # -- single nodes ---------------------------------------------------------------------------
 
     def _dtype(self, node: Node) -> torch.dtype:

@@ -44,17 +44,13 @@ class ReductionPrinter(Emitter):
     def _reduction_lane(self) -> None:
         """The mask of ``r_index`` and the reduction variables, at the current indentation."""
         axes = range(self.kernel.reduce_from, len(self.kernel.ranges))
-        extent = self._extent_product(axes.start, axes.stop, self.device)
         # The parts of a split are equally long, so the last one may run over the end.
-        self._set_mask("r", "r_index", extent, self.config.r_block * self.config.splits)
+        whole = self.config.r_block * self.config.splits
+        self._set_mask("r", "r_index", self._row_extent(), whole)
         self._flat("r_index", axes, "r", "r")
 
     def _persistent(self) -> None:
-        self.tile = (("x", "XBLOCK"), ("r", "RBLOCK"))
-        self._outer_lane(self.config.x_block, "[:, None]")
-        self._say(f"RBLOCK: tl.constexpr = {self.config.r_block}")
-        wide = ".to(tl.int64)" if self.wide else ""
-        self._say(f"r_index = tl.arange(0, RBLOCK)[None, :]{wide}")
+        self._row_lanes("r_index")
         self._reduction_lane()
         for number, node in enumerate(self.kernel.body):
             if isinstance(node, Reduce):
@@ -65,13 +61,11 @@ class ReductionPrinter(Emitter):
 
     def _looped(self) -> None:
         passes = plan_passes(self.kernel, online=True)
-        self._begin_loops()
+        self._row_lanes("r_lane")
         self._outer_nodes(passes, 0)
+        steps = ceil_div(self._row_extent(), self.config.r_block)
         for level in range(1, passes.count + 1):
-            extent = self._extent_product(
-                self.kernel.reduce_from, len(self.kernel.ranges), self.device
-            )
-            self._pass(passes, level, ceil_div(extent, self.config.r_block))
+            self._pass(passes, level, steps)
             for number, node in passes.reductions(level):
                 if number in passes.online:
                     best, _ = passes.online[number]
@@ -83,13 +77,6 @@ class ReductionPrinter(Emitter):
                 else:
                     self._finish_accumulator(number, node)
             self._outer_nodes(passes, level)
-
-    def _begin_loops(self) -> None:
-        self.tile = (("x", "XBLOCK"), ("r", "RBLOCK"))
-        self._outer_lane(self.config.x_block, "[:, None]")
-        self._say(f"RBLOCK: tl.constexpr = {self.config.r_block}")
-        wide = ".to(tl.int64)" if self.wide else ""
-        self._say(f"r_lane = tl.arange(0, RBLOCK)[None, :]{wide}")
 
     def _pass(self, passes: Passes, level: int, steps: str, begin: str = "") -> None:
         """One loop over the reduction axis: full values, accumulations and stores of ``level``."""
@@ -141,8 +128,8 @@ class ReductionPrinter(Emitter):
 
     def _split_partial(self) -> None:
         passes = plan_passes(self.kernel, online=False)
-        self._begin_loops()
-        extent = self._extent_product(self.kernel.reduce_from, len(self.kernel.ranges), self.device)
+        self._row_lanes("r_lane")
+        extent = self._row_extent()
         outer = self._extent_product(0, self.kernel.reduce_from, self.device)
         step = self.config.splits * self.config.r_block
         self._say(f"part = {self._program(1)}")
@@ -176,8 +163,7 @@ class ReductionPrinter(Emitter):
         self._set_mask("s", "part", str(self.config.splits), parts)
         mask = self._mask(frozenset("xs"))
         passes = plan_passes(self.kernel, online=False)
-        for number in passes.outer_nodes(0):
-            self._emit(number)
+        self._outer_nodes(passes, 0)
         for number, node in passes.reductions(1):
             dtype = operand_dtype(self.dtypes, node)
             other = scalars.literal_text(scalars.identity(node.op, dtype))
@@ -193,8 +179,7 @@ class ReductionPrinter(Emitter):
                     f"{position} = tl.load(where{number} + part * {outer} + x_index{options})"
                 )
             self._finish(number, node, f"value{number}", position)
-        for number in passes.outer_nodes(1):
-            self._emit(number)
+        self._outer_nodes(passes, 1)
         return x_block
 
     # -- reductions -----------------------------------------------------------------------------

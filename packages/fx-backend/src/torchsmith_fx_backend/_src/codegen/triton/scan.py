@@ -31,18 +31,14 @@ class ScanPrinter(Emitter):
         """One function."""
         kernel = self.kernel
         axes = range(kernel.reduce_from, len(kernel.ranges))
-        self.tile = (("x", "XBLOCK"), ("r", "RBLOCK"))
-        self._outer_lane(self.config.x_block, "[:, None]")
-        self._say(f"RBLOCK: tl.constexpr = {self.config.r_block}")
-        wide = ".to(tl.int64)" if self.wide else ""
-        self._say(f"r_lane = tl.arange(0, RBLOCK)[None, :]{wide}")
+        self._row_lanes("r_lane")
         for number in range(len(kernel.body)):
             if not self.full[number]:
                 self._emit(number)
         for number, node in enumerate(kernel.body):
             if isinstance(node, Scan):
                 self._start(number, node)
-        extent = self._extent_product(axes.start, axes.stop, self.device)
+        extent = self._row_extent()
         self._say(f"for step in range({ceil_div(extent, self.config.r_block)}):")
         self.indent += 1
         step = "tl.cast(step, tl.int64)" if self.wide else "step"
