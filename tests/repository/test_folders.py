@@ -31,7 +31,7 @@ RUNTIME = {
         "interp": "breaks frames trace values",
         "graph": "breaks torch_private trace values",
         "codegen": "breaks effects emitter frames values",
-        "higher_order": "breaks effects emitter frames torch_private trace values",
+        "higher_order": "breaks effects emitter torch_private trace values",
         "build": "breaks frames graph higher_order marks size_marks torch_private trace values",
         "compilation": "build effects facts graph interp values",
         "page": "breaks frames torch_private",
