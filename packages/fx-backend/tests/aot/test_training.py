@@ -271,6 +271,48 @@ def test_writes_to_what_eager_saved_are_errors(fn, write):
         assert outcomes == [True, True]
 
 
+def _assign(w):
+    w.data = w.data * 3
+
+
+def _assign_and_write(w):
+    w.data = w.data * 3
+    with torch.no_grad():
+        w.add_(1)
+
+
+@pytest.mark.parametrize("act", [_assign, _assign_and_write])
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x, w: (x @ w,),
+        lambda x, w: (F.linear(x, w),),
+        lambda x, w: (x * w,),
+        lambda x, w: (x * w.t(), x + w),
+        lambda x, w: (F.gelu(x @ w[:2].t()),),
+        lambda x, w: (x + w,),
+    ],
+    ids=["product", "linear", "itself", "view", "part", "not saved"],
+)
+def test_data_that_is_assigned_between_the_passes(fn, act):
+    """A tensor that eager saved has what was assigned; a view of it has what there was before."""
+    run = compiled(fn, leaf(4, 4), leaf(4, 4, seed=1))
+    outcomes = []
+    for f in (run, fn):
+        x, w = leaf(4, 4), leaf(4, 4, seed=1)
+        outputs = f(x, w)
+        act(w)
+        try:
+            sum(y.square().sum() for y in outputs).backward()
+            outcomes.append([x.grad, w.grad])
+        except RuntimeError as error:
+            assert "modified by an inplace operation" in str(error)
+            outcomes.append([])
+    assert len(outcomes[0]) == len(outcomes[1])
+    for mine, true in zip(*outcomes):
+        close(mine, true)
+
+
 def test_a_second_backward_pass_needs_a_retained_graph():
     run = compiled(lambda x: (x.sin(),), leaf(3))
     x = leaf(3)

@@ -78,6 +78,8 @@ class Joint:
         mutated: positions of written inputs.
         kept: placeholders and outputs that eager autograd saves, with the version checks that
             come with that.
+        viewed: those of ``kept`` of which it saves views alone, which keep the memory that there
+            was then, whatever is assigned to the tensor's ``data``.
         saves: those of ``differentiable`` for which eager autograd saves anything, so that a
             second backward pass from there is an error.
         saved_bytes: how much it saves besides ``kept``.
@@ -99,6 +101,7 @@ class Joint:
     differentiable: tuple[int, ...] = ()
     mutated: tuple[int, ...] = ()
     kept: frozenset[fx.Node] = frozenset()
+    viewed: frozenset[fx.Node] = frozenset()
     saves: frozenset[int] = frozenset()
     saved_bytes: int = 0
     rewritten: tuple[tuple[int, int, int], ...] = ()
@@ -472,7 +475,7 @@ class _Collector:
 
 def _find_saved(joint: Joint) -> None:
     """What eager autograd keeps for the backward pass, read from its nodes."""
-    kept: set[fx.Node] = set()
+    kept: dict[fx.Node, bool] = {}
     bases: dict[int, int] = {}
     saves: set[int] = set()
     saved: dict[Any, bool | None] = {}  # autograd node -> whether it saves a tensor
@@ -499,14 +502,16 @@ def _find_saved(joint: Joint) -> None:
                     seen.add(following)
                     waiting.append(following)
     joint.kept = frozenset(kept)
+    joint.viewed = frozenset(node for node, itself in kept.items() if not itself)
     joint.saves = frozenset(saves)
     joint.saved_bytes = sum(bases.values())
 
 
 def _look_at_saved(
-    joint: Joint, function: Any, kept: set[fx.Node], bases: dict[int, int]
+    joint: Joint, function: Any, kept: dict[fx.Node, bool], bases: dict[int, int]
 ) -> bool | None:
-    """Note what an autograd node saves: tensors that the caller sees, and sizes of others.
+    """Note what an autograd node saves: tensors that the caller sees, with whether one is saved
+    itself and not as a view, and sizes of others.
 
     Returns:
         Whether it saves any; None when it has let go of them.
@@ -530,10 +535,11 @@ def _look_at_saved(
             some = True
             if not isinstance(tensor, FakeTensor):
                 continue
-            base = mode.value_of(tensor).base
+            value = mode.value_of(tensor)
+            base = value.base
             place = base.origin or joint._visible.get(id(base))
             if place is not None:
-                kept.add(place)
+                kept[place] = kept.get(place, False) or not value.steps
             elif id(base) not in bases:
                 bases[id(base)] = _bytes(base.node.meta["val"])
     return some

@@ -89,6 +89,7 @@ class Training:
     kept_outputs: tuple[int, ...] = ()
     constants: tuple[int, ...] = ()  # outputs without a gradient
     numbers: tuple[int, ...] = ()  # those of ``saved`` that are no tensors
+    aliased: tuple[int, ...] = ()  # tensors of ``saved`` of which eager saves views
     saved: tuple[Saved, ...] = ()
     backwards: dict[Key, tuple[Any, tuple[int, ...]]] = field(default_factory=dict)
     _given: dict[str, object] = field(default_factory=dict)
@@ -146,6 +147,9 @@ class Training:
         for each, node in zip(self.saved, returned[outputs:], strict=True):
             self._given[each.name] = _as_input(node.meta["val"])
         self.numbers = tuple(i for i, n in enumerate(returned[outputs:]) if not _is_tensor(n))
+        viewed = {snapshot.inputs[i].name for i, n in enumerate(joint.nodes) if n in joint.viewed}
+        tensors = [each for i, each in enumerate(self.saved) if i not in self.numbers]
+        self.aliased = tuple(i for i, each in enumerate(tensors) if each.name in viewed)
         if usual:
             self._snapshot = (key, snapshot)
 
@@ -264,6 +268,8 @@ class CompiledFunction(torch.autograd.Function):
         flat, ctx.loan = training.run_forward(inputs)
         outputs, tensors = flat[:count], flat[count:]
         numbers = [tensors.pop(i) for i in reversed(training.numbers)]
+        for i in training.aliased:
+            tensors[i] = tensors[i].detach()
         guarded = [inputs[i] for i in training.kept_inputs]
         guarded += [outputs[i] for i in training.kept_outputs]
         if joint.saves and not tensors and not guarded:
