@@ -183,3 +183,38 @@ def test_numbers_and_sizes_that_live_over_a_break_stay_symbolic(capture):
         assert torch.equal(compiled(*args), by_rows(*args))
         counts.append(capture.n)
     assert counts[1] == counts[-1] <= 10, counts
+
+
+@pytest.mark.parametrize(
+    "cut",
+    [
+        lambda n: torch.arange(8.0 * n).view(8, n)[:, :6],
+        lambda n: torch.arange(8.0 * n).view(8, n).t()[1:7],
+        lambda n: torch.arange(4.0 * n * 6).view(4, n, 6)[:, -1],
+        lambda n: torch.arange(4.0 * n * 6).view(1, 4, n * 6)[..., :6],
+        lambda n: torch.arange(8.0 * n * 6).view(4, 2, n * 6)[:, :, 3:9],
+        lambda n: torch.arange(4.0 * n * 3).view(4, n, 3)[:, : n - 2],
+    ],
+)
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: (x * 2 + x.sum(), x.stride(0) + 1),
+        lambda x: (x.reshape(-1), x.is_contiguous()),
+        lambda x: (x.transpose(0, 1)[0], x.contiguous().stride()),
+        lambda x: x.as_strided((1, 3), (x.stride(0), 1)) + 1,
+        lambda x: x.clone().add_(x),
+    ],
+)
+def test_a_stride_that_varies_is_compiled_once(fn, cut, capture):
+    compiled = torchsmith_tracer.compile(fn, backend=capture)
+    for n in (7, 9, 8, 12, 10):
+        x = cut(n)
+        for got, expected in zip(compiled(x), fn(x), strict=True):
+            assert torch.equal(torch.as_tensor(got), torch.as_tensor(expected))
+    assert capture.n == 2
+
+
+def test_strides_that_make_elements_overlap_have_their_own_code(capture):
+    inputs = [torch.arange(64.0).as_strided((3, 4), (n, 1)) for n in (6, 8, 5, 3, 2, 4)]
+    assert run(lambda x: x + x.stride(0), inputs, capture) == 5

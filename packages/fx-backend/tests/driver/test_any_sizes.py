@@ -100,3 +100,18 @@ def test_variants_are_bounded(monkeypatch):
             x, y = torch.randn(n, 6), torch.randn(n, 6)
             torch.testing.assert_close(graph(*given(x, y)), gm(*given(x, y)))
     assert graph.count == 2
+
+
+@pytest.mark.parametrize(
+    "cut", [lambda n: (8, n, 6), lambda n: (n, 40, n - 1), lambda n: (3, n, n // 2)]
+)
+def test_strides_of_slices_may_vary(cut):
+    """Where no product of sizes gives a stride, it is a symbol of its own."""
+    compiled, made = compiled_with(lambda x: (x * 2 + x.sum(1, keepdim=True), x.stride(0)))
+    with torch.no_grad():
+        for n in (9, 10, 12, 16):
+            rows, columns, kept = cut(n)
+            x = torch.randn(rows, columns)[:, :kept]
+            assert compiled(x)[1] == x.stride(0)
+            torch.testing.assert_close(compiled(x)[0], x * 2 + x.sum(1, keepdim=True))
+    assert [graph.count for graph in made] == [1]

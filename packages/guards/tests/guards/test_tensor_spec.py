@@ -34,11 +34,21 @@ def test_static_by_default():
     )
 
 
-def test_strides_by_choice():
-    tensor = torch.ones(4, 5)
-    assert TensorSpec.of(tensor, {1}, dynamic_strides=True).stride == (None, None)
-    assert TensorSpec.of(tensor, {1}, dynamic_strides=False).stride == (5, 1)
-    assert TensorSpec.of(tensor, {1}, dynamic_strides={1}).stride == (5, None)
+@pytest.mark.parametrize(
+    ("tensor", "dims", "strides", "expected"),
+    [
+        (torch.ones(4, 5), {1}, True, (None, None)),
+        (torch.ones(4, 5), (), {0, 1}, (5, 1)),  # products of sizes
+        (torch.ones(4, 7)[:, :5], (), {0}, (None, 1)),
+        (torch.ones(4, 7)[:, :5], {1}, {0}, (None, 1)),
+        (torch.ones(4, 14)[:, ::2], (), {1}, (None, None)),  # the outer one is a product
+        (torch.ones(4, 7)[:, ::2], (), {1}, (7, None)),
+        (torch.ones(4, 1).expand(4, 3), (), {0, 1}, (1, 0)),
+        (torch.ones(9).unfold(0, 3, 2), (), {0, 1}, (2, 1)),  # elements overlap
+    ],
+)
+def test_strides_by_choice(tensor, dims, strides, expected):
+    assert TensorSpec.of(tensor, dims, dynamic_strides=strides).stride == expected
 
 
 def test_sparse_has_no_strides():

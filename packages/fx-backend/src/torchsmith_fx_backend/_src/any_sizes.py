@@ -56,7 +56,7 @@ class AnySizes:
         self._build = build
         self._names = [f"arg{i}" for i in range(len(inputs))]
         examples = [example_of(node, x) for node, x in zip(_placeholders(gm), inputs)]
-        self._dynamic = [_dynamic_dims(example) for example in examples]
+        self._dynamic = [_symbolic(example) for example in examples]
         self._variants: list[tuple[_Check, Callable[..., Any]]] = []
         first = self._variant([_number(x) for x in inputs])
         self.source: str = first.source
@@ -83,18 +83,20 @@ class AnySizes:
         env = guards.ShapeEnv()
         mode = guards.FakeMode(env)
         examples: list[Any] = []
-        fixed: list[tuple[int, int | None, object]] = []  # input, dimension, its size
-        for position, (x, dims) in enumerate(zip(inputs, self._dynamic)):
+        fixed: list[tuple[int, str, int, object]] = []  # input, what of it, dimension, its number
+        for position, (x, symbols) in enumerate(zip(inputs, self._dynamic)):
             source = guards.LocalSource(self._names[position])
             if isinstance(x, torch.Tensor):
-                fake = mode.fakeify(x, source, dims)
-                known = [d for d in dims or () if type(fake.shape[d]) is int]
-                fixed += [(position, d, x.shape[d]) for d in known]
+                fake = mode.fakeify(x, source, symbols["size"], (), symbols["stride"])
+                for what, dims in symbols.items():
+                    layout = getattr(fake, what)()
+                    known = [d for d in dims if type(layout[d]) is int]
+                    fixed += [(position, what, d, layout[d]) for d in known]
                 examples.append(fake)
-            elif dims is not None and type(x) in (int, float):
+            elif symbols and type(x) in (int, float):
                 number = env.create_symbol(x, source, "unspecified")
                 if not isinstance(number, torch.SymInt | torch.SymFloat):
-                    fixed.append((position, None, x))
+                    fixed.append((position, "", 0, x))
                 examples.append(number)
             else:
                 examples.append(x)
@@ -103,9 +105,9 @@ class AnySizes:
         env.close()
 
         def takes(inputs: Sequence[Any]) -> bool:
-            for position, dim, size in fixed:
-                given = inputs[position] if dim is None else inputs[position].shape[dim]
-                if given != size:
+            for position, what, dim, number in fixed:
+                given = inputs[position]
+                if (getattr(given, what)(dim) if what else given) != number:
                     return False
             return bool(conditions(*inputs))
 
@@ -117,11 +119,13 @@ def _placeholders(gm: fx.GraphModule) -> list[fx.Node]:
     return list(gm.graph.find_nodes(op="placeholder"))
 
 
-def _dynamic_dims(example: object) -> set[int] | None:
-    """Dimensions of a tensor whose size is a symbol; for a number, None unless it is one."""
+def _symbolic(example: object) -> dict[str, set[int]]:
+    """Dimensions of a tensor whose size is a symbol, and those whose stride is one; for a number
+    that is a symbol, something."""
     if isinstance(example, torch.Tensor):
-        return {d for d, size in enumerate(example.shape) if type(size) is not int}
-    return set() if is_foreign(example) else None
+        layout = {"size": example.size(), "stride": example.stride()}
+        return {k: {d for d, n in enumerate(v) if type(n) is not int} for k, v in layout.items()}
+    return {"": set()} if is_foreign(example) else {}
 
 
 def _number(value: Any) -> Any:

@@ -40,6 +40,7 @@ class FakeMode:
         source: Source | None = None,
         dynamic_dims: Collection[int] | None = None,
         unbacked_dims: Collection[int] = (),
+        dynamic_strides: Collection[int] = (),
     ) -> FakeTensor:
         """The fake tensor of a real one; the same one again for the same tensor.
 
@@ -53,6 +54,8 @@ class FakeMode:
                 1 stay as they are. A stride that is a product with a dynamic size in it becomes
                 that product, and the shape environment guards it.
             unbacked_dims: those of them of whose size nothing is assumed, 0 and 1 included.
+            dynamic_strides: dimensions whose stride becomes a symbol where it is no such product
+                but greater than it has to be.
 
         Raises:
             UnsupportedTensorError: sparse, quantised, nested or subclassed tensors.
@@ -68,9 +71,10 @@ class FakeMode:
             raise UnsupportedTensorError(what=f"a quantised tensor of {tensor.dtype}")
         size: tuple[Any, ...] = tuple(tensor.shape)
         stride: tuple[Any, ...] = tensor.stride()
-        if dynamic_dims and source is not None and self.shape_env is not None:
+        varies = bool(dynamic_dims or dynamic_strides)
+        if varies and source is not None and self.shape_env is not None:
             size, stride = _symbolic_layout(
-                self.shape_env, tensor, source, dynamic_dims, unbacked_dims
+                self.shape_env, tensor, source, dynamic_dims or (), unbacked_dims, dynamic_strides
             )
         fake = self._finish(tensor, self._allocate(tensor, size, stride))
         key = id(tensor)
@@ -149,6 +153,7 @@ def _symbolic_layout(
     source: Source,
     dynamic_dims: Collection[int],
     unbacked_dims: Collection[int],
+    dynamic_strides: Collection[int],
 ) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """Sizes with symbols for ``dynamic_dims``, and strides as products of them.
 
@@ -161,13 +166,20 @@ def _symbolic_layout(
         free = dim in unbacked_dims
         sizes[dim] = env.unbacked_size(where) if free else env.create_symbol(sizes[dim], where)
     strides: list[Any] = list(tensor.stride())
-    expected, symbolic = 1, 1
+    expected = 1
+    symbolic: Any = 1
     for dim in sorted(range(tensor.dim()), key=lambda d: (tensor.stride(d), -d)):
         size, stride = tensor.size(dim), tensor.stride(dim)
         if stride == 0:
             continue
         if stride != expected:
-            expected, symbolic = stride, stride
+            symbolic, least = stride, symbolic
+            if stride > expected and dim in dynamic_strides:
+                where = TensorPropertySource(source, "stride", dim)
+                symbolic = strides[dim] = env.create_symbol(stride, where, "stride")
+                gap = symbolic > least
+                env.require(gap.node.condition if isinstance(gap, torch.SymBool) else gap)
+            expected = stride
         elif isinstance(symbolic, torch.SymInt):
             strides[dim] = symbolic
             env.track(TensorPropertySource(source, "stride", dim), symbolic)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
@@ -40,7 +41,7 @@ class TensorSpec:
         dynamic_dims: Collection[int] = (),
         unbacked_dims: Collection[int] = (),
         *,
-        dynamic_strides: bool | Collection[int] | None = None,
+        dynamic_strides: Literal[True] | Collection[int] = (),
     ) -> TensorSpec:
         """The spec of a real tensor.
 
@@ -48,10 +49,9 @@ class TensorSpec:
             tensor: the tensor to describe.
             dynamic_dims: dimensions whose size may vary; those of size 0 or 1 do not, except
             unbacked_dims: those of them whose size may be 0 or 1 as well.
-            dynamic_strides: dimensions whose stride may vary; by default those whose stride is a
-                product with a dynamic size in it when the tensor is dense, so that a contiguous
-                tensor with a dynamic batch keeps its strides guarded and one with a dynamic inner
-                size does not. ``True`` frees all strides.
+            dynamic_strides: dimensions whose stride may vary even where it is no product of sizes;
+                see ``stride_dependents`` for the others, which a contiguous tensor with a dynamic
+                inner size has, and one with a dynamic batch has not. ``True`` frees all strides.
         """
         dynamic_dims = _varying(tensor, dynamic_dims, unbacked_dims)
         size: tuple[int | None, ...] = tuple(
@@ -59,7 +59,9 @@ class TensorSpec:
         )
         stride: tuple[int | None, ...] | None = None
         if tensor.layout is torch.strided:
-            free = _free_strides(tensor, dynamic_dims, dynamic_strides)
+            free: Collection[int] = range(tensor.dim())
+            if dynamic_strides is not True:
+                free = stride_dependents(tensor, dynamic_dims, dynamic_strides)
             stride = tuple(None if d in free else int(s) for d, s in enumerate(tensor.stride()))
         return TensorSpec(
             type(tensor),
@@ -81,26 +83,17 @@ def _varying(
     return frozenset(d for d in dims if tensor.size(d) > 1 or d in unbacked)
 
 
-def _free_strides(
-    tensor: torch.Tensor,
-    dynamic_dims: Collection[int],
-    dynamic_strides: bool | Collection[int] | None,
+def stride_dependents(
+    tensor: torch.Tensor, dynamic_dims: Collection[int], dynamic_strides: Collection[int] = ()
 ) -> frozenset[int]:
-    if dynamic_strides is True:
-        return frozenset(range(tensor.dim()))
-    if dynamic_strides is None:
-        return stride_dependents(tensor, dynamic_dims)
-    return frozenset() if dynamic_strides is False else frozenset(dynamic_strides)
-
-
-def stride_dependents(tensor: torch.Tensor, dynamic_dims: Collection[int]) -> frozenset[int]:
-    """Dimensions whose stride is a product that contains a dynamic size.
+    """Dimensions whose stride is a product that contains a dynamic size or stride.
 
     Dimensions are visited from the smallest stride up; while the strides are those of a dense
     tensor, each is the product of the sizes visited so far. A stride that is not such a product
-    (a slice of a bigger tensor, an expanded dimension) is a constant of its own.
+    is a constant of its own (an expanded dimension, a slice of a bigger tensor), or a symbol where
+    it is among ``dynamic_strides`` and leaves a gap, so that no elements overlap.
     """
-    if not dynamic_dims:
+    if not dynamic_dims and not dynamic_strides:
         return frozenset()
     free: set[int] = set()
     expected, tainted = 1, False
@@ -108,8 +101,11 @@ def stride_dependents(tensor: torch.Tensor, dynamic_dims: Collection[int]) -> fr
     for d in order:
         size, stride = int(tensor.size(d)), int(tensor.stride(d))
         if stride != expected or stride == 0:
+            loose = stride > expected and d in dynamic_strides
+            if loose:
+                free.add(d)
             if stride != 0:
-                expected, tainted = stride * size, d in dynamic_dims
+                expected, tainted = stride * size, loose or d in dynamic_dims
             continue
         if tainted:
             free.add(d)

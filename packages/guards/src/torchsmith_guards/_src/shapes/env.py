@@ -27,7 +27,7 @@ from torchsmith_guards._src.shapes.sym_node import SymNode
 from torchsmith_guards._src.sources.sources import SHAPES, Source, TensorPropertySource
 from torchsmith_guards.errors import DataDependentError
 
-SymbolKind = Literal["dynamic", "unspecified", "unbacked"]
+SymbolKind = Literal["dynamic", "stride", "unspecified", "unbacked"]
 _K = TypeVar("_K")
 _V = TypeVar("_V")
 Where = Callable[[], str | None]
@@ -82,9 +82,9 @@ class ShapeEnv(TorchProtocol):
         Args:
             hint: its value at this call; None only for ``unbacked``.
             source: where the value is found; None only for ``unbacked``.
-            kind: ``dynamic`` for sizes (equal ones share a symbol), ``unspecified`` for ints and
-                floats of the program, of which nothing is assumed, ``unbacked`` for numbers that
-                depend on tensor contents.
+            kind: ``dynamic`` for sizes (equal ones share a symbol), ``stride`` for strides above 1,
+                ``unspecified`` for ints and floats of the program, of which nothing is assumed,
+                ``unbacked`` for numbers that depend on tensor contents.
 
         Returns:
             A ``torch.SymInt`` (``SymFloat`` for a float hint) whose node is ours. Sizes 0 and 1
@@ -104,7 +104,7 @@ class ShapeEnv(TorchProtocol):
                 self._bind(source, known)
                 self.track(source, known)
         if known is None:
-            known = self._new("s", hint, source, 2 if kind == "dynamic" else -INF, INF)
+            known = self._new("s", hint, source, -INF if kind == "unspecified" else 2, INF)
             if kind == "dynamic":
                 self._set(self._by_size, hint, known)
         return _sym_int(SymNode(self, known))

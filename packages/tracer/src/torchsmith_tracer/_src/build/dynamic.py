@@ -7,6 +7,7 @@ and 1 are always specialised.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import NoReturn
 
@@ -32,10 +33,12 @@ class FrameState:
     Attributes:
         sizes: sizes of tensors; None in place of one that varied, None altogether after the
             number of dimensions changed.
+        strides: likewise strides.
         scalars: ints and floats; None after the value varied.
     """
 
     sizes: dict[str, list[int | None] | None] = field(default_factory=dict)
+    strides: dict[str, list[int | None] | None] = field(default_factory=dict)
     scalars: dict[str, int | float | None] = field(default_factory=dict)
 
     def dynamic_dims(
@@ -44,24 +47,18 @@ class FrameState:
         """Note the sizes of ``tensor`` and give the dimensions that are to be symbolic."""
         if dynamic is False:
             return frozenset()
-        shape = tuple(tensor.shape)
-        key = source.expr
-        if key not in self.sizes:
-            self.sizes[key] = list(shape)
-        known = self.sizes[key]
-        if known is not None:
-            if len(known) != len(shape):
-                self.sizes[key] = known = None
-            else:
-                for i, (old, new) in enumerate(zip(known, shape, strict=True)):
-                    if old != new:
-                        known[i] = _VARIES
+        dims = _varied(self.sizes, source.expr, tensor.shape)
         if isinstance(tensor, torch.nn.Parameter):
             return frozenset()
-        dims = {
-            d for d in range(len(shape)) if dynamic is True or known is None or known[d] is _VARIES
-        }
-        return size_marks.applied(tensor, dims)
+        return size_marks.applied(tensor, range(tensor.dim()) if dynamic is True else dims)
+
+    def dynamic_strides(
+        self, source: Source, tensor: torch.Tensor, dynamic: bool | None
+    ) -> frozenset[int]:
+        """Note the strides of ``tensor`` and give the dimensions whose stride has varied."""
+        if dynamic is False:
+            return frozenset()
+        return frozenset(_varied(self.strides, source.expr, tensor.stride()))
 
     def is_dynamic_scalar(self, source: Source, value: int | float, dynamic: bool | None) -> bool:
         """Note a number and tell whether it is to be symbolic."""
@@ -76,6 +73,20 @@ class FrameState:
         if self.scalars[key] != value:
             self.scalars[key] = _VARIES
         return dynamic is True or self.scalars[key] is _VARIES
+
+
+def _varied(
+    seen: dict[str, list[int | None] | None], key: str, numbers: tuple[int, ...]
+) -> Collection[int]:
+    """Note what a tensor has in each dimension, and give those where it has varied."""
+    known = seen.setdefault(key, list(numbers))
+    if known is None or len(known) != len(numbers):
+        seen[key] = None
+        return range(len(numbers))
+    for d, number in enumerate(numbers):
+        if known[d] != number:
+            known[d] = _VARIES
+    return [d for d, number in enumerate(known) if number is _VARIES]
 
 
 def state_ranges(env: ShapeEnv, source: Source, tensor: torch.Tensor) -> None:

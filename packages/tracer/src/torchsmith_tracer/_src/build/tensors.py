@@ -57,14 +57,17 @@ def wrap_tensor(builder: Builder, obj: object, source: Source) -> Value:
 def _graph_input(builder: Builder, obj: torch.Tensor, source: Source) -> TensorValue:
     tx = builder.tx
     dims: frozenset[int] = frozenset()
+    strides: frozenset[int] = frozenset()
     held = _is_held(obj, source)
     if not held:
         dims = builder.frame_state.dynamic_dims(source, obj, tx.settings.dynamic)
+        strides = builder.frame_state.dynamic_strides(source, obj, tx.settings.dynamic)
     free = unbacked(obj) & dims
-    fake = tx.graph.fake.fakeify(obj, source, dims, free)
+    fake = tx.graph.fake.fakeify(obj, source, dims, free, strides)
     if dims and tx.graph.shape_env is not None:
         state_ranges(tx.graph.shape_env, source, obj)
-    builder.guard(source, GuardKind.TENSOR, TensorSpec.of(obj, dims, free), "metadata of a tensor")
+    spec = TensorSpec.of(obj, dims, free, dynamic_strides=strides)
+    builder.guard(source, GuardKind.TENSOR, spec, "metadata of a tensor")
     node = tx.graph.add_input(source, fake, obj)
     node.meta["held_by_module"] = held
     value = TensorValue(node, fake, source, obj)
