@@ -102,6 +102,19 @@ def test_recompile_reason_and_advice():
     assert "float32" in str(note) and "float64" in str(note)
 
 
+def test_a_recompile_is_told_in_a_line_for_each_version():
+    fn = torchsmith_tracer.compile(lambda xs: torch.cat(xs).sum())
+    for n in range(1, 7):
+        fn([ones(1)] * n)
+    head, why, hint, *older = str(fn._torchsmith_region.log.recompiles[-1]).splitlines()
+    assert f"xs: expected list of 5, got list of 6 ({__file__}:" in head
+    assert "length of a list" in why and "keep it fixed" in hint
+    assert [line.partition(" (")[0] for line in older] == [
+        *(f"  an older version: xs: expected list of {n}, got list of 6" for n in (4, 3, 2)),
+        "  and 1 more",
+    ]
+
+
 def test_72_recompile_limit():
     with pytest.warns(torchsmith_tracer.errors.RecompileLimitWarning):
         compiled = torchsmith_tracer.compile(

@@ -41,8 +41,8 @@ def failure(guard, *args, params=("x",)):
         (Guard(X, K.CONSTANT, 3, UNCHANGED_NUMBER), "a", "3", "a", "distinct constant"),
         (Guard(X, K.CONSTANT, "a"), "b", "a", "b", "distinct constant"),
         (Guard(X, K.TYPE, list), (), "type list", "type tuple", "same type"),
-        (Guard(X, K.LENGTH, (list, 2)), [1], "list of 2", "list of 1", "structure"),
-        (Guard(X, K.DICT_KEYS, (dict, ("a",))), {"b": 1}, "keys ['a']", "keys ['b']", "structure"),
+        (Guard(X, K.LENGTH, (list, 2)), [1], "list of 2", "list of 1", "length"),
+        (Guard(X, K.DICT_KEYS, (dict, ("a",))), {"b": 1}, "keys ['a']", "keys ['b']", "length"),
         (Guard(X, K.HASATTR, ("n", True)), 3, "'n' present", "absent", ""),
         (TENSOR_GUARD, torch.ones(5, 3), "4", "5", "mark_dynamic(tensor, 0), or dynamic=True"),
         (TENSOR_GUARD, torch.ones(1, 3), "4", "1", "0 and 1"),
@@ -105,6 +105,18 @@ def test_shape_relations_name_the_sizes():
     assert found.old == "x.size(0) <= 7"
     assert found.new == "x.size(0) = 9"
     assert "app.py:3" in str(found)
+
+
+def test_a_number_that_is_needed_itself_is_told_by_its_values():
+    env = ShapeEnv(where=lambda: "app.py:3")
+    size = env.create_symbol(4, ItemSource(GlobalSource("sizes"), "n"), "unspecified")
+    assert int(size) == 4
+    (guard,) = env.shape_guards()[1:]
+    (found,) = GuardSet([guard]).compile([], {"G": {"sizes": {"n": 9}}}).explain()
+    first, why, hint = str(found).splitlines()
+    assert first == "sizes['n']: expected 4, got 9 (app.py:3)"
+    assert why.endswith("the program needs the number itself")
+    assert "make it a tensor" in hint
 
 
 def test_relations_between_objects():

@@ -37,7 +37,6 @@ def test_static_by_default():
 @pytest.mark.parametrize(
     ("tensor", "dims", "strides", "expected"),
     [
-        (torch.ones(4, 5), {1}, True, (None, None)),
         (torch.ones(4, 5), (), {0, 1}, (5, 1)),  # products of sizes
         (torch.ones(4, 7)[:, :5], (), {0}, (None, 1)),
         (torch.ones(4, 7)[:, :5], {1}, {0}, (None, 1)),

@@ -13,7 +13,7 @@ from torchsmith_guards._src.guards import conditions, helpers
 from torchsmith_guards._src.guards.global_state import GlobalState
 from torchsmith_guards._src.guards.guard import UNCHANGED_NUMBER, Guard, GuardKind
 from torchsmith_guards._src.guards.referent import Referent
-from torchsmith_guards._src.guards.shape_relation import ShapeRelation
+from torchsmith_guards._src.guards.shape_relation import BRANCH, EQUAL, ITSELF, RANGE, ShapeRelation
 from torchsmith_guards._src.guards.tensor_spec import TensorSpec
 from torchsmith_guards._src.sources.arrays import share_memory
 from torchsmith_guards._src.sources.sources import Source
@@ -22,6 +22,18 @@ _AUTOMATIC = (
     "it becomes symbolic at the recompile; mark_dynamic(tensor, {dim}), or dynamic=True, starts "
     "that way"
 )
+_OF_STRIDES = "each order of dimensions in memory has its own code; call .contiguous() first"
+_OF_LENGTHS = (
+    "each length, and each set of keys, has its own code, with loops unrolled: keep it fixed (a "
+    "tensor that is large enough and a position, or a stack), or loop under torchsmith.disable"
+)
+_OF_RELATIONS = {
+    BRANCH: "each outcome of this comparison has its own compiled code",
+    ITSELF: "each value has its own compiled code: keep it constant, make it a tensor, or do what "
+    "this line does with it under torchsmith.disable",
+    EQUAL: "sizes that are equal at the compile share a symbol; call with different ones first",
+    RANGE: "sizes 0 and 1 always have their own compiled code",
+}
 # How generated code reaches what the program writes in fewer words.
 _PLAINER = (
     (re.compile(r"\bG\['([^\W\d]\w*)'\]"), r"\1"),
@@ -53,9 +65,10 @@ class Failure:
     @property
     def value(self) -> str:
         """What the guard asks for, as a program would write it."""
-        text = self.guard.source.expr
-        for pattern, plain in _PLAINER:
-            text = pattern.sub(plain, text)
+        relation = self.guard.expected
+        if isinstance(relation, ShapeRelation):
+            return ", ".join([_plain(source.expr) for _, source in relation.bindings])
+        text = _plain(self.guard.source.expr)
         return f"{text}.{self.part}" if self.part else text
 
     @property
@@ -63,12 +76,21 @@ class Failure:
         """``old`` and ``new`` as text."""
         return _shown(self.old), _shown(self.new)
 
-    def __str__(self) -> str:
-        where = f" ({self.guard.user_line})" if self.guard.user_line else ""
+    def told(self, line: str | None = None) -> str:
+        """The failure as text; ``line`` is where the value is used, if the guard does not know."""
+        where = f" ({line or self.guard.user_line})" if line or self.guard.user_line else ""
         old, new = self.texts
         text = f"{self.value}: expected {old}, got {new}{where}"
         why = f"\n  needed because: {self.guard.why}" if self.guard.why else ""
         return f"{text}{why}" + (f"\n  hint: {self.hint}" if self.hint else "")
+
+    __str__ = told
+
+
+def _plain(text: str) -> str:
+    for pattern, plain in _PLAINER:
+        text = pattern.sub(plain, text)
+    return text
 
 
 def _shown(obj: object) -> str:
@@ -170,7 +192,7 @@ def _hint(guard: Guard, value: object) -> str:
         case GuardKind.ID | GuardKind.CODE:
             return "the object was replaced; create functions, classes and modules once"
         case GuardKind.LENGTH | GuardKind.DICT_KEYS:
-            return "the structure of a container is specialised on; keep it fixed, or stack it"
+            return _OF_LENGTHS
         case _:
             return ""
 
@@ -201,9 +223,9 @@ def _tensor(guard: Guard, spec: TensorSpec, value: Any) -> Failure | None:
     ):
         for dim, (was, now) in enumerate(zip(olds, news, strict=True)):
             if was is not None and was != now:
-                hint = _AUTOMATIC.format(dim=dim) if name == "size" else "call .contiguous() first"
+                hint = _AUTOMATIC.format(dim=dim) if name == "size" else _OF_STRIDES
                 if name == "size" and {was, now} & {0, 1}:
-                    hint = "sizes 0 and 1 always have their own compiled code"
+                    hint = _OF_RELATIONS[RANGE]
                 return Failure(guard, was, now, hint, f"{name}({dim})")
     return None
 
@@ -245,6 +267,8 @@ def _shape(guard: Guard, roots: Mapping[str, object]) -> Failure | None:
     values = {name: helpers.fetch(s, roots) for name, s in guard.expected.bindings}
     if guard.expected.condition.evaluate(values):
         return None
-    new = ", ".join(f"{s.expr} = {values[name]}" for name, s in guard.expected.bindings)
-    hint = "the program branched on this relation of sizes; each outcome has its own code"
-    return Failure(guard, guard.expected.text(), new, hint)
+    hint, number = _OF_RELATIONS[guard.why], guard.expected.constant()
+    if number is not None:
+        return Failure(guard, number.value, next(iter(values.values())), hint)
+    new = ", ".join(f"{_plain(s.expr)} = {values[name]}" for name, s in guard.expected.bindings)
+    return Failure(guard, _plain(guard.expected.text()), new, hint)

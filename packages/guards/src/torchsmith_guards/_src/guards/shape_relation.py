@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torchsmith_guards._src.shapes.relation import SymCondition
+from torchsmith_guards._src.shapes.nodes import Const, Symbol
+from torchsmith_guards._src.shapes.relation import Relation, SymCondition
 from torchsmith_guards._src.sources.sources import Source
+
+# Why a relation is guarded.
+BRANCH, ITSELF = "branch on sizes", "the program needs the number itself"
+EQUAL, RANGE = "equal sizes", "sizes 0 and 1 have their own code"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +28,13 @@ class ShapeRelation:
     def text(self) -> str:
         """The condition as Python over source expressions."""
         return self.condition.text({name: source.expr for name, source in self.bindings})
+
+    def constant(self) -> Const | None:
+        """The number that a symbol has to be, where that is what the condition says."""
+        match self.condition:
+            case Relation("==", Symbol(), Const() as n) | Relation("==", Const() as n, Symbol()):
+                return n
+        return None
 
     def __repr__(self) -> str:
         return self.text()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 
@@ -41,7 +40,7 @@ class TensorSpec:
         dynamic_dims: Collection[int] = (),
         unbacked_dims: Collection[int] = (),
         *,
-        dynamic_strides: Literal[True] | Collection[int] = (),
+        dynamic_strides: Collection[int] = (),
     ) -> TensorSpec:
         """The spec of a real tensor.
 
@@ -51,7 +50,7 @@ class TensorSpec:
             unbacked_dims: those of them whose size may be 0 or 1 as well.
             dynamic_strides: dimensions whose stride may vary even where it is no product of sizes;
                 see ``stride_dependents`` for the others, which a contiguous tensor with a dynamic
-                inner size has, and one with a dynamic batch has not. ``True`` frees all strides.
+                inner size has, and one with a dynamic batch has not.
         """
         dynamic_dims = _varying(tensor, dynamic_dims, unbacked_dims)
         size: tuple[int | None, ...] = tuple(
@@ -59,9 +58,7 @@ class TensorSpec:
         )
         stride: tuple[int | None, ...] | None = None
         if tensor.layout is torch.strided:
-            free: Collection[int] = range(tensor.dim())
-            if dynamic_strides is not True:
-                free = stride_dependents(tensor, dynamic_dims, dynamic_strides)
+            free = stride_dependents(tensor, dynamic_dims, dynamic_strides)
             stride = tuple(None if d in free else int(s) for d, s in enumerate(tensor.stride()))
         return TensorSpec(
             type(tensor),

@@ -16,7 +16,7 @@ from typing import Literal, TypeVar
 import torch
 
 from torchsmith_guards._src.guards.guard import Guard, GuardKind
-from torchsmith_guards._src.guards.shape_relation import ShapeRelation
+from torchsmith_guards._src.guards.shape_relation import BRANCH, EQUAL, ITSELF, RANGE, ShapeRelation
 from torchsmith_guards._src.shapes import expr as ex
 from torchsmith_guards._src.shapes import relation as rel
 from torchsmith_guards._src.shapes.nodes import INF, Bound, Const, Number, Symbol, SymExpr
@@ -349,13 +349,13 @@ class ShapeEnv(TorchProtocol):
                 number = float if symbol.floating else int
                 found.append(Guard(source, GuardKind.TYPE, number, "symbolic number"))
             if symbol.lo > -INF:
-                found += self._guard(Relation("<=", ex.const(symbol.lo), symbol), _RANGE, None)
+                found += self._guard(Relation("<=", ex.const(symbol.lo), symbol), RANGE, None)
             if symbol.hi < INF:
-                found += self._guard(Relation("<=", symbol, ex.const(symbol.hi)), _RANGE, None)
+                found += self._guard(Relation("<=", symbol, ex.const(symbol.hi)), RANGE, None)
         for source, expr in self._tracked:
             found.append(self._equality(source, expr))
         for guard in self._guards.values():
-            found += self._guard(guard.condition, "branch on sizes", guard.user_line)
+            found += self._guard(guard.condition, BRANCH, guard.user_line)
         return found
 
     def _guard(self, condition: SymCondition, why: str, user_line: str | None) -> list[Guard]:
@@ -363,14 +363,17 @@ class ShapeEnv(TorchProtocol):
         if any(n not in self.bindings for n in names):
             return []  # about data: checked by a runtime assert
         bound = tuple((n, self.bindings[n]) for n in names)
-        return [Guard(SHAPES, GuardKind.SHAPE, ShapeRelation(condition, bound), why, user_line)]
+        relation = ShapeRelation(condition, bound)
+        if why is BRANCH and relation.constant() is not None:
+            why = ITSELF
+        return [Guard(SHAPES, GuardKind.SHAPE, relation, why, user_line)]
 
     def _equality(self, source: Source, expr: SymExpr) -> Guard:
         here = ex.symbol("value")
         names = sorted(s.name for s in expr.free_symbols)
         bound = (("value", source), *((n, self.bindings[n]) for n in names))
         condition = Relation("==", here, expr)
-        return Guard(SHAPES, GuardKind.SHAPE, ShapeRelation(condition, bound), "equal sizes")
+        return Guard(SHAPES, GuardKind.SHAPE, ShapeRelation(condition, bound), EQUAL)
 
     # --- rollback --------------------------------------------------------------------------
 
@@ -406,6 +409,3 @@ class ShapeEnv(TorchProtocol):
             yield
         finally:
             self._frozen -= 1
-
-
-_RANGE = "sizes 0 and 1 have their own code"

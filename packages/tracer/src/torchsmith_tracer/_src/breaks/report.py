@@ -186,7 +186,10 @@ class Recompile:
         return {"function": self.function, "reasons": list(self.reasons)}
 
     def __str__(self) -> str:
-        return f"{self.function}: " + ("; ".join(self.reasons) or "no compiled version matches")
+        first, *older = self.reasons or ("no compiled version matches",)
+        lines = [f"  an older version: {reason.partition(chr(10))[0]}" for reason in older[:3]]
+        lines += [f"  and {len(older) - 3} more"] if len(older) > 3 else []
+        return "\n".join([f"{self.function}: {first}", *lines])
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,8 +56,7 @@ def wrap_tensor(builder: Builder, obj: object, source: Source) -> Value:
 
 def _graph_input(builder: Builder, obj: torch.Tensor, source: Source) -> TensorValue:
     tx = builder.tx
-    dims: frozenset[int] = frozenset()
-    strides: frozenset[int] = frozenset()
+    dims = strides = frozenset[int]()
     held = _is_held(obj, source)
     if not held:
         dims = builder.frame_state.dynamic_dims(source, obj, tx.settings.dynamic)

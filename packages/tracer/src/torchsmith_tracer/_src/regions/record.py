@@ -341,11 +341,13 @@ class CodeRecord:
         self, flat: tuple[object, ...], args: tuple[object, ...]
     ) -> list[RecompileReason]:
         found = [(e, f) for e in self.entries for f in e.checker.explain(*args)[:1]]
-        note = Recompile(self.name, tuple(str(failure) for _, failure in found))
+        version = f"{self.frame_number}/{{}}".format
+        reasons = [frames.reason(f, self.code, flat, version(e.number)) for e, f in found]
+        texts = [failure.told(r.line) for (_, failure), r in zip(found, reasons, strict=True)]
+        note = Recompile(self.name, tuple(texts))
         self.region.log.recompiles.append(note)
         self.region.settings.emit_log("recompiles", self.name, str(note))
-        version = f"{self.frame_number}/{{}}".format
-        return [frames.reason(f, self.code, flat, version(e.number)) for e, f in found]
+        return reasons
 
     # --- the limit -----------------------------------------------------------------------------
     def _at_limit(self) -> None:
@@ -355,7 +357,7 @@ class CodeRecord:
             f"[TS-T904] {self.name} ({self.code.co_filename}:{self.code.co_firstlineno}) was "
             f"compiled for {len(self.entries)} kinds of inputs, the recompile_limit; "
             f"further ones run eagerly. What changed last: {last}\n"
-            "  Keep what changed constant or make it a tensor, or compile with a higher limit: "
+            "  Do what the hint says, or compile with a higher limit: "
             f"options={{'recompile_limit': {4 * settings.recompile_limit}}}"
         )
         if settings.fail_on_recompile_limit:
