@@ -43,3 +43,24 @@ def test_other_kinds_between_plain_ones(other, capture):
         assert torch.equal(y, (x + 1) * 2)
     assert {b.id for b in compiled._torchsmith_region.log.breaks}.isdisjoint({"TS-T900"})
     assert capture.n <= 4
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "quantize",
+    [
+        lambda x: torch.quantize_per_tensor(x, 0.1, 0, torch.qint8),
+        lambda x: torch.quantize_per_channel(
+            x, torch.ones(3), torch.zeros(3, dtype=torch.int64), 0, torch.quint8
+        ),
+        lambda x: torch.quantize_per_tensor_dynamic(x, torch.qint8, False),
+    ],
+)
+def test_quantized_tensors_made_inside(quantize):
+    def program(x):
+        q = quantize(x * 2)
+        return q.dequantize() + 1, q.int_repr(), q.is_quantized, (q.dequantize() * x).sum()
+
+    compiled = torchsmith_tracer.compile(program, backend="eager")
+    for x in (torch.linspace(-1, 1, 3), torch.linspace(0, 2, 3)):
+        torch.testing.assert_close(compiled(x), program(x), check_stride=True)

@@ -219,6 +219,36 @@ def test_both_directions_are_in_the_graph(capture, name):
     assert capture.n == 1
 
 
+class WithSizes(torch.autograd.Function):
+    """Numbers that vary are an argument, are kept, and are made by ``forward``."""
+
+    @staticmethod
+    def forward(ctx, x, rows):
+        ctx.rows, ctx.shape = rows, x.shape
+        ctx.cells = rows * x.shape[1]
+        return x.sum(0) * rows, x.flatten()
+
+    @staticmethod
+    def backward(ctx, grad, flat):
+        return grad.expand(ctx.shape) * ctx.rows + flat.view(ctx.shape) * ctx.cells, None
+
+
+@pytest.mark.parametrize("backend", ["eager", "smith"])
+def test_sizes_that_vary_reach_the_users_backward(backend):
+    if backend == "smith":
+        pytest.importorskip("torchsmith_fx_backend")
+
+    def program(x):
+        first, flat = WithSizes.apply(x * 2, x.shape[0])
+        return first * flat.shape[0] + flat.sum()
+
+    compiled = tracer.compile(program, backend=backend, fullgraph=True)
+    for rows in (3, 4, 5, 6):
+        x = [torch.linspace(0, 1, rows * 2).view(rows, 2).requires_grad_()]
+        torch.testing.assert_close(gradients(compiled, x), gradients(program, x))
+    assert len(compiled._torchsmith_region.log.frames) == 2
+
+
 def test_second_derivatives_go_through_the_users_backward():
     def program(x, w):
         return Scale.apply(x.exp(), 3) * w

@@ -280,6 +280,35 @@ def test_a_loop_over_rows_is_one_graph(capture, name):
     assert capture.n == 1
 
 
+@pytest.mark.parametrize("name", LOOPS)
+def test_a_loop_over_any_number_of_rows(name):
+    program, real, plain = LOOPS[name]
+    compiled = tracer.compile(lambda x: program(real, x), backend="eager", fullgraph=True)
+    for rows in (3, 2, 4):
+        x = torch.linspace(-1, 1, rows * 4).view(rows, 4)
+        if name == "scan back":
+            x = x.T[:3]
+        torch.testing.assert_close(compiled(x), program(plain, x))
+
+
+def test_errors_in_a_body_are_not_printed(capfd):
+    """The program may catch them."""
+
+    def drawn(x):
+        try:
+            return torch.vmap(lambda row: row + torch.rand(4))(x)
+        except RuntimeError as e:
+            return str(e)
+
+    def indexed(x):
+        return checkpoint(lambda a, i: a[i], x, torch.tensor([len(x)]), use_reentrant=False)
+
+    assert tracer.compile(drawn, backend="eager")(ROWS) == drawn(ROWS)
+    with pytest.raises(IndexError):
+        tracer.compile(indexed, backend="eager")(ROWS.clone().requires_grad_())
+    assert capfd.readouterr() == ("", "")
+
+
 def test_trees_are_carried_and_scanned(capture):
     def step(state, rows):
         return {"s": state["s"] + rows[0]}, [state["s"] * rows[1], rows[0].sum()]

@@ -269,3 +269,32 @@ def in_a_range(x):
 
 def test_a_profiler_range_as_a_decorator(check):
     check(lambda x: in_a_range(x) * 2, X, graphs=1)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.profiler.record_function("a range"),
+        torch.no_grad,
+        torch.inference_mode,
+        lambda: torch.autocast("cpu"),
+        torch._C.DisableTorchFunctionSubclass,
+        lambda: torch.device("cpu"),
+    ],
+)
+def test_what_entering_gives(check, make):
+    def f(x):
+        context = make()
+        with context as entered:
+            y = x + 1
+        left = make()
+        again = left.__enter__()
+        return (
+            y,
+            entered is context,
+            entered is None,
+            again is left,
+            left.__exit__(None, None, None),
+        )
+
+    check(f, X, graphs=1, fullgraph=True)

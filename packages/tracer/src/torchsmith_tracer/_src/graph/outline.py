@@ -28,6 +28,15 @@ def body_input() -> None:
     """Stands for an input while its body is traced; it becomes a placeholder."""
 
 
+class BodyModule(fx.GraphModule):
+    """A body whose errors are the program's own, to catch: fx would print them first."""
+
+    def recompile(self) -> Any:
+        code = super().recompile()
+        type(self).__call__ = torch.nn.Module.__call__  # type: ignore[method-assign]
+        return code
+
+
 class Body:
     """A body that is being traced: make its inputs, trace, ``close``."""
 
@@ -82,7 +91,7 @@ class Body:
             if node.target in _SIZES:  # these operators have no rule for mapped tensors
                 copy.op, copy.target = "call_method", _SIZES[node.target]
         inner.output(tuple(copies[n] if isinstance(n, fx.Node) else n for n in outputs))
-        module = fx.GraphModule(outer.modules, inner, class_name="Body")
+        module = BodyModule(outer.modules, inner, class_name="Body")
         # What the body changed in place is, outside of it, still the tensor that it was given.
         for value, before in reversed(outer.replaced[self._replaced :]):
             if value.node in inside and before not in inside:

@@ -167,8 +167,8 @@ def _while_loop(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
 
 def _rows(tx: Trace, tensors: Sequence[TensorValue], dim: int, what: str) -> list[Value]:
     """First slices along ``dim``, as inputs of the body that is open."""
-    sizes = {t.fake.size(dim) for t in tensors if t.fake.dim() > dim}
-    if dim < 0 or len(sizes) != 1 or any(t.fake.dim() <= dim for t in tensors) or 0 in sizes:
+    sizes = [t.fake.size(dim) for t in tensors if t.fake.dim() > dim >= 0]
+    if not sizes or len(sizes) != len(tensors) or any(n != sizes[0] or n == 0 for n in sizes):
         raise Unsupported("opaque-call", what=f"{what} over these tensors")
     with tx.graph.fake.mode:
         return [tx.graph.wrap_result(t.node, t.fake.select(dim, 0)) for t in tensors]

@@ -233,14 +233,19 @@ class _Function(torch.autograd.Function):
         _, ctx.backward, plan, *args = inputs
         plan = Plan(*plan)
         taken = (args[i] if i >= 0 else output[-1 - i] for i in plan.saved)
-        ctx.save_for_backward(*taken, *args[plan.inputs + plan.shared :])
+        held = (*taken, *args[plan.inputs + plan.shared :])
+        tensors = [x if isinstance(x, torch.Tensor) else None for x in held]
+        ctx.save_for_backward(*tensors)
+        ctx.numbers = [None if isinstance(x, torch.Tensor) else x for x in held]  # of sizes
         ctx.results, ctx.count = plan.results, len(args)
         apart = {*plan.constant, *range(plan.results, len(output))}
-        ctx.mark_non_differentiable(*(output[i] for i in sorted(apart)))
+        found = (output[i] for i in sorted(apart))
+        ctx.mark_non_differentiable(*(x for x in found if isinstance(x, torch.Tensor)))
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
-        found = ctx.backward(*grads[: ctx.results], *ctx.saved_tensors)
+        held = [n if t is None else t for t, n in zip(ctx.saved_tensors, ctx.numbers, strict=True)]
+        found = ctx.backward(*grads[: ctx.results], *held)
         return (None, None, None, *found, *(None,) * (ctx.count - len(found)))
 
 

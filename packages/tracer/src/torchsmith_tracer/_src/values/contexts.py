@@ -42,6 +42,7 @@ class ContextValue(Value):
     """
 
     __slots__ = ("cls", "entered", "real")
+    gives_itself = False  # what ``__enter__`` returns, else None
 
     def __init__(self, cls: type, source: Source | None = None) -> None:
         super().__init__(source)
@@ -112,7 +113,7 @@ class ContextMethod(MethodOf["ContextValue"]):
             return self.owner.clone(tx)
         if self.name == "__enter__":
             self.owner.enter(tx)
-            return self.owner if isinstance(self.owner, AutocastValue) else NONE
+            return self.owner if self.owner.gives_itself else NONE
         if self.owner.entered:
             self.owner.exit(tx)
         else:
@@ -281,6 +282,7 @@ class AutocastValue(PairedContext):
     object with the same arguments, which it has validated."""
 
     __slots__ = ("host",)
+    gives_itself = True
     made_by = torch.autocast
     entry = staticmethod(enter_autocast)
     end = staticmethod(exit_autocast)
@@ -306,6 +308,7 @@ class NullContextValue(ContextValue):
     """A context manager without effect on results: profiler ranges."""
 
     __slots__ = ()
+    gives_itself = True
 
     def enter(self, tx: Trace) -> None:
         tx.graph.enter_context(self)
@@ -326,6 +329,7 @@ class TorchFunctionDisabled(NullContextValue):
     """``torch._C.DisableTorchFunctionSubclass()`` and its kin: operators ask no class."""
 
     __slots__ = ()
+    gives_itself = False
 
     def reconstruct(self, cg: Emitter) -> str:
         return cg.call(self.cls)

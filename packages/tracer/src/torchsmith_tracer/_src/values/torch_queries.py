@@ -199,6 +199,7 @@ def _refused(kind: str) -> Callable[[Callable[..., object]], Handler]:
 
 
 _each("is_nonzero equal allclose", _refused("item"))
+_each("quantize_per_tensor", _refused("opaque-call"))  # its fake is a tensor of floats
 
 
 @handles(torch.result_type)
