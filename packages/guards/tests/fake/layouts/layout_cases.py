@@ -113,6 +113,13 @@ WITH_SETTINGS = {
         lambda x: ((x, make(x.shape[-1:]) > 2, 1.5), {}),
     ],
     "native_dropout": [lambda x: ((x, 0.5, True), {})],
+    "fake_quantize_per_tensor_affine_cachemask": [lambda x: ((x, 0.1, 0, -8, 7), {})],
+    "_fake_quantize_per_tensor_affine_cachemask_tensor_qparams": [
+        lambda x: ((x, make([1]), make([1]).int(), make([1]).long(), -8, 7), {}),
+    ],
+    "fake_quantize_per_channel_affine_cachemask": [
+        lambda x: ((x, make(x.shape[-1:]), make(x.shape[-1:]).int(), x.dim() - 1, -8, 7), {}),
+    ],
     # copies
     "_to_copy": [
         lambda x: ((x,), {"dtype": torch.float64}),

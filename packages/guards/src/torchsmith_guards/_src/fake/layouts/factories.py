@@ -11,6 +11,7 @@ import torch
 from torchsmith_guards._src.fake.layouts.base import (
     PLAIN_DTYPES,
     Layout,
+    Layouts,
     contiguous_strides,
     holds,
     is_contiguous,
@@ -134,6 +135,24 @@ rule("clone")(lambda x, memory_format=None: _copy_layout(x, x.dtype, x.device, m
 def _index_fill(x: torch.Tensor, dim: int, index: torch.Tensor, value: object) -> Layout | None:
     like = torch.empty_like(x)  # a clone that is then written, whatever the meta kernel says
     return tuple(like.shape), tuple(like.stride()), x.dtype, x.device, 0
+
+
+@rule(
+    "fake_quantize_per_tensor_affine_cachemask",
+    "_fake_quantize_per_tensor_affine_cachemask_tensor_qparams",
+)
+def _fake_quantize(x: torch.Tensor, *_: Any) -> Layouts | None:
+    """What is in range, and where: torch has no meta kernel to ask."""
+    if not x.dtype.is_floating_point:
+        return None
+    like = torch.empty_like(x)
+    size, stride = tuple(like.shape), tuple(like.stride())
+    return [(size, stride, x.dtype, x.device, 0), (size, stride, torch.bool, x.device, 0)]
+
+
+@rule("fake_quantize_per_channel_affine_cachemask")
+def _fake_quantize_channels(x: torch.Tensor, *parameters: Any) -> Layouts | None:
+    return _fake_quantize(x, *parameters) if x.dim() else None
 
 
 @rule("slice_scatter", "select_scatter", "diagonal_scatter")
