@@ -28,6 +28,7 @@ from torchsmith_tracer._src.values.lookup import lookup
 from torchsmith_tracer._src.values.python_instances import NewObjectValue
 
 WRAPPER = functools._lru_cache_wrapper
+_LITERALS = frozenset((type(None), bool, int, float, complex, str, bytes, torch.dtype))
 Cached = Any  # typeshed makes the wrapper generic, the interpreter does not
 
 
@@ -127,9 +128,6 @@ def _call_cached(tx: Trace, self: Value, /, *args: Value, **kwargs: Value) -> Va
     return result
 
 
-_LITERALS = frozenset((type(None), bool, int, float, complex, str, bytes, torch.dtype))
-
-
 def has_room(wrapper: Cached, calls: int) -> bool:
     """Whether a cache can take some more results; a full one loses what a trace relies on."""
     info = wrapper.cache_info()
@@ -156,9 +154,9 @@ def _call_later(tx: Trace, wrapper: Cached, args: Args, kwargs: Kwargs, key: Any
     mark, ops, before = journal.checkpoint(), tx.graph.op_count, len(journal.effects)
     outside, journal.watch = journal.watch, []
     try:
-        given = [_literal(a, obj) for a, obj in zip(args, key[0], strict=True)]
-        named = {k: _literal(v, key[1][k]) for k, v in kwargs.items()}
-        result = tx.builder.wrap_new(wrapper.__wrapped__).call(tx, given, named)
+        pairs = zip(args, key[0], strict=True)  # a number that varies is known in the key
+        given = [ConstantValue(o) if type(o) in _LITERALS else a for a, o in pairs]
+        result = tx.builder.wrap_new(wrapper.__wrapped__).call(tx, given, kwargs)
     except ObservedException as e:
         raise Unsupported("opaque-call", what=what) from e
     finally:
@@ -179,11 +177,6 @@ def _call_later(tx: Trace, wrapper: Cached, args: Args, kwargs: Kwargs, key: Any
         raise Unsupported("opaque-call", what=what)
     journal.call_later(Later(wrapper, key[1], False), *args)
     return result
-
-
-def _literal(value: Value, obj: object) -> Value:
-    """The value of an argument, of which the cache's key has made a symbolic number known."""
-    return ConstantValue(obj) if type(obj) in _LITERALS else value
 
 
 def _by_identity(tx: Trace, kind: type) -> bool:
