@@ -123,9 +123,7 @@ def _key(mode: FakeTensorMode, value: object) -> object:
     if isinstance(value, list | tuple):
         return (type(value), _keys(mode, value))
     if isinstance(value, _CONSTANTS + _TORCH_CONSTANTS):
-        if isinstance(value, float):
-            return (float, repr(value))
-        return (type(value), value)
+        return (float, repr(value)) if isinstance(value, float) else (type(value), value)
     raise _NotCacheable
 
 

@@ -239,6 +239,4 @@ def join(op: Literal["and", "or"], *parts: SymCondition | bool) -> SymCondition 
             kept[part] = None
     if not kept:
         return not decisive
-    if len(kept) == 1:
-        return next(iter(kept))
-    return Junction(op, tuple(kept))
+    return next(iter(kept)) if len(kept) == 1 else Junction(op, tuple(kept))

@@ -68,8 +68,7 @@ class HookHandle(Value):
         """``handle.remove()``; once more does nothing."""
         if self.removed:
             return
-        self.removed = True
-        tx.graph.record(lambda: setattr(self, "removed", False))
+        tx.journal.assign(self, "removed", True)
         if self.later is not None:
             effects = tx.journal.effects
             at = effects.index(self)

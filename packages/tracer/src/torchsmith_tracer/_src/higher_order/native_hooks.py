@@ -37,8 +37,7 @@ def _native(tx: Trace, what: str) -> None:
     if not tx.native_nodes or graph.transforms:
         raise Unsupported("opaque-call", what=f"{what}, which this backend does not take")
     if not graph.hooked:
-        graph.hooked = True
-        graph.record(lambda: setattr(graph, "hooked", False))
+        tx.journal.assign(graph, "hooked", True)
 
 
 @method("retain_grad")

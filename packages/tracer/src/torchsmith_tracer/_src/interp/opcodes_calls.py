@@ -41,24 +41,23 @@ def _call(tx: Trace, frame: Frame, ins: Instruction) -> None:
 @opcode("CALL", until=(3, 12))
 def _call_with_names(tx: Trace, frame: Frame, ins: Instruction) -> None:
     fn, args = _operands(frame, ins.arg)
-    kwargs: dict[str, Value] = {}
-    names = frame.kw_names
-    if names:
-        frame.kw_names = ()
-        first = len(args) - len(names)
-        kwargs = dict(zip(names, args[first:], strict=True))
-        del args[first:]
-    frame.stack.append(tx.interp.call_from(frame, fn, args, kwargs))
+    names, frame.kw_names = frame.kw_names, ()
+    frame.stack.append(tx.interp.call_from(frame, fn, args, _take_named(args, names)))
+
+
+def _take_named(args: list[Value], names: tuple[str, ...]) -> dict[str, Value]:
+    """The last arguments, which have names."""
+    first = len(args) - len(names)
+    kwargs = dict(zip(names, args[first:], strict=True))
+    del args[first:]
+    return kwargs
 
 
 @opcode("CALL_KW", since=(3, 13))
 def _call_kw(tx: Trace, frame: Frame, ins: Instruction) -> None:
     names = cast("tuple[str, ...]", frame.pop().as_constant())
     fn, args = _operands(frame, ins.arg)
-    first = len(args) - len(names)
-    kwargs = dict(zip(names, args[first:], strict=True))
-    del args[first:]
-    frame.stack.append(tx.interp.call_from(frame, fn, args, kwargs))
+    frame.stack.append(tx.interp.call_from(frame, fn, args, _take_named(args, names)))
 
 
 @opcode("CALL_FUNCTION_EX")

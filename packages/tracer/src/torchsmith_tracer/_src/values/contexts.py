@@ -95,9 +95,7 @@ class ContextValue(Value):
         cg.statement(cg.method(self, "__enter__"))
 
     def _count(self, tx: Trace, by: int) -> None:
-        before = self.entered
-        tx.graph.record(lambda: setattr(self, "entered", before))
-        self.entered += by
+        tx.journal.assign(self, "entered", self.entered + by)
 
 
 class ContextMethod(MethodOf["ContextValue"]):

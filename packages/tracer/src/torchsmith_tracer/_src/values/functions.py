@@ -232,9 +232,7 @@ class FunctionValue(Value, HasInstanceDict):
             return const(consts[0] if consts and isinstance(consts[0], str) else None)
         if name == "__module__":
             return const(self.globals.obj.get("__name__"))
-        if name == "__type_params__":
-            return tx.interp.tuple(())
-        return None
+        return tx.interp.tuple(()) if name == "__type_params__" else None
 
     def setattr(self, tx: Trace, name: str, value: Value) -> None:
         if name in ("__code__", "__globals__", "__closure__"):
@@ -450,9 +448,7 @@ class BuiltinValue(RealObject):
         return tx.interp.call_builtin(self, args, kwargs)
 
     def getattr(self, tx: Trace, name: str) -> Value:
-        if name == "__call__":
-            return self
-        return tx.interp.fold(getattr, self.obj, name)
+        return self if name == "__call__" else tx.interp.fold(getattr, self.obj, name)
 
     def richcompare(self, tx: Trace, op: str, other: Value) -> Value | None:
         wrapper = op in ("eq", "ne") and isinstance(self.obj, types.MethodWrapperType)

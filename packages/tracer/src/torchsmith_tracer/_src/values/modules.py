@@ -58,19 +58,15 @@ class ModuleValue(ObjectValue):
     # --- attributes --------------------------------------------------------------------------
     def getattr(self, tx: Trace, name: str) -> Value:
         found = lookup(tx, self.cls, name)
-        if found is not None:
-            if hides_entry(tx, found.attr) or self._custom_getattribute(tx):
-                return super().getattr(tx, name)
-            value = self.instance_get(tx, name)
-            if value is not None:
-                return value
-            self.guard_missing(tx, name)
-            return bind(tx, found, self, tx.interp.type_of(self), name)
-        if self._custom_getattribute(tx):
+        hides = found is not None and hides_entry(tx, found.attr)
+        if hides or self._custom_getattribute(tx):
             return super().getattr(tx, name)
         value = self.instance_get(tx, name)
         if value is not None:
             return value
+        if found is not None:
+            self.guard_missing(tx, name)
+            return bind(tx, found, self, tx.interp.type_of(self), name)
         hook = lookup(tx, self.cls, "__getattr__")
         if hook is None or hook.attr is not module_getattr:
             return super().getattr(tx, name)

@@ -264,9 +264,7 @@ class ArrayValue(Value):
 
     def call_builtin(self, tx: Trace, obj: object, args: Args, kwargs: Kwargs) -> Value | None:
         """A Python builtin that got this array among its arguments, or None."""
-        if obj is abs or obj is operator.abs:
-            return self.unary(tx, "abs")
-        return None
+        return self.unary(tx, "abs") if obj is abs or obj is operator.abs else None
 
     # --- memory --------------------------------------------------------------------------------
     def written(self, tx: Trace) -> None:

@@ -660,9 +660,7 @@ def _asarray(tx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if len(args) not in (1, 2) or kwargs.keys() - {"dtype"}:
         raise refused("asarray", "these arguments")
     made = asarray(tx, args[0], kwargs.get("dtype", args[1] if len(args) > 1 else NONE))
-    if made is args[0] and made.is_scalar:
-        return copied(tx, made)
-    return made
+    return copied(tx, made) if made is args[0] and made.is_scalar else made
 
 
 def copied(tx: Trace, array: ArrayValue) -> Value:

@@ -85,11 +85,9 @@ class _Method(MethodOf["RandomGenerator"]):
                 owner.fake.manual_seed(given[0].as_constant())  # type: ignore[arg-type]
             except (TypeError, RuntimeError, ValueError) as e:
                 raise tx.interp.host_error(e) from None
-        graph.record(lambda: setattr(owner, "seed", seed))
-        owner.seed = owner.fake.initial_seed() if known else None
-        before = owner.node
-        graph.record(lambda: setattr(owner, "node", before))
-        owner.node = graph.add_call("call_method", self.name, node_args, {}, owner.fake)
+        tx.journal.assign(owner, "seed", owner.fake.initial_seed() if known else None)
+        node = graph.add_call("call_method", self.name, node_args, {}, owner.fake)
+        tx.journal.assign(owner, "node", node)
         return owner if self.name == "manual_seed" else NONE
 
 

@@ -47,9 +47,7 @@ class SizeValue(TupleValue):
         return result
 
     def getattr(self, tx: Trace, name: str) -> Value:
-        if name == "numel":
-            return SizeNumel(self, "numel")
-        return super().getattr(tx, name)
+        return SizeNumel(self, "numel") if name == "numel" else super().getattr(tx, name)
 
     def reconstruct(self, cg: Emitter) -> str:
         if self.is_constant():

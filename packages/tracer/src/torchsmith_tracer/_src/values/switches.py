@@ -77,8 +77,7 @@ def _turn(
     graph.add_call("call_function", put, key + now, {}, None)
     if not open_:
         graph.enter_context(switch)
-    last, switch.now = switch.now, now
-    graph.record(lambda: setattr(switch, "now", last))
+    tx.journal.assign(switch, "now", now)
     if now == switch.before:
         graph.exit_context(switch)
 

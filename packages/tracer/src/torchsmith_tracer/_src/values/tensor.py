@@ -311,9 +311,7 @@ class TensorMethod(MethodOf["TensorValue"]):
     def getattr(self, tx: Trace, name: str) -> Value:
         if name == "__name__":
             return ConstantValue(self.name)
-        if name == "__call__":
-            return self
-        return super().getattr(tx, name)
+        return self if name == "__call__" else super().getattr(tx, name)
 
 
 def _is_single_index(fake: torch.Tensor) -> bool:

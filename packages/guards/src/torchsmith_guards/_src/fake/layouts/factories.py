@@ -139,20 +139,16 @@ def _index_fill(x: torch.Tensor, dim: int, index: torch.Tensor, value: object) -
 
 @rule(
     "fake_quantize_per_tensor_affine_cachemask",
+    "fake_quantize_per_channel_affine_cachemask",
     "_fake_quantize_per_tensor_affine_cachemask_tensor_qparams",
 )
 def _fake_quantize(x: torch.Tensor, *_: Any) -> Layouts | None:
     """What is in range, and where: torch has no meta kernel to ask."""
-    if not x.dtype.is_floating_point:
+    if not x.dtype.is_floating_point or not x.dim():  # that has no channels
         return None
     like = torch.empty_like(x)
     size, stride = tuple(like.shape), tuple(like.stride())
     return [(size, stride, x.dtype, x.device, 0), (size, stride, torch.bool, x.device, 0)]
-
-
-@rule("fake_quantize_per_channel_affine_cachemask")
-def _fake_quantize_channels(x: torch.Tensor, *parameters: Any) -> Layouts | None:
-    return _fake_quantize(x, *parameters) if x.dim() else None
 
 
 @rule("slice_scatter", "select_scatter", "diagonal_scatter")

@@ -168,9 +168,7 @@ class Basics(Part):
             return obj
         if is_number_type(kind):
             return NumpyValue(obj)
-        if kind is re.Match:
-            return ConstantValue(obj)
-        return self.tx.builder.wrap_new(obj)
+        return ConstantValue(obj) if kind is re.Match else self.tx.builder.wrap_new(obj)
 
     def code_const(self, obj: object) -> Value:
         """The value of a constant of a code object; the same object gives the same value."""
@@ -257,9 +255,7 @@ class Basics(Part):
 
     def concrete(self, value: Value) -> object:
         """Like ``try_concrete``; a value that is not known is a break."""
-        if isinstance(value, LazyValue):
-            return value.obj
-        return value.as_constant()
+        return value.obj if isinstance(value, LazyValue) else value.as_constant()
 
     def fold(self, fn: Callable[..., object], *args: object, **kwargs: object) -> Value:
         """Run ``fn`` on the host; its exception becomes one of the traced program."""
@@ -346,15 +342,11 @@ class Basics(Part):
 
     def hash_key(self, value: Value) -> object:
         """Hash-table key; TypeError for unhashable values."""
-        if type(value) is ConstantValue:
-            return value.value
-        return value.hash_key(self.tx)
+        return value.value if type(value) is ConstantValue else value.hash_key(self.tx)
 
     def truth(self, value: Value) -> bool:
         """``bool(value)``."""
-        if type(value) is ConstantValue:
-            return bool(value.value)
-        return value.bool(self.tx)
+        return bool(value.value) if type(value) is ConstantValue else value.bool(self.tx)
 
     def keeps_truth(self, value: Value) -> bool:
         """Whether converting to bool may be left to the following jump: the value is a tensor or a

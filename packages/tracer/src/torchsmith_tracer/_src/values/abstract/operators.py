@@ -42,9 +42,7 @@ class Operators(Part):
         left, right = a.python_type(), b.python_type()
         if right is not left and issubclass(right, left) and self._reflects(op, left, right):
             result = b.binary(tx, op, a, reflected=True)
-            if result is not None:
-                return result
-            return a.binary(tx, op, b)
+            return result if result is not None else a.binary(tx, op, b)
         result = a.binary(tx, op, b)
         if result is None and (left is not right or not isinstance(b, ObjectValue)):
             result = b.binary(tx, op, a, reflected=True)

@@ -163,17 +163,16 @@ def _call_later(tx: Trace, wrapper: Cached, args: Args, kwargs: Kwargs, key: Any
         changed, journal.watch = journal.watch, outside
     found = tx.interp.try_concrete(result)
     calls = journal.effects[before:]
-    if type(found) not in _LITERALS or changed or tx.graph.op_count != ops:
-        raise Unsupported("opaque-call", what=what)
+    suits = type(found) in _LITERALS and not changed and tx.graph.op_count == ops
     for call in calls:
         parts = call if isinstance(call, tuple) else ()  # else: a value that makes others
         known = [a.value for a in parts if isinstance(a, ConstantValue)]
-        if not parts or any(type(a) is str and (a, b) in outer for a, b in pairwise(known)):
-            raise Unsupported("opaque-call", what=what)
+        tells = any(type(a) is str and (a, b) in outer for a, b in pairwise(known))
+        suits = suits and bool(parts) and not tells
     journal.rollback(mark)
     waiting = [e[0] for e in journal.effects if isinstance(e, tuple)]
     room = 1 + sum(type(call) is Later and call.function is wrapper for call in waiting)
-    if not tx.interp.truth(tx.world.query(takes, wrapper, key, found, room)):
+    if not suits or not tx.interp.truth(tx.world.query(takes, wrapper, key, found, room)):
         raise Unsupported("opaque-call", what=what)
     journal.call_later(Later(wrapper, key[1], False), *args)
     return result

@@ -140,9 +140,7 @@ constructor(list)(lambda tx, iterable=None, /: ListValue(_items(tx, iterable)))
 
 @constructor(tuple)
 def _tuple(tx: Trace, iterable: Value | None = None, /) -> Value:
-    if type(iterable) is TupleValue:
-        return iterable
-    return TupleValue(_items(tx, iterable))
+    return iterable if type(iterable) is TupleValue else TupleValue(_items(tx, iterable))
 
 
 @constructor(set)

@@ -86,8 +86,7 @@ def _state(tx: Trace, value: Value, name: str) -> RandomState:
         tx.builder.guard(step, GuardKind.CONSTANT, real.getstate(), why)
         start = _random.Random.getstate(real)
     state = RandomState(value, start)
-    tx.journal.record(lambda: setattr(value, "storage", None))
-    value.storage = state
+    tx.journal.assign(value, "storage", state)
     return state
 
 
