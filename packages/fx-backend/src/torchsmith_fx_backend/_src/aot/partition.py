@@ -71,70 +71,87 @@ def choose_saved(
     """
     returned: Any = graph.output_node().args[0]
     backward = dependants(tangents)
-    needed = _ancestors(n for n in returned[outputs:] if isinstance(n, fx.Node))
-    read = {
-        arg
-        for node in needed
-        if node in backward
-        for arg in node.all_input_nodes
-        if arg not in backward
-    }
-    read |= {n for n in returned[outputs:] if isinstance(n, fx.Node) and n not in backward}
-    seen = [n for i, n in enumerate(returned[:outputs]) if i not in private]
-    visible = {source(n) for n in seen if isinstance(n, fx.Node)} | set(inputs)
+    grads = [n for n in returned[outputs:] if isinstance(n, fx.Node)]
+    needed = _ancestors(grads)
+    reads = [arg for node in needed & backward for arg in node.all_input_nodes]
+    read = {node for node in (*grads, *reads) if node not in backward}
+    given = [n for i, n in enumerate(returned[:outputs]) if i not in private]
+    seen = [n for n in given if isinstance(n, fx.Node)]
+    costs = _Costs(kept, written, free, {*map(source, seen), *inputs})
     position = {node: i for i, node in enumerate(graph.nodes)}
-
-    def copied(node: fx.Node) -> bool:
-        owner = source(node)
-        return owner in visible and (owner not in kept or owner in written)
-
-    def cut(far: Collection[fx.Node]) -> list[fx.Node]:
-        """What to save when the values ``far`` are not computed again."""
-
-        def again(node: fx.Node) -> bool:
-            return node not in far and is_recomputable(node, budget)
-
-        network = _Network()
-        relevant = _ancestors(read, lambda node: not again(node))
-        for node in relevant:
-            number = position[node]
-            owner = source(node)
-            if BACKWARD in node.meta:
-                weight = _INFINITE  # another backward pass does not have it
-            elif isinstance(node.meta.get("val"), (list, tuple)):
-                if not again(node):
-                    continue  # its items are saved
-                weight = _INFINITE
-            elif owner in kept and not copied(node):
-                weight = 1 if owner is node else 2
-            elif owner in free and not copied(node):
-                weight = 3 if owner is node else 4
-            else:
-                weight = _weight(node)
-            network.edge(2 * number, 2 * number + 1, weight)
-            if again(node):
-                for arg in node.all_input_nodes:
-                    network.edge(2 * position[arg] + 1, 2 * number, _INFINITE)
-            else:
-                network.edge(_SOURCE, 2 * number, _INFINITE)
-            if node in read:
-                network.edge(2 * number + 1, _SINK, _INFINITE)
-        late = network.minimum_cut()
-        found = [n for n in relevant if 2 * position[n] + 1 in late and 2 * position[n] not in late]
-        return sorted(found, key=position.__getitem__)
-
     far: set[fx.Node] = set()
+    again = lambda node: node not in far and is_recomputable(node, budget)
     while True:
-        found = cut(far)
+        found = _cut(read, position, costs, again)
         more = _far(read, found, position, _READS / budget if budget else math.inf)
         if not more:
             break
         far |= more
-    found += [n for n in seen if isinstance(n, fx.Node) and _is_number(n) and n not in found]
+    found += [n for n in seen if _is_number(n) and n not in found]
     found += _untold([*found, *tangents], [n for n in graph.nodes if n not in backward])
     return tuple(
-        Saved(n.name, isinstance(n.meta["val"], torch.Tensor) and copied(n)) for n in found
+        Saved(n.name, isinstance(n.meta["val"], torch.Tensor) and costs.copied(n)) for n in found
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Costs:
+    """What it costs to save values; see ``choose_saved``.
+
+    Attributes:
+        kept, written, free: its arguments.
+        visible: values whose memory the caller sees.
+    """
+
+    kept: Collection[fx.Node]
+    written: Collection[fx.Node]
+    free: Collection[fx.Node]
+    visible: Collection[fx.Node]
+
+    def copied(self, node: fx.Node) -> bool:
+        """Whether it is a copy that would be saved."""
+        owner = source(node)
+        return owner in self.visible and (owner not in self.kept or owner in self.written)
+
+    def of(self, node: fx.Node) -> int:
+        """Bytes that saving ``node`` keeps alive, and a little to prefer what is simpler."""
+        owner = source(node)
+        if BACKWARD in node.meta:
+            return _INFINITE  # another backward pass does not have it
+        if isinstance(node.meta.get("val"), (list, tuple)):
+            return _INFINITE  # its items are saved
+        if owner in self.kept and not self.copied(node):
+            return 1 if owner is node else 2
+        if owner in self.free and not self.copied(node):
+            return 3 if owner is node else 4
+        return _weight(node)
+
+
+def _cut(
+    read: Collection[fx.Node],
+    position: Mapping[fx.Node, int],
+    costs: _Costs,
+    again: Callable[[fx.Node], bool],
+) -> list[fx.Node]:
+    """What to save when the backward pass needs ``read`` and may compute what ``again`` says."""
+    network = _Network()
+    relevant = _ancestors(read, lambda node: not again(node))
+    for node in relevant:
+        number = position[node]
+        several = isinstance(node.meta.get("val"), (list, tuple))
+        if several and BACKWARD not in node.meta and not again(node):
+            continue
+        network.edge(2 * number, 2 * number + 1, costs.of(node))
+        if again(node):
+            for arg in node.all_input_nodes:
+                network.edge(2 * position[arg] + 1, 2 * number, _INFINITE)
+        else:
+            network.edge(_SOURCE, 2 * number, _INFINITE)
+        if node in read:
+            network.edge(2 * number + 1, _SINK, _INFINITE)
+    late = network.minimum_cut()
+    found = [n for n in relevant if 2 * position[n] + 1 in late and 2 * position[n] not in late]
+    return sorted(found, key=position.__getitem__)
 
 
 _READS = 1.5  # divided by the budget: elements read for an element that is computed again

@@ -61,11 +61,7 @@ class AlignedProducts:
         left: Any = node.args[0]
         right: Any = node.args[1]
         x, w, result = (n.meta["val"] for n in (left, right, node))
-        if not all(is_static(v) and v.dim() >= 1 and v.numel() for v in (x, w, result)):
-            return False
-        if any(v.device.type != self.device or v.dtype.itemsize != 2 for v in (x, w, result)):
-            return False
-        if w.dim() != 2:
+        if w.dim() != 2 or not all(map(self._fits, (x, w, result))):
             return False
         linear = node.target is aten.linear.default  # the weight is [columns, inner]
         inner, columns = x.shape[-1], result.shape[-1]
@@ -87,9 +83,8 @@ class AlignedProducts:
             (more, rows * columns),
         ]
         common = math.gcd(*(step for _, step in steps))
-        if not any((more_rows, more_inner, more)) or not _pays(
-            2 * rows * inner * columns, common, [size for does, size in moved if does]
-        ):
+        copied = [size for does, size in moved if does]
+        if not copied or not _pays(2 * rows * inner * columns, common, copied):
             return False
 
         def pad(operand: fx.Node, *sizes: int) -> fx.Node:
@@ -138,6 +133,12 @@ class AlignedProducts:
                     part = insert(graph, aten.clone.default, part)
         replace_with(graph, node, part)
         return True
+
+    def _fits(self, tensor: torch.Tensor) -> bool:
+        """Whether ``tensor`` may belong to a product that is rewritten."""
+        if not is_static(tensor) or tensor.dim() < 1 or not tensor.numel():
+            return False
+        return tensor.device.type == self.device and tensor.dtype.itemsize == 2
 
 
 def _lies_across(tensor: torch.Tensor) -> bool:

@@ -102,10 +102,7 @@ def raising_code(resume: ResumeCode) -> CodeType:
     code = resume.original
     out, prologue, label = _resume(code, resume.index, resume.stack, resume.locals)
     location = instruction_at(code, resume.index).location
-    raises = [
-        Instr("LOAD_FAST", _ERROR, location=location),
-        Instr("RAISE_VARARGS", 1, location=location),
-    ]
+    raises = _located([Instr("LOAD_FAST", _ERROR), Instr("RAISE_VARARGS", 1)], location)
     body = list(out)
     cover = _cover(body, body.index(label, prologue))
     out[prologue - 1 : prologue] = _covered(raises, cover)
@@ -219,37 +216,16 @@ def step_code(
         caught: where an exception of the instruction goes, if the user's function handles it.
     """
     location = instruction_at(code, index).location
-    end, jump_end = Label(), Label()
-    native: list[Any] = []
-    if operation.calls:
-        native += push_null_call(_callee(operation), location)
-        native += [
-            *(_unbox(ARGS) if ARGS in boxed else [Instr("LOAD_FAST", ARGS)]),
-            Instr("LOAD_FAST", _KWARGS),
-            Instr("DELETE_FAST", ARGS),
-            Instr("CALL_FUNCTION_EX", 1),
-        ]
-    elif operation.instr is not None:
-        native += operation.instr(jump_end)
-    for instr in native:
-        instr.location = location
-    slots = _slots(operands)
+    end, jump_end, handler = Label(), Label(), Label()
+    native = _located(_natively(operation, jump_end, boxed), location)
     closure = local_names is not None and bool(cells_of(code))
-    pushes: list[Any] = _entry(code) if closure else [Instr("RESUME", 0)]
-    for name in sorted(set(boxed) - {ARGS, *slots}):
-        pushes += [*_unbox(local_name(name)), Instr("STORE_FAST", local_name(name))]
-    for i, kind in enumerate(operands):
-        name = f"___s{i}"
-        pushes += _push(kind, _unbox(name) if name in boxed else [Instr("LOAD_FAST", name)])
-    for instr in pushes:
-        instr.lineno = code.co_firstlineno
+    pushes = _pushes(code, operands, boxed, closure)
     leftover = operands[: _leftover(operation, operands, exits)]
-    params = [_CALLEE] if operation.resolve is not None else []
-    params += [ARGS, _KWARGS] if operation.calls else []
-    params += [f"___rest{i}" for i in range(len(exits) + (caught is not None))] + slots
-    params += [local_name(n) for n in local_names or ()]
+    own = [_CALLEE] if operation.resolve is not None else []
+    own += [ARGS, _KWARGS] if operation.calls else []
+    own += [f"___rest{i}" for i in range(len(exits) + (caught is not None))] + _slots(operands)
+    params = [*own, *(local_name(n) for n in local_names or ())]
     in_force = operands[: operands.rfind("E") + 1]
-    handler = Label()
     if onward is not None:
         # The original instruction stays where it is: handlers may run into it again in a loop.
         body = _copy(code)
@@ -266,18 +242,46 @@ def step_code(
         listing += [Instr(name, location=location) for name in operation.after_jump]
         listing += _tail(1, exits[1], leftover, location)
     if not exits:  # the instruction raises
-        listing += [
-            Instr("LOAD_CONST", None, location=location),
-            Instr("RETURN_VALUE", location=location),
-        ]
+        listing += _located([Instr("LOAD_CONST", None), Instr("RETURN_VALUE")], location)
     if caught is not None:
-        keep = {local_name(n) for n in local_names or ()}
-        own = [name for name in params if name not in keep]
         listing += [handler, *_caught_tail(len(exits), caught, in_force, own, location)]
     out = _shell(code, params, closure)
     out.extend(listing)
     results = max((e.results for e in exits), default=0)
     return _assemble(out, code, operands + "R" * results)
+
+
+def _natively(operation: Operation, jump_end: Label, boxed: Collection[str]) -> list[Any]:
+    """What runs the operation, with its operands on the stack."""
+    if operation.calls:
+        return [
+            *push_null_call(_callee(operation), None),
+            *(_unbox(ARGS) if ARGS in boxed else [Instr("LOAD_FAST", ARGS)]),
+            Instr("LOAD_FAST", _KWARGS),
+            Instr("DELETE_FAST", ARGS),
+            Instr("CALL_FUNCTION_EX", 1),
+        ]
+    return [] if operation.instr is None else operation.instr(jump_end)
+
+
+def _pushes(code: CodeType, operands: str, boxed: Collection[str], closure: bool) -> list[Any]:
+    """The beginning of a step: what is boxed is taken out, and ``operands`` are pushed."""
+    out: list[Any] = _entry(code) if closure else [Instr("RESUME", 0)]
+    for name in sorted(set(boxed) - {ARGS, *_slots(operands)}):
+        out += [*_unbox(local_name(name)), Instr("STORE_FAST", local_name(name))]
+    for i, kind in enumerate(operands):
+        name = f"___s{i}"
+        out += _push(kind, _unbox(name) if name in boxed else [Instr("LOAD_FAST", name)])
+    for instr in out:
+        instr.lineno = code.co_firstlineno
+    return out
+
+
+def _located(listing: list[Any], location: Any) -> list[Any]:
+    """The instructions of ``listing``, all at ``location``."""
+    for instr in listing:
+        instr.location = location
+    return listing
 
 
 def _call(fn: Callable[..., object], count: int, *args: Instr) -> list[Instr]:
@@ -324,9 +328,7 @@ def _tail(number: int, exit: Exit, leftover: str, location: Any) -> list[Any]:
     rest = Instr("LOAD_FAST", f"___rest{number}")
     out += _call(TailCall, 3, Instr("LOAD_CONST", exit.entry), rest, *made)
     out.append(Instr("RETURN_VALUE"))
-    for instr in out:
-        instr.location = location
-    return out
+    return _located(out, location)
 
 
 def _caught_tail(
@@ -340,9 +342,7 @@ def _caught_tail(
     *tail, leave = _tail(number, exit, in_force, location)
     for name in (result, *own):
         tail += [Instr("LOAD_CONST", None), Instr("STORE_FAST", name)]
-    for instr in (*out, *tail):
-        instr.location = location
-    return [*out, *tail, leave]
+    return [*_located([*out, *tail], location), leave]
 
 
 def _assemble(out: Bytecode, code: CodeType, stack: str) -> CodeType:

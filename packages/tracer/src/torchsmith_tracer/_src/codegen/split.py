@@ -110,14 +110,13 @@ def _frame_step(
     if refuse is None and _holds_generator(trace, state):
         return _native_rest(trace, cg, state, values, index, inner, inner_args)
     call_args: list[str] = []
+    after = (NativeExit(index + 1, "R"),)
     if inner:
-        plan = Native(Operation(call=drive), 0, 0, (NativeExit(index + 1, "R"),))
-        call_args = [f"({inner}, {', '.join(inner_args)},)" if inner_args else f"({inner},)", "{}"]
+        plan = Native(Operation(call=drive), 0, 0, after)
+        call_args = [_tuple([inner, *inner_args]), "{}"]
     elif is_call(ins):
         operands = _call_operands(cg, state)
-        plan = Native(
-            Operation(resolve=region.compiled), 0, operands.popped, (NativeExit(index + 1, "R"),)
-        )
+        plan = Native(Operation(resolve=region.compiled), 0, operands.popped, after)
         call_args = [operands.callee, _tuple(operands.args), operands.kwargs]
     else:
         original = decode(code)

@@ -50,7 +50,11 @@ _RELAYING = frozenset(
     "sparse_resize_ sparse_resize_and_clear_ share_memory_".split()
 )
 _ATOMS = (int, float, bool, str, bytes, type(None), type(Ellipsis), complex)
-# What torch says of operators that need more than a fake tensor has.
+# What torch raises, and what it says, of operators that need more than a fake tensor has.
+_REFUSALS = {
+    "data-dependent-op": (DataDependentOutputException, DynamicOutputShapeException),
+    "op-without-fake": (UnsupportedOperatorException, UnsupportedFakeTensorException),
+}
 _FAILURES = {
     "no fake impl registered": "op-without-fake",
     "its data is not allocated yet": "data-dependent-op",
@@ -137,38 +141,12 @@ class FakeRunner:
         _tensors(fake_args, tensors)
         _tensors(fake_kwargs, tensors)
         versions = [_version(t) for t in tensors]
-        t = tensors[0] if tensors and in_place(target) and target not in _RELAYING else None
-        layout = None if t is None else (t.size(), t.stride(), t.storage_offset())
-        cache = torch.is_autocast_cache_enabled() and _autocast_key() is not None
-        if cache:  # casts of fake tensors are not kept for the user's
-            torch.set_autocast_cache_enabled(False)
         try:
-            with self._fake.mode:
-                if op == "call_method":
-                    method = getattr(fake_args[0], target)  # type: ignore[arg-type]
-                    result = method(*fake_args[1:], **fake_kwargs)
-                else:
-                    result = target(*fake_args, **fake_kwargs)  # type: ignore[operator]
-                if layout is not None:
-                    _refuse_resized(tensors[0], *layout)
+            result = self._call(op, target, fake_args, fake_kwargs, tensors)
         except (Unsupported, ObservedException):
             raise
-        except (DataDependentOutputException, DynamicOutputShapeException) as e:
-            raise Unsupported("data-dependent-op", what=name_of(target), error=str(e)) from e
-        except DataDependentError as e:
-            error = f"cannot decide `{e.details['expr']}`"
-            raise Unsupported("data-dependent-size", what=name_of(target), error=error) from e
-        except (UnsupportedOperatorException, UnsupportedFakeTensorException) as e:
-            raise Unsupported("op-without-fake", what=name_of(target), error=str(e)) from e
         except Exception as e:
-            # Running the instruction natively raises the very exception that eager raises.
-            text = str(e).strip()
-            first = f"{type(e).__name__}: {text.splitlines()[0] if text else ''}"
-            kind = next((kind for part, kind in _FAILURES.items() if part in text), "op-failed")
-            raise Unsupported(kind, what=name_of(target), error=first, cause=e) from e
-        finally:
-            if cache:
-                torch.set_autocast_cache_enabled(True)
+            raise _refusal(target, e) from e
         mutated = [t for t, v in zip(tensors, versions, strict=True) if _version(t) != v]
         if target is setattr:
             mutated = tensors[:1]
@@ -190,6 +168,34 @@ class FakeRunner:
             with contextlib.suppress(_Uncacheable):
                 self._memory[key] = self._spec(result, {storage_id(t) for t in tensors})
         return result, [], known
+
+    def _call(
+        self,
+        op: str,
+        target: Callable[..., object] | str,
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+        tensors: list[torch.Tensor],
+    ) -> object:
+        """The result for fake arguments, which hold ``tensors``."""
+        first = tensors[0] if tensors and in_place(target) and target not in _RELAYING else None
+        layout = (first.size(), first.stride(), first.storage_offset()) if first is not None else ()
+        cache = torch.is_autocast_cache_enabled() and _autocast_key() is not None
+        if cache:  # casts of fake tensors are not kept for the user's
+            torch.set_autocast_cache_enabled(False)
+        try:
+            with self._fake.mode:
+                if op == "call_method":
+                    method = getattr(args[0], target)  # type: ignore[arg-type]
+                    result: object = method(*args[1:], **kwargs)
+                else:
+                    result = target(*args, **kwargs)  # type: ignore[operator]
+                if first is not None:
+                    _refuse_resized(first, *layout)
+        finally:
+            if cache:
+                torch.set_autocast_cache_enabled(True)
+        return result
 
     def _key(
         self,
@@ -250,6 +256,21 @@ class FakeRunner:
         if kind in (bool, type(None), torch.dtype, torch.device, str):
             return result
         raise _Uncacheable
+
+
+def _refusal(target: Callable[..., object] | str, error: Exception) -> Unsupported:
+    """What a break says of a call that raised ``error`` for fake tensors."""
+    what, text = name_of(target), str(error)
+    if isinstance(error, DataDependentError):
+        text = f"cannot decide `{error.details['expr']}`"
+        return Unsupported("data-dependent-size", what=what, error=text)
+    for kind, errors in _REFUSALS.items():
+        if isinstance(error, errors):
+            return Unsupported(kind, what=what, error=text)
+    # Running the instruction natively raises the very exception that eager raises.
+    first = f"{type(error).__name__}: {(text.strip().splitlines() or [''])[0]}"
+    kind = next((kind for part, kind in _FAILURES.items() if part in text), "op-failed")
+    return Unsupported(kind, what=what, error=first, cause=error)
 
 
 def _refuse_resized(tensor: torch.Tensor, size: torch.Size, *rest: object) -> None:
