@@ -106,6 +106,14 @@ class Emitter:
         end = self.index(self.kernel.ranges[axis]) if high is None else high
         return f"for (int64_t i{axis} = {low}; i{axis} < {end}; i{axis}++)"
 
+    @contextmanager
+    def blocks(self, axis: int, size: int) -> Iterator[None]:
+        """A loop over parts of ``axis`` of ``size`` points, each from ``low`` to ``high``."""
+        end = self.index(self.kernel.ranges[axis])
+        with self.block(f"for (int64_t low = 0; low < {end}; low += {size})"):
+            self.line(f"const int64_t high = {end} - low < {size} ? {end} : low + {size};")
+            yield
+
     def index(self, index: Index) -> str:
         """``index`` as C text over the loop variables."""
         return render(
@@ -138,6 +146,10 @@ class Emitter:
             f"#pragma omp parallel {what} {clause}" if what else f"#pragma omp parallel {clause}"
         )
         return True
+
+    def share(self, depth: int, work: int) -> None:
+        """Share the ``depth`` loops that follow among threads, if ``work`` a point is worth it."""
+        self.parallel(shared(depth), self.facts.points(), work)
 
     def is_parallel(self, points: Index, work: int) -> bool:
         """Whether ``parallel`` would write its pragma."""
@@ -216,6 +228,11 @@ class Emitter:
             return f"ts_nearest({given}, {size}, {mask})"
         number = self.faults.index(node.fault) + 1
         return f"ts_position({given}, {size}, {mask}, {value}, {number}, faults)"
+
+
+def shared(depth: int) -> str:
+    """The pragma's text that shares ``depth`` nested loops among threads."""
+    return "for schedule(static)" + (f" collapse({depth})" if depth > 1 else "")
 
 
 def flat_position(facts: Facts) -> Index:

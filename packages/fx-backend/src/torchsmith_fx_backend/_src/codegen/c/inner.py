@@ -18,6 +18,7 @@ from torchsmith_fx_backend._src.codegen.c.emit import (
     flat_position,
     outer_points,
     reduce_points,
+    shared,
 )
 from torchsmith_fx_backend._src.codegen.c.passes import Pass, plan_passes
 from torchsmith_fx_backend._src.loops.ir import Reduce, Store
@@ -50,8 +51,7 @@ def emit_inner(out: Emitter) -> None:
     heap = kept and (length is None or _bytes(facts, kept) * length > _STACK_BYTES)
     if not heap:
         if outer:
-            collapse = f" collapse({len(outer)})" if len(outer) > 1 else ""
-            out.parallel(f"for schedule(static){collapse}", facts.points(), work)
+            out.share(len(outer), work)
         with out.loops(outer):
             for position in kept:
                 ctype = scalars.value_type(scalars.dtype_of(facts.kernel, position))
@@ -66,8 +66,7 @@ def emit_inner(out: Emitter) -> None:
             ctype = scalars.value_type(scalars.dtype_of(facts.kernel, position))
             out.line(f"{ctype} *row{position} = __builtin_malloc(({size}) * sizeof({ctype}));")
         if outer and out.is_parallel(facts.points(), work):
-            collapse = f" collapse({len(outer)})" if len(outer) > 1 else ""
-            out.line(f"#pragma omp for schedule(static){collapse}")
+            out.line(f"#pragma omp {shared(len(outer))}")
         with out.loops(outer):
             _row(out, passes, parts=False)
         for position in kept:

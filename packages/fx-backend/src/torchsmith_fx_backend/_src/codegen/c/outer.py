@@ -26,9 +26,7 @@ def emit_outer(out: Emitter, lane: int) -> None:
     extent = facts.kernel.ranges[lane]
     block = _block_size(static(extent), static(product([facts.kernel.ranges[a] for a in others])))
     end = out.index(extent)
-    depth = len(others) + 1
-    collapse = f" collapse({depth})" if depth > 1 else ""
-    out.parallel(f"for schedule(static){collapse}", facts.points(), facts.work())
+    out.share(len(others) + 1, facts.work())
     with (
         out.loops(others),
         out.block(f"for (int64_t low = 0; low < {end}; low += {block})"),

@@ -125,18 +125,14 @@ def _rows(out: Emitter, walk: _Walk, parts: list[Facts]) -> None:
     assert lane is not None
     parallel = out.is_parallel(facts.points(), facts.work())
     chunked = walk.chunked and parallel
-    depth = len(walk.others) + chunked
     if parallel:
-        collapse = f" collapse({depth})" if depth > 1 else ""
-        out.parallel(f"for schedule(static){collapse}", facts.points(), facts.work())
-    end = out.index(facts.kernel.ranges[lane])
+        out.share(len(walk.others) + chunked, facts.work())
     with out.loops(walk.others):
         if chunked:
-            with out.block(f"for (int64_t low = 0; low < {end}; low += {_CHUNK})"):
-                out.line(f"const int64_t high = {end} - low < {_CHUNK} ? {end} : low + {_CHUNK};")
+            with out.blocks(lane, _CHUNK):
                 emit_lane(out, lane, "low", "high")
         elif len(parts) == 1:
-            emit_lane(out, lane, "0", end)
+            emit_lane(out, lane, "0", out.index(facts.kernel.ranges[lane]))
         else:
             for part in parts:
                 with out.block(""):
@@ -161,8 +157,7 @@ def emit_lane(out: Emitter, lane: int, low: str, high: str) -> None:
 def _tiled(out: Emitter, others: list[int], cross: int, lane: int) -> None:
     """Tiles over ``cross`` x ``lane``, so that both walks stay within cached lines."""
     facts = out.facts
-    depth = len(others) + 2
-    out.parallel(f"for schedule(static) collapse({depth})", facts.points(), facts.work() * 2)
+    out.share(len(others) + 2, facts.work() * 2)
     with out.loops(others):
         ends = {axis: out.index(facts.kernel.ranges[axis]) for axis in (cross, lane)}
         out.line(f"for (int64_t b{cross} = 0; b{cross} < {ends[cross]}; b{cross} += {_TILE})")

@@ -18,15 +18,12 @@ def emit_scan(out: Emitter, lane: int | None) -> None:
     shared = [axis for axis in facts.outer_axes if axis != lane]
     depth = len(shared) + (lane is not None)
     if depth:
-        collapse = f" collapse({depth})" if depth > 1 else ""
-        out.parallel(f"for schedule(static){collapse}", facts.points(), facts.work())
+        out.share(depth, facts.work())
     with out.loops(shared):
         if lane is None:
             _rows(out, None)
             return
-        end = out.index(facts.kernel.ranges[lane])
-        with out.block(f"for (int64_t low = 0; low < {end}; low += {_BLOCK})"):
-            out.line(f"const int64_t high = {end} - low < {_BLOCK} ? {end} : low + {_BLOCK};")
+        with out.blocks(lane, _BLOCK):
             _rows(out, lane)
 
 

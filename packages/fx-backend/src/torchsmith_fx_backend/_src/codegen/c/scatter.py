@@ -31,15 +31,11 @@ def emit_scatter(out: Emitter) -> None:
     shared = [axis for axis in owned if axis != lane]
     work = facts.work() * 2
     if shared:
-        collapse = f" collapse({len(shared)})" if len(shared) > 1 else ""
-        out.parallel(f"for schedule(static){collapse}", facts.points(), work)
+        out.share(len(shared), work)
     elif lane is not None and out.is_parallel(facts.points(), work):
-        end = out.index(ranges[lane])
-        out.parallel("for schedule(static)", facts.points(), work)
-        with out.block(f"for (int64_t low = 0; low < {end}; low += {_CHUNK})"):
-            out.line(f"const int64_t high = {end} - low < {_CHUNK} ? {end} : low + {_CHUNK};")
-            with out.loops(met):
-                emit_lane(out, lane, "low", "high")
+        out.share(1, work)
+        with out.blocks(lane, _CHUNK), out.loops(met):
+            emit_lane(out, lane, "low", "high")
         return
     with out.loops(shared):
         if lane is not None:
@@ -70,7 +66,6 @@ def _in_blocks(out: Emitter, axis: int) -> None:
     facts, kernel = out.facts, out.kernel
     meeting = meeting_stores(kernel)
     placed = _behind_positions(facts)
-    end = out.index(kernel.ranges[axis])
     early = [p for p in range(len(kernel.body)) if p not in placed]
     values = {n.value for p in meeting if isinstance(n := kernel.body[p], Store)}
     kept = [v for v in values if v in early and not isinstance(kernel.body[v], Literal)]
@@ -78,8 +73,7 @@ def _in_blocks(out: Emitter, axis: int) -> None:
         with out.block(out.loop_header(axis)):
             out.emit(range(len(kernel.body)))
         return
-    with out.block(f"for (int64_t low = 0; low < {end}; low += {_BLOCK})"):
-        out.line(f"const int64_t high = {end} - low < {_BLOCK} ? {end} : low + {_BLOCK};")
+    with out.blocks(axis, _BLOCK):
         for position in kept:
             ctype = scalars.value_type(scalars.dtype_of(kernel, position))
             out.line(f"{ctype} value{position}[{_BLOCK}];")
