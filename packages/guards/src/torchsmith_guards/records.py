@@ -2,7 +2,13 @@
 
 from torchsmith_guards._src.records import printing
 from torchsmith_guards._src.records.debug_folder import debug_folder, write_crash
-from torchsmith_guards._src.records.graphs import graph_text, new_graph, node_line, note_compiled
+from torchsmith_guards._src.records.graphs import (
+    graph_text,
+    new_graph,
+    node_line,
+    note_compiled,
+    tell_sizes,
+)
 from torchsmith_guards._src.records.metrics import Metrics, report
 from torchsmith_guards._src.records.recorder import (
     Recorder,
@@ -46,5 +52,6 @@ __all__ = [
     "set_metrics_limit",
     "spent_on",
     "table",
+    "tell_sizes",
     "write_crash",
 ]

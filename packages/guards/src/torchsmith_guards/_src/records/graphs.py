@@ -9,7 +9,7 @@ from torch import fx
 
 from torchsmith_guards._src.records.printing import runnable
 from torchsmith_guards._src.records.recorder import recorder
-from torchsmith_guards._src.records.rows import GraphRecord, KernelRecord
+from torchsmith_guards._src.records.rows import FrameRecord, GraphRecord, KernelRecord
 
 
 def new_graph(
@@ -22,26 +22,16 @@ def new_graph(
 ) -> GraphRecord:
     """The record of one compile of ``gm`` for ``inputs``; ``compile_id``: where no frame is under
     way."""
-    nodes = list(gm.graph.nodes)
-    told = GraphRecord(
-        recorder.graph_id(),
-        compile_id,
-        kind,
-        type(gm).__name__,
-        backend,
-        ops=sum(n.op.startswith("call") for n in nodes),
-        nodes=len(nodes),
-        inputs=sum(n.op == "placeholder" for n in nodes),
-    )
+    told = GraphRecord(recorder.graph_id(), compile_id, kind, type(gm).__name__, backend)
     with recorder.safely("a record"):
-        returned = nodes[-1].args[0] if nodes and nodes[-1].op == "output" else ()
-        told.outputs = len(returned) if isinstance(returned, tuple | list) else 1
+        tell_sizes(told, gm.graph)
         if recorder.detailed:
             told.texts["graph"] = graph_text(gm.graph)
             if recorder.debugging:
                 title = f"Graph {told.graph_id} for backend {backend}, as captured."
                 told.texts["graph.py"] = runnable(gm, inputs, title)
-            told.lines = {n.name: line for n in nodes if (line := node_line(n)) is not None}
+            lines = ((n.name, node_line(n)) for n in gm.graph.nodes)
+            told.lines = {name: line for name, line in lines if line is not None}
     return told
 
 
@@ -70,6 +60,16 @@ def _called(target: object) -> str:
         return f"torch.ops.{text}"  # an operator's name is its text
     module = getattr(target, "__module__", None) or "torch"
     return f"{module.removeprefix('_')}.{getattr(target, '__name__', target)}"
+
+
+def tell_sizes(told: FrameRecord | GraphRecord, graph: fx.Graph) -> None:
+    """How many nodes, calls, inputs and outputs ``graph`` has."""
+    nodes = list(graph.nodes)
+    told.nodes = len(nodes)
+    told.ops = sum(n.op.startswith("call") for n in nodes)
+    told.inputs = sum(n.op == "placeholder" for n in nodes)
+    returned = nodes[-1].args[0] if nodes and nodes[-1].op == "output" else ()
+    told.outputs = len(returned) if isinstance(returned, tuple | list) else 1
 
 
 def note_compiled(told: GraphRecord, compiled: object) -> None:

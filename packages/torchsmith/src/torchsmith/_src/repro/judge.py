@@ -151,9 +151,7 @@ def compiled_by(backend: Backend, case: Case, options: Mapping[str, Any]) -> Any
     wanted = {"strict": True, "graph_cache": False, **case.options, **options}
     asked = {name: value for name, value in wanted.items() if name in known}
     keywords = {"options": asked} if asked else {}
-    graph = fx.Graph()
-    graph.output(graph.graph_copy(case.gm.graph, {}))
-    module = fx.GraphModule(case.gm, graph, "Case")  # a backend may change what it is given
+    module = changed(case.gm, lambda constant: constant)  # a backend may change what it is given
     compiled = backend(module, Copier().all(case.inputs), **keywords)
     return module.forward if compiled is None else compiled
 
@@ -258,15 +256,22 @@ def referee(case: Case) -> Run | None:
 
 def _widened(gm: fx.GraphModule) -> fx.GraphModule:
     """``gm`` with float64 wherever it asks for another floating-point dtype."""
+    wide = changed(gm, lambda x: _WIDE.get(x, x) if isinstance(x, torch.dtype) else x)
+    for node in wide.graph.find_nodes(op="call_method"):
+        node.target = _METHODS.get(node.target, node.target)
+    wide.recompile()
+    return wide
+
+
+def changed(gm: fx.GraphModule, change: Callable[[Any], Any]) -> fx.GraphModule:
+    """A copy of ``gm`` in which ``change`` is made to the constants among arguments of calls."""
     graph = fx.Graph()
     graph.output(graph.graph_copy(gm.graph, {}))
     for node in graph.nodes:
-        wide = lambda x: _WIDE.get(x, x) if isinstance(x, torch.dtype) else x
-        node.args = fx.node.map_aggregate(node.args, wide)
-        node.kwargs = fx.node.map_aggregate(node.kwargs, wide)
-        if node.op == "call_method":
-            node.target = _METHODS.get(node.target, node.target)
-    return fx.GraphModule(gm, graph, "Float64")
+        if node.op.startswith("call"):
+            node.args = fx.node.map_aggregate(node.args, change)
+            node.kwargs = fx.node.map_aggregate(node.kwargs, change)
+    return fx.GraphModule(gm, graph, "Case")
 
 
 def _quiet(*args: object) -> None:

@@ -185,8 +185,8 @@ def _program(path: Path, limit: float, budget: float, say: Say) -> Minified:
     about = f"{failure}\n\nStage at fault: {stage}.\n{_versions()}"
     if watch is strict:
         about += "\nIt fails with TORCHSMITH_STRICT=1 and compile(..., verify=True)."
-    quoted = about.replace("\\", "\\\\").replace('"""', "'''")
-    return Minified(f'"""{quoted}\n"""\n\n{small}', failure, stage, f"{count} lines")
+    text = f"{printing.docstring(about)}\n\n{small}"
+    return Minified(text, failure, stage, f"{count} lines")
 
 
 def _versions() -> str:

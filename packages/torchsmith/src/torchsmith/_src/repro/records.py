@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import os
 import shutil
@@ -25,6 +26,7 @@ SMALL = 4096  # elements: inputs up to this size are recorded by value
 LARGE = 1 << 24  # elements: beyond that they are not, even where values matter
 PROGRAM, FACTS, GRAPH = "repro.py", "record.json", "graph.txt"
 _warned: set[str] = set()
+_numbers = itertools.count(1)
 
 
 @dataclasses.dataclass
@@ -93,16 +95,6 @@ def open_record(folder: str | None, case: Case) -> Record | None:
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{next(_numbers)}"
     record = Record(Path(folder) / name, case)
     return record if _guarded(Path(folder), lambda: record.write("running")) else None
-
-
-def _count() -> Any:
-    number = 0
-    while True:
-        number += 1
-        yield number
-
-
-_numbers = _count()
 
 
 def _guarded(folder: Path, action: Any) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import torch
@@ -18,7 +18,7 @@ from torch import fx
 from torchsmith_guards.records import printing
 
 from torchsmith._src.repro.cases import Case, entered, evaluated
-from torchsmith._src.repro.judge import SEED, Failure
+from torchsmith._src.repro.judge import SEED, Failure, changed
 from torchsmith._src.testing.clones import Copier, preserve_rng_state
 
 _Item = TypeVar("_Item")
@@ -26,6 +26,10 @@ Judge = Callable[[Case], Failure | None]
 Values = Mapping[fx.Node, Any]
 BUDGET = 600.0  # seconds
 _IN_PLACE = "iadd iand ifloordiv ilshift imod imul ior ipow irshift isub itruediv ixor setitem"
+_ENDS: tuple[Callable[[list[fx.Node], int], list[fx.Node]], ...] = (
+    lambda nodes, cut: nodes[: len(nodes) - cut],
+    lambda nodes, cut: nodes[cut:],
+)
 _PLAIN = (torch.Tensor, int, float, bool, type(None))
 
 
@@ -102,7 +106,7 @@ class Reducer:
     def _cut(self, case: Case, values: Values, nodes: list[fx.Node]) -> list[fx.Node]:
         """As few nodes as cutting from the end, then from the beginning, leaves."""
         chosen = nodes
-        for ends in (_heads, _tails):
+        for ends in _ENDS:
             low, high = 0, len(chosen)  # the longest cut that fails is between these
             while high - low > 1:
                 middle = (low + high) // 2
@@ -188,14 +192,6 @@ def shrink(
     return items
 
 
-def _heads(nodes: Sequence[fx.Node], cut: int) -> list[fx.Node]:
-    return list(nodes[: len(nodes) - cut])
-
-
-def _tails(nodes: Sequence[fx.Node], cut: int) -> list[fx.Node]:
-    return list(nodes[cut:])
-
-
 class _Recorder(fx.Interpreter):
     """Keeps a copy of what each node gives, as it is before anything writes to it."""
 
@@ -274,11 +270,9 @@ def chosen_nodes(
     if not results and not any(map(_writes, chosen)):
         return None
     graph.output(tuple(results))
-    texts = None
-    if case.texts is not None and len(case.texts) == len(inputs):
-        texts = case.texts
+    texts = case.texts if len(case.texts or ()) == len(inputs) else None
     module = fx.GraphModule(case.gm, graph, "Case")
-    return Case(module, tuple(inputs), case.backend, case.options, case.contexts, texts)
+    return replace(case, gm=module, inputs=tuple(inputs), texts=texts)
 
 
 def _writes(node: fx.Node) -> bool:
@@ -313,12 +307,5 @@ def _resized(case: Case, sizes: Mapping[int, int]) -> Case | None:
                 inputs[-1].requires_grad_()
         else:
             inputs.append(x)
-    graph = fx.Graph()
-    graph.output(graph.graph_copy(case.gm.graph, {}))
-    other = lambda v: sizes.get(v, v) if type(v) is int else v
-    for node in graph.nodes:
-        if node.op.startswith("call"):
-            node.args = fx.node.map_aggregate(node.args, other)
-            node.kwargs = fx.node.map_aggregate(node.kwargs, other)
-    module = fx.GraphModule(case.gm, graph, "Case")
-    return Case(module, tuple(inputs), case.backend, case.options, case.contexts)
+    module = changed(case.gm, lambda v: sizes.get(v, v) if type(v) is int else v)
+    return replace(case, gm=module, inputs=tuple(inputs), texts=None)

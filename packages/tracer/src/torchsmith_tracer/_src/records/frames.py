@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 from torchsmith_guards import Failure, GuardKind, LocalSource, collector
-from torchsmith_guards.records import FrameRecord, RecompileReason, recorder, write_crash
+from torchsmith_guards.records import (
+    FrameRecord,
+    RecompileReason,
+    recorder,
+    tell_sizes,
+    write_crash,
+)
 
 from torchsmith_tracer._src.breaks.report import Place
 from torchsmith_tracer._src.frames.code import decode
@@ -118,16 +124,11 @@ def crashed(record: CodeRecord, error: BaseException) -> None:
 
 
 def _tell_graph(told: FrameRecord, graph: fx.Graph) -> None:
-    nodes = list(graph.nodes)
-    told.nodes = len(nodes)
-    told.ops = sum(n.op.startswith("call") for n in nodes)
-    told.inputs = sum(n.op == "placeholder" for n in nodes)
-    returned = nodes[-1].args[0]
-    told.outputs = len(returned) if isinstance(returned, tuple | list) else 1
-    recorder.count("stats", "calls_captured", told.ops)
+    tell_sizes(told, graph)
+    recorder.count("stats", "calls_captured", told.ops or 0)
     recorder.count("stats", "unique_graphs")
     custom: dict[str, bool] = {}
-    for node in nodes:
+    for node in graph.nodes:
         if node.op == "call_function" and isinstance(node.target, OPERATORS):
             name = str(node.target)
             if name.partition(".")[0] not in _CORE:
