@@ -16,6 +16,7 @@ import pytest
 import torch
 import torchsmith
 from torch import nn
+from torchsmith_tracer import trace_page
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 BROWSER = next(filter(None, map(shutil.which, NAMES)), None)
@@ -335,3 +336,30 @@ def test_a_thousand_operators(pages, tmp_path):
         "return [all('.node').length, all('#graph .tag').filter((t) => t.textContent).length]",
     )
     assert seen[0] >= 1_000 and seen[1] >= 990
+
+
+def test_reasons_of_recompiles_are_said_once(tmp_path, monkeypatch):
+    def fn(x, mode, n):
+        return x * n if mode == "a" else x + n
+
+    monkeypatch.setenv("TORCHSMITH_TRACE", str(tmp_path / "trace"))
+    compiled = torchsmith.compile(fn)
+    for mode, rows in (("a", 2), ("b", 2), ("c", 2), ("c", 3)):
+        compiled(torch.ones(rows, 2), mode, 2.5)
+    page = tmp_path / "page.html"
+    assert trace_page(tmp_path / "trace", page)
+    script = """
+        const texts = (s) => [...document.querySelectorAll(s)].map((x) => x.textContent);
+        return { notes: texts(".callout.recompile"),
+                 changed: texts("#recompiles td:nth-child(3) code"),
+                 times: texts("#recompiles td:nth-child(2)"), where: texts("#timeline .aside"),
+                 runs: texts("#runs .group") };
+    """
+    seen = acted(page, tmp_path, script)
+    (at_mode, *_) = [note for note in seen["notes"] if "mode was" in note]
+    assert at_mode.startswith("Recompiled 3 times") and at_mode.count("each distinct constant") == 1
+    changed = ["mode was a, is b", "mode was a, is c", "mode was b, is c"]
+    assert {*changed} <= {*seen["changed"]}
+    assert len(seen["changed"]) == len(set(seen["changed"])) and seen["times"][0] == "3"
+    assert len(seen["where"]) == 4 and all("test_page_in_browser.py:" in x for x in seen["where"])
+    assert len(seen["runs"]) == 4 and all("test_page_in_browser.py:" in x for x in seen["runs"])

@@ -230,6 +230,7 @@ def phases(
             ]
     yield {
         "function": function,
+        "where": f"{os.path.basename(record.file)}:{record.line}",
         "seconds": record.seconds,
         "check_seconds": record.check_seconds,
         "cache": [[g.cache, g.cache_reason] for g in graphs if g.cache],

@@ -113,8 +113,11 @@
     const cost = D.pieces.reduce((n, p) => n + (p.guard_ns || 0), 0);
     if (guards) facts.push(["guards, a full check by estimate", guards, "", seconds(cost * 1e-9)]);
     if (D.recompiles.length) facts.push(["recompiles", D.recompiles.length]);
-    const held = D.pieces.flatMap((p) => p.schedules.filter((x) => x.peak > 0).map((x) => [x.peak, eagerOf(p, x)])).sort((a, b) => b[0] - a[0])[0];
-    if (held) facts.push([held[1] ? `held at most; eager ${held[1].floor ? "at least " : ""}${bytes(held[1].peak)}` : "held at most", bytes(held[0])]);
+    // Of the piece that holds most: the most of its halves, each system's own.
+    const held = D.pieces.map((p) => p.schedules.filter((x) => x.peak > 0).map((x) => [x.peak, eagerOf(p, x)])).filter((list) => list.length)
+      .map((list) => [Math.max(...list.map((x) => x[0])), list.every((x) => x[1]) ? Math.max(...list.map((x) => x[1].peak)) : 0, list.some((x) => x[1] && x[1].floor)])
+      .sort((a, b) => b[0] - a[0])[0];
+    if (held) facts.push([held[1] ? `held at most; eager ${held[2] ? "at least " : ""}${bytes(held[1])}` : "held at most", bytes(held[0])]);
     if (D.phases.length) facts.push(["to compile", seconds(D.phases.reduce((n, f) => n + f.seconds, 0))]);
     $("facts").append(...facts.map(([name, value, kind, small]) =>
       h("div", { class: kind }, h("dt", {}, name), h("dd", {}, value.toLocaleString("en"), small ? h("small", {}, ` ≈ ${small}`) : ""))));
@@ -190,13 +193,20 @@
       b.resumed ? null : h("p", {}, "The function runs eagerly from its start for such inputs."),
       h("p", {}, h("b", {}, "What to do: "), b.advice));
   }
-  function reasons(r) {
-    if (!r.reasons.length) return h("p", {}, "No compiled version matches.");
-    return r.reasons.map((x) => [h("p", { class: "mono" }, x.what), x.why ? h("p", {}, x.why) : "", x.hint ? h("p", {}, h("b", {}, "What to do: "), x.hint) : ""]);
+  // Each version that did not fit gives a reason: equal ones are said once, and so is advice.
+  function reasonsOf(list) {
+    const found = new Map();
+    for (const r of list) for (const x of r.reasons.length ? r.reasons : [{ what: "No compiled version matches." }]) {
+      const key = `${x.why || ""}\n${x.hint || ""}`;
+      if (!found.has(key)) found.set(key, { why: x.why, hint: x.hint, whats: new Set() });
+      found.get(key).whats.add(x.what);
+    }
+    return [...found.values()];
   }
-  function recompileCallout(r) {
+  function recompileCallout(list) {
     return h("div", { class: "callout recompile" },
-      h("p", { class: "kind" }, `Recompiled: ${r.function}`), reasons(r));
+      h("p", { class: "kind" }, list.length > 1 ? `Recompiled ${list.length} times` : `Recompiled: ${brief(list[0].function)}`),
+      reasonsOf(list).map((x) => [[...x.whats].map((what) => h("p", { class: "mono" }, what)), x.hint ? h("p", {}, h("b", {}, "What to do: "), x.hint) : ""]));
   }
 
   function drawSource() {
@@ -227,7 +237,7 @@
   function callouts(key) {
     return [
       ...breaks.filter((b) => b.at && b.at.join(":") === key).map(breakCallout),
-      ...(recompilesAt.get(key) || []).map(recompileCallout),
+      ...(recompilesAt.has(key) ? [recompileCallout(recompilesAt.get(key))] : []),
     ];
   }
   function lineRow(f, line, text, state, quote, indent = 0) {
@@ -292,7 +302,9 @@
       shown += 1;
       const mine = steps.filter((step) => step.p === p && step.schedule === schedule);
       const named = schedule.name && schedule.name !== "inference" ? `, ${schedule.name}` : "";
-      box.append(heading(`${brief(piece.function)}${named}`, [schedule.device, known(schedule.peak) ? `peak ${bytes(schedule.peak)}` : ""].filter(Boolean).join(" · ")));
+      // Pieces of one function are told apart by where they begin.
+      const where = D.pieces.some((other) => other !== piece && other.function === piece.function) ? at(piece.at) : "";
+      box.append(heading(`${brief(piece.function)}${named}`, [where, schedule.device, known(schedule.peak) ? `peak ${bytes(schedule.peak)}` : ""].filter(Boolean).join(" · ")));
       const opened = new Set();
       mine.forEach((step) => {
         const kernel = known(step.kernel) ? schedule.kernels[step.kernel] : null;
@@ -468,7 +480,8 @@
     let base = 0;
     D.phases.slice(0, 60).forEach((frame) => {
       const cache = frame.cache.map(([result, reason]) => (result === "hit" ? "graph from the cache" : `cache ${result}${reason ? `: ${reason}` : ""}`)).filter((text, i, all) => all.indexOf(text) === i).join("; ");
-      box.append(h("span", { class: "who all mono", title: frame.function }, brief(frame.function)), h("span", { class: "note all aside" }, cache), h("span", { class: "time all" }, seconds(frame.seconds)));
+      const aside = [frame.where, cache].filter(Boolean).join(" · ");
+      box.append(h("span", { class: "who all mono", title: frame.function }, brief(frame.function)), h("span", { class: "note all aside" }, aside), h("span", { class: "time all" }, seconds(frame.seconds)));
       const spans = frame.phases.filter((x) => x.depth <= 1 && x.seconds > total / 300);
       for (const phase of spans) {
         const deep = phase.depth ? " deep" : "";
@@ -563,8 +576,21 @@
     const rest = D.recompiles;
     if (!rest.length) return;
     $("recompiles").hidden = false;
-    $("recompiles").querySelector("div").append(...rest.map((r) => h("div", { class: "callout recompile", style: { margin: "0 0 8px" } },
-      h("p", { class: "kind" }, r.function, " "), r.at ? h("p", {}, "at ", lineButton(r.at)) : "", reasons(r))));
+    const groups = new Map();
+    for (const r of rest) {
+      const key = `${r.function}\n${r.at}`;
+      if (!groups.has(key)) groups.set(key, []);
+      groups.get(key).push(r);
+    }
+    const cells = (list) => reasonsOf(list).map((x, i) => h("tr", {},
+      h("td", {}, i ? "" : h("code", { title: list[0].function }, brief(list[0].function))),
+      h("td", { class: "num" }, i ? "" : String(list.length)),
+      h("td", { class: "what" }, [...x.whats].map((what) => h("div", {}, h("code", {}, what)))),
+      h("td", { class: "where" }, !i && list[0].at ? lineButton(list[0].at) : ""),
+      h("td", {}, x.why || ""), h("td", {}, x.hint || "")));
+    const head = ["Function", "Times", "What changed", "Line", "Because", "What to do"];
+    $("recompiles").querySelector("div").append(h("div", { class: "table", tabindex: "0" },
+      h("table", { class: "data" }, h("thead", {}, h("tr", {}, head.map((t, i) => h("th", { class: i === 1 ? "num" : "" }, t)))), h("tbody", {}, [...groups.values()].map(cells)))));
   }
   function drawCode() {
     const found = D.pieces.flatMap((piece) => [["graph", piece.code], ["body", piece.body], ...piece.schedules.map((x) => [`wrapper${x.name ? `, ${x.name}` : ""}`, x.wrapper])].filter(([, text]) => text && text.trim()).map(([kind, text]) => ({ piece, kind, text })));
