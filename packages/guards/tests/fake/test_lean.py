@@ -66,6 +66,16 @@ def test_a_model_of_symbolic_sizes_is_faked_without_the_package():
     )
 
 
+def test_a_model_with_views_is_faked_without_what_asking_for_devices_imports():
+    fresh(
+        """
+        before = set(sys.modules)
+        fake_run()
+        assert {"sympy", "torch.distributed.tensor"}.isdisjoint(set(sys.modules) - before)
+        """
+    )
+
+
 def test_operators_of_torch_do_not_load_the_package():
     fresh(
         """

@@ -120,6 +120,7 @@ WITH_SETTINGS = {
     "fake_quantize_per_channel_affine_cachemask": [
         lambda x: ((x, make(x.shape[-1:]), make(x.shape[-1:]).int(), x.dim() - 1, -8, 7), {}),
     ],
+    "bernoulli.p": [lambda x: ((x, 0.5), {}), lambda x: ((x, 1.5), {})],
     # copies
     "_to_copy": [
         lambda x: ((x,), {"dtype": torch.float64}),
@@ -251,6 +252,7 @@ WITH_SETTINGS = {
     ],
     "fill_.Scalar": [lambda x: ((x, 2), {})],
     "zero_": [lambda x: ((x,), {})],
+    "bernoulli_.float": [lambda x: ((x, 0.5), {}), lambda x: ((x, -1.0), {})],
     "masked_fill_.Scalar": [lambda x: ((x, x > 2, 0.0), {})],
     "relu_": [lambda x: ((x,), {})],
     "silu_": [lambda x: ((x,), {})],
@@ -291,6 +293,20 @@ def _attention(order, length=5, **kwargs):
 
 # (name, function that gives (args, kwargs))
 WHOLE_CALLS = [
+    *[
+        (
+            "index_put",
+            lambda n=n: ((make((6, n)), [make((5,), dtype=I64) % 6], make((5, n)), n > 4), {}),
+        )
+        for n in (3, 8)
+    ],
+    *[
+        (
+            "embedding_dense_backward",
+            lambda g=g, i=i: ((make(g), make(i, dtype=I64) % 7, 7, -1, False), {}),
+        )
+        for g, i in (((2, 3, 4), (2, 3)), ((5, 4), (5,)))
+    ],
     *[
         ("convolution", c)
         for c in (

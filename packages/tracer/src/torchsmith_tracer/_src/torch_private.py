@@ -157,7 +157,7 @@ _READS = tuple(ATTENTION_SWITCHES.values())
 _BUILT_IN_ORDER, _CUDNN_FIRST = [1, 2, 0, 3, 4], [3, 1, 2, 0, 4]
 TRUE_QUERIES = "_utils.is_compiling"
 FALSE_QUERIES = (
-    "_jit_internal.is_scripting onnx.is_in_onnx_export _C._is_tracing "
+    "_jit_internal.is_scripting _C._is_tracing "
     "_C._functorch.is_functorch_wrapped_tensor _C._functorch.is_batchedtensor "
     "_C._functorch.is_gradtrackingtensor"
 )
@@ -172,6 +172,7 @@ QUERIES_BY_NAME = (
     ("torch.compiler", "is_exporting", False),
     ("torch._jit_internal", "is_scripting", False),
     ("torch.jit._trace", "is_tracing", False),
+    ("torch.onnx", "is_in_onnx_export", False),
     ("torch.onnx.utils", "is_in_onnx_export", False),
     ("torch.fx._symbolic_trace", "is_fx_tracing", False),
     ("torch.fx._symbolic_trace", "is_fx_symbolic_tracing", False),

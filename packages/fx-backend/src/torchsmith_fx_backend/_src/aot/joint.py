@@ -29,6 +29,7 @@ from torchsmith_fx_backend._src.capture.torch_private import (
     make_fake,
     no_autocast_cache,
     pytree,
+    run_backward,
 )
 from torchsmith_fx_backend.errors import UnsupportedError
 
@@ -160,9 +161,7 @@ class Joint:
     ) -> Sequence[torch.Tensor | None]:
         leaves = self._leaves
         try:
-            return torch.autograd.grad(
-                outputs, leaves, tangents, retain_graph=True, allow_unused=True
-            )
+            return run_backward(outputs, leaves, tangents)
         except RuntimeError as error:
             if "use_reentrant" not in str(error):
                 raise

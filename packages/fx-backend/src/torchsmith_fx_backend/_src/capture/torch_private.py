@@ -22,6 +22,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
     unset_fake_temporarily,
 )
+from torch.autograd.graph import _engine_run_backward
 from torch.fx.graph import _PyTreeCodeGen, _PyTreeInfo
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import (
@@ -64,6 +65,7 @@ __all__ = [
     "pytree",
     "pytree_codegen",
     "release_saved_tensors",
+    "run_backward",
     "run_composite_kernel",
     "running_gradient",
     "unset_fake_temporarily",
@@ -274,6 +276,17 @@ def pytree_codegen(
 ) -> torch.fx.graph.CodeGen:
     """Code generation for a graph module that takes and returns nested containers."""
     return _PyTreeCodeGen(_PyTreeInfo(list(names), in_spec, out_spec))
+
+
+def run_backward(
+    outputs: Sequence[torch.Tensor],
+    leaves: Sequence[torch.Tensor],
+    tangents: Sequence[torch.Tensor],
+) -> Sequence[torch.Tensor | None]:
+    """``torch.autograd.grad`` for tangents of the right sizes, which it checks by sympy."""
+    return _engine_run_backward(
+        tuple(outputs), tuple(tangents), True, False, tuple(leaves), True, accumulate_grad=False
+    )
 
 
 def gradient_clock() -> int:

@@ -6,11 +6,11 @@ torch's own tracer when this backend runs under ``torch.compile(backend="smith")
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import sympy
 import torch
 import torchsmith_guards
 from torch import fx
@@ -126,7 +126,8 @@ def size_index(value: object) -> Index:
                 return const(1)
             return _from_guards(expr)
         inner = getattr(node, "expr", None)
-        if isinstance(inner, sympy.Basic):
+        sympy = sys.modules.get("sympy")  # takes half a second to import, and is torch's alone
+        if sympy is not None and isinstance(inner, sympy.Basic):
             ranges = getattr(getattr(node, "shape_env", None), "var_to_range", {})
             return _from_sympy(inner, ranges)
         return _from_guards(torchsmith_guards.expr_of(value))
@@ -176,8 +177,9 @@ def _number(bound: float) -> int | None:
     return bound if isinstance(bound, int) else None
 
 
-def _from_sympy(x: sympy.Basic, ranges: Mapping[sympy.Basic, Any]) -> Index:
+def _from_sympy(x: Any, ranges: Mapping[Any, Any]) -> Index:
     """``ranges`` are the value ranges that torch's own tracer keeps of its symbols."""
+    sympy = sys.modules["sympy"]
     if isinstance(x, sympy.Integer):
         return const(int(x))
     if isinstance(x, sympy.Symbol):

@@ -12,6 +12,9 @@ from torchsmith_guards._src.fake.layouts.base import PLAIN_DTYPES, Layout, Resul
 from torchsmith_guards._src.shapes.queries import settled
 
 _without_dispatch = torch._C._DisableTorchDispatch
+# Below what makes views: who called the operator does that with the result.
+_below_views = torch._C._ExcludeDispatchKeyGuard
+_VIEWS = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
 _warn_on_data_pointer = torch._C._set_warn_deprecated_on_mutable_data_ptr
 
 
@@ -40,18 +43,21 @@ def is_plain(mode: FakeTensorMode, values: Iterable[Any]) -> bool:
     return known == 0 or known < tensors
 
 
-def build(mode: FakeTensorMode, result: Result, base: FakeTensor | None) -> object:
+def build(
+    mode: FakeTensorMode, result: Result, base: FakeTensor | None, *, symbolic: bool
+) -> object:
     """The values that ``result`` describes.
 
     Args:
         mode: whose fake tensors to make.
         result: the layouts.
         base: the tensor whose storage the results share; None for new tensors.
+        symbolic: whether any size of the program is.
     """
     if isinstance(result, list):
-        parts = [_part(mode, part, base) for part in result]
+        parts = [_tensor(mode, p, base, symbolic) if isinstance(p, tuple) else p for p in result]
         return parts if base is not None else tuple(parts)
-    return _tensor(mode, result, base)
+    return _tensor(mode, result, base, symbolic)
 
 
 def settle(mode: FakeTensorMode, result: Any) -> Any:
@@ -64,24 +70,30 @@ def settle(mode: FakeTensorMode, result: Any) -> Any:
         if all(a is b for a, b in zip(known, size)) or type(result) is not FakeTensor:
             return result
         layout = (known, result.stride(), result.dtype, result.device, result.storage_offset())
-        return _tensor(mode, layout, result)
+        return _tensor(mode, layout, result, symbolic=True)
     if type(result) in (list, tuple):
         return type(result)(settle(mode, part) for part in result)
     return result
 
 
-def _part(mode: FakeTensorMode, part: Layout | int | None, base: FakeTensor | None) -> object:
-    return _tensor(mode, part, base) if isinstance(part, tuple) else part
-
-
-def _tensor(mode: FakeTensorMode, layout: Layout, base: FakeTensor | None) -> FakeTensor:
+def _tensor(
+    mode: FakeTensorMode, layout: Layout, base: FakeTensor | None, symbolic: bool
+) -> FakeTensor:
     size, stride, dtype, device, offset = layout
-    size = [settled(n) for n in size]
+    if symbolic:
+        size = [settled(n) for n in size]
     if base is None:
         return new_strided(mode, size, stride, dtype, device)
-    with in_kernel_invocation_manager(mode):
-        meta = torch.as_strided(base, size, stride, offset)
-    with _without_dispatch():
+    if symbolic:  # extents of storage are not asked for, since that would make guards
+        with in_kernel_invocation_manager(mode):
+            meta = torch.as_strided(base, size, stride, offset)
+        with _without_dispatch():
+            return _wrap(mode, meta, device)
+    with _without_dispatch(), _below_views(_VIEWS):
+        # An operator on ``base`` itself would ask for its device, for which torch imports its
+        # distributed tensors and with them sympy: more than all of a small first call.
+        meta = torch.empty(0, dtype=dtype, device="meta")
+        meta.set_(base.untyped_storage(), offset, size, stride)
         return _wrap(mode, meta, device)
 
 
@@ -97,8 +109,7 @@ def new_strided(
 def _wrap(mode: FakeTensorMode, meta: torch.Tensor, device: torch.device) -> FakeTensor:
     """``FakeTensor(mode, meta, device)`` for new tensors without history. What the constructor
     sets, in many steps, depends on nothing but mode and device, so it is copied."""
-    templates: dict[torch.device, tuple[torch.device, dict[str, Any]]]
-    templates = mode.__dict__.setdefault("_templates", {})
+    templates: dict[torch.device, Any] = mode.__dict__.setdefault("_templates", {})
     known = templates.get(device)
     if known is None:
         made = FakeTensor(mode, meta, device)
@@ -109,7 +120,5 @@ def _wrap(mode: FakeTensorMode, meta: torch.Tensor, device: torch.device) -> Fak
         FakeTensor, meta, False, dispatch_device=True, device_for_backend_keys=known[0]
     )
     _warn_on_data_pointer(made)
-    attributes = made.__dict__
-    attributes.update(known[1])
-    attributes["fake_mode"] = mode
+    made.__dict__.update(known[1], fake_mode=mode)
     return made

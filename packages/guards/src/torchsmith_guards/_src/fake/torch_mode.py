@@ -6,6 +6,7 @@ import contextlib
 import functools
 import itertools
 import logging
+import sys
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -77,8 +78,8 @@ class TorchMode(FakeTensorMode):  # type: ignore[no-untyped-call]  # torch's __i
 
     @property
     def cache_enabled(self) -> bool:
-        """Torch's cache of results; it reaches into the insides of torch's own symbolic nodes."""
-        return self._cache_enabled and not self._symbolic
+        """Torch's cache of results, which looks into torch's own symbolic nodes and needs sympy."""
+        return self._cache_enabled and not self._symbolic and "sympy" in sys.modules
 
     @cache_enabled.setter
     def cache_enabled(self, enabled: bool) -> None:
@@ -156,7 +157,8 @@ class TorchMode(FakeTensorMode):  # type: ignore[no-untyped-call]  # torch's __i
         if entry.effect is Effect.WRITE:
             known = self.fake_tensor_converter.constant_storage_mapping
             return NotImplemented if known else args[0]
-        return build(self, result, args[0] if entry.effect is Effect.VIEW else None)
+        base = args[0] if entry.effect is Effect.VIEW else None
+        return build(self, result, base, symbolic=self._symbolic)
 
     def __enter__(self) -> Self:
         # With symbolic sizes, operators must take their Python decompositions: the C++ ones ask

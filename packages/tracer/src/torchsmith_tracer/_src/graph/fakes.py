@@ -225,7 +225,8 @@ class FakeRunner:
             if spec.requires_grad:
                 if self._root is None:
                     self._root = torch.empty(0, device="cpu", requires_grad=True)
-                return _forgotten(self._root, self._fake, spec)
+                with self._fake.mode:  # which answers when autograd asks for the device
+                    return _forgotten(self._root, self._fake, spec)
             return self._fake.new_strided(spec.size, spec.stride, spec.dtype, spec.device)
         if type(spec) is tuple:
             kind, parts = spec

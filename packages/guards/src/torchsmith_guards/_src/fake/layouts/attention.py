@@ -61,16 +61,10 @@ def _flash_for_cpu(
 
 @rule("_scaled_dot_product_flash_attention")
 def _flash(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    return_debug_mask: bool = False,
-    *,
-    scale: float | None = None,
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *rest: object, **named: object
 ) -> Layouts | None:
-    if return_debug_mask or query.device.type != "cuda" or torch.version.hip is not None:
+    shows_mask = any(rest[2:]) or named.get("return_debug_mask")
+    if shows_mask or query.device.type != "cuda" or torch.version.hip is not None:
         return None
     output = _like(query, key, value)
     if output is None:

@@ -80,19 +80,10 @@ def _image(size: list[int], x: torch.Tensor, weight: torch.Tensor) -> Layout | N
 
 
 @rule("max_pool2d_with_indices")
-def _max_pool2d(
-    x: torch.Tensor,
-    kernel_size: Sequence[int],
-    stride: Sequence[int] = (),
-    padding: Sequence[int] = (0,),
-    dilation: Sequence[int] = (1,),
-    ceil_mode: bool = False,
-) -> Layouts | None:
-    size = _pooled(x, kernel_size, stride, padding, dilation, ceil_mode)
+def _max_pool2d(x: torch.Tensor, *window: Any, **named: Any) -> Layouts | None:
+    size = _pooled(x, *window, **named)
     values = None if size is None else _pool_layout(size, x)
-    if values is None:
-        return None
-    return [values, (*values[:2], torch.int64, *values[3:])]
+    return None if values is None else [values, (*values[:2], torch.int64, *values[3:])]
 
 
 @rule("avg_pool2d")
@@ -106,9 +97,7 @@ def _avg_pool2d(
     divisor_override: int | None = None,
 ) -> Layout | None:
     size = _pooled(x, kernel_size, stride, padding, (1,), ceil_mode)
-    if size is None or divisor_override == 0:
-        return None
-    return _pool_layout(size, x)
+    return None if size is None or divisor_override == 0 else _pool_layout(size, x)
 
 
 @rule("_adaptive_avg_pool2d")
@@ -122,17 +111,17 @@ def _adaptive_avg_pool2d(x: torch.Tensor, output_size: Sequence[Any]) -> Layout 
 
 def _pooled(
     x: torch.Tensor,
-    kernel: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    ceil_mode: bool,
+    kernel_size: Sequence[int],
+    stride: Sequence[int] = (),
+    padding: Sequence[int] = (0,),
+    dilation: Sequence[int] = (1,),
+    ceil_mode: bool = False,
 ) -> list[int] | None:
     if x.dim() not in (3, 4) or not x.dtype.is_floating_point or holds(x.shape, 0):
         return None
     if not is_static(x.shape, x.stride()):
         return None
-    kernels, pads, gaps = _spread(kernel, 2), _spread(padding, 2), _spread(dilation, 2)
+    kernels, pads, gaps = _spread(kernel_size, 2), _spread(padding, 2), _spread(dilation, 2)
     steps = _spread(stride, 2) if stride else kernels
     if kernels is None or steps is None or pads is None or gaps is None:
         return None

@@ -192,6 +192,7 @@ def _random_like(x: torch.Tensor, **kwargs: Any) -> Layout | None:
     return layout if layout is not None and layout[2].is_floating_point else None
 
 
+rule("bernoulli.p")(lambda x, p, **_: _random_like(x) if 0 <= p <= 1 and is_row_major(x) else None)
 rule("full_like")(lambda x, value, **kwargs: _like(x, **kwargs))
 
 

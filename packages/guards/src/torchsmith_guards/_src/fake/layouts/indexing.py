@@ -69,18 +69,21 @@ def _stack(tensors: Sequence[torch.Tensor], dim: int = 0) -> Layout | None:
 
 
 @rule("embedding")
-def _embedding(
-    weight: torch.Tensor,
-    indices: torch.Tensor,
-    padding_idx: int = -1,
-    scale_grad_by_freq: bool = False,
-    sparse: bool = False,
-) -> Layout | None:
+def _embedding(weight: torch.Tensor, indices: torch.Tensor, *_: Any, **__: Any) -> Layout | None:
     if weight.dim() != 2 or indices.device != weight.device:
         return None
     if indices.dtype not in _INDEX_DTYPES:
         return None
     return contiguous((*indices.shape, weight.shape[1]), weight)
+
+
+@rule("embedding_dense_backward")
+def _embedding_backward(
+    grad: torch.Tensor, indices: torch.Tensor, count: int, padding_idx: int, by_frequency: bool
+) -> Layout | None:
+    if not same_sizes(grad.shape[:-1], indices.shape) or indices.dtype not in _INDEX_DTYPES:
+        return None
+    return contiguous((count, grad.shape[-1]), grad) if indices.device == grad.device else None
 
 
 @rule("index_select")
@@ -124,6 +127,13 @@ def _index(x: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> Layout | 
     if holds(x.shape, 0) or holds(x.shape, 1) or holds(size, 0) or holds(size, 1):
         return None
     return contiguous((*size, *x.shape[len(found) :]), x)
+
+
+@rule("index_put")
+def _index_put(x: torch.Tensor, indices: Any, values: torch.Tensor, *rest: Any) -> Layout | None:
+    found = _index(x, indices)
+    fits = found is not None and values.dtype == x.dtype and same_sizes(values.shape, found[0])
+    return contiguous(x.shape, x) if fits and values.device == x.device else None
 
 
 @rule("constant_pad_nd")

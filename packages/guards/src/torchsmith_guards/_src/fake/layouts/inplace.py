@@ -104,3 +104,8 @@ def _unary(x: torch.Tensor) -> Layout | None:
 )
 def _unary_float(x: torch.Tensor, *args: Any, **kwargs: Any) -> Layout | None:
     return _write(x, x.dtype) if x.dtype.is_floating_point else None
+
+
+rule("bernoulli_.float", effect=Effect.WRITE)(
+    lambda x, p=0.5, **kwargs: _unary_float(x) if 0 <= p <= 1 else None
+)
