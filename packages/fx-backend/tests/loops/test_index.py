@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torchsmith_fx_backend._src.loops import index as ix
+from torchsmith_fx_backend._src.loops.sizes import TYPICAL_SIZE, estimate
 from torchsmith_fx_backend._src.loops.views import reshape
 
 i, j = ix.var(0), ix.var(1)
@@ -34,6 +35,22 @@ def test_quotient_and_remainder_recombine(d):
     assert ix.add(ix.mul(ix.floordiv(i, d), d), ix.mod(i, d)) == i
     scaled = ix.add(ix.mul(ix.floordiv(i, d), d, c(5)), ix.mul(c(5), ix.mod(i, d)))
     assert scaled == ix.mul(c(5), i)
+
+
+@pytest.mark.parametrize(
+    "divisor",
+    [
+        ix.floordiv(s, c(TYPICAL_SIZE + 1)),
+        ix.sub(s, c(TYPICAL_SIZE)),
+        ix.mul(ix.sub(ix.floordiv(s, c(100)), c(5)), ix.sub(ix.floordiv(s, c(100)), c(5))),
+        ix.floordiv(s, c(TYPICAL_SIZE << 14)),
+        ix.sub(s, t),
+    ],
+    ids=str,
+)
+def test_estimates_of_sizes_with_a_divisor_that_is_zero_somewhere(divisor):
+    assert estimate(ix.mul(c(4), ix.floordiv(ix.mul(s, t), divisor))) > 0
+    assert estimate(ix.mod(ix.mul(s, t), divisor)) >= 0
 
 
 def test_nested_splits_recombine():

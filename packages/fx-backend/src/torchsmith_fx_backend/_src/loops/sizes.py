@@ -6,6 +6,7 @@ torch's own tracer when this backend runs under ``torch.compile(backend="smith")
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -106,7 +107,10 @@ def estimate(x: Index) -> int:
     """The value of a size expression, with every symbol at a typical size."""
     if type(x) is Const:
         return x.value
-    return int(evaluate(x, (), dict.fromkeys(symbols(x), TYPICAL_SIZE)))
+    for size in (TYPICAL_SIZE, TYPICAL_SIZE << 12, TYPICAL_SIZE << 24):
+        with contextlib.suppress(ZeroDivisionError):  # some divisors are zero at smaller sizes
+            return int(evaluate(x, (), dict.fromkeys(symbols(x), size)))
+    return TYPICAL_SIZE
 
 
 def size_index(value: object) -> Index:
