@@ -97,42 +97,11 @@ def assemble(
     assert graph is not None
     lines = list(cg.lines)
     compiled: Function | None = None
-    if not trace.graph.is_empty() or cg.outputs:
-        inputs = [cg.source_name(entry.source) for entry in trace.graph.inputs]
-        compiled = compile_graph(graph, trace.graph.example_inputs())
-        name = cg.fresh("graph")
-        cg.namespace[name] = compiled
-        error, handler, undo = cg.fresh("error"), cg.fresh("failed"), cg.fresh("undo")
-        cg.namespace[handler] = functools.partial(
-            failed, inputs, functools.partial(trace.graph.stays, graph)
-        )
-        targets = ", ".join(cg.outputs.values())
-        call = f"{name}({', '.join(inputs)})"
-        graph_ = trace.graph
-        copies = [cg.source_name(entry.source) for entry in graph_.inputs_at_risk()]
-        copies += [cg.source_name(entry.source) for entry in graph_.generators_at_risk()]
-        random = graph_.draws and graph_.may_fail
-        touched = [cg.source_name(s) for s in graph_.attributes if graph_.may_fail]
-        if copies or random or touched:
-            maker = cg.fresh("copies")
-            cg.namespace[maker] = Undo
-            cg.loads.append(
-                f"{undo} = {maker}({random}, [{', '.join(touched)}], [{', '.join(copies)}])"
-            )
-        else:
-            undo = "None"
-        params = ", ".join([error, undo, *cg.params])
-        lines[:0] = [
-            f"{error} = None",
-            "try:",
-            f"    {targets}, = {call}" if targets else f"    {call}",
-            "except BaseException as caught:",
-            f"    {error} = caught",
-            f"if {error} is not None:",  # the user's code runs outside of our handler
-            f"    return {handler}({params})",
-        ]
-    else:
+    if trace.graph.is_empty() and not cg.outputs:
         graph = None
+    else:
+        compiled = compile_graph(graph, trace.graph.example_inputs())
+        lines[:0] = _graph_call(trace, graph, compiled, cg, failed)
     text = [f"def {_name(record)}({', '.join(cg.params)}):"]
     text += [f"    {line}" for line in [*cg.loads, *lines]]
     source = "\n".join(text) + "\n"
@@ -140,6 +109,45 @@ def assemble(
     fn: Function = cg.namespace.pop(_name(record))  # type: ignore[assignment]
     weakref.finalize(fn, forget_source, filename)
     return Body(fn, source, graph, compiled)
+
+
+def _graph_call(
+    trace: Compilation, graph: fx.GraphModule, compiled: Function, cg: Emitter, failed: Failed
+) -> list[str]:
+    """Lines that call the graph, and ``failed`` outside of our handler if it raises."""
+    inputs = [cg.source_name(entry.source) for entry in trace.graph.inputs]
+    name, error, handler = cg.fresh("graph"), cg.fresh("error"), cg.fresh("failed")
+    cg.namespace[name] = compiled
+    stays = functools.partial(trace.graph.stays, graph)
+    cg.namespace[handler] = functools.partial(failed, inputs, stays)
+    params = ", ".join([error, _noted_for_undo(trace, cg), *cg.params])
+    targets = ", ".join(cg.outputs.values())
+    call = f"{name}({', '.join(inputs)})"
+    return [
+        f"{error} = None",
+        "try:",
+        f"    {targets}, = {call}" if targets else f"    {call}",
+        "except BaseException as caught:",
+        f"    {error} = caught",
+        f"if {error} is not None:",
+        f"    return {handler}({params})",
+    ]
+
+
+def _noted_for_undo(trace: Compilation, cg: Emitter) -> str:
+    """The name of what a graph that raises may have changed, noted before it runs."""
+    graph = trace.graph
+    at_risk = (*graph.inputs_at_risk(), *graph.generators_at_risk())
+    copies = ", ".join(cg.source_name(entry.source) for entry in at_risk)
+    random = graph.draws and graph.may_fail
+    touched = ", ".join(cg.source_name(s) for s in graph.attributes if graph.may_fail)
+    undo = cg.fresh("undo")
+    if not (copies or random or touched):
+        return "None"
+    maker = cg.fresh("copies")
+    cg.namespace[maker] = Undo
+    cg.loads.append(f"{undo} = {maker}({random}, [{touched}], [{copies}])")
+    return undo
 
 
 def _name(record: CodeRecord) -> str:
