@@ -127,9 +127,7 @@ def _scan(op: ScanOp) -> Emit:
     return emit
 
 
-def _ranked(node: fx.Node) -> bool:
-    return _rank(node) > 0
-
+_ranked = lambda node: _rank(node) > 0
 
 for _target, _kind in (
     (aten.cumsum.default, ScanOp.SUM),

@@ -61,10 +61,6 @@ def _product(first: int, second: int) -> Callable[[fx.Node], int]:
     return count
 
 
-def _linear(node: fx.Node) -> int:
-    return 2 * math.prod(_shape(node.args[0])) * _shape(node.args[1])[0]
-
-
 def _convolution(node: fx.Node) -> int:
     weight = _shape(node.args[1])
     transposed = bool(node.args[6])
@@ -85,7 +81,7 @@ _FLOPS: Mapping[object, Callable[[fx.Node], int]] = {
     aten.matmul.default: _product(0, 1),
     aten.addmm.default: _product(1, 2),
     aten.baddbmm.default: _product(1, 2),
-    aten.linear.default: _linear,
+    aten.linear.default: lambda n: 2 * math.prod(_shape(n.args[0])) * _shape(n.args[1])[0],
     aten.convolution.default: _convolution,
     aten.scaled_dot_product_attention.default: _attention,
 }

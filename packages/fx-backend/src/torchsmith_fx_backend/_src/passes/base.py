@@ -103,13 +103,11 @@ def insert(graph: fx.Graph, target: OpOverload, *args: Any, **kwargs: Any) -> fx
     """A new call at the insertion point of ``graph``, with its metadata."""
     values, named = fx.node.map_arg((args, kwargs), lambda n: n.meta["val"])
     node = graph.call_function(target, args, kwargs)
-    mode = next(m for n in graph.nodes if (m := _mode(n.meta.get("val"))) is not None)
+    found = (n.meta.get("val") for n in graph.nodes)
+    modes = (fake_mode_of(value) for value in found if isinstance(value, torch.Tensor))
+    mode = next(mode for mode in modes if mode is not None)
     node.meta["val"] = inferred(mode, lambda: target(*values, **named))
     return node
-
-
-def _mode(value: object) -> Any:
-    return fake_mode_of(value) if isinstance(value, torch.Tensor) else None
 
 
 def is_static(tensor: torch.Tensor) -> bool:

@@ -190,10 +190,6 @@ def _arange(node: fx.Node, values: Values) -> torch.Tensor:
     return torch.arange(*bounds, dtype=result.dtype, device="cpu")
 
 
-def _same(node: fx.Node, values: Values) -> torch.Tensor:
-    return _operand(node, 0, values).kept
-
-
 def _cast(node: fx.Node, values: Values) -> torch.Tensor:
     kept, dtype = _operand(node, 0, values).kept, node.meta["val"].dtype
     if kept.dtype.is_floating_point and not (dtype.is_floating_point or dtype is torch.bool):
@@ -325,7 +321,10 @@ def _each(rule: Rule, *targets: OpOverload) -> dict[Any, Rule]:
 _RULES: dict[Any, Rule] = {
     **_FILLS,
     **_each(_arange, aten.arange.start_step, aten.arange.start, aten.arange.default),
-    **_each(_same, aten.clone.default, aten.detach.default, aten.alias.default),
+    **_each(
+        lambda node, values: _operand(node, 0, values).kept,
+        *(aten.clone.default, aten.detach.default, aten.alias.default),
+    ),
     **_each(_cast, aten._to_copy.default),
     **_each(_arithmetic, aten.add.Tensor, aten.add.Scalar, aten.sub.Tensor, aten.sub.Scalar),
     **_each(_arithmetic, aten.rsub.Tensor, aten.rsub.Scalar),

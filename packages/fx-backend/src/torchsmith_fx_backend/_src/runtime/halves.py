@@ -8,7 +8,6 @@ pass that finds it lent runs as without recordings, and so does its backward pas
 
 from __future__ import annotations
 
-import functools
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -75,7 +74,7 @@ class RecordedHalves:
 
     def backward(self, run: Any, *, static: bool) -> RecordedBackward:
         """A backward half, which takes its inputs in one list."""
-        spread: Any = functools.partial(_in_a_list, run)
+        spread: Any = lambda *inputs: run(list(inputs))
         spread.source, spread.kernels = run.source, run.kernels
         return RecordedBackward(run, self._half(spread, static=static))
 
@@ -92,10 +91,6 @@ class RecordedHalves:
         self._halves.append(half)
         half.refused = self.refused
         return half
-
-
-def _in_a_list(run: Callable[[list[Any]], Outputs], *inputs: Any) -> Outputs:
-    return run(list(inputs))
 
 
 class RecordedForward:

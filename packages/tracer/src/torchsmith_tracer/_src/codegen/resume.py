@@ -458,12 +458,9 @@ def freed(item: Instr, cells: Collection[str]) -> Instr:
             return _with_arg(item, FreeVar(arg))
         return _with_arg(item, local_name(arg)) if local_name(arg) != arg else item
     if isinstance(arg, tuple) and "FAST" in item.name:
-        return _with_arg(item, tuple(map(_local_arg, arg)))
+        names = (local_name(each) if isinstance(each, str) else each for each in arg)
+        return _with_arg(item, tuple(names))
     return item
-
-
-def _local_arg(arg: object) -> object:
-    return local_name(arg) if isinstance(arg, str) else arg
 
 
 def _with_arg(item: Instr, arg: Any) -> Instr:

@@ -101,10 +101,6 @@ def _store(frame: Frame, name: str) -> None:
         frame.locals[name] = value  # type: ignore[assignment]
 
 
-def _take(frame: Frame, name: str) -> Value | Null:
-    return frame.locals.pop(name, NULL)
-
-
 # The same for names whose slot may hold a cell.
 
 
@@ -175,7 +171,7 @@ def _register(
             store(frame, name)
 
 
-_register("", _load, _store, _take)
+_register("", _load, _store, lambda frame, name: frame.locals.pop(name, NULL))
 _register("/cell", _load_slot, _store_slot, _take_slot)
 
 

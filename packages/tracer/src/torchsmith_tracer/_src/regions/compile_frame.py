@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from torch import fx
 from torchsmith_guards import (
     GLOBAL_STATE,
     Checker,
@@ -279,10 +278,6 @@ def _print_stages(record: CodeRecord, report: FrameReport) -> None:
     if not settings.log:
         return
     if report.graph is not None:
-        settings.emit_log("graph", record.name, _graph_text(report.graph))
+        settings.emit_log("graph", record.name, str(report.graph.code).strip("\n"))
     settings.emit_log("guards", record.name, report.guards)
     settings.emit_log("bytecode", record.name, report.body)
-
-
-def _graph_text(graph: fx.GraphModule) -> str:
-    return str(graph.code).strip("\n")

@@ -419,10 +419,6 @@ def _fill_defaultdict(
     _fill_dict(obj, content)
 
 
-def _fill_deque(obj: collections.deque[object], content: collections.deque[object]) -> None:
-    collections.deque.__init__(obj, content, content.maxlen)
-
-
 _ordered_setitem: Callable[[object, object, object], None]
 _ordered_setitem = collections.OrderedDict.__dict__["__setitem__"]
 _FILL: dict[type, Callable[..., None]] = {
@@ -430,7 +426,7 @@ _FILL: dict[type, Callable[..., None]] = {
     collections.defaultdict: _fill_defaultdict,
     collections.OrderedDict: _fill_ordered,
     list: list.extend,
-    collections.deque: _fill_deque,
+    collections.deque: lambda obj, given: collections.deque.__init__(obj, given, given.maxlen),
     set: set.update,
     _random.Random: _random.Random.setstate,
 }

@@ -127,10 +127,6 @@ def choose(
     return _choose_reduction(kernel, symbols, sm_count)
 
 
-def _widest(kernel: Kernel) -> int:
-    return max((arg.dtype.itemsize for arg in kernel.args), default=4)
-
-
 def _choose_pointwise(kernel: Kernel, symbols: Mapping[str, int], sm_count: int) -> Config:
     if (axis := _transposed_axis(kernel, symbols)) is not None:
         extent_x = int(evaluate(kernel.ranges[-1], (), symbols))
@@ -143,7 +139,7 @@ def _choose_pointwise(kernel: Kernel, symbols: Mapping[str, int], sm_count: int)
     points = count_points(kernel.ranges, symbols)
     # 8 elements a thread are one 16-byte access of bf16 and two of fp32; small kernels use smaller
     # blocks so that every multiprocessor gets some.
-    block = 1024 if _widest(kernel) <= 4 else 512
+    block = 1024 if all(arg.dtype.itemsize <= 4 for arg in kernel.args) else 512
     while block > 128 and points < block * sm_count * 2:
         block //= 2
     return Config(Schedule.POINTWISE, block, num_warps=max(1, block // 256))
