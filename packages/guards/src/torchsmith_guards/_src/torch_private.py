@@ -29,12 +29,10 @@ forward_level: Callable[[], int] = functools.partial(
 profiler_enabled: Callable[[], bool] = getattr(torch.autograd, "_profiler_enabled", lambda: False)
 
 
-def _any_autocast_slow() -> bool:
-    return any(torch.is_autocast_enabled(d) for d in autocast_devices())
-
-
 any_autocast_enabled: Callable[[], bool] = getattr(
-    torch._C, "_is_any_autocast_enabled", _any_autocast_slow
+    torch._C,
+    "_is_any_autocast_enabled",
+    lambda: any(torch.is_autocast_enabled(d) for d in autocast_devices()),
 )
 
 

@@ -52,7 +52,8 @@ class TensorSpec:
                 see ``stride_dependents`` for the others, which a contiguous tensor with a dynamic
                 inner size has, and one with a dynamic batch has not.
         """
-        dynamic_dims = _varying(tensor, dynamic_dims, unbacked_dims)
+        # Sizes 0 and 1 are specialised, where something is known of the size at all.
+        dynamic_dims = {d for d in dynamic_dims if tensor.size(d) > 1 or d in unbacked_dims}
         size: tuple[int | None, ...] = tuple(
             None if d in dynamic_dims else int(s) for d, s in enumerate(tensor.shape)
         )
@@ -71,13 +72,6 @@ class TensorSpec:
             tensor.is_conj(),
             tensor.is_neg(),
         )
-
-
-def _varying(
-    tensor: torch.Tensor, dims: Collection[int], unbacked: Collection[int]
-) -> frozenset[int]:
-    """Sizes 0 and 1 are specialised, where something is known of the size at all."""
-    return frozenset(d for d in dims if tensor.size(d) > 1 or d in unbacked)
 
 
 def stride_dependents(

@@ -306,13 +306,8 @@ def _leftover(operation: Operation, operands: str, exits: Sequence[Exit]) -> int
     """Slots below the results when the step leaves; they are dropped before returning."""
     if operation.instr is None:
         return len(operands)
-    effects = [_effect(i) for i in operation.instr(Label())]
-    return len(operands) + sum(effects) - exits[0].results if exits else 0
-
-
-def _effect(instr: Instr) -> int:
-    effect: int = instr.stack_effect(jump=False)
-    return effect
+    effect: int = sum(instr.stack_effect(jump=False) for instr in operation.instr(Label()))
+    return len(operands) + effect - exits[0].results if exits else 0
 
 
 def _tail(number: int, exit: Exit, leftover: str, location: Any) -> list[Any]:

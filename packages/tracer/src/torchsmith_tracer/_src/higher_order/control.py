@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.utils.checkpoint
-from torch import fx
 from torchsmith_guards import GuardKind
 
 from torchsmith_tracer._src import torch_private as private
@@ -80,7 +79,8 @@ def _pure(tx: Trace, what: str, func: Value, args: Args, inputs: Sequence[int] =
     if holds_none(traced.shape) or any(not isinstance(v, TensorValue) for v in traced.leaves):
         raise Unsupported("opaque-call", what=f"{what} with results that are no tensors")
     holders = [n for n in traced.body.module.graph.nodes if n.op == "placeholder"]
-    taken = {storage_id(t) for n in holders if (t := _fake(n)) is not None}
+    given = (n.meta["example_value"] for n in holders)
+    taken = {storage_id(t) for t in given if isinstance(t, torch.Tensor)}
     if taken & set(tx.graph.written[start:]):
         raise Unsupported("body-effect", what=what)
     for fake in traced.body.fakes:
@@ -89,11 +89,6 @@ def _pure(tx: Trace, what: str, func: Value, args: Args, inputs: Sequence[int] =
             raise Unsupported("opaque-call", what=f"{what} whose results share memory")
         taken.add(storage_id(fake))
     return traced
-
-
-def _fake(node: fx.Node) -> torch.Tensor | None:
-    value = node.meta["example_value"]
-    return value if isinstance(value, torch.Tensor) else None
 
 
 def _tensors(tx: Trace, value: Value, what: str) -> list[TensorValue]:

@@ -11,6 +11,7 @@ import operator
 import types
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from types import ModuleType
 
 import torch
@@ -443,30 +444,20 @@ _ABSTRACT = {"__reduce_ex__", "__reduce__", "__setstate__", "__dir__", "__init_s
 Property = Callable[["Trace", TensorValue], Value]
 
 
-def _metadata(name: str) -> Property:
-    def read(tx: Trace, tensor: TensorValue) -> Value:
-        return ConstantValue(getattr(tensor.fake, name))
-
-    return read
+def _metadata(name: str, tx: Trace, tensor: TensorValue) -> Value:
+    return ConstantValue(getattr(tensor.fake, name))
 
 
-def _computed(name: str) -> Property:
-    def read(tx: Trace, tensor: TensorValue) -> Value:
-        return tx.graph.call_function(getattr, (tensor, name))
-
-    return read
+def _computed(name: str, tx: Trace, tensor: TensorValue) -> Value:
+    return tx.graph.call_function(getattr, (tensor, name))
 
 
-def _real_first(name: str) -> Property:
+def _real_first(name: str, tx: Trace, tensor: TensorValue) -> Value:
     """Facts that neither the fake of an input carries nor the guard on its metadata compares."""
-
-    def read(tx: Trace, tensor: TensorValue) -> Value:
-        own = name == "retains_grad" and tensor.fake.retains_grad  # since traced code asked for it
-        if own or tensor.real is None or tensor.source is None:
-            return ConstantValue(getattr(tensor.fake, name))
-        return tx.world.computed(tensor.real, tensor.source, name)
-
-    return read
+    own = name == "retains_grad" and tensor.fake.retains_grad  # since traced code asked for it
+    if own or tensor.real is None or tensor.source is None:
+        return ConstantValue(getattr(tensor.fake, name))
+    return tx.world.computed(tensor.real, tensor.source, name)
 
 
 def _grad_fn(tx: Trace, tensor: TensorValue) -> Value:
@@ -501,7 +492,7 @@ def _user_dict(tx: Trace, tensor: TensorValue) -> Value:
 STORES: dict[str, Callable[[Trace, TensorValue, Value], object]] = {}
 PROPERTIES: dict[str, Property] = {
     **{
-        name: _metadata(name)
+        name: partial(_metadata, name)
         for name in (
             "device dtype layout ndim is_cpu is_cuda is_ipu is_meta is_mkldnn is_mps is_mtia "
             "is_nested is_quantized is_sparse is_sparse_csr is_vulkan is_xla is_xpu is_maia "
@@ -509,8 +500,8 @@ PROPERTIES: dict[str, Property] = {
         ).split()
         if hasattr(torch.Tensor, name)
     },
-    **{name: _computed(name) for name in ("T", "mT", "H", "mH", "real", "imag", "data")},
-    **{name: _real_first(name) for name in ("is_leaf", "retains_grad", "name", "output_nr")},
+    **{name: partial(_computed, name) for name in ("T", "mT", "H", "mH", "real", "imag", "data")},
+    **{n: partial(_real_first, n) for n in ("is_leaf", "retains_grad", "name", "output_nr")},
     "shape": lambda tx, tensor: tensor.size(tx),
     "grad_fn": _grad_fn,
     "nbytes": _numel_bytes,

@@ -34,16 +34,14 @@ def twin(module: str, *names: str) -> Any:
 def twin_of(cls: type) -> Any:
     """The twin class of a C class, or None."""
     twin = TWINS.get((_public(cls.__module__), cls.__qualname__))
-    return twin if twin is not None and _in_c(cls) else None
+    if twin is not None and (defines_new(cls) or "__new__" not in cls.__dict__):
+        return twin
+    return None
 
 
 def _public(module: str) -> str:
     # Which of the two a C class names differs between Pythons: ``_collections`` or ``collections``.
     return module.removeprefix("_")
-
-
-def _in_c(cls: type) -> bool:
-    return defines_new(cls) or "__new__" not in cls.__dict__
 
 
 class TwinValue(NewObjectValue):

@@ -187,7 +187,9 @@ def _slice(
         return None
     extent: Any = x.shape[dim]
     if type(extent) is not int:
-        whole = start in (None, 0) and (end is None or _beyond(end)) and step == 1
+        # Python writes ``x[1:]`` with the greatest int.
+        open_ended = end is None or (type(end) is int and end >= 2**63 - 1)
+        whole = start in (None, 0) and open_ended and step == 1
         return _viewed(x, x.shape, x.stride()) if whole else None
     begin = 0 if start is None else start
     stop = extent if end is None else end
@@ -200,11 +202,6 @@ def _slice(
     size[dim] = (stop - begin + step - 1) // step
     stride[dim] *= step
     return _viewed(x, size, stride, offset)
-
-
-def _beyond(end: object) -> bool:
-    """Whether a slice ends past any size: Python writes ``x[1:]`` with the greatest int."""
-    return type(end) is int and end >= 2**63 - 1
 
 
 view("detach", "alias")(lambda x: _viewed(x, x.shape, x.stride()))

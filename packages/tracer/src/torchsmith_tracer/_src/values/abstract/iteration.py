@@ -96,9 +96,7 @@ class Iteration(Part):
         if isinstance(value, SequenceValue):
             items = value.unpack(self.tx)
             if len(items) > count:
-                shown = f", got {len(items)}" if self._shows_count(value) else ""
-                message = f"too many values to unpack (expected {count}{shown})"
-                raise self.interp.error(ValueError, message)
+                raise self.interp.error(ValueError, f"too many values to unpack (expected {count})")
         else:
             if not self.is_iterable(value):
                 raise self.interp.error(
@@ -114,9 +112,6 @@ class Iteration(Part):
             message = f"not enough values to unpack (expected {count}, got {len(items)})"
             raise self.interp.error(ValueError, message)
         return items
-
-    def _shows_count(self, value: Value) -> bool:
-        return False  # from 3.14 on for lists, tuples and dicts
 
     def is_mapping(self, value: Value) -> bool:
         """Whether ``value`` has ``keys`` (what ``**value`` requires)."""
