@@ -198,3 +198,22 @@ def test_inputs_without_versions():
         run = compile_training(program, (x, w), SETTINGS) if compiled else program
         sides.append(torch.autograd.grad(run(x, w)[0].sum(), w))
     check(*sides)
+
+
+@pytest.mark.parametrize("name", ["pointwise", "matmul", "norms", "views of one result"])
+def test_tangents_of_many_backward_passes_at_once(name):
+    """``is_grads_batched`` hands over tensors without memory of their own."""
+    function = PROGRAMS[name]
+    run = compile_training(function, (leaf(4, 6), leaf(4, 6, seed=1)), SETTINGS)
+    found = []
+    for f in (run, function):
+        x, w = leaf(4, 6), leaf(4, 6, seed=1)
+        y = f(x, w)[0]
+        many = torch.eye(y.numel(), dtype=y.dtype)[:3].view(3, *y.shape)
+        more = {"is_grads_batched": True, "allow_unused": True}
+        found.append(torch.autograd.grad(y, (x, w), many, **more))
+        jacobian = torch.autograd.functional.jacobian
+        found[-1] += jacobian(lambda a, b, f=f: f(a, b)[0], (x, w), vectorize=True)
+    for mine, true in zip(*found):
+        torch.testing.assert_close(mine, true)
+        assert mine is None or not mine.requires_grad

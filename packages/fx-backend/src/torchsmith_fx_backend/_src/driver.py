@@ -69,6 +69,7 @@ from torchsmith_fx_backend._src.runtime import (
     save_graph,
     written_before,
 )
+from torchsmith_fx_backend._src.runtime.support import set_grad_enabled
 from torchsmith_fx_backend._src.schedule import schedule_graph
 from torchsmith_fx_backend._src.schedule.hints import hints
 from torchsmith_fx_backend._src.schedule.plan import Launch, is_boxed
@@ -152,10 +153,12 @@ def _smith(
     recorded = next((name for name in wanted if modes.records(name)), None)
     if chosen.tuning_seconds is None and any(map(modes.measures, wanted)):
         chosen = chosen.with_options(tuning_seconds=modes.TUNING_SECONDS)
-    returned = gm.graph.output_node().all_input_nodes  # leaves that the graph makes, perhaps
-    training = torch.is_grad_enabled() and any(
+    gradients = torch.is_grad_enabled() or any(
+        node.target is set_grad_enabled and node.args[0] for node in gm.graph.nodes
+    )
+    training = gradients and any(
         isinstance(x, torch.Tensor) and x.requires_grad
-        for x in (*example_inputs, *_attributes_read(gm), *_results(returned))
+        for x in (*example_inputs, *_attributes_read(gm), *_results(gm.graph.nodes))
     )
     if training and chosen.freezing:
         raise FreezingError

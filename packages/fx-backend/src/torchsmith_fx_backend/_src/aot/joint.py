@@ -83,7 +83,6 @@ class Joint:
             was then, whatever is assigned to the tensor's ``data``.
         saves: those of ``differentiable`` for which eager autograd saves anything, so that a
             second backward pass from there is an error.
-        saved_bytes: how much it saves besides ``kept``.
         rewritten: inputs that get values with a history: position of the input, position in
             ``outputs`` of its new value, and how often eager writes it. Autograd itself has to see
             that write, so it comes after the compiled function.
@@ -104,7 +103,6 @@ class Joint:
     kept: frozenset[fx.Node] = frozenset()
     viewed: frozenset[fx.Node] = frozenset()
     saves: frozenset[int] = frozenset()
-    saved_bytes: int = 0
     rewritten: tuple[tuple[int, int, int], ...] = ()
     spent: tuple[int, ...] = ()
     finish: Callable[[fx.Graph], object] = lambda graph: None
@@ -475,7 +473,6 @@ class _Collector:
 def _find_saved(joint: Joint) -> None:
     """What eager autograd keeps for the backward pass, read from its nodes."""
     kept: dict[fx.Node, bool] = {}
-    bases: dict[int, int] = {}
     saves: set[int] = set()
     saved: dict[Any, bool | None] = {}  # autograd node -> whether it saves a tensor
     new = {joint._roots[position].grad_fn for _, position, _ in joint.rewritten}
@@ -488,7 +485,7 @@ def _find_saved(joint: Joint) -> None:
                 # The caller may ask for gradients of that input; outputs do not pass through it.
                 raise UnsupportedError(what="a result of what got into an input with a gradient")
             if function not in saved:
-                saved[function] = _look_at_saved(joint, function, kept, bases)
+                saved[function] = _look_at_saved(joint, function, kept)
             if saved[function] is None:
                 joint.spent = (*joint.spent, position)
                 joint.differentiable = tuple(i for i in joint.differentiable if i != position)
@@ -503,14 +500,11 @@ def _find_saved(joint: Joint) -> None:
     joint.kept = frozenset(kept)
     joint.viewed = frozenset(node for node, itself in kept.items() if not itself)
     joint.saves = frozenset(saves)
-    joint.saved_bytes = sum(bases.values())
 
 
-def _look_at_saved(
-    joint: Joint, function: Any, kept: dict[fx.Node, bool], bases: dict[int, int]
-) -> bool | None:
+def _look_at_saved(joint: Joint, function: Any, kept: dict[fx.Node, bool]) -> bool | None:
     """Note what an autograd node saves: tensors that the caller sees, with whether one is saved
-    itself and not as a view, and sizes of others.
+    itself and not as a view.
 
     Returns:
         Whether it saves any; None when it has let go of them.
@@ -539,8 +533,6 @@ def _look_at_saved(
             place = base.origin or joint._visible.get(id(base))
             if place is not None:
                 kept[place] = kept.get(place, False) or not value.steps
-            elif id(base) not in bases:
-                bases[id(base)] = _bytes(base.node.meta["val"])
     return some
 
 
@@ -560,10 +552,3 @@ def _saved_names(kind: type) -> tuple[str, ...]:
             found = (*found, "saved_tensors")
         _SAVED_NAMES[kind] = found
     return found
-
-
-def _bytes(tensor: torch.Tensor) -> int:
-    size = 1
-    for n in tensor.shape:
-        size *= n if type(n) is int else 1
-    return size * tensor.element_size()

@@ -191,9 +191,7 @@ def _far(
 
 def _elements(node: fx.Node) -> int:
     value = node.meta.get("val")
-    if not isinstance(value, torch.Tensor):
-        return 0
-    return number_of_bytes(value) // value.element_size()
+    return number_of_bytes(value) // value.element_size() if isinstance(value, torch.Tensor) else 0
 
 
 def forward_graph(
@@ -225,7 +223,8 @@ def forward_graph(
             copy.meta = dict(original.meta)
             value = original.meta["val"]
             copy.kwargs = {"memory_format": torch.preserve_format}
-            copy.meta["val"] = _cloned(value)
+            with value.fake_mode, torch.no_grad():
+                copy.meta["val"] = value.detach().clone()
             results[outputs + number] = copy
     for node in writes:
         env[node] = copy_node(graph, node, env.__getitem__)
@@ -328,28 +327,26 @@ def _symbols(node: fx.Node) -> list[str]:
 
 def dependants(nodes: Iterable[fx.Node]) -> set[fx.Node]:
     """``nodes`` and everything computed from them."""
-    found: set[fx.Node] = set()
-    waiting = list(nodes)
-    while waiting:
-        node = waiting.pop()
-        if node not in found and node.op != "output":
-            found.add(node)
-            waiting += node.users
-    return found
+    return _reached(nodes, lambda node: (user for user in node.users if user.op != "output"))
 
 
 def _ancestors(
     nodes: Iterable[fx.Node], stop: Callable[[fx.Node], bool] = lambda node: False
 ) -> set[fx.Node]:
     """``nodes`` and everything that they are computed from, up to nodes where ``stop`` holds."""
+    return _reached(nodes, lambda node: () if stop(node) else node.all_input_nodes)
+
+
+def _reached(
+    nodes: Iterable[fx.Node], following: Callable[[fx.Node], Iterable[fx.Node]]
+) -> set[fx.Node]:
     found: set[fx.Node] = set()
     waiting = list(nodes)
     while waiting:
         node = waiting.pop()
         if node not in found:
             found.add(node)
-            if not stop(node):
-                waiting += node.all_input_nodes
+            waiting += following(node)
     return found
 
 
@@ -405,13 +402,6 @@ def number_of_bytes(value: Any) -> int:
     for n in value.shape:
         size *= n if type(n) is int else int(guards.hint_of(n) or 1)
     return size
-
-
-def _cloned(value: torch.Tensor) -> torch.Tensor:
-    mode = value.fake_mode  # type: ignore[attr-defined]
-    with mode, torch.no_grad():
-        result: torch.Tensor = torch.clone(value.detach())
-    return result
 
 
 # --------------------------------------------------------------------------------- minimum cut

@@ -37,6 +37,7 @@ from torchsmith_fx_backend._src.capture.torch_private import (
     below_autograd,
     delayed_error,
     has_saving_hooks,
+    has_storage,
     keeps_graph,
     make_fake,
     pytree,
@@ -299,9 +300,10 @@ class CompiledFunction(torch.autograd.Function):
         kept = keeps_graph()
         if not kept:
             ctx.given = None
-        if twice and given is not None:
+        batched = not all(t is None or has_storage(t) for t in tangents)  # by vmap
+        if (twice or batched) and given is not None:
             _ = saves and ctx.saved_tensors  # an error where they are gone or were written
-            found = training.again.gradients(given, tangents)
+            found = training.again.gradients(given, tangents, twice)
         else:
             quiet = torch.no_grad() if twice else contextlib.nullcontext()
             with quiet, (training.ambient or contextlib.nullcontext)():
@@ -375,12 +377,14 @@ class Usual:
         wanted: whether each of them requires a gradient.
         frozen: Python values that the graph has as literals, by position.
         apart: whether written tensors share memory with others; None when that cannot be.
+        grad: whether gradients are switched on.
     """
 
     tensors: tuple[int, ...]
     wanted: list[bool]
     frozen: tuple[tuple[int, object], ...]
     apart: Callable[[Sequence[Any]], bool] | None
+    grad: bool
 
     @staticmethod
     def of(joint: Joint, examples: Sequence[object]) -> Usual:
@@ -392,12 +396,13 @@ class Usual:
             [first[id(examples[i])] in joint.wanted for i in tensors],
             joint.trace.frozen,
             apart(examples, [i for i in joint.mutated if i < len(examples)], (), ()),
+            torch.is_grad_enabled(),
         )
 
     def __call__(self, inputs: Sequence[Any]) -> str | None:
         """The difference, in words."""
-        if not torch.is_grad_enabled():
-            return "gradients are switched off"
+        if torch.is_grad_enabled() is not self.grad:
+            return f"gradients are switched {'off' if self.grad else 'on'}"
         if [inputs[i].requires_grad for i in self.tensors] != self.wanted:
             return "another set of inputs requires gradients"
         for position, value in self.frozen:
@@ -435,6 +440,14 @@ def callable_of(
             return eager(*inputs)
         if paths:
             inputs = (*inputs, *(functools.reduce(getattr, path, program) for path in paths))
+        before = torch.is_grad_enabled()
+        set_grad_enabled(True)  # the graph may switch gradients on
+        try:
+            return differentiated(inputs)
+        finally:
+            set_grad_enabled(before)
+
+    def differentiated(inputs: Sequence[Any]) -> Any:
         if joint.differentiable:
             given = training.again.hold(inputs)
             outputs = _apply(training, given, *inputs)

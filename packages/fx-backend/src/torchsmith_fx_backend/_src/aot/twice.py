@@ -63,6 +63,7 @@ class Again:
         program: the captured one.
         obstacle: why a second run would not repeat the first one; empty when it does.
         autocast: what it was captured under.
+        grad: whether gradients were switched on then.
         written: positions of inputs that the graph writes.
         varied: positions of the tensors that require a gradient.
         unchecked: tensors that autograd does not check when a backward pass begins.
@@ -73,6 +74,7 @@ class Again:
     program: Callable[..., Any]
     obstacle: str
     autocast: tuple[tuple[str, bool, torch.dtype], ...]
+    grad: bool
     written: frozenset[int]
     varied: tuple[int, ...]
     unchecked: tuple[int, ...]
@@ -89,7 +91,8 @@ class Again:
         read = [i for i in sorted((*varied, *constant)) if i not in written]
         unchecked = tuple(i for i in read if joint.nodes[i] not in joint.kept)
         why = _obstacle(joint)
-        return Again(joint, program, why, tuple(kinds), written, varied, unchecked, constant)
+        grad = torch.is_grad_enabled()
+        return Again(joint, program, why, tuple(kinds), grad, written, varied, unchecked, constant)
 
     def hold(self, inputs: Sequence[Any]) -> Given | None:
         """Keep what a call is given, when a second run is possible."""
@@ -110,9 +113,9 @@ class Again:
         return Given(plain, places, saved, versions)
 
     def gradients(
-        self, given: Given, tangents: Sequence[torch.Tensor | None]
+        self, given: Given, tangents: Sequence[torch.Tensor | None], twice: bool
     ) -> Sequence[torch.Tensor | None]:
-        """Gradients of the wanted inputs, as functions of the inputs and of ``tangents``."""
+        """Gradients of the wanted inputs, if ``twice`` as functions of these and ``tangents``."""
         joint = self.joint
         values = list(given.plain)
         for number, place in enumerate(given.places):
@@ -133,7 +136,8 @@ class Again:
             for path, value in zip(joint.attributes, values[count:]):
                 if functools.reduce(getattr, path.split("."), self.program) is not value:
                     raise RuntimeError(f"{path} was replaced after the forward pass")
-            flat = pytree.tree_leaves(self.program(*values[:count]))
+            with torch.set_grad_enabled(self.grad):
+                flat = pytree.tree_leaves(self.program(*values[:count]))
             roots: dict[int, torch.Tensor] = {}
             for leaf, result in zip(flat, joint.results, strict=True):
                 root = leaf._base if result.kind == "fresh" and result.steps else leaf
@@ -144,7 +148,7 @@ class Again:
                 [root for root, _ in pairs],
                 [values[i] for i in joint.wanted],
                 [tangent for _, tangent in pairs],
-                create_graph=True,
+                create_graph=twice,
                 allow_unused=True,
             )
 

@@ -53,6 +53,7 @@ __all__ = [
     "has_composite_kernel",
     "has_mkldnn",
     "has_saving_hooks",
+    "has_storage",
     "is_setting",
     "is_wrapper",
     "keeps_graph",
@@ -124,6 +125,9 @@ def apply_of(function: type[torch.autograd.Function]) -> Callable[..., Any]:
         return (function.apply if within() else plain)(*args)
 
     return apply
+
+
+has_storage: Callable[[torch.Tensor], bool] = torch._C._has_storage
 
 
 def release_saved_tensors(ctx: object) -> None:
