@@ -27,6 +27,12 @@ def written_and_then_reduced(x):
     return x[torch.tensor([4, 1]), torch.tensor([-1, 3])], x.softmax(-3)
 
 
+def unscaled(x, y, found, scale):
+    """What ``GradScaler`` does: the operator gives a list, and a tensor beside it."""
+    torch._amp_foreach_non_finite_check_and_unscale_([x, y], found, scale)
+    return y + 1, found * 2
+
+
 def written_before_its_start(x):
     x[-9:].add_(1)
     return x * 2
@@ -143,6 +149,10 @@ CASES = {
     "a quotient that is one": (
         lambda x: torch.stack([x.unflatten(1, (-1, 3))] * 2, -1),
         (torch.randn(2, 3),),
+    ),
+    "a list among results": (
+        unscaled,
+        (torch.randn(4, 3), torch.randn(2), torch.zeros(1), torch.full((1,), 0.25)),
     ),
     "one of unbind": (lambda x: x.unbind(0)[-1], (torch.randn(4, 3),)),
 }

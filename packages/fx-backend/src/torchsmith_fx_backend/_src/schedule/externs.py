@@ -77,18 +77,16 @@ class Externs:
         kwargs = tuple((k, self.argument(v)) for k, v in node.kwargs.items())
         call = ExternCall(node.target, args, kwargs, results, unpack, out, origins(node))
         value = node.meta.get("val")
-        if not isinstance(value, (tuple, list)) or unpack:
+        if not isinstance(value, (tuple, list)):
             return [call]
-        whole = Name(self.names[node])
-        picks = [u for u in node.users if u.target is operator.getitem]
-        return [
-            call,
-            *(
-                ExternCall(operator.getitem, (whole, u.args[1]), (), (self.names[u],))
-                for u in picks
-                if u not in self.facts.dead
-            ),
-        ]
+        picks = [u for u in self.facts.taken(node) if not unpack or u.args[0] is not node]
+        return [call, *map(self._pick, picks)]
+
+    def _pick(self, node: fx.Node) -> ExternCall:
+        whole, place = node.args
+        assert isinstance(whole, fx.Node)
+        args = (Name(self.names[whole]), place)
+        return ExternCall(operator.getitem, args, (), (self.names[node],))
 
     def _results(self, node: fx.Node) -> tuple[tuple[str | None, ...], bool]:
         value = node.meta.get("val")

@@ -143,6 +143,12 @@ class Facts:
     def is_tensor(self, node: fx.Node) -> bool:
         return isinstance(node.meta.get("val"), torch.Tensor)
 
+    def taken(self, node: fx.Node) -> list[fx.Node]:
+        """The ``getitem`` nodes that take a call's results apart, and those that go on with a list
+        among them."""
+        own = [u for u in node.users if u.target is operator.getitem and u not in self.dead]
+        return [*own, *(deep for u in own if not self.is_tensor(u) for deep in self.taken(u))]
+
     def rule(self, node: fx.Node) -> Rule | None:
         return self._rule[node]
 

@@ -161,11 +161,7 @@ class MemoryPlanner:
         assert node is not None
         if self.facts.is_tensor(node):
             return [] if node.target is COPY else [node]
-        return [
-            u
-            for u in node.users
-            if u.target is operator.getitem and u not in self.facts.dead and self.facts.is_tensor(u)
-        ]
+        return [u for u in self.facts.taken(node) if self.facts.is_tensor(u)]
 
     def _alias_of(self, unit: Unit, value: fx.Node) -> fx.Node | None:
         """The value whose memory an extern result shares, when it (perhaps) does."""
