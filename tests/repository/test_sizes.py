@@ -10,13 +10,13 @@ LIMIT = 800
 # Lines of Python per group of packages; why these, says docs/decisions/0006-lines-of-code.md.
 BUDGETS = {
     ("guards", "tracer"): 40_950,
-    ("fx-backend",): 29_050,
+    ("fx-backend",): 28_870,
     ("kernels",): 22_000,
     ("torchsmith",): 1_000,
 }
 # Folders that tell what the compiler did, in whichever package: counted apart, all together.
 REPORTS = {"records", "page", "repro", "commands"}
-REPORTS_BUDGET = 5_800
+REPORTS_BUDGET = 5_770
 
 
 def test_no_source_file_is_over_the_limit() -> None:
