@@ -224,3 +224,21 @@ def test_arithmetic(fn, values, most, capture):
             assert repr(compiled(mine, v)) == repr(want)
         assert torch.equal(mine, theirs)
     assert capture.n <= most
+
+
+NANS = [float("nan") for _ in range(3)]
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda table, key: (table.get(key), key in table),
+        lambda table, key: (key in list(table), list(table).count(key), (key,) == tuple(table)),
+        lambda table, key: (len({key, *table}), key is next(iter(table))),
+    ],
+)
+def test_which_nan_it_is_counts_in_containers(fn):
+    compiled = torchsmith_tracer.compile(fn, backend="eager")
+    table = {NANS[0]: 1}
+    for key in (NANS[0], *NANS, -0.0, 0.0):
+        assert compiled(table, key) == fn(table, key)

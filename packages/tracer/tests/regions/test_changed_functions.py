@@ -1,5 +1,7 @@
 """Compiled functions follow the defaults and code of the function they were made from."""
 
+import builtins
+import sys
 import types
 
 import pytest
@@ -89,3 +91,42 @@ def test_arguments_left_out_of_a_compiled_function_get_its_defaults_whatever_the
     assert str(got.value) == str(want.value)
     f.__code__ = (lambda a, b, /, c=3, *rest, d=4, MISSING=5, **more: a * b).__code__
     assert g(x, 5, d=1, e=2).tolist() == f(x, 5, d=1, e=2).tolist()
+
+
+@pytest.mark.parametrize("place", ["__defaults__", "__kwdefaults__"])
+def test_an_error_about_missing_arguments_has_no_context(place):
+    def f(y=1, *, z=2):
+        return sys.exc_info(), y, z
+
+    compiled = compile(f, backend="eager")
+    assert compiled() == f()
+    setattr(f, place, None)
+    for fn in (f, compiled):
+        with pytest.raises(TypeError, match="missing 1 required") as caught:
+            fn()
+        assert caught.value.__context__ is None
+
+
+MODULE = """
+a: int = 3
+b = a + len(x)
+print(x.sum().item())
+c: str = b * x
+del b
+"""
+
+
+def test_the_code_of_a_module():
+    def results(C):
+        space = {"x": torch.ones(2)}
+        run = C(types.FunctionType(builtins.compile(MODULE, "module.py", "exec"), space))
+        found = []
+        for value in (torch.ones(2), torch.zeros(3)):
+            space["x"] = value
+            run()
+            found.append((space["a"], space["c"].tolist(), "b" in space))
+            found.append((list(space["__annotations__"].items()), list(space)))
+            del space["a"]
+        return found
+
+    assert results(lambda fn: compile(fn, backend="eager")) == results(lambda fn: fn)

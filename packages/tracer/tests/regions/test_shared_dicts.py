@@ -1,5 +1,8 @@
 """Objects that share one ``__dict__``: what is stored through one is read through the other."""
 
+import copy
+import functools
+
 import pytest
 import torch
 import torchsmith_tracer
@@ -35,6 +38,12 @@ BODIES = {
     "table": "d = vars(a)\nb.v = b.v + 1\nreturn x * d['v']",
     "replaced": "c = Plain()\nc.__dict__ = a.__dict__\nc.v = c.v + 1\nreturn x * a.v * b.v",
     "born": "d = {'v': 1.0}\nc = Plain()\nc.__dict__ = d\nd['v'] = 3.0\nreturn x * c.v",
+    "born view": "c = Plain()\nc.__dict__ = a.__dict__\nc.w = c.v + b.v\n"
+    "x = x * a.w, c.__dict__ is b.__dict__, vars(c) is vars(Plain()), hasattr(c, 'gone')\n"
+    "del c.w\nreturn x, sorted(vars(b))",
+    "both born": "c, d = Plain(), Plain()\nc.v = x\nd.__dict__ = c.__dict__\nd.w = 2\n"
+    "e = Plain()\ne.__dict__ = d.__dict__\nreturn x * c.w, vars(c) is vars(d) is vars(e),\\\n"
+    "  d.v is x, e.w, vars(d)",
     "loaded": "table['v'] = table['v'] + 1\nreturn x * a.v * b.v",
     "loaded last": "a.v = a.v + 1\nreturn x * table['v'] * b.v",
 }
@@ -78,3 +87,20 @@ def test_dicts_that_are_shared_later():
         return out
 
     assert results(torchsmith_tracer.compile(f, backend="eager")) == results(f)
+
+
+@pytest.mark.parametrize("born", [True, False])
+def test_a_copied_partial_shares_its_dict(born, agree):
+    def copied(made):
+        again = copy.copy(made)
+        again.other = 2
+        return hasattr(made, "other"), vars(made) is vars(again), sorted(vars(again)), again()
+
+    def f(x, add):
+        if born:
+            add, bare = functools.partial(torch.neg, x), functools.partial(torch.neg, x)
+        add.note = [x]
+        return copied(add), add, copied(bare) if born else None
+
+    log = agree(f, torch.ones(2), functools.partial(torch.add, torch.ones(2), torch.ones(2)))
+    assert not (born and log.breaks)

@@ -343,3 +343,26 @@ def test_sizes_given_to_old_constructors_are_no_data(program):
         return [run(torch.ones(n, 2, dtype=torch.double)) for n in (3, 3, 4, 5)]
 
     assert program(body) == 2
+
+
+@pytest.mark.parametrize("handles", [True, False])
+def test_a_whole_graph_ends_with_an_operator_that_only_fails_while_tracing(handles):
+    with torch.library._scoped_library("smith_odd", "FRAGMENT") as library:
+        library.define("plus_one(Tensor x) -> Tensor")
+        library.impl("plus_one", lambda x: x + 1, "CPU")
+        library.impl("plus_one", lambda x: x.new_empty(1, 2).view(7), "Meta")
+        plus_one = torch.ops.smith_odd.plus_one.default
+
+        def f(x):
+            try:
+                return plus_one(x * 2) * 3
+            except (ValueError, RuntimeError):
+                if not handles:
+                    raise
+                return None
+
+        split = torchsmith_tracer.compile(f, backend="eager")
+        assert torch.equal(split(torch.ones(2)), f(torch.ones(2)))
+        whole = torchsmith_tracer.compile(f, backend="eager", fullgraph=True)
+        with pytest.raises(torchsmith_tracer.errors.FullGraphError, match="TS-T032"):
+            whole(torch.ones(2))

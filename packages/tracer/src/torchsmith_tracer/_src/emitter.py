@@ -281,8 +281,10 @@ class Emitter:
 
     def _make(self, value: Value) -> str:
         name = self._memo[value] = self.temporary(value.reconstruct(self))
-        stores = self._journal.attrs.get(value)
-        if stores is not None and value.source is None:
+        stores, owner = self._journal.attrs.get(value), self._journal.shared.get(value)
+        if owner is not None and value.source is None:
+            self.set_attr(value, "__dict__", self.attr(owner, "__dict__"))
+        elif stores is not None and value.source is None:
             self.new_attrs.add(value)
             kept = {k: v for k, v in stores.items() if not isinstance(v, Deleted)}
             self.set_attrs(value, kept)  # what was deleted again was never there

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import hashlib
 import linecache
 import types
@@ -15,6 +16,7 @@ from torchsmith_guards._src.guards.guard import Guard
 from torchsmith_guards._src.guards.referent import Referent, weakly
 from torchsmith_guards._src.unchanged.watcher import Plan, Watcher, worth_watching
 
+_BUILTINS = vars(builtins).copy()  # a program may replace some
 # How many live checkers share a file name (equal text, different bound objects).
 _USERS: dict[str, int] = {}
 
@@ -102,6 +104,7 @@ def _run(
     function) lives; callers may keep that and drop the checker."""
     digest = hashlib.sha256(text.encode()).hexdigest()[:12]
     filename = f"<torchsmith_guards check {digest}>"
+    namespace.setdefault("__builtins__", _BUILTINS)
     exec(compile(text, filename, "exec"), namespace)
     function: types.FunctionType = namespace.pop("check")
     _register(filename, text)

@@ -710,9 +710,7 @@ class Builder:
         if first is not None and not value.slot_names():
             places = [world.own_table(v.obj, v.source) for v in (first, value) if v.source]
             self._same_object(table, places[0], places[-1])
-            shared = self.tx.journal.shared
-            shared[value] = first
-            self.tx.graph.record(lambda: shared.__delitem__(value))
+            self.tx.journal.share(value, first)
         elif first is not None or key in self._memo:
             raise Unsupported("unsupported-slot", what="a __dict__ that is used elsewhere, too,")
         else:

@@ -58,6 +58,8 @@ def emit_break(
     record: CodeRecord,
     frames: Sequence[FrameState],
     refuse: Callable[..., object] | None = None,
+    *,
+    native: bool = False,
 ) -> bool:
     """Effects, then the steps of all frames (innermost first in ``frames``). Returns whether all
     frames are resumed in compiled code.
@@ -67,16 +69,21 @@ def emit_break(
         cg: where the code goes.
         record: what is being compiled.
         frames: the stopped frames.
-        refuse: called instead of any resume function, for a break that must end the program.
+        refuse: called instead of what comes after the instruction, for one that has to raise.
+        native: the innermost frame goes on natively.
     """
     replay(cg, trace.journal)
     for context in trace.graph.contexts:
         context.reenter(cg)
     step = ""
     args: list[str] = []
-    for state in frames:
-        step, args = _frame_step(trace, cg, record.region, state, step, args, refuse)
-    native = any(_holds_generator(trace, state) for state in frames)
+    rests = [_holds_generator(trace, state) for state in frames]
+    rests[0] = refuse is None and (native or rests[0])
+    for state, rest in zip(frames, rests, strict=True):
+        step, args = _frame_step(
+            trace, cg, record.region, state, step, args, refuse, native_rest=rest
+        )
+        refuse = None
     call = cg.call_of(step, args)
     used = set(re.findall(r"\w+", call))
     for name in cg.temporaries(partial(_only_the_programs, trace)):
@@ -85,7 +92,7 @@ def emit_break(
     if record.resume is None:
         call = cg.call(drive, step, *args)
     cg.statement(f"return {call}")
-    return refuse is not None or not native
+    return not any(rests)
 
 
 def _frame_step(
@@ -96,6 +103,8 @@ def _frame_step(
     inner: str,
     inner_args: list[str],
     refuse: Callable[..., object] | None,
+    *,
+    native_rest: bool,
 ) -> tuple[str, list[str]]:
     """Expression for the step function of one frame, and those for its arguments."""
     info, ins = state.info, state.instruction
@@ -107,7 +116,7 @@ def _frame_step(
         raise Unsupported("cannot-rebuild", what="a comprehension that hides a captured variable")
     space: dict[str, object] = state.frame.globals.obj
     values = _Values(cg, state, code)
-    if refuse is None and _holds_generator(trace, state):
+    if native_rest:
         return _native_rest(trace, cg, state, values, index, inner, inner_args)
     call_args: list[str] = []
     after = (NativeExit(index + 1, "R"),)
@@ -143,6 +152,8 @@ def _frame_step(
 
     kept = stack[: len(stack) - plan.pops]
     exits = [exit_to(way.index, kept, way.shape) for way in plan.exits]
+    if refuse is not None:
+        exits = [Exit(refuse, way.results) for way in exits]
     handler = info.handler_at[ins.index]
     caught: Exit | None = None
     if handler is not None:

@@ -84,6 +84,11 @@ class Journal:
         self.effects.append((function, *args))
         self.log.append(self.effects.pop)
 
+    def share(self, value: Value, owner: Value) -> None:
+        """From now on the two have one ``__dict__``: that of ``owner``."""
+        self.shared[value] = owner
+        self.log.append(lambda: self.shared.pop(value))
+
     def stores(self, value: Value) -> dict[str, Value | Deleted]:
         """The pending stores to ``value``'s attributes."""
         return self.attrs.get(self.shared.get(value, value)) or {}

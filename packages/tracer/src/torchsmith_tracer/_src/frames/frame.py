@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from inspect import CO_OPTIMIZED
 from types import CodeType
 from typing import TYPE_CHECKING
 
@@ -122,7 +123,8 @@ class Frame:
         self.first: str | None = code.co_varnames[0] if code.co_argcount else None
         self.resumable = resumable
         self.entered_directly = False
-        self.names: Value | None = None
+        # A module's code keeps its variables in the globals.
+        self.names: Value | None = None if code.co_flags & CO_OPTIMIZED else globals
         self.kw_names: tuple[str, ...] = ()
         self.shown: Value | None = None
         self.outside: Value | None = None

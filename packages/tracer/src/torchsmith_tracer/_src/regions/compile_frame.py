@@ -193,7 +193,9 @@ def _trace_and_generate(
         else:
             _broke(record, report, found, raising=raising)
         refuse = _refusal(found) if raising and region.settings.fullgraph else None
-        if not emit_break(trace, cg, record, frames, refuse) and report.break_ is not None:
+        native = bool(signal.details.get("native"))
+        resumed = emit_break(trace, cg, record, frames, refuse, native=native)
+        if not resumed and report.break_ is not None:
             report.break_ = replace(report.break_, resumed=False)
         del signal, result  # their tracebacks lead to this frame, and it to the arguments
     entry = None if record.pass_function else fn

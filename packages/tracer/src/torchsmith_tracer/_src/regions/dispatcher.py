@@ -27,7 +27,9 @@ from dataclasses import dataclass
 
 from torchsmith_tracer._src.emitter import plain_name
 
-_OWN_NAME = re.compile(r"(_*)(?:F|REF|SELF|CODE|MISSING|changed|miss|limited|check_\d+|body_\d+)$")
+_OWN_NAME = re.compile(
+    r"(_*)(?:F|REF|SELF|CODE|MISSING|late|changed|miss|limited|check_\d+|body_\d+)$"
+)
 
 UNBOUND = object()  # marks a dispatcher of a plain function: nothing is bound to ``self``
 MISSING = object()  # stands for an argument that the caller has left out
@@ -216,5 +218,7 @@ def _following(signature: Signature, form: Form, safe: dict[str, str], skip: int
         lines.append("try:")
         for name, place in places:
             lines.append(f"    if {safe[name]} is {missing}: {safe[name]} = {function}.{place}")
-        lines += ["except (IndexError, KeyError, TypeError):", f"    return {changed}"]
+        late = signature.own("late")  # outside of the handler: the call is not to see its exception
+        lines += ["except (IndexError, KeyError, TypeError):", f"    {late} = True"]
+        lines += ["else:", f"    {late} = False", f"if {late}: return {changed}"]
     return [f"        {line}" for line in lines]

@@ -6,6 +6,7 @@ Nothing is global, so two regions share no limits and no state, and code dies wi
 
 from __future__ import annotations
 
+import builtins
 import functools
 import inspect
 import os
@@ -39,6 +40,14 @@ _NEVER_FLAGS = (
     | inspect.CO_ASYNC_GENERATOR
     | inspect.CO_ITERABLE_COROUTINE
 )
+
+_CURRENT = vars(builtins)
+_BUILTINS = {  # those that our code, and torch's, cannot do without
+    name: obj
+    for name, obj in _CURRENT.items()
+    if isinstance(obj, type | types.BuiltinFunctionType)
+    and name not in ("print", "input", "open", "breakpoint", "__import__")
+}
 
 _live: weakref.WeakSet[Region]
 
@@ -242,8 +251,9 @@ class Region:
 
     # --- compiling -----------------------------------------------------------------------------
     def inactive(self) -> bool:
-        """True while this thread is tracing: compiled functions then run natively."""
-        return getattr(self._busy, "depth", 0) > 0
+        """True while this thread is tracing, or a builtin that our own code is written with is
+        replaced: compiled functions then run natively."""
+        return not _BUILTINS.items() <= _CURRENT.items() or getattr(self._busy, "depth", 0) > 0
 
     @contextmanager
     def tracing(self) -> Iterator[None]:

@@ -77,7 +77,8 @@ def new_instance(
     if real.__flags__ & _ABSTRACT:
         return tx.interp.fold(object.__new__, real)
     if lookup(tx, real, "__del__") is not None:
-        raise Unsupported("opaque-call", what=f"class {real.__qualname__}, which has __del__")
+        what = f"class {real.__qualname__}, which has __del__"
+        raise Unsupported("opaque-call", what=what, native=True)
     if issubclass(real, BaseException):
         return _new_exception(tx, cls, args, kwargs)
     if issubclass(real, torch.Tensor):

@@ -112,13 +112,18 @@ class ObjectValue(Value, HasInstanceDict):
 
     def instance_names(self, tx: Trace) -> list[str]:
         """Names in the instance dict, in order."""
-        real = tx.world.instance_names(self.obj, self.source)
+        owner = self.dict_owner(tx)
+        real = tx.world.instance_names(owner.obj, owner.source)
         table = tx.journal.stores(self)
-        dropped = tx.journal.dropped.get(tx.journal.shared.get(self, self), {})
+        dropped = tx.journal.dropped.get(owner, {})
         names = [n for n in real if n not in dropped]
         names += [n for n, v in table.items() if v is not DELETED and n not in names]
         slots = self.slot_names() if table else frozenset()
         return [n for n in names if n not in slots]
+
+    def dict_owner(self, tx: Trace) -> ObjectValue:
+        """The first object with this one's instance dict: mostly the object itself."""
+        return tx.journal.shared.get(self, self)  # type: ignore[return-value]
 
     def slot_names(self) -> frozenset[str]:
         return frozenset(
@@ -171,7 +176,7 @@ class ObjectValue(Value, HasInstanceDict):
         if found is not None:
             self.guard_missing(tx, name)
             return bind(tx, found, self, tx.interp.type_of(self), name)
-        if self.source is not None and tx.journal.load_attr(self, name) is None:
+        if tx.journal.load_attr(self, name) is None:
             self.guard_missing(tx, name)
         raise self.no_attribute(tx, name)
 
@@ -377,7 +382,13 @@ class NewObjectValue(ObjectValue):
         return f"new object of class {self.cls.__name__}"
 
     def real_get(self, tx: Trace, name: str) -> Value | None:
-        return None
+        owner = self.dict_owner(tx)
+        return None if owner is self else owner.real_get(tx, name)
+
+    def guard_missing(self, tx: Trace, name: str) -> None:
+        owner = self.dict_owner(tx)
+        if owner is not self:
+            owner.guard_missing(tx, name)
 
     def reconstruct(self, cg: Emitter) -> str:
         rebuild = getattr(self.storage, "rebuild", None)

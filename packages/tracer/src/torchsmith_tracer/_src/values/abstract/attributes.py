@@ -179,10 +179,18 @@ class Attributes(Part):
         if not isinstance(source, DictValue):
             message = f"__dict__ must be set to a dictionary, not a '{value.type_name}'"
             raise self.interp.error(TypeError, message)
-        held = isinstance(source, InstanceDictValue) or source.source is not None
-        if held or reached(self.tx, value):
+        held = isinstance(source, InstanceDictValue)
+        owner = source.holder() if isinstance(source, InstanceDictValue) else None
+        names = instance.instance_names(self.tx)
+        shared = self.tx.journal.shared
+        if isinstance(owner, ObjectValue) and not (
+            names or instance.obj or instance in shared.values()
+        ):
+            self.tx.journal.share(instance, owner)
+            return
+        if held or source.source is not None or reached(self.tx, value):
             raise Unsupported("unsupported-slot", what="a __dict__ that is used elsewhere, too,")
-        for name in instance.instance_names(self.tx):
+        for name in names:
             self.tx.journal.store_attr(instance, name, DELETED)
         for key, item in list(source.table.values()):
             instance.instance_set(self.tx, str(key.as_constant()), item)

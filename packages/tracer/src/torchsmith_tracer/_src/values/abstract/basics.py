@@ -37,6 +37,7 @@ from torchsmith_tracer._src.values.exceptions import (
     set_context,
 )
 from torchsmith_tracer._src.values.functions import CellValue
+from torchsmith_tracer._src.values.instance_dict import InstanceDictValue
 from torchsmith_tracer._src.values.lazy import LazyValue
 from torchsmith_tracer._src.values.mappings import DictValue, SetValue, Table
 from torchsmith_tracer._src.values.namespaces import NamespaceValue
@@ -305,9 +306,13 @@ class Basics(Part):
         if a is b:
             return True
         if isinstance(a, ConstantValue) and isinstance(b, ConstantValue):
+            self._pin_nan(a)
+            self._pin_nan(b)
             return a.value is b.value
         if isinstance(a, ClassValue) and isinstance(b, ClassValue):
             return a.obj is b.obj
+        if isinstance(a, InstanceDictValue) and isinstance(b, InstanceDictValue):
+            return self.is_same(a.holder(), b.holder())
         if isinstance(a, SymNumValue) or isinstance(b, SymNumValue):
             kinds = {a.python_type(), b.python_type()}
             # True and False are single objects, and so are small ints.
@@ -342,7 +347,16 @@ class Basics(Part):
 
     def hash_key(self, value: Value) -> object:
         """Hash-table key; TypeError for unhashable values."""
-        return value.value if type(value) is ConstantValue else value.hash_key(self.tx)
+        if type(value) is ConstantValue:
+            self._pin_nan(value)
+            return value.value
+        return value.hash_key(self.tx)
+
+    def _pin_nan(self, value: ConstantValue) -> None:
+        """A NaN equals nothing but, in containers, itself: there it counts which one it is."""
+        number = value.value
+        if type(number) is float and number != number and value.source is not None:
+            self.tx.world.identity(number, value.source)
 
     def truth(self, value: Value) -> bool:
         """``bool(value)``."""

@@ -28,6 +28,7 @@ from torchsmith_tracer._src.values.symnum import SymNumValue
 from torchsmith_tracer._src.values.tensor import TensorValue
 
 _WRITES = (io.TextIOWrapper.write, io.StringIO.write)
+_BUILTIN_PRINT = print  # a program may replace it
 _UNICODE = ("utf-8", "utf8", "UTF-8", None)
 
 
@@ -97,7 +98,7 @@ def _check_stream(tx: Trace, file: Value, text: str) -> None:
 
 
 def _write(file: Any, sep: str | None, end: str | None, *parts: object) -> None:
-    print(*parts, sep=sep, end=end, file=file)
+    _BUILTIN_PRINT(*parts, sep=sep, end=end, file=file)
 
 
 # --- warnings ------------------------------------------------------------------------------------

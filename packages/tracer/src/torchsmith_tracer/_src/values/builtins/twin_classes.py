@@ -83,9 +83,7 @@ class partial:
         self._args = args if type(args) is tuple else tuple(args)
         self._keywords = {} if kwds is None else kwds if type(kwds) is dict else dict(kwds)
         if namespace is not None:
-            # CPython takes the dict itself; its entries say the same until one of both changes.
-            vars(self).clear()
-            vars(self).update(namespace)
+            self.__dict__ = namespace
 
     @staticmethod
     def rebuild(cls, func, args, keywords):
