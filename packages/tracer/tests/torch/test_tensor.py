@@ -5,6 +5,7 @@ import operator
 
 import pytest
 import torch
+import torchsmith_tracer
 
 X = torch.arange(12.0).reshape(3, 4)
 

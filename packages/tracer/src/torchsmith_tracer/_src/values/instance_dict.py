@@ -69,17 +69,8 @@ class InstanceDictValue(DictValue):
         for key, (_, value) in table.items():
             self.instance.instance_set(tx, str(key), value)
 
-    def getitem(self, tx: Trace, key: Value) -> Value:
-        value = self.get(tx, key)
-        if value is None:
-            raise tx.interp.error_with(KeyError, [key])
-        return value
-
     def contains(self, tx: Trace, item: Value) -> Value:
         return bool_value(self.get(tx, item) is not None)
-
-    def copy(self) -> DictValue:
-        return DictValue(dict(self.table))
 
     def reconstruct(self, cg: Emitter) -> str:
         return cg.attr(self.instance, "__dict__")

@@ -178,9 +178,9 @@ class DictValue(BuiltinObject, HasInstanceDict):
 
     # --- slots -----------------------------------------------------------------------------
     def getitem(self, tx: Trace, key: Value) -> Value:
-        pair = self.table.get(tx.interp.hash_key(key))
-        if pair is not None:
-            return realize(tx, pair[1])
+        value = self.get(tx, key)
+        if value is not None:
+            return value
         if self.owner is not None:
             missing = tx.interp.special_method(self.owner, "__missing__")
             if missing is not None:
@@ -253,9 +253,6 @@ class DictValue(BuiltinObject, HasInstanceDict):
             if pair is None or not tx.interp.equal(realize(tx, value), realize(tx, pair[1])):
                 return False
         return True
-
-    def hash_key(self, tx: Trace) -> object:
-        raise tx.interp.error(TypeError, f"unhashable type: {self.cls.__name__!r}")
 
     def c_attribute(self, tx: Trace, name: str, descriptor: object) -> Value:
         if name == "default_factory":

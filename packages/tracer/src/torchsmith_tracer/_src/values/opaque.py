@@ -69,9 +69,6 @@ class OpaqueValue(RealObject):
             return None  # by identity
         raise Unsupported("unsupported-slot", what=f"{op} on {self.describe()}")
 
-    def hash_key(self, tx: Trace) -> object:
-        return tx.interp.identity_key(self)
-
     def reconstruct(self, cg: Emitter) -> str:
         return cg.bound(self.obj, type(self.obj).__name__)
 

@@ -188,7 +188,9 @@ class Attributes(Part):
         ):
             self.tx.journal.share(instance, owner)
             return
-        if held or source.source is not None or reached(self.tx, value):
+        # What a copied partial is given is a part of its state, which others hold but do not change.
+        state = isinstance(instance.base_value(), TwinValue)
+        if held or source.source is not None or (not state and reached(self.tx, value)):
             raise Unsupported("unsupported-slot", what="a __dict__ that is used elsewhere, too,")
         for name in names:
             self.tx.journal.store_attr(instance, name, DELETED)
