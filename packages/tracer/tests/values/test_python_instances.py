@@ -1,5 +1,6 @@
 """Instances of classes over builtin and C types: made, read and returned."""
 
+import abc
 import collections
 import decimal
 import functools
@@ -242,3 +243,60 @@ def test_a_variable_that_loses_its_value_and_gets_it_again():
     for do in (lambda: None, forget, lambda: change(3), forget, lambda: change(4)):
         do()
         assert torch.equal(compiled(torch.ones(1)), f(torch.ones(1)))
+
+
+def _holders():
+    class Plain:
+        pass
+
+    class Table(dict):
+        pass
+
+    def function():
+        pass
+
+    return Plain(), Table(), torch.nn.Identity(), function
+
+
+@pytest.mark.parametrize("index", range(4))
+def test_an_attribute_that_is_replaced_and_deleted_in_one_call(index):
+    def results(C):
+        holder = _holders()[index]
+
+        def f(x):
+            holder.flag = x
+            del holder.flag
+            return hasattr(holder, "flag"), getattr(holder, "flag", 5), "flag" in vars(holder)
+
+        run = C(f)
+        found = []
+        for before in (None, 1, 2.5, None):
+            if before is not None:
+                holder.flag = before
+            found.append((run(torch.ones(1)), vars(holder).get("flag")))
+        return found
+
+    assert results(lambda f: torchsmith_tracer.compile(f, backend="eager")) == results(lambda f: f)
+
+
+def test_a_class_that_becomes_abstract():
+    def results(C):
+        class Base(abc.ABC):
+            @abc.abstractmethod
+            def get(self): ...
+
+        class Derived(Base):
+            def get(self):
+                return 2
+
+        run = C(lambda x: x * Derived().get())
+        found = []
+        for names in ((), ("get",), ("get", "put"), ()):
+            Derived.__abstractmethods__ = frozenset(names)
+            try:
+                found.append(run(3))
+            except TypeError as e:
+                found.append(str(e))
+        return found
+
+    assert results(lambda f: torchsmith_tracer.compile(f, backend="eager")) == results(lambda f: f)

@@ -277,7 +277,7 @@ class FunctionValue(Value, HasInstanceDict):
         ]
 
     def guard_missing(self, tx: Trace, name: str) -> None:
-        if self.source is not None:
+        if self.source is not None and tx.journal.load_attr(self, name) is None:
             source = AttrSource(self.source, "__dict__")
             tx.world.missing(source, name, "function attribute was looked up")
 

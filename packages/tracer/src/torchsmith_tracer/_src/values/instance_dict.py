@@ -49,7 +49,7 @@ class InstanceDictValue(DictValue):
 
     def get_str(self, tx: Trace, key: str) -> Value | None:
         value = self.instance.instance_get(tx, key)
-        if value is None and tx.journal.load_attr(self.instance, key) is None:
+        if value is None:
             self.instance.guard_missing(tx, key)
         return value
 

@@ -89,7 +89,8 @@ class DictValue(BuiltinObject, HasInstanceDict):
         return names + [n for n, v in stored.items() if v is not DELETED and n not in names]
 
     def guard_missing(self, tx: Trace, name: str) -> None:
-        if self.real is not None and self.source is not None:
+        stored = tx.journal.load_attr(self, name) is not None
+        if self.real is not None and self.source is not None and not stored:
             why = f"attribute {name!r} is not there"
             tx.world.no_entry(self.real, self.source, name, why)
 

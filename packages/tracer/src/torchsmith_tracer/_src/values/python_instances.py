@@ -135,14 +135,15 @@ class ObjectValue(Value, HasInstanceDict):
 
     def guard_missing(self, tx: Trace, name: str) -> None:
         """Guard that the instance dict of an existing object lacks ``name``, which the class then
-        provides."""
-        absent = tx.world.absent
-        if self.source is None or (self, name) in absent:
+        provides, unless traced code has deleted it there."""
+        owner, absent = self.dict_owner(tx), tx.world.absent
+        stored = tx.journal.load_attr(owner, name) is not None
+        if owner.source is None or stored or (owner, name) in absent:
             return
-        absent.add((self, name))
-        if tx.world.instance_dict(self.obj) is not None:
+        absent.add((owner, name))
+        if tx.world.instance_dict(owner.obj) is not None:
             why = f"attribute {name!r} comes from the class"
-            tx.world.no_entry(self.obj, self.source, name, why)
+            tx.world.no_entry(owner.obj, owner.source, name, why)
 
     # --- attributes --------------------------------------------------------------------------
     def getattr(self, tx: Trace, name: str) -> Value:
@@ -173,11 +174,9 @@ class ObjectValue(Value, HasInstanceDict):
         value = self.instance_get(tx, name)
         if value is not None:
             return value
+        self.guard_missing(tx, name)
         if found is not None:
-            self.guard_missing(tx, name)
             return bind(tx, found, self, tx.interp.type_of(self), name)
-        if tx.journal.load_attr(self, name) is None:
-            self.guard_missing(tx, name)
         raise self.no_attribute(tx, name)
 
     def setattr(self, tx: Trace, name: str, value: Value) -> None:
@@ -223,8 +222,7 @@ class ObjectValue(Value, HasInstanceDict):
             tx.interp.descriptor_delete(found, self, name)
             return
         if self.instance_get(tx, name) is None:
-            if tx.journal.load_attr(self, name) is None:
-                self.guard_missing(tx, name)
+            self.guard_missing(tx, name)
             raise self.no_attribute(tx, name)
         tx.journal.store_attr(self, name, DELETED)
 
@@ -384,11 +382,6 @@ class NewObjectValue(ObjectValue):
     def real_get(self, tx: Trace, name: str) -> Value | None:
         owner = self.dict_owner(tx)
         return None if owner is self else owner.real_get(tx, name)
-
-    def guard_missing(self, tx: Trace, name: str) -> None:
-        owner = self.dict_owner(tx)
-        if owner is not self:
-            owner.guard_missing(tx, name)
 
     def reconstruct(self, cg: Emitter) -> str:
         rebuild = getattr(self.storage, "rebuild", None)

@@ -188,7 +188,7 @@ class Attributes(Part):
         ):
             self.tx.journal.share(instance, owner)
             return
-        # What a copied partial is given is a part of its state, which others hold but do not change.
+        # What a copied partial is given is part of its state, which others hold but do not change.
         state = isinstance(instance.base_value(), TwinValue)
         if held or source.source is not None or (not state and reached(self.tx, value)):
             raise Unsupported("unsupported-slot", what="a __dict__ that is used elsewhere, too,")
