@@ -23,7 +23,7 @@ from torchsmith_tracer._src.values.containers import (
     is_plain_named,
 )
 from torchsmith_tracer._src.values.exceptions import ExceptionValue, compute
-from torchsmith_tracer._src.values.lookup import Found, attr_value, bind, lookup
+from torchsmith_tracer._src.values.lookup import Found, attr_value, bind, lookup, lookup_in
 from torchsmith_tracer._src.values.mappings import DictValue, SetValue, elements
 from torchsmith_tracer._src.values.overrides import new_tensor
 from torchsmith_tracer._src.values.python_instances import NewObjectValue, storage_base
@@ -74,8 +74,9 @@ def new_instance(
 ) -> Value:
     """The C-level ``__new__`` of the builtin class that lays out ``cls``."""
     real = cls.obj
-    if "__abstractmethods__" in vars(real):
-        attr_value(tx, Found(vars(real)["__abstractmethods__"], real), "__abstractmethods__")
+    marked = lookup_in(tx, (real,), "__abstractmethods__")
+    if marked is not None:
+        attr_value(tx, marked, "__abstractmethods__")  # guards it
     if real.__flags__ & _ABSTRACT:
         return tx.interp.fold(object.__new__, real)
     if lookup(tx, real, "__del__") is not None:
