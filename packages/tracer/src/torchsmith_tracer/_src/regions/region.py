@@ -41,10 +41,9 @@ _NEVER_FLAGS = (
     | inspect.CO_ITERABLE_COROUTINE
 )
 
-_CURRENT = vars(builtins)
 _BUILTINS = {  # those that our code, and torch's, cannot do without
     name: obj
-    for name, obj in _CURRENT.items()
+    for name, obj in vars(builtins).items()
     if isinstance(obj, type | types.BuiltinFunctionType)
     and name not in ("print", "input", "open", "breakpoint", "__import__")
 }
@@ -253,7 +252,10 @@ class Region:
     def inactive(self) -> bool:
         """True while this thread is tracing, or a builtin that our own code is written with is
         replaced: compiled functions then run natively."""
-        return not _BUILTINS.items() <= _CURRENT.items() or getattr(self._busy, "depth", 0) > 0
+        return (
+            not _BUILTINS.items() <= builtins.__dict__.items()
+            or getattr(self._busy, "depth", 0) > 0
+        )
 
     @contextmanager
     def tracing(self) -> Iterator[None]:
