@@ -89,13 +89,17 @@ class Journal:
         self.shared[value] = owner
         self.log.append(lambda: self.shared.pop(value))
 
+    def owner(self, value: Value) -> Value:
+        """The first object with the ``__dict__`` of this one: mostly itself."""
+        return self.shared.get(value, value)
+
     def stores(self, value: Value) -> dict[str, Value | Deleted]:
         """The pending stores to ``value``'s attributes."""
-        return self.attrs.get(self.shared.get(value, value)) or {}
+        return self.attrs.get(self.owner(value)) or {}
 
     def store_attr(self, value: Value, name: str, new: Value | Deleted) -> None:
         """Note ``value.name = new`` (or its deletion)."""
-        value = self.shared.get(value, value)
+        value = self.owner(value)
         if value in self.stale:
             self.stale[value].clear()
         if self.watch is not None:
@@ -127,5 +131,5 @@ class Journal:
 
     def load_attr(self, value: Value, name: str) -> Value | Deleted | None:
         """The pending store of ``value.name``: a value, DELETED, or None when there is none."""
-        table = self.attrs.get(self.shared.get(value, value))
+        table = self.attrs.get(self.owner(value))
         return None if table is None else table.get(name)

@@ -230,35 +230,22 @@ class OutputGraph:
             node_args = tuple([_as_dtype(a) if isinstance(a, type) else a for a in node_args])
             node_kwargs = {k: _as_dtype(v) for k, v in node_kwargs.items()}
         result, mutated, known = self._runner.run(op, target, node_args, node_kwargs)
-        if isinstance(result, Given):
-            given = args[result.place]
-            assert isinstance(given, Value)
-            self._note_call(op, target, node_args, node_kwargs, None, mutated)
-            return given
-        same = _argument_with_fake((args, kwargs), result) if known else None
+        given = args[result.place] if isinstance(result, Given) else None
+        same = _argument_with_fake((args, kwargs), result) if known and given is None else None
         if same is not None and not mutated:
             return same  # ``x.contiguous()``, ``dropout`` in evaluation: the very same object
-        node = self._note_call(op, target, node_args, node_kwargs, result, mutated)
+        fake = result if given is None else None
+        node = self.add_call(op, target, node_args, node_kwargs, fake)
+        for tensor in mutated:
+            self.note_mutation(tensor)
+        self._note_risk(target, node)
+        if isinstance(given, Value):
+            return given
         self.emit_asserts()
         if same is not None:
             same.replace_node(self.tx, node)
             return same
         return self.wrap_result(node, result)
-
-    def _note_call(
-        self,
-        op: str,
-        target: Callable[..., object] | str,
-        args: tuple[object, ...],
-        kwargs: dict[str, object],
-        fake: object,
-        mutated: Iterable[torch.Tensor],
-    ) -> fx.Node:
-        node = self.add_call(op, target, args, kwargs, fake)
-        for tensor in mutated:
-            self.note_mutation(tensor)
-        self._note_risk(target, node)
-        return node
 
     def call_nodes(self, target: Callable[..., object], args: tuple[object, ...]) -> Value:
         """Append ``target(*args)`` for arguments that are nodes and constants already."""

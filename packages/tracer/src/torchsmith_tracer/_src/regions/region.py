@@ -252,10 +252,8 @@ class Region:
     def inactive(self) -> bool:
         """True while this thread is tracing, or a builtin that our own code is written with is
         replaced: compiled functions then run natively."""
-        return (
-            not _BUILTINS.items() <= builtins.__dict__.items()
-            or getattr(self._busy, "depth", 0) > 0
-        )
+        replaced = not _BUILTINS.items() <= builtins.__dict__.items()
+        return replaced or getattr(self._busy, "depth", 0) > 0
 
     @contextmanager
     def tracing(self) -> Iterator[None]:

@@ -104,12 +104,4 @@ class HasInstanceDict:
 
     def instance_set(self, tx: Trace, name: str, value: Value) -> None:
         """Store into the instance dict."""
-        raise NotImplementedError(name)
-
-    def instance_names(self, tx: Trace) -> list[str]:
-        """Names in the instance dict, in order."""
-        raise NotImplementedError(type(self).__name__)
-
-    def guard_missing(self, tx: Trace, name: str) -> None:
-        """Guard that the instance dict lacks ``name``."""
-        raise NotImplementedError(name)
+        tx.journal.store_attr(self, name, value)  # type: ignore[arg-type]

@@ -263,9 +263,6 @@ class FunctionValue(Value, HasInstanceDict):
             return None
         return self._attribute(tx, name)
 
-    def instance_set(self, tx: Trace, name: str, value: Value) -> None:
-        tx.journal.store_attr(self, name, value)
-
     def instance_names(self, tx: Trace) -> list[str]:
         real = tx.world.instance_names(self.fn, self.source)
         table = tx.journal.attrs.get(self) or {}

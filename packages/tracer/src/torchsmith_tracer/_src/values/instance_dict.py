@@ -24,10 +24,6 @@ class InstanceDictValue(DictValue):
         self.instance = instance
         super().__init__()
 
-    def holder(self) -> Value:
-        """The same for all views of one dict."""
-        return self.tx.journal.shared.get(self.instance, self.instance)
-
     @property
     def table(self) -> Table:
         """All attributes."""

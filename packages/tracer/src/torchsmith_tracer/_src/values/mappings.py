@@ -79,9 +79,6 @@ class DictValue(BuiltinObject, HasInstanceDict):
             return None
         return tx.world.instance_entry(self.real, self.source, name)
 
-    def instance_set(self, tx: Trace, name: str, value: Value) -> None:
-        tx.journal.store_attr(self, name, value)
-
     def instance_names(self, tx: Trace) -> list[str]:
         real = () if self.real is None else tx.world.instance_names(self.real, self.source)
         stored, dropped = tx.journal.attrs.get(self, {}), tx.journal.dropped.get(self, {})

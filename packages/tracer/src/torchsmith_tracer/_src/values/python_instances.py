@@ -123,7 +123,7 @@ class ObjectValue(Value, HasInstanceDict):
 
     def dict_owner(self, tx: Trace) -> ObjectValue:
         """The first object with this one's instance dict: mostly the object itself."""
-        return tx.journal.shared.get(self, self)  # type: ignore[return-value]
+        return tx.journal.owner(self)  # type: ignore[return-value]
 
     def slot_names(self) -> frozenset[str]:
         return frozenset(

@@ -180,20 +180,17 @@ class Attributes(Part):
             message = f"__dict__ must be set to a dictionary, not a '{value.type_name}'"
             raise self.interp.error(TypeError, message)
         held = isinstance(source, InstanceDictValue)
-        owner = source.holder() if isinstance(source, InstanceDictValue) else None
-        names = instance.instance_names(self.tx)
-        shared = self.tx.journal.shared
-        if isinstance(owner, ObjectValue) and not (
-            names or instance.obj or instance in shared.values()
-        ):
-            self.tx.journal.share(instance, owner)
-            return
+        names, journal = instance.instance_names(self.tx), self.tx.journal
+        if isinstance(source, InstanceDictValue) and isinstance(source.instance, ObjectValue):
+            if not (names or instance.obj or instance in journal.shared.values()):
+                journal.share(instance, journal.owner(source.instance))
+                return
         # What a copied partial is given is part of its state, which others hold but do not change.
         state = isinstance(instance.base_value(), TwinValue)
         if held or source.source is not None or (not state and reached(self.tx, value)):
             raise Unsupported("unsupported-slot", what="a __dict__ that is used elsewhere, too,")
         for name in names:
-            self.tx.journal.store_attr(instance, name, DELETED)
+            journal.store_attr(instance, name, DELETED)
         for key, item in list(source.table.values()):
             instance.instance_set(self.tx, str(key.as_constant()), item)
 

@@ -312,7 +312,8 @@ class Basics(Part):
         if isinstance(a, ClassValue) and isinstance(b, ClassValue):
             return a.obj is b.obj
         if isinstance(a, InstanceDictValue) and isinstance(b, InstanceDictValue):
-            return self.is_same(a.holder(), b.holder())
+            owner = self.tx.journal.owner
+            return self.is_same(owner(a.instance), owner(b.instance))
         if isinstance(a, SymNumValue) or isinstance(b, SymNumValue):
             kinds = {a.python_type(), b.python_type()}
             # True and False are single objects, and so are small ints.
