@@ -182,11 +182,11 @@ def _bind_value(tx: Trace, attr: Value, instance: Value | None, owner: Value) ->
 
 def cached(tx: Trace, func: Value, instance: Value, name: str) -> Value:
     """``functools.cached_property.__get__`` without its lock."""
-    found = instance.instance_get(tx, name) if isinstance(instance, HasInstanceDict) else None
+    if not isinstance(instance, HasInstanceDict):
+        raise Unsupported("unsupported-slot", what=f"cached property {name!r}")
+    found = instance.instance_get(tx, name)
     if found is None:
         found = tx.interp.call(func, [instance])
-        if not isinstance(instance, HasInstanceDict):
-            raise Unsupported("unsupported-slot", what=f"cached property {name!r}")
         instance.instance_set(tx, name, found)
     return found
 

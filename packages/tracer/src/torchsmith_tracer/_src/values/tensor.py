@@ -160,7 +160,8 @@ class TensorValue(Value):
 
     # --- items -------------------------------------------------------------------------------
     def getitem(self, tx: Trace, key: Value) -> Value:
-        if not _is_simple(key) or _watched(tx):
+        simple = isinstance(key, TensorValue | SymNumValue | ConstantValue | SliceValue)
+        if not simple or _watched(tx):
             return call_tensor_method(tx, self, "__getitem__", [key], {})
         return self.plain_getitem(tx, key)
 
@@ -337,10 +338,6 @@ def _watched(tx: Trace) -> bool:
     from torchsmith_tracer._src.values import function_modes
 
     return function_modes.watching(tx)
-
-
-def _is_simple(key: Value) -> bool:
-    return isinstance(key, TensorValue | SymNumValue | ConstantValue | SliceValue)
 
 
 def _is_symbolic(item: Value) -> bool:

@@ -131,7 +131,7 @@ def make_class(
     if isinstance(cell, CellValue):
         cell.store(tx, cls)
     for key, value in table.items():
-        if _may_hook(value):
+        if not isinstance(value, FunctionValue | ConstantValue | DescriptorValue | ClassValue):
             tx.interp.call_special(value, "__set_name__", cls, ConstantValue(key))
     found = lookup_in(tx, stand_in.__mro__[1:], "__init_subclass__")
     if found is not None and found.owner is not object:
@@ -140,10 +140,6 @@ def make_class(
     elif kwargs:
         raise tx.interp.error(TypeError, f"{name}.__init_subclass__() takes no keyword arguments")
     return cls
-
-
-def _may_hook(value: Value) -> bool:
-    return not isinstance(value, FunctionValue | ConstantValue | DescriptorValue | ClassValue)
 
 
 def _metaclass(tx: Trace, name: str, given: Value | None, bases: list[type]) -> type:
