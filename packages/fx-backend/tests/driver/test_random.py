@@ -8,7 +8,6 @@ import torch.nn.functional as F
 from torch import fx
 from torchsmith_fx_backend import Settings, compile_graph
 from torchsmith_fx_backend._src import graph_key, keyed
-from torchsmith_fx_backend._src.passes import random as random_pass
 from torchsmith_fx_backend.errors import SettingError
 
 STRICT = Settings(graph_cache=False, verify=True, strict=True)
@@ -24,10 +23,9 @@ def draw(run, *args, seed=3):
     return [run(*args) for _ in range(2)]
 
 
-def seed_of(seed):
+def seeds_of(seed, count):
     torch.manual_seed(seed)
-    limit = random_pass._SEEDS
-    return torch.randint(-limit, limit, [], dtype=torch.int64)
+    return keyed.seeds(count, torch.device("cpu"))
 
 
 def test_the_seed_repeats_and_the_generator_advances():
@@ -76,12 +74,30 @@ def test_kernels_compute_what_the_functions_do():
         ),
         X,
     )
-    (u, b, n, i, d), seed = draw(run, X)[0], seed_of(3)
-    torch.testing.assert_close(n, keyed.normal(seed, 2, [64, 500], torch.float32))
-    assert torch.equal(i, keyed.integers(seed, 3, [64, 500], torch.float32, 2, 99))
-    assert torch.equal(d, keyed.uniform(seed, 4, [64, 500], torch.float64))
-    assert torch.equal(u, keyed.uniform(seed, 0, [64, 500], torch.float32))
-    assert torch.equal(b, keyed.bernoulli(seed, 1, [64, 500], torch.float32, 0.3))
+    (u, b, n, i, d), seeds = draw(run, X)[0], seeds_of(3, 5)
+    assert len(set(map(int, seeds))) == 5
+    torch.testing.assert_close(n, keyed.normal(seeds[2], [64, 500], torch.float32))
+    assert torch.equal(i, keyed.integers(seeds[3], [64, 500], torch.float32, 2, 99))
+    assert torch.equal(d, keyed.uniform(seeds[4], [64, 500], torch.float64))
+    assert torch.equal(u, keyed.uniform(seeds[0], [64, 500], torch.float32))
+    assert torch.equal(b, keyed.bernoulli(seeds[1], [64, 500], torch.float32, 0.3))
+
+
+def test_draws_of_equal_layers_have_the_same_kernels():
+    def layers(depth):
+        def fn(x, w):
+            for _ in range(depth):
+                x = F.dropout((x @ w).relu(), 0.3, True)
+            return (x,)
+
+        return fn
+
+    w = torch.randn(500, 500) / 20
+    runs = [compiled(layers(depth), X, w) for depth in (2, 6)]
+    few, many = ({name for name, _ in run.kernels} for run in runs)
+    assert few and few == many
+    (first,), (second,) = draw(runs[1], X, w)
+    assert not torch.equal(first, second)
 
 
 NORMAL = {

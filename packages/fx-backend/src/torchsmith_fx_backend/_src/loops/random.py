@@ -25,13 +25,11 @@ def _swapped(x: Value) -> Value:
 
 def _word(p: Point, word: int = 0) -> Value:
     """32 random bits."""
-    seed, draw = p.node.args[:2]
-    key = p.read(seed, torch.int64) | p.body.literal(1, torch.int64)
+    key = p.read(p.node.args[0], torch.int64) | p.body.literal(1, torch.int64)
     place: ix.Index = ix.ZERO
     for coordinate, size in zip(p.at, p.shape):
         place = ix.add(ix.mul(place, size), coordinate)
-    assert isinstance(draw, int)
-    counter = p.body.index_value(place) + ((draw << keyed.DRAW_BITS) + (word << keyed.WORD_BITS))
+    counter = p.body.index_value(place) + (word << keyed.WORD_BITS)
     y = counter * key
     z = y + key
     x = _swapped(y * y + y)
@@ -53,7 +51,7 @@ def _uniform(p: Point, bits: int) -> Value:
     return _word(p).op(Op.SHR, 32 - bits).cast(torch.float32) * 2.0**-bits
 
 
-@lowering(keyed.uniform, cost=30, applies=lambda node: node.args[3] in keyed.BITS)
+@lowering(keyed.uniform, cost=30, applies=lambda node: node.args[2] in keyed.BITS)
 def uniform(p: Point) -> Value:
     return _uniform(p, keyed.BITS[p.dtype])
 
@@ -70,7 +68,7 @@ def normal(p: Point) -> Value:
 
 @lowering(keyed.integers, cost=64)
 def integers(p: Point) -> Value:
-    low, high = p.node.args[4:6]
+    low, high = p.node.args[3:5]
     assert isinstance(low, int) and isinstance(high, int)
     first, second = (_word(p, n) * (high - low) for n in (0, 1))
     drawn = (first + second.op(Op.SHR, 32)).op(Op.SHR, 32) + low
@@ -79,5 +77,5 @@ def integers(p: Point) -> Value:
 
 @lowering(keyed.bernoulli, cost=32)
 def bernoulli(p: Point) -> Value:
-    probability = p.read(p.node.args[4], torch.float32)
+    probability = p.read(p.node.args[3], torch.float32)
     return (_uniform(p, keyed.BITS[torch.float32]) < probability).cast(compute_dtype(p.dtype))

@@ -1,7 +1,8 @@
-"""Random draws by key, so that they fuse: one seed per call, from torch's generator."""
+"""Random draws by key, so that they fuse: seeds for a call's draws, from torch's generator."""
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +19,6 @@ from torchsmith_fx_backend._src.passes.base import insert, replace_with
 
 aten = torch.ops.aten
 
-_SEEDS = 1 << 62
 _Made = tuple[Callable[..., torch.Tensor], tuple[Argument, ...]]
 
 
@@ -44,15 +44,14 @@ class KeyedRandom:
             for node in graph.nodes
             if self.unless not in node.meta and (how := _keyed(node)) is not None
         ]
-        seeds: dict[torch.device, fx.Node] = {}
-        for number, (node, (function, more)) in enumerate(draws):
-            value = _drawn(node)
-            assert value is not None
-            seed = seeds.get(value.device)
+        values: list[Any] = [_drawn(node) for node, _ in draws]
+        seeds: dict[torch.device, list[fx.Node]] = {}
+        for (node, (function, more)), value in zip(draws, values, strict=True):
             with graph.inserting_before(node):
-                if seed is None:
-                    seed = seeds[value.device] = _seed(graph, value)
-                args = (seed, number, _sizes(graph, node), value.dtype, *more)
+                if value.device not in seeds:
+                    count = sum(v.device == value.device for v in values)
+                    seeds[value.device] = _seeds(graph, value, count)
+                args = (seeds[value.device].pop(0), _sizes(graph, node), value.dtype, *more)
                 made = graph.call_function(function, args)
                 made.meta = {**node.meta, "val": value}
                 if node.target is _DROPOUT:
@@ -181,12 +180,15 @@ def _sizes(graph: fx.Graph, node: fx.Node) -> list[Argument]:
     return found
 
 
-def _seed(graph: fx.Graph, like: torch.Tensor) -> fx.Node:
-    """A node that draws a seed on the device of ``like``."""
-    options: dict[str, Argument] = {"dtype": torch.int64, "device": like.device}
-    node = graph.call_function(aten.randint.low, (-_SEEDS, _SEEDS, []), options)
+def _seeds(graph: fx.Graph, like: torch.Tensor, count: int) -> list[fx.Node]:
+    """Nodes of seeds for the draws on the device of ``like``."""
     mode = fake_mode_of(like)
     assert mode is not None
+    node = graph.call_function(keyed.seeds, (count, like.device))
     with mode:
-        node.meta["val"] = torch.empty([], dtype=torch.int64, device=like.device)
-    return node
+        fakes = [torch.empty([], dtype=torch.int64, device=like.device) for _ in range(count)]
+    node.meta["val"] = fakes
+    found = [graph.call_function(operator.getitem, (node, n)) for n in range(count)]
+    for item, fake in zip(found, fakes, strict=True):
+        item.meta["val"] = fake
+    return found

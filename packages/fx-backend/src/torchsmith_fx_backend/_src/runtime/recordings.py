@@ -113,7 +113,7 @@ def _obstacle_of(target: object) -> str:
         if target.namespace in ("aten", "prims", "torchsmith"):
             return ""
         return f"{target} may have effects that a recording does not repeat"
-    if target in keyed.PURE or target is by_rows.product:
+    if target in keyed.PURE or target in (keyed.seeds, by_rows.product):
         return ""
     module = getattr(target, "__module__", None) or ""
     if module.partition(".")[0] in ("_operator", "operator", "math", "torch"):
