@@ -179,3 +179,31 @@ def test_one_backward_half_serves_all_sizes(fn, monkeypatch):
                 torch.testing.assert_close(mine, eager)
                 assert mine.stride() == eager.stride()
         assert len(made) <= before + 1, made
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x, f: x.clamp(-f, f) * x,
+        lambda x, f: F.leaky_relu(x, f) + F.elu(x, f),
+        lambda x, f: F.softplus(x, beta=f) * f,
+        lambda x, f: torch.addcmul(x, x, x, value=f).add(x.sin(), alpha=f),
+        lambda x, f: x.mul(f).add_(x, alpha=1 - f).div(f + 1),
+        lambda x, f: torch.where(x > f, x * f, x.square()).sub(f).masked_fill(x < -f, f),
+        lambda x, f: F.hardtanh(x, -f, f) + F.threshold(x, f, 0.0) * F.celu(x.detach(), f),
+    ],
+)
+def test_numbers_that_a_backward_pass_keeps_stay_symbolic(fn):
+    env = guards.ShapeEnv()
+    x = guards.FakeMode(env).fakeify(torch.randn(6, requires_grad=True))
+    f = env.create_symbol(0.25, guards.LocalSource("f"), "unspecified")
+    run = compile_training(fx.symbolic_trace(fn), [x, f])
+    for number in (0.25, 0.5, 1.5):
+        mine = torch.linspace(-2, 2, 6).requires_grad_()
+        theirs = mine.detach().clone().requires_grad_()
+        result, expected = run(mine, number), fn(theirs, number)
+        torch.testing.assert_close(result, expected)
+        result.sin().sum().backward()
+        expected.sin().sum().backward()
+        torch.testing.assert_close(mine.grad, theirs.grad)
+    assert "f == 0.25" not in {str(guard.expected) for guard in env.shape_guards()}

@@ -544,10 +544,12 @@ _SAVED_NAMES: dict[type, tuple[str, ...]] = {}
 
 
 def _saved_names(kind: type) -> tuple[str, ...]:
-    """The attributes by which autograd nodes of one kind show what they save."""
+    """The attributes by which autograd nodes of one kind show the tensors that they save. What
+    they save besides has no raw form; to read a symbolic number there would need it itself."""
     found = _SAVED_NAMES.get(kind)
     if found is None:
-        found = tuple(name for name in dir(kind) if name.startswith("_saved_"))
+        names = (name for name in dir(kind) if name.startswith("_saved_"))
+        found = tuple(name for name in names if hasattr(kind, f"_raw{name}"))
         if issubclass(kind, torch.autograd.function.BackwardCFunction):
             found = (*found, "saved_tensors")
         _SAVED_NAMES[kind] = found

@@ -456,8 +456,10 @@ def nan_to_num(p: Point) -> Value:
 @lowering(aten.celu.default, cost=14)
 def celu(p: Point) -> Value:
     x, alpha = p.read(p.node.args[0], p.dtype), p.arg(1, "alpha", 1.0)
-    assert isinstance(alpha, (int, float))
-    return (x > 0).where(x, (x * (1.0 / alpha)).op(Op.EXPM1) * float(alpha))
+    if isinstance(alpha, (int, float)):
+        return (x > 0).where(x, (x * (1.0 / alpha)).op(Op.EXPM1) * float(alpha))
+    scale = p.read(alpha, p.dtype)
+    return (x > 0).where(x, (x * (p.read(1.0, p.dtype) / scale)).op(Op.EXPM1) * scale)
 
 
 # ---------------------------------------------------------------------------- three operands
