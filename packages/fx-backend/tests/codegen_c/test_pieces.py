@@ -87,11 +87,27 @@ def concatenated() -> Kernel:
     return body.kernel([1500])
 
 
-@pytest.mark.parametrize("make", [rolled, concatenated])
-def test_nothing_is_decided_at_each_point(make) -> None:
+def encoded() -> Kernel:
+    """Thirteen parts side by side, as the encoding of positions in radiance fields."""
+    body, parts = Body(), 13
+    total = body.literal(0.0)
+    for part in range(parts):
+        low = body.op(Op.GE, body.index(ix.var(1)), body.literal(3 * part, torch.int64))
+        high = body.op(Op.LT, body.index(ix.var(1)), body.literal(3 * part + 3, torch.int64))
+        inside = body.op(Op.AND, low, high, dtype=torch.bool)
+        at = ix.add(ix.mul(ix.const(3), ix.var(0)), ix.var(1), ix.const(-3 * part))
+        scaled = body.op(Op.MUL, body.load(0, at, mask=inside), body.literal(float(part)))
+        total = body.op(Op.WHERE, inside, body.op(Op.SIN, scaled), total)
+    body.store(1, row_major([20, 3 * parts]), total)
+    return body.kernel([20, 3 * parts])
+
+
+@pytest.mark.parametrize(("make", "count"), [(rolled, 2), (concatenated, 2), (encoded, 13)])
+def test_nothing_is_decided_at_each_point(make, count) -> None:
     kernel = make()
     parts = pieces(kernel, range(len(kernel.ranges)))
-    assert len(parts) == 2
+    assert len(parts) == count
+    assert sum(isinstance(n, Compute) and n.op is Op.SIN for p in parts for n in p.body) <= count
     assert not any(
         isinstance(n, Compute) and n.op in (*COMPARISONS, Op.WHERE) for p in parts for n in p.body
     )

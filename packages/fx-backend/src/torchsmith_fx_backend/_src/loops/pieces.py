@@ -30,6 +30,7 @@ from torchsmith_fx_backend._src.loops.nest import substitute_node
 
 _MOST_PIECES = 8  # along one axis, and of one kernel
 _MOST_NODES = 400  # of all pieces together
+_MANY_PIECES = 32  # where each computes what no other does
 
 
 def cuts(kernel: Kernel, axis: int) -> list[int]:
@@ -42,8 +43,7 @@ def cuts(kernel: Kernel, axis: int) -> list[int]:
         return []
     size = extent.value
     found = {p for p in _places(kernel, axis, size) if 0 < p < size}
-    pieces = len(found) + 1
-    if pieces > _MOST_PIECES or pieces * len(kernel.body) > _MOST_NODES:
+    if len(found) >= _MANY_PIECES:
         found = set()
     return [0, *sorted(found), size]
 
@@ -67,8 +67,9 @@ def pieces(kernel: Kernel, axes: Iterable[int]) -> list[Kernel]:
             for found in [cuts(k, axis)]
             for low, high in pairwise(found or [0, 0])
         ]
-        nodes = sum(len(k.body) for k in parts)
-        if len(parts) <= _MOST_PIECES and (nodes <= _MOST_NODES or len(parts) == len(whole)):
+        nodes, before = (sum(len(k.body) for k in kernels) for kernels in (parts, whole))
+        few = len(parts) <= _MOST_PIECES and (nodes <= _MOST_NODES or len(parts) == len(whole))
+        if few or (len(parts) <= _MANY_PIECES and nodes <= 2 * before):
             whole = parts
     return whole
 
