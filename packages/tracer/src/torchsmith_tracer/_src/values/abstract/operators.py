@@ -12,6 +12,7 @@ from torchsmith_tracer._src.values.builtin_object import METHOD_TYPES
 from torchsmith_tracer._src.values.classes import ClassValue
 from torchsmith_tracer._src.values.constants import COMPARE, ConstantValue, bool_value, dunder
 from torchsmith_tracer._src.values.containers import SequenceValue
+from torchsmith_tracer._src.values.identity import IdentityValue
 from torchsmith_tracer._src.values.lookup import lookup
 from torchsmith_tracer._src.values.opaque import ReferenceValue
 from torchsmith_tracer._src.values.python_instances import EnumValue, ObjectValue
@@ -149,6 +150,8 @@ class Operators(Part):
                     return hash(value.storage.hash_key(self.tx))
         if result is None:
             return hash(self.interp.hash_key(value))
+        if isinstance(result, IdentityValue):  # of a subclass of tensors, say
+            return hash(result.hash_key(self.tx))
         number = self.interp.try_concrete(result)
         if not isinstance(number, int):
             raise self.interp.error(TypeError, "__hash__ method should return an integer")
