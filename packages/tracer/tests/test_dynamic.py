@@ -231,3 +231,50 @@ def test_a_stride_that_varies_is_compiled_once(fn, cut, capture):
 def test_strides_that_make_elements_overlap_have_their_own_code(capture):
     inputs = [torch.arange(64.0).as_strided((3, 4), (n, 1)) for n in (6, 8, 5, 3, 2, 4)]
     assert run(lambda x: x + x.stride(0), inputs, capture) == 5
+
+
+_WORDS = torch.arange(24).view(2, 12) % 3
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda a, i: a[0, 0, :1] + torch.tensor(i),
+        lambda a, i: torch.tensor([i, 3, i + 1]) * 2,
+        lambda a, i: torch.tensor((i / 2, 1)),
+        lambda a, i: torch.tensor([i, 1.5], dtype=torch.float64),
+        lambda a, i: a[:, [i, 0, -i]],
+        lambda a, i: a[1, [i, 2], [0, i]],
+        _written(lambda a, i: a.__setitem__((slice(None), [i, 1]), 5.0)),
+        lambda a, i: torch.nn.functional.one_hot(_WORDS, i + 1),
+        lambda a, i: a.sum() * (i << 2) + (i >> 1) + (i ^ 5) + (i & 6) + (i | 8) + ~i,
+        lambda a, i: torch.take_along_dim(a[:, :i], a[:, :1].long() % i, dim=1),
+        lambda a, i: a[0, :i].take_along_dim(a[0, :i].argsort(-1), dim=-1),
+        lambda a, i: torch.kron(a[0, :i], a[1, 0, :2]),
+    ],
+)
+def test_what_takes_plain_numbers_in_torch_is_compiled_once(fn, capture):
+    inputs = [(_BLOCK, i) for i in (2, 3, 4, 5, 7)]
+    assert run(fn, inputs, capture) == 2
+
+
+@pytest.mark.parametrize(
+    ("fn", "error"),
+    [
+        (lambda a, i: torch.nn.functional.one_hot(_WORDS, i), "Class values must be smaller"),
+        (lambda a, i: torch.nn.functional.one_hot(a, i), "index tensor"),
+        (
+            lambda a, i: torch.take_along_dim(a[:, :i], a.int(), 1),
+            "dtype of indices should be Long",
+        ),
+        (lambda a, i: a[:, [i + 9]], "out of bounds"),
+        (lambda a, i: a.sum() * (1 << -i), "negative shift count"),
+        (lambda a, i: a.sum() * (i << 0.5), "unsupported operand"),
+    ],
+)
+def test_errors_of_calls_with_symbols_are_eagers(fn, error):
+    compiled = torchsmith_tracer.compile(fn, backend="eager", dynamic=True)
+    with pytest.raises(Exception) as expected:
+        fn(_BLOCK, 2)
+    with pytest.raises(type(expected.value), match=error):
+        compiled(_BLOCK, 2)

@@ -40,6 +40,8 @@ def failure(guard, *args, params=("x",)):
         (Guard(X, K.CONSTANT, 1.5, UNCHANGED_NUMBER), 2.5, "1.5", "2.5", "becomes symbolic"),
         (Guard(X, K.CONSTANT, 3, UNCHANGED_NUMBER), "a", "3", "a", "distinct constant"),
         (Guard(X, K.CONSTANT, "a"), "b", "a", "b", "distinct constant"),
+        (Guard(X, K.CONSTANT, None), TENSOR, "None", "a Tensor of float32 [4, 3]", "constant"),
+        (TENSOR_GUARD, None, "a Tensor", "None", "pass a tensor"),
         (Guard(X, K.TYPE, list), (), "type list", "type tuple", "same type"),
         (Guard(X, K.LENGTH, (list, 2)), [1], "list of 2", "list of 1", "length"),
         (Guard(X, K.DICT_KEYS, (dict, ("a",))), {"b": 1}, "keys ['a']", "keys ['b']", "length"),
@@ -54,8 +56,8 @@ def failure(guard, *args, params=("x",)):
 )  # fmt: skip
 def test_old_new_hint(guard, value, old, new, hint):
     found = failure(guard, value)
-    assert old in str(found.old)
-    assert new in str(found.new)
+    was, now = found.texts
+    assert old in was and new in now
     assert hint in found.hint
 
 

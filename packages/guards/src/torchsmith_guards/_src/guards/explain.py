@@ -94,6 +94,8 @@ def _plain(text: str) -> str:
 
 
 def _shown(obj: object) -> str:
+    if isinstance(obj, torch.Tensor):  # its values may be many, and on a device that is at work
+        return f"a {type(obj).__name__} of {str(obj.dtype).removeprefix('torch.')} {[*obj.shape]}"
     try:
         return str(obj)
     except Exception:  # noqa: BLE001 - the user's ``__str__`` or ``__repr__`` raises
@@ -200,7 +202,8 @@ def _hint(guard: Guard, value: object) -> str:
 def _tensor(guard: Guard, spec: TensorSpec, value: Any) -> Failure | None:
     if not isinstance(value, torch.Tensor):
         old = f"a {spec.type.__name__}"
-        return Failure(guard, old, f"type {type(value).__name__}", "pass a tensor on every call")
+        new = "None" if value is None else f"type {type(value).__name__}"
+        return Failure(guard, old, new, "pass a tensor on every call")
     found = TensorSpec.of(value)
     for name, hint in (
         ("type", "pass the same tensor class on every call"),

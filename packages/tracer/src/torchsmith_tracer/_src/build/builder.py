@@ -64,6 +64,7 @@ from torchsmith_tracer._src.values import (  # noqa: F401 - they fill the tables
     optimizers,
     parameters,
     random_generators,
+    symbolic_calls,
     tensor_scalars,
     torch_classes,
 )

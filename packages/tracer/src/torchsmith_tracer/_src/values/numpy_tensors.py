@@ -11,6 +11,7 @@ from torchsmith_tracer._src.values.constants import NONE
 from torchsmith_tracer._src.values.lazy import realize
 from torchsmith_tracer._src.values.numpy_arrays import ArrayValue, alias
 from torchsmith_tracer._src.values.numpy_calls import from_tensor
+from torchsmith_tracer._src.values.symbolic_calls import tensor_of_numbers
 from torchsmith_tracer._src.values.tensor import TensorValue
 from torchsmith_tracer._src.values.tensor_methods import method
 from torchsmith_tracer._src.values.torch_queries import Handler, handles, register
@@ -51,7 +52,9 @@ def _converts(copies: bool) -> Handler:
     def convert(tx: Trace, args: Args, kwargs: Kwargs) -> Value | None:
         array = realize(tx, args[0]) if args else NONE
         if not isinstance(array, ArrayValue):
-            return None
+            if len(args) != 1 or kwargs.keys() - {"dtype", "device"}:
+                return None
+            return tensor_of_numbers(tx, array, **kwargs)
         rest = {k: v for k, v in kwargs.items() if not tx.interp.is_none(v)}
         if len(args) > 1 or array.is_scalar or rest.keys() - {"dtype"}:
             raise Unsupported("numpy", what="a tensor of an array", error="with more arguments")

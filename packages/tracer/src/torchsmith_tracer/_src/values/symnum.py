@@ -28,7 +28,7 @@ Symbolic = torch.SymInt | torch.SymFloat | torch.SymBool
 
 _BINARY: dict[str, Callable[..., object]] = {
     name: getattr(operator, name)
-    for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and_", "or_")
+    for name in "add sub mul truediv floordiv mod pow and_ or_ lshift rshift xor".split()
 }
 _CONVERSIONS = ("__int__", "__index__", "__trunc__", "__float__", "__floor__", "__ceil__")
 
@@ -84,7 +84,7 @@ class SymNumValue(Value):
                 return None  # numbers have no in-place operators
             return self.constant().binary(tx, op, known(other), reflected=reflected)
         truths = [isinstance(n, torch.SymBool) for n in (self.sym, other_sym)]
-        if any(truths) or op in ("and_", "or_"):
+        if any(truths):
             if all(truths) and op in ("and_", "or_") and decide(self.sym) is None:
                 return combine(tx, fn, (self, other), fn(self.sym, other_sym))
             return self.constant().binary(tx, op, known(other), reflected=reflected)
@@ -100,6 +100,8 @@ class SymNumValue(Value):
         if op == "neg" and not isinstance(self.sym, torch.SymBool):
             negate: Callable[..., object] = operator.neg
             return combine(tx, negate, (self,), negate(self.sym))
+        if op == "invert" and isinstance(self.sym, torch.SymInt):
+            return self.unary(tx, "neg").binary(tx, "sub", ConstantValue(1)) or self
         return self.constant().unary(tx, op)
 
     def richcompare(self, tx: Trace, op: str, other: Value) -> Value | None:
@@ -242,6 +244,8 @@ def _is_defined(tx: Trace, op: str, left: Symbolic | Number, right: Symbolic | N
     asserts it where only the data knows."""
     condition: object = True
     floats = any(isinstance(n, torch.SymFloat | float) for n in (left, right))
+    if floats and op in ("and_", "or_", "xor", "lshift", "rshift"):
+        return False
     if floats and op == "floordiv":
         return False  # torch rounds the quotient, Python does not, and zeros have signs
     if op in ("truediv", "floordiv", "mod"):
@@ -249,6 +253,8 @@ def _is_defined(tx: Trace, op: str, left: Symbolic | Number, right: Symbolic | N
     elif op == "pow":
         # Else the result is complex, or a float, or an error.
         condition = left > 0 if floats else right >= 0  # type: ignore[operator]
+    elif op in ("lshift", "rshift"):
+        condition = right >= 0  # type: ignore[operator]
     known = decide(condition)
     if known is None:
         assume(tx, condition)

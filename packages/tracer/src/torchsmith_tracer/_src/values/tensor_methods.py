@@ -250,10 +250,3 @@ STORES["data"] = _set_data
 
 method("__len__")(lambda tx, tensor, args, kwargs: tensor.length(tx))
 method("__iter__")(lambda tx, tensor, args, kwargs: tensor.iter(tx))
-method("__getitem__")(lambda tx, tensor, args, kwargs: tensor.plain_getitem(tx, args[0]))
-
-
-@method("__setitem__")
-def _setitem(tx: Trace, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value | None:
-    tensor.plain_setitem(tx, args[0], args[1])
-    return ConstantValue(None)

@@ -1,0 +1,105 @@
+"""Functions that take plain numbers, or look at sizes in C++, where these are symbolic: the same by
+operators that keep symbols. The functions without documentation are traced, not run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from torchsmith_tracer._src.torch_private import has_symbols
+from torchsmith_tracer._src.trace import Trace
+from torchsmith_tracer._src.values.base import Args, Kwargs, Value
+from torchsmith_tracer._src.values.constants import NONE, ConstantValue
+from torchsmith_tracer._src.values.containers import ListValue, TupleValue
+from torchsmith_tracer._src.values.lazy import realize
+from torchsmith_tracer._src.values.symnum import SymNumValue
+from torchsmith_tracer._src.values.tensor import TensorValue
+from torchsmith_tracer._src.values.tensor_methods import method
+from torchsmith_tracer._src.values.torch_queries import Handler, register
+
+
+def _is_symbolic(value: Value) -> bool:
+    sizes = isinstance(value, TensorValue) and has_symbols(value.fake)
+    return sizes or isinstance(value, SymNumValue)
+
+
+def _traced(fn: Callable[..., object]) -> Handler:
+    def call(tx: Trace, args: Args, kwargs: Kwargs) -> Value | None:
+        if any(_is_symbolic(realize(tx, value)) for value in (*args, *kwargs.values())):
+            return tx.builder.wrap_new(fn).call(tx, args, kwargs)
+        return None
+
+    return call
+
+
+def _one_hot(tensor: Any, num_classes: Any = -1) -> object:
+    if tensor.dtype is not torch.int64 or num_classes < 1:
+        return torch.ops.aten.one_hot.default(tensor, num_classes)
+    empty = torch.zeros((*tensor.shape, num_classes), dtype=torch.int64, device=tensor.device)
+    return empty.scatter_(-1, tensor.unsqueeze(-1), 1)
+
+
+def _take_along_dim(input: Any, indices: Any, dim: Any = None) -> object:
+    if dim is None:
+        input, indices, dim = input.reshape(-1), indices.reshape(-1), 0
+    n = input.dim()
+    if indices.dtype is not torch.int64 or indices.dim() != n or not -n <= dim < n:
+        return torch.ops.aten.take_along_dim.default(input, indices, dim)  # eager's own error
+    shape = [a if b == 1 else b for a, b in zip(input.shape, indices.shape, strict=True)]
+    shape[dim] = -1
+    return input.expand(shape).gather(dim, indices.expand(shape))
+
+
+def _kron(input: Any, other: Any) -> object:
+    n = max(input.dim(), other.dim())
+    a = (1,) * (n - input.dim()) + tuple(input.shape)
+    b = (1,) * (n - other.dim()) + tuple(other.shape)
+    left = input.reshape([k for size in a for k in (size, 1)])
+    right = other.reshape([k for size in b for k in (1, size)])
+    return (left * right).reshape([p * q for p, q in zip(a, b, strict=True)])
+
+
+def _stacked(numbers: Any, dtype: torch.dtype, device: Any) -> object:
+    return torch.stack([torch.scalar_tensor(n, dtype=dtype, device=device) for n in numbers])
+
+
+def tensor_of_numbers(
+    tx: Trace, data: Value, dtype: Value = NONE, device: Value = NONE
+) -> Value | None:
+    """``torch.tensor`` of a number, or of a list or tuple of numbers, with a symbol among them."""
+    several = isinstance(data, ListValue | TupleValue)
+    numbers = [realize(tx, n) for n in tx.interp.unpack(data)] if several else [data]
+    kinds = {n.python_type() for n in numbers}
+    if not kinds <= {int, float} or not any(isinstance(n, SymNumValue) for n in numbers):
+        return None
+    if tx.interp.is_none(dtype):
+        dtype = ConstantValue(torch.get_default_dtype() if float in kinds else torch.int64)
+    make = tx.builder.wrap_new(_stacked if several else torch.scalar_tensor)
+    return make.call(tx, [data], {"dtype": dtype, "device": device})
+
+
+def _lists_as_tensors(tx: Trace, key: Value) -> Value:
+    """An index whose lists of numbers are tensors, where a symbol is among them."""
+    if type(key) is TupleValue:
+        return TupleValue([_lists_as_tensors(tx, realize(tx, item)) for item in key.items])
+    return (tensor_of_numbers(tx, key) if type(key) is ListValue else None) or key
+
+
+@method("__getitem__")
+def _getitem(tx: Trace, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
+    return tensor.plain_getitem(tx, _lists_as_tensors(tx, args[0]))
+
+
+@method("__setitem__")
+def _setitem(tx: Trace, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
+    tensor.plain_setitem(tx, _lists_as_tensors(tx, args[0]), args[1])
+    return NONE
+
+
+register(torch.nn.functional.one_hot, _traced(_one_hot))
+for _name, _fn in (("take_along_dim", _take_along_dim), ("kron", _kron)):
+    _handler = _traced(_fn)
+    method(_name)(lambda tx, self, args, kwargs, f=_handler: f(tx, [self, *args], kwargs))  # type: ignore[misc]
+    register(getattr(torch, _name), _handler)
