@@ -191,6 +191,29 @@ def classes_with_an_existing_metaclass():
 
 
 @case
+def arguments_of_a_metaclass():
+    class M(type):
+        def __init__(cls, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+
+    class A(metaclass=M):
+        pass
+
+    out = []
+    for args, kwargs in (
+        (("A", (), {}), {}),
+        (("A", (), {}), {"a": 1}),
+        (("A",), {}),
+        (("A",), {"a": 1}),
+    ):
+        try:
+            out.append(M.__init__(A, *args, **kwargs))
+        except TypeError as e:
+            out.append(str(e))
+    return out
+
+
+@case
 def classes_with_a_new_metaclass():
     class M(type):
         def __new__(cls, name, bases, namespace, **kwargs):

@@ -84,6 +84,15 @@ def _object_init(tx: Trace, self: Value, /, *args: Value, **kwargs: Value) -> Va
     return NONE
 
 
+@method(type, "__init__")
+def _type_init(tx: Trace, cls: Value, /, *args: Value, **kwargs: Value) -> Value:
+    if kwargs and len(args) == 1:
+        raise tx.interp.error(TypeError, "type.__init__() takes no keyword arguments")
+    if len(args) not in (1, 3):
+        raise tx.interp.error(TypeError, "type.__init__() takes 1 or 3 arguments")
+    return NONE
+
+
 @method(object, "__init_subclass__")
 def _init_subclass(tx: Trace, cls: Value, /, **kwargs: Value) -> Value:
     if kwargs:
