@@ -66,10 +66,10 @@ def test_python_blocks_run(path: Path, tmp_path: Path) -> None:
         [sys.executable, str(file)], capture_output=True, text=True, cwd=tmp_path, timeout=300
     )
     assert done.returncode == 0, done.stderr
-    end = 0
+    end, printed = 0, done.stdout.replace(f"{tmp_path}/", "")
     for output in outputs(path):
-        start = done.stdout.find(output.strip(), end)
-        assert start >= 0, f"shown:\n{output}\nprinted:\n{done.stdout}"
+        start = printed.find(output.strip(), end)
+        assert start >= 0, f"shown:\n{output}\nprinted:\n{printed}"
         end = start + len(output.strip())
 
 

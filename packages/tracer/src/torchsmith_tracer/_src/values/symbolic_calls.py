@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torchsmith_guards import hint_of
 
-from torchsmith_tracer._src.torch_private import has_symbols
 from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Args, Kwargs, Value
 from torchsmith_tracer._src.values.constants import NONE, ConstantValue
@@ -20,14 +20,22 @@ from torchsmith_tracer._src.values.tensor_methods import method
 from torchsmith_tracer._src.values.torch_queries import Handler, register
 
 
-def _is_symbolic(value: Value) -> bool:
-    sizes = isinstance(value, TensorValue) and has_symbols(value.fake)
-    return sizes or isinstance(value, SymNumValue)
+def _numbers(value: Value) -> list[object]:
+    """The symbolic numbers of a value: itself, or sizes."""
+    if isinstance(value, SymNumValue):
+        return [value.sym]
+    sizes = value.fake.shape if isinstance(value, TensorValue) else ()
+    return [n for n in sizes if type(n) is not int]
 
 
 def _traced(fn: Callable[..., object]) -> Handler:
+    """``fn`` in place of a function of torch whose arguments have symbols. Numbers that only the
+    data determines are left to torch: ``fn`` branches on them."""
+
     def call(tx: Trace, args: Args, kwargs: Kwargs) -> Value | None:
-        if any(_is_symbolic(realize(tx, value)) for value in (*args, *kwargs.values())):
+        given = [realize(tx, value) for value in (*args, *kwargs.values())]
+        numbers = [number for value in given for number in _numbers(value)]
+        if numbers and all(hint_of(number) is not None for number in numbers):
             return tx.builder.wrap_new(fn).call(tx, args, kwargs)
         return None
 
