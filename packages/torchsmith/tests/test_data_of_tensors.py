@@ -78,6 +78,60 @@ def test_values_and_places(fn):
     assert mine[1:] == eager[1:]
 
 
+OTHERS = {
+    "another type": lambda p: p.data.double(),
+    "other sizes": lambda p: p.data[:2].clone(),
+    "other strides": lambda p: p.data.t().contiguous().t(),
+    "a smaller type": lambda p: p.data.bfloat16(),
+}
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("name", OTHERS)
+def test_data_of_another_layout_or_type(name, grad):
+    """What the graph is given is still told by what it was before: kernels read it so."""
+
+    def fn(p):
+        p.data = OTHERS[name](p)
+        return p * 2, p.sum(0)
+
+    def call(run):
+        p = torch.arange(9.0).reshape(3, 3).requires_grad_(grad)
+        return [p, *run(p), *run(p)] if name != "other sizes" else [p, *run(p)]
+
+    mine, eager = call(torchsmith.compile(fn)), call(fn)
+    for a, b in zip(mine, eager, strict=True):
+        assert torch.equal(a, b) and (a.dtype, a.stride()) == (b.dtype, b.stride())
+
+
+def test_parts_of_a_graph_take_what_the_data_is_by_then():
+    def fn(p):
+        p.data = p.data.double()
+        torch.use_deterministic_algorithms(True)  # the graph is cut here
+        return p * 2
+
+    compiled = torchsmith.compile(fn)
+    try:
+        for _ in range(2):
+            found = compiled(torch.arange(3.0))
+            torch.use_deterministic_algorithms(False)
+            assert torch.equal(found, torch.arange(3.0).double() * 2)
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_modules_that_are_moved_to_another_type_and_back():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
+    fn = lambda x: model.to(x.dtype)(x)  # noqa: E731
+    compiled = torchsmith.compile(fn)
+    for dtype in (torch.float32, torch.float64, torch.float32, torch.bfloat16):
+        x = torch.ones(3, 4, dtype=dtype)
+        found = compiled(x)
+        assert model[0].weight.dtype is dtype
+        torch.testing.assert_close(found, fn(x))
+
+
 class _Momentum(nn.Module):
     def __init__(self):
         super().__init__()

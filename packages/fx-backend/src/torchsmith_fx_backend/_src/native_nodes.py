@@ -22,6 +22,8 @@ _HOOKS = frozenset(("module_hooks", "set_up_hooks", "retain_grad"))
 # Changes of mode, which capture follows within a graph, but not over a cut.
 _MODE = re.compile("(_cuda)?_set_.*|_(enter|exit)_(autocast|inference_mode)")
 
+_EXAMPLES = ("example_value", "val")
+
 Compile = Callable[[fx.GraphModule, Sequence[object]], Callable[..., Any]]
 
 
@@ -92,7 +94,8 @@ def _part(inside: list[fx.Node]) -> tuple[fx.Graph, list[fx.Node], list[fx.Node]
     copies: dict[fx.Node, fx.Node] = {}
     for node in inputs:
         copies[node] = copy = graph.placeholder(node.name)
-        copy.meta = dict(node.meta)
+        # Not the example: what it is at its call counts, after ``x.data = ...`` for instance.
+        copy.meta = {key: value for key, value in node.meta.items() if key not in _EXAMPLES}
     for node in (*(n for n in used if n.op == "get_attr"), *inside):
         copies[node] = graph.node_copy(node, copies.__getitem__)
     results = [node for node in inside if not own.issuperset(node.users)]

@@ -118,6 +118,7 @@ class OutputGraph:
         self._operations: dict[Callable[..., object] | str, Operation] = {}
         self._labels: dict[Callable[..., object] | str, str] = {}  # what fx calls their nodes
         self.attributes: dict[Source, None] = {}
+        self._first: dict[int, tuple[object, object]] = {}  # fakes, what they were at first
         self.draws = self.may_fail = False
         self.mapped = self.transforms = 0
         self.modules: dict[str, Callable[..., object]] = {}
@@ -177,6 +178,13 @@ class OutputGraph:
 
         self.log.append(undo)
         return node
+
+    def note_data(self, fake: torch.Tensor, before: torch.Tensor) -> None:
+        """``fake`` is about to get data of another layout or type than ``before``, which an input
+        goes on being described by."""
+        if id(fake) not in self._first:
+            self._first[id(fake)] = fake, before.requires_grad_(fake.requires_grad)
+            self.log.append(functools.partial(self._first.pop, id(fake)))
 
     def example_inputs(self) -> list[object]:
         """The real objects for the placeholders, in order: what a backend is given."""
@@ -445,6 +453,8 @@ class OutputGraph:
         for entry in self.inputs:
             if entry.node.users:
                 kept.append(entry)
+                if (changed := self._first.get(id(entry.fake))) is not None:
+                    entry.node.meta["example_value"] = changed[1]
             else:
                 self.graph.erase_node(entry.node)
         self.inputs = kept

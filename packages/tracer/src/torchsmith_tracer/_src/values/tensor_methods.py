@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+from torchsmith_guards import same_sizes
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.trace import Trace
@@ -238,6 +239,9 @@ def _set_data(tx: Trace, tensor: TensorValue, value: Value) -> None:
         raise Unsupported("tensor-attribute-store", what="data", tensor=tensor.describe())
     fake = tensor.fake
     before = fake.data
+    same = fake.dtype is value.fake.dtype and same_sizes(fake.shape, value.fake.shape)
+    if not (same and same_sizes(fake.stride(), value.fake.stride())):
+        tx.graph.note_data(fake, before)
     tx.graph.call_function(setattr, (tensor, "data", value))
     tx.graph.record(lambda: setattr(fake, "data", before))
     if tensor.source is not None:
