@@ -9,4 +9,5 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 
 if find_spec("triton") is None:
-    collect_ignore = ["test_triton_compile.py", "test_interpreted.py", "interpreted"]
+    compiled = ["test_triton_compile.py", "test_triton_pool.py"]
+    collect_ignore = [*compiled, "test_interpreted.py", "interpreted"]
