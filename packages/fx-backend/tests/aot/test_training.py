@@ -114,6 +114,20 @@ def test_a_mask_that_eager_refuses_is_not_left_out():
         compiled(fx.symbolic_trace(fn), leaf(2, 2, 4, 4))
 
 
+def test_a_mask_of_more_rows_than_queries_is_not_left_out(monkeypatch):
+    """Without it the result would have other sizes."""
+    masks, call = [], attention.scaled_dot_product_attention
+    spy = lambda *args, **more: masks.append(args[3]) or call(*args, **more)  # noqa: E731
+    monkeypatch.setattr(attention, "scaled_dot_product_attention", spy)
+
+    def fn(k):
+        mask = k.new_ones((), dtype=torch.bool).expand(4, 4)
+        return (F.scaled_dot_product_attention(k[:, :, :1], k, k, mask),)
+
+    compiled(fx.symbolic_trace(fn), leaf(2, 2, 4, 4))
+    assert masks and None not in masks
+
+
 def halves(run):
     """The compiled forward half, then the backward ones."""
     return [run.training.forward, *(half for half, _ in run.training.backwards.values())]

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+from torch import fx
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -66,6 +67,7 @@ class Attention:
         self._mode = mode
         self._exact_draws = exact_draws
         self._constants = Constants()
+        self._patterns: dict[fx.Node, Pattern] = {}  # layers share their mask
 
     def __call__(
         self,
@@ -102,14 +104,15 @@ class Attention:
         sizes = [n for tensor in given.tensors() for n in tensor.shape]
         if any(type(n) is not int or n == 0 for n in sizes) or not _broadcasts(given):
             return None
-        square = mask.shape[-2:] == (given.query.shape[-2], given.key.shape[-2])
-        values = self._constants.of(self._mode.value_of(mask).node)
-        with without_active_modes(), torch.no_grad():
-            pattern = pattern_of(values)
-        match pattern:
+        node = self._mode.value_of(mask).node
+        if node not in self._patterns:
+            values = self._constants.of(node)
+            with without_active_modes(), torch.no_grad():
+                self._patterns[node] = pattern_of(values)
+        match self._patterns[node]:
             case Pattern.ALL:
                 return replace(given, attn_mask=None)
-            case Pattern.CAUSAL if square:
+            case Pattern.CAUSAL:  # as many queries as keys, since the mask fits
                 return replace(given, attn_mask=None, is_causal=True)
         return None
 
@@ -126,12 +129,11 @@ class Attention:
 
 
 def _broadcasts(given: _Operands) -> bool:
-    """Whether the result has the query's leading sizes, with and without the mask."""
+    """Whether the mask is one of the scores, so that without it the result has the same sizes."""
     assert given.attn_mask is not None
-    lead = given.query.shape[:-2]
-    sizes = given.attn_mask.shape[:-2]
-    return len(sizes) <= len(lead) and all(
-        m in (1, n) for m, n in zip(reversed(sizes), reversed(lead))
+    scores, sizes = (*given.query.shape[:-1], given.key.shape[-2]), given.attn_mask.shape
+    return len(sizes) <= len(scores) and all(
+        m in (1, n) for m, n in zip(reversed(sizes), reversed(scores))
     )
 
 
