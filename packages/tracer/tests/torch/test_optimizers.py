@@ -19,11 +19,14 @@ OPTIMIZERS = {
     "ASGD": {"lambd": 0.01, "t0": 2},
     "RMSprop": {"momentum": 0.9, "centered": True},
     "Rprop": {},
+    "Adafactor": {"weight_decay": 0.1, "maximize": True},
 }
 MORE = {
     "fused Adam": lambda ps: O.Adam(ps, fused=True),
     "fused SGD": lambda ps: O.SGD(ps, fused=True),
     "lr is a tensor": lambda ps: O.SGD(ps, lr=torch.tensor(0.1)),
+    "lr of Rprop is a tensor": lambda ps: O.Rprop(ps, lr=torch.tensor(0.1)),
+    "lr of Adafactor is a tensor": lambda ps: O.Adafactor(ps, lr=torch.tensor([0.1])),
     "groups": lambda ps: O.Adam([{"params": ps[:1], "lr": 0.1}, {"params": ps[1:], "eps": 1e-3}]),
     "Muon": lambda ps: O.Muon(ps[:1]) if hasattr(O, "Muon") else O.SGD(ps[:1]),
 }
@@ -120,16 +123,58 @@ def test_zero_grad(program, to_none):
     program(body)
 
 
-def test_optimizers_that_read_numbers_break(program):
-    def adafactor(C):
-        p = nn.Parameter(torch.randn(3, 2))
-        optimizer = O.Adafactor([p])
+@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize("foreach", [False, True])
+def test_adafactor_of_several_types_and_ranks(program, foreach, order):
+    def body(C):
+        shapes = [(3, 4), (), (5,), (2, 3, 4), (4, 1)]
+        types = [torch.float32, torch.float32, torch.float64, torch.float32, torch.float64]
+        params = [nn.Parameter(torch.randn(s, dtype=t)) for s, t in zip(shapes, types)][::order]
+        optimizer = O.Adafactor(params, foreach=foreach)
         step = C(lambda: optimizer.step())
-        for _ in range(3):
-            p.grad = torch.randn(3, 2)
+        for i in range(6):
+            for p in params:
+                p.grad = torch.randn_like(p) * (0 if i == 1 else 1e-9 * 100**i)
+            if i == 4:
+                params[0].grad.fill_(torch.nan)
+            optimizer.param_groups[0].update(lr=0.3 / (i + 1), d=1.0 + i // 3, eps=(None, 1e-3))
             step()
-        return p
+        return params, [dict(optimizer.state[p]) for p in params]
 
+    program(body)
+
+
+DIFFERENTIABLE = [n for n in OPTIMIZERS if n not in ("Adafactor", "Adamax")]  # eager cannot, either
+
+
+@pytest.mark.parametrize("name", DIFFERENTIABLE)
+def test_updates_are_differentiated(program, name):
+    def body(C):
+        leaf = torch.randn(3, 2, requires_grad=True)
+        p = leaf * 1.0
+        optimizer = getattr(O, name)([p], **(OPTIMIZERS[name] | {"differentiable": True}))
+        step = C(lambda: optimizer.step())
+        for i in range(3):
+            p.grad = (leaf**2 * (i + 1)).detach().requires_grad_()
+            step()
+        p.sum().backward()
+        return p, leaf.grad
+
+    program(body, broken=name == "ASGD")  # which branches on numbers that it keeps in tensors
+
+
+@pytest.mark.parametrize("as_keyword", [False, True])
+def test_tensors_filled_with_the_number_in_a_tensor(check, as_keyword):
+    def f(x, t):
+        like = torch.full_like(x, fill_value=t) if as_keyword else torch.full_like(x, t)
+        full = torch.full((2,), t, dtype=torch.float64), torch.full(size=(3,), fill_value=t)
+        return like, full, x.new_full((2,), t), x.new_full((2,), t, dtype=torch.float16)
+
+    for value in (torch.tensor(0.1), torch.tensor(0.1, dtype=torch.float64)):
+        check(f, torch.ones(3, 2, dtype=torch.bfloat16), value)
+
+
+def test_optimizers_that_read_numbers_break(program):
     def lbfgs(C):
         p = nn.Parameter(torch.randn(3))
         optimizer = O.LBFGS([p], max_iter=3)
@@ -157,7 +202,7 @@ def test_optimizers_that_read_numbers_break(program):
             step(torch.tensor([i, 2]))
         return table.weight
 
-    for body in (adafactor, lbfgs, sparse):
+    for body in (lbfgs, sparse):
         program(body, broken=True)
 
 

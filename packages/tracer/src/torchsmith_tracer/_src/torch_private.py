@@ -31,6 +31,7 @@ from torch.cpu.amp.autocast_mode import autocast as cpu_autocast
 from torch.distributions.utils import _lazy_property_and_property
 from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.nn.modules import module as _module
+from torch.optim._adafactor import _multi_tensor_adafactor, _single_tensor_adafactor
 from torch.optim.asgd import _multi_tensor_asgd, _single_tensor_asgd
 from torch.optim.optimizer import _get_value
 from torch.optim.radam import _multi_tensor_radam, _single_tensor_radam
@@ -123,11 +124,13 @@ SYMBOLIC_MATH: dict[object, Callable[..., object]] = {
     for name in "sqrt cos sin tan cosh sinh tanh acos asin atan log2".split()
 }
 # Optimizers that branch on how many steps they have taken, unless they are ``capturable``: the
-# functions that update, each with the position of the list of step counts.
-COUNTING_OPTIMIZERS: tuple[tuple[Callable[..., object], Callable[..., object], int], ...] = (
-    (_single_tensor_radam, _multi_tensor_radam, 4),
-    (_single_tensor_asgd, _multi_tensor_asgd, 5),
+# functions that update, each with the position of the list of step counts, and whether the
+# capturable form writes to other numbers after it has multiplied with them.
+COUNTING_OPTIMIZERS: tuple[tuple[Callable[..., object], Callable[..., object], int, bool], ...] = (
+    (_single_tensor_radam, _multi_tensor_radam, 4, False),
+    (_single_tensor_asgd, _multi_tensor_asgd, 5, True),
 )
+ADAFACTOR: tuple[Callable[..., object], ...] = (_single_tensor_adafactor, _multi_tensor_adafactor)
 group_tensors: Callable[..., Any] = torch._C._group_tensors_by_device_and_dtype
 is_functional: Callable[[torch.Tensor], bool] = torch._is_functional_tensor
 

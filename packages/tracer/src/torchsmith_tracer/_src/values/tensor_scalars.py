@@ -1,8 +1,8 @@
 """Number arguments of operators for which the program gives a tensor: ``a.add_(b, alpha=t)``.
 
 Eager reads the number out of the tensor, which a graph cannot; the product with the tensor, in
-the order in which the operator's own kernel multiplies, is the same. The undocumented functions
-are traced, not run.
+the order in which the operator's own kernel multiplies, is the same, and a new tensor is filled
+after it was made. The undocumented functions are traced, not run.
 """
 
 from __future__ import annotations
@@ -84,3 +84,43 @@ def _each(name: str) -> Callable[[Trace, Args, Kwargs], Value | None]:
 
 register(torch._foreach_addcmul_, _each("addcmul_"))
 register(torch._foreach_addcdiv_, _each("addcdiv_"))
+
+
+def _fill(make: Any, first: Any, fill_value: Any, **named: Any) -> object:
+    return make(first, 0.0, **named).fill_(fill_value)
+
+
+def _full(make: Callable[..., object]) -> Callable[[Trace, Args, Kwargs], Value | None]:
+    """A new tensor of a number that is in a tensor."""
+
+    def call(tx: Trace, args: Args, kwargs: Kwargs) -> Value | None:
+        given = dict(zip(("size", "fill_value"), args)) | kwargs
+        first = given.pop("input", None) or given.pop("size", None)
+        number = given.pop("fill_value", None)
+        if first is None or not given.keys() <= {"dtype", "device", "memory_format"}:
+            return None
+        if not isinstance(number, TensorValue) or number.fake.dim() or number.fake.requires_grad:
+            return None
+        dtype: object = given["dtype"].as_constant() if "dtype" in given else None
+        if dtype is None and isinstance(first, TensorValue):
+            dtype = first.fake.dtype
+        for kind in (number.fake.dtype, dtype or number.fake.dtype):
+            if not isinstance(kind, torch.dtype) or not kind.is_floating_point:
+                return None
+        function = tx.builder.wrap_new(_fill)
+        return function.call(tx, [tx.builder.wrap_new(make), first, number], given)
+
+    return call
+
+
+for _make in (torch.full, torch.full_like):
+    register(_make, _full(_make))
+
+
+@method("new_full")
+def _new_full(
+    tx: Trace, tensor: TensorValue, args: list[Value], kwargs: dict[str, Value]
+) -> Value | None:
+    own = {"dtype": tensor.fake.dtype, "device": tensor.fake.device}
+    given = {key: value for key, value in kwargs.items() if not tx.interp.is_none(value)}
+    return _full(torch.full)(tx, args, {k: ConstantValue(v) for k, v in own.items()} | given)
