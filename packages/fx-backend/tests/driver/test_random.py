@@ -1,6 +1,7 @@
 """Random draws by key: repeatable, fused, the same numbers however they are computed."""
 
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -200,3 +201,22 @@ def test_the_setting_is_checked_and_part_of_the_key():
     assert graph_key.of(gm, [X], "keyed") != graph_key.of(gm, [X], "eager")
     run = compiled(lambda x: (F.dropout(x, 0.5, True),), X, settings=Settings(rng="eager"))
     assert torch.equal(draw(run, X)[1][0], draw(lambda x: F.dropout(x, 0.5, True), X)[1])
+
+
+def unused(x):
+    skipped = torch.rand_like(x[0]) < 0.5  # noqa: F841 - nothing looks at it
+    return x.sin() * torch.rand_like(x)
+
+
+@pytest.mark.parametrize("grads", [False, True])
+def test_a_draw_that_nothing_uses_is_drawn_only_where_it_moves_the_others(grads):
+    x = X.clone().requires_grad_(grads)
+
+    def alone(x):
+        return x.sin() * torch.rand_like(x)
+
+    keyed_draws = [draw(compiled(fn, x), x) for fn in (unused, alone)]
+    exact = compiled(unused, x, settings=replace(STRICT, rng="eager"))
+    for (first, last), (ours, our_last) in (keyed_draws, (draw(unused, x), draw(exact, x))):
+        torch.testing.assert_close(first, ours)
+        torch.testing.assert_close(last, our_last)

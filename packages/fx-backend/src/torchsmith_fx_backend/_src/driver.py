@@ -44,6 +44,7 @@ from torchsmith_fx_backend._src.page.parts import (
     schedules,
 )
 from torchsmith_fx_backend._src.passes import KeyedRandom, run_passes
+from torchsmith_fx_backend._src.passes.dead import DeadCode
 from torchsmith_fx_backend._src.records import logs
 from torchsmith_fx_backend._src.records.graphs import (
     dump,
@@ -340,8 +341,14 @@ def compile_training(
     exact = chosen.rng == "eager"
     joint = _stage("joint", trace_joint, gm, example_inputs, rules, exact_draws=exact)
     keyed = KeyedRandom(unless=BACKWARD)
-    if chosen.rng == "keyed" and keyed.name not in off:
-        joint.finish = keyed.run
+    before_division = [p for p in (DeadCode(), keyed) if p.name not in off]
+
+    def finish(graph: fx.Graph) -> None:
+        for each in before_division:
+            each.run(graph)
+
+    if chosen.rng == "keyed":
+        joint.finish = finish
 
     halves: list[tuple[str, Any]] = []
 

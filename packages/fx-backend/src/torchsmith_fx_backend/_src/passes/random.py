@@ -24,7 +24,8 @@ _Made = tuple[Callable[..., torch.Tensor], tuple[Argument, ...]]
 
 @dataclass(frozen=True)
 class KeyedRandom:
-    """Replaces uniform, normal, Bernoulli and integer draws by functions of a seed and of places.
+    """Replaces uniform, normal, Bernoulli and integer draws by functions of a seed and of places;
+    those that nothing uses are left out, since no later number depends on them.
 
     Draws of other distributions, with a generator or with probabilities that differ from element to
     element go on drawing from the generator themselves. Of a graph that is still to be divided, the
@@ -44,6 +45,10 @@ class KeyedRandom:
             for node in graph.nodes
             if self.unless not in node.meta and (how := _keyed(node)) is not None
         ]
+        unused = [node for node, _ in draws if not node.users]
+        for node in unused:
+            graph.erase_node(node)
+        draws = [(node, how) for node, how in draws if not node._erased]
         values: list[Any] = [_drawn(node) for node, _ in draws]
         seeds: dict[torch.device, list[fx.Node]] = {}
         for (node, (function, more)), value in zip(draws, values, strict=True):
@@ -61,7 +66,7 @@ class KeyedRandom:
             new.meta = dict(node.meta)
             node.replace_all_uses_with(new)
             graph.erase_node(node)
-        return bool(draws)
+        return bool(draws or unused)
 
 
 _DROPOUT = aten.native_dropout.default

@@ -25,7 +25,7 @@ from torch import fx
 from torchsmith_guards import Source
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
-from torchsmith_tracer._src.graph import asserts, cleanup, provenance
+from torchsmith_tracer._src.graph import asserts, cleanup, known_range, provenance
 from torchsmith_tracer._src.graph.fakes import FakeRunner, Given
 from torchsmith_tracer._src.graph.may_raise import Operation, draws, may_raise, stays
 from torchsmith_tracer._src.graph.wrap_result import wrap_result
@@ -102,6 +102,7 @@ class OutputGraph:
 
     tx: Compilation
     stays = staticmethod(stays)
+    known_truth = known_range.truth
 
     def __init__(self, fake: FakeMode, *, keep_history: bool = False) -> None:
         self.fake = fake

@@ -257,7 +257,10 @@ class TensorValue(Value):
         return tx.graph.call_function(COMPARE[op], (self, other))
 
     def bool(self, tx: Trace) -> bool:
-        raise Unsupported("data-dependent-branch", what=self.describe())
+        known = tx.graph.known_truth(self.node)
+        if known is None:
+            raise Unsupported("data-dependent-branch", what=self.describe())
+        return known
 
     def hash_key(self, tx: Trace) -> object:
         return tx.interp.identity_key(self)

@@ -167,6 +167,9 @@ def _scalar(name: str, convert: type | None) -> Handler:
     """The one number in a tensor, in the graph where the settings say so."""
 
     def read(tx: Trace, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value | None:
+        truth = tx.graph.known_truth(tensor.node) if tensor.fake.dtype is torch.bool else None
+        if truth is not None and not (args or kwargs):
+            return ConstantValue(truth if convert is None else convert(truth))
         if not tx.settings.capture_scalar_outputs or args or kwargs or tensor.fake.is_complex():
             raise Unsupported("item", what=f"{name}() of a {tensor.describe()}")
         number = tx.graph.call_method("item", (tensor,))
