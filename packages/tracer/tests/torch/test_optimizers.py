@@ -1,8 +1,11 @@
 """Every optimizer of ``torch.optim`` and whole training steps, on eager's trajectory."""
 
+import copy
+
 import pytest
 import torch
 import torch.nn.functional as F
+import torchsmith_tracer
 from torch import nn
 
 O = torch.optim
@@ -174,21 +177,85 @@ def test_tensors_filled_with_the_number_in_a_tensor(check, as_keyword):
         check(f, torch.ones(3, 2, dtype=torch.bfloat16), value)
 
 
-def test_optimizers_that_read_numbers_break(program):
-    def lbfgs(C):
-        p = nn.Parameter(torch.randn(3))
-        optimizer = O.LBFGS([p], max_iter=3)
+LBFGS = {
+    "fixed step": {"max_iter": 3, "history_size": 2},
+    "line search": {"line_search_fn": "strong_wolfe", "max_iter": 4},
+}
+
+
+def train_by_closure(C, make, rounds=4):
+    """Whole steps with a closure that the step calls as often as it likes."""
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
+    optimizer = make(model.parameters())
+    calls = [0]
+
+    def step(x, y):
+        x = x * 2
 
         def closure():
             optimizer.zero_grad()
-            loss = (p**2).sum()
+            loss = F.mse_loss(model(x), y)
             loss.backward()
+            calls[0] += 1
             return loss
 
-        step = C(lambda: optimizer.step(closure))
-        return [step() for _ in range(3)], p
+        return optimizer.step(closure) * 2
 
-    def sparse(C):
+    step = C(step)
+    seen = []
+    for i in range(rounds):
+        optimizer.param_groups[0]["lr"] = 0.5 + 0.1 * i
+        seen.append(step(torch.randn(6, 3), torch.randn(6, 1)).detach())
+    kept = optimizer.state[optimizer.param_groups[0]["params"][0]]
+    return seen, dict(model.state_dict()), calls, kept.get("n_iter"), kept.get("func_evals")
+
+
+@pytest.mark.parametrize("name", LBFGS)
+def test_lbfgs_runs_natively_with_a_compiled_closure(program, capture, name):
+    program(lambda C: train_by_closure(C, lambda ps: O.LBFGS(ps, **LBFGS[name])), broken=True)
+    assert [n for n in capture.targets(1) if n == F.mse_loss]
+    assert capture.n <= 5  # before the step, the closure twice (with gradients and without), after
+
+
+def test_closures_of_other_optimizers_are_in_the_graph(program):
+    assert program(lambda C: train_by_closure(C, lambda ps: O.Adam(ps))) <= 4
+
+
+def test_what_is_around_a_native_step_is_compiled(capture):
+    def run(C):
+        table = nn.Embedding(5, 3, sparse=True)
+        table.load_state_dict({"weight": torch.ones(5, 3)})
+        optimizer = O.SparseAdam(table.parameters())
+
+        def step(i, x):
+            optimizer.step()
+            return x.sin() * i.sum()
+
+        step = C(step)
+        seen = []
+        for i in range(4):
+            index = torch.tensor([i, 2])
+            optimizer.zero_grad()
+            (table(index) * (i + 1)).sum().backward()
+            optimizer.param_groups[0]["lr"] *= 0.5
+            seen.append(step(index, torch.ones(2)))
+        return seen, table.weight, dict(optimizer.state[table.weight])
+
+    logs = []
+
+    def compiled(fn):
+        out = torchsmith_tracer.compile(fn, backend=capture)
+        logs.append(out._torchsmith_region.log)
+        return out
+
+    own, theirs = run(compiled), run(lambda fn: fn)
+    torch.testing.assert_close(own, theirs)
+    assert [b.name for b in logs[0].breaks] == ["native-optimizer"]
+    assert capture.n == 1
+
+
+def test_training_with_sparse_gradients(program):
+    def body(C):
         table = nn.Embedding(5, 3, sparse=True)
         optimizer = O.SparseAdam(table.parameters())
 
@@ -202,8 +269,52 @@ def test_optimizers_that_read_numbers_break(program):
             step(torch.tensor([i, 2]))
         return table.weight
 
-    for body in (lbfgs, sparse):
-        program(body, broken=True)
+    program(body, broken=True)
+
+
+def test_a_user_subclass_steps_natively_with_its_closure_compiled(program, capture):
+    class Mine(O.LBFGS):
+        def step(self, closure):
+            loss = super().step(closure)
+            return loss + 1
+
+    program(lambda C: train_by_closure(C, Mine), broken=True)
+    assert capture.n >= 1
+
+
+@pytest.mark.parametrize("rate", [0.1, torch.tensor(0.1)], ids=["float", "tensor"])
+def test_a_schedule_by_losses_breaks_at_its_step_alone(capture, rate):
+    def run(C):
+        p = nn.Parameter(torch.ones(3))
+        optimizer = O.SGD([p], lr=copy.deepcopy(rate))
+        scheduler = S.ReduceLROnPlateau(optimizer, patience=1, cooldown=1)
+
+        def step(x):
+            optimizer.zero_grad()
+            loss = (p * x).sum()
+            loss.backward()
+            optimizer.step()
+            scheduler.step(loss.detach().abs())
+            return loss.detach() * 2
+
+        step = C(step)
+        seen = []
+        for i in range(8):
+            seen.append(step(torch.full((3,), 1.0 + i)))
+            seen.append(float(optimizer.param_groups[0]["lr"]))
+        return seen, p, scheduler.best, scheduler.num_bad_epochs, scheduler.last_epoch
+
+    logs = []
+
+    def compiled(fn):
+        out = torchsmith_tracer.compile(fn, backend=capture)
+        logs.append(out._torchsmith_region.log)
+        return out
+
+    own, theirs = run(compiled), run(lambda fn: fn)
+    torch.testing.assert_close(own, theirs)
+    assert {b.name for b in logs[0].breaks} == {"item"}
+    assert capture.n <= 4  # before it, and once more with another rate; after it
 
 
 S = O.lr_scheduler
@@ -213,6 +324,12 @@ SCHEDULERS = {  # how many versions: without state, with it, with numbers that v
     "cosine": (lambda o: S.CosineAnnealingLR(o, 20), 3),
     "one cycle": (lambda o: S.OneCycleLR(o, max_lr=0.2, total_steps=20), 3),
     "steps": (lambda o: S.MultiStepLR(o, [2, 15]), 4),
+    "step": (lambda o: S.StepLR(o, 4), 5),
+    "multiplicative": (lambda o: S.MultiplicativeLR(o, lambda epoch: 0.9), 2),
+    "constant": (lambda o: S.ConstantLR(o, total_iters=3), 4),
+    "polynomial": (lambda o: S.PolynomialLR(o, total_iters=6), 4),
+    "chained": (lambda o: S.ChainedScheduler([S.ConstantLR(o), S.ExponentialLR(o, 0.9)]), 4),
+    "averaging": (lambda o: torch.optim.swa_utils.SWALR(o, 0.05, anneal_epochs=3), 4),
     "linear": (lambda o: S.LinearLR(o, total_iters=20), 3),
     "cyclic": (lambda o: S.CyclicLR(o, 0.01, 0.1, step_size_up=3, cycle_momentum=False), 3),
     "restarts": (lambda o: S.CosineAnnealingWarmRestarts(o, 3), 3),

@@ -56,6 +56,9 @@ TS-T013 item: data-dependent
   {what} reads a tensor's value into Python
   Keep the value as a tensor; 0-dim tensors take part in arithmetic as numbers do. Or compile with
     the option capture_scalar_outputs.
+TS-T014 native-optimizer: data-dependent
+  a step of {what}, {why}
+  It runs natively, with its closure compiled; the rest of a training step is compiled as well.
 TS-T020 cannot-rebuild: not supported yet
   {what} is needed after the compiled part but cannot be rebuilt there
   Return tensors, numbers or plain containers, or keep the object alive outside.

@@ -156,6 +156,8 @@ class Region:
                 return self.compiled_function(callee)
             case types.MethodType():
                 inner = callee.__func__
+                if isinstance(callee.__self__, torch.optim.Optimizer) and _is_native_step(inner):
+                    return functools.partial(self._step, callee)
                 if isinstance(inner, types.FunctionType):
                     return types.MethodType(
                         self.compiled_function(inner, callee.__self__), callee.__self__
@@ -193,6 +195,10 @@ class Region:
         made = self.record(fn).dispatcher(fn, weak=True)
         self._dispatchers[fn] = fn.__code__, made
         return made
+
+    def _step(self, step: Function, closure: Function | None = None) -> object:
+        """An optimizer's step, which runs natively: its closure is compiled."""
+        return step() if closure is None else step(self.compiled(closure))
 
     def _constructor(self, cls: type) -> Function:
         """``cls(...)`` with a compiled ``__init__``, for classes made in the ordinary way."""
@@ -263,6 +269,14 @@ class Region:
             yield
         finally:
             self._busy.depth -= 1
+
+
+def _is_native_step(fn: object) -> bool:
+    """Whether ``fn`` is the method ``step`` of an optimizer of torch."""
+    inner = inspect.unwrap(fn) if isinstance(fn, types.FunctionType) else None
+    return isinstance(inner, types.FunctionType) and (
+        inner.__name__ == "step" and is_library(inner.__code__)
+    )
 
 
 def suspends(code: types.CodeType) -> bool:

@@ -3,17 +3,20 @@
 Eager optimizers compute with Python floats: the number of steps and what follows from it. In a
 graph these are 0-dim tensors of double precision, which round as Python's floats do. Where eager
 branches on such a number, torch has a second form of the same update without branches
-(``capturable``), which is taken; Adafactor has none, and is written here.
+(``capturable``), which is taken; Adafactor has none, and is written here. Two optimizers cannot be
+in a graph at all: calls of their steps are breaks.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from torchsmith_tracer._src import torch_private as private
+from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Args, Kwargs, Value
 from torchsmith_tracer._src.values.builtins.registry import builtin, traced
@@ -22,6 +25,17 @@ from torchsmith_tracer._src.values.containers import ListValue
 from torchsmith_tracer._src.values.symnum import SymNumValue
 from torchsmith_tracer._src.values.tensor import TensorValue
 from torchsmith_tracer._src.values.torch_queries import register
+
+
+def _native(cls: type[torch.optim.Optimizer], why: str) -> None:
+    def step(tx: Trace, *args: Value, **kwargs: Value) -> Value:
+        raise Unsupported("native-optimizer", what=f"torch.optim.{cls.__name__}", why=why)
+
+    builtin(inspect.unwrap(cls.step))(step)
+
+
+_native(torch.optim.LBFGS, "which losses and products of vectors decide about")
+_native(torch.optim.SparseAdam, "on gradients of which only the data says how many rows they have")
 
 
 @builtin(private.optimizer_value)
