@@ -98,15 +98,24 @@ class FakeMode:
         self, tensor: torch.Tensor, size: tuple[Any, ...], stride: tuple[Any, ...]
     ) -> FakeTensor:
         offset = tensor.storage_offset()
+        if not offset:
+            return self.new_strided(size, stride, tensor.dtype, tensor.device)
         meta = torch.empty_strided(size, stride, dtype=tensor.dtype, device="meta")
-        if offset:
-            extent = meta.untyped_storage().nbytes() // meta.element_size() + offset
-            meta = torch.empty(extent, dtype=tensor.dtype, device="meta")
-            meta = meta.as_strided(size, stride, offset)
-        return FakeTensor(self.mode, meta, tensor.device)
+        extent = meta.untyped_storage().nbytes() // meta.element_size() + offset
+        meta = torch.empty(extent, dtype=tensor.dtype, device="meta")
+        return FakeTensor(self.mode, meta.as_strided(size, stride, offset), tensor.device)
 
-    def _finish(self, tensor: torch.Tensor, fake: torch.Tensor) -> FakeTensor:
+    def _finish(self, tensor: torch.Tensor, made: FakeTensor) -> FakeTensor:
         """Bits, leaf-ness and class, which are not part of the layout."""
+        parameter = isinstance(tensor, torch.nn.Parameter)
+        if not (parameter or tensor.requires_grad or tensor.is_conj() or tensor.is_neg()):
+            return made
+        if parameter and not (tensor.is_conj() or tensor.is_neg()):
+            # What ``Parameter(made)`` makes, which detaches it in an operator under the mode.
+            made._is_param = True
+            made.requires_grad = tensor.requires_grad
+            return made
+        fake: torch.Tensor = made
         with self.mode:
             if tensor.is_conj():
                 fake = torch.conj(fake)
