@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+import weakref
 from collections.abc import Iterator
 
 import pytest
@@ -42,3 +43,16 @@ def test_a_pause_lasts_until_the_last_thread_has_left_it(enabled: bool) -> None:
     leave.set()
     thread.join()
     assert gc.isenabled() is enabled
+
+
+def test_settling_frees_young_cycles_unless_collections_are_off(enabled: bool) -> None:
+    class Cycle:
+        def __init__(self) -> None:
+            self.own = self
+
+    with collector.paused():
+        gone = weakref.ref(Cycle())
+        collector.settle()
+        assert gone() is not None, "a pause lasts"
+    collector.settle()
+    assert (gone() is None) is enabled

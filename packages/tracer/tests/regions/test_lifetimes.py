@@ -390,3 +390,27 @@ def test_the_collector_is_as_it_was_after_a_compile(enabled):
         assert gc.isenabled() is enabled
     finally:
         gc.enable()
+
+
+def layers(x):
+    for _ in range(200):
+        x = x.sin() * 2
+    return x
+
+
+def layers_around_a_break(x):
+    x = layers(x)
+    gb()
+    return layers(x)
+
+
+@pytest.mark.parametrize("program", [layers, layers_around_a_break])
+@pytest.mark.parametrize("grad", [False, True])
+def test_later_calls_make_no_pass_over_what_a_compile_has_made(program, grad):
+    function, x = compiled(program, backend="eager"), torch.ones(3, requires_grad=grad)
+    expected = program(x)
+    torch.testing.assert_close(expected, program(x))  # imports
+    gc.collect()
+    for _ in range(3):
+        torch.testing.assert_close(function(x), expected)
+        assert sum(len(gc.get_objects(generation=n)) for n in (0, 1)) < 1000

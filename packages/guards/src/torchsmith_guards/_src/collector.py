@@ -37,6 +37,13 @@ class Collector:
                 if not self._compiles and self._enabled:
                     gc.enable()
 
+    def settle(self) -> None:
+        """At the end of a compile: the pass over young objects, which is due by now. It frees what
+        a compile leaves in cycles, most of what it makes, and what stays is old from now on; left
+        alone, that pass falls into one of the compiled program's next calls."""
+        if not self._compiles and gc.isenabled():
+            gc.collect(1)
+
     def _forked(self) -> None:
         self._lock = threading.Lock()
         if self._compiles and self._enabled:

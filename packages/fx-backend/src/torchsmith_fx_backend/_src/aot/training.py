@@ -199,6 +199,7 @@ class Training:
             with self._lock:
                 known = self.backwards.get(key) or self._backward_for(key)
                 self.backwards[key] = known
+            collector.settle()
         return known
 
     @collector.paused()

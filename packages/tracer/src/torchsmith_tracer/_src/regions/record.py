@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from torchsmith_guards import Checker, GuardSet
+from torchsmith_guards import Checker, GuardSet, collector
 from torchsmith_guards.records import RecompileReason, recorder
 
 from torchsmith_tracer._src.breaks.report import FrameReport, Place, Recompile
@@ -317,6 +317,7 @@ class CodeRecord:
             entry.body = frames.ranged(told, entry.body)
             self._install([entry, *self.entries])
             frames.finish(told, self, entry)
+            collector.settle()
         return entry
 
     def _repair(self, entry: Entry, fn: types.FunctionType, args: tuple[object, ...]) -> None:
