@@ -1,6 +1,8 @@
 """The front door: names, defaults, and one program all the way through."""
 
 import inspect
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -118,3 +120,16 @@ def test_marks_steer_the_front_doors_own_compile():
     assert graphs == []
     run(torch.ones(3))
     assert [n.target for n in graphs[0].graph.nodes if n.op == "call_function"][0] is opaque
+
+
+def test_an_import_starts_no_passes_of_the_collector() -> None:
+    program = """
+import gc, torch, torchsmith_guards
+before = gc.get_stats()[0]["collections"]
+import torchsmith
+print(gc.isenabled(), gc.get_stats()[0]["collections"] - before)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    enabled, passes = done.stdout.split()
+    assert enabled == "True"
+    assert int(passes) < 3, done.stderr

@@ -4,23 +4,26 @@ The front door with everything installed: the tracer's ``compile`` and ``explain
 ``smith`` backend as their default, the marks that steer them, and the backend's ``make_fx``.
 """
 
-from torchsmith_fx_backend import make_fx
-from torchsmith_tracer import (
-    allow_in_graph,
-    clear_metrics,
-    disable,
-    mark_dynamic,
-    mark_static,
-    mark_unbacked,
-    maybe_mark_dynamic,
-    metrics,
-    set_metrics_limit,
-    set_stance,
-    substitute_in_graph,
-)
+from torchsmith_guards import collector
 
-from torchsmith._src.frontdoor import compile, explain, reset
-from torchsmith._src.testing.same import same
+with collector.paused():  # a full pass in the middle of an import finds nothing
+    from torchsmith_fx_backend import make_fx
+    from torchsmith_tracer import (
+        allow_in_graph,
+        clear_metrics,
+        disable,
+        mark_dynamic,
+        mark_static,
+        mark_unbacked,
+        maybe_mark_dynamic,
+        metrics,
+        set_metrics_limit,
+        set_stance,
+        substitute_in_graph,
+    )
+
+    from torchsmith._src.frontdoor import compile, explain, reset
+    from torchsmith._src.testing.same import same
 
 __all__ = [
     "allow_in_graph",
