@@ -28,6 +28,7 @@ from torchsmith_tracer._src.frames.library import is_library
 from torchsmith_tracer._src.regions import stance
 from torchsmith_tracer._src.regions.backends import BackendChoice
 from torchsmith_tracer._src.regions.record import CodeRecord, Entry, same_defaults
+from torchsmith_tracer._src.regions.warn import WARN, warn
 from torchsmith_tracer._src.settings import Settings
 from torchsmith_tracer.errors import InternalTracerError, TracerWarning
 
@@ -151,6 +152,8 @@ class Region:
 
     def compiled(self, callee: Function) -> Function:
         """The compiled version of ``callee``, or itself when there is nothing to compile."""
+        if callee is WARN:
+            return warn
         match callee:
             case types.FunctionType():
                 return self.compiled_function(callee)
