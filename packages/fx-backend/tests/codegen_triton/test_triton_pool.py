@@ -6,10 +6,12 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from torchsmith_fx_backend._src.runtime import triton_compile, triton_pool
+from torchsmith_fx_backend._src.runtime import triton_compile
 from torchsmith_fx_backend._src.runtime.triton_pool import NoWorkerError, Pool, WorkerFailedError
 from torchsmith_fx_backend._src.runtime.triton_worker import Job
 
@@ -56,36 +58,65 @@ def test_a_process_compiles_one_job_after_the_other(pool: Pool, tmp_path: Path) 
         assert result.cubin[:4] == b"\x7fELF"
         assert ".entry kernel" in result.ptx
         assert result.metadata["num_warps"] == 1
-    (worker,) = pool._idle
+    assert len(pool._idle) == len(workers(pool)) == 1
+    host = pool._host.process
     pool.close()
-    assert worker.returncode is not None
+    assert host.returncode is not None
 
 
 def test_a_refusal_is_told_and_the_process_goes_on(pool: Pool, tmp_path: Path) -> None:
     with pytest.raises(WorkerFailedError, match="no_such_function"):
         pool.compile(job(tmp_path, "tl.no_such_function(x)"))
-    (worker,) = pool._idle
+    (worker,) = workers(pool)
     assert pool.compile(job(tmp_path))
-    assert pool._idle == [worker]
+    assert workers(pool) == [worker]
+
+
+def workers(pool: Pool) -> list[int]:
+    """Processes that the host of ``pool`` has forked."""
+    number = pool._host.process.pid
+    return [int(n) for n in Path(f"/proc/{number}/task/{number}/children").read_text().split()]
+
+
+def ended(process: int) -> bool:
+    """Whether a process that is no child of ours ends soon."""
+    for _ in range(200):
+        try:
+            if Path(f"/proc/{process}/stat").read_text().split(") ")[1][0] == "Z":
+                return True
+        except FileNotFoundError:
+            return True
+        time.sleep(0.05)
+    return False
 
 
 def test_a_process_that_has_ended_is_replaced(pool: Pool, tmp_path: Path) -> None:
-    pool.prepare(1)
-    (worker,) = pool._idle
-    os.kill(worker.pid, signal.SIGKILL)
-    worker.wait()
+    pool.compile(job(tmp_path))
+    (worker,) = workers(pool)
+    os.kill(worker, signal.SIGKILL)
+    assert ended(worker)
     assert pool.compile(job(tmp_path))
-    assert pool._idle != [worker]
+    assert worker not in workers(pool)
+
+
+def test_a_host_that_has_ended_is_replaced(pool: Pool, tmp_path: Path) -> None:
+    pool.prepare()
+    before = pool._host.process
+    before.kill()
+    before.wait()
+    assert pool.compile(job(tmp_path))
+    assert pool._host.process is not before
 
 
 def test_a_forked_process_has_its_own(pool: Pool, tmp_path: Path) -> None:
     pool.compile(job(tmp_path))
-    (worker,) = pool._idle
+    host = pool._host.process
     child = os.fork()
     if not child:
-        os._exit(bool(pool._idle))
+        os._exit(pool._host is not None or bool(pool._idle))
     assert os.waitpid(child, 0)[1] == 0
-    assert worker.poll() is None and pool.compile(job(tmp_path))
+    assert host.poll() is None and pool.compile(job(tmp_path))
+    assert pool._host.process is host and len(workers(pool)) == 1
 
 
 @pytest.mark.parametrize("trouble", ["no interpreter", "no such program", "one that ends"])
@@ -113,21 +144,33 @@ def test_without_processes_the_caller_compiles(
     assert binary.cubin[:4] == b"\x7fELF"
 
 
-def test_processes_end_with_the_one_that_started_them(tmp_path: Path) -> None:
+@pytest.mark.parametrize("end", ["", "os.kill(os.getpid(), 9)"])
+def test_processes_end_with_the_one_that_started_them(end: str, tmp_path: Path) -> None:
     program = (
+        "import os, sys\n"
+        "from pathlib import Path\n"
+        "from test_triton_pool import job, workers\n"
         "from torchsmith_fx_backend._src.runtime.triton_pool import POOL\n"
-        "POOL.prepare(1); print(POOL._idle[0].pid)"
+        "POOL.compile(job(Path(sys.argv[1])))\n"
+        "print(POOL._host.process.pid, *workers(POOL), flush=True)\n"
     )
+    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
     ran = subprocess.run(
-        [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=True
+        [sys.executable, "-W", "error", "-c", program + end, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path},
     )
     assert not ran.stderr
-    with pytest.raises(ProcessLookupError):
-        os.kill(int(ran.stdout), 0)
+    processes = [int(n) for n in ran.stdout.split()]
+    assert len(processes) == 2 and all(map(ended, processes))
 
 
-def test_no_more_processes_than_processors(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(triton_pool, "processors", lambda: 2)
-    pool.prepare(5)
-    pool.prepare(5)
-    assert len(pool._idle) == 2
+def test_jobs_of_threads_are_compiled_side_by_side(pool: Pool, tmp_path: Path) -> None:
+    folders = [tmp_path / str(i) for i in range(6)]
+    for folder in folders:
+        folder.mkdir()
+    with ThreadPoolExecutor(3) as threads:
+        found = list(threads.map(lambda folder: pool.compile(job(folder)), folders))
+    assert all(result.cubin[:4] == b"\x7fELF" for (result,) in found)
+    assert 1 <= len(workers(pool)) <= 3

@@ -1,7 +1,8 @@
 """Processes that compile Triton source side by side.
 
-They are started by the first kernel that is not in the cache, or a little earlier by ``prepare``,
-and end a minute after the last. Where none can be started, the caller compiles by itself.
+The first kernel that is not in the cache, or ``prepare`` a little earlier, starts one process, the
+host; it loads triton once and forks the others, the workers. They end a minute after their last
+job. Where none can be started, the caller compiles by itself.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -19,7 +21,6 @@ from torchsmith_fx_backend._src.runtime import triton_worker
 from torchsmith_fx_backend._src.runtime.triton_worker import Job, Result
 
 MOST = 32
-_EARLY = 4  # processes for kernels that nobody has counted yet
 
 
 class NoWorkerError(Exception):
@@ -30,27 +31,73 @@ class WorkerFailedError(Exception):
     """Triton refused a kernel; the message is its own."""
 
 
+class _Host:
+    """The process that forks workers."""
+
+    def __init__(self) -> None:
+        """Start it.
+
+        Raises:
+            NoWorkerError: there is no triton or no interpreter.
+        """
+        found = util.find_spec("triton")
+        if found is None or found.origin is None or not sys.executable:
+            raise NoWorkerError
+        root = str(Path(found.origin).parent.parent)
+        command = [sys.executable, "-I", triton_worker.__file__, root]
+        self._control, theirs = socket.socketpair()
+        with theirs:
+            try:
+                self.process = subprocess.Popen(command, stdin=theirs.fileno())
+            except OSError:
+                self._control.close()
+                raise NoWorkerError from None
+
+    def worker(self) -> socket.socket:
+        """A connection to a new worker, which may be there only in a moment.
+
+        Raises:
+            OSError: the host has ended.
+        """
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                socket.send_fds(self._control, [b"w"], [theirs.fileno()])
+            except OSError:
+                ours.close()
+                raise
+        return ours
+
+    def end(self) -> None:
+        """End it; workers end with their connections."""
+        self._control.close()
+        self.process.kill()
+        self.process.wait()
+
+    def forget(self) -> None:
+        """After a fork: it belongs to the parent."""
+        self._control.close()
+        self.process.returncode = 0
+
+
 class Pool:
-    """Compiling processes, each busy with one job at a time."""
+    """Workers, each busy with one job at a time."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._idle: list[subprocess.Popen[bytes]] = []
+        self._host: _Host | None = None
+        self._idle: list[socket.socket] = []
         self._usable = True
         os.register_at_fork(after_in_child=self._forget)
         atexit.register(self.close)
 
-    def prepare(self, count: int = _EARLY) -> None:
-        """Have ``count`` idle processes, at most one a processor."""
-        with self._lock:
-            for _ in range(min(count, processors()) - len(self._idle)):
-                started = self._start()
-                if started is None:
-                    return
-                self._idle.append(started)
+    def prepare(self) -> None:
+        """Have a host that loads triton now."""
+        with self._lock, contextlib.suppress(NoWorkerError):
+            self._started()
 
     def compile(self, job: Job) -> list[Result]:
-        """The results of ``job``, by a process that has nothing else to do.
+        """The results of ``job``, by a worker that has nothing else to do.
 
         Raises:
             WorkerFailedError: triton refuses it.
@@ -58,23 +105,20 @@ class Pool:
         """
         while True:
             with self._lock:
-                worker = self._idle.pop() if self._idle else None
-            fresh = worker is None
-            worker = worker or self._start()
-            if worker is None:
-                raise NoWorkerError
-            assert worker.stdin is not None and worker.stdout is not None
+                fresh = not self._idle
+                worker = self._worker() if fresh else self._idle.pop()
             try:
-                triton_worker.send(worker.stdin, tuple(job))  # type: ignore[arg-type]
-                answer = triton_worker.receive(worker.stdout)  # type: ignore[arg-type]
+                with worker.makefile("rwb") as stream:
+                    triton_worker.send(stream, tuple(job))
+                    answer = triton_worker.receive(stream)
             except (OSError, EOFError):
-                _end(worker)
+                worker.close()
                 if fresh:
                     self._usable = False
                     raise NoWorkerError from None
                 continue  # it had been idle for too long
             except BaseException:
-                _end(worker)  # the answer to this job must not be taken for that to the next
+                worker.close()  # the answer to this job must not be taken for that to the next
                 raise
             with self._lock:
                 self._idle.append(worker)
@@ -83,44 +127,49 @@ class Pool:
             return [Result(*result) for result in answer]
 
     def close(self) -> None:
-        """End the idle processes."""
+        """End all processes that are idle, and the host."""
         with self._lock:
             ended, self._idle = self._idle, []
+            host, self._host = self._host, None
         for worker in ended:
-            _end(worker)
+            worker.close()
+        if host is not None:
+            host.end()
 
-    def _start(self) -> subprocess.Popen[bytes] | None:
-        found = util.find_spec("triton") if self._usable else None
-        if found is None or found.origin is None or not sys.executable:
-            return None
-        root = str(Path(found.origin).parent.parent)
-        command = [sys.executable, "-I", triton_worker.__file__, root]
-        try:
-            return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        except OSError:
-            self._usable = False
-            return None
+    def _started(self) -> _Host:
+        if not self._usable:
+            raise NoWorkerError
+        if self._host is not None and self._host.process.poll() is not None:
+            self._host.end()
+            self._host = None
+        if self._host is None:
+            try:
+                self._host = _Host()
+            except NoWorkerError:
+                self._usable = False
+                raise
+        return self._host
+
+    def _worker(self) -> socket.socket:
+        for _ in range(2):  # a host that had nothing to do may end just now
+            with contextlib.suppress(OSError):
+                return self._started().worker()
+        self._usable = False
+        raise NoWorkerError
 
     def _forget(self) -> None:
         """After a fork: the processes answer to the parent."""
         self._lock = threading.Lock()
         for worker in self._idle:
-            worker.returncode = 0  # not a child of this process
-        self._idle = []
+            worker.close()
+        if self._host is not None:
+            self._host.forget()
+        self._idle, self._host = [], None
 
 
 def processors() -> int:
     """How many processes can compile at the same time."""
     return min(MOST, len(os.sched_getaffinity(0)))
-
-
-def _end(worker: subprocess.Popen[bytes]) -> None:
-    for stream in (worker.stdin, worker.stdout):
-        if stream is not None:
-            with contextlib.suppress(OSError):  # what was not sent yet
-                stream.close()
-    worker.kill()
-    worker.wait()
 
 
 POOL = Pool()
