@@ -352,7 +352,7 @@ def compile_training(
 
     halves: list[tuple[str, Any]] = []
 
-    def compile_half(module: fx.GraphModule) -> object:
+    def compile_half(module: fx.GraphModule, *, forward: bool) -> object:
         try:
             _stage("passes", run_passes, module.graph, switches.passes(chosen), check=chosen.verify)
         except StageError as error:
@@ -370,8 +370,11 @@ def compile_training(
             tell_eager(error)
             log.warning("%s This pass runs operator by operator instead.", error)
             built = _Uncompiled(module)
-        halves.append(("backward" if halves else "forward", built))
-        return _recorded_half(recordings, module, built, joint, forward=len(halves) == 1)
+        if forward:
+            halves.insert(0, ("forward", built))
+        else:
+            halves.append(("backward", built))
+        return _recorded_half(recordings, module, built, joint, forward=forward)
 
     recordings = None
     if recorded is not None:
@@ -381,11 +384,14 @@ def compile_training(
     if owner is not None:
         owner.kind = "forward"
 
+    begun: list[fx.GraphModule] = []
+
     def compile_recorded(module: fx.GraphModule) -> object:
-        if not halves:
-            return compile_half(module)
+        begun.append(module)
+        if len(begun) == 1:
+            return compile_half(module, forward=True)
         with recorder.graph(_new_backward(module, owner)) as told:
-            built = compile_half(module)
+            built = compile_half(module, forward=False)
             note_compiled(told, built)
         return built
 

@@ -2,9 +2,9 @@
 
 The forward half is compiled at once, a backward half when a backward pass first asks for it: one
 for each set of tangents that are defined, with their strides (at symbolic sizes, their order in
-memory). Results that are inputs or views are
-made outside of the function, by the very operators that eager runs, so autograd knows them as it
-does eager's.
+memory). The usual one is compiled while the forward half's kernels are, where other processes do
+that. Results that are inputs or views are made outside of the function, by the very operators that
+eager runs, so autograd knows them as it does eager's.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ from torchsmith_fx_backend._src.capture.torch_private import (
     release_saved_tensors,
 )
 from torchsmith_fx_backend._src.runtime.halves import RecordedBackward, RecordedForward
+from torchsmith_fx_backend._src.runtime.launchers import meanwhile
 from torchsmith_fx_backend._src.runtime.support import set_grad_enabled
 from torchsmith_fx_backend.errors import UnsupportedError
 
@@ -143,7 +144,24 @@ class Training:
             [position for _, position, _ in joint.rewritten],
         )
         graph = forward_graph(snapshot.module, snapshot.inputs, outputs, self.saved)
-        self.forward = self.compile(graph)
+        if not usual:
+            self.forward = self.compile(graph)
+            self._describe_saved(graph, snapshot)
+            return
+        self._snapshot = (key, snapshot)
+
+        def ahead() -> None:
+            self._describe_saved(graph, snapshot)
+            with contextlib.suppress(Exception):  # it is told when a backward pass asks again
+                self.backward_of(key)
+
+        with contextlib.nullcontext() if self._any_sizes else meanwhile(ahead):
+            self.forward = self.compile(graph)
+        self._describe_saved(graph, snapshot)
+
+    def _describe_saved(self, graph: fx.GraphModule, snapshot: Snapshot) -> None:
+        """Note what the forward half ``graph``, which is in its last form, saves."""
+        joint, outputs = self.joint, len(self.joint.outputs)
         returned: Any = graph.graph.output_node().args[0]
         for each, node in zip(self.saved, returned[outputs:], strict=True):
             self._given[each.name] = _as_input(node.meta["val"])
@@ -151,8 +169,6 @@ class Training:
         viewed = {snapshot.inputs[i].name for i, n in enumerate(joint.nodes) if n in joint.viewed}
         tensors = [each for i, each in enumerate(self.saved) if i not in self.numbers]
         self.aliased = tuple(i for i, each in enumerate(tensors) if each.name in viewed)
-        if usual:
-            self._snapshot = (key, snapshot)
 
     def _strides(self, key: Key) -> Sequence[tuple[Any, ...] | None]:
         """The strides of tangents that ``key`` describes."""
@@ -194,6 +210,10 @@ class Training:
             key = ordered(tangents)
         else:
             key = tuple(None if t is None else t.stride() for t in tangents)
+        return self.backward_of(key)
+
+    def backward_of(self, key: Key) -> tuple[Any, tuple[int, ...]]:
+        """The backward half for tangents that ``key`` describes, and what it takes."""
         known = self.backwards.get(key)
         if known is None:
             with self._lock:

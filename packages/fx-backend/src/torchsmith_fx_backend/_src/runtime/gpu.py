@@ -12,7 +12,7 @@ import json
 import tempfile
 import warnings
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import asdict, replace
 from functools import cache as once
 from importlib import metadata, util
@@ -41,6 +41,7 @@ from torchsmith_fx_backend._src.runtime.launchers import (
     KernelRequest,
     LoadedKernel,
     Unavailable,
+    use_wait,
 )
 from torchsmith_fx_backend._src.runtime.triton_compile import Binary, compile_source
 from torchsmith_fx_backend._src.runtime.triton_launcher import (
@@ -50,6 +51,7 @@ from torchsmith_fx_backend._src.runtime.triton_launcher import (
 )
 from torchsmith_fx_backend._src.runtime.triton_pool import POOL, processors
 
+_A_MOMENT = 0.02  # seconds that kernels take that are all in the cache
 OLDEST_CAPABILITY = 80  # Ampere; older chips lack bfloat16 and are not tested
 
 
@@ -191,7 +193,10 @@ def _attempts(requests: Sequence[KernelRequest], cache: Cache) -> list[_Prepared
     if len(requests) == 1:
         return [_attempt(requests[0], cache)]
     with ThreadPoolExecutor(min(len(requests), processors())) as pool:
-        return list(pool.map(lambda request: _attempt(request, cache), requests))
+        found = [pool.submit(_attempt, request, cache) for request in requests]
+        if wait(found, _A_MOMENT).not_done:
+            use_wait()
+        return [each.result() for each in found]
 
 
 Entry = tuple[dict[bool, TritonSource], list[Binary]]

@@ -8,7 +8,9 @@ then one number per kernel symbol. A launcher is imported the first time that a 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Protocol, cast, runtime_checkable
 
@@ -142,3 +144,24 @@ def expect(values: Iterable[object]) -> None:
     types = {value.device.type for value in values if isinstance(value, torch.Tensor)}
     for each in types & _LAUNCHERS.keys():
         launcher_for(torch.device(each)).expect()
+
+
+_WORK: ContextVar[Callable[[], object] | None] = ContextVar("_WORK", default=None)
+
+
+@contextmanager
+def meanwhile(work: Callable[[], object]) -> Iterator[None]:
+    """Have ``work`` done in this block if a launcher waits for other processes, at most once."""
+    token = _WORK.set(work)
+    try:
+        yield
+    finally:
+        _WORK.reset(token)
+
+
+def use_wait() -> None:
+    """Do what there is to do while kernels are compiled elsewhere. Launchers call it."""
+    work = _WORK.get()
+    if work is not None:
+        _WORK.set(None)
+        work()
