@@ -11,6 +11,7 @@ import torch.nn.functional as F
 import torchsmith_guards as guards
 from torch import fx
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
@@ -104,6 +105,51 @@ def test_masks_that_say_nothing_leave_attention_that_is_differentiated(
         same(mine.detach(), true.detach())
         same(ours[0].grad, theirs[0].grad)
     assert chosen == 0 or mine.stride() == true.stride()
+
+
+def choose(query, key, value, mask, *rest, **more):
+    """As eager on a GPU: scores are stored (0) where the mask's rows are not dense."""
+    return 0 if mask is not None and mask.stride(-1) != 1 else 2
+
+
+SPREAD = {
+    "one value a row": lambda rows, table: rows[:, None, :, None].expand(2, 2, 4, 4),
+    "one value a row, no batches": lambda rows, table: rows[0][:, None].expand(4, 4),
+    "columns": lambda rows, table: table.t().expand(2, 1, 4, 4),
+    "every batch its own": lambda rows, table: table.repeat(2, 1, 1, 1).mT,
+}
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+@pytest.mark.parametrize("rng", ["keyed", "eager"])
+@pytest.mark.parametrize("name", SPREAD)
+def test_masks_without_dense_rows_are_laid_out_for_fused_kernels(name, rng, dropout, monkeypatch):
+    monkeypatch.setattr(attention, "fused_attention_choice", choose)
+    masks, call = [], attention.scaled_dot_product_attention
+    spy = lambda *args, **more: masks.append(args[3]) or call(*args, **more)  # noqa: E731
+    monkeypatch.setattr(attention, "scaled_dot_product_attention", spy)
+
+    def fn(x, rows, table):
+        q = x.transpose(1, 2)
+        mask = SPREAD[name](rows, table)
+        return (F.scaled_dot_product_attention(q, q * 2, q.sin(), mask, dropout),)
+
+    inputs = [leaf(2, 4, 2, 4), torch.randn(2, 4), torch.randn(4, 4)]
+    run = compiled(fx.symbolic_trace(fn), *inputs, rng=rng)
+    dense = all(m.stride(-1) == 1 for m in masks[-1:])
+    assert dense == (not dropout or rng == "keyed")
+    if dropout:
+        return
+    for seed in (1, 2):
+        again_inputs = [leaf(2, 4, 2, 4, seed=seed), *inputs[1:]]
+        ours, theirs = again(again_inputs), again(again_inputs)
+        with sdpa_kernel(SDPBackend.MATH):
+            mine, true = run(*ours)[0], fn(*theirs)[0]
+        mine.square().sum().backward()
+        true.square().sum().backward()
+        close(mine.detach(), true.detach())
+        close(ours[0].grad, theirs[0].grad)
+        assert mine.stride() == true.stride()
 
 
 def test_a_mask_that_eager_refuses_is_not_left_out():

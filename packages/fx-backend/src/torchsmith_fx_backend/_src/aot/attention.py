@@ -1,5 +1,8 @@
 """Attention that is differentiated: without a mask that says nothing, by the kernel of eager.
 
+A mask whose rows are not dense in memory, because a row's or a batch's elements are equal, suits
+none of the fused kernels: it is written out once, for the part that does not repeat.
+
 Torch chooses the kernel by looking at the operands, and for fake ones it may choose that which
 stores all scores: 1.8 times eager's memory for DistilBERT on an H200. So real operands are asked
 about, and the traced call is offered nothing else.
@@ -83,23 +86,17 @@ class Attention:
         given = _Operands(query, key, value, attn_mask, dropout_p, is_causal, more)
         if not (torch.is_grad_enabled() and any(t.requires_grad for t in given.tensors())):
             return _run(given)
-        simpler = self._without_mask(given)
+        simpler = self._without_mask(given) or self._with_dense_mask(given)
         if simpler is None:
             return _run(given, _offers(given))
         expected = self._described(given)
         result = _run(simpler, _offers(simpler))
-        if result.stride() == expected.stride():
-            return result
-        dtype, device = result.dtype, result.device
-        laid_out = torch.empty_strided(
-            expected.shape, expected.stride(), dtype=dtype, device=device
-        )
-        return laid_out.copy_(result)
+        return result if result.stride() == expected.stride() else _laid_out_as(expected, result)
 
     def _without_mask(self, given: _Operands) -> _Operands | None:
         """The call with a constant mask that hides nothing left out, or said by ``is_causal``."""
         mask = given.attn_mask
-        if mask is None or given.is_causal or (given.dropout_p and self._exact_draws):
+        if mask is None or given.is_causal or self._draws_as_eager(given):
             return None
         sizes = [n for tensor in given.tensors() for n in tensor.shape]
         if any(type(n) is not int or n == 0 for n in sizes) or not _broadcasts(given):
@@ -116,6 +113,23 @@ class Attention:
                 return replace(given, attn_mask=None, is_causal=True)
         return None
 
+    def _with_dense_mask(self, given: _Operands) -> _Operands | None:
+        """The call with a mask laid out by rows, if a fused kernel takes the operands only so."""
+        mask = given.attn_mask
+        if mask is None or mask.dim() < 2 or mask.requires_grad or self._draws_as_eager(given):
+            return None
+        if mask.stride(-1) == 1 or not _stores_scores(_offers(given)):
+            return None
+        part = mask
+        for axis in range(mask.dim() - 2):
+            if mask.stride(axis) == 0:
+                part = part.narrow(axis, 0, 1)
+        dense = replace(given, attn_mask=part.contiguous().expand(mask.shape))
+        return None if _stores_scores(_offers(dense)) else dense
+
+    def _draws_as_eager(self, given: _Operands) -> bool:
+        return bool(given.dropout_p and self._exact_draws)
+
     def _described(self, given: _Operands) -> torch.Tensor:
         """Metadata of the result that eager gives.
 
@@ -126,6 +140,14 @@ class Attention:
         fake = replace(given, query=query, key=key, value=value, attn_mask=mask)
         with without_active_modes(), self._mode.fake_mode:
             return _run(fake, _offers(given)[:1])
+
+
+def _laid_out_as(expected: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
+    """A copy of ``result`` whose axes lie in memory in the order of ``expected``'s."""
+    strides = expected.stride()
+    order = sorted(range(len(strides)), key=lambda axis: -strides[axis])
+    back = [order.index(axis) for axis in range(len(order))]
+    return result.permute(order).contiguous().permute(back).clone()  # no view, as the kernel's
 
 
 def _broadcasts(given: _Operands) -> bool:
@@ -147,6 +169,10 @@ def _run(given: _Operands, offers: Sequence[tuple[SDPBackend, ...]] = ()) -> tor
         except RuntimeError:
             continue
     return scaled_dot_product_attention(*given.positional(), **given.more)
+
+
+def _stores_scores(offers: Sequence[tuple[SDPBackend, ...]]) -> bool:
+    return bool(offers) and offers[0] == (SDPBackend.MATH,)
 
 
 def _offers(given: _Operands) -> list[tuple[SDPBackend, ...]]:
