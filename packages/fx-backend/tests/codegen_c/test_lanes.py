@@ -1,12 +1,15 @@
 """Which axis is the inner loop, and which inner loops ask for vectors."""
 
 import re
+import subprocess
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import fx
 from torchsmith_fx_backend import compile_graph
+from torchsmith_fx_backend._src.codegen.c.functions import prelude
+from torchsmith_fx_backend._src.runtime.compiler import find_compiler
 
 LOOP = re.compile(
     r"#pragma omp (?:parallel for )?simd[^\n]*\n *for \(int64_t (\w+) = [^\n]*\n(.*?)\n *\}", re.S
@@ -33,3 +36,43 @@ def test_several_far_loads_of_one_table_are_no_vectors():
     for far, near in ((1024, False), (8, True)):
         loops = vector_loops(lambda x: x[:, 0] + x[:, 1] + x[:, 2] * x[:, 3], torch.randn(500, far))
         assert bool(loops) is near
+
+
+EXTREMES = {
+    "maximum": lambda x: torch.maximum(x, x.flip(0)),
+    "minimum in double": lambda x: torch.minimum(x.double(), x.flip(0).double()),
+    "bounds from memory": lambda x: x.clamp(x[:1], x[1:2]),
+    "pool": lambda x: F.max_pool2d(x[None], 3, 1),
+    "argmax of rows": lambda x: x.argmax(-1),
+    "values and places": lambda x: ((found := x.relu().max(-1))[0], found[1]),
+    "argmin of columns": lambda x: x.argmin(0),
+    "argmax of whole numbers": lambda x: (x * 9).int().argmax(-1),
+}
+
+
+@pytest.mark.parametrize("name", EXTREMES)
+def test_extremes_that_keep_nan_are_vector_code(name, tmp_path):
+    compiler = find_compiler()
+    if compiler is None or "gcc" not in subprocess.getoutput(f"{compiler.command[0]} -v"):
+        pytest.skip("gcc alone tells which loops are vectors")
+    x = torch.randn(96, 160)
+    x[3, 5] = x[7, 0] = x[7, 9] = float("nan")
+    with torch.no_grad():
+        compiled = compile_graph(fx.symbolic_trace(EXTREMES[name]), [x])
+        wanted = EXTREMES[name](x)
+        torch.testing.assert_close(compiled(x), wanted, equal_nan=True, rtol=0, atol=0)
+    for number, (_, source) in enumerate(compiled.kernels):
+        file = tmp_path / f"{number}.c"
+        file.write_text(f"{prelude(source)}\n{source}")
+        flags = [f for f in compiler.flags[0] if not f.startswith(("-Wl", "/"))]
+        command = [*compiler.command, *flags, "-fno-math-errno", "-fno-trapping-math", "-fwrapv"]
+        command += ["-fopt-info-vec-optimized", "-c", str(file), "-o", str(tmp_path / "object")]
+        told = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+        vectors = {int(n) for n in re.findall(rf"{file}:(\d+):", told)}
+        lines = file.read_text().splitlines()
+        extremes = [
+            i for i, line in enumerate(lines, 1) if re.search(r"= ts_m|int wins\d+ =", line)
+        ]
+        for place in extremes:
+            start = max(i for i in range(1, place) if "for (" in lines[i - 1])
+            assert not vectors.isdisjoint(range(start, place + 1)), lines[start - 1 : place]

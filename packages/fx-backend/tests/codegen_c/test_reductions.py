@@ -114,6 +114,23 @@ def test_first_of_equals(space: str) -> None:
     check(reduction(space, POSITIONS, torch.float32), [x, *outputs])
 
 
+@pytest.mark.parametrize("space", ["rows", "columns", "middle", "all", "all of two"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64, torch.uint8], ids=str)
+def test_places_of_the_least_possible_values(space: str, dtype: torch.dtype) -> None:
+    """Rows of nothing but the value that a search starts with, and rows with one other."""
+    limits = (-math.inf, math.inf)
+    if not dtype.is_floating_point:
+        limits = (torch.iinfo(dtype).min, torch.iinfo(dtype).max)
+    total, outer = extents(space)
+    for value in limits:
+        for other in (None, 0, total // 2, total - 1):
+            x = torch.full((total,), value, dtype=dtype)
+            if other is not None:
+                x[other] = 1
+            outputs = [torch.full((outer,), -7) for _ in POSITIONS]
+            check(reduction(space, POSITIONS, dtype), [x, *outputs])
+
+
 @pytest.mark.parametrize("op", [*NUMERIC, ReduceOp.ANY, ReduceOp.ALL], ids=lambda op: op.value)
 def test_nothing_to_reduce_gives_the_identity(op: ReduceOp) -> None:
     dtype = torch.bool if op in (ReduceOp.ANY, ReduceOp.ALL) else torch.float32

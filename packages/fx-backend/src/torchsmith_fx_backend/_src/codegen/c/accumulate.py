@@ -69,16 +69,17 @@ class Accumulator:
                     return (main,)
                 return (main, Variable("int", f"nan{self.position}", "0", "|"))
             case ReduceOp.ARGMAX | ReduceOp.ARGMIN:
-                ctype = value_type(self.dtype)
-                return (
-                    Variable(ctype, f"best{self.position}", "0", ""),
-                    Variable("int64_t", name, "-1", ""),
-                )
+                # What is no better than the start leaves -1, which stands for the first place.
+                ctype, best = value_type(self.dtype), f"best{self.position}"
+                start = self._extreme()
+                return (Variable(ctype, best, start, ""), Variable("int64_t", name, "-1", ""))
             case _:
                 return (Variable("int", name, "0", "|"),)
 
     def _extreme(self) -> str:
-        low = self.op is ReduceOp.MAX
+        low = self.op in (ReduceOp.MAX, ReduceOp.ARGMAX)
+        if self.dtype is torch.bool:
+            return literal(not low, self.dtype)
         if self.dtype.is_floating_point:
             return literal(float("-inf") if low else float("inf"), self.dtype)
         limits = torch.iinfo(self.dtype)
@@ -103,19 +104,18 @@ class Accumulator:
                 return steps
             case _:
                 best, where = (v.name + place for v in self.variables())
-                wins = self._wins(value, best, where)
+                wins = self._wins(value, best)
                 return [
                     f"const int wins{self.position} = {wins};",
                     f"{best} = wins{self.position} ? {value} : {best};",
                     f"{where} = wins{self.position} ? {flat} : {where};",
                 ]
 
-    def _wins(self, value: str, best: str, where: str) -> str:
-        sign = ">" if self.op is ReduceOp.ARGMAX else "<"
-        text = f"({where} < 0) | ({value} {sign} {best})"
-        if self.dtype.is_floating_point:
-            text += f" | (({value} != {value}) & ({best} == {best}))"
-        return text
+    def _wins(self, value: str, best: str) -> str:
+        high = self.op is ReduceOp.ARGMAX
+        if self.dtype.is_floating_point:  # NaN wins; said so that gcc makes vector code of it
+            return f"!({value} {'<=' if high else '>='} {best}) & ({best} == {best})"
+        return f"{value} {'>' if high else '<'} {best}"
 
     def merge(self, source: str) -> list[str]:
         """Statements that take in the partial result whose variables end in ``source``."""
@@ -135,7 +135,7 @@ class Accumulator:
         if self.dtype.is_floating_point:
             both_nan = f"({value} != {value}) & ({best.name} != {best.name})"
             first = f"({at} < {where.name}) & (({value} == {best.name}) | ({both_nan}))"
-        wins = f"({self._wins(value, best.name, where.name)}) | ({first})"
+        wins = f"({self._wins(value, best.name)}) | ({first})"
         return [
             f"if (({at} >= 0) && ({wins})) {{",
             f"  {best.name} = {value};",

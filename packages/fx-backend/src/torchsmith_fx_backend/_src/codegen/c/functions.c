@@ -10,6 +10,29 @@
 
 #define TS_INLINE static inline __attribute__((always_inline))
 
+/* The extremes: y on a tie, NaN if one of the two is. Two selections, since gcc makes no vector code
+   of ``(x < y) | (x != x) ? x : y``. */
+
+TS_INLINE float ts_minimum_f32(float x, float y) {
+  const float best = x < y ? x : y;
+  return x != x ? x : best;
+}
+
+TS_INLINE double ts_minimum_f64(double x, double y) {
+  const double best = x < y ? x : y;
+  return x != x ? x : best;
+}
+
+TS_INLINE float ts_maximum_f32(float x, float y) {
+  const float best = x > y ? x : y;
+  return x != x ? x : best;
+}
+
+TS_INLINE double ts_maximum_f64(double x, double y) {
+  const double best = x > y ? x : y;
+  return x != x ? x : best;
+}
+
 TS_INLINE uint32_t ts_bits(float x) {
   uint32_t b;
   __builtin_memcpy(&b, &x, 4);

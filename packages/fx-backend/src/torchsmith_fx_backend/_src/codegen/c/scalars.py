@@ -235,10 +235,8 @@ def _float(node: Compute, x: list[str], dtype: torch.dtype, kernel: Kernel) -> s
     match op:
         case Op.NEG:
             return f"-{x[0]}" if not x[0].startswith("-") else f"-({x[0]})"
-        case Op.MINIMUM:
-            return f"({x[0]} < {x[1]}) | ({x[0]} != {x[0]}) ? {x[0]} : {x[1]}"
-        case Op.MAXIMUM:
-            return f"({x[0]} > {x[1]}) | ({x[0]} != {x[0]}) ? {x[0]} : {x[1]}"
+        case Op.MINIMUM | Op.MAXIMUM:
+            return f"ts_{op.value}_{width}({x[0]}, {x[1]})"
         case Op.FMA:
             return f"{'TS_FMA' if single else 'TS_FMAD'}({', '.join(x)})"
         case Op.RSQRT:
