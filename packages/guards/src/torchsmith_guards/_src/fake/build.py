@@ -106,6 +106,13 @@ def new_strided(
         return _wrap(mode, meta, device)
 
 
+def new_view(mode: FakeTensorMode, base: FakeTensor, *layout: Any) -> FakeTensor:
+    """A tensor with storage and version of ``base``, of this size, stride and offset, that autograd
+    does not know as a view of it."""
+    with _without_dispatch():
+        return _wrap(mode, torch.as_strided(base, *layout), base.fake_device)
+
+
 def _wrap(mode: FakeTensorMode, meta: torch.Tensor, device: torch.device) -> FakeTensor:
     """``FakeTensor(mode, meta, device)`` for new tensors without history. What the constructor
     sets, in many steps, depends on nothing but mode and device, so it is copied."""

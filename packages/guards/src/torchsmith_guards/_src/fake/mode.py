@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from torchsmith_guards._src.fake.build import new_strided
+from torchsmith_guards._src.fake.build import new_strided, new_view
 from torchsmith_guards._src.fake.torch_mode import TorchMode
 from torchsmith_guards._src.shapes.env import ShapeEnv
 from torchsmith_guards._src.sources.sources import Source, TensorPropertySource
@@ -89,6 +89,13 @@ class FakeMode:
     ) -> FakeTensor:
         """A new fake tensor of this layout, of no real one; no operator runs for it."""
         return new_strided(self.mode, size, stride, dtype, device)
+
+    def view(
+        self, base: torch.Tensor, size: Sequence[int], stride: Sequence[int], offset: int
+    ) -> FakeTensor:
+        """A view of ``base`` whose writes count as writes to it, but without a history."""
+        assert isinstance(base, FakeTensor)
+        return new_view(self.mode, base, size, stride, offset)
 
     def close(self) -> None:
         """Forget the real tensors. Fake ones stay usable, for whoever holds the graph."""

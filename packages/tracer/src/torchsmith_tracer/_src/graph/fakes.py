@@ -3,15 +3,17 @@
 Fake operators dominate the time of a trace (a linear layer takes about 0.4 ms), and models repeat
 the same operator on the same shapes. So results of operators that only make new tensors are
 remembered by the metadata of their arguments, as long as all of it is static. A remembered result
-that requires gradients has no history but a stand-in; where a program looks into history
-(``backward``, ``torch.autograd.grad``) it is traced again with all of it (``HistoryNeeded``).
+that requires gradients has no history but a stand-in, and a remembered view shares storage and
+version with its tensor but is not known to autograd as a view of it; where a program looks into
+history (``backward``, a write that gives a view a gradient) it is traced again with all of it
+(``HistoryNeeded``).
 """
 
 from __future__ import annotations
 
 import contextlib
 import operator
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +46,7 @@ _INPLACE_FUNCTIONS = {
 }
 # Their results follow from how their arguments came about, or are not what they are called for.
 _BY_HISTORY = {torch.autograd.grad, setattr}
+_NOT_OF_VIEWS = "detach_"  # fails on views
 # Methods that give their tensor another layout on purpose.
 _RELAYING = frozenset(
     "resize_ resize_as_ set_ as_strided_ t_ transpose_ swapaxes_ swapdims_ squeeze_ unsqueeze_ "
@@ -95,7 +98,7 @@ class FakeRunner:
     """Runs operators under the fake mode, with a memory of earlier results.
 
     Attributes:
-        keep_history: whether results that require gradients are always computed.
+        keep_history: whether views, and results that require gradients, are always computed.
     """
 
     def __init__(self, fake: FakeMode, *, keep_history: bool) -> None:
@@ -103,6 +106,7 @@ class FakeRunner:
         self._fake = fake
         self._memory: dict[Hashable, object] = {}
         self._root: torch.Tensor | None = None  # what remembered results have come from
+        self._has_views = False  # whether remembered ones were given out
 
     def need_history(self) -> None:
         """What follows depends on the history of tensors.
@@ -110,7 +114,7 @@ class FakeRunner:
         Raises:
             HistoryNeeded: some of it has been forgotten.
         """
-        if self._root is not None:
+        if self._root is not None or self._has_views:
             raise HistoryNeeded
         self.keep_history = True
 
@@ -133,13 +137,14 @@ class FakeRunner:
         fake_args: tuple[object, ...] = map_nodes(args, _example)
         fake_kwargs: dict[str, object] = map_nodes(kwargs, _example) if kwargs else {}
         key = self._key(target, fake_args, fake_kwargs) if remember else None
-        if key is not None:
-            spec = self._memory.get(key, _UNKNOWN)
-            if spec is not _UNKNOWN:
-                return self._build(spec), [], False
+        spec = _UNKNOWN if key is None else self._memory.get(key, _UNKNOWN)
+        if type(spec) is _TensorSpec:
+            return self._tensor(spec), [], False
         tensors: list[torch.Tensor] = []
         _tensors(fake_args, tensors)
         _tensors(fake_kwargs, tensors)
+        if spec is not _UNKNOWN:
+            return self._build(spec, tensors), [], False
         versions = [_version(t) for t in tensors]
         try:
             result = self._call(op, target, fake_args, fake_kwargs, tensors)
@@ -163,10 +168,13 @@ class FakeRunner:
             # Inference tensors count no versions: go by the name, and be careful with others.
             mutated = [result] if isinstance(result, torch.Tensor) and known else tensors[:1]
         if mutated:
+            gradients = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
+            if self._has_views and (gradients or target == _NOT_OF_VIEWS):
+                raise HistoryNeeded
             return result, mutated, known
-        if key is not None:
+        if key is not None and not known:
             with contextlib.suppress(_Uncacheable):
-                self._memory[key] = self._spec(result, {storage_id(t) for t in tensors})
+                self._memory[key] = self._spec(result, tensors, {storage_id(t) for t in tensors})
         return result, [], known
 
     def _call(
@@ -220,40 +228,49 @@ class FakeRunner:
         except _Uncacheable:
             return None
 
-    def _build(self, spec: object) -> object:
+    def _build(self, spec: object, tensors: Sequence[torch.Tensor]) -> object:
         if type(spec) is _TensorSpec:
-            if spec.requires_grad:
-                if self._root is None:
-                    self._root = torch.empty(0, device="cpu", requires_grad=True)
-                with self._fake.mode:  # which answers when autograd asks for the device
-                    return _forgotten(self._root, self._fake, spec)
-            return self._fake.new_strided(spec.size, spec.stride, spec.dtype, spec.device)
+            return self._tensor(spec)
+        if type(spec) is _ViewSpec:
+            self._has_views = True
+            return self._fake.view(tensors[spec.place], spec.size, spec.stride, spec.offset)
         if type(spec) is tuple:
             kind, parts = spec
-            return kind([self._build(p) for p in parts])
+            return kind([self._build(p, tensors) for p in parts])
         return spec
 
-    def _spec(self, result: object, used: set[int]) -> object:
-        """What ``_build`` makes again, if nothing in it shares storage with an argument (``used``),
-        and no more is to be known of its history than that there is one."""
+    def _tensor(self, spec: _TensorSpec) -> torch.Tensor:
+        if not spec.requires_grad:
+            return self._fake.new_strided(spec.size, spec.stride, spec.dtype, spec.device)
+        if self._root is None:
+            self._root = torch.empty(0, device="cpu", requires_grad=True)
+        with self._fake.mode:  # which answers when autograd asks for the device
+            made: torch.Tensor = _forgotten(self._root, self._fake, spec)
+            return made
+
+    def _spec(self, result: object, given: list[torch.Tensor], used: set[int]) -> object:
+        """What ``_build`` makes again, if no more is to be known of its history than that there is
+        one. ``given``: the arguments; ``used``: their storages and those of the results so far."""
         kind = type(result)
         if isinstance(result, torch.Tensor):
-            if kind is not FakeTensor or result.storage_offset():
+            if kind is not FakeTensor or (result.requires_grad and self.keep_history):
                 raise _Uncacheable
-            if result.requires_grad and (self.keep_history or result.is_leaf or result.output_nr):
+            if result.requires_grad and (result.is_leaf or result.output_nr):
                 raise _Uncacheable
             if result.layout is not torch.strided or result.is_conj() or result.is_neg():
                 raise _Uncacheable
             if has_symbols(result) or result.is_inference():
                 raise _Uncacheable
+            if result._is_view() and not self.keep_history:
+                return _view_spec(result, given)
             storage = storage_id(result)
-            if storage in used:
+            if storage in used or result.storage_offset():
                 raise _Uncacheable
             used.add(storage)  # results that share storage with each other are not remembered
             layout = result.size(), result.stride()
             return _TensorSpec(*layout, result.dtype, result.device, result.requires_grad)
         if kind is tuple or kind is list or kind.__module__ == "torch.return_types":
-            return (kind, [self._spec(p, used) for p in result])  # type: ignore[attr-defined]
+            return (kind, [self._spec(p, given, used) for p in result])  # type: ignore[attr-defined]
         if kind in (bool, type(None), torch.dtype, torch.device, str):
             return result
         raise _Uncacheable
@@ -367,6 +384,27 @@ class _TensorSpec:
     dtype: torch.dtype
     device: torch.device
     requires_grad: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _ViewSpec:
+    """How to make an equal view of the argument ``place`` again."""
+
+    place: int
+    size: torch.Size
+    stride: tuple[int, ...]
+    offset: int
+
+
+def _view_spec(result: torch.Tensor, given: list[torch.Tensor]) -> _ViewSpec:
+    storage, grad = storage_id(result), torch.is_grad_enabled()
+    places = [n for n, tensor in enumerate(given) if storage_id(tensor) == storage]
+    if len(places) != 1 or result.requires_grad:
+        raise _Uncacheable
+    base = given[places[0]]
+    if base is result or base.dtype != result.dtype or (base.requires_grad and grad):
+        raise _Uncacheable
+    return _ViewSpec(places[0], result.size(), result.stride(), int(result.storage_offset()))
 
 
 def _tensors(arg: object, into: list[torch.Tensor]) -> None:

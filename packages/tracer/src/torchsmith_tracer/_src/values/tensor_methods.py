@@ -123,6 +123,8 @@ def _real_first(name: str) -> Handler:
     def query(tx: Trace, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value | None:
         if tensor.real is not None and tensor.source is not None:
             return tx.world.computed(tensor.real, tensor.source, name, called=True)
+        if name == "_is_view":
+            tx.graph.need_history()
         return ConstantValue(getattr(tensor.fake, name)())
 
     return query
