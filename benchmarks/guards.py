@@ -121,7 +121,8 @@ def checks_of_stock(model: Any, args: Any, kwargs: Any) -> Callable[[], bool]:
     import inspect
 
     function = type(model).forward
-    bound = inspect.signature(function).bind(model, *args, **kwargs)
+    signature = inspect.signature(function, follow_wrapped=False)
+    bound = signature.bind(model, *args, **kwargs)
     bound.apply_defaults()
     guards = entry.guard_manager
     names = dict(bound.arguments)
