@@ -1,6 +1,7 @@
 """Branches on random draws that are decided whatever is drawn, and those that are not."""
 
 import math
+import operator
 
 import pytest
 import torch
@@ -259,3 +260,91 @@ def test_a_probability_that_varies_is_guarded_where_it_decides():
     for p in (0.25, 0.5, 2.0, -1.0):
         agree(mask, compiled, X, p)
     assert len(graphs) == 1
+
+
+def chunks(x):
+    """As sliding windows of attention are counted."""
+    n = torch.div(x.numel(), 4, rounding_mode="trunc")
+    again = torch.div(x.numel(), 4, rounding_mode="trunc")
+    return x.view(n, 4), x.new_zeros((again + 1, 2)), x.view(again, 4), int(n) - again.item()
+
+
+def sizes(x):
+    a, b = torch.tensor(2), torch.tensor(4)
+    counted = [[len(list(torch.arange(n))), torch.ones(n).sum()] for n in (a, b, a * b)]
+    return counted, [x.reshape(n, -1).sum(0) for n in (a, b)], x[: int(a)]
+
+
+def branches(x):
+    n = torch.tensor(3)
+    return x + 1 if n > 2 else x - 1, float(n), int(n / 2), not n - 3, torch.tensor(True).item()
+
+
+@pytest.mark.parametrize("fn", [chunks, sizes])
+def test_graphs_have_known_sizes_as_numbers(fn):
+    (graph,) = explain(fn)(X).graphs
+    calls = [n for n in graph.graph.nodes if n.op.startswith("call")]
+    sized = [n for n in calls if "tensor" not in str(n.target) and n.target is not torch.div]
+    of_sizes = {torch.tensor, torch.div, operator.add, operator.sub, operator.mul}
+    given = {a.target for n in sized if n.target not in of_sizes for a in n.all_input_nodes}
+    assert sized and given.isdisjoint(of_sizes)
+
+
+@pytest.mark.parametrize("fn", [chunks, sizes, branches])
+def test_numbers_that_the_program_puts_into_tensors_are_known(fn):
+    assert pieces(fn, X) == (1, 0)
+    compiled = compile(fn)
+    for size in (3, 5, 3, 8):
+        agree(fn, compiled, torch.randn(size, 4))
+
+
+def filled(n):
+    n.fill_(7)
+
+
+def filled_by_view(n):
+    n.view(1)[0] = 7
+
+
+def filled_from(n):
+    n.copy_(torch.arange(8)[-1])
+
+
+def out(n):
+    torch.add(torch.tensor(3), torch.tensor(4), out=n)
+
+
+def data(n):
+    n.data = torch.arange(8)[-1].clone()
+
+
+def data_of_data(n):
+    n.data.add_(2)
+
+
+def memory(n):
+    n.set_(torch.full((), 7))
+
+
+def array(n):
+    n.numpy()[...] = 7
+
+
+def random(n):
+    n.random_(7, 8)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [filled, filled_by_view, filled_from, out, data, data_of_data, memory, array, random],
+)
+def test_a_number_that_is_written_to_is_no_longer_known(change):
+    def fn(x):
+        n = torch.tensor(5)
+        seen, copied = n.view(1), n.clone()
+        before = n.item(), x[: int(n), 0]
+        change(n)
+        after = n.item(), seen.item(), copied.item(), x + 1 if n > 6 else x - 1
+        return before, after, x.reshape(-1)[: int(n)], torch.arange(n)
+
+    agree(fn, compile(fn), X, seeds=range(2))

@@ -261,6 +261,8 @@ class FakeRunner:
                 raise _Uncacheable
             if has_symbols(result) or result.is_inference():
                 raise _Uncacheable
+            if getattr(result, "constant", None) is not None:
+                raise _Uncacheable
             if result._is_view() and not self.keep_history:
                 return _view_spec(result, given)
             storage = storage_id(result)
@@ -372,6 +374,7 @@ def _tensor_key(tensor: torch.Tensor) -> Hashable:
         tensor.is_neg(),
         tensor.is_inference(),
         getattr(tensor, "_is_param", False),
+        None if tensor.constant is None else repr(tensor.constant.tolist()),  # it may be a size
     )
 
 

@@ -17,7 +17,13 @@ import torch
 from torch import fx
 
 from torchsmith_tracer._src.graph.fakes import in_place
-from torchsmith_tracer._src.torch_private import has_symbols, storage_id
+from torchsmith_tracer._src.torch_private import (
+    OPERATORS,
+    FakeTensor,
+    has_symbols,
+    map_nodes,
+    storage_id,
+)
 from torchsmith_tracer._src.values.symnum import decide
 
 if TYPE_CHECKING:
@@ -59,11 +65,52 @@ def truth(graph: OutputGraph, node: fx.Node) -> bool | None:
     return True if found.low > 0 or found.high < 0 else None
 
 
+def number(graph: OutputGraph, node: fx.Node) -> Number | None:
+    """The number in a tensor of one element, where its range has no other."""
+    found = known_range(graph, node)
+    if found is None or _count(node) != 1 or found.low != found.high:
+        return None
+    dtype = node.meta["example_value"].dtype
+    return bool(found.low) if dtype is torch.bool else found.low
+
+
+# Operators that take tensors of one number for numbers, and those whose first argument is none.
+_SIZED = frozenset(
+    "view reshape expand repeat tile roll narrow unflatten unfold split chunk as_strided "
+    "new_zeros new_ones new_empty new_full".split()
+)
+_MAKING = frozenset("zeros ones empty full rand randn arange".split())
+_INDEXED = (operator.getitem, operator.setitem)
+
+
+def with_numbers(
+    graph: OutputGraph, target: object, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments with numbers in place of tensors whose number is known and taken for a size."""
+
+    def known(node: fx.Node) -> object:
+        found = number(graph, node)
+        return node if type(found) is not int else found
+
+    if target in _INDEXED:
+        key = args[1] if type(args[1]) is tuple else (args[1],)
+        parts = tuple([map_nodes(k, known) if type(k) is slice else k for k in key])
+        return (args[0], parts if key is args[1] else parts[0], *args[2:]), kwargs
+    name = getattr(target, "__name__", target)
+    if isinstance(target, OPERATORS) or not (name in _SIZED or name in _MAKING):
+        return args, kwargs
+    first = 0 if name in _MAKING else 1
+    return args[:first] + map_nodes(args[first:], known), map_nodes(kwargs, known)
+
+
 def known_range(graph: OutputGraph, node: fx.Node) -> Range | None:
     """The range of the values of the tensor ``node``, or None."""
     fake = node.meta.get("example_value")
-    if not isinstance(fake, torch.Tensor) or fake.is_complex() or graph.transforms:
+    if not isinstance(fake, FakeTensor) or fake.is_complex() or graph.transforms:
         return None
+    constant = fake.constant  # torch itself computes with single numbers
+    if constant is not None:
+        return Range(constant.item(), constant.item()) if constant.numel() == 1 else None
     target, args = node.target, node.args
     filled = target == "uniform_"
     if node.op not in ("call_function", "call_method") or not _as_made(graph, node, filled):
@@ -73,18 +120,19 @@ def known_range(graph: OutputGraph, node: fx.Node) -> Range | None:
     drawn = _DRAWS.get(target)
     if drawn is not None:
         return drawn(node, fake.dtype)
-    if not args or not isinstance(args[0], fx.Node):
+    given = args[0] if args else None
+    first = given.meta["example_value"] if isinstance(given, fx.Node) else None
+    if not isinstance(given, fx.Node) or not isinstance(first, torch.Tensor):
         return None
     op = _COMPARED.get(target)
     if op is not None:
         return _compared(graph, op, node)
-    dtype = args[0].meta["example_value"].dtype
     # ``any`` and ``all`` of nothing are not among the values.
-    combined = target in _COMBINED and fake.dtype is torch.bool and _count(args[0])
-    if combined or (target in _SAME and fake.dtype is dtype):
-        return known_range(graph, args[0])
-    if target in _NEGATED and dtype is torch.bool:
-        found = known_range(graph, args[0])
+    combined = target in _COMBINED and fake.dtype is torch.bool and _count(given)
+    if combined or (target in _SAME and fake.dtype is first.dtype):
+        return known_range(graph, given)
+    if target in _NEGATED and first.dtype is torch.bool:
+        found = known_range(graph, given)
         return None if found is None else Range(not found.high, not found.low)
     return None
 
@@ -121,7 +169,7 @@ def _uniform(node: fx.Node, dtype: torch.dtype) -> Range | None:
     low, high = given.get("from", 0), given.get("to", 1)
     if (low, high) == (0, 1):
         return _UNIT
-    if not all(type(bound) in (int, float) for bound in (low, high)):
+    if not all(type(bound) in (int, float) for bound in (low, high)) or low == high:
         return None
     return Range(min(low, _rounded(low, dtype)), max(high, _rounded(high, dtype)))
 

@@ -103,6 +103,7 @@ class OutputGraph:
     tx: Compilation
     stays = staticmethod(stays)
     known_truth = known_range.truth
+    known_number = known_range.number
 
     def __init__(self, fake: FakeMode, *, keep_history: bool = False) -> None:
         self.fake = fake
@@ -238,6 +239,7 @@ class OutputGraph:
         if target != "type":  # a method that takes no types of Python's
             node_args = tuple([_as_dtype(a) if isinstance(a, type) else a for a in node_args])
             node_kwargs = {k: _as_dtype(v) for k, v in node_kwargs.items()}
+        node_args, node_kwargs = known_range.with_numbers(self, target, node_args, node_kwargs)
         result, mutated, known = self._runner.run(op, target, node_args, node_kwargs)
         given = args[result.place] if isinstance(result, Given) else None
         same = _argument_with_fake((args, kwargs), result) if known and given is None else None

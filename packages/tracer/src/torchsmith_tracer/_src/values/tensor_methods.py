@@ -169,12 +169,13 @@ def _scalar(name: str, convert: type | None) -> Handler:
     """The one number in a tensor, in the graph where the settings say so."""
 
     def read(tx: Trace, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value | None:
-        truth = tx.graph.known_truth(tensor.node) if tensor.fake.dtype is torch.bool else None
-        if truth is not None and not (args or kwargs):
-            return ConstantValue(truth if convert is None else convert(truth))
-        if not tx.settings.capture_scalar_outputs or args or kwargs or tensor.fake.is_complex():
+        found = tx.graph.known_number(tensor.node)
+        if found is not None and not (args or kwargs):
+            number: Value = ConstantValue(found)
+        elif not tx.settings.capture_scalar_outputs or args or kwargs or tensor.fake.is_complex():
             raise Unsupported("item", what=f"{name}() of a {tensor.describe()}")
-        number = tx.graph.call_method("item", (tensor,))
+        else:
+            number = tx.graph.call_method("item", (tensor,))
         return number if convert is None else tx.interp.call(tx.interp.const(convert), [number], {})
 
     return read
@@ -248,6 +249,9 @@ def _set_data(tx: Trace, tensor: TensorValue, value: Value) -> None:
     if not (same and same_sizes(fake.stride(), value.fake.stride())):
         tx.graph.note_data(fake, before)
     tx.graph.call_function(setattr, (tensor, "data", value))
+    if (constant := getattr(fake, "constant", None)) is not None:
+        fake.constant = None  # type: ignore[attr-defined]
+        tx.graph.record(lambda: setattr(fake, "constant", constant))
     tx.graph.record(lambda: setattr(fake, "data", before))
     if tensor.source is not None:
         tx.graph.note_attributes([tensor.source])
