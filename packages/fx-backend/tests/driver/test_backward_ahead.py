@@ -60,6 +60,25 @@ def test_other_tangents_get_a_half_of_their_own() -> None:
     torch.testing.assert_close(found, torch.autograd.grad(program(*given).sum(), given))
 
 
+def test_a_loss_beside_other_results_is_taken_to_be_differentiated_alone() -> None:
+    def with_loss(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        result = program(x, w)
+        return result.square().mean(), result
+
+    given = inputs()
+    graph = torch.fx.symbolic_trace(with_loss)
+    with settings.patch(graph_cache=False):
+        call = driver.compile_training(graph, given)
+    torch.testing.assert_close(
+        torch.autograd.grad(call(*given)[0], given),
+        torch.autograd.grad(with_loss(*given)[0], given),
+    )
+    assert len(call.training.backwards) == 1
+    both = [torch.autograd.grad(sum(t.sum() for t in f(*given)), given) for f in (call, with_loss)]
+    torch.testing.assert_close(*both)
+    assert len(call.training.backwards) == 2
+
+
 def test_what_fails_ahead_is_told_by_the_backward_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     given = inputs()
     prepare, asked = driver._half, []

@@ -339,6 +339,7 @@ def compile_training(
     off = chosen.disable
     rules = {} if "decompositions" in off else JOINT_RULES
     exact = chosen.rng == "eager"
+    expect(example_inputs)
     joint = _stage("joint", trace_joint, gm, example_inputs, rules, exact_draws=exact)
     keyed = KeyedRandom(unless=BACKWARD)
     before_division = [p for p in (DeadCode(), keyed) if p.name not in off]

@@ -153,7 +153,7 @@ class Training:
         def ahead() -> None:
             self._describe_saved(graph, snapshot)
             with contextlib.suppress(Exception):  # it is told when a backward pass asks again
-                self.backward_of(key)
+                self.backward_of(_of_the_loss(key, roots))
 
         with contextlib.nullcontext() if self._any_sizes else meanwhile(ahead):
             self.forward = self.compile(graph)
@@ -264,6 +264,14 @@ class Training:
             self.budget,
         )
         return self.compile(graph), used
+
+
+def _of_the_loss(key: Key, roots: Sequence[torch.Tensor]) -> Key:
+    """Which tangents a backward pass most likely has: only that of the loss, if there is one."""
+    losses = [i for i, root in enumerate(roots) if not root.dim()]
+    if len(losses) != 1:
+        return key
+    return tuple(stride if i in losses else None for i, stride in enumerate(key))
 
 
 def _is_tensor(value: Any) -> bool:
