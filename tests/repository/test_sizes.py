@@ -9,8 +9,8 @@ from sources import PACKAGES, ROOT, product_files
 LIMIT = 800
 # Lines of Python per group of packages; why these, says docs/decisions/0006-lines-of-code.md.
 BUDGETS = {
-    ("guards", "tracer"): 41_610,
-    ("fx-backend",): 29_020,
+    ("guards", "tracer"): 41_620,
+    ("fx-backend",): 29_160,
     ("kernels",): 22_000,
     ("torchsmith",): 1_000,
 }

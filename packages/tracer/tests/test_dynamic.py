@@ -278,3 +278,10 @@ def test_errors_of_calls_with_symbols_are_eagers(fn, error):
         fn(_BLOCK, 2)
     with pytest.raises(type(expected.value), match=error):
         compiled(_BLOCK, 2)
+
+
+@pytest.mark.parametrize("last", [(3, 0), (2, 1), (1, 4)])
+@pytest.mark.parametrize("first", [(0, 3), (5, 4), (3, 0), (1, 4)])
+def test_empty_tensors_among_sizes_that_vary(first, last, capture):
+    inputs = [torch.randn(size) for size in (first, (3, 0), last, (6, 3), (3, 0), (0, 0))]
+    run(lambda x: x.sum(0) * 2 + x.stride(0), inputs, capture)

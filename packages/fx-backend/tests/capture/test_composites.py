@@ -9,12 +9,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 import torchsmith_guards as guards
-from torch import nn
+from torch import fx, nn
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from composition.machines import Reference
-from torchsmith_fx_backend import Settings
+from torchsmith_fx_backend import Settings, compile_graph
 from torchsmith_fx_backend._src.driver import compile_training
 
 torch.manual_seed(0)
@@ -78,3 +78,18 @@ def test_any_batch_size_is_served(name, train):
             assert mine.stride() == theirs.stride()
             if train:
                 torch.testing.assert_close(grad, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("scale", [None, 2])
+def test_a_spectrum_taken_back_serves_any_length(scale):
+    def fn(x):
+        spectrum = torch.stft(x, 16, 4, window=WINDOW, return_complex=True)
+        return (torch.istft(spectrum * scale if scale else spectrum, 16, 4, window=WINDOW),)
+
+    mode = guards.FakeMode(guards.ShapeEnv())
+    fake = mode.fakeify(torch.randn(2, 80), guards.LocalSource("x"), {0, 1})
+    with torch.no_grad():
+        run = compile_graph(fx.symbolic_trace(fn), [fake], Settings(graph_cache=False))
+        for size in ((2, 80), (3, 64), (5, 72)):
+            x = torch.randn(size)
+            torch.testing.assert_close(run(x), fn(x))

@@ -164,3 +164,54 @@ def test_tensors_that_are_made_from_numbers_alone(number):
     for n in (8, 3):
         if all(guard.condition.evaluate(dict.fromkeys(env.hints, n)) for guard in env.guards):
             same(run(n), function(n))
+
+
+@pytest.mark.parametrize("classes", [[0, 4], [-1, 1], [9, 9]])
+def test_a_class_out_of_range_is_an_error_of_one_hot(classes):
+    def program(x):
+        return torch.ops.aten.one_hot.default(x, 4) + 1
+
+    good = torch.tensor([3, 0])
+    run = smith(fx.symbolic_trace(program), [good])
+    assert torch.equal(run(good), program(good))
+    with pytest.raises(RuntimeError):
+        run(torch.tensor(classes))
+    assert torch.equal(run(good), program(good))
+
+
+HOLDS = [
+    lambda x, n: x.masked_fill(x > 0, n) + 1,
+    lambda x, n: torch.full_like(x, n),
+    lambda x, n: x.new_full((2,), n),
+    lambda x, n: torch.full((2,), n, dtype=x.dtype) + x[:1],
+    lambda x, n: x.clone().fill_(n),
+    lambda x, n: F.pad(x, (1, 1), value=n),
+    lambda x, n: x.index_fill(0, torch.tensor([0]), n),
+    lambda x, n: x.scatter(0, torch.tensor([1]), n),
+    lambda x, n: x.clamp(max=n),
+    lambda x, n: (x.clone()[:1].fill_(n),)[0],
+]
+NUMBERS = [
+    *((torch.float32, n) for n in (1e39, -3.4e38, float("inf"), float("nan"))),
+    *((torch.float16, n) for n in (-1e9, 65504.0, 65505.0, -float("inf"))),
+    *((torch.bfloat16, n) for n in (1e39, 3e38)),
+    *((torch.uint8, n) for n in (255, 256, -1, -256, 2.7)),
+    *((torch.int8, n) for n in (127, 200, -129)),
+    *((torch.int32, n) for n in (2**31, -(2**31))),
+    *((torch.bool, n) for n in (2, 0.5)),
+]
+
+
+@pytest.mark.parametrize("program", HOLDS)
+def test_numbers_that_elements_cannot_hold_are_eagers_errors(program):
+    for dtype, number in NUMBERS:
+        x = torch.ones(3).to(dtype)
+        try:
+            expected = program(x, number)
+        except RuntimeError as error:
+            with pytest.raises(type(error), match=str(error).partition("(")[0]):
+                smith(fx.symbolic_trace(lambda x: program(x, number)), [x])(x)  # noqa: B023
+        else:
+            got = smith(fx.symbolic_trace(lambda x: program(x, number)), [x])(x)  # noqa: B023
+            assert got.dtype == expected.dtype
+            torch.testing.assert_close(got, expected, equal_nan=True)

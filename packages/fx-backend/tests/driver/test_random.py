@@ -220,3 +220,18 @@ def test_a_draw_that_nothing_uses_is_drawn_only_where_it_moves_the_others(grads)
     for (first, last), (ours, our_last) in (keyed_draws, (draw(unused, x), draw(exact, x))):
         torch.testing.assert_close(first, ours)
         torch.testing.assert_close(last, our_last)
+
+
+@pytest.mark.parametrize(
+    "draws",
+    [
+        lambda x: (x.clone().random_(0, 5),),
+        lambda x: (x.clone().random_(2, 9) + torch.rand_like(x), x.clone().random_(7)),
+        lambda x: (x.new_empty(3).uniform_(2, 3), x.clone().random_(0, 5).int()),
+    ],
+)
+def test_operators_whose_names_are_keywords(draws):
+    exact = Settings(graph_cache=False, verify=True, strict=True, rng="eager")
+    run = compiled(draws, X, settings=exact)
+    for got, expected in zip(draw(run, X), draw(draws, X), strict=True):
+        assert all(map(torch.equal, got, expected))

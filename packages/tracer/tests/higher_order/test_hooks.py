@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torchsmith_tracer
+from torch import nn
 
 SEEN = []
 SCALE = 2.0
@@ -253,3 +254,48 @@ def test_what_a_hook_reads_is_as_it_is_in_the_backward_pass(monkeypatch):
         monkeypatch.setitem(globals(), "SCALE", scale * 2)
         loss.backward()
         assert x.grad.tolist() == [8 * scale * 2] * 2
+
+
+class Refuses(nn.Module):
+    """A module that fails in a way of choice on inputs of three columns."""
+
+    def __init__(self, how):
+        super().__init__()
+        self.layer, self.how = nn.Linear(4, 3), how
+
+    def forward(self, x):
+        if self.how == "raises" and x.shape[1] == 3:
+            raise ValueError("three")
+        if self.how == "breaks" and x.sum() > 0:
+            return self.layer(x)
+        return self.layer(x)
+
+
+@pytest.mark.parametrize("everywhere", [False, True])
+@pytest.mark.parametrize("how", ["raises", "breaks", "operator"])
+def test_hooks_that_are_always_called_run_after_errors(how, everywhere):
+    net = Refuses(how)
+    register = nn.modules.module.register_module_forward_hook if everywhere else None
+    seen = []
+
+    def note(module, args, result):
+        seen.append((type(module).__name__, result is None))
+
+    def outcomes(run):
+        seen.clear()
+        found = []
+        for columns in (4, 3, 4, 3):
+            try:
+                run(torch.ones(2, columns))
+            except Exception as error:
+                found.append(type(error))
+        return found, list(seen)
+
+    hook = (register or net.register_forward_hook)(note, always_call=True)
+    try:
+        for program in (net, nn.Sequential(net), lambda x: net(x) + 1):
+            compiled = torchsmith_tracer.compile(program, backend="eager")
+            assert outcomes(compiled) == outcomes(program)
+            assert (type(net).__name__, True) in seen
+    finally:
+        hook.remove()

@@ -21,7 +21,7 @@ from torch import fx
 from torchsmith_guards import collector
 from torchsmith_guards.records import GraphRecord, new_graph, note_compiled, recorder
 
-from torchsmith_fx_backend._src import graph_key, modes, settings, switches
+from torchsmith_fx_backend._src import graph_key, inference_mode, modes, settings, switches
 from torchsmith_fx_backend._src.any_sizes import AnySizes, has_foreign_symbols
 from torchsmith_fx_backend._src.aot.frame import Frame
 from torchsmith_fx_backend._src.aot.functionalize import (
@@ -154,6 +154,12 @@ def _smith(
     recorded = next((name for name in wanted if modes.records(name)), None)
     if chosen.tuning_seconds is None and any(map(modes.measures, wanted)):
         chosen = chosen.with_options(tuning_seconds=modes.TUNING_SECONDS)
+    switched = inference_mode.switches(gm)
+    whole = inference_mode.inside(gm) if switched else None
+    if whole is not None:
+        on, body = whole
+        with torch.inference_mode(on):
+            return inference_mode.InMode(on, _smith(body, example_inputs, mode, dict(named)))
     gradients = torch.is_grad_enabled() or any(
         node.target is set_grad_enabled and node.args[0] for node in gm.graph.nodes
     )
@@ -173,7 +179,7 @@ def _smith(
         )
     if any(map(is_wrapper, (*example_inputs, *_results(gm.graph.nodes)))):
         return _eagerly(gm, "graphs with tensors of wrapper subclasses run operator by operator")
-    if has_native_nodes(gm):
+    if switched or has_native_nodes(gm):
         return cut(gm, lambda part, inputs: _smith(part, inputs, mode, dict(named)))
     try:
         if training:

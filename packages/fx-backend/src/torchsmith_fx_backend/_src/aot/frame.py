@@ -13,6 +13,7 @@ from typing import Any, cast
 import torch
 
 from torchsmith_fx_backend._src.capture.torch_private import pytree
+from torchsmith_fx_backend.errors import UnsupportedError
 
 log = logging.getLogger("torchsmith.backend")
 
@@ -84,7 +85,14 @@ class Frame:
             examples: the example inputs.
             ambient: makes a context to run in.
             named: the tensors of the captured graph by path.
+
+        Raises:
+            UnsupportedError: the graph writes to an inference tensor outside inference mode.
         """
+        if not torch.is_inference_mode_enabled():
+            targets: list[Any] = [examples[i] for i in self.mutated]
+            if any(target.is_inference() for target in targets):
+                raise UnsupportedError(what="a write to an inference tensor, which eager refuses")
         call: Any = built
         if ambient is not None:
             call = _inside(ambient, call)

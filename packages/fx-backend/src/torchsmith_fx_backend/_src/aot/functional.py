@@ -216,7 +216,7 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
         if func in QUERIES:
             return func(*args, **kwargs)
         info = op_info(func)
-        if info.refuses and is_refused(info, args, kwargs):
+        if (info.refuses or info.numbers) and is_refused(info, args, kwargs):
             raise UnsupportedError(what=f"{func} of such operands, which eager refuses")
         rule = self._rules.get(func)
         if rule is not None:

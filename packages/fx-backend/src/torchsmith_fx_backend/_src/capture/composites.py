@@ -22,10 +22,22 @@ _sym_int: Callable[[Any], Any] = torch.sym_int
 
 def run_composite(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> object:
     """The result of a composite operator, by the operators that it is defined by."""
+    if op is aten.one_hot.default and _checks_classes(*args):
+        return _one_hot(*args)
     if (op in _UPSAMPLE or op in _PYTHON) and _symbolic(args):
         define = _UPSAMPLE.get(op) or python_definition(op)
         return define(*args, **kwargs)
     return run_composite_kernel(op, args, kwargs)
+
+
+def _checks_classes(index: torch.Tensor, classes: int = -1) -> bool:
+    return index.device.type == "cpu" and index.dtype is torch.int64 and classes > 0
+
+
+def _one_hot(index: torch.Tensor, classes: int) -> torch.Tensor:
+    """As eager does it: a class out of range is an error, where comparing would find no class."""
+    zeros = torch.zeros((*index.shape, classes), dtype=torch.int64, device=index.device)
+    return zeros.scatter(-1, index.unsqueeze(-1), 1)
 
 
 def _symbolic(value: object) -> bool:
@@ -75,6 +87,7 @@ _PYTHON = frozenset(
         aten.rnn_tanh.input,
         aten.rnn_relu.input,
         aten.stft.center,
+        aten.istft.default,
         aten.unsafe_chunk.default,
     }
 )

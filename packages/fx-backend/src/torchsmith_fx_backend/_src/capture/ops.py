@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -37,6 +38,7 @@ class OpInfo:
         reads_value: it returns a Python number read from a tensor.
         seeded: it draws random numbers.
         refuses: which operands eager refuses, though rules and loops would take them.
+        numbers: positions of numbers that eager refuses where they do not fit the elements.
     """
 
     name: str
@@ -48,6 +50,7 @@ class OpInfo:
     reads_value: bool
     seeded: bool
     refuses: str
+    numbers: tuple[int, ...]
 
 
 # See ``is_refused``.
@@ -64,6 +67,22 @@ _REFUSES = {
     }.items()
     for name in names.split()
 }
+
+
+# Positions of numbers that become elements; on a CPU, also of limits that elements are compared to.
+_ELEMENTS = {
+    "full": (1,),
+    "full_like": (1,),
+    "new_full": (2,),
+    "scalar_tensor": (0,),
+    "fill": (1,),
+    "fill_diagonal": (1,),
+    "masked_fill": (2,),
+    "index_fill": (3,),
+    "scatter": (3,),
+    "constant_pad_nd": (2,),
+}
+_LIMITS = {"clamp": (1, 2), "clamp_min": (1,), "clamp_max": (1,), "threshold": (1, 2)}
 
 
 # Queries about a tensor object: answered from metadata, never recorded.
@@ -107,6 +126,7 @@ def op_info(op: OpOverload) -> OpInfo:
         effect = Effect.NONE
     seeded = torch.Tag.nondeterministic_seeded in tags
     namespace, name = schema.name.split("::")
+    known_as = name.removesuffix("_") if namespace == "aten" else ""
     return OpInfo(
         name=name,
         effect=effect,
@@ -116,12 +136,18 @@ def op_info(op: OpOverload) -> OpInfo:
         impure=bool(writes) or seeded or not schema.returns,
         reads_value=torch.Tag.data_dependent_output in tags,
         seeded=seeded,
-        refuses=_REFUSES.get(name.removesuffix("_"), "") if namespace == "aten" else "",
+        refuses=_REFUSES.get(known_as, ""),
+        numbers=_ELEMENTS.get(known_as) or _LIMITS.get(known_as, ()),
     )
 
 
 def is_refused(info: OpInfo, args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
-    """Whether eager has no such operator for operands of these dtypes, and says so when it runs."""
+    """Whether eager has no such operator for operands of these dtypes, or cannot hold a number in
+    them, and says so when it runs."""
+    if any(not _fits(args[i], args, kwargs, info) for i in info.numbers if i < len(args)):
+        return True
+    if not info.refuses:
+        return False
     kinds = [a.dtype if isinstance(a, torch.Tensor) else type(a) for a in args if a is not None]
     integral = [
         isinstance(k, torch.dtype) and not (k.is_floating_point or k.is_complex) for k in kinds
@@ -143,6 +169,30 @@ def is_refused(info: OpInfo, args: Sequence[object], kwargs: Mapping[str, object
         return not all(truths[:2])
     whole = [known or kind in (int, bool, torch.SymInt) for known, kind in zip(integral, kinds)]
     return isinstance(scale, float) and all(whole[:2])
+
+
+def _fits(
+    number: object, args: Sequence[object], kwargs: Mapping[str, object], info: OpInfo
+) -> bool:
+    """Whether ``number`` can be an element, as ``c10::Scalar::to`` decides; so can symbols."""
+    tensor = args[0] if isinstance(args[0], torch.Tensor) else None
+    dtype = kwargs.get("dtype") or (torch.get_default_dtype() if tensor is None else tensor.dtype)
+    if type(number) not in (int, float) or not isinstance(dtype, torch.dtype):
+        return True
+    assert isinstance(number, (int, float))
+    whole = type(number) is int and (tensor is None and kwargs.get("dtype") is None)
+    limits = info.name.removesuffix("_") in _LIMITS
+    elsewhere = tensor is not None and tensor.device.type != "cpu"
+    if dtype is torch.bool or whole or (limits and elsewhere):
+        return True
+    if dtype.is_floating_point or dtype.is_complex:
+        return not math.isfinite(number) or abs(number) <= torch.finfo(dtype).max
+    if limits and isinstance(number, float):  # compared as floats
+        return True
+    least, most = torch.iinfo(dtype).min, torch.iinfo(dtype).max
+    if least == 0 and type(number) is int:
+        least = -most  # wraps around
+    return least <= number <= most
 
 
 _FUNCTIONAL_NAMES = {

@@ -253,11 +253,19 @@ class _Printer:
             public, has_out = _DIRECT[text]
             name = self.constant(public, public.rpartition(".")[2])
             return name, name if has_out and out else None
-        name = self.constant(f"torch.ops.{text}", plain)
+        name = self.constant(_expression(target), plain)
         variant = out_variant(target) if out else None
         if variant is None:
             return name, None
-        return name, self.constant(f"torch.ops.{variant}", str(variant).replace(".", "_"))
+        return name, self.constant(_expression(variant), str(variant).replace(".", "_"))
+
+
+def _expression(target: torch._ops.OpOverload) -> str:
+    """Python for an overload; the name of one is a keyword (``aten.random.from``)."""
+    packet, overload = str(target).rsplit(".", 1)
+    if keyword.iskeyword(overload):
+        return f"getattr(torch.ops.{packet}, {overload!r})"
+    return f"torch.ops.{target}"
 
 
 def out_variant(target: torch._ops.OpOverload) -> torch._ops.OpOverload | None:

@@ -190,7 +190,7 @@ def _symbolic_layout(
             continue
         if stride != expected:
             symbolic, least = stride, symbolic
-            if stride > expected and dim in dynamic_strides:
+            if stride > max(expected, 1) and dim in dynamic_strides:
                 where = TensorPropertySource(source, "stride", dim)
                 symbolic = strides[dim] = env.create_symbol(stride, where, "stride")
                 gap = symbolic > least

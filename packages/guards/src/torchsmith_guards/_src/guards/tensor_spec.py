@@ -92,7 +92,7 @@ def stride_dependents(
     for d in order:
         size, stride = int(tensor.size(d)), int(tensor.stride(d))
         if stride != expected or stride == 0:
-            loose = stride > expected and d in dynamic_strides
+            loose = stride > max(expected, 1) and d in dynamic_strides
             if loose:
                 free.add(d)
             if stride != 0:

@@ -144,7 +144,7 @@ _each(private.FOLDED_QUERIES, _fold)
 
 
 for _paths, _answer in (
-    ("compiler.is_compiling compiler.is_dynamo_compiling " + private.TRUE_QUERIES, True),
+    ("compiler.is_dynamo_compiling " + private.TRUE_QUERIES, True),
     ("jit.is_scripting jit.is_tracing compiler.is_exporting " + private.FALSE_QUERIES, False),
     (private.NONE_QUERIES, None),
 ):
@@ -152,6 +152,12 @@ for _paths, _answer in (
 _each(private.STATE_QUERIES, _query)
 for _module, _name, _answer in private.QUERIES_BY_NAME:
     register_name(_module, _name, _constant(_answer))
+
+
+@handles(torch.compiler.is_compiling)
+def _is_compiling(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
+    # Calls of modules ask it to leave out, for other compilers, hooks that errors have to call.
+    return ConstantValue(tx.frames[-1].info.code is not private.module_call_impl.__code__)
 
 
 # --- tensors as objects ----------------------------------------------------------------------

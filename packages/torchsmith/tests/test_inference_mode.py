@@ -1,0 +1,84 @@
+"""Inference mode within compiled programs: which results are inference tensors, whatever the sizes,
+and which writes are errors."""
+
+import pytest
+import torch
+import torchsmith
+from torch import nn
+from torch.utils import _pytree as pytree
+
+LAYER = nn.Linear(4, 3)
+
+
+@torch.inference_mode()
+def decorated(x, y):
+    return {"a": LAYER(x), "b": [y, x.view(-1), y * 2, x.add_(1)]}
+
+
+def on_and_off(x, y):
+    with torch.inference_mode():
+        a = x * 2
+        with torch.inference_mode(False):
+            b, c = x * 3, a.clone()
+    return a, b, c, y + 1
+
+
+def broken(x, y):
+    a = x + 1
+    with torch.inference_mode():
+        b = a * 2
+        if b.sum() > 0:
+            c = b + y[0]
+    return a, b, c
+
+
+def returned_from(x, y):
+    with torch.inference_mode():
+        return LAYER(x), torch.zeros(2), y.shape[0]
+
+
+def no_change(x, y):
+    with torch.inference_mode(False):
+        return x * 2, y.view(1, -1)
+
+
+def observed(result):
+    tensors = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+    return [(t.is_inference(), t.requires_grad, t.tolist()) for t in tensors]
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("fn", [decorated, on_and_off, broken, returned_from, no_change])
+def test_results_are_inference_tensors_where_eagers_are(fn, dynamic):
+    compiled = torchsmith.compile(fn, dynamic=dynamic)
+
+    def call(run, n):
+        x, y = torch.arange(4.0 * n).view(n, 4), torch.ones(2)
+        return [*observed(run(x, y)), *observed(x)]
+
+    for n in (3, 4, 5, 3):
+        for mode in (torch.no_grad, torch.inference_mode, torch.enable_grad):
+            with mode():
+                got, expected = call(compiled, n), call(fn, n)
+            for one, other in zip(got, expected, strict=True):
+                assert one[:2] == other[:2]
+                assert one[2] == pytest.approx(torch.tensor(other[2]).numpy(), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda x: x.add_(1),
+        lambda x: torch.add(x, 1, out=x),
+        lambda x: (x.view(-1).mul_(2), x.sum())[1],
+        lambda x: (x.__setitem__(0, 5.0), x + 1)[1],
+    ],
+)
+def test_writes_to_inference_tensors_are_eagers_errors(write):
+    compiled = torchsmith.compile(write)
+    for n in (2, 3, 4):
+        with torch.inference_mode():
+            x, y = torch.ones(n), torch.ones(n)
+            assert torch.equal(compiled(x), write(y)) and torch.equal(x, y)
+        with pytest.raises(RuntimeError, match="Inplace update to inference tensor"):
+            compiled(x)
