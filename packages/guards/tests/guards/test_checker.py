@@ -76,6 +76,8 @@ def other(a, b=1, *, c=2):
 
 NAN = float("nan")
 TENSOR = torch.arange(6.0).reshape(2, 3)
+with torch.inference_mode():
+    INFERENCE = torch.ones(2)
 ONE, TWO = object(), object()
 
 # (id, kind, expected, values for which it holds, values for which it fails)
@@ -147,6 +149,7 @@ CASES = [
     ("dynamic rows", K.TENSOR, TensorSpec.of(torch.ones(4, 3), {0}),
      [torch.ones(2, 3), torch.ones(9, 3)],
      [torch.ones(4, 5), torch.ones(3, 4).t(), torch.ones(4), torch.ones(4, 3, 1)]),
+    ("writable", K.WRITABLE, None, [TENSOR, torch.nn.Parameter(TENSOR)], [INFERENCE, None]),
 ]  # fmt: skip
 
 

@@ -72,7 +72,11 @@ _LIBRARIES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("libc10.so", ("_ZNK3c1010TensorImpl13requires_gradEv",)),
     (
         "libtorch_cpu.so",
-        ("_ZN2at6native7is_conjERKNS_6TensorE", "_ZN2at6native6is_negERKNS_6TensorE"),
+        (
+            "_ZN2at6native7is_conjERKNS_6TensorE",
+            "_ZN2at6native6is_negERKNS_6TensorE",
+            "_ZN2at6native12is_inferenceERKNS_6TensorE",
+        ),
     ),
 )
 

@@ -72,6 +72,8 @@ class Graph(Protocol):
     turned: list[Switch]
     hooked: bool
     mutated: set[int]
+    counted: set[int]
+    inference: set[int]
     written: list[int]
     mapped: int
     op_count: int

@@ -67,7 +67,7 @@ class Names:
 
 _FEW = 10  # so many keys are looked up faster one by one than by a view of the keys
 # Kinds whose condition names the object once, so that it needs no variable.
-_SINGLE = (GuardKind.ID, GuardKind.NONE, GuardKind.EMPTY, GuardKind.CODE)
+_SINGLE = (GuardKind.ID, GuardKind.NONE, GuardKind.EMPTY, GuardKind.CODE, GuardKind.WRITABLE)
 
 
 def reads_once(guards: Iterable[Guard]) -> bool:
@@ -112,6 +112,8 @@ def condition(names: Names, var: str, guard: Guard) -> str:
             return f"{var}.__code__ is not {names.constant(expected, 'code')}"
         case GuardKind.EMPTY:
             return var
+        case GuardKind.WRITABLE:
+            return f"{var}.is_inference()"
         case _:
             raise TypeError(f"{guard.kind} has no condition on one source")
 

@@ -160,6 +160,8 @@ def _old(guard: Guard) -> object:
             return f"type {expected.__name__}"
         case GuardKind.EMPTY:
             return "empty"
+        case GuardKind.WRITABLE:
+            return "a tensor that may be written to"
         case GuardKind.ID if isinstance(expected, Referent):
             return expected.shown()
         case _:
@@ -179,6 +181,8 @@ def _new(guard: Guard, value: Any) -> object:
             return f"type {type(value).__name__}"
         case GuardKind.CODE:
             return value.__code__
+        case GuardKind.WRITABLE:
+            return "an inference tensor"
         case _:
             return value
 

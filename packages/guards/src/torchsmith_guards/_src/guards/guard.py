@@ -34,6 +34,7 @@ class GuardKind(enum.Enum):
     DISJOINT = "disjoint"  # expected: tuple of Sources, in no memory of `source`'s
     GLOBAL_STATE = "global state"  # expected: GlobalState; source: GLOBAL_STATE
     EMPTY = "empty"  # falsy container; expected: None
+    WRITABLE = "writable"  # no inference tensor; expected: None
     SHAPE = "shape"  # expected: ShapeRelation; source: SHAPES
 
     # Members are single objects; hashing them by name is a call of Python's for every lookup.

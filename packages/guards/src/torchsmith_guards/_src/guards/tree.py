@@ -19,6 +19,7 @@ COST_NS: dict[GuardKind, float] = {
     GuardKind.TYPE: 10,
     GuardKind.CONSTANT: 20,
     GuardKind.EMPTY: 10,
+    GuardKind.WRITABLE: 25,
     GuardKind.CODE: 25,
     GuardKind.LENGTH: 35,
     GuardKind.DICT_CONTAINS: 25,

@@ -30,7 +30,7 @@ from torchsmith_guards._src import torch_private as private
 ENVIRONMENT = "TORCHSMITH_NATIVE_GUARDS"
 _SOURCE = Path(__file__).with_name("unchanged.c")
 _SECONDS = 60.0  # how long a compiler may take before it is given up
-_TENSOR_HEAD = 40  # ``struct tensor`` of the C file without the numbers at its end
+_TENSOR_HEAD = 48  # ``struct tensor`` of the C file without the numbers at its end
 
 
 class Library:

@@ -202,6 +202,8 @@ def _tensors(library: Library) -> Iterator[bool]:
 
     base = torch.zeros(4, 6, device="cpu", dtype=torch.float32)
     complex_ = base.to(torch.complex64)
+    with torch.inference_mode():
+        inference = torch.nn.Parameter(base.clone())
     yield library.describe(base.to_sparse()) is None
     # The same tensor object all along, so that only what it stands for differs.
     target = torch.nn.Parameter(base.clone())
@@ -223,6 +225,8 @@ def _tensors(library: Library) -> Iterator[bool]:
         lambda p: setattr(p, "data", torch.zeros(1)),
         lambda p: swap(p, torch.nn.Parameter(complex_)),
         lambda p: setattr(p, "data", p.data.conj()),
+        lambda p: swap(p, torch.nn.Parameter(base.clone())),
+        lambda p: swap(p, inference),
         lambda p: swap(p, torch.nn.Parameter(base.clone())),
         lambda p: swap(p, torch.nn.Parameter(base.to("meta"))),
     )

@@ -414,6 +414,9 @@ class _Walk:
                 return True
             case GuardKind.TENSOR:
                 return self._tensor(guard.expected, obj)
+            case GuardKind.WRITABLE if kind in (torch.Tensor, nn.Parameter):
+                self._type(obj)
+                return self.out.table.add_tensor(obj)  # type: ignore[arg-type]
             case _:
                 return False
 

@@ -12,7 +12,7 @@ struct entry {
 struct tensor {
     char *object; /* the Python object */
     int dtype, device_type, device_index, layout;
-    int requires_grad, conj, neg, dim;
+    int requires_grad, conj, neg, inference, dim;
     number numbers[]; /* sizes, then strides */
 };
 
@@ -22,7 +22,7 @@ struct table {
     char **tensor;
 };
 
-/* From libtorch: its stable C interface for metadata, which takes `at::Tensor *`, and three
+/* From libtorch: its stable C interface for metadata, which takes `at::Tensor *`, and four
    functions of C++ that read one bit each. */
 static int (*get_dtype)(void *, int *);
 static int (*get_device_type)(void *, int *);
@@ -34,6 +34,7 @@ static int (*get_strides)(void *, number **);
 static _Bool (*requires_grad)(const void *impl);
 static _Bool (*is_conj)(const void *tensor);
 static _Bool (*is_neg)(const void *tensor);
+static _Bool (*is_inference)(const void *tensor);
 static int strided;
 static number offset; /* of the at::Tensor in its Python object */
 
@@ -49,6 +50,7 @@ void use(void **functions, int strided_layout, number offset_of_tensor)
     requires_grad = (_Bool (*)(const void *))functions[7];
     is_conj = (_Bool (*)(const void *))functions[8];
     is_neg = (_Bool (*)(const void *))functions[9];
+    is_inference = (_Bool (*)(const void *))functions[10];
     strided = strided_layout;
     offset = offset_of_tensor;
 }
@@ -69,6 +71,7 @@ static int read(char *object, struct tensor *out, number **sizes, number **strid
     out->requires_grad = requires_grad(*(void **)tensor);
     out->conj = is_conj(tensor);
     out->neg = is_neg(tensor);
+    out->inference = is_inference(tensor);
     return 1;
 }
 
@@ -100,7 +103,7 @@ static int same(const struct tensor *old)
         return 0;
     if (now.dim != old->dim || now.dtype != old->dtype || now.device_type != old->device_type ||
         now.device_index != old->device_index || now.requires_grad != old->requires_grad ||
-        now.conj != old->conj || now.neg != old->neg)
+        now.conj != old->conj || now.neg != old->neg || now.inference != old->inference)
         return 0;
     for (i = 0; i < old->dim; i++)
         differ |= (sizes[i] ^ old->numbers[i]) | (strides[i] ^ old->numbers[old->dim + i]);

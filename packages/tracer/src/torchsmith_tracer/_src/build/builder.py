@@ -266,6 +266,8 @@ class Builder:
                 if at is not None and at not in self.inner and real is not None:
                     if env is not None and tx.settings.dynamic is not False:
                         check_marks(env, at, real)
+                    if storage_id(tensor.fake) in tx.graph.counted and not real.is_inference():
+                        self.guard(at, GuardKind.WRITABLE, None, "it is written to")
                 fake = tensor.fake
                 key = (type(obj), fake.dtype, fake.device, fake.dim())
                 hit = storage_id(fake) in tx.graph.mutated or value in changed

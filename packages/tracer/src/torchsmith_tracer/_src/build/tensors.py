@@ -17,6 +17,7 @@ from torchsmith_tracer._src.torch_private import (
     is_functional,
     is_wrapper,
     no_torch_function,
+    storage_id,
 )
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.opaque import OpaqueValue
@@ -63,6 +64,8 @@ def _graph_input(builder: Builder, obj: torch.Tensor, source: Source) -> TensorV
         strides = builder.frame_state.dynamic_strides(source, obj, tx.settings.dynamic)
     free = unbacked(obj) & dims
     fake = tx.graph.fake.fakeify(obj, source, dims, free, strides)
+    if obj.is_inference():
+        tx.graph.note_unwritable([storage_id(fake)])
     if dims and tx.graph.shape_env is not None:
         state_ranges(tx.graph.shape_env, source, obj)
     spec = TensorSpec.of(obj, dims, free, dynamic_strides=strides)

@@ -141,8 +141,8 @@ class FakeRunner:
         if type(spec) is _TensorSpec:
             return self._tensor(spec), [], False
         tensors: list[torch.Tensor] = []
-        _tensors(fake_args, tensors)
-        _tensors(fake_kwargs, tensors)
+        collect_tensors(fake_args, tensors)
+        collect_tensors(fake_kwargs, tensors)
         if spec is not _UNKNOWN:
             return self._build(spec, tensors), [], False
         versions = [_version(t) for t in tensors]
@@ -321,7 +321,7 @@ def _written(
         for place, argument in enumerate(overload._schema.arguments):
             if argument.alias_info is not None and argument.alias_info.is_write:
                 given = args[place : place + 1] if not argument.kwarg_only else ()
-                _tensors((*given, kwargs.get(argument.name)), found)
+                collect_tensors((*given, kwargs.get(argument.name)), found)
     return found
 
 
@@ -410,15 +410,16 @@ def _view_spec(result: torch.Tensor, given: list[torch.Tensor]) -> _ViewSpec:
     return _ViewSpec(places[0], result.size(), result.stride(), int(result.storage_offset()))
 
 
-def _tensors(arg: object, into: list[torch.Tensor]) -> None:
+def collect_tensors(arg: object, into: list[torch.Tensor]) -> None:
+    """Append the tensors in a nest of lists, tuples and dicts."""
     if isinstance(arg, torch.Tensor):
         into.append(arg)
     elif isinstance(arg, tuple | list):
         for part in arg:
-            _tensors(part, into)
+            collect_tensors(part, into)
     elif isinstance(arg, dict):
         for part in arg.values():
-            _tensors(part, into)
+            collect_tensors(part, into)
 
 
 def _version(tensor: torch.Tensor) -> int:

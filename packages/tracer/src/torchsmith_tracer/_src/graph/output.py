@@ -26,7 +26,7 @@ from torchsmith_guards import Source
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.graph import asserts, cleanup, known_range, provenance
-from torchsmith_tracer._src.graph.fakes import FakeRunner, Given
+from torchsmith_tracer._src.graph.fakes import FakeRunner, Given, collect_tensors
 from torchsmith_tracer._src.graph.may_raise import Operation, draws, may_raise, stays
 from torchsmith_tracer._src.graph.wrap_result import wrap_result
 from torchsmith_tracer._src.torch_private import CapturedGraph, map_nodes, node_label, storage_id
@@ -74,6 +74,9 @@ _OPERATORS: dict[Callable[..., object], str] = {
     if hasattr(torch.Tensor, f"__{getattr(fn, '__name__', '').strip('_')}__") and callable(fn)
 }
 
+# Functions that write to the tensors in their lists, which versions of fake tensors do not show.
+_WRITES_LISTS = re.compile(r"_(foreach|fused)_\w+_")
+
 
 class OutputGraph:
     """See the module's docstring.
@@ -87,6 +90,8 @@ class OutputGraph:
         hooked: whether a backward pass through the graph's tensors runs Python code.
         modules: graphs and functions that nodes of this one call, by attribute name.
         mutated: storages that traced code changes in place, by their identity.
+        counted: those of them that it changes outside of inference mode.
+        inference: storages of inference tensors, which must not be changed there.
         written: the storage of each such change.
         replaced: tensors that were changed in place, each with its node until then.
         at_risk: those of them that are changed before an operator that may fail when it runs.
@@ -114,6 +119,8 @@ class OutputGraph:
         self.turned: list[Switch] = []
         self.hooked = False
         self.mutated: set[int] = set()
+        self.counted: set[int] = set()
+        self.inference: set[int] = set()
         self.written: list[int] = []
         self.replaced: list[tuple[TensorValue, fx.Node]] = []
         self.at_risk: set[int] = set()
@@ -249,6 +256,13 @@ class OutputGraph:
         node = self.add_call(op, target, node_args, node_kwargs, fake)
         for tensor in mutated:
             self.note_mutation(tensor)
+        if _WRITES_LISTS.fullmatch(getattr(target, "__name__", "")):
+            lists: list[torch.Tensor] = []
+            collect_tensors(map_nodes(node_args[:1], lambda n: n.meta["example_value"]), lists)
+            for storage in map(storage_id, lists):
+                self._note_counted(storage)
+        if self.contexts and torch.is_inference_mode_enabled():
+            self._note_inference(node)
         self._note_risk(target, node)
         if isinstance(given, Value):
             return given
@@ -349,11 +363,36 @@ class OutputGraph:
         from torchsmith_tracer._src.values.wrapper_tensors import flat_tensors
 
         for storage in map(storage_id, flat_tensors(fake)):
+            self._note_counted(storage)
             self.written.append(storage)
             self.log.append(self.written.pop)
             if storage not in self.mutated:
                 self.mutated.add(storage)
                 self.log.append(functools.partial(self.mutated.discard, storage))
+
+    def _note_counted(self, storage: int) -> None:
+        """Remember that a storage is written to outside of inference mode, if so it is."""
+        if torch.is_inference_mode_enabled() or storage in self.counted:
+            return
+        if storage in self.inference:
+            why = "it writes to an inference tensor outside of inference mode"
+            raise Unsupported("op-failed", what="an operator", error=why)
+        self.counted.add(storage)
+        self.log.append(functools.partial(self.counted.discard, storage))
+
+    def _note_inference(self, node: fx.Node) -> None:
+        """In inference mode, results in memory of their own are inference tensors."""
+        made: list[torch.Tensor] = []
+        given: list[torch.Tensor] = []
+        collect_tensors(node.meta["example_value"], made)
+        collect_tensors([n.meta["example_value"] for n in node.all_input_nodes], given)
+        self.note_unwritable({*map(storage_id, made)} - {*map(storage_id, given)})
+
+    def note_unwritable(self, storages: Iterable[int]) -> None:
+        """Remember storages of inference tensors."""
+        new = set(storages) - self.inference
+        self.inference |= new
+        self.log.append(lambda: self.inference.difference_update(new))
 
     def note_attributes(self, sources: Iterable[Source | None]) -> None:
         """Remember that the graph sets ``.grad`` or ``.data`` of the inputs with these sources."""
