@@ -5,16 +5,25 @@ import sys
 
 import pytest
 
-HEAVY = ("sympy", "torch.onnx", "torch.distributed.tensor", "torch._dynamo", "torch._inductor")
+HEAVY = (
+    "sympy",
+    "networkx",
+    "torch.onnx",
+    "torch.distributed.tensor",
+    "torch.fx.experimental.symbolic_shapes",
+    "torch._dynamo",
+    "torch._inductor",
+)
 PROGRAM = """
 import sys
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 loaded = {{name for name in {heavy} if name in sys.modules}}
 import torchsmith
 
-class Small(nn.Module):
+class Attention(nn.Module):
     def __init__(self):
         super().__init__()
         self.words, self.norm = nn.Embedding(9, 8), nn.LayerNorm(8)
@@ -24,23 +33,75 @@ class Small(nn.Module):
         q, k, v = self.inner(self.norm(self.words(tokens))).view(2, 3, 3, 8).unbind(2)
         return (self.drop((q @ k.transpose(1, 2)).softmax(-1)) @ v).mean()
 
-model = Small()
+class UNet(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.enter, self.batch = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8)
+        self.deep, self.group = nn.Conv2d(8, 16, 3, padding=1), nn.GroupNorm(4, 16)
+        self.join, self.leave = nn.Conv2d(24, 8, 3, padding=1), nn.Conv2d(8, 5, 1)
+
+    def forward(self, x):
+        fine = F.silu(self.batch(self.enter(x)))
+        coarse = F.silu(self.group(self.deep(F.max_pool2d(fine, 2))))
+        coarse = F.interpolate(coarse, scale_factor=2.0)
+        y = self.leave(F.silu(self.join(torch.cat([fine, coarse], 1))))
+        classes = torch.zeros(2, 8, 8, dtype=torch.long)
+        return F.mse_loss(y, torch.ones(2, 5, 8, 8)) + F.cross_entropy(y, classes)
+
+class Layers(nn.Module):
+    def __init__(self, *layers):
+        super().__init__()
+        self.layers = nn.Sequential(*layers)
+
+class Perceptron(Layers):
+    def __init__(self):
+        super().__init__(nn.Flatten(), nn.Linear(192, 8), nn.ReLU(), nn.Dropout(), nn.Linear(8, 4))
+
+    def forward(self, x):
+        y, target = self.layers(x), torch.zeros(2, dtype=torch.long)
+        sure = F.binary_cross_entropy_with_logits(y, torch.ones(2, 4))
+        return F.cross_entropy(y, target, label_smoothing=0.1) + sure + F.huber_loss(y, y.detach())
+
+class Decoder(Layers):
+    def __init__(self):
+        super().__init__(
+            nn.Conv2d(3, 8, 3, stride=2, groups=1),
+            nn.ReflectionPad2d(1),
+            nn.PReLU(),
+            nn.ConvTranspose2d(8, 8, 2, 2),
+            nn.InstanceNorm2d(8),
+            nn.AvgPool2d(2),
+            nn.Upsample(scale_factor=2, mode="bilinear"),
+            nn.PixelShuffle(2),
+            nn.AdaptiveAvgPool2d(3),
+            nn.Flatten(),
+            nn.Linear(18, 4),
+            nn.GLU(),
+            nn.LogSoftmax(-1),
+        )
+
+    def forward(self, x):
+        y, target = self.layers(x), torch.zeros(2, dtype=torch.long)
+        return F.kl_div(y, torch.ones(2, 2)) + F.nll_loss(y, target) + F.smooth_l1_loss(y, -y)
+
+model = {model}()
 compiled = torchsmith.compile(model, fullgraph=True)
-tokens = torch.zeros(2, 3, dtype=torch.long)
+x = torch.zeros(2, 3, dtype=torch.long) if {model} is Attention else torch.randn(2, 3, 8, 8)
 if {training}:
-    compiled(tokens).backward()
+    compiled(x).backward()
     assert all(p.grad is not None for p in model.parameters())
 else:
     with torch.no_grad():
-        compiled(tokens)
+        compiled(x)
 found = [name for name in {heavy} if name in sys.modules and name not in loaded]
 assert not found, found
 """
 
 
+@pytest.mark.parametrize("model", ["Attention", "UNet", "Perceptron", "Decoder"])
 @pytest.mark.parametrize("training", [False, True])
-def test_a_first_call_imports_no_large_packages(training, tmp_path, monkeypatch):
+def test_a_first_call_imports_no_large_packages(model, training, tmp_path, monkeypatch):
     monkeypatch.setenv("TORCHSMITH_CACHE_DIR", str(tmp_path))
-    program = PROGRAM.format(heavy=HEAVY, training=training)
+    program = PROGRAM.format(heavy=HEAVY, model=model, training=training)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -178,6 +178,7 @@ WITH_SETTINGS = {
         lambda x: ((x, [-1] * x.dim()), {}),
         lambda x: ((x, [3 if n == 1 else n for n in x.shape]), {}),
         lambda x: ((x, [1, *x.shape]), {}),
+        lambda x: ((x, [2, 1, 1, *x.shape]), {}),
     ],
     "select.int": [lambda x: ((x, 0, 0), {}), lambda x: ((x, -1, -1), {})],
     "slice.Tensor": [

@@ -10,6 +10,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import pytest
 import torch
 from layout_cases import LAYOUTS, WHOLE_CALLS, WITH_SETTINGS, overload
+from network_cases import GPU_CALLS, NETWORK_CALLS, ORDERS, maker
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_map
 from torchsmith_guards import (
@@ -101,6 +102,65 @@ def test_rules_match(name):
 def test_whole_calls_match(index):
     name, call = WHOLE_CALLS[index]
     assert compare(name, call) == []
+
+
+NETWORK_NAMES = sorted({name for name, _ in NETWORK_CALLS})
+FLOATS = (torch.float32, torch.bfloat16, torch.float64)
+
+
+def network_calls(name, known=NETWORK_CALLS, orders=ORDERS, dtypes=FLOATS):
+    """Calls of an operator: the memory order, and a function that gives the arguments."""
+    for order, dtype in itertools.product(orders, dtypes):
+        if dtype != dtypes[0] and order not in ORDERS[:2]:
+            continue
+        for given, call in known:
+            if given == name:
+                yield order, lambda c=call, m=maker(order, dtype): c(m)
+
+
+@pytest.mark.parametrize("name", NETWORK_NAMES)
+def test_operators_of_networks_match(name):
+    found = [(order, compare(name, call)) for order, call in network_calls(name)]
+    assert [line for _, lines in found for line in lines or ()] == []
+    answered = [lines is not None for order, lines in found if order == "row-major"]
+    assert sum(answered) * 3 >= len(answered), "the rule rarely answers"
+
+
+def on_gpu(mode, args):
+    """The arguments as fake tensors of another device, in the same memory."""
+
+    def fake(x):
+        count = x.untyped_storage().nbytes() // x.element_size()
+        base = torch.empty(count, dtype=x.dtype, device="cuda:0")
+        return base.as_strided(tuple(x.shape), x.stride(), x.storage_offset())
+
+    with mode:
+        return tree_map(lambda a: fake(a) if isinstance(a, torch.Tensor) else a, args)
+
+
+@pytest.mark.parametrize("name", sorted({*NETWORK_NAMES, *dict(GPU_CALLS)}))
+def test_operators_of_networks_on_another_device_are_as_torch_describes_them(name):
+    orders, dtypes = ORDERS[:2], FLOATS[:2]
+    mode, peer = FakeMode().mode, FakeTensorMode()
+    answered = 0
+    for _, call in network_calls(name, [*NETWORK_CALLS, *GPU_CALLS], orders, dtypes):
+        try:
+            args, kwargs = call()
+        except RuntimeError:
+            continue  # the CPU has no kernel that would give the rest of the arguments
+        ours = on_gpu(mode, args)
+        if entry_of(overload(name)).rule(*ours, **kwargs) is None:
+            continue
+        answered += 1
+        with mode:
+            got = run(overload(name), ours, kwargs)
+        theirs = on_gpu(peer, args)
+        with peer:
+            wanted = run(overload(name), theirs, kwargs)
+        if wanted is None and torch.version.cuda is None:
+            continue  # torch asks for a number of the device on the way
+        assert got == wanted, describe_all(args)
+    assert answered
 
 
 SYMBOLIC = [name for name in WITH_SETTINGS if not name.split(".")[0].endswith("_")]

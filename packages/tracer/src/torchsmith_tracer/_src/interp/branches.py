@@ -37,7 +37,7 @@ def truth(tx: Trace, frame: Frame, value: Value, jump: Instruction) -> bool:
 
 def _can_be_assumed(tx: Trace, value: TensorValue) -> bool:
     """On a GPU a failed check would take the whole process with it."""
-    return value.fake.is_cpu and value.fake.numel() == 1 and not tx.graph.transforms
+    return value.fake.device.type == "cpu" and value.fake.numel() == 1 and not tx.graph.transforms
 
 
 def _only_raises(code: Sequence[Instruction], at: int) -> bool:

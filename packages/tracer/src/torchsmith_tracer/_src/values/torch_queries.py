@@ -314,7 +314,7 @@ def _check_tensor(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
 def assert_tensor(tx: Trace, condition: Value) -> Value:
     """The graph has the assertion where it can be caught: when it fails, the function runs again
     and raises the user's error."""
-    if not isinstance(condition, TensorValue) or not condition.fake.is_cpu:
+    if not isinstance(condition, TensorValue) or condition.fake.device.type != "cpu":
         raise Unsupported("data-dependent-branch", what=condition.describe())
     tx.graph.call_function(private.assert_async, (condition,), {})
     return NONE

@@ -59,6 +59,25 @@ def _flash_for_cpu(
     return [output, ((batch, heads, length), stride, dtype, query.device, 0)]
 
 
+@rule("_scaled_dot_product_flash_attention_for_cpu_backward")
+def _flash_for_cpu_backward(
+    grad: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    *_: object,
+    **__: object,
+) -> Layouts | None:
+    if not _fits(query, key, value) or grad.dtype != query.dtype:
+        return None
+    # Stored as [batch, length, heads, width].
+    stored = [contiguous_strides([t.shape[i] for i in (0, 2, 1, 3)]) for t in (query, key, value)]
+    return [
+        (tuple(t.shape), (s[0], s[2], s[1], s[3]), t.dtype, t.device, 0)
+        for t, s in zip((query, key, value), stored)
+    ]
+
+
 @rule("_scaled_dot_product_flash_attention")
 def _flash(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *rest: object, **named: object

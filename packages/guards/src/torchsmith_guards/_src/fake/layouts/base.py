@@ -238,6 +238,36 @@ def channels_last_strides(size: Sequence[int]) -> tuple[int, ...]:
     return (height * width * channels, 1, width * channels, channels)
 
 
+def image_layout(size: Sequence[int], x: torch.Tensor) -> Layout | None:
+    """The layout of an image made from ``x``: channels-last if that is, row-major if that is."""
+    if x.dim() == 4 and is_channels_last(x):
+        return tuple(size), channels_last_strides(size), x.dtype, x.device, 0
+    return contiguous(size, x) if is_contiguous(x) else None
+
+
+def fits(x: torch.Tensor, *others: torch.Tensor | None) -> bool:
+    """Whether ``x`` has static sizes, none of them 0, and is, as the others, of one floating type
+    on one device."""
+    static = is_static(x.shape, x.stride()) and not holds(x.shape, 0) and x.dtype.is_floating_point
+    return static and all(
+        o is None or (o.dtype == x.dtype and o.device == x.device) for o in others
+    )
+
+
+def spread(values: Sequence[int], count: int) -> list[int] | None:
+    """One number for each spatial dimension."""
+    if not is_static(values) or len(values) not in (1, count):
+        return None
+    return list(values) * (count if len(values) == 1 else 1)
+
+
+def wanted(parts: Layouts, mask: Sequence[bool]) -> Layouts | None:
+    """The gradients that a mask asks for; None if one of them is unknown."""
+    if any(part is None and asked for part, asked in zip(parts, mask)):
+        return None
+    return [part if asked else None for part, asked in zip(parts, mask)]
+
+
 def contiguous(
     size: Sequence[Any] | None, x: torch.Tensor, dtype: torch.dtype | None = None
 ) -> Layout | None:

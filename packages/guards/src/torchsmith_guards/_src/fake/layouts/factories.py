@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,6 +20,13 @@ from torchsmith_guards._src.fake.layouts.base import (
     is_row_major,
     is_static,
     rule,
+    same_sizes,
+)
+from torchsmith_guards._src.fake.layouts.views import (
+    diagonal_view,
+    select_view,
+    slice_view,
+    strided_view,
 )
 from torchsmith_guards._src.shapes.nodes import Symbol
 from torchsmith_guards._src.shapes.queries import expr_of, hint_of
@@ -128,6 +136,7 @@ def _is_size(value: Any) -> bool:
 # Copies.
 
 
+rule("lift_fresh_copy")(lambda x: _copy_layout(x, x.dtype, x.device, None))
 rule("clone")(lambda x, memory_format=None: _copy_layout(x, x.dtype, x.device, memory_format))
 
 
@@ -151,18 +160,32 @@ def _fake_quantize(x: torch.Tensor, *_: Any) -> Layouts | None:
     return [(size, stride, x.dtype, x.device, 0), (size, stride, torch.bool, x.device, 0)]
 
 
-@rule("slice_scatter", "select_scatter", "diagonal_scatter")
-def _scatter_into_copy(x: torch.Tensor, *_: Any, **__: Any) -> Layout | None:
+def _scatter_into_copy(
+    place: Callable[..., Layout | None],
+    x: torch.Tensor,
+    source: torch.Tensor,
+    *where: Any,
+    **named: Any,
+) -> Layout | None:
+    view = place(x, *where, **named)
+    if view is None or not same_sizes(source.shape, view[0]) or source.device != x.device:
+        return None
     # The copy keeps holes; only what is expanded gets memory of its own. (Where sizes are symbols,
     # torch 2.11 says that this too stays expanded.)
-    if is_row_major(x):
-        return None
     repeats = (type(step) is int and step == 0 for step in x.stride())
     if any(again and not (type(n) is int and n <= 1) for n, again in zip(x.shape, repeats)):
         return tuple(x.shape), tuple(torch.empty_like(x).stride()), x.dtype, x.device, 0
-    if not is_static(x.shape, x.stride()) or x.storage_offset():
+    offset = x.storage_offset()
+    plain = is_row_major(x) or is_static(x.shape, x.stride())
+    if not plain or type(offset) is not int or offset:
         return None
     return tuple(x.shape), tuple(x.stride()), x.dtype, x.device, 0
+
+
+rule("slice_scatter")(partial(_scatter_into_copy, slice_view))
+rule("select_scatter")(partial(_scatter_into_copy, select_view))
+rule("diagonal_scatter")(partial(_scatter_into_copy, diagonal_view))
+rule("as_strided_scatter")(partial(_scatter_into_copy, strided_view))
 
 
 @rule("_to_copy", "empty_like", "zeros_like", "ones_like")
@@ -193,6 +216,7 @@ def _random_like(x: torch.Tensor, **kwargs: Any) -> Layout | None:
 
 
 rule("bernoulli.p")(lambda x, p, **_: _random_like(x) if 0 <= p <= 1 and is_row_major(x) else None)
+rule("fill.Scalar")(lambda x, value: _like(x) if is_row_major(x) else None)
 rule("full_like")(lambda x, value, **kwargs: _like(x, **kwargs))
 
 

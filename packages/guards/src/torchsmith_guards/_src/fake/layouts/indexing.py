@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from torchsmith_guards._src.fake.layouts.base import (
+    PLAIN_DTYPES,
     Layout,
     axis_of,
     contiguous,
@@ -20,6 +21,7 @@ from torchsmith_guards._src.fake.layouts.base import (
     same,
     same_sizes,
 )
+from torchsmith_guards._src.fake.layouts.pointwise import broadcast, broadcast_all
 
 _INDEX_DTYPES = (torch.int64, torch.int32)
 
@@ -107,9 +109,8 @@ def _gather(
         return None
     if index.device != x.device or holds(index.shape, 0):
         return None
-    for i, (n, have) in enumerate(zip(index.shape, x.shape)):
-        if i != axis and not same(n, have) and not (is_static((n, have)) and n <= have):
-            return None
+    if not _within(*([n for i, n in enumerate(t.shape) if i != axis] for t in (index, x))):
+        return None
     return contiguous(index.shape, x)
 
 
@@ -129,25 +130,75 @@ def _index(x: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> Layout | 
     return contiguous((*size, *x.shape[len(found) :]), x)
 
 
-@rule("index_put")
+@rule("index_put", "_unsafe_index_put")
 def _index_put(x: torch.Tensor, indices: Any, values: torch.Tensor, *rest: Any) -> Layout | None:
-    found = _index(x, indices)
-    fits = found is not None and values.dtype == x.dtype and same_sizes(values.shape, found[0])
-    return contiguous(x.shape, x) if fits and values.device == x.device else None
+    if not _takes(x, values) or not indices or len(indices) > x.dim():
+        return None
+    if any(i is None or i.dtype not in _INDEX_DTYPES or i.device != x.device for i in indices):
+        return None
+    size = broadcast_all(indices)
+    if size is None or holds(size, 0) or holds(x.shape, 0):
+        return None
+    size = (*size, *x.shape[len(indices) :])
+    merged = broadcast(size, tuple(values.shape))
+    return contiguous(x.shape, x) if merged is not None and same_sizes(merged, size) else None
+
+
+def _takes(x: torch.Tensor, values: torch.Tensor) -> bool:
+    """Whether a row-major ``x`` can be copied and values of this type written into the copy."""
+    return is_row_major(x) and values.dtype == x.dtype and values.device == x.device
+
+
+@rule("index_add")
+def _index_add(
+    x: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, *, alpha: Any = 1
+) -> Layout | None:
+    axis = axis_of(dim, x.dim())
+    if axis is None or not x.dim() or not _takes(x, source) or x.dtype not in PLAIN_DTYPES:
+        return None
+    if index.dim() != 1 or index.dtype not in _INDEX_DTYPES or index.device != x.device:
+        return None
+    size = (*x.shape[:axis], index.shape[0], *x.shape[axis + 1 :])
+    return contiguous(x.shape, x) if same_sizes(source.shape, size) else None
+
+
+@rule("scatter.src", "scatter_add", "scatter.value")
+def _scatter(x: torch.Tensor, dim: int, index: torch.Tensor, source: Any) -> Layout | None:
+    axis = axis_of(dim, x.dim())
+    if axis is None or not x.dim() or index.dim() != x.dim() or not is_row_major(x):
+        return None
+    if index.dtype is not torch.int64 or index.device != x.device or holds(index.shape, 0):
+        return None
+    if not _within(*([n for i, n in enumerate(t.shape) if i != axis] for t in (index, x))):
+        return None
+    if isinstance(source, torch.Tensor):
+        if not _takes(x, source) or source.dim() != x.dim():
+            return None
+        if not _within(index.shape, source.shape):
+            return None
+    elif type(source) not in (int, bool) and not x.dtype.is_floating_point:
+        return None
+    return contiguous(x.shape, x)
+
+
+def _within(size: Sequence[Any], limits: Sequence[Any]) -> bool:
+    return all(
+        same(n, most) or (is_static((n, most)) and n <= most) for n, most in zip(size, limits)
+    )
 
 
 @rule("constant_pad_nd")
 def _pad(x: torch.Tensor, pad: Sequence[Any], value: Any = 0) -> Layout | None:
     if not is_static(pad) or len(pad) % 2 or len(pad) > 2 * x.dim() or not is_contiguous(x):
         return None
-    if min(pad, default=-1) < 0 or (x.dim() == 4 and not is_static(x.shape)):
+    if not pad or ((x.dim() == 4 or min(pad) < 0) and not is_static(x.shape)):
         return None
-    if x.dim() == 5 or is_channels_last(x) is not False:
+    if (x.dim() == 5 and not is_row_major(x)) or is_channels_last(x) is not False:
         return None
     size: list[Any] = list(x.shape)
     for i in range(len(pad) // 2):
         size[-1 - i] = size[-1 - i] + pad[2 * i] + pad[2 * i + 1]
-    return contiguous(size, x)
+    return None if min(pad) < 0 and min(size) < 1 else contiguous(size, x)
 
 
 @rule("tril", "triu")

@@ -91,6 +91,11 @@ def _masked_fill(x: torch.Tensor, mask: torch.Tensor, value: Any) -> Layout | No
     return _write(x, x.dtype, mask)
 
 
+@rule("clamp_min_.Tensor", "clamp_max_.Tensor", effect=Effect.WRITE)
+def _clamp(x: torch.Tensor, limit: torch.Tensor) -> Layout | None:
+    return _binary(x, limit) if limit.device == x.device else None
+
+
 @rule("relu_", "neg_", "abs_", effect=Effect.WRITE)
 def _unary(x: torch.Tensor) -> Layout | None:
     return None if x.dtype is torch.bool else _write(x, x.dtype)
@@ -98,7 +103,8 @@ def _unary(x: torch.Tensor) -> Layout | None:
 
 @rule(
     """
-    silu_ sigmoid_ tanh_ exp_ sqrt_ rsqrt_ gelu_ leaky_relu_ elu_ hardswish_ hardsigmoid_
+    clamp_ clamp_min_ clamp_max_ silu_ sigmoid_ tanh_ exp_ sqrt_ rsqrt_ gelu_ leaky_relu_ elu_
+    hardswish_ hardsigmoid_
     """,
     effect=Effect.WRITE,
 )

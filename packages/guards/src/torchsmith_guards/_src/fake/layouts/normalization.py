@@ -11,6 +11,7 @@ from torchsmith_guards._src.fake.layouts.base import (
     Layouts,
     channels_last_strides,
     contiguous,
+    fits,
     holds,
     is_channels_last,
     is_contiguous,
@@ -19,6 +20,7 @@ from torchsmith_guards._src.fake.layouts.base import (
     rule,
     same,
     same_sizes,
+    wanted,
 )
 
 
@@ -80,17 +82,35 @@ def _batch_norm_inference(x: torch.Tensor, *rest: Any) -> Layouts | None:
 
 @rule("_native_batch_norm_legit_functional")
 def _batch_norm_functional(x: torch.Tensor, *rest: Any) -> Layouts | None:
-    found = _batch_norm(x, *rest)
-    return found and [*found, *[contiguous(x.shape[1:2], x)] * 2]
+    found, mean = _batch_norm(x, *rest), rest[2]
+    if found is None or mean is None or not rest[4]:
+        return None
+    updated = contiguous(mean.shape, mean)
+    return [*found, updated, updated] if updated == found[1] else None
 
 
 @rule("native_batch_norm_backward")
 def _batch_norm_backward(grad: torch.Tensor, x: torch.Tensor, *rest: Any) -> Layouts | None:
-    weight, running_mean, running_var, mean, deviation, train, _, wanted = rest
-    if not all(wanted) or not _plain(x, grad, mean, deviation):
+    weight, running_mean, running_var, mean, deviation, train, _, mask = rest
+    if not _plain(x, grad) or not (x.device.type == "cuda" or _plain(x, mean, deviation)):
         return None
     found = _batch_norm(x, weight, None, running_mean, running_var, train)
-    return found and [found[0], *[contiguous(x.shape[1:2], x)] * 2]
+    channels = contiguous(x.shape[1:2], x if weight is None else weight)
+    return found and wanted([found[0], channels, channels], mask)
+
+
+@rule("cudnn_batch_norm")
+def _cudnn_batch_norm(x: torch.Tensor, weight: torch.Tensor, *rest: Any) -> Layouts | None:
+    found = _batch_norm(x, weight, *rest) if x.device.type == "cuda" else None
+    if found is None:
+        return None
+    statistics = found[1:] if rest[3] else [contiguous((0,), weight)] * 2
+    return [found[0], *statistics, contiguous((0,), x, torch.uint8)]
+
+
+@rule("cudnn_batch_norm_backward")
+def _cudnn_batch_norm_backward(x: torch.Tensor, grad: torch.Tensor, *rest: Any) -> Layouts | None:
+    return _batch_norm_backward(grad, x, *rest[:5], True, 0.0, (True, True, True))
 
 
 @rule("native_batch_norm")
@@ -99,6 +119,8 @@ def _batch_norm(
     x: torch.Tensor, weight: Any, bias: Any, mean: Any, var: Any, training: bool, *_: float
 ) -> Layouts | None:
     parameters = (weight, bias, mean, var)
+    if x.device.type == "cuda" and (training or mean is not None):
+        return _batch_norm_on_gpu(x, *parameters)
     if x.device.type != "cpu" or x.dim() < 2 or (mean is None and not training):
         return None
     if not _plain(x, *parameters) or holds(x.shape, 0):
@@ -117,3 +139,22 @@ def _batch_norm(
             result = (x.shape, channels_last_strides(x.shape), x.dtype, x.device, 0)
     statistics = (x.shape[1] if training else 0,)
     return [result, contiguous(statistics, x), contiguous(statistics, x)]
+
+
+@rule("_native_batch_norm_legit.no_stats")
+def _without_running(x: torch.Tensor, weight: Any, bias: Any, *rest: Any) -> Layouts | None:
+    return _batch_norm(x, weight, bias, None, None, *rest)
+
+
+def _batch_norm_on_gpu(x: torch.Tensor, *parameters: torch.Tensor | None) -> Layouts | None:
+    """In row-major order; statistics, which are at least of float32, come back in any case."""
+    if not fits(x) or x.dim() < 2 or not is_contiguous(x) or torch.version.hip is not None:
+        return None
+    dtype = torch.float64 if x.dtype is torch.float64 else torch.float32
+    for p in parameters:
+        if p is not None and (p.device != x.device or p.dtype not in (dtype, x.dtype)):
+            return None
+        if p is not None and not same_sizes(p.shape, x.shape[1:2]):
+            return None
+    statistics = contiguous(x.shape[1:2], x, dtype)
+    return [contiguous(x.shape, x), statistics, statistics]

@@ -13,8 +13,11 @@ from torchsmith_guards._src.fake.layouts.base import (
     Layout,
     LayoutRule,
     Layouts,
+    axis_of,
     channels_last_strides,
+    contiguous,
     contiguous_strides,
+    fits,
     holds,
     is_contiguous,
     is_dense,
@@ -186,7 +189,7 @@ def pointwise_stride(
     sizes = [tuple(t.shape) for t in tensors]
     strides = []
     for t in tensors:
-        cast = dtype is not None and t.dtype is not dtype and t.is_cpu
+        cast = dtype is not None and t.dtype is not dtype and t.device.type == "cpu"
         stride = _cast_stride(t) if cast else tuple(t.stride())
         if stride is None:
             return None
@@ -313,7 +316,7 @@ def _compare(
 
 # Operators of one tensor; further arguments are settings of the function.
 _UNARY_SAME = """
-    neg abs sign floor ceil trunc round clamp clamp_min clamp_max relu
+    neg abs sign sgn floor ceil trunc round clamp clamp_min clamp_max relu
 """
 _UNARY_ONLY_FLOAT = """
     gelu silu leaky_relu elu mish softplus hardswish hardsigmoid threshold
@@ -328,14 +331,14 @@ _UNARY_BOOL = """
 _BINARY = """
     add.Tensor add.Scalar mul.Tensor mul.Scalar minimum maximum fmin fmax
     bitwise_and.Tensor bitwise_and.Scalar bitwise_or.Tensor bitwise_or.Scalar bitwise_xor.Tensor
-    bitwise_xor.Scalar
+    bitwise_xor.Scalar clamp_min.Tensor clamp_max.Tensor
 """
 _BINARY_NOT_BOOL = """
     sub.Tensor sub.Scalar rsub.Tensor rsub.Scalar remainder.Tensor remainder.Scalar fmod.Tensor
     fmod.Scalar pow.Tensor_Tensor floor_divide
 """
 _BINARY_FLOAT = """
-    div.Tensor div.Scalar atan2
+    div.Tensor div.Scalar atan2 xlogy.Tensor
 """
 _BINARY_BOOL = """
     eq.Tensor ne.Tensor lt.Tensor le.Tensor gt.Tensor ge.Tensor eq.Scalar ne.Scalar lt.Scalar
@@ -427,7 +430,7 @@ def _masked_fill(x: torch.Tensor, mask: torch.Tensor, value: Any) -> Layout | No
         return None
     if mask.dtype is not torch.bool or x.device != mask.device:
         return None
-    if not (is_contiguous(x) and is_contiguous(mask)):
+    if not is_static(x.shape) and not (is_contiguous(x) and is_contiguous(mask)):
         return None
     size = broadcast(tuple(x.shape), tuple(mask.shape))
     if size is None or not same_sizes(size, x.shape):
@@ -444,3 +447,28 @@ def _native_dropout(x: torch.Tensor, p: float, train: bool | None) -> Layouts | 
     size = tuple(x.shape)
     stride = contiguous_strides(size)
     return [(size, stride, x.dtype, x.device, 0), (size, stride, torch.bool, x.device, 0)]
+
+
+@rule("log_sigmoid_forward")
+def _log_sigmoid(x: torch.Tensor) -> Layouts | None:
+    if not fits(x) or not is_row_major(x):
+        return None
+    return [contiguous(x.shape, x), contiguous(x.shape if x.device.type == "cpu" else (0,), x)]
+
+
+@rule("_prelu_kernel")
+def _prelu(x: torch.Tensor, weight: torch.Tensor) -> Layout | None:
+    if not fits(x, weight) or not is_row_major(x):
+        return None
+    size = broadcast_all((x, weight))
+    return contiguous(x.shape, x) if size is not None and same_sizes(size, x.shape) else None
+
+
+@rule("glu")
+def _glu(x: torch.Tensor, dim: int = -1) -> Layout | None:
+    axis = axis_of(dim, x.dim())
+    if axis is None or not fits(x) or not is_row_major(x) or not x.dim() or x.shape[axis] % 2:
+        return None
+    size = list(x.shape)
+    size[axis] //= 2
+    return contiguous(size, x)

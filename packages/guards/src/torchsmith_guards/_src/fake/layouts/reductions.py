@@ -14,6 +14,7 @@ from torchsmith_guards._src.fake.layouts.base import (
     contiguous,
     holds,
     is_contiguous,
+    is_row_major,
     rule,
 )
 
@@ -117,6 +118,11 @@ def _vector_norm(
     return contiguous(_reduced(x, dim, keepdim), x)
 
 
+@rule("norm.ScalarOpt_dim")
+def _norm(x: torch.Tensor, p: Any, dim: Any, keepdim: bool = False) -> Layout | None:
+    return _vector_norm(x, p, dim, keepdim)
+
+
 @rule("topk")
 def _topk(
     x: torch.Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
@@ -130,6 +136,13 @@ def _topk(
     size: list[Any] = list(x.shape)
     size[axis] = k
     return [contiguous(size, x), contiguous(size, x, torch.int64)]
+
+
+@rule("sort", "sort.stable")
+def _sort(x: torch.Tensor, *_: Any, **__: Any) -> Layouts | None:
+    if not is_row_major(x) or holds(x.shape, 0):
+        return None
+    return [contiguous(x.shape, x), contiguous(x.shape, x, torch.int64)]
 
 
 # Scans and softmax.
@@ -147,3 +160,8 @@ def _softmax(x: torch.Tensor, dim: int, half_to_float: bool) -> Layout | None:
     if axis_of(dim, x.dim()) is None or half_to_float or not x.dtype.is_floating_point:
         return None
     return contiguous(x.shape, x)
+
+
+@rule("_safe_softmax")
+def _safe_softmax(x: torch.Tensor, dim: int, dtype: torch.dtype | None = None) -> Layout | None:
+    return _softmax(x, dim, False) if dtype is None and is_row_major(x) else None

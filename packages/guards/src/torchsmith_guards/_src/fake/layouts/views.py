@@ -151,7 +151,10 @@ def _expand(x: torch.Tensor, size: Sequence[int], *, implicit: bool = False) -> 
         literal = wanted if type(wanted) is int else None
         if axis < extra:
             if literal is not None and literal <= 1:
-                return None  # strides of leading axes of extent one: left to the fake mode
+                if literal < 1 or not is_static(x.shape, x.stride(), size):
+                    return None
+                if x.dim():  # what has no axis has no stride to go on from
+                    stride[axis] = new[axis + 1] * stride[axis + 1]
             continue
         have, step = x.shape[axis - extra], x.stride(axis - extra)
         if literal == -1 or same(wanted, have):
@@ -162,7 +165,7 @@ def _expand(x: torch.Tensor, size: Sequence[int], *, implicit: bool = False) -> 
 
 
 @view("select.int")
-def _select(x: torch.Tensor, dim: int, index: int) -> Layout | None:
+def select_view(x: torch.Tensor, dim: int, index: int) -> Layout | None:
     rank = x.dim()
     if type(index) is not int or not -rank <= dim < rank:
         return None
@@ -179,7 +182,7 @@ def _select(x: torch.Tensor, dim: int, index: int) -> Layout | None:
 
 
 @view("slice.Tensor")
-def _slice(
+def slice_view(
     x: torch.Tensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
 ) -> Layout | None:
     rank = x.dim()
@@ -286,7 +289,7 @@ def _chunk(x: torch.Tensor, chunks: int, dim: int = 0) -> Layouts | None:
 
 
 @view("diagonal")
-def _diagonal(x: torch.Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Layout | None:
+def diagonal_view(x: torch.Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Layout | None:
     first, second = axis_of(dim1, x.dim()), axis_of(dim2, x.dim())
     if first is None or second is None or first == second or type(offset) is not int:
         return None
@@ -317,3 +320,18 @@ def _unfold(x: torch.Tensor, dimension: int, size: int, step: int) -> Layout | N
     sizes[axis] = (extent - size) // step + 1
     strides[axis] *= step
     return _viewed(x, sizes, strides)
+
+
+@view("as_strided")
+def strided_view(
+    x: torch.Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
+) -> Layout | None:
+    offset = x.storage_offset() if storage_offset is None else storage_offset
+    if not is_static(x.shape, x.stride(), size, stride, (offset,)) or len(size) != len(stride):
+        return None
+    if min((*size, *stride, offset), default=0) < 0:
+        return None
+    last = offset + sum((n - 1) * step for n, step in zip(size, stride))
+    if 0 not in size and (last + 1) * x.element_size() > x.untyped_storage().nbytes():
+        return None  # torch says what is wrong
+    return tuple(size), tuple(stride), x.dtype, x.device, offset

@@ -1,0 +1,76 @@
+"""Rules of operators that give gradients: each is of the size and type of what it belongs to.
+
+Derivatives call them with arguments that go together, so of sizes little is checked. Operands in
+other orders than row-major (images: than channels-last on the CPU, too) are left to torch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from torchsmith_guards._src.fake.layouts.base import (
+    Layout,
+    Layouts,
+    contiguous,
+    fits,
+    image_layout,
+    is_contiguous,
+    rule,
+    same_sizes,
+    wanted,
+)
+
+# Operators, and the arguments whose gradients they give; a last argument says which are asked for.
+_SEVERAL = {
+    "native_layer_norm_backward": (1, 5, 6),
+    "native_group_norm_backward": (1, 4, 4),  # of the bias as of the weight
+    "grid_sampler_2d_backward grid_sampler_3d_backward": (1, 2),
+}
+# These give that of their second argument.
+_ONE = """
+    mse_loss_backward smooth_l1_loss_backward huber_loss_backward soft_margin_loss_backward
+    binary_cross_entropy_backward nll_loss_backward nll_loss2d_backward log_sigmoid_backward
+    glu_backward reflection_pad1d_backward reflection_pad2d_backward reflection_pad3d_backward
+    replication_pad1d_backward replication_pad2d_backward replication_pad3d_backward
+    max_pool3d_with_indices_backward avg_pool3d_backward _adaptive_avg_pool3d_backward
+    adaptive_max_pool3d_backward
+"""
+_IMAGE = """
+    max_pool2d_with_indices_backward avg_pool2d_backward _adaptive_avg_pool2d_backward
+    adaptive_max_pool2d_backward
+"""
+
+
+@rule(_ONE)
+def _one(grad: torch.Tensor, x: torch.Tensor, *_: Any) -> Layout | None:
+    return contiguous(x.shape, x) if fits(x, grad) and is_contiguous(x) else None
+
+
+@rule(_IMAGE)
+def _image(grad: torch.Tensor, x: torch.Tensor, *_: Any) -> Layout | None:
+    if not fits(x, grad) or not (x.device.type == "cpu" or is_contiguous(x)):
+        return None
+    return image_layout(x.shape, x)
+
+
+def _register(names: str, arguments: tuple[int, ...]) -> None:
+    @rule(names)
+    def several(grad: torch.Tensor, *rest: Any) -> Layouts | None:
+        of = [(grad, *rest)[i] for i in arguments]
+        if not fits(of[0], grad) or not all(t is None or is_contiguous(t) for t in of):
+            return None
+        if grad.device.type != "cpu" and not fits(*of):
+            return None  # mixed types are the CPU's
+        return wanted([None if t is None else contiguous(t.shape, t) for t in of], rest[-1])
+
+
+for _names, _arguments in _SEVERAL.items():
+    _register(_names, _arguments)
+
+
+@rule("_prelu_kernel_backward")
+def _prelu(grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> Layouts | None:
+    found = _one(grad, x) if fits(x, weight) and same_sizes(grad.shape, x.shape) else None
+    return None if found is None or not is_contiguous(grad) else [found, found]

@@ -1,0 +1,80 @@
+"""Rules of losses, over tensors of static sizes and of one type."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from torchsmith_guards._src.fake.layouts.base import (
+    Layout,
+    Layouts,
+    contiguous,
+    fits,
+    is_row_major,
+    rule,
+    same_sizes,
+)
+
+_NONE, _MEAN, _SUM = 0, 1, 2  # how torch numbers reductions
+
+
+def _elementwise(x: torch.Tensor, target: torch.Tensor, *weights: torch.Tensor | None) -> bool:
+    tensors = [t for t in (target, *weights) if t is not None]
+    return (
+        fits(x, *tensors)
+        and is_row_major(x)
+        and all(same_sizes(t.shape, x.shape) and is_row_major(t) for t in tensors)
+    )
+
+
+def _reduced(x: torch.Tensor, size: Any, reduction: int) -> Layout | None:
+    if reduction == _NONE:
+        return contiguous(size, x)
+    return contiguous((), x) if reduction in (_MEAN, _SUM) else None
+
+
+@rule("mse_loss smooth_l1_loss huber_loss soft_margin_loss")
+def _loss(
+    x: torch.Tensor, target: torch.Tensor, reduction: int = _MEAN, *_: Any, **__: Any
+) -> Layout | None:
+    return _reduced(x, x.shape, reduction) if _elementwise(x, target) else None
+
+
+@rule("binary_cross_entropy")
+def _weighted(
+    x: torch.Tensor,
+    target: torch.Tensor,
+    weight: torch.Tensor | None = None,
+    reduction: int = _MEAN,
+) -> Layout | None:
+    return _reduced(x, x.shape, reduction) if _elementwise(x, target, weight) else None
+
+
+@rule("binary_cross_entropy_with_logits")
+def _of_logits(
+    x: torch.Tensor,
+    target: torch.Tensor,
+    weight: torch.Tensor | None = None,
+    pos_weight: torch.Tensor | None = None,
+    reduction: int = _MEAN,
+) -> Layout | None:
+    return _weighted(x, target, weight, reduction) if pos_weight is None else None
+
+
+def _classes(x: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None) -> bool:
+    """Whether ``target`` holds classes of the scores in ``x``."""
+    if not fits(x, weight) or target.dtype is not torch.int64 or target.device != x.device:
+        return False
+    if weight is not None and not same_sizes(weight.shape, x.shape[x.dim() != 1 :][:1]):
+        return False
+    return same_sizes(target.shape, (*x.shape[:1], *x.shape[2:]) if x.dim() > 1 else ())
+
+
+@rule("nll_loss_forward nll_loss2d_forward")
+def _nll_loss(
+    x: torch.Tensor, target: torch.Tensor, weight: Any, reduction: int, ignore_index: int
+) -> Layouts | None:
+    if x.dim() not in (1, 2, 4) or not _classes(x, target, weight):
+        return None
+    return [_reduced(x, target.shape, reduction), contiguous((), x)]

@@ -1,0 +1,99 @@
+"""Rules of images at other sizes: interpolation, padding by mirroring, shuffles of pixels, grids.
+
+What other devices do with channels-last images is left to torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import torch
+
+from torchsmith_guards._src.fake.layouts.base import (
+    Layout,
+    contiguous,
+    fits,
+    image_layout,
+    is_channels_last,
+    is_contiguous,
+    is_static,
+    rule,
+    same_sizes,
+)
+
+_UPSAMPLING = """
+    upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d
+    _upsample_nearest_exact2d _upsample_nearest_exact3d upsample_linear1d upsample_bilinear2d
+    upsample_bicubic2d upsample_trilinear3d
+""".split()
+
+
+def _resampled(size: Sequence[Any], x: torch.Tensor) -> Layout | None:
+    if not fits(x) or not is_static(size) or min(size) < 1:
+        return None
+    if not is_channels_last(x):
+        return contiguous(size, x) if x.dim() < 5 or is_contiguous(x) else None
+    return image_layout(size, x) if x.device.type == "cpu" else None
+
+
+@rule(*_UPSAMPLING)
+def _upsample(x: torch.Tensor, output_size: Sequence[Any], *_: Any) -> Layout | None:
+    return _resampled((*x.shape[:2], *output_size), x) if x.dim() == len(output_size) + 2 else None
+
+
+@rule(*(f"{name}_backward" for name in _UPSAMPLING if "cubic" not in name))
+def _upsample_backward(
+    grad: torch.Tensor, output_size: Sequence[Any], input_size: Sequence[Any], *_: Any
+) -> Layout | None:
+    fitting = same_sizes(grad.shape, (*input_size[:2], *output_size))
+    return _resampled(tuple(input_size), grad) if fitting else None
+
+
+@rule("upsample_bicubic2d_backward")
+def _bicubic_backward(grad: torch.Tensor, *sizes: Any) -> Layout | None:
+    return None if is_channels_last(grad) else _upsample_backward(grad, *sizes)
+
+
+def _padded(count: int, x: torch.Tensor, padding: Sequence[int]) -> Layout | None:
+    if x.dim() not in (count + 1, count + 2) or len(padding) != 2 * count or not is_static(padding):
+        return None
+    if min(padding) < 0 or not fits(x) or not is_contiguous(x):
+        return None
+    size = list(x.shape)
+    for i in range(count):
+        if max(padding[2 * i : 2 * i + 2]) >= size[-1 - i]:
+            return None
+        size[-1 - i] += sum(padding[2 * i : 2 * i + 2])
+    return contiguous(size, x)
+
+
+for _count in (1, 2, 3):
+    rule(f"reflection_pad{_count}d replication_pad{_count}d")(partial(_padded, _count))
+
+
+@rule("pixel_shuffle")
+def _pixel_shuffle(x: torch.Tensor, factor: int) -> Layout | None:
+    if x.dim() < 3 or not fits(x) or factor < 1 or x.shape[-3] % factor**2:
+        return None
+    *batch, channels, height, width = x.shape
+    return _resampled((*batch, channels // factor**2, height * factor, width * factor), x)
+
+
+@rule("pixel_unshuffle")
+def _pixel_unshuffle(x: torch.Tensor, factor: int) -> Layout | None:
+    if x.dim() < 3 or not fits(x) or factor < 1 or x.shape[-2] % factor or x.shape[-1] % factor:
+        return None
+    *batch, channels, height, width = x.shape
+    return _resampled((*batch, channels * factor**2, height // factor, width // factor), x)
+
+
+@rule("grid_sampler_2d", "grid_sampler_3d")
+def _grid_sampler(x: torch.Tensor, grid: torch.Tensor, *_: Any) -> Layout | None:
+    count = x.dim() - 2
+    if count not in (2, 3) or not fits(x, grid) or not fits(grid) or not is_contiguous(x):
+        return None
+    if grid.dim() != x.dim() or grid.shape[0] != x.shape[0] or grid.shape[-1] != count:
+        return None
+    return contiguous((*x.shape[:2], *grid.shape[1:-1]), x)
