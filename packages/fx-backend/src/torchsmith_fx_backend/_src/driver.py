@@ -351,8 +351,12 @@ def compile_training(
     before_division = [p for p in (DeadCode(), keyed) if p.name not in off]
 
     def finish(graph: fx.Graph) -> None:
-        for each in before_division:
-            each.run(graph)
+        try:
+            for each in before_division:
+                _stage(f"pass {each.name}", each.run, graph)
+        except StageError as error:
+            report_failure(gm, error)
+            raise
 
     if chosen.rng == "keyed":
         joint.finish = finish
