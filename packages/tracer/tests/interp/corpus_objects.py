@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import copy
 import functools
 import io
 import operator
 import pickle
 import random
+import sys
 import threading
 from collections.abc import Callable
 
@@ -367,3 +369,175 @@ def wrapped_functions():
     names = sorted(vars(wrapper)), wrapper.__name__, wrapper.__doc__, wrapper.__wrapped__ is base
     again = pickle.loads(pickle.dumps([len, str.upper]))
     return wrapper(1), names, total, again == [len, str.upper]
+
+
+@case()
+def text_buffers():
+    f = io.StringIO("ab\ncd\nef")
+    out = [f.read(1), f.readline(), f.tell(), list(f), f.read(), f.seek(0), f.readlines(2)]
+    f.seek(12)
+    f.writelines(["x", "y"])
+    out += [f.getvalue(), f.truncate(3), f.tell(), f.readable(), f.isatty()]
+    with f:
+        out.append(f.closed)
+    wrong = (lambda: f.write("s"), lambda: f.seek(0), lambda: io.StringIO(newline="x"))
+    for call in (*wrong, lambda: io.StringIO(3), lambda: io.StringIO().write(b"")):
+        try:
+            call()
+        except (TypeError, ValueError) as e:
+            out.append((type(e), str(e)))
+    return out, f.closed
+
+
+@case()
+def newlines_of_text_buffers():
+    out = []
+    for newline in (None, "", "\n", "\r", "\r\n"):
+        f = io.StringIO("a\nb\rc\r\nd", newline=newline)
+        f.seek(0, 2)
+        f.write("\r\nz")
+        f.seek(0)
+        out.append((f.getvalue(), f.readlines()))
+    return out
+
+
+@case()
+def prints_to_a_new_buffer():
+    with contextlib.redirect_stdout(io.StringIO()) as s:
+        print("hi", 3, sep="-")
+        print(end="")
+        print("x", end="", flush=True)
+        print([1], {"a": None})
+    return s.getvalue()
+
+
+@case()
+def dicts_that_become_the_attributes():
+    d = {"x": 1}
+    o = Pair(5, 6)
+    o.__dict__ = d
+    d["z"] = 2
+    o.w = 5
+    del d["x"]
+    out = [hasattr(o, "a"), o.z, list(d.items()), len(d), "w" in d, vars(o) is d, d | {"q": 1}]
+    p = Pair.__new__(Pair)
+    p.__dict__ = d
+    p.k = 1
+    d.update(m=4)
+    d.pop("z")
+    d.setdefault("s", []).append(1)
+    vars(p).setdefault("t", []).append(2)
+    return out, list(vars(o).items()), list(d.items()), p.__dict__ is o.__dict__
+
+
+@case()
+def lines_of_frames_that_raise_again():
+    class Own:
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *e):
+            raise KeyError
+
+    def named():
+        try:
+            [][1]
+        except IndexError as e:
+            e.note = 1
+            raise
+
+    def left():
+        with Own():
+            [][1]
+
+    def passed():
+        try:
+            [][1]
+        finally:
+            len("")
+
+    def other():
+        try:
+            [][1]
+        except ValueError:
+            pass
+
+    out = []
+    for fn in (named, left, passed, other):
+        try:
+            fn()
+        except Exception as e:
+            tb = e.__traceback__.tb_next
+            while tb:
+                first = tb.tb_frame.f_code.co_firstlineno
+                out.append((tb.tb_frame.f_lineno - first, tb.tb_lineno - first, tb.tb_lasti))
+                tb = tb.tb_next
+    return out
+
+
+@case()
+def locks_say_who_holds_them():
+    lock = threading.RLock()
+    out = []
+    with lock, lock:
+        out.append(lock._is_owned())
+    out.append(lock._is_owned())
+    condition = threading.Condition()
+    with condition:
+        out.append(condition._is_owned())
+    for free in (threading.Lock(), threading.RLock()):
+        try:
+            free.release()
+        except RuntimeError as e:
+            out.append(str(e))
+    return out, condition._is_owned()
+
+
+@case()
+def what_cannot_be_done():
+    class Refuses:
+        def __set_name__(self, owner, name):
+            raise ValueError(name)
+
+    def named():
+        class Has:
+            field = Refuses()
+
+    out = []
+    for call in (
+        named,
+        lambda: operator.concat(1, 2),
+        lambda: operator.iconcat(1, 2),
+        lambda: [0] * (1 << 62),
+        lambda: (1, 2) * sys.maxsize,
+        lambda: KeyError().__setstate__(3),
+    ):
+        try:
+            call()
+        except (TypeError, MemoryError, RuntimeError, ValueError) as e:
+            notes = getattr(e, "__notes__", None)
+            out.append((type(e), str(e), type(e.__cause__), type(e.__context__), notes))
+    return out
+
+
+@case()
+def made_without_arguments():
+    made = [kind.__new__(kind) for kind in (UnicodeEncodeError, UnicodeDecodeError, OSError)]
+    return [str(e) for e in made], {1: 2}.fromkeys("ab"), copy.copy(operator.pow) is operator.pow
+
+
+@case()
+def type_expressions_are_joined():
+    return list[int] | str, int | list[str], None | dict[str, int], list[int] | None
+
+
+@case()
+def positions_of_code():
+    code = positions_of_code.__code__
+    return list(code.co_positions())[:9], list(code.co_lines())[:3]
+
+
+@case()
+def switches_set_to_what_they_are():
+    limit = sys.getrecursionlimit()
+    return sys.setrecursionlimit(limit), sys.settrace(sys.gettrace()), sys.implementation.name

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import io
 import operator
 import random
 import threading
+import types
 import weakref
 
 import corpus_objects
@@ -55,6 +57,62 @@ def test_objects_that_leave_are_of_their_real_classes():
     held.release()
     with pytest.raises(RuntimeError):
         held.release()
+
+
+def test_a_dict_that_became_the_attributes_leaves_as_those():
+    def make(n):
+        d = {"n": n}
+        p = Add(operator.add, n)
+        q = Holder()
+        q.__dict__ = d
+        d["m"] = [q]
+        return p, q, d
+
+    for n in (3, 4):
+        _, q, d = compiled(make)(n)
+        assert q.__dict__ is d and d == {"n": n, "m": [q]}
+
+
+class Holder:
+    pass
+
+
+def test_text_buffers_leave_where_they_have_arrived():
+    def make():
+        f, g = io.StringIO("q\nrs", newline="\r\n"), io.BytesIO(b"12")
+        f.read(2)
+        f.note = [1]
+        g.close()
+        return f, g
+
+    f, g = compiled(make)()
+    assert (type(f), f.getvalue(), f.tell(), f.note) == (io.StringIO, "q\r\nrs", 2, [1])
+    assert g.closed and f.write("\n") == 1 and f.getvalue() == "q\r\r\ns"
+
+
+def test_namespaces_from_before_are_read_and_stored_to():
+    def advance(space):
+        space.step += 1
+        space.log.append(space.step)
+        return space.step, repr(space), space == types.SimpleNamespace(step=space.step)
+
+    runs = []
+    for fn in (advance, compiled(advance)):
+        space = types.SimpleNamespace(step=1, log=[])
+        out = [fn(space), fn(space)]
+        space.step = 8
+        del space.log[:]
+        out.append(fn(space))
+        del space.log
+        with pytest.raises(AttributeError):
+            fn(space)
+        runs.append((out, vars(space)))
+    assert runs[0] == runs[1]
+
+
+def test_numbers_from_id_have_no_order():
+    with pytest.raises(FullGraphError, match="id()"):
+        compiled(lambda: min(id([]), id([])))()
 
 
 def test_a_seeded_generator_leaves_where_it_has_arrived():

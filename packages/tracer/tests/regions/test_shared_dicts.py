@@ -38,6 +38,7 @@ BODIES = {
     "table": "d = vars(a)\nb.v = b.v + 1\nreturn x * d['v']",
     "replaced": "c = Plain()\nc.__dict__ = a.__dict__\nc.v = c.v + 1\nreturn x * a.v * b.v",
     "born": "d = {'v': 1.0}\nc = Plain()\nc.__dict__ = d\nd['v'] = 3.0\nreturn x * c.v",
+    "left": "d = {'v': b.v}\nc = Plain()\nc.__dict__ = d\nd['w'] = 3.0\nreturn x, vars(c), [d]",
     "born view": "c = Plain()\nc.__dict__ = a.__dict__\nc.w = c.v + b.v\n"
     "x = x * a.w, c.__dict__ is b.__dict__, vars(c) is vars(Plain()), hasattr(c, 'gone')\n"
     "del c.w\nreturn x, sorted(vars(b))",

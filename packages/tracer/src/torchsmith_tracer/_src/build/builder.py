@@ -739,9 +739,9 @@ class Builder:
         return (ListValue if kind is list else TupleValue)(items, source)
 
     def _is_opaque(self, kind: type) -> bool:
-        """Objects of C types have no attributes that can be followed, except struct sequences
-        and exceptions."""
-        if is_struct_sequence(kind) or issubclass(kind, BaseException):
+        """Objects of C types have no attributes that can be followed, except struct sequences,
+        namespaces and exceptions."""
+        if is_struct_sequence(kind) or issubclass(kind, BaseException | types.SimpleNamespace):
             return False
         # Has another dict in each thread, or is in a table that anybody's collection changes.
         if issubclass(kind, (threading.local, weakref.finalize)):

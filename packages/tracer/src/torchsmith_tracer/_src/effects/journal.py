@@ -49,6 +49,7 @@ class Journal:
         self.stale: dict[Value, dict[Any, Any]] = {}  # caches that a store to a value empties
         # Another object with the same ``__dict__``, which keeps what is stored to either.
         self.shared: dict[Value, Value] = {}
+        self.adopted: set[Value] = set()  # objects whose ``__dict__`` is a dict of traced code's
 
     def checkpoint(self) -> int:
         """A mark for ``rollback``."""

@@ -15,6 +15,7 @@ from types import CodeType, ModuleType
 import torch
 
 _STDLIB = sysconfig.get_paths()["stdlib"] + os.sep
+_TESTS = _STDLIB + "test" + os.sep  # programs that use the library
 _SITE = tuple(sysconfig.get_paths()[k] + os.sep for k in ("purelib", "platlib"))
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _TORCH_MODULES = os.path.join(_TORCH, "nn", "modules") + os.sep
@@ -28,7 +29,7 @@ def is_library(code: CodeType) -> bool:
         return not path.startswith(_TORCH_MODULES)
     if path.startswith(("<torchsmith", "<frozen", _HERE)):
         return True
-    return path.startswith(_STDLIB) and not path.startswith(_SITE)
+    return path.startswith(_STDLIB) and not path.startswith((_TESTS, *_SITE))
 
 
 def is_generated(code: CodeType) -> bool:
@@ -46,7 +47,7 @@ def is_library_module(name: str) -> bool:
     path = getattr(module, "__file__", None)
     if not isinstance(path, str):  # built or frozen into the interpreter, or made by torch
         return top in sys.stdlib_module_names or top in ("torch", "numpy")
-    if path.startswith(_SITE):
+    if path.startswith((_TESTS, *_SITE)):
         return path.startswith(_TORCH) or top == "numpy"
     return path.startswith((_STDLIB, _TORCH))
 

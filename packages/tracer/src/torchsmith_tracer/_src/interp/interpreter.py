@@ -130,11 +130,13 @@ class Interpreter:
                 except ObservedException as e:
                     if not self._unwind(frame, e):
                         self.tx.interp.handled = handled
+                        came_from = _came_from(frame)
                         if suspended:
                             self._leave(frame, e)
                         if self._leaves_uncaught(frame):
                             signal = Unsupported("raises", what=e.exc.describe())
                             raise self._stopped(frame, signal) from e
+                        frame.ip = came_from  # the line that it shows from now on
                         raise
                 except Unsupported as e:
                     self.tx.interp.handled = handled
@@ -163,9 +165,10 @@ class Interpreter:
         handler = frame.info.handler_at[frame.ip]
         if handler is None:
             return False
+        came_from = _came_from(frame)
         del frame.stack[handler.depth :]
         if handler.push_lasti:
-            frame.stack.append(LastInstruction(frame.ip))
+            frame.stack.append(LastInstruction(came_from))
         frame.stack.append(error.exc)
         frame.kw_names = ()
         frame.ip = handler.target
@@ -316,3 +319,11 @@ def _pending_names(frame: Frame) -> tuple[str, ...]:
     if before.opname == "KW_NAMES" and instructions[frame.ip].opname in ("CALL", "PRECALL"):
         return before.argval  # type: ignore[return-value]
     return ()
+
+
+def _came_from(frame: Frame) -> int:
+    """The instruction of an exception that leaves ``frame``: one that a handler raises again comes
+    from where the handler was entered."""
+    ins = frame.instruction
+    place = frame.stack[-ins.arg] if ins.opname == "RERAISE" and ins.arg else None
+    return place.index if isinstance(place, LastInstruction) else frame.ip

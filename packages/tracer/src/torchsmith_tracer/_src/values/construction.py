@@ -22,7 +22,7 @@ from torchsmith_tracer._src.values.containers import (
     TupleValue,
     is_plain_named,
 )
-from torchsmith_tracer._src.values.exceptions import ExceptionValue, compute
+from torchsmith_tracer._src.values.exceptions import Call, ExceptionValue, compute
 from torchsmith_tracer._src.values.lookup import Found, attr_value, bind, lookup, lookup_in
 from torchsmith_tracer._src.values.mappings import DictValue, SetValue, elements
 from torchsmith_tracer._src.values.overrides import new_tensor
@@ -83,7 +83,10 @@ def new_instance(
         what = f"class {real.__qualname__}, which has __del__"
         raise Unsupported("opaque-call", what=what, native=True)
     if issubclass(real, BaseException):
-        return _new_exception(tx, cls, args, kwargs)
+        init = lookup(tx, real, "__init__")
+        assert init is not None
+        again = None if _is_python(init) else (args, kwargs)
+        return new_exception(tx, cls, args, kwargs, again)
     if issubclass(real, torch.Tensor):
         return new_tensor(tx, cls, args, kwargs)
     base = storage_base(real)
@@ -128,12 +131,11 @@ def make_twin(tx: Trace, real: type, args: Args, kwargs: Kwargs) -> TwinValue:
 _ABSTRACT = 1 << 20
 
 
-def _new_exception(tx: Trace, cls: ClassValue, args: Args, kwargs: Kwargs) -> ExceptionValue:
-    init = lookup(tx, cls.obj, "__init__")
-    assert init is not None
-    kind, found, fields = compute(
-        tx, cls.obj, args, kwargs, None if _is_python(init) else (args, kwargs)
-    )
+def new_exception(
+    tx: Trace, cls: ClassValue, args: Args, kwargs: Kwargs, init: Call | None
+) -> ExceptionValue:
+    """``BaseException.__new__``, and with ``init`` its ``__init__``, of the builtin class."""
+    kind, found, fields = compute(tx, cls.obj, args, kwargs, init)
     exact = cls if cls.recipe is not None else None
     made = ExceptionValue(tx.journal, kind, args, exact, fields)
     made.args = found

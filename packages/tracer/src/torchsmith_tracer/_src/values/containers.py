@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import operator
+import sys
 
 # By name: the program may put other things in the module's place.
 from collections import deque, namedtuple
@@ -154,6 +155,8 @@ class SequenceValue(BuiltinObject):
         """The items of ``self * times``, if that is a whole number."""
         count = tx.interp.try_index(times)
         size = len(self.items) * (count or 0)
+        if size > sys.maxsize // 8:
+            raise tx.interp.error(MemoryError)
         if size > _MAX_ITEMS:
             raise Unsupported("too-large-to-fold", what=f"a {self._noun()} of {size} items")
         return None if count is None else self.items * count

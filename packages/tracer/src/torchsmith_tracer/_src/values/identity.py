@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.emitter import Emitter
 from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
@@ -26,6 +27,8 @@ class IdentityValue(BuiltinObject):
         if op in ("eq", "ne") and isinstance(other, IdentityValue):
             return bool_value(tx.interp.is_same(self.target, other.target) == (op == "eq"))
         number = self._number(tx)
+        if number is None and op not in ("eq", "ne"):
+            raise Unsupported("not-constant", what=self.describe())
         return None if number is None else ConstantValue(number).richcompare(tx, op, other)
 
     def hash_key(self, tx: Trace) -> object:

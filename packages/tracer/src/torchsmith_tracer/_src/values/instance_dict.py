@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import cast
 
 from torchsmith_tracer._src.effects.journal import DELETED
 from torchsmith_tracer._src.emitter import Emitter
@@ -17,12 +18,31 @@ from torchsmith_tracer._src.values.python_instances import ObjectValue
 class InstanceDictValue(DictValue):
     """The content is computed from the instance at each access; stores go to the instance."""
 
-    __slots__ = ("instance", "tx")
+    __slots__ = ()
+    tx: Trace
+    instance: ObjectValue | FunctionValue | DictValue
 
     def __init__(self, tx: Trace, instance: ObjectValue | FunctionValue | DictValue) -> None:
         self.tx = tx
         self.instance = instance
         super().__init__()
+
+    @staticmethod
+    def adopt(tx: Trace, content: DictValue, instance: ObjectValue) -> None:
+        """Make a dict that traced code has made the ``__dict__`` of a new object, for all who hold
+        it. The object has its attributes already."""
+        table = content.table
+
+        def undo() -> None:
+            content.__class__ = DictValue
+            content.table = table
+            tx.journal.adopted.remove(instance)
+
+        tx.journal.record(undo)
+        content.__class__ = InstanceDictValue
+        view = cast("InstanceDictValue", content)
+        view.tx, view.instance = tx, instance
+        tx.journal.adopted.add(instance)
 
     @property
     def table(self) -> Table:

@@ -33,9 +33,10 @@ class DictValue(BuiltinObject, HasInstanceDict):
         owner: the instance of a user subclass whose content this is (for ``__missing__``).
         real: the existing OrderedDict that this is, for its attributes.
         gone: hash keys that were deleted, for iterators.
+        instance, tx: of an ``InstanceDictValue``, which a dict may become.
     """
 
-    __slots__ = ("cls", "factory", "gone", "owner", "real", "table")
+    __slots__ = ("cls", "factory", "gone", "instance", "owner", "real", "table", "tx")
 
     def __init__(
         self,

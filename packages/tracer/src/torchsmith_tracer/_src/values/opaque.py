@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import types
 import weakref
 
@@ -58,6 +59,11 @@ class OpaqueValue(RealObject):
         raise Unsupported("opaque-attribute", what=name, object=self.describe())
 
     def binary(self, tx: Trace, op: str, other: Value, *, reflected: bool = False) -> Value | None:
+        if op == "or_" and issubclass(type(self.obj), TYPE_EXPRESSIONS):
+            known = other.obj if isinstance(other, OpaqueValue) else tx.interp.try_concrete(other)
+            if known is not tx.interp.UNKNOWN:
+                both = (known, self.obj) if reflected else (self.obj, known)
+                return tx.interp.fold(operator.or_, *both)
         raise Unsupported("unsupported-slot", what=f"{op} on {self.describe()}")
 
     def richcompare(self, tx: Trace, op: str, other: Value) -> Value | None:

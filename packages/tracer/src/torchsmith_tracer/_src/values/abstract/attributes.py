@@ -179,20 +179,30 @@ class Attributes(Part):
         if not isinstance(source, DictValue):
             message = f"__dict__ must be set to a dictionary, not a '{value.type_name}'"
             raise self.interp.error(TypeError, message)
-        held = isinstance(source, InstanceDictValue)
         names, journal = instance.instance_names(self.tx), self.tx.journal
+        seen = (*journal.shared, *journal.shared.values(), *journal.adopted)
+        held = isinstance(source, InstanceDictValue) or instance in seen
         if isinstance(source, InstanceDictValue) and isinstance(source.instance, ObjectValue):
-            if not (names or instance.obj or instance in journal.shared.values()):
+            if not (names or instance.obj or instance in seen):
                 journal.share(instance, journal.owner(source.instance))
                 return
         # What a copied partial is given is part of its state, which others hold but do not change.
         state = isinstance(instance.base_value(), TwinValue)
-        if held or source.source is not None or (not state and reached(self.tx, value)):
+        adopted = (
+            not (state or instance.obj)
+            and value is source
+            and source.cls is dict
+            and all(type(key) is str for key in source.table)
+        )
+        others = not (state or adopted) and reached(self.tx, value)
+        if held or source.source is not None or others:
             raise Unsupported("unsupported-slot", what="a __dict__ that is used elsewhere, too,")
         for name in names:
             journal.store_attr(instance, name, DELETED)
         for key, item in list(source.table.values()):
             instance.instance_set(self.tx, str(key.as_constant()), item)
+        if adopted:
+            InstanceDictValue.adopt(self.tx, source, instance)
 
     def _delete_dict(self, instance: Value) -> None:
         mro = instance.python_type().__mro__

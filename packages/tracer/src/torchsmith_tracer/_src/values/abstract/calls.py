@@ -39,6 +39,7 @@ from torchsmith_tracer._src.values.builtins import (  # noqa: F401 - they fill t
     random_state,
     registry,
     twin_classes,
+    twins_io,
     twins_itertools,
     weak,
 )

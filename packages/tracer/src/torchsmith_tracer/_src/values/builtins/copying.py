@@ -7,10 +7,7 @@ cannot run, and the pickle module's Python version in place of ``_pickle``.
 
 import collections
 import copyreg
-import io
 import pickle
-
-from torchsmith_tracer._src.values.twins import twin
 
 
 def reduce_ex(self, protocol, /):
@@ -118,6 +115,8 @@ def attribute_error_reduce(self, /):
 
 
 def exception_setstate(self, state, /):
+    if state is not None and not isinstance(state, dict):
+        raise TypeError("state is not a dictionary")
     for name, value in (state or {}).items():
         setattr(self, name, value)
 
@@ -139,63 +138,3 @@ def loads(data, /, *, fix_imports=True, encoding="ASCII", errors="strict", buffe
     return pickle._loads(
         data, fix_imports=fix_imports, encoding=encoding, errors=errors, buffers=buffers
     )
-
-
-@twin("_io", "BytesIO")
-class BytesIO:
-    """``io.BytesIO``."""
-
-    state = ("_data", "_at")
-
-    def __init__(self, initial_bytes=b""):
-        self._data = bytes(initial_bytes)
-        self._at = 0
-
-    def write(self, data, /):
-        data = bytes(data)
-        at = self._at
-        gap = b"\0" * (at - len(self._data))
-        self._data = self._data[:at] + gap + data + self._data[at + len(data) :]
-        self._at = at + len(data)
-        return len(data)
-
-    def read(self, size=-1, /):
-        start = self._at
-        stop = len(self._data) if size is None or size < 0 else start + size
-        found = self._data[start:stop]
-        self._at = start + len(found)
-        return found
-
-    def readline(self, size=-1, /):
-        end = self._data.find(b"\n", self._at) + 1 or len(self._data)
-        left = end - self._at
-        return self.read(left if size is None or size < 0 else min(size, left))
-
-    def readinto(self, buffer, /):
-        found = self.read(len(buffer))
-        buffer[: len(found)] = found
-        return len(found)
-
-    def getvalue(self):
-        return self._data
-
-    def getbuffer(self):
-        return self._data
-
-    def tell(self):
-        return self._at
-
-    def seek(self, pos, whence=0, /):
-        self._at = max(0, pos + (0, self._at, len(self._data))[whence])
-        return self._at
-
-    def truncate(self, size=None, /):
-        size = self._at if size is None else size
-        self._data = self._data[:size]
-        return size
-
-    @staticmethod
-    def rebuild(cls, data, at):
-        made = io.BytesIO(data)
-        made.seek(at)
-        return made

@@ -53,6 +53,12 @@ def _operator(name: str, fn: Callable[..., Value]) -> None:
         builtin(one)(lambda tx, a, b, /: fn(tx, a, b))
 
 
+def _sequence(tx: Trace, value: Value) -> Value:
+    if not hasattr(value.python_type(), "__getitem__"):
+        raise tx.interp.error(TypeError, f"{value.type_name!r} object can't be concatenated")
+    return value
+
+
 def _register_operators() -> None:
     for op in _BINARY.split():
         _operator(op, lambda tx, a, b, op=op: tx.interp.binary(op, a, b))
@@ -64,8 +70,8 @@ def _register_operators() -> None:
         _operator(name, lambda tx, a, op=op: a.unary(tx, op))
     _operator("getitem", lambda tx, a, b: a.getitem(tx, b))
     _operator("contains", lambda tx, a, b: a.contains(tx, b))
-    _operator("concat", lambda tx, a, b: tx.interp.binary("add", a, b))
-    _operator("iconcat", lambda tx, a, b: tx.interp.inplace("iadd", a, b))
+    _operator("concat", lambda tx, a, b: tx.interp.binary("add", _sequence(tx, a), b))
+    _operator("iconcat", lambda tx, a, b: tx.interp.inplace("iadd", _sequence(tx, a), b))
     _operator("truth", lambda tx, a: bool_value(tx.interp.truth(a)))
     _operator("not_", lambda tx, a: tx.interp.negate(a))
     _operator("is_", lambda tx, a, b: bool_value(tx.interp.is_same(a, b)))
@@ -157,8 +163,20 @@ def _exc_info(tx: Trace) -> Value:
 
 
 builtin(sys.exception)(lambda tx: tx.interp.being_handled())
-builtin(sys.gettrace)(lambda tx: tx.world.query(sys.gettrace))
-builtin(sys.getrecursionlimit)(lambda tx: tx.world.query(sys.getrecursionlimit))
+
+
+def _switch(read: Callable[[], object], write: Callable[..., object]) -> None:
+    """What the process has one of; setting it to what it is changes nothing."""
+    builtin(read)(lambda tx: tx.world.query(read))
+
+    @builtin(write)
+    def _set(tx: Trace, value: Value, /) -> Value | None:
+        same = tx.interp.is_same if read is sys.gettrace else tx.interp.equal
+        return NONE if same(tx.world.query(read), value) else None
+
+
+_switch(sys.gettrace, sys.settrace)
+_switch(sys.getrecursionlimit, sys.setrecursionlimit)
 
 
 @builtin(sys._getframe)
@@ -190,7 +208,7 @@ builtin(sys.intern)(lambda tx, text, /: text)
 
 @builtin(copy.copy, copy.deepcopy)
 def _copy(tx: Trace, x: Value, *rest: Value) -> Value | None:
-    if isinstance(x, ConstantValue):
+    if isinstance(x, ConstantValue) or x.python_type() is types.BuiltinFunctionType:
         return x
     if isinstance(x, BuiltinObject | ObjectValue | ClassValue | FunctionValue):
         return None

@@ -10,12 +10,13 @@ from __future__ import annotations
 import _abc  # type: ignore[import-not-found]
 import abc
 import builtins
+import sys
 import types
 from collections.abc import Callable, Sequence
 
 from torchsmith_guards import CallSource, GuardKind, PinnedSource
 
-from torchsmith_tracer._src.breaks.signals import Unsupported
+from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
 from torchsmith_tracer._src.frames.code import decode
 from torchsmith_tracer._src.frames.frame import Frame
 from torchsmith_tracer._src.frames.library import is_library_module
@@ -132,7 +133,7 @@ def make_class(
         cell.store(tx, cls)
     for key, value in table.items():
         if not isinstance(value, FunctionValue | ConstantValue | DescriptorValue | ClassValue):
-            tx.interp.call_special(value, "__set_name__", cls, ConstantValue(key))
+            _set_name(tx, value, cls, key)
     found = lookup_in(tx, stand_in.__mro__[1:], "__init_subclass__")
     if found is not None and found.owner is not object:
         parent = tx.interp.super(cls, cls)
@@ -140,6 +141,21 @@ def make_class(
     elif kwargs:
         raise tx.interp.error(TypeError, f"{name}.__init_subclass__() takes no keyword arguments")
     return cls
+
+
+def _set_name(tx: Trace, value: Value, cls: ClassValue, key: str) -> None:
+    try:
+        tx.interp.call_special(value, "__set_name__", cls, ConstantValue(key))
+    except ObservedException as e:
+        text = f"Error calling __set_name__ on {value.type_name!r} instance {key!r}"
+        text += f" in {cls.obj.__name__!r}"
+        if sys.version_info >= (3, 12):
+            tx.interp.call(e.exc.getattr(tx, "add_note"), [ConstantValue(text)])
+            raise
+        error = tx.interp.error(RuntimeError, text)
+        for name in ("__cause__", "__context__"):
+            error.exc.setattr(tx, name, e.exc)
+        raise error from None
 
 
 def _metaclass(tx: Trace, name: str, given: Value | None, bases: list[type]) -> type:

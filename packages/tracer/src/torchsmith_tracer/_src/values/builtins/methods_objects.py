@@ -15,7 +15,7 @@ from torchsmith_tracer._src.values.builtins.functions import is_instance
 from torchsmith_tracer._src.values.builtins.registry import method, traced_method
 from torchsmith_tracer._src.values.classes import ClassValue, DescriptorValue
 from torchsmith_tracer._src.values.constants import NONE, NOT_IMPLEMENTED, ConstantValue, bool_value
-from torchsmith_tracer._src.values.construction import construct, new_instance
+from torchsmith_tracer._src.values.construction import construct, new_exception, new_instance
 from torchsmith_tracer._src.values.containers import ListValue, TupleValue
 from torchsmith_tracer._src.values.exceptions import set_field
 from torchsmith_tracer._src.values.functions import BoundMethodValue, BuiltinValue, FunctionValue
@@ -48,6 +48,8 @@ def _new(tx: Trace, cls: Value, /, *args: Value, **kwargs: Value) -> Value:
                 message = "object.__new__() takes exactly one argument (the type to instantiate)"
                 raise tx.interp.error(TypeError, message)
         return new_instance(tx, target, [], {}, None)
+    if issubclass(target.obj, BaseException):
+        return new_exception(tx, target, args[1:], kwargs, None)  # ``__init__`` is not called
     if isinstance(cls, ClassValue) and target.obj is cls.obj and not issubclass(cls.obj, type):
         return tx.interp.call_class(target, args[1:], kwargs)
     return new_instance(tx, target, args[1:], kwargs, None)
@@ -265,6 +267,18 @@ def _descriptor_get(
         return None
     cls = tx.interp.type_of(instance) if owner is None else owner
     return tx.interp.bind_descriptor(self, None if tx.interp.is_none(instance) else instance, cls)
+
+
+def _of_code(name: str) -> None:
+    def listed(tx: Trace, self: Value, /) -> Value:
+        found = getattr(tx.interp.concrete(self), name)()
+        return tx.interp.iterator([tx.interp.const(entry) for entry in found])
+
+    method(types.CodeType, name)(listed)
+
+
+_of_code("co_positions")
+_of_code("co_lines")
 
 
 # --- text --------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from torchsmith_tracer._src.values.builtins.registry import method
 from torchsmith_tracer._src.values.classes import ClassValue
 from torchsmith_tracer._src.values.constants import NONE, ConstantValue, bool_value
 from torchsmith_tracer._src.values.containers import TupleValue
+from torchsmith_tracer._src.values.instance_dict import InstanceDictValue
 from torchsmith_tracer._src.values.iterators import DictIterator
 from torchsmith_tracer._src.values.lazy import realize
 from torchsmith_tracer._src.values.mappings import (
@@ -80,9 +81,11 @@ method(dict, "items")(lambda tx, self, /: DictViewValue(_dict(self), "items"))
 def _setdefault(tx: Trace, self: Value, key: Value, default: Value = NONE) -> Value:
     target = _dict(self)
     hkey = tx.interp.hash_key(key)
-    held = len(target.table)
-    found = target.table.setdefault(hkey, (key, default))
-    if len(target.table) > held:
+    table, held = target.table, len(target.table)
+    found = table.setdefault(hkey, (key, default))  # keys are compared once
+    if isinstance(target, InstanceDictValue) and len(table) > held:
+        target.put(tx, key, default)
+    elif len(table) > held:
         target.added(tx, hkey)
     return realize(tx, found[1])
 
@@ -141,7 +144,9 @@ def _update(tx: Trace, self: Value, /, *args: Value, **kwargs: Value) -> Value:
 
 @method(dict, "fromkeys")
 def _fromkeys(tx: Trace, cls: Value, iterable: Value, value: Value = NONE, /) -> Value:
-    if isinstance(cls, ClassValue) and cls.obj is dict:
+    if not isinstance(cls, ClassValue):  # through an instance
+        cls = tx.interp.type_of(cls)
+    if cls.obj is dict:
         return DictValue({h: (k, value) for h, k in elements(tx, iterable).items()})
     new = tx.interp.call(cls, [])
     for key in tx.interp.unpack(iterable):

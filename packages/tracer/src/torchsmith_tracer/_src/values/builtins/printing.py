@@ -26,6 +26,7 @@ from torchsmith_tracer._src.values.lookup import lookup
 from torchsmith_tracer._src.values.numpy_arrays import ArrayValue
 from torchsmith_tracer._src.values.symnum import SymNumValue
 from torchsmith_tracer._src.values.tensor import TensorValue
+from torchsmith_tracer._src.values.twins import TwinValue
 
 _WRITES = (io.TextIOWrapper.write, io.StringIO.write)
 _BUILTIN_PRINT = print  # a program may replace it
@@ -41,8 +42,6 @@ def _print(
     file: Value = NONE,
     flush: Value = ConstantValue(False),  # noqa: B008
 ) -> Value:
-    if tx.interp.truth(flush):
-        raise Unsupported("print")
     between, last = (tx.interp.try_concrete(v) for v in (sep, end))
     if tx.interp.is_none(file):
         file = tx.builder.wrap_new(sys).getattr(tx, "stdout")
@@ -53,6 +52,13 @@ def _print(
         raise Unsupported("print")
     parts = [_part(tx, realize(tx, a), n) for n, a in enumerate(args)]
     known = [str(p.value) for p in parts if isinstance(p, ConstantValue)]
+    if isinstance(file.base_value(), TwinValue) and len(known) == len(parts):
+        text = str(" " if between is None else between).join(known)
+        text += str("\n" if last is None else last)
+        tx.interp.call(file.getattr(tx, "write"), [ConstantValue(text)])
+        return NONE
+    if tx.interp.truth(flush):
+        raise Unsupported("print")
     _check_stream(tx, file, "".join([*known, between or "", last or ""]))  # type: ignore[list-item]
     ends = (ConstantValue(between), ConstantValue(last))
     tx.journal.call_later(_write, file, *ends, *parts)

@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-"""Twins of C classes (see ``values/twins.py``): ``functools``, locks, byte and text buffers.
+"""Twins of C classes (see ``values/twins.py``): ``functools``, locks, named tuples.
 
 This code is traced, not run. What CPython ships in Python besides C is used from there.
 """
@@ -120,26 +120,25 @@ class _lru_cache_wrapper:
         return self
 
 
-@twin("_thread", "RLock", "lock", "LockType")
+@twin("_thread", "lock", "LockType")
 class lock:
     """Of one thread: tracing has no other."""
 
     state = ("_count",)
+    AGAIN, FREE = False, "release unlocked lock"
 
     def __init__(self):
         self._count = 0
 
     def acquire(self, blocking=True, timeout=-1):
-        if self._count and not isinstance(self, _thread.RLock):
+        if self._count and not self.AGAIN:
             return False  # of a lock that the program holds itself: it would wait for ever
         self._count += 1
         return True
 
     def release(self):
         if not self._count:
-            if isinstance(self, _thread.RLock):
-                raise RuntimeError("cannot release un-acquired lock")
-            raise RuntimeError("release unlocked lock")
+            raise RuntimeError(self.FREE)
         self._count -= 1
 
     def locked(self):
@@ -157,6 +156,24 @@ class lock:
         for _ in range(count):
             made.acquire()
         return made
+
+
+@twin("_thread", "RLock")
+class RLock(lock):
+    AGAIN, FREE = True, "cannot release un-acquired lock"
+
+    def _is_owned(self):
+        return self._count > 0
+
+    def _release_save(self):
+        if not self._count:
+            raise RuntimeError(self.FREE)
+        saved = (self._count, 0)
+        self._count = 0
+        return saved
+
+    def _acquire_restore(self, state, /):
+        self._count, _ = state
 
 
 def _python_twin(module, cls, rebuild):
