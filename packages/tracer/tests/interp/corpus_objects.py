@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import abc
 import collections
+import collections.abc
 import contextlib
 import copy
 import functools
 import io
+import itertools
 import operator
 import pickle
 import random
@@ -541,3 +544,182 @@ def positions_of_code():
 def switches_set_to_what_they_are():
     limit = sys.getrecursionlimit()
     return sys.setrecursionlimit(limit), sys.settrace(sys.gettrace()), sys.implementation.name
+
+
+@case()
+def classes_of_exceptions():
+    class Own(ZeroDivisionError, TypeError):
+        pass
+
+    made = [kind("x") for kind in (ValueError, UnicodeError, StopIteration)]
+    return [e.__class__ for e in made], Own("x").__class__ is Own, Own().__class__.__name__
+
+
+@case()
+def views_whose_values_cannot_be_compared():
+    class Refuses:
+        def __eq__(self, other):
+            raise RuntimeError
+
+    one, other, more = {1: Refuses()}, {1: Refuses()}, {1: Refuses(), 2: 3}
+    out = [one.items() < other.items(), one.items() == more.items(), one.items() != {(1, 2), 3}]
+    for compare in (operator.eq, operator.ne, operator.le, operator.ge):
+        try:
+            out.append(compare(one.items(), other.items()))
+        except RuntimeError:
+            out.append("refused")
+    keys = {1: 2, 3: 4}.keys()
+    return out, keys >= {1}, keys > {1, 3}, keys == {3, 1}, keys <= {1: 0}.keys(), keys == [1, 3]
+
+
+@case()
+def changed_while_they_are_compared():
+    class Clears:
+        def __init__(self, *lists):
+            self.lists = lists
+
+        def __hash__(self):
+            return 0
+
+        def __eq__(self, other):
+            for items in self.lists:
+                items.clear()
+            return NotImplemented
+
+    first, second = [], []
+    first.append(Clears(second))
+    second.append(Clears(first))
+    out = [first == second, first, second]
+    given = dict.fromkeys(range(1, 9), 0)
+    given[Clears()] = 0
+    taken = {Clears(given): 0, 1: 1}
+    try:
+        taken.update(given)
+    except RuntimeError as e:
+        out.append(str(e))
+    return out
+
+
+@case()
+def iterators_that_were_used_up_inside():
+    def call():
+        state.append(None)
+        if len(state) == 1:
+            list(it)
+            return 1
+        return 2
+
+    state = []
+    it = iter(call, 2)
+    backwards = reversed([1, 2])
+    left = [next(backwards), next(backwards)]
+    again = pickle.loads(pickle.dumps(backwards))
+    ended = next(backwards, "end"), pickle.loads(pickle.dumps(backwards))
+    return next(it, "end"), left, type(again), list(again), ended[0], type(ended[1])
+
+
+@case()
+def keywords_of_subclasses():
+    out = []
+    for base, args in (
+        (filter, (None, [0, 1])),
+        (map, (str, [1, 2])),
+        (zip, ("ab", [1])),
+        (itertools.repeat, (1, 2)),
+        (itertools.chain, ([1], [2])),
+        (itertools.compress, ("ABC", [1, 0, 1])),
+        (list, ([1, 2],)),
+        (set, ([1],)),
+    ):
+
+        class Initialised(base):
+            def __init__(self, *args, more=None):
+                self.more = more
+
+        class Made(base):
+            def __new__(cls, *args, more=None):
+                made = super().__new__(cls, *args)
+                made.more = more
+                return made
+
+        for cls in (Initialised, Made):
+            try:
+                made = cls(*args, more=3)
+                out.append((list(made), made.more))
+            except TypeError:
+                out.append(TypeError)
+    return out
+
+
+@case()
+def abstract_classes_ask_for_what_was_stored():
+    kinds = [getattr(collections.abc, n) for n in "Callable Sized Iterable Container".split()]
+    out = []
+    for name in ("__call__", "__len__", "__iter__", "__contains__"):
+        has = type("Has", (), {})
+        setattr(has, name, lambda self, *args: 0)
+        lacks = type("Lacks", (has,), {})
+        setattr(lacks, name, None)
+        out.append([[isinstance(cls(), kind) for kind in kinds] for cls in (has, lacks)])
+        delattr(has, name)
+        out.append([issubclass(type("New", (has,), {}), kind) for kind in kinds])
+    return out
+
+
+@case()
+def abstract_single_dispatch():
+    class Abstract(abc.ABC):
+        @functools.singledispatchmethod
+        @abc.abstractmethod
+        def add(self, x):
+            pass
+
+    try:
+        return Abstract()
+    except TypeError:
+        return Abstract.__dict__["add"].__isabstractmethod__
+
+
+@case()
+def subclasses():
+    class Base:
+        pass
+
+    class First(Base):
+        pass
+
+    class Second(Base):
+        pass
+
+    class Under(First):
+        pass
+
+    return (
+        Base.__subclasses__() == [First, Second],
+        First.__subclasses__() == [Under],
+        (
+            Under.__subclasses__(),
+            [cls.__name__ for cls in Pair.__subclasses__()],
+        ),
+    )
+
+
+class Methods:
+    fixed = functools.partialmethod(staticmethod(lambda *a, **k: (a, k)), 8)
+    of_class = functools.partialmethod(classmethod(lambda *a, **k: (a[1:], k)), d=9)
+
+
+@case()
+def partial_methods_of_descriptors():
+    has = Methods()
+    return has.fixed(), Methods.fixed(1), has.of_class(2), has.of_class.__self__ is Methods
+
+
+@functools.lru_cache
+def cached(x):
+    return x
+
+
+@case()
+def caches_are_copied_as_themselves():
+    return copy.copy(cached) is cached, copy.deepcopy([cached])[0] is cached, cached.__reduce__()

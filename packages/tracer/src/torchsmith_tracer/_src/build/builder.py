@@ -47,6 +47,7 @@ from torchsmith_tracer._src.build.arrays import guard_memory, wrap_array
 from torchsmith_tracer._src.build.dynamic import FrameState, check_marks
 from torchsmith_tracer._src.build.stored_hash import stored_hashes
 from torchsmith_tracer._src.build.tensors import wrap_tensor
+from torchsmith_tracer._src.build.wrappers import wrap_descriptor
 from torchsmith_tracer._src.frames.library import is_library_module, is_ours
 from torchsmith_tracer._src.graph.provenance import user_line
 from torchsmith_tracer._src.higher_order import (  # noqa: F401 - they fill the tables
@@ -746,9 +747,8 @@ class Builder:
         # Has another dict in each thread, or is in a table that anybody's collection changes.
         if issubclass(kind, (threading.local, weakref.finalize)):
             return True
-        if kind.__flags__ & (1 << 9):  # Py_TPFLAGS_HEAPTYPE: made by a class statement
-            return kind.__module__.partition(".")[0] in ("numpy",)
-        return True
+        of_statement = kind.__flags__ & (1 << 9)  # Py_TPFLAGS_HEAPTYPE
+        return not of_statement or kind.__module__.partition(".")[0] == "numpy"
 
 
 def _is_argument(source: Source) -> bool:
@@ -792,6 +792,7 @@ _EXACT: dict[type, Maker] = {
     types.MethodType: Builder._method,
     types.CodeType: Builder._identity,
     type(NotImplemented): Builder._identity,
+    **dict.fromkeys((staticmethod, classmethod), wrap_descriptor),
     re.Pattern: Builder._identity,
     torch.Tensor: wrap_tensor,
     nn.Parameter: wrap_tensor,

@@ -8,12 +8,22 @@ import torch
 from torchsmith_guards import AttrSource, GuardKind, ResultSource, Source
 
 from torchsmith_tracer._src.torch_private import FakeTensor, disable_torch_function
+from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.classes import DescriptorValue
 from torchsmith_tracer._src.values.lookup import lookup
 from torchsmith_tracer._src.values.tensor import TensorValue
 from torchsmith_tracer._src.values.wrapper_tensors import HOOKS, WrapperTensor, is_wrapper_class
 
 if TYPE_CHECKING:
     from torchsmith_tracer._src.build.builder import Builder
+
+
+def wrap_descriptor(builder: Builder, obj: object, source: Source) -> Value:
+    """A ``staticmethod`` or ``classmethod`` object."""
+    assert isinstance(obj, staticmethod | classmethod)
+    builder.guard(source, GuardKind.TYPE, type(obj), "descriptor")
+    func = builder.wrap(obj.__func__, AttrSource(source, "__func__"))
+    return DescriptorValue(type(obj), {"__func__": func}, source)
 
 
 def wrapper_facts(tensor: Any) -> tuple[object, ...]:

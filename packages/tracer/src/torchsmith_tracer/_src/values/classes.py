@@ -7,6 +7,7 @@ import builtins
 import enum
 import functools
 import types
+import weakref
 
 from torchsmith_guards import Source, class_mro
 
@@ -15,8 +16,9 @@ from torchsmith_tracer._src.emitter import Emitter
 from torchsmith_tracer._src.frames.library import is_library_module
 from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Args, Kwargs, RealObject, Value
-from torchsmith_tracer._src.values.constants import NONE, ConstantValue, bool_value, dunder
+from torchsmith_tracer._src.values.constants import FALSE, NONE, ConstantValue, bool_value, dunder
 from torchsmith_tracer._src.values.lookup import (
+    C_DATA,
     bind,
     call_found,
     is_data_descriptor,
@@ -149,6 +151,23 @@ class ClassValue(RealObject):
             return
         tx.interp.patch_class(self)
         tx.journal.store_attr(self, name, value)
+        self._mirror(tx, name, None if tx.interp.is_none(value) else _stands)
+
+    def _mirror(self, tx: Trace, name: str, entry: object) -> None:
+        """Give the stand-in an entry of that name, too: Python asks abstract classes of it."""
+        cls = self.obj
+        if self.recipe is None or issubclass(cls, type) or name in _NOT_MIRRORED:
+            return
+        before = vars(cls).get(name, DELETED)
+
+        def put(new: object) -> None:
+            if new is not DELETED:
+                type.__setattr__(cls, name, new)
+            elif name in vars(cls):
+                type.__delattr__(cls, name)
+
+        tx.journal.record(lambda: put(before))
+        put(entry)
 
     def _refuse_immutable(self, tx: Trace, name: str) -> None:
         if self.obj.__flags__ & (1 << 8):  # Py_TPFLAGS_IMMUTABLETYPE
@@ -162,6 +181,7 @@ class ClassValue(RealObject):
             raise self.no_attribute(tx, name)
         tx.interp.patch_class(self)
         tx.journal.store_attr(self, name, DELETED)
+        self._mirror(tx, name, DELETED)
 
     def _meta_method(self, tx: Trace, name: str) -> Value | None:
         found = lookup(tx, type(self.obj), name)
@@ -286,7 +306,7 @@ def _make_class(
     methods: tuple[tuple[str, bool], ...],
 ) -> type:
     namespace: dict[str, object] = {
-        n: _abstract if is_abstract else None for n, is_abstract in methods
+        n: is_left_out if is_abstract else None for n, is_abstract in methods
     }
     if slots is not None:
         namespace["__slots__"] = slots
@@ -299,16 +319,26 @@ def bare_class(
     """A class made without the Python code of its metaclass, which has been traced."""
     maker = abc.ABCMeta if issubclass(meta, abc.ABCMeta) else type
     made: type = maker.__new__(meta, name, bases or (object,), namespace)
+    STAND_INS[id(made)] = made
     return made
 
 
-def _abstract() -> None:
+STAND_INS: weakref.WeakValueDictionary[int, type] = weakref.WeakValueDictionary()
+
+
+def is_left_out() -> None:
     """Stands for an abstract method until it is stored."""
 
 
-_abstract.__isabstractmethod__ = True  # type: ignore[attr-defined]
+is_left_out.__isabstractmethod__ = True  # type: ignore[attr-defined]
 
 
+def _stands() -> None:
+    """Stands for what traced code has stored to a class."""
+
+
+_NOT_MIRRORED = {name for name, attr in vars(type).items() if isinstance(attr, C_DATA)}
+_NOT_MIRRORED |= {"__init_subclass__", "__class_getitem__", "__set_name__", "__new__"}
 _COMPUTED = frozenset(
     "__name__ __qualname__ __module__ __doc__ __flags__ __basicsize__ __itemsize__ "
     "__dictoffset__ __abstractmethods__ __annotations__".split()
@@ -374,6 +404,9 @@ class DescriptorValue(Value):
                 return self.parts["fget"].getattr(tx, "__doc__")
         elif name == "__wrapped__":
             return self.parts["__func__"]
+        elif name == "__isabstractmethod__":
+            args = (self.parts["__func__"], ConstantValue(name), FALSE)
+            return tx.interp.call(tx.interp.const(getattr), args)
         elif name in functools.WRAPPER_ASSIGNMENTS:  # copied when it was made
             return self.parts["__func__"].getattr(tx, name)
         if name == "__get__":

@@ -50,6 +50,8 @@ def construct(tx: Trace, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
         return obj  # ``make`` has computed both
     if not isinstance(obj, NewObjectValue) and not _is_python(init):
         return obj
+    if init.owner is list and _is_python(maker):
+        kwargs = {}  # they were for ``__new__``
     method = bind(tx, init, obj, tx.interp.type_of(obj), "__init__")
     result = method.call(tx, args, kwargs)
     if not tx.interp.is_none(result):
@@ -103,6 +105,8 @@ def new_instance(
         if _takes_keywords(tx, real) and getattr(twin_of(base), "no_keywords", False):
             kwargs = {}  # of the subclass's own ``__init__``
         return tx.interp.instantiate(cls, make_twin(tx, base, args, kwargs))
+    if base in (filter, map, reversed) and _takes_keywords(tx, real):
+        kwargs = {}
     build = _constructed if base in _ITERATORS else _STORAGE.get(base)
     if build is None:
         raise Unsupported("opaque-call", what=f"constructor of {real.__qualname__}")

@@ -169,13 +169,15 @@ class SequenceValue(BuiltinObject):
         if op in ("eq", "ne") and len(mine) != len(theirs):
             return bool_value(op == "ne")
         for i, (a, b) in enumerate(zip(list(mine), list(theirs), strict=False)):
-            if i >= len(mine) or i >= len(theirs):
+            if i >= len(self.items) or i >= len(other.items):
                 break
             if not tx.interp.equal(realize(tx, a), realize(tx, b)):
+                if i >= len(self.items) or i >= len(other.items):
+                    break  # comparing has shortened them
                 if op in ("eq", "ne"):
                     return bool_value(op == "ne")
                 return tx.interp.compare(op, realize(tx, a), realize(tx, b))
-        return bool_value(COMPARE[op](len(mine), len(theirs)))
+        return bool_value(COMPARE[op](len(self.items), len(other.items)))
 
 
 def _constant(value: Value) -> object:

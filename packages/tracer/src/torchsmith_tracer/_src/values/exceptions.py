@@ -89,7 +89,7 @@ class ExceptionValue(NewObjectValue):
             return stored
         if stored is not DELETED and name in self.fields:
             return self.fields[name]
-        if name in ("__dict__", "__weakref__") or isinstance(descriptor, C_DATA[1]):
+        if name in ("__class__", "__dict__", "__weakref__") or isinstance(descriptor, C_DATA[1]):
             return super().slot_get(tx, name, descriptor)
         return NONE
 

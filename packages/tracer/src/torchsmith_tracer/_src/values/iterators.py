@@ -17,7 +17,10 @@ from torchsmith_tracer._src.emitter import Emitter
 from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtin_object import BuiltinObject
-from torchsmith_tracer._src.values.builtins.python_versions import CLEARED_IS_MUTATED
+from torchsmith_tracer._src.values.builtins.python_versions import (
+    CLEARED_IS_MUTATED,
+    ENDED_KEEPS_ITS_LIST,
+)
 from torchsmith_tracer._src.values.constants import ConstantValue
 from torchsmith_tracer._src.values.containers import SequenceValue, TupleValue
 from torchsmith_tracer._src.values.lazy import realize
@@ -341,8 +344,8 @@ class DictIterator(Counted):
 
 
 class ReversedValue(Counted):
-    """``reversed(sequence)``; ``index`` counts down to -1. ``sequence`` is anything with
-    ``__len__`` and ``__getitem__``."""
+    """``reversed(sequence)``; ``index`` counts down to -1, and is -2 once the end was seen.
+    ``sequence`` is anything with ``__len__`` and ``__getitem__``."""
 
     __slots__ = ("last", "sequence")
 
@@ -356,18 +359,16 @@ class ReversedValue(Counted):
         return type(reversed([])) if cls is list else reversed
 
     def step(self, tx: Trace) -> Value | None:
-        i = self.index
-        if i < 0:
-            return None
-        base = self.sequence
-        if isinstance(base, SequenceValue) and i >= len(base.items):
-            self.move(tx, -1)
+        i, base = self.index, self.sequence
+        if i < 0 or (isinstance(base, SequenceValue) and i >= len(base.items)):
+            kept = ENDED_KEEPS_ITS_LIST and self.python_type() is not reversed
+            self.move(tx, -1 if kept else -2)
             return None
         self.move(tx, i - 1)
         return base.getitem(tx, ConstantValue(i))
 
     def remaining(self, tx: Trace) -> int:
-        return self.index + 1
+        return max(self.index, -1) + 1
 
     def reconstruct(self, cg: Emitter) -> str:
         return cg.call(_reversed_at, self.sequence, cg.const(self.index))
@@ -418,6 +419,8 @@ class CallableIterator(IteratorValue):
         if self.done:
             return None
         value = tx.interp.call(self.fn, [])
+        if self.done:  # the function has used it up
+            return None
         if tx.interp.equal(self.sentinel, value):
             tx.journal.assign(self, "done", True)
             return None

@@ -495,12 +495,16 @@ class DictViewValue(BuiltinObject):
         return self._as_set(tx).binary(tx, op, SetValue.of(tx, tx.interp.unpack(other)))
 
     def richcompare(self, tx: Trace, op: str, other: Value) -> Value | None:
-        if self.kind == "values":
-            return None
         other = other.base_value()
-        if isinstance(other, DictViewValue):
-            other = other._as_set(tx)
-        return self._as_set(tx).richcompare(tx, op, other)
+        kinds = [v.kind for v in (self, other) if isinstance(v, DictViewValue)]
+        if "values" in kinds or not isinstance(other, DictViewValue | SetValue):
+            return None
+        sizes = [tx.interp.index(v.length(tx)) for v in (self, other)]
+        inner, outer = (other, self) if op in ("gt", "ge") else (self, other)
+        found = COMPARE["eq" if op == "ne" else op](*sizes) and all(
+            tx.interp.truth(outer.contains(tx, item)) for item in tx.interp.unpack(inner)
+        )
+        return bool_value(found != (op == "ne"))
 
     def c_attribute(self, tx: Trace, name: str, descriptor: object) -> Value:
         if name == "mapping":

@@ -124,8 +124,11 @@ class Iteration(Part):
         """``target.update(source)``: a mapping, or an iterable of pairs."""
         base = source.base_value()
         if isinstance(base, DictValue) and (base is source or not self._overrides_items(source)):
+            size = len(base.table)
             for key, value in list(base.table.values()):
                 target.put(self.tx, key, value)
+                if type(base) is DictValue and len(base.table) != size:
+                    raise self.interp.error(RuntimeError, "dict mutated during update")
         elif self.is_mapping(source):
             for key in self.unpack(self.interp.call(source.getattr(self.tx, "keys"), [])):
                 target.put(self.tx, key, source.getitem(self.tx, key))

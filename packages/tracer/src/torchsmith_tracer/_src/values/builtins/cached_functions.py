@@ -206,6 +206,12 @@ def _host(tx: Trace, value: Value, wrapper: Cached) -> object:
     raise Unsupported("opaque-call", what=f"{_name(wrapper)} with {value.describe()}")
 
 
+_IN_C = type(functools.lru_cache(lambda: None))
+method(_IN_C, "__copy__")(lambda tx, self, /: self)
+method(_IN_C, "__deepcopy__")(lambda tx, self, memo, /: self)
+method(_IN_C, "__reduce__")(lambda tx, self, /: self.getattr(tx, "__qualname__"))
+
+
 def _pending(tx: Trace) -> bool:
     """Whether traced code before this call has changed something that exists."""
     journal = tx.journal

@@ -23,12 +23,18 @@ from torchsmith_tracer._src.frames.library import is_library_module
 from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtins.registry import builtin, method
-from torchsmith_tracer._src.values.classes import ClassValue, DescriptorValue, bare_class
-from torchsmith_tracer._src.values.constants import NONE, ConstantValue
+from torchsmith_tracer._src.values.classes import (
+    ClassValue,
+    DescriptorValue,
+    bare_class,
+    is_left_out,
+)
+from torchsmith_tracer._src.values.constants import FALSE, NONE, ConstantValue
 from torchsmith_tracer._src.values.containers import TupleValue
 from torchsmith_tracer._src.values.functions import CellValue, FunctionValue
 from torchsmith_tracer._src.values.lookup import lookup, lookup_in
 from torchsmith_tracer._src.values.mappings import DictValue
+from torchsmith_tracer._src.values.python_instances import ObjectValue
 
 _METACLASSES = (type, abc.ABCMeta)
 
@@ -186,6 +192,10 @@ def _stand_in(tx: Trace, name: str, meta: type, bases: list[type], table: dict[s
             parts = [v for v in value.parts.values() if isinstance(v, FunctionValue)]
             abstract = [v for v in parts if _is_abstract(tx, v)]
             namespace[key] = property(_placeholder(tx, abstract[0], key) if abstract else None)
+        elif isinstance(value, ObjectValue) and issubclass(meta, abc.ABCMeta):
+            args = (value, ConstantValue("__isabstractmethod__"), FALSE)
+            marked = tx.interp.truth(tx.interp.call(tx.interp.const(getattr), args))
+            namespace[key] = is_left_out if marked else object()
         elif key not in ("__init_subclass__", "__set_name__", "__class_getitem__"):
             namespace[key] = object()
     namespace.pop("__init_subclass__", None)

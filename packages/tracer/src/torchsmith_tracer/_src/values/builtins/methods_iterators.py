@@ -47,10 +47,11 @@ def _reduce(tx: Trace, self: Value, /) -> Value | None:
         return _made(opener, ListValue(left))
     if not isinstance(it, iterators.Counted):
         return None
-    if it.index < 0:
+    backwards = isinstance(it, iterators.ReversedValue)
+    if it.index < (-1 if backwards else 0):
         empty = ListValue([]) if kind in _LISTS else TupleValue([])
         return _made(cls if kind is reversed else opener, empty)
-    if isinstance(it, iterators.ReversedValue):
+    if backwards:
         opener = cls if kind is reversed else tx.interp.const(reversed)
     owner = next((getattr(it, n) for n in ("sequence", "obj", "owner") if hasattr(it, n)), None)
     return None if owner is None else _made(opener, owner, index=it.index)
@@ -75,7 +76,7 @@ def _setstate(tx: Trace, self: Value, state: Value, /) -> Value | None:
             pass
         case _:
             return None
-    if it.index >= 0:
+    if it.index >= least:
         it.move(tx, max(least, index if most is None else min(index, most)))
     return NONE
 

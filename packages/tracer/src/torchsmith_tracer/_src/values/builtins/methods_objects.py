@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import sys
 import types
 from typing import cast
 
@@ -13,7 +14,7 @@ from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtins import copying
 from torchsmith_tracer._src.values.builtins.functions import is_instance
 from torchsmith_tracer._src.values.builtins.registry import method, traced_method
-from torchsmith_tracer._src.values.classes import ClassValue, DescriptorValue
+from torchsmith_tracer._src.values.classes import STAND_INS, ClassValue, DescriptorValue
 from torchsmith_tracer._src.values.constants import NONE, NOT_IMPLEMENTED, ConstantValue, bool_value
 from torchsmith_tracer._src.values.construction import construct, new_exception, new_instance
 from torchsmith_tracer._src.values.containers import ListValue, TupleValue
@@ -192,7 +193,28 @@ def _mro(tx: Trace, cls: Value, /) -> Value:
 
 @method(type, "__subclasses__")
 def _subclasses(tx: Trace, cls: Value, /) -> Value:
-    raise Unsupported("opaque-call", what="type.__subclasses__()")
+    real = cast("ClassValue", cls).obj
+    known = [] if real in tx.world.born else _outside(real)
+    if len(known) > _MOST or not all(map(_is_global, known)):  # others would be kept alive
+        raise Unsupported("opaque-call", what="type.__subclasses__()")
+    outside = () if real in tx.world.born else tx.interp.unpack(tx.world.query(_outside, real))
+    made: list[type] = type.__subclasses__(real)
+    alive = tx.world.born & tx.interp.patched_classes.keys()
+    born = [tx.interp.class_value(c) for c in made if c in alive]
+    return ListValue([*outside, *born])
+
+
+def _outside(cls: type) -> list[type]:
+    """The subclasses that are no stand-ins of a trace."""
+    found: list[type] = type.__subclasses__(cls)
+    return [c for c in found if STAND_INS.get(id(c)) is not c]
+
+
+def _is_global(cls: type) -> bool:
+    return getattr(sys.modules.get(cls.__module__), cls.__qualname__, None) is cls
+
+
+_MOST = 100  # each one is guarded
 
 
 # --- generators --------------------------------------------------------------------------------

@@ -46,3 +46,13 @@ def _cleared_is_mutated() -> bool:
 
 
 CLEARED_IS_MUTATED = _cleared_is_mutated()
+
+
+def _keeps_its_list() -> bool:
+    """Whether ``reversed(list)`` that has ended is still one of that list (3.13)."""
+    it = reversed([])  # type: ignore[var-annotated]
+    next(it, None)
+    return it.__reduce__()[0] is reversed
+
+
+ENDED_KEEPS_ITS_LIST = _keeps_its_list()

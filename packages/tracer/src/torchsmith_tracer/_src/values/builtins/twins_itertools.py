@@ -166,6 +166,7 @@ class cycle(_Iterator):
 
 @_twin
 class repeat(_Iterator):
+    no_keywords = False
     state = ("_element", "_left")
 
     def __init__(self, object, times=...):
@@ -242,6 +243,7 @@ class accumulate(_Iterator):
 
 @_twin
 class compress(_Iterator):
+    no_keywords = False
     state = ("_data", "_selectors")
 
     def __init__(self, data, selectors):
