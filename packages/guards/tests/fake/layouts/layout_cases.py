@@ -196,6 +196,8 @@ WITH_SETTINGS = {
         lambda x: (([x, x], 0), {}),
         lambda x: (([x, x, x], -1), {}),
         lambda x: (([x], -1), {}),
+        lambda x: (([x, x.to(torch.float64)], -1), {}),
+        lambda x: (([x.to(torch.int32), x, x.to(torch.bfloat16)], 0), {}),
     ],
     # data movement
     "stack": [lambda x, i=i: (([x, x], i), {}) for i in (0, 1, 2, -1)],

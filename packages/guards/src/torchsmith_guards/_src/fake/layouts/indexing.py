@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from typing import Any
 
 import torch
@@ -35,7 +36,7 @@ def _cat(tensors: Sequence[torch.Tensor], dim: int = 0) -> Layout | None:
         return None
     total: Any = 0
     for tensor in tensors:
-        if tensor.dtype != first.dtype or tensor.device != first.device or tensor.dim() != rank:
+        if tensor.device != first.device or tensor.dim() != rank:
             return None
         if any(i != axis and not same(n, first.shape[i]) for i, n in enumerate(tensor.shape)):
             return None
@@ -47,7 +48,7 @@ def _cat(tensors: Sequence[torch.Tensor], dim: int = 0) -> Layout | None:
         total = total + tensor.shape[axis]
     size: list[Any] = list(first.shape)
     size[axis] = total
-    return contiguous(size, first)
+    return contiguous(size, first, reduce(torch.promote_types, (t.dtype for t in tensors)))
 
 
 @rule("stack")

@@ -54,7 +54,7 @@ def _operator(name: str, fn: Callable[..., Value]) -> None:
 
 
 def _sequence(tx: Trace, value: Value) -> Value:
-    if not hasattr(value.python_type(), "__getitem__"):
+    if lookup(tx, value.python_type(), "__getitem__") is None:
         raise tx.interp.error(TypeError, f"{value.type_name!r} object can't be concatenated")
     return value
 
