@@ -79,6 +79,18 @@ def test_a_loss_beside_other_results_is_taken_to_be_differentiated_alone() -> No
     assert len(call.training.backwards) == 2
 
 
+def test_results_in_another_order_wait_for_their_tangents() -> None:
+    given = inputs()
+    graph = torch.fx.symbolic_trace(lambda x, w: program(x, w).t().exp())
+    with settings.patch(graph_cache=False):
+        call = driver.compile_training(graph, given)
+    assert not call.training.backwards
+    torch.testing.assert_close(
+        torch.autograd.grad(call(*given).sum(), given),
+        torch.autograd.grad(graph(*given).sum(), given),
+    )
+
+
 def test_what_fails_ahead_is_told_by_the_backward_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     given = inputs()
     prepare, asked = driver._half, []

@@ -152,8 +152,10 @@ class Training:
 
         def ahead() -> None:
             self._describe_saved(graph, snapshot)
+            expected = _expected(key, roots)
             with contextlib.suppress(Exception):  # it is told when a backward pass asks again
-                self.backward_of(_of_the_loss(key, roots))
+                if expected is not None:
+                    self.backward_of(expected)
 
         with contextlib.nullcontext() if self._any_sizes else meanwhile(ahead):
             self.forward = self.compile(graph)
@@ -266,12 +268,13 @@ class Training:
         return self.compile(graph), used
 
 
-def _of_the_loss(key: Key, roots: Sequence[torch.Tensor]) -> Key:
-    """Which tangents a backward pass most likely has: only that of the loss, if there is one."""
+def _expected(key: Key, roots: Sequence[torch.Tensor]) -> Key | None:
+    """Which tangents a backward pass most likely has: only that of the loss, if there is one, else
+    all, row by row; None where results are laid out otherwise: tangents often are not then."""
     losses = [i for i, root in enumerate(roots) if not root.dim()]
-    if len(losses) != 1:
-        return key
-    return tuple(stride if i in losses else None for i, stride in enumerate(key))
+    if len(losses) == 1:
+        return tuple(stride if i in losses else None for i, stride in enumerate(key))
+    return key if all(root.is_contiguous() for root in roots) else None
 
 
 def _is_tensor(value: Any) -> bool:

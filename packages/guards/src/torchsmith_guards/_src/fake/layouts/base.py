@@ -12,7 +12,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import Any, TypeVar
 
 import torch
@@ -276,6 +276,14 @@ def contiguous(
         return None
     shape = tuple(size)
     return shape, contiguous_strides(shape), dtype or x.dtype, x.device, 0
+
+
+@lru_cache
+def promoted(*dtypes: torch.dtype) -> torch.dtype:
+    """The type that elements of all these types are cast to. Torch calls it an operator, which
+    would go to the mode at work."""
+    with torch._C._DisableTorchDispatch():
+        return reduce(torch.promote_types, dtypes)
 
 
 def axis_of(dim: Any, rank: int) -> int | None:

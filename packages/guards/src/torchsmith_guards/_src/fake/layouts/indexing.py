@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import reduce
 from typing import Any
 
 import torch
@@ -12,12 +11,14 @@ from torchsmith_guards._src.fake.layouts.base import (
     PLAIN_DTYPES,
     Layout,
     axis_of,
+    channels_last_strides,
     contiguous,
     holds,
     is_channels_last,
     is_contiguous,
     is_row_major,
     is_static,
+    promoted,
     rule,
     same,
     same_sizes,
@@ -42,13 +43,18 @@ def _cat(tensors: Sequence[torch.Tensor], dim: int = 0) -> Layout | None:
             return None
         if rank == 1 and same(tensor.shape[0], 0):
             return None
-        # Channels-last operands give a channels-last result.
-        if (rank == 5 and not is_contiguous(tensor)) or is_channels_last(tensor) is not False:
+        if rank == 5 and not is_contiguous(tensor):
             return None
         total = total + tensor.shape[axis]
     size: list[Any] = list(first.shape)
     size[axis] = total
-    return contiguous(size, first, reduce(torch.promote_types, (t.dtype for t in tensors)))
+    dtype = promoted(*(t.dtype for t in tensors))
+    last = [is_channels_last(t) for t in tensors]
+    if None in last:
+        return None
+    if not all(last):
+        return contiguous(size, first, dtype)
+    return (tuple(size), channels_last_strides(size), dtype, first.device, 0)
 
 
 @rule("stack")

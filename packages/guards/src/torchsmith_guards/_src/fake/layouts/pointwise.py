@@ -24,6 +24,7 @@ from torchsmith_guards._src.fake.layouts.base import (
     is_row_major,
     is_static,
     less,
+    promoted,
     rule,
     same,
     same_sizes,
@@ -37,7 +38,7 @@ _DEFAULT, _TO_FLOAT, _TO_BOOL, _ONLY_FLOAT, _NOT_BOOL = range(5)
 @lru_cache(maxsize=4096)
 def _promote(full: tuple[Any, ...], zero_dim: tuple[Any, ...], numbers: tuple[type, ...]) -> Any:
     """Result type of tensors with and without dimensions and Python numbers."""
-    result = _merge(_promote_all(full), _promote_all(zero_dim))
+    result = _merge(*(promoted(*dtypes) if dtypes else None for dtypes in (full, zero_dim)))
     for kind in (bool, int, float, complex):
         if kind in numbers:
             result = _merge(result, _NUMBER_DTYPES[kind]())
@@ -51,13 +52,6 @@ _NUMBER_DTYPES: dict[type, Callable[[], torch.dtype]] = {
     complex: lambda: torch.complex64,
 }
 _SYMBOLIC_NUMBERS: dict[type, type] = {torch.SymInt: int, torch.SymFloat: float}
-
-
-def _promote_all(dtypes: tuple[torch.dtype, ...]) -> torch.dtype | None:
-    result: torch.dtype | None = None
-    for dtype in dtypes:
-        result = dtype if result is None else torch.promote_types(result, dtype)
-    return result
 
 
 def _category(dtype: torch.dtype) -> int:
