@@ -40,7 +40,7 @@ def job(folder: Path, what: str = "tl.load(x) * 2") -> Job:
         signature={"x": "*fp32", "y": "*fp32"},
         aligned=(0, 1),
         capability=90,
-        options={"num_warps": 1},
+        options={"num_warps": 1, "enable_fp_fusion": True},
         cache=str(folder / "triton"),
     )
 

@@ -165,7 +165,9 @@ def _warm_up() -> None:
         knobs.cache.__dict__["dir"] = folder
         path = os.path.join(folder, "smallest.py")
         Path(path).write_text(_SMALLEST)
-        compile_job(Job(_SMALLEST, path, ["smallest"], {"x": "*fp32"}, (0,), 80, {}, folder))
+        options = {"enable_fp_fusion": True}  # newer versions warn where it is not said
+        signature = {"x": "*fp32"}
+        compile_job(Job(_SMALLEST, path, ["smallest"], signature, (0,), 80, options, folder))
 
 
 def allow_functions() -> None:
