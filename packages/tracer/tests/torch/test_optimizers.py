@@ -221,6 +221,20 @@ def test_closures_of_other_optimizers_are_in_the_graph(program):
     assert program(lambda C: train_by_closure(C, lambda ps: O.Adam(ps))) <= 4
 
 
+def breaks_of(run, capture):
+    """The breaks of what ``run`` compiles, once it has given what it gives eagerly."""
+    logs = []
+
+    def compiled(fn):
+        out = torchsmith_tracer.compile(fn, backend=capture)
+        logs.append(out._torchsmith_region.log)
+        return out
+
+    own, theirs = run(compiled), run(lambda fn: fn)
+    torch.testing.assert_close(own, theirs)
+    return logs[0].breaks
+
+
 def test_what_is_around_a_native_step_is_compiled(capture):
     def run(C):
         table = nn.Embedding(5, 3, sparse=True)
@@ -241,16 +255,7 @@ def test_what_is_around_a_native_step_is_compiled(capture):
             seen.append(step(index, torch.ones(2)))
         return seen, table.weight, dict(optimizer.state[table.weight])
 
-    logs = []
-
-    def compiled(fn):
-        out = torchsmith_tracer.compile(fn, backend=capture)
-        logs.append(out._torchsmith_region.log)
-        return out
-
-    own, theirs = run(compiled), run(lambda fn: fn)
-    torch.testing.assert_close(own, theirs)
-    assert [b.name for b in logs[0].breaks] == ["native-optimizer"]
+    assert [b.name for b in breaks_of(run, capture)] == ["native-optimizer"]
     assert capture.n == 1
 
 
@@ -304,16 +309,7 @@ def test_a_schedule_by_losses_breaks_at_its_step_alone(capture, rate):
             seen.append(float(optimizer.param_groups[0]["lr"]))
         return seen, p, scheduler.best, scheduler.num_bad_epochs, scheduler.last_epoch
 
-    logs = []
-
-    def compiled(fn):
-        out = torchsmith_tracer.compile(fn, backend=capture)
-        logs.append(out._torchsmith_region.log)
-        return out
-
-    own, theirs = run(compiled), run(lambda fn: fn)
-    torch.testing.assert_close(own, theirs)
-    assert {b.name for b in logs[0].breaks} == {"item"}
+    assert {b.name for b in breaks_of(run, capture)} == {"item"}
     assert capture.n <= 4  # before it, and once more with another rate; after it
 
 

@@ -6,6 +6,7 @@ logged; what should have compiled and did not is a ``StageError``.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import logging
@@ -351,24 +352,18 @@ def compile_training(
     before_division = [p for p in (DeadCode(), keyed) if p.name not in off]
 
     def finish(graph: fx.Graph) -> None:
-        try:
+        with _reported(gm):
             for each in before_division:
                 _stage(f"pass {each.name}", each.run, graph)
-        except StageError as error:
-            report_failure(gm, error)
-            raise
 
     if chosen.rng == "keyed":
         joint.finish = finish
 
     halves: list[tuple[str, Any]] = []
 
-    def compile_half(module: fx.GraphModule, *, forward: bool) -> object:
-        try:
+    def compile_half(module: fx.GraphModule) -> object:
+        with _reported(gm):
             _stage("passes", run_passes, module.graph, switches.passes(chosen), check=chosen.verify)
-        except StageError as error:
-            report_failure(gm, error)
-            raise
         module.recompile()
         logs.logger("aot").debug("%s", module.graph)
         tell_functional(module)
@@ -381,7 +376,8 @@ def compile_training(
             tell_eager(error)
             log.warning("%s This pass runs operator by operator instead.", error)
             built = _Uncompiled(module)
-        if forward:
+        forward = not is_boxed(module.graph)
+        if forward:  # a backward half may have been compiled ahead
             halves.insert(0, ("forward", built))
         else:
             halves.append(("backward", built))
@@ -395,14 +391,11 @@ def compile_training(
     if owner is not None:
         owner.kind = "forward"
 
-    begun: list[fx.GraphModule] = []
-
     def compile_recorded(module: fx.GraphModule) -> object:
-        begun.append(module)
-        if len(begun) == 1:
-            return compile_half(module, forward=True)
+        if not is_boxed(module.graph):
+            return compile_half(module)
         with recorder.graph(_new_backward(module, owner)) as told:
-            built = compile_half(module, forward=False)
+            built = compile_half(module)
             note_compiled(told, built)
         return built
 
@@ -415,6 +408,16 @@ def compile_training(
     compiled.schedules = functools.partial(schedules, halves)
     compiled.notes = functools.partial(notes, halves)
     return compiled  # type: ignore[no-any-return]
+
+
+@contextlib.contextmanager
+def _reported(gm: fx.GraphModule) -> Iterator[None]:
+    """Tell listeners of a stage that fails here."""
+    try:
+        yield
+    except StageError as error:
+        report_failure(gm, error)
+        raise
 
 
 def _recorded_half(

@@ -296,6 +296,11 @@ def _attention(order, length=5, **kwargs):
 
 # (name, function that gives (args, kwargs))
 WHOLE_CALLS = [
+    *[  # images in both orders
+        ("cat", lambda o=o, d=d: (([make((2, 4, 3, 5), k) for k in o] + d, 1), {}))
+        for o in ((CL, None), (None, CL), (CL, CL))
+        for d in ([], [make((2, 4, 3, 5), CL, torch.float64)])
+    ],
     *[
         (
             "index_put",

@@ -21,6 +21,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from torchsmith_fx_backend._src.aot.functional import FunctionalMode
+from torchsmith_fx_backend._src.aot.tangents import order_of
 from torchsmith_fx_backend._src.capture.torch_private import (
     fused_attention_choice,
     without_active_modes,
@@ -144,8 +145,7 @@ class Attention:
 
 def _laid_out_as(expected: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
     """A copy of ``result`` whose axes lie in memory in the order of ``expected``'s."""
-    strides = expected.stride()
-    order = sorted(range(len(strides)), key=lambda axis: -strides[axis])
+    order = order_of(expected.shape, expected.stride())
     back = [order.index(axis) for axis in range(len(order))]
     return result.permute(order).contiguous().permute(back).clone()  # no view, as the kernel's
 

@@ -144,22 +144,20 @@ class Training:
             [position for _, position, _ in joint.rewritten],
         )
         graph = forward_graph(snapshot.module, snapshot.inputs, outputs, self.saved)
-        if not usual:
-            self.forward = self.compile(graph)
-            self._describe_saved(graph, snapshot)
-            return
-        self._snapshot = (key, snapshot)
+        if usual:
+            self._snapshot = (key, snapshot)
+        expected = _expected(key, roots) if usual and not self._any_sizes else None
 
-        def ahead() -> None:
+        def ahead(tangents: Key) -> None:
             self._describe_saved(graph, snapshot)
-            expected = _expected(key, roots)
             with contextlib.suppress(Exception):  # it is told when a backward pass asks again
-                if expected is not None:
-                    self.backward_of(expected)
+                self.backward_of(tangents)
 
-        with contextlib.nullcontext() if self._any_sizes else meanwhile(ahead):
+        work = None if expected is None else functools.partial(ahead, expected)
+        with contextlib.nullcontext() if work is None else meanwhile(work):
             self.forward = self.compile(graph)
-        self._describe_saved(graph, snapshot)
+        if not self._given:  # not ahead, or nothing is saved
+            self._describe_saved(graph, snapshot)
 
     def _describe_saved(self, graph: fx.GraphModule, snapshot: Snapshot) -> None:
         """Note what the forward half ``graph``, which is in its last form, saves."""

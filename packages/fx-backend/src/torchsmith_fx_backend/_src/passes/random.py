@@ -45,10 +45,10 @@ class KeyedRandom:
             for node in graph.nodes
             if self.unless not in node.meta and (how := _keyed(node)) is not None
         ]
-        unused = [node for node, _ in draws if not node.users]
+        unused = {node for node, _ in draws if not node.users}
         for node in unused:
             graph.erase_node(node)
-        draws = [(node, how) for node, how in draws if not node._erased]
+        draws = [(node, how) for node, how in draws if node not in unused]
         values: list[Any] = [_drawn(node) for node, _ in draws]
         seeds: dict[torch.device, list[fx.Node]] = {}
         for (node, (function, more)), value in zip(draws, values, strict=True):

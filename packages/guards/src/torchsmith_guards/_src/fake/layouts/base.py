@@ -245,13 +245,16 @@ def image_layout(size: Sequence[int], x: torch.Tensor) -> Layout | None:
     return contiguous(size, x) if is_contiguous(x) else None
 
 
-def fits(x: torch.Tensor, *others: torch.Tensor | None) -> bool:
-    """Whether ``x`` has static sizes, none of them 0, and is, as the others, of one floating type
-    on one device."""
-    static = is_static(x.shape, x.stride()) and not holds(x.shape, 0) and x.dtype.is_floating_point
-    return static and all(
+def alike(x: torch.Tensor, *others: torch.Tensor | None) -> bool:
+    """Whether ``x`` and the others are of one floating type on one device."""
+    return x.dtype.is_floating_point and all(
         o is None or (o.dtype == x.dtype and o.device == x.device) for o in others
     )
+
+
+def fits(x: torch.Tensor, *others: torch.Tensor | None) -> bool:
+    """Whether ``x`` has static sizes, none of them 0, and the others are ``alike``."""
+    return is_static(x.shape, x.stride()) and not holds(x.shape, 0) and alike(x, *others)
 
 
 def spread(values: Sequence[int], count: int) -> list[int] | None:

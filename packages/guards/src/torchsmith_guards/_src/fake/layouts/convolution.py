@@ -29,17 +29,9 @@ from torchsmith_guards._src.fake.layouts.base import (
 
 @rule("convolution")
 def _convolution(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    transposed: bool,
-    output_padding: Sequence[int],
-    groups: int,
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *settings: Any, **named: Any
 ) -> Layout | None:
-    size = _size(x, weight, stride, padding, dilation, transposed, output_padding, groups)
+    size = _size(x, weight, *settings, **named)
     if size is None or not fits(x, bias):
         return None
     if bias is not None and tuple(bias.shape) != (size[1],):

@@ -9,6 +9,7 @@ import torch
 
 from torchsmith_guards._src.fake.layouts.base import (
     Layouts,
+    alike,
     channels_last_strides,
     contiguous,
     fits,
@@ -24,17 +25,10 @@ from torchsmith_guards._src.fake.layouts.base import (
 )
 
 
-def _plain(x: torch.Tensor, *parameters: torch.Tensor | None) -> bool:
-    """Whether ``x`` and the parameters are of one floating type on one device."""
-    return x.dtype.is_floating_point and all(
-        p is None or (p.dtype == x.dtype and p.device == x.device) for p in parameters
-    )
-
-
 def _statistics_dtype(x: torch.Tensor, *parameters: torch.Tensor | None) -> torch.dtype | None:
     """The type of mean and deviation: that of ``x`` on the CPU, at least float32 elsewhere and
     beside parameters in float32, which only the CPU takes."""
-    if _plain(x, *parameters):
+    if alike(x, *parameters):
         if x.device.type == "cpu" or x.dtype in (torch.float32, torch.float64):
             return x.dtype
         return torch.float32 if x.device.type == "cuda" else None
@@ -92,7 +86,7 @@ def _batch_norm_functional(x: torch.Tensor, *rest: Any) -> Layouts | None:
 @rule("native_batch_norm_backward")
 def _batch_norm_backward(grad: torch.Tensor, x: torch.Tensor, *rest: Any) -> Layouts | None:
     weight, running_mean, running_var, mean, deviation, train, _, mask = rest
-    if not _plain(x, grad) or not (x.device.type == "cuda" or _plain(x, mean, deviation)):
+    if not alike(x, grad) or not (x.device.type == "cuda" or alike(x, mean, deviation)):
         return None
     found = _batch_norm(x, weight, None, running_mean, running_var, train)
     channels = contiguous(x.shape[1:2], x if weight is None else weight)
@@ -123,7 +117,7 @@ def _batch_norm(
         return _batch_norm_on_gpu(x, *parameters)
     if x.device.type != "cpu" or x.dim() < 2 or (mean is None and not training):
         return None
-    if not _plain(x, *parameters) or holds(x.shape, 0):
+    if not alike(x, *parameters) or holds(x.shape, 0):
         return None
     if training and x.dtype not in (torch.float32, torch.float64):
         return None
