@@ -152,6 +152,20 @@ def test_masks_without_dense_rows_are_laid_out_for_fused_kernels(name, rng, drop
         assert mine.stride() == true.stride()
 
 
+def test_a_mask_without_elements_stays_as_it_is(monkeypatch):
+    monkeypatch.setattr(attention, "fused_attention_choice", choose)
+
+    def fn(x, row):
+        mask = row[:, None, :, None].expand(0, 2, 4, 4)
+        return (F.scaled_dot_product_attention(x, x * 2, x.sin(), mask),)
+
+    inputs = [leaf(0, 2, 4, 4), torch.empty(1, 4)[:, :1].expand(0, 4)]
+    run = compiled(fx.symbolic_trace(fn), *inputs)
+    (result,) = run(*inputs)
+    result.sum().backward()
+    assert result.shape == inputs[0].grad.shape == (0, 2, 4, 4)
+
+
 def test_a_mask_that_eager_refuses_is_not_left_out():
     def fn(q):
         return (F.scaled_dot_product_attention(q, q, q, q.new_zeros(1, 1, 4, 4).double()),)

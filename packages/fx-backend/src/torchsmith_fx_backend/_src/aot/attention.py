@@ -119,7 +119,7 @@ class Attention:
         mask = given.attn_mask
         if mask is None or mask.dim() < 2 or mask.requires_grad or self._draws_as_eager(given):
             return None
-        if mask.stride(-1) == 1 or not _stores_scores(_offers(given)):
+        if mask.stride(-1) == 1 or 0 in mask.shape or not _stores_scores(_offers(given)):
             return None
         part = mask
         for axis in range(mask.dim() - 2):
