@@ -106,6 +106,40 @@ def warns_once_and_works(store: Cache, words: str) -> None:
     assert store.put("other", FILES)
 
 
+def test_others_are_first_again_and_again(store: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each time a damaged entry is taken away, another process has put one in its place."""
+    rounds = iter(range(5))
+    drop = Cache._drop
+
+    def drop_and_be_overtaken(self: Cache, entry: Path) -> None:
+        drop(self, entry)
+        if next(rounds, None) is not None:
+            entry.mkdir()
+            (entry / "MANIFEST").write_text("")
+
+    store.put("key", FILES)
+    store.path("key", "b.bin").unlink()
+    monkeypatch.setattr(Cache, "_drop", drop_and_be_overtaken)
+    assert store.put("key", FILES)
+    assert next(rounds, None) is None
+    assert store.get("key") == FILES
+    assert [p.name for p in store.root.iterdir()] == ["v1"]
+
+
+def test_file_in_place_of_an_entry(store: Cache) -> None:
+    store.put("key", FILES)
+    store.remove("key")
+    store.path("key", "").write_text("not a directory")
+    assert store.put("key", FILES)
+    assert store.get("key") == FILES
+
+
+def test_removing_what_is_gone_leaves_nothing(store: Cache) -> None:
+    store.put("other", FILES)
+    store.remove("key")
+    assert [p.name for p in store.root.iterdir()] == ["v1"]
+
+
 def test_file_in_place_of_the_directory(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("in the way")
     warns_once_and_works(Cache(tmp_path / "cache"), "cannot be created")

@@ -12,6 +12,7 @@ private temporary directory that lives as long as the process takes its place.
 from __future__ import annotations
 
 import atexit
+import errno
 import hashlib
 import os
 import shutil
@@ -26,6 +27,9 @@ from pathlib import Path
 
 _FORMAT = "v1"
 _MANIFEST = "MANIFEST"
+# Each attempt that fails means that another process wrote the same entry in the meantime.
+_ATTEMPTS = 100
+_TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
 
 
 class CacheWarning(UserWarning):
@@ -162,26 +166,39 @@ class Cache:
                 lines.append(f"{hashlib.sha256(data).hexdigest()} {name}\n")
             # Last, so that a directory with a manifest is complete even on a crash half-way.
             (temporary / _MANIFEST).write_text("".join(lines))
-            try:
-                temporary.rename(entry)
-            except OSError:
-                # Another process was first. Ours says the same unless theirs is damaged.
-                if _is_whole(entry):
-                    return
-                self._drop(entry)
-                temporary.rename(entry)
+            self._publish(temporary, entry)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
 
+    def _publish(self, temporary: Path, entry: Path) -> None:
+        """Give a finished directory its name, unless a whole entry has it already."""
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                temporary.rename(entry)
+                return
+            except OSError as error:
+                if error.errno not in _TAKEN:
+                    raise
+                # Another process was first. Ours says the same unless theirs is damaged, or was
+                # removed since: then others may be about to write it, too, and be first again.
+                if _is_whole(entry):
+                    return
+                if attempt == _ATTEMPTS:
+                    raise
+                self._drop(entry)
+
     def _drop(self, entry: Path) -> None:
         """Take a damaged entry out of the way at once, then delete it at leisure."""
+        grave = None
         try:
             grave = Path(tempfile.mkdtemp(prefix=".old-", dir=self.root))
             entry.rename(grave / "entry")
+        except FileNotFoundError:
+            pass  # another process took it away; what has its name from now on is not damaged
         except OSError:
             shutil.rmtree(entry, ignore_errors=True)
-            return
-        shutil.rmtree(grave, ignore_errors=True)
+        if grave is not None:
+            shutil.rmtree(grave, ignore_errors=True)
 
 
 class _CorruptEntry(Exception):
