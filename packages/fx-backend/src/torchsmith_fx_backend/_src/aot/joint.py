@@ -81,8 +81,9 @@ class Joint:
             come with that.
         viewed: those of ``kept`` of which it saves views alone, which keep the memory that there
             was then, whatever is assigned to the tensor's ``data``.
-        saves: those of ``differentiable`` for which eager autograd saves anything, so that a
-            second backward pass from there is an error.
+        saves: for each of ``differentiable``, the numbers of eager's autograd nodes that save
+            anything for it: a second backward pass through one of them is an error.
+        reads: which of ``kept`` it saves for each of ``differentiable``.
         rewritten: inputs that get values with a history: position of the input, position in
             ``outputs`` of its new value, and how often eager writes it. Autograd itself has to see
             that write, so it comes after the compiled function.
@@ -102,7 +103,8 @@ class Joint:
     mutated: tuple[int, ...] = ()
     kept: frozenset[fx.Node] = frozenset()
     viewed: frozenset[fx.Node] = frozenset()
-    saves: frozenset[int] = frozenset()
+    saves: dict[int, frozenset[int]] = field(default_factory=dict)
+    reads: dict[int, frozenset[fx.Node]] = field(default_factory=dict)
     rewritten: tuple[tuple[int, int, int], ...] = ()
     spent: tuple[int, ...] = ()
     finish: Callable[[fx.Graph], object] = lambda graph: None
@@ -473,8 +475,7 @@ class _Collector:
 def _find_saved(joint: Joint) -> None:
     """What eager autograd keeps for the backward pass, read from its nodes."""
     kept: dict[fx.Node, bool] = {}
-    saves: set[int] = set()
-    saved: dict[Any, bool | None] = {}  # autograd node -> whether it saves a tensor
+    known: dict[Any, _Saving | None] = {}  # by autograd node
     new = {joint._roots[position].grad_fn for _, position, _ in joint.rewritten}
     for position, root in list(joint._roots.items()):
         waiting: list[Any] = [root.grad_fn]
@@ -484,38 +485,52 @@ def _find_saved(joint: Joint) -> None:
             if function in new and function is not root.grad_fn:
                 # The caller may ask for gradients of that input; outputs do not pass through it.
                 raise UnsupportedError(what="a result of what got into an input with a gradient")
-            if function not in saved:
-                saved[function] = _look_at_saved(joint, function, kept)
-            if saved[function] is None:
+            if function not in known:
+                known[function] = _look_at_saved(joint, function, len(known))
+            if known[function] is None:
                 joint.spent = (*joint.spent, position)
                 joint.differentiable = tuple(i for i in joint.differentiable if i != position)
                 del joint._roots[position]
                 break
-            if saved[function]:
-                saves.add(position)
             for following, _ in function.next_functions:
                 if following is not None and following not in seen:
                     seen.add(following)
                     waiting.append(following)
+        else:
+            found = [each for function in seen if (each := known[function]) is not None]
+            joint.saves[position] = frozenset(each.number for each in found if each.some)
+            joint.reads[position] = frozenset(node for each in found for node in each.kept)
+    for each in known.values():
+        for node, itself in {} if each is None else each.kept.items():
+            kept[node] = kept.get(node, False) or itself
     joint.kept = frozenset(kept)
     joint.viewed = frozenset(node for node, itself in kept.items() if not itself)
-    joint.saves = frozenset(saves)
 
 
-def _look_at_saved(joint: Joint, function: Any, kept: dict[fx.Node, bool]) -> bool | None:
-    """Note what an autograd node saves: tensors that the caller sees, with whether one is saved
-    itself and not as a view.
+@dataclass(slots=True)
+class _Saving:
+    """What one node of autograd's saves.
 
-    Returns:
-        Whether it saves any; None when it has let go of them.
+    Attributes:
+        number: of the node.
+        some: whether it saves a tensor.
+        kept: tensors that the caller sees, with whether one is saved itself and not as a view.
     """
+
+    number: int
+    some: bool
+    kept: dict[fx.Node, bool] = field(default_factory=dict)
+
+
+def _look_at_saved(joint: Joint, function: Any, number: int) -> _Saving | None:
+    """What the autograd node ``function`` saves; None when it has let go of it."""
     mode = joint.trace.mode
-    some = type(function).__name__ == "CopySlices"
+    result = _Saving(number, type(function).__name__ == "CopySlices")
     for name in _saved_names(type(function)):
         try:
             raw = getattr(function, f"_raw_{name.removeprefix('_')}", None)
             if any(_hooked(each) for each in (raw if isinstance(raw, tuple) else (raw,))):
-                some = True  # in the hands of hooks, which may compute it again when asked
+                result.some = True  # in the hands of hooks, which may compute it again when asked
                 continue
             found = getattr(function, name)
         except RuntimeError as error:
@@ -525,15 +540,15 @@ def _look_at_saved(joint: Joint, function: Any, kept: dict[fx.Node, bool]) -> bo
         for tensor in found if isinstance(found, (list, tuple)) else (found,):
             if not isinstance(tensor, torch.Tensor):
                 continue
-            some = True
+            result.some = True
             if not isinstance(tensor, FakeTensor):
                 continue
             value = mode.value_of(tensor)
             base = value.base
             place = base.origin or joint._visible.get(id(base))
             if place is not None:
-                kept[place] = kept.get(place, False) or not value.steps
-    return some
+                result.kept[place] = result.kept.get(place, False) or not value.steps
+    return result
 
 
 def _hooked(saved: Any) -> bool:

@@ -305,6 +305,28 @@ def backward_graph(
     return LazyGraphModule(joint, graph), tuple(used)
 
 
+def needed_by(
+    joint: fx.GraphModule, tangents: Mapping[int, fx.Node], outputs: int, saved: Sequence[Saved]
+) -> list[frozenset[int]]:
+    """For each of ``saved``, which of ``tangents`` have gradients that are computed from it."""
+    by_name = {node.name: node for node in joint.graph.nodes}
+    held = {by_name[each.name] for each in saved}
+    returned: Any = joint.graph.output_node().args[0]
+    grads = [n for n in returned[outputs:] if isinstance(n, fx.Node)]
+    needed = _ancestors(grads, held.__contains__)
+    backward = dependants(tangents.values())
+    users: dict[fx.Node, set[int]] = {node: set() for node in held}
+    for position, tangent in tangents.items():
+        own = dependants([tangent]) & needed
+        reads = {arg for node in own for arg in node.all_input_nodes if arg not in backward}
+        for node in _ancestors(reads, held.__contains__) & held:
+            users[node].add(position)
+    constant = [n for n in grads if n not in backward]
+    for node in _ancestors(constant, held.__contains__) & held:
+        users[node].update(tangents)
+    return [frozenset(users[by_name[each.name]]) for each in saved]
+
+
 def _untold(values: Iterable[fx.Node], others: Iterable[fx.Node]) -> list[fx.Node]:
     """Those of ``others`` that are symbols which no size or stride of ``values`` tells: sizes of
     what is computed from ``values`` may need them."""

@@ -23,12 +23,14 @@ from torch import fx
 from torchsmith_guards import collector
 
 from torchsmith_fx_backend._src.aot.frame import apart
+from torchsmith_fx_backend._src.aot.held import SPENT, Division
 from torchsmith_fx_backend._src.aot.joint import Joint, Result, Slot, Snapshot
 from torchsmith_fx_backend._src.aot.partition import (
     Saved,
     backward_graph,
     choose_saved,
     forward_graph,
+    needed_by,
 )
 from torchsmith_fx_backend._src.aot.tangents import Key, order_at_hand, ordered, strides_in
 from torchsmith_fx_backend._src.aot.twice import Again, Given, check_version
@@ -55,13 +57,6 @@ log = logging.getLogger("torchsmith.backend")
 Compile = Callable[[fx.GraphModule], Any]
 Ambient = Callable[[], AbstractContextManager[object]]
 
-# What eager says of a graph that was let go of in a backward pass.
-SPENT = (
-    "Trying to backward through the graph a second time (or directly access saved tensors after "
-    "they have already been freed). Saved intermediate values of the graph are freed when you call "
-    ".backward() or autograd.grad(). Specify retain_graph=True if you need to backward through the "
-    "graph a second time or if you need to access saved tensors after calling backward."
-)
 TWICE = (
     "a compiled graph was differentiated twice, but cannot run again as it ran before: {}; "
     'compile with options={{"training": "eager"}} for derivatives of derivatives'
@@ -93,6 +88,7 @@ class Training:
     numbers: tuple[int, ...] = ()  # those of ``saved`` that are no tensors
     aliased: tuple[int, ...] = ()  # tensors of ``saved`` of which eager saves views
     saved: tuple[Saved, ...] = ()
+    division: Division | None = None  # of the tensors of ``saved`` and those that are guarded
     backwards: dict[Key, tuple[Any, tuple[int, ...]]] = field(default_factory=dict)
     _given: dict[str, object] = field(default_factory=dict)
     _snapshot: tuple[Key, Snapshot] | None = None
@@ -169,6 +165,13 @@ class Training:
         viewed = {snapshot.inputs[i].name for i, n in enumerate(joint.nodes) if n in joint.viewed}
         tensors = [each for i, each in enumerate(self.saved) if i not in self.numbers]
         self.aliased = tuple(i for i, each in enumerate(tensors) if each.name in viewed)
+        tangents = dict(zip(joint.differentiable, snapshot.tangents, strict=True))
+        needed = needed_by(snapshot.module, tangents, outputs, self.saved)
+        users = [each for i, each in enumerate(needed) if i not in self.numbers]
+        guarded = [joint.nodes[i] for i in self.kept_inputs]
+        guarded += [joint.outputs[i] for i in self.kept_outputs]
+        users += [frozenset(i for i, r in joint.reads.items() if node in r) for node in guarded]
+        self.division = Division.of(joint.saves, users)
 
     def _strides(self, key: Key) -> Sequence[tuple[Any, ...] | None]:
         """The strides of tangents that ``key`` describes."""
@@ -303,9 +306,16 @@ class CompiledFunction(torch.autograd.Function):
             tensors[i] = tensors[i].detach()
         guarded = [inputs[i] for i in training.kept_inputs]
         guarded += [outputs[i] for i in training.kept_outputs]
-        if joint.saves and not tensors and not guarded:
-            guarded.append(torch.empty(0))  # a second backward pass is an error, as eager's
-        ctx.save_for_backward(*tensors, *guarded)
+        ctx.held, division = None, training.division
+        if division is not None:
+            # Aliases of outputs: they themselves get this node as their history.
+            own = {id(out) for out in outputs}
+            every = [t.detach() if id(t) in own else t for t in (*tensors, *guarded)]
+            ctx.held = division.hold(every)
+        else:
+            if any(joint.saves.values()) and not tensors and not guarded:
+                guarded.append(torch.empty(0))  # a second backward pass is an error, as eager's
+            ctx.save_for_backward(*tensors, *guarded)
         ctx.training, ctx.numbers, ctx.saved_count = training, numbers, len(tensors)
         ctx.inputs, ctx.guarded, ctx.given = len(inputs), (), given
         ctx.set_materialize_grads(False)
@@ -323,22 +333,21 @@ class CompiledFunction(torch.autograd.Function):
         defined = [i for i, t in zip(joint.differentiable, tangents) if t is not None]
         if not defined:
             return tuple(result)
-        saves = not joint.saves.isdisjoint(defined)
+        saves = any(joint.saves[i] for i in defined)
         for tensor, version in ctx.guarded:
             check_version(tensor, version)
         twice, given = torch.is_grad_enabled(), ctx.given
-        kept = keeps_graph()
-        if not kept:
-            ctx.given = None
         batched = not all(t is None or has_storage(t) for t in tangents)  # by vmap
         if (twice or batched) and given is not None:
-            _ = saves and ctx.saved_tensors  # an error where they are gone or were written
+            if saves:
+                _saved(ctx, defined)  # an error where they are gone or were written
+            _release(ctx)
             found = training.again.gradients(given, tangents, twice)
         else:
             quiet = torch.no_grad() if twice else contextlib.nullcontext()
             with quiet, (training.ambient or contextlib.nullcontext)():
-                found = _compiled_backward(ctx, tangents, saves)
-        if ctx.loan is not None and not kept:
+                found = _compiled_backward(ctx, tangents, saves, defined)
+        if ctx.loan is not None and not keeps_graph() and (ctx.held is None or ctx.held.empty):
             ctx.loan.close()
         if twice and given is None:
             why = TWICE.format(training.again.obstacle or "hooks have what was saved")
@@ -351,22 +360,45 @@ class CompiledFunction(torch.autograd.Function):
 _apply = apply_of(CompiledFunction)
 
 
-def _compiled_backward(ctx: Any, tangents: list[torch.Tensor | None], saves: bool) -> list[Any]:
-    """Run the backward half; ``saves`` says whether eager's would need what it saved."""
+def _saved(ctx: Any, results: Sequence[int]) -> list[torch.Tensor]:
+    """The saved tensors that these results need, with others in between.
+
+    Raises:
+        RuntimeError: eager's, where they were let go of or written.
+    """
+    if ctx.held is None:
+        return list(ctx.saved_tensors)
+    return ctx.held.take(results, keeps_graph())  # type: ignore[no-any-return]
+
+
+def _release(ctx: Any) -> None:
+    """Let go of what the call saved and was given, unless other backward passes may need it."""
+    release_saved_tensors(ctx)
+    if not keeps_graph() and (ctx.held is None or ctx.held.empty):
+        ctx.given = None
+
+
+def _compiled_backward(
+    ctx: Any, tangents: list[torch.Tensor | None], saves: bool, results: Sequence[int]
+) -> list[Any]:
+    """Run the backward half; ``saves`` says whether eager's would need what it saved for
+    ``results``, whose tangents are defined."""
     training: Training = ctx.training
     plain = [_plain(t) for t in tangents]
     tangents.clear()
     half, used = training.backward(plain)
     arguments: list[Any] = []
     if saves or used:
-        values = list(ctx.saved_tensors[: ctx.saved_count])
+        values: list[Any] = _saved(ctx, results)[: ctx.saved_count]
         for place, number in zip(training.numbers, reversed(ctx.numbers), strict=True):
             values.insert(place, number)
         arguments = [values[i] for i in used]
+        if any(value is None for value in arguments):
+            raise RuntimeError(SPENT)
         del values
     arguments += [t for t in plain if t is not None]
     del plain
-    release_saved_tensors(ctx)
+    _release(ctx)
     if ctx.loan is not None and isinstance(half, RecordedBackward):
         return list(half.borrow(ctx.loan, arguments))
     return list(half(arguments))

@@ -17,24 +17,11 @@ from typing import Any
 import torch
 from torch import fx
 
+from torchsmith_fx_backend._src.aot.held import save
 from torchsmith_fx_backend._src.aot.joint import Joint
-from torchsmith_fx_backend._src.capture.torch_private import apply_of, has_saving_hooks, pytree
+from torchsmith_fx_backend._src.capture.torch_private import has_saving_hooks, pytree
 
 aten = torch.ops.aten
-
-
-class _Saved(torch.autograd.Function):
-    """Saves tensors as autograd does: with versions and histories, and without a cycle when one of
-    them gets a history later. The anchor makes that happen where none requires a gradient."""
-
-    @staticmethod
-    def forward(ctx: Any, anchor: torch.Tensor, *tensors: torch.Tensor) -> torch.Tensor:
-        ctx.save_for_backward(*tensors)
-        return torch.empty_like(anchor)
-
-
-_ANCHOR = torch.empty(0, requires_grad=True)
-_save = apply_of(_Saved)
 
 
 @dataclass(eq=False, slots=True)
@@ -107,7 +94,7 @@ class Again:
             plain[place] = plain[place].detach()
         for place in self.written:
             plain[place] = plain[place].data
-        saved = _save(_ANCHOR, *(plain[i] for i in places)).grad_fn if places else None
+        saved = save(plain[i] for i in places) if places else None
         for place in places:
             plain[place] = None
         return Given(plain, places, saved, versions)

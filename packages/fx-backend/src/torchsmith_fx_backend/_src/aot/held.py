@@ -1,0 +1,125 @@
+"""What one call saved, divided among the results that need it.
+
+Eager autograd lets go of what is saved node by node, so results that share no node that saves can
+be differentiated one after the other, and a write is an error for those results alone that need
+what was written. A compiled graph is one node to autograd. Where its results differ in what they
+need, what it saves lies in parts, one for each set of results that need it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from torchsmith_fx_backend._src.capture.torch_private import apply_of
+
+# What eager says of a graph that was let go of in a backward pass.
+SPENT = (
+    "Trying to backward through the graph a second time (or directly access saved tensors after "
+    "they have already been freed). Saved intermediate values of the graph are freed when you call "
+    ".backward() or autograd.grad(). Specify retain_graph=True if you need to backward through the "
+    "graph a second time or if you need to access saved tensors after calling backward."
+)
+
+
+class _Saved(torch.autograd.Function):
+    """Saves tensors as autograd does: with versions and histories, and without a cycle when one of
+    them gets a history later. The anchor makes that happen where none requires a gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, anchor: torch.Tensor, *tensors: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(*tensors)
+        return torch.empty_like(anchor)
+
+
+_ANCHOR = torch.empty(0, requires_grad=True)
+_apply = apply_of(_Saved)
+
+
+def save(tensors: Iterable[torch.Tensor]) -> Any:
+    """A node of autograd's whose ``saved_tensors`` are ``tensors``; it lets go of them with its
+    own end. Grad mode has to be on."""
+    return _apply(_ANCHOR, *tensors).grad_fn
+
+
+@dataclass(frozen=True, slots=True)
+class Division:
+    """Who needs what is saved.
+
+    Attributes:
+        saves: for each differentiable result, the nodes of eager's that save something for it.
+        parts: sets of results, with the positions of what they need in common.
+    """
+
+    saves: Mapping[int, frozenset[int]]
+    parts: tuple[tuple[frozenset[int], tuple[int, ...]], ...]
+
+    @staticmethod
+    def of(
+        saves: Mapping[int, frozenset[int]], needed_by: Sequence[frozenset[int]]
+    ) -> Division | None:
+        """A division of as many tensors as ``needed_by`` has; None where all results need all, and
+        none of them can be differentiated after another."""
+        pairs = itertools.combinations(saves.values(), 2)
+        apart = any((one or other) and one.isdisjoint(other) for one, other in pairs)
+        parts = {users: [] for users in needed_by}  # type: dict[frozenset[int], list[int]]
+        if not apart and len(parts) < 2:
+            return None
+        for position, users in enumerate(needed_by):
+            parts[users].append(position)
+        return Division(saves, tuple((users, tuple(places)) for users, places in parts.items()))
+
+    def hold(self, tensors: Sequence[torch.Tensor]) -> Held:
+        """Save the tensors of one call."""
+        with torch.enable_grad():
+            nodes = [save(tensors[i] for i in places) for _, places in self.parts]
+        return Held(self, len(tensors), nodes)
+
+
+@dataclass(slots=True)
+class Held:
+    """The saved tensors of one call.
+
+    Attributes:
+        division: who needs them.
+        count: how many there are.
+        nodes: they, by part; None for a part that nothing needs any more.
+        spent: the nodes of eager's that would have let go of theirs.
+    """
+
+    division: Division
+    count: int
+    nodes: list[Any]
+    spent: set[int] = field(default_factory=set)
+
+    def take(self, results: Sequence[int], kept: bool) -> list[Any]:
+        """What these results need, None in the places of other tensors; let go of unless ``kept``.
+
+        Raises:
+            RuntimeError: it was let go of before, or written meanwhile.
+        """
+        division = self.division
+        wanted = {node for i in results for node in division.saves[i]}
+        if not self.spent.isdisjoint(wanted):
+            raise RuntimeError(SPENT)
+        found: list[Any] = [None] * self.count
+        for (users, places), node in zip(division.parts, self.nodes):
+            if node is not None and not users.isdisjoint(results):
+                for place, tensor in zip(places, node.saved_tensors):
+                    found[place] = tensor
+        if not kept:
+            self.spent |= wanted
+            living = [i for i, nodes in division.saves.items() if self.spent.isdisjoint(nodes)]
+            for number, (users, _) in enumerate(division.parts):
+                if users.isdisjoint(living):
+                    self.nodes[number] = None
+        return found
+
+    @property
+    def empty(self) -> bool:
+        """Whether all was let go of."""
+        return all(node is None for node in self.nodes)

@@ -1,0 +1,153 @@
+"""Results of one compiled graph are differentiated one after another, as eager's are."""
+
+import gc
+import itertools
+import sys
+import weakref
+from pathlib import Path
+
+import pytest
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from composition.machines import Reference
+from torchsmith_fx_backend import Settings
+from torchsmith_fx_backend._src.driver import compile_training
+
+SETTINGS = Settings(graph_cache=False, verify=True, strict=True)
+
+
+@pytest.fixture(autouse=True)
+def reference_machine():
+    with Reference().installed():
+        yield
+
+
+def leaf(seed):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(3, 3, generator=generator, dtype=torch.float64).requires_grad_()
+
+
+def twice_the_sum(a, b):
+    first, second = a.sin().sum(), (b.exp() * b).sum()
+    return first, second, first + second
+
+
+def statistics(a, b):
+    variance, mean = torch.var_mean(a * a, 0)
+    return variance, mean, b.tanh()
+
+
+def trunk(a, b):
+    h = (a @ b).tanh()
+    return h.exp().mean(), h, (a.sin() * 2).sum()
+
+
+# Each gives results from two leaves.
+PROGRAMS = {
+    "nothing in common": lambda a, b: ((a.sin() * 2).sum(), b.cos().sum()),
+    "inputs in common": lambda a, b: (a.sin().sum(), (b.cos() * a).sum(), (a * b).sum()),
+    "a chain": twice_the_sum,
+    "a common trunk": trunk,
+    "nothing saved": lambda a, b: ((a + b).sum(), (a + b).exp().sum(), a * 2),
+    "one node of two results": statistics,
+    "views": lambda a, b: (a.sin().t(), b.exp()[0], b.exp()),
+    "parts of one tensor": lambda a, b: (a[0].sin(), a[1].cos(), (a * b)[2].tanh()),
+    "input as a result": lambda a, b: (a.view(-1), a.square(), b.sigmoid()),
+}
+
+
+def outcome(f, results, order, retain=(), write=None):
+    """Gradients and errors of one call whose results are differentiated in this order."""
+    given = [leaf(0), leaf(1)]
+    found = f(*given)
+    notes = []
+    with torch.no_grad():
+        if write is not None:
+            [*given, *found][write].add_(1)
+    for number in order:
+        try:
+            tangent = torch.full_like(found[number], 1.5)
+            found[number].backward(tangent, retain_graph=number in retain)
+        except RuntimeError as error:
+            notes.append(str(error).partition(":")[0])
+            break  # what a pass that raised has let go of is nobody's promise
+    return notes, [x.grad for x in given] if not notes else []
+
+
+def same(ours, theirs):
+    assert ours[0] == theirs[0]
+    for mine, true in zip(ours[1], theirs[1], strict=True):
+        torch.testing.assert_close(mine, true)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_results_are_differentiated_in_any_order(name):
+    program = PROGRAMS[name]
+    run = compile_training(program, [leaf(0), leaf(1)], SETTINGS)
+    count = len(run(leaf(0), leaf(1)))
+    for order in itertools.product(range(count), repeat=3):
+        same(outcome(run, count, order), outcome(program, count, order))
+        same(outcome(run, count, order, order[:1]), outcome(program, count, order, order[:1]))
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_write_is_an_error_for_the_results_that_need_what_was_written(name):
+    program = PROGRAMS[name]
+    run = compile_training(program, [leaf(0), leaf(1)], SETTINGS)
+    count = len(run(leaf(0), leaf(1)))
+    for place, number in itertools.product(range(count + 2), range(count)):
+        ours, theirs = (outcome(f, count, [number], (), place) for f in (run, program))
+        if not theirs[0]:
+            same(ours, theirs)
+        assert len(ours[0]) >= len(theirs[0])
+
+
+def test_each_result_lets_go_of_its_own():
+    """Of what is saved, the part of a result goes with its backward pass, unless retained."""
+
+    def program(a, b):
+        left, right = (a @ a).tanh(), (b @ b).sigmoid()
+        return (left @ left).sum(), (right @ right).sum()
+
+    run = compile_training(program, [leaf(0), leaf(1)], SETTINGS)
+    for first, retain in itertools.product((0, 1), (False, True)):
+        given = [leaf(0), leaf(1)]
+        results = run(*given)
+        saved = results[0].grad_fn.held.nodes
+        parts = [
+            [StorageWeakRef(t.untyped_storage()) for t in node.saved_tensors if t.grad_fn is None]
+            for node in saved
+        ]
+        own = {StorageWeakRef(x.untyped_storage()).cdata for x in given}
+        parts = [[s for s in part if s.cdata not in own] for part in parts]
+        assert len(parts) == 2 and all(parts)
+        alive = lambda: sum(any(not s.expired() for s in part) for part in parts)  # noqa: E731
+        results[first].backward(retain_graph=retain)
+        assert alive() == (2 if retain else 1)
+        results[1 - first].backward()
+        assert alive() == (1 if retain else 0)
+        memory = weakref.ref(results[0].grad_fn)
+        del results, saved
+        gc.collect()
+        assert memory() is None and alive() == 0
+
+
+def test_derivatives_of_derivatives_of_one_result_after_another():
+    def program(a, b):
+        return a.pow(3).sum(), (b.pow(3) * b).sum()
+
+    run = compile_training(program, [leaf(0), leaf(1)], SETTINGS)
+    sides = []
+    for f in (run, program):
+        given = [leaf(0), leaf(1)]
+        found = []
+        results = f(*given)
+        for result, x in zip(results, given):
+            (grad,) = torch.autograd.grad(result, x, create_graph=True)
+            (again,) = torch.autograd.grad(grad.square().sum(), x)
+            found += [grad, again]
+        sides.append(found)
+    torch.testing.assert_close(*sides)
