@@ -48,6 +48,14 @@ def of_codes(x, w):
     return ((y + (code - y).detach()) @ w.T, loss)
 
 
+def of_labels(x, w):
+    """Losses of classes; a row's labels end at the first -1."""
+    y = x @ w
+    labels = (x.detach() * 3).long().remainder(5) - 1
+    ones = F.multilabel_margin_loss(y, labels, reduction="none")
+    return (ones, F.multi_margin_loss(y, labels[:, 0].abs()), F.softshrink(F.hardshrink(y)))
+
+
 LOSSES = {
     "of all": lambda outputs: sum(o.cos().sum() for o in outputs),
     "of sums": lambda outputs: sum(o.sum() for o in outputs),
@@ -56,7 +64,7 @@ LOSSES = {
 }
 
 
-@pytest.mark.parametrize("fn", [of_rows, of_widths, of_means, of_codes])
+@pytest.mark.parametrize("fn", [of_rows, of_widths, of_means, of_codes, of_labels])
 def test_each_backward_pass_has_the_sizes_it_needs(fn):
     run = compiled(fn, ((6, 4), False), ((4, 4), True))
     for name, loss in LOSSES.items():

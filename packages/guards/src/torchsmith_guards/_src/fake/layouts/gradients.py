@@ -13,6 +13,7 @@ import torch
 from torchsmith_guards._src.fake.layouts.base import (
     Layout,
     Layouts,
+    alike,
     contiguous,
     fits,
     image_layout,
@@ -46,6 +47,11 @@ _IMAGE = """
 @rule(_ONE)
 def _one(grad: torch.Tensor, x: torch.Tensor, *_: Any) -> Layout | None:
     return contiguous(x.shape, x) if fits(x, grad) and is_contiguous(x) else None
+
+
+@rule("multi_margin_loss_backward multilabel_margin_loss_backward")
+def _row_major(grad: torch.Tensor, x: torch.Tensor, *_: Any) -> Layout | None:
+    return contiguous(x.shape, x) if alike(x, grad) else None  # torch itself cannot tell
 
 
 @rule(_IMAGE)
