@@ -133,3 +133,13 @@ print(gc.isenabled(), gc.get_stats()[0]["collections"] - before)
     enabled, passes = done.stdout.split()
     assert enabled == "True"
     assert int(passes) < 3, done.stderr
+
+
+def test_graphs_are_kept_apart_by_the_default_device():
+    compiled = torchsmith.compile(lambda: torch.ones(2) * 2)
+    try:
+        for device in ("cpu", "meta", None, "meta"):
+            torch.set_default_device(device)
+            assert compiled().device.type == (device or "cpu")
+    finally:
+        torch.set_default_device(None)

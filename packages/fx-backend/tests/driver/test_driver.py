@@ -407,6 +407,8 @@ def test_key_covers_what_matters(monkeypatch):
         assert key(lambda a: a + 1, x) != base
     finally:
         torch.set_default_dtype(torch.float32)
+    with torch.device("meta"):
+        assert key(lambda a: a + 1, x) != base
 
 
 def helper(a):

@@ -93,7 +93,7 @@ def _environment() -> str:
     return repr(
         (
             _versions(),
-            str(torch.get_default_dtype()),
+            f"{torch.get_default_dtype()} {torch.get_default_device()}",
             torch.are_deterministic_algorithms_enabled(),
             autocast,
             torch.is_inference_mode_enabled(),

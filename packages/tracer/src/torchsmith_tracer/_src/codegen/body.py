@@ -123,6 +123,8 @@ def _graph_call(
     params = ", ".join([error, _noted_for_undo(trace, cg), *cg.params])
     targets = ", ".join(cg.outputs.values())
     call = f"{name}({', '.join(inputs)})"
+    if len(graph.graph.output_node().args[0]) > len(cg.outputs):  # type: ignore[arg-type]
+        call += f"[:{len(cg.outputs)}]"
     return [
         f"{error} = None",
         "try:",

@@ -9,7 +9,13 @@ from collections.abc import Callable
 import torch
 from torch import fx
 
-from torchsmith_tracer._src.torch_private import enter_autocast, exit_autocast, set_grad_enabled
+from torchsmith_tracer._src.graph.fakes import in_place
+from torchsmith_tracer._src.torch_private import (
+    enter_autocast,
+    exit_autocast,
+    set_grad_enabled,
+    storage_id,
+)
 
 GRAD_TOGGLES: frozenset[object] = frozenset([set_grad_enabled])
 
@@ -71,6 +77,53 @@ def remove_trivial_dead_nodes(graph: fx.Graph) -> None:
             graph.erase_node(node)
 
 
+def unused_that_fail(
+    graph: fx.Graph, results: tuple[object, ...], fails: Callable[[fx.Node], bool]
+) -> list[fx.Node]:
+    """Nodes to return as well, so that no backend leaves out the checks of calls that may fail but
+    that nothing uses. They are new ones without a history, since nobody differentiates them.
+
+    Args:
+        graph: without its output.
+        results: what it is to return.
+        fails: whether a call may raise.
+    """
+    live = {node for node in results if isinstance(node, fx.Node)}
+    memory = {_storage(n) for n in (*graph.find_nodes(op="placeholder"), *live)} - {None}
+    found: list[fx.Node] = []
+    for node in reversed(graph.nodes):
+        if node.op == "placeholder":
+            break
+        if in_place(node.target):
+            target = node.args[0]
+            used = node in live or _storage(target) in memory
+        else:
+            used, target = node in live or not isinstance(_example(node), torch.Tensor), node
+        if not used and fails(node):
+            assert isinstance(target, fx.Node)
+            found.append(target)
+            used = True
+        if used:
+            live.update(node.all_input_nodes)
+            memory.update(map(_storage, node.all_input_nodes))
+    return [_without_history(graph, node) for node in reversed(found)]
+
+
+def _without_history(graph: fx.Graph, node: fx.Node) -> fx.Node:
+    made = graph.call_method("detach", (node,))
+    made.meta["example_value"] = node.meta["example_value"].detach()
+    return made
+
+
+def _example(node: object) -> object:
+    return node.meta.get("example_value") if isinstance(node, fx.Node) else None
+
+
+def _storage(node: object) -> int | None:
+    example = _example(node)
+    return storage_id(example) if isinstance(example, torch.Tensor) else None
+
+
 def _is_accessor(node: fx.Node) -> bool:
     example = node.meta.get("example_value")
     if node.op == "call_method":
@@ -79,7 +132,7 @@ def _is_accessor(node: fx.Node) -> bool:
         return False
     if node.target is operator.getitem:
         # Indexing a tuple of results, or a view of a tensor; both have no effect.
-        return True
+        return len(node.all_input_nodes) == 1
     return node.target in _ACCESSORS or (
         node.target in _SCALAR_OPS and isinstance(example, _SCALARS)
     )

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import operator
+import re
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +24,7 @@ from torchsmith_guards import FakeMode
 from torchsmith_guards.errors import DataDependentError
 
 from torchsmith_tracer._src.breaks.signals import HistoryNeeded, ObservedException, Unsupported
+from torchsmith_tracer._src.graph import overlap
 from torchsmith_tracer._src.torch_private import (
     OPERATORS,
     DataDependentOutputException,
@@ -35,7 +37,9 @@ from torchsmith_tracer._src.torch_private import (
     functorch_transform,
     has_symbols,
     map_nodes,
+    set_version,
     storage_id,
+    version_of,
 )
 from torchsmith_tracer._src.values.torch_fn import name_of
 
@@ -52,6 +56,12 @@ _RELAYING = frozenset(
     "resize_ resize_as_ set_ as_strided_ t_ transpose_ swapaxes_ swapdims_ squeeze_ unsqueeze_ "
     "sparse_resize_ sparse_resize_and_clear_ share_memory_".split()
 )
+# Functions that write to the tensors in their lists, which versions of fake tensors do not show.
+_WRITE_LISTS = {
+    getattr(torch, name): getattr(torch.ops.aten, name)
+    for name in dir(torch)
+    if re.fullmatch(r"_(foreach|fused)_\w+_", name)
+}
 _ATOMS = (int, float, bool, str, bytes, type(None), type(Ellipsis), complex)
 # What torch raises, and what it says, of operators that need more than a fake tensor has.
 _REFUSALS = {
@@ -155,10 +165,14 @@ class FakeRunner:
         mutated = [t for t, v in zip(tensors, versions, strict=True) if _version(t) != v]
         if target is setattr:
             mutated = tensors[:1]
-        elif isinstance(target, OPERATORS):
+        elif isinstance(target, OPERATORS) or target in _WRITE_LISTS:
             known_written = {id(t) for t in mutated}
-            written = _written(target, fake_args, fake_kwargs)
-            mutated += [t for t in written if id(t) not in known_written]
+            written = _written(_WRITE_LISTS.get(target, target), fake_args, fake_kwargs)
+            written = [t for t in written if id(t) not in known_written]
+            for tensor in written if target in _WRITE_LISTS else ():
+                before = version_of(tensor)
+                set_version(tensor, None if before is None else before + 1)
+            mutated += written
         if isinstance(result, list | tuple):
             for place, arg in enumerate(fake_args):
                 if arg is result and result:
@@ -200,6 +214,8 @@ class FakeRunner:
                     result = target(*args, **kwargs)  # type: ignore[operator]
                 if first is not None:
                     _refuse_resized(first, *layout)
+                if first is not None or "out" in kwargs or target in _WRITE_LISTS:
+                    overlap.refuse(target, args, kwargs, tensors)
         finally:
             if cache:
                 torch.set_autocast_cache_enabled(True)
@@ -213,7 +229,9 @@ class FakeRunner:
     ) -> Hashable | None:
         if in_place(target) or target in _BY_HISTORY or functorch_transform() is not None:
             return None
-        if isinstance(target, OPERATORS) and _written(target, args, kwargs):
+        if target in _WRITE_LISTS or (
+            isinstance(target, OPERATORS) and _written(target, args, kwargs)
+        ):
             return None
         try:
             return (

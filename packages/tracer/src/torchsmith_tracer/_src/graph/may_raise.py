@@ -17,6 +17,7 @@ from torch import fx
 from torch.nn.functional import batch_norm, instance_norm
 
 from torchsmith_tracer._src.graph.fakes import in_place
+from torchsmith_tracer._src.torch_private import map_nodes
 
 _BY_INDEX = frozenset(
     "getitem setitem __getitem__ __setitem__ index index_put _index_put_impl gather index_select "
@@ -25,6 +26,7 @@ _BY_INDEX = frozenset(
     "multi_margin_loss multilabel_margin_loss bincount repeat_interleave select narrow "
     "masked_scatter ctc_loss grid_sample max_unpool1d max_unpool2d max_unpool3d".split()
 )
+_ALONE = frozenset(("one_hot", "bincount", "repeat_interleave"))
 _BY_VALUE = frozenset(
     "binary_cross_entropy multinomial bernoulli poisson binomial normal uniform exponential "
     "geometric cauchy log_normal gaussian_nll_loss cholesky cholesky_ex cholesky_inverse inverse "
@@ -72,12 +74,49 @@ def may_raise(operation: Operation, tensors: Sequence[torch.Tensor]) -> bool:
     name = operation.name
     if name in _BY_INDEX:
         # One tensor alone is indexed by constants, which tracing has checked.
-        return len(tensors) > 1 and any(t.device.type == "cpu" for t in tensors)
+        several = len(tensors) > 1 or name in _ALONE
+        return several and any(t.device.type == "cpu" for t in tensors)
     if name in _INTEGER_DIVISIONS:
         return any(t.device.type == "cpu" and not t.dtype.is_floating_point for t in tensors)
     if name in _NORMS:  # which mixtures a kernel takes, only the kernel knows
         return len({t.dtype for t in tensors}) > 1 and any(t.device.type == "cpu" for t in tensors)
     return name in _BY_VALUE or not operation.own
+
+
+def refuses_types(node: fx.Node) -> bool:
+    """Whether a call of torch's own fails on tensors of one element of the same types. Fake tensors
+    do not tell for which types there are kernels."""
+    fakes = [n.meta["example_value"] for n in node.all_input_nodes]
+    types = tuple([f.dtype for f in fakes if isinstance(f, torch.Tensor)])
+    if _EVERYWHERE.issuperset(types) or any(
+        not isinstance(f, torch.Tensor) or f.device.type != "cpu" for f in fakes
+    ):
+        return False
+    given = [a for a in (*node.args, *node.kwargs.values()) if not isinstance(a, fx.Node)]
+    key = node.target, types, tuple([type(a) for a in given])
+    if key not in _refuses:
+        _refuses[key] = _fails_on_ones(node)
+    return _refuses[key]
+
+
+def _fails_on_ones(node: fx.Node) -> bool:
+    args, kwargs = map_nodes((node.args, dict(node.kwargs)), _ones)
+    try:
+        with torch.no_grad():
+            call = getattr(args[0], node.target) if isinstance(node.target, str) else node.target
+            call(*(args[1:] if isinstance(node.target, str) else args), **kwargs)
+    except Exception:  # noqa: BLE001 - whatever it is, the graph may fail with it
+        return True
+    return False
+
+
+def _ones(node: fx.Node) -> torch.Tensor:
+    fake = node.meta["example_value"]
+    return torch.ones([1] * fake.dim(), dtype=fake.dtype, device="cpu")
+
+
+_EVERYWHERE = frozenset((torch.float32, torch.float64))
+_refuses: dict[object, bool] = {}
 
 
 def draws(operation: Operation) -> bool:

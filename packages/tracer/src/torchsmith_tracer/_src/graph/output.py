@@ -27,7 +27,7 @@ from torchsmith_guards import Source
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.graph import asserts, cleanup, known_range, provenance
 from torchsmith_tracer._src.graph.fakes import FakeRunner, Given, collect_tensors
-from torchsmith_tracer._src.graph.may_raise import Operation, draws, may_raise, stays
+from torchsmith_tracer._src.graph.may_raise import Operation, draws, may_raise, refuses_types, stays
 from torchsmith_tracer._src.graph.wrap_result import wrap_result
 from torchsmith_tracer._src.torch_private import CapturedGraph, map_nodes, node_label, storage_id
 from torchsmith_tracer._src.values import function_modes
@@ -73,9 +73,6 @@ _OPERATORS: dict[Callable[..., object], str] = {
     for fn in vars(operator).values()
     if hasattr(torch.Tensor, f"__{getattr(fn, '__name__', '').strip('_')}__") and callable(fn)
 }
-
-# Functions that write to the tensors in their lists, which versions of fake tensors do not show.
-_WRITES_LISTS = re.compile(r"_(foreach|fused)_\w+_")
 
 
 class OutputGraph:
@@ -256,11 +253,6 @@ class OutputGraph:
         node = self.add_call(op, target, node_args, node_kwargs, fake)
         for tensor in mutated:
             self.note_mutation(tensor)
-        if _WRITES_LISTS.fullmatch(getattr(target, "__name__", "")):
-            lists: list[torch.Tensor] = []
-            collect_tensors(map_nodes(node_args[:1], lambda n: n.meta["example_value"]), lists)
-            for storage in map(storage_id, lists):
-                self._note_counted(storage)
         if self.contexts and torch.is_inference_mode_enabled():
             self._note_inference(node)
         self._note_risk(target, node)
@@ -407,13 +399,10 @@ class OutputGraph:
         if not self.draws and draws(operation):
             self.draws = True
             self.log.append(lambda: setattr(self, "draws", False))
-        if not operation.fails:
-            return
         risk = self.mutated - self.at_risk
-        if not risk and self.may_fail:
+        if not risk and (self.may_fail or not operation.fails):
             return
-        fakes = (n.meta["example_value"] for n in node.all_input_nodes)
-        if may_raise(operation, [f for f in fakes if isinstance(f, torch.Tensor)]):
+        if self._fails(node) if operation.fails else refuses_types(node):
             before = self.may_fail
             self.may_fail = True
             self.at_risk |= risk
@@ -423,6 +412,14 @@ class OutputGraph:
                 self.at_risk -= risk
 
             self.log.append(undo)
+
+    def _fails(self, node: fx.Node) -> bool:
+        """Whether a call may raise when it runs, because of the data."""
+        operation = self._operations.get(node.target)
+        if operation is None or not operation.fails:
+            return False
+        fakes = [n.meta["example_value"] for n in node.all_input_nodes]
+        return may_raise(operation, [f for f in fakes if isinstance(f, torch.Tensor)])
 
     def emit_asserts(self) -> None:
         """Append what has been assumed about numbers that only the data determines."""
@@ -484,6 +481,8 @@ class OutputGraph:
             context.close_in_graph(self)
         self.restore_state()
         results = tuple([self.argument(v) for v in outputs])
+        if self.may_fail:
+            results += tuple(cleanup.unused_that_fail(self.graph, results, self._fails))
         if any(isinstance(n, fx.Node) and n._erased for n in results):
             what = "a transformed function whose tensors are used outside of it"
             raise Unsupported("opaque-call", what=what)

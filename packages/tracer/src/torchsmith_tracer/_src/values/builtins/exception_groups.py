@@ -39,7 +39,6 @@ def _subset(group, exceptions):
     made.__traceback__ = group.__traceback__
     made.__context__ = group.__context__
     made.__cause__ = group.__cause__
-    made.__suppress_context__ = False
     notes = getattr(group, "__notes__", None)
     if isinstance(notes, list | tuple):
         made.__notes__ = list(notes)
