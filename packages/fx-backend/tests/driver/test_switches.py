@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torchsmith_fx_backend import SWITCHES, Settings, compile_graph, make_fx, on_failure, smith
+from torchsmith_fx_backend._src import driver
 from torchsmith_fx_backend._src.schedule import scheduler
 from torchsmith_fx_backend.errors import SettingError, StageError
 
@@ -103,7 +104,7 @@ def test_a_pass_that_fails_is_named(name, monkeypatch):
     compile_graph(gm, [X], Settings(strict=True, graph_cache=False, disable=(name,)))
 
 
-def fails(*args):
+def fails(*args, **kwargs):
     raise KeyError("planted")
 
 
@@ -116,13 +117,16 @@ def test_listeners_hear_of_failures(monkeypatch):
     options = {"graph_cache": False, "strict": False}
     leaf = torch.randn(4, 4, requires_grad=True)
     for x in (torch.randn(4, 4), leaf):
-        with monkeypatch.context() as patched:
-            patched.setattr(DeadCode, "run", fails)
-            assert smith(module, [x], options=options) is module
-            with pytest.raises(StageError):
-                smith(module, [x], options={**options, "strict": True})
-    assert {gm for gm, _ in heard} == {module} and {name for _, name in heard} == {"StageError"}
-    del heard[:]
+        for place, name in ((DeadCode, "run"), (driver, "schedule_graph")):
+            with monkeypatch.context() as patched:
+                patched.setattr(place, name, fails)
+                compiled = smith(module, [x], options=options)
+                assert torch.equal(compiled(x), module(x))
+                assert heard == [(module, "StageError")]
+                with pytest.raises(StageError):
+                    smith(module, [x], options={**options, "strict": True})
+            assert heard == [(module, "StageError")] * 2
+            del heard[:]
     compiled = smith(module, [leaf], options=options)
     with monkeypatch.context() as patched:  # the backward half is compiled when it is asked for
         patched.setattr(DeadCode, "run", fails)

@@ -44,3 +44,30 @@ def test_settings_out_of_range_raise_as_in_eager():
     for _ in range(2):
         with pytest.raises(RuntimeError, match="zero_point"):
             compiled(torch.ones(3))
+
+
+@pytest.mark.parametrize("per_channel", [False, True])
+def test_observers_give_their_state_its_size_in_the_first_step(per_channel, recwarn):
+    """The operator sizes empty tensors that it writes; later calls are compiled for those sizes."""
+    pytest.importorskip("torchsmith_fx_backend")
+
+    def program(x, state):
+        on = torch.ones(1, dtype=torch.long)
+        return torch.fused_moving_avg_obs_fake_quant(
+            x * 2, on, on, *state, 0.01, -8, 7, 0, per_channel, True
+        )
+
+    compiled = tracer.compile(program, backend="smith")
+    sides = []
+    for run in (compiled, program):
+        size = 0 if per_channel else 1
+        state = [torch.full((size,), value) for value in (torch.inf, -torch.inf)]
+        state += [torch.ones(1), torch.zeros(1, dtype=torch.int32)]
+        found = []
+        for seed in range(3):
+            x = torch.linspace(-1 - seed, 1, 12).view(3, 4).requires_grad_()
+            result = run(x, state)
+            found += [result, *torch.autograd.grad(result.sum(), x), *(t.clone() for t in state)]
+        sides.append(found)
+    torch.testing.assert_close(*sides)
+    assert not [w for w in recwarn if "TS-T905" in str(w.message)]

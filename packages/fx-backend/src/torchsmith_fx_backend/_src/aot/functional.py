@@ -558,6 +558,9 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
             fakes.append(call.kwargs.get(arg.name, arg.default_value))
             nodes.append(call.node_kwargs.get(arg.name, arg.default_value))
         writes = [i for i in info.writes if fakes[i] is not None]
+        if any(type(n) is int and n == 0 for i in writes for n in fakes[i].shape):
+            # Observers give such a tensor its size, of which a fake one knows nothing.
+            raise UnsupportedError(what=f"{func}, which may resize a tensor without elements")
         name = f"{func._schema.name}.{func._schema.overload_name or 'default'}"
         value = call_on_copies(name, writes, *fakes)
         node = self.recorder.call(call_on_copies, (name, writes, *nodes), {}, value, info.name)

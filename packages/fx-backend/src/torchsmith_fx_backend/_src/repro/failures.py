@@ -23,7 +23,10 @@ def on_failure(listener: Listener) -> Callable[[], None]:
 
 
 def report_failure(gm: fx.GraphModule, error: Exception) -> None:
-    """Tell the listeners; one that fails itself is a warning."""
+    """Tell the listeners, once of each error; a listener that fails itself is a warning."""
+    if getattr(error, "told", False):
+        return
+    error.told = True  # type: ignore[attr-defined]
     for listener in tuple(_listeners):
         try:
             listener(gm, error)
