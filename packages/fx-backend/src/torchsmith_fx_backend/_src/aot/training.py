@@ -25,6 +25,7 @@ from torchsmith_guards import collector
 from torchsmith_fx_backend._src.aot.frame import apart
 from torchsmith_fx_backend._src.aot.held import SPENT, Division
 from torchsmith_fx_backend._src.aot.joint import Joint, Result, Slot, Snapshot
+from torchsmith_fx_backend._src.aot.lone import alone, holders, taken
 from torchsmith_fx_backend._src.aot.partition import (
     Saved,
     backward_graph,
@@ -102,6 +103,7 @@ class Training:
             UnsupportedError: the backward pass does something that is not compiled.
         """
         joint = self.joint
+        alone()  # now, since it differentiates
         later = {place for place, _, _ in joint.rewritten}
         kept = [i for i, node in enumerate(joint.nodes) if node in joint.kept]
         self.kept_inputs = tuple(i for i in kept if i not in later)
@@ -328,6 +330,7 @@ class CompiledFunction(torch.autograd.Function):
         """Run the backward half for the tangents that are defined."""
         training: Training = ctx.training
         joint = training.joint
+        counts = holders(grads)
         tangents = [grads[i] for i in joint.differentiable]
         result: list[Any] = [None] * (ctx.inputs + 2)
         defined = [i for i, t in zip(joint.differentiable, tangents) if t is not None]
@@ -346,6 +349,8 @@ class CompiledFunction(torch.autograd.Function):
         else:
             quiet = torch.no_grad() if twice else contextlib.nullcontext()
             with quiet, (training.ambient or contextlib.nullcontext)():
+                held = (counts[i] for i in joint.differentiable)
+                tangents = [None if t is None else taken(t, n) for t, n in zip(tangents, held)]
                 found = _compiled_backward(ctx, tangents, saves, defined)
         if ctx.loan is not None and not keeps_graph() and (ctx.held is None or ctx.held.empty):
             ctx.loan.close()

@@ -70,6 +70,7 @@ __all__ = [
     "run_composite_kernel",
     "running_gradient",
     "unset_fake_temporarily",
+    "use_count",
     "without_active_modes",
     "without_dispatch",
 ]
@@ -127,6 +128,7 @@ def apply_of(function: type[torch.autograd.Function]) -> Callable[..., Any]:
     return apply
 
 
+use_count: Callable[[torch.Tensor], int] = torch.Tensor._use_count  # type: ignore[attr-defined]
 has_storage: Callable[[torch.Tensor], bool] = torch._C._has_storage
 
 
