@@ -276,8 +276,6 @@ def trace_joint(
     def stand_in(example: torch.Tensor, fake: FakeTensor) -> FakeTensor:
         if not example.requires_grad:
             return fake
-        if example.dtype.is_complex:
-            raise UnsupportedError(what="the gradient of a complex tensor")
         fake.requires_grad_()
         leaves.append(fake)
         place = fake
@@ -463,8 +461,6 @@ class _Collector:
         outputs.append(node)
         self.joint._visible[id(base)] = node
         if root.requires_grad:
-            if root.dtype.is_complex:
-                raise UnsupportedError(what="the gradient of a complex tensor")
             if root.is_leaf:
                 raise UnsupportedError(what="a leaf that the graph makes")
             self.joint.differentiable = (*self.joint.differentiable, position)
