@@ -48,6 +48,17 @@ class UNet(nn.Module):
         classes = torch.zeros(2, 8, 8, dtype=torch.long)
         return F.mse_loss(y, torch.ones(2, 5, 8, 8)) + F.cross_entropy(y, classes)
 
+class Mixture(nn.Module):  # each kind of view twice, since the second is made in another way
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.third = (nn.Linear(8, 12) for _ in range(3))
+
+    def forward(self, x):
+        heads = [f(x.sum((1, 2))).view(-1, 3, 4) for f in (self.first, self.second, self.third)]
+        rows = [h.transpose(1, 2)[:, 1:].unsqueeze(1).expand(-1, 2, -1, -1) for h in heads]
+        halves = [part.flatten(1) for row in rows for part in row.chunk(2, -1)]
+        return torch.cat(halves + [h.detach().select(1, 0) for h in heads], -1).logsumexp(-1).mean()
+
 class Layers(nn.Module):
     def __init__(self, *layers):
         super().__init__()
@@ -98,7 +109,7 @@ assert not found, found
 """
 
 
-@pytest.mark.parametrize("model", ["Attention", "UNet", "Perceptron", "Decoder"])
+@pytest.mark.parametrize("model", ["Attention", "UNet", "Mixture", "Perceptron", "Decoder"])
 @pytest.mark.parametrize("training", [False, True])
 def test_a_first_call_imports_no_large_packages(model, training, tmp_path, monkeypatch):
     monkeypatch.setenv("TORCHSMITH_CACHE_DIR", str(tmp_path))

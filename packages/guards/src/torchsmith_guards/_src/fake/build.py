@@ -109,8 +109,15 @@ def new_strided(
 def new_view(mode: FakeTensorMode, base: FakeTensor, *layout: Any) -> FakeTensor:
     """A tensor with storage and version of ``base``, of this size, stride and offset, that autograd
     does not know as a view of it."""
+    size, stride, offset = layout
     with _without_dispatch():
-        return _wrap(mode, torch.as_strided(base, *layout), base.fake_device)
+        if all(type(n) is int for n in (*size, *stride)):
+            meta = base.detach()  # unlike ``as_strided`` it asks for no device, see ``_tensor``
+            with _below_views(_VIEWS):
+                meta.set_(base.untyped_storage(), offset, size, stride)
+        else:
+            meta = torch.as_strided(base, size, stride, offset)
+        return _wrap(mode, meta, base.fake_device)
 
 
 def _wrap(mode: FakeTensorMode, meta: torch.Tensor, device: torch.device) -> FakeTensor:
