@@ -38,6 +38,25 @@ def test_several_far_loads_of_one_table_are_no_vectors():
         assert bool(loops) is near
 
 
+@pytest.mark.parametrize("size", [24, 40])
+def test_lanes_share_what_is_the_same_for_all_of_them(size):
+    """One step of a linear chain: scores of the states, and of the ways between them."""
+    ways = torch.randn(size, size)
+    loops = vector_loops(lambda x: torch.logsumexp(x[:, :, None] + ways, 1), torch.randn(16, size))
+    exponentials = [body for _, body in loops if "ts_exp" in body]
+    assert exponentials
+    assert not any(f"{size} * {axis}" in body for axis, body in loops)
+
+
+@pytest.mark.parametrize("size", [24, 40])
+def test_rows_are_kept_where_two_passes_need_what_is_dear(size):
+    """Here a walk across would take each exponential twice."""
+    ways = torch.randn(size, size)
+    program = lambda x: torch.logsumexp((x[:, :, None] + ways).exp(), 1)  # noqa: E731
+    loops = vector_loops(program, torch.randn(16, size))
+    assert sum(body.count("ts_exp") for _, body in loops) == 2
+
+
 EXTREMES = {
     "maximum": lambda x: torch.maximum(x, x.flip(0)),
     "minimum in double": lambda x: torch.minimum(x.double(), x.flip(0).double()),

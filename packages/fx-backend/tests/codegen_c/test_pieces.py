@@ -24,6 +24,8 @@ def random_kernel(choose: random.Random) -> tuple[Kernel, list[torch.Tensor]]:
         axis = choose.randrange(len(ranges))
         size, slope = ranges[axis], choose.choice([1, 1, 1, -1, 2, -3])
         line = ix.add(ix.mul(ix.const(slope), ix.var(axis)), ix.const(choose.randint(-3, size + 3)))
+        if axis and choose.random() < 0.5:  # an axis that was split
+            line = ix.add(line, ix.mul(ix.var(axis - 1), ix.const(choose.choice([size, 2, 1]))))
         wrapped = ix.mod(line, ix.const(choose.choice([size, 3, 2 * size])), ix_ranges(ranges))
         value = body.load(0, ix.mod(wrapped, ix.const(size)))
         limit = body.literal(choose.randint(-3, size + 3), torch.int64)
@@ -102,7 +104,22 @@ def encoded() -> Kernel:
     return body.kernel([20, 3 * parts])
 
 
-@pytest.mark.parametrize(("make", "count"), [(rolled, 2), (concatenated, 2), (encoded, 13)])
+def split() -> Kernel:
+    """Coordinates, then their sines and cosines at several frequencies, along an axis that was
+    split into frequencies and coordinates."""
+    body = Body()
+    at = ix.add(ix.mul(ix.const(3), ix.var(1)), ix.var(2))
+    plain = body.op(Op.LT, body.index(at), body.literal(3, torch.int64))
+    sines = body.op(Op.LT, body.index(at), body.literal(15, torch.int64))
+    x = body.load(0, ix.add(ix.mul(ix.const(3), ix.var(0)), ix.var(2)))
+    wave = body.op(Op.WHERE, sines, body.op(Op.SIN, x), body.op(Op.EXP, x))
+    body.store(1, row_major([40, 9, 3]), body.op(Op.WHERE, plain, x, wave))
+    return body.kernel([40, 9, 3])
+
+
+@pytest.mark.parametrize(
+    ("make", "count"), [(rolled, 2), (concatenated, 2), (encoded, 13), (split, 3)]
+)
 def test_nothing_is_decided_at_each_point(make, count) -> None:
     kernel = make()
     parts = pieces(kernel, range(len(kernel.ranges)))

@@ -202,7 +202,11 @@ class _Printer:
             return  # no point to compute
         self.comment(step.origins)
         suffix = ".data_ptr()" if self.pointers else ""
-        arguments = [name + suffix for name in step.args] + list(step.kernel.symbols)
+        arguments = [name + suffix for name in step.args]
+        for place, start in enumerate(step.starts):
+            if start:
+                arguments[place] += f" + {start * step.kernel.args[place].dtype.itemsize}"
+        arguments += step.kernel.symbols
         self.line(f"{kernel}({', '.join(arguments)})")
 
     def extern(self, step: ExternCall) -> None:

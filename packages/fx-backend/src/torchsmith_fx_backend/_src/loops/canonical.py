@@ -144,6 +144,29 @@ def finish(nest: Nest, stores: Sequence[tuple[int, Member, Info]]) -> Draft:
     return Draft(tuple(ranges), reduce_from, tuple(body), tuple(dtypes.items()))
 
 
+def from_start(kernel: Kernel) -> tuple[Kernel, tuple[int, ...]]:
+    """``kernel`` with accesses counted from the first element of each argument that any of them
+    may touch, and the places of those elements; so that equal steps over the parts of a tensor
+    (the times of a sequence, the gates of a cell) are equal kernels."""
+    starts: list[int | None] = [None] * len(kernel.args)
+    for node in kernel.body:
+        if type(node) is Load or type(node) is Store:
+            low = ix.bounds(node.index, kernel.ranges)[0]
+            before = starts[node.arg]
+            low = max(low or 0, 0)
+            starts[node.arg] = low if before is None else min(low, before)
+    found = tuple(start or 0 for start in starts)
+    if not any(found):
+        return kernel, found
+    body = tuple(
+        replace(node, index=ix.sub(node.index, ix.const(found[node.arg])))
+        if type(node) is Load or type(node) is Store
+        else node
+        for node in kernel.body
+    )
+    return replace(kernel, body=body), found
+
+
 def live(body: Sequence[Node]) -> list[Node]:
     """Drop values that no store needs; renumber operands."""
     needed = [type(node) is Store for node in body]

@@ -113,9 +113,19 @@ def _turns(kernel: Kernel, node: Compute, axis: int) -> Iterator[int]:
     left, right = (_as_index(kernel.body[a]) for a in node.args)
     if left is None or right is None:
         return
-    line = _line(ix.sub(left, right), axis)
-    if line is not None:
-        yield from (_reaches(*line, value) for value in _CHANGES_AT[node.op])
+    difference = ix.sub(left, right)
+    slope = ix.coefficient(difference, axis)
+    if type(slope) is not Const or slope.value == 0:
+        return
+    # Other axes may say where within one step (``3 * i + j < 33`` with ``j < 3``).
+    rest = ix.sub(difference, ix.mul(slope, ix.var(axis)))
+    low, high = ix.bounds(rest, kernel.ranges)
+    if low is None or high is None:
+        return
+    for value in _CHANGES_AT[node.op]:
+        place = _reaches(slope.value, low, value)
+        if place == _reaches(slope.value, high, value):
+            yield place
 
 
 def _reaches(a: int, b: int, value: int) -> int:

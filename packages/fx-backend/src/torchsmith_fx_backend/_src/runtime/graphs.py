@@ -12,6 +12,7 @@ import hashlib
 import json
 import linecache
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -20,6 +21,8 @@ from torchsmith_guards.records import recorder
 
 from torchsmith_fx_backend._src.codegen.wrapper import Wrapper, print_wrapper
 from torchsmith_fx_backend._src.loops.accesses import check_accesses, check_assumptions
+from torchsmith_fx_backend._src.loops.canonical import from_start
+from torchsmith_fx_backend._src.loops.index import const, sub
 from torchsmith_fx_backend._src.runtime.cache import Cache, default_cache
 from torchsmith_fx_backend._src.runtime.launchers import (
     KernelRequest,
@@ -28,7 +31,7 @@ from torchsmith_fx_backend._src.runtime.launchers import (
     launcher_for,
 )
 from torchsmith_fx_backend._src.runtime.progress import GENERATED
-from torchsmith_fx_backend._src.schedule.plan import Launch, Plan
+from torchsmith_fx_backend._src.schedule.plan import Launch, Plan, Step
 
 if TYPE_CHECKING:
     from torchsmith_fx_backend._src.records.choices import Choice
@@ -88,6 +91,7 @@ def build(
         tuner: chooses among the forms of each kernel.
     """
     cache = default_cache() if cache is None else cache
+    plan = replace(plan, steps=tuple(map(_from_start, plan.steps)))
     launches = [step for step in plan.steps if isinstance(step, Launch)]
     distinct: dict[tuple[object, ...], int] = {}
     requests: list[KernelRequest] = []
@@ -129,6 +133,15 @@ def build(
     graph = _finish(wrapper, bound, kernels, cache, constants=constants, storable=storable)
     graph.launches, graph.choices = tuple(numbers), choices
     return graph
+
+
+def _from_start(step: Step) -> Step:
+    """A launch on a CPU with pointers to where it starts; on a GPU they are to stay aligned."""
+    if not isinstance(step, Launch) or step.device.type != "cpu":
+        return step
+    kernel, starts = from_start(step.kernel)
+    sizes = tuple(sub(size, const(start)) for size, start in zip(step.sizes, starts))
+    return replace(step, kernel=kernel, sizes=sizes, starts=starts)
 
 
 def _checked(step: Launch, launch: Callable[..., object]) -> Callable[..., object]:

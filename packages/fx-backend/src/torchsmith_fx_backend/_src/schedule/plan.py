@@ -57,7 +57,8 @@ class Launch:
     """Run ``kernel`` with pointers of ``args`` (tensor names; their storage offset counts) and the
     values of ``kernel.symbols``. ``origins`` are user source lines or op names, for the comment;
     ``sizes`` says how many elements each argument reaches over; ``nodes`` are the names of the
-    graph nodes that are computed here."""
+    graph nodes that are computed here; ``starts``, where given, are the elements of each argument
+    at which its pointer starts."""
 
     kernel: Kernel
     args: tuple[str, ...]
@@ -65,6 +66,7 @@ class Launch:
     origins: tuple[str, ...] = ()
     sizes: tuple[Index, ...] = ()
     nodes: tuple[str, ...] = ()
+    starts: tuple[int, ...] = ()
 
     def moved_bytes(self, number: Callable[[Index], int | None]) -> int | None:
         """What is read and written, each operand once; None where ``number`` knows no size."""

@@ -127,7 +127,7 @@ class Facts:
         chosen = list(positions)
         computing = sum(self.cost(p) for p in chosen if isinstance(self.kernel.body[p], Compute))
         for axis in reversed(axes):
-            cost = sum(self._access_cost(position, axis) for position in chosen)
+            cost = sum(self.access_cost(position, axis) for position in chosen)
             cost += computing / _LANES
             size = self.kernel.ranges[axis]
             if isinstance(size, Const) and size.value < 16:
@@ -136,7 +136,8 @@ class Facts:
                 best, best_cost = axis, cost
         return best
 
-    def _access_cost(self, position: int, axis: int) -> float:
+    def access_cost(self, position: int, axis: int) -> float:
+        """Rough time of the access at ``position`` in a walk along ``axis``; 0 for other nodes."""
         node = self.kernel.body[position]
         if not isinstance(node, (Load, Store)):
             return 0.0

@@ -9,12 +9,12 @@ from torchsmith_fx_backend._src.codegen.c.analysis import Facts, analyse, static
 from torchsmith_fx_backend._src.codegen.c.emit import Emitter, reduce_points
 from torchsmith_fx_backend._src.codegen.c.inner import emit_inner
 from torchsmith_fx_backend._src.codegen.c.outer import emit_outer
-from torchsmith_fx_backend._src.codegen.c.passes import plan_passes
+from torchsmith_fx_backend._src.codegen.c.passes import DEAR, plan_passes
 from torchsmith_fx_backend._src.codegen.c.pointwise import emit_pointwise
 from torchsmith_fx_backend._src.codegen.c.scan import emit_scan
 from torchsmith_fx_backend._src.codegen.c.scatter import emit_scatter
 from torchsmith_fx_backend._src.loops.index import ONE
-from torchsmith_fx_backend._src.loops.ir import Kernel, Load, ScalarArg, Store
+from torchsmith_fx_backend._src.loops.ir import Compute, Kernel, Load, ScalarArg, Store
 from torchsmith_fx_backend._src.loops.meeting import meeting_stores
 
 
@@ -105,10 +105,28 @@ def _outer_lane(facts: Facts) -> int | None:
     across = _contiguous(facts, uses, outer_lane)
     if across > along:
         return outer_lane
+    # What is the same for all lanes is read once; along the other axis it would be gathered.
+    if across == along and not _keeps_dear_values(facts):
+        cost = {
+            axis: sum(facts.access_cost(p, axis) for p in accesses)
+            for axis in (outer_lane, reduce_lane)
+        }
+        if 2 * cost[outer_lane] < cost[reduce_lane]:
+            return outer_lane
     # Short rows leave most of a vector empty; many of them fill it across.
     if length is not None and length < 16 and (size is None or size >= 32):
         return outer_lane
     return None
+
+
+def _keeps_dear_values(facts: Facts) -> bool:
+    """Whether a walk along rows saves much arithmetic by keeping values from pass to pass."""
+    body = facts.kernel.body
+    kept = [p for one in plan_passes(facts, buffers=True) for p in one.kept]
+    return any(
+        sum(facts.cost(q) for q in facts.closure([p]) if isinstance(body[q], Compute)) >= DEAR
+        for p in kept
+    )
 
 
 def _contiguous(facts: Facts, uses: dict[int, int], axis: int) -> int:

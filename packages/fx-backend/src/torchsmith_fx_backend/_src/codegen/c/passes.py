@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from torchsmith_fx_backend._src.codegen.c.analysis import Facts
 from torchsmith_fx_backend._src.loops.ir import Literal, Reduce, Store
 
-_DEAR = 10  # recomputing costs more, in adds, than a write and a read of a cached buffer
+DEAR = 10  # recomputing costs more, in adds, than a write and a read of a cached buffer
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def plan_passes(facts: Facts, *, buffers: bool) -> list[Pass]:
                 )
                 if earlier is None or not _is_frontier(facts, position, closure, level):
                     continue
-                if _recompute_cost(facts, position, kept) >= _DEAR:
+                if _recompute_cost(facts, position, kept) >= DEAR:
                     kept[position] = earlier
             closure = _inside(facts, points[level], kept, level)
         needed[level] = closure
