@@ -1,6 +1,8 @@
 """Gradients of every operator of torch's database through ``torchsmith.compile``, against eager.
 
     python op_gradients.py [--only REGEX] [--samples 2] [--dtype float32] [--seconds 3600]
+    ... --symbolic           sizes that are symbols: dynamic=True
+    ... --together           one compiled function for all samples: what changes between calls
 
 What is not right must stand in ``op_gradients.json`` with a reason. Exit status 1 when something is
 wrong that does not, or when fewer than 97 of 100 operators are right.
@@ -22,7 +24,6 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-import op_database
 import torch
 import torchsmith
 from op_database import difference, op_db
@@ -60,17 +61,23 @@ def _differentiable(x: object) -> bool:
     return isinstance(x, torch.Tensor) and x.requires_grad
 
 
-def check(op: Any, dtype: torch.dtype, count: int) -> str:
+def check(
+    op: Any, dtype: torch.dtype, count: int, symbolic: bool = False, together: bool = False
+) -> str:
     """What is wrong with the gradients of an operator; empty when nothing is."""
     torch.manual_seed(0)
     given = list(itertools.islice(op.sample_inputs("cpu", dtype, requires_grad=True), count))
+    compiled = None
     for number, sample in enumerate(given):
         want = gradients(op.op, sample)
         if isinstance(want, Exception):
             continue
-        compiled = torchsmith.compile(
-            lambda x, *a, _f=op.op, **k: _f(x, *a, **k), options={"rng": "eager"}
-        )
+        if compiled is None or not together:
+            compiled = torchsmith.compile(
+                lambda x, *a, _f=op.op, **k: _f(x, *a, **k),
+                dynamic=symbolic or None,
+                options={"rng": "eager"},
+            )
         got = gradients(compiled, sample)
         wide = lambda x: x.double() if isinstance(x, torch.Tensor) and x.is_floating_point() else x
         with warnings.catch_warnings():
@@ -111,9 +118,10 @@ def main() -> int:
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--samples", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=3600.0)
+    parser.add_argument("--symbolic", action="store_true")
+    parser.add_argument("--together", action="store_true")
     parser.add_argument("--from", type=int, default=0, dest="first", help="skip so many operators")
     options = parser.parse_args()
-    op_database.check = check  # what the workers call
     end = time.time() + options.seconds
     warnings.simplefilter("ignore")
     totals: dict[str, int] = {}
@@ -125,7 +133,13 @@ def main() -> int:
             break
         label = label_of(op_db[index])
         try:
-            found = check(op_db[index], getattr(torch, options.dtype), options.samples)
+            found = check(
+                op_db[index],
+                getattr(torch, options.dtype),
+                options.samples,
+                options.symbolic,
+                options.together,
+            )
         except Exception as error:  # noqa: BLE001 - the database's own functions may fail
             found = f"SKIP {type(error).__name__}: {str(error)[:150]}"
         torchsmith.reset()
