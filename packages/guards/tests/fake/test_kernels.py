@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torchsmith_guards as guards
-from torchsmith_guards._src.fake.kernels import WRONG_IN_PYTHON
+from torchsmith_guards._src.fake.kernels import ORDERED_IN_PYTHON, WRONG_IN_PYTHON
 
 aten = torch.ops.aten
 AUTOGRAD = torch._C.DispatchKey.Autograd
@@ -34,6 +34,10 @@ def images():
         yield aten.native_batch_norm.default, (x, w, w, *running, train, 0.1, 1e-5)
     for name in ("upsample_nearest2d", "_upsample_nearest_exact2d"):
         yield getattr(aten, name).default, (x, [13, 7], None, None)
+    for name in ("upsample_nearest1d", "_upsample_nearest_exact1d"):
+        for line in (x[0], torch.randn(7, 4, 3).permute(2, 1, 0), torch.randn(3, 7, 4).mT):
+            yield getattr(aten, name).default, (line, [13], None)
+            yield getattr(aten, name).vec, (line, None, [1.7])
     for name in ("upsample_bilinear2d", "upsample_bicubic2d"):
         yield getattr(aten, name).default, (x, [13, 7], False, None, None)
 
@@ -41,14 +45,17 @@ def images():
 def test_definitions_in_python_that_are_kept_agree_with_the_kernel():
     """Those that do not are the ones listed: when torch mends one, its line can go."""
     torch.manual_seed(0)
-    wrong = set()
+    wrong, ordered = set(), set()
     for op, args in (*margins(), *shrinking(), *images()):
         kernel, definition = op(*args), op.py_kernels[AUTOGRAD](*args)
         results = [(r,) if isinstance(r, torch.Tensor) else r for r in (kernel, definition)]
         for ours, theirs in zip(*results, strict=True):
             if not torch.allclose(ours, theirs, 1e-4, 1e-5, equal_nan=True):
                 wrong.add(op)
+            elif ours.stride() != theirs.stride():
+                ordered.add(op)
     assert wrong == set(WRONG_IN_PYTHON)
+    assert ordered == set(ORDERED_IN_PYTHON)
 
 
 @pytest.mark.parametrize("op", WRONG_IN_PYTHON, ids=str)

@@ -20,7 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.nested._internal.nested_int import NestedIntNode
 
 from torchsmith_guards._src.fake.build import build, is_plain, settle
-from torchsmith_guards._src.fake.kernels import prefer_kernels
+from torchsmith_guards._src.fake.kernels import agree_with_kernels
 from torchsmith_guards._src.fake.layouts.base import Effect, Entry, entry_of
 from torchsmith_guards._src.fake.lean import defaults, knows_constructor, without_dynamo
 from torchsmith_guards._src.fake.result_cache import ResultCache
@@ -191,4 +191,4 @@ def _is_literal(x: object) -> bool:
     return not (x.is_quantized or x.requires_grad or x.is_conj() or x.is_neg())
 
 
-prefer_kernels(lambda x: isinstance(x, FakeTensor) and isinstance(x.fake_mode, TorchMode))
+agree_with_kernels(lambda x: isinstance(x, FakeTensor) and isinstance(x.fake_mode, TorchMode))
