@@ -20,6 +20,7 @@ from torchsmith_guards._src.guards.shape_relation import ShapeRelation
 from torchsmith_guards._src.guards.tensor_spec import TensorSpec, stride_dependents
 from torchsmith_guards._src.guards.tree import estimated_ns
 from torchsmith_guards._src.shapes.env import ShapeEnv, ShapeGuard
+from torchsmith_guards._src.shapes.math_functions import SYMBOLIC_MATH, limits_of
 from torchsmith_guards._src.shapes.nodes import (
     Add,
     Call,
@@ -66,6 +67,7 @@ from torchsmith_guards._src.sources.sources import (
 __all__ = [
     "GLOBAL_STATE",
     "SHAPES",
+    "SYMBOLIC_MATH",
     "UNCHANGED_NUMBER",
     "Add",
     "AnchorSource",
@@ -126,6 +128,7 @@ __all__ = [
     "is_short",
     "is_symbolic",
     "layout_of",
+    "limits_of",
     "resolve_size",
     "same_sizes",
     "settled",

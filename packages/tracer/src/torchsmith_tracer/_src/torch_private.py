@@ -5,7 +5,6 @@ Each is looked up once, so that a new torch release can break this file only.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -118,11 +117,6 @@ OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
 safe_softmax: Callable[..., Any] = torch._safe_softmax
 assert_async: Callable[..., object] = torch._assert_async
 optimizer_value: Callable[..., object] = _get_value
-# Functions of ``math`` with a form for symbolic numbers.
-SYMBOLIC_MATH: dict[object, Callable[..., object]] = {
-    getattr(math, name): getattr(torch, f"_sym_{name}")
-    for name in "sqrt cos sin tan cosh sinh tanh acos asin atan log2".split()
-}
 # Optimizers that branch on how many steps they have taken, unless they are ``capturable``: the
 # functions that update, each with the position of the list of step counts, and whether the
 # capturable form writes to other numbers after it has multiplied with them.

@@ -15,7 +15,6 @@ import torch
 import torchsmith_guards as guards
 from torch import fx
 
-from torchsmith_fx_backend._src.capture.torch_private import SYMBOLIC_MATH
 from torchsmith_fx_backend.errors import UnsupportedError, UntrackedError
 
 SymNumber = torch.SymInt | torch.SymFloat | torch.SymBool
@@ -60,7 +59,7 @@ _CALLS: dict[str, Callable[..., object]] = {
     "bitxor": operator.xor,
     "round_to_int": round,
     "round_digits": round,
-    **SYMBOLIC_MATH,
+    **guards.SYMBOLIC_MATH,
 }
 
 

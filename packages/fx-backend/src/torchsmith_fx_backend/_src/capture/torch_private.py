@@ -33,7 +33,6 @@ from torch.utils._python_dispatch import (
 )
 
 __all__ = [
-    "SYMBOLIC_MATH",
     "DataDependentOutputException",
     "DispatchMode",
     "DynamicOutputShapeException",
@@ -75,11 +74,6 @@ __all__ = [
     "without_dispatch",
 ]
 
-# Functions of ``math`` in the form that takes symbolic numbers.
-SYMBOLIC_MATH: dict[str, Callable[..., object]] = {
-    name: getattr(torch, f"_sym_{name}")
-    for name in "sqrt log2 cos sin tan cosh sinh tanh acos asin atan".split()
-}
 is_wrapper: Callable[[object], bool] = is_traceable_wrapper_subclass
 # Functions that change how operators run, but for what capture takes into account.
 _SETTING = re.compile(

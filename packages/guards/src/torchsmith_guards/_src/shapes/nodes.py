@@ -289,7 +289,12 @@ _RANK: dict[type[SymExpr], int] = {
     Const: 8,
 }
 
-_MATH = "trunc floor ceil sqrt exp log log2 sin cos tan sinh cosh tanh asin acos atan"
+_ROUNDINGS = "trunc floor ceil"
+#: Functions of ``math`` from a float to a float.
+MATH_FUNCTIONS: tuple[str, ...] = tuple(
+    "sqrt cbrt exp exp2 expm1 log log2 log10 log1p sin cos tan sinh cosh tanh asin acos atan "
+    "asinh acosh atanh erf erfc degrees radians fabs".split()
+)
 
 #: Functions that ``Call`` may name. They print by this name and are bound in generated code.
 FUNCTIONS: dict[str, Callable[..., Number]] = {
@@ -307,7 +312,7 @@ FUNCTIONS: dict[str, Callable[..., Number]] = {
     "round_to_int": round,
     "round_digits": round,
     "bool_to_int": int,
-    **{f: getattr(math, f) for f in _MATH.split()},
+    **{f: getattr(math, f) for f in (*_ROUNDINGS.split(), *MATH_FUNCTIONS)},
 }
 INTEGER_FUNCTIONS = frozenset(
     {"int_pow", "lshift", "rshift", "bitand", "bitor", "bitxor", "trunc", "floor", "ceil"}

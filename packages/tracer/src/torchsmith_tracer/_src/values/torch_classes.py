@@ -19,6 +19,7 @@ from torchsmith_tracer._src.values.base import Args, Kwargs, Value
 from torchsmith_tracer._src.values.builtins.registry import constructor
 from torchsmith_tracer._src.values.constants import ConstantValue
 from torchsmith_tracer._src.values.contexts import MAKERS
+from torchsmith_tracer._src.values.math_calls import math_call
 from torchsmith_tracer._src.values.sizes import SizeValue
 from torchsmith_tracer._src.values.symnum import SymNumValue, combine
 from torchsmith_tracer._src.values.tensor import TensorValue
@@ -106,11 +107,10 @@ def number_builtin(tx: Trace, obj: object, args: Args, kwargs: Kwargs) -> Value 
             return first
         if obj is not operator.index and isinstance(first.sym, torch.SymFloat):
             return first.getattr(tx, f"__{obj.__name__}__").call(tx, (), {})
-    if obj in private.SYMBOLIC_MATH and isinstance(first, SymNumValue) and len(args) == 1:
-        number = first.to_float(tx)
-        if isinstance(number, SymNumValue):
-            fn = private.SYMBOLIC_MATH[obj]
-            return combine(tx, fn, (number,), fn(number.sym))
+    if obj in _MATH and not kwargs:
+        found = math_call(tx, getattr(obj, "__name__", ""), args)
+        if found is not None:
+            return found
     if obj is abs and isinstance(first, SymNumValue) and not isinstance(first.sym, torch.SymBool):
         return combine(tx, abs, (first,), abs(first.sym))  # type: ignore[arg-type]
     if obj in _MATH or obj in (abs, round, pow, divmod):
