@@ -16,6 +16,7 @@ from torchsmith_guards._src.guards.explain import Failure, expectation
 from torchsmith_guards._src.guards.global_state import AutocastState, GlobalState
 from torchsmith_guards._src.guards.guard import UNCHANGED_NUMBER, Guard, GuardKind
 from torchsmith_guards._src.guards.guard_set import GuardSet
+from torchsmith_guards._src.guards.helpers import fetch
 from torchsmith_guards._src.guards.shape_relation import ShapeRelation
 from torchsmith_guards._src.guards.tensor_spec import TensorSpec, stride_dependents
 from torchsmith_guards._src.guards.tree import estimated_ns
@@ -121,6 +122,7 @@ __all__ = [
     "estimated_ns",
     "expectation",
     "expr_of",
+    "fetch",
     "hint_of",
     "holds",
     "is_contiguous",

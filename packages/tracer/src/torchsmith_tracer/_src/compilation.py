@@ -35,12 +35,13 @@ class Compilation:
         *,
         keep_history: bool = False,
         native_nodes: bool = False,
+        takes_locks: bool = True,
     ) -> None:
         self.settings = settings
         self.native_nodes = native_nodes
         self.graph = OutputGraph(FakeMode(ShapeEnv()), keep_history=keep_history)
         self.guards = GuardSet()
-        self.journal = Journal()
+        self.journal = Journal(takes_locks=takes_locks)
         self.frames: list[Frame] = []
         self.visited: dict[int, tuple[CodeType, set[int]]] | None = None
         self.interp = ObjectLayer(self)

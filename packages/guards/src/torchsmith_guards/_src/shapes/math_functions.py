@@ -41,13 +41,12 @@ def _with_symbols(name: str) -> Callable[[Any], Any]:
     function: Callable[[Any], float] = getattr(math, name)
 
     def apply(number: Any) -> Any:
-        if isinstance(number, torch.SymInt):
-            number = torch.sym_float(number)
-        node = number.node if isinstance(number, torch.SymFloat) else None
+        node = number.node if isinstance(number, torch.SymInt | torch.SymFloat) else None
         if not isinstance(node, SymNode):
             return function(number)
-        made: Any = SymNode(node.shape_env, ex.call(name, node.value))
-        return torch.SymFloat(made)
+        made: Any = SymNode(node.shape_env, ex.call(name, node.sym_float().value))
+        symbolic: Any = torch.SymFloat
+        return symbolic(made)
 
     apply.__name__ = apply.__qualname__ = name
     return apply

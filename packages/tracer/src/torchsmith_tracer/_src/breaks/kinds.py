@@ -44,7 +44,8 @@ TS-T003 not-a-graph-argument: not supported yet
   Pass tensors, numbers, or lists and tuples of these.
 TS-T010 opaque-call: user code
   call of {what}, which cannot be looked into
-  If it only computes on tensors, wrap it as a torch.library op; else keep it outside.
+  Call it before the compiled function, and pass what it returns. If it only computes on tensors,
+    wrap it as a torch.library op.
 TS-T011 print: user code
   call of print() that cannot wait for the graph
   Print known text and tensors to an ordinary stream, without flush=True; or print after the
@@ -59,6 +60,10 @@ TS-T013 item: data-dependent
 TS-T014 native-optimizer: data-dependent
   a step of {what}, {why}
   It runs natively, with its closure compiled; the rest of a training step is compiled as well.
+TS-T015 host-function: user code
+  {function} works without tensors, and its rest runs natively: {what}
+  Nothing is lost but one graph instead of two. For that, call it before the compiled function,
+    and pass what it returns.
 TS-T020 cannot-rebuild: not supported yet
   {what} is needed after the compiled part but cannot be rebuilt there
   Return tensors, numbers or plain containers, or keep the object alive outside.

@@ -40,6 +40,11 @@ class HistoryNeeded(BaseException):
     begun again. No handler between is to take it for an error."""
 
 
+class LocksTaken(BaseException):
+    """The graph breaks in a function that has taken locks, or ends while it has them: it is traced
+    again, and takes them natively."""
+
+
 class BreakAt(Exception):
     """A graph break with its place: ``frames`` holds the stopped frames, innermost first. All but
     the first are in the middle of a call instruction (``FrameState.in_call``)."""

@@ -87,13 +87,14 @@ from torchsmith_tracer._src.values.containers import (
 from torchsmith_tracer._src.values.contexts import wrap_context
 from torchsmith_tracer._src.values.functions import BoundMethodValue, BuiltinValue, FunctionValue
 from torchsmith_tracer._src.values.lazy import LazyValue, realize
+from torchsmith_tracer._src.values.locks import OBJECTS
 from torchsmith_tracer._src.values.lookup import disguises
 from torchsmith_tracer._src.values.mappings import DictValue, MappingProxyValue, SetValue
 from torchsmith_tracer._src.values.modules import ModuleValue
 from torchsmith_tracer._src.values.namespaces import PyModuleValue
 from torchsmith_tracer._src.values.numpy_arrays import ArrayValue, DtypeValue, is_dtype
 from torchsmith_tracer._src.values.numpy_scalars import NumpyValue, is_function, is_number_type
-from torchsmith_tracer._src.values.opaque import TYPE_EXPRESSIONS, OpaqueValue, ReferenceValue
+from torchsmith_tracer._src.values.opaque import TYPE_EXPRESSIONS, OpaqueValue
 from torchsmith_tracer._src.values.python_instances import (
     EnumValue,
     ObjectValue,
@@ -682,9 +683,8 @@ class Builder:
         self.guard(source, GuardKind.TYPE, kind, "class of an object")
         if issubclass(kind, TYPE_EXPRESSIONS):
             self.guard(source, GuardKind.CONSTANT, obj, "type expression")
-        if self._is_opaque(kind):
-            make = ReferenceValue if kind is weakref.ReferenceType else OpaqueValue
-            return make(obj, source)
+        if kind in OBJECTS or self._is_opaque(kind):
+            return OBJECTS.get(kind, OpaqueValue)(obj, source)
         self.tx.interp.class_value(kind)
         storage: Value | None = None
         if not issubclass(kind, _STORAGE):

@@ -39,7 +39,9 @@ def exists(value: Value) -> bool:
 class Journal:
     """One per trace. All methods are O(1) except ``rollback`` (linear in what it undoes)."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, takes_locks: bool = True) -> None:
+        self.takes_locks = takes_locks  # else they are taken natively, between graphs
+        self.locks: dict[Value, None] = {}  # those that are to be held while the body runs
         self.log: list[Undo] = []
         self.mutated: dict[Value, None] = {}  # containers to write back, in first-change order
         self.attrs: dict[Value, dict[str, Value | Deleted]] = {}  # attribute stores, likewise
@@ -69,6 +71,12 @@ class Journal:
         old = getattr(obj, name)
         self.log.append(lambda: setattr(obj, name, old))
         setattr(obj, name, new)
+
+    def take(self, lock: Value) -> None:
+        """Note that traced code has acquired ``lock``."""
+        if lock not in self.locks:
+            self.locks[lock] = None
+            self.log.append(lambda: self.locks.pop(lock))
 
     def mutate(self, value: Value, undo: Undo) -> None:
         """Note a content change of a container; ``value`` is written back if it has a source

@@ -17,6 +17,7 @@ from torchsmith_tracer._src.frames.code import VERSION, Instruction
 from torchsmith_tracer._src.frames.frame import Frame, LastInstruction
 from torchsmith_tracer._src.frames.library import is_library
 from torchsmith_tracer._src.interp import (  # noqa: F401 - they fill the table
+    host_only,
     opcodes_build,
     opcodes_calls,
     opcodes_control,
@@ -217,6 +218,8 @@ class Interpreter:
         if frame.marks is not None:
             self.tx.rollback(frame.marks)
             frame.stack = frame.saved
+        if frame is not self.tx.frames[0]:
+            signal = host_only.break_of(frame, signal)
         frame.kw_names = _pending_names(frame)
         return BreakAt(signal, [frame.state(in_call=False)])
 

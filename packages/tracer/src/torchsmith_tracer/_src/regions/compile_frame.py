@@ -36,6 +36,7 @@ from torchsmith_tracer._src.breaks.report import (
 from torchsmith_tracer._src.breaks.signals import (
     BreakAt,
     HistoryNeeded,
+    LocksTaken,
     ObservedException,
     Unsupported,
 )
@@ -46,6 +47,7 @@ from torchsmith_tracer._src.compilation import Compilation
 from torchsmith_tracer._src.records.frames import start_of
 from torchsmith_tracer._src.regions.ambient import unseen, unwarned
 from torchsmith_tracer._src.regions.failed import graph_failed
+from torchsmith_tracer._src.regions.holding import are_held, holding, locks_of, without_locks
 from torchsmith_tracer._src.regions.record import CodeRecord, Entry
 from torchsmith_tracer._src.torch_private import AmbientState
 from torchsmith_tracer._src.values.base import Value
@@ -70,11 +72,13 @@ def compile_frame(
         InternalTracerError: our bug, under ``fullgraph=True``.
     """
     with record.region.tracing(), unseen():
-        try:
-            return _compile_frame(record, fn, flat, number)
-        except HistoryNeeded:
-            record.keep_history = True
-        return _compile_frame(record, fn, flat, number)
+        while True:
+            try:
+                return _compile_frame(record, fn, flat, number)
+            except HistoryNeeded:
+                record.keep_history = True
+            except LocksTaken:
+                record.takes_locks = False
 
 
 def _compile_frame(
@@ -84,12 +88,17 @@ def _compile_frame(
     keep_history = record.keep_history
     native = bool(getattr(record.region.backend.fn, "native_nodes", False))
     trace = Compilation(
-        record.region.settings, record.frame_state, keep_history=keep_history, native_nodes=native
+        record.region.settings,
+        record.frame_state,
+        keep_history=keep_history,
+        native_nodes=native,
+        takes_locks=record.takes_locks,
     )
     detailed = record.region.log.detailed or recorder.detailed
     visited = trace.visited = {} if detailed else None
     try:
         body, checker = _compile(trace, record, fn, flat, report)
+        locks = locks_of(trace)
     finally:
         trace.graph.restore_state()
         trace.close()
@@ -99,6 +108,8 @@ def _compile_frame(
         run: Callable[..., object] = record.native_body(fn)
     else:
         run = body.fn
+        if locks:
+            run = holding(run, checker, record.native_body(fn), locks)
         report.graph = body.graph
         report.body = body.text
         names = getattr(body.compiled, "kernels", ())
@@ -180,6 +191,9 @@ def _trace_and_generate(
         trace.builder.guard_memory()
     ambient.keep(switch.put for switch in trace.graph.turned)
     cg = new_emitter(trace, record)
+    locks = trace.journal.locks
+    if locks and (isinstance(result, BreakAt) or are_held(locks)):
+        raise LocksTaken
     if not isinstance(result, BreakAt):
         emit_return(trace, cg, result)
     else:
@@ -195,12 +209,14 @@ def _trace_and_generate(
         refuse = _refusal(found) if raising and region.settings.fullgraph else None
         native = bool(signal.details.get("native"))
         resumed = emit_break(trace, cg, record, frames, refuse, native=native)
-        if not resumed and report.break_ is not None:
+        if not resumed and report.break_ is not None and signal.kind != "host-function":
             report.break_ = replace(report.break_, resumed=False)
         del signal, result  # their tracebacks lead to this frame, and it to the arguments
     entry = None if record.pass_function else fn
     written = getattr(region.backend.fn, "written_before", None)
-    failed = partial(graph_failed, record, entry, ambient, written)
+    failed: Callable[..., object] = partial(graph_failed, record, entry, ambient, written)
+    if locks:
+        failed = without_locks(failed)
     verify = region.settings.verify_correctness and not trace.graph.draws
     return assemble(trace, record, cg, failed, partial(region.backend.compile, verify=verify))
 

@@ -72,6 +72,7 @@ class CodeRecord:
         globals: globals of its functions.
         resume: how the code was made, for resume functions.
         calls_modules: the code is what calling a module runs, as long as its class says so.
+        takes_locks: whether compiled bodies run while locks are held; else these are left native.
         keep_history: whether traces keep the autograd history of all tensors; code that names a
             backward pass is expected to need it, other code is traced again when it does.
     """
@@ -89,6 +90,7 @@ class CodeRecord:
         self.signature = Signature.of(self.code)
         self.labels = safe_names(self.signature.names)
         self.pass_function = bool(self.code.co_freevars)
+        self.takes_locks = True
         self.keep_history = not _LOOKS_BACK.isdisjoint(self.code.co_names)
         self._dispatchers: weakref.WeakKeyDictionary[types.FunctionType, Form] = (
             weakref.WeakKeyDictionary()

@@ -7,7 +7,7 @@ import torch
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Args, Kwargs, Value
-from torchsmith_tracer._src.values.constants import NONE
+from torchsmith_tracer._src.values.constants import NONE, TRUE
 from torchsmith_tracer._src.values.lazy import realize
 from torchsmith_tracer._src.values.numpy_arrays import ArrayValue, alias
 from torchsmith_tracer._src.values.numpy_calls import from_tensor
@@ -28,6 +28,9 @@ def _numpy(
             assert isinstance(made, TensorValue)
             tensor = made
     return from_tensor(tx, tensor)
+
+
+_PLACES = ("dtype", "device")
 
 
 def _shared(tx: Trace, array: ArrayValue) -> TensorValue:
@@ -56,19 +59,18 @@ def _converts(copies: bool) -> Handler:
                 return None
             return tensor_of_numbers(tx, array, **kwargs)
         rest = {k: v for k, v in kwargs.items() if not tx.interp.is_none(v)}
-        if len(args) > 1 or array.is_scalar or rest.keys() - {"dtype"}:
+        if len(args) > 1 or array.is_scalar or rest.keys() - {"dtype", "device"}:
             raise Unsupported("numpy", what="a tensor of an array", error="with more arguments")
         fake = array.tensor.fake
-        dtype = rest["dtype"].as_constant() if rest else fake.dtype
-        if torch.get_default_device().type != "cpu":
+        if "device" not in rest and torch.get_default_device().type != "cpu":
             raise Unsupported("numpy", what="a tensor of an array", error="on another device")
-        if dtype is not fake.dtype:
-            return tx.graph.call_method("to", (array.tensor, rest["dtype"]))
-        if not copies:
-            return _shared(tx, array)
-        return tx.graph.call_method(
-            "clone", (array.tensor,), {"memory_format": tx.interp.const(torch.contiguous_format)}
-        )
+        if copies:
+            rest["copy"] = TRUE
+        else:
+            dtype, device = (rest[k].as_constant() if k in rest else None for k in _PLACES)
+            if dtype in (None, fake.dtype) and device in (None, "cpu", fake.device):
+                return _shared(tx, array)
+        return tx.graph.call_method("to", (array.tensor,), rest)
 
     return convert
 
