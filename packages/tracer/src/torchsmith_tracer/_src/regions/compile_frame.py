@@ -193,6 +193,7 @@ def _trace_and_generate(
     cg = new_emitter(trace, record)
     locks = trace.journal.locks
     if locks and (isinstance(result, BreakAt) or are_held(locks)):
+        del result  # its traceback leads to the arguments
         raise LocksTaken
     if not isinstance(result, BreakAt):
         emit_return(trace, cg, result)

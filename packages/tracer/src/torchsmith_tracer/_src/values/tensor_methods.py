@@ -15,6 +15,7 @@ from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.constants import ConstantValue
 from torchsmith_tracer._src.values.containers import ListValue
+from torchsmith_tracer._src.values.read_numbers import read_number
 from torchsmith_tracer._src.values.sizes import SizeNumel, SizeValue, size_value
 from torchsmith_tracer._src.values.symnum import symbolic
 from torchsmith_tracer._src.values.tensor import (
@@ -173,7 +174,10 @@ def _scalar(name: str, convert: type | None) -> Handler:
         if found is not None and not (args or kwargs):
             number: Value = ConstantValue(found)
         elif not tx.settings.capture_scalar_outputs or args or kwargs or tensor.fake.is_complex():
-            raise Unsupported("item", what=f"{name}() of a {tensor.describe()}")
+            checked = None if args or kwargs else read_number(tx, tensor, convert)
+            if checked is None:
+                raise Unsupported("item", what=f"{name}() of a {tensor.describe()}")
+            return checked
         else:
             number = tx.graph.call_method("item", (tensor,))
         return number if convert is None else tx.interp.call(tx.interp.const(convert), [number], {})
