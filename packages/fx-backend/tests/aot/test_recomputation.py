@@ -132,3 +132,29 @@ def test_numbers_lie_in_memory_as_eager_draws_them(name):
     for mine, true in zip(*sides):
         torch.testing.assert_close(mine, true, rtol=1e-4, atol=1e-5, equal_nan=True)
         assert mine.stride() == true.stride()
+
+
+@pytest.mark.parametrize(("rng", "budget"), [("keyed", 0.0), ("keyed", 0.5), ("eager", 0.0)])
+def test_masks_by_key_are_drawn_again_where_nothing_may_be_held(rng, budget):
+    """Without a budget only the seeds are saved; what is drawn again is what was drawn."""
+
+    def program(x):
+        h = F.dropout(x, 0.4, True).sin()
+        return (F.dropout(h, 0.2, True) * 2,)
+
+    x = leaf(64, 8)
+    run = compile_training(program, [x], SETTINGS.with_options(rng=rng, memory_budget=budget))
+    again = rng == "keyed" and budget == 0
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        (y,) = run(x)
+        saved = y.grad_fn.saved_tensors
+        masks = [t for t in saved if t.dtype is torch.bool or t.unique().numel() == 2]
+        assert bool(masks) != again
+        torch.rand(5)  # what is drawn between the passes changes nothing
+        (grad,) = torch.autograd.grad(y.sum(), x)
+        dropped = y.detach() == 0
+        assert 0.4 < dropped.float().mean() < 0.65
+        scaled = x.detach() / 0.6
+        true = torch.where(dropped, 0.0, scaled.cos() / 0.6 * 2 / 0.8)
+        torch.testing.assert_close(grad, true, rtol=1e-4, atol=1e-5)

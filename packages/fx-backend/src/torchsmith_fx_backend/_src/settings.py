@@ -24,7 +24,7 @@ class Settings:
         training: how graphs run whose inputs require gradients: ``compiled``, or ``eager``,
             operator by operator.
         memory_budget: how much memory may be held for the backward pass to save time: with 0, all
-            pointwise work that this needs runs again there, with 1 none does.
+            pointwise work that this needs runs again there, keyed draws included, with 1 none does.
         rng: ``keyed``: uniform, normal, integer and Bernoulli draws, dropout among them, are
             computed in kernels from a seed that each call draws from torch's generator, so that
             ``manual_seed`` repeats them. ``eager``: they are the very numbers that eager draws.

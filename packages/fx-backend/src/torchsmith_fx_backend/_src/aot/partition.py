@@ -17,6 +17,7 @@ import torch
 import torchsmith_guards as guards
 from torch import fx
 
+from torchsmith_fx_backend._src import keyed
 from torchsmith_fx_backend._src.aot.joint import BACKWARD
 from torchsmith_fx_backend._src.capture.ops import op_info
 from torchsmith_fx_backend._src.capture.recorder import LazyGraphModule, copy_node
@@ -372,7 +373,7 @@ def _reached(
     return found
 
 
-_DEAREST = 30  # simple operations per element of the dearest pointwise operators
+_DEAREST = 32  # simple operations per element of the dearest that runs again, a mask by key
 
 
 def is_recomputable(node: fx.Node, budget: float) -> bool:
@@ -391,10 +392,11 @@ def is_recomputable(node: fx.Node, budget: float) -> bool:
         return True
     if BACKWARD in node.meta:
         return True  # eager runs it there, too
-    if not isinstance(node.target, OpOverload):
-        return False
-    info = op_info(node.target)
-    if info.impure or info.seeded:
+    if isinstance(node.target, OpOverload):
+        info = op_info(node.target)
+        if info.impure or info.seeded:
+            return False
+    elif node.target not in keyed.PURE:
         return False
     rule = rule_for(node)
     if not isinstance(rule, Pointwise):
