@@ -82,3 +82,29 @@ def test_writes_to_inference_tensors_are_eagers_errors(write):
             assert torch.equal(compiled(x), write(y)) and torch.equal(x, y)
         with pytest.raises(RuntimeError, match="Inplace update to inference tensor"):
             compiled(x)
+
+
+@pytest.mark.parametrize("backend", ["eager", "smith"])
+@pytest.mark.parametrize("affine", [False, True])
+@pytest.mark.parametrize("norm", [torch.nn.BatchNorm1d, torch.nn.InstanceNorm1d])
+def test_statistics_that_become_inference_tensors(norm, affine, backend):
+    rows = []
+    for compile in (lambda m: m, lambda m: torchsmith.compile(m, backend=backend)):
+        module = norm(2, affine=affine, track_running_stats=True)
+        run, seen = compile(module), []
+        torch.manual_seed(0)
+        x = torch.randn(3, 2, 4)
+        for kind in ("normal", "inference", "inference", "eval", "mode", "normal"):
+            module.train(kind != "eval")
+            if kind in ("normal", "inference"):
+                with torch.inference_mode(kind == "inference"):
+                    module.running_mean = torch.zeros(2)
+            try:
+                with torch.inference_mode(kind == "mode"):
+                    result = run(x).sum().round(decimals=3).tolist()
+            except RuntimeError as e:
+                result = str(e)
+            state = [b.tolist() for b in module.buffers()]
+            seen.append((result, str(torch.tensor(state[0])), state[-1]))
+        rows.append(seen)
+    assert rows[0] == rows[1]

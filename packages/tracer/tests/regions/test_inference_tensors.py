@@ -140,3 +140,40 @@ def test_tensors_that_become_inference_tensors(capture):
         with pytest.raises(RuntimeError, match="Inplace update to inference tensor"):
             compiled(torch.ones(3))
         assert held["t"].tolist() == [6.0 + n] * 3  # eager writes, then raises
+
+
+def test_views_are_what_their_bases_are(capture):
+    def f(x):
+        v = x.view(-1)
+        return v.is_inference(), x[:1].t().is_inference(), (x * 2)[:1].is_inference()
+
+    compiled = torchsmith_tracer.compile(f, backend=capture)
+    for _ in range(2):
+        for mode in (False, True):
+            for x in (torch.ones(2), inference(1.0)):
+                with torch.inference_mode(mode):
+                    assert compiled(x) == f(x)
+
+
+@pytest.mark.parametrize("order", ["nin", "ini", "iin"])
+def test_tensors_saved_after_a_write(order):
+    rows = []
+    for compile in (lambda f: f, lambda f: torchsmith_tracer.compile(f, backend="eager")):
+        steps, w, seen = torch.zeros(1), torch.ones(3, requires_grad=True), []
+
+        def f(x):
+            steps.add_(1)
+            return (w * x).sum() + (w.exp() * x.view(-1)).sum()
+
+        run = compile(f)
+        for kind in order:
+            x = inference(2.0) if kind == "i" else torch.full((3,), 2.0)
+            for gradients in (True, False):
+                try:
+                    with torch.set_grad_enabled(gradients):
+                        result = str(run(x))
+                except RuntimeError as e:
+                    result = str(e)
+                seen.append((result, steps.tolist(), steps._version))
+        rows.append(seen)
+    assert rows[0] == rows[1]

@@ -82,6 +82,7 @@ class Graph(Protocol):
     fake: FakeMode
     shape_env: ShapeEnv | None
 
+    def base_of(self, fake: torch.Tensor) -> tuple[object, Source] | None: ...
     def call_function(
         self,
         target: Callable[..., object],

@@ -255,6 +255,7 @@ class Builder:
                 why = "these objects are keys, or looked up, by identity"
                 self.guard(sources[0], GuardKind.NOT_SAME, tuple(sources[1:]), why)
         changed: set[Value] = {*tx.journal.mutated, *tx.journal.attrs}
+        counted, saving = tx.graph.counted, tx.graph.saves_after_writing()
         groups: dict[object, list[Value]] = {}
         touched: set[object] = set()
         for obj, value, _ in self._memo.values():
@@ -264,13 +265,12 @@ class Builder:
             key: object
             tensor = value.base_value()
             if isinstance(tensor, TensorValue):
-                at, real, env = tensor.source, tensor.real, tx.graph.shape_env
+                at, real, fake = tensor.source, tensor.real, tensor.fake
                 if at is not None and at not in self.inner and real is not None:
-                    if env is not None and tx.settings.dynamic is not False:
-                        check_marks(env, at, real)
-                    if storage_id(tensor.fake) in tx.graph.counted and not real.is_inference():
-                        self.guard(at, GuardKind.WRITABLE, None, "it is written to")
-                fake = tensor.fake
+                    if tx.graph.shape_env is not None and tx.settings.dynamic is not False:
+                        check_marks(tx.graph.shape_env, at, real)
+                    if not real.is_inference() and (saving or storage_id(fake) in counted):
+                        self.guard(at, GuardKind.WRITABLE, None, "it is written to or saved")
                 key = (type(obj), fake.dtype, fake.device, fake.dim())
                 hit = storage_id(fake) in tx.graph.mutated or value in changed
             else:

@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.nn.functional import batch_norm, instance_norm
 from torchsmith_guards import FakeMode
 from torchsmith_guards.errors import DataDependentError
 
@@ -50,6 +51,7 @@ _INPLACE_FUNCTIONS = {
 }
 # Their results follow from how their arguments came about, or are not what they are called for.
 _BY_HISTORY = {torch.autograd.grad, setattr}
+TRACKING = (batch_norm, instance_norm)  # (input, mean, variance, weight, bias, training, ...)
 _NOT_OF_VIEWS = "detach_"  # fails on views
 # Methods that give their tensor another layout on purpose.
 _RELAYING = frozenset(
@@ -173,6 +175,8 @@ class FakeRunner:
                 before = version_of(tensor)
                 set_version(tensor, None if before is None else before + 1)
             mutated += written
+        elif target in TRACKING and fake_args[5:6] == (True,):
+            mutated += [t for t in fake_args[1:3] if isinstance(t, torch.Tensor)]
         if isinstance(result, list | tuple):
             for place, arg in enumerate(fake_args):
                 if arg is result and result:

@@ -14,9 +14,8 @@ from typing import NamedTuple
 
 import torch
 from torch import fx
-from torch.nn.functional import batch_norm, instance_norm
 
-from torchsmith_tracer._src.graph.fakes import in_place
+from torchsmith_tracer._src.graph.fakes import TRACKING, in_place
 from torchsmith_tracer._src.torch_private import map_nodes
 
 _BY_INDEX = frozenset(
@@ -158,7 +157,7 @@ def stays(gm: fx.GraphModule, position: int) -> bool:
         used = (own | reached).intersection(node.all_input_nodes)
         if node.op == "output":
             return used <= own
-        if not used or (node.target in _TRACKING and _unread(node, used)):
+        if not used or (node.target in TRACKING and _unread(node, used)):
             continue
         if in_place(node.target):
             if node.args[0] not in own:
@@ -169,9 +168,6 @@ def stays(gm: fx.GraphModule, position: int) -> bool:
         else:
             reached.add(node)
     return False
-
-
-_TRACKING = (batch_norm, instance_norm)  # (input, mean, variance, weight, bias, training, ...)
 
 
 def _unread(node: fx.Node, used: set[fx.Node]) -> bool:

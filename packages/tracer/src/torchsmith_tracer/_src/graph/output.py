@@ -402,7 +402,8 @@ class OutputGraph:
         risk = self.mutated - self.at_risk
         if not risk and (self.may_fail or not operation.fails):
             return
-        if self._fails(node) if operation.fails else refuses_types(node):
+        fails = self._fails(node) if operation.fails else refuses_types(node)
+        if fails or (self.inference and self._saves_inference(node)):
             before = self.may_fail
             self.may_fail = True
             self.at_risk |= risk
@@ -412,6 +413,28 @@ class OutputGraph:
                 self.at_risk -= risk
 
             self.log.append(undo)
+
+    def _saves_inference(self, node: fx.Node) -> bool:
+        """Whether a call may save an inference tensor for its gradients, which eager refuses."""
+        fakes = [n.meta["example_value"] for n in node.all_input_nodes]
+        tensors = [f for f in fakes if isinstance(f, torch.Tensor)]
+        return (
+            torch.is_grad_enabled()
+            and any(t.requires_grad for t in tensors)
+            and not self.inference.isdisjoint(map(storage_id, tensors))
+        )
+
+    def base_of(self, fake: torch.Tensor) -> tuple[object, Source] | None:
+        """The input in whose memory a tensor is, and where it comes from."""
+        for entry in self.inputs:
+            if isinstance(entry.fake, torch.Tensor) and storage_id(entry.fake) == storage_id(fake):
+                return entry.example, entry.source
+        return None
+
+    def saves_after_writing(self) -> bool:
+        """Whether autograd may save inputs of a graph that writes to some."""
+        fakes = (entry.fake for entry in self.inputs) if self.mutated else ()
+        return any(f.requires_grad for f in fakes if isinstance(f, torch.Tensor))
 
     def _fails(self, node: fx.Node) -> bool:
         """Whether a call may raise when it runs, because of the data."""

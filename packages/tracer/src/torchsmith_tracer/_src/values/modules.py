@@ -117,6 +117,13 @@ class ModuleValue(ObjectValue):
             return known, True
         return None, False
 
+    def _has(self, tx: Trace, table: str, name: str) -> bool:
+        """Whether a table has a name by now; guarded where traced code has not changed it."""
+        value, changed = self.changed_table(tx, table)
+        if changed:
+            return value is not None and value.get_str(tx, name) is not None
+        return self._registers(tx, table, name)
+
     def setattr(self, tx: Trace, name: str, value: Value) -> None:
         hook = lookup(tx, self.cls, "__setattr__")
         found = lookup(tx, self.cls, name)
@@ -143,8 +150,7 @@ class ModuleValue(ObjectValue):
         """The table that ``Module.__setattr__`` would store into, None for the instance dict, an
         empty name for what is more than a store."""
         kind = value.python_type()
-        assert self.obj is not None
-        known = [t for t in _TABLES if self._registers(tx, t, name)]
+        known = [t for t in _TABLES if self._has(tx, t, name)]
         if issubclass(kind, nn.Parameter) or issubclass(kind, nn.Module):
             table = "_parameters" if issubclass(kind, nn.Parameter) else "_modules"
             return table if known == [table] else ""
@@ -160,7 +166,7 @@ class ModuleValue(ObjectValue):
     def delattr(self, tx: Trace, name: str) -> None:
         hook = lookup(tx, self.cls, "__delattr__")
         stock = hook is not None and hook.attr is module_delattr
-        if not stock or any(self._registers(tx, t, name) for t in _TABLES):
+        if not stock or any(self._has(tx, t, name) for t in _TABLES):
             super().delattr(tx, name)
         else:
             self.generic_delattr(tx, name)

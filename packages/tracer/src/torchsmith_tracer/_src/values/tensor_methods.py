@@ -126,6 +126,8 @@ def _real_first(name: str) -> Handler:
             return tx.world.computed(tensor.real, tensor.source, name, called=True)
         if name == "_is_view":
             tx.graph.need_history()
+        elif (base := tx.graph.base_of(tensor.fake)) is not None:  # a view is what its base is
+            return tx.world.computed(*base, name, called=True)
         return ConstantValue(getattr(tensor.fake, name)())
 
     return query
