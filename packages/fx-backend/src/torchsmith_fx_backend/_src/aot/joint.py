@@ -137,6 +137,7 @@ class Joint:
             with contextlib.ExitStack() as stack:
                 stack.enter_context(untouched_generators())
                 stack.enter_context(no_autocast_cache())
+                stack.enter_context(torch.autograd.set_detect_anomaly(False))
                 for device in ("cpu", "cuda"):
                     if torch.is_autocast_enabled(device):
                         stack.enter_context(torch.autocast(device, enabled=False))
