@@ -109,7 +109,7 @@ def test_each_result_lets_go_of_its_own():
     """Of what is saved, the part of a result goes with its backward pass, unless retained."""
 
     def program(a, b):
-        left, right = (a @ a).tanh(), (b @ b).sigmoid()
+        left, right = (a @ a).tanh(), (b @ b + a).sigmoid()
         return (left @ left).sum(), (right @ right).sum()
 
     run = compile_training(program, [leaf(0), leaf(1)], SETTINGS)
@@ -151,3 +151,47 @@ def test_derivatives_of_derivatives_of_one_result_after_another():
             found += [grad, again]
         sides.append(found)
     torch.testing.assert_close(*sides)
+
+
+def towers(a, b):
+    left = (a @ a).tanh()
+    return left.sum(), left.exp(), (b @ b).sigmoid().sum(), b * 2
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(4), 3)))
+def test_a_backward_pass_reaches_what_eagers_reaches(order):
+    """No hook hears of a pass that does not come by its tensor, and what lies before the inputs is
+    let go of only by a pass that comes there."""
+    run = compile_training(towers, [leaf(0) * 1, leaf(1) * 1], SETTINGS)
+    sides = []
+    for f in (run, towers):
+        heard, leaves = [], [leaf(0), leaf(1)]
+        given = [x.sin() for x in leaves]
+        for name, x, y in zip("ab", leaves, given):
+            x.register_post_accumulate_grad_hook(lambda p, n=name: heard.append(n + " has it"))
+            y.register_hook(lambda g, n=name: heard.append((n, g is None)))
+        results = f(*given)
+        errors = []
+        for number in order:
+            before = len(heard)
+            try:
+                results[number].backward(torch.ones_like(results[number]))
+            except RuntimeError as error:
+                errors.append(str(error)[:60])
+                del heard[before:]
+        sides.append((heard, errors, [] if errors else [x.grad for x in leaves]))
+    assert sides[0][:2] == sides[1][:2]
+    torch.testing.assert_close(sides[0][2], sides[1][2])
+
+
+def test_results_that_are_dropped_let_go_of_their_own():
+    run = compile_training(towers, [leaf(0) * 1, leaf(1) * 1], SETTINGS)
+    given = [leaf(0) * 1, leaf(1) * 1]
+    memory = [weakref.ref(x) for x in given]
+    first, second, third, fourth = run(*given)
+    del given, third, fourth
+    gc.collect()
+    for each in (first, second):
+        assert each.grad_fn is first.grad_fn
+    first.sum().backward()
+    assert [m() is None for m in memory] == [True, True]

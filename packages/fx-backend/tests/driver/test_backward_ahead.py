@@ -79,6 +79,19 @@ def test_a_loss_beside_other_results_is_taken_to_be_differentiated_alone() -> No
     assert len(call.training.backwards) == 2
 
 
+def test_independent_results_have_halves_of_their_own() -> None:
+    given = inputs()
+    graph = torch.fx.symbolic_trace(lambda x, w: (x.exp() * 2, w.tanh()))
+    with settings.patch(graph_cache=False):
+        call = driver.compile_training(graph, given)
+    assert len(call.training.backwards) == 2
+    both = [
+        torch.autograd.grad(sum(t.cos().sum() for t in f(*given)), given) for f in (call, graph)
+    ]
+    torch.testing.assert_close(*both)
+    assert len(call.training.backwards) == 2
+
+
 def test_results_in_another_order_wait_for_their_tangents() -> None:
     given = inputs()
     graph = torch.fx.symbolic_trace(lambda x, w: program(x, w).t().exp())

@@ -9,7 +9,7 @@ need, what it saves lies in parts, one for each set of results that need it.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -73,11 +73,50 @@ class Division:
             parts[users].append(position)
         return Division(saves, tuple((users, tuple(places)) for users, places in parts.items()))
 
+    def among(self, results: Collection[int]) -> Division:
+        """That of these results alone."""
+        saves = {i: nodes for i, nodes in self.saves.items() if i in results}
+        parts = [(users.intersection(results), places) for users, places in self.parts]
+        return Division(saves, tuple(part for part in parts if part[0]))
+
     def hold(self, tensors: Sequence[torch.Tensor]) -> Held:
         """Save the tensors of one call."""
         with torch.enable_grad():
             nodes = [save(tensors[i] for i in places) for _, places in self.parts]
         return Held(self, len(tensors), nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Results that have neither inputs nor what eager saves in common with others: a node of
+    autograd's of their own, so that a backward pass reaches what eager's would.
+
+    Attributes:
+        results: their positions among the outputs.
+        inputs: positions of the inputs that they have gradients for.
+        division: as of the whole, for these results.
+    """
+
+    results: tuple[int, ...]
+    inputs: tuple[int, ...]
+    division: Division
+
+
+def independent(
+    saves: Mapping[int, frozenset[int]], reached: Mapping[int, frozenset[int]]
+) -> list[set[int]]:
+    """Results in sets that share neither nodes of eager's that save nor inputs."""
+    found: list[tuple[set[int], set[int], set[int]]] = []
+    for position, nodes in saves.items():
+        own = ({position}, set(nodes), set(reached[position]))
+        rest = []
+        for each in found:
+            if own[1].isdisjoint(each[1]) and own[2].isdisjoint(each[2]) and own[2] and each[2]:
+                rest.append(each)
+            else:
+                own = (own[0] | each[0], own[1] | each[1], own[2] | each[2])
+        found = [*rest, own]
+    return [results for results, _, _ in found]
 
 
 @dataclass(slots=True)

@@ -64,7 +64,7 @@ def alone() -> tuple[int, int]:
     return found[0] if told and found[5][0] > found[0][0] else (-1, -1)
 
 
-def taken(grad: torch.Tensor, held: tuple[int, int]) -> torch.Tensor:
+def taken(grad: torch.Tensor, held: tuple[int, int] | None) -> torch.Tensor:
     """``grad``, or another tensor in its memory, which goes when that one does."""
     if held != alone() or type(grad) is not torch.Tensor or grad.layout is not torch.strided:
         return grad

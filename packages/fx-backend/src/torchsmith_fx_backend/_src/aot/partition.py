@@ -328,6 +328,19 @@ def needed_by(
     return [frozenset(users[by_name[each.name]]) for each in saved]
 
 
+def inputs_reached(
+    joint: fx.GraphModule, tangents: Mapping[int, fx.Node], outputs: int, wanted: Sequence[int]
+) -> dict[int, frozenset[int]]:
+    """For each of ``tangents``, which inputs of ``wanted`` have a gradient from it."""
+    returned: Any = joint.graph.output_node().args[0]
+    grads = list(zip(wanted, returned[outputs:], strict=True))
+    found = {}
+    for position, tangent in tangents.items():
+        own = dependants([tangent])
+        found[position] = frozenset(i for i, grad in grads if grad in own)
+    return found
+
+
 def _untold(values: Iterable[fx.Node], others: Iterable[fx.Node]) -> list[fx.Node]:
     """Those of ``others`` that are symbols which no size or stride of ``values`` tells: sizes of
     what is computed from ``values`` may need them."""

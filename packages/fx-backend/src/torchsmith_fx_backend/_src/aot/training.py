@@ -23,7 +23,7 @@ from torch import fx
 from torchsmith_guards import collector
 
 from torchsmith_fx_backend._src.aot.frame import apart
-from torchsmith_fx_backend._src.aot.held import SPENT, Division
+from torchsmith_fx_backend._src.aot.held import SPENT, Division, Part, independent
 from torchsmith_fx_backend._src.aot.joint import Joint, Result, Slot, Snapshot
 from torchsmith_fx_backend._src.aot.lone import alone, holders, taken
 from torchsmith_fx_backend._src.aot.partition import (
@@ -31,6 +31,7 @@ from torchsmith_fx_backend._src.aot.partition import (
     backward_graph,
     choose_saved,
     forward_graph,
+    inputs_reached,
     needed_by,
 )
 from torchsmith_fx_backend._src.aot.tangents import Key, order_at_hand, ordered, strides_in
@@ -90,6 +91,7 @@ class Training:
     aliased: tuple[int, ...] = ()  # tensors of ``saved`` of which eager saves views
     saved: tuple[Saved, ...] = ()
     division: Division | None = None  # of the tensors of ``saved`` and those that are guarded
+    parts: tuple[Part, ...] = ()  # if there are several that are independent of each other
     backwards: dict[Key, tuple[Any, tuple[int, ...]]] = field(default_factory=dict)
     _given: dict[str, object] = field(default_factory=dict)
     _snapshot: tuple[Key, Snapshot] | None = None
@@ -149,7 +151,11 @@ class Training:
         def ahead(tangents: Key) -> None:
             self._describe_saved(graph, snapshot)
             with contextlib.suppress(Exception):  # it is told when a backward pass asks again
-                self.backward_of(tangents)
+                for results in [part.results for part in self.parts] or [joint.differentiable]:
+                    own = zip(joint.differentiable, tangents)
+                    wanted = tuple(t if i in results else None for i, t in own)
+                    if any(t is not None for t in wanted):
+                        self.backward_of(wanted)
 
         work = None if expected is None else functools.partial(ahead, expected)
         with contextlib.nullcontext() if work is None else meanwhile(work):
@@ -174,6 +180,19 @@ class Training:
         guarded += [joint.outputs[i] for i in self.kept_outputs]
         users += [frozenset(i for i, r in joint.reads.items() if node in r) for node in guarded]
         self.division = Division.of(joint.saves, users)
+        if self.division is None or joint.rewritten or joint.spent:
+            return
+        reached = inputs_reached(snapshot.module, tangents, outputs, joint.wanted)
+        sets = independent(joint.saves, reached)
+        if len(sets) > 1:
+            self.parts = tuple(
+                Part(
+                    tuple(sorted(results)),
+                    tuple(sorted(frozenset().union(*(reached[i] for i in results)))),
+                    self.division.among(results),
+                )
+                for results in sets
+            )
 
     def _strides(self, key: Key) -> Sequence[tuple[Any, ...] | None]:
         """The strides of tangents that ``key`` describes."""
@@ -293,22 +312,52 @@ def _as_input(value: Any) -> Any:
     return make_fake(mode, value.shape, value.stride(), value.dtype, value.device)
 
 
-class CompiledFunction(torch.autograd.Function):
-    """Autograd's view of a compiled graph: its fresh outputs, as a function of its inputs."""
+@dataclass(slots=True)
+class _Call:
+    """What one call of the forward half gave.
+
+    Attributes:
+        training: the graph.
+        given: what was given to it, if a second run is possible.
+        outputs: of the half.
+        tensors, numbers: what it saved.
+        guarded: inputs and outputs that eager saves.
+        loan: as ``run_forward`` says.
+    """
+
+    training: Training
+    given: Given | None
+    outputs: list[Any]
+    tensors: list[Any]
+    numbers: list[Any]
+    guarded: list[Any]
+    loan: Any
 
     @staticmethod
-    def forward(ctx: Any, training: Training, given: Given | None, *inputs: Any) -> tuple[Any, ...]:
-        """Run the forward half; what follows its outputs is saved."""
-        joint = training.joint
-        count = len(joint.outputs)
-        flat, ctx.loan = training.run_forward(inputs)
+    def of(training: Training, inputs: Sequence[Any]) -> _Call:
+        """Run the forward half."""
+        given = training.again.hold(inputs)
+        count = len(training.joint.outputs)
+        flat, loan = training.run_forward(inputs)
         outputs, tensors = flat[:count], flat[count:]
         numbers = [tensors.pop(i) for i in reversed(training.numbers)]
         for i in training.aliased:
             tensors[i] = tensors[i].detach()
         guarded = [inputs[i] for i in training.kept_inputs]
         guarded += [outputs[i] for i in training.kept_outputs]
-        ctx.held, division = None, training.division
+        return _Call(training, given, outputs, tensors, numbers, guarded, loan)
+
+
+class CompiledFunction(torch.autograd.Function):
+    """Autograd's view of a compiled graph: its fresh outputs, as a function of its inputs."""
+
+    @staticmethod
+    def forward(ctx: Any, call: _Call, part: Part | None, *inputs: Any) -> tuple[Any, ...]:
+        """Give autograd the results of a call; what follows its outputs is saved."""
+        training, outputs = call.training, call.outputs
+        joint, tensors, guarded = training.joint, call.tensors, call.guarded
+        division = training.division if part is None else part.division
+        ctx.held = None
         if division is not None:
             # Aliases of outputs: they themselves get this node as their history.
             own = {id(out) for out in outputs}
@@ -318,9 +367,13 @@ class CompiledFunction(torch.autograd.Function):
             if any(joint.saves.values()) and not tensors and not guarded:
                 guarded.append(torch.empty(0))  # a second backward pass is an error, as eager's
             ctx.save_for_backward(*tensors, *guarded)
-        ctx.training, ctx.numbers, ctx.saved_count = training, numbers, len(tensors)
-        ctx.inputs, ctx.guarded, ctx.given = len(inputs), (), given
+        ctx.training, ctx.numbers, ctx.saved_count = training, call.numbers, len(tensors)
+        ctx.guarded, ctx.given, ctx.loan = (), call.given, call.loan
+        ctx.results = range(len(outputs)) if part is None else part.results
+        ctx.places = range(len(inputs)) if part is None else part.inputs
         ctx.set_materialize_grads(False)
+        if part is not None:
+            return tuple(outputs[i] for i in part.results)
         if training.constants:
             ctx.mark_non_differentiable(*(outputs[i] for i in training.constants))
         return tuple(outputs)
@@ -331,8 +384,9 @@ class CompiledFunction(torch.autograd.Function):
         training: Training = ctx.training
         joint = training.joint
         counts = holders(grads)
-        tangents = [grads[i] for i in joint.differentiable]
-        result: list[Any] = [None] * (ctx.inputs + 2)
+        places = {position: i for i, position in enumerate(ctx.results)}
+        tangents = [grads[places[i]] if i in places else None for i in joint.differentiable]
+        result: list[Any] = [None] * (len(ctx.places) + 2)
         defined = [i for i, t in zip(joint.differentiable, tangents) if t is not None]
         if not defined:
             return tuple(result)
@@ -349,16 +403,17 @@ class CompiledFunction(torch.autograd.Function):
         else:
             quiet = torch.no_grad() if twice else contextlib.nullcontext()
             with quiet, (training.ambient or contextlib.nullcontext)():
-                held = (counts[i] for i in joint.differentiable)
-                tangents = [None if t is None else taken(t, n) for t, n in zip(tangents, held)]
+                held = (counts[places[i]] if i in places else None for i in joint.differentiable)
+                tangents = [t if t is None else taken(t, n) for t, n in zip(tangents, held)]
                 found = _compiled_backward(ctx, tangents, saves, defined)
         if ctx.loan is not None and not keeps_graph() and (ctx.held is None or ctx.held.empty):
-            ctx.loan.close()
+            ctx.loan = None  # the last one gives the memory back
         if twice and given is None:
             why = TWICE.format(training.again.obstacle or "hooks have what was saved")
             found = [None if g is None else _never(g, why) for g in found]
-        for position, grad in zip(joint.wanted, found, strict=True):
-            result[position + 2] = grad
+        gradients = dict(zip(joint.wanted, found, strict=True))
+        for number, position in enumerate(ctx.places):
+            result[number + 2] = gradients.get(position)
         return tuple(result)
 
 
@@ -516,8 +571,14 @@ def callable_of(
 
     def differentiated(inputs: Sequence[Any]) -> Any:
         if joint.differentiable:
-            given = training.again.hold(inputs)
-            outputs = _apply(training, given, *inputs)
+            call = _Call.of(training, inputs)
+            outputs = call.outputs
+            for part in training.parts:
+                own = _apply(call, part, *(inputs[i] for i in part.inputs))
+                for position, result in zip(part.results, own, strict=True):
+                    outputs[position] = result
+            if not training.parts:
+                outputs = _apply(call, None, *inputs)
         else:
             outputs, _ = training.run_forward(inputs)
         try:
