@@ -143,3 +143,13 @@ def test_graphs_are_kept_apart_by_the_default_device():
             assert compiled().device.type == (device or "cpu")
     finally:
         torch.set_default_device(None)
+
+
+def test_lists_and_tuples_are_different_indices():
+    def f(x, i):
+        x[i] = 3.0
+        return x[i]
+
+    for i in ([0, 1], (0, 1), [0, 1]):
+        x, y = torch.zeros(2, 2), torch.zeros(2, 2)
+        assert torch.equal(torchsmith.compile(f)(x, i), f(y, i)) and torch.equal(x, y)

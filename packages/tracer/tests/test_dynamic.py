@@ -285,3 +285,26 @@ def test_errors_of_calls_with_symbols_are_eagers(fn, error):
 def test_empty_tensors_among_sizes_that_vary(first, last, capture):
     inputs = [torch.randn(size) for size in (first, (3, 0), last, (6, 3), (3, 0), (0, 0))]
     run(lambda x: x.sum(0) * 2 + x.stride(0), inputs, capture)
+
+
+def test_strides_of_new_dimensions_beside_numbers_that_vary():
+    def f(x, k):
+        return x[..., None, k], x[None, k], x[k, None], x[:, None, k, None], x[None, ..., None, k]
+
+    compiled = torchsmith_tracer.compile(f, backend="eager")
+    x = torch.arange(12.0).view(3, 4)
+    for k in (0, 2, 1, -1, -2):
+        for got, expected in zip(compiled(x, k), f(x, k)):
+            assert got.stride() == expected.stride() and torch.equal(got, expected)
+
+
+def test_methods_of_numbers_take_numbers_that_vary():
+    def f(a, b, x):
+        numbers = a.__add__(b), b.__sub__(a), a.__radd__(b), (2.5).__mul__(b), True.__add__(b)
+        fixed = (2).__rsub__(b), (5).__floordiv__(b), (7).__mod__(b), (2).__pow__(b)
+        return numbers, fixed, (2).__lt__(b), (7).__ge__(b), (2.5).__le__(b), (2).__ne__(b), x * b
+
+    compiled = torchsmith_tracer.compile(f, backend="eager")
+    x = torch.ones(2)
+    for a, b in ((7, 2), (-7, 3), (7.5, -2), (0, 4), (1, 5), (9, 2.5), (1.5, 3.5)):
+        assert repr(compiled(a, b, x)) == repr(f(a, b, x))

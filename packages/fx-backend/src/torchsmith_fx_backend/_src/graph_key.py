@@ -239,7 +239,8 @@ def _text(value: Any, names: dict[fx.Node, int]) -> str:
     if isinstance(value, _NAMED):
         return str(value)
     if isinstance(value, (list, tuple)):
-        return "(" + ",".join(_text(item, names) for item in value) + ")"
+        inside = ",".join(_text(item, names) for item in value)
+        return f"[{inside}]" if isinstance(value, list) else f"({inside})"  # differs as an index
     if isinstance(value, dict):
         return "{" + ",".join(f"{k!r}:{_text(v, names)}" for k, v in value.items()) + "}"
     if isinstance(value, slice):

@@ -33,6 +33,11 @@ UNARY: dict[str, Callable[..., object]] = {
 }
 
 
+# Types of numbers whose methods take each other.
+_NUMBERS = {(int, int), (bool, int), (float, int), (float, float)}
+_SWAPPED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}
+
+
 def dunder(op: str, *, reflected: bool = False) -> str:
     """``add`` -> ``__add__`` or ``__radd__``; ``and_`` -> ``__and__``."""
     return f"__{'r' if reflected else ''}{op.rstrip('_')}__"
@@ -131,6 +136,8 @@ class ConstantValue(BuiltinObject):
                 count = tx.interp.try_index(other)
                 if count is not None:
                     return self.binary(tx, op, ConstantValue(count))
+            if (type(self.value), other.python_type()) in _NUMBERS:  # a symbolic one
+                return other.binary(tx, op, self, reflected=not reflected)
             return None
         a, b = (other.value, self.value) if reflected else (self.value, other.value)
         if explodes(op, a, b):
@@ -146,6 +153,8 @@ class ConstantValue(BuiltinObject):
         content = other.base_value()
         if type(content) is ConstantValue and not isinstance(other, ConstantValue):
             return self._own(tx, f"__{op}__", content.value)
+        if (type(self.value), other.python_type()) in _NUMBERS:
+            return other.richcompare(tx, _SWAPPED.get(op, op), self)
         return None
 
     def _own(self, tx: Trace, name: str, other: object) -> Value | None:

@@ -25,7 +25,7 @@ from torchsmith_tracer._src.torch_private import legacy_tensor_types, no_torch_f
 from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.addresses import AddressedText, NumberText
 from torchsmith_tracer._src.values.base import MethodOf, Value
-from torchsmith_tracer._src.values.constants import COMPARE, UNARY, ConstantValue, dunder
+from torchsmith_tracer._src.values.constants import COMPARE, NONE, UNARY, ConstantValue, dunder
 from torchsmith_tracer._src.values.containers import SliceValue, TupleValue
 from torchsmith_tracer._src.values.contexts import FunctionMode
 from torchsmith_tracer._src.values.sizes import SizeValue, size_value
@@ -194,7 +194,12 @@ class TensorValue(Value):
         taken = sum(width or 0 for width in widths)
         chosen, dim = self, 0
         rest: list[Value] = []
-        for item, width in zip(items, widths):
+        last = max(place for place, item in enumerate(items) if _is_symbolic(item))
+        for place, (item, width) in enumerate(zip(items, widths)):
+            if place < last and isinstance(item, ConstantValue) and item.value is None:
+                # Before what follows is taken, on which the new dimension's stride depends.
+                chosen = tx.graph.call_method("unsqueeze", (chosen, dim))  # type: ignore[assignment]
+                item, width = SliceValue(NONE, NONE, NONE), 1
             if width is None:
                 if not (isinstance(item, ConstantValue) and item.value is Ellipsis):
                     return self, key
