@@ -13,6 +13,7 @@ from torchsmith_tracer._src.values.builtin_object import BuiltinObject
 from torchsmith_tracer._src.values.constants import ConstantValue, bool_value
 
 if TYPE_CHECKING:
+    from torchsmith_tracer._src.values.symnum import SymNumValue
     from torchsmith_tracer._src.values.tensor import TensorValue
 
 
@@ -35,8 +36,8 @@ class NumberText(Value):
 
 class AddressedText(BuiltinObject):
     """A string that is known but for addresses, which differ between calls, and numbers: ``parts``
-    are texts, ``NumberText`` and, for each address, the object. It can be handed around, joined and
-    printed; two of them without numbers are equal or not."""
+    are texts, ``NumberText``, ``CountText`` and, for each address, the object. It can be handed
+    around, joined and printed; two of them without numbers are equal or not."""
 
     __slots__ = ("parts",)
     cls = str
@@ -108,8 +109,81 @@ class AddressedText(BuiltinObject):
         return cg.call(_written, cg.const(template), *objects)
 
 
+class CountText(Value):
+    """``format(n, spec)`` for a number that varies between calls."""
+
+    __slots__ = ("number", "spec")
+    cls = str
+
+    def __init__(self, number: SymNumValue, spec: str) -> None:
+        super().__init__(None)
+        self.number, self.spec = number, spec
+
+    def as_constant(self) -> str:
+        return format(self.number.specialize(), self.spec)
+
+    def reconstruct(self, cg: Emitter) -> str:
+        return cg.call(format, self.number, cg.const(self.spec))
+
+
+class VaryingText(AddressedText):
+    """A string that is known but for numbers that vary between calls, ``f"step {n}"``. It can be
+    handed around, joined and printed; whatever looks at it specialises on the numbers."""
+
+    __slots__ = ()
+
+    def describe(self) -> str:
+        return "a text with a number that varies"
+
+    def as_constant(self) -> str:
+        return "".join(p if isinstance(p, str) else p.as_constant() for p in self.parts)  # type: ignore[misc]
+
+    def _known(self) -> ConstantValue:
+        return ConstantValue(self.as_constant())
+
+    def binary(self, tx: Trace, op: str, other: Value, *, reflected: bool = False) -> Value | None:
+        if op == "add" and issubclass(other.python_type(), str):
+            return super().binary(tx, op, other, reflected=reflected)
+        return self._known().binary(tx, op, other, reflected=reflected)
+
+    def richcompare(self, tx: Trace, op: str, other: Value) -> Value | None:
+        return self._known().richcompare(tx, op, other)
+
+    def text(self, tx: Trace, name: str) -> Value:
+        return self if name == "__str__" else tx.interp.repr_of(self._known())
+
+    def format(self, tx: Trace, spec: str) -> Value:
+        """``format(self, spec)``."""
+        return self if not spec else tx.interp.fold(format, self.as_constant(), spec)
+
+    def bool(self, tx: Trace) -> bool:
+        return True  # a number is not empty
+
+    def contains(self, tx: Trace, item: Value) -> Value:
+        return self._known().contains(tx, item)
+
+    def hash_key(self, tx: Trace) -> object:
+        return self._known().hash_key(tx)
+
+    def getitem(self, tx: Trace, key: Value) -> Value:
+        return self._known().getitem(tx, key)
+
+    def getattr(self, tx: Trace, name: str) -> Value:
+        return self._known().getattr(tx, name)
+
+
+def number_text(tx: Trace, number: SymNumValue, spec: str) -> Value:
+    """``format(number, spec)`` for an int or float, which raises what it raises for this one."""
+    known = number.python_type()(number.sym.node.hint)  # of this call
+    try:
+        format(known, spec)
+    except (ValueError, OverflowError):
+        return tx.interp.fold(format, number.specialize(), spec)
+    return VaryingText([CountText(number, spec)])
+
+
 def _has_numbers(text: AddressedText) -> bool:
-    return any(isinstance(part, NumberText) for part in text.parts)
+    return any(isinstance(part, NumberText | CountText) for part in text.parts)
 
 
 def _written(parts: tuple[str | None, ...], *objects: object) -> str:
@@ -130,7 +204,8 @@ def joined(texts: Iterable[Value]) -> Value:
                 parts.append(part)
     if all(isinstance(part, str) for part in parts):
         return ConstantValue("".join(parts))  # type: ignore[arg-type]
-    return AddressedText(parts)
+    varies = all(isinstance(part, str | CountText) for part in parts)
+    return (VaryingText if varies else AddressedText)(parts)
 
 
 def at_address(before: str, target: Value, after: str = ">") -> Value:

@@ -20,6 +20,7 @@ from torchsmith_guards.errors import DataDependentError
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.emitter import Emitter
 from torchsmith_tracer._src.trace import Trace
+from torchsmith_tracer._src.values.addresses import number_text
 from torchsmith_tracer._src.values.base import MethodOf, Value
 from torchsmith_tracer._src.values.constants import COMPARE, ConstantValue
 
@@ -159,6 +160,16 @@ class SymNumValue(Value):
             convert: Callable[..., object] = torch.sym_float
             return combine(tx, convert, (self,), convert(self.sym))
         return ConstantValue(float(self.specialize()))
+
+    def text(self, tx: Trace, name: str) -> Value:
+        """``str`` and ``repr``."""
+        return self.format(tx, "")
+
+    def format(self, tx: Trace, spec: str) -> Value:
+        """``format(self, spec)``, which need not be known while tracing."""
+        if isinstance(self.sym, torch.SymBool) or self.sym.node.hint is None or spec.endswith("c"):
+            return tx.interp.fold(format, self.specialize(), spec)
+        return number_text(tx, self, spec)
 
     def call_builtin(
         self, tx: Trace, obj: object, args: Sequence[Value], kwargs: dict[str, Value]

@@ -21,6 +21,7 @@ from torchsmith_tracer._src.values.generators import GeneratorValue
 from torchsmith_tracer._src.values.lookup import in_python, lookup
 from torchsmith_tracer._src.values.mappings import DictValue, SetValue
 from torchsmith_tracer._src.values.python_instances import ObjectValue, is_struct_sequence
+from torchsmith_tracer._src.values.symnum import SymNumValue
 from torchsmith_tracer._src.values.twins import TwinValue
 
 if TYPE_CHECKING:
@@ -185,11 +186,13 @@ class Texts(Part):
         if isinstance(base, TupleValue | DictValue):
             parts = base.unpack(self.tx) if isinstance(base, TupleValue) else base.values(self.tx)
         asked = _ASKS.search(template) and any(isinstance(part, ObjectValue) for part in parts)
+        pieces = _PERCENT.split(template)
+        only_texts = not any("%" in literal for literal in pieces[::3])
+        asked = asked or (only_texts and any(isinstance(part, SymNumValue) for part in parts))
         known = self.interp.UNKNOWN if asked else self.interp.try_concrete(operand)
         if known is not self.interp.UNKNOWN:
             return self.interp.fold(operator.mod, template, known)
-        pieces = _PERCENT.split(template)
-        if any("%" in literal for literal in pieces[::3]):
+        if not only_texts:
             raise Unsupported("not-constant", what=operand.describe())
         values = iter(base.unpack(self.tx) if isinstance(base, TupleValue) else [operand])
         out: list[Value] = []

@@ -11,20 +11,26 @@ from torchsmith_guards import GuardKind
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.trace import Trace
+from torchsmith_tracer._src.values.addresses import VaryingText
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtins.registry import builtin
 from torchsmith_tracer._src.values.constants import NONE, ConstantValue
+from torchsmith_tracer._src.values.lazy import realize
 from torchsmith_tracer._src.values.numpy_scalars import is_number_type
+from torchsmith_tracer._src.values.symnum import SymNumValue
 
 _PLAIN = (int, float, complex, bool, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 
 
-def _plain(tx: Trace, value: Value, what: str) -> object:
-    """The object of a value that is the same at every call, and that nothing can change."""
+def _plain(tx: Trace, value: Value, what: str) -> Value:
+    """A value that nothing can change: the same at every call, or a number that varies."""
+    value = realize(tx, value)
+    if isinstance(value, SymNumValue | VaryingText):
+        return value
     found = tx.interp.try_concrete(value)
     if type(found) not in _PLAIN and not is_number_type(type(found)):
         raise Unsupported("opaque-call", what=f"{what} of {value.describe()}")
-    return found
+    return ConstantValue(found)
 
 
 def _log(
@@ -45,7 +51,7 @@ def _log(
     if place is None or not args or any(not tx.interp.is_none(v) for v in kwargs.values()):
         raise Unsupported("opaque-call", what=what)
     known = [_plain(tx, arg, what) for arg in args]
-    tx.journal.call_later(_emit, self, *map(ConstantValue, [level, *place, *known]))
+    tx.journal.call_later(_emit, self, *map(ConstantValue, [level, *place]), *known)
     return NONE
 
 

@@ -17,6 +17,7 @@ import torch
 
 from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
 from torchsmith_tracer._src.trace import Trace
+from torchsmith_tracer._src.values.addresses import VaryingText
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtins.registry import builtin
 from torchsmith_tracer._src.values.classes import ClassValue
@@ -83,6 +84,9 @@ def _part(tx: Trace, value: Value, place: int) -> Value:
         if place:  # what comes before it is printed
             raise Unsupported("print") from None
         raise
+    if isinstance(text, VaryingText):
+        if all(part.isascii() for part in text.parts if isinstance(part, str)):
+            return text
     known = tx.interp.try_concrete(text)
     if not isinstance(known, str):
         raise Unsupported("print")

@@ -1,0 +1,145 @@
+"""Texts with numbers that vary: one symbolic version while nothing looks at the text."""
+
+import logging
+
+import pytest
+import torch
+import torchsmith_tracer
+
+X = torch.arange(3.0)
+
+
+def outcome(fn, *args):
+    try:
+        return str(fn(*args))
+    except Exception as e:
+        return type(e), str(e)
+
+
+def agree(fn, numbers, capture):
+    """``fn`` compiled gives what it gives eagerly; gives how many graphs there are."""
+    compiled = torchsmith_tracer.compile(fn, backend=capture)
+    for number in numbers:
+        assert outcome(compiled, X, number) == outcome(fn, X, number), number
+    assert not compiled._torchsmith_region.log.breaks
+    return capture.n
+
+
+def raising(x, n):
+    try:
+        if x.shape[0] == 3:
+            raise ValueError(f"not {n}")
+    except ValueError as e:
+        return x * n, e.args, str(e)
+
+
+def stored(x, n):
+    names = [f"a{n}"]
+    names.append("b" + str(n) + names[0])
+    return {"names": names, "x": x * n}, (f"{names[0]}{n + 1}",)
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x, n: (x * n, f"step {n}"),
+        lambda x, n: (x * n, str(n), repr(n), format(n, ">9")),
+        lambda x, n: (x * n, f"{n:9.3f}|{n!r}|{n!s}"),
+        lambda x, n: (x * n, "%s of %r" % (n, n * 2)),
+        lambda x, n: (x * n, f"{n}" + "a", "a" + f"{n}", f"{n}{f'{n}b'}"),
+        lambda x, n: (x * n, bool(f"{n}")),
+        raising,
+        stored,
+    ],
+)
+@pytest.mark.parametrize("numbers", [(3, 4, 50, -600), (0.5, 2.25, 1e30, -3.125)])
+def test_one_symbolic_version(fn, numbers, capture):
+    assert agree(fn, numbers, capture) == 2
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x, n: {f"k{n}": x * n},
+        lambda x, n: x * 2 if f"{n}" == "4" else x + 1,
+        lambda x, n: x * 2 if "4" in f"a{n}" else x + 1,
+        lambda x, n: x * len(f"{n}") + 1,
+        lambda x, n: (x + 1, f"a{n}".upper(), f"{n}"[0], f"{n}" * 2, [*f"{n}"]),
+        lambda x, n: x * int(f"{n}"[:1]),
+        lambda x, n: x * {"3": 2, "4": 3}.get(str(n), 5),
+        lambda x, n: (x + 1, ",".join([f"{n}", "b"]), f"{n}".split("4"), "%5d" % int(n)),
+        lambda x, n: (x + 1, f"{n:zz}"),
+        lambda x, n: (x + 1, f"{n!s:>8}"),
+        lambda x, n: (x + 1, f"{n:c}"),
+    ],
+)
+@pytest.mark.parametrize("numbers", [(3, 4, 50, 45, 3), (3.5, 4.0, 50.25, 45.5)])
+def test_what_looks_at_the_text_specialises(fn, numbers, capture):
+    agree(fn, numbers, capture)
+
+
+def test_names_of_attributes(capture):
+    class Layers(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            for n in range(5):
+                setattr(self, f"layer{n}", torch.nn.Linear(3, 3))
+
+        def forward(self, x, n):
+            return getattr(self, f"layer{n}")(x)
+
+    model = Layers()
+    compiled = torchsmith_tracer.compile(model, backend=capture)
+    for n in (2, 3, 4, 2):
+        assert torch.equal(compiled(X, n), model(X, n))
+
+
+def test_printed_and_logged_in_order(capture, capsys):
+    logger = logging.getLogger("varying")
+    logger.setLevel(logging.INFO)
+    records = []
+
+    class Keep(logging.Handler):
+        def emit(self, record):
+            records.append((record.getMessage(), record.args, record.lineno))
+            print("logged", record.getMessage())
+
+    keep = Keep()
+    logger.addHandler(keep)
+
+    def step(x, n):
+        print("step", n, f"{n}", f"of {n + 1:03d}", sep="|")
+        logger.info("step %d of %s", n, n + 1)
+        logger.info(f"step {n}")
+        print(f"done {n}")
+        return x * n
+
+    try:
+        compiled = torchsmith_tracer.compile(step, backend=capture)
+        seen = []
+        for call in step, compiled:
+            for n in (3, 4, 5, 16):
+                assert torch.equal(call(X, n), X * n)
+            seen.append((capsys.readouterr().out, [*records]))
+            records.clear()
+    finally:
+        logger.removeHandler(keep)
+    assert seen[0] == seen[1] and "step|16|16|of 017" in seen[1][0]
+    assert capture.n == 2 and not compiled._torchsmith_region.log.breaks
+
+
+def test_a_text_of_a_count_that_changes_later(capture):
+    class Counter:
+        def __init__(self):
+            self.n = 2
+
+        def step(self, x):
+            before = f"{self.n}"
+            self.n += 1
+            return x * self.n, before, f"{self.n}"
+
+    one, other = Counter(), Counter()
+    compiled = torchsmith_tracer.compile(one.step, backend=capture)
+    for _ in range(5):
+        assert str(compiled(X)) == str(other.step(X))
+    assert capture.n == 2
