@@ -9,7 +9,7 @@ from sources import PACKAGES, ROOT, product_files
 LIMIT = 800
 # Lines of Python per group of packages; why these, says docs/decisions/0006-lines-of-code.md.
 BUDGETS = {
-    ("guards", "tracer"): 43_560,
+    ("guards", "tracer"): 43_660,
     ("fx-backend",): 29_625,
     ("kernels",): 22_000,
     ("torchsmith",): 1_000,
