@@ -82,8 +82,21 @@ def test_two_forward_passes_before_a_backward_pass():
 
 
 def test_statistics_are_updated_in_place_where_nothing_else_reads_them():
-    given = [torch.randn(5, 4), torch.rand(4, requires_grad=True), torch.zeros(4), torch.ones(4)]
+    """By eager's function, which is called for images that do not lie densely in rows."""
+    x = torch.randn(4, 5).t()
+    given = [x, torch.rand(4, requires_grad=True), torch.zeros(4), torch.ones(4)]
     for grad in (True, False):
         with torch.set_grad_enabled(grad):
             source = smith(fx.symbolic_trace(norm), [*given, 0.1]).source
         assert "native_batch_norm.default" in source and "copy" not in source
+
+
+def test_a_relu_and_its_gradient_are_in_the_kernels_of_the_norm():
+    def program(x, w, mean, var):
+        return F.batch_norm(x, mean, var, w, None, True).relu()
+
+    given = [torch.randn(5, 4, 6, 6), torch.rand(4, requires_grad=True)]
+    given += [torch.zeros(4), torch.ones(4)]
+    compiled = smith(fx.symbolic_trace(program), given)
+    assert "batch_norm" not in compiled.source
+    assert len(compiled.kernels) <= 2

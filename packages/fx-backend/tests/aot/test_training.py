@@ -411,11 +411,11 @@ def test_other_calls_run_as_captured():
 def test_batch_norm_updates_its_statistics_once():
     torch.manual_seed(0)
     module = torch.nn.BatchNorm1d(4)
-    fn = lambda x, w, b, mean, var: (F.batch_norm(x, mean, var, w, b, True, 0.1),)  # noqa: E731
+    fn = lambda x, w, b, mean, var: (F.batch_norm(x.t(), mean, var, w, b, True, 0.1),)  # noqa: E731
     state = [p.detach().clone() for p in (module.weight, module.bias)]
     sides = []
     for f in (None, fn):
-        x = leaf(8, 4)
+        x = leaf(4, 8)
         given = [x, *(p.clone().requires_grad_() for p in state), torch.zeros(4), torch.ones(4)]
         f = compiled(fn, *given) if f is None else f
         versions = [t._version for t in given]

@@ -58,8 +58,13 @@ def alone() -> tuple[int, int]:
                 result.register_hook(others.append)
             (result * 2).sum().backward()
         (apply(x, found) * 2).sum().backward()
-        own = x.detach().clone()
-        apply(x, found).backward(own)
+        # One that is held elsewhere. Not ``backward(tangent)``, which imports torch's symbolic
+        # shapes and with them sympy: more than all else of a small first call.
+        holder = torch.zeros(2)
+        holder.grad = torch.ones(2)
+        result = apply(x, found)
+        result.register_hook(lambda _: holder.grad)
+        result.sum().backward()
     told = found[0] == found[1] == found[4] and found[2] == found[3] > found[0]
     return found[0] if told and found[5][0] > found[0][0] else (-1, -1)
 

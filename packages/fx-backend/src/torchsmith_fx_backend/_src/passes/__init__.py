@@ -11,6 +11,7 @@ import torch
 
 from torchsmith_fx_backend._src.passes.attention import AttentionMasks
 from torchsmith_fx_backend._src.passes.base import Pass, run_passes
+from torchsmith_fx_backend._src.passes.batch_norms import BatchNorms
 from torchsmith_fx_backend._src.passes.casts import RedundantCasts
 from torchsmith_fx_backend._src.passes.common import CommonSubexpressions
 from torchsmith_fx_backend._src.passes.dead import DeadCode
@@ -35,6 +36,7 @@ PASSES: tuple[Pass, ...] = (
     RedundantCasts(),
     NoOps(),
     MaskedWrites(),
+    BatchNorms(),
     FoldConstants(),
     CommonSubexpressions(),
     AttentionMasks(),

@@ -149,6 +149,17 @@ def _softplus(m: Mode, grad: Tensor, x: Tensor, beta: float, threshold: float) -
     return where(m, m.tensor(aten.gt.Scalar, scaled, threshold), grad, soft)
 
 
+@rule(aten._prelu_kernel_backward.default)
+def _prelu(m: Mode, grad: Tensor, x: Tensor, weight: Tensor) -> Any:
+    if not _plain(grad, x, weight) or not (grad.dtype == x.dtype == weight.dtype):
+        return NotImplemented
+    wide, slope = up(m, x), up(m, grad)
+    positive, zero = m.tensor(aten.gt.Scalar, wide, 0), scalar(m, 0.0, wide)
+    inner = where(m, positive, slope, mul(m, up(m, weight), slope))
+    own = where(m, positive, zero, mul(m, wide, slope))
+    return to(m, inner, x.dtype), to(m, own, x.dtype)
+
+
 # ------------------------------------------------------------------------- softmax and norms
 
 
