@@ -45,8 +45,12 @@ def masked(x):
     return torch.where(torch.tensor(mask, device=x.device, dtype=torch.bool), 0.0, x * 2)
 
 
+def drawn_factors(n):
+    return [random.uniform(0.5, 1.5) for _ in range(n)]
+
+
 def factors(x):
-    for factor in [random.uniform(0.5, 1.5) for _ in range(3)]:
+    for factor in drawn_factors(3):
         x = x * factor
     return x
 
@@ -72,7 +76,7 @@ def seeded(fn, call, x):
 
 @pytest.mark.parametrize(
     ("fn", "name", "size"),
-    [(cropped, "corner", (3, 8, 9)), (masked, "spans", (2, 12)), (factors, "", (3,)),
+    [(cropped, "corner", (3, 8, 9)), (masked, "spans", (2, 12)), (factors, "drawn_factors", (3,)),
      (chosen, "pick", (3,))],
 )  # fmt: skip
 def test_one_break_whatever_is_drawn(fn, name, size, capture):
