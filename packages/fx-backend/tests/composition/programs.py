@@ -388,6 +388,14 @@ def _positions_like(d: Draft, t: torch.Tensor, size: int) -> str:
     return f"torch.tensor({torch.randint(0, size, t.shape, generator=generator).tolist()})"
 
 
+def _computed_positions(d: Draft, x: str, size: int) -> str:
+    """Positions that the values of ``x`` give, which have to be exact."""
+    last = size - 1
+    choices = (f"({x} > 0).long()", f"torch.where({x} > 1, {last}, 0)",
+               f"({x}.ne(0) & ({x} < 2)).long()", f"({x} < 1).long() * {last}")  # fmt: skip
+    return d.rng.choice(choices) if size > 1 else f"torch.zeros_like({x}, dtype=torch.long)"
+
+
 @_kind(MOVES)
 def _index(d: Draft, x: str) -> str | None:
     t = d.values[x]
@@ -402,6 +410,9 @@ def _index(d: Draft, x: str) -> str | None:
         return f"{x}.index_select({dim}, torch.tensor({some}))"
     if kind == 1:
         return f"{x}[{':, ' * dim}{_positions(d, size, count)}]"
+    if kind == 2 and d.exact(x) and not t.is_complex() and d.rng.random() < 0.5:
+        found = _computed_positions(d, x, size)
+        return d.rng.choice((f"{x}.gather({dim}, {found})", f"{x}.reshape(-1)[{found}]"))
     if kind == 2:
         return f"{x}.gather({dim}, {_positions_like(d, t, size)})"
     if kind == 3 and t.dim() > 1:

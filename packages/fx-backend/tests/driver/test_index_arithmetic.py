@@ -30,3 +30,33 @@ def test_indices_below_zero(name, symbolic):
         compiled = smith(fx.symbolic_trace(fn), [example], verify=True, graph_cache=False)
         assert compiled.kernels
         assert torch.equal(compiled(x), fn(x))
+
+
+TRUTHS = {
+    "gather": lambda a: a.gather(1, (a > 0).long()),
+    "gather of two": lambda a: a.gather(1, ((a > 0) & (a < 1)).long()),
+    "gather of a choice": lambda a: a.gather(1, torch.where(a > 0, 1, 0)),
+    "gather of what is less": lambda a: a.gather(1, 2 - torch.where(a > 0, 2, 1)),
+    "gather backwards": lambda a: a.gather(1, -(a > 0).long() % 16),
+    "take": lambda a: a.take((a > 0).long()),
+    "index": lambda a: a[0][(a > 0).long()],
+    "index in turn": lambda a: a[0][a[1][(a > 0).long()].gt(0).long()],
+    "embedding": lambda a: F.embedding((a > 0).long(), a[:, :1]),
+    "both": lambda a: a[(a > 0).long(), (a < 0.5).long()],
+    "scatter": lambda a: torch.zeros_like(a).scatter(1, (a > 0).long(), 1.0),
+    "scatter_add": lambda a: torch.zeros_like(a).scatter_add(1, (a > 0).long(), a.round()),
+    "index_add": lambda a: torch.zeros_like(a).index_add(1, (a[0] > 0).long(), a.round()),
+    "sum of those": lambda a: a.round().gather(1, (a > 0).long()).sum(1),
+}
+
+
+@pytest.mark.parametrize("name", TRUTHS)
+def test_truths_as_indices(name):
+    """Compilers may take an address that a comparison gives apart from other addresses."""
+    fn = TRUTHS[name]
+    x = torch.randn(6, 16)
+    x = x.index_put((torch.arange(6), torch.zeros(6, dtype=torch.long)), torch.arange(6.0) + 2)
+    with torch.no_grad():
+        compiled = smith(fx.symbolic_trace(fn), [x], verify=True, graph_cache=False)
+        assert compiled.kernels
+        assert torch.equal(compiled(x), fn(x))

@@ -224,10 +224,12 @@ class Emitter:
         value, size = self.value(node.value), self.index(node.extent)
         given = f"({value} < 0 ? {value} + {size} : {value})" if node.wrap else value
         mask = "1" if node.mask is None else self.value(node.mask)
+        # gcc 12 reads elsewhere in vectors when it sees that an address is 0 or 1 by a comparison.
+        hidden = f" | {scalars.UNKNOWN_ZERO}"
         if node.fault is None:
-            return f"ts_nearest({given}, {size}, {mask})"
+            return f"ts_nearest({given}, {size}, {mask}){hidden}"
         number = self.faults.index(node.fault) + 1
-        return f"ts_position({given}, {size}, {mask}, {value}, {number}, faults)"
+        return f"ts_position({given}, {size}, {mask}, {value}, {number}, faults){hidden}"
 
 
 def shared(depth: int) -> str:
