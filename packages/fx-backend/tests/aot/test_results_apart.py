@@ -118,7 +118,11 @@ def test_each_result_lets_go_of_its_own():
         results = run(*given)
         saved = results[0].grad_fn.held.nodes
         parts = [
-            [StorageWeakRef(t.untyped_storage()) for t in node.saved_tensors if t.grad_fn is None]
+            [
+                StorageWeakRef(t.untyped_storage())
+                for t in node.grad_fn.saved_tensors
+                if t.grad_fn is None
+            ]
             for node in saved
         ]
         own = {StorageWeakRef(x.untyped_storage()).cdata for x in given}

@@ -41,9 +41,9 @@ _apply = apply_of(_Saved)
 
 
 def save(tensors: Iterable[torch.Tensor]) -> Any:
-    """A node of autograd's whose ``saved_tensors`` are ``tensors``; it lets go of them with its
-    own end. Grad mode has to be on."""
-    return _apply(_ANCHOR, *tensors).grad_fn
+    """A result whose ``grad_fn.saved_tensors`` are ``tensors``; it lets go of them with its own
+    end. Grad mode has to be on."""
+    return _apply(_ANCHOR, *tensors)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ class Held:
     Attributes:
         division: who needs them.
         count: how many there are.
-        nodes: they, by part; None for a part that nothing needs any more.
+        nodes: what ``save`` gave, by part; None for a part that nothing needs any more.
         spent: the nodes of eager's that would have let go of theirs.
     """
 
@@ -148,7 +148,7 @@ class Held:
         found: list[Any] = [None] * self.count
         for (users, places), node in zip(division.parts, self.nodes):
             if node is not None and not users.isdisjoint(results):
-                for place, tensor in zip(places, node.saved_tensors):
+                for place, tensor in zip(places, node.grad_fn.saved_tensors):
                     found[place] = tensor
         if not kept:
             self.spent |= wanted

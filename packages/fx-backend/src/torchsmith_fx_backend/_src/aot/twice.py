@@ -31,7 +31,7 @@ class Given:
     Attributes:
         plain: the inputs, or aliases of them, but for tensors that have a history.
         places: where those are.
-        saved: the node that has them.
+        saved: the result whose node has them.
         versions: of the tensors that are not saved for a backward pass.
     """
 
@@ -106,7 +106,7 @@ class Again:
         joint = self.joint
         values = list(given.plain)
         for number, place in enumerate(given.places):
-            values[place] = given.saved.saved_tensors[number]
+            values[place] = given.saved.grad_fn.saved_tensors[number]
         for place, version in zip(self.unchecked, given.versions, strict=True):
             check_version(values[place], version)
         first: dict[int, Any] = {}
