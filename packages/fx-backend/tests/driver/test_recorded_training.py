@@ -96,8 +96,11 @@ def same(model, twin, grads=True):
     for name, value in state.items():
         torch.testing.assert_close(value, wanted[name], msg=name)
     if grads:
-        for a, b in zip(model.parameters(), twin.parameters(), strict=True):
-            torch.testing.assert_close(a.grad, b.grad)
+        pairs = zip(model.named_parameters(), twin.parameters(), strict=True)
+        for (name, a), b in pairs:
+            # A batch norm takes the bias before it away: its gradient is zero but for rounding.
+            atol = 1e-4 if name == "first.bias" else 1e-5
+            torch.testing.assert_close(a.grad, b.grad, rtol=1.3e-6, atol=atol, msg=name)
 
 
 def test_a_training_loop_is_replayed_and_stays_on_eagers_way():
