@@ -219,10 +219,10 @@ def _summed(node: fx.Node) -> tuple[int, ...]:
 
 def _nll_loss(p: Point) -> Sequence[Value]:
     """The loss and the sum of weights. The probabilities are read where the targets say only."""
-    scores, target, weight, reduction, ignored = p.node.args[:5]
+    scores, target, weight, reduction = p.node.args[:4]
     assert isinstance(scores, fx.Node) and isinstance(target, fx.Node)
     dtype = compute_dtype(p.output_dtype(0))
-    counts = p.at_of(target, p.at).ne(ignored)  # type: ignore[arg-type]
+    counts = p.at_of(target, p.at).ne(p.read(p.node.args[4], torch.int64))
     shape = p.body.graph.info(scores).shape
     classes = shape[0] if len(shape) == 1 else shape[1]
 

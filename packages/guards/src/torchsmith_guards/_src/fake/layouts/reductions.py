@@ -157,9 +157,13 @@ def _cumsum(x: torch.Tensor, dim: int, *, dtype: torch.dtype | None = None) -> L
 
 @rule("_softmax", "_log_softmax")
 def _softmax(x: torch.Tensor, dim: int, half_to_float: bool) -> Layout | None:
-    if axis_of(dim, x.dim()) is None or half_to_float or not x.dtype.is_floating_point:
+    if axis_of(dim, x.dim()) is None:
+        if type(dim) is int:  # which torch's own fakes do not look at
+            last = max(x.dim(), 1) - 1
+            allowed = f"[{-last - 1}, {last}], but got {dim}"
+            raise IndexError(f"Dimension out of range (expected to be in range of {allowed})")
         return None
-    return contiguous(x.shape, x)
+    return None if half_to_float or not x.dtype.is_floating_point else contiguous(x.shape, x)
 
 
 @rule("_safe_softmax")
