@@ -204,8 +204,9 @@ WITH_SETTINGS = {
     "index_select": [lambda x: ((x, -1, torch.tensor([0, 0, 0])), {})],
     "gather": [lambda x: ((x, -1, torch.zeros(x.shape, dtype=I64)), {})],
     "index.Tensor": [
-        lambda x: ((x, [torch.tensor([0, 0, 1])]), {}),
-        lambda x: ((x, [torch.tensor([[0, 0], [0, 1]]), torch.tensor([[0, 0], [0, 1]])]), {}),
+        lambda x: ((x, [torch.tensor([0, 0, -1])]), {}),
+        lambda x: ((x, [torch.tensor([[0, 0], [0, -1]])] * 2), {}),
+        lambda x: ((x, [None, torch.tensor([[0, 0], [0, -1]]).t()]), {}),
     ],
     "constant_pad_nd": [lambda x: ((x, [1, 2]), {}), lambda x: ((x, [0, 0, 1, 1], 2.0), {})],
     "tril": [lambda x: ((x,), {}), lambda x: ((x, -1), {})],

@@ -13,6 +13,7 @@ from torchsmith_guards._src.fake.layouts.base import (
     axis_of,
     channels_last_strides,
     contiguous,
+    contiguous_strides,
     holds,
     is_channels_last,
     is_contiguous,
@@ -23,7 +24,14 @@ from torchsmith_guards._src.fake.layouts.base import (
     same,
     same_sizes,
 )
-from torchsmith_guards._src.fake.layouts.pointwise import broadcast, broadcast_all
+from torchsmith_guards._src.fake.layouts.pointwise import (
+    axis_order,
+    broadcast,
+    broadcast_all,
+    expanded_strides,
+    iterator_strides,
+    strides_in_order,
+)
 
 _INDEX_DTYPES = (torch.int64, torch.int32)
 
@@ -123,18 +131,72 @@ def _gather(
 
 @rule("index.Tensor")
 def _index(x: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> Layout | None:
-    found = [i for i in indices if i is not None]
-    if not found or len(found) != len(indices) or len(found) > x.dim() or not is_contiguous(x):
+    found = {d: i for d, i in enumerate(indices) if i is not None}
+    if not found or len(indices) > x.dim() or holds(x.shape, 0):
         return None
-    size = found[0].shape
-    for index in found:
-        if index.dtype not in _INDEX_DTYPES or index.device != x.device:
-            return None
-        if not same_sizes(index.shape, size) or not is_contiguous(index):
-            return None
-    if holds(x.shape, 0) or holds(x.shape, 1) or holds(size, 0) or holds(size, 1):
+    if any(i.dtype not in _INDEX_DTYPES or i.device != x.device for i in found.values()):
+        return None
+    size = broadcast_all(list(found.values()))
+    if size is None or holds(size, 0):
+        return None
+    if all(i.dtype is torch.int64 for i in found.values()):
+        return _looked_up(x, found, size)
+    if len(found) != len(indices) or not is_contiguous(x) or holds(x.shape, 1) or holds(size, 1):
+        return None
+    if not all(same_sizes(i.shape, size) and is_contiguous(i) for i in found.values()):
         return None
     return contiguous((*size, *x.shape[len(found) :]), x)
+
+
+def _looked_up(
+    x: torch.Tensor, indices: dict[int, torch.Tensor], size: tuple[Any, ...]
+) -> Layout | None:
+    """What advanced indexing gives: the dimensions that are indexed, all together, stand where the
+    first of them does when they are neighbours, and first of all otherwise. The order in memory is
+    that of an operation on indices and elements, which torch's own fakes do not work out.
+
+    After ``AdvancedIndex`` in ATen/native/TensorAdvancedIndexing.cpp.
+    """
+    dims = list(indices)
+    start = dims[0] if dims[-1] - dims[0] == len(dims) - 1 else 0
+    rest = [d for d in range(x.dim()) if d not in indices]
+    before, after = rest[:start], rest[start:]
+    shape, own = ((*(t[d] for d in before), *between, *(t[d] for d in after))
+                  for t, between in ((x.shape, size), (x.stride(), (0,) * len(size))))  # fmt: skip
+    strides = [tuple(expanded_strides(size, tuple(i.shape), i.stride())) for i in indices.values()]
+    if x.device.type != "cpu" and any(stride != strides[0] for stride in strides):
+        strides = [contiguous_strides(size)] * len(strides)
+    if is_static(shape, own, *strides):
+        viewed = (*(1 for _ in before), *size, *(1 for _ in after))
+        operands = (own, *(_viewed(size, stride, viewed) for stride in strides))
+        sizes = (shape, *(viewed for _ in strides))
+        found = iterator_strides(shape, sizes, operands, False)
+    else:
+        around = [tuple(0 for _ in dims) for dims in (before, after)]
+        wide = [(*around[0], *stride, *around[1]) for stride in strides]
+        order = None if holds(shape, 1) else axis_order(shape, [own, *wide])
+        if order is None:
+            return None
+        found = strides_in_order(shape, order)
+    return shape, found, x.dtype, x.device, 0
+
+
+def _viewed(
+    size: tuple[int, ...], stride: tuple[int, ...], wanted: tuple[int, ...]
+) -> tuple[int, ...]:
+    """Strides of a tensor that is viewed with more dimensions of one, as torch works them out."""
+    result = [1] * len(wanted)
+    last, inside, count, step = len(wanted) - 1, 1, 1, stride[-1] if stride else 1
+    for d in reversed(range(len(size))):
+        count *= size[d]
+        if d and (size[d - 1] == 1 or stride[d - 1] == count * step):
+            continue
+        while last >= 0 and (inside < count or wanted[last] == 1):
+            result[last] = inside * step
+            inside *= wanted[last]
+            last -= 1
+        inside, count, step = 1, 1, stride[d - 1]
+    return tuple(result)
 
 
 @rule("index_put", "_unsafe_index_put")

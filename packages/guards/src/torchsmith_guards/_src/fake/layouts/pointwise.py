@@ -189,7 +189,7 @@ def pointwise_stride(
             return None
         strides.append(stride)
     if is_static(size, *sizes, *strides):
-        return _iterator_strides(size, tuple(sizes), tuple(strides), numbers)
+        return iterator_strides(size, tuple(sizes), tuple(strides), numbers)
     if holds(size, 0):
         return None
     full = [t for t in tensors if same_sizes(t.shape, size)]
@@ -199,8 +199,8 @@ def pointwise_stride(
             return wanted
         if holds(size, 1) and not numbers:
             return None  # whether the common cases below apply is hard to say
-    order = _axis_order(size, [_expanded(size, s, t) for s, t in zip(sizes, strides)])
-    return None if order is None else _strides_in_order(size, order)
+    order = axis_order(size, [expanded_strides(size, s, t) for s, t in zip(sizes, strides)])
+    return None if order is None else strides_in_order(size, order)
 
 
 def _cast_stride(x: torch.Tensor) -> tuple[Any, ...] | None:
@@ -208,12 +208,12 @@ def _cast_stride(x: torch.Tensor) -> tuple[Any, ...] | None:
     size, stride = tuple(x.shape), tuple(x.stride())
     if is_dense(size, stride) or holds(size, 0):
         return stride
-    order = _axis_order(size, [list(stride)])
-    return None if order is None else _strides_in_order(size, order)
+    order = axis_order(size, [list(stride)])
+    return None if order is None else strides_in_order(size, order)
 
 
 @lru_cache(maxsize=4096)
-def _iterator_strides(
+def iterator_strides(
     size: Ints, sizes: tuple[Ints, ...], strides: tuple[Ints, ...], numbers: bool
 ) -> Ints:
     """TensorIterator's choice: a few common cases first, then the order of the axes.
@@ -227,12 +227,12 @@ def _iterator_strides(
             return channels_last_strides(size)
         if all(stride == strides[0] for stride in strides) and is_dense(size, strides[0]):
             return strides[0]
-    order = _axis_order(size, [_expanded(size, s, t) for s, t in zip(sizes, strides)])
+    order = axis_order(size, [expanded_strides(size, s, t) for s, t in zip(sizes, strides)])
     assert order is not None, "plain numbers can be compared"
-    return _strides_in_order(size, order)
+    return strides_in_order(size, order)
 
 
-def _strides_in_order(size: tuple[Any, ...], order: list[int]) -> tuple[Any, ...]:
+def strides_in_order(size: tuple[Any, ...], order: list[int]) -> tuple[Any, ...]:
     if order == list(range(len(size)))[::-1]:
         return contiguous_strides(size)
     result: list[Any] = [0] * len(size)
@@ -256,7 +256,9 @@ def _runs_through(size: Ints, stride: Ints, axes: Sequence[int]) -> bool:
     return True
 
 
-def _expanded(size: tuple[Any, ...], own: tuple[Any, ...], stride: tuple[Any, ...]) -> list[Any]:
+def expanded_strides(
+    size: tuple[Any, ...], own: tuple[Any, ...], stride: tuple[Any, ...]
+) -> list[Any]:
     """Strides of an operand that is broadcast to ``size``."""
     extra = len(size) - len(own)
     return [0] * extra + [
@@ -269,7 +271,7 @@ def _is(n: Any, value: int) -> bool:
     return type(n) is int and n == value
 
 
-def _axis_order(size: tuple[Any, ...], operands: list[list[Any]]) -> list[int] | None:
+def axis_order(size: tuple[Any, ...], operands: Sequence[Sequence[Any]]) -> list[int] | None:
     """Axes from the innermost out: an insertion sort whose comparison may find no difference.
 
     None when the order depends on the value of a symbol.
@@ -290,7 +292,7 @@ def _axis_order(size: tuple[Any, ...], operands: list[list[Any]]) -> list[int] |
 
 
 def _compare(
-    size: tuple[Any, ...], operands: list[list[Any]], inner: int, outer: int
+    size: tuple[Any, ...], operands: Sequence[Sequence[Any]], inner: int, outer: int
 ) -> int | None:
     """1 to exchange two axes, -1 to leave them, 0 if no operand decides, None if unknown."""
     for stride in operands:
