@@ -4,6 +4,7 @@
     ... --machine c          C kernels (default: the reference evaluator on the printed loop IR)
     ... --triton             printed Triton under its interpreter
     ... --symbolic           every size a symbol, each program called with other sizes, too
+    ... --large              sizes that fill vectors, rows of them and tiles
 
 Each failing program is shrunk and printed as text that runs. Exit status 1 when there was one.
 """
@@ -39,6 +40,7 @@ def run(
     machine: Machine,
     *,
     symbolic: bool = False,
+    large: bool = False,
     most: int = 20,
     say: bool = False,
     seconds: float = math.inf,
@@ -51,7 +53,7 @@ def run(
         if time.time() > end:
             break
         batch = range(start, min(start + BATCH, seeds.stop))
-        programs = [generate(seed, symbolic=symbolic) for seed in batch]
+        programs = [generate(seed, symbolic=symbolic, large=large) for seed in batch]
         prepared = [prepare(p, machine, symbolic=symbolic) for p in programs]
         machine.prepare()
         for seed, ready in zip(batch, prepared):
@@ -92,6 +94,7 @@ def main() -> int:
     parser.add_argument("--machine", choices=MACHINES, default="reference")
     parser.add_argument("--triton", action="store_true")
     parser.add_argument("--symbolic", action="store_true")
+    parser.add_argument("--large", action="store_true")
     parser.add_argument("--seconds", type=float, default=math.inf, help="stop after so long")
     parser.add_argument("--most", type=int, default=20, help="stop after so many failures")
     options = parser.parse_args()
@@ -104,6 +107,7 @@ def main() -> int:
         seeds,
         machine,
         symbolic=options.symbolic,
+        large=options.large,
         most=options.most,
         say=True,
         seconds=options.seconds,

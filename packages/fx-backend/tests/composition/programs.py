@@ -20,7 +20,9 @@ from composition import arithmetic, images
 LOW = (torch.bfloat16, torch.float16)
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 DTYPES = (torch.float32,) * 8 + (torch.float64, *LOW, *INTEGERS, torch.bool)
-MOST_ELEMENTS, MOST_DIMS, LARGEST = 500, 5, 3e4
+MOST_DIMS, LARGEST = 5, 3e4
+COMMON = (2, 3, 4, 4, 5, 6, 6, 7, 8)
+WIDE = (2, 3, 7, 15, 16, 17, 31, 33, 40, 64, 67, 100, 130)  # around and above what a vector holds
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,7 @@ class Draft:
 
     rng: random.Random
     symbolic: bool
+    large: bool = False
     values: dict[str, torch.Tensor] = field(default_factory=dict)
     inexact: set[str] = field(default_factory=set)
     steps: list[Step] = field(default_factory=list)
@@ -113,6 +116,11 @@ class Draft:
             return None
         late = names[-4:]
         return self.rng.choice(late if self.rng.random() < 0.75 else names)
+
+    def fits(self, t: torch.Tensor) -> bool:
+        """Whether a value is of a size that is quick to check."""
+        small = t.numel() <= (30_000 if self.large else 500) and t.dim() <= MOST_DIMS
+        return small and not t.is_complex() and _largest(t) < LARGEST
 
     def exact(self, name: str) -> bool:
         return name not in self.inexact and bool(torch.isfinite(self.values[name]).all())
@@ -384,6 +392,10 @@ def _positions(d: Draft, size: int, count: int) -> str:
 
 
 def _positions_like(d: Draft, t: torch.Tensor, size: int) -> str:
+    if d.large:
+        return (
+            f"(torch.arange({t.numel()}) * {d.rng.choice((5, 7, 11))} % {size}).view({[*t.shape]})"
+        )
     generator = torch.Generator().manual_seed(len(d.steps))
     return f"torch.tensor({torch.randint(0, size, t.shape, generator=generator).tolist()})"
 
@@ -726,21 +738,20 @@ KINDS: list[tuple[list[Maker], float]] = [
 ]  # fmt: skip
 
 
-def _shapes(rng: random.Random) -> Iterator[tuple[int, ...]]:
-    common = [2, 3, 4, 4, 5, 6, 6, 7, 8]
+def _shapes(rng: random.Random, large: bool) -> Iterator[tuple[int, ...]]:
     while True:
         rank = rng.choice((0, 1, 1, 2, 2, 2, 3, 3, 4))
-        sizes = [rng.choice(common) for _ in range(rank)]
+        sizes = [rng.choice(WIDE if large else COMMON) for _ in range(rank)]
         if rank and rng.random() < 0.15:
             sizes[rng.randrange(rank)] = 1
         if rank and rng.random() < 0.04:
             sizes[rng.randrange(rank)] = 0
-        if torch.Size(sizes).numel() <= 200:
+        if torch.Size(sizes).numel() <= (10_000 if large else 200):
             yield tuple(sizes)
 
 
-def _inputs(rng: random.Random) -> list[Input]:
-    shapes = _shapes(rng)
+def _inputs(rng: random.Random, large: bool) -> list[Input]:
+    shapes = _shapes(rng, large)
     made: list[Input] = []
     for number in range(rng.choice((1, 1, 2, 2, 3))):
         shape = made[0].shape if made and rng.random() < 0.5 else next(shapes)
@@ -751,11 +762,11 @@ def _inputs(rng: random.Random) -> list[Input]:
     return made
 
 
-def generate(seed: int, *, symbolic: bool = False, length: int = 6) -> Program:
-    """Program number ``seed``."""
-    rng = random.Random(f"{seed} {symbolic}")
-    inputs = _inputs(rng)
-    draft = Draft(rng, symbolic)
+def generate(seed: int, *, symbolic: bool = False, large: bool = False, length: int = 6) -> Program:
+    """Program number ``seed``; a ``large`` one fills vectors and threads."""
+    rng = random.Random(f"{seed} {symbolic}{' large' * large}")
+    inputs = _inputs(rng, large)
+    draft = Draft(rng, symbolic, large)
     for number, spec in enumerate(inputs):
         draft.values[f"x{number}"] = spec.make()
     wanted = rng.randint(2, length)
@@ -793,8 +804,8 @@ def _try_step(draft: Draft) -> None:
     except Exception:
         _restore(saved, copies)
         return
-    changed = [t for t in draft.values.values() if not _fits(t)]
-    if changed or not isinstance(value, torch.Tensor) or not _fits(value):
+    changed = [t for t in draft.values.values() if not draft.fits(t)]
+    if changed or not isinstance(value, torch.Tensor) or not draft.fits(value):
         _restore(saved, copies)
         return
     draft.steps.append(Step(target, text, reads))
@@ -835,8 +846,3 @@ def _short(t: torch.Tensor) -> bool:
     x = t.double()
     x = x[torch.isfinite(x)]
     return bool((x.abs() <= 2**11).all() and (x * 64 == (x * 64).round()).all())
-
-
-def _fits(t: torch.Tensor) -> bool:
-    small = t.numel() <= MOST_ELEMENTS and t.dim() <= MOST_DIMS
-    return small and not t.is_complex() and _largest(t) < LARGEST

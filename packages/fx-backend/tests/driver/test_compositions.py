@@ -25,8 +25,8 @@ def one_thread():
     torch.set_num_threads(threads)
 
 
-def check(seeds, machine, symbolic=False):
-    counts, failures = run(seeds, machine, symbolic=symbolic, most=3)
+def check(seeds, machine, symbolic=False, large=False):
+    counts, failures = run(seeds, machine, symbolic=symbolic, large=large, most=3)
     assert not failures, "\n".join(report(*failure) for failure in failures)
     assert counts["run"] >= 0.9 * len(seeds)
 
@@ -44,6 +44,7 @@ def test_compositions_with_symbolic_sizes(block):
 @pytest.mark.parametrize("symbolic", [False, True], ids=["static", "symbolic"])
 def test_compositions_in_c(symbolic):
     check(range(1000, 1032), Native(), symbolic)
+    check(range(1000, 1032), Native(), symbolic, large=True)
 
 
 @pytest.mark.skipif(find_spec("triton") is None, reason="needs triton")
