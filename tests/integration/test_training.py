@@ -41,6 +41,11 @@ def test_loss_and_gradients(name: str, caplog: pytest.LogCaptureFixture) -> None
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
+        for label, child in module.named_children():
+            if isinstance(
+                child, nn.ReLU
+            ):  # within rounding of its kink gradients jump, eager's too
+                setattr(module, label, nn.SiLU())
     eager, exact = copy.deepcopy(model), copy.deepcopy(model).double()
     wide = {
         k: v.double() if isinstance(v, torch.Tensor) and v.is_floating_point() else v
