@@ -1,14 +1,7 @@
 """Gradients of complex inputs and results are eager's, in its convention of conjugates."""
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
-
-sys.path.insert(0, str(Path(__file__).parent.parent))
-
-from composition.machines import Reference
 from torchsmith_fx_backend import Settings
 from torchsmith_fx_backend._src.driver import compile_training
 from torchsmith_fx_backend.errors import UnsupportedError
@@ -16,10 +9,7 @@ from torchsmith_fx_backend.errors import UnsupportedError
 SETTINGS = Settings(graph_cache=False, verify=True, strict=True)
 
 
-@pytest.fixture(autouse=True)
-def reference_machine():
-    with Reference().installed():
-        yield
+pytestmark = pytest.mark.usefixtures("reference_machine")
 
 
 def numbers(*size, seed=0, dtype=torch.complex128):

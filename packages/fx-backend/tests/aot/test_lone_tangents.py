@@ -1,16 +1,9 @@
 """A backward half frees its tangents as early as eager does, and only those that nobody reads."""
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
-
-sys.path.insert(0, str(Path(__file__).parent.parent))
-
-from composition.machines import Reference
 from torchsmith_fx_backend import Settings
 from torchsmith_fx_backend._src.aot.lone import LEAST
 from torchsmith_fx_backend._src.driver import compile_training
@@ -20,10 +13,7 @@ SIZE = 256
 assert SIZE * SIZE * 4 >= LEAST
 
 
-@pytest.fixture(autouse=True)
-def reference_machine():
-    with Reference().installed():
-        yield
+pytestmark = pytest.mark.usefixtures("reference_machine")
 
 
 def leaves():

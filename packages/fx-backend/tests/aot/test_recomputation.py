@@ -1,27 +1,18 @@
 """Parts of a program that run again in the backward pass, and the random numbers that they draw."""
 
-import sys
 from functools import partial
-from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
-
-sys.path.insert(0, str(Path(__file__).parent.parent))
-
-from composition.machines import Reference
 from torchsmith_fx_backend import Settings
 from torchsmith_fx_backend._src.driver import compile_training
 
 SETTINGS = Settings(graph_cache=False, verify=True, strict=True)
 
 
-@pytest.fixture(autouse=True)
-def reference_machine():
-    with Reference().installed():
-        yield
+pytestmark = pytest.mark.usefixtures("reference_machine")
 
 
 def leaf(*size, seed=0):

@@ -2,27 +2,18 @@
 
 import gc
 import itertools
-import sys
 import weakref
-from pathlib import Path
 
 import pytest
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
-
-sys.path.insert(0, str(Path(__file__).parent.parent))
-
-from composition.machines import Reference
 from torchsmith_fx_backend import Settings
 from torchsmith_fx_backend._src.driver import compile_training
 
 SETTINGS = Settings(graph_cache=False, verify=True, strict=True)
 
 
-@pytest.fixture(autouse=True)
-def reference_machine():
-    with Reference().installed():
-        yield
+pytestmark = pytest.mark.usefixtures("reference_machine")
 
 
 def leaf(seed):

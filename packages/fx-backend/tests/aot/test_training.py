@@ -1,22 +1,17 @@
 """Graphs compiled for training do what eager does, in every way that a caller can see."""
 
 import gc
-import sys
 import weakref
-from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
 import torchsmith_guards as guards
+from composition.machines import Reference
 from torch import fx
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
-
-sys.path.insert(0, str(Path(__file__).parent.parent))
-
-from composition.machines import Reference
 from torchsmith_fx_backend import Settings
 from torchsmith_fx_backend._src.aot import attention
 from torchsmith_fx_backend._src.aot.joint import Joint
@@ -27,10 +22,7 @@ from torchsmith_fx_backend.errors import StageError, UnsupportedError
 SETTINGS = Settings(graph_cache=False, verify=True, strict=True)
 
 
-@pytest.fixture(autouse=True)
-def reference_machine():
-    with Reference().installed():
-        yield
+pytestmark = pytest.mark.usefixtures("reference_machine")
 
 
 def leaf(*size, seed=0, dtype=torch.float32):

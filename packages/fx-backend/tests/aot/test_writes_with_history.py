@@ -1,17 +1,11 @@
 """Inputs that a program writes values with gradients into, and graphs that it has used up."""
 
 import gc
-import sys
 import weakref
-from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
-
-sys.path.insert(0, str(Path(__file__).parent.parent))
-
-from composition.machines import Reference
 from torchsmith_fx_backend import Settings
 from torchsmith_fx_backend._src.driver import compile_training
 from torchsmith_fx_backend.errors import UnsupportedError
@@ -19,10 +13,7 @@ from torchsmith_fx_backend.errors import UnsupportedError
 SETTINGS = Settings(graph_cache=False, verify=True, strict=True)
 
 
-@pytest.fixture(autouse=True)
-def reference_machine():
-    with Reference().installed():
-        yield
+pytestmark = pytest.mark.usefixtures("reference_machine")
 
 
 def whole(b, x):

@@ -173,6 +173,8 @@ class Training:
         viewed = {snapshot.inputs[i].name for i, n in enumerate(joint.nodes) if n in joint.viewed}
         tensors = [each for i, each in enumerate(self.saved) if i not in self.numbers]
         self.aliased = tuple(i for i, each in enumerate(tensors) if each.name in viewed)
+        if len(joint.differentiable) < 2:
+            return  # it needs all
         tangents = dict(zip(joint.differentiable, snapshot.tangents, strict=True))
         needed = needed_by(snapshot.module, tangents, outputs, self.saved)
         users = [each for i, each in enumerate(needed) if i not in self.numbers]

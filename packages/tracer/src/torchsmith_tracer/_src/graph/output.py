@@ -416,8 +416,7 @@ class OutputGraph:
 
     def _saves_inference(self, node: fx.Node) -> bool:
         """Whether a call may save an inference tensor for its gradients, which eager refuses."""
-        fakes = [n.meta["example_value"] for n in node.all_input_nodes]
-        tensors = [f for f in fakes if isinstance(f, torch.Tensor)]
+        tensors = _tensors(node)
         return (
             torch.is_grad_enabled()
             and any(t.requires_grad for t in tensors)
@@ -441,8 +440,7 @@ class OutputGraph:
         operation = self._operations.get(node.target)
         if operation is None or not operation.fails:
             return False
-        fakes = [n.meta["example_value"] for n in node.all_input_nodes]
-        return may_raise(operation, [f for f in fakes if isinstance(f, torch.Tensor)])
+        return may_raise(operation, _tensors(node))
 
     def emit_asserts(self) -> None:
         """Append what has been assumed about numbers that only the data determines."""
@@ -560,6 +558,12 @@ class OutputGraph:
             candidate = f"{name}_{n}"
         self._names.add(candidate)
         return candidate
+
+
+def _tensors(node: fx.Node) -> list[torch.Tensor]:
+    """The fakes of all tensors that a call is given."""
+    fakes = (n.meta["example_value"] for n in node.all_input_nodes)
+    return [f for f in fakes if isinstance(f, torch.Tensor)]
 
 
 def _as_dtype(arg: object) -> object:

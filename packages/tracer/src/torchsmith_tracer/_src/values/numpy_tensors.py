@@ -59,7 +59,7 @@ def _converts(copies: bool) -> Handler:
                 return None
             return tensor_of_numbers(tx, array, **kwargs)
         rest = {k: v for k, v in kwargs.items() if not tx.interp.is_none(v)}
-        if len(args) > 1 or array.is_scalar or rest.keys() - {"dtype", "device"}:
+        if len(args) > 1 or array.is_scalar or rest.keys() - set(_PLACES):
             raise Unsupported("numpy", what="a tensor of an array", error="with more arguments")
         fake = array.tensor.fake
         if "device" not in rest and torch.get_default_device().type != "cpu":

@@ -139,13 +139,11 @@ def _index(x: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> Layout | 
     size = broadcast_all(list(found.values()))
     if size is None or holds(size, 0):
         return None
-    if all(i.dtype is torch.int64 for i in found.values()):
-        return _looked_up(x, found, size)
-    if len(found) != len(indices) or not is_contiguous(x) or holds(x.shape, 1) or holds(size, 1):
+    # Others are converted first, which may order their elements anew.
+    others = [i for i in found.values() if i.dtype is not torch.int64]
+    if not all(is_contiguous(i) and same_sizes(i.shape, size) for i in others):
         return None
-    if not all(same_sizes(i.shape, size) and is_contiguous(i) for i in found.values()):
-        return None
-    return contiguous((*size, *x.shape[len(found) :]), x)
+    return _looked_up(x, found, size)
 
 
 def _looked_up(
