@@ -1,6 +1,7 @@
 """Sources, guards, guard checkers and symbolic shapes for PyTorch compilers."""
 
 from torchsmith_guards._src.collector import Collector, collector
+from torchsmith_guards._src.fake.floats import varying_floats, with_examples
 from torchsmith_guards._src.fake.layouts.base import (
     Layout,
     contiguous_strides,
@@ -137,5 +138,7 @@ __all__ = [
     "share_memory",
     "stride_dependents",
     "tensor_of",
+    "varying_floats",
     "view_strides",
+    "with_examples",
 ]

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+import torchsmith_guards as guards
 from torch import fx
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
@@ -84,6 +85,8 @@ class Attention:
         **more: Any,
     ) -> torch.Tensor:
         """Record the call."""
+        if guards.varying_floats(scaled_dot_product_attention, (), more):
+            query = query * (more.pop("scale") * query.shape[-1] ** 0.5)  # undone by the kernel's
         given = _Operands(query, key, value, attn_mask, dropout_p, is_causal, more)
         if not (torch.is_grad_enabled() and any(t.requires_grad for t in given.tensors())):
             return _run(given)

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 from torch import fx
-from torchsmith_guards import Layout, is_contiguous, layout_of, same_sizes, settled
+from torchsmith_guards import Layout, hint_of, is_contiguous, layout_of, same_sizes, settled
 
 from torchsmith_fx_backend._src.aot.draws import Draws, memory_order
 from torchsmith_fx_backend._src.aot.mutable import call_on_copies
@@ -320,6 +320,8 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
                 return results if len(func._schema.returns) == 1 else tuple(results)
         if func in KEPT_WHOLE:
             return run_composite_kernel(func, args, kwargs)
+        if op_info(func).seeded:  # of whose numbers no layout depends
+            args = [hint_of(a) if type(a) is torch.SymFloat else a for a in args]
         return func(*args, **kwargs)
 
     def _fake(self, layout: Layout) -> FakeTensor:

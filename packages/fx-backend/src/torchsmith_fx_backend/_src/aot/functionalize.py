@@ -19,6 +19,7 @@ from torch import fx
 from torchsmith_fx_backend._src.aot import data
 from torchsmith_fx_backend._src.aot.attention import Attention
 from torchsmith_fx_backend._src.aot.draws import untouched_generators
+from torchsmith_fx_backend._src.aot.floats import FloatCalls
 from torchsmith_fx_backend._src.aot.functional import FunctionalMode, Rule
 from torchsmith_fx_backend._src.capture.recorder import LazyGraphModule, Recorder
 from torchsmith_fx_backend._src.capture.symbols import SYMBOLIC_TYPES
@@ -203,7 +204,9 @@ class _Run:
         self.gm = gm
         self.mode = trace.mode
         self.recorder = trace.recorder
+        self.static = trace.static
         self.attend = Attention(trace.mode, exact_draws=trace.exact_draws)
+        self.compose = FloatCalls(trace.mode, exact_draws=trace.exact_draws)
 
     def run(self, inputs: Sequence[Any]) -> Any:
         env: dict[fx.Node, Any] = {}
@@ -232,14 +235,16 @@ class _Run:
             return data.assign(self.mode, args[0], args[2])
         if target is getattr and args[1] == "data":
             return data.read(self.mode, args[0])
+        if target is torch.nn.functional.scaled_dot_product_attention:
+            return self.attend(*args, **kwargs)
+        if not self.static and (made := self.compose(target, args, kwargs)) is not NotImplemented:
+            return made
         if node.op == "call_method":
             return getattr(args[0], target)(*args[1:], **kwargs)
         if node.op == "call_module":
             return self.gm.get_submodule(target)(*args, **kwargs)
         if isinstance(target, HigherOrderOperator):
             return self._opaque(target, args, kwargs)
-        if target is torch.nn.functional.scaled_dot_product_attention:
-            return self.attend(*args, **kwargs)
         return target(*args, **kwargs)
 
     def _attribute(self, path: str) -> Any:

@@ -106,7 +106,7 @@ def _keyed(node: fx.Node) -> _Made | None:
     if node.target in _UNIFORM:
         return (keyed.uniform, ()) if value.dtype in keyed.BITS else None
     if node.target in _NORMAL:
-        plain = all(isinstance(x, (int, float)) for x in _spread(node))
+        plain = all(isinstance(x, (int, float)) or _varies(x) for x in _spread(node))
         return (keyed.normal, ()) if value.dtype in keyed.BITS and plain else None
     if node.target is _DROPOUT:
         p, train = arg(1, "p"), arg(2, "train")
@@ -115,13 +115,18 @@ def _keyed(node: fx.Node) -> _Made | None:
     if node.target is aten.bernoulli.p:
         probability = arg(1, "p")
         known = isinstance(probability, (int, float)) and 0 <= probability <= 1
-        return (keyed.bernoulli, (probability,)) if known else None
+        return (keyed.bernoulli, (probability,)) if known or _varies(probability) else None
     if node.target in _INTEGERS:
         low, high = (arg(n, name) if n is not None else 0 for n, name in _INTEGERS[node.target])
         known = type(low) is int and type(high) is int and low < high
         if known and high - low < keyed.MOST_INTEGERS and value.dtype is not torch.bool:
             return keyed.integers, (low, high)
     return None
+
+
+def _varies(number: object) -> bool:
+    """Whether it is a number of each call; it was checked where the program was captured."""
+    return isinstance(number, fx.Node) and isinstance(number.meta.get("val"), torch.SymFloat)
 
 
 _UNIFORM = frozenset({aten.rand.default, aten.rand_like.default})

@@ -110,11 +110,10 @@ if TYPE_CHECKING:
     from torchsmith_tracer._src.compilation import Compilation
 
 _LITERALS = frozenset((bool, int, float, complex, str, bytes, type(None), type(Ellipsis)))
+# Attributes of torch's modules that programs change from step to step.
+_SCHEDULED = frozenset({"p", "label_smoothing", "momentum", "margin", "beta", "delta"})
 _VARYING = ("float64", "float32", "float16", "int64", "int32")  # numbers of NumPy
-_STORAGE = (
-    *(dict, list, tuple, deque, set, frozenset),
-    *(int, float, str, bytes, complex),
-)
+_STORAGE = (dict, list, tuple, deque, set, frozenset, int, float, str, bytes, complex)
 _BUILTIN_CALLABLES = (
     types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType,
     types.MethodWrapperType, types.ClassMethodDescriptorType, types.GetSetDescriptorType,
@@ -354,8 +353,8 @@ class Builder:
 
     def _may_vary(self, obj: object, source: Source) -> bool:
         """Whether a change makes ``obj`` symbolic. Some numbers stay constants: defaults of
-        functions, and what torch's own modules hold (strides, epsilons), whose operators want
-        constants."""
+        functions, and what torch's own modules hold (strides, epsilons), unless it is what
+        programs change while they train."""
         kind, settings = type(obj), self.tx.settings
         if kind is int:
             fixed = settings.specialize_int
@@ -367,6 +366,8 @@ class Builder:
 
     def _is_fixed(self, source: Source) -> bool:
         step: Source | None = source
+        if isinstance(step, AttrSource) and step.attr in _SCHEDULED:
+            step = None
         while step is not None:
             if isinstance(step, DefaultsSource) or step in self._stock_modules:
                 return True
@@ -376,8 +377,7 @@ class Builder:
     # --- dispatch ----------------------------------------------------------------------------
     def _make(self, obj: object, source: Source) -> Value:
         kind = type(obj)
-        exact = _EXACT.get(kind)
-        if exact is not None:
+        if (exact := _EXACT.get(kind)) is not None:
             return exact(self, obj, source)
         if issubclass(kind, type):
             return self._class(obj, source)

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import fx
 from torch.nn.functional import batch_norm, instance_norm
-from torchsmith_guards import FakeMode
+from torchsmith_guards import FakeMode, with_examples
 from torchsmith_guards.errors import DataDependentError
 
 from torchsmith_tracer._src.breaks.signals import HistoryNeeded, ObservedException, Unsupported
@@ -211,6 +211,7 @@ class FakeRunner:
             torch.set_autocast_cache_enabled(False)
         try:
             with self._fake.mode:
+                args, kwargs = with_examples(target, args, kwargs)
                 if op == "call_method":
                     method = getattr(args[0], target)  # type: ignore[arg-type]
                     result: object = method(*args[1:], **kwargs)

@@ -385,7 +385,7 @@ def _dropout(tx: Trace, args: Args, kwargs: Kwargs) -> Value | None:
     training = args[2] if len(args) > 2 else kwargs.get("training")
     source = args[0] if args else kwargs.get("input")
     if isinstance(training, ConstantValue) and training.value is False:
-        p = rate.as_constant()
-        if isinstance(p, int | float) and 0 <= p <= 1 and isinstance(source, TensorValue):
-            return source
+        p = rate.sym if isinstance(rate, SymNumValue) else rate.as_constant()
+        if isinstance(p, int | float | torch.SymFloat) and isinstance(source, TensorValue):
+            return source if bool(p >= 0) and bool(p <= 1) else None
     return None

@@ -1,0 +1,217 @@
+"""Floats given to operators that are others at each call: two versions for all, and eager's
+results, gradients and random numbers."""
+
+import copy
+import functools
+
+import pytest
+import torch
+import torch.nn.functional as F
+import torchsmith
+import torchsmith_fx_backend
+from torch import nn
+
+LABELS = torch.tensor([0, 1, 2, 3, 3, 7])
+SHARES = torch.linspace(0, 1, 48).view(6, 8)
+WEIGHTS = torch.linspace(0.5, 1.5, 8)
+SIGNS = torch.tensor([1.0, -1.0, 1.0, 1.0, -1.0, 1.0])
+BY_ROW = SIGNS[:, None].expand(6, 8)
+
+
+def batch_norm(x, v):
+    mean, variance = torch.zeros(8), torch.ones(8)
+    return F.batch_norm(x, mean, variance, training=True, momentum=v), mean, variance
+
+
+PROGRAMS = {
+    "label_smoothing": lambda x, v: F.cross_entropy(x, LABELS, label_smoothing=v),
+    "shares": lambda x, v: F.cross_entropy(x, SHARES, WEIGHTS, label_smoothing=v),
+    "no shares": lambda x, v: F.cross_entropy(x, SHARES, reduction="none", label_smoothing=v),
+    "weights": lambda x, v: F.cross_entropy(x, LABELS, WEIGHTS, ignore_index=3, label_smoothing=v),
+    "every loss": lambda x, v: F.cross_entropy(
+        x.view(6, 2, 4), LABELS[:4].expand(6, 4) % 2, reduction="none", label_smoothing=v
+    ),
+    "dropout": lambda x, v: F.dropout(x, v) + 1,
+    "dropout of columns": lambda x, v: F.dropout(x.t(), v) + 1,
+    "two dropouts": lambda x, v: F.dropout(F.dropout(x, v) + 1, p=v / 2),
+    "dropout in place": lambda x, v: F.dropout(x * 2, v, inplace=True),
+    "dropout1d": lambda x, v: F.dropout1d(x, v),
+    "dropout2d": lambda x, v: F.dropout2d(x.view(2, 3, 2, 4), v),
+    "dropout3d": lambda x, v: F.dropout3d(x.view(2, 3, 2, 4), v),
+    "alpha_dropout": lambda x, v: F.alpha_dropout(x, v, training=True),
+    "alpha_dropout of channels": lambda x, v: F.feature_alpha_dropout(
+        x.view(2, 3, 8), v, training=True
+    ),
+    "evaluation": lambda x, v: F.dropout(x, v, training=False) + 1,
+    "batch_norm": batch_norm,
+    "attention": lambda x, v: F.scaled_dot_product_attention(x, x + 1, x, scale=v),
+    "causal attention": lambda x, v: F.scaled_dot_product_attention(
+        x[None, None], x[None, None], x[None, None], is_causal=True, scale=v
+    ),
+    "huber_loss": lambda x, v: F.huber_loss(x, SHARES, delta=v),
+    "weighted huber_loss": lambda x, v: F.huber_loss(x, SHARES, delta=v, weight=SHARES),
+    "smooth_l1_loss": lambda x, v: F.smooth_l1_loss(x, SHARES, beta=v, reduction="sum"),
+    "margin_ranking_loss": lambda x, v: F.margin_ranking_loss(x, SHARES, BY_ROW, v),
+    "hinge_embedding_loss": lambda x, v: F.hinge_embedding_loss(x, BY_ROW, v),
+    "triplet_margin_loss": lambda x, v: F.triplet_margin_loss(x, SHARES, x.flip(0), v, swap=True),
+    "cosine_embedding_loss": lambda x, v: F.cosine_embedding_loss(x, SHARES, SIGNS, v),
+    "pad": lambda x, v: F.pad(x, (1, 2), value=v),
+    "quantile": lambda x, v: torch.quantile(x, v, dim=1) + x.quantile(v),
+    "bernoulli_": lambda x, v: torch.empty(6, 8).bernoulli_(v) * x,
+    "uniform_": lambda x, v: torch.empty(6, 8).uniform_(-v, to=v) * x,
+    "normal_": lambda x, v: torch.empty(6, 8).normal_(std=v) * x,
+    "exponential_": lambda x, v: (x * 2).exponential_(v) * x,
+    "normal": lambda x, v: torch.normal(0.0, v, (6, 8)) * x,
+    "pow": lambda x, v: x.abs() ** v + v**x + x.abs().pow(-v),
+    "lerp": lambda x, v: x.lerp(SHARES, v),
+    "celu": lambda x, v: F.celu(x * 200, v),
+}
+
+
+def counted(**options):
+    """A backend, and the list that grows by one at each compile."""
+    made = []
+
+    @functools.wraps(torchsmith_fx_backend.smith)
+    def backend(gm, inputs, **named):
+        made.append(gm)
+        return torchsmith_fx_backend.smith(gm, inputs, **named, **options)
+
+    return backend, made
+
+
+def run(fn, x, v, gradient):
+    """Results, gradient, and the random numbers that come next."""
+    x = x.clone().requires_grad_(gradient)
+    torch.manual_seed(3)
+    found = fn(x, v)
+    results = list(found) if isinstance(found, tuple) else [found]
+    total = [r.cos().sum() for r in results if r.requires_grad]
+    grads = torch.autograd.grad(sum(total), x) if total else ()
+    return [*(r.detach() for r in results), *grads, torch.rand(2)]
+
+
+@pytest.mark.parametrize(("dynamic", "gradient"), [(None, True), (True, False)])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_float_has_no_version_of_its_own(name, dynamic, gradient):
+    fn = PROGRAMS[name]
+    torch.manual_seed(0)
+    x = torch.randn(6, 8)
+    backend, made = counted(rng="eager")
+    compiled = torchsmith.compile(fn, backend=backend, dynamic=dynamic)
+    for v in (0.05, 0.12, 0.37, 0.5, 0.98):
+        want, got = run(fn, x, v, gradient), run(compiled, x, v, gradient)
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5, check_stride=True)
+    assert len(made) == (1 if dynamic else 2)
+
+
+@pytest.mark.parametrize("p", [0.0, 1.0, 1, -0.1, 1.5])
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x, p: F.dropout(x, p),
+        lambda x, p: F.dropout(x, p, training=False),
+        lambda x, p: F.dropout1d(x, p),
+        lambda x, p: F.alpha_dropout(x, p, training=True),
+        lambda x, p: x.clone().bernoulli_(p),
+        lambda x, p: F.cross_entropy(x, LABELS, label_smoothing=p),
+        lambda x, p: x.quantile(p),
+        lambda x, p: F.smooth_l1_loss(x, SHARES, beta=p),
+        lambda x, p: F.triplet_margin_loss(x, SHARES, x.flip(0), p),
+        lambda x, p: x.clone().normal_(0, p),
+    ],
+)
+def test_the_ends_of_a_range_are_no_part_of_it(fn, p):
+    """There functions take other paths or refuse: never by the version made for what is between."""
+    torch.manual_seed(0)
+    x = torch.randn(6, 8)
+    compiled = torchsmith.compile(fn, options={"rng": "eager"})
+
+    def outcome(f, v):
+        torch.manual_seed(3)
+        y = x.clone()
+        try:
+            result = f(y, v)
+        except (ValueError, RuntimeError) as error:
+            return type(error)
+        return result.clone(), result is y, torch.rand(1)
+
+    for v in (0.25, 0.5, 0.75, p, 0.3, p):
+        want, got = outcome(fn, v), outcome(compiled, v)
+        if isinstance(want, type):
+            assert got is want
+        else:
+            torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5, equal_nan=True)
+
+
+def test_branches_on_such_a_float_are_guards():
+    def fn(x, p):
+        dropped = F.dropout(x, p)
+        return dropped * 2 if p > 0.4 else dropped
+
+    x = torch.ones(64)
+    backend, made = counted(rng="eager")
+    compiled = torchsmith.compile(fn, backend=backend)
+    for p in (0.1, 0.2, 0.5, 0.3, 0.6, 0.39, 0.41):
+        torch.manual_seed(0)
+        want = fn(x, p)
+        torch.manual_seed(0)
+        assert torch.equal(compiled(x, p), want)
+    assert len(made) == 3
+
+
+def test_draws_by_key_take_the_probability_of_the_call():
+    backend, made = counted()
+    compiled = torchsmith.compile(lambda x, p: F.dropout(x, p), backend=backend)
+    for p in (0.05, 0.2, 0.6, 0.95):
+        x = torch.full((100, 1000), 2.0, requires_grad=True)
+        y = compiled(x, p)
+        kept = y.detach() != 0
+        torch.testing.assert_close(y.detach()[kept], torch.full((kept.sum(),), 2 / (1 - p)))
+        assert abs(kept.float().mean() - (1 - p)) < 0.01
+        torch.testing.assert_close(torch.autograd.grad(y.sum(), x)[0], y.detach() / 2)
+    assert len(made) == 2
+
+
+BATCH = torch.randn(2, 4, 8, generator=torch.Generator().manual_seed(0))
+MODULES = {
+    "Dropout": (lambda: nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5)), "p", (BATCH,)),
+    "Dropout2d": (lambda: nn.Sequential(nn.Dropout2d()), "p", (BATCH[None],)),
+    "TransformerEncoderLayer": (
+        lambda: nn.TransformerEncoderLayer(8, 2, 16, batch_first=True),
+        "p",
+        (BATCH,),
+    ),
+    "CrossEntropyLoss": (
+        lambda: nn.CrossEntropyLoss(label_smoothing=0.1),
+        "label_smoothing",
+        (BATCH.view(8, 8)[:6], LABELS),
+    ),
+    "BatchNorm1d": (lambda: nn.Sequential(nn.BatchNorm1d(4)), "momentum", (BATCH,)),
+    "SmoothL1Loss": (lambda: nn.SmoothL1Loss(), "beta", (BATCH, BATCH.flip(0))),
+    "HuberLoss": (lambda: nn.HuberLoss(), "delta", (BATCH, BATCH.flip(0))),
+}
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("name", MODULES)
+def test_what_is_scheduled_on_modules_of_torch(name, training):
+    make, attribute, inputs = MODULES[name]
+    torch.manual_seed(0)
+    module = make().train(training)
+    twin = copy.deepcopy(module)
+    backend, made = counted(rng="eager")
+    compiled = torchsmith.compile(twin, backend=backend)
+    for v in (0.05, 0.12, 0.37, 0.98):
+        found = []
+        for each, fn in ((module, module), (twin, compiled)):
+            for part in each.modules():
+                if hasattr(part, attribute):
+                    setattr(part, attribute, v)
+            torch.manual_seed(3)
+            x = inputs[0].clone().requires_grad_()
+            y = fn(x, *inputs[1:])
+            grads = torch.autograd.grad(y.cos().sum(), x)
+            found.append([y.detach(), *grads, *(b.clone() for b in each.buffers())])
+        torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-5)
+    assert len(made) <= 2
