@@ -42,6 +42,10 @@ ROWS = {
     "group_norm": lambda x: F.group_norm(x.view(2, 4, 3), 2, x[0, :4], x[1, :4]),
     "mse": lambda x: F.mse_loss(x, x.flip(0) * 2),
     "mse sum": lambda x: F.mse_loss(x, x * 3, reduction="sum"),
+    "binary_cross_entropy": lambda x: F.binary_cross_entropy(x.sigmoid(), (x.detach() > 0).to(x)),
+    "binary_cross_entropy sum": lambda x: F.binary_cross_entropy(
+        x.clamp(0, 1), x.detach().sigmoid(), reduction="sum"
+    ),
     "cross_entropy": lambda x: F.cross_entropy(x, TARGET),
     "cross_entropy sum": lambda x: F.cross_entropy(x, TARGET, x[0].detach(), reduction="sum"),
     "cross_entropy none": lambda x: F.cross_entropy(x, TARGET, reduction="none"),

@@ -57,6 +57,25 @@ def test_rows_are_kept_where_two_passes_need_what_is_dear(size):
     assert sum(body.count("ts_exp") for _, body in loops) == 2
 
 
+SAME_FOR_ALL_LANES = {
+    # name -> (program of columns, how many exponentials or logarithms are taken of a column)
+    "of a number": (lambda x, w: (x * w[0, 0].exp()).amax(0), 0),
+    "of a row": (lambda x, w: (x * w.exp()).sum(0), 0),
+    "in two passes": (lambda x, w: (y := x + w.exp().log1p(), y - y.mean(0))[1].sum(0), 0),
+    "beside what differs": (lambda x, w: (x.exp() * w.exp()).sum(0), 1),
+}
+
+
+@pytest.mark.parametrize("name", SAME_FOR_ALL_LANES)
+def test_what_is_dear_and_the_same_for_all_lanes_is_taken_outside(name):
+    """gcc leaves it in the loop."""
+    program, inside = SAME_FOR_ALL_LANES[name]
+    w = torch.randn(12, 1)
+    loops = vector_loops(lambda x: program(x, w), torch.randn(12, 500))
+    assert loops
+    assert max(len(re.findall(r"ts_(?:exp|log)", body)) for _, body in loops) == inside
+
+
 EXTREMES = {
     "maximum": lambda x: torch.maximum(x, x.flip(0)),
     "minimum in double": lambda x: torch.minimum(x.double(), x.flip(0).double()),

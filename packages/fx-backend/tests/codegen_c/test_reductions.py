@@ -114,6 +114,23 @@ def test_first_of_equals(space: str) -> None:
     check(reduction(space, POSITIONS, torch.float32), [x, *outputs])
 
 
+@pytest.mark.parametrize("width", [1, 5, 16, 17, 40, 64, 65, 255, 256, 257, 400])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64, torch.bool], ids=str)
+def test_first_of_equals_in_rows_of_any_length(width: int, dtype: torch.dtype) -> None:
+    """Values that repeat, in lanes that are joined at the end of a row; and NaN in every fifth."""
+    generator = torch.Generator().manual_seed(width)
+    x = torch.randint(0, 4, (20, width), generator=generator).to(dtype)
+    if dtype.is_floating_point:
+        x[::5, width // 2 :: 7] = math.nan
+    body = Body()
+    value = body.load(0, row_major([20, width]), dtype)
+    for number, op in enumerate((*POSITIONS, ReduceOp.SUM)[: 2 + dtype.is_floating_point]):
+        body.store(number + 1, row_major([20]), body.reduce(op, value))
+    outputs = [torch.full((20,), -7) for _ in POSITIONS]
+    sums = [torch.zeros(20, dtype=dtype)] if dtype.is_floating_point else []
+    check(body.kernel([20, width], 1), [x.flatten(), *outputs, *sums])
+
+
 @pytest.mark.parametrize("space", ["rows", "columns", "middle", "all", "all of two"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64, torch.uint8], ids=str)
 def test_places_of_the_least_possible_values(space: str, dtype: torch.dtype) -> None:

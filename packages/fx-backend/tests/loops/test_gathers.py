@@ -1,5 +1,7 @@
 """Operators that read where other tensors say, against eager: values, layouts and errors."""
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -210,6 +212,38 @@ def test_a_target_outside_raises_what_eager_raises():
     compiled = compile_graph(_traced(F.nll_loss, 2), (SCORES, TARGETS), STRICT)
     with pytest.raises(IndexError, match=r"Target 10 is out of bounds\."):
         compiled(SCORES, TARGETS + 1)
+
+
+CHANCES, HITS = torch.rand(7, 33), torch.rand(7, 33)
+CHANCES[0, :2], CHANCES[1, 2] = torch.tensor([0.0, 1.0]), 1e-30
+# name -> (options, dtype, whether it is a loop)
+CHECKED = {
+    "mean": ({}, torch.float32, True),
+    "sum": ({"reduction": "sum"}, torch.float32, True),
+    "double": ({}, torch.float64, True),
+    "each": ({"reduction": "none"}, torch.float32, False),
+    "weights": ({"weight": HITS + 1}, torch.float32, False),
+}
+
+
+@pytest.mark.parametrize("name", CHECKED)
+@pytest.mark.parametrize("size", [(7, 33), (1, 1), (4, 0)], ids=str)
+def test_binary_cross_entropy(name, size):
+    options, dtype, loop = CHECKED[name]
+    if "weight" in options:
+        options = {"weight": options["weight"][: size[0], : size[1]]}
+    x, y = (t[: size[0], : size[1]].to(dtype).contiguous() for t in (CHANCES, HITS))
+    fn = _traced(lambda x, y: F.binary_cross_entropy(x.sigmoid() * 0 + x, y, **options) * 2, 2)
+    compiled = compile_graph(fn, (x, y), STRICT)
+    torch.testing.assert_close(compiled(x, y), fn(x, y), equal_nan=True)
+    called = "aten.binary_cross_entropy" in compiled.source.replace("# aten", "")
+    assert called != (loop and x.numel() > 0)
+    for wrong in (1.5, -0.1, math.nan) if x.numel() else ():
+        x[-1, -1] = wrong
+        with pytest.raises(RuntimeError, match="^all elements of input should be between 0 and 1$"):
+            compiled(x, y)
+        x[-1, -1] = 0.5
+        torch.testing.assert_close(compiled(x, y), fn(x, y))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -157,6 +157,17 @@ def test_siblings_that_read_the_same_values_share_a_kernel():
     one_kernel(lambda x, y: ((x + y).exp(), (x * y).sin()), X, X + 1, outputs=2)
 
 
+def test_rows_and_columns_do_not_share_for_a_scale():
+    """A walk along the rows of one memory is one across the other's."""
+
+    def fn(x, y, scale):
+        return (x * scale.exp()).softmax(-1), (y.mT * scale.exp()).softmax(-1)
+
+    x = torch.randn(96, 96)
+    assert len(kernels(check(fn, x, x + 1, X[0, 0, :1], tolerance=1e-5))) == 2
+    one_kernel(lambda x, y: (x.softmax(-1), (x * y).softmax(-1)), x, x + 1, outputs=2)
+
+
 def test_different_reductions_do_not_share():
     plan = check(lambda x: (x.sum(-1), x.sum(0)), X)
     assert len(kernels(plan)) == 2
@@ -379,6 +390,34 @@ def test_what_is_small_beside_a_value_is_no_reason_to_store_it():
     labels = torch.randint(-1, 64, (32,))
     plan = check(fn, torch.randn(32, 64), labels, tolerance=1e-5)
     assert all(a.dtype is not torch.bool for kernel in kernels(plan) for a in kernel.args)
+
+
+def _blur(x):
+    return x[:, 2:] + x[:, :-2] * 0.5 - x[:, 1:-1] * 0.25
+
+
+STENCILS = {
+    "padded": (lambda x: F.pad(_blur(x), (1, 1)), 3),
+    "padded at both ends and scaled": (lambda x: F.pad(_blur(x) * 2 + 1, (1, 1)), 3),
+    "rolled": (lambda x: x + x.roll(1, 1) * 0.5 + x.roll(-1, 1) + x.roll(2, 1), 3),
+    "shrinking": (_blur, 3),
+}
+
+
+@pytest.mark.parametrize("name", STENCILS)
+def test_steps_of_a_stencil_do_not_multiply(name):
+    """Neighbours that are read are values of an earlier step: each recomputed one costs its own."""
+    step, times = STENCILS[name]
+
+    def fn(x):
+        for _ in range(times):
+            x = step(x)
+        return x
+
+    x = torch.randn(64, 80)
+    once = sum(len(k.body) for k in kernels(check(step, x, tolerance=1e-4)))
+    whole = sum(len(k.body) for k in kernels(check(fn, x, tolerance=1e-3)))
+    assert whole <= 3 * times * once
 
 
 def test_what_is_only_padded_is_computed_where_it_is_padded():

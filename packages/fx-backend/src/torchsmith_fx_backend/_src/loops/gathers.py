@@ -12,7 +12,13 @@ from torchsmith_fx_backend._src.loops.body import Point, Value, compute_dtype
 from torchsmith_fx_backend._src.loops.index import Index
 from torchsmith_fx_backend._src.loops.ir import Fault, Op, ReduceOp
 from torchsmith_fx_backend._src.loops.proof import at_least
-from torchsmith_fx_backend._src.loops.registry import Coords, Reduction, lowering, register
+from torchsmith_fx_backend._src.loops.registry import (
+    Coords,
+    Reduction,
+    argument,
+    lowering,
+    register,
+)
 from torchsmith_fx_backend._src.loops.sizes import UnrepresentableError
 
 aten = torch.ops.aten
@@ -201,10 +207,41 @@ def searchsorted(p: Point) -> Value:
     return _found(p, row, key, bool(_right(p.node))).cast(p.dtype)
 
 
-# --------------------------------------------------------------------- negative log-likelihood
+# ---------------------------------------------------------------- losses that check their input
 
 _OUT_OF_TARGETS = Fault("IndexError", "Target {index} is out of bounds.")
+_NO_PROBABILITY = Fault("RuntimeError", "all elements of input should be between 0 and 1")
 _NONE, _MEAN = 0, 1
+
+
+def _every(node: fx.Node) -> tuple[int, ...]:
+    return tuple(range(_tensor(node, 1).dim()))
+
+
+def _probabilities(node: fx.Node) -> bool:
+    """A loss on a CPU, of one number and without weights: one check for all elements."""
+    x, target = _tensor(node, 0), _tensor(node, 1)
+    weight, reduction = (argument(node, n, name) for n, name in ((2, "weight"), (3, "reduction")))
+    wide = x.dtype in (torch.float32, torch.float64) and target.dtype is x.dtype
+    return wide and x.device.type == "cpu" and weight is None and reduction != _NONE
+
+
+def _binary_cross_entropy(p: Point) -> Sequence[Value]:
+    """Eager's formula. One check of all elements, unlike one of each, lets vectors be."""
+    x, target = p.at_of(p.operand(), p.at), p.at_of(p.operand(1), p.at)
+    hit, missed = (v.op(Op.MAXIMUM, -100.0) for v in (x.op(Op.LOG), (-x).op(Op.LOG1P)))
+    loss = p.body.reduce(ReduceOp.SUM, (target - 1) * missed - target * hit)
+    outside = p.body.reduce(ReduceOp.ANY, ((x >= 0) & (x <= 1)).negated())
+    checked = p.body.index_value(p.body.position(outside, ix.ONE, _NO_PROBABILITY))
+    loss = loss + checked.cast(loss.dtype)
+    count = p.body.index_value(p.body.numel(p.body.reduced or ())).cast(loss.dtype)
+    return (loss / count if argument(p.node, 3, "reduction", _MEAN) == _MEAN else loss,)
+
+
+register(
+    aten.binary_cross_entropy.default,
+    Reduction(_every, _binary_cross_entropy, applies=_probabilities, cost=30),
+)
 
 
 def _class_numbers(node: fx.Node) -> bool:
@@ -214,7 +251,7 @@ def _class_numbers(node: fx.Node) -> bool:
 
 
 def _summed(node: fx.Node) -> tuple[int, ...]:
-    return () if node.args[3] == _NONE else tuple(range(_tensor(node, 1).dim()))
+    return () if node.args[3] == _NONE else _every(node)
 
 
 def _nll_loss(p: Point) -> Sequence[Value]:

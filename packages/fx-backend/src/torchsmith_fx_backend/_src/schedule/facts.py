@@ -487,15 +487,19 @@ class Facts:
         self._cost[node] = cost
 
     def _own_producers(self, node: fx.Node, limit: int) -> set[fx.Node] | None:
-        """Pointwise nodes (and views between) that only ``node`` reads; None when too costly."""
+        """Pointwise nodes (and views between) that only ``node`` reads; None when too costly.
+
+        What is read at several places, as the neighbours in a stencil are, is computed at each.
+        """
         tree: set[fx.Node] = {node}
+        places: dict[fx.Node, frozenset[tuple[fx.Node, ...]]] = {node: frozenset({()})}
         total = 0
         pending = [node]
         while pending:
             reader = pending.pop()
             rule = self._rule[reader]
-            if isinstance(rule, Pointwise) and reader not in self.inline:
-                total += rule.cost
+            if isinstance(rule, Pointwise):
+                total += rule.cost * (len(places[reader]) - (reader in self.inline))
             if total > limit:
                 return None
             for arg in reader.all_input_nodes:
@@ -509,7 +513,19 @@ class Facts:
                 if self._era[arg] == self._era[node] and tree.issuperset(self.users(arg)):
                     tree.add(arg)
                     pending.append(arg)
+                    places[arg] = self._places(arg, places)
         return tree
+
+    def _places(
+        self, node: fx.Node, known: dict[fx.Node, frozenset[tuple[fx.Node, ...]]]
+    ) -> frozenset[tuple[fx.Node, ...]]:
+        """Where ``node`` is read, as chains of the views and moves that lead there."""
+        found: set[tuple[fx.Node, ...]] = set()
+        for user in self.users(node):
+            rule = self._rule[user]
+            moves = isinstance(rule, View) or (isinstance(rule, Pointwise) and rule.moves)
+            found |= {(*place, user) if moves else place for place in known[user]}
+        return frozenset(found)
 
     def _saves_memory(self, node: fx.Node, leaves: Iterable[fx.Node]) -> bool:
         """Whether reading the leaves again costs no more bytes than storing the node would."""

@@ -45,6 +45,7 @@ MAX_READS = 24  # different buffers read by one kernel
 NEIGHBOURS = 4  # how many nests back a launch may be shared ...
 SMALL_SPACE = 1 << 20  # ... when both have at most so many points
 QUICK_LAUNCH = frozenset({"cpu"})  # devices where a launch is no more than a call of a function
+FEW_READ = 64  # times as many points as elements of a value say that sharing its reads saves little
 GATHERED_SPACE = 1 << 22  # points of nests that share a launch across extern calls, and ...
 GATHERED_BYTES = 1 << 25  # ... what all of them may store
 # Rows fewer and longer than this are not walked again in one kernel: on a GPU, and elsewhere.
@@ -496,6 +497,11 @@ class Fuser:
         nest = unit.nest
         assert nest is not None
         ats = nest.reads[read]
+        # What is small beside the nest saves a launch alone, and walks of two memories mixed in
+        # one may cost more than that.
+        small = FEW_READ * estimate(self.facts.info(read).numel) < estimate(nest.numel())
+        if small and nest.device.type in QUICK_LAUNCH:
+            return False
         for host in readers:
             if host.gone or host is unit or host.nest is None:
                 continue

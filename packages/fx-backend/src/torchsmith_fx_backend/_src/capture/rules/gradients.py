@@ -275,6 +275,25 @@ def _mse(m: Mode, grad: Tensor, x: Tensor, target: Tensor, reduction: int) -> An
     return to(m, mul(m, distance, up(m, grad)), x.dtype)
 
 
+@rule(aten.binary_cross_entropy_backward.default)
+def _bce(
+    m: Mode,
+    grad: Tensor,
+    x: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    reduction: int = 1,
+) -> Any:
+    if weight is not None or x.dtype not in FLOATS or not (x.dtype == target.dtype == grad.dtype):
+        return NotImplemented
+    wide = up(m, x)
+    spread = mul(m, sub(m, scalar(m, 1.0, wide), wide), wide)
+    spread = m.tensor(aten.clamp_min.default, spread, 1e-12)
+    slope = div(m, mul(m, up(m, grad), sub(m, wide, up(m, target))), spread)
+    slope = div(m, slope, count(x, range(x.dim()))) if reduction == 1 else slope
+    return to(m, slope, x.dtype)
+
+
 @rule(aten.nll_loss_backward.default)
 def _nll(
     m: Mode,

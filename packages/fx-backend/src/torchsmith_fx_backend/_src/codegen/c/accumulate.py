@@ -143,6 +143,39 @@ class Accumulator:
             "}",
         ]
 
+    def merge_lanes(self, width: int) -> list[str]:
+        """Statements that take in the positions of ``width`` lanes, in vectors: the best value
+        first, then the first position at which some lane saw it."""
+        best, where = (v.name for v in self.variables())
+        value, at = f"{best}_lanes[l]", f"{where}_lanes[l]"
+        high = self.op is ReduceOp.ARGMAX
+        word, sign = ("max", ">") if high else ("min", "<")
+        nan = f"nan{self.position}"
+        floating = self.dtype.is_floating_point
+        same = f"{value} == {best}"
+        loop = f"for (int64_t l = 0; l < {width}; l++) {{"
+        lines = [f"int {nan} = 0;"] if floating else []
+        clause = f" reduction(|:{nan})" if floating else ""
+        lines += [f"#pragma omp simd reduction({word}:{best}){clause}", loop]
+        lines.append(f"  {best} = {value} {sign} {best} ? {value} : {best};")
+        if floating:
+            lines.append(f"  {nan} |= {value} != {value};")
+            same = f"(({same}) | (({nan} != 0) & ({value} != {value})))"
+        lines.append("}")
+        if floating:
+            lines.append(f"{best} = {nan} ? {literal(float('nan'), self.dtype)} : {best};")
+        first = f"first{self.position}"
+        return [
+            *lines,
+            f"int64_t {first} = INT64_MAX;",
+            f"#pragma omp simd reduction(min:{first})",
+            loop,
+            f"  const int64_t at = ({same}) & ({at} >= 0) ? {at} : INT64_MAX;",
+            f"  {first} = at < {first} ? at : {first};",
+            "}",
+            f"{where} = {first} == INT64_MAX ? -1 : {first};",
+        ]
+
     def result(self, place: str = "") -> str:
         """The final value."""
         names = [v.name + place for v in self.variables()]

@@ -25,7 +25,8 @@ from torchsmith_fx_backend._src.loops.ir import Reduce, Store
 
 _STACK_BYTES = 128 * 1024  # row buffers up to this size live on the thread's stack
 _PARTS = 64
-_POSITION_LANES = 64
+_POSITION_LANES = 64  # that keep positions of their own; 16 in rows no longer than ...
+_SHORT_ROW = 256  # ... this, whose lanes cost more to join than to fill
 _SHORT_SUM = 256  # float32 terms that are added, side by side in lanes, before they go to a double
 
 
@@ -128,7 +129,8 @@ def _accumulate(
     """Declare the accumulators and run the loops of a pass; ``bounds`` limit the first of them."""
     _declare(out, accumulators)
     positions = [a for a in accumulators if not a.vectorises]
-    width = min(_POSITION_LANES, static(out.kernel.ranges[axes[-1]]) or _POSITION_LANES)
+    extent = static(out.kernel.ranges[axes[-1]])
+    width = _POSITION_LANES if extent is None or extent > _SHORT_ROW else min(16, max(extent, 1))
     if positions:
         # No OpenMP clause knows them: each lane of a block keeps the best that it has seen.
         variables = [v for a in positions for v in a.variables()]
@@ -138,11 +140,9 @@ def _accumulate(
             for v in variables:
                 out.line(f"{v.name}_lanes[l] = {v.start};")
     _nest(out, one, accumulators, axes, bounds, width)
-    if positions:
-        with out.block(f"for (int64_t l = 0; l < {width}; l++)"):
-            for a in positions:
-                for text in a.merge("_lanes[l]"):
-                    out.line(text)
+    for a in positions:
+        for text in a.merge_lanes(width):
+            out.line(text)
 
 
 def _nest(
@@ -179,7 +179,8 @@ def _nest(
     ordered = not all(a.vectorises for a in accumulators)
     block = width if ordered else _SHORT_SUM
     extent = static(facts.kernel.ranges[lane])
-    if not (ordered or short) or (short and bounds is None and extent and extent <= block):
+    whole = not short or (bounds is None and extent is not None and 0 < extent <= block)
+    if not ordered and whole:
         with out.block("") if short else nullcontext():
             _strip(out, one, accumulators, lane, low, high, simd, "")
     else:

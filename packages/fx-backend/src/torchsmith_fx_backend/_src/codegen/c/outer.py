@@ -7,6 +7,7 @@ reduction axes are walked, so every load is contiguous. Blocks run in parallel.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import ExitStack
 
 from torchsmith_fx_backend._src.codegen.c import scalars
 from torchsmith_fx_backend._src.codegen.c.accumulate import Accumulator, accumulator
@@ -58,6 +59,8 @@ def _block(out: Emitter, lane: int, block: int) -> None:
     for p in arrays:
         ctype = scalars.value_type(scalars.dtype_of(facts.kernel, p))
         out.line(f"{ctype} lanes{p}[{block}];")
+    everything = range(len(body))
+    _hoist(out, [p for p in everything if not facts.full[p]], lane, facts.reduce_axes)
     done = 0
     ready: set[int] = set()
     for one in plan_passes(facts, buffers=False):
@@ -80,6 +83,14 @@ def _block(out: Emitter, lane: int, block: int) -> None:
             out.line(f"const int64_t i{lane} = low + l;")
             _evaluate(out, stores, ready)
             out.emit(stores)
+
+
+def _hoist(out: Emitter, positions: Iterable[int], lane: int, inner: Iterable[int]) -> None:
+    """Statements for those values that are the same for all lanes and do not change along the
+    ``inner`` axes: gcc leaves an exponential, say, in a vector loop though it is the same there."""
+    changing = {lane, *inner}
+    facts, body = out.facts, out.kernel.body
+    out.emit(p for p in positions if not (facts.axes[p] & changing or type(body[p]) is Store))
 
 
 def _evaluate(out: Emitter, roots: Iterable[int], ready: set[int]) -> None:
@@ -119,7 +130,11 @@ def _walk(
     *slow, fast = facts.reduce_axes
     unroll = 1 if stores else _unroll(facts, one, accumulators)
     end = out.index(facts.kernel.ranges[fast])
-    with out.loops(slow):
+    _hoist(out, one.needed, lane, facts.reduce_axes)
+    with ExitStack() as nest:
+        for depth, axis in enumerate(slow):
+            nest.enter_context(out.block(out.loop_header(axis)))
+            _hoist(out, one.needed, lane, facts.reduce_axes[depth + 1 :])
         if unroll > 1:
             at = f"r{accumulators[0].position}"  # passes may share a scope
             out.line(f"int64_t {at} = 0;")
@@ -142,6 +157,7 @@ def _walk(
         else:
             out.open(out.loop_header(fast))
         flat = out.index(flat_position(facts))
+        _hoist(out, one.needed, lane, ())
         out.simd(lane)
         with out.block(_LANES):
             out.line(f"const int64_t i{lane} = low + l;")
