@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from plans import check, externs, kernels, run_plan, trace
 from torchsmith_fx_backend._src.loops.index import Const
+from torchsmith_fx_backend._src.passes import padding
 from torchsmith_fx_backend._src.schedule import schedule_graph
 from torchsmith_fx_backend._src.schedule.facts import Facts
 from torchsmith_fx_backend._src.schedule.fuse import Fuser
@@ -86,6 +87,42 @@ def test_inputs_and_outputs_are_never_taken_over():
     assert torch.equal(x, A)
     plan = check(fn, A, W, tolerance=1e-4)
     assert not any(a.inplace for k in kernels(plan) for a in k.args)
+
+
+CAPPED = {
+    "in place": (lambda y: (y / 3).tanh() * 3, True),
+    "other type": (lambda y: y.float().tanh(), False),
+    "shifted": (lambda y: y.flip(0) + 1, False),
+    "returned": (lambda y: (y, y.tanh()), False),
+    "view returned": (lambda y: (y[1:], y.tanh()), False),
+}
+
+
+@pytest.mark.parametrize("name", CAPPED)
+def test_a_product_by_rows_is_memory_of_its_own(name, monkeypatch):
+    """What it was computed from dies with it, and what follows may take it over."""
+    monkeypatch.setattr(padding, "_pays", lambda *sizes: True)
+    monkeypatch.setattr(padding, "_MANY", 1)
+    cap, inplace = CAPPED[name]
+
+    def fn(x, w):
+        return cap(F.linear(x.sin(), w))
+
+    x, w = (torch.randn(size).bfloat16() for size in ((24, 16), (17, 16)))
+    for _ in range(2):
+        gm = trace(fn, x, w)
+        assert padding.AlignedProducts("cpu").run(gm.graph)
+        plan = schedule_graph(gm)
+        results = [t for t in run_plan(plan, [x, w]) if isinstance(t, torch.Tensor)]
+        wanted = fn(x, w)
+        wanted = wanted if isinstance(wanted, tuple) else (wanted,)
+        torch.testing.assert_close(results, list(wanted), rtol=2e-2, atol=2e-2)
+        assert [t.stride() for t in results] == [t.stride() for t in wanted]
+        names = [call.results[0] for call in externs(plan) if call.results]
+        assert any(a.reuse in names for a in allocations(plan)) is inplace
+        sine = allocations(plan)[0].name
+        free = plan.steps.index(Free(sine))
+        assert isinstance(plan.steps[free - 1], ExternCall)  # dropped right behind the product
 
 
 def test_shifted_read_is_not_in_place():

@@ -7,6 +7,7 @@ import operator
 import torch
 from torch import fx
 
+from torchsmith_fx_backend._src import by_rows, keyed
 from torchsmith_fx_backend._src.loops import index as ix
 from torchsmith_fx_backend._src.loops.index import Index
 from torchsmith_fx_backend._src.loops.registry import Geometry, View
@@ -28,6 +29,9 @@ OUT_VARIANTS = frozenset(
         aten.addmv.default,
     }
 )
+
+# Functions of our own without effects, whose results are memory of their own.
+PURE = keyed.PURE | {by_rows.product}
 
 
 class Externs:
@@ -189,5 +193,5 @@ def aliases_input(node: fx.Node) -> bool:
     """Whether a result may share memory with an argument (or is not known not to)."""
     target = node.target
     if not isinstance(target, torch._ops.OpOverload):
-        return True
+        return target not in PURE
     return any(r.alias_info is not None for r in target._schema.returns)

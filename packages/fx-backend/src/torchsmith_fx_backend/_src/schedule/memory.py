@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import fx
 
+from torchsmith_fx_backend._src import by_rows
 from torchsmith_fx_backend._src.aot.functional import WRITES
 from torchsmith_fx_backend._src.loops import index as ix
 from torchsmith_fx_backend._src.loops.index import Index
@@ -52,6 +53,7 @@ TRUSTED = frozenset(
         aten.embedding.default,
         aten.cat.default,
         aten.index.Tensor,
+        by_rows.product,
     }
 )
 SizeClass = tuple[Index, object, object]
