@@ -9,8 +9,8 @@ from sources import PACKAGES, ROOT, product_files
 LIMIT = 800
 # Lines of Python per group of packages; why these, says docs/decisions/0006-lines-of-code.md.
 BUDGETS = {
-    ("guards", "tracer"): 43_810,
-    ("fx-backend",): 30_310,
+    ("guards", "tracer"): 43_885,
+    ("fx-backend",): 30_315,
     ("kernels",): 22_000,
     ("torchsmith",): 1_000,
 }

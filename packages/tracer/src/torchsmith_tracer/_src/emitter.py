@@ -270,9 +270,12 @@ class Emitter:
                 name = self._prefetch(source.expr)
         else:
             assert isinstance(source, Step)
-            name = self._prefetch(source.code(self.source_name(source.base), self.bound))
+            name = self._prefetch(source.code(self.source_name(source.base), self._named))
         self._sources[source] = name
         return name
+
+    def _named(self, obj: object, hint: str) -> str:
+        return self.source_name(obj) if isinstance(obj, Source) else self.bound(obj, hint)
 
     def _prefetch(self, expr: str) -> str:
         name = self.fresh("s")

@@ -316,10 +316,12 @@ def _tensor(number: Any, like: Tensor) -> Tensor:
 
 
 def _pow(x: Any, y: Any) -> Any:
-    if not isinstance(x, Tensor):
-        x, y = _tensor(x, y), y
-    elif not isinstance(y, Tensor):
+    if isinstance(x, Tensor) and not isinstance(y, Tensor):
         y = _tensor(y, x)
+    elif isinstance(y, Tensor) and not isinstance(x, Tensor):
+        x = _tensor(x, y)
+    else:
+        return NotImplemented
     return NotImplemented if x.is_complex() or y.is_complex() else torch.pow(x, y)
 
 

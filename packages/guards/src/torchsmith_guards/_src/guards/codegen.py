@@ -142,7 +142,8 @@ class _Generator:
             else:
                 self.tree.node(guard.source).guards.append(guard)
         anchors = () if asking is None else asking.anchors
-        self.tree.finish([*self.needed, *anchors])
+        indexed = [s for s in self.tree.nodes if isinstance(s, src.IndexedSource)]
+        self.tree.finish([*self.needed, *anchors, *indexed])
         roots = sorted(self.tree.roots, key=branch_rank)
         arguments = [r for r in roots if isinstance(r.source, src.LocalSource)]
         for guard in ambient:  # first: under a mode of the user's, it would see tensors being read
@@ -346,7 +347,12 @@ class _Generator:
             table = self._table(parent, base, source.attr)
             if table is not None:
                 return table
-        return source.code(base, self.names.constant)
+        return source.code(base, self._named)
+
+    def _named(self, obj: object, hint: str) -> str:
+        if isinstance(obj, Source):
+            return self._fetch(self.tree.node(obj))
+        return self.names.constant(obj, hint)
 
     def _table(self, parent: Node, base: str, attr: str) -> str | None:
         """The attribute of a module as an item of its instance dict, where that is the same."""

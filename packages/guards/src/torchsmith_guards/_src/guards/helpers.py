@@ -78,6 +78,8 @@ def fetch(source: Source, roots: Mapping[str, object]) -> Any:
             return _namespace(source.module, roots)[source.name]
         case src.AnchorSource():
             return None
+        case src.IndexedSource():
+            return fetch(source.base, roots)[fetch(source.index, roots) + source.offset]
     assert isinstance(source, src.Step), "all roots are handled above"
     return source.take(fetch(source.base, roots))
 

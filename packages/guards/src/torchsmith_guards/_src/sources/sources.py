@@ -28,7 +28,8 @@ from typing import TYPE_CHECKING, Any, Literal
 TensorProperty = Literal["size", "stride", "storage_offset"]
 
 Name = Callable[[object, str], str]
-"""Gives the name by which generated code reaches an object; the text is a hint for the name."""
+"""Gives the name by which generated code reaches an object, or what is found at a source; the text
+is a hint for the name."""
 
 _SCALARS = frozenset((int, str, bytes, bool, type(None), type(Ellipsis)))
 
@@ -60,6 +61,8 @@ _LONGEST_INT = 1 << 4096
 
 
 def _key_text(key: object) -> str:
+    if isinstance(key, Source):
+        return key.expr
     if type(key) is float and key in (float("inf"), float("-inf")):
         return f"float({str(key)!r})"
     if is_literal(key) and is_short(key):
@@ -347,6 +350,21 @@ class ItemSource(Step):
         if self.of is dict:
             return f"{name(dict_entry, 'dict_entry')}({base}, {key})"
         return f"{_class(self.of, name)}.__getitem__({base}, {key})"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class IndexedSource(Step):
+    """``base[index + offset]``, where ``index`` is itself found at a source."""
+
+    index: Source
+    offset: int = 0
+
+    def code(self, base: str, name: Name) -> str:
+        index = name(self.index, "index")
+        return f"{base}[{index} + {self.offset}]" if self.offset else f"{base}[{index}]"
+
+    def take(self, base: object) -> Any:
+        raise TypeError("the index is found elsewhere")  # see ``fetch``
 
 
 @dataclass(frozen=True, slots=True, eq=False)

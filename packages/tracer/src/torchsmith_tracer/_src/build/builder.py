@@ -145,7 +145,7 @@ class Builder:
         self._scalars: dict[Source, Value] = {}
         self._tables: dict[int, ObjectValue] = {}  # by the identity of their ``__dict__``
         self._identified: dict[Value, None] = {}
-        self._stock_modules: set[Source] = set()
+        self._is_stock: dict[Source, bool] = {}  # modules: whether they are torch's
         self.leaves: dict[int, TensorValue] = {}
         self.inner: set[Source] = set()
         self.arrays: list[ArrayValue] = []
@@ -369,8 +369,8 @@ class Builder:
         if isinstance(step, AttrSource) and step.attr in _SCHEDULED:
             step = None
         while step is not None:
-            if isinstance(step, DefaultsSource) or step in self._stock_modules:
-                return True
+            if isinstance(step, DefaultsSource) or step in self._is_stock:
+                return self._is_stock.get(step, True)
             step = step.base
         return False
 
@@ -671,8 +671,7 @@ class Builder:
             self.guard(source, GuardKind.TYPE, type(obj), "module")
             return OpaqueValue(obj, source)
         self.guard(source, GuardKind.TYPE, type(obj), "class of a module")
-        if type(obj).__module__.startswith("torch.nn."):
-            self._stock_modules.add(source)
+        self._is_stock[source] = type(obj).__module__.startswith("torch.nn.")
         return self._with_table(ModuleValue(obj, source))
 
     # --- objects -----------------------------------------------------------------------------

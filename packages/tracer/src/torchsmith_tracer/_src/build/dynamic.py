@@ -12,7 +12,14 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 import torch
-from torchsmith_guards import PinnedSource, ShapeEnv, ShapeRelation, Source, TensorPropertySource
+from torchsmith_guards import (
+    IndexedSource,
+    PinnedSource,
+    ShapeEnv,
+    ShapeRelation,
+    Source,
+    TensorPropertySource,
+)
 
 from torchsmith_tracer._src import size_marks
 from torchsmith_tracer._src.breaks.signals import Unsupported
@@ -64,6 +71,8 @@ class FrameState:
         """Note a number and tell whether it is to be symbolic."""
         if dynamic is False:
             return False
+        if isinstance(source, IndexedSource):
+            return True  # its place varies
         key, root = source.expr, source.root
         if isinstance(root, PinnedSource):  # many objects have the same text
             key = f"{id(root.obj)} {key}"

@@ -11,7 +11,7 @@ from collections import deque, namedtuple
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
-from torchsmith_guards import Source
+from torchsmith_guards import IndexedSource, ItemSource, Source, hint_of
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.effects.journal import Journal
@@ -22,6 +22,7 @@ from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtin_object import BuiltinObject
 from torchsmith_tracer._src.values.constants import COMPARE, NONE, ConstantValue, bool_value
 from torchsmith_tracer._src.values.lazy import LazyValue, realize
+from torchsmith_tracer._src.values.symnum import SymNumValue, found_at
 
 _MAX_ITEMS = 10_000_000
 
@@ -102,7 +103,27 @@ class SequenceValue(BuiltinObject):
     def getitem(self, tx: Trace, key: Value) -> Value:
         if isinstance(key, SliceValue):
             return self.like(self.items[key.as_slice(tx)])
+        if type(key) is SymNumValue and (number := self._varying_item(tx, key)) is not None:
+            return number
         return self.item(tx, self.position(tx, key))
+
+    def _varying_item(self, tx: Trace, key: SymNumValue) -> Value | None:
+        """The number at a place that varies, read from the existing sequence at each call; None
+        unless that holds numbers of one type alone, as it was found."""
+        index, source = found_at(tx, key), self.source
+        if index is None or source is None or self.base_type() not in (list, tuple):
+            return None
+        place, items = hint_of(key.sym), self.items
+        if not isinstance(place, int) or not -len(items) <= place < len(items):
+            return None
+        kinds = set()
+        for i, item in enumerate(items):
+            if type(item) is not LazyValue or item.source != ItemSource(source, i):
+                return None
+            kinds.add(type(item.obj))
+        if kinds != {int} and kinds != {float}:
+            return None
+        return tx.builder.wrap(items[place].obj, IndexedSource(source, *index))  # type: ignore[attr-defined]
 
     def _noun(self) -> str:
         return self.type_name

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from torch import fx
-from torchsmith_guards import Source
+from torchsmith_guards import Add, Const, Source, Symbol, SymExpr, expr_of
 from torchsmith_guards.errors import DataDependentError
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
@@ -196,6 +196,19 @@ class SymConversion(MethodOf["SymNumValue"]):
             fn: Callable[..., object] = math.floor if self.name == "__floor__" else math.ceil
             return combine(tx, fn, (self.owner,), fn(self.owner.sym))
         return self.owner.to_int(tx)
+
+
+def found_at(tx: Trace, value: SymNumValue) -> tuple[Source, int] | None:
+    """Where the int is found that ``value`` is, and what is added to that; None for others."""
+    env, offset = tx.graph.shape_env, 0
+    if env is None or not isinstance(value.sym, torch.SymInt):
+        return None
+    expr: SymExpr = env.simplify(expr_of(value.sym))
+    match expr.parts():
+        case [term, Const(value=int(offset))] if isinstance(expr, Add):
+            expr = term
+    source = env.bindings.get(expr.name) if isinstance(expr, Symbol) else None
+    return None if source is None else (source, offset)
 
 
 def symbolic(node: fx.Node, number: object) -> SymNumValue:
