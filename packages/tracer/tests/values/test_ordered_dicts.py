@@ -99,3 +99,89 @@ def test_a_state_dict_that_does_not_fit_raises_what_eager_raises():
     with pytest.raises(RuntimeError) as got:
         tracer.compile(lambda: net.load_state_dict({"x": 1}), backend="eager")()
     assert str(got.value) == str(want.value)
+
+
+def shrinks_at_the_end(d, x):
+    for key, value in d.items():
+        x = x + value
+        if key == list(d)[-1]:
+            d.popitem()
+    return x
+
+
+def grows_at_the_end(d, x):
+    for i, key in enumerate(d):
+        x = x + d[key]
+        if i == len(d) - 1 and len(d) < 6:
+            d[f"{key}{i}"] = i
+    return x
+
+
+def grows_at_the_first_in_reverse(d, x):
+    for key in reversed(d):
+        x = x * 2
+        if key == "a":
+            d["new"] = 1
+    return x
+
+
+def moves_at_the_end(d, x):
+    for key in d:
+        x = x * 2 + d[key]
+        if key == "c":
+            d.move_to_end("a")
+    return x
+
+
+def cleared_at_the_end(d, x):
+    it = iter(d.values())
+    for _ in range(3):
+        x = x + next(it)
+    d.clear()
+    return x, list(it), next(it, "over")
+
+
+def fills_an_empty_one(d, x):
+    empty = type(d)()
+    it = iter(empty)
+    empty["a"] = 1
+    return x, list(it)
+
+
+def goes_on_after_a_break(d, x):
+    it = iter(d.items())
+    for _ in range(3):
+        x = x + next(it)[1]
+    for i in range(5):
+        d[f"later{i}"] = i
+    print(end="", flush=True)
+    return x, list(it)
+
+
+def shrinks_before_the_end(d, x):
+    for key in d:
+        x = x + d[key]
+        if key == "b":
+            d.pop("c")
+    return x
+
+
+@pytest.mark.parametrize("cls", [OrderedDict, dict])
+@pytest.mark.parametrize(
+    "program",
+    [
+        shrinks_at_the_end,
+        grows_at_the_end,
+        grows_at_the_first_in_reverse,
+        cleared_at_the_end,
+        fills_an_empty_one,
+        goes_on_after_a_break,
+        shrinks_before_the_end,
+    ],
+)
+def test_changes_while_the_last_key_is_visited(agree, program, cls):
+    agree(program, cls(a=1, b=2, c=3), torch.ones(2))
+
+
+def test_an_order_changed_while_the_last_key_is_visited(agree):
+    agree(moves_at_the_end, OrderedDict(a=1, b=2, c=3), torch.ones(2))

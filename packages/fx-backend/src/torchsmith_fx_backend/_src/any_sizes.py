@@ -71,7 +71,7 @@ class AnySizes:
                 return compiled(*inputs)
         if len(self._variants) >= MAX_VARIANTS:
             log.info("%d variants do not take these sizes: running as captured", MAX_VARIANTS)
-            return self._gm(*inputs)
+            return self._gm.forward(*inputs)
         return self._variant(inputs)(*inputs)
 
     @property

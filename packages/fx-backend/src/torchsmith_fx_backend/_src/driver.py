@@ -490,7 +490,7 @@ class _Uncompiled:
         self._module, self._boxed = module, is_boxed(module.graph)
 
     def __call__(self, *inputs: Any) -> Any:
-        return self._module(*(inputs[0] if self._boxed else inputs))
+        return self._module.forward(*(inputs[0] if self._boxed else inputs))
 
 
 def _build(
@@ -509,7 +509,7 @@ def _build(
     policies = switches.policies(chosen.disable)
 
     def as_captured(*inputs: object) -> object:
-        return tuple(pytree.tree_leaves(gm(*inputs), is_leaf=lambda x: x is None))
+        return tuple(pytree.tree_leaves(gm.forward(*inputs), is_leaf=lambda x: x is None))
 
     while True:
         plan = _stage(

@@ -26,8 +26,17 @@ def run_composite(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
         return _one_hot(*args)
     if (op in _UPSAMPLE or op in _PYTHON) and _symbolic(args):
         define = _UPSAMPLE.get(op) or python_definition(op)
+        if op in _RECURRENT.values():
+            return _recurrent(define, *args, **kwargs)
         return define(*args, **kwargs)
     return run_composite_kernel(op, args, kwargs)
+
+
+def recurrent(target: object, args: Sequence[Any]) -> OpOverload | None:
+    """The operator of a call of ``torch.lstm`` or its like at symbolic sizes, above autograd, where
+    the Python dispatcher would take torch's definition as it is."""
+    op = _RECURRENT.get(target)
+    return op if len(args) > 3 and type(args[3]) is bool and _symbolic(args) else None
 
 
 def _checks_classes(index: torch.Tensor, classes: int = -1) -> bool:
@@ -79,13 +88,47 @@ _UPSAMPLE: dict[OpOverload, Callable[..., Any]] = {
     aten._upsample_bilinear2d_aa.vec: _upsample(aten._upsample_bilinear2d_aa.default),
     aten._upsample_bicubic2d_aa.vec: _upsample(aten._upsample_bicubic2d_aa.default),
 }
+
+
+def _recurrent(
+    define: Callable[..., Any],
+    x: torch.Tensor,
+    hidden: Any,
+    params: Sequence[torch.Tensor],
+    has_biases: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool,
+) -> Any:
+    """A recurrent network layer by layer: torch's definition leaves dropout between them out."""
+    x = x.transpose(0, 1) if batch_first else x
+    several = isinstance(hidden, (tuple, list))
+    places, part = 2 if bidirectional else 1, len(params) // num_layers
+    finals = []
+    for i in range(num_layers):
+        state = [h.narrow(0, i * places, places) for h in (hidden if several else [hidden])]
+        own = params[i * part : (i + 1) * part]
+        x = torch.dropout(x, dropout, train) if i else x
+        x, *final = define(
+            x, state if several else state[0], own, has_biases, 1, 0.0, train, bidirectional, False
+        )
+        finals.append(final)
+    last = (torch.cat(parts) if num_layers > 1 else parts[0] for parts in zip(*finals))
+    return (x.transpose(0, 1) if batch_first else x, *last)
+
+
+_RECURRENT: dict[object, OpOverload] = {
+    torch.lstm: aten.lstm.input,
+    torch.gru: aten.gru.input,
+    torch.rnn_tanh: aten.rnn_tanh.input,
+    torch.rnn_relu: aten.rnn_relu.input,
+}
 # Torch's own definitions in Python.
 _PYTHON = frozenset(
     {
-        aten.lstm.input,
-        aten.gru.input,
-        aten.rnn_tanh.input,
-        aten.rnn_relu.input,
+        *_RECURRENT.values(),
         aten.stft.center,
         aten.istft.default,
         aten.unsafe_chunk.default,

@@ -91,7 +91,8 @@ class BackendChoice:
             raise BackendError(self.name, f"raised {type(e).__name__}: {e}") from e
         if not callable(compiled):
             raise BackendError(self.name, f"returned {compiled!r}, which is not callable")
-        return compiled
+        # Called as a module, a graph prints a traceback of its own of what the program raises.
+        return compiled.forward if isinstance(compiled, fx.GraphModule) else compiled
 
 
 def backend_names() -> list[str]:

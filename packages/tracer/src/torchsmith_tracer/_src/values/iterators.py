@@ -255,19 +255,20 @@ _DICT_ITERATORS = {part: (type(iter(v)), type(reversed(v))) for part, v in _VIEW
 class DictIterator(Counted):
     """Iterator over a dict or a view (``kind``); notices changes of size."""
 
-    __slots__ = ("given", "gone", "hkeys", "mapping", "part", "reverse", "table")
+    __slots__ = ("given", "gone", "hkeys", "mapping", "ordered", "part", "reverse", "table")
 
     def __init__(self, mapping: DictValue, part: str, *, reverse: bool = False) -> None:
         super().__init__(0)
         self.mapping = mapping
+        self.ordered = issubclass(mapping.cls, collections.OrderedDict)
         self.part = part
         self.given = 0  # differs from the index when the table has changed since
         self.gone = len(mapping.gone)
         self.table = mapping.table
-        self.hkeys = list(mapping.table)
+        self.hkeys = list(reversed(mapping.table) if reverse else mapping.table)
         self.reverse = reverse
-        if reverse:
-            self.hkeys.reverse()
+        if self.ordered and not self.hkeys:
+            self.index = -1  # an OrderedDict's looks ahead: past the last key nothing is noticed
 
     def python_type(self) -> type:
         return _DICT_ITERATORS[self.part][self.reverse]
@@ -278,8 +279,7 @@ class DictIterator(Counted):
         table = self.mapping.table  # that of an instance is made whenever it is asked for
         change = self._change(table)
         if change:
-            ordered = issubclass(self.mapping.cls, collections.OrderedDict)
-            noun = "OrderedDict" if ordered else "dictionary"
+            noun = "OrderedDict" if self.ordered else "dictionary"
             raise tx.interp.error(RuntimeError, f"{noun} {change} during iteration")
         self._follow(tx, table)
         i = self.index
@@ -288,7 +288,7 @@ class DictIterator(Counted):
             return None
         pair = self.table[self.hkeys[i]]
         tx.journal.assign(self, "given", self.given + 1)
-        self.move(tx, i + 1)
+        self.move(tx, -1 if self.ordered and i + 1 == len(self.hkeys) else i + 1)
         if self.part == "keys":
             return pair[0]
         value = realize(tx, pair[1])
@@ -307,13 +307,12 @@ class DictIterator(Counted):
 
     def _change(self, table: Table) -> str:
         """In CPython's words, the change of the table that ends the iteration; empty if none."""
-        ordered = issubclass(self.mapping.cls, collections.OrderedDict)
         if len(table) != len(self.hkeys):
-            return "mutated" if ordered and (table or CLEARED_IS_MUTATED) else "changed size"
+            return "mutated" if self.ordered and (table or CLEARED_IS_MUTATED) else "changed size"
         if table is self.table:
             return ""
         order, passed = self._order(table)
-        if ordered:
+        if self.ordered:
             return "mutated" if order != self.hkeys else ""
         return "keys changed" if self.given >= len(order) > passed else ""
 
@@ -339,7 +338,7 @@ class DictIterator(Counted):
             part = "__reversed__" if self.reverse else self.part
             return stale(cg, self.mapping.cls, part, change)
         it = cg.call(reversed if self.reverse else iter, cg.method(self.mapping, self.part))
-        steps = len(self.hkeys) + 1 if self.index < 0 else self._order(table)[1]
+        steps = len(table) + 1 if self.index < 0 else self._order(table)[1]
         return cg.call(advanced, it, cg.const(steps))
 
 

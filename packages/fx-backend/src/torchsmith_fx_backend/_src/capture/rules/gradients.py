@@ -344,3 +344,11 @@ def _slice(
 ) -> Any:
     empty = full(m, list(sizes), 0, grad.dtype, grad.device)
     return m.call(aten.slice_scatter.default, empty, grad, dim, start, end, step)
+
+
+@rule(aten._efficientzerotensor.default)
+def _efficientzerotensor(
+    m: Mode, size: Sequence[Any], *, device: Any = "cpu", **options: Any
+) -> Tensor:
+    # What forward mode takes for a tangent that is not there: no memory that a kernel could read.
+    return full(m, size, 0, options.get("dtype") or torch.get_default_dtype(), device)
