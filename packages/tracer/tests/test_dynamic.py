@@ -1,8 +1,11 @@
 """Recompiles and automatic dynamic sizes, numbered as in the spec."""
 
+import itertools
+
 import pytest
 import torch
 import torchsmith_tracer
+from torchsmith_tracer.errors import RecompileLimitWarning
 
 
 def ones(*shape):
@@ -34,6 +37,24 @@ def test_07_dynamic_option(dynamic, count, capture):
 
 def test_08_zero_one_rule(capture):
     assert run(lambda a: a * 2, [ones(k) for k in (3, 1, 7, 0)], capture, dynamic=True) == 3
+
+
+def test_sizes_0_and_1_leave_the_limit_to_others(capture):
+    def fn(a, b, c, name):
+        return (a.sum() + b.sum()) * c.sum() * len(name)
+
+    sizes = [(4, 5, 6), *itertools.product((1, 7), (1, 8), (1, 9)), (0, 7, 8), (2, 3, 4)]
+    inputs = [(*map(ones, each), "a") for each in sizes]
+    others = [(ones(4), ones(5), ones(6), "b" * n) for n in range(2, 10)]
+    with pytest.warns(RecompileLimitWarning):
+        assert run(fn, [*inputs, *others], capture) == 8 + 8
+
+
+def test_sizes_0_and_1_have_a_limit_too(capture):
+    inputs = [(ones(2), ones(2)), *((ones(a), ones(b)) for a in (3, 1, 0) for b in (4, 1, 0))]
+    with pytest.warns(RecompileLimitWarning):
+        made = run(lambda a, b: a.sum() + b.sum(), inputs, capture, options={"recompile_limit": 3})
+    assert made == 2 * 3
 
 
 def test_09_duck_sharing(capture):

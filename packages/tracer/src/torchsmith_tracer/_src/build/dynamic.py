@@ -42,11 +42,13 @@ class FrameState:
             number of dimensions changed.
         strides: likewise strides.
         scalars: ints and floats; None after the value varied.
+        edge: whether a size that varies was 0 or 1 in the compile under way.
     """
 
     sizes: dict[str, list[int | None] | None] = field(default_factory=dict)
     strides: dict[str, list[int | None] | None] = field(default_factory=dict)
     scalars: dict[str, int | float | None] = field(default_factory=dict)
+    edge: bool = False
 
     def dynamic_dims(
         self, source: Source, tensor: torch.Tensor, dynamic: bool | None
@@ -57,6 +59,7 @@ class FrameState:
         dims = _varied(self.sizes, source.expr, tensor.shape)
         if isinstance(tensor, torch.nn.Parameter):
             return frozenset()
+        self.edge = self.edge or any(tensor.shape[d] in (0, 1) for d in dims)
         return size_marks.applied(tensor, range(tensor.dim()) if dynamic is True else dims)
 
     def dynamic_strides(

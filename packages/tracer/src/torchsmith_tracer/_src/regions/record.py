@@ -54,12 +54,14 @@ class Entry:
         checker: generated guard check.
         body: what runs on a hit.
         report: what was captured, for ``explain``.
+        edge: a size that varies is 0 or 1 here.
     """
 
     number: int
     checker: Checker
     body: Function
     report: FrameReport
+    edge: bool = False
 
 
 @dataclass(eq=False)
@@ -304,13 +306,17 @@ class CodeRecord:
                 f"{self.code.co_firstlineno}) needs another version, which the stance "
                 f"fail_on_recompile refuses: {why}"
             )
-        if len(self.entries) >= settings.recompile_limit:
+        # Sizes 0 and 1 have versions of their own, which do not count until there are many.
+        counted = sum(not e.edge for e in self.entries)
+        if max(counted, len(self.entries) // 2) >= settings.recompile_limit:
             self._at_limit()
             return None
         number = self._next
         self._next += 1
         with recorder.frame(frames.new_frame(self, number, flat, reasons)) as told:
+            self.frame_state.edge = False
             entry = self.region.compile_frame(self, fn, flat, number)
+            entry.edge = self.frame_state.edge
             begin = time.perf_counter()
             fits = entry.checker.check(*args)
             told.check_seconds = time.perf_counter() - begin
