@@ -115,6 +115,7 @@ def test_exception_in_a_step_goes_to_the_users_handler():
     call = instruction(loop_with_context, "CALL", "opaque")
     handler = info.handler_at[call.index]
     made = resume_code(code, handler.target, "RRLR", ["xs", "k", "total"])
+    rest_of_user = types.FunctionType(made.code, globals())
     step = step_code(
         code,
         call.index,
@@ -122,7 +123,7 @@ def test_exception_in_a_step_goes_to_the_users_handler():
         "",
         [Exit(print, 1)],
         None,
-        caught=Exit(types.FunctionType(made.code, globals()), 1),
+        caught=lambda rest, error: TailCall(rest_of_user, rest, (error,)),
     )
     it = iter([1, 5])
     rest = ([], 2, 50, it, recorder.__exit__)
@@ -195,7 +196,7 @@ def test_cells_become_free_variables():
         opaque(1, 1)
         return bump() + count
 
-    assert cells_of(user.__code__) == ("a", "count")
+    assert cells_of(user.__code__) == ("count", "a")
     call = instruction(user, "CALL", "opaque")
     made = resume_code(user.__code__, call.index + 1, "R", ["bump"])
     a, count = types.CellType(5), types.CellType(10)
@@ -204,7 +205,7 @@ def test_cells_become_free_variables():
         count.cell_contents += a.cell_contents
         return count.cell_contents
 
-    fn = types.FunctionType(made.code, globals(), "user", None, (a, count))
+    fn = types.FunctionType(made.code, globals(), "user", None, (count, a))
     assert fn(bump, None) == 15 + 15
 
 

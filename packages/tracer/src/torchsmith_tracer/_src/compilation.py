@@ -76,6 +76,7 @@ class Compilation:
             env.close()
         fake.close()
         self.frames.clear()
+        self.loop.abandoned.close()
         del self.logs
         self.builder.close()
         parts = (self.graph, self.journal, self.world, self.loop)

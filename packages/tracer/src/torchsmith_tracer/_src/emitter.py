@@ -50,6 +50,7 @@ from torchsmith_tracer._src.effects.journal import Deleted, Journal
 
 if TYPE_CHECKING:
     from torchsmith_tracer._src.values.base import Value
+    from torchsmith_tracer._src.values.tracebacks import TracebackValue
 
 
 _PLAIN_SETATTR: tuple[object, ...] = (
@@ -69,6 +70,7 @@ class Emitter:
         bind: objects that source roots denote (``G``, ``M``); they become globals of the body.
         journal: attribute stores on new objects are taken from here when such an object is made.
         suspended_code: makes the code of a generator that is suspended (``generator_code``).
+        kept: which variables an entry of a traceback has to hold (``Abandoned.kept``).
     """
 
     def __init__(
@@ -77,11 +79,12 @@ class Emitter:
         bind: dict[str, object],
         journal: Journal,
         suspended_code: Callable[..., types.CodeType],
+        kept: Callable[[TracebackValue], dict[str, Value]],
     ) -> None:
         self.params = tuple(params)
         self.namespace: dict[str, object] = dict(bind)
         self._journal = journal
-        self.suspended_code = suspended_code
+        self.suspended_code, self.kept = suspended_code, kept
         self.loads: list[str] = []  # statements before the graph call
         self.lines: list[str] = []  # statements after it
         self.new_attrs: set[Value] = set()  # new objects whose attribute stores were emitted
@@ -236,8 +239,8 @@ class Emitter:
 
     def temporaries(self, which: Callable[[Value], bool]) -> list[str]:
         """Locals of the body that hold objects made for certain values."""
-        params = set(self.params)
-        names = [(v, n) for v, n in self._memo.items() if n.isidentifier() and n not in params]
+        kept = {*self.params, *self.namespace}
+        names = [(v, n) for v, n in self._memo.items() if n.isidentifier() and n not in kept]
         return [n for v, n in names if which(v)]
 
     def loadable(self, source: Source) -> bool:

@@ -60,7 +60,8 @@ class Body:
 def new_emitter(trace: Compilation, record: CodeRecord) -> Emitter:
     """An emitter for a body of ``record``."""
     bind: dict[str, object] = {"G": record.globals, "M": modules_of(trace)}
-    return Emitter(record.parameter_names(), bind, trace.journal, generator_code)
+    kept = trace.loop.abandoned.kept
+    return Emitter(record.parameter_names(), bind, trace.journal, generator_code, kept)
 
 
 def modules_of(trace: Compilation) -> dict[str, dict[str, object]]:

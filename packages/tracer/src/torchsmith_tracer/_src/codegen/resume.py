@@ -27,12 +27,13 @@ from bytecode import Bytecode, CellVar, FreeVar, Instr, Label, TryBegin, TryEnd
 from bytecode.flags import CompilerFlags
 
 from torchsmith_tracer._src.breaks.signals import InternalError
-from torchsmith_tracer._src.codegen.tail import TailCall, hide_ours
+from torchsmith_tracer._src.codegen.tail import TailCall, adopt
 from torchsmith_tracer._src.emitter import plain_name
 from torchsmith_tracer._src.frames.code import cells_of, decode, note_resumes
 
 _V = sys.version_info[:2]
 _CALLEE, ARGS, _KWARGS, _ERROR = "___callee", "___args", "___kwargs", "___error"
+RAISED = "___raised"
 _EXTRA_STACK = 8
 _KEPT_FLAGS = CompilerFlags.OPTIMIZED | CompilerFlags.NEWLOCALS | CompilerFlags.NESTED
 
@@ -67,7 +68,7 @@ class Exit:
     results: int
 
 
-_OWN_LOCAL = re.compile(r"___(callee|args|kwargs|error|junk|(s|r|rest)\d+)_*")
+_OWN_LOCAL = re.compile(r"___(callee|args|kwargs|error|raised|junk|(s|r|rest)\d+)_*")
 
 
 def local_name(name: str) -> str:
@@ -111,10 +112,27 @@ def raising_code(resume: ResumeCode) -> CodeType:
     return _assemble(out, code, resume.stack)
 
 
+def native_code(resume: ResumeCode, *, caught: bool) -> CodeType:
+    """Like ``resume.code``, to be run as it is. The last operand is an exception that was just
+    ``caught``, in a list, from which it is taken, so that nobody else holds it."""
+    code, stack = resume.original, resume.stack
+    out, first, _ = _resume(code, resume.index, stack, resume.locals)
+    if caught:
+        box = f"___s{len(stack) - 1}"
+        at = out.index(Instr("LOAD_FAST", box, lineno=code.co_firstlineno))
+        copied = [Instr("BUILD_LIST", 0), Instr("LOAD_FAST", box), Instr("LIST_EXTEND", 1)]
+        taken = [*_call(adopt, 1, *copied), Instr("POP_TOP"), *_unbox(box)]
+        out[at : at + 1] = _located(taken, out[at].location)
+        first += len(taken) - 1
+    out[first:] = _leaving(out[first:], stack)
+    return _assemble(out, code, stack)
+
+
 def generator_code(code: CodeType, index: int, shape: str, local_names: Sequence[str]) -> CodeType:
     """A generator function that, once started, is suspended at the YIELD_VALUE ``index`` of the
     generator ``code``; its parameters are those of a resume function."""
     out, length, _ = _resume(code, index, shape, local_names)
+    out[length:] = _leaving(out[length:], shape)
     out.flags |= CompilerFlags.GENERATOR
     start = [Instr("RETURN_GENERATOR"), Instr("POP_TOP"), Instr("RESUME", 0)]
     for instr in start:
@@ -128,7 +146,10 @@ def generator_code(code: CodeType, index: int, shape: str, local_names: Sequence
 
 
 def _resume(
-    code: CodeType, index: int, stack: str, local_names: Sequence[str]
+    code: CodeType,
+    index: int,
+    stack: str,
+    local_names: Sequence[str],
 ) -> tuple[Bytecode, int, Label]:
     """The listing, the length of its prologue, and the label of ``index``."""
     body = _copy(code)
@@ -194,13 +215,13 @@ def step_code(
     local_names: Sequence[str] | None,
     onward: int | None = None,
     boxed: Collection[str] = (),
-    caught: Exit | None = None,
+    caught: Callable[..., object] | None = None,
 ) -> CodeType:
     """Code that runs instruction ``index`` natively and hands on to one of ``exits``.
 
     Parameters of the result, in order: ``___callee`` if it has to be resolved; ``___args`` and
-    ``___kwargs`` if the operation is a call; one ``___rest`` tuple for each exit, ``caught`` last;
-    the non-NULL ``operands``; the locals.
+    ``___kwargs`` if the operation is a call; ``RAISED`` if it is among ``boxed``; one ``___rest``
+    tuple for each exit, ``caught`` last; the non-NULL ``operands``; the locals.
 
     Args:
         code: the user's code object.
@@ -212,8 +233,10 @@ def step_code(
             what it calls looks at them.
         onward: do not leave, but go on natively at this instruction, in a copy of the code.
         boxed: parameters (locals, slots as ``___sN``, ``ARGS``) that arrive in a list, from which
-            they are taken, so that nobody but this frame holds them.
-        caught: where an exception of the instruction goes, if the user's function handles it.
+            they are taken, so that nobody but this frame holds them. ``RAISED``: exceptions that
+            the frame has raised or handled; their tracebacks lead to this one from now on.
+        caught: gives what to return for an exception of the instruction (``CodeRecord.caught``), if
+            the user's function handles it.
     """
     location = instruction_at(code, index).location
     end, jump_end, handler = Label(), Label(), Label()
@@ -223,16 +246,19 @@ def step_code(
     leftover = operands[: _leftover(operation, operands, exits)]
     own = [_CALLEE] if operation.resolve is not None else []
     own += [ARGS, _KWARGS] if operation.calls else []
+    own += [RAISED] if RAISED in boxed else []
     own += [f"___rest{i}" for i in range(len(exits) + (caught is not None))] + _slots(operands)
     params = [*own, *(local_name(n) for n in local_names or ())]
     in_force = operands[: operands.rfind("E") + 1]
     if onward is not None:
+        gone = [Instr("DELETE_FAST", name) for name in _slots(operands)]
+        pushes += _located(gone, pushes[-1].location)
         # The original instruction stays where it is: handlers may run into it again in a loop.
         body = _copy(code)
         cover = _cover(body, _position_of(body, index))
         after = _label_instruction(body, onward)
         listing = [*pushes, *_covered(native, cover)]
-        listing += [Instr("JUMP_FORWARD", after, location=location), *body, end]
+        listing += [Instr("JUMP_FORWARD", after, location=location), *_leaving(body, operands), end]
     else:
         cover = None if caught is None else TryBegin(handler, False, len(in_force))
         listing = [*pushes, *_covered(native, cover), end]
@@ -267,7 +293,9 @@ def _natively(operation: Operation, jump_end: Label, boxed: Collection[str]) -> 
 def _pushes(code: CodeType, operands: str, boxed: Collection[str], closure: bool) -> list[Any]:
     """The beginning of a step: what is boxed is taken out, and ``operands`` are pushed."""
     out: list[Any] = _entry(code) if closure else [Instr("RESUME", 0)]
-    for name in sorted(set(boxed) - {ARGS, *_slots(operands)}):
+    if RAISED in boxed:
+        out += [*_call(adopt, 1, Instr("LOAD_FAST", RAISED)), Instr("POP_TOP")]
+    for name in sorted(set(boxed) - {ARGS, RAISED, *_slots(operands)}):
         out += [*_unbox(local_name(name)), Instr("STORE_FAST", local_name(name))]
     for i, kind in enumerate(operands):
         name = f"___s{i}"
@@ -315,9 +343,7 @@ def _tail(number: int, exit: Exit, leftover: str, location: Any) -> list[Any]:
     results = [f"___r{i}" for i in range(exit.results)]
     for name in reversed(results):
         out.append(Instr("STORE_FAST", name))
-    # STORE_FAST takes NULL as well (it unbinds), POP_TOP would not.
-    drops = {"E": ("POP_EXCEPT",)}
-    out += [Instr(*drops.get(kind, ("STORE_FAST", "___junk"))) for kind in reversed(leftover)]
+    out += _drops(leftover)
     made = [Instr("LOAD_FAST", name) for name in results]
     made.append(Instr("BUILD_TUPLE", len(results)))
     rest = Instr("LOAD_FAST", f"___rest{number}")
@@ -326,18 +352,52 @@ def _tail(number: int, exit: Exit, leftover: str, location: Any) -> list[Any]:
     return _located(out, location)
 
 
+def _leaving(body: list[Any], stack: str) -> list[Any]:
+    """``body``, the copy of a function's that is entered with ``stack``, so that an exception that
+    was raised before, and is raised again, leads to this frame, not to the one of then."""
+    if not stack:
+        return body
+    label, out = Label(), []
+    inside, own = False, None
+    for item in body:
+        if isinstance(item, Instr) and not inside and own is None:
+            own = TryBegin(label, False, 0)
+            out.append(own)
+        elif isinstance(item, TryBegin):
+            out += [] if own is None else [TryEnd(own)]
+            inside, own = True, None
+        elif isinstance(item, TryEnd):
+            inside = False
+        out.append(item)
+    out += [] if own is None else [TryEnd(own)]
+    again = [Instr("STORE_FAST", _ERROR)]
+    again += _call(adopt, 1, Instr("LOAD_FAST", _ERROR), Instr("BUILD_LIST", 1))
+    again += [Instr("POP_TOP"), Instr("LOAD_FAST", _ERROR), Instr("DELETE_FAST", _ERROR)]
+    again.append(Instr("RERAISE", 0))
+    return [*out, label, *_located(again, body[-1].location)]
+
+
+def _drops(slots: str) -> list[Instr]:
+    # STORE_FAST takes NULL as well (it unbinds), POP_TOP would not.
+    drops = {"E": ("POP_EXCEPT",)}
+    return [Instr(*drops.get(kind, ("STORE_FAST", "___junk"))) for kind in reversed(slots)]
+
+
 def _caught_tail(
-    number: int, exit: Exit, in_force: str, own: Sequence[str], location: Any
+    number: int,
+    caught: Callable[..., object],
+    in_force: str,
+    own: Sequence[str],
+    location: Any,
 ) -> list[Any]:
-    """With an exception on the stack: as ``_tail``, and this frame, which the traceback leads to,
-    lets go of everything of ours."""
-    result = "___r0"
-    out = [Instr("STORE_FAST", result), *_call(hide_ours, 1, Instr("LOAD_FAST", result))]
-    out += [Instr("POP_TOP"), Instr("LOAD_FAST", result)]
-    *tail, leave = _tail(number, exit, in_force, location)
-    for name in (result, *own):
-        tail += [Instr("LOAD_CONST", None), Instr("STORE_FAST", name)]
-    return [*_located([*out, *tail], location), leave]
+    """With an exception on the stack: returns what ``caught`` makes of it. This frame, which the
+    traceback leads to, lets go of everything of ours."""
+    error, rest = "___r0", f"___rest{number}"
+    out = [Instr("STORE_FAST", error), *_drops(in_force)]
+    out += _call(caught, 2, Instr("LOAD_FAST", rest), Instr("LOAD_FAST", error))
+    for name in (error, "___junk", *own):
+        out += [Instr("LOAD_CONST", None), Instr("STORE_FAST", name)]
+    return _located([*out, Instr("RETURN_VALUE")], location)
 
 
 def _assemble(out: Bytecode, code: CodeType, stack: str) -> CodeType:

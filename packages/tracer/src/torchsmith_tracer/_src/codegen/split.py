@@ -20,6 +20,7 @@ from torchsmith_tracer._src.breaks.signals import InternalError, Unsupported
 from torchsmith_tracer._src.codegen.replay import replay
 from torchsmith_tracer._src.codegen.resume import (
     ARGS,
+    RAISED,
     Exit,
     Operation,
     in_shadow,
@@ -32,11 +33,13 @@ from torchsmith_tracer._src.frames.code import VERSION, cells_of, decode
 from torchsmith_tracer._src.frames.frame import NULL, Handling, operands_of, shape_of
 from torchsmith_tracer._src.frames.liveness import live_locals
 from torchsmith_tracer._src.values.exceptions import ExceptionValue
+from torchsmith_tracer._src.values.functions import CellValue
+from torchsmith_tracer._src.values.tracebacks import TracebackValue
 
 if TYPE_CHECKING:
     from torchsmith_tracer._src.compilation import Compilation
     from torchsmith_tracer._src.emitter import Emitter
-    from torchsmith_tracer._src.frames.frame import FrameState
+    from torchsmith_tracer._src.frames.frame import Frame, FrameState
     from torchsmith_tracer._src.regions.record import CodeRecord
     from torchsmith_tracer._src.regions.region import Region
     from torchsmith_tracer._src.values.base import Value
@@ -72,6 +75,7 @@ def emit_break(
         refuse: called instead of what comes after the instruction, for one that has to raise.
         native: the innermost frame goes on natively.
     """
+    trace.loop.abandoned.running = [state.frame for state in frames]
     replay(cg, trace.journal)
     for context in trace.graph.contexts:
         context.reenter(cg)
@@ -79,6 +83,9 @@ def emit_break(
     args: list[str] = []
     rests = [_holds_generator(trace, state) for state in frames]
     rests[0] = refuse is None and (native or rests[0])
+    for state, rest in zip(frames, rests, strict=True):
+        for value in (*operands_of(state.stack), *state.locals.values()) if rest else ():
+            cg.expr(value)  # all exceptions that may have to be led to the frames
     for state, rest in zip(frames, rests, strict=True):
         step, args = _frame_step(
             trace, cg, record.region, state, step, args, refuse, native_rest=rest
@@ -90,7 +97,7 @@ def emit_break(
         if name not in used:  # it has been put into a box
             cg.statement(f"{name} = None")
     if record.resume is None:
-        call = cg.call(drive, step, *args)
+        call = cg.call(drive, _whole(step), *args)
     cg.statement(f"return {call}")
     return not any(rests)
 
@@ -122,7 +129,7 @@ def _frame_step(
     after = (NativeExit(index + 1, "R"),)
     if inner:
         plan = Native(Operation(call=drive), 0, 0, after)
-        call_args = [_tuple([inner, *inner_args]), "{}"]
+        call_args = [_tuple([_whole(inner), *inner_args]), "{}"]
     elif is_call(ins):
         operands = _call_operands(cg, state)
         plan = Native(Operation(resolve=region.compiled), 0, operands.popped, after)
@@ -142,23 +149,27 @@ def _frame_step(
         live |= state.locals.keys() if shown else frozenset()
         local_names = values.bound(live)
     rests: list[str] = []
+    cells = _box(cg, values.cells()) if values.cell_names else ""
 
-    def exit_to(at: int, kept: list[Any], shape: str) -> Exit:
+    def exit_to(at: int, kept: list[Any], shape: str) -> CodeRecord:
         names = values.bound(live_locals(info, at + prologue))
         target = region.resume(code, space, at, shape_of(kept) + shape, names)
-        head = [values.cells()] if target.pass_function else []
+        head = [cells] if target.pass_function else []
         rests.append(_tuple([*head, *values.locals(names), *values.stack(kept)]))
-        return Exit(target.entry(), shape.count("R"))
+        return target
 
     kept = stack[: len(stack) - plan.pops]
-    exits = [exit_to(way.index, kept, way.shape) for way in plan.exits]
+    exits = [
+        Exit(exit_to(way.index, kept, way.shape).entry(), way.shape.count("R"))
+        for way in plan.exits
+    ]
     if refuse is not None:
         exits = [Exit(refuse, way.results) for way in exits]
     handler = info.handler_at[ins.index]
-    caught: Exit | None = None
+    caught: Callable[..., object] | None = None
     if handler is not None:
         shape = "LR" if handler.push_lasti else "R"
-        caught = exit_to(handler.target - prologue, stack[: handler.depth], shape)
+        caught = exit_to(handler.target - prologue, stack[: handler.depth], shape).caught
     boxed = {f"___s{i}" for i, item in enumerate(pushed) if _is_new_exception(item)}
     boxes = [
         _box(cg, text) if _is_new_exception(item) else text
@@ -180,17 +191,24 @@ def _function(cg: Emitter, step: types.CodeType, space: dict[str, object], value
     if not step.co_freevars:
         return cg.bound(types.FunctionType(step, space, name), "step")
     code, globals_ = cg.bound(step, "code"), cg.bound(space, "globals")
-    return cg.call(types.FunctionType, code, globals_, cg.const(name), "None", values.cells())
+    made = cg.call(types.FunctionType, code, globals_, cg.const(name), "None", values.cells())
+    return f"{_box(cg, made)}.pop()"  # nobody else holds the cells
+
+
+def _whole(step: str) -> str:
+    """What ``drive`` is given for a step: it takes a function out of its list itself."""
+    return step.removesuffix(".pop()")
 
 
 def _holds_generator(trace: Compilation, state: FrameState) -> bool:
-    return any(map(trace.loop.abandoned.holds, (*state.stack, *state.locals.values())))
+    held = (*state.stack, *state.locals.values(), *state.cells.values())
+    return any(map(trace.loop.abandoned.holds, held))
 
 
 def _only_the_programs(trace: Compilation, value: object) -> bool:
     """Whether letting go of ``value`` at the right time matters: no frame of ours may hold it. An
     exception leads to all frames that it passed, so to keep it keeps everything."""
-    return isinstance(value, ExceptionValue) or trace.loop.abandoned.holds(value)
+    return isinstance(value, ExceptionValue | CellValue) or trace.loop.abandoned.holds(value)
 
 
 def _is_new_exception(item: object) -> bool:
@@ -223,7 +241,7 @@ def _native_rest(
     if inner:
         operation, onward = Operation(call=drive), index + 1
         boxed.add(ARGS)
-        args = [_box(cg, _tuple([inner, *inner_args])), "{}"]
+        args = [_box(cg, _tuple([_whole(inner), *inner_args])), "{}"]
     else:
         instructions = decode(code).instructions
         while onward and instructions[onward - 1].opname in ("KW_NAMES", "PRECALL"):
@@ -238,10 +256,19 @@ def _native_rest(
     for i, item in enumerate(held):
         if holds(item):
             texts[i] = _box(cg, texts[i])
+    raised = cg.temporaries(partial(_raised_in, state.frame))
+    if raised:
+        boxed.add(RAISED)
+        args.append(_box(cg, ", ".join(raised)))
     shape = shape_of(stack)
     step = step_code(code, index, operation, shape, (), names, onward, boxed)
     space: dict[str, object] = state.frame.globals.obj
     return _function(cg, step, space, values), [*args, *texts]
+
+
+def _raised_in(frame: Frame, value: Value) -> bool:
+    last = value.traceback if isinstance(value, ExceptionValue) else None
+    return isinstance(last, TracebackValue) and last.frame is frame
 
 
 class _Values:
@@ -282,7 +309,7 @@ class _Values:
             cell: Value | None = self.state.cells.get(name)
             if cell is None:
                 # Not made yet, or emptied: an inlined comprehension makes its own.
-                out.append(self.cg.temporary(self.cg.call(types.CellType)))
+                out.append(self.cg.call(types.CellType))
             else:
                 out.append(self.cg.expr(cell))
         return self.cg.tuple_of(out)

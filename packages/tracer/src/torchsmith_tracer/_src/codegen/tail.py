@@ -7,7 +7,10 @@ by a call would nest once for each iteration of a loop with a break in it, so it
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from collections.abc import Callable
+from types import TracebackType
 
 from torchsmith_tracer._src.frames.library import is_generated
 
@@ -31,10 +34,11 @@ class TailCall:
         return args
 
 
-def drive(step: Callable[..., object], *args: object) -> object:
-    """Run one activation to its end and return what the user's function returns."""
-    out = step(*args)
-    del args  # nothing of the user's is held for longer than its own frame would
+def drive(step: Callable[..., object] | list[Callable[..., object]], *args: object) -> object:
+    """Run one activation to its end and return what the user's function returns. The step comes in
+    a list, from which it is taken, where it holds cells."""
+    out = (step.pop() if isinstance(step, list) else step)(*args)
+    del step, args  # nothing of the user's is held for longer than its own frame would
     try:
         while type(out) is TailCall:
             out = out.entry(*out.take())
@@ -45,13 +49,38 @@ def drive(step: Callable[..., object], *args: object) -> object:
 
 
 def hide_ours(error: BaseException) -> None:
-    """Take the frames between the user's out of a traceback that the user's handler will see."""
+    """Take the frames between the user's out of a traceback that the user's handler will see. What
+    they hold goes: frames of the user's still lead to them."""
     before, entry = None, error.__traceback__
     while entry is not None:
+        after = entry.tb_next
         if not is_generated(entry.tb_frame.f_code):
             before = entry
-        elif before is None:
-            error.__traceback__ = entry.tb_next
         else:
-            before.tb_next = entry.tb_next
-        entry = entry.tb_next
+            if before is None:
+                error.__traceback__ = after
+            else:
+                before.tb_next = after
+            with contextlib.suppress(RuntimeError):  # still executing
+                entry.tb_frame.clear()
+        entry = after
+
+
+def adopt(raised: list[BaseException]) -> None:
+    """Lead the tracebacks of ``raised`` to the frame that calls this: it goes on for the one that
+    their first entries stand for. The list is emptied."""
+    frame = sys._getframe(1)
+    code = frame.f_code
+    names = code.co_filename, code.co_qualname, code.co_firstlineno
+    while raised:
+        error = raised.pop()
+        entry = error.__traceback__
+        before = None if entry is None else entry.tb_frame.f_code
+        if entry is None or before is None or entry.tb_frame is frame:
+            continue
+        if (before.co_filename, before.co_qualname, before.co_firstlineno) == names:
+            place = list(before.co_positions())[entry.tb_lasti // 2]
+            at = [i for i, other in enumerate(code.co_positions()) if other == place]
+            error.__traceback__ = TracebackType(
+                entry.tb_next, frame, 2 * at[-1] if at else -1, entry.tb_lineno
+            )

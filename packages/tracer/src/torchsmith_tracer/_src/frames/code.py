@@ -226,8 +226,9 @@ def _span(
 
 
 def cells_of(code: CodeType) -> tuple[str, ...]:
-    """Names of the free variables that step and resume functions of ``code`` have."""
-    return tuple(dict.fromkeys(code.co_cellvars + code.co_freevars))
+    """Names of the free variables that step and resume functions of ``code`` have: backwards, since
+    a closure lets go of its cells from the end."""
+    return tuple(dict.fromkeys(code.co_cellvars + code.co_freevars))[::-1]
 
 
 _CELLS_BEFORE: weakref.WeakKeyDictionary[CodeType, frozenset[str]] = weakref.WeakKeyDictionary()

@@ -153,6 +153,15 @@ class Frame:
                 return item.exc
         return None
 
+    def variables(self) -> dict[str, Value]:
+        """Locals and cells in the order in which the frame lets go of them."""
+        table = self.locals
+        return {n: table[n] for n in self.info.code.co_varnames if n in table} | self.cells
+
+    def suspended(self) -> bool:
+        """Whether it is a generator's, which has yielded last."""
+        return self.info.instructions[max(self.ip - 1, 0)].opname == "YIELD_VALUE"
+
     def delegates(self) -> bool:
         """Whether this suspended generator's frame waits in a ``yield from``."""
         ins = self.instruction

@@ -7,6 +7,8 @@ traceable, everything is brought back to that point and the chain of stopped fra
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torchsmith_tracer._src.breaks.signals import (
     BreakAt,
     InternalError,
@@ -118,9 +120,10 @@ class Interpreter:
                         jump = ins.run(tx, frame, ins)  # type: ignore[misc]
                         if suspended and ins.drops:
                             if jump == RETURN:
-                                self.abandoned.release(frame, frame.result)
+                                gone = (*frame.stack, *frame.variables().values())
+                                self.abandoned.release(gone, frame, frame.result)
                             else:
-                                self.abandoned.release()
+                                self.abandoned.release(_dropped(frame, before))
                         if jump is None:
                             ip += 1
                         elif jump >= 0:
@@ -162,27 +165,36 @@ class Interpreter:
         ins = frame.instruction
         again = ins.opname in _RERAISES or (ins.opname == "RAISE_VARARGS" and not ins.arg)
         if not again or self.tx.interp.is_none(error.exc.getattr(self.tx, "__traceback__")):
-            note_frame(self.tx, error.exc, frame)
+            entry = note_frame(self.tx, error.exc, frame)
+            if entry is not None:
+                self.abandoned.passed(entry)
         handler = frame.info.handler_at[frame.ip]
         if handler is None:
             return False
         came_from = _came_from(frame)
+        gone = frame.stack[: handler.depth - len(frame.stack) - 1 : -1]
         del frame.stack[handler.depth :]
         if handler.push_lasti:
             frame.stack.append(LastInstruction(came_from))
         frame.stack.append(error.exc)
         frame.kw_names = ()
+        if self.abandoned.suspended:
+            self._release(frame, gone)
         frame.ip = handler.target
         return True
 
     def _leave(self, frame: Frame, error: ObservedException) -> None:
         """``error`` leaves ``frame``: its stack is dropped, its variables live on with it."""
+        gone = frame.stack[::-1]
         frame.stack.clear()
         if isinstance(error.exc, ExceptionValue):
-            try:
-                self.abandoned.release(frame, error.exc)
-            except Unsupported as e:
-                raise self._stopped(frame, e) from None
+            self._release(frame, gone, frame, error.exc)
+
+    def _release(self, frame: Frame, gone: Sequence[object], *ending: Frame | Value) -> None:
+        try:
+            self.abandoned.release(gone, *ending)  # type: ignore[arg-type]
+        except Unsupported as e:
+            raise self._stopped(frame, e) from None
 
     def _leaves_uncaught(self, frame: Frame) -> bool:
         """Whether the exception leaves ``frame`` for good: the whole chain is resumable and no
@@ -309,6 +321,15 @@ class Interpreter:
         frame.stack.append(error.exc.getattr(self.tx, "value"))
         frame.ip = send.target
         return None
+
+
+def _dropped(
+    frame: Frame, before: tuple[dict[str, Value], dict[str, CellValue]] | None
+) -> list[object]:
+    """What the instruction has taken off the stack of ``frame`` and out of its variables."""
+    kept = {id(v) for v in (*frame.stack, *frame.locals.values(), *frame.cells.values())}
+    held = [*frame.saved[::-1], *(v for table in before or () for v in table.values())]
+    return [v for v in held if id(v) not in kept]
 
 
 def _pending_names(frame: Frame) -> tuple[str, ...]:

@@ -14,15 +14,16 @@ import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torchsmith_guards import Checker, GuardSet, collector
 from torchsmith_guards.records import RecompileReason, recorder
 
 from torchsmith_tracer._src.breaks.report import FrameReport, Place, Recompile
 from torchsmith_tracer._src.build.dynamic import FrameState
-from torchsmith_tracer._src.codegen.resume import ResumeCode, raising_code
+from torchsmith_tracer._src.codegen.resume import ResumeCode, native_code, raising_code
 from torchsmith_tracer._src.codegen.source_text import compile_source, forget_source
+from torchsmith_tracer._src.codegen.tail import TailCall, hide_ours
 from torchsmith_tracer._src.emitter import safe_names
 from torchsmith_tracer._src.marks import runs_eagerly
 from torchsmith_tracer._src.records import frames
@@ -35,6 +36,7 @@ from torchsmith_tracer._src.regions.dispatcher import (
     Signature,
     dispatcher_source,
 )
+from torchsmith_tracer._src.values.abandoned import leads_to_generator
 from torchsmith_tracer.errors import RecompileError, RecompileLimitError, RecompileLimitWarning
 
 if TYPE_CHECKING:
@@ -109,6 +111,7 @@ class CodeRecord:
         self._next = 0
         self._notes: set[str] = set()
         self._raising: types.CodeType | None = None
+        self._native: dict[bool, types.CodeType] = {}
         self._otherwise: str | None = "miss"
         self._missed = 0  # calls that found no entry since one did, at the limit
         self._tables = threading.RLock()  # never held while compiling
@@ -164,19 +167,41 @@ class CodeRecord:
                 shared = self._shared = self.dispatcher(fn)
         return shared
 
-    def enter(self, cells: tuple[types.CellType, ...], *args: object) -> object:
-        """Call a resume function whose code has free variables."""
+    def enter(self, cells: list[tuple[types.CellType, ...]], *args: object) -> object:
+        """Call a resume function whose code has free variables, which are taken from a list."""
         direct = self._direct
         if direct is None:
             with self._tables:
                 form = Form("direct", 0, frozenset())
                 direct = self._direct = self._factory(form)(None, None)
                 self._dispatchers[direct] = form
-        return direct(self.make_function(cells), *args)
+        return direct(self.make_function(cells.pop()), *args)
 
     def entry(self) -> Function:
         """What a ``TailCall`` to this resume function names."""
         return self.enter if self.pass_function else self.shared(self.make_function())
+
+    def caught(self, rest: tuple[object, ...], error: BaseException) -> TailCall:
+        """What to go on with in a resume function that handles ``error``. Where that leads to a
+        suspended generator, which ends when the last reference goes, no frame of ours may hold it
+        and what follows has to see the end: the function runs natively."""
+        hide_ours(error)
+        if leads_to_generator(error):
+            return TailCall(self._handle, rest, ([error],))
+        return TailCall(self.entry(), rest, (error,))
+
+    def _handle(self, *args: Any) -> object:
+        cells, flat = (args[0].pop(), args[1:]) if self.pass_function else (None, args)
+        return self._natively(cells, caught=True)(*flat)
+
+    def _natively(
+        self, cells: tuple[types.CellType, ...] | None, *, caught: bool
+    ) -> types.FunctionType:
+        assert self.resume is not None
+        code = self._native.get(caught)
+        if code is None:
+            code = self._native[caught] = native_code(self.resume, caught=caught)
+        return types.FunctionType(code, self.globals, self.code.co_name, None, cells)
 
     def make_function(self, cells: tuple[types.CellType, ...] | None = None) -> types.FunctionType:
         """The function that ``code`` would be: what runs natively, and ``F`` of the checkers."""
@@ -403,6 +428,8 @@ class CodeRecord:
 
     def native(self, fn: types.FunctionType, flat: tuple[object, ...]) -> object:
         """Run the user's code as it is."""
+        if self.resume is not None and self.resume.stack:
+            return self._natively(fn.__closure__, caught=False)(*flat)
         return self.signature.call_native(fn, flat)
 
     def raise_inside(

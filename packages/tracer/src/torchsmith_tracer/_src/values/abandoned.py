@@ -9,22 +9,32 @@ reference.
 from __future__ import annotations
 
 import contextlib
+import gc
 import types
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
+from typing import Any
 
-from torchsmith_tracer._src.breaks.signals import ObservedException
+import torch
+
+from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
 from torchsmith_tracer._src.frames.code import CodeInfo, decode
 from torchsmith_tracer._src.frames.frame import Frame, Handling
 from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value, slot_names
+from torchsmith_tracer._src.values.containers import DequeValue
 from torchsmith_tracer._src.values.generators import GeneratorValue
 from torchsmith_tracer._src.values.iterators import IteratorValue
+from torchsmith_tracer._src.values.tracebacks import TracebackValue
 
 _STOP_ITERATION_ERROR = 3  # the intrinsic of the handler around every generator from 3.12 on
 _NO_FOLLOW = frozenset(("source", "obj", "tx", "journal"))
+_SEEN = 1_000
+_CONTAINERS = (list, tuple, dict, set)
+_ELSEWHERE = (type, types.ModuleType, types.CodeType, torch.Tensor, torch.nn.Module)
 
 
 class Abandoned:
@@ -37,29 +47,49 @@ class Abandoned:
         self.suspended: dict[GeneratorValue, int] = {}
         self._witness: dict[GeneratorValue, _Witness] = {}
         self._waiting: frozenset[GeneratorValue] = frozenset()  # until the one before has ended
+        self.running: list[Frame] = []  # that go on after the trace
+        self._below: dict[TracebackValue, tuple[Frame, ...]] = {}
 
     def note(self, gen: GeneratorValue) -> None:
         """``gen`` has just yielded."""
         if _pending(gen):
             self.suspended[gen] = len(self._tx.frames)
 
-    def release(self, ending: Frame | None = None, result: Value | None = None) -> None:
-        """Close what cannot be reached any more, a generator before those that only it refers to.
-        ``ending`` is a frame that is about to return ``result``; its locals go in their order."""
+    def close(self) -> None:
+        """Cut the circles of exceptions and the frames that hold them."""
+        for entry in self._below:
+            del entry.frame
+
+    def passed(self, entry: TracebackValue) -> None:
+        """``entry`` of a traceback has been made for the frame that runs. Once this has ended, it
+        leads to its caller, and so on."""
+        self._below[entry] = tuple(self._tx.frames[:-1])
+
+    def kept(self, entry: TracebackValue) -> dict[str, Value]:
+        """The variables that an entry has to hold after the trace: those of its own frame and of
+        its callers that lead to suspended generators."""
+        frame = entry.frame
+        found: dict[str, Value] = {}
+        for each in (frame, *self._below.get(entry, ())[::-1]):
+            if each not in self.running and not each.suspended():
+                for name, value in each.variables().items():
+                    if self.holds(value):
+                        found[name if each is frame else f"{name} {len(found)}"] = value
+        return found
+
+    def release(
+        self, dropped: Iterable[object], ending: Frame | None = None, result: Value | None = None
+    ) -> None:
+        """Close what cannot be reached any more, in the order in which it goes with ``dropped``,
+        the values that the program has just let go of. ``ending`` is a frame that is about to
+        return ``result``, or that an exception ``result`` leaves."""
         while True:
             dead = [g for g in self.suspended if _pending(g) and not self._alive(g, ending, result)]
             if not dead:
                 return
-            if ending is not None and len(dead) > 1:
-                table = ending.locals
-                held = [table[n] for n in ending.info.code.co_varnames if n in table]
-                places = {
-                    g: next((i for i, v in enumerate(held) if self._path(v, g)), len(held))
-                    for g in dead
-                }
-                dead.sort(key=places.__getitem__)
-            inner = {g for other in dead for g in dead if g is not other and self._path(other, g)}
-            first = next((g for g in dead if g not in inner), dead[0])
+            first = dead[0]
+            if len(dead) > 1:
+                first = next(self._in_order(dead, dropped, ending, result), first)
             del self.suspended[first]
             waiting = self._waiting
             self._waiting = waiting.union(g for g in dead if g is not first)
@@ -68,6 +98,44 @@ class Abandoned:
                     first.close(self._tx)
             finally:
                 self._waiting = waiting
+
+    def _in_order(
+        self,
+        dead: list[GeneratorValue],
+        dropped: Iterable[object],
+        ending: Frame | None,
+        result: Value | None,
+    ) -> Iterator[GeneratorValue]:
+        """``dead`` as CPython ends them: an object goes with the last reference to it, and then
+        what it refers to. Those in circles are left out."""
+        alive: set[Value] = set()
+        todo = [v for _, v in self._roots(ending, result)]
+        while todo:
+            value = todo.pop()
+            if value not in alive:
+                alive.add(value)
+                todo += self._parts(value)
+        held = [*_on(dropped)]
+        inner = {g for other in dead for g in dead if g is not other and self._path(other, g)}
+        more = [g for g in dead if g not in inner and not any(self._path(v, g) for v in held)]
+        if len(more) > 1:  # a container has let go of them in an order of its own
+            raise Unsupported("unsupported-slot", what="the end of several generators at once")
+        held += more
+        counts: Counter[Value] = Counter()
+        todo = list(held)
+        while todo:
+            value = todo.pop()
+            counts[value] += 1
+            if counts[value] == 1 and value not in alive:
+                todo += self._parts(value)
+        todo = held[::-1]
+        while todo:
+            value = todo.pop()
+            counts[value] -= 1
+            if counts[value] == 0 and value not in alive:
+                if value in dead:
+                    yield value
+                todo += [*self._parts(value)][::-1]
 
     def holds(self, value: object) -> bool:
         """Whether letting go of ``value`` may run code of a suspended generator. Those of context
@@ -131,6 +199,8 @@ class Abandoned:
     def _parts(self, value: Value) -> Iterator[Value]:
         yield from _parts(value)
         yield from _values(self._tx.journal.attrs.get(value, {}).values())
+        if isinstance(value, TracebackValue):
+            yield from _within(self._below.get(value, ()), 1)
 
     def _path(
         self, root: Value, gen: GeneratorValue, *, contexts: bool = True
@@ -180,6 +250,27 @@ def finalizes(value: object, depth: int = 6) -> bool:
     return type(obj) is types.GeneratorType and _cleans_up(obj.gi_code)
 
 
+def leads_to_generator(error: BaseException) -> bool:
+    """Whether the frames that a real exception has passed hold a suspended generator that has
+    something to clean up. It is looked for near them, among so many objects at most."""
+    todo: list[Any] = [error]
+    seen: set[int] = set()
+    for obj in todo:
+        kind = type(obj)
+        if len(seen) > _SEEN:
+            return False
+        if id(obj) in seen or issubclass(kind, _ELSEWHERE):
+            continue
+        seen.add(id(obj))
+        if kind is types.GeneratorType and obj.gi_suspended and _cleans_up(obj.gi_code):
+            return True
+        if kind is types.FunctionType:
+            todo += obj.__closure__ or ()
+        elif not issubclass(kind, _CONTAINERS) or len(obj) <= _SEEN:
+            todo += filter(gc.is_tracked, gc.get_referents(obj))
+    return False
+
+
 def _pending(gen: GeneratorValue) -> bool:
     frame = gen.frame
     if frame is None or not gen.started or gen.running:
@@ -220,19 +311,24 @@ def _on(stack: Iterable[object]) -> Iterator[Value]:
 
 
 def _parts(value: Value) -> Iterator[Value]:
-    """The values that ``value`` refers to."""
+    """The values that ``value`` refers to, in the order in which it lets go of them."""
     unread = getattr(value, "growing", None)
     yield from unread.tail if unread else ()
     for name in slot_names(type(value)):
         if name not in _NO_FOLLOW and not (unread and name == "items"):
-            yield from _within(getattr(value, name, None), 3)
+            part: Any = getattr(value, name, None)
+            forward = name == "items" and isinstance(value, DequeValue)
+            yield from _within(part[::-1] if forward else part, 3)
 
 
 def _within(part: object, depth: int) -> Iterator[Value]:
     if isinstance(part, Value):
         yield part
     elif isinstance(part, Frame):
-        yield from (*_on(part.stack), *part.locals.values(), *part.cells.values())
-    elif depth and isinstance(part, list | tuple | set | dict):
+        yield from (*part.variables().values(), *_on(part.stack))
+    elif depth and isinstance(part, list | tuple):
+        for item in reversed(part):
+            yield from _within(item, depth - 1)
+    elif depth and isinstance(part, set | dict):
         for item in part.values() if isinstance(part, dict) else part:
             yield from _within(item, depth - 1)

@@ -52,7 +52,8 @@ class ExceptionValue(NewObjectValue):
             handled where the compiled function is called is its context.
     """
 
-    __slots__ = tuple("args cause context fields made_with suppress traceback was_raised".split())
+    # As they are let go of.
+    __slots__ = tuple("args fields made_with traceback cause context suppress was_raised".split())
 
     def __init__(
         self,
@@ -322,12 +323,10 @@ def set_field(tx: Trace, exc: ObjectValue, name: str, value: Value) -> None:
     store(tx, exc, name, value)
 
 
-def note_frame(tx: Trace, exc: Value, frame: Frame) -> None:
-    """``exc`` is raised in ``frame``, or passes it."""
+def note_frame(tx: Trace, exc: Value, frame: Frame) -> TracebackValue | None:
+    """``exc`` is raised in ``frame``, or passes it: the new entry of its traceback."""
     if frame.globals.own:
-        return
-    if isinstance(exc, ExceptionValue):
-        exc._change(tx, traceback=TracebackValue(frame, exc.traceback))
-    else:
-        before = exc.getattr(tx, "__traceback__")
-        tx.journal.store_attr(exc, "__traceback__", TracebackValue(frame, before))
+        return None
+    entry = TracebackValue(frame, _link(tx, exc, "__traceback__"))
+    store(tx, exc, "__traceback__", entry)
+    return entry

@@ -48,7 +48,7 @@ class FrameValue(BuiltinObject):
         frame = self.frame
         if frame in tx.frames:
             raise tx.interp.error(RuntimeError, "cannot clear an executing frame")
-        if frame.info.instructions[max(frame.ip - 1, 0)].opname == "YIELD_VALUE":
+        if frame.suspended():
             raise Unsupported("unsupported-slot", what="clearing the frame of a generator")
         variables, cells, stack = frame.locals, frame.cells, frame.stack
 

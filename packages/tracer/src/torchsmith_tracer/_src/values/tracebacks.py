@@ -3,7 +3,7 @@
 Such an exception has passed no real frame. One entry is kept for each frame of the program's that
 it did pass, as CPython makes them, and becomes a real entry where the exception becomes a real one:
 its frame is that of a function with the name, file, positions and globals of the user's, which was
-never run and so has no local variables.
+never run and has only those local variables that lead to a suspended generator.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _GENERATOR, _KEPT_FLAGS = 0x20, 0x03
 class TracebackValue(BuiltinObject):
     """An entry: ``frame`` at byte ``offset`` of its code, and the ``next`` entry inwards."""
 
-    __slots__ = ("frame", "inner", "line", "offset")
+    __slots__ = tuple("inner frame line offset".split())  # as they are let go of
     cls = types.TracebackType
 
     def __init__(
@@ -68,10 +68,12 @@ class TracebackValue(BuiltinObject):
         super().setattr(tx, name, self)
 
     def reconstruct(self, cg: Emitter) -> str:
-        code = _without_body(self.frame.info.code)
-        maker = cg.bound(types.FunctionType(code, self.frame.globals.obj), "frame_maker")
+        frame = self.frame
+        held = cg.kept(self)
+        code = _without_body(frame.info.code, tuple(held))
+        maker = cg.bound(types.FunctionType(code, frame.globals.obj), "frame_maker")
         place = (self.offset, self.line or code.co_firstlineno)
-        return cg.call(_entry, maker, *map(cg.const, place))
+        return cg.call(_entry, maker, *map(cg.const, place), *held.values())
 
     def reconstruct_fill(self, cg: Emitter) -> None:
         if self.inner is not NONE:
@@ -79,21 +81,25 @@ class TracebackValue(BuiltinObject):
 
 
 @lru_cache(maxsize=1000)
-def _without_body(code: types.CodeType) -> types.CodeType:
-    """A generator that does nothing at the same positions: its frame has no caller."""
+def _without_body(code: types.CodeType, held: tuple[str, ...]) -> types.CodeType:
+    """A generator that does nothing at the same positions: its frame has no caller. Its
+    parameters are ``held``."""
     body = [opmap["RETURN_GENERATOR"], 0, opmap["POP_TOP"], 0, opmap["RESUME"], 0]
     body += [opmap["NOP"], 0] * ((len(code.co_code) - len(body)) // 2)
-    names = ("co_argcount", "co_posonlyargcount", "co_kwonlyargcount")
     return code.replace(
         co_code=bytes(body),
         co_exceptiontable=b"",
         co_flags=code.co_flags & _KEPT_FLAGS | _GENERATOR,
+        co_varnames=held,
         co_cellvars=(),
         co_freevars=(),
         co_stacksize=max(code.co_stacksize, 1),
-        **dict.fromkeys(names, 0),  # type: ignore[arg-type]
+        co_nlocals=len(held),
+        co_argcount=len(held),
+        co_posonlyargcount=0,
+        co_kwonlyargcount=0,
     )
 
 
-def _entry(make: types.FunctionType, offset: int, line: int) -> types.TracebackType:
-    return types.TracebackType(None, make().gi_frame, offset, line)
+def _entry(make: types.FunctionType, offset: int, line: int, *held: object) -> types.TracebackType:
+    return types.TracebackType(None, make(*held).gi_frame, offset, line)
