@@ -50,6 +50,10 @@ ROWS = {
     "cross_entropy sum": lambda x: F.cross_entropy(x, TARGET, x[0].detach(), reduction="sum"),
     "cross_entropy none": lambda x: F.cross_entropy(x, TARGET, reduction="none"),
     "label smoothing": lambda x: F.cross_entropy(x, TARGET, label_smoothing=0.1),
+    "reflected rows": lambda x: F.pad(x, (2, 3), mode="reflect"),
+    "reflected at one end": lambda x: F.pad(x[None], (0, 5), mode="reflect").sin(),
+    "reflected images": lambda x: F.pad(x[None], (1, 2, 3, 0), mode="reflect") * 2,
+    "reflected volumes": lambda x: F.pad(x[None, None], (5, 0, 0, 0, 0, 0), mode="reflect"),
     "slices": lambda x: x[1:, ::2] * x[:3, 1::2],
     "select": lambda x: x[1] * x[:, 2:3],
 }

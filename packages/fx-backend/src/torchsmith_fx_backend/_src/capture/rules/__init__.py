@@ -10,6 +10,7 @@ from torchsmith_fx_backend._src.capture.rules import (  # noqa: F401  (they regi
     gradients,
     losses,
     normalization,
+    padding,
     pointwise,
     reduction,
     shape,
