@@ -58,3 +58,35 @@ def test_one_value_per_channel_is_refused_as_by_eager():
     for call in (net, torchsmith.compile(net)):
         with pytest.raises(ValueError, match="more than 1 value per channel"):
             call(torch.randn(1, 3))
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_cumulative_statistics_are_written_uncounted(dynamic, gradients):
+    """A factor that varies with each call: eager's kernel writes statistics without counting it,
+    so that what a backward pass has saved of them may be read."""
+    results = []
+    for compile in (lambda m: m, lambda m: torchsmith.compile(m, dynamic=dynamic)):
+        torch.manual_seed(0)
+        norm = torch.nn.BatchNorm1d(3, momentum=None)
+        run = compile(norm)
+        seen = []
+        for n in (4, 4, 5, 6):
+            x = torch.randn(n, 3, requires_grad=gradients)
+            norm.eval()
+            before = run(x)
+            norm.train()
+            versions = norm.running_mean._version, norm.running_var._version
+            after = run(x)
+            if gradients:
+                (before * after).sum().backward()
+            versions = (
+                norm.running_mean._version - versions[0],
+                norm.running_var._version - versions[1],
+            )
+            state = [t.clone() for t in norm.buffers()]
+            seen.append((before, after, x.grad, *state, versions))
+        results.append(seen)
+    for ours, eager in zip(*results, strict=True):
+        assert ours[-1] == eager[-1] == (0, 0)
+        torch.testing.assert_close(ours[:-1], eager[:-1])

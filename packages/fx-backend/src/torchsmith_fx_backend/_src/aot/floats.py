@@ -16,6 +16,7 @@ import torch
 import torchsmith_guards as guards
 from torch.nn import functional as F
 
+from torchsmith_fx_backend._src.aot import data
 from torchsmith_fx_backend._src.aot.functional import FunctionalMode
 from torchsmith_fx_backend._src.capture.torch_private import below_autograd, without_active_modes
 
@@ -34,7 +35,7 @@ class FloatCalls:
             mode: the recording.
             exact_draws: random numbers shall be those of eager.
         """
-        self._mode = mode
+        self.mode = mode
         self._exact_draws = exact_draws
 
     def __call__(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -43,9 +44,9 @@ class FloatCalls:
         formula = _FORMULAS.get(target)
         if formula is not None and guards.varying_floats(target, args, kwargs):
             return formula(*args, **kwargs)
-        drawn = _DRAWS.get(target)
-        if drawn is not None and guards.varying_floats(target, args, kwargs):
-            return drawn(self, *args, **kwargs)
+        recorded = _RECORDED.get(target)
+        if recorded is not None and guards.varying_floats(target, args, kwargs):
+            return recorded(self, *args, **kwargs)
         smooth = _DIFFERENTIATED.get(target)
         if smooth is not None and torch.is_grad_enabled():
             if any(type(x) is torch.SymFloat for x in (*args, *kwargs.values())):
@@ -54,8 +55,8 @@ class FloatCalls:
 
     def draw(self, func: Any, *args: Any, **kwargs: Any) -> Any:
         """A draw with symbols among its arguments."""
-        with without_active_modes(), self._mode.fake_mode, below_autograd(), torch.no_grad():
-            return self._mode.call(func, *args, **kwargs)
+        with without_active_modes(), self.mode.fake_mode, below_autograd(), torch.no_grad():
+            return self.mode.call(func, *args, **kwargs)
 
     def _write(self, func: Any, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         drawn = self.draw(func, torch.empty_like(x.detach()), *args, **kwargs)
@@ -271,6 +272,7 @@ def _cosine_embedding_loss(
 
 
 def _batch_norm(
+    calls: FloatCalls,
     input: Tensor,
     running_mean: Tensor | None,
     running_var: Tensor | None,
@@ -287,10 +289,10 @@ def _batch_norm(
         if running_mean is not None and wide.dtype != running_mean.dtype:
             wide = wide.to(running_mean.dtype)
         dims = [0, *range(2, input.dim())]
-        if running_mean is not None:
-            running_mean.mul_(1 - momentum).add_(momentum * wide.mean(dims))
-        if running_var is not None:
-            running_var.mul_(1 - momentum).add_(momentum * wide.var(dims))
+        for running, measure in ((running_mean, wide.mean), (running_var, wide.var)):
+            if running is not None:  # eager's kernel writes without counting it, as through data
+                written = data.read(calls.mode, running)
+                written.mul_(1 - momentum).add_(momentum * measure(dims))
     return F.batch_norm(input, None, None, weight, bias, True, 0.1, eps)
 
 
@@ -353,12 +355,12 @@ _FORMULAS: dict[Any, Callable[..., Any]] = {
     F.hinge_embedding_loss: _hinge_embedding_loss,
     F.triplet_margin_loss: _triplet_margin_loss,
     F.cosine_embedding_loss: _cosine_embedding_loss,
-    F.batch_norm: _batch_norm,
     F.pad: _pad,
     torch.quantile: _quantile,
     "quantile": _quantile,
 }
-_DRAWS: dict[Any, Callable[..., Any]] = {
+_RECORDED: dict[Any, Callable[..., Any]] = {
+    F.batch_norm: _batch_norm,
     F.dropout: FloatCalls.dropout,
     F.dropout1d: functools.partial(FloatCalls.dropout_channels, rank=3),
     F.dropout2d: FloatCalls.dropout_channels,
