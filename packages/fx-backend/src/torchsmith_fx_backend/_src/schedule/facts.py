@@ -269,7 +269,7 @@ class Facts:
         for node in reversed(self.nodes):
             if node.op in ("output", "placeholder"):
                 continue
-            if all(u in self.dead for u in node.users) and not _has_effect(node):
+            if all(u in self.dead for u in node.users) and not has_effect(node):
                 self.dead.add(node)
 
     def _find_rule(self, node: fx.Node) -> Rule | None:
@@ -639,7 +639,7 @@ def only_checks(node: fx.Node) -> bool:
     return isinstance(node.target, torch._ops.OpOverload) and not node.target._schema.returns
 
 
-def _has_effect(node: fx.Node) -> bool:
+def has_effect(node: fx.Node) -> bool:
     """Whether a call matters beyond its result."""
     if node.op != "call_function":
         return node.op != "get_attr"

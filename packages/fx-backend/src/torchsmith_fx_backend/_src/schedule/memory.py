@@ -9,7 +9,7 @@ else it is freed at once.
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -30,6 +30,7 @@ from torchsmith_fx_backend._src.schedule.externs import (
 )
 from torchsmith_fx_backend._src.schedule.facts import COPY, GEMMS, Facts
 from torchsmith_fx_backend._src.schedule.fuse import Unit
+from torchsmith_fx_backend._src.schedule.order import Use
 from torchsmith_fx_backend._src.schedule.plan import (
     GIVEN,
     Allocate,
@@ -197,6 +198,36 @@ class MemoryPlanner:
         """The value whose memory a scatter takes over."""
         return self.facts.base(node) if isinstance(self.facts.rule(node), Scatter) else None
 
+    def uses(self) -> list[Use]:
+        """What each unit does to memory, in order; instead of ``run``."""
+        self._analyse()
+        numbers: dict[Storage, int] = {}
+        makers: dict[fx.Node, int] = {}
+        found: list[Use] = []
+        for position, unit in enumerate(self.units):
+            makes: dict[int, int] = {}
+            before, reads = set(), {}
+            over: dict[int, list[int]] = {}
+            produced = self._produced(unit)
+            for value in produced:
+                makers[value] = position
+                storage = self.storage[value]
+                if storage.node is value:
+                    makes[numbers.setdefault(storage, len(numbers))] = storage.bytes
+            for value in (*produced, *self._read(unit)):
+                storage = self.storage[value]
+                before.add(makers.get(value, position))
+                if storage.owned or storage.given:
+                    reads[numbers.setdefault(storage, len(numbers))] = storage.bytes
+            for value in produced if unit.draft is not None else ():
+                base = self._written_into(value)
+                sources = self._sources(unit, value) if base is None else [base]
+                taken = [numbers[self.storage[source]] for source in sources]
+                if taken:
+                    over[numbers[self.storage[value]]] = taken
+            found.append(Use(unit, makes, reads, over, before=before - {position}))
+        return found
+
     # -------------------------------------------------------------------------------- steps
 
     def run(self) -> list[Step]:
@@ -282,7 +313,7 @@ class MemoryPlanner:
                 continue
             info = self.facts.info(value)
             base = self._written_into(value)
-            source = base or self._dying_input(position, unit, number, info, claimed)
+            source = base or self._dying_input(position, unit, value, claimed)
             if base is not None:
                 claimed.add(self.storage[base])
                 self._allocate(value, info, self.storage[base])
@@ -315,22 +346,27 @@ class MemoryPlanner:
             storage.owned = False  # its memory lives on under another name
 
     def _dying_input(
-        self, position: int, unit: Unit, number: int, info: Info, claimed: set[Storage]
+        self, position: int, unit: Unit, value: fx.Node, claimed: set[Storage]
     ) -> fx.Node | None:
-        draft = unit.draft
+        found = self._sources(unit, value, position)
+        return next((source for source in found if self.storage[source] not in claimed), None)
+
+    def _sources(self, unit: Unit, value: fx.Node, last: int | None = None) -> Iterator[fx.Node]:
+        """What a kernel reads and ``value`` may be written over: all that could, or what position
+        ``last`` is the last to read."""
+        draft, wanted = unit.draft, self._class(self.facts.info(value))
         assert draft is not None
-        for source in draft.loads() if self.reuse else ():
-            value = self._order[source]
-            storage = self.storage[value]
-            if storage.last != position or not storage.owned or not storage.reusable:
+        for number in draft.loads() if self.reuse else ():
+            source = self._order[number]
+            storage = self.storage[source]
+            if last is not None and storage.last != last:
                 continue
-            if storage in claimed or storage.node is not value:
+            if not storage.owned or not storage.reusable or storage.node is not source:
                 continue
-            if self._class(self.facts.info(value)) != self._class(info):
+            if self._class(self.facts.info(source)) != wanted:
                 continue
-            if draft.may_share(source, number):
-                return value
-        return None
+            if draft.may_share(number, self.facts.number(value)):
+                yield source
 
     def _extern(self, position: int, unit: Unit) -> None:
         node = unit.node

@@ -15,6 +15,7 @@ from torchsmith_fx_backend._src.schedule.externs import Externs, getattr_path
 from torchsmith_fx_backend._src.schedule.facts import Facts
 from torchsmith_fx_backend._src.schedule.fuse import Fuser, RefusedError
 from torchsmith_fx_backend._src.schedule.memory import MemoryPlanner, eager_peak
+from torchsmith_fx_backend._src.schedule.order import lower_peak
 from torchsmith_fx_backend._src.schedule.plan import Argument, Launch, Plan, is_boxed
 
 
@@ -116,6 +117,13 @@ def plan_with(facts: Facts, policy: Policy, limit: int = 0) -> tuple[int, Plan]:
         limit = 0
     planner = MemoryPlanner(facts, units, names, limit, policy.reuse)
     steps = planner.run()
+    if planner.peak > limit:
+        better = lower_peak(facts, MemoryPlanner(facts, units, names, limit, policy.reuse).uses())
+        if better is not None:
+            other = MemoryPlanner(facts, better, names, limit, policy.reuse)
+            moved = other.run()
+            if other.peak <= planner.peak:
+                planner, steps = other, moved
     externs = Externs(facts, planner.names)
     outputs: tuple[Argument, ...] = ()
     for node in facts.nodes:
