@@ -105,6 +105,19 @@ def test_a_float_has_no_version_of_its_own(name, dynamic, gradient):
     assert len(made) == (1 if dynamic else 2)
 
 
+@pytest.mark.parametrize("name", [name for name in PROGRAMS if "loss" in name or "share" in name])
+def test_autocast_gives_results_of_its_type(name):
+    def fn(x, v):
+        with torch.autocast("cpu", torch.bfloat16):
+            return PROGRAMS[name](x, v)
+
+    x = torch.randn(6, 8, generator=torch.Generator().manual_seed(0), dtype=torch.bfloat16)
+    compiled = torchsmith.compile(fn)
+    for v in (0.1, 0.2, 0.35):
+        want, got = run(fn, x, v, True), run(compiled, x, v, True)
+        torch.testing.assert_close(got, want, rtol=3e-2, atol=3e-2)
+
+
 @pytest.mark.parametrize("p", [0.0, 1.0, 1, -0.1, 1.5])
 @pytest.mark.parametrize(
     "fn",

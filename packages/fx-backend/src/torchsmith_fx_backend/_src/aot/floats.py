@@ -41,16 +41,16 @@ class FloatCalls:
     def __call__(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The result of a call of ``target``, a function or the name of a method; NotImplemented
         where it takes its arguments as they are."""
-        formula = _FORMULAS.get(target)
-        if formula is not None and guards.varying_floats(target, args, kwargs):
-            return formula(*args, **kwargs)
-        recorded = _RECORDED.get(target)
-        if recorded is not None and guards.varying_floats(target, args, kwargs):
-            return recorded(self, *args, **kwargs)
-        smooth = _DIFFERENTIATED.get(target)
-        if smooth is not None and torch.is_grad_enabled():
+        if target in _CAST and any(map(torch.is_autocast_enabled, ("cpu", "cuda"))):
+            return NotImplemented
+        if guards.varying_floats(target, args, kwargs):
+            if target in _FORMULAS:
+                return _FORMULAS[target](*args, **kwargs)
+            if target in _RECORDED:
+                return _RECORDED[target](self, *args, **kwargs)
+        if target in _DIFFERENTIATED and torch.is_grad_enabled():
             if any(type(x) is torch.SymFloat for x in (*args, *kwargs.values())):
-                return smooth(*args, **kwargs)
+                return _DIFFERENTIATED[target](*args, **kwargs)
         return NotImplemented
 
     def draw(self, func: Any, *args: Any, **kwargs: Any) -> Any:
@@ -59,8 +59,7 @@ class FloatCalls:
             return self.mode.call(func, *args, **kwargs)
 
     def _write(self, func: Any, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        drawn = self.draw(func, torch.empty_like(x.detach()), *args, **kwargs)
-        return x.copy_(drawn)
+        return x.copy_(self.draw(func, torch.empty_like(x.detach()), *args, **kwargs))
 
     def bernoulli_(self, x: Tensor, p: Any = 0.5, **kwargs: Any) -> Tensor:
         return self._write(aten.bernoulli_.float, x, p, **kwargs)
@@ -359,6 +358,8 @@ _FORMULAS: dict[Any, Callable[..., Any]] = {
     torch.quantile: _quantile,
     "quantile": _quantile,
 }
+# What autocast computes in float32, as operators of these names.
+_CAST = frozenset(_FORMULAS) - {F.cross_entropy, F.pad}
 _RECORDED: dict[Any, Callable[..., Any]] = {
     F.batch_norm: _batch_norm,
     F.dropout: FloatCalls.dropout,
