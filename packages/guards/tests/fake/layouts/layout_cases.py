@@ -41,6 +41,7 @@ LAYOUTS = {
 
 UNARY = """neg abs sign floor ceil round trunc relu gelu silu exp exp2 expm1 log log2 log10 log1p
     sqrt rsqrt sin cos tan atan sinh cosh tanh asinh erf erfc sigmoid reciprocal isnan isinf signbit
+    logit sinc i0 celu hardshrink softshrink frac isposinf isneginf
     logical_not bitwise_not elu mish softplus hardswish hardsigmoid leaky_relu hardtanh
     clone empty_like zeros_like ones_like rand_like randn_like detach alias squeeze t sum mean prod
     amax amin max min argmax argmin any all""".split()
@@ -95,6 +96,11 @@ WITH_SETTINGS = {
     "floor_divide": [lambda x: ((x, x), {})],
     "maximum": [lambda x: ((x, make(x.shape)), {})],
     "atan2": [lambda x: ((x, x), {})],
+    **{
+        name: [lambda x: ((x, x), {}), lambda x: ((x, make(x.shape[-1:])), {})]
+        for name in "hypot logaddexp logaddexp2 nextafter copysign.Tensor".split()
+    },
+    "xlogy.Scalar_Other": [lambda x: ((x, 2), {}), lambda x: ((x, 2.5), {})],
     "eq.Tensor": [lambda x: ((x, x), {}), lambda x: ((x, make(x.shape[-1:])), {})],
     "gt.Scalar": [lambda x: ((x, 2), {}), lambda x: ((x, 2.5), {})],
     "logical_and": [lambda x: ((x, x > 2), {})],
@@ -125,6 +131,7 @@ WITH_SETTINGS = {
     "_to_copy": [
         lambda x: ((x,), {"dtype": torch.float64}),
         lambda x: ((x,), {"memory_format": torch.contiguous_format}),
+        lambda x: ((x,), {"memory_format": torch.channels_last}),
     ],
     "full_like": [lambda x: ((x, 2), {}), lambda x: ((x, 2), {"dtype": I64})],
     "new_zeros": [lambda x: ((x, [2, 3]), {}), lambda x: ((x, []), {"dtype": I64})],

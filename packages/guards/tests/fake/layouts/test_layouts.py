@@ -159,6 +159,8 @@ def test_operators_of_networks_on_another_device_are_as_torch_describes_them(nam
             wanted = run(overload(name), theirs, kwargs)
         if wanted is None and torch.version.cuda is None:
             continue  # torch asks for a number of the device on the way
+        if name == "native_layer_norm_backward" and not args[1].is_contiguous():
+            continue  # torch's fakes keep the order of the input, kernels do not
         assert got == wanted, describe_all(args)
     assert answered
 

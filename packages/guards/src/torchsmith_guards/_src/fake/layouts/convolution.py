@@ -1,11 +1,12 @@
 """Rules of convolutions over static sizes.
 
-Kernels answer in channels-last order when their input is in it (on the CPU: input or weight). What
-other devices' libraries choose for channels-last inputs is left to torch.
+Kernels answer in channels-last order when input or weight is in it, but for types that libraries
+do not take so, and for choices that depend on more than layouts: these are left to torch.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -94,6 +95,20 @@ def _image(size: list[int], x: torch.Tensor, weight: torch.Tensor) -> Layout | N
         return contiguous(size, x) if is_contiguous(x) and is_contiguous(weight) else None
     if not (is_channels_last(x) or is_channels_last(weight)):
         return contiguous(size, x)
-    if x.device.type != "cpu" or x.dtype is not torch.float32:
+    if not _keeps_channels_last(x):
         return None
     return tuple(size), channels_last_strides(size), x.dtype, x.device, 0
+
+
+def _keeps_channels_last(x: torch.Tensor) -> bool:
+    """Whether the libraries of the device answer as ``x`` is laid out, whatever the other sizes."""
+    if x.device.type == "cpu":
+        return x.dtype in (torch.float32, torch.bfloat16)
+    cudnn = torch.backends.cudnn
+    if x.device.type != "cuda" or not torch.cuda.is_available() or torch.version.hip is not None:
+        return False
+    if not cudnn.is_available() or not cudnn.enabled or cudnn.deterministic:
+        return False
+    wide = torch.cuda.get_device_capability(x.device) >= (8, 0)
+    known = (torch.float32, torch.float16, torch.bfloat16) if wide else (torch.float32,)
+    return x.dtype in known and math.prod(x.shape) < 2**30

@@ -13,8 +13,8 @@ from torchsmith_guards._src.fake.layouts.base import (
     PLAIN_DTYPES,
     Layout,
     Layouts,
+    channels_last_strides,
     contiguous_strides,
-    holds,
     is_contiguous,
     is_dense,
     is_row_major,
@@ -22,6 +22,7 @@ from torchsmith_guards._src.fake.layouts.base import (
     rule,
     same_sizes,
 )
+from torchsmith_guards._src.fake.layouts.pointwise import copy_stride
 from torchsmith_guards._src.fake.layouts.views import (
     diagonal_view,
     select_view,
@@ -244,11 +245,13 @@ def _copy_layout(
     size = tuple(x.shape)
     if memory_format is torch.contiguous_format:
         return size, contiguous_strides(size), dtype, device, 0
+    if memory_format is torch.channels_last and len(size) == 4:
+        return size, channels_last_strides(size), dtype, device, 0
     if memory_format not in (None, torch.preserve_format):
         return None
-    stride = x.stride()
-    if is_static(size, stride):
-        keeps = holds(size, 0) or is_dense(size, stride)
-    else:
-        keeps = is_contiguous(x) or is_dense(size, stride)
-    return (size, tuple(stride), dtype, device, 0) if keeps else None
+    stride: tuple[Any, ...] | None = x.stride()
+    if is_static(size, x.stride()):
+        stride = copy_stride(x)
+    elif not (is_contiguous(x) or is_dense(size, x.stride())):
+        return None
+    return None if stride is None else (size, stride, dtype, device, 0)

@@ -25,7 +25,6 @@ from torchsmith_guards._src.fake.layouts.base import (
 
 # Operators, and the arguments whose gradients they give; a last argument says which are asked for.
 _SEVERAL = {
-    "native_layer_norm_backward": (1, 5, 6),
     "native_group_norm_backward": (1, 4, 4),  # of the bias as of the weight
     "grid_sampler_2d_backward grid_sampler_3d_backward": (1, 2),
 }
@@ -74,6 +73,17 @@ def _register(names: str, arguments: tuple[int, ...]) -> None:
 
 for _names, _arguments in _SEVERAL.items():
     _register(_names, _arguments)
+
+
+@rule("native_layer_norm_backward")
+def _layer_norm(grad: torch.Tensor, x: torch.Tensor, *rest: Any) -> Layouts | None:
+    """Row-major, in whatever order ``x`` and its gradient come."""
+    of = (x, *rest[3:5])
+    if not fits(x, grad) or x.device.type not in ("cpu", "cuda"):
+        return None
+    if x.device.type != "cpu" and not alike(*of):
+        return None  # mixed types are the CPU's
+    return wanted([None if t is None else contiguous(t.shape, t) for t in of], rest[-1])
 
 
 @rule("_prelu_kernel_backward")

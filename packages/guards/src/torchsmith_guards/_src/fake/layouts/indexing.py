@@ -28,6 +28,7 @@ from torchsmith_guards._src.fake.layouts.pointwise import (
     axis_order,
     broadcast,
     broadcast_all,
+    copy_stride,
     expanded_strides,
     iterator_strides,
     strides_in_order,
@@ -256,9 +257,11 @@ def _within(size: Sequence[Any], limits: Sequence[Any]) -> bool:
 
 @rule("constant_pad_nd")
 def _pad(x: torch.Tensor, pad: Sequence[Any], value: Any = 0) -> Layout | None:
-    if not is_static(pad) or len(pad) % 2 or len(pad) > 2 * x.dim() or not is_contiguous(x):
+    if not is_static(pad) or len(pad) % 2 or len(pad) > 2 * x.dim() or not pad:
         return None
-    if not pad or ((x.dim() == 4 or min(pad) < 0) and not is_static(x.shape)):
+    if not is_contiguous(x) and (max(pad) <= 0 or not is_static(x.shape, x.stride())):
+        return None
+    if (x.dim() == 4 or min(pad) < 0) and not is_static(x.shape):
         return None
     if (x.dim() == 5 and not is_row_major(x)) or is_channels_last(x) is not False:
         return None
@@ -276,9 +279,11 @@ def _triangle(x: torch.Tensor, diagonal: int = 0) -> Layout | None:
 @rule("flip")
 def _flip(x: torch.Tensor, dims: Sequence[int]) -> Layout | None:
     axes = [axis_of(d, x.dim()) for d in dims]
-    if None in axes or len(set(axes)) != len(axes) or not is_contiguous(x):
+    if None in axes or len(set(axes)) != len(axes) or holds(x.shape, 0) or holds(x.shape, 1):
         return None
-    return None if holds(x.shape, 0) or holds(x.shape, 1) else contiguous(x.shape, x)
+    if is_static(x.shape, x.stride()):
+        return tuple(x.shape), copy_stride(x), x.dtype, x.device, 0
+    return contiguous(x.shape, x) if is_contiguous(x) else None
 
 
 @rule("roll")

@@ -184,7 +184,7 @@ def pointwise_stride(
     strides = []
     for t in tensors:
         cast = dtype is not None and t.dtype is not dtype and t.device.type == "cpu"
-        stride = _cast_stride(t) if cast else tuple(t.stride())
+        stride = copy_stride(t) if cast else tuple(t.stride())
         if stride is None:
             return None
         strides.append(stride)
@@ -203,8 +203,8 @@ def pointwise_stride(
     return None if order is None else strides_in_order(size, order)
 
 
-def _cast_stride(x: torch.Tensor) -> tuple[Any, ...] | None:
-    """Strides of ``x`` after a cast: its own if it is dense, else dense ones in their order."""
+def copy_stride(x: torch.Tensor) -> tuple[Any, ...] | None:
+    """Strides of a copy of ``x``: its own if it is dense, else dense ones in their order."""
     size, stride = tuple(x.shape), tuple(x.stride())
     if is_dense(size, stride) or holds(size, 0):
         return stride
@@ -315,14 +315,15 @@ _UNARY_SAME = """
     neg abs sign sgn floor ceil trunc round clamp clamp_min clamp_max relu
 """
 _UNARY_ONLY_FLOAT = """
-    gelu silu leaky_relu elu mish softplus hardswish hardsigmoid threshold
+    gelu silu leaky_relu elu mish softplus hardswish hardsigmoid threshold celu hardshrink
+    softshrink frac
 """
 _UNARY_FLOAT = """
     exp exp2 expm1 log log2 log10 log1p sqrt rsqrt sin cos tan asin acos atan sinh cosh tanh
-    asinh acosh atanh erf erfc erfinv sigmoid reciprocal digamma lgamma
+    asinh acosh atanh erf erfc erfinv sigmoid reciprocal digamma lgamma logit sinc i0
 """
 _UNARY_BOOL = """
-    logical_not isnan signbit
+    logical_not isnan signbit isposinf isneginf
 """
 _BINARY = """
     add.Tensor add.Scalar mul.Tensor mul.Scalar minimum maximum fmin fmax
@@ -334,7 +335,10 @@ _BINARY_NOT_BOOL = """
     fmod.Scalar pow.Tensor_Tensor floor_divide
 """
 _BINARY_FLOAT = """
-    div.Tensor div.Scalar atan2 xlogy.Tensor
+    div.Tensor div.Scalar atan2 xlogy.Tensor xlogy.Scalar_Other copysign.Tensor
+"""
+_BINARY_ONLY_FLOAT = """
+    hypot logaddexp logaddexp2 nextafter
 """
 _BINARY_BOOL = """
     eq.Tensor ne.Tensor lt.Tensor le.Tensor gt.Tensor ge.Tensor eq.Scalar ne.Scalar lt.Scalar
@@ -362,6 +366,7 @@ def _register() -> None:
     rule(_BINARY)(binary(_DEFAULT))
     rule(_BINARY_NOT_BOOL)(binary(_NOT_BOOL))
     rule(_BINARY_FLOAT)(binary(_TO_FLOAT))
+    rule(_BINARY_ONLY_FLOAT)(binary(_ONLY_FLOAT))
     rule(_BINARY_BOOL)(binary(_TO_BOOL))
 
 

@@ -15,6 +15,7 @@ from torchsmith_guards._src.fake.layouts.base import (
     holds,
     is_contiguous,
     is_row_major,
+    is_static,
     rule,
 )
 
@@ -150,7 +151,7 @@ def _sort(x: torch.Tensor, *_: Any, **__: Any) -> Layouts | None:
 
 @rule("cumsum", "cumprod")
 def _cumsum(x: torch.Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Layout | None:
-    if axis_of(dim, x.dim()) is None or not is_contiguous(x):
+    if axis_of(dim, x.dim()) is None or not (is_contiguous(x) or is_static(x.shape, x.stride())):
         return None
     return contiguous(x.shape, x, _int_to_long(x, dtype))
 
