@@ -3,6 +3,7 @@
     python packages/fx-backend/tests/fuzz_composition.py --programs 20000 --seed 1
     ... --machine c          C kernels (default: the reference evaluator on the printed loop IR)
     ... --triton             printed Triton under its interpreter
+    ... --machine gpu        Triton kernels on a GPU
     ... --symbolic           every size a symbol, each program called with other sizes, too
     ... --large              sizes that fill vectors, rows of them and tiles
 

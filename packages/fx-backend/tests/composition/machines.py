@@ -1,4 +1,5 @@
-"""Ways to run a compiled program: C kernels, Triton's interpreter, or the reference evaluator.
+"""Ways to run a compiled program: C or GPU kernels, Triton's interpreter, or the reference
+evaluator.
 
 A machine stands in for the runtime's ``build``. It only notes the plan; kernels are made when
 ``prepare`` has seen a whole batch of programs, since one C compiler run for many is far cheaper.
@@ -178,11 +179,26 @@ class Native(Machine):
             if isinstance(step, Launch)
         ]
         if requests:
-            launcher_for(torch.device("cpu")).load(requests, default_cache())
+            launcher_for(requests[0].device).load(requests, default_cache())
         self.noted.clear()
 
     def make(self, plan: Plan) -> Runner:
         return build(plan)
 
 
-MACHINES: dict[str, type[Machine]] = {"reference": Reference, "c": Native, "triton": Triton}
+class Gpu(Native):
+    """Triton kernels on a GPU, which is torch's default device from then on."""
+
+    signs = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.set_default_device("cuda")
+
+
+MACHINES: dict[str, type[Machine]] = {
+    "reference": Reference,
+    "c": Native,
+    "triton": Triton,
+    "gpu": Gpu,
+}

@@ -50,17 +50,19 @@ class Input:
 
     def _fill(self, shape: tuple[int, ...]) -> torch.Tensor:
         generator = torch.Generator().manual_seed(self.seed)
-        quarters = torch.randint(-8, 9, shape, generator=generator)
+        quarters = torch.randint(-8, 9, shape, generator=generator, device="cpu")
+        place = torch.get_default_device()
         if self.dtype is torch.bool:
-            return quarters > 0
+            return (quarters > 0).to(place)
         if not self.dtype.is_floating_point:
-            return (quarters.abs() if self.dtype is torch.uint8 else quarters).to(self.dtype)
+            whole = quarters.abs() if self.dtype is torch.uint8 else quarters
+            return whole.to(place, self.dtype)
         x = quarters.to(self.dtype) / 4
         if self.special and x.numel():
-            picks = torch.randint(0, 12, shape, generator=generator)
+            picks = torch.randint(0, 12, shape, generator=generator, device="cpu")
             for number, value in enumerate((-0.0, float("inf"), float("nan"))):
                 x[picks == number] = value
-        return x
+        return x.to(place)
 
 
 @dataclass(frozen=True)
