@@ -399,7 +399,8 @@ def _positions_like(d: Draft, t: torch.Tensor, size: int) -> str:
             f"(torch.arange({t.numel()}) * {d.rng.choice((5, 7, 11))} % {size}).view({[*t.shape]})"
         )
     generator = torch.Generator().manual_seed(len(d.steps))
-    return f"torch.tensor({torch.randint(0, size, t.shape, generator=generator, device="cpu").tolist()})"
+    places = torch.randint(0, size, t.shape, generator=generator, device="cpu")
+    return f"torch.tensor({places.tolist()})"
 
 
 def _computed_positions(d: Draft, x: str, size: int) -> str:

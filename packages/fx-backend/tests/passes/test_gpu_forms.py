@@ -17,6 +17,7 @@ from torchsmith_fx_backend._src.passes import (
     AlignedProducts,
     ChannelsLast,
     CommonSubexpressions,
+    ConvolutionBiases,
     DeadCode,
     FusedAttention,
     PatchProducts,
@@ -322,6 +323,42 @@ def test_odd_groups_keep_their_layout():
         atol=1e-4,
     )
     assert [n.target for n in calls] == [aten.convolution.default] * 2
+
+
+BIASED = {
+    "rows": (torch.conv1d, (2, 4, 9), (8, 4, 3)),
+    "images": (torch.conv2d, (2, 4, 6, 9), (8, 4, 3, 1)),
+    "volumes": (torch.conv3d, (1, 4, 5, 6, 7), (8, 4, 3, 3, 1)),
+    "transposed": (torch.conv_transpose2d, (2, 4, 6, 9), (4, 8, 3, 3)),
+}
+
+
+@pytest.mark.parametrize("name", BIASED)
+def test_biases_of_convolutions_are_added_by_what_follows(name):
+    convolve, image, weight = BIASED[name]
+    generator = torch.Generator().manual_seed(0)
+    inputs = [torch.randn(size, generator=generator) for size in (image, weight, (8,))]
+    calls = rewritten(
+        lambda x, w, b: convolve(x, w, b).relu() + convolve(x, w),
+        *inputs,
+        passes=[ConvolutionBiases(device="cpu")],
+        rtol=1e-4,
+        atol=1e-4,
+    )
+    convolutions = [n for n in calls if n.target is aten.convolution.default]
+    assert [n.args[2] for n in convolutions] == [None, None]
+
+
+def test_convolutions_of_single_channels_keep_their_bias():
+    inputs = torch.randn(2, 4, 6, 9), torch.randn(4, 1, 3, 3), torch.randn(4)
+    (call,) = rewritten(
+        lambda x, w, b: torch.conv2d(x, w, b, groups=4),
+        *inputs,
+        passes=[ConvolutionBiases(device="cpu")],
+        rtol=1e-4,
+        atol=1e-4,
+    )
+    assert call.args[2] is not None
 
 
 PATCHES = {

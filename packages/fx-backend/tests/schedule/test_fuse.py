@@ -129,6 +129,42 @@ def test_window_partition_joins_the_norm_before_it():
     one_kernel(fn, torch.randn(1, 16, 16), W, B, decompose={})
 
 
+def normed(x, scale):
+    return (x - 0.5) * scale[0] + scale[1] * 2 - scale[2]
+
+
+SCALE = torch.rand(3, 1, 8, 1, 1)
+POOLS = {
+    # points of a window that see an element: nine, a quarter of nine, one
+    "same size": (lambda y: F.avg_pool2d(y, 3, 1, 1, count_include_pad=False) - y, 2),
+    "half the size": (lambda y: F.max_pool2d(y, 3, 2, 1), 1),
+    "apart": (lambda y: F.avg_pool2d(y, 2), 1),
+}
+
+
+@pytest.mark.parametrize("name", POOLS)
+def test_what_windows_would_do_again_many_times_is_stored(name):
+    pool, launches = POOLS[name]
+    plan = check(lambda x, scale: pool(normed(x, scale)), torch.randn(2, 8, 12, 12), SCALE)
+    assert len(kernels(plan)) == launches
+
+
+def test_one_relu_before_a_window_is_done_again():
+    one_kernel(lambda x: F.max_pool2d(torch.relu(x), 3, 1, 1), torch.randn(2, 8, 12, 12))
+
+
+@pytest.mark.parametrize("few", [True, False])
+def test_long_bodies_are_not_walked_by_few_rows(few, monkeypatch):
+    monkeypatch.setattr(fuse, "SERIAL_ROWS", {"cpu": (4, 512)})
+
+    def fn(x):
+        y = F.avg_pool2d(x, 3, 1, 1) + x
+        return y, y.sum((1, 2, 3)), y.amax((1, 2, 3))
+
+    plan = check(fn, torch.randn(2 if few else 8, 8, 12, 12))
+    assert len(kernels(plan)) == (2 if few else 1)
+
+
 def test_batch_norm_scale_is_not_a_kernel_of_its_own():
     def fn(x, w, b, m, v):
         scale = w * torch.rsqrt(v + 1e-5)

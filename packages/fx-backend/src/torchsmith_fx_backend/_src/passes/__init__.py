@@ -12,6 +12,7 @@ import torch
 from torchsmith_fx_backend._src.passes.attention import AttentionMasks
 from torchsmith_fx_backend._src.passes.base import Pass, run_passes
 from torchsmith_fx_backend._src.passes.batch_norms import BatchNorms
+from torchsmith_fx_backend._src.passes.biases import ConvolutionBiases
 from torchsmith_fx_backend._src.passes.casts import RedundantCasts
 from torchsmith_fx_backend._src.passes.common import CommonSubexpressions
 from torchsmith_fx_backend._src.passes.dead import DeadCode
@@ -44,6 +45,7 @@ PASSES: tuple[Pass, ...] = (
     LibraryKernels(),
     ChannelsLast(),
     PatchProducts(),
+    ConvolutionBiases(),
     AlignedProducts(),
     DeadCode(),
     WritesInPlace(),

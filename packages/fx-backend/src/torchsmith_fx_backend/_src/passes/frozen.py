@@ -28,7 +28,7 @@ from torchsmith_fx_backend._src.passes.base import (
     is_pure,
     is_static,
 )
-from torchsmith_fx_backend._src.passes.layouts import CONVOLUTION
+from torchsmith_fx_backend._src.passes.biases import CONVOLUTION
 
 aten = torch.ops.aten
 

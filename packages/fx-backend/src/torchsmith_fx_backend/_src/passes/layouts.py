@@ -24,9 +24,9 @@ from torchsmith_fx_backend._src.passes.base import (
     is_static,
     same_layout,
 )
+from torchsmith_fx_backend._src.passes.biases import CONVOLUTION, split_bias
 
 aten = torch.ops.aten
-CONVOLUTION = aten.convolution.default
 _LAST = torch.channels_last
 _FEWEST = 2  # convolutions: a single one gains what the copies around it cost
 # What these compute depends on the strides of their operands, or the kernel that they choose does.
@@ -58,7 +58,7 @@ class ChannelsLast:
         if len(chosen) < _FEWEST or any(_has_odd_groups(node) for node in chosen):
             return False
         for node in chosen if self.biases else ():
-            _split_bias(graph, node)
+            split_bias(graph, node)
         walk = _Walk(graph, set(chosen), escaping(graph))
         for node in list(graph.nodes):
             walk.visit(node)
@@ -83,21 +83,6 @@ def _has_odd_groups(node: fx.Node) -> bool:
     call (24 channels a group, measured: half of a RegNet's time); 1 and powers of two are fine."""
     width = int(node.args[1].meta["val"].shape[1])  # type: ignore[union-attr]
     return bool(node.args[8] != 1) and width & (width - 1) != 0
-
-
-def _split_bias(graph: fx.Graph, node: fx.Node) -> None:
-    """``convolution(x, w, b)`` as ``convolution(x, w) + b``: the library adds it apart anyway."""
-    x, weight, bias, *rest = node.args
-    if not isinstance(bias, fx.Node):
-        return
-    before = node.meta["val"]
-    node.args = (x, weight, None, *rest)
-    with graph.inserting_before(node.next):
-        shaped = insert(graph, aten.view.default, bias, [1, -1, 1, 1])
-        added = insert(graph, aten.add.Tensor, node, shaped)
-    node.replace_all_uses_with(added, delete_user_cb=lambda user: user is not added)
-    shaped.meta = {**node.meta, **shaped.meta}
-    added.meta = {**node.meta, "val": before}
 
 
 @dataclass

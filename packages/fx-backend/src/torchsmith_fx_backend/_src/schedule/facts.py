@@ -17,7 +17,7 @@ from torch import fx
 
 from torchsmith_fx_backend._src import keyed
 from torchsmith_fx_backend._src.loops import index as ix
-from torchsmith_fx_backend._src.loops.body import Body, lower
+from torchsmith_fx_backend._src.loops.body import Body, Read, lower
 from torchsmith_fx_backend._src.loops.index import Index
 from torchsmith_fx_backend._src.loops.ir import Scan
 from torchsmith_fx_backend._src.loops.pointwise import copy_into
@@ -60,6 +60,7 @@ SUPPORTED = frozenset(
 INLINE_COST = 9  # simple operations that may be done again rather than stored
 MOVED_COST = 40  # the same for a node whose one reader moves its elements
 PADDED_COST = 400  # the same where it does so only to leave a little room at an end
+WINDOW_COST = 27  # the same for all that windows do again of a node which several of them read
 SMALL_COST = 16  # the same for a node that is small beside its readers ...
 MUCH_LARGER = 8  # ... by this factor
 SLACK = 16  # reading so small a part more is nothing against a store
@@ -341,10 +342,14 @@ class Facts:
         """Whether there are no scans, or enough rows for a program each."""
         if not any(type(n) is Scan for n in self.body(node).nodes):
             return True
+        rows, length = self.rows(node, rule)
+        return length <= SHORT_SCAN or rows >= FEW_SCANS
+
+    def rows(self, node: fx.Node, rule: Reduction) -> tuple[int, int]:
+        """How many rows are reduced, and how long one is."""
         dims, space = rule.dims(node), self.space(node, rule)
         length = estimate(ix.product([n for d, n in enumerate(space) if d in dims]))
-        rows = estimate(ix.product([n for d, n in enumerate(space) if d not in dims]))
-        return length <= SHORT_SCAN or rows >= FEW_SCANS
+        return estimate(ix.product([n for d, n in enumerate(space) if d not in dims])), length
 
     def _chain_root(self, node: fx.Node) -> fx.Node:
         while isinstance(self._rule.get(node), View):
@@ -448,6 +453,8 @@ class Facts:
                 beside = MUCH_LARGER * estimate(self.info(arg).numel) <= size
                 cost += 0 if beside else self._cost[arg]
                 leaves.update(self._leaves[arg])
+        if cost * self._windows_over(node) > WINDOW_COST:
+            return
         cheap = rule.creation
         if not cheap and node not in self.materialised and cost <= INLINE_COST:
             cheap = self._saves_memory(node, leaves)
@@ -466,6 +473,22 @@ class Facts:
             self.inline.add(node)
             self._leaves[node] = leaves
             self._cost[node] = cost
+
+    def _windows_over(self, node: fx.Node) -> float:
+        """How many points of one reader look at the same element of ``node``, on average, where
+        that is a window (pooling, resampling); 0 without such a reader."""
+        most = 0.0
+        for user in self.users(node):
+            rule = self._rule[user]
+            if isinstance(rule, View):
+                most = max(most, self._windows_over(user))
+            elif isinstance(rule, Pointwise | Reduction) and rule.window:
+                body, points = self.body(user), estimate(ix.product(self.space(user, rule)))
+                reads = sum(
+                    type(n) is Read and body.operands[n.operand] is node for n in body.nodes
+                )
+                most = max(most, reads * points / max(estimate(self.info(node).numel), 1))
+        return most
 
     def _behind(self, node: fx.Node) -> set[fx.Node]:
         """The node and what lies behind its operands."""
@@ -563,7 +586,7 @@ class Facts:
             return 0
         rule = self._rule[users[0]]
         if isinstance(rule, Pointwise | Reduction) and rule.window:
-            return INLINE_COST
+            return int(min(INLINE_COST, WINDOW_COST / max(self._windows_over(node), 1)))
         if not isinstance(rule, Pointwise) or self.try_info(users[0]) is None:
             return 0
         own, other = estimate(self.info(node).numel), estimate(self.info(users[0]).numel)

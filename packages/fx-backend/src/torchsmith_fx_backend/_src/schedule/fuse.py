@@ -51,6 +51,7 @@ GATHERED_BYTES = 1 << 25  # ... what all of them may store
 # Rows fewer and longer than this are not walked again in one kernel: on a GPU, and elsewhere.
 SERIAL_ROWS = {"cuda": (264, 1 << 15)}
 SERIAL_OTHERS = (16, 1 << 16)
+LONG_BODY = 60  # scalar operations that such rows do not do for each of their elements
 
 
 @dataclass(slots=True, eq=False)
@@ -257,6 +258,9 @@ class Fuser:
             reads = (*fit.reads, *self._numbers(node))
             if self._makes_cycle(unit, reads) or self._too_serial(nest, node, fit):
                 return False
+            if not nest.reduced and len(nest.nodes) > LONG_BODY:
+                if self._leaves_idle(nest, node, rule):
+                    return False
             nest.join(node, rule, fit)
             self._settle(unit, node, fit.reads)
             for read in fit.reads:
@@ -314,6 +318,15 @@ class Fuser:
             return False
         walks = any(set(nest.reduced) & ix.variables(x) for place in fit.places for x in place)
         return walks and self._follows_reduction(nest, node)
+
+    def _leaves_idle(self, nest: Nest, node: fx.Node, rule: Computed) -> bool:
+        """Whether ``node`` reduces so few and long rows that most of a GPU has nothing to do: what
+        takes long to compute for each of their elements is better off in a kernel of its own."""
+        if not isinstance(rule, Reduction) or nest.device.type not in SERIAL_ROWS:
+            return False
+        few, long = SERIAL_ROWS[nest.device.type]
+        rows, length = self.facts.rows(node, rule)
+        return rows < few and length >= long
 
     def _follows_reduction(self, nest: Nest, node: fx.Node) -> bool:
         """Whether what ``node`` is computed from is partly a reduction in ``nest``."""
