@@ -21,6 +21,7 @@ from torchsmith_fx_backend._src.passes import (
     DeadCode,
     FusedAttention,
     PatchProducts,
+    RowsAsImages,
     padding,
     run_passes,
 )
@@ -303,6 +304,27 @@ def test_group_norms_between_convolutions_need_no_copies():
     calls = rewritten(fn, *inputs, passes=passes, rtol=1e-4, atol=1e-5)
     moved = [n.target for n in calls if n.target in (aten.clone.default, aten.copy.default)]
     assert moved == [aten.clone.default, aten.copy.default]  # the first input and the result
+
+
+@pytest.mark.parametrize("returned", [False, True])
+def test_rows_go_channels_last_too(returned):
+    def fn(x, w1, b, w2):
+        y = torch.conv1d(x, w1, b, 2, 3, 2).relu()
+        z = torch.conv1d(y, w2, None, 1, 1, 1, 2) + y.mean(2, keepdim=True)
+        return (y, z) if returned else z
+
+    generator = torch.Generator().manual_seed(0)
+    sizes = (2, 4, 19), (8, 4, 3), (8,), (8, 4, 3)
+    inputs = [torch.randn(size, generator=generator) for size in sizes]
+    passes = [
+        RowsAsImages(device="cpu", dtypes=(torch.float32,)),
+        ChannelsLast(device="cpu", dtypes=(torch.float32,)),
+    ]
+    calls = rewritten(fn, *inputs, passes=passes, rtol=1e-4, atol=1e-5)
+    convolutions = [n for n in calls if n.target is aten.convolution.default]
+    assert len(convolutions) == 2
+    for node in convolutions:
+        assert node.args[0].meta["val"].is_contiguous(memory_format=torch.channels_last)
 
 
 def test_one_convolution_stays():

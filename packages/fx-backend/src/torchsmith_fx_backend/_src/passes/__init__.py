@@ -24,7 +24,7 @@ from torchsmith_fx_backend._src.passes.frozen import (
 )
 from torchsmith_fx_backend._src.passes.fused_attention import FusedAttention
 from torchsmith_fx_backend._src.passes.inplace import WritesInPlace
-from torchsmith_fx_backend._src.passes.layouts import ChannelsLast
+from torchsmith_fx_backend._src.passes.layouts import ChannelsLast, RowsAsImages
 from torchsmith_fx_backend._src.passes.masked import MaskedWrites
 from torchsmith_fx_backend._src.passes.noop import NoOps
 from torchsmith_fx_backend._src.passes.padding import AlignedProducts
@@ -43,6 +43,7 @@ PASSES: tuple[Pass, ...] = (
     AttentionMasks(),
     FusedAttention(),
     LibraryKernels(),
+    RowsAsImages(),
     ChannelsLast(),
     PatchProducts(),
     ConvolutionBiases(),

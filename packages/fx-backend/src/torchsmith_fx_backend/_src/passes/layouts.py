@@ -53,7 +53,7 @@ class ChannelsLast:
         chosen = [
             node
             for node in graph.find_nodes(op="call_function", target=CONVOLUTION)
-            if self._takes(node)
+            if _suits(node, 4, self.device, self.dtypes)
         ]
         if len(chosen) < _FEWEST or any(_has_odd_groups(node) for node in chosen):
             return False
@@ -64,25 +64,58 @@ class ChannelsLast:
             walk.visit(node)
         return True
 
-    def _takes(self, node: fx.Node) -> bool:
-        x, weight = (n.meta["val"] for n in node.args[:2])  # type: ignore[union-attr]
-        return (
-            x.device.type == weight.device.type == self.device
-            and x.dtype == weight.dtype
-            and x.dtype in self.dtypes
-            and x.dim() == weight.dim() == 4
-            and is_static(x)
-            and is_static(weight)
-            and x.numel() > 0
-            and not node.args[6]  # transposed
-        )
-
 
 def _has_odd_groups(node: fx.Node) -> bool:
     """Whether groups have a width for which the library rearranges channels-last images at each
     call (24 channels a group, measured: half of a RegNet's time); 1 and powers of two are fine."""
     width = int(node.args[1].meta["val"].shape[1])  # type: ignore[union-attr]
     return bool(node.args[8] != 1) and width & (width - 1) != 0
+
+
+@dataclass(frozen=True)
+class RowsAsImages:
+    """Makes convolutions over rows ones over images of height one, for ``ChannelsLast``: aten
+    itself lays rows out with their channels apart."""
+
+    device: str = "cuda"
+    dtypes: tuple[torch.dtype, ...] = (torch.float16, torch.bfloat16)
+    name: str = "rows-as-images"
+
+    def run(self, graph: fx.Graph) -> bool:
+        """Rewrite ``graph`` in place."""
+        chosen = [
+            node
+            for node in graph.find_nodes(op="call_function", target=CONVOLUTION)
+            if _suits(node, 3, self.device, self.dtypes)
+        ]
+        if len(chosen) < _FEWEST or any(_has_odd_groups(node) for node in chosen):
+            return False
+        for node in chosen:
+            with graph.inserting_before(node):
+                x, weight = (insert(graph, aten.unsqueeze.default, n, 2) for n in node.args[:2])
+                bias, stride, padding, dilation, *rest = node.args[2:]
+                steps = [1, *stride], [0, *padding], [1, *dilation]
+                rest[1] = [0, *rest[1]]
+                image = insert(graph, CONVOLUTION, x, weight, bias, *steps, *rest)
+                rows = insert(graph, aten.squeeze.dim, image, 2)
+            image.meta, rows.meta = {**node.meta, **image.meta}, {**node.meta, **rows.meta}
+            node.replace_all_uses_with(rows)
+            graph.erase_node(node)
+        return True
+
+
+def _suits(node: fx.Node, rank: int, device: str, dtypes: tuple[torch.dtype, ...]) -> bool:
+    x, weight = (n.meta["val"] for n in node.args[:2])  # type: ignore[union-attr]
+    return (
+        x.device.type == weight.device.type == device
+        and x.dtype == weight.dtype
+        and x.dtype in dtypes
+        and x.dim() == weight.dim() == rank
+        and is_static(x)
+        and is_static(weight)
+        and x.numel() > 0
+        and not node.args[6]  # transposed
+    )
 
 
 @dataclass

@@ -107,7 +107,8 @@ def _keeps_channels_last(x: torch.Tensor) -> bool:
     cudnn = torch.backends.cudnn
     if x.device.type != "cuda" or not torch.cuda.is_available() or torch.version.hip is not None:
         return False
-    if not cudnn.is_available() or not cudnn.enabled or cudnn.deterministic:
+    on = cudnn.is_available() and cudnn.enabled  # type: ignore[no-untyped-call]
+    if not on or cudnn.deterministic:
         return False
     wide = torch.cuda.get_device_capability(x.device) >= (8, 0)
     known = (torch.float32, torch.float16, torch.bfloat16) if wide else (torch.float32,)

@@ -282,7 +282,8 @@ def _flip(x: torch.Tensor, dims: Sequence[int]) -> Layout | None:
     if None in axes or len(set(axes)) != len(axes) or holds(x.shape, 0) or holds(x.shape, 1):
         return None
     if is_static(x.shape, x.stride()):
-        return tuple(x.shape), copy_stride(x), x.dtype, x.device, 0
+        stride = copy_stride(x)
+        return None if stride is None else (tuple(x.shape), stride, x.dtype, x.device, 0)
     return contiguous(x.shape, x) if is_contiguous(x) else None
 
 
