@@ -363,7 +363,8 @@ def compile_training(
 
     def compile_half(module: fx.GraphModule) -> object:
         with _reported(gm):
-            _stage("passes", run_passes, module.graph, switches.passes(chosen), check=chosen.verify)
+            wanted = switches.passes(chosen, training=True)
+            _stage("passes", run_passes, module.graph, wanted, check=chosen.verify)
         module.recompile()
         logs.logger("aot").debug("%s", module.graph)
         tell_functional(module)

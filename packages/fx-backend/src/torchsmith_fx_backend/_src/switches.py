@@ -17,6 +17,7 @@ from torchsmith_fx_backend._src.passes import (
     Pass,
     ScatterTargets,
 )
+from torchsmith_fx_backend._src.passes.layouts import RowsAsImages
 from torchsmith_fx_backend._src.passes.templates import LibraryKernels
 from torchsmith_fx_backend._src.schedule.scheduler import POLICIES, Policy
 from torchsmith_fx_backend._src.settings import Settings
@@ -48,9 +49,11 @@ def check(disabled: Iterable[str]) -> None:
             raise SettingError(name=f"disable={name!r}", known=known)
 
 
-def passes(chosen: Settings, *, freezing: bool = False) -> Iterable[Pass]:
-    """The passes that run."""
+def passes(chosen: Settings, *, freezing: bool = False, training: bool = False) -> Iterable[Pass]:
+    """The passes that run; rows as images are not measured where a backward pass reads them."""
     for each in FROZEN_PASSES if freezing else PASSES:
+        if training and isinstance(each, RowsAsImages):
+            continue
         if isinstance(each, LibraryKernels):
             each = replace(each, unmeasured=chosen.kernels == "all")
         if each.name not in chosen.disable:

@@ -128,6 +128,11 @@ WITH_SETTINGS = {
     ],
     "bernoulli.p": [lambda x: ((x, 0.5), {}), lambda x: ((x, 1.5), {})],
     # copies
+    "copy": [
+        lambda x: ((x, x * 2), {}),
+        lambda x: ((x, x[..., :1].double() if x.dim() else x), {}),
+        lambda x: ((x.contiguous(), x), {}),
+    ],
     "_to_copy": [
         lambda x: ((x,), {"dtype": torch.float64}),
         lambda x: ((x,), {"memory_format": torch.contiguous_format}),

@@ -22,7 +22,7 @@ from torchsmith_guards._src.fake.layouts.base import (
     rule,
     same_sizes,
 )
-from torchsmith_guards._src.fake.layouts.pointwise import copy_stride
+from torchsmith_guards._src.fake.layouts.pointwise import broadcast, copy_stride
 from torchsmith_guards._src.fake.layouts.views import (
     diagonal_view,
     select_view,
@@ -135,6 +135,15 @@ def _is_size(value: Any) -> bool:
 
 
 # Copies.
+
+
+@rule("copy")
+def _copied(x: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> Layout | None:
+    if not is_static(x.shape, x.stride(), source.shape) or not is_dense(x.shape, x.stride()):
+        return None
+    if source.device != x.device or broadcast(tuple(x.shape), tuple(source.shape)) != x.shape:
+        return None
+    return tuple(x.shape), x.stride(), x.dtype, x.device, 0
 
 
 rule("lift_fresh_copy")(lambda x: _copy_layout(x, x.dtype, x.device, None))

@@ -1,6 +1,6 @@
 """Rules of images at other sizes: interpolation, padding by mirroring, shuffles of pixels, grids.
 
-What other devices do with channels-last images is left to torch.
+What other devices do with channels-last images is left to torch, but for nearest neighbours.
 """
 
 from __future__ import annotations
@@ -38,7 +38,15 @@ def _resampled(size: Sequence[Any], x: torch.Tensor) -> Layout | None:
     return image_layout(size, x) if x.device.type == "cpu" else None
 
 
-@rule(*_UPSAMPLING)
+@rule("upsample_nearest2d", "_upsample_nearest_exact2d")
+def _nearest(x: torch.Tensor, output_size: Sequence[Any], *scales: Any) -> Layout | None:
+    if x.device.type != "cuda" or not is_channels_last(x):
+        return _upsample(x, output_size, *scales)
+    size = (*x.shape[:2], *output_size)
+    return image_layout(size, x) if fits(x) and is_static(size) and min(size) > 0 else None
+
+
+@rule(*(name for name in _UPSAMPLING if "nearest" not in name or not name.endswith("2d")))
 def _upsample(x: torch.Tensor, output_size: Sequence[Any], *_: Any) -> Layout | None:
     return _resampled((*x.shape[:2], *output_size), x) if x.dim() == len(output_size) + 2 else None
 
