@@ -70,9 +70,11 @@ def conform(
 ) -> torch.Tensor:
     """``result`` of an aten call as the kernels that read it expect it.
 
-    Torch's fake tensors tell layouts beforehand, and for a few operators they are wrong.
+    Torch's fake tensors tell layouts beforehand, and for a few operators they are wrong. Memory
+    that is planned starts its storage: copies of parts, as ``diagonal_scatter`` makes, need not.
     """
-    if result.dtype is dtype and result.stride() == stride and result.shape == size:
+    first = not result.storage_offset()
+    if first and result.dtype is dtype and result.stride() == stride and result.shape == size:
         return result
     if result.shape != size:
         raise RuntimeError(
@@ -80,7 +82,7 @@ def conform(
             "implementation says otherwise"
         )
     plain = not (result.is_conj() or result.is_neg())
-    if plain and result.dtype is dtype:
+    if first and plain and result.dtype is dtype:
         same = (a == b for a, b, n in zip(result.stride(), stride, size) if n != 1)
         if result.numel() == 0 or all(same):
             return result

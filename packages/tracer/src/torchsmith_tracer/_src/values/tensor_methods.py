@@ -216,7 +216,7 @@ def _opaque(name: str) -> Handler:
 
 
 for _name in (
-    "storage is_shared is_pinned "
+    "storage is_shared is_pinned is_set_to "
     "untyped_storage _typed_storage share_memory_ apply_ map_ map2_ __deepcopy__ "
     "__dlpack__ __dlpack_device__ __reversed__ rename_ rename "
     "sparse_resize_ sparse_resize_and_clear_ module_load reinforce "

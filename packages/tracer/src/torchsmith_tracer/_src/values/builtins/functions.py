@@ -10,6 +10,7 @@ import typing
 from collections.abc import Callable
 from typing import cast
 
+import torch
 from torchsmith_guards import GuardKind
 
 from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
@@ -31,6 +32,7 @@ from torchsmith_tracer._src.values.lookup import Found, disguises, in_python, lo
 from torchsmith_tracer._src.values.mappings import DictValue
 from torchsmith_tracer._src.values.namespaces import DictNamespace, NamespaceValue, PyModuleValue
 from torchsmith_tracer._src.values.python_instances import EnumValue, ObjectValue
+from torchsmith_tracer._src.values.tensor import TensorValue
 
 builtin(len)(lambda tx, obj, /: obj.length(tx))
 
@@ -81,6 +83,8 @@ def _hash(tx: Trace, obj: Value, /) -> Value:
         found = lookup(tx, obj.cls, "__hash__")
         if found is not None and found.owner is object:
             raise Unsupported("opaque-call", what="hash() of a new object")
+    if isinstance(obj, TensorValue) and getattr(obj.cls, "__hash__", None) is torch.Tensor.__hash__:
+        return IdentityValue(obj)
     return ConstantValue(tx.interp.hash_of(obj))
 
 

@@ -1,0 +1,36 @@
+"""Results of aten calls that do not start their storage: copies of a part keep its offset."""
+
+import pytest
+import torch
+from torch import fx
+from torchsmith_fx_backend import Settings, compile_graph
+from torchsmith_fx_backend._src.driver import compile_training
+
+SCATTERS = {
+    "diagonal": lambda x: x.diagonal_scatter(x.diagonal() + 1),
+    "select": lambda x: x.select_scatter(x[0] + 1, 0, 1),
+    "slice": lambda x: x.slice_scatter(x[1:] + 1, 0, 1),
+    "as_strided": lambda x: x.as_strided_scatter(x[0] + 1, (4,), (1,)),
+}
+READERS = {
+    "view in place": lambda y: y.repeat_interleave(1, 0),
+    "copy in place": lambda y: y.clone() + 1,
+    "other type": lambda y: y.to(torch.int64) * 2,
+    "sum": lambda y: y.sum(0),
+    "view": lambda y: y.t() * y,
+}
+
+
+@pytest.mark.parametrize("compiled_by", [compile_graph, compile_training])
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("scatter", SCATTERS)
+def test_copies_of_parts(scatter, reader, compiled_by):
+    def fn(x):
+        return (READERS[reader](SCATTERS[scatter](x)),)
+
+    for dtype in (torch.uint8, torch.float32):
+        x = torch.arange(24).to(dtype).view(6, 4)[1:-1]
+        settings = Settings(graph_cache=False, verify=True)
+        compiled = compiled_by(fx.symbolic_trace(fn), [x], settings)
+        for _ in range(2):
+            torch.testing.assert_close(compiled(x)[0], fn(x)[0], rtol=0, atol=0)
