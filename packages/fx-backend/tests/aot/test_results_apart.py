@@ -46,6 +46,7 @@ PROGRAMS = {
     "one node of two results": statistics,
     "views": lambda a, b: (a.sin().t(), b.exp()[0], b.exp()),
     "parts of one tensor": lambda a, b: (a[0].sin(), a[1].cos(), (a * b)[2].tanh()),
+    "written over": lambda a, b: (a.nan_to_num(0.5).fill_(1), a.clamp_min(0), (a * b).sum()),
     "input as a result": lambda a, b: (a.view(-1), a.square(), b.sigmoid()),
 }
 

@@ -177,6 +177,14 @@ class Training:
             return  # it needs all
         tangents = dict(zip(joint.differentiable, snapshot.tangents, strict=True))
         needed = needed_by(snapshot.module, tangents, outputs, self.saved)
+        # A gradient of zeros is a constant here; computed for its result alone it reads what
+        # eager's nodes do.
+        zeros = joint.saves.keys() - frozenset[int]().union(*needed)
+        read = {i: {node.name for node in joint.reads[i]} for i in zeros & joint.reads.keys()}
+        needed = [
+            each | {i for i, names in read.items() if saved.name in names}
+            for saved, each in zip(self.saved, needed, strict=True)
+        ]
         users = [each for i, each in enumerate(needed) if i not in self.numbers]
         guarded = [joint.nodes[i] for i in self.kept_inputs]
         guarded += [joint.outputs[i] for i in self.kept_outputs]
