@@ -83,8 +83,10 @@ def _hash(tx: Trace, obj: Value, /) -> Value:
         found = lookup(tx, obj.cls, "__hash__")
         if found is not None and found.owner is object:
             raise Unsupported("opaque-call", what="hash() of a new object")
-    if isinstance(obj, TensorValue) and getattr(obj.cls, "__hash__", None) is torch.Tensor.__hash__:
-        return IdentityValue(obj)
+    if isinstance(obj, TensorValue):
+        found = lookup(tx, obj.cls, "__hash__")
+        if found is not None and found.owner is torch.Tensor:
+            return IdentityValue(obj)
     return ConstantValue(tx.interp.hash_of(obj))
 
 
