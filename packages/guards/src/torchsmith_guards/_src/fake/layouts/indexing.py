@@ -279,12 +279,13 @@ def _triangle(x: torch.Tensor, diagonal: int = 0) -> Layout | None:
 @rule("flip")
 def _flip(x: torch.Tensor, dims: Sequence[int]) -> Layout | None:
     axes = [axis_of(d, x.dim()) for d in dims]
-    if None in axes or len(set(axes)) != len(axes) or holds(x.shape, 0) or holds(x.shape, 1):
+    if None in axes or len(set(axes)) != len(axes):
         return None
     if is_static(x.shape, x.stride()):
         stride = copy_stride(x)
         return None if stride is None else (tuple(x.shape), stride, x.dtype, x.device, 0)
-    return contiguous(x.shape, x) if is_contiguous(x) else None
+    plain = is_contiguous(x) and not holds(x.shape, 0) and not holds(x.shape, 1)
+    return contiguous(x.shape, x) if plain else None
 
 
 @rule("roll")
