@@ -50,12 +50,8 @@ class ChannelsLast:
 
     def run(self, graph: fx.Graph) -> bool:
         """Rewrite ``graph`` in place."""
-        chosen = [
-            node
-            for node in graph.find_nodes(op="call_function", target=CONVOLUTION)
-            if _suits(node, 4, self.device, self.dtypes)
-        ]
-        if len(chosen) < _FEWEST or any(_has_odd_groups(node) for node in chosen):
+        chosen = _convolutions(graph, 4, self.device, self.dtypes)
+        if not chosen:
             return False
         for node in chosen if self.biases else ():
             split_bias(graph, node)
@@ -83,17 +79,12 @@ class RowsAsImages:
 
     def run(self, graph: fx.Graph) -> bool:
         """Rewrite ``graph`` in place."""
-        chosen = [
-            node
-            for node in graph.find_nodes(op="call_function", target=CONVOLUTION)
-            if _suits(node, 3, self.device, self.dtypes)
-        ]
-        if len(chosen) < _FEWEST or any(_has_odd_groups(node) for node in chosen):
-            return False
+        chosen = _convolutions(graph, 3, self.device, self.dtypes)
         for node in chosen:
             with graph.inserting_before(node):
                 x, weight = (insert(graph, aten.unsqueeze.default, n, 2) for n in node.args[:2])
-                bias, stride, padding, dilation, *rest = node.args[2:]
+                settings: Any = node.args[2:]
+                bias, stride, padding, dilation, *rest = settings
                 steps = [1, *stride], [0, *padding], [1, *dilation]
                 rest[1] = [0, *rest[1]]
                 image = insert(graph, CONVOLUTION, x, weight, bias, *steps, *rest)
@@ -101,7 +92,20 @@ class RowsAsImages:
             image.meta, rows.meta = {**node.meta, **image.meta}, {**node.meta, **rows.meta}
             node.replace_all_uses_with(rows)
             graph.erase_node(node)
-        return True
+        return bool(chosen)
+
+
+def _convolutions(
+    graph: fx.Graph, rank: int, device: str, dtypes: tuple[torch.dtype, ...]
+) -> list[fx.Node]:
+    """Those over tensors of this rank that go channels-last together; none where that does not
+    pay."""
+    found = [
+        node
+        for node in graph.find_nodes(op="call_function", target=CONVOLUTION)
+        if _suits(node, rank, device, dtypes)
+    ]
+    return [] if len(found) < _FEWEST or any(map(_has_odd_groups, found)) else found
 
 
 def _suits(node: fx.Node, rank: int, device: str, dtypes: tuple[torch.dtype, ...]) -> bool:

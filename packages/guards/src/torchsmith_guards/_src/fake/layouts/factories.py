@@ -146,8 +146,8 @@ def _copied(x: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -
     return tuple(x.shape), x.stride(), x.dtype, x.device, 0
 
 
-rule("lift_fresh_copy")(lambda x: _copy_layout(x, x.dtype, x.device, None))
-rule("clone")(lambda x, memory_format=None: _copy_layout(x, x.dtype, x.device, memory_format))
+rule("lift_fresh_copy")(lambda x: copy_layout(x, x.dtype, x.device))
+rule("clone")(lambda x, memory_format=None: copy_layout(x, x.dtype, x.device, memory_format))
 
 
 @rule("index_fill.int_Scalar", "index_fill.int_Tensor")
@@ -216,7 +216,7 @@ def _like(
     dtype = dtype or x.dtype
     if dtype not in PLAIN_DTYPES or not isinstance(x, torch.Tensor):
         return None  # numbers stand for tensors where a mapped operator was given one
-    return _copy_layout(x, dtype, x.device, memory_format)
+    return copy_layout(x, dtype, x.device, memory_format)
 
 
 @rule("rand_like", "randn_like")
@@ -245,12 +245,13 @@ def _new_like(
 rule("new_full")(lambda x, size, value, **kwargs: _new_like(x, size, **kwargs))
 
 
-def _copy_layout(
+def copy_layout(
     x: torch.Tensor,
     dtype: torch.dtype,
     device: torch.device,
-    memory_format: torch.memory_format | None,
+    memory_format: torch.memory_format | None = None,
 ) -> Layout | None:
+    """Of a copy of ``x`` that keeps the order of its elements, or has a format."""
     size = tuple(x.shape)
     if memory_format is torch.contiguous_format:
         return size, contiguous_strides(size), dtype, device, 0

@@ -24,11 +24,11 @@ from torchsmith_guards._src.fake.layouts.base import (
     same,
     same_sizes,
 )
+from torchsmith_guards._src.fake.layouts.factories import copy_layout
 from torchsmith_guards._src.fake.layouts.pointwise import (
     axis_order,
     broadcast,
     broadcast_all,
-    copy_stride,
     expanded_strides,
     iterator_strides,
     strides_in_order,
@@ -282,8 +282,7 @@ def _flip(x: torch.Tensor, dims: Sequence[int]) -> Layout | None:
     if None in axes or len(set(axes)) != len(axes):
         return None
     if is_static(x.shape, x.stride()):
-        stride = copy_stride(x)
-        return None if stride is None else (tuple(x.shape), stride, x.dtype, x.device, 0)
+        return copy_layout(x, x.dtype, x.device)
     plain = is_contiguous(x) and not holds(x.shape, 0) and not holds(x.shape, 1)
     return contiguous(x.shape, x) if plain else None
 
