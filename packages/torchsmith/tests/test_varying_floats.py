@@ -228,3 +228,45 @@ def test_what_is_scheduled_on_modules_of_torch(name, training):
             found.append([y.detach(), *grads, *(b.clone() for b in each.buffers())])
         torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-5)
     assert len(made) <= 2
+
+
+def divided_by_name(name):
+    """A function of a tensor and a float that is called ``name``."""
+    made = {}
+    text = f"def f(x, {name}):\n    return (x / {name}).exp().sum(0) * x.shape[0] + {name} * 0.5"
+    exec(text, made)
+    return made["f"]
+
+
+def divided_by_largest(x):
+    largest = x.detach().abs().max().item()
+    return x / largest * x.shape[0] + largest
+
+
+def divided_by_two(x):
+    high, low = x.detach().max().item(), x.detach().min().item()
+    return (x - low) / (high - low) * x.shape[1]
+
+
+def divided_in_loop(x):
+    for _ in range(2):
+        x = x / (x.detach().norm().item() + 1) + x.shape[0]
+    return x
+
+
+NAMED = {name: divided_by_name(name) for name in ("s0", "s1", "s0_", "zf0", "a0", "t0", "low")}
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize(
+    "fn", [*NAMED.values(), divided_by_largest, divided_by_two, divided_in_loop]
+)
+def test_floats_are_told_from_sizes_whatever_their_names(fn, dynamic):
+    compiled = torchsmith.compile(fn, dynamic=dynamic)
+    for n in (4, 5, 7, 3):
+        x = torch.randn(n, n + 2, requires_grad=True)
+        args = (x, n + 0.25) if fn in NAMED.values() else (x,)
+        found, wanted = compiled(*args), fn(*args)
+        torch.testing.assert_close(found, wanted)
+        grads = [torch.autograd.grad(y.sum(), x)[0] for y in (found, wanted)]
+        torch.testing.assert_close(*grads)

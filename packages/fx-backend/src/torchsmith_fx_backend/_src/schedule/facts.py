@@ -106,6 +106,7 @@ class Facts:
         self._short: dict[fx.Node, fx.Node] = {}
         self.dead: set[fx.Node] = set()
         self._find_dead()
+        self.names = _names(self)
         self.volatile: set[fx.Node] = set()
         for node in self.nodes:
             rule = self._rule[node] = self._find_rule(node)
@@ -223,7 +224,7 @@ class Facts:
         return None
 
     def scalar_name(self, node: fx.Node) -> str:
-        return node.name
+        return self.names[node]
 
     # --------------------------------------------------------------------- structure
 
@@ -675,3 +676,27 @@ def has_effect(node: fx.Node) -> bool:
             return True
         return target.namespace not in ("aten", "prims")
     return getattr(target, "__module__", "") not in ("_operator", "math")
+
+
+def _names(facts: Facts) -> dict[fx.Node, str]:
+    """Locals of the wrapper and numbers of kernels: node names, but a size input bears its
+    symbol's name, and what is called like a symbol has another name."""
+    names = {node: node.name for node in facts.nodes}
+    symbols: dict[str, fx.Node | None] = {}
+    for node in facts.nodes:
+        index = None if facts.is_tensor(node) else facts.scalar_index(node)
+        if node.op == "placeholder" and type(index) is ix.Sym:
+            if symbols.setdefault(index.name, node) is node:
+                names[node] = index.name
+    for node in facts.nodes:
+        info = facts.try_info(node) if facts.is_tensor(node) else None
+        for size in () if info is None else (*info.shape, *info.stride):
+            symbols.update((name, None) for name in ix.symbols(size) if name not in symbols)
+    taken = {*names.values(), *symbols}
+    for node, name in names.items():
+        if name in symbols and symbols[name] is not node:
+            while name in taken:
+                name += "_"
+            taken.add(name)
+            names[node] = name
+    return names

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from torch import Tensor, fx
 from torchsmith_guards.records import recorder
 
-from torchsmith_fx_backend._src.loops import index as ix
 from torchsmith_fx_backend._src.loops.body import Body
 from torchsmith_fx_backend._src.loops.verify import verify
 from torchsmith_fx_backend._src.schedule.externs import Externs, getattr_path
@@ -111,7 +110,7 @@ def plan_with(facts: Facts, policy: Policy, limit: int = 0) -> tuple[int, Plan]:
     On a CPU, where fresh memory is dear, dead buffers may wait up to ``limit`` bytes.
     """
     units = Fuser(facts, policy.reach, policy.share, policy.gather).run()
-    names = _names(facts)
+    names = facts.names
     made = (node.meta.get("val") for node in facts.nodes)
     if any(v.device.type != "cpu" for v in made if isinstance(v, Tensor)):
         limit = 0
@@ -141,27 +140,3 @@ def plan_with(facts: Facts, policy: Policy, limit: int = 0) -> tuple[int, Plan]:
     return planner.peak, Plan(
         inputs, tuple(constants), tuple(steps), outputs, is_boxed(facts.gm.graph)
     )
-
-
-def _names(facts: Facts) -> dict[fx.Node, str]:
-    """Locals of the wrapper: node names, but a size input bears its symbol's name, and what is
-    called like a symbol has another name."""
-    names = {node: node.name for node in facts.nodes}
-    symbols: dict[str, fx.Node | None] = {}
-    for node in facts.nodes:
-        index = None if facts.is_tensor(node) else facts.scalar_index(node)
-        if node.op == "placeholder" and type(index) is ix.Sym:
-            if symbols.setdefault(index.name, node) is node:
-                names[node] = index.name
-    for node in facts.nodes:
-        info = facts.try_info(node) if facts.is_tensor(node) else None
-        for size in () if info is None else (*info.shape, *info.stride):
-            symbols.update((name, None) for name in ix.symbols(size) if name not in symbols)
-    taken = {*names.values(), *symbols}
-    for node, name in names.items():
-        if name in symbols and symbols[name] is not node:
-            while name in taken:
-                name += "_"
-            taken.add(name)
-            names[node] = name
-    return names
