@@ -34,3 +34,38 @@ def test_copies_of_parts(scatter, reader, compiled_by):
         compiled = compiled_by(fx.symbolic_trace(fn), [x], settings)
         for _ in range(2):
             torch.testing.assert_close(compiled(x)[0], fn(x)[0], rtol=0, atol=0)
+
+
+SHARERS = {
+    "as_strided": lambda x: x.as_strided((3, 4), (1, 3), 2),
+    "as_strided of a part": lambda x: x[1:].as_strided((3, 4), (1, 3), 7),
+    "unfold": lambda x: x[1:].unfold(0, 2, 1),
+    "detach": lambda x: x[2:].detach(),
+    "view as other type": lambda x: x[2:].view(torch.int32),
+}
+
+
+@pytest.mark.parametrize("share", SHARERS)
+def test_results_that_share_memory_go_on_sharing_it(share):
+    def read(x):
+        shared = SHARERS[share](x)
+        return shared, shared.abs()
+
+    def write(x):
+        shared = SHARERS[share](x)
+        torch.mul(shared, shared, out=shared)
+        return shared, x + 1
+
+    for fn in (read, write):
+        if fn is write and share == "unfold":
+            continue  # eager refuses to write where elements share memory
+        x = torch.arange(24.0).view(6, 4)
+        compiled = compile_graph(fx.symbolic_trace(fn), [x], Settings(graph_cache=False))
+        for _ in range(2):
+            there = x.clone()
+            wanted, found = fn(there), compiled(x)
+            torch.testing.assert_close(found, wanted, rtol=0, atol=0, equal_nan=True)
+            torch.testing.assert_close(x, there, rtol=0, atol=0, equal_nan=True)
+            starts = found[0].data_ptr() - x.data_ptr()
+            assert starts == wanted[0].data_ptr() - there.data_ptr()
+            assert found[0].stride() == wanted[0].stride()

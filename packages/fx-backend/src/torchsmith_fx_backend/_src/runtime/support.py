@@ -66,14 +66,19 @@ def advise_huge(address: int, size: int) -> None:
 
 
 def conform(
-    result: torch.Tensor, size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype
+    result: torch.Tensor,
+    size: tuple[int, ...],
+    stride: tuple[int, ...],
+    dtype: torch.dtype,
+    own: bool,
 ) -> torch.Tensor:
     """``result`` of an aten call as the kernels that read it expect it.
 
     Torch's fake tensors tell layouts beforehand, and for a few operators they are wrong. Memory
-    that is planned starts its storage: copies of parts, as ``diagonal_scatter`` makes, need not.
+    that is planned, the ``own`` of a result, starts its storage: copies of parts, as
+    ``diagonal_scatter`` makes, need not. What shares an argument's memory goes on sharing it.
     """
-    first = not result.storage_offset()
+    first = not own or not result.storage_offset()
     if first and result.dtype is dtype and result.stride() == stride and result.shape == size:
         return result
     if result.shape != size:

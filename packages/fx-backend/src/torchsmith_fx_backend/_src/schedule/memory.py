@@ -406,7 +406,9 @@ class MemoryPlanner:
             return
         name = self.names[value]
         size, stride = (tuple(map(_number, part)) for part in (info.shape, info.stride))
-        self.steps.append(ExternCall(conform, (Name(name), size, stride, info.dtype), (), (name,)))
+        own = self.storage[value].node is value
+        expected = Name(name), size, stride, info.dtype, own
+        self.steps.append(ExternCall(conform, expected, (), (name,)))
 
     def _origins(self, unit: Unit) -> tuple[str, ...]:
         assert unit.nest is not None
