@@ -58,6 +58,8 @@ SUPPORTED = frozenset(
     }
 )
 INLINE_COST = 9  # simple operations that may be done again rather than stored
+HALVED_COST = 40  # the same where that saves half of the bytes, on FAST devices
+FAST = frozenset({"cuda"})
 MOVED_COST = 40  # the same for a node whose one reader moves its elements
 PADDED_COST = 400  # the same where it does so only to leave a little room at an end
 WINDOW_COST = 27  # the same for all that windows do again of a node which several of them read
@@ -457,8 +459,8 @@ class Facts:
         if cost * self._windows_over(node) > WINDOW_COST:
             return
         cheap = rule.creation
-        if not cheap and node not in self.materialised and cost <= INLINE_COST:
-            cheap = self._saves_memory(node, leaves)
+        if not cheap and node not in self.materialised:
+            cheap = self._saves_memory(node, leaves, cost)
         if not cheap and node not in self.materialised:
             cheap = self._small_beside_readers(node, cost, leaves)
         if not cheap and node not in self.materialised and cost <= MOVED_COST:
@@ -551,13 +553,15 @@ class Facts:
             found |= {(*place, user) if moves else place for place in known[user]}
         return frozenset(found)
 
-    def _saves_memory(self, node: fx.Node, leaves: Iterable[fx.Node]) -> bool:
-        """Whether reading the leaves again costs no more bytes than storing the node would."""
+    def _saves_memory(self, node: fx.Node, leaves: Iterable[fx.Node], cost: int) -> bool:
+        """Whether reading the leaves again costs no more bytes than storing the node would; on a
+        GPU, where arithmetic is cheap beside them, it may take longer to save half of them."""
         info = self.info(node)
-        own, total = info.bytes(), 0
-        for leaf in leaves:
-            total += self.info(leaf).bytes()
-        return total <= own + own // SLACK
+        many = cost > INLINE_COST
+        if many and (info.device.type not in FAST or cost > HALVED_COST):
+            return False
+        own, total = info.bytes(), sum(self.info(leaf).bytes() for leaf in leaves)
+        return total <= own // 2 if many else total <= own + own // SLACK
 
     def _looked_up_only(self, node: fx.Node, size: int) -> bool:
         """Whether all readers look at a few of its points, at positions that they compute."""

@@ -1,0 +1,83 @@
+"""Wide values of narrow operands are computed again on a GPU where that saves half of the bytes."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from plans import kernels, run_plan, trace
+from torchsmith_fx_backend._src.schedule import facts
+from torchsmith_fx_backend._src.schedule.facts import Facts
+from torchsmith_fx_backend._src.schedule.memory import eager_peak
+from torchsmith_fx_backend._src.schedule.plan import Allocate
+from torchsmith_fx_backend._src.schedule.scheduler import POLICIES, plan_with
+
+LOW = torch.bfloat16
+
+
+def gate(x, w):
+    """The gate is needed before a product and after it."""
+    wide = x.float() * 2 + 1
+    open_ = torch.sigmoid(wide)
+    y = (wide * open_).to(LOW) @ w
+    return (y.float() * open_ * (1 + wide * (1 - open_))).to(LOW)
+
+
+def sums(x, w):
+    """Reduced along both axes."""
+    wide = (x.float() * 1.5).tanh() * torch.sigmoid(x.float())
+    return wide.sum(0), wide.sum(1), (wide - wide.mean()).to(LOW) @ w
+
+
+def picked(x, w):
+    """Read at other places than it is computed at."""
+    wide = F.silu(x.float() * 0.5 - 1)
+    return (wide.flip(0).to(LOW) @ w) * wide.t(), wide[::2].sum(1)
+
+
+def normed(x, w):
+    grouped = x.float().view(8, 8, -1)
+    centred = (grouped - grouped.mean((1, 2), keepdim=True)) * (x.float().var() + 1).rsqrt()
+    y = centred.view_as(x).to(LOW) @ w
+    return (y.float().view_as(centred) * centred).sum((1, 2)), (centred * 3).sum(2)
+
+
+PROGRAMS = [gate, sums, picked, normed]
+
+
+def planned(fn, given, monkeypatch, fast):
+    monkeypatch.setattr(facts, "FAST", frozenset({"cpu"} if fast else ()))
+    gm = trace(fn, *given)
+    peak, plan = plan_with(Facts(gm), POLICIES[0])
+    return peak, plan, eager_peak(Facts(gm))
+
+
+def wide_bytes(plan):
+    made = [s.layout for s in plan.steps if isinstance(s, Allocate)]
+    return sum(1 for one in made if one.dtype is torch.float32 and len(one.size) > 1)
+
+
+@pytest.mark.parametrize("fn", PROGRAMS)
+def test_values_stay_and_peaks_do_not_rise(fn, monkeypatch):
+    given = [torch.randn(64, 64).to(LOW), (torch.randn(64, 64) * 0.1).to(LOW)]
+    before, plain, eager = planned(fn, given, monkeypatch, fast=False)
+    after, plan, _ = planned(fn, given, monkeypatch, fast=True)
+    assert after <= before <= eager
+    for step in range(3):
+        inputs = [given[0] * (step + 1), given[1].flip(0)]
+        wanted = fn(*inputs)
+        wanted = list(wanted) if isinstance(wanted, tuple) else [wanted]
+        for each in (plain, plan):
+            torch.testing.assert_close(run_plan(each, inputs), wanted, rtol=0.03, atol=0.03)
+
+
+def test_no_wide_value_waits_for_a_product(monkeypatch):
+    given = [torch.randn(64, 64).to(LOW), torch.randn(64, 64).to(LOW)]
+    before, plain, _ = planned(gate, given, monkeypatch, fast=False)
+    after, plan, _ = planned(gate, given, monkeypatch, fast=True)
+    assert after < before and wide_bytes(plan) == 0 < wide_bytes(plain)
+
+
+def test_operands_that_are_as_wide_are_stored_as_before(monkeypatch):
+    given = [torch.randn(64, 64), torch.randn(64, 64) * 0.1]
+    before, plain, _ = planned(gate, given, monkeypatch, fast=False)
+    after, plan, _ = planned(gate, given, monkeypatch, fast=True)
+    assert after == before and len(kernels(plan)) == len(kernels(plain))
