@@ -44,7 +44,7 @@ from torchsmith_fx_backend._src.page.parts import (
     notes,
     schedules,
 )
-from torchsmith_fx_backend._src.passes import KeyedRandom, run_passes
+from torchsmith_fx_backend._src.passes import KeyedRandom, PoolPositions, run_passes
 from torchsmith_fx_backend._src.passes.dead import DeadCode
 from torchsmith_fx_backend._src.records import logs
 from torchsmith_fx_backend._src.records.graphs import (
@@ -348,16 +348,15 @@ def compile_training(
     exact = chosen.rng == "eager"
     expect(example_inputs)
     joint = _stage("joint", trace_joint, gm, example_inputs, rules, exact_draws=exact)
-    keyed = KeyedRandom(unless=BACKWARD)
-    before_division = [p for p in (DeadCode(), keyed) if p.name not in off]
+    keyed = (DeadCode(), KeyedRandom(unless=BACKWARD)) if chosen.rng == "keyed" else ()
+    before_division = [p for p in (*keyed, PoolPositions(BACKWARD)) if p.name not in off]
 
     def finish(graph: fx.Graph) -> None:
         with _reported(gm):
             for each in before_division:
                 _stage(f"pass {each.name}", each.run, graph)
 
-    if chosen.rng == "keyed":
-        joint.finish = finish
+    joint.finish = finish
 
     halves: list[tuple[str, Any]] = []
 

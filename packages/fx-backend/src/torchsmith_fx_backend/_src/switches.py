@@ -15,6 +15,7 @@ from torchsmith_fx_backend._src.passes import (
     PASSES,
     KeyedRandom,
     Pass,
+    PoolPositions,
     ScatterTargets,
 )
 from torchsmith_fx_backend._src.passes.layouts import RowsAsImages
@@ -29,7 +30,9 @@ from torchsmith_fx_backend.errors import SettingError
 SWITCHES: tuple[str, ...] = (
     "decompositions",
     "partition",
-    *dict.fromkeys(each.name for each in (*FROZEN_PASSES, KeyedRandom(), ScatterTargets())),
+    *dict.fromkeys(
+        each.name for each in (*FROZEN_PASSES, PoolPositions(""), KeyedRandom(), ScatterTargets())
+    ),
     "lowerings",
     "reuse",
     "fusion",

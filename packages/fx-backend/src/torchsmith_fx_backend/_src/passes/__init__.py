@@ -29,6 +29,7 @@ from torchsmith_fx_backend._src.passes.masked import MaskedWrites
 from torchsmith_fx_backend._src.passes.noop import NoOps
 from torchsmith_fx_backend._src.passes.padding import AlignedProducts
 from torchsmith_fx_backend._src.passes.patches import PatchProducts
+from torchsmith_fx_backend._src.passes.positions import PoolPositions
 from torchsmith_fx_backend._src.passes.random import KeyedRandom
 from torchsmith_fx_backend._src.passes.scatters import ScatterTargets
 from torchsmith_fx_backend._src.passes.templates import LibraryKernels
@@ -63,4 +64,12 @@ FROZEN_PASSES: tuple[Pass, ...] = (
     *PASSES[_SEVERAL + 1 :],
 )
 
-__all__ = ["FROZEN_PASSES", "PASSES", "KeyedRandom", "Pass", "ScatterTargets", "run_passes"]
+__all__ = [
+    "FROZEN_PASSES",
+    "PASSES",
+    "KeyedRandom",
+    "Pass",
+    "PoolPositions",
+    "ScatterTargets",
+    "run_passes",
+]
