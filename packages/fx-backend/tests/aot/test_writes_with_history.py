@@ -200,3 +200,58 @@ def test_statistics_with_a_history():
         (total**2).sum().backward()
         sides.append((total.detach(), x.grad))
     torch.testing.assert_close(*sides, rtol=1e-4, atol=1e-5)
+
+
+def filled(b, x):
+    made = torch.zeros(4, 4)
+    made.copy_(b * x)
+    return (made, x * 2)
+
+
+def filled_in_parts(b, x):
+    made = torch.empty_like(b)
+    made[:2] = b[:2].exp()
+    made[2:] = x[2:]
+    return (made[1:3], made)
+
+
+def added_to_a_view(b, x):
+    made = torch.full((16,), 2.0)
+    view = made.view(4, 4)
+    view.index_add_(0, torch.tensor([0, 2]), (b * x)[:2])
+    return (view, made)
+
+
+def without_history(b, x):
+    made = torch.ones(4)
+    apart = torch.zeros(4).detach()
+    with torch.no_grad():
+        made.add_(x[0])
+    return (made, apart.add_(1), apart, b * x)
+
+
+def left_alone(b, x):
+    made = torch.arange(4.0)
+    other = made.detach()
+    made.mul_(x[0])
+    return (other, made.detach(), b * made)
+
+
+@pytest.mark.parametrize(
+    "program", [filled, filled_in_parts, added_to_a_view, without_history, left_alone]
+)
+def test_tensors_made_by_the_program_get_value_and_history(program):
+    def seen(run):
+        x, w = leaves()
+        outputs = run(w, x)
+        flags = [(o.requires_grad, o.is_leaf, o._is_view(), o.stride()) for o in outputs]
+        sum((o.square().sum() for o in outputs if o.requires_grad)).backward()
+        shared = [a.data_ptr() == b.data_ptr() for a in outputs for b in outputs]
+        return flags, shared, [o.detach() for o in outputs], [x.grad, w.grad]
+
+    x, w = leaves()
+    run = compile_training(program, [w, x], SETTINGS)
+    for _ in range(2):
+        mine, true = seen(run), seen(program)
+        assert mine[:2] == true[:2]
+        torch.testing.assert_close(mine[2:], true[2:], rtol=1e-4, atol=1e-5)

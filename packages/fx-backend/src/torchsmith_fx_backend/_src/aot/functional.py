@@ -34,6 +34,7 @@ from torchsmith_fx_backend._src.capture.ops import (
     Effect,
     OpInfo,
     functional_variant,
+    is_factory,
     is_out_variant,
     is_refused,
     op_info,
@@ -147,6 +148,7 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
         self._adopted: dict[int, tuple[torch.Tensor, FakeTensor]] = {}
         self._names: dict[int, str] = {}
         self._draws = Draws(recorder)
+        self._made: object = None  # by a factory, the last call: its binding detaches the result
         self.bases: list[Base] = []
 
     # Roots: what belongs to the caller.
@@ -199,10 +201,13 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        if func is aten.detach.default and above_autograd_views():
-            return self._same_place(args[0])
+        made, self._made = self._made, None
+        if func is aten.detach.default and (args[0] is made or above_autograd_views()):
+            return made if args[0] is made else self._same_place(args[0])
         with below_autograd():
-            return self.call(func, *args, **(kwargs or {}))
+            result = self.call(func, *args, **(kwargs or {}))
+        self._made = result if is_factory(func) else None
+        return result
 
     def _same_place(self, tensor: torch.Tensor) -> torch.Tensor:
         """The object that autograd makes to save a result: no operation of the program's."""
@@ -661,14 +666,8 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
 
     def snapshot(self, tensor: torch.Tensor) -> FakeTensor:
         """Another fake tensor of the layout of ``tensor``."""
-        return make_fake(
-            self.fake_mode,
-            tensor.size(),
-            tensor.stride(),
-            tensor.dtype,
-            tensor.device,
-            tensor.storage_offset(),
-        )
+        layout = (tensor.size(), tensor.stride(), tensor.dtype, tensor.device)
+        return make_fake(self.fake_mode, *layout, tensor.storage_offset())
 
     def _lift(self, tensor: torch.Tensor) -> Any:
         """A literal: one element becomes a ``full``, more become a copied attribute."""

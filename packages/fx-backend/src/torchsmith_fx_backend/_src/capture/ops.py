@@ -53,6 +53,14 @@ class OpInfo:
     numbers: tuple[int, ...]
 
 
+# See ``is_factory``.
+_FACTORIES = frozenset(
+    "arange bartlett_window blackman_window empty empty_like empty_permuted empty_strided eye "
+    "fft_fftfreq fft_rfftfreq full full_like hamming_window hann_window kaiser_window linspace "
+    "logspace ones ones_like rand rand_like randint randint_like randn randn_like randperm range "
+    "scalar_tensor tril_indices triu_indices zeros zeros_like".split()
+)
+
 # See ``is_refused``.
 _REFUSES = {
     name: which
@@ -260,3 +268,9 @@ def _overload(packet: object, name: str) -> OpOverload | None:
 def is_out_variant(op: OpOverload) -> bool:
     """Whether ``op`` writes keyword arguments (``out=``) rather than its first argument."""
     return all(op._schema.arguments[i].kwarg_only for i in op_info(op).writes)
+
+
+@cache
+def is_factory(op: OpOverload) -> bool:
+    """Whether the binding in Python makes a variable of what ``op`` gave: it detaches it."""
+    return op.namespace == "aten" and op._schema.name[6:] in _FACTORIES
