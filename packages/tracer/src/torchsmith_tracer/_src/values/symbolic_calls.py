@@ -14,7 +14,7 @@ from torchsmith_tracer._src.values.base import Args, Kwargs, Value
 from torchsmith_tracer._src.values.constants import NONE, ConstantValue
 from torchsmith_tracer._src.values.containers import ListValue, TupleValue
 from torchsmith_tracer._src.values.lazy import realize
-from torchsmith_tracer._src.values.symnum import SymNumValue
+from torchsmith_tracer._src.values.symnum import SymNumValue, decide
 from torchsmith_tracer._src.values.tensor import TensorValue
 from torchsmith_tracer._src.values.tensor_methods import method
 from torchsmith_tracer._src.values.torch_queries import Handler, register
@@ -69,6 +69,85 @@ def _kron(input: Any, other: Any) -> object:
     return (left * right).reshape([p * q for p, q in zip(a, b, strict=True)])
 
 
+def _linspace(start: Any, end: Any, steps: Any, *, dtype: Any = None, device: Any = None) -> object:
+    kind = torch.get_default_dtype() if dtype is None else dtype
+    if steps < 2 or kind not in (torch.float32, torch.float64):
+        return torch.ops.aten.linspace.default(start, end, steps, dtype=dtype, device=device)
+    first = torch.scalar_tensor(start, dtype=kind, device=device)
+    last = torch.scalar_tensor(end, dtype=kind, device=device)
+    step, i = (last - first) / (steps - 1), torch.arange(steps, dtype=kind, device=device)
+    return torch.where(i < steps // 2, first + step * i, last - step * (steps - 1 - i))
+
+
+_PLACES = {"start", "end", "steps", "dtype", "device"}
+
+
+def _linspace_of(tx: Trace, args: Args, kwargs: Kwargs) -> Value | None:
+    """``torch.linspace`` between plain numbers, with a symbolic number of steps."""
+    given = dict(zip(("start", "end", "steps"), args)) | kwargs
+    numbers = [realize(tx, given[name]) for name in ("start", "end", "steps") if name in given]
+    if len(numbers) < 3 or len(args) > 3 or not given.keys() <= _PLACES:
+        return None
+    if all(n.python_type() in (int, float) for n in numbers) and _numbers(numbers[2]):
+        return _traced(_linspace)(
+            tx, numbers, {k: given[k] for k in ("dtype", "device") if k in given}
+        )
+    return None
+
+
+def _largest(image: Any, rank: int) -> object:
+    found = image.flatten(-rank).max(-1).values
+    return found.reshape((*found.shape, *[1] * rank))
+
+
+def _mean(image: Any, rank: int) -> object:
+    return image.mean(tuple(range(-rank, 0)), keepdim=True)
+
+
+def _pooling(rank: int, reduce: Callable[..., object], *more: str) -> Handler:
+    """Pooling by one window as large as the image, whose size is a symbol: torch takes sizes of
+    windows as plain numbers, so that each has its own version, as other windows have here. Images
+    in another order of memory are left to it, too: so is the result."""
+    parameters = ("input", "kernel_size", "stride", "padding", *more)
+
+    def call(tx: Trace, args: Args, kwargs: Kwargs) -> Value | None:
+        given = {k: realize(tx, v) for k, v in {**dict(zip(parameters, args)), **kwargs}.items()}
+        image, window = given.pop("input", NONE), given.pop("kernel_size", NONE)
+        sizes = [realize(tx, n) for n in tx.interp.unpack(window)] if _is_list(window) else [window]
+        if not isinstance(image, TensorValue) or not any(map(_numbers, sizes)):
+            return None
+        if len(sizes) not in (1, rank) or not given.keys() <= _USUAL.keys():
+            return None
+        stride, fake = given.pop("stride", NONE), image.fake
+        if not (tx.interp.is_none(stride) or (_is_list(stride) and not tx.interp.unpack(stride))):
+            return None
+        if any(tx.interp.concrete(v) not in _USUAL[name] for name, v in given.items()):
+            return None
+        if fake.dim() - rank not in (1, 2) or not fake.dtype.is_floating_point or 0 in fake.shape:
+            return None
+        extents = zip(sizes * (rank // len(sizes)), fake.shape[-rank:], strict=True)
+        whole = [decide((_numbers(n) or [n.as_constant()])[0] == size) for n, size in extents]
+        if not all(whole) or not fake.is_contiguous():
+            return None
+        return tx.builder.wrap_new(reduce).call(tx, [image, ConstantValue(rank)], {})
+
+    return call
+
+
+_USUAL: dict[str, tuple[object, ...]] = {
+    "padding": (0, (0,), (0, 0), (0, 0, 0)),
+    "dilation": (1, (1,), (1, 1), (1, 1, 1)),
+    "ceil_mode": (False, True),
+    "return_indices": (False,),
+    "count_include_pad": (False, True),
+    "divisor_override": (None,),
+}
+
+
+def _is_list(value: Value) -> bool:
+    return isinstance(value, TupleValue | ListValue)
+
+
 def _stacked(numbers: Any, dtype: torch.dtype, device: Any) -> object:
     return torch.stack([torch.scalar_tensor(n, dtype=dtype, device=device) for n in numbers])
 
@@ -77,7 +156,7 @@ def tensor_of_numbers(
     tx: Trace, data: Value, dtype: Value = NONE, device: Value = NONE
 ) -> Value | None:
     """``torch.tensor`` of a number, or of a list or tuple of numbers, with a symbol among them."""
-    several = isinstance(data, ListValue | TupleValue)
+    several = _is_list(data)
     numbers = [realize(tx, n) for n in tx.interp.unpack(data)] if several else [data]
     kinds = {n.python_type() for n in numbers}
     if not kinds <= {int, float} or not any(isinstance(n, SymNumValue) for n in numbers):
@@ -111,3 +190,13 @@ for _name, _fn in (("take_along_dim", _take_along_dim), ("kron", _kron)):
     _handler = _traced(_fn)
     method(_name)(lambda tx, self, args, kwargs, f=_handler: f(tx, [self, *args], kwargs))  # type: ignore[misc]
     register(getattr(torch, _name), _handler)
+register(torch.linspace, _linspace_of)
+_functional = torch.nn.functional
+for _rank, _max, _usual_max, _avg in (
+    (1, torch.max_pool1d, _functional.max_pool1d, torch.avg_pool1d),
+    (2, torch.max_pool2d, _functional.max_pool2d, _functional.avg_pool2d),
+    (3, torch.max_pool3d, _functional.max_pool3d, _functional.avg_pool3d),
+):
+    for _pool in (_max, _usual_max):
+        register(_pool, _pooling(_rank, _largest, "dilation", "ceil_mode", "return_indices"))
+    register(_avg, _pooling(_rank, _mean, "ceil_mode", "count_include_pad", "divisor_override"))

@@ -140,6 +140,8 @@ class SymNumValue(Value):
             return ConstantValue(0 if name == "imag" else 1)
         if name in _CONVERSIONS:
             return SymConversion(self, name)
+        if name == "bit_length" and isinstance(self.sym, torch.SymInt):
+            return SymBits(self, name)
         return self.constant().getattr(tx, name)
 
     # --- conversions used by builtins --------------------------------------------------------
@@ -198,6 +200,21 @@ class SymConversion(MethodOf["SymNumValue"]):
         return self.owner.to_int(tx)
 
 
+class SymBits(MethodOf["SymNumValue"]):
+    """``n.bit_length`` of a symbolic int: one version for all ints of that length."""
+
+    __slots__ = ()
+    cls = type((1).bit_length)
+
+    def call(self, tx: Trace, args: object, kwargs: object) -> Value:
+        number: Any = self.owner.sym
+        bits = int(number.node.hint or self.owner.specialize()).bit_length()
+        size = number if decide(number >= 0) else -number
+        if decide(size < 2**bits) and decide(size >= 2**bits // 2):
+            return ConstantValue(bits)
+        return ConstantValue(int(self.owner.specialize()).bit_length())
+
+
 def found_at(tx: Trace, value: SymNumValue) -> tuple[Source, int] | None:
     """Where the int is found that ``value`` is, and what is added to that; None for others."""
     env, offset = tx.graph.shape_env, 0
@@ -217,7 +234,7 @@ def symbolic(node: fx.Node, number: object) -> SymNumValue:
     return SymNumValue(node, number)
 
 
-_ROUNDINGS = (torch.sym_int, math.floor, math.ceil)
+_ROUNDINGS = (torch.sym_int, math.floor, math.ceil, round)
 
 
 def combine(
