@@ -191,3 +191,35 @@ def test_results_that_are_dropped_let_go_of_their_own():
         assert each.grad_fn is first.grad_fn
     first.sum().backward()
     assert [m() is None for m in memory] == [True, True]
+
+
+@pytest.mark.parametrize("order", [(0,), (1,), (0, 1), (1, 0)])
+@pytest.mark.parametrize("layout", ["rows", "expanded", "columns", "gaps"])
+@pytest.mark.parametrize("program", ["padded", "scaled by a statistic"])
+def test_a_tangent_of_another_layout_takes_what_its_own_result_holds(program, layout, order):
+    def padded(x):
+        tiled = x.tile([2, 2])
+        return x.var(), torch.nn.functional.pad(tiled, [1, 0], mode="reflect")
+
+    def scaled(x):
+        return x.std(), torch.nn.functional.pad(x * 2, [2, 1], mode="reflect")
+
+    fn = padded if program == "padded" else scaled
+    compiled = compile_training(torch.fx.symbolic_trace(fn), [leaf(0)], SETTINGS)
+    tangents = {
+        "rows": lambda y: torch.full_like(y, 0.5),
+        "expanded": lambda y: y.new_full((), 0.5).expand(y.shape),
+        "columns": lambda y: torch.full_like(y.t().contiguous(), 0.5).t() if y.dim() else y * 0,
+        "gaps": lambda y: y.new_full((*y.shape, 2), 0.5)[..., 0],
+    }
+    for _ in range(2):
+        ours, eager = leaf(1), leaf(1)
+        found, expected = compiled(ours), fn(eager)
+        for i in order:
+            for x, results in ((ours, found), (eager, expected)):
+                y = results[i]
+                y.backward(tangents[layout](y.detach()))
+            torch.testing.assert_close(ours.grad, eager.grad)
+        for results in (found, expected):
+            with pytest.raises(RuntimeError, match="second time"):
+                results[order[0]].backward(tangents["rows"](results[order[0]].detach()))

@@ -93,13 +93,17 @@ class Part:
 
     Attributes:
         results: their positions among the outputs.
-        inputs: positions of the inputs that they have gradients for.
-        division: as of the whole, for these results.
+        inputs: positions of the inputs that they have gradients for, as the node is given them.
+        tangents: for each differentiable result of the graph its place among these, if it has one.
+        gradients: for each input its place among all that have gradients.
+        division: of what is saved for them; None where all of them need all of it.
     """
 
     results: tuple[int, ...]
     inputs: tuple[int, ...]
-    division: Division
+    tangents: tuple[int | None, ...]
+    gradients: tuple[int, ...]
+    division: Division | None
 
 
 def independent(

@@ -84,6 +84,7 @@ class Joint:
         saves: for each of ``differentiable``, the numbers of eager's autograd nodes that save
             anything for it: a second backward pass through one of them is an error.
         reads: which of ``kept`` it saves for each of ``differentiable``.
+        turns: ``wanted`` in the order in which eager's first backward pass is done with them.
         rewritten: inputs that get values with a history: position of the input, position in
             ``outputs`` of its new value, and how often eager writes it. Autograd itself has to see
             that write, so it comes after the compiled function.
@@ -105,6 +106,7 @@ class Joint:
     viewed: frozenset[fx.Node] = frozenset()
     saves: dict[int, frozenset[int]] = field(default_factory=dict)
     reads: dict[int, frozenset[fx.Node]] = field(default_factory=dict)
+    turns: tuple[int, ...] = ()
     rewritten: tuple[tuple[int, int, int], ...] = ()
     spent: tuple[int, ...] = ()
     finish: Callable[[fx.Graph], object] = lambda graph: None
@@ -133,6 +135,11 @@ class Joint:
             outputs.append(root)
             tangents.append(fake)
             nodes.append(node)
+        turns: dict[int, None] = {}
+        hooks = []
+        for i, leaf in () if self.turns else zip(self.wanted, self._leaves):
+            note = functools.partial(_note, turns, i)
+            hooks.append(leaf.register_hook(note))  # type: ignore[no-untyped-call]
         try:
             with contextlib.ExitStack() as stack:
                 stack.enter_context(untouched_generators())
@@ -146,6 +153,10 @@ class Joint:
                 grads = self._gradients(outputs, tangents)
         except (RuntimeError, NotImplementedError) as error:
             raise UnsupportedError(what=f"a backward pass that raises ({error})") from error
+        finally:
+            for hook in hooks:
+                hook.remove()
+        self.turns = self.turns or tuple(dict.fromkeys((*turns, *self.wanted)))
         if any(before.get(id(b), 0) != b.generation and b.origin is not None for b in mode.bases):
             raise UnsupportedError(what="a backward pass that writes into its inputs")
         with fake_mode, below_autograd(), torch.no_grad():
@@ -205,6 +216,11 @@ class Joint:
             () if backward is None else tuple(env[n] for n in backward.tangents),
             frozenset(kept | {env[n] for n in self.nodes if n in self.kept}),
         )
+
+
+def _note(turns: dict[int, None], position: int, grad: torch.Tensor | None) -> None:
+    """A hook: the gradient of an input is complete."""
+    turns[position] = None
 
 
 class _Place(torch.autograd.Function):

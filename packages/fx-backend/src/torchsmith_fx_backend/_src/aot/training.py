@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,6 +36,7 @@ from torchsmith_fx_backend._src.aot.partition import (
     needed_by,
 )
 from torchsmith_fx_backend._src.aot.tangents import Key, order_at_hand, ordered, strides_in
+from torchsmith_fx_backend._src.aot.turns import in_turn
 from torchsmith_fx_backend._src.aot.twice import Again, Given, check_version
 from torchsmith_fx_backend._src.capture.torch_private import (
     apply_of,
@@ -86,12 +88,11 @@ class Training:
     kept_inputs: tuple[int, ...] = ()
     kept_rewritten: tuple[int, ...] = ()
     kept_outputs: tuple[int, ...] = ()
-    constants: tuple[int, ...] = ()  # outputs without a gradient
+    tensors: tuple[int, ...] = ()  # outputs that are no numbers
     numbers: tuple[int, ...] = ()  # those of ``saved`` that are no tensors
     aliased: tuple[int, ...] = ()  # tensors of ``saved`` of which eager saves views
     saved: tuple[Saved, ...] = ()
-    division: Division | None = None  # of the tensors of ``saved`` and those that are guarded
-    parts: tuple[Part, ...] = ()  # if there are several that are independent of each other
+    parts: tuple[Part, ...] = ()  # results that are independent of each other's
     backwards: dict[Key, tuple[Any, tuple[int, ...]]] = field(default_factory=dict)
     _given: dict[str, object] = field(default_factory=dict)
     _snapshot: tuple[Key, Snapshot] | None = None
@@ -113,8 +114,7 @@ class Training:
         self.kept_outputs = tuple(
             i for i, n in enumerate(joint.outputs) if isinstance(n, fx.Node) and n in joint.kept
         )
-        others = set(range(len(joint.outputs))).difference(joint.differentiable)
-        self.constants = tuple(i for i in sorted(others) if _is_tensor(joint.outputs[i]))
+        self.tensors = tuple(i for i, out in enumerate(joint.outputs) if _is_tensor(out))
         if not joint.differentiable:
             snapshot = joint.graph(None)
             self.forward = self.compile(
@@ -151,9 +151,9 @@ class Training:
         def ahead(tangents: Key) -> None:
             self._describe_saved(graph, snapshot)
             with contextlib.suppress(Exception):  # it is told when a backward pass asks again
-                for results in [part.results for part in self.parts] or [joint.differentiable]:
+                for part in self.parts:
                     own = zip(joint.differentiable, tangents)
-                    wanted = tuple(t if i in results else None for i, t in own)
+                    wanted = tuple(t if i in part.results else None for i, t in own)
                     if any(t is not None for t in wanted):
                         self.backward_of(wanted)
 
@@ -173,6 +173,16 @@ class Training:
         viewed = {snapshot.inputs[i].name for i, n in enumerate(joint.nodes) if n in joint.viewed}
         tensors = [each for i, each in enumerate(self.saved) if i not in self.numbers]
         self.aliased = tuple(i for i, each in enumerate(tensors) if each.name in viewed)
+        wanted = {position: i for i, position in enumerate(joint.wanted)}
+        leaves = {i for i in wanted if joint.nodes[i].meta["val"].is_leaf}
+
+        def part(results: Sequence[int], inputs: Collection[int], own: Division | None) -> Part:
+            turns = in_turn([i for i in joint.turns if i in inputs], leaves)
+            places = {position: i for i, position in enumerate(results)}
+            tangents = tuple(places.get(i) for i in joint.differentiable)
+            return Part(tuple(results), turns, tangents, tuple(wanted[i] for i in turns), own)
+
+        self.parts = (part(joint.differentiable, wanted, None),)
         if len(joint.differentiable) < 2:
             return  # it needs all
         tangents = dict(zip(joint.differentiable, snapshot.tangents, strict=True))
@@ -189,17 +199,20 @@ class Training:
         guarded = [joint.nodes[i] for i in self.kept_inputs]
         guarded += [joint.outputs[i] for i in self.kept_outputs]
         users += [frozenset(i for i, r in joint.reads.items() if node in r) for node in guarded]
-        self.division = Division.of(joint.saves, users)
-        if self.division is None or joint.rewritten or joint.spent:
+        division = Division.of(joint.saves, users)
+        if division is None:
+            return
+        self.parts = (part(joint.differentiable, wanted, division),)
+        if joint.rewritten or joint.spent:
             return
         reached = inputs_reached(snapshot.module, tangents, outputs, joint.wanted)
         sets = independent(joint.saves, reached)
         if len(sets) > 1:
             self.parts = tuple(
-                Part(
-                    tuple(sorted(results)),
-                    tuple(sorted(frozenset().union(*(reached[i] for i in results)))),
-                    self.division.among(results),
+                part(
+                    sorted(results),
+                    frozenset().union(*(reached[i] for i in results)),
+                    division.among(results),
                 )
                 for results in sets
             )
@@ -229,7 +242,7 @@ class Training:
         finally:
             set_grad_enabled(before)
         flat = list(found)
-        for position in (*self.joint.differentiable, *self.constants):
+        for position in self.tensors:
             out = flat[position]
             if out._is_view():
                 plain = out.data
@@ -258,30 +271,47 @@ class Training:
 
     @collector.paused()
     def _backward_for(self, key: Key) -> tuple[Any, tuple[int, ...]]:
-        """The half for these tangents; that for all of them, laid out as the results are, where
-        it needs more than is saved for those. Its gradients are then right, though perhaps laid
-        out in another way, or zero where eager has none."""
+        """The half for these tangents; that for such as are laid out as the results are where it
+        takes what is held for other results alone, and for all of them where it needs more than is
+        saved. Its gradients are then right, though perhaps laid out in another way, or zero where
+        eager has none."""
+        roots = [self.joint.outputs[i].meta["val"] for i in self.joint.differentiable]
+        usual: Key = tuple(root.stride() for root in roots)
         try:
-            return self._compile_backward(key)
+            half, used = self._compile_backward(key)
         except UnsupportedError:
-            roots = [self.joint.outputs[i].meta["val"] for i in self.joint.differentiable]
-            usual = tuple(root.stride() for root in roots)
             if key == usual or self._any_sizes:
                 raise
-            half, used = self._compile_backward(usual)
+        else:
+            usual = tuple(None if k is None else root.stride() for k, root in zip(key, roots))
+            if key == usual or self._any_sizes or not self._takes_others(key, used):
+                return half, used
+        half, used = self._compile_backward(usual)
 
-            def relaid(arguments: list[Any]) -> Any:
-                given = iter(arguments[len(used) :])
-                tangents = []
-                for root, stride in zip(roots, key):
+        def relaid(arguments: list[Any]) -> Any:
+            given = iter(arguments[len(used) :])
+            tangents = []
+            for root, stride, wanted in zip(roots, key, usual):
+                if wanted is not None:
                     kind = {"dtype": root.dtype, "device": root.device}
-                    fresh = torch.empty_strided(root.shape, root.stride(), **kind)
+                    fresh = torch.empty_strided(root.shape, wanted, **kind)
                     tangents.append(fresh.zero_() if stride is None else fresh.copy_(next(given)))
-                arguments[len(used) :] = tangents
-                del given, tangents
-                return half(arguments)
+            arguments[len(used) :] = tangents
+            del given, tangents
+            return half(arguments)
 
-            return relaid, used
+        return relaid, used
+
+    def _takes_others(self, key: Key, used: Sequence[int]) -> bool:
+        """Whether a half takes what is held for none of its results."""
+        results = {i for i, k in zip(self.joint.differentiable, key) if k is not None}
+        part = next(part for part in self.parts if not results.isdisjoint(part.results))
+        if part.division is None:
+            return False
+        tensors = [i for i in range(len(self.saved)) if i not in self.numbers]
+        held = [places for users, places in part.division.parts if not users.isdisjoint(results)]
+        own = {tensors[i] for i in itertools.chain(*held) if i < len(tensors)}
+        return not own.union(self.numbers).issuperset(used)
 
     def _compile_backward(self, key: Key) -> tuple[Any, tuple[int, ...]]:
         prepared, self._snapshot = self._snapshot, None
@@ -362,44 +392,36 @@ class CompiledFunction(torch.autograd.Function):
     """Autograd's view of a compiled graph: its fresh outputs, as a function of its inputs."""
 
     @staticmethod
-    def forward(ctx: Any, call: _Call, part: Part | None, *inputs: Any) -> tuple[Any, ...]:
-        """Give autograd the results of a call; what follows its outputs is saved."""
+    def forward(ctx: Any, call: _Call, part: Part, *inputs: Any) -> tuple[Any, ...]:
+        """Give autograd results of a call, which depend on ``inputs``."""
         training, outputs = call.training, call.outputs
-        joint, tensors, guarded = training.joint, call.tensors, call.guarded
-        division = training.division if part is None else part.division
+        tensors, guarded = call.tensors, call.guarded
         ctx.held = None
-        if division is not None:
+        if part.division is not None:
             # Aliases of outputs: they themselves get this node as their history.
             own = {id(out) for out in outputs}
             every = [t.detach() if id(t) in own else t for t in (*tensors, *guarded)]
-            ctx.held = division.hold(every)
-        else:
-            if any(joint.saves.values()) and not tensors and not guarded:
-                guarded.append(torch.empty(0))  # a second backward pass is an error, as eager's
+            ctx.held = part.division.hold(every)
+        elif tensors or guarded:
             ctx.save_for_backward(*tensors, *guarded)
-        ctx.training, ctx.numbers, ctx.saved_count = training, call.numbers, len(tensors)
+        elif any(training.joint.saves.values()):
+            ctx.save_for_backward(torch.empty(0))  # a second pass is an error, as eager's
+        ctx.training, ctx.part, ctx.numbers = training, part, call.numbers
         ctx.guarded, ctx.given, ctx.loan = (), call.given, call.loan
-        ctx.results = range(len(outputs)) if part is None else part.results
-        ctx.places = range(len(inputs)) if part is None else part.inputs
         ctx.set_materialize_grads(False)
-        if part is not None:
-            return tuple(outputs[i] for i in part.results)
-        if training.constants:
-            ctx.mark_non_differentiable(*(outputs[i] for i in training.constants))
-        return tuple(outputs)
+        return tuple([outputs[i] for i in part.results])
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         """Run the backward half for the tangents that are defined."""
-        training: Training = ctx.training
-        joint = training.joint
         counts = holders(grads)
-        places = {position: i for i, position in enumerate(ctx.results)}
-        tangents = [grads[places[i]] if i in places else None for i in joint.differentiable]
-        result: list[Any] = [None] * (len(ctx.places) + 2)
+        training: Training = ctx.training
+        part: Part = ctx.part
+        joint = training.joint
+        tangents = [None if i is None else grads[i] for i in part.tangents]
         defined = [i for i, t in zip(joint.differentiable, tangents) if t is not None]
         if not defined:
-            return tuple(result)
+            return (None, None, *(None for _ in part.inputs))
         saves = any(joint.saves[i] for i in defined)
         for tensor, version in ctx.guarded:
             check_version(tensor, version)
@@ -411,20 +433,19 @@ class CompiledFunction(torch.autograd.Function):
             _release(ctx)
             found = training.again.gradients(given, tangents, twice)
         else:
-            quiet = torch.no_grad() if twice else contextlib.nullcontext()
-            with quiet, (training.ambient or contextlib.nullcontext)():
-                held = (counts[places[i]] if i in places else None for i in joint.differentiable)
-                tangents = [t if t is None else taken(t, n) for t, n in zip(tangents, held)]
+            held = [None if i is None else counts[i] for i in part.tangents]
+            tangents = [t if t is None else taken(t, n) for t, n in zip(tangents, held)]
+            if twice or training.ambient is not None:
+                with torch.no_grad(), (training.ambient or contextlib.nullcontext)():
+                    found = _compiled_backward(ctx, tangents, saves, defined)
+            else:
                 found = _compiled_backward(ctx, tangents, saves, defined)
         if ctx.loan is not None and not keeps_graph() and (ctx.held is None or ctx.held.empty):
             ctx.loan = None  # the last one gives the memory back
         if twice and given is None:
             why = TWICE.format(training.again.obstacle or "hooks have what was saved")
             found = [None if g is None else _never(g, why) for g in found]
-        gradients = dict(zip(joint.wanted, found, strict=True))
-        for number, position in enumerate(ctx.places):
-            result[number + 2] = gradients.get(position)
-        return tuple(result)
+        return (None, None, *[found[i] for i in part.gradients])
 
 
 _apply = apply_of(CompiledFunction)
@@ -459,7 +480,7 @@ def _compiled_backward(
     half, used = training.backward(plain)
     arguments: list[Any] = []
     if saves or used:
-        values: list[Any] = _saved(ctx, results)[: ctx.saved_count]
+        values: list[Any] = _saved(ctx, results)[: len(training.saved) - len(training.numbers)]
         for place, number in zip(training.numbers, reversed(ctx.numbers), strict=True):
             values.insert(place, number)
         arguments = [values[i] for i in used]
@@ -564,6 +585,8 @@ def callable_of(
     paths = [path.split(".") for path in joint.attributes]
     results, spec = joint.results, joint.out_spec
     flat_result = spec.type is tuple and all(child.is_leaf() for child in spec.children())
+    fresh = all(result.kind == "fresh" and not result.steps for result in results)
+    places = [result.index for result in results]
 
     def run(*inputs: Any) -> Any:
         reason = unusual(inputs)
@@ -582,13 +605,11 @@ def callable_of(
     def differentiated(inputs: Sequence[Any]) -> Any:
         if joint.differentiable:
             call = _Call.of(training, inputs)
-            outputs = call.outputs
+            outputs = list(call.outputs)  # what the call saves by identity stays as it is
             for part in training.parts:
-                own = _apply(call, part, *(inputs[i] for i in part.inputs))
-                for position, result in zip(part.results, own, strict=True):
+                own = _apply(call, part, *[inputs[i] for i in part.inputs])
+                for position, result in zip(part.results, own):
                     outputs[position] = result
-            if not training.parts:
-                outputs = _apply(call, None, *inputs)
         else:
             outputs, _ = training.run_forward(inputs)
         try:
@@ -596,8 +617,8 @@ def callable_of(
                 outputs = [*outputs[:place], _never(outputs[place], SPENT), *outputs[place + 1 :]]
             if joint.rewritten:
                 _write(training, inputs, outputs)
-            made: list[Any] = []
-            for result in results:
+            made: list[Any] = [outputs[i] for i in places] if fresh else []
+            for result in () if fresh else results:
                 made.append(_make(result, inputs, outputs, made))
             return tuple(made) if flat_result else pytree.tree_unflatten(made, spec)
         except Exception as error:

@@ -16,6 +16,7 @@ from torchsmith_fx_backend._src.passes.base import (
     same_layout,
     source,
 )
+from torchsmith_fx_backend._src.schedule.plan import is_boxed
 
 aten = torch.ops.aten
 
@@ -31,6 +32,7 @@ class NoOps:
     def run(self, graph: fx.Graph) -> bool:
         """Rewrite ``graph`` in place."""
         outputs, visible, written = returned(graph), escaping(graph), copied_back(graph)
+        inputs, boxed = set(graph.find_nodes(op="placeholder")), is_boxed(graph)
         changed = False
         for node in list(graph.nodes):
             if node.op != "call_function" or not node.args:
@@ -49,7 +51,9 @@ class NoOps:
                 continue
             if is_copy and _is_restrided(node) and _may_start_later(before):
                 continue
-            if not is_copy and node in outputs:
+            # Gradients go to autograd, which no view tells from the fresh tensor that it views.
+            whole = boxed and source(before) is before and before not in outputs | inputs
+            if not is_copy and node in outputs and not whole:
                 continue
             node.replace_all_uses_with(before)
             graph.erase_node(node)
