@@ -95,6 +95,23 @@ class Decoder(Layers):
         y, target = self.layers(x), torch.zeros(2, dtype=torch.long)
         return F.kl_div(y, torch.ones(2, 2)) + F.nll_loss(y, target) + F.smooth_l1_loss(y, -y)
 
+class Classifier(Layers):
+    def __init__(self):
+        super().__init__(
+            nn.Conv2d(3, 8, 3),
+            nn.BatchNorm2d(8),
+            nn.ReLU(),
+            nn.Conv2d(8, 8, 3),
+            nn.BatchNorm2d(8, affine=False),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+        )
+        self.to(memory_format=torch.channels_last)
+
+    def forward(self, x):
+        with torch.autocast("cpu", torch.bfloat16):
+            return self.layers(x.contiguous(memory_format=torch.channels_last)).float().sum()
+
 model = {model}()
 compiled = torchsmith.compile(model, fullgraph=True)
 x = torch.zeros(2, 3, dtype=torch.long) if {model} is Attention else torch.randn(2, 3, 8, 8)
@@ -109,7 +126,10 @@ assert not found, found
 """
 
 
-@pytest.mark.parametrize("model", ["Attention", "UNet", "Mixture", "Perceptron", "Decoder"])
+MODELS = ["Attention", "UNet", "Mixture", "Perceptron", "Decoder", "Classifier"]
+
+
+@pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("training", [False, True])
 def test_a_first_call_imports_no_large_packages(model, training, tmp_path, monkeypatch):
     monkeypatch.setenv("TORCHSMITH_CACHE_DIR", str(tmp_path))

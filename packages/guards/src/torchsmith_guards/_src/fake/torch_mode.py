@@ -16,7 +16,11 @@ from typing import Any, Self
 import torch
 from torch._dispatch.python import enable_python_dispatcher
 from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import (
+    FakeTensor,
+    FakeTensorMode,
+    in_kernel_invocation_manager,
+)
 from torch.nested._internal.nested_int import NestedIntNode
 
 from torchsmith_guards._src.fake.build import build, is_plain, settle
@@ -48,6 +52,7 @@ _RAGGED = itertools.count(1 << 40)  # torch numbers those of real tensors from 1
 _NOTHING: Mapping[str, object] = MappingProxyType({})
 _LIFTS = (torch.ops.aten.lift_fresh.default, torch.ops.aten.lift_fresh_copy.default)
 _DEVICE = torch.ops.prim.device.default
+_RESTRIDE = torch.ops.aten.as_strided_.default
 _QUIET = _Quiet()
 logging.getLogger(FakeTensorMode.__module__).addFilter(_QUIET)
 
@@ -112,6 +117,9 @@ class TorchMode(FakeTensorMode):  # type: ignore[no-untyped-call]  # torch's __i
         kwargs = kwargs or _NOTHING
         if func in _LIFTS and not kwargs and _is_literal(args[0]):
             return self._lift(args[0])  # type: ignore[arg-type]
+        if func is _RESTRIDE and not self._symbolic and is_plain(self, args[:1]):
+            with in_kernel_invocation_manager(self):
+                return func(*args, **kwargs)
         entry = entry_of(func)
         if entry is not None:
             result = self._by_rule(entry, args, kwargs)

@@ -242,6 +242,20 @@ def _new_like(
     return _new(size, dtype or x.dtype, x.device if device is None else device, **place)
 
 
+@rule("new_empty_strided")
+def _new_empty_strided(
+    x: torch.Tensor,
+    size: Sequence[Any],
+    stride: Sequence[Any],
+    *,
+    dtype: torch.dtype | None = None,
+    device: Any = None,
+    **place: Any,
+) -> Layout | None:
+    place |= {"dtype": dtype or x.dtype, "device": x.device if device is None else device}
+    return _empty_strided(size, stride, **place)
+
+
 rule("new_full")(lambda x, size, value, **kwargs: _new_like(x, size, **kwargs))
 
 

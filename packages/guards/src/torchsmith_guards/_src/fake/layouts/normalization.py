@@ -86,10 +86,17 @@ def _batch_norm_functional(x: torch.Tensor, *rest: Any) -> Layouts | None:
 @rule("native_batch_norm_backward")
 def _batch_norm_backward(grad: torch.Tensor, x: torch.Tensor, *rest: Any) -> Layouts | None:
     weight, running_mean, running_var, mean, deviation, train, _, mask = rest
-    if not alike(x, grad) or not (x.device.type == "cuda" or alike(x, mean, deviation)):
+    dtype = _statistics_dtype(x, weight, running_mean, running_var)
+    if not alike(x, grad) or mean.dtype != deviation.dtype:
+        return None
+    known = x.dtype, torch.float32 if weight is None and not any(mask[1:]) else dtype
+    if x.device.type != "cuda" and mean.dtype not in known:
         return None
     found = _batch_norm(x, weight, None, running_mean, running_var, train)
-    channels = contiguous(x.shape[1:2], x if weight is None else weight)
+    kind = x.dtype if weight is None else weight.dtype
+    if weight is None and x.device.type == "cpu":
+        kind = dtype or kind
+    channels = contiguous(x.shape[1:2], x, kind)
     return found and wanted([found[0], channels, channels], mask)
 
 
@@ -117,9 +124,8 @@ def _batch_norm(
         return _batch_norm_on_gpu(x, *parameters)
     if x.device.type != "cpu" or x.dim() < 2 or (mean is None and not training):
         return None
-    if not alike(x, *parameters) or holds(x.shape, 0):
-        return None
-    if training and x.dtype not in (torch.float32, torch.float64):
+    dtype = _statistics_dtype(x, *parameters)
+    if dtype is None or holds(x.shape, 0):
         return None
     if any(p is not None and not same_sizes(p.shape, x.shape[1:2]) for p in parameters):
         return None
@@ -132,7 +138,7 @@ def _batch_norm(
                 return None
             result = (x.shape, channels_last_strides(x.shape), x.dtype, x.device, 0)
     statistics = (x.shape[1] if training else 0,)
-    return [result, contiguous(statistics, x), contiguous(statistics, x)]
+    return [result, contiguous(statistics, x, dtype), contiguous(statistics, x, dtype)]
 
 
 @rule("_native_batch_norm_legit.no_stats")
