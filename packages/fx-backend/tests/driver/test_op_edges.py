@@ -215,3 +215,22 @@ def test_numbers_that_elements_cannot_hold_are_eagers_errors(program):
             got = smith(fx.symbolic_trace(lambda x: program(x, number)), [x])(x)  # noqa: B023
             assert got.dtype == expected.dtype
             torch.testing.assert_close(got, expected, equal_nan=True)
+
+
+@pytest.mark.parametrize("bend", [float("nan"), float("inf"), -1.0, 0.0, 1e-30, 2.0])
+@pytest.mark.parametrize("loss", [F.smooth_l1_loss, F.huber_loss])
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_losses_that_bend_nowhere_raise_what_eager_raises(loss, reduction, bend):
+    def program(x, y):
+        return (loss(x, y, reduction=reduction, **{name: bend}),)
+
+    name = "beta" if loss is F.smooth_l1_loss else "delta"
+    x, y = torch.linspace(-3, 3, 12), torch.linspace(1, -1, 12)
+    for leaf in (x, x.clone().requires_grad_()):
+        try:
+            expected = program(leaf, y)
+        except RuntimeError as error:
+            with pytest.raises(RuntimeError, match=str(error).splitlines()[0]):
+                smith(fx.symbolic_trace(program), [leaf, y])(leaf, y)
+        else:
+            same(smith(fx.symbolic_trace(program), [leaf, y])(leaf, y), expected)

@@ -386,3 +386,63 @@ def test_misuse_raises_what_eager_raises(program):
         return str(found.value)
 
     assert run(tracer.compile(program, backend="eager")) == run(program)
+
+
+class RecordsInForward(torch.autograd.Function):
+    """Differentiates in ``backward`` what ``forward`` has recorded."""
+
+    @staticmethod
+    def forward(ctx, x, w):
+        with torch.enable_grad():
+            ctx.leaves = x.detach().requires_grad_(), w.detach().requires_grad_()
+            ctx.out = (ctx.leaves[0] @ ctx.leaves[1]).tanh()
+        return ctx.out.detach()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return torch.autograd.grad(ctx.out, ctx.leaves, grad)
+
+
+class AccumulatesInBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, w):
+        with torch.enable_grad():
+            ctx.leaf = x.detach().requires_grad_()
+            ctx.out = (ctx.leaf * w.detach()).exp()
+        return ctx.out * 1
+
+    @staticmethod
+    def backward(ctx, grad):
+        ctx.out.backward(grad)
+        return ctx.leaf.grad, None
+
+
+class RecordsAgain(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, w):
+        ctx.save_for_backward(x, w)
+        return (x @ w).tanh()
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, w = (t.detach().requires_grad_() for t in ctx.saved_tensors)
+        with torch.enable_grad():
+            out = (x @ w).tanh()
+        return torch.autograd.grad(out, (x, w), grad)
+
+
+@pytest.mark.parametrize("function", [RecordsInForward, AccumulatesInBackward, RecordsAgain])
+def test_a_backward_that_differentiates_itself(function):
+    def program(x, w):
+        return function.apply(x.sin(), w).cos().sum()
+
+    compiled = tracer.compile(program, backend="eager")
+    for frozen in (False, True, False):
+        sides = []
+        for f in (program, compiled):
+            x, w = (torch.linspace(-1, 1, 9).view(3, 3) + i for i in range(2))
+            x.requires_grad_()
+            w.requires_grad_(not frozen)
+            f(x, w).backward()
+            sides.append((x.grad, w.grad))
+        torch.testing.assert_close(*sides)

@@ -93,11 +93,9 @@ def _apply(tx: Trace, cls: Value, *args: Value, **kwargs: Value) -> Value:
         raise _refused(cls)
     if tx.graph.transforms and not _has_setup(tx, cls):
         raise _refused(cls)  # torch.func takes no others
-    if tx.graph.mapped:
-        # Under ``torch.vmap`` the class's own rule decides, or that there is none.
-        rule = cls.getattr(tx, "generate_vmap_rule")
-        if not tx.interp.truth(rule):
-            raise _refused(cls)
+    # Under ``torch.vmap`` the class's own rule decides, or that there is none.
+    if tx.graph.mapped and not tx.interp.truth(cls.getattr(tx, "generate_vmap_rule")):
+        raise _refused(cls)
     given = tx.interp.tuple(args)
     ctx = _call(tx, make_context, given)
     forward = (ctx, cls, given, tx.interp.dict(kwargs))
@@ -165,6 +163,9 @@ def _recorded(
     saved = [n for n in backward.operands if n in inside]
     shared = [n for n in backward.operands if n not in inside]
     given_nodes = [a.node for i in numbers if isinstance(a := given[i], TensorValue)]
+    made = [n.meta["example_value"] for n in saved if n not in given_nodes]
+    if any(isinstance(x, torch.Tensor) and x.requires_grad for x in made):
+        raise _refused(cls)  # what ``forward`` recorded is differentiated in ``backward``
     result_nodes = [r.node for r in results]
     extra = [n for n in saved if n not in given_nodes and n not in result_nodes]
     places = {n: -1 - i for i, n in enumerate([*result_nodes, *extra])}
@@ -195,10 +196,9 @@ def _results(tx: Trace, cls: Value, result: Value) -> tuple[list[Value], list[Te
     """What ``forward`` returned, and the tensors of it; the rest must be constants."""
     parts = tx.interp.unpack(result) if type(result) is TupleValue else [result]
     tensors = [p for p in parts if isinstance(p, TensorValue)]
-    if not tensors or any(not isinstance(p, TensorValue | ConstantValue) for p in parts):
+    twice = len({t.node for t in tensors}) != len(tensors)  # one tensor in two places
+    if not tensors or twice or any(not isinstance(p, TensorValue | ConstantValue) for p in parts):
         raise _refused(cls)
-    if len({t.node for t in tensors}) != len(tensors):
-        raise _refused(cls)  # one tensor in two places
     return parts, tensors
 
 

@@ -54,7 +54,7 @@ def _bent(huber: bool) -> Rule:
 
     def loss(m: Mode, x: Tensor, target: Tensor, reduction: int = _MEAN, bend: float = 1.0) -> Any:
         d = _distance(m, x, target)
-        if d is None or bend <= 0:
+        if d is None or not bend > 0:
             return NotImplemented
         size = m.tensor(aten.abs.default, d)
         near, far = mul(m, mul(m, size, 0.5), size), sub(m, size, 0.5 * bend)
