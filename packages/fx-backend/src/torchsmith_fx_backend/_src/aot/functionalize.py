@@ -105,7 +105,7 @@ class Trace:
         recorder: the graph.
         mode: records into it.
         fake_mode: what the stand-ins belong to.
-        static: no size is symbolic.
+        static: no size is symbolic, that of no result either.
         values: what the program is called with.
         nodes: the placeholder of each.
         frozen: inputs that are Python values, which the graph has as literals, by position.
@@ -141,7 +141,8 @@ def begin(
     """
     names, examples = _examples(program, inputs)
     fake_mode = _find_fake_mode(examples)
-    static = not any(_is_symbolic(value) for value in examples)
+    from_data = getattr(fake_mode.shape_env, "has_unbacked", False)
+    static = not from_data and not any(_is_symbolic(value) for value in examples)
     if not static:
         for value in examples:
             _refuse_foreign(value)

@@ -35,6 +35,14 @@ _FOLDS: dict[str, Callable[..., object]] = {
     "Min": torch.sym_min,
     "Max": torch.sym_max,
 }
+_COMPARISONS: dict[str, Callable[..., object]] = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
 _CALLS: dict[str, Callable[..., object]] = {
     "float": torch.sym_float,
     "floor": math.floor,
@@ -133,9 +141,14 @@ class SymbolNodes:
         known = self._nodes.get(key)
         if known is not None:
             return known
-        if isinstance(value, torch.SymBool):
+        if not isinstance(value, torch.SymBool):
+            return self._lower_expr(key)
+        relation: Any = getattr(value.node, "condition", None)
+        compare = _COMPARISONS.get(getattr(relation, "op", ""))
+        if compare is None:
             raise UntrackedError(what=f"the symbolic bool {value}")
-        return self._lower_expr(key)
+        sides = self._lower_expr(relation.left), self._lower_expr(relation.right)
+        return self._apply(compare, sides)
 
     def _lower_expr(self, expr: Any) -> fx.Node | int | float | bool:
         known = self._nodes.get(expr)

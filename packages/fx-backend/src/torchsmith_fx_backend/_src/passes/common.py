@@ -5,9 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import fx
+from torchsmith_guards import hint_of
 
 from torchsmith_fx_backend._src.passes.base import escaping, is_pure
+
+_FROM_DATA = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output}
 
 
 @dataclass(frozen=True)
@@ -23,7 +27,7 @@ class CommonSubexpressions:
         visible = escaping(graph)
         changed = False
         for node in list(graph.nodes):
-            if not is_pure(node):
+            if not is_pure(node) or _brings_size(node):
                 continue
             key = (node.op, node.target, _key(node.args), _key(node.kwargs))
             first = seen.setdefault(key, node)
@@ -37,6 +41,16 @@ class CommonSubexpressions:
             graph.erase_node(node)
             changed = True
         return changed
+
+
+def _brings_size(node: fx.Node) -> bool:
+    """Whether a size or number that only the data decides comes into the graph with ``node``."""
+    if not _FROM_DATA & {*getattr(node.target, "tags", ())}:
+        return False
+    value = node.meta.get("val")
+    results = value if isinstance(value, (tuple, list)) else (value,)
+    numbers = [n for r in results for n in (r.shape if isinstance(r, torch.Tensor) else (r,))]
+    return any(isinstance(n, torch.SymInt | torch.SymFloat) and hint_of(n) is None for n in numbers)
 
 
 def _key(value: Any) -> Any:

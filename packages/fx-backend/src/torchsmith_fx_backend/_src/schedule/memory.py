@@ -393,11 +393,11 @@ class MemoryPlanner:
         for target in self.facts.written(node):
             if target.op in ("placeholder", "get_attr"):
                 self.steps.append(Bump(self.names[target], max(writes - 1, 0)))
-        if out is None and node.target not in TRUSTED and not is_view:
-            for value in self._produced(unit):
-                self._conform(value)
+        checked = out is None and node.target not in TRUSTED and not is_view
         for value in self._produced(unit):
             self._bind(value)
+            if checked:
+                self._conform(value)
 
     def _conform(self, value: fx.Node) -> None:
         """Have a result that a kernel reads checked at run time."""

@@ -1,0 +1,65 @@
+"""Sizes and numbers that only data decides, kept in one graph: eager's results and gradients."""
+
+import pytest
+import torch
+import torchsmith
+import torchsmith_fx_backend
+
+OPTIONS = {"capture_scalar_outputs": True, "capture_dynamic_output_shape_ops": True}
+
+
+def by_expert(x):
+    """Rows of a mixture of experts, each expert's looked up and added."""
+    chosen, out = (x * 7).long().sum(1) % 3, torch.zeros_like(x)
+    for k in range(3):
+        (rows,) = torch.where(chosen == k)
+        out = out.index_add(0, rows, x[rows] * (k + 1))
+    return out
+
+
+def twice_the_same(x):
+    rows = (x > 0).nonzero()[:, 0]
+    return x[rows].sum() * (x > 0).nonzero()[:, 0].numel()
+
+
+def numbers_and_sizes(x):
+    count = int((x > 0).sum().item())
+    return x.sum() * (x > 0).sum().item() + torch.ones(count).sum()
+
+
+PROGRAMS = {
+    "count": lambda x: x * (x > 0).nonzero().shape[0],
+    "numel": lambda x: x * (x > 0).nonzero().numel(),
+    "len": lambda x: x * len(x[x > 0]),
+    "sum of some": lambda x: x[x > 0].sum() * x[x > 0].shape[0],
+    "mean of some": lambda x: x[x > 0].sum() / ((x > 0).nonzero().shape[0] + 1),
+    "ones": lambda x: torch.ones(x[x > 0].shape[0]).sum() + x.sum(),
+    "two masks": lambda x: x[x > 0].sum() * x[x < 0].numel() + x[x < 0].numel(),
+    "number": lambda x: x * int((x > 0).sum()),
+    "unique": lambda x: x.sum() * (x > 0).long().unique().shape[0],
+    "by expert": by_expert,
+    "twice the same": twice_the_same,
+    "numbers and sizes": numbers_and_sizes,
+}
+
+
+@pytest.mark.parametrize("gradient", [False, True])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_one_graph_for_all_that_data_decides(name, gradient):
+    fn, made = PROGRAMS[name], []
+
+    def backend(gm, inputs, **options):
+        made.append(gm)
+        return torchsmith_fx_backend.smith(gm, inputs, **options)
+
+    backend.modes = torchsmith_fx_backend.smith.modes
+    compiled = torchsmith.compile(fn, backend=backend, fullgraph=True, options=OPTIONS)
+    for n in (6, 7, 4, 9):
+        for x in (torch.randn(n, 5), torch.ones(n, 5), -torch.ones(n, 5)):
+            here = [x.clone().requires_grad_(gradient) for _ in range(2)]
+            got, want = compiled(here[0]), fn(here[1])
+            torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4, check_stride=True)
+            if gradient:
+                pair = [torch.autograd.grad(y.sum(), x)[0] for y, x in zip((got, want), here)]
+                torch.testing.assert_close(*pair)
+    assert len(made) == 2  # for the first size, and for all
