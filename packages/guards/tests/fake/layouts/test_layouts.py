@@ -293,3 +293,29 @@ def test_mixed_types_are_cast_before_the_strides_are_chosen():
         given = args[: 1 if "." not in name and name not in ("maximum", "atan2") else 2]
         wrong += compare(name, lambda given=given: (given, {})) or []
     assert not wrong, "\n".join(wrong[:3])
+
+
+def test_axes_of_one_beside_symbolic_sizes_are_laid_out_as_in_eager():
+    choose = random.Random(1)
+    answered, wrong = 0, []
+    for _ in range(1500):
+        size = tuple(choose.choice((1, 2, 3, 4)) for _ in range(choose.choice((2, 3, 4, 4, 4))))
+        count = choose.choice((1, 2))
+        real = [strided(choose, size, torch.float32) for _ in range(count)]
+        if len(size) == 4 and choose.random() < 0.5:
+            real = [x.contiguous(memory_format=torch.channels_last) for x in real]
+        env = ShapeEnv()
+        mode = FakeMode(env)
+        dims = {d for d, n in enumerate(size) if n > 1 and choose.random() < 0.5}
+        ours = [mode.fakeify(x, LocalSource(f"x{i}"), dims) for i, x in enumerate(real)]
+        func = overload(choose.choice(("tanh", "relu", "neg")) if count == 1 else "add.Tensor")
+        before = list(env.guards)
+        found = layout_of(func, ours, {})
+        assert env.guards == before
+        if found is None:
+            continue
+        answered += dims != set()
+        if [hint_of(n) if is_symbolic(n) else n for n in found[1]] != list(func(*real).stride()):
+            wrong.append((size, dims, [x.stride() for x in real], found[1], func(*real).stride()))
+    assert not wrong, wrong[:3]
+    assert answered > 600

@@ -198,7 +198,7 @@ def pointwise_stride(
         if all(same_sizes(stride, wanted) for stride in strides):
             return wanted
         if holds(size, 1) and not numbers:
-            return None  # whether the common cases below apply is hard to say
+            return _common_strides(size, strides)
     order = axis_order(size, [expanded_strides(size, s, t) for s, t in zip(sizes, strides)])
     return None if order is None else strides_in_order(size, order)
 
@@ -221,12 +221,9 @@ def iterator_strides(
     After ``compute_fast_setup_type`` and ``reorder_dimensions`` in ATen/TensorIterator.cpp.
     """
     if not (numbers and size) and all(s == size for s in sizes):
-        if all(_runs_through(size, stride, range(len(size))[::-1]) for stride in strides):
-            return contiguous_strides(size)
-        if len(size) == 4 and all(_runs_through(size, s, (1, 3, 2, 0)) for s in strides):
-            return channels_last_strides(size)
-        if all(stride == strides[0] for stride in strides) and is_dense(size, strides[0]):
-            return strides[0]
+        common = _common_strides(size, strides)
+        if common is not None:
+            return common
     order = axis_order(size, [expanded_strides(size, s, t) for s, t in zip(sizes, strides)])
     assert order is not None, "plain numbers can be compared"
     return strides_in_order(size, order)
@@ -243,16 +240,35 @@ def strides_in_order(size: tuple[Any, ...], order: list[int]) -> tuple[Any, ...]
     return tuple(result)
 
 
-def _runs_through(size: Ints, stride: Ints, axes: Sequence[int]) -> bool:
-    """Whether elements follow each other along these axes, innermost first."""
-    if 0 in size:
+def _common_strides(
+    size: tuple[Any, ...], strides: Sequence[tuple[Any, ...]]
+) -> tuple[Any, ...] | None:
+    """Row-major, channels-last or the operands' own; None if none fits, or symbols hide which."""
+    orders = [tuple(range(len(size)))[::-1], (1, 3, 2, 0)]
+    for order, result in zip(orders, (contiguous_strides, channels_last_strides)):
+        found = {_runs_through(size, stride, order) for stride in strides}
+        if found == {True}:
+            return result(size)
+        if False not in found:
+            return None
+        if len(size) != 4:
+            break
+    alike = all(same_sizes(stride, strides[0]) for stride in strides)
+    return strides[0] if alike and is_dense(size, strides[0]) else None
+
+
+def _runs_through(
+    size: tuple[Any, ...], stride: tuple[Any, ...], axes: Sequence[int]
+) -> bool | None:
+    """Whether elements follow each other along these axes, innermost first; None: hard to say."""
+    if holds(size, 0):
         return True
-    expected = 1
+    expected: Any = 1
     for axis in axes:
-        if size[axis] != 1:
-            if stride[axis] != expected:
-                return False
-            expected *= size[axis]
+        if not (type(size[axis]) is int and size[axis] == 1):
+            if not same(stride[axis], expected):
+                return False if is_static((stride[axis], expected)) else None
+            expected = expected * size[axis]
     return True
 
 
