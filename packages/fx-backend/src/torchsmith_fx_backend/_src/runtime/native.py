@@ -118,11 +118,13 @@ class NativeLauncher:
         text = self._texts.get(request.kernel)
         if text is None:
             text = self._texts[request.kernel] = kernel_function(request.kernel, _PLACEHOLDER)
-        key = hashlib.sha256(f"{compiler.identity}\n{_BUILD}\n{text}".encode()).hexdigest()[:40]
+        faults = request.kernel.faults
+        whole = f"{compiler.identity}\n{_BUILD}\n{faults}\n{text}"
+        key = hashlib.sha256(whole.encode()).hexdigest()[:40]
         name = f"k_{key[:16]}"
         comment = "".join(f"/* {line.replace('*/', '* /')} */\n" for line in request.origins)
         definition = comment + text.replace(f"void {_PLACEHOLDER}(", f"void {name}(", 1)
-        return key, Function(name, parameters(request.kernel), definition, request.kernel.faults)
+        return key, Function(name, parameters(request.kernel), definition, faults)
 
     def _functions(
         self, requests: Sequence[KernelRequest], compiler: Compiler
