@@ -40,6 +40,7 @@ from torchsmith_fx_backend._src.loops.sizes import (
     tensor_info,
 )
 from torchsmith_fx_backend._src.loops.views import PIECE, SPLITS
+from torchsmith_fx_backend._src.schedule.places import Place, places
 
 aten = torch.ops.aten
 
@@ -120,6 +121,11 @@ class Facts:
         self._era: dict[fx.Node, int] = {}
         self._count_eras()
         self._find_materialised()
+        self.placed: dict[fx.Node, Place] = {}
+        for node in gm.graph.find_nodes(op="call_function", target=aten.cat.default):
+            if self._rule[node] is not None and node in self.materialised and inline:
+                self.placed |= places(self, node)
+        self.wholes = {place.whole for place in self.placed.values()}
         for node in self.nodes:
             self._find_inlined(node, inline)
 
@@ -263,6 +269,10 @@ class Facts:
     def leaves(self, node: fx.Node) -> Iterable[fx.Node]:
         """Nodes whose values are read when ``node`` is read: itself, unless view or inlined."""
         return self._leaves[node]
+
+    def same_era(self, node: fx.Node, other: fx.Node) -> bool:
+        """Whether no call that does real work through aten stands between the two."""
+        return self._era[node] == self._era[other]
 
     def users(self, node: fx.Node) -> list[fx.Node]:
         return [u for u in node.users if u not in self.dead]
@@ -445,6 +455,8 @@ class Facts:
         self._leaves[node] = {node: 1}
         self._cost[node] = 0
         if not isinstance(rule, Pointwise) or not self.volatile.isdisjoint(self._behind(node)):
+            return
+        if node in self.placed or node in self.wholes:
             return
         if not inline or self.body(node).may_fail:
             return  # a reader may look at some of its points only

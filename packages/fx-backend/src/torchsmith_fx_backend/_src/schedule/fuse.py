@@ -39,6 +39,7 @@ from torchsmith_fx_backend._src.schedule.facts import (
     only_checks,
 )
 from torchsmith_fx_backend._src.schedule.join import join_nests
+from torchsmith_fx_backend._src.schedule.places import Place
 
 MAX_BODY = 600  # scalar operations in one kernel
 MAX_READS = 24  # different buffers read by one kernel
@@ -64,6 +65,7 @@ class Unit:
         last: position of its last node in the graph.
         era: number of extern calls before it in the graph.
         mutates: for in-place copies: input node -> the ``copy_`` node that writes it.
+        placed: what is stored as a part of another value.
     """
 
     bit: int
@@ -75,6 +77,7 @@ class Unit:
     gone: bool = False
     mutates: dict[fx.Node, fx.Node] = field(default_factory=dict)
     draft: Draft | None = None
+    placed: dict[fx.Node, Place] = field(default_factory=dict)
 
 
 class Fuser:
@@ -119,7 +122,7 @@ class Fuser:
             elif isinstance(rule, View):
                 if node in facts.called_views:
                     self._call(node)
-            elif isinstance(rule, Pointwise | Reduction | Scatter):
+            elif isinstance(rule, Pointwise | Reduction | Scatter) and node not in facts.wholes:
                 if not facts.inlined(node) or node in facts.materialised:
                     self._place(node, rule)
             elif not facts.is_split(node) and not self._is_symbolic(node):
@@ -171,7 +174,7 @@ class Fuser:
         sources = [facts.called_on(node)] if is_view else node.all_input_nodes
         for arg in sources:
             self._depend(unit, arg)
-        if not is_view:
+        if not is_view and node not in facts.wholes:
             self._era += 1
             if self._impure(node):
                 # Effects keep their order, and writes come after every earlier reader.
@@ -648,8 +651,11 @@ class Fuser:
         facts = self.facts
         wanted = {facts.number(node) for node in facts.materialised}
         kept: list[Unit] = []
+        wanted.update(map(facts.number, facts.placed))
         for unit in reversed(order):
             nest = unit.nest
+            if unit.node in facts.wholes:
+                continue  # its parts are stored there
             if nest is not None:
                 stores = []
                 copied = {copy: target for target, copy in unit.mutates.items()}
@@ -657,6 +663,9 @@ class Fuser:
                     number = facts.number(node)
                     if node in copied:
                         stores.append((number, member, facts.info(copied[node])))
+                    elif node in facts.placed:
+                        place = unit.placed[node] = facts.placed[node]
+                        stores.append((number, place.moved(member), facts.info(place.whole)))
                     elif number in wanted:
                         stores.append((number, member, facts.info(node)))
                 if not stores:

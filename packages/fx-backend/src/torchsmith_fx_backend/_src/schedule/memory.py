@@ -114,6 +114,9 @@ class MemoryPlanner:
                 target = node.args[0]
                 assert isinstance(target, fx.Node)
                 self.names[node] = self.names[target]
+        for unit in units:
+            for part, place in unit.placed.items():
+                self.names[part] = self.names[place.whole]
 
     # ---------------------------------------------------------------------------- lifetimes
 
@@ -167,8 +170,13 @@ class MemoryPlanner:
         return [u for u in self.facts.taken(node) if self.facts.is_tensor(u)]
 
     def _alias_of(self, unit: Unit, value: fx.Node) -> fx.Node | None:
-        """The value whose memory an extern result shares, when it (perhaps) does."""
+        """The value whose memory a part or an extern result shares, when it (perhaps) does."""
         node = unit.node
+        if value in unit.placed:
+            whole = unit.placed[value].whole
+            if whole not in self.storage:
+                self._begin(whole, owned=True)
+            return whole
         if node is None:
             return None
         if isinstance(self.facts.rule(node), View):
@@ -210,16 +218,21 @@ class MemoryPlanner:
             over: dict[int, list[int]] = {}
             produced = self._produced(unit)
             for value in produced:
-                makers[value] = position
                 storage = self.storage[value]
-                if storage.node is value:
+                if value in unit.placed:  # one part after the other, and then who reads them
+                    before.add(makers.get(storage.node, position))
+                    value = storage.node
+                if storage.node is value and value not in makers:
                     makes[numbers.setdefault(storage, len(numbers))] = storage.bytes
+                makers[value] = position
             for value in (*produced, *self._read(unit)):
                 storage = self.storage[value]
                 before.add(makers.get(value, position))
                 if storage.owned or storage.given:
                     reads[numbers.setdefault(storage, len(numbers))] = storage.bytes
             for value in produced if unit.draft is not None else ():
+                if value in unit.placed:
+                    continue
                 base = self._written_into(value)
                 sources = self._sources(unit, value) if base is None else [base]
                 taken = [numbers[self.storage[source]] for source in sources]
@@ -270,7 +283,9 @@ class MemoryPlanner:
         for unit in self.units:
             for value in self._produced(unit) if unit.draft is not None else ():
                 info = facts.info(value)
-                if value in named or not info.dense() or self._written_into(value) is not None:
+                if value in named or not info.dense() or value in unit.placed:
+                    continue
+                if self._written_into(value) is not None:
                     continue
                 whole = [v for v in views.get(value, ()) if _covers(facts.try_info(v), info)]
                 if value not in views:
@@ -311,6 +326,12 @@ class MemoryPlanner:
             value = self._order[number]
             if value.target is COPY:
                 continue
+            if value in unit.placed:
+                whole = unit.placed[value].whole
+                if self.names[whole] not in self._layouts:
+                    layout = self.facts.info(whole)
+                    self._allocate(whole, layout, self._take(whole, layout))
+                continue
             info = self.facts.info(value)
             base = self._written_into(value)
             source = base or self._dying_input(position, unit, value, claimed)
@@ -327,9 +348,10 @@ class MemoryPlanner:
         written = {source: number for number, source in same.items()}
         values = [self._order[written.get(n, n)] for n in order]
         args = tuple(self.names[value] for value in values)
-        sizes = tuple(self.facts.info(value).reach for value in values)
+        wholes = {part: place.whole for part, place in unit.placed.items()}
+        sizes = tuple(self.facts.info(wholes.get(value, value)).reach for value in values)
         assert unit.nest is not None
-        nodes = {self.facts.is_output_of(n) or n for n in unit.nest.members}
+        nodes = {self.facts.is_output_of(n) or n for n in unit.nest.members} | {*wholes.values()}
         self.steps.append(
             Launch(
                 kernel,

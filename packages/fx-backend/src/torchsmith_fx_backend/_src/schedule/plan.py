@@ -69,16 +69,16 @@ class Launch:
     starts: tuple[int, ...] = ()
 
     def moved_bytes(self, number: Callable[[Index], int | None]) -> int | None:
-        """What is read and written, each operand once; None where ``number`` knows no size."""
+        """What is read and written, each tensor once; None where ``number`` knows no size."""
         if len(self.sizes) != len(self.kernel.args):
             return None
-        total = 0
-        for arg, size in zip(self.kernel.args, self.sizes):
+        total = {}
+        for name, arg, size in zip(self.args, self.kernel.args, self.sizes):
             count = number(size)
             if count is None:
                 return None
-            total += count * arg.dtype.itemsize * (arg.read + arg.written)
-        return total
+            total[name] = count * arg.dtype.itemsize * (arg.read + arg.written)
+        return sum(total.values())
 
 
 @dataclass(frozen=True, slots=True)
