@@ -71,6 +71,18 @@ FEW_REPEATS = 4  # how often a node is computed over when its one reader repeats
 SHORT_SCAN, FEW_SCANS = 4096, 64  # rows that are longer and fewer leave a GPU idle
 COPY = aten.copy_.default
 COPY_INTO = Pointwise(copy_into)
+# Views that show each element of their base.
+WHOLE_VIEWS = frozenset(
+    {
+        aten.view.default,
+        aten.unsqueeze.default,
+        aten.squeeze.dim,
+        aten.expand.default,
+        aten.t.default,
+        aten.transpose.int,
+        aten.permute.default,
+    }
+)
 _BATCH_NORM = aten.native_batch_norm.default
 GEMMS = frozenset(
     {
@@ -103,6 +115,7 @@ class Facts:
         self._rule: dict[fx.Node, Rule | None] = {}
         self._leaves: dict[fx.Node, dict[fx.Node, int]] = {}
         self._cost: dict[fx.Node, int] = {}
+        self._failing: set[fx.Node] = set()  # of those that are inlined
         self.inline: set[fx.Node] = set()
         self.materialised: set[fx.Node] = set()
         self.called_views: set[fx.Node] = set()
@@ -458,7 +471,8 @@ class Facts:
             return
         if node in self.placed or node in self.wholes:
             return
-        if not inline or self.body(node).may_fail:
+        fails = self._may_fail(node)
+        if not inline or (fails and not self._seen_whole(node)):
             return  # a reader may look at some of its points only
         cost, leaves = rule.cost, dict[fx.Node, int]()
         size = estimate(self.info(node).numel)
@@ -471,13 +485,17 @@ class Facts:
         if cost * self._windows_over(node) > WINDOW_COST:
             return
         cheap = rule.creation
-        if not cheap and node not in self.materialised:
+        if not cheap and node not in self.materialised and not fails:
             cheap = self._saves_memory(node, leaves, cost)
         if not cheap and node not in self.materialised:
             cheap = self._small_beside_readers(node, cost, leaves)
-        if not cheap and node not in self.materialised and cost <= MOVED_COST:
+        if fails:
+            if cheap:
+                self._failing.add(node)
+        elif not cheap and node not in self.materialised and cost <= MOVED_COST:
             cheap = self._looked_up_only(node, size)
-        limit = self._budget_in_reader(node) if node not in self.materialised else 0
+        alone = not fails and node not in self.materialised
+        limit = self._budget_in_reader(node) if alone else 0
         if limit and (not cheap or limit == PADDED_COST):
             tree = self._own_producers(node, limit)
             if tree is not None:
@@ -488,6 +506,26 @@ class Facts:
             self.inline.add(node)
             self._leaves[node] = leaves
             self._cost[node] = cost
+
+    def _may_fail(self, node: fx.Node) -> bool:
+        """Whether a kernel that computes ``node`` at a point may raise there."""
+        rule = self._rule[node]
+        if isinstance(rule, Pointwise) and self.body(node).may_fail:
+            return True
+        inputs = node.all_input_nodes if self._failing else ()
+        return any(self.is_tensor(arg) and self.root(arg) in self._failing for arg in inputs)
+
+    def _seen_whole(self, node: fx.Node) -> bool:
+        """Whether each reader looks at all points of ``node``, before any call that may write."""
+        for user in self.users(node):
+            rule = self._rule[user]
+            if isinstance(rule, View):
+                whole = user.target in WHOLE_VIEWS and self._seen_whole(user)
+            else:
+                whole = isinstance(rule, Pointwise) and not (rule.moves or rule.window)
+            if not whole or not self.same_era(user, node):
+                return False
+        return True
 
     def _windows_over(self, node: fx.Node) -> float:
         """How many points of one reader look at the same element of ``node``, on average, where
@@ -546,7 +584,7 @@ class Facts:
                     continue
                 if arg in self.materialised or arg in self.called_views:
                     continue
-                if self.body(arg).may_fail:
+                if self._may_fail(arg):
                     continue
                 if self._era[arg] == self._era[node] and tree.issuperset(self.users(arg)):
                     tree.add(arg)
