@@ -101,6 +101,7 @@ class Fuser:
         self.units: list[Unit] = []
         self.unit_of: dict[fx.Node, Unit] = {}
         self._writer_of: dict[fx.Node, Unit] = {}  # who writes an input at the end of the graph
+        self._callers: dict[fx.Node, list[Unit]] = {}  # aten calls that read a value's memory
         self._era = 0
         self._ordered_effect: Unit | None = None
 
@@ -130,8 +131,11 @@ class Fuser:
         # All that is written back is computed from inputs as they were before the first write.
         for node in copies:
             self._open(node.args[1])
+        units = list(self.units)
+        checks = [u for u in units if u.node and only_checks(u.node)]
+        raising = [u for u in units if u.nest and may_fail(u.nest.nodes)]
         for node in copies:
-            self._write_back(node)
+            self._write_back(node, checks, raising)
         if self.share:
             self._join_siblings()
         if self.gather:
@@ -152,6 +156,10 @@ class Fuser:
     def _new_unit(self, nest: Nest | None, node: fx.Node | None) -> Unit:
         unit = Unit(len(self.units), nest, node, era=self._era)
         self.units.append(unit)
+        if node is not None:
+            tensors = [a for a in node.all_input_nodes if self.facts.is_tensor(a)]
+            for root in dict.fromkeys(map(self.facts.root, tensors)):
+                self._callers.setdefault(root, []).append(unit)
         return unit
 
     def _take_output(self, node: fx.Node, parent: fx.Node) -> None:
@@ -537,16 +545,23 @@ class Fuser:
 
     # --------------------------------------------------------------------------- mutation
 
-    def _write_back(self, node: fx.Node) -> None:
-        """``copy_(input, value)``: store straight into the input where that is safe."""
+    def _write_back(self, node: fx.Node, checks: list[Unit], raising: list[Unit]) -> None:
+        """``copy_(input, value)``: store straight into the input where that is safe.
+
+        Args:
+            node: the ``copy_``.
+            checks: calls that do nothing but raise, perhaps.
+            raising: nests that may raise.
+        """
         target, source = node.args[0], node.args[1]
         assert isinstance(target, fx.Node)
-        readers = [u for u in self.units if not u.gone and self._reads_memory_of(u, target)]
+        readers = [u for u in self.units if u.nest and not u.gone and target in u.nest.reads]
+        readers += self._callers.get(target, ())
         # What may raise comes before a write that the caller would see nevertheless.
-        failing = [u for u in self.units if not u.gone and u.node and only_checks(u.node)]
+        failing = list(checks)
         if self._lowerable(node, target, source):
             assert isinstance(source, fx.Node)
-            failing += [u for u in self.units if not u.gone and u.nest and may_fail(u.nest.nodes)]
+            failing += [u for u in raising if not u.gone]
             for unit in self._hosts(node) or self._opened(source):
                 others = [u for u in dict.fromkeys((*readers, *failing)) if u is not unit]
                 if any(u.deps >> unit.bit & 1 for u in others):
@@ -634,15 +649,6 @@ class Fuser:
         target = node.args[0]
         assert isinstance(target, fx.Node)
         self._writer_of[self.facts.root(target)] = unit
-
-    def _reads_memory_of(self, unit: Unit, target: fx.Node) -> bool:
-        if unit.nest is not None:
-            return target in unit.nest.reads
-        assert unit.node is not None
-        return any(
-            self.facts.is_tensor(a) and self.facts.root(a) is target
-            for a in unit.node.all_input_nodes
-        )
 
     # ------------------------------------------------------------------------------ close
 
