@@ -121,6 +121,8 @@ class MemoryPlanner:
     # ---------------------------------------------------------------------------- lifetimes
 
     def _analyse(self) -> None:
+        if self.storage:
+            return
         facts = self.facts
         written = {node.args[0] for node in facts.nodes if node.target is COPY}
         for node in facts.nodes:
@@ -207,7 +209,7 @@ class MemoryPlanner:
         return self.facts.base(node) if isinstance(self.facts.rule(node), Scatter) else None
 
     def uses(self) -> list[Use]:
-        """What each unit does to memory, in order; instead of ``run``."""
+        """What each unit does to memory, in order; before ``run``, if that is called."""
         self._analyse()
         numbers: dict[Storage, int] = {}
         makers: dict[fx.Node, int] = {}

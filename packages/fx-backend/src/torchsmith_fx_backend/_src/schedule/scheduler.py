@@ -115,9 +115,11 @@ def plan_with(facts: Facts, policy: Policy, limit: int = 0) -> tuple[int, Plan]:
     if any(v.device.type != "cpu" for v in made if isinstance(v, Tensor)):
         limit = 0
     planner = MemoryPlanner(facts, units, names, limit, policy.reuse)
+    uses = None if limit else planner.uses()  # ``run`` changes what it is told from
     steps = planner.run()
     if planner.peak > limit:
-        better = lower_peak(facts, MemoryPlanner(facts, units, names, limit, policy.reuse).uses())
+        uses = uses or MemoryPlanner(facts, units, names, limit, policy.reuse).uses()
+        better = lower_peak(facts, uses)
         if better is not None:
             other = MemoryPlanner(facts, better, names, limit, policy.reuse)
             moved = other.run()
