@@ -35,14 +35,8 @@ _FOLDS: dict[str, Callable[..., object]] = {
     "Min": torch.sym_min,
     "Max": torch.sym_max,
 }
-_COMPARISONS: dict[str, Callable[..., object]] = {
-    "==": operator.eq,
-    "!=": operator.ne,
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-}
+_ORDER = (operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge)
+_COMPARISONS: dict[str, Callable[..., object]] = dict(zip("== != < <= > >=".split(), _ORDER))
 _CALLS: dict[str, Callable[..., object]] = {
     "float": torch.sym_float,
     "floor": math.floor,

@@ -113,8 +113,9 @@ def estimate(x: Index) -> int:
     return TYPICAL_SIZE
 
 
-def size_index(value: object) -> Index:
-    """An int or ``SymInt`` as an index expression.
+def size_index(value: object, place: bool = False) -> Index:
+    """An int or ``SymInt`` as an index expression; ``place``: it is a stride or an offset, which
+    matter only where there are elements.
 
     Raises:
         UnrepresentableError: the expression has no index form (``min``, ``max``, ...).
@@ -128,13 +129,13 @@ def size_index(value: object) -> Index:
             expr = node.shape_env.simplify(torchsmith_guards.expr_of(value))
             if not isinstance(expr, torchsmith_guards.Symbol) and _known_one(value):
                 return const(1)
-            return _from_guards(expr)
+            return _from_guards(expr, place)
         inner = getattr(node, "expr", None)
         sympy = sys.modules.get("sympy")  # takes half a second to import, and is torch's alone
         if sympy is not None and isinstance(inner, sympy.Basic):
             ranges = getattr(getattr(node, "shape_env", None), "var_to_range", {})
-            return _from_sympy(inner, ranges)
-        return _from_guards(torchsmith_guards.expr_of(value))
+            return _from_sympy(inner, ranges, place)
+        return _from_guards(torchsmith_guards.expr_of(value), place)
     if isinstance(value, int):
         return const(int(value))
     raise UnrepresentableError(f"not an integer size: {value!r}")
@@ -148,22 +149,23 @@ def _known_one(value: torch.SymInt) -> bool:
     return bool(equal.node.statically_known_true(__file__, 0))
 
 
-def _from_guards(x: object) -> Index:
+def _from_guards(x: object, place: bool) -> Index:
+    args = [_from_guards(part, place) for part in getattr(x, "parts", tuple)()]
     match type(x).__name__:
         case "Const" if isinstance(x.value, int):  # type: ignore[attr-defined]
             return const(int(x.value))  # type: ignore[attr-defined]
         case "Symbol":
             return Sym(x.name, _number(x.lo), _number(x.hi))  # type: ignore[attr-defined]
         case "Add":
-            return add(*map(_from_guards, x.terms))  # type: ignore[attr-defined]
+            return add(*args)
         case "Mul":
-            return mul(*map(_from_guards, x.factors))  # type: ignore[attr-defined]
+            return mul(*args)
         case "FloorDiv":
-            return floordiv(_from_guards(x.num), _from_guards(x.den))  # type: ignore[attr-defined]
+            return floordiv(args[0], args[1])
         case "Mod":
-            return mod(_from_guards(x.num), _from_guards(x.den))  # type: ignore[attr-defined]
-        case "Max":
-            return _at_least_one([_from_guards(a) for a in x.args])  # type: ignore[attr-defined]
+            return mod(args[0], args[1])
+        case "Max" if place:
+            return _at_least_one(args)
     raise UnrepresentableError(str(x))
 
 
@@ -181,7 +183,7 @@ def _number(bound: float) -> int | None:
     return bound if isinstance(bound, int) else None
 
 
-def _from_sympy(x: Any, ranges: Mapping[Any, Any]) -> Index:
+def _from_sympy(x: Any, ranges: Mapping[Any, Any], place: bool) -> Index:
     """``ranges`` are the value ranges that torch's own tracer keeps of its symbols."""
     sympy = sys.modules["sympy"]
     if isinstance(x, sympy.Integer):
@@ -192,8 +194,8 @@ def _from_sympy(x: Any, ranges: Mapping[Any, Any]) -> Index:
         low, high = (int(e) if isinstance(e, sympy.Integer) else None for e in ends)
         return Sym(x.name, low, high)
     if isinstance(x, sympy.Pow) and isinstance(x.exp, sympy.Integer) and int(x.exp) > 0:
-        return mul(*[_from_sympy(x.base, ranges)] * int(x.exp))
-    args = [_from_sympy(a, ranges) for a in x.args]
+        return mul(*[_from_sympy(x.base, ranges, place)] * int(x.exp))
+    args = [_from_sympy(a, ranges, place) for a in x.args]
     match type(x).__name__:
         case "Add":
             return add(*args)
@@ -201,16 +203,16 @@ def _from_sympy(x: Any, ranges: Mapping[Any, Any]) -> Index:
             return mul(*args)
         case "FloorDiv" | "CleanDiv" | "IntTrueDiv":
             return floordiv(args[0], args[1])
-        case "Max":
+        case "Max" if place:
             return _at_least_one(args)
         case "Mod" | "PythonMod":
             return mod(args[0], args[1])
     raise UnrepresentableError(str(x))
 
 
-def sizes(values: Iterable[object]) -> tuple[Index, ...]:
+def sizes(values: Iterable[object], place: bool = False) -> tuple[Index, ...]:
     """``size_index`` of each."""
-    return tuple(const(v) if type(v) is int else size_index(v) for v in values)
+    return tuple(const(v) if type(v) is int else size_index(v, place) for v in values)
 
 
 def tensor_info(value: torch.Tensor) -> Info:
@@ -223,8 +225,8 @@ def tensor_info(value: torch.Tensor) -> Info:
         raise UnrepresentableError(str(value.layout))
     return Info(
         sizes(value.shape),
-        sizes(value.stride()),
-        size_index(value.storage_offset()),
+        sizes(value.stride(), place=True),
+        size_index(value.storage_offset(), place=True),
         value.dtype,
         value.device,
     )

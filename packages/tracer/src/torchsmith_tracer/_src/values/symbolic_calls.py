@@ -79,20 +79,16 @@ def _linspace(start: Any, end: Any, steps: Any, *, dtype: Any = None, device: An
     return torch.where(i < steps // 2, first + step * i, last - step * (steps - 1 - i))
 
 
-_PLACES = {"start", "end", "steps", "dtype", "device"}
-
-
 def _linspace_of(tx: Trace, args: Args, kwargs: Kwargs) -> Value | None:
     """``torch.linspace`` between plain numbers, with a symbolic number of steps."""
     given = dict(zip(("start", "end", "steps"), args)) | kwargs
     numbers = [realize(tx, given[name]) for name in ("start", "end", "steps") if name in given]
-    if len(numbers) < 3 or len(args) > 3 or not given.keys() <= _PLACES:
+    plain = given.keys() <= {"start", "end", "steps", "dtype", "device"} and len(args) <= 3
+    plain = plain and all(n.python_type() in (int, float) for n in numbers)
+    if len(numbers) < 3 or not plain or not _numbers(numbers[2]):
         return None
-    if all(n.python_type() in (int, float) for n in numbers) and _numbers(numbers[2]):
-        return _traced(_linspace)(
-            tx, numbers, {k: given[k] for k in ("dtype", "device") if k in given}
-        )
-    return None
+    kind = {name: v for name, v in given.items() if name in ("dtype", "device")}
+    return _traced(_linspace)(tx, numbers, kind)
 
 
 def _largest(image: Any, rank: int) -> object:

@@ -21,8 +21,7 @@ from torchsmith_tracer._src.values.constants import ConstantValue
 from torchsmith_tracer._src.values.contexts import MAKERS
 from torchsmith_tracer._src.values.math_calls import math_call
 from torchsmith_tracer._src.values.sizes import SizeValue
-from torchsmith_tracer._src.values.symnum import SymNumValue, combine
-from torchsmith_tracer._src.values.symnum import known as known_number
+from torchsmith_tracer._src.values.symnum import SymNumValue, combine, known
 from torchsmith_tracer._src.values.tensor import TensorValue
 
 
@@ -115,16 +114,16 @@ def number_builtin(tx: Trace, obj: object, args: Args, kwargs: Kwargs) -> Value 
     if obj is abs and isinstance(first, SymNumValue) and not isinstance(first.sym, torch.SymBool):
         return combine(tx, abs, (first,), abs(first.sym))  # type: ignore[arg-type]
     if obj is round and isinstance(first, SymNumValue) and not kwargs:
-        digits = [known_number(n) for n in args[1:] if not tx.interp.is_none(n)]
+        digits = [known(n) for n in args[1:] if not tx.interp.is_none(n)]
         if isinstance(first.sym, torch.SymInt) and not digits:
             return first
         if isinstance(first.sym, torch.SymFloat) and _are(digits, torch.SymInt, int):
-            given = [n.as_constant() for n in digits]
-            return combine(tx, round, (first, *digits), round(first.sym, *given))  # type: ignore[call-overload]
+            places = [n.as_constant() for n in digits]
+            return combine(tx, round, (first, *digits), round(first.sym, *places))  # type: ignore[call-overload]
     if obj in _MATH or obj in (abs, round, pow, divmod):
-        known = [tx.interp.concrete(a) for a in args]
+        given = [tx.interp.concrete(a) for a in args]
         named = {k: tx.interp.concrete(v) for k, v in kwargs.items()}
-        return tx.interp.fold(obj, *known, **named)  # type: ignore[arg-type]
+        return tx.interp.fold(obj, *given, **named)  # type: ignore[arg-type]
     return None
 
 

@@ -32,7 +32,9 @@ from torchsmith_tracer._src.values.lookup import Found, disguises, in_python, lo
 from torchsmith_tracer._src.values.mappings import DictValue
 from torchsmith_tracer._src.values.namespaces import DictNamespace, NamespaceValue, PyModuleValue
 from torchsmith_tracer._src.values.python_instances import EnumValue, ObjectValue
+from torchsmith_tracer._src.values.symnum import SymNumValue
 from torchsmith_tracer._src.values.tensor import TensorValue
+from torchsmith_tracer._src.values.torch_classes import number_builtin
 
 builtin(len)(lambda tx, obj, /: obj.length(tx))
 
@@ -197,10 +199,12 @@ def _extreme(
     keys = items if tx.interp.is_none(key) else [tx.interp.call(key, [v]) for v in items]
     best, best_key = items[0], keys[0]
     for item, item_key in zip(items[1:], keys[1:], strict=True):
-        pick = getattr(item_key, "extreme", None) or getattr(best_key, "extreme", None)
-        if pick is not None and tx.interp.is_none(key):
-            best = best_key = pick(tx, name, best, item)  # symbolic numbers stay symbolic
-        elif tx.interp.truth(tx.interp.compare(op, item_key, best_key)):
+        differs, chosen = tx.interp.compare(op, item_key, best_key), None
+        if isinstance(differs, SymNumValue) and tx.interp.is_none(key):  # only the data knows
+            chosen = number_builtin(tx, max if name == "max" else min, [best, item], {})
+        if chosen is not None:
+            best = best_key = chosen
+        elif tx.interp.truth(differs):
             best, best_key = item, item_key
     return best
 
