@@ -59,7 +59,7 @@ SUPPORTED = frozenset(
     }
 )
 INLINE_COST = 9  # simple operations that may be done again rather than stored
-HALVED_COST = 40  # the same where that saves half of the bytes, on FAST devices
+NARROW_COST = 40  # the same where its operands are much narrower, on FAST devices
 FAST = frozenset({"cuda"})
 MOVED_COST = 40  # the same for a node whose one reader moves its elements
 PADDED_COST = 400  # the same where it does so only to leave a little room at an end
@@ -605,13 +605,13 @@ class Facts:
 
     def _saves_memory(self, node: fx.Node, leaves: Iterable[fx.Node], cost: int) -> bool:
         """Whether reading the leaves again costs no more bytes than storing the node would; on a
-        GPU, where arithmetic is cheap beside them, it may take longer to save half of them."""
+        GPU, where arithmetic is cheap beside them, it may take longer to save three in five."""
         info = self.info(node)
         many = cost > INLINE_COST
-        if many and (info.device.type not in FAST or cost > HALVED_COST):
+        if many and (info.device.type not in FAST or cost > NARROW_COST):
             return False
         own, total = info.bytes(), sum(self.info(leaf).bytes() for leaf in leaves)
-        return total <= own // 2 if many else total <= own + own // SLACK
+        return 5 * total <= 2 * own if many else total <= own + own // SLACK
 
     def _looked_up_only(self, node: fx.Node, size: int) -> bool:
         """Whether all readers look at a few of its points, at positions that they compute."""
