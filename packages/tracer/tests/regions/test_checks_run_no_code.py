@@ -143,3 +143,55 @@ def test_entries_that_are_missing_and_keys_that_are_hashed():
         return out
 
     assert results(True) == results(False)
+
+
+def test_why_a_check_failed_is_told_without_code_of_another_class():
+    ran = []
+
+    class Plain:
+        v = 2.0
+
+    class Noisy:
+        def __getitem__(self, key):
+            ran.append(key)
+            return 3.0
+
+        def __len__(self):
+            ran.append("len")
+            return 2
+
+        def __getattr__(self, name):
+            ran.append(name)
+            return 3.0
+
+    class Loud(Noisy):
+        @property
+        def v(self):
+            ran.append("property")
+            return 4.0
+
+    def f(x, a):
+        if type(a) is dict:
+            return x * a["k"]["j"] + len(a["k"])
+        if type(a) is list:
+            return x * a[0][1] + len(a)
+        if type(a) is Plain:
+            return x * a.v
+        return x
+
+    compiled = torchsmith_tracer.compile(f, backend="eager", options={"recompile_limit": 30})
+    given = [
+        {"k": {"j": 2.0}},
+        [[1.0, 2.0]],
+        Plain(),
+        Noisy(),
+        Loud(),
+        torch.ones(2),
+        {"k": Loud()},
+    ]
+    for a in [*given[:-1], [Loud()], *given]:
+        ran.clear()
+        expected, found = f(torch.ones(2), a), ran.copy()
+        ran.clear()
+        assert torch.equal(compiled(torch.ones(2), a), expected)
+        assert ran == found

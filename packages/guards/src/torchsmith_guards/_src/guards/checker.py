@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import hashlib
+import itertools
 import linecache
 import types
 import weakref
@@ -49,10 +50,11 @@ class Checker:
         if worth_watching(self.guards):
             self.check = _watched(self.guards, params, bind, full)
 
-    def explain(self, *args: object) -> list[Failure]:
+    def explain(self, *args: object, first: bool = False) -> list[Failure]:
         """The guards that do not hold for ``args``, with old and new values; empty if all do.
 
-        Far slower than ``check``; for messages.
+        Far slower than ``check``; for messages. ``first``: no guard after the first failure is
+        asked, since what is read for it may be code of a class that the failed one excludes.
 
         Raises:
             TypeError: the number of arguments is wrong.
@@ -61,7 +63,8 @@ class Checker:
             raise TypeError(f"expected {len(self.params)} arguments, got {len(args)}")
         roots = {**self.bind, **dict(zip(self.params, args, strict=True))}
         found = (explain(guard, roots) for guard in self.guards)
-        return [failure for failure in found if failure is not None]
+        failures = (failure for failure in found if failure is not None)
+        return [*itertools.islice(failures, 1)] if first else [*failures]
 
     def __repr__(self) -> str:
         return f"Checker({len(self.guards)} guards, about {self.cost_ns:.0f} ns)"

@@ -169,7 +169,10 @@ def _old(guard: Guard) -> object:
 
 
 def _new(guard: Guard, value: Any) -> object:
+    expected: Any = guard.expected
     match guard.kind:
+        case GuardKind.LENGTH | GuardKind.DICT_KEYS if type(value) is not expected[0]:
+            return f"type {type(value).__name__}"  # what it is listed by may never end
         case GuardKind.LENGTH:
             return f"{type(value).__name__} of {len(value)}"
         case GuardKind.DICT_KEYS:

@@ -374,7 +374,7 @@ class CodeRecord:
     def _note_recompile(
         self, flat: tuple[object, ...], args: tuple[object, ...]
     ) -> list[RecompileReason]:
-        found = [(e, f) for e in self.entries for f in e.checker.explain(*args)[:1]]
+        found = [(e, f) for e in self.entries for f in e.checker.explain(*args, first=True)]
         version = f"{self.frame_number}/{{}}".format
         reasons = [frames.reason(f, self.code, flat, version(e.number)) for e, f in found]
         texts = [failure.told(r.line) for (_, failure), r in zip(found, reasons, strict=True)]
