@@ -8,6 +8,7 @@ taken before the trace or still held at its end is left to native code.
 from __future__ import annotations
 
 import _thread
+import contextvars
 import weakref
 from collections.abc import Callable
 
@@ -18,6 +19,7 @@ from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtins.registry import method
 from torchsmith_tracer._src.values.constants import NONE, TRUE
+from torchsmith_tracer._src.values.context_variables import ContextVariable
 from torchsmith_tracer._src.values.opaque import ReferenceValue
 from torchsmith_tracer._src.values.python_instances import ObjectValue
 
@@ -54,6 +56,7 @@ OBJECTS: dict[type, Callable[[object, Source], Value]] = {
     weakref.ReferenceType: ReferenceValue,
     _thread.LockType: LockValue,
     _REENTRANT: LockValue,
+    contextvars.ContextVar: ContextVariable,
 }
 for _cls in (_thread.LockType, _REENTRANT):
 
