@@ -1,5 +1,7 @@
 """Objects with ``__del__`` that compiled code makes go when they do in eager."""
 
+import gc
+
 import pytest
 import torch
 import torchsmith_tracer
@@ -101,3 +103,138 @@ def test_a_finalizer_added_later():
 
     backend = lambda fn: torchsmith_tracer.compile(fn, backend="eager")  # noqa: E731
     assert results(backend) == results(lambda fn: fn)
+
+
+class Counts(Closes):
+    count = 0
+
+    def __del__(self):
+        Counts.count += 10
+        LOG.append(self.name)
+
+
+class Owner:
+    __slots__ = ("part", "table", "items", "__dict__")
+
+
+def stored_over(x, o):
+    o.part = None
+    LOG.append("between")
+    o.other = x
+    Counts.count += 1
+    return x + len(LOG)
+
+
+def deleted_parts(x, o):
+    del o.part
+    LOG.append("between")
+    del o.other
+    return x + Counts.count
+
+
+def taken_out(x, o):
+    del o.table["a"]
+    LOG.append("between")
+    o.table["b"] = x
+    Counts.count += 1
+    o.table["c"] = len(LOG)
+    return x * Counts.count
+
+
+def popped(x, o):
+    o.table.pop("a")  # which ends a little later, with the frame
+    Counts.count += 1
+    return x * 2
+
+
+def cleared(x, o):
+    o.items.clear()
+    LOG.append(len(o.items))
+    o.table.clear()
+    o.table["n"] = len(LOG)
+    return x * 2
+
+
+def replaced_items(x, o):
+    o.items[0] = x
+    LOG.append("between")
+    o.items[1:] = []
+    LOG.append("after")
+    return x + len(LOG)
+
+
+def grown_and_shortened(x, o):
+    o.items.append(x)
+    LOG.append("between")
+    del o.items[0]
+    LOG.append("after")
+    return x + len(LOG)
+
+
+def global_and_cell(x, o):
+    global HELD
+    HELD = None
+    LOG.append("between")
+    o.cell(x)
+    LOG.append("after")
+    return x + len(LOG)
+
+
+def unchanged_holders(x, o):
+    o.table["d"] = o.part
+    o.more = o.items[0]
+    LOG.append("between")
+    return x + len(o.items)
+
+
+HELD = None
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        stored_over,
+        deleted_parts,
+        taken_out,
+        popped,
+        cleared,
+        replaced_items,
+        grown_and_shortened,
+        global_and_cell,
+        unchanged_holders,
+    ],
+    ids=lambda f: f.__name__,
+)
+def test_what_ends_in_the_callers_objects_ends_in_order(fn):
+    def owner():
+        global HELD
+        o = Owner()
+        o.part, o.other, HELD = Counts("part"), Counts("other"), Counts("global")
+        o.table = {"a": Counts("a"), "b": Counts("b"), "c": 0}
+        o.items = [Counts("first"), Counts("second")]
+        held = Counts("cell")
+
+        def cell(x):
+            nonlocal held
+            held = x
+
+        o.cell = cell
+        return o
+
+    def results(f):
+        found = []
+        for start in (0.0, 1.0, 2.0):
+            o = owner()
+            LOG.clear()
+            Counts.count = 0
+            result = f(torch.full((2,), start), o)
+            found.append((str(result), list(LOG), Counts.count, len(o.items), len(o.table)))
+            del o
+            gc.collect()
+            found.append(sorted(map(str, LOG)))
+        return found
+
+    try:
+        assert results(torchsmith_tracer.compile(fn, backend="eager")) == results(fn)
+    finally:
+        globals()["HELD"] = None

@@ -8,8 +8,13 @@ after the graph has run, in order of first change.
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable
+from contextlib import suppress
+from inspect import getattr_static
 from typing import TYPE_CHECKING, Any
+
+from torchsmith_tracer._src.breaks.signals import Unsupported
 
 if TYPE_CHECKING:
     from torchsmith_tracer._src.values.base import Value
@@ -36,6 +41,37 @@ def exists(value: Value) -> bool:
     return getattr(value, "obj", None) is not None or getattr(value, "fn", None) is not None
 
 
+def _held_classes(value: Value) -> set[type]:
+    """The classes of what an existing container or cell holds."""
+    cell = getattr(value, "obj", None)
+    if isinstance(cell, types.CellType):
+        return {_class_at(cell, "cell_contents")}
+    entries: Any = getattr(value, "table", None)
+    entries = getattr(value, "items", ()) if entries is None else entries.values()
+    parts = (e if isinstance(e, tuple) else (e,) for e in entries)
+    return {type(getattr(item, "obj", item)) for part in parts for item in part}
+
+
+def _class_at(owner: Any, name: str) -> type:
+    """The class of what an existing object or namespace has under a name, by no code of its."""
+    if type(owner) is dict:
+        return type(owner.get(name))
+    found = getattr_static(owner, name, None)
+    if isinstance(found, types.MemberDescriptorType) or isinstance(owner, types.CellType):
+        with suppress(AttributeError, TypeError, ValueError):  # an empty slot, an empty cell
+            found = found.__get__(owner)
+    return type(found)
+
+
+def _end_natively(classes: set[type]) -> None:
+    """A break where the program may let go of an object with ``__del__``: what that does comes
+    before what the program does next, and is not to be overwritten by it."""
+    for cls in classes:
+        own = next((vars(c)["__del__"] for c in cls.__mro__ if "__del__" in vars(c)), None)
+        if isinstance(own, types.FunctionType):
+            raise Unsupported("opaque-call", what=f"{cls.__qualname__}.__del__")
+
+
 class Journal:
     """One per trace. All methods are O(1) except ``rollback`` (linear in what it undoes)."""
 
@@ -44,6 +80,7 @@ class Journal:
         self.locks: dict[Value, None] = {}  # those that are to be held while the body runs
         self.log: list[Undo] = []
         self.mutated: dict[Value, None] = {}  # containers to write back, in first-change order
+        self.held: set[Value] = set()  # those of them that hold nothing with ``__del__``
         self.attrs: dict[Value, dict[str, Value | Deleted]] = {}  # attribute stores, likewise
         self.dropped: dict[Value, dict[str, None]] = {}  # attributes deleted, even if stored later
         self.effects: list[Value | tuple[object, ...]] = []  # ordered replays (hooks, seeds ...)
@@ -81,6 +118,9 @@ class Journal:
     def mutate(self, value: Value, undo: Undo) -> None:
         """Note a content change of a container; ``value`` is written back if it has a source
         (or is reachable from a result, when it is rebuilt with its final content anyway)."""
+        if value not in self.held and not getattr(value, "growing", None) and exists(value):
+            _end_natively(_held_classes(value))
+            self.held.add(value)
         self.log.append(undo)
         if self.watch is not None:
             self.watch.append(value)
@@ -109,6 +149,8 @@ class Journal:
     def store_attr(self, value: Value, name: str, new: Value | Deleted) -> None:
         """Note ``value.name = new`` (or its deletion)."""
         value = self.owner(value)
+        if getattr(value, "obj", None) is not None:
+            _end_natively({_class_at(value.obj, name)})  # type: ignore[attr-defined]
         if value in self.stale:
             self.stale[value].clear()
         if self.watch is not None:
