@@ -105,7 +105,7 @@ class Writer:
         r, pad = self.random, "    " * indent
         kinds = ["assign", "assign", "assign", "opaque", "if", "for", "while", "with", "try"]
         kinds += ["call", "data", "nested", "bump", "generator", "steps", "comprehension"]
-        kinds += ["raise", "finally", "inplace", "store"]
+        kinds += ["raise", "finally", "inplace", "store", "keep", "again", "thrower"]
         if loops:
             kinds += ["break", "continue", "return"]
         kind = r.choice(kinds)
@@ -187,6 +187,27 @@ class Writer:
                 new = r.choice(["raise", "raise ValueError('new')", "raise ValueError(k) from e"])
                 return [*out, f"{pad}    if k > {r.randint(2, 9)}:", f"{pad}        {new}"]
             return [f"{pad}if k > {r.randint(3, 9)}:", f"{pad}    raise ValueError(k)"]
+        if kind == "keep":
+            name = self.fresh()
+            out = [f"{pad}try:", *inner(), f"{pad}    fail(log, k, {r.randint(0, 4)})"]
+            out += [f"{pad}except (ValueError, KeyError) as {name}:", f"{pad}    box.kept = {name}"]
+            return [*out, f"{pad}    log.append(chain(box.kept))", *inner()]
+        if kind == "again":
+            raised = r.choice(["box.kept", "box.kept", "box.kept from None"])
+            raised = r.choice([raised, "ValueError(k) from box.kept"])
+            out = [f"{pad}if box.kept and k > {r.randint(0, 4)}:", f"{pad}    raise {raised}"]
+            return [f"{pad}log.append(chain(box.kept))", *out]
+        if kind == "thrower":
+            name, made = self.fresh(), self.fresh()
+            out = [f"{pad}{made} = ValueError({r.randint(0, 9)})", f"{pad}def {name}():"]
+            out += [f"{pad}    nonlocal k", f"{pad}    k += 1"]
+            if r.random() < 0.5:
+                out += [f"{pad}    if k % 2:", f"{pad}        fail(log, k, {r.randint(0, 4)})"]
+            out.append(f"{pad}    raise {r.choice([made, made, f'KeyError(k) from {made}'])}")
+            call = r.choice([f"attempt(log, {name})", f"attempt(log, {name})", f"{name}()"])
+            out += [f"{pad}try:", f"{pad}    {call}", f"{pad}    log.append(chain({made}))"]
+            # Else it leads to the frame that leads to it: when a circle ends is chance.
+            return [*out, f"{pad}finally:", f"{pad}    {made} = None"]
         if kind == "finally":
             out = [f"{pad}try:", *inner(), f"{pad}finally:"]
             return [*out, f"{pad}    log.append('cleanup')", *inner()]
@@ -244,7 +265,7 @@ def fail(log, k, m):
 def attempt(log, fn, *args):
     try:
         log.append(fn(*args) is not None)
-    except (StopIteration, ValueError, TypeError) as e:
+    except (StopIteration, ValueError, TypeError, KeyError) as e:
         log.append(type(e).__name__)
     finally:
         del fn, args  # an exception among them leads back here: all frames would wait for the gc
@@ -254,7 +275,16 @@ class Box:
     """Attributes that programs store to."""
 
     def __init__(self):
-        self.value, self.log = 0, []
+        self.value, self.log, self.kept = 0, [], None
+
+
+def chain(error):
+    """The texts of an exception and of those that it leads to."""
+    found = []
+    while error is not None and len(found) < 9:
+        found.append((described(error), described(error.__cause__), error.__suppress_context__))
+        error = error.__context__
+    return found
 
 
 class Recorder:
@@ -289,11 +319,13 @@ def run(fn, a, n):
     try:
         out = fn(a, n, log)
     except Exception as e:
-        out = [described(e), described(e.__cause__), described(e.__context__)]
+        out = chain(e)
     finally:
         gc.enable()
+    kept = described(box.kept)
+    box.kept = None  # what only it leads to ends now, not where the next run has another box
     gc.collect(0)  # all that the program has made is young
-    return out, log, a, box.value, box.log
+    return out, log, a, box.value, box.log, kept
 
 
 def described(error):
