@@ -208,3 +208,33 @@ def test_a_whole_step_is_compiled(name: str, caplog: pytest.LogCaptureFixture) -
     for mine, theirs in zip(sides[0][2].parameters(), sides[1][2].parameters(), strict=True):
         assert mine.grad is not None and theirs.grad is not None
         torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-2, atol=1e-4)
+
+
+class HookedAtFirst(nn.Module):
+    """Registers a hook on one of its parts when it is called for the first time."""
+
+    def __init__(self):
+        super().__init__()
+        self.part, self.hooked = nn.Linear(4, 4), False
+
+    def forward(self, x):
+        if not self.hooked:
+            self.hooked = True
+            self.part.register_forward_hook(lambda module, args, out: out * 2)
+        return self.part(x).sum()
+
+
+def test_hooks_that_a_first_call_registers(monkeypatch):
+    monkeypatch.setenv("TORCHSMITH_STRICT", "1")
+    torch.manual_seed(0)
+    model = HookedAtFirst()
+    twin = copy.deepcopy(model)
+    compiled = torchsmith.compile(model)
+    for step in range(3):
+        x = torch.randn(2 + step, 4)
+        found, wanted = compiled(x), twin(x)
+        torch.testing.assert_close(found, wanted)
+        found.backward()
+        wanted.backward()
+        torch.testing.assert_close(model.part.weight.grad, twin.part.weight.grad)
+    assert len(model.part._forward_hooks) == 1

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torchsmith_fx_backend import Settings
+from torchsmith_fx_backend._src.aot import lone, turns
 from torchsmith_fx_backend._src.driver import compile_training
 
 SETTINGS = Settings(graph_cache=False, verify=True, strict=True)
@@ -125,3 +126,16 @@ def test_steps_taken_in_hooks(program):
     ours, eager = train(compiled), train(program)
     assert ours[0] == eager[0]
     torch.testing.assert_close(ours[1:], eager[1:])
+
+
+@pytest.mark.parametrize("graph", [layers, shared, two_results])
+def test_no_number_of_a_hook_is_taken(graph):
+    """Programs read the counter when they register a hook, and guards hold what they read."""
+    lone.alone.cache_clear()
+    turns._queue.cache_clear()
+    before = torch.utils.hooks.RemovableHandle.next_id
+    leaves = given(3, ["leaf"])
+    compiled = compile_training(lambda *args: graph(*args), leaves, SETTINGS)
+    sum(compiled(*leaves)).backward()
+    assert torch.utils.hooks.RemovableHandle.next_id == before
+    assert all(x.grad is not None for x in leaves)

@@ -26,6 +26,7 @@ from torchsmith_fx_backend._src.capture.symbols import SYMBOLIC_TYPES
 from torchsmith_fx_backend._src.capture.torch_private import (
     FakeTensor,
     below_autograd,
+    hook,
     make_fake,
     no_autocast_cache,
     pytree,
@@ -136,10 +137,9 @@ class Joint:
             tangents.append(fake)
             nodes.append(node)
         turns: dict[int, None] = {}
-        hooks = []
-        for i, leaf in () if self.turns else zip(self.wanted, self._leaves):
-            note = functools.partial(_note, turns, i)
-            hooks.append(leaf.register_hook(note))  # type: ignore[no-untyped-call]
+        hooked = () if self.turns else self._leaves
+        for i, leaf in zip(self.wanted, hooked):
+            hook(leaf, functools.partial(_note, turns, i))
         try:
             with contextlib.ExitStack() as stack:
                 stack.enter_context(untouched_generators())
@@ -154,8 +154,8 @@ class Joint:
         except (RuntimeError, NotImplementedError) as error:
             raise UnsupportedError(what=f"a backward pass that raises ({error})") from error
         finally:
-            for hook in hooks:
-                hook.remove()
+            for leaf in hooked:
+                leaf._backward_hooks = None
         self.turns = self.turns or tuple(dict.fromkeys((*turns, *self.wanted)))
         if any(before.get(id(b), 0) != b.generation and b.origin is not None for b in mode.bases):
             raise UnsupportedError(what="a backward pass that writes into its inputs")

@@ -17,6 +17,7 @@ import torch
 from torchsmith_fx_backend._src.capture.torch_private import (
     apply_of,
     has_storage,
+    hook,
     use_count,
     without_active_modes,
 )
@@ -55,7 +56,7 @@ def alone() -> tuple[int, int]:
         for hooked in (False, False, True, True):
             result = apply(x, found)
             if hooked:
-                result.register_hook(others.append)
+                hook(result, others.append)
             (result * 2).sum().backward()
         (apply(x, found) * 2).sum().backward()
         # One that is held elsewhere. Not ``backward(tangent)``, which imports torch's symbolic
@@ -63,7 +64,7 @@ def alone() -> tuple[int, int]:
         holder = torch.zeros(2)
         holder.grad = torch.ones(2)
         result = apply(x, found)
-        result.register_hook(lambda _: holder.grad)
+        hook(result, lambda _: holder.grad)
         result.sum().backward()
     told = found[0] == found[1] == found[4] and found[2] == found[3] > found[0]
     return found[0] if told and found[5][0] > found[0][0] else (-1, -1)

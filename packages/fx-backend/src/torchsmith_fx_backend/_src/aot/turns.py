@@ -13,7 +13,11 @@ from typing import Any
 
 import torch
 
-from torchsmith_fx_backend._src.capture.torch_private import apply_of, without_active_modes
+from torchsmith_fx_backend._src.capture.torch_private import (
+    apply_of,
+    hook,
+    without_active_modes,
+)
 
 
 class _Probe(torch.autograd.Function):
@@ -35,8 +39,7 @@ def _queue(leaves: int, others: int) -> tuple[int, ...]:
     with without_active_modes(), torch.enable_grad(), torch.autograd.set_detect_anomaly(False):
         given = [torch.zeros((), requires_grad=True) for _ in range(leaves + others)]
         for place, leaf in enumerate(given[:leaves]):
-            note = functools.partial(lambda place, _: found.append(place), place)
-            leaf.register_hook(note)  # type: ignore[no-untyped-call]
+            hook(leaf, functools.partial(lambda place, _: found.append(place), place))
         given[leaves:] = [x.clone() for x in given[leaves:]]
         apply_of(_Probe)(*given).sum().backward()
     return tuple(found)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -287,6 +288,14 @@ def run_backward(
     return _engine_run_backward(
         tuple(outputs), tuple(tangents), True, False, tuple(leaves), True, accumulate_grad=False
     )
+
+
+def hook(tensor: torch.Tensor, function: Callable[[torch.Tensor], Any]) -> None:
+    """``tensor.register_hook``, which takes a number that programs see, for a tensor of our own
+    that has no hook."""
+    tensor._backward_hooks = OrderedDict({0: function})
+    if tensor.grad_fn is not None:
+        tensor.grad_fn._register_hook_dict(tensor)
 
 
 def gradient_clock() -> int:
