@@ -9,7 +9,7 @@ import types
 import typing
 
 import pytest
-from torchsmith_tracer._src.frames.code import decode, parse_exception_table
+from torchsmith_tracer._src.frames.code import PAIRS, decode, parse_exception_table
 from torchsmith_tracer._src.frames.liveness import live_locals
 
 
@@ -20,14 +20,23 @@ def codes(code):
             yield from codes(const)
 
 
+def parts(code):
+    """Instructions of ``code``; what is two in one is the two."""
+    for i in dis.get_instructions(code):
+        if i.opname in PAIRS:
+            for opname, argval in zip(PAIRS[i.opname], i.argval):
+                yield i._replace(opname=opname, argval=argval)
+        elif i.opname not in ("EXTENDED_ARG", "CACHE"):
+            yield i
+
+
 @pytest.mark.parametrize("module", [argparse, inspect, typing], ids=lambda m: m.__name__)
 def test_decoding_agrees_with_dis(module):
     with open(module.__file__) as file:
         whole = compile(file.read(), module.__file__, "exec")
     for code in codes(whole):
         ours = decode(code).instructions
-        hidden = ("EXTENDED_ARG", "CACHE")
-        theirs = [i for i in dis.get_instructions(code) if i.opname not in hidden]
+        theirs = list(parts(code))
         assert [(i.opname, i.offset) for i in ours] == [(i.opname, i.offset) for i in theirs]
         for mine, other in zip(ours, theirs):
             if mine.target >= 0:

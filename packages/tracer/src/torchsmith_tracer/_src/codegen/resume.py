@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any
@@ -29,7 +29,7 @@ from bytecode.flags import CompilerFlags
 from torchsmith_tracer._src.breaks.signals import InternalError
 from torchsmith_tracer._src.codegen.tail import TailCall, adopt
 from torchsmith_tracer._src.emitter import plain_name
-from torchsmith_tracer._src.frames.code import cells_of, decode, note_resumes
+from torchsmith_tracer._src.frames.code import PAIRS, cells_of, decode, note_resumes
 
 _V = sys.version_info[:2]
 _CALLEE, ARGS, _KWARGS, _ERROR = "___callee", "___args", "___kwargs", "___error"
@@ -433,7 +433,7 @@ def _shell(code: CodeType, params: Sequence[str], closure: bool) -> Bytecode:
 def _copy(code: CodeType) -> list[Any]:
     """The instructions of ``code`` with every cell turned into a free variable."""
     cells = frozenset(cells_of(code)) - shadowed_cells(code)
-    source = Bytecode.from_code(code, conserve_exception_block_stackdepth=True)
+    source = _listing(code)
     out: list[Any] = []
     in_head = True
     own: set[str] = set()  # cells of a comprehension that is being passed
@@ -512,9 +512,6 @@ def freed(item: Instr, cells: Collection[str]) -> Instr:
         if arg in cells:
             return _with_arg(item, FreeVar(arg))
         return _with_arg(item, local_name(arg)) if local_name(arg) != arg else item
-    if isinstance(arg, tuple) and "FAST" in item.name:
-        names = (local_name(each) if isinstance(each, str) else each for each in arg)
-        return _with_arg(item, tuple(names))
     return item
 
 
@@ -561,4 +558,14 @@ def _label_instruction(body: list[Any], index: int) -> Label:
 
 def instruction_at(code: CodeType, index: int) -> Instr:
     """An instruction in the form that is assembled."""
-    return [item for item in Bytecode.from_code(code) if isinstance(item, Instr)][index]
+    return [item for item in _listing(code) if isinstance(item, Instr)][index]
+
+
+def _listing(code: CodeType) -> Iterator[Any]:
+    """The instructions of ``code`` as ``decode`` numbers them, labels and handlers between them."""
+    for item in Bytecode.from_code(code, conserve_exception_block_stackdepth=True):
+        if isinstance(item, Instr) and item.name in PAIRS:
+            for name, arg in zip(PAIRS[item.name], item.arg, strict=True):
+                yield Instr(name, arg, location=item.location)
+        else:
+            yield item

@@ -2,7 +2,9 @@
 
 One pass over ``co_code`` gives a list of ``Instruction`` with resolved arguments and jump targets
 as list indices, so that the interpreter never touches byte offsets. Inline caches and EXTENDED_ARG
-prefixes disappear. Decoding is done once for each code object.
+prefixes disappear; what is two instructions in one becomes the two, since it takes only the first
+16 variables, of which the code that goes on after a break may have others. Decoding is done once
+for each code object.
 """
 
 from __future__ import annotations
@@ -20,11 +22,12 @@ VERSION = sys.version_info[:2]
 _JUMP = frozenset(dis.hasjrel) | frozenset(dis.hasjabs)
 _NO_ARG_BELOW = dis.HAVE_ARGUMENT
 _EXTENDED = dis.EXTENDED_ARG
-_PAIRS = frozenset(
-    dis.opmap[name]
-    for name in ("LOAD_FAST_LOAD_FAST", "STORE_FAST_LOAD_FAST", "STORE_FAST_STORE_FAST")
-    if name in dis.opmap
-)
+# Instructions of 3.13 that are two in one, and those two.
+PAIRS = {
+    "LOAD_FAST_LOAD_FAST": ("LOAD_FAST", "LOAD_FAST"),
+    "STORE_FAST_LOAD_FAST": ("STORE_FAST", "LOAD_FAST"),
+    "STORE_FAST_STORE_FAST": ("STORE_FAST", "STORE_FAST"),
+}
 # Where an opcode finds what its argument stands for: constants, names, variables or comparisons,
 # and how many low bits of the argument say something else.
 _COMPARE_SHIFT = {(3, 11): 0, (3, 12): 4}.get(VERSION, 5)
@@ -43,7 +46,7 @@ class Instruction:
     Attributes:
         opname: name in ``dis.opmap``.
         arg: raw argument, extended prefixes folded in (0 when the opcode has none).
-        argval: the resolved argument: constant, name, operator text, pair of names, or ``arg``.
+        argval: the resolved argument: constant, name, operator text or ``arg``.
         index: position in ``CodeInfo.instructions``.
         offset: byte offset of the instruction itself (not of its EXTENDED_ARG prefix).
         target: index of the jump target, -1 when the instruction does not jump.
@@ -183,8 +186,13 @@ def _decode(code: CodeType) -> CodeInfo:
         extended = 0
         name = opnames[op]
         meaning = _MEANING.get(op)
-        if op in _PAIRS:
-            argval = plus[arg >> 4], plus[arg & 15]
+        if name in PAIRS:
+            other, name = PAIRS[name]
+            before = Instruction(other, arg >> 4, plus[arg >> 4], len(out), offset)
+            at_offset[offset] = before.index
+            out.append(before)
+            arg &= 15
+            argval = plus[arg]
         elif meaning is not None:
             which, shift = meaning
             argval = meanings[which][arg >> shift]
@@ -194,7 +202,7 @@ def _decode(code: CodeType) -> CodeInfo:
         if prefix_at >= 0:
             ins.start = prefix_at
             prefix_at = -1
-        at_offset[ins.start] = at_offset[offset] = ins.index
+        at_offset[ins.start] = at_offset.setdefault(offset, ins.index)
         if op in _JUMP:
             after = offset + 2
             while after < len(raw) and raw[after] == 0:

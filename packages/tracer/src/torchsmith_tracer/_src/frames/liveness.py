@@ -42,21 +42,9 @@ def _names(info: CodeInfo) -> list[str]:
 
 def _effects(ins: Instruction, bit: dict[str, int]) -> tuple[int, int]:
     """(reads, writes) as masks; reads happen before writes."""
-    name = ins.opname
-    value = ins.argval
-    if name in _READS:
-        return bit[str(value)], 0
-    if name == "STORE_FAST":
-        return 0, bit[str(value)]
-    if isinstance(value, tuple) and len(value) == 2:
-        if name == "LOAD_FAST_LOAD_FAST":
-            return bit[value[0]] | bit[value[1]], 0
-        if name == "STORE_FAST_LOAD_FAST":
-            second = bit[value[1]] if value[0] != value[1] else 0
-            return second, bit[value[0]]
-        if name == "STORE_FAST_STORE_FAST":
-            return 0, bit[value[0]] | bit[value[1]]
-    return 0, 0
+    if ins.opname in _READS:
+        return bit[str(ins.argval)], 0
+    return 0, bit[str(ins.argval)] if ins.opname == "STORE_FAST" else 0
 
 
 def _solve(info: CodeInfo) -> list[int]:

@@ -154,22 +154,6 @@ def _register(
     def load_and_clear(tx: Trace, frame: Frame, ins: Instruction) -> None:
         frame.stack.append(take(frame, str(ins.argval)))
 
-    @opcode("LOAD_FAST_LOAD_FAST" + kind, since=(3, 13), safe=True)
-    def load_load(tx: Trace, frame: Frame, ins: Instruction) -> None:
-        for name in cast("tuple[str, str]", ins.argval):
-            frame.stack.append(load(tx, frame, name))
-
-    @opcode("STORE_FAST_LOAD_FAST" + kind, since=(3, 13), safe=True)
-    def store_load(tx: Trace, frame: Frame, ins: Instruction) -> None:
-        first, second = cast("tuple[str, str]", ins.argval)
-        store(frame, first)
-        frame.stack.append(load(tx, frame, second))
-
-    @opcode("STORE_FAST_STORE_FAST" + kind, since=(3, 13), safe=True)
-    def store_store(tx: Trace, frame: Frame, ins: Instruction) -> None:
-        for name in cast("tuple[str, str]", ins.argval):
-            store(frame, name)
-
 
 _register("", _load, _store, lambda frame, name: frame.locals.pop(name, NULL))
 _register("/cell", _load_slot, _store_slot, _take_slot)

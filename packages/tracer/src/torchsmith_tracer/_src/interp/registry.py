@@ -56,18 +56,11 @@ def bind_handlers(info: CodeInfo, missing: Opcode) -> None:
     cells = set(info.cell_names)
     if cells:
         for ins in info.instructions:
-            if ins.opname in _CELL_AWARE:
-                used = ins.argval if isinstance(ins.argval, tuple) else (ins.argval,)
-                if cells.intersection(used):
-                    ins.run = HANDLERS[f"{ins.opname}/cell"]
+            if ins.opname in _CELL_AWARE and ins.argval in cells:
+                ins.run = HANDLERS[f"{ins.opname}/cell"]
     info.bound = True
 
 
 # Names that share a slot with a cell (inlined comprehensions, LOAD_CLOSURE of 3.13) take the
 # handlers registered as "NAME/cell".
-_CELL_AWARE = set(
-    (
-        "LOAD_FAST STORE_FAST LOAD_FAST_AND_CLEAR LOAD_FAST_LOAD_FAST STORE_FAST_LOAD_FAST "
-        "STORE_FAST_STORE_FAST LOAD_FAST_CHECK DELETE_FAST"
-    ).split()
-)
+_CELL_AWARE = set("LOAD_FAST STORE_FAST LOAD_FAST_AND_CLEAR LOAD_FAST_CHECK DELETE_FAST".split())
