@@ -155,7 +155,7 @@ class Joint:
             raise UnsupportedError(what=f"a backward pass that raises ({error})") from error
         finally:
             for leaf in hooked:
-                leaf._backward_hooks = None
+                hook(leaf, None)
         self.turns = self.turns or tuple(dict.fromkeys((*turns, *self.wanted)))
         if any(before.get(id(b), 0) != b.generation and b.origin is not None for b in mode.bases):
             raise UnsupportedError(what="a backward pass that writes into its inputs")

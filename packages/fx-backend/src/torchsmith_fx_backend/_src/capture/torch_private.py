@@ -290,10 +290,10 @@ def run_backward(
     )
 
 
-def hook(tensor: torch.Tensor, function: Callable[[torch.Tensor], Any]) -> None:
+def hook(tensor: torch.Tensor, function: Callable[[torch.Tensor], Any] | None) -> None:
     """``tensor.register_hook``, which takes a number that programs see, for a tensor of our own
-    that has no hook."""
-    tensor._backward_hooks = OrderedDict({0: function})
+    that has no hook; None takes that of a leaf off again."""
+    tensor._backward_hooks = None if function is None else OrderedDict({0: function})
     if tensor.grad_fn is not None:
         tensor.grad_fn._register_hook_dict(tensor)
 

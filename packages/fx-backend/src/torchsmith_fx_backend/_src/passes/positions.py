@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from torchsmith_fx_backend._src.loops.registry import argument
 from torchsmith_fx_backend._src.passes.base import insert, is_static
 
 aten = torch.ops.aten
@@ -49,7 +50,8 @@ class PoolPositions:
             return False
         dims = _POOLS[call.target]
         kernel, stride, padding, dilation = (
-            _numbers(call, place, name, default, dims) for place, name, default in _ARGUMENTS
+            _numbers(argument(call, place, name, default), dims)
+            for place, (name, default) in enumerate(_ARGUMENTS.items(), 1)
         )
         stride = stride or kernel
         rows = [1]  # elements from one point to the next along each dimension, the last one first
@@ -86,16 +88,10 @@ class PoolPositions:
         return True
 
 
-# Position, name and default of the arguments that say where windows lie.
-_ARGUMENTS = (
-    (1, "kernel_size", 0),
-    (2, "stride", ()),
-    (3, "padding", 0),
-    (4, "dilation", 1),
-)
+# The arguments that say where windows lie, in order after the image, and their defaults.
+_ARGUMENTS: dict[str, Any] = {"kernel_size": 0, "stride": (), "padding": 0, "dilation": 1}
 
 
-def _numbers(call: fx.Node, place: int, name: str, default: object, dims: int) -> list[int]:
-    given = call.args[place] if place < len(call.args) else call.kwargs.get(name, default)
+def _numbers(given: Any, dims: int) -> list[int]:
     numbers = list(given) if isinstance(given, (list, tuple)) else [given]
-    return numbers * dims if len(numbers) == 1 else numbers  # type: ignore[return-value]
+    return numbers * dims if len(numbers) == 1 else numbers

@@ -131,9 +131,8 @@ class Fuser:
         # All that is written back is computed from inputs as they were before the first write.
         for node in copies:
             self._open(node.args[1])
-        units = list(self.units)
-        checks = [u for u in units if u.node and only_checks(u.node)]
-        raising = [u for u in units if u.nest and may_fail(u.nest.nodes)]
+        checks = [u for u in self.units if u.node and only_checks(u.node)]
+        raising = [u for u in self.units if u.nest and may_fail(u.nest.nodes)]
         for node in copies:
             self._write_back(node, checks, raising)
         if self.share:
