@@ -39,9 +39,12 @@ def column_sum(rows: int, cols: int) -> Kernel:
         (row_sum("s0", 1024), Schedule.PERSISTENT),
         (column_sum(100_000, 768), Schedule.SPLIT),
         (column_sum(100, 100_000), Schedule.LOOPED),
+        (column_sum(3072, 768), Schedule.LOOPED),
+        (column_sum(3072, 64), Schedule.SPLIT),
     ],
     ids=["row", "longest row", "long row", "few long rows", "unknown", "unknown rows",
-         "tall columns", "short columns"],
+         "tall columns", "short columns",
+         "a matrix", "few columns"],
 )  # fmt: skip
 def test_schedules(kernel: Kernel, schedule: Schedule) -> None:
     assert choose(kernel, {"s0": 4096, "s1": 1024}).schedule is schedule

@@ -10,9 +10,11 @@ import math
 import pytest
 import torch
 from differential import assert_metadata, check
+from torch import fx
 from torch.nn.functional import linear, pad
 from torch.nn.functional import scaled_dot_product_attention as attention
-from torchsmith_fx_backend._src import by_rows
+from torchsmith_fx_backend import compile_graph
+from torchsmith_fx_backend._src import by_rows, switches
 from torchsmith_fx_backend._src.passes import (
     AlignedProducts,
     ChannelsLast,
@@ -22,8 +24,10 @@ from torchsmith_fx_backend._src.passes import (
     FusedAttention,
     PatchProducts,
     RowsAsImages,
+    ThinProducts,
     padding,
     run_passes,
+    thin,
 )
 
 aten = torch.ops.aten
@@ -133,6 +137,50 @@ def test_padding_is_estimated_and_only_for_two_bytes():
     big, weight = torch.randn(4096, 33), torch.randn(1025, 33)
     calls = rewritten(linear, big, weight, passes=[AlignedProducts(device="cpu")])
     assert [n.target for n in calls] == [aten.linear.default]
+
+
+THIN = {
+    "row": (lambda x, w, b: linear(x[:1], w), HALF),
+    "row of a batch": (lambda x, w, b: linear(x[:1, None], w, b).relu(), HALF),
+    "gated": (lambda x, w, b: linear(x[:1], w).sigmoid() * linear(x[:1] + 1, w, b), HALF),
+    "column": (lambda x, w, b: linear(x, w[2:3], b[:1]), HALF),
+    "row across": (lambda x, w, b: torch.mm(x[:1], w.t().contiguous()), HALF),
+    "outer": (lambda x, w, b: torch.mm(x[:, :1], b[None]), torch.float32),
+    "row by columns": (lambda x, w, b: torch.addmm(b, x[:1], w.t()), torch.float64),
+    "column added": (lambda x, w, b: torch.addmm(b[:1], x, w.t()[:, :1]), torch.float16),
+    "heads": (lambda x, w, b: torch.bmm(x[:, None], w[:5, :, None].expand(-1, -1, 3)), HALF),
+    "queries": (lambda x, w, b: (x[:, None] @ w[None].mT).softmax(-1), torch.float32),
+    "returned transposed": (lambda x, w, b: linear(x[:1], w).t(), HALF),
+}
+
+
+@pytest.mark.parametrize("name", THIN)
+def test_thin_products_are_sums_rounded_once(name, monkeypatch):
+    fn, dtype = THIN[name]
+    inputs = [randn(*size, seed=n).to(dtype) for n, size in enumerate([(5, 16), (7, 16), (7,)])]
+    close = {"rtol": 1e-2, "atol": 1e-2} if dtype.itemsize == 2 else {"rtol": 1e-5, "atol": 1e-5}
+    calls = rewritten(fn, *inputs, passes=[ThinProducts(device="cpu")], **close)
+    assert {n.target for n in calls}.isdisjoint(thin._PRODUCTS)
+    exact = fn(*(each.double() for each in inputs))
+    monkeypatch.setattr(switches, "PASSES", (ThinProducts(device="cpu"),))
+    compiled = compile_graph(fx.symbolic_trace(fn), inputs)
+    torch.testing.assert_close(compiled(*inputs).double(), exact, **close)
+
+
+NOT_THIN = {
+    "two rows": lambda x, w: linear(x[:2], w),
+    "scaled": lambda x, w: torch.addmm(x[0, :7], x[:1], w.t(), alpha=2),
+    "vector": lambda x, w: linear(x[0], w),
+    "nothing": lambda x, w: linear(x[:1], w[:0]),
+    "whole numbers": lambda x, w: torch.mm(x[:1].long(), w.long().t()),
+}
+
+
+@pytest.mark.parametrize("name", NOT_THIN)
+def test_other_products_are_left_to_the_library(name):
+    inputs = randn(5, 16).float(), randn(7, 16, seed=1).float()
+    calls = rewritten(NOT_THIN[name], *inputs, passes=[ThinProducts(device="cpu")])
+    assert not {n.target for n in calls}.isdisjoint(thin._PRODUCTS)
 
 
 # Matrices that lie column by column: gradients of weights, of which rows may be odd.

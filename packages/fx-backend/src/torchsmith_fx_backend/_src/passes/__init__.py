@@ -33,6 +33,7 @@ from torchsmith_fx_backend._src.passes.positions import PoolPositions
 from torchsmith_fx_backend._src.passes.random import KeyedRandom
 from torchsmith_fx_backend._src.passes.scatters import ScatterTargets
 from torchsmith_fx_backend._src.passes.templates import LibraryKernels
+from torchsmith_fx_backend._src.passes.thin import ThinProducts
 
 PASSES: tuple[Pass, ...] = (
     RedundantCasts(),
@@ -48,6 +49,7 @@ PASSES: tuple[Pass, ...] = (
     ChannelsLast(),
     PatchProducts(),
     ConvolutionBiases(),
+    ThinProducts(),
     AlignedProducts(),
     DeadCode(),
     WritesInPlace(),
@@ -71,5 +73,6 @@ __all__ = [
     "Pass",
     "PoolPositions",
     "ScatterTargets",
+    "ThinProducts",
     "run_passes",
 ]

@@ -187,6 +187,9 @@ def _choose_reduction(kernel: Kernel, symbols: Mapping[str, int], sm_count: int)
     outer = kernel.reduce_from - 1
     accesses = _accesses(kernel, symbols)
     if _reduces_outer_axis(accesses, outer):
+        if len(accesses) == 1 and rows >= 512 and 512 <= cols <= PERSISTENT_LIMIT:
+            widest = max(arg.dtype.itemsize for arg in kernel.args)
+            return _choose_columns(rows, widest, sm_count)
         # Few terms: as many sums per program as fill it.
         x_block = _clamp_power(rows, 1, max(64, 1024 // next_power_of_2(cols)))
         r_block = _clamp_power(cols, 1, 4096 // x_block if x_block >= 16 else 512)
@@ -213,6 +216,17 @@ def _choose_reduction(kernel: Kernel, symbols: Mapping[str, int], sm_count: int)
         stages = 3 if x_block > 1 and outer == len(kernel.ranges) - 2 else 1
         return Config(Schedule.SPLIT, x_block, 1, 0, r_block, splits, warps, stages)
     return Config(Schedule.LOOPED, x_block, r_block=r_block, num_warps=warps)
+
+
+def _choose_columns(rows: int, itemsize: int, sm_count: int) -> Config:
+    """For one matrix that is reduced along its columns, as in the product of a row with it: long
+    steps, of which several are under way where programs are few. On an H200 0.7 to 0.95 of the
+    time of split columns, and one launch instead of two."""
+    if rows >= 32 * sm_count:
+        stages = 1 if rows >= 64 * sm_count else 3
+        return Config(Schedule.LOOPED, 32, r_block=256, num_warps=8, num_stages=stages)
+    r_block = 512 if itemsize <= 2 else 256  # three steps fit into any chip's shared memory
+    return Config(Schedule.LOOPED, 16, r_block=r_block, num_warps=8, num_stages=3)
 
 
 def _choose_crossed(static: bool, cols: int, accesses: int) -> Config:
