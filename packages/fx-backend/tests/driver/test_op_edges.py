@@ -1,5 +1,6 @@
 """Operators at the edges of what they take, by families: no elements, odd dtypes, odd sizes."""
 
+import math
 import sys
 import warnings
 from pathlib import Path
@@ -234,3 +235,15 @@ def test_losses_that_bend_nowhere_raise_what_eager_raises(loss, reduction, bend)
                 smith(fx.symbolic_trace(program), [leaf, y])(leaf, y)
         else:
             same(smith(fx.symbolic_trace(program), [leaf, y])(leaf, y), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64])
+@pytest.mark.parametrize("low, high", [(math.nan, None), (None, math.nan), (math.nan, 1.0)])
+def test_bounds_that_are_nan_hold_as_the_running_torch_has_it(low, high, dtype):
+    def program(x):
+        bounds = [None if n is None else torch.full((), n) for n in (low, high)]
+        lone = x.clamp_min(math.nan), x.clamp_max(math.nan)
+        return x.clamp(low, high), x.clamp(*bounds), *lone
+
+    x = torch.tensor([-2, 0, 3] * 6).to(dtype)
+    same(smith(fx.symbolic_trace(program), [x])(x), program(x))

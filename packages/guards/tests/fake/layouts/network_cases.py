@@ -55,6 +55,13 @@ def _convolution(size, out, kernel, groups=1, transposed=False, bias=True, mask=
     return {"convolution": forward, "convolution_backward": backward}
 
 
+COLUMNS = [  # of windows: kernel, dilation, padding, stride
+    {"im2col": lambda m, size=size, where=where: ((m(*size), *([n, n] for n in where)), {})}
+    for size in ((2, 4, 5, 6), (4, 3, 4), (2, 1, 4, 1))
+    for where in ((1, 1, 0, 1), (1, 2, 0, 2), (1, 1, 1, 1), (2, 1, 1, 1), (2, 2, 1, 1))
+]
+
+
 CONVOLUTIONS = [
     _convolution((2, 4, 9, 8), 6, (3, 3)),
     _convolution((2, 4, 9, 8), 6, (3, 3), bias=False, padding=1),
@@ -323,7 +330,7 @@ _RESAMPLING = (
     ),
 )
 NETWORK_CALLS = [
-    *(pair for calls in CONVOLUTIONS for pair in calls.items()),
+    *(pair for calls in CONVOLUTIONS + COLUMNS for pair in calls.items()),
     *(
         pair
         for mode, count, *settings in (

@@ -50,6 +50,7 @@ from torchsmith_fx_backend._src.capture.torch_private import (
     attention_switches,
     below_autograd,
     make_fake,
+    next_autograd_node,
     number_in,
     pytree,
     run_composite_kernel,
@@ -150,6 +151,8 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
         self._draws = Draws(recorder)
         self._made: object = None  # by a factory, the last call: its binding detaches the result
         self.bases: list[Base] = []
+        # Writes into views, by autograd's node: the call, whether the view had a gradient before.
+        self.parts: dict[int, tuple[OpOverload, _Call, bool]] = {}
 
     # Roots: what belongs to the caller.
 
@@ -485,6 +488,9 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
             news, result = self._call_on_copies(func, info, call)
         else:
             news, result = self._call_variant(func, variant, info, call, targets)
+        history = torch.is_grad_enabled() and any(v.tensor.requires_grad for v in call.values)
+        if history and not info.seeded and self._values[id(targets[0])].steps:
+            self.parts[next_autograd_node()] = (func, call, targets[0].requires_grad)
         for target, new in zip(targets, news):
             self.write(target, new, func, call)
         if info.effect is Effect.WRITE and func._schema.returns and result is None:
@@ -548,11 +554,14 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
             return parts, None
         # Results first, then the new values of what is written.
         plain = len(parts) - len(targets)
-        results = []
-        for part in parts[:plain]:
-            self._track(part.meta["val"], part.meta["val"], part)
-            results.append(part.meta["val"])
-        return parts[plain:], tuple(results) if plain != 1 else results[0]
+        return parts[plain:], self._tracked(parts[:plain])
+
+    def _tracked(self, nodes: Sequence[fx.Node]) -> Any:
+        """What an operator returns besides what it writes: None, a tensor, or several."""
+        for node in nodes:
+            self._track(node.meta["val"], node.meta["val"], node)
+        results = tuple(node.meta["val"] for node in nodes)
+        return results[0] if len(results) == 1 else results or None
 
     def _call_on_copies(
         self, func: OpOverload, info: OpInfo, call: _Call
@@ -573,15 +582,9 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
         node = self.recorder.call(call_on_copies, (name, writes, *nodes), {}, value, info.name)
         parts = [self._item(node, i, part) for i, part in enumerate(value)]
         plain = len(parts) - len(writes)
-        results: list[Any] = []
-        for part in parts[:plain]:
-            self._track(part.meta["val"], part.meta["val"], part)
-            results.append(part.meta["val"])
+        result = self._tracked(parts[:plain])
         returns_written = any(r.alias_info is not None for r in func._schema.returns)
-        if returns_written:
-            return parts[plain:], None
-        result = None if not results else results[0] if plain == 1 else tuple(results)
-        return parts[plain:], result
+        return parts[plain:], None if returns_written else result
 
     def _copied(self, call: _Call, func: OpOverload) -> fx.Node:
         """The value that ``copy_`` gives its target: expanded, converted, and never an alias."""

@@ -534,11 +534,21 @@ class _Saving:
     some: bool
     kept: dict[fx.Node, bool] = field(default_factory=dict)
 
+    def keep(self, joint: Joint, tensor: torch.Tensor) -> None:
+        """It saves ``tensor``."""
+        value = joint.trace.mode.value_of(tensor)
+        place = value.base.origin or joint._visible.get(id(value.base))
+        if place is not None:
+            self.kept[place] = self.kept.get(place, False) or not value.steps
+
 
 def _look_at_saved(joint: Joint, function: Any, number: int) -> _Saving | None:
     """What the autograd node ``function`` saves; None when it has let go of it."""
     mode = joint.trace.mode
     result = _Saving(number, type(function).__name__ == "CopySlices")
+    part = mode.parts.get(function._sequence_nr()) if result.some else None
+    for tensor in () if part is None else _saved_for_part(mode, *part):
+        result.keep(joint, tensor)
     for name in _saved_names(type(function)):
         try:
             raw = getattr(function, f"_raw_{name.removeprefix('_')}", None)
@@ -551,17 +561,26 @@ def _look_at_saved(joint: Joint, function: Any, number: int) -> _Saving | None:
                 return None
             raise UnsupportedError(what=f"a backward pass that raises ({error})") from error
         for tensor in found if isinstance(found, (list, tuple)) else (found,):
-            if not isinstance(tensor, torch.Tensor):
-                continue
-            result.some = True
-            if not isinstance(tensor, FakeTensor):
-                continue
-            value = mode.value_of(tensor)
-            base = value.base
-            place = base.origin or joint._visible.get(id(base))
-            if place is not None:
-                result.kept[place] = result.kept.get(place, False) or not value.steps
+            result.some = result.some or isinstance(tensor, torch.Tensor)
+            if isinstance(tensor, FakeTensor):
+                result.keep(joint, tensor)
     return result
+
+
+def _saved_for_part(
+    mode: FunctionalMode, func: Any, call: Any, differentiable: bool
+) -> Iterator[torch.Tensor]:
+    """What autograd saves of a write into a view. It shows that only where the whole is written:
+    so write a tensor of its own (of whose value nobody asks)."""
+    view = call.args[0]
+    with torch.enable_grad():
+        whole = torch.empty_like(view, requires_grad=differentiable).clone()
+        func(whole, *call.args[1:], **call.kwargs)
+    for name in _saved_names(type(whole.grad_fn)):
+        found = getattr(whole.grad_fn, name)
+        for tensor in found if isinstance(found, (list, tuple)) else (found,):
+            if isinstance(tensor, FakeTensor):
+                yield view if mode.value_of(tensor).base is mode.value_of(whole).base else tensor
 
 
 def _hooked(saved: Any) -> bool:

@@ -103,20 +103,45 @@ def _identity(b: NodeBuilder, before: fx.Node, new: fx.Node, step: Step) -> fx.N
     return new
 
 
-@_inverse(aten.t.default)
-def _t(b: NodeBuilder, before: fx.Node, new: fx.Node, step: Step) -> fx.Node:
-    return b.apply(aten.t.default, (new,))
+# What undoes a step, with the step's own arguments.
+_OPPOSITE = {
+    aten.t.default: aten.t.default,
+    aten.transpose.int: aten.transpose.int,
+    aten._conj.default: aten.conj_physical.default,
+    aten._neg_view.default: aten.neg.default,
+    aten.view_as_real.default: aten.view_as_complex.default,
+    aten.view_as_complex.default: aten.view_as_real.default,
+}
 
 
-@_inverse(aten.transpose.int)
-def _transpose(b: NodeBuilder, before: fx.Node, new: fx.Node, step: Step) -> fx.Node:
-    return b.apply(aten.transpose.int, (new, *step.args))
+@_inverse(*_OPPOSITE)
+def _undo(b: NodeBuilder, before: fx.Node, new: fx.Node, step: Step) -> fx.Node:
+    return b.apply(_OPPOSITE[step.target], (new, *step.args))
 
 
 @_inverse(aten.permute.default)
 def _permute(b: NodeBuilder, before: fx.Node, new: fx.Node, step: Step) -> fx.Node:
     dims = [d % len(step.args[0]) for d in step.args[0]]
     return b.apply(aten.permute.default, (new, [dims.index(i) for i in range(len(dims))]))
+
+
+# What puts a part where the step has taken it from.
+_SCATTERS = {
+    aten.slice.Tensor: aten.slice_scatter.default,
+    aten.select.int: aten.select_scatter.default,
+    aten.diagonal.default: aten.diagonal_scatter.default,
+    aten.as_strided.default: aten.as_strided_scatter.default,
+}
+
+
+@_inverse(*_SCATTERS)
+def _part(b: NodeBuilder, before: fx.Node, new: fx.Node, step: Step) -> fx.Node:
+    return b.apply(_SCATTERS[step.target], (before, new, *step.args), **dict(step.kwargs))
+
+
+@_inverse(aten.view.dtype)
+def _view_dtype(b: NodeBuilder, before: fx.Node, new: fx.Node, step: Step) -> fx.Node:
+    return b.apply(aten.view.dtype, (new, before.meta["val"].dtype))
 
 
 def _with_kwargs(step: Step, names: Sequence[str]) -> list[Any]:
@@ -128,52 +153,6 @@ def _with_kwargs(step: Step, names: Sequence[str]) -> list[Any]:
             break
         found.append(keywords[name])
     return found
-
-
-@_inverse(aten.slice.Tensor)
-def _slice(b: NodeBuilder, before: fx.Node, new: fx.Node, step: Step) -> fx.Node:
-    args = _with_kwargs(step, ("dim", "start", "end", "step"))
-    return b.apply(aten.slice_scatter.default, (before, new, *args))
-
-
-@_inverse(aten.select.int)
-def _select(b: NodeBuilder, before: fx.Node, new: fx.Node, step: Step) -> fx.Node:
-    return b.apply(aten.select_scatter.default, (before, new, *step.args))
-
-
-@_inverse(aten.diagonal.default)
-def _diagonal(b: NodeBuilder, before: fx.Node, new: fx.Node, step: Step) -> fx.Node:
-    return b.apply(aten.diagonal_scatter.default, (before, new, *step.args), **dict(step.kwargs))
-
-
-@_inverse(aten.as_strided.default)
-def _as_strided(b: NodeBuilder, before: fx.Node, new: fx.Node, step: Step) -> fx.Node:
-    return b.apply(aten.as_strided_scatter.default, (before, new, *step.args))
-
-
-@_inverse(aten._conj.default)
-def _conj(b: NodeBuilder, before: fx.Node, new: fx.Node, step: Step) -> fx.Node:
-    return b.apply(aten.conj_physical.default, (new,))
-
-
-@_inverse(aten._neg_view.default)
-def _neg_view(b: NodeBuilder, before: fx.Node, new: fx.Node, step: Step) -> fx.Node:
-    return b.apply(aten.neg.default, (new,))
-
-
-@_inverse(aten.view.dtype)
-def _view_dtype(b: NodeBuilder, before: fx.Node, new: fx.Node, step: Step) -> fx.Node:
-    return b.apply(aten.view.dtype, (new, before.meta["val"].dtype))
-
-
-@_inverse(aten.view_as_real.default)
-def _view_as_real(b: NodeBuilder, before: fx.Node, new: fx.Node, step: Step) -> fx.Node:
-    return b.apply(aten.view_as_complex.default, (new,))
-
-
-@_inverse(aten.view_as_complex.default)
-def _view_as_complex(b: NodeBuilder, before: fx.Node, new: fx.Node, step: Step) -> fx.Node:
-    return b.apply(aten.view_as_real.default, (new,))
 
 
 @_inverse(aten.split.Tensor, aten.split_with_sizes.default)

@@ -59,6 +59,7 @@ __all__ = [
     "keeps_graph",
     "make_fake",
     "mkldnn_convolution",
+    "next_autograd_node",
     "no_autocast_cache",
     "number_in",
     "pack_convolution",
@@ -93,6 +94,8 @@ _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 # comes with the key included.
 _VIEWS = torch._C.DispatchKey.ADInplaceOrView
 
+# The number that the next autograd node made by this thread will have.
+next_autograd_node: Callable[[], int] = torch._C._autograd._get_sequence_nr
 # Whether the backward pass that runs leaves what was saved to another one.
 keeps_graph: Callable[[], bool] = torch._C._autograd._get_current_graph_task_keep_graph
 below_autograd: Callable[[], AbstractContextManager[object]] = torch._C._AutoDispatchBelowAutograd

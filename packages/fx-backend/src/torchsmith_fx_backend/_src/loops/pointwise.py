@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 
 import torch
 from torch import fx
 
+from torchsmith_fx_backend._src.capture.torch_private import without_active_modes
 from torchsmith_fx_backend._src.loops.body import Point, Value
 from torchsmith_fx_backend._src.loops.ir import Op
 from torchsmith_fx_backend._src.loops.registry import Pointwise, lowering, register
@@ -413,8 +415,18 @@ def masked_fill(p: Point) -> Value:
     return p.read(p.node.args[1]).where(fill, p.read(p.node.args[0], p.dtype))
 
 
+_CLAMP = aten.clamp.default
+
+
+@lru_cache
+def _overlooks_nan() -> bool:
+    """Whether torch's kernel on a CPU takes a bound that is NaN for none, as that of 2.11 does."""
+    with without_active_modes():
+        return bool(_CLAMP(torch.ones(1), math.nan) == 1)
+
+
 @lowering(
-    aten.clamp.default,
+    _CLAMP,
     aten.clamp.Tensor,
     aten.clamp_min.default,
     aten.clamp_min.Tensor,
@@ -427,7 +439,8 @@ def clamp(p: Point) -> Value:
     if p.node.target in (aten.clamp_max.default, aten.clamp_max.Tensor):
         low, high = None, p.arg(1, "max")
     alone = high if low is None else low if high is None else None
-    if alone != alone and p.body.graph.info(p.node).device.type != "cpu":
+    on_cpu = p.body.graph.info(p.node).device.type == "cpu"
+    if alone != alone and (not on_cpu or (p.node.target is _CLAMP and _overlooks_nan())):
         return x  # a GPU's maximum of a number and NaN is the number (with two bounds: NaN)
     if low is not None:
         x = _at_least(x, p.read(low, p.dtype))

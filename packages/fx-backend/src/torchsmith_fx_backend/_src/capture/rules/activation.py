@@ -62,8 +62,8 @@ def _hardswish(m: Mode, x: Tensor) -> Any:
     return div(m, mul(m, x, _clamp(m, add(m, x, 3.0), 0.0, 6.0)), 6.0)
 
 
-@float_rule(aten.leaky_relu.default)
-def _leaky_relu(m: Mode, x: Tensor, negative_slope: float = 0.01) -> Any:
+@float_rule(aten.leaky_relu.default, aten._prelu_kernel.default)
+def _leaky_relu(m: Mode, x: Tensor, negative_slope: float | Tensor = 0.01) -> Any:
     return where(m, m.call(aten.gt.Scalar, x, 0), x, mul(m, x, negative_slope))
 
 
@@ -91,11 +91,6 @@ def _log_sigmoid(m: Mode, x: Tensor) -> Any:
 @float_rule(aten.threshold.default)
 def _threshold(m: Mode, x: Tensor, threshold: float, value: float) -> Any:
     return where(m, m.call(aten.le.Scalar, x, threshold), scalar(m, value, x), x)
-
-
-@float_rule(aten._prelu_kernel.default)
-def _prelu(m: Mode, x: Tensor, weight: Tensor) -> Any:
-    return where(m, m.call(aten.gt.Scalar, x, 0), x, mul(m, x, weight))
 
 
 @float_rule(aten.softshrink.default)

@@ -7,7 +7,7 @@ that decides about the strides of a gradient.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -92,29 +92,17 @@ def _hardswish(m: Mode, grad: Tensor, x: Tensor) -> Any:
     return where(m, m.tensor(aten.le.Scalar, x, -3.0), scalar(m, 0.0, grad), upper)
 
 
-def _masked(inside: Callable[[Mode, Tensor], Tensor], factor: float = 1.0) -> Callable[..., Any]:
-    """The rule of a function that has slope ``factor`` where ``inside`` holds, and 0 elsewhere."""
-
-    def apply(m: Mode, grad: Tensor, x: Tensor) -> Any:
-        slope = grad if factor == 1.0 else mul(m, grad, factor)
-        return where(m, inside(m, up(m, x)), slope, scalar(m, 0.0, grad))
-
-    return apply
-
-
-def _between(m: Mode, x: Tensor, low: float, high: float) -> Tensor:
-    above = m.tensor(aten.gt.Scalar, x, low)
-    return m.tensor(aten.logical_and.default, above, m.tensor(aten.lt.Scalar, x, high))
-
-
 @float_rule(aten.hardtanh_backward.default)
 def _hardtanh(m: Mode, grad: Tensor, x: Tensor, low: float, high: float) -> Any:
-    return _masked(lambda mode, wide: _between(mode, wide, low, high))(m, grad, x)
+    x = up(m, x)
+    above, below = m.tensor(aten.gt.Scalar, x, low), m.tensor(aten.lt.Scalar, x, high)
+    inside = m.tensor(aten.logical_and.default, above, below)
+    return where(m, inside, grad, scalar(m, 0.0, grad))
 
 
 @float_rule(aten.hardsigmoid_backward.default)
 def _hardsigmoid(m: Mode, grad: Tensor, x: Tensor) -> Any:
-    return _masked(lambda mode, wide: _between(mode, wide, -3.0, 3.0), 1 / 6)(m, grad, x)
+    return _hardtanh(m, mul(m, grad, 1 / 6), x, -3.0, 3.0)
 
 
 @rule(aten.threshold_backward.default)

@@ -1,4 +1,4 @@
-"""Rules of pooling over static sizes: windows and adaptive ones."""
+"""Rules of pooling over static sizes, windows and adaptive ones, and of windows as columns."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torchsmith_guards._src.fake.layouts.base import (
     Layouts,
     contiguous,
     fits,
+    holds,
     image_layout,
     is_contiguous,
     is_static,
@@ -99,3 +100,22 @@ def _pooled(
             number -= 1  # the last window must start inside the input or its left padding
         size.append(number)
     return size
+
+
+@rule("im2col")
+def _columns(
+    x: torch.Tensor, kernel_size: Sequence[int], dilation: Sequence[int],
+    padding: Sequence[int], stride: Sequence[int],
+) -> Layout | None:  # fmt: skip
+    """Row-major, whatever the image's layout is."""
+    if x.dim() not in (3, 4) or not x.dtype.is_floating_point or holds(x.shape, 0):
+        return None
+    windows: Any = 1
+    for extent, *numbers in zip(x.shape[-2:], kernel_size, dilation, padding, stride):
+        kernel, gap, pad, step = numbers
+        least = extent if type(extent) is int else 2
+        if least + 2 * pad - gap * (kernel - 1) < 1 or min(kernel, gap, step, pad + 1) < 1:
+            return None
+        windows = windows * ((extent + 2 * pad - gap * (kernel - 1) - 1) // step + 1)
+    rows = x.shape[-3] * (kernel_size[0] * kernel_size[1])
+    return contiguous((*x.shape[:-3], rows, windows), x)
