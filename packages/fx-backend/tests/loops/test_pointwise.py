@@ -277,3 +277,32 @@ def test_a_bound_that_is_nan_does_on_a_gpu_as_its_kernels(op, bounds, hides):
     (got,) = run_plan(replace(plan, steps=(here, *rest)), [floats()])
     want = torch.full_like(got, math.nan) if hides else floats()
     torch.testing.assert_close(got, want, equal_nan=True, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize(
+    ("product", "column", "row"),
+    [
+        (torch.mm, (4, 1), (1, 8)),
+        (torch.mm, (1, 1), (1, 5)),
+        (torch.bmm, (3, 4, 1), (3, 1, 8)),
+    ],
+)
+def test_products_of_columns_by_rows_are_loops(product, column, row, dtype):
+    torch.manual_seed(0)
+    x, y = torch.randn(column).to(dtype), torch.randn(row).to(dtype)
+    plan = check(product, x, y)
+    assert not externs(plan)
+    across = lambda x, y: product(y.transpose(-1, -2), x.transpose(-1, -2))  # noqa: E731
+    assert not externs(check(across, x, y))
+    fused(lambda x, y: product(x, y) * 2, x, y)
+
+
+def test_other_products_stay_library_calls():
+    x = torch.randn(1, 1)
+    for fn in (lambda x: x @ x, lambda x: x.expand(3, 1) @ x.expand(1, 4)):
+        check(fn, x)
+    check(torch.mm, torch.randn(0, 1), torch.randn(1, 4))
+    wide = check(torch.mm, torch.randn(4, 2), torch.randn(2, 4))
+    whole = check(torch.mm, torch.ones(4, 1).bool().long(), torch.ones(1, 4).long())
+    assert [len(externs(plan)) for plan in (wide, whole)] == [1, 1]

@@ -26,7 +26,7 @@ from torchsmith_guards import collector
 from torchsmith_fx_backend._src.aot.frame import apart
 from torchsmith_fx_backend._src.aot.held import SPENT, Division, Part, independent
 from torchsmith_fx_backend._src.aot.joint import Joint, Result, Slot, Snapshot
-from torchsmith_fx_backend._src.aot.lone import alone, holders, taken
+from torchsmith_fx_backend._src.aot.lone import LEAST, alone, holders, taken
 from torchsmith_fx_backend._src.aot.partition import (
     Saved,
     backward_graph,
@@ -56,6 +56,7 @@ from torchsmith_fx_backend.errors import UnsupportedError
 
 aten = torch.ops.aten
 log = logging.getLogger("torchsmith.backend")
+_NOTHING = contextlib.nullcontext()
 
 # graph -> callable of the graph's inputs that returns its outputs; the graph is optimized in place
 Compile = Callable[[fx.GraphModule], Any]
@@ -93,6 +94,8 @@ class Training:
     aliased: tuple[int, ...] = ()  # tensors of ``saved`` of which eager saves views
     saved: tuple[Saved, ...] = ()
     parts: tuple[Part, ...] = ()  # results that are independent of each other's
+    saving: frozenset[int] = frozenset()  # results for which eager saves something
+    large: bool = False  # whether a tangent may be worth its memory
     backwards: dict[Key, tuple[Any, tuple[int, ...]]] = field(default_factory=dict)
     _given: dict[str, object] = field(default_factory=dict)
     _snapshot: tuple[Key, Snapshot] | None = None
@@ -115,6 +118,7 @@ class Training:
             i for i, n in enumerate(joint.outputs) if isinstance(n, fx.Node) and n in joint.kept
         )
         self.tensors = tuple(i for i, out in enumerate(joint.outputs) if _is_tensor(out))
+        self.saving = frozenset(i for i, nodes in joint.saves.items() if nodes)
         if not joint.differentiable:
             snapshot = joint.graph(None)
             self.forward = self.compile(
@@ -124,6 +128,7 @@ class Training:
         roots = [joint.outputs[i].meta["val"] for i in joint.differentiable]
         sizes = [n for root in roots for n in (*root.shape, *root.stride())]
         self._any_sizes = any(type(n) is not int for n in sizes)
+        self.large = self._any_sizes or max(root.nbytes for root in roots) >= LEAST
         key: Any = tuple(
             order_at_hand(root) if self._any_sizes else root.stride() for root in roots
         )
@@ -157,8 +162,7 @@ class Training:
                     if any(t is not None for t in wanted):
                         self.backward_of(wanted)
 
-        work = None if expected is None else functools.partial(ahead, expected)
-        with contextlib.nullcontext() if work is None else meanwhile(work):
+        with _NOTHING if expected is None else meanwhile(functools.partial(ahead, expected)):
             self.forward = self.compile(graph)
         if not self._given:  # not ahead, or nothing is saved
             self._describe_saved(graph, snapshot)
@@ -228,19 +232,15 @@ class Training:
         """Outputs, then what is saved, on tensors that are no views to autograd; and the loan of
         the memory that what is saved lies in, if it lies in a recording's.
 
-        Grad mode is on, as it is in eager's operators: some compute more for a backward pass then.
+        Grad mode has to be on, as it is in eager's operators: some compute more for a backward
+        pass then.
         """
         loan = None
-        before = torch.is_grad_enabled()
-        set_grad_enabled(True)
-        try:
-            with (self.ambient or contextlib.nullcontext)(), below_autograd():
-                if isinstance(self.forward, RecordedForward) and not has_saving_hooks():
-                    found, loan = self.forward.lend(inputs)
-                else:
-                    found = self.forward(*inputs)
-        finally:
-            set_grad_enabled(before)
+        with below_autograd(), _NOTHING if self.ambient is None else self.ambient():
+            if isinstance(self.forward, RecordedForward) and not has_saving_hooks():
+                found, loan = self.forward.lend(inputs)
+            else:
+                found = self.forward(*inputs)
         flat = list(found)
         for position in self.tensors:
             out = flat[position]
@@ -253,11 +253,8 @@ class Training:
         """The backward half for ``tangents``, and what it takes of what is saved. It is called
         with one list, which it empties: what it has read for the last time is freed. Tangents that
         it cannot take as they are are replaced."""
-        if self._any_sizes:
-            key = ordered(tangents)
-        else:
-            key = tuple(None if t is None else t.stride() for t in tangents)
-        return self.backward_of(key)
+        strides = [None if t is None else t.stride() for t in tangents]
+        return self.backward_of(ordered(tangents) if self._any_sizes else tuple(strides))
 
     def backward_of(self, key: Key) -> tuple[Any, tuple[int, ...]]:
         """The backward half for tangents that ``key`` describes, and what it takes."""
@@ -394,8 +391,7 @@ class CompiledFunction(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, call: _Call, part: Part, *inputs: Any) -> tuple[Any, ...]:
         """Give autograd results of a call, which depend on ``inputs``."""
-        training, outputs = call.training, call.outputs
-        tensors, guarded = call.tensors, call.guarded
+        outputs, tensors, guarded = call.outputs, call.tensors, call.guarded
         ctx.held = None
         if part.division is not None:
             # Aliases of outputs: they themselves get this node as their history.
@@ -404,9 +400,9 @@ class CompiledFunction(torch.autograd.Function):
             ctx.held = part.division.hold(every)
         elif tensors or guarded:
             ctx.save_for_backward(*tensors, *guarded)
-        elif any(training.joint.saves.values()):
+        elif call.training.saving:
             ctx.save_for_backward(torch.empty(0))  # a second pass is an error, as eager's
-        ctx.training, ctx.part, ctx.numbers = training, part, call.numbers
+        ctx.training, ctx.part, ctx.numbers = call.training, part, call.numbers
         ctx.guarded, ctx.given, ctx.loan = (), call.given, call.loan
         ctx.set_materialize_grads(False)
         return tuple([outputs[i] for i in part.results])
@@ -414,29 +410,29 @@ class CompiledFunction(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         """Run the backward half for the tangents that are defined."""
-        counts = holders(grads)
         training: Training = ctx.training
-        part: Part = ctx.part
-        joint = training.joint
+        counts = holders(grads) if training.large else None
+        part, joint = ctx.part, training.joint
         tangents = [None if i is None else grads[i] for i in part.tangents]
         defined = [i for i, t in zip(joint.differentiable, tangents) if t is not None]
         if not defined:
             return (None, None, *(None for _ in part.inputs))
-        saves = any(joint.saves[i] for i in defined)
+        saves = not training.saving.isdisjoint(defined)
         for tensor, version in ctx.guarded:
             check_version(tensor, version)
         twice, given = torch.is_grad_enabled(), ctx.given
-        batched = not all(t is None or has_storage(t) for t in tangents)  # by vmap
+        batched = [t for t in tangents if t is not None and not has_storage(t)]  # by vmap
         if (twice or batched) and given is not None:
             if saves:
                 _saved(ctx, defined)  # an error where they are gone or were written
             _release(ctx)
             found = training.again.gradients(given, tangents, twice)
         else:
-            held = [None if i is None else counts[i] for i in part.tangents]
-            tangents = [t if t is None else taken(t, n) for t, n in zip(tangents, held)]
+            if counts is not None:
+                held = [None if i is None else counts[i] for i in part.tangents]
+                tangents = [t if t is None else taken(t, n) for t, n in zip(tangents, held)]
             if twice or training.ambient is not None:
-                with torch.no_grad(), (training.ambient or contextlib.nullcontext)():
+                with torch.no_grad(), _NOTHING if training.ambient is None else training.ambient():
                     found = _compiled_backward(ctx, tangents, saves, defined)
             else:
                 found = _compiled_backward(ctx, tangents, saves, defined)
@@ -451,15 +447,14 @@ class CompiledFunction(torch.autograd.Function):
 _apply = apply_of(CompiledFunction)
 
 
-def _saved(ctx: Any, results: Sequence[int]) -> list[torch.Tensor]:
+def _saved(ctx: Any, results: Sequence[int]) -> Any:
     """The saved tensors that these results need, with others in between.
 
     Raises:
         RuntimeError: eager's, where they were let go of or written.
     """
-    if ctx.held is None:
-        return list(ctx.saved_tensors)
-    return ctx.held.take(results, keeps_graph())  # type: ignore[no-any-return]
+    held = ctx.held
+    return ctx.saved_tensors if held is None else held.take(results, keeps_graph())
 
 
 def _release(ctx: Any) -> None:
@@ -480,11 +475,13 @@ def _compiled_backward(
     half, used = training.backward(plain)
     arguments: list[Any] = []
     if saves or used:
-        values: list[Any] = _saved(ctx, results)[: len(training.saved) - len(training.numbers)]
-        for place, number in zip(training.numbers, reversed(ctx.numbers), strict=True):
-            values.insert(place, number)
+        values: Any = _saved(ctx, results)
+        if training.numbers:
+            values = list(values[: len(training.saved) - len(training.numbers)])
+            for place, number in zip(training.numbers, reversed(ctx.numbers), strict=True):
+                values.insert(place, number)
         arguments = [values[i] for i in used]
-        if any(value is None for value in arguments):
+        if ctx.held is not None and any(value is None for value in arguments):
             raise RuntimeError(SPENT)
         del values
     arguments += [t for t in plain if t is not None]
@@ -638,7 +635,7 @@ def _make(
     value = (inputs if result.kind == "input" else outputs)[result.index]
     if not result.steps:
         return value
-    with torch.no_grad() if result.hidden else contextlib.nullcontext():
+    with torch.no_grad() if result.hidden else _NOTHING:
         for step in result.steps:
             arguments = _resolve(step.args, outputs)
             value = step.target(value, *arguments, **dict(step.kwargs))

@@ -86,12 +86,12 @@ class Again:
         if self.obstacle or has_saving_hooks():
             return None
         plain = list(inputs)
-        if any(plain[i].is_inference() for i in self.constant):  # it counts no versions
-            return None
-        versions = [plain[i]._version for i in self.unchecked]
-        places = [i for i in self.varied if not plain[i].is_leaf]
         for place in self.constant:  # aliases: the tensors themselves may get a history later
-            plain[place] = plain[place].detach()
+            if inputs[place].is_inference():  # it counts no versions
+                return None
+            plain[place] = inputs[place].detach()
+        versions = [inputs[i]._version for i in self.unchecked]
+        places = [i for i in self.varied if not inputs[i].is_leaf]
         for place in self.written:
             plain[place] = plain[place].data
         saved = save(plain[i] for i in places) if places else None

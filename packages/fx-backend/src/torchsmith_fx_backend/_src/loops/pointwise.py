@@ -398,6 +398,17 @@ def pow_tensor(p: Point) -> Value:
     return p.read(p.node.args[0], p.dtype).op(Op.POW, p.read(p.node.args[1], p.dtype))
 
 
+def _is_outer(node: fx.Node) -> bool:
+    """Whether a product is of columns by rows, as gradients of weights at batch 1 are."""
+    value, inner = node.meta["val"], node.args[0].meta["val"].shape[-1]  # type: ignore[union-attr]
+    return value.is_cpu and category(value.dtype) == 2 and type(inner) is int and inner == 1
+
+
+@lowering(aten.mm.default, aten.bmm.default, applies=_is_outer)
+def outer_product(p: Point) -> Value:
+    return p.read(p.node.args[0], p.dtype) * p.read(p.node.args[1], p.dtype)
+
+
 # ------------------------------------------------------------------------- where and clamp
 
 

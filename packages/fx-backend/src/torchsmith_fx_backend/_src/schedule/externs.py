@@ -13,22 +13,13 @@ from torchsmith_fx_backend._src.loops.index import Index
 from torchsmith_fx_backend._src.loops.registry import Geometry, View
 from torchsmith_fx_backend._src.loops.sizes import size_index
 from torchsmith_fx_backend._src.loops.views import PIECE, split_pull
-from torchsmith_fx_backend._src.schedule.facts import Facts
+from torchsmith_fx_backend._src.schedule.facts import GEMMS, Facts
 from torchsmith_fx_backend._src.schedule.plan import Argument, ExternCall, Name
 
 aten = torch.ops.aten
 
 # Operators whose ``out=`` form computes straight into the buffer (most others copy at the end).
-OUT_VARIANTS = frozenset(
-    {
-        aten.mm.default,
-        aten.bmm.default,
-        aten.addmm.default,
-        aten.baddbmm.default,
-        aten.mv.default,
-        aten.addmv.default,
-    }
-)
+OUT_VARIANTS = {*GEMMS, aten.mv.default, aten.addmv.default} - {aten.linear.default}
 
 # Functions of our own without effects, whose results are memory of their own.
 PURE = keyed.PURE | {by_rows.product}
