@@ -10,8 +10,11 @@ from typing import Any
 
 import torch
 
+from torchsmith_fx_backend._src.capture.ops import op_info
+from torchsmith_fx_backend._src.capture.recurrent import layer
 from torchsmith_fx_backend._src.capture.torch_private import (
     OpOverload,
+    has_mkldnn,
     python_definition,
     run_composite_kernel,
 )
@@ -25,10 +28,9 @@ def run_composite(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
     if op is aten.one_hot.default and _checks_classes(*args):
         return _one_hot(*args)
     if (op in _UPSAMPLE or op in _PYTHON) and _symbolic(args):
-        define = _UPSAMPLE.get(op) or python_definition(op)
         if op in _RECURRENT.values():
-            return _recurrent(define, *args, **kwargs)
-        return define(*args, **kwargs)
+            return _recurrent(op, *args, **kwargs)
+        return (_UPSAMPLE.get(op) or python_definition(op))(*args, **kwargs)
     return run_composite_kernel(op, args, kwargs)
 
 
@@ -91,7 +93,7 @@ _UPSAMPLE: dict[OpOverload, Callable[..., Any]] = {
 
 
 def _recurrent(
-    define: Callable[..., Any],
+    op: OpOverload,
     x: torch.Tensor,
     hidden: Any,
     params: Sequence[torch.Tensor],
@@ -106,17 +108,34 @@ def _recurrent(
     x = x.transpose(0, 1) if batch_first else x
     several = isinstance(hidden, (tuple, list))
     places, part = 2 if bidirectional else 1, len(params) // num_layers
+    define = python_definition(op)
+    kind = op_info(op).name.removeprefix("rnn_")
+    walked = _is_walked(kind, x, hidden, params, part)
     finals = []
     for i in range(num_layers):
         state = [h.narrow(0, i * places, places) for h in (hidden if several else [hidden])]
         own = params[i * part : (i + 1) * part]
         x = torch.dropout(x, dropout, train) if i else x
-        x, *final = define(
-            x, state if several else state[0], own, has_biases, 1, 0.0, train, bidirectional, False
-        )
+        if walked:
+            x, *final = layer(kind, x, state, own, both=bidirectional)
+        else:
+            given = (x, state if several else state[0], own, has_biases, 1, 0.0, train)
+            x, *final = define(*given, bidirectional, False)  # type: ignore[misc]
         finals.append(final)
     last = (torch.cat(parts) if num_layers > 1 else parts[0] for parts in zip(*finals))
     return (x.transpose(0, 1) if batch_first else x, *last)
+
+
+def _is_walked(
+    kind: str, x: torch.Tensor, hidden: Any, params: Sequence[torch.Tensor], part: int
+) -> bool:
+    """Whether the layers are operators that take any length."""
+    if x.device.type != "cpu" or type(x.shape[0]) is int or torch.is_autocast_enabled("cpu"):
+        return False
+    if kind != "lstm":
+        return x.dtype.is_floating_point
+    single = all(t.dtype is torch.float32 for t in (x, *hidden, *params))
+    return single and has_mkldnn() and part not in (3, 5, 6, 10)  # which have projections
 
 
 _RECURRENT: dict[object, OpOverload] = {

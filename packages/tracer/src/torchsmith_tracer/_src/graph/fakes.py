@@ -64,6 +64,7 @@ _WRITE_LISTS = {
     for name in dir(torch)
     if re.fullmatch(r"_(foreach|fused)_\w+_", name)
 }
+_RECURRENT = (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
 _ATOMS = (int, float, bool, str, bytes, type(None), type(Ellipsis), complex)
 # What torch raises, and what it says, of operators that need more than a fake tensor has.
 _REFUSALS = {
@@ -215,6 +216,8 @@ class FakeRunner:
                 if op == "call_method":
                     method = getattr(args[0], target)  # type: ignore[arg-type]
                     result: object = method(*args[1:], **kwargs)
+                elif target in _RECURRENT and len(args) == 9 and not kwargs:
+                    result = _of_any_length(target, *args)
                 else:
                     result = target(*args, **kwargs)  # type: ignore[operator]
                 if first is not None:
@@ -451,3 +454,17 @@ def _version(tensor: torch.Tensor) -> int:
         return -1 if tensor.is_inference() else tensor._version
     with disable_torch_function[0]():
         return -1 if tensor.is_inference() else tensor._version
+
+
+def _of_any_length(target: Callable[..., Any], x: Any, *args: Any) -> object:
+    """The result of a recurrent network: it would be unrolled to see that the sizes of its states
+    do not depend on the length."""
+    time = 1 if args[-1] is True else 0
+    if type(args[-1]) is not bool or not has_symbols(x) or type(x.shape[time]) is int:
+        return target(x, *args)  # packed, or of one length
+    states, *last = target(x.narrow(time, 0, 1), *args)
+    size = (*x.shape[:2], states.shape[-1])
+    if time:
+        size = (size[1], size[0], size[2])
+    whole = states.new_empty(size)
+    return ((whole.transpose(0, 1) if time else whole) + states, *last)
