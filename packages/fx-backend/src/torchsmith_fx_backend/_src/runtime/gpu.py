@@ -280,13 +280,11 @@ def _compile(source: TritonSource, capability: int, aligned: bool, cache: Cache)
     key = f"triton-source:{hashlib.sha256(text).hexdigest()}"
     name = f"{source.stages[0].function}.py"
     if cache.put(key, {name: text}):
-        return compile_source(
-            source, cache.path(key, name), capability, aligned=aligned, cache_root=cache.root
-        )
+        return compile_source(source, cache.path(key, name), capability, aligned=aligned)
     with tempfile.TemporaryDirectory(prefix="torchsmith-") as folder:
         path = Path(folder) / name
         path.write_bytes(text)
-        return compile_source(source, path, capability, aligned=aligned, cache_root=Path(folder))
+        return compile_source(source, path, capability, aligned=aligned)
 
 
 def _write_entry(

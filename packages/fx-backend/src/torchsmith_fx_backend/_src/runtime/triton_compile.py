@@ -2,16 +2,13 @@
 
 Other processes compile, where they can be started; ``triton`` is imported here only if not.
 Everything that a later process needs to launch a kernel is plain data (``Binary``), kept in our own
-cache; triton's cache directory is moved below ours while we compile, so that one directory holds it
-all.
+cache; nothing is looked up in triton's, or written there.
 """
 
 from __future__ import annotations
 
 import re
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,42 +41,6 @@ class TritonCompileError(RuntimeError):
     """Triton rejected a generated kernel; the message holds its text and the source's path."""
 
 
-_scope_lock = threading.Lock()
-_scope_users = 0
-_scope_restore: Callable[[], None] = lambda: None
-
-
-@contextmanager
-def _triton_cache_at(folder: str) -> Iterator[None]:
-    """Points triton's cache at ``folder`` while any of our compilations runs."""
-    global _scope_users, _scope_restore
-    from triton import knobs
-
-    with _scope_lock:
-        if _scope_users == 0:
-            own = knobs.cache.__dict__
-            before = own.get("dir")
-            # The instance value only: assigning the attribute would also export it to the
-            # environment of every later subprocess of the user's.
-            own["dir"] = folder
-
-            def restore() -> None:
-                if before is None:
-                    own.pop("dir", None)
-                else:
-                    own["dir"] = before
-
-            _scope_restore = restore
-        _scope_users += 1
-    try:
-        yield
-    finally:
-        with _scope_lock:
-            _scope_users -= 1
-            if _scope_users == 0:
-                _scope_restore()
-
-
 def signature(source: TritonSource) -> dict[str, str]:
     """Parameter name -> Triton type, in order."""
     pointers = [*source.pointers, *((w.name, w.dtype) for w in source.workspaces)]
@@ -89,7 +50,7 @@ def signature(source: TritonSource) -> dict[str, str]:
 
 
 def compile_source(
-    source: TritonSource, path: Path, capability: int, *, aligned: bool, cache_root: Path
+    source: TritonSource, path: Path, capability: int, *, aligned: bool
 ) -> list[Binary]:
     """Compiles every stage of ``source`` for one architecture.
 
@@ -98,17 +59,16 @@ def compile_source(
         path: the file that holds ``source.text``.
         capability: compute capability as ``10 * major + minor``.
         aligned: pointers may be assumed to be multiples of 16 bytes; the launcher checks that.
-        cache_root: triton's cache goes below this directory.
 
     Raises:
         TritonCompileError: triton rejects the source.
     """
-    stages = compile_stages(source, path, capability, aligned=aligned, cache_root=cache_root)
+    stages = compile_stages(source, path, capability, aligned=aligned)
     return list(map(to_binary, stages))
 
 
 def compile_stages(
-    source: TritonSource, path: Path, capability: int, *, aligned: bool, cache_root: Path
+    source: TritonSource, path: Path, capability: int, *, aligned: bool
 ) -> list[Result]:
     """As ``compile_source``, but returns everything that triton tells, PTX included."""
     pointers = len(source.pointers) + len(source.workspaces)
@@ -130,14 +90,12 @@ def compile_stages(
             "debug": "tl.device_assert(" in source.text,
             "sanitize_overflow": False,
         },
-        cache=str(cache_root / "triton"),
     )
     try:
         try:
             return POOL.compile(job)
         except NoWorkerError:
-            with _triton_cache_at(job.cache):
-                return compile_job(job)
+            return compile_job(job)
     except Exception as error:
         raise TritonCompileError(f"triton cannot compile {path}: {error}") from error
 
