@@ -412,6 +412,84 @@ def variables_made_after_the_last_generator(x, log):
     return n
 
 
+def truth_of_a_tensor_in_its_loop(x, log):
+    for v in numbers(x, log):
+        if x.sum() > 99:
+            log.append("large")
+        log.append("both" if not v.sum() and (x.sum() or log) else "other")
+    while not v.sum() > 100:
+        v = v * 9
+    return v
+
+
+class Kept:
+    def __init__(self):
+        self.error = None
+
+
+KEPT = Kept()
+
+
+def let_go_of_with_a_kept_exception(x, log):
+    def fails():
+        it = numbers(x, log)
+        next(it)
+        opaque(log)
+        try:
+            raise ValueError(len(log))
+        except ValueError as e:
+            KEPT.error = e
+
+    opaque(log)
+    for _ in range(2):
+        fails()
+        opaque(log)
+        log.append("goes on")
+    KEPT.error = None
+    log.append("let go")
+    return x
+
+
+@torchsmith_tracer.disable
+def failing(log):
+    raise ValueError(len(log))
+
+
+def made_after_the_exception_that_keeps_its_frame(x, log):
+    def fails():
+        try:
+            failing(log)
+        except ValueError as e:
+            KEPT.error = e
+            it = numbers(x, log)
+            log.append(next(it) is not None)
+
+    for _ in range(2):
+        fails()
+        log.append("goes on")
+    opaque(log)
+    KEPT.error = None
+    log.append("let go")
+    return x
+
+
+def read_and_let_go_of_by_what_follows(x, log):
+    def fails():
+        log.append(str(KEPT.error))
+        it = numbers(x, log)
+        next(it)
+        try:
+            failing(log)
+        except ValueError as e:
+            KEPT.error = e
+        log.append("stored")
+
+    for _ in range(3):
+        fails()
+    KEPT.error = None
+    return x
+
+
 def behind_an_exception_that_is_raised(x, log):
     try:
         raise ValueError(1)
@@ -428,6 +506,10 @@ def behind_an_exception_that_is_raised(x, log):
         held_by_a_method,
         held_by_a_list,
         variables_made_after_the_last_generator,
+        truth_of_a_tensor_in_its_loop,
+        let_go_of_with_a_kept_exception,
+        made_after_the_exception_that_keeps_its_frame,
+        read_and_let_go_of_by_what_follows,
         behind_an_exception_that_is_raised,
     ],
     ids=lambda f: f.__name__,

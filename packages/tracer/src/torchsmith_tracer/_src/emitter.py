@@ -237,11 +237,13 @@ class Emitter:
                 self._taken.add(name)
                 return name
 
-    def temporaries(self, which: Callable[[Value], bool]) -> list[str]:
-        """Locals of the body that hold objects made for certain values."""
-        kept = {*self.params, *self.namespace}
-        names = [(v, n) for v, n in self._memo.items() if n.isidentifier() and n not in kept]
-        return [n for v, n in names if which(v)]
+    def temporaries(self, which: Callable[[Value], bool] | None = None) -> list[str]:
+        """Locals of the body that hold objects made for certain values; those of all, and what
+        they were read from."""
+        kept = {*self.params, *self.namespace, *_KEYWORDS}
+        names = [n for v, n in self._memo.items() if which is None or which(v)]
+        names += self._sources.values() if which is None else ()
+        return [n for n in dict.fromkeys(names) if n.isidentifier() and n not in kept]
 
     def loadable(self, source: Source) -> bool:
         """False when the source's root does not exist in the body."""

@@ -27,7 +27,13 @@ from torchsmith_tracer._src.codegen.resume import (
     local_name,
     step_code,
 )
-from torchsmith_tracer._src.codegen.stack_effects import Native, NativeExit, is_call, native
+from torchsmith_tracer._src.codegen.stack_effects import (
+    Native,
+    NativeExit,
+    is_call,
+    native,
+    to_bool,
+)
 from torchsmith_tracer._src.codegen.tail import drive
 from torchsmith_tracer._src.frames.code import VERSION, cells_of, decode
 from torchsmith_tracer._src.frames.frame import NULL, Handling, operands_of, shape_of
@@ -93,9 +99,8 @@ def emit_break(
         refuse = None
     call = cg.call_of(step, args)
     used = set(re.findall(r"\w+", call))
-    for name in cg.temporaries(partial(_only_the_programs, trace)):
-        if name not in used:  # it has been put into a box
-            cg.statement(f"{name} = None")
+    if unused := [name for name in cg.temporaries() if name not in used]:
+        cg.statement(" = ".join([*unused, "None"]))  # for as long as what follows runs
     if record.resume is None:
         call = cg.call(drive, _whole(step), *args)
     cg.statement(f"return {call}")
@@ -246,6 +251,8 @@ def _native_rest(
         instructions = decode(code).instructions
         while onward and instructions[onward - 1].opname in ("KW_NAMES", "PRECALL"):
             onward -= 1  # keyword names are not on the stack
+        first = to_bool(instructions[index].opname)
+        operation = Operation(instr=lambda _: first)
     names = values.bound(frozenset(state.locals))
     slots = operands_of(stack)
     holds = partial(_only_the_programs, trace)
@@ -257,6 +264,8 @@ def _native_rest(
         if holds(item):
             texts[i] = _box(cg, texts[i])
     raised = cg.temporaries(partial(_raised_in, state.frame))
+    if state.frame is trace.loop.abandoned.running[-1]:
+        raised += map(cg.expr, trace.loop.abandoned.caught)
     if raised:
         boxed.add(RAISED)
         args.append(_box(cg, ", ".join(raised)))

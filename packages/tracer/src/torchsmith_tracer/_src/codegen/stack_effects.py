@@ -57,7 +57,7 @@ _EFFECTS: dict[tuple[Count, Count, Shape], str] = {
     (0, lambda n: 2 * n, "R"): "BUILD_MAP",
     (0, 1, "R"): (
         "CALL_INTRINSIC_1 CONVERT_VALUE FORMAT_SIMPLE GET_ITER GET_YIELD_FROM_ITER "
-        "LIST_TO_TUPLE LOAD_FROM_DICT_OR_DEREF TO_BOOL UNARY_INVERT UNARY_NEGATIVE UNARY_NOT "
+        "LIST_TO_TUPLE LOAD_FROM_DICT_OR_DEREF TO_BOOL UNARY_INVERT UNARY_NEGATIVE "
         "UNARY_POSITIVE"
     ),
     (0, 2, "RR"): "CHECK_EG_MATCH",
@@ -97,6 +97,13 @@ def is_call(ins: Instruction) -> bool:
     return ins.opname in ("CALL", "CALL_KW", "CALL_FUNCTION_EX", "PRECALL")
 
 
+def to_bool(name: str) -> list[Instr]:
+    """What has to come before an instruction that, from 3.13 on, wants a real bool: tracing puts
+    the conversion off to it."""
+    wants = name == "UNARY_NOT" or ("JUMP_IF" in name and not name.endswith("NONE"))
+    return [Instr("TO_BOOL")] if wants and _V >= (3, 13) else []
+
+
 def native(code: CodeType, info: CodeInfo, ins: Instruction) -> Native:
     """How to run ``ins`` of ``code`` natively. Calls are not handled here.
 
@@ -117,12 +124,11 @@ def native(code: CodeType, info: CodeInfo, ins: Instruction) -> Native:
     if "JUMP_IF" in name or name.startswith("POP_JUMP"):
         kept = "R" if name.endswith("OR_POP") else ""
         opname = _FORWARD.get(name, name)
-        # From 3.13 on jumps want a real bool; tracing puts that off to the jump.
-        first = [Instr("TO_BOOL")] if _V >= (3, 13) and not name.endswith("NONE") else []
+        first = to_bool(name)
         operation = Operation(instr=lambda label: [*first, Instr(opname, label)])
         return Native(operation, 0, 1, (NativeExit(after, ""), NativeExit(ins.target, kept)))
-    if name == "UNARY_NOT" and _V >= (3, 13):
-        operation = Operation(instr=lambda _: [Instr("TO_BOOL"), Instr("UNARY_NOT")])
+    if name == "UNARY_NOT":
+        operation = Operation(instr=lambda _: [*to_bool(name), Instr("UNARY_NOT")])
         return Native(operation, 0, 1, (NativeExit(after, "R"),))
     if name == "RAISE_VARARGS":
         return Native(Operation(instr=lambda _: [original]), 0, arg, ())

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable
-from types import TracebackType
+from types import CodeType, TracebackType
 
 from torchsmith_tracer._src.frames.library import is_generated
 
@@ -66,20 +66,27 @@ def hide_ours(error: BaseException) -> None:
         entry = after
 
 
+def leads_to(error: object, code: CodeType) -> bool:
+    """Whether ``error`` is an exception that has come last through a frame of ``code``, or of a
+    piece of it."""
+    if not issubclass(type(error), BaseException):  # its ``__class__`` may be the user's code
+        return False
+    entry = error.__traceback__  # type: ignore[attr-defined]
+    passed = None if entry is None else entry.tb_frame.f_code
+    names = ("co_filename", "co_qualname", "co_firstlineno")
+    return passed is not None and all(getattr(passed, n) == getattr(code, n) for n in names)
+
+
 def adopt(raised: list[BaseException]) -> None:
     """Lead the tracebacks of ``raised`` to the frame that calls this: it goes on for the one that
     their first entries stand for. The list is emptied."""
     frame = sys._getframe(1)
     code = frame.f_code
-    names = code.co_filename, code.co_qualname, code.co_firstlineno
     while raised:
         error = raised.pop()
         entry = error.__traceback__
-        before = None if entry is None else entry.tb_frame.f_code
-        if entry is None or before is None or entry.tb_frame is frame:
-            continue
-        if (before.co_filename, before.co_qualname, before.co_firstlineno) == names:
-            place = list(before.co_positions())[entry.tb_lasti // 2]
+        if entry is not None and entry.tb_frame is not frame and leads_to(error, code):
+            place = list(entry.tb_frame.f_code.co_positions())[entry.tb_lasti // 2]
             at = [i for i, other in enumerate(code.co_positions()) if other == place]
             error.__traceback__ = TracebackType(
                 entry.tb_next, frame, 2 * at[-1] if at else -1, entry.tb_lineno

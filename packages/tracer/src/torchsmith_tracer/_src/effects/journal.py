@@ -9,12 +9,13 @@ after the graph has run, in order of first change.
 from __future__ import annotations
 
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from inspect import getattr_static
 from typing import TYPE_CHECKING, Any
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
+from torchsmith_tracer._src.frames.suspended import leads_to_generator
 
 if TYPE_CHECKING:
     from torchsmith_tracer._src.values.base import Value
@@ -41,31 +42,39 @@ def exists(value: Value) -> bool:
     return getattr(value, "obj", None) is not None or getattr(value, "fn", None) is not None
 
 
-def _held_classes(value: Value) -> set[type]:
-    """The classes of what an existing container or cell holds."""
+def _held(value: Value) -> Iterator[object]:
+    """What an existing container or cell holds."""
     cell = getattr(value, "obj", None)
     if isinstance(cell, types.CellType):
-        return {_class_at(cell, "cell_contents")}
+        yield _at(cell, "cell_contents")
     entries: Any = getattr(value, "table", None)
     entries = getattr(value, "items", ()) if entries is None else entries.values()
-    parts = (e if isinstance(e, tuple) else (e,) for e in entries)
-    return {type(getattr(item, "obj", item)) for part in parts for item in part}
+    for part in entries:
+        for item in part if isinstance(part, tuple) else (part,):
+            yield getattr(item, "obj", item)
 
 
-def _class_at(owner: Any, name: str) -> type:
-    """The class of what an existing object or namespace has under a name, by no code of its."""
+def _at(owner: Any, name: str) -> object:
+    """What an existing object or namespace has under a name, by no code of its."""
     if type(owner) is dict:
-        return type(owner.get(name))
+        return owner.get(name)
     found = getattr_static(owner, name, None)
     if isinstance(found, types.MemberDescriptorType) or isinstance(owner, types.CellType):
         with suppress(AttributeError, TypeError, ValueError):  # an empty slot, an empty cell
             found = found.__get__(owner)
-    return type(found)
+    return found
 
 
-def _end_natively(classes: set[type]) -> None:
-    """A break where the program may let go of an object with ``__del__``: what that does comes
-    before what the program does next, and is not to be overwritten by it."""
+def _end_natively(objects: Iterable[object]) -> None:
+    """A break where the program may let go of an object with ``__del__``, or of an exception that
+    holds a suspended generator: what that does comes before what the program does next, and is not
+    to be overwritten by it."""
+    classes: set[type] = set()
+    for obj in objects:
+        cls = type(obj)
+        if issubclass(cls, BaseException) and leads_to_generator(obj):  # type: ignore[arg-type]
+            raise Unsupported("opaque-call", what="the end of a suspended generator")
+        classes.add(cls)
     for cls in classes:
         own = next((vars(c)["__del__"] for c in cls.__mro__ if "__del__" in vars(c)), None)
         if isinstance(own, types.FunctionType):
@@ -119,7 +128,7 @@ class Journal:
         """Note a content change of a container; ``value`` is written back if it has a source
         (or is reachable from a result, when it is rebuilt with its final content anyway)."""
         if value not in self.held and not getattr(value, "growing", None) and exists(value):
-            _end_natively(_held_classes(value))
+            _end_natively(_held(value))
             self.held.add(value)
         self.log.append(undo)
         if self.watch is not None:
@@ -150,7 +159,7 @@ class Journal:
         """Note ``value.name = new`` (or its deletion)."""
         value = self.owner(value)
         if getattr(value, "obj", None) is not None:
-            _end_natively({_class_at(value.obj, name)})  # type: ignore[attr-defined]
+            _end_natively((_at(value.obj, name),))  # type: ignore[attr-defined]
         if value in self.stale:
             self.stale[value].clear()
         if self.watch is not None:

@@ -43,6 +43,7 @@ from torchsmith_tracer._src.breaks.signals import (
 from torchsmith_tracer._src.codegen.body import Body, assemble, emit_return, modules_of, new_emitter
 from torchsmith_tracer._src.codegen.resume import local_name
 from torchsmith_tracer._src.codegen.split import emit_break
+from torchsmith_tracer._src.codegen.tail import leads_to
 from torchsmith_tracer._src.compilation import Compilation
 from torchsmith_tracer._src.records.frames import start_of
 from torchsmith_tracer._src.regions.ambient import unseen, unwarned
@@ -238,6 +239,8 @@ def _interpret(
         original = record.resume.original
         first = original.co_varnames[0] if original.co_argcount else None
         root.first = first if first is None or first in root.cells else local_name(first)
+        pairs = zip(values.values(), flat, strict=True)
+        trace.loop.abandoned.caught = tuple(v for v, obj in pairs if leads_to(obj, original))
     try:
         return trace.loop.run(root)
     except BreakAt as e:

@@ -25,6 +25,7 @@ from torchsmith_tracer._src.codegen.resume import ResumeCode, native_code, raisi
 from torchsmith_tracer._src.codegen.source_text import compile_source, forget_source
 from torchsmith_tracer._src.codegen.tail import TailCall, hide_ours
 from torchsmith_tracer._src.emitter import safe_names
+from torchsmith_tracer._src.frames.suspended import leads_to_generator
 from torchsmith_tracer._src.marks import runs_eagerly
 from torchsmith_tracer._src.records import frames
 from torchsmith_tracer._src.regions import stance
@@ -36,7 +37,6 @@ from torchsmith_tracer._src.regions.dispatcher import (
     Signature,
     dispatcher_source,
 )
-from torchsmith_tracer._src.values.abandoned import leads_to_generator
 from torchsmith_tracer.errors import RecompileError, RecompileLimitError, RecompileLimitWarning
 
 if TYPE_CHECKING:
@@ -184,9 +184,10 @@ class CodeRecord:
     def caught(self, rest: tuple[object, ...], error: BaseException) -> TailCall:
         """What to go on with in a resume function that handles ``error``. Where that leads to a
         suspended generator, which ends when the last reference goes, no frame of ours may hold it
-        and what follows has to see the end: the function runs natively."""
+        and what follows has to see the end: the function runs natively, as it does when it has been
+        compiled too often."""
         hide_ours(error)
-        if leads_to_generator(error):
+        if leads_to_generator(error) or self._otherwise != "miss":
             return TailCall(self._handle, rest, ([error],))
         return TailCall(self.entry(), rest, (error,))
 

@@ -9,32 +9,25 @@ reference.
 from __future__ import annotations
 
 import contextlib
-import gc
 import types
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
-import torch
-
 from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
-from torchsmith_tracer._src.frames.code import CodeInfo, decode
 from torchsmith_tracer._src.frames.frame import Frame, Handling
+from torchsmith_tracer._src.frames.suspended import cleans_up, covered
 from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value, slot_names
 from torchsmith_tracer._src.values.containers import DequeValue
 from torchsmith_tracer._src.values.generators import GeneratorValue
 from torchsmith_tracer._src.values.iterators import IteratorValue
-from torchsmith_tracer._src.values.tracebacks import TracebackValue
+from torchsmith_tracer._src.values.tracebacks import TracebackValue, frame_maker, lead_to
 
-_STOP_ITERATION_ERROR = 3  # the intrinsic of the handler around every generator from 3.12 on
 _NO_FOLLOW = frozenset(("source", "obj", "tx", "journal"))
-_SEEN = 1_000
-_CONTAINERS = (list, tuple, dict, set)
-_ELSEWHERE = (type, types.ModuleType, types.CodeType, torch.Tensor, torch.nn.Module)
 
 
 class Abandoned:
@@ -48,6 +41,8 @@ class Abandoned:
         self._witness: dict[GeneratorValue, _Witness] = {}
         self._waiting: frozenset[GeneratorValue] = frozenset()  # until the one before has ended
         self.running: list[Frame] = []  # that go on after the trace
+        # Exceptions of before: their tracebacks lead to the outermost frame.
+        self.caught: tuple[Value, ...] = ()
         self._below: dict[TracebackValue, tuple[Frame, ...]] = {}
 
     def note(self, gen: GeneratorValue) -> None:
@@ -83,6 +78,8 @@ class Abandoned:
         """Close what cannot be reached any more, in the order in which it goes with ``dropped``,
         the values that the program has just let go of. ``ending`` is a frame that is about to
         return ``result``, or that an exception ``result`` leaves."""
+        if ending is self._tx.frames[0] and self.caught:
+            self._keep_with_caught(ending)
         while True:
             dead = [g for g in self.suspended if _pending(g) and not self._alive(g, ending, result)]
             if not dead:
@@ -98,6 +95,13 @@ class Abandoned:
                     first.close(self._tx)
             finally:
                 self._waiting = waiting
+
+    def _keep_with_caught(self, frame: Frame) -> None:
+        """The frame that goes on where exceptions were handled lives for as long as they do."""
+        held = {name: value for name, value in frame.variables().items() if self.holds(value)}
+        maker = frame_maker(frame, tuple(held))
+        for exc in self.caught if held else ():
+            self._tx.journal.call_later(partial(lead_to, maker), exc, *held.values())
 
     def _in_order(
         self,
@@ -192,6 +196,8 @@ class Abandoned:
                 yield from ((None, v) for v in _on(frame.saved))  # a builtin works on its operands
         journal = self._tx.journal
         yield from ((None, v) for v in journal.mutated if v.source is not None)
+        for effect in journal.effects:
+            yield from ((None, v) for v in _values(effect if isinstance(effect, tuple) else ()))
         for value, table in journal.attrs.items():
             if value.source is not None:
                 yield from ((None, v) for v in _values(table.values()))
@@ -241,57 +247,20 @@ def finalizes(value: object, depth: int = 6) -> bool:
         frame = value.frame
         if frame is None:
             return False
-        return _cleans_up(frame.info.code) or any(
+        return cleans_up(frame.info.code) or any(
             depth and finalizes(v, depth - 1) for v in (*frame.locals.values(), *_on(frame.stack))
         )
     if isinstance(value, IteratorValue):
         return any(depth and finalizes(part, depth - 1) for part in _parts(value))
     obj = getattr(value, "obj", None)
-    return type(obj) is types.GeneratorType and _cleans_up(obj.gi_code)
-
-
-def leads_to_generator(error: BaseException) -> bool:
-    """Whether the frames that a real exception has passed hold a suspended generator that has
-    something to clean up. It is looked for near them, among so many objects at most."""
-    todo: list[Any] = [error]
-    seen: set[int] = set()
-    for obj in todo:
-        kind = type(obj)
-        if len(seen) > _SEEN:
-            return False
-        if id(obj) in seen or issubclass(kind, _ELSEWHERE):
-            continue
-        seen.add(id(obj))
-        if kind is types.GeneratorType and obj.gi_suspended and _cleans_up(obj.gi_code):
-            return True
-        if kind is types.FunctionType:
-            todo += obj.__closure__ or ()
-        elif not issubclass(kind, _CONTAINERS) or len(obj) <= _SEEN:
-            todo += filter(gc.is_tracked, gc.get_referents(obj))
-    return False
+    return type(obj) is types.GeneratorType and cleans_up(obj.gi_code)
 
 
 def _pending(gen: GeneratorValue) -> bool:
     frame = gen.frame
     if frame is None or not gen.started or gen.running:
         return False
-    return _covered(frame.info, frame.ip - 1)
-
-
-def _covered(info: CodeInfo, index: int) -> bool:
-    handler = info.handler_at[index]
-    if handler is None:
-        return False
-    first = info.instructions[handler.target]
-    return not (first.opname == "CALL_INTRINSIC_1" and first.arg == _STOP_ITERATION_ERROR)
-
-
-@lru_cache(maxsize=1000)
-def _cleans_up(code: types.CodeType) -> bool:
-    info = decode(code)
-    return any(
-        ins.opname == "YIELD_VALUE" and _covered(info, ins.index) for ins in info.instructions
-    )
+    return covered(frame.info, frame.ip - 1)
 
 
 def _is_context(value: Value) -> bool:

@@ -70,14 +70,27 @@ class TracebackValue(BuiltinObject):
     def reconstruct(self, cg: Emitter) -> str:
         frame = self.frame
         held = cg.kept(self)
-        code = _without_body(frame.info.code, tuple(held))
-        maker = cg.bound(types.FunctionType(code, frame.globals.obj), "frame_maker")
-        place = (self.offset, self.line or code.co_firstlineno)
+        maker = cg.bound(frame_maker(frame, tuple(held)), "frame_maker")
+        place = (self.offset, self.line or frame.info.code.co_firstlineno)
         return cg.call(_entry, maker, *map(cg.const, place), *held.values())
 
     def reconstruct_fill(self, cg: Emitter) -> None:
         if self.inner is not NONE:
             cg.set_attr(self, "tb_next", self.inner)
+
+
+def frame_maker(frame: Frame, held: tuple[str, ...]) -> types.FunctionType:
+    """What makes a real frame for ``frame``, of the variables ``held``, inside of a generator."""
+    return types.FunctionType(_without_body(frame.info.code, held), frame.globals.obj)
+
+
+def lead_to(make: types.FunctionType, error: BaseException, *held: object) -> None:
+    """Lead the traceback of ``error`` to a frame that holds what its own would have held."""
+    entry = error.__traceback__
+    if entry is not None:
+        made = _entry(make, entry.tb_lasti, entry.tb_lineno, *held)
+        made.tb_next = entry.tb_next
+        error.__traceback__ = made
 
 
 @lru_cache(maxsize=1000)
