@@ -24,7 +24,7 @@ RUNTIME = {
         "trace": "",
         "breaks": "",
         "frames": "",
-        "effects": "breaks torch_private",
+        "effects": "breaks frames torch_private",
         "emitter": "breaks effects",
         "facts": "breaks frames torch_private",
         "values": "breaks effects emitter facts frames marks torch_private trace",
