@@ -57,6 +57,18 @@ def of_labels(x, w):
     return (ones, F.multi_margin_loss(y, labels[:, 0].abs()), lines.view(x.shape[0], -1))
 
 
+def of_images(x, w):
+    """Images made larger, row by row and channels last, and smaller."""
+    y = (x @ w).view(-1, 1, 2, 2) * w.view(1, 4, 2, 2)
+    large = F.interpolate(y, (5, 4), mode="bilinear", align_corners=True)
+    last = y.to(memory_format=torch.channels_last)
+    small = F.interpolate(large, scale_factor=0.6, mode="bilinear")
+    volume = F.interpolate(y.unsqueeze(1), (3, 3, 3), mode="trilinear")
+    lines = F.interpolate(y.flatten(2), 7, mode="linear")
+    seen = F.interpolate(last, scale_factor=2.0, mode="bilinear").permute(0, 2, 3, 1)
+    return (large, seen * w[0], small, volume, lines, F.interpolate(y, (6, 6), mode="bicubic"))
+
+
 LOSSES = {
     "of all": lambda outputs: sum(o.cos().sum() for o in outputs),
     "of sums": lambda outputs: sum(o.sum() for o in outputs),
@@ -65,7 +77,7 @@ LOSSES = {
 }
 
 
-@pytest.mark.parametrize("fn", [of_rows, of_widths, of_means, of_codes, of_labels])
+@pytest.mark.parametrize("fn", [of_rows, of_widths, of_means, of_codes, of_labels, of_images])
 def test_each_backward_pass_has_the_sizes_it_needs(fn):
     run = compiled(fn, ((6, 4), False), ((4, 4), True))
     for name, loss in LOSSES.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F
 import torchsmith_guards as guards
 from torchsmith_guards._src.fake.kernels import ORDERED_IN_PYTHON, WRONG_IN_PYTHON
 
@@ -58,22 +59,57 @@ def test_definitions_in_python_that_are_kept_agree_with_the_kernel():
     assert ordered == set(ORDERED_IN_PYTHON)
 
 
+class Watch(torch.utils._python_dispatch.TorchDispatchMode):
+    def __init__(self, called):
+        super().__init__()
+        self.called = called
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.called.append(func)
+        return func(*args, **(kwargs or {}))
+
+
 @pytest.mark.parametrize("op", WRONG_IN_PYTHON, ids=str)
 def test_only_our_fakes_take_the_kernel(op):
     """What others trace under torch's own modes stays as torch has it."""
     called = []
     x, labels = torch.randn(3, 5), torch.zeros(3, 5, dtype=torch.int64)
 
-    class Watch(torch.utils._python_dispatch.TorchDispatchMode):
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            called.append(func)
-            return func(*args, **(kwargs or {}))
-
     ours, theirs = guards.FakeMode(guards.ShapeEnv()), torch._subclasses.FakeTensorMode()
     for mode, fake in ((ours.mode, ours.fakeify), (theirs, theirs.from_tensor)):
         fakes = [fake(t) for t in (x, labels)]
-        with mode, torch._dispatch.python.enable_python_dispatcher(), Watch():
+        with mode, torch._dispatch.python.enable_python_dispatcher(), Watch(called):
             op(*fakes, 1)
     assert called[0] is op
     assert op not in called[1:]
     assert aten.gather.default in called[1:]
+
+
+@pytest.mark.parametrize("order", [torch.contiguous_format, torch.channels_last], ids=str)
+@pytest.mark.parametrize("given", [torch.contiguous_format, torch.channels_last], ids=str)
+@pytest.mark.parametrize("target", [{"scale_factor": 1.7}, {"size": (5, 9)}], ids=str)
+@pytest.mark.parametrize("sizes", [{0}, {2, 3}], ids=str)
+def test_gradients_of_images_of_any_batch_come_from_the_kernel(order, given, target, sizes):
+    plain = torch.randn(3, 4, 8, 6).to(memory_format=order).requires_grad_()
+    mode, called = guards.FakeMode(guards.ShapeEnv()), []
+    x = mode.fakeify(plain, guards.LocalSource("x"), sizes)
+
+    def resampled(x):
+        y = F.interpolate(x, **target, mode="bilinear", align_corners=False)
+        tangent = torch.ones_like(y, memory_format=given)
+        return y, *torch.autograd.grad(y, x, tangent)
+
+    with mode.mode, Watch(called):
+        fakes = resampled(x)
+    backward = aten.upsample_bilinear2d_backward.default
+    assert (backward in called) is (sizes == {0})
+    assert (aten._unsafe_index_put.default in called) is (sizes != {0})
+    assert type(fakes[0].shape[0]) is (torch.SymInt if sizes == {0} else int)
+    if sizes == {0}:
+        for fake, real in zip(fakes, resampled(plain), strict=True):
+            assert fake.shape[1:] == real.shape[1:]
+            assert fake.stride() == real.stride()
+    called.clear()
+    with mode.mode, torch.no_grad(), Watch(called):
+        F.interpolate(x.detach(), **target, mode="bilinear")
+    assert aten._unsafe_index.Tensor in called

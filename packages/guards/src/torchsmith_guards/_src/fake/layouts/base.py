@@ -222,13 +222,14 @@ def is_channels_last(x: torch.Tensor) -> bool | None:
         return False
     least: Any = 0
     for axis in (1, 3, 2, 0):
-        if not is_static((size[axis], stride[axis])):
+        extent = size[axis] if axis or type(size[0]) is int else 2  # symbols are at least two
+        if not is_static((extent, stride[axis])):
             return None
-        if size[axis] == 0 or stride[axis] < least or (axis == 1 and stride[1] == 0):
+        if extent == 0 or stride[axis] < least or (axis == 1 and stride[1] == 0):
             return False
         if axis == 0 and least == stride[1]:
             return False
-        least = stride[axis] * max(size[axis], 1)
+        least = stride[axis] * max(extent, 1)
     return True
 
 

@@ -13,8 +13,10 @@ import torch
 
 from torchsmith_guards._src.fake.layouts.base import (
     Layout,
+    alike,
     contiguous,
     fits,
+    holds,
     image_layout,
     is_channels_last,
     is_contiguous,
@@ -31,7 +33,10 @@ _UPSAMPLING = """
 
 
 def _resampled(size: Sequence[Any], x: torch.Tensor) -> Layout | None:
-    if not fits(x) or not is_static(size) or min(size) < 1:
+    """The layout of ``x`` with the sizes ``size``, the first of which may be a symbol."""
+    if not alike(x) or not is_static(x.stride(), x.shape[1:], size[1:]) or holds(x.shape, 0):
+        return None
+    if min(size[1:]) < 1 or holds(size[:1], 0):
         return None
     if not is_channels_last(x):
         return contiguous(size, x) if x.dim() < 5 or is_contiguous(x) else None
