@@ -51,6 +51,7 @@ class Compilation:
         self.graph.attach(self)
         shapes = self.graph.shape_env
         assert shapes is not None
+        shapes.history = self.builder.frame_state.history
         self.logs = self.graph.log, shapes.log, self.guards.log, self.journal.log
 
     def checkpoint(self) -> tuple[object, ...]:

@@ -54,7 +54,9 @@ def _one_hot(index: torch.Tensor, classes: int) -> torch.Tensor:
 def _symbolic(value: object) -> bool:
     if isinstance(value, torch.Tensor):
         return any(type(size) is not int for size in value.shape)
-    return isinstance(value, (tuple, list)) and any(map(_symbolic, value))
+    if isinstance(value, (tuple, list)):
+        return any(map(_symbolic, value))
+    return isinstance(value, torch.SymInt | torch.SymFloat)
 
 
 def _upsample(resample: OpOverload) -> Callable[..., torch.Tensor]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
@@ -53,18 +53,21 @@ class ShapeEnv(TorchProtocol):
         bindings: for every symbol with a source: where its number is found.
         hints: number of each backed symbol at this call.
         where: gives the user's current ``file:line``; set by the tracer.
+        history: tells sizes apart that are equal by chance: only those of which it says the same
+            share a symbol; set by the tracer.
     """
 
     def __init__(self, where: Where | None = None) -> None:
         super().__init__()
         self.where: Where = where or (lambda: None)
+        self.history: Callable[[Source], Hashable] = lambda source: None
         self.hints: dict[str, Number] = {}
         self.bindings: dict[str, Source] = {}
         self.runtime_asserts: list[ShapeGuard] = []
         self._symbols: dict[str, Symbol] = {}
         self._counts: dict[str, int] = {}
         self._by_source: dict[Source, Symbol] = {}
-        self._by_size: dict[int, Symbol] = {}
+        self._by_size: dict[Hashable, Symbol] = {}
         self._tracked: list[tuple[Source, SymExpr]] = []
         self._guards: dict[SymCondition, ShapeGuard] = {}
         self._ranges: dict[Symbol, tuple[Bound, Bound]] = {}
@@ -98,15 +101,16 @@ class ShapeEnv(TorchProtocol):
         known = self._by_source.get(source)
         if kind == "dynamic" and hint in (0, 1):
             return hint
+        alike = (hint, self.history(source)) if kind == "dynamic" else None
         if known is None and kind == "dynamic":
-            known = self._by_size.get(hint)
+            known = self._by_size.get(alike)
             if known is not None:
                 self._bind(source, known)
                 self.track(source, known)
         if known is None:
             known = self._new("s", hint, source, -INF if kind == "unspecified" else 2, INF)
             if kind == "dynamic":
-                self._set(self._by_size, hint, known)
+                self._set(self._by_size, alike, known)
         return _sym_int(SymNode(self, known))
 
     def create_unbacked(self, *, size: bool = False) -> torch.SymInt:

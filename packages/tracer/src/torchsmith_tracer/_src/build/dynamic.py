@@ -7,7 +7,7 @@ and 1 are always specialised.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Hashable
 from dataclasses import dataclass, field
 from typing import NoReturn
 
@@ -43,12 +43,27 @@ class FrameState:
         strides: likewise strides.
         scalars: ints and floats; None after the value varied.
         edge: whether a size that varies was 0 or 1 in the compile under way.
+        compiles: how many there have been, with the one under way.
+        seen: size of a dimension in each compile, by text of its tensor and place.
     """
 
     sizes: dict[str, list[int | None] | None] = field(default_factory=dict)
     strides: dict[str, list[int | None] | None] = field(default_factory=dict)
     scalars: dict[str, int | float | None] = field(default_factory=dict)
     edge: bool = False
+    compiles: int = 0
+    seen: dict[tuple[str, int | None], dict[int, int]] = field(default_factory=dict)
+
+    def begin(self) -> None:
+        """A compile begins."""
+        self.edge = False
+        self.compiles += 1
+
+    def history(self, source: Source) -> Hashable:
+        """What is known of a size of a tensor: others that have been equal to it at each compile
+        may be equal for a reason."""
+        assert isinstance(source, TensorPropertySource)
+        return frozenset(self.seen.get((source.base.expr, source.dim), {}).items())
 
     def dynamic_dims(
         self, source: Source, tensor: torch.Tensor, dynamic: bool | None
@@ -60,6 +75,8 @@ class FrameState:
         if isinstance(tensor, torch.nn.Parameter):
             return frozenset()
         self.edge = self.edge or any(tensor.shape[d] in (0, 1) for d in dims)
+        for d, size in enumerate(tensor.shape):
+            self.seen.setdefault((source.expr, d), {})[self.compiles] = size
         return size_marks.applied(tensor, range(tensor.dim()) if dynamic is True else dims)
 
     def dynamic_strides(

@@ -340,7 +340,7 @@ class CodeRecord:
         number = self._next
         self._next += 1
         with recorder.frame(frames.new_frame(self, number, flat, reasons)) as told:
-            self.frame_state.edge = False
+            self.frame_state.begin()
             entry = self.region.compile_frame(self, fn, flat, number)
             entry.edge = self.frame_state.edge
             begin = time.perf_counter()

@@ -3,6 +3,7 @@ operators that keep symbols. The functions without documentation are traced, not
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -79,16 +80,72 @@ def _linspace(start: Any, end: Any, steps: Any, *, dtype: Any = None, device: An
     return torch.where(i < steps // 2, first + step * i, last - step * (steps - 1 - i))
 
 
-def _linspace_of(tx: Trace, args: Args, kwargs: Kwargs) -> Value | None:
-    """``torch.linspace`` between plain numbers, with a symbolic number of steps."""
-    given = dict(zip(("start", "end", "steps"), args)) | kwargs
-    numbers = [realize(tx, given[name]) for name in ("start", "end", "steps") if name in given]
-    plain = given.keys() <= {"start", "end", "steps", "dtype", "device"} and len(args) <= 3
-    plain = plain and all(n.python_type() in (int, float) for n in numbers)
-    if len(numbers) < 3 or not plain or not _numbers(numbers[2]):
-        return None
-    kind = {name: v for name, v in given.items() if name in ("dtype", "device")}
-    return _traced(_linspace)(tx, numbers, kind)
+def _logspace(
+    start: Any, end: Any, steps: Any, base: Any = 10.0, *, dtype: Any = None, device: Any = None
+) -> object:
+    kind = torch.get_default_dtype() if dtype is None else dtype
+    if steps < 2 or kind not in (torch.float32, torch.float64):
+        return torch.ops.aten.logspace.default(start, end, steps, base, dtype=dtype, device=device)
+    return torch.pow(
+        base, torch.linspace(start, end, steps, dtype=kind, device=device).double()
+    ).to(kind)
+
+
+def _spaced(fn: Callable[..., object], *names: str) -> Handler:
+    """``torch.linspace`` or its like between plain numbers, with a symbolic number of steps."""
+
+    def call(tx: Trace, args: Args, kwargs: Kwargs) -> Value | None:
+        given = dict(zip(names, args)) | kwargs
+        numbers = [realize(tx, given[name]) for name in names if name in given]
+        plain = given.keys() <= {*names, "dtype", "device"} and len(args) <= len(names)
+        plain = plain and all(n.python_type() in (int, float) for n in numbers)
+        if len(numbers) < 3 or not plain or not _numbers(numbers[2]):
+            return None
+        kind = {name: v for name, v in given.items() if name in ("dtype", "device")}
+        return _traced(fn)(tx, numbers, kind)
+
+    return call
+
+
+def _window(name: str, shape: Callable[[Any, Any], object]) -> Handler:
+    """``torch.hann_window`` or its like: ``shape`` of positions, and the last one."""
+
+    def window(
+        window_length: Any, periodic: Any = True, *, dtype: Any = None, device: Any = None
+    ) -> object:
+        kind = torch.get_default_dtype() if dtype is None else dtype
+        if window_length < 2 or kind not in (torch.float32, torch.float64):
+            return getattr(torch.ops.aten, name).periodic(
+                window_length, periodic, dtype=dtype, device=device
+            )
+        last = window_length if periodic else window_length - 1
+        return shape(torch.arange(window_length, dtype=kind, device=device), last)
+
+    def call(tx: Trace, args: Args, kwargs: Kwargs) -> Value | None:
+        usual = kwargs.keys() <= {"window_length", "periodic", "dtype", "device"} and len(args) <= 2
+        return _traced(window)(tx, args, kwargs) if usual else None
+
+    return call
+
+
+def _cosines(*factors: float) -> Callable[[Any, Any], object]:
+    def shape(i: Any, last: Any) -> object:
+        found = (i * (2 * math.pi / last)).cos() * factors[1] + factors[0]
+        return found + (i * (4 * math.pi / last)).cos() * factors[2] if factors[2:] else found
+
+    return shape
+
+
+def _triangle(i: Any, last: Any) -> object:
+    slope = i * 2 / last
+    return torch.where(i <= last // 2, slope, 2 - slope)
+
+
+def _fill_diagonal(tensor: Any, fill_value: Any, wrap: Any = False) -> object:
+    if tensor.dim() != 2 or wrap:
+        return torch.ops.aten.fill_diagonal_.default(tensor, fill_value, wrap)
+    tensor.diagonal().fill_(fill_value)
+    return tensor
 
 
 def _largest(image: Any, rank: int) -> object:
@@ -186,7 +243,18 @@ for _name, _fn in (("take_along_dim", _take_along_dim), ("kron", _kron)):
     _handler = _traced(_fn)
     method(_name)(lambda tx, self, args, kwargs, f=_handler: f(tx, [self, *args], kwargs))  # type: ignore[misc]
     register(getattr(torch, _name), _handler)
-register(torch.linspace, _linspace_of)
+method("fill_diagonal_")(
+    lambda tx, x, args, kwargs: _traced(_fill_diagonal)(tx, [x, *args], kwargs)
+)
+register(torch.linspace, _spaced(_linspace, "start", "end", "steps"))
+register(torch.logspace, _spaced(_logspace, "start", "end", "steps", "base"))
+for _name, _shape in (
+    ("hann_window", _cosines(0.5, -0.5)),
+    ("hamming_window", _cosines(0.54, -0.46)),
+    ("blackman_window", _cosines(0.42, -0.5, 0.08)),
+    ("bartlett_window", _triangle),
+):
+    register(getattr(torch, _name), _window(_name, _shape))
 _functional = torch.nn.functional
 for _rank, _max, _usual_max, _avg in (
     (1, torch.max_pool1d, _functional.max_pool1d, torch.avg_pool1d),

@@ -199,12 +199,12 @@ def _extreme(
     keys = items if tx.interp.is_none(key) else [tx.interp.call(key, [v]) for v in items]
     best, best_key = items[0], keys[0]
     for item, item_key in zip(items[1:], keys[1:], strict=True):
-        differs, chosen = tx.interp.compare(op, item_key, best_key), None
-        if isinstance(differs, SymNumValue) and tx.interp.is_none(key):  # only the data knows
+        chosen = None
+        if tx.interp.is_none(key) and any(isinstance(v, SymNumValue) for v in (best, item)):
             chosen = number_builtin(tx, max if name == "max" else min, [best, item], {})
         if chosen is not None:
             best = best_key = chosen
-        elif tx.interp.truth(differs):
+        elif tx.interp.truth(tx.interp.compare(op, item_key, best_key)):
             best, best_key = item, item_key
     return best
 
