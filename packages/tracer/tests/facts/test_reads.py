@@ -47,7 +47,7 @@ ALLOWED = {
         "values/builtins/library.py _environ_getitem",
         "values/functions.py instance_get",
         "values/modules.py changed_table _registers _without_hooks table_get",
-        "values/namespaces.py _read getattr",
+        "values/namespaces.py _own_getattr _read getattr",
         "values/contexts.py _leave_existing _read",
         "values/tensor_objects.py overrides",
     ),

@@ -2,6 +2,8 @@
 that return tensors: eager's result or exception, in every call, and no failure of ours."""
 
 import functools
+import itertools
+import types
 
 import pytest
 import torch
@@ -320,3 +322,32 @@ USES = [
 @pytest.mark.parametrize("use", USES, ids=range(len(USES)))
 def test_special_methods_that_return_tensors(use):
     same(lambda: (use, lambda: (X, Tensors())), 2)
+
+
+@pytest.mark.parametrize("changed", ["nothing", "entry", "function", "removed"])
+def test_a_module_that_computes_its_attributes(changed):
+    def make():
+        module, asked = types.ModuleType("computing"), []
+
+        def computed(name):
+            asked.append(name)
+            if name.startswith("no"):
+                raise AttributeError(f"there is no {name}")
+            return len(asked)
+
+        module.__getattr__ = computed
+
+        def program(x, count):
+            if count == 2 and changed == "entry":
+                module.scale = 50
+            elif count == 2 and changed == "function":
+                module.__getattr__ = lambda name: 7
+            elif count == 2 and changed == "removed":
+                del module.__getattr__
+            found = getattr(module, "nothing", 3), hasattr(module, "none")
+            return x * module.scale + module.scale, found, list(asked)
+
+        run = itertools.count()
+        return program, lambda: (X, next(run))
+
+    same(make, calls=4)

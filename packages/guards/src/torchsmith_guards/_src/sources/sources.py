@@ -72,13 +72,16 @@ def _key_text(key: object) -> str:
     return own_name(key) or f"<{type(key).__name__}>"
 
 
-_NAMED = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
+_NAMED = (type, types.FunctionType, types.BuiltinFunctionType)
 
 
 def own_name(obj: object, attr: str = "__name__") -> str:
     """What a class, function or module is called; nothing for others, which may compute their
     attributes: no code of the user's is run for a text."""
-    name = getattr(obj, attr, "") if issubclass(type(obj), _NAMED) else ""
+    if issubclass(type(obj), types.ModuleType):  # whose ``__getattr__`` is the user's
+        name = object.__getattribute__(obj, "__dict__").get(attr)
+    else:
+        name = getattr(obj, attr, "") if issubclass(type(obj), _NAMED) else ""
     return name if isinstance(name, str) else ""
 
 

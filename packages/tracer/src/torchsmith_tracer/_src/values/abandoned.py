@@ -142,14 +142,16 @@ class Abandoned:
                 todo += [*self._parts(value)][::-1]
 
     def holds(self, value: object) -> bool:
-        """Whether letting go of ``value`` may run code of a suspended generator. Those of context
-        managers end when the context is left, whoever holds them."""
+        """Whether letting go of ``value`` may run code of a suspended generator, or show in a weak
+        reference. Generators of context managers end when the context is left, whoever holds
+        them."""
         if finalizes(value):
             return True
         if isinstance(value, Handling):
             value = value.exc
         return isinstance(value, Value) and any(
-            _pending(g) and self._path(value, g, contexts=False) for g in self.suspended
+            self._path(value, end, contexts=False)
+            for end in (*filter(_pending, self.suspended), *self._tx.interp.watched)
         )
 
     def _alive(self, gen: GeneratorValue, ending: Frame | None, result: Value | None) -> bool:
@@ -208,9 +210,7 @@ class Abandoned:
         if isinstance(value, TracebackValue):
             yield from _within(self._below.get(value, ()), 1)
 
-    def _path(
-        self, root: Value, gen: GeneratorValue, *, contexts: bool = True
-    ) -> list[Value] | None:
+    def _path(self, root: Value, gen: Value, *, contexts: bool = True) -> list[Value] | None:
         """How ``root`` refers to ``gen``, step by step; None where it does not."""
         came: dict[Value, Value | None] = {root: None}
         todo = [root]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast
 from torchsmith_guards import GlobalSource
 
 from torchsmith_tracer._src.effects.journal import DELETED
-from torchsmith_tracer._src.frames.library import is_ours
+from torchsmith_tracer._src.frames.library import is_library_module, is_ours
 from torchsmith_tracer._src.values.base import RealObject, Value
 from torchsmith_tracer._src.values.functions import BoundMethodValue
 from torchsmith_tracer._src.values.lookup import Found, bind, is_data_descriptor, lookup
@@ -192,10 +192,26 @@ class PyModuleValue(RealObject):
             stored = tx.journal.load_attr(holder, name) if holder is not None else None
             if stored is not None and stored is not DELETED:
                 return stored  # type: ignore[return-value]
+        own = self._own_getattr(tx, name)
+        if own is not None:
+            return own.call(tx, [tx.interp.const(name)], {})
         value = self._read(tx, name)
         self._cache[name] = value
         tx.journal.record(partial(self._cache.pop, name, None))  # its guards go, too
         return value
+
+    def _own_getattr(self, tx: Trace, name: str) -> Value | None:
+        """The program's ``__getattr__`` for a name that its module lacks; a library's imports on
+        first use, as it would natively."""
+        table = self.obj.__dict__
+        if name in table or name in _OF_EVERY_MODULE or type(self.obj) is not types.ModuleType:
+            return None
+        if type(table.get("__getattr__")) is not types.FunctionType or is_library_module(
+            self.obj.__name__
+        ):
+            return None
+        tx.interp.namespace(table).missing(tx, name)
+        return self.getattr(tx, "__getattr__")
 
     def _read(self, tx: Trace, name: str) -> Value:
         """An entry of the module's namespace, or what its class or ``__getattr__`` makes of it."""

@@ -35,6 +35,7 @@ class ObjectLayer:
         class_cache, class_attr_values, builtin_names: what lookups found, until a rollback.
         patched_classes: those that traced code stores to.
         weak_references: those without a callback, by referent.
+        watched: objects that traced code has made and refers to weakly.
     """
 
     UNKNOWN = Basics.UNKNOWN
@@ -49,6 +50,7 @@ class ObjectLayer:
         self.class_attr_values: dict[tuple[type, str], Value] = {}
         self.patched_classes: dict[type, ClassValue] = {}
         self.weak_references: dict[Value, Value] = {}
+        self.watched: set[Value] = set()
         basics, operators, iteration = Basics(tx, self), Operators(tx, self), Iteration(tx, self)
         texts, attributes = Texts(tx, self), Attributes(tx, self)
         imports, calls = Imports(tx, self), Calls(tx, self)

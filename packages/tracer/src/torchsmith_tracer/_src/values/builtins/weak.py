@@ -82,7 +82,8 @@ def _ref(tx: Trace, obj: Value, callback: Value | None = None, /) -> Value:
 
 @constructor(weakref.finalize)
 def _finalize(tx: Trace, *args: Value, **kwargs: Value) -> Value:
-    raise Unsupported("opaque-call", what="weakref.finalize")
+    own = bool(args) and _watch(tx, args[0])
+    raise Unsupported("opaque-call", what="weakref.finalize", native=own)
 
 
 @builtin(_check)
@@ -91,9 +92,18 @@ def _check_value(tx: Trace, obj: Value, callback: Value) -> Value:
         raise tx.interp.error(
             TypeError, f"cannot create weak reference to {obj.type_name!r} object"
         )
+    own = _watch(tx, obj)
     if not isinstance(obj, _LASTING) and not tx.interp.is_none(callback):
-        raise Unsupported("opaque-call", what="weakref.ref with a callback")
+        raise Unsupported("opaque-call", what="weakref.ref with a callback", native=own)
     return tx.interp.none
+
+
+def _watch(tx: Trace, obj: Value) -> bool:
+    """Note that the end of an object shows; whether it is one that traced code has made."""
+    own = not isinstance(obj, _LASTING) and obj.source is None
+    if own:
+        tx.interp.watched.add(obj)
+    return own
 
 
 @builtin(_alive)
