@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
-from composition import arithmetic, images
+from composition import arithmetic, families, images
 
 LOW = (torch.bfloat16, torch.float16)
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
@@ -736,6 +736,14 @@ _kind(MOVES)(arithmetic.gathered_windows)
 _kind(MOVES)(images.pool)
 _kind(MOVES, rounds=True)(images.resample)
 _kind(REDUCTIONS, rounds=True)(images.loss)
+_kind(REDUCTIONS, rounds=True)(families.product)
+_kind(MOVES, rounds=True)(families.norm)
+_kind(POINTWISE, rounds=True)(families.activation)
+_kind(MOVES, jumps=True)(families.chosen)
+_kind(MOVES)(families.rearranged)
+_kind(POINTWISE, rounds=True)(families.complex_part)
+_kind(MOVES, rounds=True)(families.convolved)
+_kind(WRITES, rounds=True)(families.written_part)
 KINDS: list[tuple[list[Maker], float]] = [
     (VIEWS, 0.34), (MOVES, 0.24), (POINTWISE, 0.22), (REDUCTIONS, 0.10), (WRITES, 0.10),
 ]  # fmt: skip

@@ -14,6 +14,7 @@ from torchsmith_fx_backend._src.capture.rules.registry import (
     exp,
     float_rule,
     mul,
+    row_major,
     scalar,
     sub,
     where,
@@ -83,6 +84,7 @@ def _softplus(m: Mode, x: Tensor, beta: float = 1, threshold: float = 20) -> Any
 
 @float_rule(aten.log_sigmoid.default)
 def _log_sigmoid(m: Mode, x: Tensor) -> Any:
+    x = row_major(m, x) if x.device.type == "cpu" else x
     low = m.call(aten.minimum.default, x, scalar(m, 0.0, x))
     tail = exp(m, m.call(aten.neg.default, m.call(aten.abs.default, x)))
     return sub(m, low, m.call(aten.log1p.default, tail))

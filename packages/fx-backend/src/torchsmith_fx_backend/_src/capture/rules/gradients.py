@@ -25,7 +25,9 @@ from torchsmith_fx_backend._src.capture.rules.registry import (
     exp,
     float_rule,
     full,
+    laid_by,
     mul,
+    row_major,
     rule,
     scalar,
     sub,
@@ -89,7 +91,8 @@ def _hardswish(m: Mode, grad: Tensor, x: Tensor) -> Any:
     x = up(m, x)
     middle = mul(m, grad, add(m, div(m, x, 3.0), 0.5))
     upper = where(m, m.tensor(aten.lt.Scalar, x, 3.0), middle, grad)
-    return where(m, m.tensor(aten.le.Scalar, x, -3.0), scalar(m, 0.0, grad), upper)
+    slope = where(m, m.tensor(aten.le.Scalar, x, -3.0), scalar(m, 0.0, grad), upper)
+    return laid_by(m, slope, grad, x)
 
 
 @float_rule(aten.hardtanh_backward.default)
@@ -97,12 +100,12 @@ def _hardtanh(m: Mode, grad: Tensor, x: Tensor, low: float, high: float) -> Any:
     x = up(m, x)
     above, below = m.tensor(aten.gt.Scalar, x, low), m.tensor(aten.lt.Scalar, x, high)
     inside = m.tensor(aten.logical_and.default, above, below)
-    return where(m, inside, grad, scalar(m, 0.0, grad))
+    return laid_by(m, where(m, inside, grad, scalar(m, 0.0, grad)), grad, x)
 
 
 @float_rule(aten.hardsigmoid_backward.default)
 def _hardsigmoid(m: Mode, grad: Tensor, x: Tensor) -> Any:
-    return _hardtanh(m, mul(m, grad, 1 / 6), x, -3.0, 3.0)
+    return mul(m, _hardtanh(m, grad, x, -3.0, 3.0), 1 / 6)
 
 
 @rule(aten.threshold_backward.default)
@@ -126,7 +129,8 @@ def _elu(
         below = mul(m, mul(m, grad, inner), add(m, x, alpha * scale))
     else:
         below = mul(m, mul(m, grad, inner * alpha * scale), exp(m, mul(m, x, inner)))
-    return where(m, m.tensor(aten.le.Scalar, x, 0), below, mul(m, grad, scale))
+    slope = where(m, m.tensor(aten.le.Scalar, x, 0), below, mul(m, grad, scale))
+    return laid_by(m, slope, grad, x)
 
 
 @float_rule(aten.softplus_backward.default)
@@ -134,7 +138,7 @@ def _softplus(m: Mode, grad: Tensor, x: Tensor, beta: float, threshold: float) -
     scaled = mul(m, up(m, x), beta)
     power = exp(m, scaled)
     soft = div(m, mul(m, grad, power), add(m, power, 1.0))
-    return where(m, m.tensor(aten.gt.Scalar, scaled, threshold), grad, soft)
+    return laid_by(m, where(m, m.tensor(aten.gt.Scalar, scaled, threshold), grad, soft), grad, x)
 
 
 @rule(aten._prelu_kernel_backward.default)
@@ -197,8 +201,7 @@ def _layer_norm(
     rank = x.dim() - len(shape)
     if not _plain(x) or not shape or not rank or grad.dtype != x.dtype:
         return NotImplemented
-    if not is_contiguous(grad):
-        grad = m.tensor(aten.clone.default, grad, memory_format=torch.contiguous_format)
+    grad = row_major(m, grad)
     inner, outer = range(rank, x.dim()), range(rank)
     wide, slope = up(m, x), up(m, grad)
     scale = up(m, rstd)
@@ -260,7 +263,7 @@ def _mse(m: Mode, grad: Tensor, x: Tensor, target: Tensor, reduction: int) -> An
         return NotImplemented
     factor = 2.0 / count(x, range(x.dim())) if reduction == 1 else 2.0
     distance = mul(m, sub(m, up(m, x), up(m, target)), factor)
-    return to(m, mul(m, distance, up(m, grad)), x.dtype)
+    return row_major(m, to(m, mul(m, distance, up(m, grad)), x.dtype))
 
 
 @rule(aten.binary_cross_entropy_backward.default)
@@ -277,7 +280,7 @@ def _bce(
     wide = up(m, x)
     spread = mul(m, sub(m, scalar(m, 1.0, wide), wide), wide)
     spread = m.tensor(aten.clamp_min.default, spread, 1e-12)
-    slope = div(m, mul(m, up(m, grad), sub(m, wide, up(m, target))), spread)
+    slope = div(m, mul(m, sub(m, wide, up(m, target)), up(m, grad)), spread)
     slope = div(m, slope, count(x, range(x.dim()))) if reduction == 1 else slope
     return to(m, slope, x.dtype)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torchsmith_guards import holds, is_contiguous
+from torchsmith_guards import holds, is_contiguous, layout_of, same_sizes
 
 from torchsmith_fx_backend._src.capture.rules.registry import (
     FLOATS,
@@ -21,6 +21,7 @@ from torchsmith_fx_backend._src.capture.rules.registry import (
     exp,
     mul,
     normalize,
+    row_major,
     rsqrt,
     rule,
     scalar,
@@ -221,6 +222,11 @@ def _batch_norm(
         )[0]
     if running_mean is None or running_var is None or x.dim() < 2:
         return NotImplemented
+    found = layout_of(aten._native_batch_norm_legit_no_training.default,
+                      (x, weight, bias, running_mean, running_var, momentum, eps), {})  # fmt: skip
+    laid = found[0] if isinstance(found, list) else None
+    if isinstance(laid, tuple) and not same_sizes(laid[1], x.stride()):
+        x = row_major(m, x)
     # Eager folds the four vectors into one factor and one offset per channel.
     scale = rsqrt(m, add(m, up(m, running_var), eps))
     if weight is not None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
+from torchsmith_guards import is_contiguous, layout_of, same_sizes
 
 from torchsmith_fx_backend._src.capture.torch_private import OpOverload
 
@@ -90,6 +91,24 @@ where = _formula(aten.where.self)
 def view(m: Mode, x: Tensor, size: Sequence[Any]) -> Tensor:
     """``x`` with another shape."""
     return m.tensor(aten.view.default, x, list(size))
+
+
+def row_major(m: Mode, x: Tensor) -> Tensor:
+    """``x`` itself when it is row-major, else a copy that is."""
+    if is_contiguous(x):
+        return x
+    return m.tensor(aten.clone.default, x, memory_format=torch.contiguous_format)
+
+
+def laid_by(m: Mode, result: Tensor, first: Tensor, second: Tensor) -> Tensor:
+    """``result`` as a pointwise kernel of eager's lays it out that reads ``first``, then ``second``
+    (what a formula computes from them may meet them in another order)."""
+    found = layout_of(aten.add.Tensor, (first, second), {})
+    if not isinstance(found, tuple) or same_sizes(found[1], result.stride()):
+        return result
+    kept = {"dtype": result.dtype, "device": result.device}
+    empty = m.tensor(aten.empty_strided.default, list(found[0]), list(found[1]), **kept)
+    return m.tensor(aten.copy.default, empty, result)
 
 
 def scalar(m: Mode, value: Any, like: Tensor) -> Tensor:
