@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torchsmith_tracer as tracer
-from torch._higher_order_ops.associative_scan import associative_scan
+from torch._higher_order_ops.associative_scan import associative_scan, associative_scan_op
 from torch.func import grad, grad_and_value, hessian, jacfwd, jacrev, jvp, vjp, vmap
 
 X = torch.arange(12.0).reshape(3, 4)
@@ -210,6 +210,23 @@ def test_an_associative_scan_is_one_graph(check, length):
         return associative_scan(combine, (x.sigmoid(), x), dim=1, combine_mode="generic")
 
     check(program, torch.randn(3, length), graphs=1, fullgraph=True)
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+@pytest.mark.parametrize("length", [1, 5, 8])
+def test_the_operator_of_associative_scans_is_taken_apart(check, length, gradients):
+    """``combine_mode="pointwise"`` calls it, on a GPU alone."""
+
+    def combine(left, right, *more):
+        return [left[0] * right[0], right[0] * left[1] + right[1]]
+
+    def program(x):
+        flat = lambda a, b, c, d: combine([a, b], [c, d])  # noqa: E731
+        _, sums = associative_scan_op(flat, [x.sigmoid(), x], additional_inputs=())
+        return sums.movedim(0, 1)
+
+    x = torch.randn(length, 3, 2, requires_grad=gradients)
+    check(program, x, graphs=1, fullgraph=True)
 
 
 def test_what_a_body_changes_in_place_is_changed_outside(check):

@@ -257,7 +257,32 @@ def test_guards_that_fail_on_what_they_were_made_from_are_our_bug_once(strict, m
         for n in range(5):
             assert run(n, 7, k=3) == (n, (7,), 3)
         assert run("other") == ("other", (), 1)
-    assert len(compiles) == 2 and len(caught) == 2  # one for each type
+    assert len(compiles) == 4 and len(caught) == 2  # one and another try for each type
+
+
+REGISTRY = {"a": 1}
+
+
+def test_what_an_operator_changes_while_it_is_traced_is_read_again():
+    """As torch's own do that import modules on first use."""
+    with torch.library._scoped_library("ts_first_use", "DEF") as library:
+        library.define("twice(Tensor x) -> Tensor")
+        library.impl("twice", lambda x: x * 2, "CPU")
+
+        @torch.library.register_fake("ts_first_use::twice", lib=library)
+        def _(x):
+            REGISTRY["b"] = 2
+            return torch.empty_like(x)
+
+        def fn(x):
+            return torch.ops.ts_first_use.twice(x) + sum(REGISTRY.values()), list(REGISTRY)
+
+        run = torchsmith_tracer.compile(fn, backend=eager, fullgraph=True)
+        for _ in range(3):
+            result, names = run(torch.ones(2))
+            assert result.tolist() == [5, 5] and names == ["a", "b"]
+        log = run._torchsmith_region.log
+        assert len(log.frames) == 1 and not log.recompiles
 
 
 def appended(x, v):

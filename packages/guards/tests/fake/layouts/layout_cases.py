@@ -212,7 +212,10 @@ WITH_SETTINGS = {
         lambda x: (([x.to(torch.int32), x, x.to(torch.bfloat16)], 0), {}),
     ],
     # data movement
-    "stack": [lambda x, i=i: (([x, x], i), {}) for i in (0, 1, 2, -1)],
+    "stack": [
+        *(lambda x, i=i: (([x, x], i), {}) for i in (0, 1, 2, -1)),
+        lambda x: (([x, x.contiguous()], 1), {}),
+    ],
     "index_select": [lambda x: ((x, -1, torch.tensor([0, 0, 0])), {})],
     "gather": [lambda x: ((x, -1, torch.zeros(x.shape, dtype=I64)), {})],
     "index.Tensor": [

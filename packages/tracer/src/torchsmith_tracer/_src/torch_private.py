@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._higher_order_ops.associative_scan import generic_associative_scan as _prefixes
 from torch._higher_order_ops.map import map as _map
 from torch._higher_order_ops.scan import scan as _scan
 from torch._higher_order_ops.while_loop import while_loop as _while_loop
@@ -103,6 +104,7 @@ JACOBIANS = tuple((f, f(print).__code__) for f in (torch.func.jacrev, torch.func
 while_loop: Callable[..., object] = _while_loop
 map_rows: Callable[..., object] = _map
 scan: Callable[..., object] = _scan
+prefixes: Callable[..., object] = _prefixes
 wrap_call: Callable[..., object] = _Wrap.__call__
 operator_call: Callable[..., object] = torch._ops.HigherOrderOperator.__call__
 _once: Callable[..., Any] = torch.autograd.function.once_differentiable(print)

@@ -220,8 +220,21 @@ def _wrap(tx: Trace, operator: Value, func: Value, *args: Value, **kwargs: Value
 
 @builtin(private.operator_call)
 def _other(tx: Trace, operator: Value, *args: Value, **kwargs: Value) -> Value:
-    if getattr(getattr(operator, "obj", None), "_name", None) == "flex_attention" and not kwargs:
+    name = getattr(getattr(operator, "obj", None), "_name", None)
+    if name == "flex_attention" and not kwargs:
         return flex_attention(tx, args)
+    if name == "associative_scan":
+        # Its function is pointwise, so it takes many rows at once. The operator's own gradient
+        # would compare all rows with all others.
+        return tx.builder.wrap_new(private.prefixes).call(
+            tx,
+            args[:2],
+            {
+                "additional_inputs": TupleValue([]),
+                **dict(zip(["additional_inputs"], args[2:])),
+                **kwargs,
+            },
+        )
     raise Unsupported("opaque-call", what=f"{operator.describe()}, an operator of functions")
 
 

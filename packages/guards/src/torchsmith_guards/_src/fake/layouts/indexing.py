@@ -73,9 +73,11 @@ def _stack(tensors: Sequence[torch.Tensor], dim: int = 0) -> Layout | None:
     if type(dim) is not int or not -rank - 1 <= dim <= rank or holds(first.shape, 0):
         return None
     axis = dim % (rank + 1)
-    # Along an inner axis it is a concatenation that is then split; up to three axes that has
-    # no order of axes to keep.
-    plain = axis < rank <= 3
+    # Along an inner axis it is a concatenation that is then split; of up to three axes, or of
+    # four that are not all channels-last, that has no order of axes to keep.
+    plain = axis < rank <= 3 or (
+        axis < rank == 4 and any(is_channels_last(t) is False for t in tensors)
+    )
     for t in tensors:
         if t.dtype != first.dtype or t.device != first.device:
             return None
