@@ -768,3 +768,23 @@ def test_a_backward_pass_frees_what_it_has_read(known):
     run(*inputs)[0].backward(tangent)
     for ours, theirs in zip(inputs, wanted, strict=True):
         close(ours.grad, theirs.grad)
+
+
+def test_autograd_calls_the_backward_pass_itself():
+    """Torch's own class between them looks for another name of it in each pass."""
+    fn = lambda x: (x.sin() * x.cos(),)  # noqa: E731
+    x = leaf(4)
+    run = compiled(fn, x)
+    for _ in range(2):
+        (result,) = run(x)
+        (first,) = torch.autograd.grad(result.sum(), x, create_graph=True)
+        (second,) = torch.autograd.grad(first.sum(), x)
+        close(first.detach(), (2 * x).cos().detach())
+        close(second, (-2 * (2 * x).sin()).detach())
+    (result,) = run(x)
+    result.sum().backward()
+    with pytest.raises(RuntimeError, match="second time") as raised:
+        result.sum().backward()
+    files = {str(entry.path) for entry in raised.traceback}
+    assert any(file.endswith("aot/training.py") for file in files)
+    assert not any(file.endswith("autograd/function.py") for file in files)

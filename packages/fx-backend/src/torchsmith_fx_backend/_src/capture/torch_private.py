@@ -116,7 +116,9 @@ def delayed_error(message: str, count: int) -> Callable[..., Sequence[torch.Tens
 
 def apply_of(function: type[torch.autograd.Function]) -> Callable[..., Any]:
     """``function.apply``, which otherwise looks at each of its arguments first: a transform that
-    has ended may still wrap it. Within a transform it says what eager says."""
+    has ended may still wrap it. Within a transform it says what eager says. Autograd calls
+    ``function.backward`` without asking whether that has another name."""
+    function._backward_cls.apply = function.backward  # type: ignore[attr-defined]
     plain = super(torch.autograd.Function, function).apply  # type: ignore[misc]
     within = torch._C._are_functorch_transforms_active
 
