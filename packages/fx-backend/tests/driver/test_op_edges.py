@@ -13,7 +13,9 @@ from torch import fx
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from composition.machines import Native
+from composition.check import compare, prepare
+from composition.machines import Native, Reference
+from composition.programs import Input, Program, Step
 from torchsmith_fx_backend import Settings, compile_graph
 from torchsmith_fx_backend._src.driver import smith
 
@@ -247,3 +249,22 @@ def test_bounds_that_are_nan_hold_as_the_running_torch_has_it(low, high, dtype):
 
     x = torch.tensor([-2, 0, 3] * 6).to(dtype)
     same(smith(fx.symbolic_trace(program), [x])(x), program(x))
+
+
+@pytest.mark.parametrize("part", ["[:3]", "[1]", ".t()", "[:, ::2]", ".diagonal()", ""])
+@pytest.mark.parametrize(
+    "write", ["clamp_(-1, {0})", "mul_({0}.item())", "add_(1, alpha={0}.item())"]
+)
+@pytest.mark.parametrize("read", ["x0.flatten()[0]", "x0.sum()"])
+def test_numbers_read_from_what_is_written_before_and_after(part, write, read):
+    lines = ("torch.maximum(x1, x1, out=x0)", f"x0{part}.{write.format(read)}", "x0.add_(1)")
+    steps = tuple(Step(None, line, ("x0", "x1")) for line in lines)
+    inputs = Input((6, 6), torch.float32), Input((6, 6), torch.float32, seed=1)
+    machine = Reference()
+    for symbolic in (True, False):
+        ready = prepare(
+            Program(inputs, steps, ("x1", "x0"), rounds=True), machine, symbolic=symbolic
+        )
+        machine.prepare()
+        assert compare(ready, machine.signs) is None
+        assert not (symbolic and ready.skipped)

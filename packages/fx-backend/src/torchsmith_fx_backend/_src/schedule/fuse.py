@@ -298,7 +298,8 @@ class Fuser:
         while waiting:
             arg = waiting.pop()
             if self.facts.is_tensor(arg):
-                waiting += () if arg in self.unit_of else arg.all_input_nodes
+                apart = arg in self.unit_of and not self.facts.inlined(arg)
+                waiting += () if apart else arg.all_input_nodes
             elif arg in self.unit_of:
                 found.append(arg)
         return found
