@@ -282,3 +282,25 @@ def test_groups(check, agree, fn):
     check(fn, torch.ones(2), lambda x: x * 2, graphs=1)
     log = agree(fn, torch.ones(2), opaque)
     assert all(b.resumed for b in log.breaks), [str(b) for b in log.breaks]
+
+
+@pytest.mark.parametrize("suppress", [None, True, False])
+@pytest.mark.parametrize("cause", [None, KeyError("cause")], ids=repr)
+def test_what_is_said_of_the_context_stays_after_a_cause_is_set(cause, suppress):
+    def program(x):
+        try:
+            raise KeyError(x.shape)
+        except KeyError:
+            error = ValueError(1)
+            error.__cause__ = cause
+            if suppress is not None:
+                error.__suppress_context__ = suppress
+            raise error
+
+    shown = []
+    for fn in (program, torchsmith_tracer.compile(program)):
+        with pytest.raises(ValueError) as caught:
+            fn(torch.ones(2))
+        e = caught.value
+        shown.append((e.__suppress_context__, repr(e.__cause__), repr(e.__context__)))
+    assert shown[0] == shown[1]

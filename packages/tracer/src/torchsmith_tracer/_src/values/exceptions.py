@@ -153,8 +153,8 @@ class ExceptionValue(NewObjectValue):
                 cg.set_attr(self, name, value)
         if self.was_raised and self.context is NONE:
             cg.effect(_set_outer_context, self)
-        if self.suppress:
-            cg.set_attr(self, "__suppress_context__", "True")
+        if self.suppress or self.cause is not NONE:  # a cause has set it
+            cg.set_attr(self, "__suppress_context__", str(self.suppress))
 
 
 def make_exception(
