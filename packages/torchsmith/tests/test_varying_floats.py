@@ -48,6 +48,16 @@ PROGRAMS = {
     "causal attention": lambda x, v: F.scaled_dot_product_attention(
         x[None, None], x[None, None], x[None, None], is_causal=True, scale=v
     ),
+    "dropout in attention": lambda x, v: F.scaled_dot_product_attention(x, x + 1, x, None, v),
+    "dropout in causal attention": lambda x, v: F.scaled_dot_product_attention(
+        x[None], x[None], x[None], dropout_p=v, is_causal=True, scale=v + 1
+    ),
+    "dropout in masked attention": lambda x, v: F.scaled_dot_product_attention(
+        x.view(2, 1, 3, 8), x.view(1, 2, 3, 8), x.view(2, 1, 3, 8), SHARES[:3, :3] > 0.01, v
+    ),
+    "dropout in grouped attention": lambda x, v: F.scaled_dot_product_attention(
+        x.view(1, 2, 3, 8), x[:3].view(1, 1, 3, 8), x[3:].view(1, 1, 3, 8), None, v, enable_gqa=True
+    ),
     "huber_loss": lambda x, v: F.huber_loss(x, SHARES, delta=v),
     "weighted huber_loss": lambda x, v: F.huber_loss(x, SHARES, delta=v, weight=SHARES),
     "smooth_l1_loss": lambda x, v: F.smooth_l1_loss(x, SHARES, beta=v, reduction="sum"),
@@ -125,6 +135,7 @@ def test_autocast_gives_results_of_its_type(name):
         lambda x, p: F.dropout(x, p),
         lambda x, p: F.dropout(x, p, training=False),
         lambda x, p: F.dropout1d(x, p),
+        lambda x, p: F.scaled_dot_product_attention(x, x, x, dropout_p=p),
         lambda x, p: F.alpha_dropout(x, p, training=True),
         lambda x, p: x.clone().bernoulli_(p),
         lambda x, p: F.cross_entropy(x, LABELS, label_smoothing=p),

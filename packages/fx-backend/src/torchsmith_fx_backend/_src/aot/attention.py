@@ -87,7 +87,7 @@ class Attention:
         """Record the call."""
         if guards.varying_floats(scaled_dot_product_attention, (), more):
             query = query * (more.pop("scale") * query.shape[-1] ** 0.5)  # undone by the kernel's
-        given = _Operands(query, key, value, attn_mask, dropout_p, is_causal, more)
+        given = _Operands(query, key, value, attn_mask, float(dropout_p), is_causal, more)
         if not (torch.is_grad_enabled() and any(t.requires_grad for t in given.tensors())):
             return _run(given)
         simpler = self._without_mask(given) or self._with_dense_mask(given)

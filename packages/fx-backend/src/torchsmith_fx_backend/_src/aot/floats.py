@@ -121,6 +121,33 @@ class FloatCalls:
         noise: Tensor = self.draw(aten.bernoulli_.float, torch.empty_like(like), 1 - p)
         return noise
 
+    def attention(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: Any = 0.0,
+        is_causal: bool = False,
+        *,
+        scale: Any = None,
+        enable_gqa: bool = False,
+    ) -> Any:
+        """A CPU has no kernel that drops elements: eager composes it, too."""
+        if not isinstance(dropout_p, torch.SymFloat) or query.device.type != "cpu":
+            return NotImplemented
+        if isinstance(scale, torch.SymFloat):
+            query, scale = query * (scale * query.shape[-1] ** 0.5), None
+        if attn_mask is not None and attn_mask.dtype is torch.bool:
+            hidden = torch.zeros_like(attn_mask, dtype=query.dtype)
+            attn_mask = hidden.masked_fill(~attn_mask, float("-inf"))
+        given = (query, key, value, attn_mask, 0.0, is_causal, None)
+        attend = aten._scaled_dot_product_attention_math.default
+        _, weights = attend(*given, scale=scale, enable_gqa=enable_gqa)
+        if enable_gqa:
+            value = value.repeat_interleave(query.shape[-3] // value.shape[-3], -3)
+        return self.dropout(weights, dropout_p) @ value
+
     def normal(self, mean: Any, std: Any, *args: Any, **kwargs: Any) -> Any:
         if isinstance(mean, Tensor) or isinstance(std, Tensor):
             return torch.normal(mean, std, *args, **kwargs)
@@ -359,9 +386,10 @@ _FORMULAS: dict[Any, Callable[..., Any]] = {
     "quantile": _quantile,
 }
 # What autocast computes in float32, as operators of these names.
-_CAST = frozenset(_FORMULAS) - {F.cross_entropy, F.pad}
+_CAST = frozenset({*_FORMULAS, F.scaled_dot_product_attention}) - {F.cross_entropy, F.pad}
 _RECORDED: dict[Any, Callable[..., Any]] = {
     F.batch_norm: _batch_norm,
+    F.scaled_dot_product_attention: FloatCalls.attention,
     F.dropout: FloatCalls.dropout,
     F.dropout1d: functools.partial(FloatCalls.dropout_channels, rank=3),
     F.dropout2d: FloatCalls.dropout_channels,

@@ -237,10 +237,10 @@ class _Run:
             return data.assign(self.mode, args[0], args[2])
         if target is getattr and args[1] == "data":
             return data.read(self.mode, args[0])
-        if target is torch.nn.functional.scaled_dot_product_attention:
-            return self.attend(*args, **kwargs)
         if not self.static and (made := self.compose(target, args, kwargs)) is not NotImplemented:
             return made
+        if target is torch.nn.functional.scaled_dot_product_attention:
+            return self.attend(*args, **kwargs)
         if node.op == "call_method":
             return getattr(args[0], target)(*args[1:], **kwargs)
         if node.op == "call_module":

@@ -38,7 +38,7 @@ _OF_FUNCTIONS: dict[str, dict[str, _Limits]] = {
 }
 # Where in the arguments, for functions that have no signature.
 _OF_BUILTINS: dict[Target, dict[str, tuple[int | None, _Limits]]] = {
-    F.scaled_dot_product_attention: {"scale": (None, _POSITIVE)},
+    F.scaled_dot_product_attention: {"scale": (None, _POSITIVE), "dropout_p": (4, _SHARE)},
     torch.quantile: {"q": (1, _SHARE)},
     "quantile": {"q": (1, _SHARE)},
     "bernoulli_": {"p": (1, _SHARE)},
