@@ -26,7 +26,20 @@ if INTERPRETED:
 else:
     _fn = libdevice
 
-exp = _fn.exp
+_RSQRT = tl.constexpr("rsqrt.approx.f32 $0, $1;")
+_EXP = tl.constexpr("""{
+    .reg .f32 n, r;
+    fma.rn.f32 n, $1, 0f3BBB989D, 0f3F000000;  // x / (252 ln 2) + 1/2, between 0 and 1
+    cvt.sat.f32.f32 n, n;
+    fma.rm.f32 n, n, 0f437C0000, 0f4B400001;  // its low bits are the exponent of two, biased
+    add.f32 r, n, 0fCB40007F;
+    neg.f32 r, r;
+    fma.rn.f32 r, $1, 0f3FB8AA3B, r;  // x / ln 2 less that exponent, in two steps
+    fma.rn.f32 r, $1, 0f32A57060, r;
+    ex2.approx.ftz.f32 r, r;
+    shl.b32 n, n, 23;
+    mul.f32 $0, r, n;
+}""")
 exp2 = _fn.exp2
 expm1 = _fn.expm1
 log = _fn.log
@@ -41,7 +54,27 @@ fmod = _fn.fmod
 trunc = _fn.trunc
 nearbyint = _fn.rint
 copysign = _fn.copysign
-rsqrt = _fn.rsqrt
+if INTERPRETED:
+    exp, rsqrt = _fn.exp, _fn.rsqrt
+else:
+    # The two that most kernels need only one of, as the very instructions that libdevice has for
+    # them: to link libdevice takes triton 35 ms, more than half of a small kernel's time.
+
+    @jit
+    def exp(x: tl.tensor) -> tl.tensor:
+        """``e ** x``."""
+        if x.dtype == tl.float32:
+            return tl.inline_asm_elementwise(_EXP, "=f,f", [x], tl.float32, True, 1)
+        else:
+            return libdevice.exp(x)
+
+    @jit
+    def rsqrt(x: tl.tensor) -> tl.tensor:
+        """``1 / sqrt(x)``."""
+        if x.dtype == tl.float32:
+            return tl.inline_asm_elementwise(_RSQRT, "=f,f", [x], tl.float32, True, 1)
+        else:
+            return libdevice.rsqrt(x)
 
 
 @jit
