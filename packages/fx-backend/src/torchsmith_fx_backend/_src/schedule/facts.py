@@ -83,6 +83,7 @@ WHOLE_VIEWS = frozenset(
         aten.permute.default,
     }
 )
+JOINED = frozenset({aten.cat.default, aten.stack.default})
 _BATCH_NORM = aten.native_batch_norm.default
 GEMMS = frozenset(
     {
@@ -478,9 +479,10 @@ class Facts:
         size = estimate(self.info(node).numel)
         for arg in node.all_input_nodes:
             if self.is_tensor(arg):
-                # What is small beside the node (one value a row) is no reason to store the node.
+                # What is small beside the node (one value a row) is no reason to store the node,
+                # unless it is a piece: each point of a GPU's kernel computes those of all.
                 beside = MUCH_LARGER * estimate(self.info(arg).numel) <= size
-                cost += 0 if beside else self._cost[arg]
+                cost += 0 if beside and node.target not in JOINED else self._cost[arg]
                 leaves.update(self._leaves[arg])
         if cost * self._windows_over(node) > WINDOW_COST:
             return
