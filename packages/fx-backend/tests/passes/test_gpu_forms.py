@@ -375,6 +375,24 @@ def test_rows_go_channels_last_too(returned):
         assert node.args[0].meta["val"].is_contiguous(memory_format=torch.channels_last)
 
 
+@pytest.mark.parametrize(
+    ("taps", "dilation", "last"), [(3, 8, True), (3, 16, False), (5, 8, False), (2, 64, True)]
+)
+def test_taps_that_are_far_apart_keep_their_layout(taps, dilation, last):
+    """The library may have no fast channels-last kernel for them."""
+
+    def fn(x, w):
+        for _ in range(3):
+            x = torch.nn.functional.conv1d(x, w, dilation=dilation).relu()
+        return x
+
+    inputs = randn(2, 8, 3 * (taps - 1) * dilation + 9), randn(8, 8, taps, seed=1)
+    passes = [RowsAsImages(device="cpu"), ChannelsLast(device="cpu")]
+    calls = rewritten(fn, *inputs, passes=passes, rtol=3e-2, atol=3e-2)
+    ranks = {n.meta["val"].dim() for n in calls if n.target is aten.convolution.default}
+    assert ranks == {4 if last else 3}
+
+
 def test_one_convolution_stays():
     x, w = torch.randn(2, 4, 9, 9), torch.randn(8, 4, 3, 3)
     passes = [ChannelsLast(device="cpu", dtypes=(torch.float32,))]

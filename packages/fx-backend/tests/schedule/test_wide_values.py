@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from plans import kernels, run_plan, trace
+from torchsmith_fx_backend._src.loops.ir import Op
 from torchsmith_fx_backend._src.schedule import facts
 from torchsmith_fx_backend._src.schedule.facts import Facts
 from torchsmith_fx_backend._src.schedule.memory import eager_peak
@@ -86,3 +87,23 @@ def test_operands_that_are_as_wide_are_stored_as_before(monkeypatch):
     before, plain, _ = planned(alike, given, monkeypatch, fast=False)
     after, plan, _ = planned(alike, given, monkeypatch, fast=True)
     assert after == before and len(kernels(plan)) == len(kernels(plain))
+
+
+def octaves(x, w):
+    """Sines and cosines of coordinates, read by two products, once beside something wider."""
+    parts = [f(x * 2.0**k) for k in range(8) for f in (torch.sin, torch.cos)]
+    coded = torch.cat([x, *parts], -1)
+    y = coded @ w
+    return torch.cat([coded, y], -1) @ torch.cat([w, w, w])[: coded.shape[1] + y.shape[1]]
+
+
+def test_costly_pieces_are_not_computed_at_each_point_of_the_whole(monkeypatch):
+    given = [torch.randn(16, 3), torch.randn(51, 51)]
+    _, plan, _ = planned(octaves, given, monkeypatch, fast=True)
+    sines = [sum(getattr(n, "op", None) in (Op.SIN, Op.COS) for n in k.body) for k in kernels(plan)]
+    assert sorted(sines)[-1] == sum(sines) == 16
+    for step in range(2):
+        inputs = [given[0] * (step + 1), given[1]]
+        torch.testing.assert_close(
+            run_plan(plan, inputs)[0], octaves(*inputs), rtol=1e-4, atol=1e-4
+        )

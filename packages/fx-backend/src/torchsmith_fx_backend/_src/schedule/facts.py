@@ -62,6 +62,7 @@ INLINE_COST = 9  # simple operations that may be done again rather than stored
 NARROW_COST = 40  # the same where its operands are much narrower, on FAST devices
 FAST = frozenset({"cuda"})
 MOVED_COST = 40  # the same for a node whose one reader moves its elements
+JOINED_COST = 160  # the same for all pieces of a concatenation, on FAST devices
 PADDED_COST = 400  # the same where it does so only to leave a little room at an end
 WINDOW_COST = 27  # the same for all that windows do again of a node which several of them read
 SMALL_COST = 16  # the same for a node that is small beside its readers ...
@@ -650,7 +651,12 @@ class Facts:
         if users[0].target is aten.constant_pad_nd.default and other <= own + own // SLACK:
             return PADDED_COST
         if rule.moves and (not self.body(users[0]).looks_up or other <= own):
-            return MOVED_COST
+            joined = users[0].target in JOINED and self.info(node).device.type in FAST
+            return (
+                min(MOVED_COST, JOINED_COST // len(users[0].all_input_nodes))
+                if joined
+                else MOVED_COST
+            )
         return 2 * INLINE_COST if 1 < other / max(own, 1) <= FEW_REPEATS else 0
 
     def _small_beside_readers(self, node: fx.Node, cost: int, leaves: Iterable[fx.Node]) -> bool:
