@@ -90,3 +90,23 @@ def test_columns_of_a_permuted_image_are_row_major():
             assert (found.stride(), found._is_view()) == (wanted.stride(), wanted._is_view())
             pair = [torch.autograd.grad(t.square().sum(), x)[0] for t in (found, wanted)]
             assert torch.equal(*pair) and pair[0].stride() == pair[1].stride()
+
+
+@pytest.mark.parametrize("mode", ["reflect", "replicate", "constant"])
+@pytest.mark.parametrize("other", [torch.tanh, torch.exp, torch.neg])
+def test_one_of_two_results_takes_tangents_of_one_value(mode, other):
+    def fn(x, y):
+        return torch.nn.functional.pad(x, [0, 1, 0, 0], mode=mode), other(y)
+
+    x, y = torch.randn(2, 4, 4).requires_grad_(), torch.randn(4, 4).requires_grad_()
+    compiled = compile_training(torch.fx.symbolic_trace(fn), [x, y], SETTINGS)
+    for first in (0, 1, 0):
+        for run in (compiled, fn):
+            x.grad = y.grad = None
+            results = run(x, y)
+            for number in (first, 1 - first):  # one after the other, in either order
+                one = torch.full((), 0.5).expand(results[number].shape)
+                results[number].backward(one)
+            if run is compiled:
+                found = x.grad, y.grad
+        torch.testing.assert_close(found, (x.grad, y.grad))

@@ -268,22 +268,23 @@ class Training:
 
     @collector.paused()
     def _backward_for(self, key: Key) -> tuple[Any, tuple[int, ...]]:
-        """The half for these tangents; that for such as are laid out as the results are where it
-        takes what is held for other results alone, and for all of them where it needs more than is
-        saved. Its gradients are then right, though perhaps laid out in another way, or zero where
-        eager has none."""
+        """The half for these tangents; for such as lie as results do where it takes what is for
+        others or needs more than is saved; for all results where that does, too: right gradients,
+        though perhaps in another layout, or zero where eager has none."""
         roots = [self.joint.outputs[i].meta["val"] for i in self.joint.differentiable]
-        usual: Key = tuple(root.stride() for root in roots)
-        try:
-            half, used = self._compile_backward(key)
-        except UnsupportedError:
-            if key == usual or self._any_sizes:
-                raise
-        else:
-            usual = tuple(None if k is None else root.stride() for k, root in zip(key, roots))
-            if key == usual or self._any_sizes or not self._takes_others(key, used):
+        every: Key = tuple(root.stride() for root in roots)
+        alone: Key = tuple(None if k is None else stride for k, stride in zip(key, every))
+        for usual in (key, alone, every):
+            try:
+                half, used = self._compile_backward(usual)
+            except UnsupportedError:
+                if self._any_sizes or usual == every:
+                    raise
+                continue
+            if usual is not key:
+                break
+            if self._any_sizes or key == alone or not self._takes_others(key, used):
                 return half, used
-        half, used = self._compile_backward(usual)
 
         def relaid(arguments: list[Any]) -> Any:
             given = iter(arguments[len(used) :])

@@ -129,8 +129,7 @@ def _elu(
         below = mul(m, mul(m, grad, inner), add(m, x, alpha * scale))
     else:
         below = mul(m, mul(m, grad, inner * alpha * scale), exp(m, mul(m, x, inner)))
-    slope = where(m, m.tensor(aten.le.Scalar, x, 0), below, mul(m, grad, scale))
-    return laid_by(m, slope, grad, x)
+    return laid_by(m, where(m, m.tensor(aten.le.Scalar, x, 0), below, mul(m, grad, scale)), grad, x)
 
 
 @float_rule(aten.softplus_backward.default)
