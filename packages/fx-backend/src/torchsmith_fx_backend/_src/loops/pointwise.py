@@ -401,7 +401,8 @@ def pow_tensor(p: Point) -> Value:
 def _is_outer(node: fx.Node) -> bool:
     """Whether a product is of columns by rows, as gradients of weights at batch 1 are."""
     value, inner = node.meta["val"], node.args[0].meta["val"].shape[-1]  # type: ignore[union-attr]
-    return value.is_cpu and category(value.dtype) == 2 and type(inner) is int and inner == 1
+    plain = value.device.type == "cpu" and category(value.dtype) == 2
+    return plain and type(inner) is int and inner == 1
 
 
 @lowering(aten.mm.default, aten.bmm.default, applies=_is_outer)
