@@ -110,3 +110,33 @@ def test_one_of_two_results_takes_tangents_of_one_value(mode, other):
             if run is compiled:
                 found = x.grad, y.grad
         torch.testing.assert_close(found, (x.grad, y.grad))
+
+
+ZERO = {  # results whose gradients are zeros, though eager's nodes save values made inside
+    "kthvalue": lambda x: x.kthvalue(2, 0)[0].ceil(),
+    "max": lambda x: x.max(1)[0].round(),
+    "gather": lambda x: x.gather(0, x.argsort(0)).sign(),
+    "nothing": lambda x: x.floor(),
+}
+
+
+@pytest.mark.parametrize("other", [torch.clone, torch.exp])
+@pytest.mark.parametrize("name", ZERO)
+def test_results_with_gradients_of_zeros_have_what_their_half_reads(name, other):
+    def fn(x):
+        return ZERO[name](x), other(x)
+
+    x = torch.randn(4, 3).requires_grad_()
+    compiled = compile_training(torch.fx.symbolic_trace(fn), [x], SETTINGS)
+    for order in ((0,), (0, 1), (1, 0), (1,), (0, 0), (1, 1)):
+        told = []
+        for run in (compiled, fn):
+            x.grad, found, results = None, "", run(x)
+            try:
+                for number in order:
+                    results[number].sum().backward()
+            except RuntimeError as error:
+                found = str(error)[:40]
+            told.append((found, x.grad))
+        assert told[0][0] == told[1][0], order
+        torch.testing.assert_close(told[0][1], told[1][1])

@@ -192,13 +192,12 @@ class Training:
         tangents = dict(zip(joint.differentiable, snapshot.tangents, strict=True))
         needed = needed_by(snapshot.module, tangents, outputs, self.saved)
         # A gradient of zeros is a constant here; computed for its result alone it reads what
-        # eager's nodes do.
-        zeros = joint.saves.keys() - frozenset[int]().union(*needed)
-        read = {i: {node.name for node in joint.reads[i]} for i in zeros & joint.reads.keys()}
-        needed = [
-            each | {i for i, names in read.items() if saved.name in names}
-            for saved, each in zip(self.saved, needed, strict=True)
-        ]
+        # eager's nodes do. Of values made inside that is not known: it may be any.
+        names = {each.name for each in self.saved}
+        for i in joint.saves.keys() - frozenset[int]().union(*needed):
+            own = {node.name for node in joint.reads.get(i, ())} & names
+            own = own or (names if joint.saves[i] else own)
+            needed = [n | {i} if s.name in own else n for s, n in zip(self.saved, needed)]
         users = [each for i, each in enumerate(needed) if i not in self.numbers]
         guarded = [joint.nodes[i] for i in self.kept_inputs]
         guarded += [joint.outputs[i] for i in self.kept_outputs]
