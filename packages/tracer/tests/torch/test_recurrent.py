@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+import torchsmith_tracer
 from torch import nn
 from torch.nn.utils import parametrizations, parametrize, rnn
 
@@ -252,3 +253,19 @@ def test_packed_sequences_break_once_at_each_call(program, body):
     breaks = compiled[-1]._torchsmith_region.log.breaks if PACKED[body] else []
     assert {b.name for b in breaks} <= {"data-dependent-op"}
     assert len({b.place.line for b in breaks}) <= PACKED[body]
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_only_a_cpu_takes_any_length(device):
+    """Libraries of other devices take one, and are faster than a network taken apart."""
+    network, found = nn.GRU(4, 8, device=device), []
+
+    def note(gm, examples):
+        found.append([x.shape for x in examples if isinstance(x, torch.Tensor) and x.dim() == 3])
+        return gm.forward
+
+    compiled = torchsmith_tracer.compile(network, backend=note)
+    for length in (5, 6, 7):
+        states, last = compiled(torch.randn(length, 2, 4, device=device))
+        assert states.shape == (length, 2, 8) and last.shape == (1, 2, 8)
+    assert len(found) == (2 if device == "cpu" else 3)

@@ -457,14 +457,13 @@ def _version(tensor: torch.Tensor) -> int:
 
 
 def _of_any_length(target: Callable[..., Any], x: Any, *args: Any) -> object:
-    """The result of a recurrent network: it would be unrolled to see that the sizes of its states
-    do not depend on the length."""
+    """The result of a recurrent network. On a CPU it would be unrolled to see that the sizes of its
+    states do not depend on the length; libraries of other devices take one length, and are fast."""
     time = 1 if args[-1] is True else 0
-    if type(args[-1]) is not bool or not has_symbols(x) or type(x.shape[time]) is int:
-        return target(x, *args)  # packed, or of one length
+    one = x.device.type != "cpu" or not has_symbols(x) or type(x.shape[time]) is int
+    if one or type(args[-1]) is not bool:  # packed
+        return target(x, *args)
     states, *last = target(x.narrow(time, 0, 1), *args)
-    size = (*x.shape[:2], states.shape[-1])
-    if time:
-        size = (size[1], size[0], size[2])
-    whole = states.new_empty(size)
+    size = x.shape[1::-1] if time else x.shape[:2]
+    whole = states.new_empty((*size, states.shape[-1]))
     return ((whole.transpose(0, 1) if time else whole) + states, *last)
