@@ -651,12 +651,9 @@ class Facts:
         if users[0].target is aten.constant_pad_nd.default and other <= own + own // SLACK:
             return PADDED_COST
         if rule.moves and (not self.body(users[0]).looks_up or other <= own):
-            joined = users[0].target in JOINED and self.info(node).device.type in FAST
-            return (
-                min(MOVED_COST, JOINED_COST // len(users[0].all_input_nodes))
-                if joined
-                else MOVED_COST
-            )
+            if users[0].target in JOINED and self.info(node).device.type in FAST:
+                return min(MOVED_COST, JOINED_COST // len(users[0].all_input_nodes))
+            return MOVED_COST
         return 2 * INLINE_COST if 1 < other / max(own, 1) <= FEW_REPEATS else 0
 
     def _small_beside_readers(self, node: fx.Node, cost: int, leaves: Iterable[fx.Node]) -> bool:
