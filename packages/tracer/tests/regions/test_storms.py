@@ -275,7 +275,8 @@ def test_what_an_operator_changes_while_it_is_traced_is_read_again():
             return torch.empty_like(x)
 
         def fn(x):
-            return torch.ops.ts_first_use.twice(x) + sum(REGISTRY.values()), list(REGISTRY)
+            known, names = sum(REGISTRY.values()), list(REGISTRY)
+            return torch.ops.ts_first_use.twice(x) + known, names
 
         run = torchsmith_tracer.compile(fn, backend=eager, fullgraph=True)
         for _ in range(3):
@@ -283,6 +284,29 @@ def test_what_an_operator_changes_while_it_is_traced_is_read_again():
             assert result.tolist() == [5, 5] and names == ["a", "b"]
         log = run._torchsmith_region.log
         assert len(log.frames) == 1 and not log.recompiles
+
+
+def test_a_version_for_a_size_of_one_is_known_as_such_when_it_is_traced_again():
+    """Those do not count towards the limit."""
+    with torch.library._scoped_library("ts_grows", "DEF") as library:
+        library.define("twice(Tensor x) -> Tensor")
+        library.impl("twice", lambda x: x * 2, "CPU")
+        table = {}
+
+        @torch.library.register_fake("ts_grows::twice", lib=library)
+        def _(x):
+            table[str(type(x.shape[0])) if x.shape[0] != 1 else "one"] = 1
+            return torch.empty_like(x)
+
+        def fn(x):
+            known = len(table)
+            return torch.ops.ts_grows.twice(x) + known
+
+        run = torchsmith_tracer.compile(fn, backend=eager, fullgraph=True)
+        record = next(iter(run._torchsmith_region._records.values()))
+        for size, edge in ((3, False), (4, False), (1, True)):
+            assert run(torch.ones(size)).tolist() == [2.0 + len(table)] * size
+            assert record.entries[0].edge is edge
 
 
 def appended(x, v):

@@ -226,15 +226,8 @@ def _other(tx: Trace, operator: Value, *args: Value, **kwargs: Value) -> Value:
     if name == "associative_scan":
         # Its function is pointwise, so it takes many rows at once. The operator's own gradient
         # would compare all rows with all others.
-        return tx.builder.wrap_new(private.prefixes).call(
-            tx,
-            args[:2],
-            {
-                "additional_inputs": TupleValue([]),
-                **dict(zip(["additional_inputs"], args[2:])),
-                **kwargs,
-            },
-        )
+        more = dict(zip(("additional_inputs",), args[2:])) | kwargs
+        return tx.builder.wrap_new(private.prefixes).call(tx, args[:2], more)
     raise Unsupported("opaque-call", what=f"{operator.describe()}, an operator of functions")
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from torchsmith_guards import Checker, GuardSet, collector
-from torchsmith_guards.records import RecompileReason, recorder
+from torchsmith_guards.records import FrameRecord, RecompileReason, recorder
 
 from torchsmith_tracer._src.breaks.report import FrameReport, Place, Recompile
 from torchsmith_tracer._src.build.dynamic import FrameState
@@ -341,16 +341,11 @@ class CodeRecord:
         self._next += 1
         with recorder.frame(frames.new_frame(self, number, flat, reasons)) as told:
             self.frame_state.begin()
-            entry = self.region.compile_frame(self, fn, flat, number)
-            entry.edge = self.frame_state.edge
-            begin = time.perf_counter()
-            fits = entry.checker.check(*args)
-            told.check_seconds = time.perf_counter() - begin
-            if not fits:  # what was read changed meanwhile: operators import modules on first use
+            entry, fits = self._attempt(fn, flat, args, number, told)
+            if not fits:  # what was read has changed: operators import modules on first use
                 shown = self.region.log.frames
                 shown[:] = [each for each in shown if each is not entry.report]
-                entry = self.region.compile_frame(self, fn, flat, number)
-                fits = entry.checker.check(*args)
+                entry, fits = self._attempt(fn, flat, args, number, told)
             if not fits:
                 self._repair(entry, fn, args)
             entry.body = frames.ranged(told, entry.body)
@@ -358,6 +353,18 @@ class CodeRecord:
             frames.finish(told, self, entry)
             collector.settle()
         return entry
+
+    def _attempt(
+        self, fn: types.FunctionType, flat: tuple[object, ...], args: tuple[object, ...],
+        number: int, told: FrameRecord,
+    ) -> tuple[Entry, bool]:  # fmt: skip
+        """A version, and whether its guards hold for the arguments that it was made from."""
+        entry = self.region.compile_frame(self, fn, flat, number)
+        entry.edge = self.frame_state.edge
+        begin = time.perf_counter()
+        fits = entry.checker.check(*args)
+        told.check_seconds = time.perf_counter() - begin
+        return entry, fits
 
     def _repair(self, entry: Entry, fn: types.FunctionType, args: tuple[object, ...]) -> None:
         """The guards do not hold for the very arguments that they were made from: our bug. It
