@@ -2,7 +2,7 @@
 
 ``exp``, ``sin`` and ``cos`` are our own: Taylor polynomials on a reduced argument, whose errors are
 below 1 ulp. Arguments of sine and cosine from 2**20 on, and the other functions, go to libm: where
-the C library has vector forms of these (errors below 3 ulp), compilers are told so.
+the C library has vector forms of these (errors below 4 ulp), compilers are told so.
 """
 
 from __future__ import annotations
