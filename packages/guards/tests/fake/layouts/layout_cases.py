@@ -227,7 +227,12 @@ WITH_SETTINGS = {
     "tril": [lambda x: ((x,), {}), lambda x: ((x, -1), {})],
     "triu": [lambda x: ((x, 1), {})],
     "flip": [lambda x: ((x, [0]), {}), lambda x: ((x, [0, -1]), {})],
-    "roll": [lambda x: ((x, [1], [0]), {}), lambda x: ((x, [1]), {})],
+    "roll": [
+        lambda x: ((x, [1], [0]), {}),
+        lambda x: ((x, [1]), {}),
+        lambda x: ((x, [2, -1], [-1, 1]), {}),
+        lambda x: ((x, [0, 1], [0, 1]), {}),
+    ],
     "repeat": [lambda x: ((x, [2] * x.dim()), {}), lambda x: ((x, [3, *([1] * x.dim())]), {})],
     # products
     "mm": [lambda x: ((x, x.t()), {}), lambda x: ((x, make((6, 4), (1, 0))), {})],

@@ -319,3 +319,35 @@ def test_axes_of_one_beside_symbolic_sizes_are_laid_out_as_in_eager():
             wrong.append((size, dims, [x.stride() for x in real], found[1], func(*real).stride()))
     assert not wrong, wrong[:3]
     assert answered > 600
+
+
+def test_images_in_any_order_with_symbolic_sizes_are_laid_out_as_in_eager():
+    choose = random.Random(2)
+    answered, wrong = 0, []
+    for _ in range(600):
+        size = tuple(choose.choice((1, 2, 3, 4, 5)) for _ in range(4))
+        order = choose.choice([(0, 2, 3, 1), tuple(choose.sample(range(4), 4))])
+        stored = torch.empty([size[i] for i in order])
+        image = stored.permute([order.index(i) for i in range(4)])
+        env = ShapeEnv()
+        dims = {d for d, n in enumerate(size) if n > 1 and choose.random() < 0.6 and d != 1}
+        fake = FakeMode(env).fakeify(image, LocalSource("x"), dims)
+        channels = torch.ones(size[1])
+        shifts = [choose.randint(-3, 3) for _ in range(choose.randint(1, 2))]
+        for name, rest in (
+            ("native_batch_norm", (channels, channels, channels, channels, False, 0.1, 1e-5)),
+            ("roll", (shifts, choose.sample(range(-4, 0), len(shifts)))),
+        ):
+            func = overload(name)
+            before = list(env.guards)
+            found = layout_of(func, (fake, *rest), {})
+            assert env.guards == before
+            if found is None:
+                continue
+            answered += dims != set()
+            mine, true = (v[0] if isinstance(v, (list, tuple)) and name != "roll" else v
+                          for v in (found, func(image, *rest)))  # fmt: skip
+            if [hint_of(n) if is_symbolic(n) else n for n in mine[1]] != list(true.stride()):
+                wrong.append((name, rest[0], size, dims, image.stride(), mine[1], true.stride()))
+    assert not wrong, wrong[:3]
+    assert answered > 400

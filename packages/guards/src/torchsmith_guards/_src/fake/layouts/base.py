@@ -118,15 +118,15 @@ def same(a: Any, b: Any) -> bool:
 
 
 def less(a: Any, b: Any) -> bool | None:
-    """Whether ``a < b`` for positive numbers, if it is so for every value of their symbols."""
-    if type(a) is int and type(b) is int:
-        return a < b
+    """Whether ``a < b`` for sizes or strides, for every value of their symbols, all positive."""
+    if type(b) is int and (b <= 1 or type(a) is int):
+        return type(a) is int and a < b
     try:
         left, right = expr_of(a), expr_of(b)
     except TypeError:
         return None  # symbols of another library
     difference = sub(right, left)
-    if difference.lo > 0:
+    if difference.lo > 0 or difference is right:
         return True
     if difference.hi <= 0:
         return False
@@ -222,14 +222,14 @@ def is_channels_last(x: torch.Tensor) -> bool | None:
         return False
     least: Any = 0
     for axis in (1, 3, 2, 0):
-        extent = size[axis] if axis or type(size[0]) is int else 2  # symbols are at least two
-        if not is_static((extent, stride[axis])):
-            return None
-        if extent == 0 or stride[axis] < least or (axis == 1 and stride[1] == 0):
+        if holds((size[axis],), 0) or (holds((stride[axis],), 0) and axis == 1):
             return False
-        if axis == 0 and least == stride[1]:
+        below = less(stride[axis], least)
+        if below is not False:
+            return None if below is None else False
+        if axis == 0 and same(least, stride[1]):
             return False
-        least = stride[axis] * max(extent, 1)
+        least = stride[axis] * size[axis] if axis else least
     return True
 
 

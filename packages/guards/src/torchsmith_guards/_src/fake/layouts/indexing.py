@@ -33,6 +33,7 @@ from torchsmith_guards._src.fake.layouts.pointwise import (
     iterator_strides,
     strides_in_order,
 )
+from torchsmith_guards._src.shapes.queries import hint_of
 
 _INDEX_DTYPES = (torch.int64, torch.int32)
 
@@ -295,7 +296,16 @@ def _roll(x: torch.Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> L
         return None
     if any(axis_of(d, x.dim()) is None for d in dims) or not x.dim():
         return None
-    return None if holds(x.shape, 0) or not is_row_major(x) else contiguous(x.shape, x)
+    if holds(x.shape, 0):
+        return None
+    if not is_row_major(x) and x.device.type == "cpu" and dims:  # eager concatenates two pieces
+        last = is_channels_last(x)
+        if last is None or x.dim() > 4 or not is_static(shifts):
+            return None
+        rolled = zip(shifts, (x.shape[dim] for dim in dims))
+        if last and all(by % int(hint_of(n) or 1) for by, n in rolled):
+            return x.shape, channels_last_strides(x.shape), x.dtype, x.device, 0
+    return contiguous(x.shape, x)
 
 
 @rule("repeat")

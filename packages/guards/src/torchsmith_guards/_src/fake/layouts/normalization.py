@@ -131,9 +131,10 @@ def _batch_norm(
         return None
     result = contiguous(x.shape, x)
     if not is_contiguous(x) and x.dim() > 3:
-        if x.dim() > 4 or not is_static(x.shape, x.stride()) or holds(x.shape, 1):
+        last = is_channels_last(x)
+        if x.dim() > 4 or last is None or holds(x.shape, 1):
             return None
-        if is_channels_last(x):
+        if last:
             if not is_dense(x.shape, x.stride()):
                 return None
             result = (x.shape, channels_last_strides(x.shape), x.dtype, x.device, 0)
