@@ -76,6 +76,20 @@ def test_a_length_has_no_version_of_its_own(name, kind):
     assert {g.outcome for g in torchsmith.metrics().graphs} == {"compiled"}
 
 
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("network", [nn.LSTM, nn.GRU, nn.RNN])
+def test_last_states_have_memory_of_their_own(network, reverse):
+    net = network(6, 5, bidirectional=reverse)
+    run = torchsmith.compile(net, dynamic=True)
+    for length in (4, 7):
+        results = flat(run(torch.randn(length, 2, 6)))
+        assert len({t.untyped_storage().data_ptr() for t in results}) == len(results)
+        before = results[0].detach().clone()
+        with torch.no_grad():
+            results[1].zero_()
+        assert torch.equal(results[0], before)
+
+
 @pytest.mark.parametrize("network", [nn.LSTM, nn.GRU, nn.RNN])
 def test_a_first_state_and_its_gradient(network):
     torch.manual_seed(0)

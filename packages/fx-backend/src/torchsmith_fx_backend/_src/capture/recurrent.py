@@ -99,7 +99,7 @@ def _one_way(
         bias_x, bias_h = bias_x + bias_h, None
     gates = torch.nn.functional.linear(x, weight_x, bias_x)
     states = _recurrence(gates, state[0].squeeze(0), weight_h, bias_h, kind, reverse)
-    return states, (states[0] if reverse else states[-1]).unsqueeze(0)
+    return states, (states[:1] if reverse else states[-1:]).clone()  # no view
 
 
 class _Recurrence(torch.autograd.Function):
