@@ -49,8 +49,8 @@ from torchsmith_fx_backend._src.capture.torch_private import (
     above_autograd_views,
     attention_switches,
     below_autograd,
+    gradient_clock,
     make_fake,
-    next_autograd_node,
     number_in,
     pytree,
     run_composite_kernel,
@@ -153,6 +153,7 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
         self.bases: list[Base] = []
         # Writes into views, by autograd's node: the call, whether the view had a gradient before.
         self.parts: dict[int, tuple[OpOverload, _Call, bool]] = {}
+        self.put: dict[int | None, Sequence[int]] = {}  # by node: sizes of what puts write
 
     # Roots: what belongs to the caller.
 
@@ -490,7 +491,7 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
             news, result = self._call_variant(func, variant, info, call, targets)
         history = torch.is_grad_enabled() and any(v.tensor.requires_grad for v in call.values)
         if history and not info.seeded and self._values[id(targets[0])].steps:
-            self.parts[next_autograd_node()] = (func, call, targets[0].requires_grad)
+            self.parts[gradient_clock()] = (func, call, targets[0].requires_grad)
         for target, new in zip(targets, news):
             self.write(target, new, func, call)
         if info.effect is Effect.WRITE and func._schema.returns and result is None:

@@ -20,12 +20,14 @@ from torch import fx
 from torchsmith_fx_backend._src.aot.draws import untouched_generators
 from torchsmith_fx_backend._src.aot.functional import WRITES, Base, FunctionalMode, Rule
 from torchsmith_fx_backend._src.aot.functionalize import Trace, begin, execute, module_of
+from torchsmith_fx_backend._src.aot.masks import MASK_RULES
 from torchsmith_fx_backend._src.aot.views import LAZY, Step
 from torchsmith_fx_backend._src.capture.recorder import LazyGraphModule, copy_node
 from torchsmith_fx_backend._src.capture.symbols import SYMBOLIC_TYPES
 from torchsmith_fx_backend._src.capture.torch_private import (
     FakeTensor,
     below_autograd,
+    ended,
     hook,
     make_fake,
     no_autocast_cache,
@@ -89,6 +91,9 @@ class Joint:
         rewritten: inputs that get values with a history: position of the input, position in
             ``outputs`` of its new value, and how often eager writes it. Autograd itself has to see
             that write, so it comes after the compiled function.
+        passed: for each of ``differentiable`` that is computed from new values of ``rewritten``,
+            the positions in ``outputs`` of those. Gradients end there: such results are functions
+            of the inputs as they are after the writes, too.
         finish: what is done to each graph before it is divided.
         spent: positions in ``outputs`` of what the program itself has differentiated already, and
             let go of what was saved for that.
@@ -109,12 +114,29 @@ class Joint:
     reads: dict[int, frozenset[fx.Node]] = field(default_factory=dict)
     turns: tuple[int, ...] = ()
     rewritten: tuple[tuple[int, int, int], ...] = ()
+    passed: dict[int, frozenset[int]] = field(default_factory=dict)
     spent: tuple[int, ...] = ()
     finish: Callable[[fx.Graph], object] = lambda graph: None
     _leaves: tuple[FakeTensor, ...] = ()
     _roots: dict[int, torch.Tensor] = field(default_factory=dict)  # output position -> stand-in
     _visible: dict[int, fx.Node] = field(default_factory=dict)  # base -> what the caller gets
     _writes: list[tuple[fx.Node, fx.Node, int]] = field(default_factory=list)
+
+    @property
+    def cuts(self) -> tuple[tuple[int, int], ...]:
+        """Those of ``rewritten`` that results are computed from: position of the input and in
+        ``outputs``. The inputs have positions after all others as they are after the writes."""
+        ends = frozenset[int]().union(*self.passed.values())
+        return tuple((place, position) for place, position, _ in self.rewritten if position in ends)
+
+    @property
+    def sources(self) -> tuple[int, ...]:
+        """What gradients are for: ``wanted``, then ``cuts`` as inputs after the writes."""
+        return (*self.wanted, *(len(self.nodes) + i for i, _ in enumerate(self.cuts)))
+
+    def level(self, position: int) -> int:
+        """After how many of ``rewritten``, one after the other, a result can be a result."""
+        return max((self.level(i) + 1 for i in self.passed.get(position, ())), default=0)
 
     def backward(self, strides: Sequence[tuple[Any, ...] | None]) -> Backward:
         """Record the backward pass for tangents of these strides, None for an undefined one.
@@ -123,7 +145,8 @@ class Joint:
             UnsupportedError: eager's backward pass raises, or writes into what it was given.
         """
         mode, recorder, fake_mode = self.trace.mode, self.trace.recorder, self.trace.fake_mode
-        outputs, tangents, nodes = [], [], []
+        levels: dict[int, tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
+        nodes = []
         last = next(iter(reversed(recorder.graph.nodes)))
         before = {id(b): b.generation for b in mode.bases}
         for position, stride in zip(self.differentiable, strides, strict=True):
@@ -133,9 +156,11 @@ class Joint:
             fake = make_fake(fake_mode, root.shape, stride, root.dtype, root.device)
             node = self._placeholder(f"tangent_{position}", fake)
             mode.add_root(fake, node)
+            outputs, tangents = levels.setdefault(self.level(position), ([], []))
             outputs.append(root)
             tangents.append(fake)
             nodes.append(node)
+        grads: list[torch.Tensor | None] = [None] * len(self.sources)
         turns: dict[int, None] = {}
         hooked = () if self.turns else self._leaves
         for i, leaf in zip(self.wanted, hooked):
@@ -150,7 +175,11 @@ class Joint:
                         stack.enter_context(torch.autocast(device, enabled=False))
                 stack.enter_context(fake_mode)
                 stack.enter_context(mode)
-                grads = self._gradients(outputs, tangents)
+                for level, pairs in levels.items():
+                    for i, grad in self._gradients(*pairs, level):
+                        if grad is not None:
+                            known = grads[i]
+                            grads[i] = grad if known is None else known + grad
         except (RuntimeError, NotImplementedError) as error:
             raise UnsupportedError(what=f"a backward pass that raises ({error})") from error
         finally:
@@ -169,13 +198,18 @@ class Joint:
         return Backward(tuple(nodes), tuple(found))
 
     def _gradients(
-        self, outputs: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor]
-    ) -> Sequence[torch.Tensor | None]:
+        self, outputs: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor], level: int
+    ) -> Iterator[tuple[int, torch.Tensor | None]]:
+        """Gradients of results of one level, with their places among those of ``sources``."""
         leaves = self._leaves
+        cuts = enumerate(self.cuts, len(leaves))
+        ends = {i: self._roots[at] for i, (_, at) in cuts if self.level(at) < level}
         try:
-            return run_backward(outputs, leaves, tangents)
+            with ended([root.grad_fn for root in ends.values()]):
+                found = run_backward(outputs, (*leaves, *ends.values()), tangents)
+            return zip((*range(len(leaves)), *ends), found, strict=True)
         except RuntimeError as error:
-            if "use_reentrant" not in str(error):
+            if "use_reentrant" not in str(error) or ends:
                 raise
         # Reentrant checkpointing gives gradients to leaves only, as it comes by them.
         before = [leaf.grad for leaf in leaves]
@@ -183,7 +217,7 @@ class Joint:
             for leaf in leaves:
                 leaf.grad = None
             torch.autograd.backward(outputs, tangents, retain_graph=True)
-            return [leaf.grad for leaf in leaves]
+            return iter([(i, leaf.grad) for i, leaf in enumerate(leaves)])
         finally:
             for leaf, grad in zip(leaves, before, strict=True):
                 leaf.grad = grad
@@ -245,7 +279,7 @@ class Backward:
 
     Attributes:
         tangents: placeholders of the defined tangents.
-        grads: gradients of the wanted inputs, None for undefined ones.
+        grads: gradients of the sources, None for undefined ones.
     """
 
     tangents: tuple[fx.Node, ...]
@@ -302,7 +336,9 @@ def trace_joint(
         places.append(place)
         return place
 
-    trace = replace(begin(program, inputs, rules, stand_in), exact_draws=exact_draws)
+    trace = replace(
+        begin(program, inputs, {**rules, **MASK_RULES}, stand_in), exact_draws=exact_draws
+    )
     mode = trace.mode
     attributes, nodes = _lift_attributes(program, trace, stand_in)
     try:
@@ -489,15 +525,17 @@ def _find_saved(joint: Joint) -> None:
     """What eager autograd keeps for the backward pass, read from its nodes."""
     kept: dict[fx.Node, bool] = {}
     known: dict[Any, _Saving | None] = {}  # by autograd node
-    new = {joint._roots[position].grad_fn for _, position, _ in joint.rewritten}
+    new = {joint._roots[position].grad_fn: position for _, position, _ in joint.rewritten}
     for position, root in list(joint._roots.items()):
         waiting: list[Any] = [root.grad_fn]
         seen = set(waiting)
         while waiting:
             function = waiting.pop()
             if function in new and function is not root.grad_fn:
-                # The caller may ask for gradients of that input; outputs do not pass through it.
-                raise UnsupportedError(what="a result of what got into an input with a gradient")
+                passed = joint.passed.get(position, frozenset())
+                joint.passed[position] = passed | {new[function]}
+                seen.remove(function)
+                continue
             if function not in known:
                 known[function] = _look_at_saved(joint, function, len(known))
             if known[function] is None:
@@ -516,6 +554,8 @@ def _find_saved(joint: Joint) -> None:
     for each in known.values():
         for node, itself in {} if each is None else each.kept.items():
             kept[node] = kept.get(node, False) or itself
+    if joint.passed and (joint.spent or any(joint._roots[i].output_nr for _, i in joint.cuts)):
+        raise UnsupportedError(what="a result of what got into an input with a gradient")
     joint.kept = frozenset(kept)
     joint.viewed = frozenset(node for node, itself in kept.items() if not itself)
 

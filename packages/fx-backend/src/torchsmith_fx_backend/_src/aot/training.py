@@ -95,6 +95,7 @@ class Training:
     saved: tuple[Saved, ...] = ()
     parts: tuple[Part, ...] = ()  # results that are independent of each other's
     saving: frozenset[int] = frozenset()  # results for which eager saves something
+    before: tuple[int, ...] = ()  # inputs that a part needs as they were, too, after their writes
     large: bool = False  # whether a tangent may be worth its memory
     backwards: dict[Key, tuple[Any, tuple[int, ...]]] = field(default_factory=dict)
     _given: dict[str, object] = field(default_factory=dict)
@@ -177,11 +178,12 @@ class Training:
         viewed = {snapshot.inputs[i].name for i, n in enumerate(joint.nodes) if n in joint.viewed}
         tensors = [each for i, each in enumerate(self.saved) if i not in self.numbers]
         self.aliased = tuple(i for i, each in enumerate(tensors) if each.name in viewed)
-        wanted = {position: i for i, position in enumerate(joint.wanted)}
-        leaves = {i for i in wanted if joint.nodes[i].meta["val"].is_leaf}
+        wanted = {position: i for i, position in enumerate(joint.sources)}
+        leaves = {i for i in joint.wanted if joint.nodes[i].meta["val"].is_leaf}
+        order = (*joint.turns, *joint.sources[len(joint.wanted) :])
 
         def part(results: Sequence[int], inputs: Collection[int], own: Division | None) -> Part:
-            turns = in_turn([i for i in joint.turns if i in inputs], leaves)
+            turns = in_turn([i for i in order if i in inputs], leaves)
             places = {position: i for i, position in enumerate(results)}
             tangents = tuple(places.get(i) for i in joint.differentiable)
             return Part(tuple(results), turns, tangents, tuple(wanted[i] for i in turns), own)
@@ -203,22 +205,28 @@ class Training:
         guarded += [joint.outputs[i] for i in self.kept_outputs]
         users += [frozenset(i for i, r in joint.reads.items() if node in r) for node in guarded]
         division = Division.of(joint.saves, users)
-        if division is None:
-            return
         self.parts = (part(joint.differentiable, wanted, division),)
-        if joint.rewritten or joint.spent:
+        if not joint.cuts and (division is None or joint.rewritten or joint.spent):
             return
-        reached = inputs_reached(snapshot.module, tangents, outputs, joint.wanted)
-        sets = independent(joint.saves, reached)
+        reached = inputs_reached(snapshot.module, tangents, outputs, joint.sources)
+        if joint.cuts:
+            levels: dict[int, set[int]] = {}
+            for i in joint.differentiable:
+                levels.setdefault(joint.level(i), set()).add(i)
+            sets = [levels[level] for level in sorted(levels)]
+        else:
+            sets = independent(joint.saves, reached)
         if len(sets) > 1:
             self.parts = tuple(
                 part(
                     sorted(results),
                     frozenset().union(*(reached[i] for i in results)),
-                    division.among(results),
+                    None if division is None else division.among(results),
                 )
                 for results in sets
             )
+        later = {i for each in self.parts[1:] for i in each.inputs} if joint.cuts else ()
+        self.before = tuple(place for place, _ in joint.cuts if place in later)
 
     def _strides(self, key: Key) -> Sequence[tuple[Any, ...] | None]:
         """The strides of tangents that ``key`` describes."""
@@ -492,18 +500,40 @@ def _compiled_backward(
     return list(half(arguments))
 
 
-def _write(training: Training, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
-    """Give inputs their new values, in the sight of autograd."""
-    rewritten = training.joint.rewritten
-    for place, position, times in rewritten:
-        torch.autograd.graph.increment_version([inputs[place]] * (times - 1))
-        inputs[place].copy_(outputs[position])
-    if not training.kept_rewritten:
-        return
-    # Aliases without a history: the tensors themselves hold the function by theirs.
-    guarded = [inputs[place].detach() for place in training.kept_rewritten]
-    function = next(outputs[i] for _, i, _ in rewritten if i not in training.joint.spent).grad_fn
-    function.guarded = [(t, t._version) for t in guarded]
+def _write(
+    training: Training, inputs: Sequence[Any], outputs: Sequence[Any], results: Collection[int]
+) -> None:
+    """Give inputs their new values that are among ``results``, in the sight of autograd."""
+    for place, position, times in training.joint.rewritten:
+        if position in results:
+            torch.autograd.graph.increment_version([inputs[place]] * (times - 1))
+            inputs[place].copy_(outputs[position])
+
+
+def _guard_written(training: Training, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+    """Let backward passes check the written inputs that they read as they are now."""
+    joint = training.joint
+    for part in training.parts if training.kept_rewritten else ():
+        read = frozenset[fx.Node]().union(*(joint.reads[i] for i in part.results))
+        # Aliases without a history: the tensors themselves hold the function by theirs.
+        places = (i for i in training.kept_rewritten if joint.nodes[i] in read)
+        guarded = [inputs[place].detach() for place in places]
+        outputs[part.results[0]].grad_fn.guarded = [(t, t._version) for t in guarded]
+
+
+class _Before(torch.autograd.Function):
+    """A tensor that is about to be written, with the history that it has before."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.data
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        return grad
+
+
+_as_before = apply_of(_Before)
 
 
 def _plain(tangent: torch.Tensor | None) -> torch.Tensor | None:
@@ -580,7 +610,8 @@ def callable_of(
     """
     joint = training.joint
     paths = [path.split(".") for path in joint.attributes]
-    results, spec = joint.results, joint.out_spec
+    results, spec, cuts = joint.results, joint.out_spec, joint.cuts
+    places_written = [position for _, position, _ in joint.rewritten]
     flat_result = spec.type is tuple and all(child.is_leaf() for child in spec.children())
     fresh = all(result.kind == "fresh" and not result.steps for result in results)
     places = [result.index for result in results]
@@ -603,17 +634,24 @@ def callable_of(
         if joint.differentiable:
             call = _Call.of(training, inputs)
             outputs = list(call.outputs)  # what the call saves by identity stays as it is
-            for part in training.parts:
-                own = _apply(call, part, *[inputs[i] for i in part.inputs])
-                for position, result in zip(part.results, own):
-                    outputs[position] = result
+            given = [*inputs, *(inputs[place] for place, _ in cuts)]
+            for place in training.before:
+                given[place] = _as_before(given[place])
         else:
             outputs, _ = training.run_forward(inputs)
         try:
+            for part in training.parts:
+                own = _apply(call, part, *[given[i] for i in part.inputs])
+                for position, result in zip(part.results, own):
+                    outputs[position] = result
+                if cuts:
+                    _write(training, inputs, outputs, part.results)
             for place in joint.spent:
                 outputs = [*outputs[:place], _never(outputs[place], SPENT), *outputs[place + 1 :]]
             if joint.rewritten:
-                _write(training, inputs, outputs)
+                if not cuts:
+                    _write(training, inputs, outputs, places_written)
+                _guard_written(training, inputs, outputs)
             made: list[Any] = [outputs[i] for i in places] if fresh else []
             for result in () if fresh else results:
                 made.append(_make(result, inputs, outputs, made))

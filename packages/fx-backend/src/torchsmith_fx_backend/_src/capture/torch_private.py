@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -32,6 +32,7 @@ from torch.utils._python_dispatch import (
     _get_current_dispatch_mode_stack,
     is_traceable_wrapper_subclass,
 )
+from torch.utils.hooks import RemovableHandle
 
 __all__ = [
     "DataDependentOutputException",
@@ -47,6 +48,7 @@ __all__ = [
     "below_autograd",
     "delayed_error",
     "enable_python_dispatcher",
+    "ended",
     "fake_mode_of",
     "fused_attention_choice",
     "gradient_clock",
@@ -59,7 +61,6 @@ __all__ = [
     "keeps_graph",
     "make_fake",
     "mkldnn_convolution",
-    "next_autograd_node",
     "no_autocast_cache",
     "number_in",
     "pack_convolution",
@@ -94,8 +95,6 @@ _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 # comes with the key included.
 _VIEWS = torch._C.DispatchKey.ADInplaceOrView
 
-# The number that the next autograd node made by this thread will have.
-next_autograd_node: Callable[[], int] = torch._C._autograd._get_sequence_nr
 # Whether the backward pass that runs leaves what was saved to another one.
 keeps_graph: Callable[[], bool] = torch._C._autograd._get_current_graph_task_keep_graph
 below_autograd: Callable[[], AbstractContextManager[object]] = torch._C._AutoDispatchBelowAutograd
@@ -303,8 +302,22 @@ def hook(tensor: torch.Tensor, function: Callable[[torch.Tensor], Any] | None) -
         tensor.grad_fn._register_hook_dict(tensor)
 
 
+@contextlib.contextmanager
+def ended(functions: Iterable[Any]) -> Iterator[None]:
+    """Gradients reach these nodes of autograd's, but nothing behind them. It takes none of the
+    numbers of hooks that programs see."""
+    number = RemovableHandle.next_id
+    handles = [f.register_prehook(lambda grads: (None,) * len(grads)) for f in functions]
+    RemovableHandle.next_id = number
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
 def gradient_clock() -> int:
-    """How many nodes of the autograd graph this thread has made."""
+    """How many nodes of the autograd graph this thread has made: the number of the next one."""
     return torch.autograd._get_sequence_nr()  # type: ignore[attr-defined]
 
 
