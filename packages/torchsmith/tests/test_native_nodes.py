@@ -1,9 +1,11 @@
-"""Graphs with hooks of Python's and settings of torch are compiled around them."""
+"""Graphs are compiled around hooks of Python's, settings of torch, branches and loops on data, and
+nodes that cannot be compiled."""
 
 import pytest
 import torch
 import torchsmith
 from torch import nn
+from torch._higher_order_ops.while_loop import while_loop
 from torch.utils.checkpoint import checkpoint
 from torchsmith_fx_backend._src import native_nodes
 
@@ -37,15 +39,21 @@ def checkpointed(m, x):
     return y, y.exp().sum()
 
 
+def parts_made(monkeypatch):
+    """The parts that are to be compiled, as they are made."""
+    parts = []
+    known = native_nodes._Later.__init__
+    monkeypatch.setattr(
+        native_nodes._Later, "__init__", lambda *args: (parts.append(args[0]), known(*args))[1]
+    )
+    return parts
+
+
 @pytest.mark.parametrize("fn", [retained, under_settings, hooked, checkpointed])
 @pytest.mark.parametrize("rows", [(3, 3, 3), (3, 4, 5, 3)])
 @pytest.mark.filterwarnings("ignore:TF32 acceleration")
 def test_values_gradients_and_hooks_are_eagers(fn, rows, monkeypatch):
-    parts = []
-    known = native_nodes._Later.__init__
-    monkeypatch.setattr(
-        native_nodes._Later, "__init__", lambda *args: (parts.append(args), known(*args))[1]
-    )
+    parts = parts_made(monkeypatch)
 
     def train(run):
         torch.manual_seed(0)
@@ -63,3 +71,123 @@ def test_values_gradients_and_hooks_are_eagers(fn, rows, monkeypatch):
 
     torch.testing.assert_close(train(torchsmith.compile(fn)), train(fn))
     assert parts
+
+
+def branched(m, x):
+    h = m(x).tanh() * 2
+    h = torch.cond(h.sum() > 0, lambda t: (t.sin() * 2).relu(), lambda t: (t.cos() + 1) * 3, (h,))
+    return h, h.softmax(-1).square().sum()
+
+
+def branched_within(m, x):
+    def positive(t):
+        return torch.cond(t.max() > 1, lambda u: u.exp() * 2, lambda u: (u * 3).tanh(), (t,)) + 1
+
+    h = torch.cond(x.sum() > 0, positive, lambda t: m(t).sigmoid() * 2, (x,))
+    return h, (h * x).sum()
+
+
+def repeated(m, x):
+    i, h = while_loop(
+        lambda i, t: (i < 3) & (t.sum() < 100),
+        lambda i, t: (i + 1, (t * 1.1).sin() + 0.1),
+        (torch.tensor(0), m(x).tanh()),
+    )
+    return h * i, (h.exp() * x).sum()
+
+
+@pytest.mark.parametrize("rows", [(3, 3, 3, 3), (3, 4, 5, 6, 7, 8)])
+@pytest.mark.parametrize("fn", [branched, branched_within, repeated])
+@pytest.mark.parametrize("train", [False, True])
+def test_branches_and_loops_on_data_have_compiled_bodies(fn, rows, train, monkeypatch):
+    parts = parts_made(monkeypatch)
+
+    def run(f):
+        torch.manual_seed(0)
+        m, seen = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 4)), []
+        for n in rows:
+            x = (torch.randn(n, 4) - n % 2).requires_grad_(train)
+            with torch.set_grad_enabled(train):
+                y, z = f(m, x)
+            if train:
+                z.backward()
+            seen += [y, z, x.grad, *(p.grad for p in m.parameters())]
+            m.zero_grad()
+        return seen
+
+    torchsmith.clear_metrics()
+    torch.testing.assert_close(run(torchsmith.compile(fn)), run(fn))
+    graphs = torchsmith.metrics().graphs
+    assert {g.outcome for g in graphs} == {"compiled"}
+    assert len([g for g in graphs if g.kind != "backward"]) <= 2
+    used = [p for p in parts if p.compiled is not None]
+    assert len(used) >= 2 and not any(p.compiled is p.part for p in used)
+
+
+def jagged(m, x):
+    h = m(x).relu() * 2
+    ends = torch.tensor([0, 2, x.shape[0]])
+    padded = torch.nested.nested_tensor_from_jagged(h, ends).to_padded_tensor(0.0)
+    return (padded.softmax(-1) * 3).sum(1), (padded.square() + 1).log().sum()
+
+
+@pytest.mark.parametrize("rows", [(3, 3, 3), (3, 4, 5, 6)])
+def test_the_rest_of_a_graph_is_compiled_around_wrapper_subclasses(rows, monkeypatch):
+    parts = parts_made(monkeypatch)
+
+    def train(f):
+        torch.manual_seed(0)
+        m, seen = nn.Linear(4, 4), []
+        for n in rows:
+            x = torch.randn(n, 4, requires_grad=True)
+            y, z = f(m, x)
+            z.backward()
+            seen += [y, z, x.grad, m.weight.grad.clone()]
+        return seen
+
+    torch.testing.assert_close(train(torchsmith.compile(jagged)), train(jagged))
+    used = [p for p in parts if p.compiled is not None]
+    assert len(used) >= 2 and not any(p.compiled is p.part for p in used)
+
+
+class Scaled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * 3
+
+
+def around_a_function(x):
+    y = (x.sin() * x).relu()
+    z = Scaled.apply(y)
+    return (z.exp() + y).sum(1)
+
+
+def test_the_rest_of_a_graph_is_compiled_around_a_node_that_is_not(monkeypatch):
+    """torch.compile gives an operator of its own for the function."""
+    parts = parts_made(monkeypatch)
+    run = torch.compile(around_a_function, backend="smith")
+    for seed in range(3):
+        sides = []
+        for f in (run, around_a_function):
+            torch.manual_seed(seed)
+            x = torch.randn(3, 4, requires_grad=True)
+            y = f(x)
+            y.sum().backward()
+            sides.append((y, x.grad))
+        torch.testing.assert_close(*sides)
+    assert len(parts) == 2 and not any(p.compiled in (None, p.part) for p in parts)
+
+
+def test_a_branch_of_torch_compile_has_compiled_bodies(monkeypatch):
+    parts = parts_made(monkeypatch)
+    run = torch.compile(branched, backend="smith")
+    m = nn.Linear(4, 4)
+    for shift in (-2.0, 2.0):
+        with torch.no_grad():
+            m.bias.fill_(shift)
+            torch.testing.assert_close(run(m, torch.ones(3, 4)), branched(m, torch.ones(3, 4)))
+    assert len(parts) == 4 and not any(p.compiled in (None, p.part) for p in parts)

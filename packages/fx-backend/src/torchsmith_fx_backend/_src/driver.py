@@ -34,9 +34,9 @@ from torchsmith_fx_backend._src.aot.joint import BACKWARD, Joint, trace_joint
 from torchsmith_fx_backend._src.aot.training import Training, Usual, callable_of
 from torchsmith_fx_backend._src.aot.twice import Again
 from torchsmith_fx_backend._src.capture.rules import JOINT_RULES, RULES
-from torchsmith_fx_backend._src.capture.torch_private import is_wrapper, pytree
+from torchsmith_fx_backend._src.capture.torch_private import pytree
 from torchsmith_fx_backend._src.freezing import Frozen
-from torchsmith_fx_backend._src.native_nodes import cut, has_native_nodes
+from torchsmith_fx_backend._src.native_nodes import cut, failing_node, has_native_nodes
 from torchsmith_fx_backend._src.page.parts import (
     dump_schedule,
     load_schedule,
@@ -85,6 +85,7 @@ logs.switch_on()
 
 _Result = TypeVar("_Result")
 
+_CUTS = 8  # how often a graph is cut, one after the other, where a node cannot be compiled
 _NO_KEY = "the graph has no key: sizes from data, or functions without a stable name"
 
 
@@ -126,8 +127,7 @@ def smith(
         settings_by_name: the same.
 
     Returns:
-        A callable of the same inputs. When an input requires a gradient and grad mode is on, or
-        the graph does something unsupported, it is ``gm`` itself.
+        A callable of the same inputs; ``gm`` itself where nothing of it is compiled.
 
     Raises:
         StageError: a stage failed, and the setting ``strict`` is on; else that is a warning, and
@@ -147,7 +147,9 @@ def _smith(
     example_inputs: Sequence[object],
     mode: str | None,
     named: dict[str, object],
+    cuts: int = _CUTS,
 ) -> Callable[..., Any]:
+    """``smith``; ``cuts`` is how often parts of the graph may be cut at what is not compiled."""
     mode_too = named.pop("mode", None)
     chosen = settings.current().with_options(**named)
     switches.check(chosen.disable)
@@ -178,10 +180,17 @@ def _smith(
             "graphs whose inputs require gradients run operator by operator, as "
             'options={"training": "eager"} asks for',
         )
-    if any(map(is_wrapper, (*example_inputs, *_results(gm.graph.nodes)))):
-        return _eagerly(gm, "graphs with tensors of wrapper subclasses run operator by operator")
+
+    def compile_part(part: fx.GraphModule, inputs: Sequence[object]) -> Callable[..., Any]:
+        both = {**named, "mode": mode_too}
+        return _smith(part, inputs, mode, both, cuts - (apart is not None))
+
+    apart = None
     if switched or has_native_nodes(gm):
-        return cut(gm, lambda part, inputs: _smith(part, inputs, mode, dict(named)))
+        around = cut(gm, compile_part)
+        if not around.parts:
+            return _eagerly(gm, f"graphs of {around.around} alone run operator by operator")
+        return around
     try:
         if training:
             return compile_training(gm, example_inputs, chosen, recorded=recorded)
@@ -196,6 +205,10 @@ def _smith(
             return Frozen(gm, example_inputs, compiled)
         return compiled(gm, example_inputs)  # type: ignore[no-any-return]
     except UnsupportedError as error:
+        apart = failing_node(error)
+        if apart is not None and cuts and (around := cut(gm, compile_part, apart)).parts:
+            tell_restart(str(error), 0.0)
+            return around
         tell_eager(error)
         _say_once(logging.WARNING, str(error))
         return gm

@@ -1,7 +1,10 @@
-"""Graphs with nodes that are no operators: hooks of Python's, settings of torch, random generators.
+"""Graphs with nodes that are no operators: hooks of Python's, settings of torch, random generators,
+branches and loops that data decides about; with operators of wrapper subclasses, or others that
+cannot be compiled.
 
 Such a node has to run at its place, on the very tensors of the program. The graph is cut there:
-what is between is compiled, part by part, when it first runs, and the rest runs as captured.
+what is between is compiled, part by part, when it first runs, and the rest runs as captured. So are
+the bodies of branches and loops compiled.
 """
 
 from __future__ import annotations
@@ -15,10 +18,17 @@ from typing import Any
 import torch
 from torch import fx
 
-from torchsmith_fx_backend._src.capture.torch_private import is_setting
+from torchsmith_fx_backend._src.capture.symbols import SYMBOLIC_TYPES
+from torchsmith_fx_backend._src.capture.torch_private import (
+    HigherOrderOperator,
+    is_setting,
+    is_wrapper,
+)
 
 # What tracers call in graphs for backends that have ``native_nodes``.
 _HOOKS = frozenset(("module_hooks", "set_up_hooks", "retain_grad"))
+# What data decides about; their bodies are called as they are.
+_CONTROL = frozenset(("cond", "while_loop"))
 # Changes of mode, which capture follows within a graph, but not over a cut.
 _MODE = re.compile("(_cuda)?_set_.*|_(enter|exit)_(autocast|inference_mode)")
 
@@ -41,14 +51,20 @@ def _is_native(node: fx.Node) -> bool:
     if not node.op.startswith("call"):
         return False
     name = _name(node)
-    if name in _HOOKS or (node.op == "call_function" and is_setting(name)):
+    if name in _HOOKS or (node.op == "call_function" and (name in _CONTROL or is_setting(name))):
         return True
-    values = (n.meta.get("example_value") for n in (node, *node.all_input_nodes))
-    return any(isinstance(value, torch.Generator) for value in values)
+    values = map(_value, (node, *node.all_input_nodes))
+    return any(isinstance(value, torch.Generator) or is_wrapper(value) for value in values)
 
 
-def cut(gm: fx.GraphModule, compile_part: Compile) -> fx.GraphModule:
-    """The graph with each part between native nodes in one call."""
+def failing_node(error: BaseException | None) -> fx.Node | None:
+    """The node of a captured graph at which this error came up, if it was at one."""
+    node = getattr(error, "node", None)
+    return node if node is not None or error is None else failing_node(error.__cause__)
+
+
+def cut(gm: fx.GraphModule, compile_part: Compile, apart: fx.Node | None = None) -> InParts:
+    """The graph with each part between native nodes, ``apart`` among them, in one call."""
     outer = fx.Graph()
     parts: dict[str, torch.nn.Module] = {}
     copies: dict[fx.Node, fx.Node] = {}
@@ -56,7 +72,14 @@ def cut(gm: fx.GraphModule, compile_part: Compile) -> fx.GraphModule:
     def take(node: fx.Node) -> fx.Node:
         """The outer graph's own of a node of ``gm``."""
         if node not in copies:
-            copies[node] = outer.node_copy(node, take)
+            copy = copies[node] = outer.node_copy(node, take)
+            if node.op == "call_function" and _name(node) in _CONTROL:
+                for body in (n for n in node.all_input_nodes if n.op == "get_attr"):
+                    parts[str(body.target)] = _body(
+                        gm.get_submodule(str(body.target)), compile_part
+                    )
+                if isinstance(node.target, HigherOrderOperator):
+                    copy.target = _CONTROLLED[_name(node)]
         return copies[node]
 
     def native(node: fx.Node) -> bool:
@@ -64,7 +87,7 @@ def cut(gm: fx.GraphModule, compile_part: Compile) -> fx.GraphModule:
         inside = any(has_native_nodes(body) for body in bodies if isinstance(body, fx.GraphModule))
         if node.target is operator.getitem and isinstance(node.args[0], fx.Node):
             inside = not isinstance(node.args[0].meta.get("example_value"), torch.Tensor)
-        return inside or _is_native(node) or _MODE.fullmatch(_name(node)) is not None
+        return inside or node is apart or _is_native(node) or bool(_MODE.fullmatch(_name(node)))
 
     *nodes, output = gm.graph.nodes
     calls = [n for n in nodes if n.op != "get_attr"]
@@ -77,13 +100,42 @@ def cut(gm: fx.GraphModule, compile_part: Compile) -> fx.GraphModule:
         graph, inputs, results = _part(inside)
         name = f"part_{len(parts)}"
         module = fx.GraphModule(gm, graph)
-        every = _values((*inputs, *results))
-        parts[name] = _Later(module, compile_part) if every else module
+        parts[name] = _later(module, (*inputs, *results), compile_part)
         call = outer.call_module(name, tuple(map(take, inputs)))
         for place, node in enumerate(results):
             copies[node] = outer.call_function(_item, (call, place))
     outer.output(fx.map_arg(output.args[0], take))
-    return fx.GraphModule({**dict(gm.named_children()), **_attributes(gm), **parts}, outer)
+    around = dict.fromkeys(_name(n) for n in calls if n is apart or _is_native(n))
+    modules = {**dict(gm.named_children()), **_attributes(gm), **parts}
+    return InParts(fx.GraphModule(modules, outer), tuple(around))
+
+
+class InParts:
+    """A graph that is compiled in parts, when they first run, around native nodes.
+
+    Attributes:
+        around: the names of those.
+        parts: what is compiled.
+    """
+
+    def __init__(self, whole: fx.GraphModule, around: Sequence[str]) -> None:
+        self._whole, self.around = whole, ", ".join(around)
+        self.parts = [m for m in whole.children() if isinstance(m, _Later)]
+
+    def __call__(self, *inputs: Any) -> Any:
+        return self._whole.forward(*inputs)  # as a module it would print tracebacks of its own
+
+    def notes(self) -> list[str]:
+        """What to know about it."""
+        return [f"Compiled in parts, when they first run, around {self.around}."]
+
+    def schedules(self) -> list[dict[str, Any]]:
+        """What the parts run that have run; see ``page.parts.schedules``."""
+        found = []
+        for name, part in self._whole.named_children():
+            own = getattr(getattr(part, "compiled", None), "schedules", list)
+            found += [{**row, "name": f"{name}, {row['name']}"} for row in own()]
+        return found
 
 
 def _part(inside: list[fx.Node]) -> tuple[fx.Graph, list[fx.Node], list[fx.Node]]:
@@ -92,10 +144,11 @@ def _part(inside: list[fx.Node]) -> tuple[fx.Graph, list[fx.Node], list[fx.Node]
     used = dict.fromkeys(n for node in inside for n in node.all_input_nodes if n not in own)
     inputs = [n for n in used if n.op != "get_attr"]
     copies: dict[fx.Node, fx.Node] = {}
+    # Examples of sizes that vary alone: else what it is at its call counts, after ``x.data = ...``.
+    left = _EXAMPLES if _sizes_known(map(_value, inputs)) else ()
     for node in inputs:
         copies[node] = copy = graph.placeholder(node.name)
-        # Not the example: what it is at its call counts, after ``x.data = ...`` for instance.
-        copy.meta = {key: value for key, value in node.meta.items() if key not in _EXAMPLES}
+        copy.meta = {key: value for key, value in node.meta.items() if key not in left}
     for node in (*(n for n in used if n.op == "get_attr"), *inside):
         copies[node] = graph.node_copy(node, copies.__getitem__)
     results = [node for node in inside if not own.issuperset(node.users)]
@@ -103,13 +156,47 @@ def _part(inside: list[fx.Node]) -> tuple[fx.Graph, list[fx.Node], list[fx.Node]
     return graph, inputs, results
 
 
+def _later(
+    part: torch.nn.Module, nodes: Iterable[fx.Node], compile_part: Compile
+) -> torch.nn.Module:
+    """``part``, to be compiled if these nodes, its inputs and results, are tensors and numbers."""
+    known = all(isinstance(_value(n), (torch.Tensor, *SYMBOLIC_TYPES)) for n in nodes)
+    return _Later(part, compile_part) if known and isinstance(part, fx.GraphModule) else part
+
+
+def _body(body: torch.nn.Module, compile_part: Compile) -> torch.nn.Module:
+    """A branch, or a step of a loop. One operator alone is slower when it is compiled."""
+    nodes = list(body.graph.nodes) if isinstance(body, fx.GraphModule) else []
+    if sum(n.op.startswith("call") for n in nodes) < 2:
+        return body
+    inputs = (n for n in nodes if n.op == "placeholder")
+    return _later(body, (*inputs, *nodes[-1].all_input_nodes), compile_part)
+
+
+def _cond(condition: object, when_true: Any, when_false: Any, operands: Sequence[object]) -> Any:
+    """``torch.ops.higher_order.cond``."""
+    return (when_true if condition else when_false)(*operands)
+
+
+def _while_loop(condition: Any, body: Any, carried: Sequence[Any], shared: Sequence[Any]) -> Any:
+    """``torch.ops.higher_order.while_loop``."""
+    while condition(*carried, *shared):
+        carried = body(*carried, *shared)
+    return tuple(carried)
+
+
+_CONTROLLED = {"cond": _cond, "while_loop": _while_loop}
+
+
 def _item(found: Sequence[object], place: int) -> object:
     return found[place]
 
 
-def _values(nodes: Iterable[fx.Node]) -> bool:
-    """Whether all of the nodes are tensors of known sizes."""
-    values = [node.meta.get("example_value") for node in nodes]
+def _value(node: fx.Node) -> object:
+    return node.meta.get("example_value")
+
+
+def _sizes_known(values: Iterable[object]) -> bool:
     return all(isinstance(v, torch.Tensor) and all(type(n) is int for n in v.shape) for v in values)
 
 

@@ -228,6 +228,7 @@ class _Run:
                     env[node] = self._execute(node, args, kwargs)
                 except Exception as error:
                     error.add_note(f"while compiling the graph node {node.format_node()}")
+                    error.node = node  # type: ignore[attr-defined]
                     raise
         raise UnsupportedError(what="a graph without an output node")
 
