@@ -103,15 +103,15 @@ class Loaded(Index):
 
 
 Ranges = Mapping[int, Index] | Sequence[Index]
-ZERO = Const(0)
-ONE = Const(1)
+_CONSTS = tuple(map(Const, range(1025)))  # most sizes and strides
+ZERO, ONE = _CONSTS[:2]
 _NO_RANGES: dict[int, Index] = {}
 _VARS = tuple(Var(i) for i in range(64))
 
 
 def const(value: int) -> Const:
     """The literal ``value``."""
-    return ZERO if value == 0 else ONE if value == 1 else Const(value)
+    return _CONSTS[value] if 0 <= value < len(_CONSTS) else Const(value)
 
 
 def var(axis: int) -> Var:
@@ -299,7 +299,12 @@ def mul(*factors: Index) -> Index:
 
 def product(factors: Sequence[Index]) -> Index:
     """The product of any number of factors (``1`` for none)."""
-    return mul(*factors) if factors else ONE
+    total = 1
+    for factor in factors:
+        if type(factor) is not Const:
+            return mul(*factors)
+        total *= factor.value
+    return const(total)
 
 
 def _exact_quotient(term: Index, den: Index) -> Index | None:

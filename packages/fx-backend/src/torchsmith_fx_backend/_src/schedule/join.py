@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 
 from torchsmith_fx_backend._src.loops import index as ix
@@ -36,9 +37,13 @@ def join_nests(host: Nest, guest: Nest, there: Coords, here: Coords) -> Nest | N
             return None
 
     place: list[int] = []
-    for node in guest.nodes:
+    as_it_is = all(x == ix.var(a) for a, x in mapping.items())
+    if as_it_is:
+        place.extend(range(len(guest.nodes)))
+        merged.nodes, merged._ids = list(guest.nodes), dict(guest._ids)
+    for node in () if as_it_is else guest.nodes:
         place.append(merged.push(substitute_node(renumber(node, place), mapping, host.sizes)))
-    _bring(merged, guest, place, mapping)
+    _bring(merged, guest, place, None if as_it_is else mapping)
 
     taken: dict[int, Value] = {}
     for read, ats in host.reads.items():
@@ -78,6 +83,7 @@ def _bring(
         mapping: its axes in those of ``merged``, if they are not the same.
     """
 
+    @functools.cache  # many members are at one place
     def move(at: Coords) -> Coords:
         moved = tuple(renumber_index(x, place) for x in at)
         if mapping is None:
