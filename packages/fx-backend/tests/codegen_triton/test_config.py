@@ -6,6 +6,7 @@ import pytest
 import torch
 from samples import Body, f32, row_major
 from torchsmith_fx_backend._src.codegen.triton.config import (
+    ACCUMULATED,
     PERSISTENT_LIMIT,
     Schedule,
     can_split,
@@ -149,3 +150,18 @@ def test_rows_that_are_also_read_across_come_several_to_a_program() -> None:
 def test_sums_of_few_terms_share_a_program() -> None:
     config = choose(column_sum(2, 1_000_000))
     assert config.x_block * config.r_block >= 512
+
+
+@pytest.mark.parametrize("count", [1, 4, 20, 81, 300])
+@pytest.mark.parametrize("across", [False, True])
+def test_accumulators_of_many_reductions_fit_into_registers(count: int, across: bool) -> None:
+    rows, cols = (57344, 64) if across else (512, 100_000)
+    body = Body()
+    for number in range(count):
+        inside = add(mul(const(rows), var(1)), var(0)) if across else row_major([rows, cols])
+        body.store(count + number, var(0), body.reduce(ReduceOp.SUM, body.load(number, inside)))
+    config = choose(body.kernel([rows, cols], 1))
+    lanes, threads = config.x_block * config.r_block, 32 * config.num_warps
+    assert config.schedule in (Schedule.LOOPED, Schedule.SPLIT)
+    assert lanes >= threads
+    assert count * lanes // threads <= max(ACCUMULATED, count)

@@ -8,10 +8,11 @@ import torch.nn.functional as F
 from plans import kernels, run_plan, trace
 from torch import fx
 from torchsmith_fx_backend import smith
+from torchsmith_fx_backend._src.loops.ir import Load, Store
 from torchsmith_fx_backend._src.schedule import facts
 from torchsmith_fx_backend._src.schedule.facts import Facts
-from torchsmith_fx_backend._src.schedule.plan import Allocate
-from torchsmith_fx_backend._src.schedule.scheduler import POLICIES, plan_with
+from torchsmith_fx_backend._src.schedule.plan import Allocate, ExternCall
+from torchsmith_fx_backend._src.schedule.scheduler import POLICIES, plan_with, schedule_graph
 
 ROWS, WIDTH = 24, 32
 
@@ -108,7 +109,7 @@ def planned(gm, monkeypatch):
     """The plan; it holds no more than one that copies parts."""
     peak, plan = plan_with(Facts(gm), POLICIES[0])
     with monkeypatch.context() as patch:
-        patch.setattr(facts, "places", lambda found, whole: {})
+        patch.setattr(facts, "places", lambda *given: {})
         assert peak <= plan_with(Facts(gm), POLICIES[0])[0]
     return plan
 
@@ -190,3 +191,29 @@ def test_random_programs(seed, monkeypatch):
     plan = planned(trace(fn, *given()), monkeypatch)
     got, wanted = run_plan(plan, given(seed)), listed(fn(*given(seed)))
     torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4)
+
+
+def shifted_products(a, b):
+    """A cost volume: what stands between is pointwise, so the whole is no result."""
+    wide = F.pad(b, (1, 1, 1, 1))
+    parts = [(a * wide[:, i : i + 16, j : j + 24]).mean(0) for i in range(3) for j in range(3)]
+    return F.leaky_relu(torch.stack(parts, 0), 0.1)
+
+
+def many_inputs(*parts):
+    return F.leaky_relu(torch.cat(parts, 1), 0.1)
+
+
+@pytest.mark.parametrize("fn", [shifted_products, many_inputs])
+def test_many_parts_are_not_told_apart_at_each_point(fn, monkeypatch):
+    """They are stored where they belong, or aten puts them there."""
+    monkeypatch.setattr(facts, "FAST", {"cpu"})
+    monkeypatch.setattr(facts, "FEW_PARTS", 4)
+    monkeypatch.setattr(facts, "MANY_PARTS", 8)
+    inputs = list(torch.randn(9 if fn is many_inputs else 2, 4, 16, 24))
+    plan = schedule_graph(trace(fn, *inputs), check=True)
+    assert all(sum(type(n) is Store for n in k.body) in (1, 9) for k in kernels(plan))
+    assert all(sum(type(n) is Load for n in k.body) < 20 for k in kernels(plan))
+    calls = [s.target for s in plan.steps if isinstance(s, ExternCall)]
+    assert (torch.ops.aten.cat.default in calls) is (fn is many_inputs)
+    torch.testing.assert_close(run_plan(plan, inputs), [fn(*inputs)])

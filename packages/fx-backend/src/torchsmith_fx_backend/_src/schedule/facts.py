@@ -63,6 +63,7 @@ NARROW_COST = 40  # the same where its operands are much narrower, on FAST devic
 FAST = frozenset({"cuda"})
 MOVED_COST = 40  # the same for a node whose one reader moves its elements
 JOINED_COST = 160  # the same for all pieces of a concatenation, on FAST devices
+FEW_PARTS, MANY_PARTS = 8, 48  # of a concatenation: cost nothing, and need too many registers
 PADDED_COST = 400  # the same where it does so only to leave a little room at an end
 WINDOW_COST = 27  # the same for all that windows do again of a node which several of them read
 SMALL_COST = 16  # the same for a node that is small beside its readers ...
@@ -137,9 +138,17 @@ class Facts:
         self._count_eras()
         self._find_materialised()
         self.placed: dict[fx.Node, Place] = {}
+        self.crowded: list[fx.Node] = []  # concatenations that aten does better
         for node in gm.graph.find_nodes(op="call_function", target=aten.cat.default):
-            if self._rule[node] is not None and node in self.materialised and inline:
-                self.placed |= places(self, node)
+            crowded = self._told_apart(node) > MANY_PARTS
+            if self._rule[node] is None or not (crowded or node in self.materialised):
+                continue
+            found = places(self, node, crowded) if inline else {}
+            self.placed |= found
+            if found:
+                self.materialised.add(node)
+            elif crowded:
+                self.crowded.append(node)
         self.wholes = {place.whole for place in self.placed.values()}
         for node in self.nodes:
             self._find_inlined(node, inline)
@@ -476,7 +485,7 @@ class Facts:
         fails = self._may_fail(node)
         if not inline or (fails and not self._seen_whole(node)):
             return  # a reader may look at some of its points only
-        cost, leaves = rule.cost, dict[fx.Node, int]()
+        cost, leaves = rule.cost + self._told_apart(node), dict[fx.Node, int]()
         size = estimate(self.info(node).numel)
         for arg in node.all_input_nodes:
             if self.is_tensor(arg):
@@ -509,6 +518,12 @@ class Facts:
             self.inline.add(node)
             self._leaves[node] = leaves
             self._cost[node] = cost
+
+    def _told_apart(self, node: fx.Node) -> int:
+        """How many parts each point of a kernel has to tell apart, where those are many."""
+        parts = len(node.all_input_nodes) if node.target in JOINED else 0
+        on = node.meta["val"].device.type if parts > FEW_PARTS else ""
+        return parts if on in FAST else 0
 
     def _may_fail(self, node: fx.Node) -> bool:
         """Whether a kernel that computes ``node`` at a point may raise there."""

@@ -38,16 +38,17 @@ class Place:
         return replace(member, at=(*at, *member.at[self.dim + 1 :]))
 
 
-def places(facts: Facts, whole: fx.Node) -> dict[fx.Node, Place]:
+def places(facts: Facts, whole: fx.Node, crowded: bool = False) -> dict[fx.Node, Place]:
     """Where the parts lie that ``whole`` concatenates; nothing where they stay apart: one is an
-    input or read elsewhere, or none has to be stored and the kernel may compute them all."""
+    input or read elsewhere, or none has to be stored and the kernel may compute them all, if they
+    are not too many (``crowded``)."""
     given, dim = argument(whole, 0, "tensors"), argument(whole, 1, "dim", 0)
     assert isinstance(given, (list, tuple)) and isinstance(dim, int)
     info = facts.info(whole)
     dim %= len(info.shape)
     found: dict[fx.Node, Place] = {}
     start: Index = ix.ZERO
-    stored = False
+    stored = crowded
     for part in given:
         assert isinstance(part, fx.Node)
         own, rule = facts.info(part), facts.rule(part)

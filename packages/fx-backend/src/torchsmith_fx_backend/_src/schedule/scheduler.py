@@ -85,6 +85,9 @@ def _best_plan(gm: fx.GraphModule, refused: set[fx.Node], policies: list[Policy]
     bodies: dict[fx.Node, Body | None] = {}
     while policies:
         facts = Facts(gm, frozenset(refused), bodies, policies[0].inline)
+        if facts.crowded:
+            refused.update(facts.crowded)
+            continue
         if limit is None:
             limit = eager_peak(facts) + SLACK
         try:

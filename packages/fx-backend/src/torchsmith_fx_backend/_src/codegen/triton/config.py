@@ -9,8 +9,9 @@ the chip. Nothing in it is measured per kernel; a different ``Config`` changes s
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from typing import Any
 
@@ -19,10 +20,11 @@ from torchsmith_fx_backend._src.loops.index import Index, evaluate
 from torchsmith_fx_backend._src.loops.index import symbols as symbols_of
 from torchsmith_fx_backend._src.loops.ir import Kernel, Load, Reduce, ReduceOp, Store
 from torchsmith_fx_backend._src.loops.meeting import meeting_stores, owned_axes
-from torchsmith_fx_backend._src.loops.verify import full_values, uses
+from torchsmith_fx_backend._src.loops.verify import full_values, reduce_levels, uses
 
 PERSISTENT_LIMIT = 16384  # longest row, in elements, that one program holds in registers
 DEFAULT_HINT = 1024  # assumed size of a symbol that nobody gave a hint for
+ACCUMULATED = 96  # accumulators that a thread has registers for
 SMALL_SHARE = 8  # what spans less than the largest tensor by this factor is small
 SM_COUNT = 132  # H100 and H200; used where no device was asked
 
@@ -124,7 +126,20 @@ def choose(
         return _choose_pointwise(kernel, symbols, sm_count)
     if kernel.scans:
         return _choose_scan(kernel, symbols)
-    return _choose_reduction(kernel, symbols, sm_count)
+    return _with_room(kernel, _choose_reduction(kernel, symbols, sm_count))
+
+
+def _with_room(kernel: Kernel, config: Config) -> Config:
+    """Shorter steps where many reductions have a tile of accumulators each in a loop."""
+    if config.schedule is Schedule.PERSISTENT:
+        return config
+    levels = reduce_levels(kernel)
+    counts = Counter(levels[i] for i, node in enumerate(kernel.body) if isinstance(node, Reduce))
+    x, r, threads = config.x_block, config.r_block, 32 * config.num_warps
+    most = ACCUMULATED * threads // max(counts.values())
+    while x * r > max(most, threads):
+        x, r = (x, r // 2) if r > 1 else (x // 2, r)
+    return replace(config, x_block=x, r_block=r)
 
 
 def _choose_pointwise(kernel: Kernel, symbols: Mapping[str, int], sm_count: int) -> Config:
