@@ -150,6 +150,48 @@ def test_the_rest_of_a_graph_is_compiled_around_wrapper_subclasses(rows, monkeyp
     assert len(used) >= 2 and not any(p.compiled is p.part for p in used)
 
 
+@pytest.fixture
+def halves():
+    """An operator whose backward pass looks at data in Python."""
+    with torch.library._scoped_library("halves", "FRAGMENT"):
+
+        @torch.library.custom_op("halves::scale", mutates_args=())
+        def scale(x: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+            return x * torch.arange(1, 3).repeat_interleave(ends)[:, None]
+
+        def backward(ctx, grad):
+            parts = grad.split(ctx.ends.tolist())
+            return torch.cat([part * (i + 1) for i, part in enumerate(parts)]), None
+
+        def keep(ctx, inputs, output):
+            ctx.ends = inputs[1]
+
+        scale.register_fake(lambda x, ends: torch.empty_like(x))
+        scale.register_autograd(backward, setup_context=keep)
+        yield scale
+
+
+def test_the_rest_of_a_graph_is_compiled_around_a_backward_pass_on_data(halves, monkeypatch):
+    parts = parts_made(monkeypatch)
+
+    def program(m, x, ends):
+        y = halves(m(x).sin() * 2, ends)
+        return (y.exp() + x).square().sum()
+
+    m = nn.Linear(4, 4)
+    run = torchsmith.compile(program)
+    for ends in ([2, 3], [4, 1]):
+        sides = []
+        for f in (run, program):
+            torch.manual_seed(0)
+            x = torch.randn(5, 4, requires_grad=True)
+            f(m, x, torch.tensor(ends)).backward()
+            sides.append((x.grad, m.weight.grad.clone()))
+            m.zero_grad()
+        torch.testing.assert_close(*sides)
+    assert len(parts) == 2 and not any(p.compiled in (None, p.part) for p in parts)
+
+
 class Scaled(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):

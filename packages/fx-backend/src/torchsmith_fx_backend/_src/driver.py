@@ -207,7 +207,7 @@ def _smith(
     except UnsupportedError as error:
         apart = failing_node(error)
         if apart is not None and cuts and (around := cut(gm, compile_part, apart)).parts:
-            tell_restart(str(error), 0.0)
+            tell_restart(str(error).splitlines()[0], 0.0)
             return around
         tell_eager(error)
         _say_once(logging.WARNING, str(error))

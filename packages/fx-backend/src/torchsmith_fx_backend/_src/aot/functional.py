@@ -20,7 +20,7 @@ from torch import fx
 from torchsmith_guards import Layout, hint_of, is_contiguous, layout_of, same_sizes, settled
 
 from torchsmith_fx_backend._src.aot.draws import Draws, memory_order
-from torchsmith_fx_backend._src.aot.mutable import call_on_copies
+from torchsmith_fx_backend._src.aot.mutable import add_defaults, call_on_copies
 from torchsmith_fx_backend._src.aot.overlap import (
     is_dense,
     order_matters,
@@ -209,7 +209,11 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
         if func is aten.detach.default and (args[0] is made or above_autograd_views()):
             return made if args[0] is made else self._same_place(args[0])
         with below_autograd():
-            result = self.call(func, *args, **(kwargs or {}))
+            try:
+                result = self.call(func, *args, **(kwargs or {}))
+            except Exception as error:
+                self.recorder.blame(error)
+                raise
         self._made = result if is_factory(func) else None
         return result
 
@@ -528,7 +532,7 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
             for i in info.writes:
                 kwargs.pop(info.names[i], None)
             args = args[: len(variant._schema.arguments)]
-        _add_defaults(func, variant, args, kwargs)
+        add_defaults(func, variant, args, kwargs)
         order = memory_order(args[0].meta["val"]) if info.seeded and call.values else None
         if order is not None:  # numbers are drawn in the order in which they lie in memory
             args[0] = self.apply(aten.permute.default, (args[0], order))
@@ -767,18 +771,6 @@ def _value_of_node(arg: Any) -> Any:
     if isinstance(arg, (list, tuple)):
         return [_value_of_node(item) for item in arg]
     return arg
-
-
-def _add_defaults(
-    func: OpOverload, variant: OpOverload, args: list[Any], kwargs: dict[str, Any]
-) -> None:
-    """Append what ``func`` has a default for and ``variant`` requires."""
-    defaults = {a.name: a.default_value for a in func._schema.arguments if a.has_default_value()}
-    for argument in variant._schema.arguments[len(args) :]:
-        name = argument.name
-        if argument.has_default_value() or name in kwargs or name not in defaults:
-            continue
-        kwargs[name] = defaults[name]
 
 
 def _freeze(args: Sequence[Any]) -> tuple[Any, ...]:

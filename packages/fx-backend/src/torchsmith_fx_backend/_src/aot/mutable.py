@@ -1,13 +1,17 @@
-"""Operators that write their arguments and have no functional variant, made functional.
+"""Operators that write their arguments, made functional.
 
-The call runs on copies of what it writes and returns the copies, too.
+Their functional variants may take more arguments. Without a variant the call runs on copies of what
+it writes and returns the copies, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
+
+from torchsmith_fx_backend._src.capture.torch_private import OpOverload
 
 
 def call_on_copies(op: str, writes: Sequence[int], *args: object) -> tuple[object, ...]:
@@ -35,3 +39,15 @@ def call_on_copies(op: str, writes: Sequence[int], *args: object) -> tuple[objec
     result = target(*positional, **keywords)
     results = result if isinstance(result, tuple) else () if result is None else (result,)
     return (*results, *(values[position] for position in writes))
+
+
+def add_defaults(
+    func: OpOverload, variant: OpOverload, args: list[Any], kwargs: dict[str, Any]
+) -> None:
+    """Append what ``func`` has a default for and ``variant`` requires."""
+    defaults = {a.name: a.default_value for a in func._schema.arguments if a.has_default_value()}
+    for argument in variant._schema.arguments[len(args) :]:
+        name = argument.name
+        if argument.has_default_value() or name in kwargs or name not in defaults:
+            continue
+        kwargs[name] = defaults[name]

@@ -50,6 +50,10 @@ class Recorder:
         position = bisect_right(self._began, number)
         return self._followed[position - 1] if position else None
 
+    def blame(self, error: Exception) -> None:
+        """Note with ``error`` the node that it came up at, or in whose gradient."""
+        error.node = self.origin or self._differentiated()  # type: ignore[attr-defined]
+
     def placeholder(self, name: str, value: object) -> fx.Node:
         """Add an input."""
         node = self.graph.placeholder(name)
