@@ -370,8 +370,15 @@ WHOLE_CALLS = [
             ((2, 4, 6, 5), CL),
             ((2, 4, 6, 5), (3, 0, 1, 2)),
             ((2, 4, 6, 5), (0, 1, 3, 2)),
+            ((4, 2, 4, 1), CL),
+            ((4, 2, 4, 1), (3, 0, 2, 1)),
+            ((3, 2, 1, 4), (0, 3, 2, 1)),
+            ((1, 3, 2, 2), (3, 2, 1, 0)),
         )
     ],
+    *[("linalg_vector_norm", lambda o=o: ((make((0, 4)), o, [-1]), {})) for o in (2, float("inf"))],
+    ("isin.Tensor_Tensor", lambda: ((make((4, 5), (1, 0)), make((3,))), {"invert": True})),
+    ("isin.Tensor_Scalar", lambda: ((make((2, 3, 4, 5), CL), 1.0), {})),
     _norm("_native_batch_norm_legit_no_training", (2, 4, 6, 5), None),
     _norm("_native_batch_norm_legit_no_training", (2, 4, 6, 5), CL),
     *[

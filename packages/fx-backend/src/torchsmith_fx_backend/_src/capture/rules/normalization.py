@@ -222,8 +222,7 @@ def _batch_norm(
         )[0]
     if running_mean is None or running_var is None or x.dim() < 2:
         return NotImplemented
-    found = layout_of(aten._native_batch_norm_legit_no_training.default,
-                      (x, weight, bias, running_mean, running_var, momentum, eps), {})  # fmt: skip
+    found = layout_of(aten._native_batch_norm_legit.no_stats, (x, None, None, True, momentum, eps))
     laid = found[0] if isinstance(found, list) else None
     if isinstance(laid, tuple) and not same_sizes(laid[1], x.stride()):
         x = row_major(m, x)

@@ -173,13 +173,15 @@ def _contiguous_strides(size: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def is_contiguous(x: torch.Tensor) -> bool:
     """Whether ``x`` is row-major for every value of its symbols. Never makes a guard."""
-    size, stride = x.shape, x.stride()
-    if is_static(size, stride):
+    if is_static(x.shape, x.stride()):
         return x.is_contiguous()
-    return all(
-        same(step, wanted) or (type(n) is int and n == 1)
-        for n, step, wanted in zip(size, stride, contiguous_strides(size))
-    )
+    return lies(x, contiguous_strides(x.shape))
+
+
+def lies(x: torch.Tensor, strides: Sequence[Any]) -> bool:
+    """Whether ``x`` has these strides, but along axes of one, for every value of its symbols."""
+    each = zip(x.shape, x.stride(), strides)
+    return all(same(step, wanted) or (type(n) is int and n == 1) for n, step, wanted in each)
 
 
 def is_row_major(x: torch.Tensor) -> bool:

@@ -16,8 +16,8 @@ from torchsmith_guards._src.fake.layouts.base import (
     holds,
     is_channels_last,
     is_contiguous,
-    is_dense,
     is_static,
+    lies,
     rule,
     same,
     same_sizes,
@@ -89,6 +89,8 @@ def _batch_norm_backward(grad: torch.Tensor, x: torch.Tensor, *rest: Any) -> Lay
     dtype = _statistics_dtype(x, weight, running_mean, running_var)
     if not alike(x, grad) or mean.dtype != deviation.dtype:
         return None
+    if holds(x.shape, 1) and not is_contiguous(x):  # the gradient's layout counts, too
+        return None
     known = x.dtype, torch.float32 if weight is None and not any(mask[1:]) else dtype
     if x.device.type != "cuda" and mean.dtype not in known:
         return None
@@ -131,13 +133,15 @@ def _batch_norm(
         return None
     result = contiguous(x.shape, x)
     if not is_contiguous(x) and x.dim() > 3:
-        last = is_channels_last(x)
-        if x.dim() > 4 or last is None or holds(x.shape, 1):
+        if x.dim() > 4:
+            return None
+        strides = channels_last_strides(x.shape)
+        last = lies(x, strides) or is_channels_last(x)
+        open_ended = holds(x.shape, 1) and not is_static(x.shape, x.stride())
+        if last is None or (open_ended and not last):
             return None
         if last:
-            if not is_dense(x.shape, x.stride()):
-                return None
-            result = (x.shape, channels_last_strides(x.shape), x.dtype, x.device, 0)
+            result = (x.shape, strides, x.dtype, x.device, 0)
     statistics = (x.shape[1] if training else 0,)
     return [result, contiguous(statistics, x, dtype), contiguous(statistics, x, dtype)]
 

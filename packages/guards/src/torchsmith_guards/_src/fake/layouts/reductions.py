@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -114,9 +115,15 @@ def _vector_norm(
     *,
     dtype: torch.dtype | None = None,
 ) -> Layout | None:
-    if not x.dtype.is_floating_point or holds(x.shape, 0) or dtype not in (None, x.dtype):
+    size = _reduced(x, dim, keepdim)
+    if size is None or not x.dtype.is_floating_point or dtype not in (None, x.dtype):
         return None
-    return contiguous(_reduced(x, dim, keepdim), x)
+    return contiguous(size, x) if _empty(size) == _empty(x.shape) else None
+
+
+def _empty(size: Sequence[Any]) -> int:
+    """The number of empty dimensions."""
+    return sum(type(n) is int and n == 0 for n in size)
 
 
 @rule("norm.ScalarOpt_dim")
