@@ -143,3 +143,23 @@ def test_second_gradients_through_any_length(make, inside):
             sides.append([x.grad, *[p.grad for p in net.parameters()]])
             net.zero_grad()
         torch.testing.assert_close(*sides, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("low", [False, True], ids=["autocast", "bfloat16"])
+@pytest.mark.parametrize("network", [nn.LSTM, nn.GRU, nn.RNN])
+def test_low_precision(network, low):
+    dtype = torch.bfloat16 if low else torch.float32
+    models = [Tagger(network(6, 5, 2, bidirectional=True)).to(dtype)]
+    models.append(copy.deepcopy(models[0]))
+    run = torchsmith.compile(models[1])
+    for size in [*SIZES[:3], SIZES[0]]:
+        tokens, sides = torch.randint(9, size), []
+        for model, call in zip(models, (models[0], run)):
+            with torch.autocast("cpu", enabled=not low):
+                results = flat(call(tokens))
+            sum(t.float().sin().sum() for t in results).backward()
+            sides.append([t.detach() for t in results] + [p.grad for p in model.parameters()])
+            model.zero_grad()
+        assert [t.dtype for t in sides[0]] == [t.dtype for t in sides[1]]
+        for mine, true in zip(*reversed(sides)):
+            assert (mine - true).norm() <= 4e-2 * true.norm() + 1e-3

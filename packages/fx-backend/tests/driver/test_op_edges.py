@@ -169,17 +169,27 @@ def test_tensors_that_are_made_from_numbers_alone(number):
             same(run(n), function(n))
 
 
-@pytest.mark.parametrize("classes", [[0, 4], [-1, 1], [9, 9]])
-def test_a_class_out_of_range_is_an_error_of_one_hot(classes):
-    def program(x):
-        return torch.ops.aten.one_hot.default(x, 4) + 1
+ONE_HOT = {
+    "operator": lambda x: torch.ops.aten.one_hot.default(x, 4),
+    "function": lambda x: F.one_hot(x, 4),
+    "by name": lambda x: F.one_hot(x, num_classes=4),
+}
 
-    good = torch.tensor([3, 0])
-    run = smith(fx.symbolic_trace(program), [good])
-    assert torch.equal(run(good), program(good))
+
+@pytest.mark.parametrize("classes", [[0, 4], [-1, 1], [9, 9]])
+@pytest.mark.parametrize("wanted", [False, True])
+@pytest.mark.parametrize("call", ONE_HOT)
+def test_a_class_out_of_range_is_an_error_of_one_hot(call, wanted, classes):
+    def program(x, w):
+        return ONE_HOT[call](x) * w
+
+    w = torch.randn(4, requires_grad=wanted)
+    good = torch.tensor([[3, 0], [1, 1], [2, 3]]).t()
+    run = smith(fx.symbolic_trace(program), [good, w])
+    same([run(good, w).detach()], [program(good, w).detach()])
     with pytest.raises(RuntimeError):
-        run(torch.tensor(classes))
-    assert torch.equal(run(good), program(good))
+        run(torch.tensor([classes] * 3).t(), w)
+    same([run(good, w).detach()], [program(good, w).detach()])
 
 
 HOLDS = [

@@ -239,7 +239,7 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
                     self._own(result)
                 return result
         if info.composite and not self._keeps(func):
-            with self:
+            with self.decomposing(func):
                 return run_composite(func, args, kwargs)
         if func is aten.lift_fresh.default and not isinstance(args[0], FakeTensor):
             return self._lift(args[0])

@@ -21,7 +21,7 @@ from torchsmith_fx_backend._src.aot.attention import Attention
 from torchsmith_fx_backend._src.aot.draws import untouched_generators
 from torchsmith_fx_backend._src.aot.floats import FloatCalls
 from torchsmith_fx_backend._src.aot.functional import FunctionalMode, Rule
-from torchsmith_fx_backend._src.capture.composites import recurrent, run_composite
+from torchsmith_fx_backend._src.capture.composites import above_autograd, run_composite
 from torchsmith_fx_backend._src.capture.recorder import LazyGraphModule, Recorder
 from torchsmith_fx_backend._src.capture.symbols import SYMBOLIC_TYPES
 from torchsmith_fx_backend._src.capture.torch_private import (
@@ -248,9 +248,9 @@ class _Run:
             return self.gm.get_submodule(target)(*args, **kwargs)
         if isinstance(target, HigherOrderOperator):
             return self._opaque(target, args, kwargs)
-        network = recurrent(target, args)
-        if network is not None:
-            return run_composite(network, args, kwargs)
+        composite = above_autograd(target, args)
+        if composite is not None:
+            return run_composite(composite, args, kwargs)
         return target(*args, **kwargs)
 
     def _attribute(self, path: str) -> Any:

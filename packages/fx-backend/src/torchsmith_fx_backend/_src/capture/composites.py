@@ -25,8 +25,10 @@ _sym_int: Callable[[Any], Any] = torch.sym_int
 
 def run_composite(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> object:
     """The result of a composite operator, by the operators that it is defined by."""
-    if op is aten.one_hot.default and _checks_classes(*args):
-        return _one_hot(*args)
+    if op is aten.one_hot.default and _checks_classes(*args, **kwargs):
+        return _one_hot(*args, **kwargs)
+    if op is aten.affine_grid_generator.default:
+        return _affine_grid(*args, **kwargs)
     if (op in _UPSAMPLE or op in _PYTHON) and _symbolic(args):
         if op in _RECURRENT.values():
             return _recurrent(op, *args, **kwargs)
@@ -34,21 +36,40 @@ def run_composite(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
     return run_composite_kernel(op, args, kwargs)
 
 
-def recurrent(target: object, args: Sequence[Any]) -> OpOverload | None:
-    """The operator of a call of ``torch.lstm`` or its like at symbolic sizes, above autograd, where
-    the Python dispatcher would take torch's definition as it is."""
+def above_autograd(target: object, args: Sequence[Any]) -> OpOverload | None:
+    """The operator of a call that autograd, or the Python dispatcher, would take as torch defines
+    it for fake tensors: of one-hot codes, of ``torch.lstm`` and its like at symbolic sizes."""
+    if target in (torch.nn.functional.one_hot, aten.one_hot.default):
+        return aten.one_hot.default if args else None
+    if target in (torch.nn.functional.affine_grid, torch.affine_grid_generator):
+        return aten.affine_grid_generator.default
     op = _RECURRENT.get(target)
     return op if len(args) > 3 and type(args[3]) is bool and _symbolic(args) else None
 
 
-def _checks_classes(index: torch.Tensor, classes: int = -1) -> bool:
-    return index.device.type == "cpu" and index.dtype is torch.int64 and classes > 0
+def _checks_classes(index: torch.Tensor, num_classes: int = -1) -> bool:
+    return index.device.type == "cpu" and index.dtype is torch.int64 and num_classes > 0
 
 
-def _one_hot(index: torch.Tensor, classes: int) -> torch.Tensor:
+def _one_hot(index: torch.Tensor, num_classes: int) -> torch.Tensor:
     """As eager does it: a class out of range is an error, where comparing would find no class."""
-    zeros = torch.zeros((*index.shape, classes), dtype=torch.int64, device=index.device)
+    zeros = torch.zeros((*index.shape, num_classes), dtype=torch.int64, device=index.device)
     return zeros.scatter(-1, index.unsqueeze(-1), 1)
+
+
+def _affine_grid(
+    theta: torch.Tensor, size: Sequence[Any], align_corners: bool | None = None
+) -> torch.Tensor:
+    """As eager does it, by operators that autocast sees and whose gradients take symbols."""
+    rank, sides = len(size) - 2, []
+    for axis, n in enumerate(size[2:]):
+        ends = (-1, 1) if n > 1 else (0, 0)
+        side = torch.linspace(*ends, n, dtype=theta.dtype, device=theta.device)
+        side = side if align_corners else side * (n - 1) / n
+        sides.append(side.view([-1 if i == axis else 1 for i in range(rank)]).expand(*size[2:]))
+    base = torch.stack([*reversed(sides), torch.ones_like(sides[0])], -1)
+    points = base.view(1, -1, rank + 1).expand(size[0], -1, -1)
+    return points.bmm(theta.mT).view(size[0], *size[2:], rank)
 
 
 def _symbolic(value: object) -> bool:
@@ -74,23 +95,12 @@ def _upsample(resample: OpOverload) -> Callable[..., torch.Tensor]:
 
 
 _UPSAMPLE: dict[OpOverload, Callable[..., Any]] = {
-    **{
-        getattr(aten, f"{kind}{rank}d").vec: _upsample(getattr(aten, f"{kind}{rank}d").default)
-        for kind, rank in (
-            ("upsample_nearest", 1),
-            ("upsample_nearest", 2),
-            ("upsample_nearest", 3),
-            ("_upsample_nearest_exact", 1),
-            ("_upsample_nearest_exact", 2),
-            ("_upsample_nearest_exact", 3),
-            ("upsample_linear", 1),
-            ("upsample_bilinear", 2),
-            ("upsample_trilinear", 3),
-            ("upsample_bicubic", 2),
-        )
-    },
-    aten._upsample_bilinear2d_aa.vec: _upsample(aten._upsample_bilinear2d_aa.default),
-    aten._upsample_bicubic2d_aa.vec: _upsample(aten._upsample_bicubic2d_aa.default),
+    getattr(aten, name).vec: _upsample(getattr(aten, name).default)
+    for name in (
+        "upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d "
+        "_upsample_nearest_exact2d _upsample_nearest_exact3d upsample_linear1d upsample_bilinear2d "
+        "upsample_trilinear3d upsample_bicubic2d _upsample_bilinear2d_aa _upsample_bicubic2d_aa"
+    ).split()
 }
 
 
@@ -132,12 +142,13 @@ def _is_walked(
     kind: str, x: torch.Tensor, hidden: Any, params: Sequence[torch.Tensor], part: int
 ) -> bool:
     """Whether the layers are operators that take any length."""
-    if x.device.type != "cpu" or type(x.shape[0]) is int or torch.is_autocast_enabled("cpu"):
+    casts = torch.is_autocast_enabled("cpu")
+    if x.device.type != "cpu" or type(x.shape[0]) is int or (casts and kind != "lstm"):
         return False
     if kind != "lstm":
         return x.dtype.is_floating_point
-    single = all(t.dtype is torch.float32 for t in (x, *hidden, *params))
-    return single and has_mkldnn() and part not in (3, 5, 6, 10)  # which have projections
+    taken = casts or all(t.dtype is x.dtype for t in (*hidden, *params))
+    return taken and has_mkldnn(x.dtype) and part not in (3, 5, 6, 10)  # which have projections
 
 
 _RECURRENT: dict[object, OpOverload] = {

@@ -90,7 +90,7 @@ class ProxyMode(DispatchMode):  # type: ignore[no-untyped-call]
                 return result
         info = op_info(func)
         if info.composite:
-            with self:
+            with self.decomposing(func):
                 return run_composite(func, args, kwargs)
         operands = tensors_in((args, kwargs))
         for operand in operands:

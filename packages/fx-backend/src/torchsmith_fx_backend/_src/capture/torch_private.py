@@ -151,9 +151,31 @@ def above_autograd_views() -> bool:
 class DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """A dispatch mode whose handler torch does not wrap (the wrapper imports torch._dynamo)."""
 
+    _casts: tuple[str, ...] | None = None  # devices with autocast, within ``decomposing``
+
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         return False
+
+    @contextlib.contextmanager
+    def decomposing(self, op: OpOverload) -> Iterator[None]:
+        """For the handler, to run what ``op`` is defined by under the mode. Autocast, which is off
+        in a handler, casts for these operators, unless it had a rule for ``op`` itself."""
+        before = casts = self._casts
+        if casts is None:
+            with torch._C._RestorePythonTLSSnapshot():  # type: ignore[attr-defined]
+                casts = tuple(d for d in ("cpu", "cuda") if torch.is_autocast_enabled(d))
+        name: str = op.name()  # type: ignore[no-untyped-call]
+        ruled = torch._C._dispatch_has_kernel_for_dispatch_key
+        self._casts = tuple(d for d in casts if not ruled(name, f"Autocast{d.upper()}"))
+        try:
+            with contextlib.ExitStack() as stack:
+                for device in self._casts:
+                    stack.enter_context(torch.autocast(device, cache_enabled=False))
+                stack.enter_context(self)
+                yield
+        finally:
+            self._casts = before
 
 
 def number_in(tensor: torch.Tensor) -> int | float | bool:
@@ -330,9 +352,12 @@ def running_gradient() -> int | None:
     return None if node is None else node._sequence_nr()
 
 
-def has_mkldnn() -> bool:
-    """Whether convolutions of the CPU may take packed weights."""
-    return bool(torch._C._has_mkldnn) and bool(torch.backends.mkldnn.enabled)
+def has_mkldnn(dtype: torch.dtype = torch.float32) -> bool:
+    """Whether eager takes the library's layers for tensors of this type on this CPU."""
+    if not (torch._C._has_mkldnn and torch.backends.mkldnn.enabled):
+        return False
+    half = dtype is torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return dtype is torch.float32 or bool(half)
 
 
 def mkldnn_convolution() -> OpOverload:
