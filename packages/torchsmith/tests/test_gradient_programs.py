@@ -45,3 +45,36 @@ def test_leaves_that_a_program_makes(function):
             result.sum().backward()
             sides.append((y.is_leaf, y.requires_grad, y.grad.tolist(), result.requires_grad))
         assert sides[0] == sides[1]
+
+
+def copied(b, x):
+    b.copy_(x * 2)
+    return b.sin()
+
+
+def put(b, x):
+    b.index_copy_(0, torch.tensor([2, 0]), x[:2])
+    return x * 3
+
+
+def added(b, x):
+    b[1:] += x[1:]
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("function", [copied, put, added])
+def test_what_gets_a_history_in_the_graph_is_compiled_as_it_came(function, dynamic, caplog):
+    torchsmith.reset()
+    torchsmith.clear_metrics()
+    compiled = torchsmith.compile(function, dynamic=dynamic)
+    with caplog.at_level("INFO", "torchsmith.backend"):
+        for _ in range(2):
+            sides = []
+            for each in (function, compiled):
+                b, x = torch.ones(4), torch.arange(4.0, requires_grad=True)
+                made = each(b, x)
+                (b * b + (0 if made is None else made)).sum().backward()
+                sides.append([b.detach(), x.grad])
+            torch.testing.assert_close(*sides)
+    assert not caplog.records
+    assert {graph.kind for graph in torchsmith.metrics().graphs} == {"forward", "backward"}

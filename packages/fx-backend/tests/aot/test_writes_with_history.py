@@ -93,6 +93,28 @@ def test_the_input_gets_value_and_history(program, buffer):
             torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
 
+def constant(b, x):
+    b.fill_(2)
+    return (b * x,)
+
+
+def constant_alone(b, x):
+    b.fill_(2)
+    return (b * 3,)
+
+
+def constant_in_part(b, x):
+    b.fill_(3)
+    b[1] = x[0]
+    return (b.sin(),)
+
+
+@pytest.mark.parametrize("buffer", [name for name in BUFFERS if "a history" in name])
+@pytest.mark.parametrize("program", [constant, constant_alone, constant_in_part])
+def test_constants_have_gradients_of_zeros(program, buffer):
+    test_the_input_gets_value_and_history(program, buffer)
+
+
 def test_a_later_write_is_an_error_where_eager_saved_the_input():
     for program, raises in ((saved, True), (whole, False)):
         x, _ = leaves()

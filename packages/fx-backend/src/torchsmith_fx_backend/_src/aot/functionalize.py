@@ -159,7 +159,8 @@ def begin(
             fake = fakes.get(id(example))
             known = fake is not None
             if fake is None:  # one tensor passed twice is one tensor: the first place counts
-                fake = stand_in(example, _fresh_fake(example, fake_mode))
+                given: Any = inputs[index]  # not the example, whom a tracer's writes give histories
+                fake = stand_in(given, _fresh_fake(example, fake_mode))
                 fakes[id(example)] = fake
             node = recorder.placeholder(name, fake)
             if not known:
