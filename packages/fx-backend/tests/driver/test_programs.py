@@ -46,6 +46,12 @@ def scattered_into_a_diagonal(x):
     return row + 1
 
 
+def written_in_place_of_what_runs_up(x):
+    x.index_copy_(0, torch.tensor([3, 2]), x[[3, 2]] * 2)
+    x.sub_(1)
+    return x.unsqueeze(1).expand(-1, 2, -1).cumprod(1)
+
+
 def swapped(x, y):
     kept = x.clone()
     x.copy_(y)
@@ -96,6 +102,7 @@ CASES = {
     ),
     "in place before the last level": (written_and_then_reduced, (torch.randn(5, 6, 4),)),
     "a slice from before the start": (written_before_its_start, (torch.randn(4, 3),)),
+    "in place before running sums": (written_in_place_of_what_runs_up, (torch.randn(9, 70),)),
     "a buffer with gaps": (scattered_into_a_diagonal, (torch.randn(4, 4, 2),)),
     "the largest of bools": (lambda x: x.max(-1)[1], (torch.randn(4, 4) > 0,)),
     "circular padding": (lambda x: F.pad(x, [1, 2], mode="circular"), (torch.randn(4, 5),)),

@@ -51,13 +51,13 @@ def _rows(out: Emitter, lane: int | None) -> None:
             out.emit(full)
         return
     header = out.loop_header(lane, "low", "high")
-    if outer:
-        with out.block(header):
-            out.emit(outer)
     with out.loops(facts.reduce_axes):
         out.line("#pragma omp simd")
         with out.block(header):
             out.emit(facts.closure(full))
+    if outer:  # last: they may be stored over what is read above
+        with out.block(header):
+            out.emit(outer)
 
 
 def _all(out: Emitter) -> range:
