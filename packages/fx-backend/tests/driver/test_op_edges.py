@@ -82,6 +82,27 @@ def test_to_integers_and_back(whole, real):
         same(compiled(function, x), function(x))
 
 
+PLACE = torch.tensor(0)
+OF_NUMBERS = [
+    lambda x: x.flip(0) * 2,
+    lambda x: x.flip([]) + x.flip(-1),
+    lambda x: torch.masked_scatter(x, x > 0, x.flip(0) * 3),
+    lambda x: x.cumsum(0) + x.softmax(-1),
+    lambda x: x.sort(0)[0] + x.topk(1, 0)[1],
+    lambda x: x.gather(0, PLACE).scatter(0, PLACE, 2.0),
+    lambda x: x.index_select(0, PLACE).index_add(0, PLACE, x),
+    lambda x: x.scatter_reduce(0, PLACE, x, "prod") + x.argmax(0),
+    lambda x: x.transpose(0, -1).expand(3) - x.amax(0),
+]
+
+
+@pytest.mark.parametrize("number", range(len(OF_NUMBERS)))
+def test_tensors_without_dimensions(number):
+    function = lambda x: (OF_NUMBERS[number](x),)
+    x = torch.tensor(1.5)
+    same(compiled(function, x), function(x))
+
+
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("shape", [(0, 3), (0, 3, 2), (2, 3, 0)])
 def test_batch_norm_of_nothing(shape, training):

@@ -221,8 +221,8 @@ def select_scatter(p: Point) -> Value:
 
 def _flipped(g: Geometry, at: Coords) -> Coords:
     out = list(at)
-    for dim in g.arg(1, "dims"):
-        d = int(dim) % max(len(out), 1)
+    for dim in g.arg(1, "dims") if at else ():  # a number is turned onto itself
+        d = int(dim) % len(out)
         out[d] = ix.sub(ix.sub(g.shape[d], ix.ONE), out[d])
     return tuple(out)
 
