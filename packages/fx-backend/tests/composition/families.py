@@ -73,8 +73,8 @@ torch.addcdiv({x}, {x}, {x} + 9)
 torch.lerp({x}, {x} * 2, 0.25)
 """
 CHOSEN = """
-{x}.median({dim})[0]
-{x}.kthvalue({one}, {dim})[0]
+{x}.contiguous().median({dim})[0]
+{x}.contiguous().kthvalue({one}, {dim})[0]
 {x}.double().quantile(0.25, {dim})
 torch.bucketize({x}, torch.tensor([-1.0, 0.0, 1.5]), right={truth})
 torch.searchsorted(torch.tensor([-1, 0, 1, 2]), {x})
@@ -158,7 +158,7 @@ def _drawn(d: Draft, x: str, *tables: str) -> str:
         total=sum(times),
         channels=channels,
         groups=d.rng.choice([n for n in range(1, channels + 1) if channels % n == 0]),
-        weight=f"{x}.flatten()[:1].sigmoid().expand({channels})",
+        weight=f"{x}.flatten()[:1].sigmoid().repeat({channels})",
     )
 
 

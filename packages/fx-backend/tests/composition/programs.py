@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
-from composition import arithmetic, families, images
+from composition import arithmetic, edges, families, images
 
 LOW = (torch.bfloat16, torch.float16)
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
@@ -744,6 +744,15 @@ _kind(MOVES)(families.rearranged)
 _kind(POINTWISE, rounds=True)(families.complex_part)
 _kind(MOVES, rounds=True)(families.convolved)
 _kind(WRITES, rounds=True)(families.written_part)
+_kind(POINTWISE, jumps=True)(edges.quotient)
+_kind(POINTWISE, jumps=True)(edges.choice)
+_kind(POINTWISE, rounds=True)(edges.mixed)
+_kind(REDUCTIONS, rounds=True)(edges.summed)
+_kind(MOVES)(edges.listed)
+_kind(MOVES, rounds=True)(edges.unpooled)
+_kind(MOVES, jumps=True)(edges.looked_up)
+_kind(WRITES, jumps=True)(edges.under_mask)
+_kind(WRITES)(edges.through_views)
 KINDS: list[tuple[list[Maker], float]] = [
     (VIEWS, 0.34), (MOVES, 0.24), (POINTWISE, 0.22), (REDUCTIONS, 0.10), (WRITES, 0.10),
 ]  # fmt: skip
