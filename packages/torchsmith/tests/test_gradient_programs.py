@@ -78,3 +78,42 @@ def test_what_gets_a_history_in_the_graph_is_compiled_as_it_came(function, dynam
             torch.testing.assert_close(*sides)
     assert not caplog.records
     assert {graph.kind for graph in torchsmith.metrics().graphs} == {"forward", "backward"}
+
+
+LONE = {
+    "linear": (lambda: torch.nn.Linear(4, 3), (2, 4)),
+    "convolution": (lambda: torch.nn.Conv1d(4, 3, 2, padding="same"), (2, 4, 5)),
+    "lstm": (lambda: torch.nn.LSTM(4, 3, batch_first=True), (2, 5, 4)),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", LONE)
+def test_one_operator_of_a_library_keeps_its_gradient(name, dtype):
+    torchsmith.reset()
+    torchsmith.clear_metrics()
+    make, size = LONE[name]
+    layer = make().to(dtype)
+    compiled = torchsmith.compile(layer)
+    for length in range(3):
+        x = torch.randn(size[0] + length, *size[1:], dtype=dtype, requires_grad=True)
+        sides = []
+        for each in (layer, compiled):
+            y = each(x)
+            (y if isinstance(y, torch.Tensor) else y[0]).sin().sum().backward()
+            sides.append([x.grad, *(p.grad for p in layer.parameters())])
+            layer.zero_grad()
+            x.grad = None
+        torch.testing.assert_close(*sides)
+    found = {graph.outcome for graph in torchsmith.metrics().graphs}
+    assert found == {"eager" if dtype is torch.float32 else "compiled"}
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(x), layer(x))
+    assert torchsmith.metrics().graphs[-1].outcome == "compiled"
+
+
+def test_an_operator_with_others_is_compiled():
+    torchsmith.clear_metrics()
+    layer = torch.nn.Linear(4, 3)
+    torchsmith.compile(lambda x: layer(x).relu())(torch.randn(2, 4)).sum().backward()
+    assert {graph.outcome for graph in torchsmith.metrics().graphs} == {"compiled"}

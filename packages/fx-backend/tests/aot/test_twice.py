@@ -89,6 +89,32 @@ def test_derivatives_of_derivatives(name, how):
     check(second_order(run, x, w, **more), second_order(PROGRAMS[name], x, w, **more))
 
 
+class Shifted(torch.nn.Module):
+    """Reads tensors of its own: one that gradients need, one that they do not."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale, self.shift = leaf(6, seed=3).detach(), leaf(6, seed=4).detach()
+
+    def forward(self, x, y):
+        return ((x * self.scale + self.shift).sin() * y, y.sum(0) + self.shift)
+
+
+@pytest.mark.parametrize("used", [[0], [0, 1]])
+@pytest.mark.parametrize("history", [False, True])
+def test_constants_of_the_graph_and_of_the_call(history, used):
+    graph = torch.fx.symbolic_trace(Shifted())
+    run = compile_training(graph, [leaf(4, 6), leaf(4, 6, seed=1).detach()], SETTINGS)
+    sides = []
+    for each in (graph, run):
+        x, y = leaf(4, 6), leaf(4, 6, seed=1).detach()
+        results = each(x * 1 if history else x, y)
+        total = sum(results[i].sum() for i in used)
+        (first,) = torch.autograd.grad(total, x, create_graph=True)
+        sides.append((first.detach(), *torch.autograd.grad(first.pow(2).sum(), x)))
+    torch.testing.assert_close(*sides)
+
+
 def test_statistics_are_written_once():
     def program(x, w, mean, var, count):
         count.add_(1)

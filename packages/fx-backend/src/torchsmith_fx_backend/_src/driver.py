@@ -31,7 +31,7 @@ from torchsmith_fx_backend._src.aot.functionalize import (
     named_tensors,
 )
 from torchsmith_fx_backend._src.aot.joint import BACKWARD, Joint, trace_joint
-from torchsmith_fx_backend._src.aot.training import Training, Usual, callable_of
+from torchsmith_fx_backend._src.aot.training import Training, callable_of, unlike
 from torchsmith_fx_backend._src.aot.twice import Again
 from torchsmith_fx_backend._src.capture.rules import JOINT_RULES, RULES
 from torchsmith_fx_backend._src.capture.torch_private import pytree
@@ -192,6 +192,10 @@ def _smith(
             return _eagerly(gm, f"graphs of {around.around} alone run operator by operator")
         return around
     try:
+        if training and _is_lone(gm, example_inputs):
+            return _eagerly(
+                gm, "one operator, run by eager's kernel, with eager's gradient"
+            ).forward
         if training:
             return compile_training(gm, example_inputs, chosen, recorded=recorded)
         make = functools.partial(compile_graph, chosen=chosen, recorded=recorded)
@@ -219,6 +223,20 @@ def _smith(
         tell_eager(error)
         _say_once(logging.WARNING, f"{error} The graph runs operator by operator instead.")
         return gm
+
+
+# Operators that compiled graphs call on a CPU as eager does, if all is of single precision.
+_OF_LIBRARIES = {torch.nn.functional.linear, torch.lstm, torch.conv1d, torch.conv2d, torch.conv3d}
+
+
+def _is_lone(gm: fx.GraphModule, inputs: Sequence[object]) -> bool:
+    """Whether a graph is one such operator: there is nothing to fuse, and autograd's node for it
+    costs a small model less than one around compiled halves."""
+    made = (torch.zeros, aten.sym_size.int, operator.getitem)  # around the operator of an LSTM
+    calls = [n.target for n in gm.graph.nodes if "call" in n.op and n.target not in made]
+    tensors = [x for x in inputs if isinstance(x, torch.Tensor)]
+    alike = all(x.dtype is torch.float32 and x.device.type == "cpu" for x in tensors)
+    return len(calls) == 1 and calls[0] in _OF_LIBRARIES and alike
 
 
 def _eagerly(gm: fx.GraphModule, reason: str) -> fx.GraphModule:
@@ -415,7 +433,7 @@ def compile_training(
     budget = 1.0 if "partition" in off else chosen.memory_budget
     training = Training(joint, compile_recorded, _ambient_guard(), budget, Again.of(joint, gm))
     _stage("partition", training.prepare)
-    compiled: Any = callable_of(training, gm, Usual.of(joint, example_inputs), gm)
+    compiled: Any = callable_of(training, gm, unlike(joint, example_inputs), gm)
     compiled.training = training
     compiled.source, compiled.kernels = halves[0][1].source, halves[0][1].kernels
     compiled.schedules = functools.partial(schedules, halves)

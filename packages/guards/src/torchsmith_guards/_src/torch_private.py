@@ -27,13 +27,8 @@ forward_level: Callable[[], int] = functools.partial(
     getattr, torch.autograd.forward_ad, "_current_level"
 )
 profiler_enabled: Callable[[], bool] = getattr(torch.autograd, "_profiler_enabled", lambda: False)
-
-
-any_autocast_enabled: Callable[[], bool] = getattr(
-    torch._C,
-    "_is_any_autocast_enabled",
-    lambda: any(torch.is_autocast_enabled(d) for d in autocast_devices()),
-)
+deterministic_algorithms: Callable[[], bool] = torch._C._get_deterministic_algorithms
+any_autocast_enabled: Callable[[], bool] = torch._C._is_any_autocast_enabled
 
 
 def autocast_devices() -> tuple[str, ...]:

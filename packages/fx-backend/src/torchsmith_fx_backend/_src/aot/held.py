@@ -8,8 +8,10 @@ need, what it saves lies in parts, one for each set of results that need it.
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import operator
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +26,16 @@ SPENT = (
     ".backward() or autograd.grad(). Specify retain_graph=True if you need to backward through the "
     "graph a second time or if you need to access saved tensors after calling backward."
 )
+
+
+@functools.cache
+def items(places: tuple[int, ...]) -> Callable[[Sequence[Any]], Sequence[Any]]:
+    """Reads the values at ``places``, without a loop in Python."""
+    start = places[0] if places else 0
+    end = start + len(places)
+    if places == tuple(range(start, end)):
+        return operator.itemgetter(slice(start, end))
+    return operator.itemgetter(*places)
 
 
 class _Saved(torch.autograd.Function):

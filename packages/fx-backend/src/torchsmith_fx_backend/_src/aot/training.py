@@ -13,8 +13,9 @@ import contextlib
 import functools
 import itertools
 import logging
+import operator
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,7 +25,7 @@ from torch import fx
 from torchsmith_guards import collector
 
 from torchsmith_fx_backend._src.aot.frame import apart
-from torchsmith_fx_backend._src.aot.held import SPENT, Division, Part, independent
+from torchsmith_fx_backend._src.aot.held import SPENT, Division, Part, independent, items
 from torchsmith_fx_backend._src.aot.joint import Joint, Result, Slot, Snapshot
 from torchsmith_fx_backend._src.aot.lone import LEAST, alone, holders, taken
 from torchsmith_fx_backend._src.aot.partition import (
@@ -47,7 +48,6 @@ from torchsmith_fx_backend._src.capture.torch_private import (
     keeps_graph,
     make_fake,
     pytree,
-    release_saved_tensors,
 )
 from torchsmith_fx_backend._src.runtime.halves import RecordedBackward, RecordedForward
 from torchsmith_fx_backend._src.runtime.launchers import meanwhile
@@ -96,11 +96,11 @@ class Training:
     parts: tuple[Part, ...] = ()  # results that are independent of each other's
     saving: frozenset[int] = frozenset()  # results for which eager saves something
     before: tuple[int, ...] = ()  # inputs that a part needs as they were, too, after their writes
+    any_sizes: bool = False  # whether sizes of results are symbols
     large: bool = False  # whether a tangent may be worth its memory
     backwards: dict[Key, tuple[Any, tuple[int, ...]]] = field(default_factory=dict)
     _given: dict[str, object] = field(default_factory=dict)
     _snapshot: tuple[Key, Snapshot] | None = None
-    _any_sizes: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def prepare(self) -> None:
@@ -128,11 +128,9 @@ class Training:
             return
         roots = [joint.outputs[i].meta["val"] for i in joint.differentiable]
         sizes = [n for root in roots for n in (*root.shape, *root.stride())]
-        self._any_sizes = any(type(n) is not int for n in sizes)
-        self.large = self._any_sizes or max(root.nbytes for root in roots) >= LEAST
-        key: Any = tuple(
-            order_at_hand(root) if self._any_sizes else root.stride() for root in roots
-        )
+        self.any_sizes = any(type(n) is not int for n in sizes)
+        self.large = self.any_sizes or max(root.nbytes for root in roots) >= LEAST
+        key: Any = tuple(order_at_hand(root) if self.any_sizes else root.stride() for root in roots)
         usual = None not in key
         strides = self._strides(key) if usual else [root.stride() for root in roots]
         snapshot = joint.graph(joint.backward(strides))
@@ -152,7 +150,7 @@ class Training:
         graph = forward_graph(snapshot.module, snapshot.inputs, outputs, self.saved)
         if usual:
             self._snapshot = (key, snapshot)
-        expected = _expected(key, roots) if usual and not self._any_sizes else None
+        expected = _expected(key, roots) if usual and not self.any_sizes else None
 
         def ahead(tangents: Key) -> None:
             self._describe_saved(graph, snapshot)
@@ -230,41 +228,14 @@ class Training:
 
     def _strides(self, key: Key) -> Sequence[tuple[Any, ...] | None]:
         """The strides of tangents that ``key`` describes."""
-        if not self._any_sizes:
+        if not self.any_sizes:
             return key
         roots = [self.joint.outputs[i].meta["val"] for i in self.joint.differentiable]
         return [None if k is None else strides_in(k, root.shape) for root, k in zip(roots, key)]
 
-    def run_forward(self, inputs: Sequence[Any]) -> tuple[list[Any], Any]:
-        """Outputs, then what is saved, on tensors that are no views to autograd; and the loan of
-        the memory that what is saved lies in, if it lies in a recording's.
-
-        Grad mode has to be on, as it is in eager's operators: some compute more for a backward
-        pass then.
-        """
-        loan = None
-        with below_autograd(), _NOTHING if self.ambient is None else self.ambient():
-            if isinstance(self.forward, RecordedForward) and not has_saving_hooks():
-                found, loan = self.forward.lend(inputs)
-            else:
-                found = self.forward(*inputs)
-        flat = list(found)
-        for position in self.tensors:
-            out = flat[position]
-            if out._is_view():
-                plain = out.data
-                flat = [plain if value is out else value for value in flat]
-        return flat, loan
-
-    def backward(self, tangents: list[torch.Tensor | None]) -> tuple[Any, tuple[int, ...]]:
-        """The backward half for ``tangents``, and what it takes of what is saved. It is called
-        with one list, which it empties: what it has read for the last time is freed. Tangents that
-        it cannot take as they are are replaced."""
-        strides = [None if t is None else t.stride() for t in tangents]
-        return self.backward_of(ordered(tangents) if self._any_sizes else tuple(strides))
-
     def backward_of(self, key: Key) -> tuple[Any, tuple[int, ...]]:
-        """The backward half for tangents that ``key`` describes, and what it takes."""
+        """The backward half for tangents that ``key`` describes, and what it takes of the saved.
+        Its inputs are in one list, which it empties, to free what it has read for the last time."""
         known = self.backwards.get(key)
         if known is None:
             with self._lock:
@@ -285,12 +256,12 @@ class Training:
             try:
                 half, used = self._compile_backward(usual)
             except UnsupportedError:
-                if self._any_sizes or usual == every:
+                if self.any_sizes or usual == every:
                     raise
                 continue
             if usual is not key:
                 break
-            if self._any_sizes or key == alone or not self._takes_others(key, used):
+            if self.any_sizes or key == alone or not self._takes_others(key, used):
                 return half, used
 
         def relaid(arguments: list[Any]) -> Any:
@@ -357,102 +328,79 @@ def _as_input(value: Any) -> Any:
     return make_fake(mode, value.shape, value.stride(), value.dtype, value.device)
 
 
-@dataclass(slots=True)
-class _Call:
-    """What one call of the forward half gave.
-
-    Attributes:
-        training: the graph.
-        given: what was given to it, if a second run is possible.
-        outputs: of the half.
-        tensors, numbers: what it saved.
-        guarded: inputs and outputs that eager saves.
-        loan: as ``run_forward`` says.
-    """
-
-    training: Training
-    given: Given | None
-    outputs: list[Any]
-    tensors: list[Any]
-    numbers: list[Any]
-    guarded: list[Any]
-    loan: Any
-
-    @staticmethod
-    def of(training: Training, inputs: Sequence[Any]) -> _Call:
-        """Run the forward half."""
-        given = training.again.hold(inputs)
-        count = len(training.joint.outputs)
-        flat, loan = training.run_forward(inputs)
-        outputs, tensors = flat[:count], flat[count:]
-        numbers = [tensors.pop(i) for i in reversed(training.numbers)]
-        for i in training.aliased:
-            tensors[i] = tensors[i].detach()
-        guarded = [inputs[i] for i in training.kept_inputs]
-        guarded += [outputs[i] for i in training.kept_outputs]
-        return _Call(training, given, outputs, tensors, numbers, guarded, loan)
+# What one call of the forward half gave: what was given to it, if a second run is possible; its
+# outputs; what autograd saves, which begins with what the half does; numbers that it saves; and the
+# loan of the memory that this lies in, if it lies in a recording's.
+_Call = tuple[Given | None, list[Any], tuple[Any, ...], Sequence[Any], Any]
 
 
 class CompiledFunction(torch.autograd.Function):
     """Autograd's view of a compiled graph: its fresh outputs, as a function of its inputs."""
 
     @staticmethod
-    def forward(ctx: Any, call: _Call, part: Part, *inputs: Any) -> tuple[Any, ...]:
+    def forward(
+        ctx: Any, training: Training, call: _Call, part: Part, *inputs: Any
+    ) -> tuple[Any, ...]:
         """Give autograd results of a call, which depend on ``inputs``."""
-        outputs, tensors, guarded = call.outputs, call.tensors, call.guarded
-        ctx.held = None
+        given, outputs, kept, numbers, loan = call
         if part.division is not None:
             # Aliases of outputs: they themselves get this node as their history.
             own = {id(out) for out in outputs}
-            every = [t.detach() if id(t) in own else t for t in (*tensors, *guarded)]
-            ctx.held = part.division.hold(every)
-        elif tensors or guarded:
-            ctx.save_for_backward(*tensors, *guarded)
-        elif call.training.saving:
+            ctx.held = part.division.hold([t.detach() if id(t) in own else t for t in kept])
+        elif kept:
+            ctx.save_for_backward(*kept)
+        elif training.saving:
             ctx.save_for_backward(torch.empty(0))  # a second pass is an error, as eager's
-        ctx.training, ctx.part, ctx.numbers = call.training, part, call.numbers
-        ctx.guarded, ctx.given, ctx.loan = (), call.given, call.loan
+        ctx.call, ctx.given = (training, part, numbers), given
+        if loan is not None:
+            ctx.loan = loan
         ctx.set_materialize_grads(False)
-        return tuple([outputs[i] for i in part.results])
+        return tuple(items(part.results)(outputs))
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         """Run the backward half for the tangents that are defined."""
-        training: Training = ctx.training
+        training, part, numbers = ctx.call
         counts = holders(grads) if training.large else None
-        part, joint = ctx.part, training.joint
-        tangents = [None if i is None else grads[i] for i in part.tangents]
-        defined = [i for i, t in zip(joint.differentiable, tangents) if t is not None]
-        if not defined:
-            return (None, None, *(None for _ in part.inputs))
-        saves = not training.saving.isdisjoint(defined)
+        tangents, defined, results = [*grads], [*grads], part.results
+        if len(grads) != len(part.tangents) or type(None) in map(type, grads):
+            tangents = [None if i is None else grads[i] for i in part.tangents]
+            defined = [t for t in grads if t is not None]
+            order = training.joint.differentiable
+            results = [i for i, t in zip(order, tangents) if t is not None]
+            if not results:
+                return (None,) * (3 + len(part.inputs))
+        saves = not training.saving.isdisjoint(results)
         for tensor, version in ctx.guarded:
             check_version(tensor, version)
         twice, given = torch.is_grad_enabled(), ctx.given
-        batched = [t for t in tangents if t is not None and not has_storage(t)]  # by vmap
-        if (twice or batched) and given is not None:
-            if saves:
-                _saved(ctx, defined)  # an error where they are gone or were written
+        # Tangents without memory are vmap's.
+        if given is not None and (twice or not all(map(has_storage, defined))):
+            kept: dict[int, Any] = {}
+            if saves or training.again.left:  # an error where they are gone or were written
+                after = len(training.saved) - len(numbers)
+                kept = dict(zip(training.kept_inputs, _saved(ctx, results)[after:]))
             _release(ctx)
-            found = training.again.gradients(given, tangents, twice)
+            found = training.again.gradients(given, kept, tangents, twice)
         else:
+            del defined
             if counts is not None:
                 held = [None if i is None else counts[i] for i in part.tangents]
                 tangents = [t if t is None else taken(t, n) for t, n in zip(tangents, held)]
             if twice or training.ambient is not None:
                 with torch.no_grad(), _NOTHING if training.ambient is None else training.ambient():
-                    found = _compiled_backward(ctx, tangents, saves, defined)
+                    found = _compiled_backward(ctx, training, numbers, tangents, saves, results)
             else:
-                found = _compiled_backward(ctx, tangents, saves, defined)
+                found = _compiled_backward(ctx, training, numbers, tangents, saves, results)
         if ctx.loan is not None and not keeps_graph() and (ctx.held is None or ctx.held.empty):
             ctx.loan = None  # the last one gives the memory back
         if twice and given is None:
             why = TWICE.format(training.again.obstacle or "hooks have what was saved")
             found = [None if g is None else _never(g, why) for g in found]
-        return (None, None, *[found[i] for i in part.gradients])
+        return (None, None, None, *items(part.gradients)(found))
 
 
-_apply = apply_of(CompiledFunction)
+_apply = apply_of(CompiledFunction, guarded=(), held=None, loan=None)
 
 
 def _saved(ctx: Any, results: Sequence[int]) -> Any:
@@ -467,37 +415,50 @@ def _saved(ctx: Any, results: Sequence[int]) -> Any:
 
 def _release(ctx: Any) -> None:
     """Let go of what the call saved and was given, unless other backward passes may need it."""
-    release_saved_tensors(ctx)
+    ctx.maybe_clear_saved_tensors()
     if not keeps_graph() and (ctx.held is None or ctx.held.empty):
         ctx.given = None
 
 
 def _compiled_backward(
-    ctx: Any, tangents: list[torch.Tensor | None], saves: bool, results: Sequence[int]
-) -> list[Any]:
+    ctx: Any,
+    training: Training,
+    numbers: Sequence[Any],
+    tangents: list[torch.Tensor | None],
+    saves: bool,
+    results: Sequence[int],
+) -> Sequence[Any]:
     """Run the backward half; ``saves`` says whether eager's would need what it saved for
     ``results``, whose tangents are defined."""
-    training: Training = ctx.training
-    plain = [_plain(t) for t in tangents]
-    tangents.clear()
-    half, used = training.backward(plain)
+    strides: list[tuple[int, ...] | None] = []
+    for place, tangent in enumerate(tangents):
+        if tangent is None:
+            strides.append(None)
+            continue
+        if tangent.is_neg() or tangent.is_conj() or tangent._is_zerotensor():
+            # Its elements shall lie in memory.
+            tangents[place] = tangent = torch.empty_like(tangent).copy_(tangent)
+        strides.append(tangent.stride())
+    tangent = None
+    key = ordered(tangents) if training.any_sizes else tuple(strides)
+    half, used = training.backwards.get(key) or training.backward_of(key)
     arguments: list[Any] = []
     if saves or used:
         values: Any = _saved(ctx, results)
-        if training.numbers:
-            values = list(values[: len(training.saved) - len(training.numbers)])
-            for place, number in zip(training.numbers, reversed(ctx.numbers), strict=True):
+        if numbers:
+            values = list(values[: len(training.saved) - len(numbers)])
+            for place, number in zip(training.numbers, reversed(numbers), strict=True):
                 values.insert(place, number)
-        arguments = [values[i] for i in used]
+        arguments += items(used)(values)
         if ctx.held is not None and any(value is None for value in arguments):
             raise RuntimeError(SPENT)
         del values
-    arguments += [t for t in plain if t is not None]
-    del plain
+    arguments += [t for t in tangents if t is not None]
+    tangents.clear()
     _release(ctx)
     if ctx.loan is not None and isinstance(half, RecordedBackward):
-        return list(half.borrow(ctx.loan, arguments))
-    return list(half(arguments))
+        return half.borrow(ctx.loan, arguments)
+    return half(arguments)  # type: ignore[no-any-return]
 
 
 def _write(
@@ -536,62 +497,37 @@ class _Before(torch.autograd.Function):
 _as_before = apply_of(_Before)
 
 
-def _plain(tangent: torch.Tensor | None) -> torch.Tensor | None:
-    """``tangent`` as a tensor whose elements lie in memory."""
-    if tangent is None or not (tangent.is_conj() or tangent.is_neg() or tangent._is_zerotensor()):
-        return tangent
-    return torch.empty_like(tangent).copy_(tangent)
-
-
 def _never(tensor: torch.Tensor, message: str) -> torch.Tensor:
     """``tensor`` as the result of a function whose backward pass raises ``message``."""
     return delayed_error(message, 1)(tensor.detach().requires_grad_())[0]
 
 
-@dataclass(eq=False, slots=True)
-class Usual:
-    """Tells in which way a call is unlike the example that the graph was compiled for.
+_wants, _is_view = operator.attrgetter("requires_grad"), torch.Tensor._is_view
 
-    Attributes:
-        tensors: positions of the tensors among the given inputs.
-        wanted: whether each of them requires a gradient.
-        frozen: Python values that the graph has as literals, by position.
-        apart: whether written tensors share memory with others; None when that cannot be.
-        grad: whether gradients are switched on.
-    """
 
-    tensors: tuple[int, ...]
-    wanted: list[bool]
-    frozen: tuple[tuple[int, object], ...]
-    apart: Callable[[Sequence[Any]], bool] | None
-    grad: bool
+def unlike(joint: Joint, examples: Sequence[object]) -> Callable[[Sequence[Any]], str | None]:
+    """A function that tells in which way, in words, a call is unlike ``examples``, which the graph
+    was compiled for; None when it is not."""
+    first = {id(x): i for i, x in reversed(list(enumerate(examples)))}
+    places = tuple(i for i, x in enumerate(examples) if isinstance(x, torch.Tensor))
+    wanted = [first[id(examples[i])] in joint.wanted for i in places]
+    separate = apart(examples, [i for i in joint.mutated if i < len(examples)], (), ())
+    tensors, frozen, grad = items(places), joint.trace.frozen, torch.is_grad_enabled()
 
-    @staticmethod
-    def of(joint: Joint, examples: Sequence[object]) -> Usual:
-        """What calls like ``examples`` have in common."""
-        first = {id(x): i for i, x in reversed(list(enumerate(examples)))}
-        tensors = tuple(i for i, x in enumerate(examples) if isinstance(x, torch.Tensor))
-        return Usual(
-            tensors,
-            [first[id(examples[i])] in joint.wanted for i in tensors],
-            joint.trace.frozen,
-            apart(examples, [i for i in joint.mutated if i < len(examples)], (), ()),
-            torch.is_grad_enabled(),
-        )
-
-    def __call__(self, inputs: Sequence[Any]) -> str | None:
-        """The difference, in words."""
-        if torch.is_grad_enabled() is not self.grad:
-            return f"gradients are switched {'off' if self.grad else 'on'}"
-        if [inputs[i].requires_grad for i in self.tensors] != self.wanted:
+    def difference(inputs: Sequence[Any]) -> str | None:
+        if torch.is_grad_enabled() is not grad:
+            return f"gradients are switched {'off' if grad else 'on'}"
+        if [*map(_wants, tensors(inputs))] != wanted:
             return "another set of inputs requires gradients"
-        for position, value in self.frozen:
+        for position, value in frozen:
             given = inputs[position]
             if type(given) is not type(value) or not (given == value or given != given):
                 return f"input {position} is {given!r}, not {value!r}"
-        if self.apart is not None and not self.apart(inputs):
+        if separate is not None and not separate(inputs):
             return "written tensors share memory"
         return None
+
+    return difference
 
 
 def callable_of(
@@ -608,13 +544,25 @@ def callable_of(
         unusual: says in which way a call differs from the example; None when it does not.
         program: where attributes of the graph are read at each call.
     """
-    joint = training.joint
+    joint, parts, cuts = training.joint, training.parts, training.joint.cuts
+    forward, lends = training.forward, isinstance(training.forward, RecordedForward)
+    kept = () if any(part.division is not None for part in parts) else training.kept_inputs
+    hold = training.again.holder(kept) if parts else lambda inputs: None
     paths = [path.split(".") for path in joint.attributes]
-    results, spec, cuts = joint.results, joint.out_spec, joint.cuts
-    places_written = [position for _, position, _ in joint.rewritten]
+    count, results, spec, spent = len(joint.outputs), joint.results, joint.out_spec, joint.spent
+    written = {position for _, position, _ in joint.rewritten}
     flat_result = spec.type is tuple and all(child.is_leaf() for child in spec.children())
     fresh = all(result.kind == "fresh" and not result.steps for result in results)
-    places = [result.index for result in results]
+    made_of = items(tuple(result.index for result in results)) if fresh else None
+    kept_inputs, kept_outputs = map(items, (training.kept_inputs, training.kept_outputs))
+    tensors, numbered, aliased = items(training.tensors), training.numbers[::-1], training.aliased
+
+    @contextlib.contextmanager
+    def inside() -> Iterator[None]:
+        with below_autograd(), training.ambient() if training.ambient is not None else _NOTHING:
+            yield
+
+    below = below_autograd if training.ambient is None else inside
 
     def run(*inputs: Any) -> Any:
         reason = unusual(inputs)
@@ -623,38 +571,59 @@ def callable_of(
             return eager(*inputs)
         if paths:
             inputs = (*inputs, *(functools.reduce(getattr, path, program) for path in paths))
-        before = torch.is_grad_enabled()
-        set_grad_enabled(True)  # the graph may switch gradients on
+        if torch.is_grad_enabled():
+            return differentiated(inputs)
+        set_grad_enabled(
+            True
+        )  # the graph may switch gradients on; some operators compute more then
         try:
             return differentiated(inputs)
         finally:
-            set_grad_enabled(before)
+            set_grad_enabled(False)
 
     def differentiated(inputs: Sequence[Any]) -> Any:
-        if joint.differentiable:
-            call = _Call.of(training, inputs)
-            outputs = list(call.outputs)  # what the call saves by identity stays as it is
+        given: Any = hold(inputs)
+        loan = None
+        with below():
+            if lends and not has_saving_hooks():
+                found, loan = forward.lend(inputs)
+            else:
+                found = forward(*inputs)
+        flat = [*found]
+        if any(map(_is_view, tensors(flat))):  # no views to autograd
+            plain = {id(out): out.data for out in tensors(flat) if out._is_view()}
+            flat = [plain.get(id(value), value) for value in flat]
+        outputs, saved, numbers = flat[:count], flat[count:], ()
+        if numbered:
+            numbers = tuple(saved.pop(i) for i in numbered)
+        for i in aliased:
+            saved[i] = saved[i].detach()
+        kept = (*saved, *kept_inputs(inputs), *kept_outputs(outputs))
+        call: _Call = given, outputs[:], kept, numbers, loan
+        given = inputs
+        if cuts:
             given = [*inputs, *(inputs[place] for place, _ in cuts)]
             for place in training.before:
                 given[place] = _as_before(given[place])
-        else:
-            outputs, _ = training.run_forward(inputs)
         try:
-            for part in training.parts:
-                own = _apply(call, part, *[given[i] for i in part.inputs])
+            for part in parts:
+                own = _apply(training, call, part, *items(part.inputs)(given))
                 for position, result in zip(part.results, own):
                     outputs[position] = result
                 if cuts:
                     _write(training, inputs, outputs, part.results)
-            for place in joint.spent:
+            for place in spent:
                 outputs = [*outputs[:place], _never(outputs[place], SPENT), *outputs[place + 1 :]]
-            if joint.rewritten:
+            if written:
                 if not cuts:
-                    _write(training, inputs, outputs, places_written)
+                    _write(training, inputs, outputs, written)
                 _guard_written(training, inputs, outputs)
-            made: list[Any] = [outputs[i] for i in places] if fresh else []
-            for result in () if fresh else results:
-                made.append(_make(result, inputs, outputs, made))
+            if made_of is not None:
+                made: Any = made_of(outputs)
+            else:
+                made = []
+                for result in results:
+                    made.append(_make(result, inputs, outputs, made))
             return tuple(made) if flat_result else pytree.tree_unflatten(made, spec)
         except Exception as error:
             error.written = [inputs[i] for i in joint.mutated]  # type: ignore[attr-defined]

@@ -10,18 +10,20 @@ from __future__ import annotations
 import contextlib
 import functools
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx
 
-from torchsmith_fx_backend._src.aot.held import save
+from torchsmith_fx_backend._src.aot.held import items, save
 from torchsmith_fx_backend._src.aot.joint import Joint
 from torchsmith_fx_backend._src.capture.torch_private import has_saving_hooks, pytree
 
 aten = torch.ops.aten
+_version, _is_leaf = operator.attrgetter("_version"), operator.attrgetter("is_leaf")
+_detach, _is_inference = torch.Tensor.detach, torch.Tensor.is_inference
 
 
 @dataclass(eq=False, slots=True)
@@ -29,14 +31,14 @@ class Given:
     """What one call was given.
 
     Attributes:
-        plain: the inputs, or aliases of them, but for tensors that have a history.
+        plain: by position the inputs, or aliases of them, but for tensors that have a history.
         places: where those are.
         saved: the result whose node has them.
         versions: of the tensors that are not saved for a backward pass.
     """
 
-    plain: list[Any]
-    places: list[int]
+    plain: dict[int, Any]
+    places: Sequence[int]
     saved: Any
     versions: list[int]
 
@@ -55,6 +57,7 @@ class Again:
         varied: positions of the tensors that require a gradient.
         unchecked: tensors that autograd does not check when a backward pass begins.
         constant: those of the other tensors.
+        left: those of all that autograd saves itself.
     """
 
     joint: Joint
@@ -66,6 +69,7 @@ class Again:
     varied: tuple[int, ...]
     unchecked: tuple[int, ...]
     constant: tuple[int, ...]
+    left: tuple[int, ...] = ()
 
     @staticmethod
     def of(joint: Joint, program: Callable[..., Any]) -> Again:
@@ -81,30 +85,48 @@ class Again:
         grad = torch.is_grad_enabled()
         return Again(joint, program, why, tuple(kinds), grad, written, varied, unchecked, constant)
 
-    def hold(self, inputs: Sequence[Any]) -> Given | None:
-        """Keep what a call is given, when a second run is possible."""
-        if self.obstacle or has_saving_hooks():
-            return None
-        plain = list(inputs)
-        for place in self.constant:  # aliases: the tensors themselves may get a history later
-            if inputs[place].is_inference():  # it counts no versions
-                return None
-            plain[place] = inputs[place].detach()
-        versions = [inputs[i]._version for i in self.unchecked]
-        places = [i for i in self.varied if not inputs[i].is_leaf]
-        for place in self.written:
-            plain[place] = plain[place].data
-        saved = save(plain[i] for i in places) if places else None
-        for place in places:
-            plain[place] = None
-        return Given(plain, places, saved, versions)
+    def holder(self, kept: Sequence[int]) -> Callable[[Sequence[Any]], Given | None]:
+        """A function that keeps what a call is given, where a second run is possible, but for what
+        autograd keeps at any rate."""
+        self.left = tuple(i for i in kept if i not in self.written)
+        every = [i for i in range(len(self.joint.nodes)) if i not in self.left]
+        given = [i for i in every if i < len(self.joint.nodes) - len(self.joint.attributes)]
+        aliased = tuple(i for i in given if i in self.constant)
+        varied = tuple(i for i in every if i in self.varied)
+        others = tuple(i for i in every if i not in aliased)
+        order, written, obstacle = (*aliased, *others), self.written, self.obstacle
+        of_aliased, of_others, of_varied, unchecked = map(
+            items, (aliased, others, varied, self.unchecked)
+        )
+
+        def hold(inputs: Sequence[Any]) -> Given | None:
+            constants = of_aliased(inputs)
+            if obstacle or has_saving_hooks() or any(map(_is_inference, constants)):
+                return None  # an inference tensor counts no versions
+            # Aliases of constants: the tensors themselves may get a history later.
+            plain = dict(zip(order, (*map(_detach, constants), *of_others(inputs))))
+            places: Sequence[int] = ()
+            if not all(map(_is_leaf, of_varied(inputs))):
+                places = [i for i in varied if not inputs[i].is_leaf]
+            for place in written:
+                plain[place] = plain[place].data
+            saved = save(plain[i] for i in places) if places else None
+            for place in places:
+                plain[place] = None
+            return Given(plain, places, saved, [*map(_version, unchecked(inputs))])
+
+        return hold
 
     def gradients(
-        self, given: Given, tangents: Sequence[torch.Tensor | None], twice: bool
+        self,
+        given: Given,
+        kept: Mapping[int, Any],
+        tangents: Sequence[torch.Tensor | None],
+        twice: bool,
     ) -> Sequence[torch.Tensor | None]:
         """Gradients of the wanted inputs, if ``twice`` as functions of these and ``tangents``."""
-        joint = self.joint
-        values = list(given.plain)
+        joint, known = self.joint, {**given.plain, **{place: kept[place] for place in self.left}}
+        values = [known[place] for place in range(len(known))]
         for number, place in enumerate(given.places):
             values[place] = given.saved.grad_fn.saved_tensors[number]
         for place, version in zip(self.unchecked, given.versions, strict=True):

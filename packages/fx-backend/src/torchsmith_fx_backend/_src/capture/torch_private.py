@@ -35,47 +35,10 @@ from torch.utils._python_dispatch import (
 from torch.utils.hooks import RemovableHandle
 
 __all__ = [
-    "DataDependentOutputException",
-    "DispatchMode",
-    "DynamicOutputShapeException",
-    "FakeTensor",
-    "FakeTensorMode",
-    "HigherOrderOperator",
-    "OpOverload",
-    "above_autograd_views",
-    "active_modes",
-    "attention_switches",
-    "below_autograd",
-    "delayed_error",
-    "enable_python_dispatcher",
-    "ended",
-    "fake_mode_of",
-    "fused_attention_choice",
-    "gradient_clock",
-    "has_composite_kernel",
-    "has_mkldnn",
-    "has_saving_hooks",
-    "has_storage",
-    "is_setting",
-    "is_wrapper",
-    "keeps_graph",
-    "make_fake",
-    "mkldnn_convolution",
-    "no_autocast_cache",
-    "number_in",
-    "pack_convolution",
-    "python_definition",
-    "pytree",
-    "pytree_codegen",
-    "release_saved_tensors",
-    "run_backward",
-    "run_composite_kernel",
-    "running_gradient",
+    "DataDependentOutputException", "DynamicOutputShapeException", "FakeTensor", "FakeTensorMode",
+    "HigherOrderOperator", "OpOverload", "enable_python_dispatcher", "pytree",
     "unset_fake_temporarily",
-    "use_count",
-    "without_active_modes",
-    "without_dispatch",
-]
+]  # fmt: skip
 
 is_wrapper: Callable[[object], bool] = is_traceable_wrapper_subclass
 # Functions that change how operators run, but for what capture takes into account.
@@ -113,11 +76,13 @@ def delayed_error(message: str, count: int) -> Callable[..., Sequence[torch.Tens
     return mark
 
 
-def apply_of(function: type[torch.autograd.Function]) -> Callable[..., Any]:
+def apply_of(function: type[torch.autograd.Function], **unset: object) -> Callable[..., Any]:
     """``function.apply``, which otherwise looks at each of its arguments first: a transform that
     has ended may still wrap it. Within a transform it says what eager says. Autograd calls
-    ``function.backward`` without asking whether that has another name."""
-    function._backward_cls.apply = function.backward  # type: ignore[attr-defined]
+    ``function.backward`` without asking whether that has another name. ``unset`` are attributes
+    that its contexts have until they are set."""
+    for name, value in {"apply": function.backward, **unset}.items():
+        setattr(function._backward_cls, name, value)
     plain = super(torch.autograd.Function, function).apply  # type: ignore[misc]
     within = torch._C._are_functorch_transforms_active
 
@@ -129,13 +94,6 @@ def apply_of(function: type[torch.autograd.Function]) -> Callable[..., Any]:
 
 use_count: Callable[[torch.Tensor], int] = torch.Tensor._use_count  # type: ignore[attr-defined]
 has_storage: Callable[[torch.Tensor], bool] = torch._C._has_storage
-
-
-def release_saved_tensors(ctx: object) -> None:
-    """Let go of what an autograd function saved, unless the graph is retained."""
-    release = getattr(ctx, "maybe_clear_saved_tensors", None)
-    if release is not None:
-        release()
 
 
 def has_saving_hooks() -> bool:

@@ -13,6 +13,12 @@ from torchsmith_fx_backend._src.passes.base import escaping
 aten = torch.ops.aten
 FULL = aten.full.default
 
+_VIEWS = (
+    aten.view.default,
+    aten.unsqueeze.default,
+    aten.expand.default,
+    aten.detach.default,
+)
 # Operators that map repeated values to a repeated value.
 _FOLDABLE = frozenset(
     {
@@ -38,17 +44,8 @@ _FOLDABLE = frozenset(
         aten.bitwise_not.default,
         aten._to_copy.default,
         aten.clone.default,
-        aten.view.default,
-        aten.unsqueeze.default,
-        aten.expand.default,
-        aten.detach.default,
+        *_VIEWS,
     }
-)
-_VIEWS = (
-    aten.view.default,
-    aten.unsqueeze.default,
-    aten.expand.default,
-    aten.detach.default,
 )
 
 

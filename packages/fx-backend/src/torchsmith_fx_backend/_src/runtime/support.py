@@ -14,17 +14,6 @@ from typing import cast
 
 import torch
 
-__all__ = [
-    "add_rows",
-    "advise_huge",
-    "conform",
-    "copy_each",
-    "copy_unseen",
-    "embedding_gradient",
-    "reuse",
-    "set_grad_enabled",
-]
-
 set_grad_enabled: Callable[[bool], None] = torch._C._set_grad_enabled
 
 _embedding_backward = cast(

@@ -9,6 +9,7 @@ function stays.
 
 from __future__ import annotations
 
+import operator
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -45,11 +46,8 @@ class Plan:
     def unchanged(self, *anchors: object) -> bool:
         """True when the state of the objects is the one that was remembered for them."""
         known = self.watches.get(id(anchors[0]) if anchors else 0)
-        if known is None:
+        if known is None or any(map(operator.is_not, map(operator.call, known[0]), anchors)):
             return False
-        for ref, anchor in zip(known[0], anchors, strict=True):
-            if ref() is not anchor:
-                return False
         return known[1].table.holds()
 
     def remember(self, objects: Sequence[object], found: Survey) -> None:

@@ -390,13 +390,9 @@ _register()
 
 
 rule("bitwise_not")(lambda x: pointwise_layout(_DEFAULT, (x,)) if x.dtype in INTEGRAL else None)
-
-
-@rule("isin.Tensor_Tensor", "isin.Tensor_Scalar")
-def _isin(x: torch.Tensor, *_: object, **__: bool) -> Layout | None:
-    return contiguous(x.shape, x, torch.bool)
-
-
+rule("isin.Tensor_Tensor isin.Tensor_Scalar")(
+    lambda x, *_, **__: contiguous(x.shape, x, torch.bool)
+)
 rule("isinf")(lambda x: pointwise_layout(_TO_BOOL, (x,)) if x.dtype not in INTEGRAL else None)
 
 

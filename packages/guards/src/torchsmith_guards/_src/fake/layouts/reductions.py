@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -118,12 +117,7 @@ def _vector_norm(
     size = _reduced(x, dim, keepdim)
     if size is None or not x.dtype.is_floating_point or dtype not in (None, x.dtype):
         return None
-    return contiguous(size, x) if _empty(size) == _empty(x.shape) else None
-
-
-def _empty(size: Sequence[Any]) -> int:
-    """The number of empty dimensions."""
-    return sum(type(n) is int and n == 0 for n in size)
+    return None if holds(x.shape, 0) and not holds(size, 0) else contiguous(size, x)
 
 
 @rule("norm.ScalarOpt_dim")
