@@ -117,3 +117,35 @@ def test_an_operator_with_others_is_compiled():
     layer = torch.nn.Linear(4, 3)
     torchsmith.compile(lambda x: layer(x).relu())(torch.randn(2, 4)).sum().backward()
     assert {graph.outcome for graph in torchsmith.metrics().graphs} == {"compiled"}
+
+
+def thrice(x):
+    x.register_hook(lambda grad: grad * 3)
+    return x
+
+
+HOOKED = {
+    "a view of an input": lambda x: thrice(x.view(-1)),
+    "a view of a result": lambda x: thrice((x * 2).t()),
+    "beside its base": lambda x: (lambda y: (thrice(y.t()), y))(x * 2),
+    "a view of a hooked view": lambda x: thrice(x.t()).unsqueeze(0),
+    "used, too": lambda x: (lambda y: (y * 2, y))(thrice(x.expand(2, 3, 4))),
+    "no view": lambda x: thrice(x * 2),
+    "a base": lambda x: thrice(x * 2).t(),
+    "an input": lambda x: thrice(x).t(),
+}
+
+
+@pytest.mark.parametrize("history", [False, True])
+@pytest.mark.parametrize("name", HOOKED)
+def test_hooks_on_results_change_gradients(name, history):
+    function = HOOKED[name]
+    sides = []
+    for each in (function, torchsmith.compile(function)):
+        x = torch.arange(12.0).view(3, 4).requires_grad_()
+        results = each(x * 1 if history else x)
+        results = results if isinstance(results, tuple) else (results,)
+        alone = [torch.autograd.grad(r.sum(), x, retain_graph=True)[0] for r in results]
+        sum((r * r).sum() for r in results).backward()
+        sides.append([*alone, x.grad])
+    torch.testing.assert_close(*sides)

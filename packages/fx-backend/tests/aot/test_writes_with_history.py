@@ -48,12 +48,19 @@ def nothing(b, x):
     return (x.detach(),)
 
 
+def listed(b, x):
+    y = x * 2
+    torch._foreach_mul_([y[0], y[1]], 3)
+    torch._foreach_add_([b], [y])
+    return (y.exp(),)
+
+
 def scattered(b, x):
     b.index_add_(0, torch.tensor([0, 2, 0]), x[:3])
     return (b.unsqueeze(0),)
 
 
-PROGRAMS = [whole, part, several, saved, early_view, nothing, scattered]
+PROGRAMS = [whole, part, several, saved, early_view, nothing, listed, scattered]
 BUFFERS = {
     "a plain tensor": lambda w: torch.ones(4, 4),
     "a tensor with a history": lambda w: w * 2,

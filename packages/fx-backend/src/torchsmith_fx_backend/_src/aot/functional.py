@@ -145,7 +145,7 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
         # Some tensor is lazily conjugated or negated: layout rules do not carry these bits.
         self._lazy = False
         self._attention = attention_switches()
-        self._values: dict[int, Value] = {}
+        self.values: dict[int, Value] = {}
         self._adopted: dict[int, tuple[torch.Tensor, FakeTensor]] = {}
         self._names: dict[int, str] = {}
         self._draws = Draws(recorder)
@@ -162,12 +162,12 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
         base = Base(node, origin=node)
         self.bases.append(base)
         self._lazy = self._lazy or tensor.is_conj()
-        self._values[id(tensor)] = Value(tensor, base, (), node, 0, True)
+        self.values[id(tensor)] = Value(tensor, base, (), node, 0, True)
         self.recorder.symbols.bind_tensor(tensor, node)
 
     def know(self, value: Value) -> None:
         """From now on ``value.tensor`` is what ``value`` says."""
-        self._values[id(value.tensor)] = value
+        self.values[id(value.tensor)] = value
 
     def name_tensors(self, named: Mapping[str, torch.Tensor]) -> None:
         """Names for real tensors that the program may refer to."""
@@ -221,7 +221,7 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
         """The object that autograd makes to save a result: no operation of the program's."""
         value = self.value_of(tensor)
         result = self.snapshot(value.tensor)
-        self._values[id(result)] = replace(value, tensor=result)
+        self.values[id(result)] = replace(value, tensor=result)
         return result
 
     def call(self, func: OpOverload, *args: Any, **kwargs: Any) -> Any:
@@ -289,11 +289,11 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
 
     def value_of(self, tensor: torch.Tensor) -> Value:
         """What is known about a tensor of the program, brought up to date with writes."""
-        value = self._values.get(id(tensor))
+        value = self.values.get(id(tensor))
         if value is None:
             if isinstance(tensor, FakeTensor):
                 raise UnsupportedError(what="a tensor that was computed outside of the trace")
-            value = self._values[id(self.adopt(tensor))]
+            value = self.values[id(self.adopt(tensor))]
         if value.generation != value.base.generation:
             value.node = self._replay_on_base(value)
             value.generation = value.base.generation
@@ -413,11 +413,11 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
 
     def _track(self, result: Any, value: Any, node: fx.Node) -> None:
         if isinstance(result, torch.Tensor):
-            if id(result) in self._values:
+            if id(result) in self.values:
                 return
             exact = result is value or _same_layout(value, result)
             base = Base(node, None, 0, exact, result)
-            self._values[id(result)] = Value(result, base, (), node, 0, exact)
+            self.values[id(result)] = Value(result, base, (), node, 0, exact)
             if not self._static:
                 found = self.recorder.symbols.bind_tensor(result, node)
                 self._bounded = self._bounded and not any(n.startswith("u") for n, _, _ in found)
@@ -431,11 +431,11 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
     def _own(self, results: Any) -> None:
         """Let each result of a rule that ends in a view be no view, as the operator's is none."""
         for result in results if isinstance(results, (list, tuple)) else (results,):
-            value = self._values.get(id(result))
+            value = self.values.get(id(result))
             if value is not None and value.steps and value.base.origin is None:
                 value = self.value_of(value.tensor)
                 base = Base(value.node, None, 0, value.exact, value.tensor)
-                self._values[id(result)] = replace(value, base=base, steps=(), generation=0)
+                self.values[id(result)] = replace(value, base=base, steps=(), generation=0)
 
     def _record_view(
         self, func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -459,14 +459,14 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
             return result
         node = self.recorder.call(func, call.node_args, call.node_kwargs, result, info.name)
         base, steps = source.base, (*source.steps, step)
-        self._values[id(result)] = Value(result, base, steps, node, base.generation, True)
+        self.values[id(result)] = Value(result, base, steps, node, base.generation, True)
         return result
 
     def _add_view(self, source: Value, result: torch.Tensor, step: Step) -> None:
         node = self._replay(source.node, (step,))
         base, steps = source.base, (*source.steps, step)
         exact = _same_layout(node.meta["val"], result)
-        self._values[id(result)] = Value(result, base, steps, node, base.generation, exact)
+        self.values[id(result)] = Value(result, base, steps, node, base.generation, exact)
 
     def _record_write(
         self, func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -494,7 +494,7 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
         else:
             news, result = self._call_variant(func, variant, info, call, targets)
         history = torch.is_grad_enabled() and any(v.tensor.requires_grad for v in call.values)
-        if history and not info.seeded and self._values[id(targets[0])].steps:
+        if history and not info.seeded and self.values[id(targets[0])].steps:
             self.parts[gradient_clock()] = (func, call, targets[0].requires_grad)
         for target, new in zip(targets, news):
             self.write(target, new, func, call)
@@ -507,9 +507,9 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
     ) -> None:
         pointwise = func is aten.copy_.default or torch.Tag.pointwise in func.tags
         for target in targets:
-            base = self._values[id(target)].base
+            base = self.values[id(target)].base
             others = list(call.values)
-            others.remove(self._values[id(target)])
+            others.remove(self.values[id(target)])
             for value in others:
                 if pointwise and value.tensor is target:
                     continue
@@ -608,7 +608,7 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
 
     def write(self, tensor: torch.Tensor, new: fx.Node, func: OpOverload, call: _Call) -> None:
         """``tensor`` now has the value of ``new``."""
-        value = self._values[id(tensor)]
+        value = self.values[id(tensor)]
         new_value = new.meta["val"]
         if not same_sizes(new_value.shape, tensor.shape):
             func(*call.args, **call.kwargs)  # raises as eager does, when it does
@@ -645,7 +645,7 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
         call = self._prepare(args, kwargs)
         value = call.values[0]
         base = value.base
-        alone = not any(v.base is base and v is not value for v in self._values.values())
+        alone = not any(v.base is base and v is not value for v in self.values.values())
         base.root = None
         if base.origin is not None and not value.steps:
             raise UnsupportedError(what=f"{func} on an input, which changes its sizes")
@@ -725,7 +725,7 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
 
         Call after ``write_back``: views of written inputs are taken from the inputs themselves.
         """
-        value = self._values.get(id(tensor)) or self.value_of(tensor)
+        value = self.values.get(id(tensor)) or self.value_of(tensor)
         base = value.base
         lazy = any(step.target is aten._neg_view.default for step in value.steps)
         if base.origin is not None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -438,11 +438,12 @@ def _is_untouched(place: torch.Tensor) -> bool:
     return place.is_leaf or (place.grad_fn is not None and place.grad_fn.name() == _PLACE)
 
 
-def _through_function(leaf: torch.Tensor, owner: torch.Tensor) -> bool:
-    """Whether a derivative of the user's own lies between a tensor and the one that it views."""
+def _through_function(leaf: torch.Tensor, owner: torch.Tensor, hooked: Collection[Any]) -> bool:
+    """Whether a derivative of the user's own, or a hook, lies between a tensor and the one that it
+    views; ``hooked`` are the nodes that have hooks."""
     fn: Any = leaf.grad_fn
     while fn is not None and fn is not owner.grad_fn:
-        if isinstance(fn, torch.autograd.function.BackwardCFunction):
+        if fn in hooked or isinstance(fn, torch.autograd.function.BackwardCFunction):
             return True
         fn = fn.next_functions[0][0] if fn.next_functions else None
     return False
@@ -455,6 +456,8 @@ class _Collector:
         self.joint = joint
         self.mode = mode
         self.fresh: dict[int, int] = {}  # base -> position among the outputs
+        tensors = (value.tensor for value in mode.values.values())
+        self.hooked = {t.grad_fn for t in tensors if t._backward_hooks and not t.is_leaf}
 
     def run(self, flat: Sequence[object]) -> Iterator[Result]:
         first: dict[int, int] = {}
@@ -486,8 +489,8 @@ class _Collector:
             raise UnsupportedError(what="a view that requires a gradient where its base does not")
         if leaf.requires_grad and leaf.is_leaf and leaf is not owner:
             raise UnsupportedError(what="a leaf that the graph makes")
-        if leaf.requires_grad and _through_function(leaf, owner):
-            raise UnsupportedError(what="a view that an autograd function gave")
+        if leaf.requires_grad and _through_function(leaf, owner, self.hooked):
+            raise UnsupportedError(what="a view with a hook, or that an autograd function gave")
         if any(step.target in LAZY for step in value.steps):
             raise UnsupportedError(what="a lazily conjugated result of a differentiated graph")
         steps = tuple(replace(step, args=self._slots(step.args)) for step in value.steps)
@@ -587,8 +590,9 @@ def _look_at_saved(joint: Joint, function: Any, number: int) -> _Saving | None:
     mode = joint.trace.mode
     result = _Saving(number, type(function).__name__ == "CopySlices")
     part = mode.parts.get(function._sequence_nr()) if result.some else None
-    for tensor in () if part is None else _saved_for_part(mode, *part):
-        result.keep(joint, tensor)
+    if part is not None and isinstance(part[1].args[0], torch.Tensor):  # none of a list
+        for tensor in _saved_for_part(mode, *part):
+            result.keep(joint, tensor)
     for name in _saved_names(type(function)):
         try:
             raw = getattr(function, f"_raw_{name.removeprefix('_')}", None)
