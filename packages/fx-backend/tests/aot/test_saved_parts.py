@@ -140,3 +140,34 @@ def test_results_with_gradients_of_zeros_have_what_their_half_reads(name, other)
             told.append((found, x.grad))
         assert told[0][0] == told[1][0], order
         torch.testing.assert_close(told[0][1], told[1][1])
+
+
+DETACHED = {
+    "a result": lambda x: (x.exp().detach(), x * 2),
+    "a view of one": lambda x: (x.exp().t().detach()[1:], x * 2),
+    "before its history": lambda x: (lambda y: (y.detach(), x * 2, y))(x.exp()),
+    "alone": lambda x: (x.exp().detach(), x.sin().detach()),
+}
+
+
+@pytest.mark.parametrize("name", DETACHED)
+def test_what_is_detached_saves_nothing(name):
+    program = DETACHED[name]
+    run = compile_training(program, [torch.ones(3, 4).requires_grad_()], SETTINGS)
+    for written in (None, 0, "x"):
+        sides = []
+        for each in (program, run):
+            x = torch.rand(3, 4, generator=torch.Generator().manual_seed(0)).requires_grad_()
+            results = each(x)
+            with torch.no_grad():
+                if written is not None:
+                    (x if written == "x" else results[0]).add_(1)
+            roots = [r.sum() for r in results if r.requires_grad]
+            try:
+                grads = torch.autograd.grad(roots, x) if roots else ()
+            except RuntimeError as error:
+                grads = (torch.tensor("modified by an inplace" in str(error)),)
+            sides.append([*(r.detach() for r in results), *grads])
+        torch.testing.assert_close(*sides)
+    wanted = {"before its history": (0, 1), "alone": ()}.get(name, (1,))
+    assert run.training.joint.differentiable == wanted

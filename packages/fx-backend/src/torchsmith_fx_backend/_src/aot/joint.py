@@ -484,7 +484,7 @@ class _Collector:
             root = base.root
             if root is None:
                 raise UnsupportedError(what="a result whose layout was changed in place")
-            kind, index, owner = "fresh", self._fresh(base, root), root
+            kind, index, owner = "fresh", self._fresh(base, root, leaf.requires_grad), root
         if leaf.requires_grad and not owner.requires_grad:
             raise UnsupportedError(what="a view that requires a gradient where its base does not")
         if leaf.requires_grad and leaf.is_leaf and leaf is not owner:
@@ -507,20 +507,19 @@ class _Collector:
         self.joint.outputs.append(args)
         return Slot(len(self.joint.outputs) - 1)
 
-    def _fresh(self, base: Base, root: torch.Tensor) -> int:
-        known = self.fresh.get(id(base))
-        if known is not None:
-            return known
-        outputs = self.joint.outputs
-        position = self.fresh[id(base)] = len(outputs)
-        node = self.mode.output(root)
-        outputs.append(node)
-        self.joint._visible[id(base)] = node
-        if root.requires_grad:
+    def _fresh(self, base: Base, root: torch.Tensor, wanted: bool) -> int:
+        """The position of ``root``, which gradients come by if one of its views has a history."""
+        joint = self.joint
+        position = self.fresh.get(id(base))
+        if position is None:
+            position = self.fresh[id(base)] = len(joint.outputs)
+            joint._visible[id(base)] = node = self.mode.output(root)
+            joint.outputs.append(node)
+        if wanted and root.requires_grad and position not in joint._roots:
             if root.is_leaf:
                 raise UnsupportedError(what="a leaf that the graph makes")
-            self.joint.differentiable = (*self.joint.differentiable, position)
-            self.joint._roots[position] = root
+            joint.differentiable = tuple(sorted((*joint.differentiable, position)))
+            joint._roots[position] = root
         return position
 
 
