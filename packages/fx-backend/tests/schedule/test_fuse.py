@@ -296,6 +296,23 @@ def test_views_of_results_alias():
     assert y.data_ptr() == flat.data_ptr() == turned.data_ptr()
 
 
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: [(x * 2).view(-1)] * 2,
+        lambda x: (lambda y: (y.view(-1), y.view(-1)))(x * 2),
+        lambda x: (lambda y: (y.mT, y.mT, y.view(-1)))(x * 2),
+        lambda x: (lambda y: (y, y.view_as(y), y.mT.mT))((x * 2).detach()),
+    ],
+    ids=["one", "flat", "turned", "equal"],
+)
+def test_each_result_is_the_tensor_that_it_is_in_eager(fn):
+    wanted, found = fn(X), run_plan(schedule_graph(trace(fn, X)), [X])
+    assert [[a is b for a in found] for b in found] == [[a is b for a in wanted] for b in wanted]
+    for a, b in zip(found, wanted, strict=True):
+        torch.testing.assert_close(a, b)
+
+
 def _block(x, w, n1, n2):
     h = x + torch.mm(rms_norm(x, n1), w)
     return h + torch.mm(F.gelu(torch.mm(rms_norm(h, n2), w)), w)

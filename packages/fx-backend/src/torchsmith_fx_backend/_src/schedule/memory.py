@@ -109,6 +109,7 @@ class MemoryPlanner:
         self._layouts: dict[str, Layout] = {}  # of tensors, by name, as far as they are sure
         self._pool: dict[SizeClass, list[Storage]] = {}
         self._order = dict(enumerate(facts.nodes))
+        self._results = {a for n in facts.nodes if n.op == "output" for a in n.all_input_nodes}
         for node in facts.nodes:
             if node.target is COPY:
                 target = node.args[0]
@@ -140,13 +141,9 @@ class MemoryPlanner:
                 self._touch(value, position)
             for value in self._read(unit):
                 self._touch(value, position)
-        forever = len(self.units)
-        for node in facts.nodes:
-            if node.op == "output":
-                for arg in node.all_input_nodes:
-                    if arg in self.storage:
-                        self._touch(arg, forever)
-                        self.storage[arg].owned = False
+        for result in self._results & self.storage.keys():
+            self._touch(result, len(self.units))
+            self.storage[result].owned = False
 
     def _begin(self, node: fx.Node, owned: bool) -> None:
         info = self.facts.try_info(node)
@@ -276,7 +273,7 @@ class MemoryPlanner:
         """Lay a kernel's buffer out as the calls that read it view it: kernels take addresses."""
         facts = self.facts
         views: dict[fx.Node, list[fx.Node]] = {}
-        named = {a for n in facts.nodes if n.op == "output" for a in n.all_input_nodes}
+        results, named = set(self._results), set(self._results)
         for unit in self.units:
             if unit.node is not None and isinstance(facts.rule(unit.node), View):
                 views.setdefault(facts.called_on(unit.node), []).append(unit.node)
@@ -299,8 +296,11 @@ class MemoryPlanner:
                 self.externs.relaid.add(value)
                 for view in whole:
                     other = facts.info(view)
-                    if (other.shape, other.stride) == (chosen.shape, chosen.stride):
+                    alike = (other.shape, other.stride) == (chosen.shape, chosen.stride)
+                    if alike and not {value, view} <= results:  # two results are two tensors
                         self.names[view] = self.names[value]
+                        if view in results:
+                            results.add(value)
 
     def _allocate(self, value: fx.Node, info: Info, reuse: Storage | None) -> None:
         name, laid = self.names[value], self._laid.get(value, info)
