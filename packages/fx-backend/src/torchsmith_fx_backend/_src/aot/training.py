@@ -51,7 +51,6 @@ from torchsmith_fx_backend._src.capture.torch_private import (
 )
 from torchsmith_fx_backend._src.runtime.halves import RecordedBackward, RecordedForward
 from torchsmith_fx_backend._src.runtime.launchers import meanwhile
-from torchsmith_fx_backend._src.runtime.support import set_grad_enabled
 from torchsmith_fx_backend.errors import UnsupportedError
 
 aten = torch.ops.aten
@@ -573,13 +572,8 @@ def callable_of(
             inputs = (*inputs, *(functools.reduce(getattr, path, program) for path in paths))
         if torch.is_grad_enabled():
             return differentiated(inputs)
-        set_grad_enabled(
-            True
-        )  # the graph may switch gradients on; some operators compute more then
-        try:
+        with torch.enable_grad():  # as the graph may itself; some operators compute more then
             return differentiated(inputs)
-        finally:
-            set_grad_enabled(False)
 
     def differentiated(inputs: Sequence[Any]) -> Any:
         given: Any = hold(inputs)

@@ -93,14 +93,8 @@ class GlobalState:
 
     def matcher(self) -> Callable[[], bool]:
         """A function that compares the thread's state with this snapshot as cheaply as it can."""
-        if (
-            self.function_modes
-            or self.autocast
-            or self.deterministic
-            or self.dispatch_modes
-            or self.functorch
-            or not self.torch_function_enabled
-        ):
+        modes = self.function_modes, self.autocast, self.deterministic, self.dispatch_modes
+        if any(modes) or self.functorch or not self.torch_function_enabled:
             return lambda: GlobalState.capture() == self
         grad, inference, dtype = self.grad_enabled, self.inference_mode, self.default_dtype
         torch_function = private.torch_function_enabled
