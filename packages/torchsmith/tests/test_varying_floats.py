@@ -281,3 +281,28 @@ def test_floats_are_told_from_sizes_whatever_their_names(fn, dynamic):
         torch.testing.assert_close(found, wanted)
         grads = [torch.autograd.grad(y.sum(), x)[0] for y in (found, wanted)]
         torch.testing.assert_close(*grads)
+
+
+WHOLE = {dtype: torch.arange(4).to(dtype) for dtype in (torch.uint8, torch.int64, torch.float32)}
+FROM_NUMBERS = {
+    "of a size": lambda x, k: torch.arange(float(x.shape[0])),
+    "of half a size": lambda x, k: torch.arange(x.shape[0] / 2),
+    "up to a float": lambda x, k: torch.arange(0, k),
+    "from a float": lambda x, k: torch.arange(k, 10),
+    "by a float": lambda x, k: torch.arange(0, 10, k),
+    "difference": lambda x, k: k - x,
+    "rsub": lambda x, k: torch.rsub(x, k),
+    "deviation": lambda x, k: torch.std(x * 1.0, correction=k),
+    "of few": lambda x, k: torch.var(x * 1.0, correction=5),
+}
+
+
+@pytest.mark.parametrize("dtype", WHOLE)
+@pytest.mark.parametrize("name", FROM_NUMBERS)
+@pytest.mark.filterwarnings("ignore:.*degrees of freedom")
+def test_types_that_numbers_give(name, dtype):
+    fn = FROM_NUMBERS[name]
+    compiled = torchsmith.compile(fn)
+    for n, k in ((4, 1.5), (3, 2.5), (2, 5.5), (4, 0.5), (3, 4.25)):
+        x = WHOLE[dtype][:n]
+        torch.testing.assert_close(compiled(x, k), fn(x, k))

@@ -33,7 +33,7 @@ from torchsmith_fx_backend._src.capture.rules.registry import (
 def _rsub_scalar(m: Mode, x: Tensor, other: Any, alpha: Any = 1) -> Any:
     if alpha != 1 or x.dtype is torch.bool:
         return NotImplemented
-    if x.dtype not in FLOATS and type(other) is float:
+    if x.dtype not in FLOATS and type(other) in (float, torch.SymFloat):
         return NotImplemented  # the negative of an unsigned number is no float's
     return add(m, m.call(aten.neg.default, x), other)
 
@@ -236,7 +236,7 @@ def _arange(m: Mode, start: Any, end: Any, options: Options) -> Any:
         return NotImplemented
     dtype = options.get("dtype")
     if dtype is None:
-        floating = isinstance(start, float) or isinstance(end, float)
+        floating = {type(start), type(end)} & {float, torch.SymFloat}
         dtype = torch.get_default_dtype() if floating else torch.int64
     place = {"device": _place(options), "pin_memory": False}
     return m.call(aten.arange.start_step, start, end, 1, dtype=dtype, **place)

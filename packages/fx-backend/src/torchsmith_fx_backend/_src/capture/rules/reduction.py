@@ -56,8 +56,8 @@ def _variance(
     centred = sub(m, wide, mean)
     squares = total(m, mul(m, centred, centred), dims, keepdim)
     freedom = number - (1 if correction is None else correction)
-    if type(freedom) in (int, float):
-        freedom = max(freedom, 0)
+    if type(freedom) in (int, float) or correction not in (None, 0, 1):
+        freedom = torch.sym_max(freedom, 0)  # type: ignore[no-untyped-call]
     variance = div(m, squares, freedom)
     if not keepdim:
         mean = m.call(aten.view.default, mean, list(variance.shape))
