@@ -207,12 +207,18 @@ class Emitter:
             return
         plain = kind.__setattr__ in _PLAIN_SETATTR
         for name in dropped:
+            if _is_hidden(kind, name):
+                self.effect(dict.pop, self.attr(value, "__dict__"), self.const(name), "None")
+                continue
             slot = self.bound(_base_slot(kind, "__delattr__"))
             self.effect(_drop, slot, value, self.const(name))
         for name, new in stores.items():
             if isinstance(new, Deleted):
                 continue
-            if plain:
+            if _is_hidden(kind, name):
+                table = self.attr(value, "__dict__")
+                self.effect(dict.__setitem__, table, self.const(name), new)
+            elif plain:
                 self.set_attr(value, name, new)
             else:
                 # The class's own __setattr__ has been traced already; only the slot is written.
@@ -323,6 +329,15 @@ def safe_names(names: Sequence[str]) -> tuple[str, ...]:
 def _drop(delete: Callable[[object, str], None], obj: object, name: str) -> None:
     with contextlib.suppress(AttributeError):
         delete(obj, name)
+
+
+def _is_hidden(kind: type, name: str) -> bool:
+    """Whether a property or other descriptor in Python stands before an instance's own entry."""
+    found = next((table[name] for c in kind.__mro__ if name in (table := vars(c))), None)
+    cls = type(found)
+    return (hasattr(cls, "__set__") or hasattr(cls, "__delete__")) and not isinstance(
+        found, types.GetSetDescriptorType | types.MemberDescriptorType
+    )
 
 
 def _base_slot(kind: type, name: str) -> object:

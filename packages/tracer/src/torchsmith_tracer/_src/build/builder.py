@@ -38,6 +38,7 @@ from torchsmith_guards import (
     ItemSource,
     LocalSource,
     PinnedSource,
+    ResultSource,
     Source,
 )
 
@@ -695,10 +696,13 @@ class Builder:
         elif isinstance(obj, set | frozenset):
             storage = self._set(obj, source)
         else:
-            self.guard(source, GuardKind.CONSTANT, obj, "constant of a subclass")
             base = next(t for t in (int, float, str, bytes, complex) if issubclass(kind, t))
-            # ``str.__str__`` and the like: ``str(obj)`` would call what the subclass overrides.
-            storage = ConstantValue(getattr(base, f"__{base.__name__}__")(obj))
+            # ``str.__str__`` and the like: ``str(obj)`` would call what the subclass overrides,
+            # and comparing ``obj`` its ``__eq__``.
+            plain = getattr(base, f"__{base.__name__}__")
+            storage = ConstantValue(plain(obj))
+            part = ResultSource(source, plain)
+            self.guard(part, GuardKind.CONSTANT, storage.value, "constant of a subclass")
         return self._with_table(ObjectValue(obj, source, storage))
 
     def _with_table(self, value: ObjectValue) -> ObjectValue:

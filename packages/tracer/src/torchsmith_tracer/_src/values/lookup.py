@@ -150,11 +150,11 @@ def bind(tx: Trace, found: Found, instance: Value | None, owner: Value, name: st
         func = attr.func if isinstance(attr.func, Value) else tx.builder.wrap(attr.func, place)
         return cached(tx, func, instance, attr.attrname or name)
     if isinstance(attr, METHOD_TYPES):
-        if isinstance(attr, types.ClassMethodDescriptorType):
-            return tx.interp.builtin_method(owner, name, found.owner, attr)
-        if isinstance(attr, types.BuiltinFunctionType) or instance is None:
+        through = owner if isinstance(attr, types.ClassMethodDescriptorType) else instance
+        if isinstance(attr, types.BuiltinFunctionType) or through is None:
             return attr_value(tx, found, name)
-        return tx.interp.builtin_method(instance, name, found.owner, attr)
+        # A class may have it under another name, and from a class that is no base of it.
+        return tx.interp.builtin_method(through, attr.__name__, attr.__objclass__, attr)
     if isinstance(attr, C_DATA):
         if instance is None:
             return attr_value(tx, found, name)

@@ -334,7 +334,7 @@ class ObjectValue(Value, HasInstanceDict):
         found = lookup(tx, self.cls, "__hash__")
         if found is None or found.attr is None:
             raise tx.interp.error(TypeError, f"unhashable type: {self.cls.__name__!r}")
-        if found.owner is object:
+        if found.attr is object.__hash__:
             return tx.interp.identity_key(self)
         if self.storage is not None and isinstance(found.attr, METHOD_TYPES):
             equal = lookup(tx, self.cls, "__eq__")
@@ -501,6 +501,12 @@ class EnumValue(ConstantValue):
 
     __slots__ = ()
     asks_class = True
+
+    def as_proxy(self) -> object:
+        member = self.value
+        if isinstance(member, enum.IntFlag) and member._name_ not in type(member).__members__:
+            return int.__int__(member)  # graphs print members by name, which combinations lack
+        return member
 
     def users(self, tx: Trace, name: str, *args: Value) -> Value | None:
         """What the special method returns, if a class of the user's defines it."""

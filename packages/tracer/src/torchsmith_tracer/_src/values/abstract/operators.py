@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import sys
 from typing import Any, cast
 
 from torchsmith_tracer._src.breaks.signals import ObservedException
@@ -141,10 +142,11 @@ class Operators(Part):
         elif isinstance(value, ObjectValue):
             # An object that plays one of a C class has the methods of what plays it.
             found = lookup(self.tx, value.cls, "__hash__")
-            if found is not None and found.attr is not None and found.owner is not object:
+            own = None if found is None else found.attr
+            if own is not None and own is not object.__hash__:
                 method = value.method(self.tx, "__hash__")
                 assert method is not None
-                if not isinstance(found.attr, METHOD_TYPES):
+                if not isinstance(own, METHOD_TYPES):
                     result = self.interp.call(method, [])
                 elif value.storage is not None:
                     return hash(value.storage.hash_key(self.tx))
@@ -155,7 +157,8 @@ class Operators(Part):
         number = self.interp.try_concrete(result)
         if not isinstance(number, int):
             raise self.interp.error(TypeError, "__hash__ method should return an integer")
-        return hash(number)
+        fits = -sys.maxsize <= number <= sys.maxsize and number != -1  # taken as it is, else hashed
+        return number if fits else hash(number)
 
     def try_index(self, value: Value) -> int | None:
         """``operator.index`` as a known int, or None when the value is not an integer."""

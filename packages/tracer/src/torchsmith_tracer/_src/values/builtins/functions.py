@@ -81,9 +81,9 @@ def _get_ident(tx: Trace) -> Value:
 
 @builtin(hash)
 def _hash(tx: Trace, obj: Value, /) -> Value:
-    if isinstance(obj, ObjectValue) and obj.storage is None and obj.obj is None:
+    if isinstance(obj, ObjectValue) and obj.obj is None:
         found = lookup(tx, obj.cls, "__hash__")
-        if found is not None and found.owner is object:
+        if found is not None and found.attr is object.__hash__:
             raise Unsupported("opaque-call", what="hash() of a new object")
     if isinstance(obj, TensorValue):
         found = lookup(tx, obj.cls, "__hash__")

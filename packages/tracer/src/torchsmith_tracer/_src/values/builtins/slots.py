@@ -52,7 +52,7 @@ def attribute_name(tx: Trace, value: Value) -> str:
     if not isinstance(name, str):
         kind = type(name).__name__
         raise tx.interp.error(TypeError, f"attribute name must be string, not {kind!r}")
-    return name
+    return str.__str__(name)  # no member of an enum, whose text is no name
 
 
 def _set_item(tx: Trace, obj: Value, args: list[Value]) -> Value:

@@ -1,0 +1,199 @@
+"""Methods and members that classes of the user's have from classes in C, and how they compare."""
+
+import collections
+import enum
+
+import pytest
+import torch
+
+X = torch.ones(2, 3)
+
+
+class Text(str):
+    shout = str.upper
+    __add__ = str.__mul__
+
+
+class Stack(list):
+    push, peek, __iadd__ = list.append, list.__getitem__, list.__imul__
+    __hash__ = object.__hash__
+
+
+class Table(dict):
+    take, __getitem__, __setattr__ = dict.pop, dict.get, dict.__setitem__
+
+
+class Number(int):
+    __add__, twice = int.__sub__, int.__mul__
+
+
+class Ordered(collections.OrderedDict):
+    last = collections.OrderedDict.move_to_end
+
+
+class Image(torch.Tensor):
+    __add__, plus = torch.Tensor.__sub__, torch.Tensor.__mul__
+    __neg__, __getitem__ = torch.Tensor.__neg__, torch.Tensor.select
+
+
+def under_other_names(x, text, stack, table, number):
+    stack.push(x)
+    stack += 2
+    table.k = x * 2
+    ordered = Ordered(a=1, b=2)
+    ordered.last("a")
+    keys = {stack: 5}
+    return (
+        [text.shout(), text + 2, stack.peek(0), table["none"], table.take("k"), keys[stack]],
+        [number + 1, number.twice(3), list(ordered), len(stack)],
+    )
+
+
+def of_tensors(x):
+    image = x.as_subclass(Image)
+    return [(type(v).__name__, v.tolist()) for v in (image + 1, image.plus(3), -image, image[0, 1])]
+
+
+@pytest.mark.parametrize("born", [False, True])
+def test_methods_of_c_under_other_names(check, born):
+    def made():
+        return Text("ab"), Stack([1]), Table(a=1), Number(5)
+
+    if born:
+        check(lambda x: under_other_names(x, *made()), X)
+    else:
+        check(under_other_names, X, *made())
+
+
+def test_operators_of_tensors_under_other_names(agree):
+    agree(of_tensors, X)
+
+
+class Loose(str):
+    def __eq__(self, other):
+        return True
+
+    __hash__ = str.__hash__
+
+
+class Near(float):
+    def __eq__(self, other):
+        return abs(float(self) - float(other)) < 2
+
+    __hash__ = float.__hash__
+
+
+class Modular(int):
+    def __eq__(self, other):
+        return int(self) % 7 == int(other) % 7
+
+    __hash__ = int.__hash__
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [Loose("sin"), Loose("cos"), Loose("sin")],
+        [Near(1.0), Near(2.5), Near(1.0)],
+        [Modular(1), Modular(8), Modular(1)],
+    ],
+)
+def test_values_that_compare_as_equal(program, values):
+    def body(C):
+        f = C(lambda x, v: (x * len(str.__str__(v)) if isinstance(v, str) else x * (v + 0), v * 1))
+        return [f(X, v) for v in values]
+
+    program(body)
+
+
+class Flags(enum.IntFlag):
+    A = 1
+    B = 2
+
+
+class Name(enum.StrEnum):
+    SHAPE = "shape"
+    NONE = "none"
+
+
+def test_combined_flags_in_a_graph(program):
+    def body(C):
+        f = C(lambda x, f: (x * f, x.sum(f & 1), x[0][f & 2], torch.full((2,), f | 1), x + (f + 1)))
+        return [f(X, flags) for flags in (Flags.A, Flags.A | Flags.B, Flags(0), Flags(4) | 1)]
+
+    program(body)
+
+
+def test_names_of_attributes_from_an_enum(program):
+    def body(C):
+        f = C(lambda x, n: (getattr(x, n, 0), hasattr(x, n), getattr(torch, Name.NONE, 1), x * 2))
+        return [f(X, name) for name in (Name.SHAPE, Name.NONE, "shape")]
+
+    program(body)
+
+
+class Hashed:
+    def __init__(self, number):
+        self.number = number
+
+    def __hash__(self):
+        return self.number
+
+
+@pytest.mark.parametrize("number", [3, -1, 2**61 - 1, 2**61 + 5, -(2**62), 2**64 + 1, hash("text")])
+def test_numbers_that_hash_gives(program, number):
+    program(lambda C: C(lambda x, n: (x, hash(Hashed(n)), hash(Hashed(n)) % 8))(X, number))
+
+
+class Watched:
+    """A descriptor that keeps its value in the instance's dict, under its own name."""
+
+    def __init__(self):
+        self.log = []
+
+    def __get__(self, instance, owner):
+        self.log.append("get")
+        return instance.__dict__["v"]
+
+    def __set__(self, instance, value):
+        self.log.append("set")
+        instance.__dict__["v"] = value
+
+    def __delete__(self, instance):
+        self.log.append("delete")
+        del instance.__dict__["v"]
+
+
+@pytest.mark.parametrize("born", [False, True])
+def test_entries_under_the_name_of_a_descriptor(program, born):
+    def body(C):
+        watched = Watched()
+
+        class Holder:
+            v = watched
+
+            @property
+            def p(self):
+                return vars(self).get("p", 0)
+
+            @p.setter
+            def p(self, value):
+                watched.log.append("p")
+                vars(self)["p"] = value
+
+        def f(x, holder):
+            holder = Holder() if born else holder
+            holder.v = x * 2
+            y = holder.v + 1
+            del holder.v
+            holder.v = y
+            holder.p = holder.p + 1
+            return holder.v * 2, holder.p, holder
+
+        run, holder, found = C(f), Holder(), []
+        for _ in range(3):
+            y, p, made = run(X, holder)
+            found.append((y, p, dict(vars(made)), list(watched.log)))
+        return found
+
+    program(body)
