@@ -30,6 +30,7 @@ from torchsmith_tracer._src.codegen.resume import generator_code
 from torchsmith_tracer._src.codegen.source_text import compile_source, forget_source
 from torchsmith_tracer._src.effects.undo import Undo
 from torchsmith_tracer._src.emitter import Emitter
+from torchsmith_tracer._src.graph.filters import enter_filters
 
 if TYPE_CHECKING:
     from torchsmith_tracer._src.compilation import Compilation
@@ -145,7 +146,8 @@ def _noted_for_undo(trace: Compilation, cg: Emitter) -> str:
     random = graph.draws and graph.may_fail
     touched = ", ".join(cg.source_name(s) for s in graph.attributes if graph.may_fail)
     undo = cg.fresh("undo")
-    if not (copies or random or touched):
+    filters = graph.graph.find_nodes(op="call_function", target=enter_filters)
+    if not (copies or random or touched or filters):
         return "None"
     maker = cg.fresh("copies")
     cg.namespace[maker] = Undo

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 
 import torch
@@ -12,7 +13,7 @@ from torchsmith_tracer._src.torch_private import set_version, version_of
 class Undo:
     """Copies of what a graph call may change before it fails."""
 
-    __slots__ = ("attributes", "generators", "random", "tensors")
+    __slots__ = ("attributes", "filters", "generators", "random", "tensors")
 
     def __init__(
         self,
@@ -20,6 +21,7 @@ class Undo:
         touched: Sequence[torch.Tensor],
         changed: Sequence[torch.Tensor | torch.Generator],
     ) -> None:
+        self.filters = warnings.filters
         tensors = [t for t in changed if isinstance(t, torch.Tensor)]
         self.generators = [(g, g.get_state()) for g in changed if isinstance(g, torch.Generator)]
         self.attributes = [(t, t.grad, t.data) for t in touched]

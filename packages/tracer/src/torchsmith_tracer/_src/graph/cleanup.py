@@ -10,6 +10,7 @@ import torch
 from torch import fx
 
 from torchsmith_tracer._src.graph.fakes import in_place
+from torchsmith_tracer._src.graph.filters import add_filter, enter_filters, exit_filters
 from torchsmith_tracer._src.torch_private import (
     enter_autocast,
     exit_autocast,
@@ -18,6 +19,7 @@ from torchsmith_tracer._src.torch_private import (
 )
 
 GRAD_TOGGLES: frozenset[object] = frozenset([set_grad_enabled])
+_LEFT_BY: dict[object, object] = {enter_autocast: exit_autocast, enter_filters: exit_filters}
 
 _ACCESSOR_METHODS = {"size", "stride", "storage_offset", "numel", "dim"}
 _ACCESSORS: set[object] = {
@@ -38,7 +40,7 @@ _SCALARS = (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool)
 
 def remove_redundant_toggles(graph: fx.Graph, mode: bool) -> None:
     """Erase a grad-mode change that the next node takes back, and changes to the mode that holds
-    already; entering and leaving autocast with nothing between goes as well.
+    already; entering and leaving a context with nothing between goes as well.
 
     Args:
         graph: changed in place.
@@ -55,11 +57,15 @@ def remove_redundant_toggles(graph: fx.Graph, mode: bool) -> None:
                 # The first of two adjacent toggles is overwritten at once.
                 graph.erase_node(first)
                 changed = True
-            elif first.target is enter_autocast and second.target is exit_autocast:
-                if second.args == (first,):
-                    graph.erase_node(second)
-                    graph.erase_node(first)
-                    changed = True
+            elif first.target is add_filter and second.target is exit_filters:
+                (entry,) = first.all_input_nodes
+                graph.erase_node(first)
+                graph.erase_node(entry)
+                changed = True
+            elif second.args == (first,) and second.target is _LEFT_BY.get(first.target):
+                graph.erase_node(second)
+                graph.erase_node(first)
+                changed = True
     for node in list(graph.nodes):
         if node.target in GRAD_TOGGLES:
             if node.args[0] == mode:

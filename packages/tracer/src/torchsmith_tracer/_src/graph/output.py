@@ -127,7 +127,7 @@ class OutputGraph:
         self._first: dict[int, tuple[object, object]] = {}  # fakes, what they were at first
         self.draws = self.may_fail = False
         self.mapped = self.transforms = 0
-        self.modules: dict[str, Callable[..., object]] = {}
+        self.modules: dict[str, object] = {}
         self.last_module_stack: tuple[Frame, int, dict[str, tuple[str, type]]] | None = None
         self.lines: dict[tuple[str, int, str], str] = {}  # texts of ``provenance.stack_trace``
         self.op_count = 0
@@ -330,8 +330,8 @@ class OutputGraph:
 
             self.log.append(forget)
 
-    def add_module(self, module: Callable[..., object]) -> fx.Node:
-        """A node for a graph, or a function of the user's, that nodes of this one call."""
+    def add_module(self, module: object) -> fx.Node:
+        """A node for a graph, or an object of the user's, that nodes of this one use."""
         name = self._fresh("body")
         self.modules[name] = module
         self.log.append(functools.partial(self.modules.__delitem__, name))

@@ -55,6 +55,8 @@ def graph_failed(
     del found
     error.__traceback__ = None  # its frames hold guards of contexts that the graph has entered
     ambient.restore()
+    if undo is not None:
+        warnings.filters = undo.filters
     flat = args
     if fn is None:
         fn, flat = args[0], args[1:]  # type: ignore[assignment]

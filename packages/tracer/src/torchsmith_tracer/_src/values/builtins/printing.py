@@ -4,24 +4,41 @@ They are effects like any other and keep their order, among each other and with 
 waits only where nobody can tell: the stream's ``write`` is C code, so nothing of the user's runs
 between the effects, it is open, and it takes the text; a warning has no filter that makes it an
 exception. ``flush=True`` says that the text is to be seen now, and is a break.
+
+``warnings.catch_warnings`` is left and entered among these effects, and the filters that a program
+puts in force within are put in force there. Operators warn when the graph runs, and by C++: nodes
+around them put the same filters in force, without making Python forget what it has shown.
 """
 
 from __future__ import annotations
 
+import contextlib
+import inspect
 import io
+import re
 import sys
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
+from torchsmith_tracer._src.emitter import Emitter
+from torchsmith_tracer._src.graph.filters import (
+    SILENT,
+    Filter,
+    add_filter,
+    enter_filters,
+    exit_filters,
+)
 from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.addresses import VaryingText
 from torchsmith_tracer._src.values.base import Value
-from torchsmith_tracer._src.values.builtins.registry import builtin
+from torchsmith_tracer._src.values.builtins.registry import builtin, constructor
 from torchsmith_tracer._src.values.classes import ClassValue
 from torchsmith_tracer._src.values.constants import NONE, ConstantValue
+from torchsmith_tracer._src.values.contexts import PairedContext
 from torchsmith_tracer._src.values.lazy import realize
 from torchsmith_tracer._src.values.lookup import lookup
 from torchsmith_tracer._src.values.numpy_arrays import ArrayValue
@@ -113,8 +130,6 @@ def _write(file: Any, sep: str | None, end: str | None, *parts: object) -> None:
 
 # --- warnings ------------------------------------------------------------------------------------
 
-# The filter that is in place while tracing, which is none of the user's.
-SILENT = ("ignore", None, Warning, None, 0)
 _shown = warnings.showwarning
 
 
@@ -122,16 +137,24 @@ def _can_wait(text: str, category: type[Warning], module: str, line: int) -> boo
     """Whether no filter makes the warning an exception, and no function of the user's shows it."""
     if warnings.showwarning is not _shown and warnings.showwarning is not _ORIGINAL:
         return False
-    for entry in warnings.filters:
-        action, message, kind, where, number = entry
-        if entry is not SILENT and (
+    own = [entry for entry in warnings.filters if entry is not SILENT]
+    action = _action(own, text, category, module, line)  # type: ignore[arg-type]
+    return (action or vars(warnings).get("defaultaction")) != "error"
+
+
+def _action(
+    filters: list[Filter], text: str, category: type[Warning], module: str, line: int
+) -> str | None:
+    """What the first filter for a warning does with it."""
+    for action, message, kind, where, number in filters:
+        if (
             issubclass(category, kind)
             and (message is None or message.match(text))
             and (where is None or where.match(module))
             and number in (0, line)
         ):
-            return action != "error"
-    return vars(warnings).get("defaultaction") != "error"
+            return action
+    return None
 
 
 _ORIGINAL = vars(warnings).get("_showwarning_orig")
@@ -161,8 +184,10 @@ def _warn(
         raise Unsupported("opaque-call", what="warnings.warn")
     frame = tx.frames[-level]
     space = frame.globals.obj
-    if not tx.interp.truth(tx.world.query(_can_wait, text, kind, _module(space), frame.line)):
-        raise Unsupported("opaque-call", what="warnings.warn")
+    warning = text, kind, _module(space), frame.line
+    if _action([f for c in _caught(tx)[::-1] for f in c.filters or ()], *warning) != "ignore":
+        if not tx.interp.truth(tx.world.query(_can_wait, *warning)):
+            raise Unsupported("opaque-call", what="warnings.warn")
     place = (frame.info.code.co_filename, frame.line, space)
     tx.journal.call_later(_show, *map(ConstantValue, (text, kind, *place)))
     return NONE
@@ -187,3 +212,99 @@ def _show(text: str, kind: type[Warning], file: str, line: int, space: dict[str,
     """``warnings.warn`` for a caller that is known already."""
     registry = space.setdefault("__warningregistry__", {})
     warnings.warn_explicit(text, kind, file, line, _module(space), registry)
+
+
+class CaughtWarnings(PairedContext):
+    """``warnings.catch_warnings(**given)``, which records nothing.
+
+    Attributes:
+        filters: those that the program has put in force within, newest first; None before it is
+            entered, which it is once.
+    """
+
+    __slots__ = ("filters", "given")
+    made_by = warnings.catch_warnings
+    entry = staticmethod(enter_filters)
+    end = staticmethod(exit_filters)
+
+    def __init__(self, given: dict[str, Value]) -> None:
+        super().__init__(warnings.catch_warnings)
+        self.given = given
+        self.filters: tuple[Filter, ...] | None = None
+
+    def arguments(self) -> tuple[object, ...]:
+        return ()
+
+    def enter(self, tx: Trace) -> None:
+        if self.filters is not None:
+            raise Unsupported("opaque-call", what="entering warnings.catch_warnings twice")
+        super().enter(tx)
+        tx.journal.assign(self, "filters", ())
+        tx.journal.call_later(warnings.catch_warnings.__enter__, self)
+        if "action" in self.given:
+            named = {name: tx.interp.concrete(value) for name, value in self.given.items()}
+            self.put(tx, _simple(**named))
+
+    def exit(self, tx: Trace) -> None:
+        super().exit(tx)
+        tx.journal.call_later(warnings.catch_warnings.__exit__, self)
+
+    def put(self, tx: Trace, entry: Filter | None) -> None:
+        """Put a filter in force that makes no exception of a warning."""
+        if entry is None:
+            raise Unsupported("opaque-call", what="a change of the filters of warnings")
+        tx.graph.add_call("call_function", add_filter, (tx.graph.add_module(entry),), {}, None)
+        tx.journal.assign(self, "filters", (entry, *(self.filters or ())))
+
+    def reenter(self, cg: Emitter) -> None:
+        """Nothing: it was entered among the effects."""
+
+    def reconstruct(self, cg: Emitter) -> str:
+        return cg.call(self.cls, **self.given)
+
+
+def _caught(tx: Trace) -> list[CaughtWarnings]:
+    return [c for c in tx.graph.contexts if isinstance(c, CaughtWarnings)]
+
+
+@constructor(warnings.catch_warnings)
+def _catch_warnings(tx: Trace, **given: Value) -> Value:
+    if given.keys() - {"action", "category", "lineno"}:
+        raise Unsupported("opaque-call", what="warnings.catch_warnings with these arguments")
+    return CaughtWarnings(given)
+
+
+def _changes_filters(fn: Callable[..., None], about: Callable[..., Filter | None]) -> None:
+    signature = inspect.signature(fn)
+
+    @builtin(fn)
+    def add(tx: Trace, *args: Value, **kwargs: Value) -> Value:
+        caught = _caught(tx)
+        with contextlib.suppress(TypeError):
+            given = signature.bind(*args, **kwargs)
+            given.apply_defaults()
+            values = [tx.interp.concrete(v) if isinstance(v, Value) else v for v in given.args]
+            if caught and not values.pop():  # not ``append``
+                caught[-1].put(tx, about(*values))
+                tx.journal.call_later(fn, *map(ConstantValue, values))
+                return NONE
+        raise Unsupported("opaque-call", what=f"warnings.{fn.__name__}")
+
+
+def _by_text(action: object, text: Any, category: Any, module: Any, line: Any) -> Filter | None:
+    given = type(action), type(text), type(category), type(module), type(line)
+    known = given == (str, str, type, str, int) and action in _WITHOUT_ERROR
+    if known and issubclass(category, Warning) and line >= 0:
+        with contextlib.suppress(re.error):
+            message = re.compile(text, re.I) if text else None
+            return action, message, category, re.compile(module) if module else None, line  # type: ignore[return-value]
+    return None
+
+
+def _simple(action: object, category: object = Warning, lineno: object = 0) -> Filter | None:
+    return _by_text(action, "", category, "", lineno)
+
+
+_WITHOUT_ERROR = ("default", "always", "ignore", "module", "once")
+_changes_filters(warnings.filterwarnings, _by_text)
+_changes_filters(warnings.simplefilter, _simple)
