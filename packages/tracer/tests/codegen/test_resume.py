@@ -96,7 +96,7 @@ def test_step_leaves_by_a_tail_call():
         call.index,
         Operation(call=lambda fn, *args, **kwargs: fn(*args, **kwargs)),
         "RR",
-        [Exit(entry, 1)],
+        [Exit(lambda: entry, 1)],
         ["xs", "k", "total"],
     )
     step = types.FunctionType(code, globals())
@@ -123,7 +123,7 @@ def test_exception_in_a_step_goes_to_the_users_handler():
         "",
         [Exit(print, 1)],
         None,
-        caught=lambda rest, error: TailCall(rest_of_user, rest, (error,)),
+        caught=lambda rest, error: TailCall(lambda: rest_of_user, rest, (error,)),
     )
     it = iter([1, 5])
     rest = ([], 2, 50, it, recorder.__exit__)
@@ -133,7 +133,7 @@ def test_exception_in_a_step_goes_to_the_users_handler():
     assert [e.name for e in traceback.extract_tb(error.__traceback__)][0] == "loop_with_context"
     assert not any(error in vars.values() for vars in _locals_of(error.__traceback__))
     # The context swallows it and the loop goes on: 50 + (2 + 2) + (10 + 2)
-    assert out.entry(*out.take()) == 66
+    assert out.entry()(*out.take()) == 66
     assert recorder.log == ["ValueError", "enter", "exit", "enter", "exit"]
 
 
@@ -308,7 +308,12 @@ def test_branch_has_two_exits():
         return ("jump", args)
 
     code = step_code(
-        user.__code__, ins.index, plan.operation, "R", [Exit(fall, 0), Exit(jump, 0)], None
+        user.__code__,
+        ins.index,
+        plan.operation,
+        "R",
+        [Exit(lambda: fall, 0), Exit(lambda: jump, 0)],
+        None,
     )
     step = types.FunctionType(code, {})
     assert drive(step, ("f",), ("j",), True) == ("fall", ("f",))
@@ -328,7 +333,8 @@ def test_for_iter_has_an_exit_for_the_end():
     ends = []
     for way in plan.exits:
         made = resume_code(user.__code__, way.index, way.shape, ["out"])
-        ends.append(Exit(types.FunctionType(made.code, {}), len(way.shape)))
+        rest = types.FunctionType(made.code, {})
+        ends.append(Exit(lambda rest=rest: rest, len(way.shape)))
     step = types.FunctionType(
         step_code(user.__code__, ins.index, plan.operation, "R", ends, None), {}
     )

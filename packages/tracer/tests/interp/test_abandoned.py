@@ -500,9 +500,52 @@ def behind_an_exception_that_is_raised(x, log):
     log.append("end")
 
 
+def attempt(fn, *args):
+    try:
+        fn(*args)
+    finally:
+        del fn, args
+
+
+def suspended_where_it_handles_an_exception(x, log):
+    def gen():
+        try:
+            yield 1
+        except ValueError:
+            yield 7  # the exception leads to this frame, and it to nobody who resumed it
+        finally:
+            log.append("finally")
+
+    def inner():
+        try:
+            failing(log)
+        except ValueError:
+            g = gen()
+            attempt(next, g)
+            attempt(g.throw, ValueError("thrown"))
+
+    inner()
+    log.append("end")
+
+
+def made_in_the_handler_of_a_loop(x, log):
+    def inner():
+        for n in range(3):
+            try:
+                failing(log)
+            except ValueError:
+                it = numbers(x, log)
+                next(it)
+        log.append(("left", n))
+
+    inner()
+    log.append("end")
+
+
 @pytest.mark.parametrize(
     "fn",
     [
+        made_in_the_handler_of_a_loop,
         held_by_a_method,
         held_by_a_list,
         variables_made_after_the_last_generator,
@@ -523,3 +566,20 @@ def test_nothing_of_ours_holds_a_generator(fn):
             assert outcome(compiled) == outcome(fn)
     finally:
         gc.enable()
+
+
+def test_a_generator_that_leads_to_itself_is_one():
+    def ended(fn):
+        gc.collect()
+        gc.disable()
+        try:
+            found = outcome(fn)
+            gc.collect()  # what is in circles ends now
+            return str(found)
+        finally:
+            gc.enable()
+
+    fn = suspended_where_it_handles_an_exception
+    compiled = torchsmith_tracer.compile(fn)
+    for _ in range(2):
+        assert ended(compiled) == ended(fn)

@@ -229,9 +229,29 @@ def stop_iteration_inside(x, between):
     return between(x) + 1, log, list(g)
 
 
+def thrown_before_the_start(x, between):
+    def gen():
+
+        yield 1
+
+    log = []
+    for error in (ValueError("thrown"), StopIteration("thrown")):
+        g = gen()
+        try:
+            g.throw(error)
+        except Exception as e:
+            places, entry = [], e.__traceback__
+            while entry is not None:
+                code = entry.tb_frame.f_code
+                places.append((code.co_name, entry.tb_lineno - code.co_firstlineno))
+                entry = entry.tb_next
+            log.append((repr(e), repr(e.__cause__), places[1:], list(g)))
+    return between(x) + 1, log
+
+
 PROGRAMS = [
-    attributes, frames, handled_inside, contexts_of_thrown, thrown_wrongly, delegates,
-    closing_order, stop_iteration_inside,
+    attributes, frames, thrown_before_the_start, handled_inside, contexts_of_thrown, thrown_wrongly,
+    delegates, closing_order, stop_iteration_inside,
 ]  # fmt: skip
 
 

@@ -481,3 +481,24 @@ def test_what_the_caller_handles_is_asked_at_each_call(capture):
     for fn in (f, g):
         compiled = torchsmith_tracer.compile(fn, backend=capture)
         assert repr(calls(compiled)) == repr(calls(fn))
+
+
+def unbound_variable_of_its_own(x, bound):
+    if bound:
+        y = x * 2
+    later = lambda: y  # noqa: E731
+    x = x + 1
+    return y + len([later])
+
+
+def unbound_in_an_outer_function(x, bound):
+    if bound:
+        y = x * 2
+    x = x + 1
+    return (lambda: y)()
+
+
+@pytest.mark.parametrize("fn", [unbound_variable_of_its_own, unbound_in_an_outer_function])
+@pytest.mark.parametrize("bound", [True, False])
+def test_errors_of_unbound_variables_that_closures_share(agree, fn, bound):
+    agree(fn, torch.ones(3), bound)

@@ -1,5 +1,6 @@
 """After a compile only what the compiled code needs is alive: no argument, module or exception."""
 
+import configparser
 import contextlib
 import functools
 import gc
@@ -414,3 +415,97 @@ def test_later_calls_make_no_pass_over_what_a_compile_has_made(program, grad):
     for _ in range(3):
         torch.testing.assert_close(function(x), expected)
         assert sum(len(gc.get_objects(generation=n)) for n in (0, 1)) < 1000
+
+
+def _breaks(x):
+    y = x * 2
+    gb()
+    return y + 1
+
+
+def _breaks_in_a_loop(x):
+    def made():
+        return x
+
+    for _ in range(2):
+        x = x * 2 + made()
+        gb()
+    return x
+
+
+def _breaks_in_a_handler(x):
+    try:
+        y = x * 2
+        gb()
+    except ValueError:
+        return x
+    return y
+
+
+def _branches(x):
+    return x + 1 if x.sum() > 0 else x - 1
+
+
+def _raises(x):
+    x.add_(1)
+    return {}["k"]
+
+
+@pytest.mark.parametrize(
+    "fn", [_breaks, _breaks_in_a_loop, _breaks_in_a_handler, _branches, _raises]
+)
+def test_compiled_code_dies_with_its_owner(fn):
+    held = []
+
+    def backend(gm, example_inputs):
+        held.append(weakref.ref(gm))
+        return gm.forward
+
+    run = compiled(fn, backend=backend)
+    for _ in range(2):
+        with contextlib.suppress(KeyError):
+            run(torch.ones(3))
+    held.append(weakref.ref(run._torchsmith_region))
+    assert len(held) > 1 and all(ref() is not None for ref in held)
+    del run
+    gc.collect()
+    assert not [ref() for ref in held if ref() is not None]
+
+
+class Carrying(Exception):
+    """An exception with a tensor."""
+
+    def __init__(self, x):
+        self.x = x
+
+
+def _raises_again_after_a_break(x):
+    try:
+        raise Carrying(x * 2)
+    except Carrying:
+        gb()
+        raise
+
+
+def _raises_from_a_library(x):
+    return x * configparser.ConfigParser().getfloat("section", "name")
+
+
+@pytest.mark.parametrize("fn", [_raises_again_after_a_break, _raises_from_a_library])
+def test_exceptions_and_arguments_are_freed_without_the_collector(fn):
+    run = compiled(fn)
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(3):
+            x = torch.ones(3)
+            held = [weakref.ref(x)]
+            try:
+                run(x)
+            except Exception as e:
+                if isinstance(e, Carrying):
+                    held += [weakref.ref(e), weakref.ref(e.x)]
+            del x
+            assert not [ref() for ref in held if ref() is not None]
+    finally:
+        gc.enable()

@@ -61,8 +61,8 @@ class ResumeCode:
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """One way out of a step: ``entry`` is the callable that the TailCall names; ``results`` how
-    many objects the instruction leaves on the stack for it."""
+    """One way out of a step: ``entry`` gives the callable that is to be run next; ``results`` is
+    how many objects the instruction leaves on the stack for it."""
 
     entry: Callable[..., object]
     results: int

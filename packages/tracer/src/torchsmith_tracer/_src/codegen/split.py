@@ -12,9 +12,11 @@ import re
 import sys
 import types
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
+
+from bytecode import Instr
 
 from torchsmith_tracer._src.breaks.signals import InternalError, Unsupported
 from torchsmith_tracer._src.codegen.replay import replay
@@ -34,7 +36,7 @@ from torchsmith_tracer._src.codegen.stack_effects import (
     native,
     to_bool,
 )
-from torchsmith_tracer._src.codegen.tail import drive
+from torchsmith_tracer._src.codegen.tail import TailCall, drive, weakly
 from torchsmith_tracer._src.frames.code import VERSION, cells_of, decode
 from torchsmith_tracer._src.frames.frame import NULL, Handling, operands_of, shape_of
 from torchsmith_tracer._src.frames.liveness import live_locals
@@ -103,7 +105,12 @@ def emit_break(
         cg.statement(" = ".join([*unused, "None"]))  # for as long as what follows runs
     if record.resume is None:
         call = cg.call(drive, _whole(step), *args)
-    cg.statement(f"return {call}")
+    elif any(rests):  # frames of ours, which hold what was passed, are gone before it runs
+        call = cg.call(TailCall, f"[{step}].pop", _tuple(args), "()")
+    raised = [n for n in cg.temporaries(lambda v: isinstance(v, ExceptionValue)) if n in used]
+    # An exception that leaves must not lead to the body while that holds it.
+    dropped = ["finally:", f"    {' = '.join([*raised, 'None'])}"]
+    cg.lines += ["try:", f"    return {call}", *dropped] if raised else [f"return {call}"]
     return not any(rests)
 
 
@@ -137,11 +144,17 @@ def _frame_step(
         call_args = [_tuple([_whole(inner), *inner_args]), "{}"]
     elif is_call(ins):
         operands = _call_operands(cg, state)
-        plan = Native(Operation(resolve=region.compiled), 0, operands.popped, after)
+        plan = Native(Operation(resolve=weakly(region.compiled)), 0, operands.popped, after)
         call_args = [operands.callee, _tuple(operands.args), operands.kwargs]
     else:
         original = decode(code)
         plan = native(code, original, original.instructions[index])
+        name = str(ins.argval)
+        own = ins.opname == "LOAD_DEREF" and name in code.co_cellvars
+        if own and state.cells[name].load(trace) is None:
+            # Not bound: as a free variable, which it is in a step, it would have another error.
+            missing = Instr("LOAD_FAST_CHECK" if VERSION > (3, 11) else "LOAD_FAST", name)
+            plan = replace(plan, operation=Operation(instr=lambda _: [missing]), reads_cells=False)
     stack = state.stack
     below = len(stack) - (plan.pops if plan.operation.calls else 0)
     first = below if plan.operation.calls else max(len(stack) - plan.pops - plan.peeks, 0)
@@ -174,7 +187,7 @@ def _frame_step(
     caught: Callable[..., object] | None = None
     if handler is not None:
         shape = "LR" if handler.push_lasti else "R"
-        caught = exit_to(handler.target - prologue, stack[: handler.depth], shape).caught
+        caught = weakly(exit_to(handler.target - prologue, stack[: handler.depth], shape).caught)
     boxed = {f"___s{i}" for i, item in enumerate(pushed) if _is_new_exception(item)}
     boxes = [
         _box(cg, text) if _is_new_exception(item) else text

@@ -9,19 +9,25 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import weakref
 from collections.abc import Callable
 from types import CodeType, TracebackType
+from typing import Any
 
 from torchsmith_tracer._src.frames.library import is_generated
 
 
 class TailCall:
-    """``entry(*rest, *results)`` is what is to be run next."""
+    """``entry()(*rest, *results)`` is what is to be run next. Steps have entries as constants, into
+    which the garbage collector does not look: a strong one would keep everything for ever."""
 
     __slots__ = ("entry", "rest", "results")
 
     def __init__(
-        self, entry: Callable[..., object], rest: tuple[object, ...], results: tuple[object, ...]
+        self,
+        entry: Callable[[], Callable[..., object] | None],
+        rest: tuple[object, ...],
+        results: tuple[object, ...],
     ) -> None:
         self.entry = entry
         self.rest = rest
@@ -41,11 +47,17 @@ def drive(step: Callable[..., object] | list[Callable[..., object]], *args: obje
     del step, args  # nothing of the user's is held for longer than its own frame would
     try:
         while type(out) is TailCall:
-            out = out.entry(*out.take())
+            out = out.entry()(*out.take())  # type: ignore[misc]  # whoever called has its record
     except BaseException as error:
         hide_ours(error)  # frames that were given the exception to raise would keep it alive
         raise
     return out
+
+
+def weakly(method: Any) -> Callable[..., object]:
+    """A bound method that does not keep its object, for the constants of code."""
+    owner, fn = weakref.ref(method.__self__), method.__func__
+    return lambda *args: fn(owner(), *args)
 
 
 def hide_ours(error: BaseException) -> None:

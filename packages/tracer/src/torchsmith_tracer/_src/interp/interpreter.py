@@ -244,8 +244,6 @@ class Interpreter:
         outer = interp.handled
         gen.running = True
         try:
-            if exc is not None and not gen.started:
-                raise ObservedException(exc)
             if exc is not None:
                 delegated = self._throw_into_delegate(frame, exc)
                 if delegated is not None:

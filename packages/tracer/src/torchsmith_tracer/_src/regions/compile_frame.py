@@ -245,6 +245,7 @@ def _interpret(
         return trace.loop.run(root)
     except BreakAt as e:
         # Tracebacks lead to frames of ours, and these to the arguments.
+        e.signal.__cause__ = e.signal.__context__ = e.__context__ = None
         e.signal.with_traceback(None)
         return e.with_traceback(None)
 

@@ -117,6 +117,7 @@ class CodeRecord:
         self._tables = threading.RLock()  # never held while compiling
         self._direct: types.FunctionType | None = None
         self._shared: types.FunctionType | None = None
+        self._entered: Function | None = None
 
     @property
     def name(self) -> str:
@@ -177,9 +178,12 @@ class CodeRecord:
                 self._dispatchers[direct] = form
         return direct(self.make_function(cells.pop()), *args)
 
-    def entry(self) -> Function:
-        """What a ``TailCall`` to this resume function names."""
-        return self.enter if self.pass_function else self.shared(self.make_function())
+    def entry(self) -> weakref.ref[Function]:
+        """What a ``TailCall`` to this resume function names; the record keeps it."""
+        if self._entered is None:
+            own = self.pass_function
+            self._entered = self.enter if own else self.shared(self.make_function())
+        return weakref.ref(self._entered)
 
     def caught(self, rest: tuple[object, ...], error: BaseException) -> TailCall:
         """What to go on with in a resume function that handles ``error``. Where that leads to a
@@ -188,7 +192,7 @@ class CodeRecord:
         compiled too often."""
         hide_ours(error)
         if leads_to_generator(error) or self._otherwise != "miss":
-            return TailCall(self._handle, rest, ([error],))
+            return TailCall(lambda: self._handle, rest, ([error],))
         return TailCall(self.entry(), rest, (error,))
 
     def _handle(self, *args: Any) -> object:

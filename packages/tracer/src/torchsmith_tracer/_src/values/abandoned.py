@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import Any
 
 from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
@@ -63,14 +63,19 @@ class Abandoned:
     def kept(self, entry: TracebackValue) -> dict[str, Value]:
         """The variables that an entry has to hold after the trace: those of its own frame and of
         its callers that lead to suspended generators."""
-        frame = entry.frame
         found: dict[str, Value] = {}
-        for each in (frame, *self._below.get(entry, ())[::-1]):
-            if each not in self.running and not each.suspended():
-                for name, value in each.variables().items():
+        for frame in self._led_to(entry):
+            if frame not in self.running:
+                for name, value in frame.variables().items():
                     if self.holds(value):
-                        found[name if each is frame else f"{name} {len(found)}"] = value
+                        found[name if frame is entry.frame else f"{name} {len(found)}"] = value
         return found
+
+    def _led_to(self, entry: TracebackValue) -> Iterator[Frame]:
+        """The frames that an entry keeps: its own and its callers, up to one of a generator that is
+        suspended, which has no caller and belongs to the generator."""
+        callers = self._below.get(entry, ())[::-1]
+        return takewhile(lambda frame: not frame.suspended(), (entry.frame, *callers))
 
     def release(
         self, dropped: Iterable[object], ending: Frame | None = None, result: Value | None = None
@@ -205,10 +210,13 @@ class Abandoned:
                 yield from ((None, v) for v in _values(table.values()))
 
     def _parts(self, value: Value) -> Iterator[Value]:
-        yield from _parts(value)
-        yield from _values(self._tx.journal.attrs.get(value, {}).values())
         if isinstance(value, TracebackValue):
-            yield from _within(self._below.get(value, ()), 1)
+            yield from _within(value.inner, 0)
+            for frame in self._led_to(value):
+                yield from _within(frame, 0)
+        else:
+            yield from _parts(value)
+            yield from _values(self._tx.journal.attrs.get(value, {}).values())
 
     def _path(self, root: Value, gen: Value, *, contexts: bool = True) -> list[Value] | None:
         """How ``root`` refers to ``gen``, step by step; None where it does not."""
