@@ -37,7 +37,8 @@ def by_category_and_text(x, i):
         a = torch.std(x[:1])
         warnings.warn("shown")
         warnings.warn("special", Special)
-        with warnings.catch_warnings(action="always", category=UserWarning):
+        with warnings.catch_warnings():
+            warnings.simplefilter("always", UserWarning)
             b = torch.std(x[:1])
             warnings.warn("special", Special)
         c = torch.std(x[:1])
@@ -98,6 +99,12 @@ def an_error(x, i):
             warnings.warn("raised")
         except UserWarning as e:
             return x, str(e)
+
+
+def with_an_action(x, i):
+    with warnings.catch_warnings(action="ignore"):
+        warnings.warn("unseen")
+        return torch.std(x[:1])
 
 
 def recorded(x, i):
@@ -165,7 +172,9 @@ def seen(fn, action):
 
 
 @pytest.mark.parametrize("action", ["always", "default", "once", "module", "ignore", "error"])
-@pytest.mark.parametrize("fn", [*WHOLE, broken_inside, an_error, recorded, entered_twice])
+@pytest.mark.parametrize(
+    "fn", [*WHOLE, broken_inside, an_error, with_an_action, recorded, entered_twice]
+)
 def test_warnings_within(fn, action):
     compiled = torchsmith_tracer.compile(fn, backend="eager")
     assert seen(compiled, action) == seen(fn, action)

@@ -12,13 +12,10 @@ around them put the same filters in force, without making Python forget what it 
 
 from __future__ import annotations
 
-import contextlib
-import inspect
+import functools
 import io
-import re
 import sys
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -215,21 +212,20 @@ def _show(text: str, kind: type[Warning], file: str, line: int, space: dict[str,
 
 
 class CaughtWarnings(PairedContext):
-    """``warnings.catch_warnings(**given)``, which records nothing.
+    """``warnings.catch_warnings()``.
 
     Attributes:
         filters: those that the program has put in force within, newest first; None before it is
             entered, which it is once.
     """
 
-    __slots__ = ("filters", "given")
+    __slots__ = ("filters",)
     made_by = warnings.catch_warnings
     entry = staticmethod(enter_filters)
     end = staticmethod(exit_filters)
 
-    def __init__(self, given: dict[str, Value]) -> None:
+    def __init__(self) -> None:
         super().__init__(warnings.catch_warnings)
-        self.given = given
         self.filters: tuple[Filter, ...] | None = None
 
     def arguments(self) -> tuple[object, ...]:
@@ -241,26 +237,13 @@ class CaughtWarnings(PairedContext):
         super().enter(tx)
         tx.journal.assign(self, "filters", ())
         tx.journal.call_later(warnings.catch_warnings.__enter__, self)
-        if "action" in self.given:
-            named = {name: tx.interp.concrete(value) for name, value in self.given.items()}
-            self.put(tx, _simple(**named))
 
     def exit(self, tx: Trace) -> None:
         super().exit(tx)
         tx.journal.call_later(warnings.catch_warnings.__exit__, self)
 
-    def put(self, tx: Trace, entry: Filter | None) -> None:
-        """Put a filter in force that makes no exception of a warning."""
-        if entry is None:
-            raise Unsupported("opaque-call", what="a change of the filters of warnings")
-        tx.graph.add_call("call_function", add_filter, (tx.graph.add_module(entry),), {}, None)
-        tx.journal.assign(self, "filters", (entry, *(self.filters or ())))
-
     def reenter(self, cg: Emitter) -> None:
         """Nothing: it was entered among the effects."""
-
-    def reconstruct(self, cg: Emitter) -> str:
-        return cg.call(self.cls, **self.given)
 
 
 def _caught(tx: Trace) -> list[CaughtWarnings]:
@@ -269,42 +252,22 @@ def _caught(tx: Trace) -> list[CaughtWarnings]:
 
 @constructor(warnings.catch_warnings)
 def _catch_warnings(tx: Trace, **given: Value) -> Value:
-    if given.keys() - {"action", "category", "lineno"}:
-        raise Unsupported("opaque-call", what="warnings.catch_warnings with these arguments")
-    return CaughtWarnings(given)
+    if given:
+        raise Unsupported("opaque-call", what="warnings.catch_warnings with arguments")
+    return CaughtWarnings()
 
 
-def _changes_filters(fn: Callable[..., None], about: Callable[..., Filter | None]) -> None:
-    signature = inspect.signature(fn)
-
-    @builtin(fn)
-    def add(tx: Trace, *args: Value, **kwargs: Value) -> Value:
-        caught = _caught(tx)
-        with contextlib.suppress(TypeError):
-            given = signature.bind(*args, **kwargs)
-            given.apply_defaults()
-            values = [tx.interp.concrete(v) if isinstance(v, Value) else v for v in given.args]
-            if caught and not values.pop():  # not ``append``
-                caught[-1].put(tx, about(*values))
-                tx.journal.call_later(fn, *map(ConstantValue, values))
-                return NONE
-        raise Unsupported("opaque-call", what=f"warnings.{fn.__name__}")
+_put: Any = vars(warnings)["_add_filter"]
 
 
-def _by_text(action: object, text: Any, category: Any, module: Any, line: Any) -> Filter | None:
-    given = type(action), type(text), type(category), type(module), type(line)
-    known = given == (str, str, type, str, int) and action in _WITHOUT_ERROR
-    if known and issubclass(category, Warning) and line >= 0:
-        with contextlib.suppress(re.error):
-            message = re.compile(text, re.I) if text else None
-            return action, message, category, re.compile(module) if module else None, line  # type: ignore[return-value]
-    return None
-
-
-def _simple(action: object, category: object = Warning, lineno: object = 0) -> Filter | None:
-    return _by_text(action, "", category, "", lineno)
-
-
-_WITHOUT_ERROR = ("default", "always", "ignore", "module", "once")
-_changes_filters(warnings.filterwarnings, _by_text)
-_changes_filters(warnings.simplefilter, _simple)
+@builtin(_put)
+def _add_filter(tx: Trace, *item: Value, append: Value) -> Value:
+    """What ``simplefilter`` and ``filterwarnings`` end with."""
+    entry: Any = tuple([tx.interp.concrete(part) for part in item])
+    caught = _caught(tx)
+    if not caught or entry[0] == "error" or tx.interp.truth(append):
+        raise Unsupported("opaque-call", what="a change of the filters of warnings")
+    tx.graph.add_call("call_function", add_filter, (tx.graph.add_module(entry),), {}, None)
+    tx.journal.assign(caught[-1], "filters", (entry, *(caught[-1].filters or ())))
+    tx.journal.call_later(functools.partial(_put, append=False), *map(ConstantValue, entry))
+    return NONE
