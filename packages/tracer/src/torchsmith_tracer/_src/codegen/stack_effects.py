@@ -137,14 +137,10 @@ def native(code: CodeType, info: CodeInfo, ins: Instruction) -> Native:
     row = _TABLE.get(name)
     if row is None:
         raise InternalError(f"no way to run {name} natively")
-    peeks, pops, shape = (_number(part, arg) for part in row)
+    peeks, pops, shape = (part(arg) if callable(part) else part for part in row)
     assert isinstance(peeks, int) and isinstance(pops, int) and isinstance(shape, str)
     operation = Operation(instr=lambda _: [original])
     return Native(operation, peeks, pops, (NativeExit(after, shape),), "DEREF" in name)
-
-
-def _number(part: Any, arg: int) -> int | str:
-    return part(arg) if callable(part) else part  # type: ignore[no-any-return]
 
 
 def _named_load(ins: Instruction, original: Instr, after: int) -> Native:

@@ -32,7 +32,8 @@ def refuse(
     """
     out = kwargs.get("out", args[0] if args else None)
     if target is operator.setitem:
-        if any(isinstance(part, torch.Tensor | list) for part in _parts(args[1])):
+        index = args[1] if isinstance(args[1], tuple) else (args[1],)
+        if any(isinstance(part, torch.Tensor | list) for part in index):
             return
         out, tensors = args[0][args[1]], tensors[1:]  # type: ignore[index]
     for written in out if isinstance(out, list | tuple) else (out,):
@@ -43,10 +44,6 @@ def refuse(
             raise RuntimeError(_ITSELF)
         if not has_symbols(written) and any(_partly(written, other) for other in tensors):
             raise RuntimeError(_EACH_OTHER)
-
-
-def _parts(index: object) -> Sequence[object]:
-    return index if isinstance(index, tuple) else (index,)
 
 
 def _partly(a: torch.Tensor, b: torch.Tensor) -> bool:

@@ -248,7 +248,7 @@ class CodeRecord:
             # Calls under way in other threads may still name entries that are gone.
             native = self.native_body(None) if gone else None
             for number in gone:
-                self._namespace[own(f"check_{number}")] = _never
+                self._namespace[own(f"check_{number}")] = lambda *args: False
                 self._namespace[own(f"body_{number}")] = native
 
     def renew_dispatchers(self) -> None:
@@ -463,10 +463,6 @@ class CodeRecord:
             return types.FunctionType(self._raising, self.globals, name, None, cells)(*flat, error)
         finally:
             del error  # its traceback leads to this frame
-
-
-def _never(*args: object) -> bool:
-    return False
 
 
 def same_defaults(dispatcher: types.FunctionType, fn: types.FunctionType) -> bool:

@@ -23,14 +23,10 @@ def warn(
     if isinstance(level, int):
         left, level, frame = max(level, 1), 1, sys._getframe(1)
         while frame is not None and left:
-            if not _is_internal(frame.f_code.co_filename):
+            file = frame.f_code.co_filename
+            if not ("importlib" in file and "_bootstrap" in file):  # as `warnings.warn` itself does
                 level += 1
                 left -= not is_generated(frame.f_code)
             frame = frame.f_back  # type: ignore[assignment]
         level += left  # beyond the outermost frame
     WARN(message, category, level, source, **skipped)
-
-
-def _is_internal(file: str) -> bool:
-    """Whether ``warnings.warn`` itself does not count the frame."""
-    return "importlib" in file and "_bootstrap" in file

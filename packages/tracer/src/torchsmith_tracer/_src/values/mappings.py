@@ -398,12 +398,8 @@ def _plain_key(key: object) -> builtins.bool:
 Elements = dict[object, Value]
 
 
-def _union(a: Elements, b: Elements) -> Elements:
-    return {**b, **a} if len(a) == 0 else {**a, **{k: v for k, v in b.items() if k not in a}}
-
-
 _SET_OPS: dict[str, Callable[[Elements, Elements], Elements]] = {
-    "or_": _union,
+    "or_": lambda a, b: {**a, **{k: v for k, v in b.items() if k not in a}},
     "and_": lambda a, b: {k: v for k, v in a.items() if k in b},
     "sub": lambda a, b: {k: v for k, v in a.items() if k not in b},
     "xor": lambda a, b: {
