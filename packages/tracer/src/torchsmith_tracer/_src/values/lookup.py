@@ -153,6 +153,8 @@ def bind(tx: Trace, found: Found, instance: Value | None, owner: Value, name: st
         through = owner if isinstance(attr, types.ClassMethodDescriptorType) else instance
         if isinstance(attr, types.BuiltinFunctionType) or through is None:
             return attr_value(tx, found, name)
+        if through is instance and not issubclass(through.python_type(), attr.__objclass__):
+            raise Unsupported("opaque-call", what=attr.__qualname__)  # which refuses the object
         # A class may have it under another name, and from a class that is no base of it.
         return tx.interp.builtin_method(through, attr.__name__, attr.__objclass__, attr)
     if isinstance(attr, C_DATA):
