@@ -696,13 +696,10 @@ class Builder:
         elif isinstance(obj, set | frozenset):
             storage = self._set(obj, source)
         else:
-            base = next(t for t in (int, float, str, bytes, complex) if issubclass(kind, t))
-            # ``str.__str__`` and the like: ``str(obj)`` would call what the subclass overrides,
-            # and comparing ``obj`` its ``__eq__``.
-            plain = getattr(base, f"__{base.__name__}__")
+            # ``str.__str__`` and the like, since a subclass may override this and ``__eq__``.
+            plain = next(getattr(t, f"__{t.__name__}__") for t in _STORAGE if issubclass(kind, t))
             storage = ConstantValue(plain(obj))
-            part = ResultSource(source, plain)
-            self.guard(part, GuardKind.CONSTANT, storage.value, "constant of a subclass")
+            self.guard(ResultSource(source, plain), GuardKind.CONSTANT, storage.value, "its value")
         return self._with_table(ObjectValue(obj, source, storage))
 
     def _with_table(self, value: ObjectValue) -> ObjectValue:

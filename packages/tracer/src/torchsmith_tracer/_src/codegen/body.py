@@ -30,7 +30,7 @@ from torchsmith_tracer._src.codegen.resume import generator_code
 from torchsmith_tracer._src.codegen.source_text import compile_source, forget_source
 from torchsmith_tracer._src.effects.undo import Undo
 from torchsmith_tracer._src.emitter import Emitter
-from torchsmith_tracer._src.graph.filters import enter_filters
+from torchsmith_tracer._src.values.builtins.printing import enter_filters
 
 if TYPE_CHECKING:
     from torchsmith_tracer._src.compilation import Compilation

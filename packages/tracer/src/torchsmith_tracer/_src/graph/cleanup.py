@@ -10,12 +10,16 @@ import torch
 from torch import fx
 
 from torchsmith_tracer._src.graph.fakes import in_place
-from torchsmith_tracer._src.graph.filters import add_filter, enter_filters, exit_filters
 from torchsmith_tracer._src.torch_private import (
     enter_autocast,
     exit_autocast,
     set_grad_enabled,
     storage_id,
+)
+from torchsmith_tracer._src.values.builtins.printing import (
+    add_filter,
+    enter_filters,
+    exit_filters,
 )
 
 GRAD_TOGGLES: frozenset[object] = frozenset([set_grad_enabled])

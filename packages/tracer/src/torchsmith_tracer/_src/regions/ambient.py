@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager, suppress
 import torch
 
 from torchsmith_tracer._src import torch_private as private
-from torchsmith_tracer._src.graph.filters import SILENT
+from torchsmith_tracer._src.values.builtins.printing import SILENT
 
 
 def watching_mode() -> str | None:

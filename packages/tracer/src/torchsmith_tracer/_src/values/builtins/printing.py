@@ -14,21 +14,16 @@ from __future__ import annotations
 
 import functools
 import io
+import re
 import sys
 import warnings
 from typing import Any
 
 import torch
+from torch.fx import has_side_effect
 
 from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
 from torchsmith_tracer._src.emitter import Emitter
-from torchsmith_tracer._src.graph.filters import (
-    SILENT,
-    Filter,
-    add_filter,
-    enter_filters,
-    exit_filters,
-)
 from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.addresses import VaryingText
 from torchsmith_tracer._src.values.base import Value
@@ -127,6 +122,9 @@ def _write(file: Any, sep: str | None, end: str | None, *parts: object) -> None:
 
 # --- warnings ------------------------------------------------------------------------------------
 
+Filter = tuple[str, re.Pattern[str] | None, type[Warning], re.Pattern[str] | None, int]
+# The filter that is in place while tracing, which is none of the user's.
+SILENT = ("ignore", None, Warning, None, 0)
 _shown = warnings.showwarning
 
 
@@ -209,6 +207,27 @@ def _show(text: str, kind: type[Warning], file: str, line: int, space: dict[str,
     """``warnings.warn`` for a caller that is known already."""
     registry = space.setdefault("__warningregistry__", {})
     warnings.warn_explicit(text, kind, file, line, _module(space), registry)
+
+
+@has_side_effect
+def enter_filters() -> list[Filter]:
+    """Put equal filters in force, which may be changed; returns those of before."""
+    before: Any = warnings.filters
+    if not any(entry is SILENT for entry in before):  # nothing is shown while tracing
+        warnings.filters = before[:]
+    return before  # type: ignore[no-any-return]
+
+
+@has_side_effect
+def add_filter(entry: Filter) -> None:
+    """Put a filter before all others."""
+    warnings.filters.insert(0, entry)  # type: ignore[attr-defined]
+
+
+@has_side_effect
+def exit_filters(before: list[Filter]) -> None:
+    """Put the filters of before in force again."""
+    warnings.filters = before
 
 
 class CaughtWarnings(PairedContext):
