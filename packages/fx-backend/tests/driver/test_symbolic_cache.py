@@ -64,11 +64,16 @@ def broadcast(a, b):
     return a * b
 
 
+def as_the_longer(a, b):
+    return a.new_zeros(torch.sym_max(a.shape[0], b.shape[0]) - 2, 3) + b.sum()
+
+
 X, Y = torch.randn(4, 6), torch.randn(7, 6)
 PROGRAMS = {
     "several symbols": (joined, (X, Y), (torch.randn(5, 3), torch.randn(9, 3))),
     "a guard on divisibility": (halves, (X,), (torch.randn(6, 5),)),
     "sizes as numbers": (by_size, (X,), (torch.randn(3, 3),)),
+    "the greater of two": (as_the_longer, (X, Y), (torch.randn(9, 3), torch.randn(5, 3))),
     "equal sizes": (broadcast, (X, X + 1), (torch.randn(3, 2), torch.randn(3, 2))),
 }
 

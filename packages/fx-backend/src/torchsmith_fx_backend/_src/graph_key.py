@@ -6,7 +6,7 @@ import hashlib
 import importlib.metadata
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, reduce
 from pathlib import Path
 from typing import Any
 
@@ -155,7 +155,7 @@ class Sizes:
         """Whether ``conditions`` hold at this call; if so, they are guards from now on."""
         if not all(self._holds(text) for text in conditions):
             return False
-        return all(bool(eval(text, dict(_FUNCTIONS), dict(self.numbers))) for text in conditions)
+        return all(bool(eval(text, dict(_SYMBOLIC), dict(self.numbers))) for text in conditions)
 
     def _holds(self, text: str) -> bool:
         hints = {name: guards.hint_of(number) for name, number in self.numbers.items()}
@@ -166,6 +166,12 @@ class Sizes:
 
 
 _FUNCTIONS: Mapping[str, object] = {"__builtins__": {}, "min": min, "max": max, "float": float}
+# That of symbolic numbers is not decided, which would be a guard on which of them it is.
+_SYMBOLIC: Mapping[str, object] = {
+    **_FUNCTIONS,
+    "min": lambda *numbers: reduce(torch.sym_min, numbers),
+    "max": lambda *numbers: reduce(torch.sym_max, numbers),
+}
 
 
 def _environment_of(numbers: Mapping[str, Any]) -> guards.ShapeEnv:
