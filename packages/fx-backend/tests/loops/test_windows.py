@@ -29,6 +29,7 @@ RESAMPLED = {
     "nearest, smaller": lambda x: F.interpolate(x, size=(5, 4)),
     "bilinear": lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"),
     "bilinear, 1.7 times": lambda x: F.interpolate(x, scale_factor=1.7, mode="bilinear"),
+    "bilinear, as large": lambda x: F.interpolate(x, scale_factor=1.04, mode="bilinear"),
     "bilinear, corners": lambda x: F.interpolate(
         x, size=(11, 5), mode="bilinear", align_corners=True
     ),
