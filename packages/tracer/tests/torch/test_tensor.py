@@ -367,3 +367,20 @@ def test_a_whole_graph_ends_with_an_operator_that_only_fails_while_tracing(handl
         whole = torchsmith_tracer.compile(f, backend="eager", fullgraph=True)
         with pytest.raises(torchsmith_tracer.errors.FullGraphError, match="TS-T032"):
             whole(torch.ones(2))
+
+
+def test_a_known_tensor_as_an_index(capture):
+    def run(x):
+        first = torch.tensor(1)
+        y = x[first] * 2
+        z = x.clone()
+        z[first] = 7
+        return y, z, x[first, None], x[torch.tensor([1])]
+
+    compiled = torchsmith_tracer.compile(run, backend=capture, fullgraph=True)
+    for n in (3, 4):
+        x = torch.randn(n, 2)
+        torch.testing.assert_close(compiled(x), run(x))
+    targets = [node for node in capture.graphs[0].graph.nodes if node.op == "call_function"]
+    keys = [node.args[1] for node in targets if node.target.__name__ == "getitem"]
+    assert keys[0] == 1

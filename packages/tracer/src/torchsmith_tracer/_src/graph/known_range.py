@@ -94,13 +94,19 @@ def with_numbers(
 
     if target in _INDEXED:
         key = args[1] if type(args[1]) is tuple else (args[1],)
-        parts = tuple([map_nodes(k, known) if type(k) is slice else k for k in key])
+        parts = tuple([map_nodes(k, known) if not _has_dims(k) else k for k in key])
         return (args[0], parts if key is args[1] else parts[0], *args[2:]), kwargs
     name = getattr(target, "__name__", target)
     if isinstance(target, OPERATORS) or not (name in _SIZED or name in _MAKING):
         return args, kwargs
     first = 0 if name in _MAKING else 1
     return args[:first] + map_nodes(args[first:], known), map_nodes(kwargs, known)
+
+
+def _has_dims(part: object) -> bool:
+    """Whether a part of an index is a tensor with dimensions, which the result gets."""
+    fake = part.meta["example_value"] if isinstance(part, fx.Node) else None
+    return isinstance(fake, torch.Tensor) and fake.dim() > 0
 
 
 def known_range(graph: OutputGraph, node: fx.Node) -> Range | None:
