@@ -44,6 +44,28 @@ PROGRAMS = {
     ),
     "evaluation": lambda x, v: F.dropout(x, v, training=False) + 1,
     "batch_norm": batch_norm,
+    "batch_norm's eps": lambda x, v: F.batch_norm(x, None, None, WEIGHTS, training=True, eps=v),
+    "layer_norm": lambda x, v: F.layer_norm(x, (8,), WEIGHTS, SHARES[1], v * 1e-3),
+    "rms_norm": lambda x, v: F.rms_norm(x, (8,), WEIGHTS, eps=v / 9),
+    "group_norm": lambda x, v: F.group_norm(x.view(2, 4, 6), 2, eps=v),
+    "instance_norm": lambda x, v: F.instance_norm(x.view(2, 3, 8), eps=v),
+    "nearest": lambda x, v: F.interpolate(x.view(2, 3, 8), scale_factor=v * 2 + 0.45),
+    "nearest-exact": lambda x, v: F.interpolate(
+        x.view(1, 2, 3, 8), scale_factor=(1.5, v + 1), mode="nearest-exact"
+    ),
+    "linear": lambda x, v: F.interpolate(x.view(2, 3, 8), scale_factor=[v + 1.2], mode="linear"),
+    "bilinear": lambda x, v: F.interpolate(
+        x.view(1, 2, 4, 6), None, v * 3 + 0.5, "bilinear", False
+    ),
+    "trilinear": lambda x, v: F.interpolate(
+        x.view(1, 2, 2, 3, 4), scale_factor=v + 1.5, mode="trilinear"
+    ),
+    "corners": lambda x, v: (
+        F.interpolate(x.view(1, 2, 4, 6), scale_factor=2, mode="bilinear", align_corners=True) * v
+    ),
+    "sizes alone": lambda x, v: F.interpolate(
+        x.view(1, 2, 4, 6), scale_factor=v + 1.2, mode="bicubic", recompute_scale_factor=True
+    ),
     "attention": lambda x, v: F.scaled_dot_product_attention(x, x + 1, x, scale=v),
     "causal attention": lambda x, v: F.scaled_dot_product_attention(
         x[None, None], x[None, None], x[None, None], is_causal=True, scale=v
@@ -126,6 +148,15 @@ def test_autocast_gives_results_of_its_type(name):
     for v in (0.1, 0.2, 0.35):
         want, got = run(fn, x, v, True), run(compiled, x, v, True)
         torch.testing.assert_close(got, want, rtol=3e-2, atol=3e-2)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact", "linear"])
+def test_results_as_large_as_the_image_or_twice_as_large(mode):
+    """There torch's kernels leave the scale out."""
+    compiled = torchsmith.compile(lambda x, s: F.interpolate(x, scale_factor=s, mode=mode))
+    for s in (1.3, 1.7, 1.04, 2.04, 2.3, 1.06, 2.0, 0.55):
+        x = torch.randn(1, 2, 8)
+        torch.testing.assert_close(compiled(x, s), F.interpolate(x, scale_factor=s, mode=mode))
 
 
 @pytest.mark.parametrize("p", [0.0, 1.0, 1, -0.1, 1.5])

@@ -26,6 +26,7 @@ def relations(env):
         (F.dropout, 1, "p"),
         (F.cross_entropy, 7, "label_smoothing"),
         (F.batch_norm, 6, "momentum"),
+        (F.layer_norm, 4, "eps"),
         ("bernoulli_", 1, "p"),
         (torch.normal, 1, "std"),
         (torch.quantile, 1, "q"),
@@ -58,7 +59,7 @@ def test_outside_of_the_limits_the_symbol_stays(value):
 
 def test_others_stay():
     _, eps = number(1e-5)
-    assert varying_floats(F.layer_norm, (X, (3,)), {"eps": eps}) == {}
+    assert varying_floats(F.local_response_norm, (X, 3), {"alpha": eps}) == {}
     assert varying_floats(F.dropout, (X, 0.5), {"training": True}) == {}
     assert varying_floats(F.pad, (X, (1, 1)), {"value": math.inf}) == {}
     assert varying_floats(X.add, (eps,), {}) == {}

@@ -50,6 +50,7 @@ __all__ = [
 ]  # fmt: skip
 
 set_grad_enabled: Callable[[bool], None] = torch._C._set_grad_enabled
+pad_sequence: Callable[..., torch.Tensor] = torch._C._nn.pad_sequence
 enter_autocast: Callable[..., object] = _enter_autocast
 exit_autocast: Callable[[object], None] = _exit_autocast
 base_tensor: type = torch._C.TensorBase

@@ -8,6 +8,7 @@ composes them; draws are recorded with the symbol as their argument, and get its
 from __future__ import annotations
 
 import functools
+import inspect
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -294,6 +295,50 @@ def _cosine_embedding_loss(
     return _reduced(near + far, *reduction, **named)
 
 
+# --- images and normalizations ----------------------------------------------------------------
+
+
+def _resample(shift: float, linear: bool, input: Tensor, output_size: Any, *more: Any) -> Any:
+    """An image at points that are ``shift`` of a point further, one dimension after the other."""
+    corners, scales = more[: 2 - input.dim()], more[2 - input.dim() :]
+    plain = input.is_floating_point() and input.is_contiguous() and input.device.type == "cpu"
+    if not plain or any(corners) or None in scales:
+        return NotImplemented
+    single = torch.promote_types(input.dtype, torch.float32)
+    x = input.to(single) if linear else input
+    # At some sizes the kernels leave the scale out.
+    doubled = not shift and input.dim() == 4
+    copied = linear or doubled
+    for dim in range(input.dim() - 1, 1, -1):
+        out, size, scale = output_size[dim - 2], x.shape[dim], scales[dim - input.dim()]
+        if copied and out == size:
+            continue
+        scale = 2.0 if doubled and out == 2 * size else scale
+        step = torch.full((), 1 / scale, dtype=single)
+        place = (torch.arange(out) + shift) * step
+        place = (place - shift).clamp_min(0) if linear else place
+        low = place.long()
+        weight = (place - low).view([-1 if d == dim else 1 for d in range(x.dim())])
+        below = x.index_select(dim, low.clamp_max(size - 1))
+        above = x.index_select(dim, (low + 1).clamp_max(size - 1)) if linear else below
+        x = (1 - weight) * below + weight * above if linear else below
+    return x.to(input.dtype)
+
+
+def _normalization(norm: Callable[..., Tensor]) -> Callable[..., Any]:
+    """A norm with an ``eps`` is one with 1 in its place of what is divided by its root."""
+    names = list(inspect.signature(norm).parameters)
+
+    def call(input: Tensor, *args: Any, **kwargs: Any) -> Any:
+        given = dict(zip(names[1:], args)) | kwargs
+        kept = [given.get(name) for name in ("running_mean", "running_var")]
+        if input.dtype not in (torch.float32, torch.float64) or kept != [None, None]:
+            return NotImplemented
+        return norm(input * given.pop("eps") ** -0.5, **given, eps=1.0)
+
+    return call
+
+
 # --- others ----------------------------------------------------------------------------------
 
 
@@ -306,8 +351,8 @@ def _batch_norm(
     bias: Tensor | None = None,
     training: bool = False,
     momentum: Any = 0.1,
-    eps: float = 1e-5,
-) -> Tensor:
+    eps: Any = 1e-5,
+) -> Any:
     if not training:
         return F.batch_norm(input, running_mean, running_var, weight, bias, False, 0.1, eps)
     with torch.no_grad():
@@ -319,7 +364,8 @@ def _batch_norm(
             if running is not None:  # eager's kernel writes without counting it, as through data
                 written = data.read(calls.mode, running)
                 written.mul_(1 - momentum).add_(momentum * measure(dims))
-    return F.batch_norm(input, None, None, weight, bias, True, 0.1, eps)
+    norm = _normalization(F.batch_norm) if isinstance(eps, torch.SymFloat) else F.batch_norm
+    return norm(input, None, None, weight, bias, True, 0.1, eps)
 
 
 def _pad(input: Tensor, pad: Any, mode: str = "constant", value: Any = None) -> Tensor:
@@ -382,9 +428,18 @@ _FORMULAS: dict[Any, Callable[..., Any]] = {
     F.triplet_margin_loss: _triplet_margin_loss,
     F.cosine_embedding_loss: _cosine_embedding_loss,
     F.pad: _pad,
+    **{f: _normalization(f) for f in (F.layer_norm, F.rms_norm, F.group_norm, F.instance_norm)},
     torch.quantile: _quantile,
     "quantile": _quantile,
 }
+for _rank, _linear in enumerate(("linear1d", "bilinear2d", "trilinear3d"), 1):
+    for _name, _shift in (
+        (f"upsample_nearest{_rank}d", 0.0),
+        (f"_upsample_nearest_exact{_rank}d", 0.5),
+        (f"upsample_{_linear}", 0.5),
+    ):
+        _given = functools.partial(_resample, _shift, _linear in _name)
+        _FORMULAS[getattr(aten, _name).default] = _given
 # What autocast computes in float32, as operators of these names.
 _CAST = frozenset({*_FORMULAS, F.scaled_dot_product_attention}) - {F.cross_entropy, F.pad}
 _RECORDED: dict[Any, Callable[..., Any]] = {

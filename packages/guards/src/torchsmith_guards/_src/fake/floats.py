@@ -22,12 +22,14 @@ Target = Callable[..., object] | str
 _Limits = tuple[float, float]  # both excluded
 
 _ANY, _POSITIVE, _SHARE = (-math.inf, math.inf), (0.0, math.inf), (0.0, 1.0)
+_SMALL = (1e-13, 1.0)  # what is divided by its root does not overflow
 _OF_FUNCTIONS: dict[str, dict[str, _Limits]] = {
     **{f"dropout{rank}": {"p": _SHARE} for rank in ("", "1d", "2d", "3d")},
     "alpha_dropout": {"p": _SHARE},
     "feature_alpha_dropout": {"p": _SHARE},
     "cross_entropy": {"label_smoothing": _SHARE},
-    "batch_norm": {"momentum": _ANY},
+    "batch_norm": {"momentum": _ANY, "eps": _SMALL},
+    **{f"{kind}_norm": {"eps": _SMALL} for kind in ("layer", "rms", "group", "instance")},
     "huber_loss": {"delta": _POSITIVE},
     "smooth_l1_loss": {"beta": _POSITIVE},
     "margin_ranking_loss": {"margin": _ANY},
@@ -47,6 +49,12 @@ _OF_BUILTINS: dict[Target, dict[str, tuple[int | None, _Limits]]] = {
     torch.normal: {"mean": (0, _ANY), "std": (1, _POSITIVE)},
     "exponential_": {"lambd": (1, _POSITIVE)},
 }
+for _rank, _linear in enumerate(("linear1d", "bilinear2d", "trilinear3d"), 1):
+    for _name, _first in (("upsample_nearest", 2), ("_upsample_nearest_exact", 2), (_linear, 3)):
+        _full = f"upsample_{_name}" if _name is _linear else f"{_name}{_rank}d"
+        _OF_BUILTINS[getattr(torch.ops.aten, _full).default] = {
+            f"scale {place}": (place, _POSITIVE) for place in range(_first, _first + _rank)
+        }
 _FLOATS = dict(_OF_BUILTINS)
 for _name, _limits in _OF_FUNCTIONS.items():
     _function = getattr(F, _name)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torchsmith_guards import hint_of
 
+from torchsmith_tracer._src.torch_private import pad_sequence
 from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Args, Kwargs, Value
 from torchsmith_tracer._src.values.constants import NONE, ConstantValue
@@ -187,6 +188,61 @@ def _pooling(rank: int, reduce: Callable[..., object], *more: str) -> Handler:
     return call
 
 
+def _pad_sequence(
+    sequences: Any, batch_first: Any = False, padding_value: Any = 0.0, padding_side: Any = "right"
+) -> object:
+    longest = max([len(x) for x in sequences])
+    rows = []
+    for x in sequences:
+        ends = (0, longest - len(x)) if padding_side == "right" else (longest - len(x), 0)
+        rows.append(torch.constant_pad_nd(x, (0, 0) * (x.dim() - 1) + ends, padding_value))
+    return torch.stack(rows, 0 if batch_first else 1)
+
+
+def _padded(tx: Trace, args: Args, kwargs: Kwargs) -> Value | None:
+    """Sequences whose lengths are symbols: torch asks which of them is the longest."""
+    rows = [realize(tx, row) for row in tx.interp.unpack(args[0])] if _is_list(args[0]) else []
+    if not any(map(_numbers, rows)) or not all(isinstance(row, TensorValue) for row in rows):
+        return None
+    fakes = [row.fake for row in rows if isinstance(row, TensorValue)]
+    rests = {(x.dtype, x.device, *(str(n) for n in x.shape[1:])) for x in fakes}
+    if len(rests) > 1 or not all(x.dim() for x in fakes):
+        return None  # converted, or refused
+    return tx.builder.wrap_new(_pad_sequence).call(tx, args, kwargs)
+
+
+def _interpolate(input: Any, scale_factor: Any, resample: Any, *corners: Any) -> object:
+    several = isinstance(scale_factor, list | tuple)
+    given = scale_factor if several else [scale_factor] * (input.dim() - 2)
+    factors = [float(factor) for factor in given]
+    sizes = [math.floor(n * f) for n, f in zip(input.shape[2:], factors, strict=True)]
+    return resample(input, sizes, *corners, *factors)
+
+
+_LINEAR = ("linear", "bilinear", "trilinear")
+_NEAREST = {"nearest": "upsample_nearest", "nearest-exact": "_upsample_nearest_exact"}
+
+
+def _resampled(tx: Trace, args: Args, kwargs: Kwargs) -> Value | None:
+    """Images resampled by a factor that is a symbol, on which their sizes depend."""
+    names = ("input", "size", "scale_factor", "mode", "align_corners")
+    given = {k: realize(tx, v) for k, v in {**dict(zip(names, args)), **kwargs}.items()}
+    image, factor = given.pop("input", NONE), given.pop("scale_factor", NONE)
+    factors = [realize(tx, n) for n in tx.interp.unpack(factor)] if _is_list(factor) else [factor]
+    if not any(map(_numbers, factors)) or not isinstance(image, TensorValue):
+        return None
+    options = {name: tx.interp.concrete(value) for name, value in given.items()}
+    rank, mode = image.fake.dim() - 2, str(options.pop("mode", "nearest"))
+    linear = mode in _LINEAR[rank - 1 : rank]
+    nearest = mode in _NEAREST and options.get("align_corners") is None
+    if any(options.values()) or len(factors) not in (1, rank) or not (linear or nearest):
+        return None
+    name = f"upsample_{mode}{rank}d" if linear else f"{_NEAREST[mode]}{rank}d"
+    more = [ConstantValue(False)] * linear  # the corners of both are not at the same place
+    resample = tx.builder.wrap_new(getattr(torch.ops.aten, name).default)
+    return tx.builder.wrap_new(_interpolate).call(tx, [image, factor, resample, *more], {})
+
+
 _USUAL: dict[str, tuple[object, ...]] = {
     "padding": (0, (0,), (0, 0), (0, 0, 0)),
     "dilation": (1, (1,), (1, 1), (1, 1, 1)),
@@ -255,6 +311,8 @@ for _name, _shape in (
     ("bartlett_window", _triangle),
 ):
     register(getattr(torch, _name), _window(_name, _shape))
+register(pad_sequence, _padded)
+register(torch.nn.functional.interpolate, _resampled)
 _functional = torch.nn.functional
 for _rank, _max, _usual_max, _avg in (
     (1, torch.max_pool1d, _functional.max_pool1d, torch.avg_pool1d),
