@@ -124,7 +124,7 @@ def test_recompile_reason_and_advice():
 
 
 def test_a_recompile_is_told_in_a_line_for_each_version():
-    fn = torchsmith_tracer.compile(lambda xs: torch.cat(xs).sum())
+    fn = torchsmith_tracer.compile(lambda xs: torch.cat(xs).sum(), fullgraph=True)
     for n in range(1, 7):
         fn([ones(1)] * n)
     head, why, hint, *older = str(fn._torchsmith_region.log.recompiles[-1]).splitlines()

@@ -11,6 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from torchsmith_guards._src.fake.build import new_strided, new_view
 from torchsmith_guards._src.fake.torch_mode import TorchMode
+from torchsmith_guards._src.guards.tensor_spec import leads_nowhere
 from torchsmith_guards._src.shapes.env import ShapeEnv
 from torchsmith_guards._src.sources.sources import Source, TensorPropertySource
 from torchsmith_guards._src.torch_private import no_torch_dispatch, no_torch_function
@@ -188,16 +189,19 @@ def _symbolic_layout(
         size, stride = tensor.size(dim), tensor.stride(dim)
         if stride == 0:
             continue
+        where = TensorPropertySource(source, "stride", dim)
+        if leads_nowhere(size, stride) and dim in dynamic_strides:
+            strides[dim] = env.create_symbol(stride, where, "stride")
+            continue
         if stride != expected:
             symbolic, least = stride, symbolic
             if stride > max(expected, 1) and dim in dynamic_strides:
-                where = TensorPropertySource(source, "stride", dim)
                 symbolic = strides[dim] = env.create_symbol(stride, where, "stride")
                 gap = symbolic > least
                 env.require(gap.node.condition if isinstance(gap, torch.SymBool) else gap)
             expected = stride
         elif isinstance(symbolic, torch.SymInt):
             strides[dim] = symbolic
-            env.track(TensorPropertySource(source, "stride", dim), symbolic)
+            env.track(where, symbolic)
         expected, symbolic = expected * size, symbolic * sizes[dim]
     return tuple(sizes), tuple(strides)

@@ -74,6 +74,11 @@ class TensorSpec:
         )
 
 
+def leads_nowhere(size: int, stride: int) -> bool:
+    """Whether a stride is that of a single element: what it is matters to nobody."""
+    return size == 1 < stride
+
+
 def stride_dependents(
     tensor: torch.Tensor, dynamic_dims: Collection[int], dynamic_strides: Collection[int] = ()
 ) -> frozenset[int]:
@@ -91,6 +96,9 @@ def stride_dependents(
     order = sorted(range(tensor.dim()), key=lambda d: (tensor.stride(d), -d))
     for d in order:
         size, stride = int(tensor.size(d)), int(tensor.stride(d))
+        if leads_nowhere(size, stride) and d in dynamic_strides:
+            free.add(d)
+            continue
         if stride != expected or stride == 0:
             loose = stride > max(expected, 1) and d in dynamic_strides
             if loose:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Literal
 
 
 class Category(Enum):
@@ -20,6 +21,11 @@ class Category(Enum):
     FOLLOWS = "caused by an earlier break"
 
 
+# What differs from call to call of an instruction at which a function breaks: nothing, what it
+# gives, as the data says, or how many items it goes through.
+Varies = Literal["", "data", "length"]
+
+
 @dataclass(frozen=True, slots=True)
 class BreakKind:
     """``what`` and ``advice`` are format templates over the details of the signal."""
@@ -29,6 +35,13 @@ class BreakKind:
     category: Category
     what: str
     advice: str
+
+    @property
+    def varies(self) -> Varies:
+        """What of the instruction differs from call to call."""
+        if self.name in ("varying-length", "live-iterator"):
+            return "length"
+        return "data" if self.category is Category.DATA_DEPENDENT else ""
 
 
 # Id, name and category; then what happened; then advice. Deeper lines continue the one before.
@@ -70,6 +83,10 @@ TS-T020 cannot-rebuild: not supported yet
 TS-T021 live-iterator: caused by an earlier break
   a loop with a graph break in its body takes its next item
   Nothing by itself: it goes away together with the break in the body of the loop.
+TS-T022 varying-length: user code
+  {what} has another length at each call
+  Nothing by itself: instead of code for each length, the body of the loop is compiled once. To have
+    one graph, pad to a few lengths, or compile with fullgraph=True.
 TS-T030 data-dependent-op: data-dependent
   the result of {what} has a size or value that depends on the data ({error})
   Use a form with a fixed size (torch.where, masks), or compile with the option

@@ -15,7 +15,6 @@ import math
 import re
 import threading
 import types
-import warnings
 import weakref
 
 # By name: the program may put other things in the module's place.
@@ -46,6 +45,7 @@ from torchsmith_tracer._src import marks
 from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
 from torchsmith_tracer._src.build.arrays import guard_memory, wrap_array
 from torchsmith_tracer._src.build.dynamic import FrameState, check_marks
+from torchsmith_tracer._src.build.lists import wrap_list
 from torchsmith_tracer._src.build.stored_hash import stored_hashes
 from torchsmith_tracer._src.build.tensors import wrap_tensor
 from torchsmith_tracer._src.build.wrappers import wrap_descriptor
@@ -82,7 +82,6 @@ from torchsmith_tracer._src.values.containers import (
     RangeValue,
     SliceValue,
     TupleValue,
-    Unread,
     is_plain_named,
 )
 from torchsmith_tracer._src.values.contexts import wrap_context
@@ -102,7 +101,6 @@ from torchsmith_tracer._src.values.python_instances import (
     is_struct_sequence,
     storage_base,
 )
-from torchsmith_tracer._src.values.sizes import SizeValue
 from torchsmith_tracer._src.values.symnum import SymNumValue
 from torchsmith_tracer._src.values.tensor import TensorValue
 from torchsmith_tracer._src.values.torch_fn import TorchCallable, is_torch_callable
@@ -196,6 +194,10 @@ class Builder:
             return
         if kind is not GuardKind.ID or not isinstance(source, PinnedSource):
             self.tx.guards.add(Guard(source, kind, expected, why, user_line(self.tx)))
+
+    def unroll(self, what: str, key: str, length: int) -> None:
+        """See ``FrameState.unroll``."""
+        self.frame_state.unroll(self.tx, what, key, length, 2)
 
     def _remember(self, obj: object, value: Value, source: Source) -> Value:
         memo, key = self._memo, id(obj)
@@ -443,36 +445,19 @@ class Builder:
         return ConstantValue(obj, source)
 
     # --- containers --------------------------------------------------------------------------
-    def _items(self, obj: Sequence[object], source: Source) -> list[Value]:
+    def items_of(self, obj: Sequence[object], source: Source) -> list[Value]:
         return [LazyValue(item, ItemSource(source, i)) for i, item in enumerate(obj)]
-
-    def _list_or_tuple(self, obj: object, source: Source) -> Value:
-        assert isinstance(obj, list | tuple)
-        if obj is warnings.filters:  # they are others while tracing
-            raise Unsupported("opaque-attribute", what="filters", object="module warnings")
-        tx, kind, length = self.tx, type(obj), len(obj)
-        made = {list: ListValue, tuple: TupleValue}.get(kind, SizeValue)
-
-        def read() -> list[Value]:
-            self.guard(source, GuardKind.LENGTH, (kind, length), f"length of a {kind.__name__}")
-            return self._items(obj, source)
-
-        dynamic = False if tx.settings.dynamic is False else None
-        if not self.frame_state.is_dynamic_scalar(source, length, dynamic):
-            return made(read(), source)
-        self.guard(source, GuardKind.TYPE, kind, "what something is put behind the end of")
-        return made(Unread(read, tx.journal), source)
 
     def _named_tuple(self, obj: tuple[object, ...], source: Source) -> Value:
         kind = type(obj)
         self.guard(source, GuardKind.LENGTH, (kind, len(obj)), "type of a named tuple")
-        return NamedTupleValue(self._items(obj, source), kind, source)
+        return NamedTupleValue(self.items_of(obj, source), kind, source)
 
     def _deque(self, obj: object, source: Source) -> Value:
         assert isinstance(obj, deque)
         self.guard(source, GuardKind.LENGTH, (type(obj), len(obj)), "length of a deque")
         self.wrap(obj.maxlen, AttrSource(source, "maxlen"))
-        return DequeValue(self._items(obj, source), obj.maxlen, source)
+        return DequeValue(self.items_of(obj, source), obj.maxlen, source)
 
     def _dict(self, obj: object, source: Source) -> Value:
         assert isinstance(obj, dict)
@@ -585,17 +570,18 @@ class Builder:
 
     def _range(self, obj: object, source: Source) -> Value:
         assert isinstance(obj, range)
-        self.guard(source, GuardKind.CONSTANT, obj, "range is a constant")
-        start, stop, step = (ConstantValue(x) for x in (obj.start, obj.stop, obj.step))
-        return RangeValue(start, stop, step, source)
+        self.guard(source, GuardKind.TYPE, range, "range")
+        return RangeValue(*self._bounds(obj, source), source)
 
     def _slice(self, obj: object, source: Source) -> Value:
         assert isinstance(obj, slice)
         self.guard(source, GuardKind.TYPE, slice, "slice")
+        return SliceValue(*self._bounds(obj, source), source)
+
+    def _bounds(self, obj: range | slice, source: Source) -> tuple[Value, Value, Value]:
         start = self.wrap(obj.start, AttrSource(source, "start"))
         stop = self.wrap(obj.stop, AttrSource(source, "stop"))
-        step = self.wrap(obj.step, AttrSource(source, "step"))
-        return SliceValue(start, stop, step, source)
+        return start, stop, self.wrap(obj.step, AttrSource(source, "step"))
 
     def _original(self, obj: object, source: Source) -> Value:
         """The callable that ``obj``, compiled or scripted, stands for."""
@@ -732,7 +718,7 @@ class Builder:
         content = list(kind.__iter__(obj))  # type: ignore[attr-defined]
         if cls is kind:  # else its own methods may run code, now or later
             self.guard(source, GuardKind.LENGTH, (cls, len(content)), "length of a sequence")
-            items = self._items(content, source)
+            items = self.items_of(content, source)
         else:
             items = self._content(content, source, "__iter__", kind)
         if isinstance(obj, deque):
@@ -777,7 +763,7 @@ def _is_plain_key(key: object) -> bool:
 Maker = Callable[[Builder, object, Source], Value]
 
 _EXACT: dict[type, Maker] = {
-    **dict.fromkeys((list, tuple, torch.Size), Builder._list_or_tuple),
+    **dict.fromkeys((list, tuple, torch.Size), wrap_list),
     deque: Builder._deque,
     **dict.fromkeys(weakref.ProxyTypes, Builder._object),  # ``isinstance`` would ask the referent
     dict: Builder._dict,

@@ -7,13 +7,14 @@ and 1 are always specialised.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn
 
 import torch
 from torchsmith_guards import (
     IndexedSource,
+    ItemSource,
     PinnedSource,
     ShapeEnv,
     ShapeRelation,
@@ -22,10 +23,13 @@ from torchsmith_guards import (
 )
 
 from torchsmith_tracer._src import size_marks
+from torchsmith_tracer._src.breaks.kinds import Varies
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Args, Kwargs, Value
 from torchsmith_tracer._src.values.constants import NONE
+from torchsmith_tracer._src.values.containers import ListValue, SequenceValue
+from torchsmith_tracer._src.values.symnum import SymNumValue
 from torchsmith_tracer._src.values.tensor import TensorValue
 from torchsmith_tracer._src.values.torch_queries import Handler, register, register_name
 from torchsmith_tracer.errors import ConstraintViolationError
@@ -43,20 +47,29 @@ class FrameState:
         strides: likewise strides.
         scalars: ints and floats; None after the value varied.
         edge: whether a size that varies was 0 or 1 in the compile under way.
+        varying: sizes that vary, of this compile.
         compiles: how many there have been, with the one under way.
         seen: size of a dimension in each compile, by text of its tensor and place.
+        unrolled: lengths that versions were compiled for, by text of what has the length.
+        lists: texts of lists.
+        ragged: dimensions that vary among the tensors of a list, by the text of that.
     """
 
     sizes: dict[str, list[int | None] | None] = field(default_factory=dict)
     strides: dict[str, list[int | None] | None] = field(default_factory=dict)
     scalars: dict[str, int | float | None] = field(default_factory=dict)
     edge: bool = False
+    varying: set[int] = field(default_factory=set)
     compiles: int = 0
     seen: dict[tuple[str, int | None], dict[int, int]] = field(default_factory=dict)
+    unrolled: dict[str, set[int | None]] = field(default_factory=dict)
+    lists: set[str] = field(default_factory=set)
+    ragged: dict[str, set[int]] = field(default_factory=dict)
 
     def begin(self) -> None:
         """A compile begins."""
         self.edge = False
+        self.varying.clear()
         self.compiles += 1
 
     def history(self, source: Source) -> Hashable:
@@ -71,7 +84,13 @@ class FrameState:
         """Note the sizes of ``tensor`` and give the dimensions that are to be symbolic."""
         if dynamic is False:
             return frozenset()
-        dims = _varied(self.sizes, source.expr, tensor.shape)
+        late = self.compiles > 1 and source.expr not in self.sizes
+        ragged = self.ragged.setdefault(self._place(source, source.expr), set())
+        ragged.update(_varied(self.sizes, source.expr, tensor.shape))
+        if late:  # as long as what varies, and not seen before: a mask that is given now and then
+            ragged.update(d for d, n in enumerate(tensor.shape) if n in self.varying)
+        dims = {d for d in ragged if d < tensor.dim()}
+        self.varying.update(n for d, n in enumerate(tensor.shape) if d in dims and n > 1)
         if isinstance(tensor, torch.nn.Parameter):
             return frozenset()
         self.edge = self.edge or any(tensor.shape[d] in (0, 1) for d in dims)
@@ -87,21 +106,91 @@ class FrameState:
             return frozenset()
         return frozenset(_varied(self.strides, source.expr, tensor.stride()))
 
+    def unroll(self, tx: Trace, what: str, key: str, length: int, most: int) -> None:
+        """Traced code needs a ``length`` that varies: that of a loop, say, which had a constant one
+        before. Code for the first ones is made as ever; for others a break leaves what needs it to
+        Python, and the body of a loop is compiled once.
+
+        Raises:
+            Unsupported: more than ``most`` lengths have been seen at ``key``; says ``what`` it is.
+        """
+        lengths = self.unrolled.setdefault(key, {_VARIES})
+        lengths.add(length)
+        users = [frame for frame in tx.frames if not frame.globals.own]
+        breaks = bool(users) and users[-1].resumable and not tx.settings.fullgraph
+        if breaks and len(lengths) > most:
+            raise Unsupported("varying-length", what=what)
+
+    def _place(self, source: Source, key: str) -> str:
+        """Where what varies with the numbers at ``key`` is found: all items of a list."""
+        listed = isinstance(source, ItemSource) and key_of(source.base) in self.lists
+        return f"{key[: key.rindex('[')]}[]" if listed else key
+
+    def follow(
+        self,
+        outer: FrameState,
+        labels: Sequence[str],
+        values: Sequence[Value],
+        varies: Varies,
+        *,
+        called: bool,
+    ) -> None:
+        """This is the state of a piece of a broken function, which finds ``values`` of the piece
+        before at the first of ``labels``: what varies there varies here, too. At the others it
+        finds what the instruction between the two leaves, which may be the one that ``varies``, or
+        a call in the middle of which that one is (``called``)."""
+        for label, value in zip(labels, values, strict=False):
+            self._inherit(outer, label, value, grows=varies == "length")
+        if varies == "length" or (varies and not called):
+            results = labels[len(values) :]
+            for place in (*results, *(f"{label}[]" for label in results)):
+                self.scalars[place] = _VARIES
+                if not called:  # tensors have as many rows as the data says
+                    self.ragged[place] = {0}
+
+    def _inherit(
+        self, outer: FrameState, label: str, value: Value, depth: int = 3, *, grows: bool
+    ) -> None:
+        """What is known of ``value``; lists that were made before a loop grow in it."""
+        if isinstance(value, TensorValue):
+            sizes = [n if type(n) is int else _VARIES for n in value.fake.shape]
+            if _VARIES in sizes:
+                self.sizes.setdefault(label, sizes)
+        elif (
+            isinstance(value, SymNumValue)
+            or getattr(value, "growing", None)
+            or (grows and isinstance(value, ListValue))
+        ):
+            self.scalars[label] = _VARIES
+        elif value.source is not None:
+            path = value.source.expr
+            for name in ("sizes", "strides", "scalars"):
+                mine, theirs = getattr(self, name), getattr(outer, name)
+                for key, seen in theirs.items():
+                    own = key == path or key.startswith((f"{path}.", f"{path}["))
+                    if own and (seen is _VARIES or (isinstance(seen, list) and _VARIES in seen)):
+                        mine.setdefault(label + key[len(path) :], seen and list(seen))
+        elif isinstance(value, SequenceValue) and depth:
+            for i, item in enumerate(value.items):
+                self._inherit(outer, f"{label}[{i}]", item, depth - 1, grows=grows)
+
     def is_dynamic_scalar(self, source: Source, value: int | float, dynamic: bool | None) -> bool:
         """Note a number and tell whether it is to be symbolic."""
         if dynamic is False:
             return False
         if isinstance(source, IndexedSource):
             return True  # its place varies
-        key, root = source.expr, source.root
-        if isinstance(root, PinnedSource):  # many objects have the same text
-            key = f"{id(root.obj)} {key}"
-        if key not in self.scalars:
-            self.scalars[key] = value
-            return dynamic is True
-        if self.scalars[key] != value:
-            self.scalars[key] = _VARIES
-        return dynamic is True or self.scalars[key] is _VARIES
+        key = key_of(source)
+        place = self._place(source, key)
+        if self.scalars.setdefault(key, value) != value:
+            self.scalars[key] = self.scalars[place] = _VARIES
+        return dynamic is True or _VARIES in (self.scalars[key], self.scalars.get(place, 0))
+
+
+def key_of(source: Source) -> str:
+    """The text of a source that no other has: many objects have the same."""
+    root = source.root
+    return f"{id(root.obj)} {source.expr}" if isinstance(root, PinnedSource) else source.expr
 
 
 def _varied(

@@ -45,11 +45,11 @@ from torchsmith_tracer._src.values.functions import CellValue
 from torchsmith_tracer._src.values.tracebacks import TracebackValue
 
 if TYPE_CHECKING:
+    from torchsmith_tracer._src.breaks.kinds import Varies
     from torchsmith_tracer._src.compilation import Compilation
     from torchsmith_tracer._src.emitter import Emitter
     from torchsmith_tracer._src.frames.frame import Frame, FrameState
     from torchsmith_tracer._src.regions.record import CodeRecord
-    from torchsmith_tracer._src.regions.region import Region
     from torchsmith_tracer._src.values.base import Value
 
 
@@ -69,6 +69,7 @@ def emit_break(
     record: CodeRecord,
     frames: Sequence[FrameState],
     refuse: Callable[..., object] | None = None,
+    varies: Varies = "",
     *,
     native: bool = False,
 ) -> bool:
@@ -81,6 +82,7 @@ def emit_break(
         record: what is being compiled.
         frames: the stopped frames.
         refuse: called instead of what comes after the instruction, for one that has to raise.
+        varies: what of the instruction differs from call to call.
         native: the innermost frame goes on natively.
     """
     trace.loop.abandoned.running = [state.frame for state in frames]
@@ -96,7 +98,7 @@ def emit_break(
             cg.expr(value)  # all exceptions that may have to be led to the frames
     for state, rest in zip(frames, rests, strict=True):
         step, args = _frame_step(
-            trace, cg, record.region, state, step, args, refuse, native_rest=rest
+            trace, cg, record, state, step, args, refuse, varies, native_rest=rest
         )
         refuse = None
     call = cg.call_of(step, args)
@@ -117,16 +119,17 @@ def emit_break(
 def _frame_step(
     trace: Compilation,
     cg: Emitter,
-    region: Region,
+    record: CodeRecord,
     state: FrameState,
     inner: str,
     inner_args: list[str],
     refuse: Callable[..., object] | None,
+    varies: Varies,
     *,
     native_rest: bool,
 ) -> tuple[str, list[str]]:
     """Expression for the step function of one frame, and those for its arguments."""
-    info, ins = state.info, state.instruction
+    info, ins, region = state.info, state.instruction, record.region
     code, prologue = region.origin(info.code)
     index = ins.index - prologue
     if index < 0:
@@ -174,13 +177,21 @@ def _frame_step(
         target = region.resume(code, space, at, shape_of(kept) + shape, names)
         head = [cells] if target.pass_function else []
         rests.append(_tuple([*head, *values.locals(names), *values.stack(kept)]))
+        found = [*map(values.local, names), *operands_of(kept)]
+        state_of = target.frame_state
+        state_of.follow(record.frame_state, target.labels, found, varies, called=bool(inner))
         return target
 
     kept = stack[: len(stack) - plan.pops]
-    exits = [
-        Exit(exit_to(way.index, kept, way.shape).entry(), way.shape.count("R"))
-        for way in plan.exits
-    ]
+
+    def entry(way: NativeExit) -> Callable[..., object]:
+        returns = info.instructions[way.index + prologue].opname == "RETURN_VALUE"
+        if returns and shape_of(kept) + way.shape == "R":
+            rests.append(_tuple(values.stack(kept)))
+            return _same  # nothing is left to compile
+        return exit_to(way.index, kept, way.shape).entry()
+
+    exits = [Exit(entry(way), way.shape.count("R")) for way in plan.exits]
     if refuse is not None:
         exits = [Exit(refuse, way.results) for way in exits]
     handler = info.handler_at[ins.index]

@@ -226,7 +226,8 @@ class OutputGraph:
     ) -> Value:
         if self.contexts and function_modes.watching(self.tx):
             raise Unsupported("opaque-call", what="an operator that a torch-function mode sees")
-        if getattr(target, "__name__", target) in _DTYPE_OF_DATA and holds_number(args):
+        name, env = getattr(target, "__name__", target), self.shape_env
+        if name in _DTYPE_OF_DATA and holds_number(args):
             raise Unsupported("not-a-graph-argument", what="a number of NumPy with its own dtype")
         if isinstance(target, str):
             self.tx.world.tensor_entry(target)
@@ -244,7 +245,11 @@ class OutputGraph:
             node_args = tuple([_as_dtype(a) if isinstance(a, type) else a for a in node_args])
             node_kwargs = {k: _as_dtype(v) for k, v in node_kwargs.items()}
         node_args, node_kwargs = known_range.with_numbers(self, target, node_args, node_kwargs)
+        facts = len(env.log) if env else 0
         result, mutated, known = self._runner.run(op, target, node_args, node_kwargs)
+        if name in _PARTS and env and len(env.log) > facts:  # sizes say how many parts there are
+            place = f"{name}{node_args[1:]}{node_kwargs} at {provenance.user_line(self.tx)}"
+            self.tx.builder.unroll(f"the result of {name}()", place, len(result))  # type: ignore[arg-type]
         given = args[result.place] if isinstance(result, Given) else None
         same = _argument_with_fake((args, kwargs), result) if known and given is None else None
         if same is not None and not mutated:
@@ -571,6 +576,7 @@ def _as_dtype(arg: object) -> object:
     return _DTYPES.get(arg, arg) if isinstance(arg, type) else arg
 
 
+_PARTS = frozenset(("split", "unbind", "chunk", "tensor_split"))
 _DTYPE_OF_DATA = frozenset(("tensor", "as_tensor", "asarray", "new_tensor"))
 _DTYPES: dict[type, torch.dtype] = {
     bool: torch.bool,

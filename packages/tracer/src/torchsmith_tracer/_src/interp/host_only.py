@@ -62,7 +62,7 @@ def _is_host(value: object, seen: set[types.CodeType]) -> bool:
         case Null() | None:
             return True
         case SequenceValue():
-            return all(_is_host(item, seen) for item in value.items)
+            return not value.growing and all(_is_host(item, seen) for item in value.items)
         case CellValue():
             return _is_host(value.contents, seen) if value.contents else value.obj is None
         case BoundMethodValue():

@@ -12,6 +12,7 @@ from torchsmith_tracer._src.interp.registry import opcode
 from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.functions import CellValue
+from torchsmith_tracer._src.values.lazy import LazyValue, realize
 
 NULL_FIRST = VERSION < (3, 13)  # where calls put the empty slot: before or after the callable
 
@@ -72,9 +73,10 @@ def _unbound(tx: Trace, frame: Frame, name: str) -> Exception:
 def _load_fast(tx: Trace, frame: Frame, ins: Instruction) -> None:
     name = ins.argval
     try:
-        frame.stack.append(frame.locals[name])  # type: ignore[index]
+        value = frame.locals[name]  # type: ignore[index]
     except KeyError:
         raise _unbound(tx, frame, str(name)) from None
+    frame.stack.append(realize(tx, value) if type(value) is LazyValue else value)
 
 
 @opcode("STORE_FAST", safe=True)
@@ -90,7 +92,7 @@ def _load(tx: Trace, frame: Frame, name: str) -> Value:
     value = frame.locals.get(name)
     if value is None:
         raise _unbound(tx, frame, name)
-    return value
+    return realize(tx, value)
 
 
 def _store(frame: Frame, name: str) -> None:
@@ -108,7 +110,7 @@ def _load_slot(tx: Trace, frame: Frame, name: str) -> Value:
     value = frame.locals.get(name) or frame.cells.get(name)
     if value is None:
         raise _unbound(tx, frame, name)
-    return value
+    return realize(tx, value)
 
 
 def _store_slot(frame: Frame, name: str) -> None:

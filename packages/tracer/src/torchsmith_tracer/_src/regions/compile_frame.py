@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
+import torch
 from torchsmith_guards import (
     GLOBAL_STATE,
     Checker,
@@ -26,6 +27,7 @@ from torchsmith_guards import (
 )
 from torchsmith_guards.records import recorder
 
+from torchsmith_tracer._src.breaks.kinds import KINDS
 from torchsmith_tracer._src.breaks.report import (
     BreakReport,
     FrameDetails,
@@ -53,12 +55,15 @@ from torchsmith_tracer._src.regions.record import CodeRecord, Entry
 from torchsmith_tracer._src.torch_private import AmbientState
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.functions import FunctionValue
+from torchsmith_tracer._src.values.lazy import LazyValue
 from torchsmith_tracer._src.values.lookup import lookup
 from torchsmith_tracer.errors import BackendError, SkipGraph, TracerError, TracerWarning
 
 _AMBIENT = "torch's ambient state (grad mode, autocast, defaults) is part of what was captured"
 
 # Breaks at instructions that, run natively, raise the user's own exception.
+# What a piece of a broken function is handed and may hand on without a look at it, and a guard.
+_PASSED = frozenset((torch.Tensor, int, float, bool, str, type(None), list, tuple))
 _RAISING = frozenset(("raises", "op-failed"))
 
 
@@ -210,7 +215,8 @@ def _trace_and_generate(
             _broke(record, report, found, raising=raising)
         refuse = _refusal(found) if raising and region.settings.fullgraph else None
         native = bool(signal.details.get("native"))
-        resumed = emit_break(trace, cg, record, frames, refuse, native=native)
+        varies = KINDS[signal.kind].varies
+        resumed = emit_break(trace, cg, record, frames, refuse, varies, native=native)
         if not resumed and report.break_ is not None and signal.kind != "host-function":
             report.break_ = replace(report.break_, resumed=False)
         del signal, result  # their tracebacks lead to this frame, and it to the arguments
@@ -231,7 +237,11 @@ def _interpret(
     trace.interp.namespace(record.globals)  # the first one is the entry function's own
     entry = FunctionValue.existing(trace, fn, FunctionSource())
     names = zip(record.signature.names, record.labels, flat, strict=True)
-    values = {name: builder.wrap(obj, LocalSource(label)) for name, label, obj in names}
+    values: dict[str, Value] = {}
+    for name, label, obj in names:
+        passed = type(obj) in _PASSED and record.resume is not None and obj is not warnings.filters
+        lazy = passed and not label.startswith("___s")  # what is on the stack is read at once
+        values[name] = (LazyValue if lazy else builder.wrap)(obj, LocalSource(label))
     if record.calls_modules:
         lookup(trace, type(flat[0]), "__call__")
     root = trace.loop.root_frame(entry, values)

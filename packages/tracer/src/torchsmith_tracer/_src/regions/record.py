@@ -353,7 +353,11 @@ class CodeRecord:
             if not fits:
                 self._repair(entry, fn, args)
             entry.body = frames.ranged(told, entry.body)
-            self._install([entry, *self.entries])
+            broke = entry.report.break_
+            if broke is not None and broke.name == "varying-length":
+                self._install([*self.entries, entry])  # after those of one length, which are faster
+            else:
+                self._install([entry, *self.entries])
             frames.finish(told, self, entry)
             collector.settle()
         return entry

@@ -22,7 +22,7 @@ from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtin_object import BuiltinObject
 from torchsmith_tracer._src.values.constants import COMPARE, NONE, ConstantValue, bool_value
 from torchsmith_tracer._src.values.lazy import LazyValue, realize
-from torchsmith_tracer._src.values.symnum import SymNumValue, found_at
+from torchsmith_tracer._src.values.symnum import SymNumValue, found_at, unroll
 
 _MAX_ITEMS = 10_000_000
 
@@ -505,6 +505,8 @@ class RangeValue(_Bounds):
 
     def host(self, tx: Trace) -> range:
         """The range with its parts made known (guarding symbolic ones)."""
+        for bound in self.items:
+            unroll(tx, getattr(bound, "sym", None))
         start, stop, step = (tx.interp.index(v) for v in self.items)
         return range(start, stop, step)
 

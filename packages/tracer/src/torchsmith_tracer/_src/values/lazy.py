@@ -1,7 +1,8 @@
-"""``LazyValue``: an element of an existing container that nothing has looked at yet.
+"""``LazyValue``: an element of an existing container, or a local of a piece of a broken function,
+that nothing has looked at yet.
 
-It costs neither a guard nor a graph input. Containers realise it when it is read; when it is only
-moved around, generated code loads it by its source.
+It costs neither a guard nor a graph input. It is realised when it is read; when it is only moved
+around, generated code loads it by its source.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from torchsmith_tracer._src.values.base import RealObject, Value
 
 
 class LazyValue(RealObject):
-    """``obj`` as found at ``source``; never on a frame's stack or in its locals."""
+    """``obj`` as found at ``source``; never on a frame's stack."""
 
     __slots__ = ()
     source: Source

@@ -17,6 +17,9 @@ from torchsmith_tracer._src.values.base import Args, Kwargs, RealObject, Value
 from torchsmith_tracer._src.values.constants import ConstantValue
 
 TYPE_EXPRESSIONS = (types.UnionType, types.GenericAlias)  # ``int | None``, ``list[int]``
+_ITERATORS = frozenset(
+    (zip, enumerate, *map(type, (iter([]), reversed([]), iter(()), iter(range(0)))))
+)
 _BUILTIN = (list, dict, set, frozenset, tuple)  # which keep no ``__orig_class__``
 
 
@@ -47,6 +50,9 @@ class OpaqueValue(RealObject):
             assert callable(self.obj)
             return tx.graph.call_function(self.obj, args, kwargs)
         raise Unsupported("opaque-call", what=f"{self.describe()}{why_disabled(self.obj)}")
+
+    def iter(self, tx: Trace) -> Value:
+        return self if type(self.obj) in _ITERATORS else super().iter(tx)
 
     def getattr(self, tx: Trace, name: str) -> Value:
         if name == "__class__":

@@ -228,6 +228,15 @@ def found_at(tx: Trace, value: SymNumValue) -> tuple[Source, int] | None:
     return None if source is None else (source, offset)
 
 
+def unroll(tx: Trace, number: object) -> None:
+    """What comes next needs ``number`` itself, as the length of something that is unrolled."""
+    env = tx.graph.shape_env
+    if isinstance(number, torch.SymInt) and env is not None and number.node.hint is not None:
+        names = {name: source.expr for name, source in env.bindings.items()}
+        key = env.simplify(expr_of(number)).text(names)
+        tx.builder.unroll(f"a loop of `{key}` steps", key, number.node.hint)
+
+
 def symbolic(node: fx.Node, number: object) -> SymNumValue:
     """The value of a symbolic size; torch's own annotations call these plain ints."""
     assert isinstance(number, torch.SymInt | torch.SymFloat | torch.SymBool)

@@ -29,7 +29,7 @@ from torchsmith_tracer._src.values.constants import COMPARE, NONE, UNARY, Consta
 from torchsmith_tracer._src.values.containers import SliceValue, TupleValue
 from torchsmith_tracer._src.values.contexts import FunctionMode
 from torchsmith_tracer._src.values.sizes import SizeValue, size_value
-from torchsmith_tracer._src.values.symnum import SymNumValue, decide, symbolic
+from torchsmith_tracer._src.values.symnum import SymNumValue, decide, symbolic, unroll
 
 _OPERATORS: dict[str, Callable[..., object]] = {
     name: getattr(operator, name)
@@ -227,8 +227,16 @@ class TensorValue(Value):
             raise tx.interp.error(TypeError, "iteration over a 0-d tensor")
         first = self.size_of(tx, 0)
         if isinstance(first, SymNumValue):
+            unroll(tx, first.sym)
             first.specialize()
         return tx.graph.call_method("unbind", (self, 0)).iter(tx)
+
+    def reversed(self, tx: Trace) -> Value:
+        """``reversed(self)``, which is a tensor."""
+        if _watched(tx):
+            return call_tensor_method(tx, self, "__reversed__", [], {})
+        zero = ConstantValue(0)
+        return tx.graph.call_method("flip", (self, zero)) if self.fake.dim() else self
 
     def contains(self, tx: Trace, item: Value) -> Value:
         raise Unsupported("item", what="`in` on a tensor")

@@ -28,6 +28,7 @@ from torchsmith_tracer._src.values.containers import ListValue, TupleValue
 from torchsmith_tracer._src.values.functions import BoundMethodValue
 from torchsmith_tracer._src.values.identity import IdentityValue
 from torchsmith_tracer._src.values.iterators import CallableIterator
+from torchsmith_tracer._src.values.lazy import realize
 from torchsmith_tracer._src.values.lookup import Found, disguises, in_python, lookup
 from torchsmith_tracer._src.values.mappings import DictValue
 from torchsmith_tracer._src.values.namespaces import DictNamespace, NamespaceValue, PyModuleValue
@@ -446,7 +447,7 @@ def _dir(tx: Trace, obj: Value | None = None, /) -> Value:
 
 def _visible(tx: Trace) -> dict[str, Value]:
     frame = tx.frames[-1]
-    out = {k: v for k, v in frame.locals.items() if not k.startswith(".")}
+    out = {k: realize(tx, v) for k, v in frame.locals.items() if not k.startswith(".")}
     for name, cell in frame.cells.items():
         value = cell.load(tx)
         if value is not None and name not in out:
