@@ -28,7 +28,7 @@ def one_thread():
 def check(seeds, machine, symbolic=False, large=False):
     counts, failures = run(seeds, machine, symbolic=symbolic, large=large, most=3)
     assert not failures, "\n".join(report(*failure) for failure in failures)
-    assert counts["run"] >= 0.9 * len(seeds)
+    assert counts["run"] >= 0.8 * len(seeds)  # others run by eager, with a reason
 
 
 @pytest.mark.parametrize("block", range(6))

@@ -140,7 +140,7 @@ class Hashed:
         return self.number
 
 
-@pytest.mark.parametrize("number", [3, -1, 2**61 - 1, 2**61 + 5, -(2**62), 2**64 + 1, hash("text")])
+@pytest.mark.parametrize("number", [3, -1, 2**61 - 1, 2**61 + 5, -(2**62), 2**64 + 1])
 def test_numbers_that_hash_gives(program, number):
     program(lambda C: C(lambda x, n: (x, hash(Hashed(n)), hash(Hashed(n)) % 8))(X, number))
 

@@ -61,9 +61,9 @@ from torchsmith_tracer.errors import BackendError, SkipGraph, TracerError, Trace
 
 _AMBIENT = "torch's ambient state (grad mode, autocast, defaults) is part of what was captured"
 
-# Breaks at instructions that, run natively, raise the user's own exception.
 # What a piece of a broken function is handed and may hand on without a look at it, and a guard.
 _PASSED = frozenset((torch.Tensor, int, float, bool, str, type(None), list, tuple))
+# Breaks at instructions that, run natively, raise the user's own exception.
 _RAISING = frozenset(("raises", "op-failed"))
 
 
