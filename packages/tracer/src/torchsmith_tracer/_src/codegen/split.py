@@ -188,7 +188,7 @@ def _frame_step(
         returns = info.instructions[way.index + prologue].opname == "RETURN_VALUE"
         if returns and shape_of(kept) + way.shape == "R":
             rests.append(_tuple(values.stack(kept)))
-            return _same  # nothing is left to compile
+            return lambda: _same  # nothing is left to compile
         return exit_to(way.index, kept, way.shape).entry()
 
     exits = [Exit(entry(way), way.shape.count("R")) for way in plan.exits]
