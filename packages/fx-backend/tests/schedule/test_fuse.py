@@ -7,9 +7,10 @@ import torch
 import torch.nn.functional as F
 from plans import check, externs, graph_of, kernels, run_plan, trace
 from torch._decomp import core_aten_decompositions
+from torchsmith_fx_backend._src.codegen.triton.config import can_split
 from torchsmith_fx_backend._src.loops.index import const
 from torchsmith_fx_backend._src.loops.ir import Op, Reduce
-from torchsmith_fx_backend._src.schedule import fuse, schedule_graph
+from torchsmith_fx_backend._src.schedule import facts, fuse, schedule_graph, serial
 from torchsmith_fx_backend._src.schedule.plan import Launch
 
 DECOMPOSED = core_aten_decompositions()
@@ -155,7 +156,7 @@ def test_one_relu_before_a_window_is_done_again():
 
 @pytest.mark.parametrize("few", [True, False])
 def test_long_bodies_are_not_walked_by_few_rows(few, monkeypatch):
-    monkeypatch.setattr(fuse, "SERIAL_ROWS", {"cpu": (4, 512)})
+    monkeypatch.setattr(serial, "ROWS", {"cpu": (4, 512)})
 
     def fn(x):
         y = F.avg_pool2d(x, 3, 1, 1) + x
@@ -254,9 +255,35 @@ def test_rows_that_leave_a_gpu_idle_are_not_walked_twice(monkeypatch):
     x = torch.randn(64, 1 << 15)
     both = lambda x: x * x.sum(1, keepdim=True)  # noqa: E731
     assert len(kernels(check(both, x, tolerance=1e-3))) == 1
-    monkeypatch.setattr(fuse, "SERIAL_OTHERS", fuse.SERIAL_ROWS["cuda"])
+    monkeypatch.setattr(serial, "OTHERS", serial.ROWS["cuda"])
     assert len(kernels(check(both, x, tolerance=1e-3))) == 2
     assert len(kernels(check(both, x[:, : 1 << 14].clone(), tolerance=1e-3))) == 1
+
+
+def test_columns_that_leave_a_gpu_idle_are_not_walked_twice(monkeypatch):
+    """Statistics of channels-last images, sums of them, and concatenations of many of them."""
+
+    def normal(x):
+        away = x - x.mean((0, 2, 3), keepdim=True)
+        return away * away.square().mean((0, 2, 3), keepdim=True).rsqrt()
+
+    def chain(x, y):
+        return normal(normal(x) + normal(y).relu())
+
+    def many(*parts):
+        return normal(torch.cat(parts, 1))
+
+    images = [torch.randn(4, 8, 12, 12) for _ in range(10)]
+    last = [x.contiguous(memory_format=torch.channels_last) for x in images]
+    monkeypatch.setattr(serial, "COLUMNS", {"cpu": (128, 512)})
+    monkeypatch.setattr(facts, "FAST", frozenset({"cpu"}))
+    for fn, number in ((normal, 1), (chain, 2), (many, 10)):
+        rows = kernels(check(fn, *images[:number], tolerance=1e-3))
+        assert not all(map(can_split, rows))
+        columns = kernels(check(fn, *last[:number], tolerance=1e-3))
+        assert all(map(can_split, columns))
+    wide = [k for k in kernels(check(many, *last, tolerance=1e-3)) if len(k.args) > 10]
+    assert len(wide) == 1
 
 
 def test_dead_code_makes_no_kernel():
@@ -403,6 +430,26 @@ def test_where_a_launch_is_dear_kernels_of_free_order_share_one(monkeypatch, fn,
     assert len(kernels(check(fn, *given, tolerance=0.1))) == dear
     monkeypatch.setattr(fuse, "GATHERED_BYTES", 0)
     assert len(kernels(check(fn, *given, tolerance=0.1))) == cheap
+
+
+def test_counters_share_a_launch_where_it_is_dear(monkeypatch):
+    def fn(x, y, *counts):
+        for count in counts[:3]:
+            count.add_(1)
+        z = torch.mm(x, y)
+        counts[3].copy_(z.sum().long())  # which waits
+        read = counts[4] * 2  # before it is counted
+        counts[4].add_(1)
+        return z, read
+
+    given = X[0], X[1].t(), *(torch.zeros((), dtype=torch.int64) for _ in range(5))
+    cheap = len(kernels(schedule_graph(trace(fn, *given))))
+    monkeypatch.setattr(fuse, "QUICK_LAUNCH", frozenset())
+    plan = schedule_graph(trace(fn, *given))
+    assert len(kernels(plan)) < cheap
+    results = run_plan(plan, given)
+    assert [int(count) for count in given[2:]] == [1, 1, 1, int(results[0].sum()), 1]
+    assert int(results[1]) == 0
 
 
 def test_what_waits_for_its_launch_does_not_raise_the_peak(monkeypatch):

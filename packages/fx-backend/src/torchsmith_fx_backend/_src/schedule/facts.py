@@ -140,7 +140,7 @@ class Facts:
         self.placed: dict[fx.Node, Place] = {}
         self.crowded: list[fx.Node] = []  # concatenations that aten does better
         for node in gm.graph.find_nodes(op="call_function", target=aten.cat.default):
-            crowded = self._told_apart(node) > MANY_PARTS
+            crowded = self.told_apart(node) > MANY_PARTS
             if self._rule[node] is None or not (crowded or node in self.materialised):
                 continue
             found = places(self, node, crowded) if inline else {}
@@ -388,6 +388,19 @@ class Facts:
         length = estimate(ix.product([n for d, n in enumerate(space) if d in dims]))
         return estimate(ix.product([n for d, n in enumerate(space) if d not in dims])), length
 
+    def reduces_columns(self, node: fx.Node) -> bool:
+        """Whether elements of different rows of a reduction are the neighbours in memory."""
+        rule, operand = self._rule[node], node.args[0]
+        assert isinstance(rule, Reduction) and isinstance(operand, fx.Node)
+        info, dims = self.info(operand), rule.dims(node)
+        sides = zip(info.shape, info.stride)
+        return any(s == ix.ONE != n and d not in dims for d, (n, s) in enumerate(sides))
+
+    def has_columns(self, node: fx.Node) -> bool:
+        """Whether the last dimension of a tensor is not its rows."""
+        info = self.info(node)
+        return len(info.shape) > 1 and ix.ONE not in (info.shape[-1], info.stride[-1])
+
     def _chain_root(self, node: fx.Node) -> fx.Node:
         while isinstance(self._rule.get(node), View):
             node = self.base(node)
@@ -485,7 +498,7 @@ class Facts:
         fails = self._may_fail(node)
         if not inline or (fails and not self._seen_whole(node)):
             return  # a reader may look at some of its points only
-        cost, leaves = rule.cost + self._told_apart(node), dict[fx.Node, int]()
+        cost, leaves = rule.cost + self.told_apart(node), dict[fx.Node, int]()
         size = estimate(self.info(node).numel)
         for arg in node.all_input_nodes:
             if self.is_tensor(arg):
@@ -519,7 +532,7 @@ class Facts:
             self._leaves[node] = leaves
             self._cost[node] = cost
 
-    def _told_apart(self, node: fx.Node) -> int:
+    def told_apart(self, node: fx.Node) -> int:
         """How many parts each point of a kernel has to tell apart, where those are many."""
         parts = len(node.all_input_nodes) if node.target in JOINED else 0
         on = node.meta["val"].device.type if parts > FEW_PARTS else ""

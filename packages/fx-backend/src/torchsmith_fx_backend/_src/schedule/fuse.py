@@ -19,7 +19,6 @@ from torch import fx
 from torchsmith_fx_backend._src.loops import index as ix
 from torchsmith_fx_backend._src.loops.body import may_fail
 from torchsmith_fx_backend._src.loops.canonical import Draft, finish
-from torchsmith_fx_backend._src.loops.index import Const
 from torchsmith_fx_backend._src.loops.nest import Computed, Fit, Nest
 from torchsmith_fx_backend._src.loops.registry import (
     Coords,
@@ -31,6 +30,7 @@ from torchsmith_fx_backend._src.loops.registry import (
 )
 from torchsmith_fx_backend._src.loops.sizes import estimate
 from torchsmith_fx_backend._src.loops.views import reshape
+from torchsmith_fx_backend._src.schedule import serial
 from torchsmith_fx_backend._src.schedule.facts import (
     COPY,
     COPY_INTO,
@@ -49,10 +49,7 @@ QUICK_LAUNCH = frozenset({"cpu"})  # devices where a launch is no more than a ca
 FEW_READ = 64  # times as many points as elements of a value say that sharing its reads saves little
 GATHERED_SPACE = 1 << 22  # points of nests that share a launch across extern calls, and ...
 GATHERED_BYTES = 1 << 25  # ... what all of them may store
-# Rows fewer and longer than this are not walked again in one kernel: on a GPU, and elsewhere.
-SERIAL_ROWS = {"cuda": (264, 1 << 15)}
-SERIAL_OTHERS = (16, 1 << 16)
-LONG_BODY = 60  # scalar operations that such rows do not do for each of their elements
+LONG_BODY = 60  # scalar operations that few and long rows do not do for each of their elements
 
 
 @dataclass(slots=True, eq=False)
@@ -266,11 +263,13 @@ class Fuser:
             if fit is None:
                 continue
             reads = (*fit.reads, *self._numbers(node))
-            if self._makes_cycle(unit, reads) or self._too_serial(nest, node, fit):
+            if self._makes_cycle(unit, reads) or self._too_serial(nest, node, rule, fit):
                 return False
             if not nest.reduced and len(nest.nodes) > LONG_BODY:
                 if self._leaves_idle(nest, node, rule):
                     return False
+            if self.facts.told_apart(node) and serial.leaves_idle(nest):
+                return False
             nest.join(node, rule, fit)
             self._settle(unit, node, fit.reads)
             for read in fit.reads:
@@ -314,32 +313,27 @@ class Fuser:
                 return True
         return False
 
-    def _too_serial(self, nest: Nest, node: fx.Node, fit: Fit) -> bool:
-        """Whether few very long rows would be walked again after their reduction.
-
-        Such a kernel has too little parallel work for the second walk; a kernel of its own has.
-        """
+    def _too_serial(self, nest: Nest, node: fx.Node, rule: Computed, fit: Fit) -> bool:
+        """Whether too few, long rows would be walked again after their reduction."""
         if not nest.reduced:
             return False
-        rows, length = nest.numel(nest.outer_axes()), nest.numel(nest.reduced)
-        if type(rows) is not Const or type(length) is not Const:
+        axes = set(nest.reduced)
+        stays = not any(axes & ix.variables(x) for place in fit.places for x in place)
+        if stays and not isinstance(rule, Reduction):
             return False
-        few, long = SERIAL_ROWS.get(nest.device.type, SERIAL_OTHERS)
-        if rows.value >= few or length.value < long:
-            return False
-        walks = any(set(nest.reduced) & ix.variables(x) for place in fit.places for x in place)
-        return walks and self._follows_reduction(nest, node)
+        columns = any(self.facts.has_columns(read) for read in fit.reads)
+        return serial.leaves_idle(nest, columns=columns) and self._reduced_before(nest, node)
 
     def _leaves_idle(self, nest: Nest, node: fx.Node, rule: Computed) -> bool:
         """Whether ``node`` reduces so few and long rows that most of a GPU has nothing to do: what
         takes long to compute for each of their elements is better off in a kernel of its own."""
-        if not isinstance(rule, Reduction) or nest.device.type not in SERIAL_ROWS:
+        device = nest.device.type
+        if not isinstance(rule, Reduction) or device not in serial.ROWS:
             return False
-        few, long = SERIAL_ROWS[nest.device.type]
-        rows, length = self.facts.rows(node, rule)
-        return rows < few and length >= long
+        columns = self.facts.reduces_columns(node)
+        return serial.too_few(device, *self.facts.rows(node, rule), columns=columns)
 
-    def _follows_reduction(self, nest: Nest, node: fx.Node) -> bool:
+    def _reduced_before(self, nest: Nest, node: fx.Node) -> bool:
         """Whether what ``node`` is computed from is partly a reduction in ``nest``."""
         seen: set[fx.Node] = set()
         waiting = [node]
@@ -425,13 +419,18 @@ class Fuser:
             return
         if other.nest.members[read].at is None or not self._near(other, self._era):
             return
+        if len(other.nest.nodes) > LONG_BODY and serial.leaves_idle(nest):
+            return
         merged = join_nests(nest, other.nest, next(iter(ats)), other.nest.members[read].at)
         if merged is not None:
             self._absorb(unit, other, merged)
 
     def _absorb(self, unit: Unit, other: Unit, merged: Nest) -> bool:
-        """Make one unit of two, unless a write into an input would then come too early."""
+        """Make one unit of two, unless a write into an input would then come too early, or too few
+        rows be walked again."""
         if not self._writes_last(merged, {**unit.mutates, **other.mutates}):
+            return False
+        if serial.walks_again(merged):
             return False
         unit.nest = merged
         for node, owner in self.unit_of.items():
@@ -482,24 +481,27 @@ class Fuser:
 
     def _gather(self) -> None:
         """Save launches where a launch is dear: nests over one space that nothing has to precede
-        (casts of parameters), or that nothing waits for (casts and sums of gradients)."""
+        (casts of parameters), or that nothing waits for (casts and sums of gradients), or neither
+        (counters of calls)."""
         awaited = 0
         for unit in self.units:
             awaited |= 0 if unit.gone else unit.deps
         hosts: dict[tuple[object, ...], tuple[Unit, int]] = {}
         for unit in self.units:
             nest = unit.nest
-            if unit.gone or nest is None or unit.mutates or nest.device.type in QUICK_LAUNCH:
+            if unit.gone or nest is None or nest.device.type in QUICK_LAUNCH:
                 continue
             first, awaits = unit.deps == 0, awaited >> unit.bit & 1
             if (awaits and not first) or estimate(nest.numel()) > GATHERED_SPACE:
+                continue
+            if unit.mutates and (awaits or not first):  # counters alone are written at any time
                 continue
             kept = [n for n in nest.members if n in self.facts.materialised]
             stored = sum(self.facts.info(n).bytes() for n in kept)
             # What a reduction reads is large and would be held: such ones wait for no other call.
             era = unit.era if nest.reduced else None
             axes = tuple((size, a in (nest.reduced or ())) for a, size in nest.sizes.items())
-            key = (nest.device, axes, first, era)
+            key = (nest.device, axes, first, era, not unit.mutates)
             host, held = hosts.get(key, (None, 0))
             if host is not None and held + stored <= GATHERED_BYTES and self._share(host, unit):
                 hosts[key] = host, held + stored

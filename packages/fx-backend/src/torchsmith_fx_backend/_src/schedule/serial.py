@@ -1,0 +1,78 @@
+"""Which rows are too few and too long for one kernel to walk again what it has reduced.
+
+A row is the work of one thread of a CPU, or of one program of a GPU; kernels of their own share out
+what reads the reduced rows by elements.
+"""
+
+from __future__ import annotations
+
+from torchsmith_fx_backend._src.loops import index as ix
+from torchsmith_fx_backend._src.loops.index import Const
+from torchsmith_fx_backend._src.loops.ir import IndexValue, Load, Reduce
+from torchsmith_fx_backend._src.loops.nest import Nest
+from torchsmith_fx_backend._src.loops.verify import uses
+
+# Fewer rows that are at least so long are walked once: on a GPU, and elsewhere.
+ROWS, OTHERS = {"cuda": (264, 1 << 15)}, (16, 1 << 16)
+# On a GPU a program reduces some 64 rows together where they lie side by side in memory, as many
+# elements of each at a time.
+COLUMNS = {"cuda": (264 << 6, 1 << 9)}
+
+
+def too_few(device: str, rows: int, length: int, *, columns: bool) -> bool:
+    """Whether so many rows of this length leave most of a device idle.
+
+    Args:
+        device: its type.
+        rows: their number.
+        length: elements of a row.
+        columns: whether elements of different rows are the neighbours in memory.
+    """
+    usual = ROWS.get(device, OTHERS)
+    fewer, longer = COLUMNS.get(device, usual) if columns else usual
+    return rows < fewer and length >= longer
+
+
+def leaves_idle(nest: Nest, *, columns: bool = False) -> bool:
+    """Whether a nest reduces so few and long rows, or would once it reads something in which
+    elements of different rows are the neighbours (``columns``)."""
+    if not nest.reduced:
+        return False
+    device, rows, length = nest.device.type, nest.numel(nest.outer_axes()), nest.numel(nest.reduced)
+    if type(rows) is not Const or type(length) is not Const:
+        return False
+    size = device, rows.value, length.value
+    if too_few(*size, columns=False):
+        return True
+    return too_few(*size, columns=True) and (columns or _reads_columns(nest))
+
+
+def walks_again(nest: Nest) -> bool:
+    """Whether a nest walks such rows again after a reduction."""
+    if not leaves_idle(nest):
+        return False
+    axes = set(nest.reduced or ())
+    varies: list[bool] = []  # along the row, and ...
+    after: list[bool] = []  # ... with a reduction of it
+    for node in nest.nodes:
+        operands = uses(node)
+        reduced = any(after[i] for i in operands)
+        differs = any(varies[i] for i in operands)
+        if isinstance(node, Load | IndexValue):
+            differs = differs or not axes.isdisjoint(ix.variables(node.index))
+        if reduced and (differs or isinstance(node, Reduce)):
+            return True
+        varies.append(differs and not isinstance(node, Reduce))
+        after.append(reduced or isinstance(node, Reduce))
+    return False
+
+
+def _reads_columns(nest: Nest) -> bool:
+    """Whether something that varies along the reduced rows is read across them."""
+    axes = set(nest.reduced or ())
+    for node in nest.nodes:
+        if isinstance(node, Load) and not axes.isdisjoint(variables := ix.variables(node.index)):
+            near = [axis for axis in variables if ix.coefficient(node.index, axis) == ix.ONE]
+            if near and axes.isdisjoint(near):
+                return True
+    return False
