@@ -24,7 +24,7 @@ from torchsmith_fx_backend._src.capture.recorder import LazyGraphModule, copy_no
 from torchsmith_fx_backend._src.capture.symbols import SYMBOLIC_TYPES
 from torchsmith_fx_backend._src.capture.torch_private import OpOverload
 from torchsmith_fx_backend._src.loops.registry import Pointwise, rule_for
-from torchsmith_fx_backend._src.passes.base import COPY, source
+from torchsmith_fx_backend._src.passes.base import COPY, RESULTS, TRACED, source
 from torchsmith_fx_backend._src.schedule.plan import GIVEN
 from torchsmith_fx_backend.errors import UnsupportedError
 
@@ -229,7 +229,7 @@ def forward_graph(
             results[outputs + number] = copy
     for node in writes:
         env[node] = copy_node(graph, node, env.__getitem__)
-    graph.output(tuple(results))
+    graph.output(tuple(results)).meta[RESULTS] = outputs
     return LazyGraphModule(joint, graph)
 
 
@@ -274,7 +274,8 @@ def backward_graph(
         node = names[i]
         env[node] = graph.placeholder(node.name)
         alone = saved[i].copied or (source(node) is node and node not in shared)
-        env[node].meta = {**node.meta, "val": given[saved[i].name], GIVEN: alone}
+        traced = node.meta["val"]
+        env[node].meta = {**node.meta, "val": given[saved[i].name], TRACED: traced, GIVEN: alone}
     for node in tangents:
         env[node] = copy_node(graph, node)
         env[node].meta[GIVEN] = False  # autograd holds it

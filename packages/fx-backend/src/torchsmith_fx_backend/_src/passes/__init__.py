@@ -40,6 +40,7 @@ PASSES: tuple[Pass, ...] = (
     NoOps(),
     MaskedWrites(),
     BatchNorms(),
+    BatchNorms("cuda", (torch.float16, torch.bfloat16, torch.float32), one_walk=True),
     FoldConstants(),
     CommonSubexpressions(),
     AttentionMasks(),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
@@ -33,6 +34,10 @@ IN_PLACE: dict[Any, OpOverload] = {
     aten.masked_scatter.default: aten.masked_scatter_.default,
 }
 WRITERS = frozenset(IN_PLACE.values())
+# Metadata of the output of a forward half: how many results are the caller's, the first ones; and
+# of an input of a backward half: the value that it was differentiated with, which the forward half
+# may have laid out otherwise.
+RESULTS, TRACED = "results", "traced"
 
 
 class Pass(Protocol):
@@ -160,10 +165,15 @@ def returned(graph: fx.Graph) -> set[fx.Node]:
     return set(graph.output_node().all_input_nodes)
 
 
-def escaping(graph: fx.Graph) -> set[fx.Node]:
-    """The nodes whose memory the caller gets to see: returned ones and what those are views of."""
+def escaping(graph: fx.Graph, *, saved: bool = True) -> set[fx.Node]:
+    """The nodes whose memory the caller gets to see: returned ones and what those are views of.
+    Without ``saved`` not what a forward half hands to its backward half alone."""
+    seen, output = returned(graph), graph.output_node()
+    if not saved and RESULTS in output.meta:
+        results: Any = output.args[0]
+        seen = {n for n in results[: output.meta[RESULTS]] if isinstance(n, fx.Node)}
     found: set[fx.Node] = set()
-    for node in returned(graph):
+    for node in seen:
         current: Any = node
         while current not in found:
             found.add(current)
@@ -171,6 +181,19 @@ def escaping(graph: fx.Graph) -> set[fx.Node]:
                 break
             current = current.args[0]
     return found
+
+
+@contextmanager
+def as_traced(graph: fx.Graph) -> Iterator[None]:
+    """What is inserted gets the layouts that it would have if it had been differentiated."""
+    given = {n: n.meta["val"] for n in graph.find_nodes(op="placeholder") if TRACED in n.meta}
+    for node in given:
+        node.meta["val"] = node.meta[TRACED]
+    try:
+        yield
+    finally:
+        for node, value in given.items():
+            node.meta["val"] = value
 
 
 def copied_back(graph: fx.Graph) -> set[fx.Node]:

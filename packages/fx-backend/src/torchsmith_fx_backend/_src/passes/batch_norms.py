@@ -1,7 +1,7 @@
 """Batch norm in training as reductions and arithmetic, which fuse with what is around them.
 
-On a CPU eager's function walks each channel several times, and its neighbours (a ReLU, the gradient
-of one) walk memory again. On a GPU the library's function is called.
+Eager's functions walk each channel several times, on a GPU with one program for each, and their
+neighbours (a ReLU, the gradient of one) walk memory again.
 """
 
 from __future__ import annotations
@@ -13,58 +13,90 @@ from typing import Any
 import torch
 from torch import fx
 
-from torchsmith_fx_backend._src.passes.base import insert, is_static
+from torchsmith_fx_backend._src.passes.base import as_traced, insert, is_static
 
 aten = torch.ops.aten
 _TRACKING = aten._native_batch_norm_legit_functional.default
 _PLAIN = aten._native_batch_norm_legit.no_stats
 _BACKWARD = aten.native_batch_norm_backward.default
-_DTYPES = (torch.float32, torch.float64)
+_FORMATS = (torch.contiguous_format, torch.channels_last)
+# What is computed in single precision, as eager does it, on a GPU. On a CPU it rounds elsewhere.
+_HALF = (torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True)
 class BatchNorms:
-    """Writes out batch norms in single or double precision over dense images.
+    """Writes out batch norms over dense images.
 
     Attributes:
         device: calls on devices of this type are rewritten.
+        dtypes: those of images.
+        one_walk: whether an image is read once for both statistics: on a GPU reading is what takes
+            time.
     """
 
     device: str = "cpu"
+    dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.float64)
+    one_walk: bool = False
     name: str = "batch-norms"
 
     def run(self, graph: fx.Graph) -> bool:
         """Rewrite ``graph`` in place."""
-        changed = False
-        for node in list(graph.nodes):
-            if node.target not in (_TRACKING, _PLAIN, _BACKWARD) or not self._takes(node):
-                continue
-            picks = list(node.users)
-            if any(user.target is not operator.getitem for user in picks):
-                continue
-            with graph.inserting_before(node):
-                results = (_backward if node.target is _BACKWARD else _forward)(graph, node)
-            for pick in picks:
-                pick.replace_all_uses_with(results[pick.args[1]])
-                graph.erase_node(pick)
-            graph.erase_node(node)
-            changed = True
-        return changed
+        found = [n for n in graph.nodes if n.target in (_TRACKING, _PLAIN, _BACKWARD)]
+        if not found:
+            return False
+        with as_traced(graph):
+            found = [node for node in found if self._takes(node)]
+            for node in found:
+                self._write_out(graph, node)
+        return bool(found)
+
+    def _write_out(self, graph: fx.Graph, node: fx.Node) -> None:
+        with graph.inserting_before(node):
+            if node.target is _BACKWARD:
+                results = _backward(graph, node)
+            else:
+                results = _forward(graph, node, one_walk=self.one_walk)
+            picks: Any = list(node.users)
+            wanted = [_as(graph, results[n.args[1]], n.meta["val"].dtype) for n in picks]
+        for pick, result in zip(picks, wanted):
+            pick.replace_all_uses_with(result)
+            graph.erase_node(pick)
+        graph.erase_node(node)
 
     def _takes(self, node: fx.Node) -> bool:
         backward = node.target is _BACKWARD
         training: Any = node.args[7 if backward else 3 if node.target is _PLAIN else 5]
-        x: Any = node.args[1 if backward else 0]
-        x = x.meta["val"]
+        image: Any = node.args[1 if backward else 0]
+        x, result = image.meta["val"], node.meta["val"][0]
         return (
             training is True
+            and all(user.target is operator.getitem for user in node.users)
             and x.device.type == self.device
-            and x.dtype in _DTYPES
+            and x.dtype in self.dtypes
             and is_static(x)
-            and x.is_contiguous()
             and x.numel() > x.shape[1]
-            and all(n.meta["val"].dtype is x.dtype for n in node.all_input_nodes)
+            and _format(x) is not None
+            and (result is None or result.stride() == x.stride())
+            and all(n.meta["val"].dtype in (x.dtype, _wide(x.dtype)) for n in node.all_input_nodes)
         )
+
+
+def _format(image: torch.Tensor) -> torch.memory_format | None:
+    """The order in which an image lies densely, if it is one of the two."""
+    formats = _FORMATS if image.dim() == 4 else _FORMATS[:1]
+    return next((f for f in formats if image.is_contiguous(memory_format=f)), None)
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    """The type in which norms of images of type ``dtype`` are computed."""
+    return torch.float32 if dtype in _HALF else dtype
+
+
+def _as(graph: fx.Graph, value: fx.Node, dtype: torch.dtype) -> fx.Node:
+    if value.meta["val"].dtype is dtype:
+        return value
+    return insert(graph, aten._to_copy.default, value, dtype=dtype)
 
 
 class _Formula:
@@ -72,6 +104,7 @@ class _Formula:
 
     def __init__(self, graph: fx.Graph, image: torch.Tensor) -> None:
         self.graph = graph
+        self.dtype = _wide(image.dtype)
         self.axes = [axis for axis in range(image.dim()) if axis != 1]
         self.channels = [1, image.shape[1]] + [1] * (image.dim() - 2)
         self.number = image.numel() // image.shape[1]
@@ -79,8 +112,11 @@ class _Formula:
     def __call__(self, target: Any, *args: Any) -> Any:
         return insert(self.graph, target, *args)
 
+    def wide(self, value: Any) -> Any:
+        return _as(self.graph, value, self.dtype)
+
     def across(self, vector: Any) -> Any:
-        return self(aten.view.default, vector, self.channels)
+        return self(aten.view.default, self.wide(vector), self.channels)
 
     def total(self, image: Any) -> Any:
         return self(aten.sum.dim_IntList, image, self.axes)
@@ -88,16 +124,35 @@ class _Formula:
     def average(self, image: Any) -> Any:
         return self(aten.div.Tensor, self.total(image), self.number)
 
+    def first(self, image: Any) -> Any:
+        """Of each channel the first element."""
+        for axis in reversed(self.axes):
+            image = self(aten.select.int, image, axis, 0)
+        return image
 
-def _forward(graph: fx.Graph, node: fx.Node) -> list[Any]:
+
+def _statistics(f: _Formula, x: Any, *, one_walk: bool) -> tuple[Any, Any]:
+    """Mean and variance. In one walk both are those of the distances from one of the elements,
+    which is no further from the mean than the root of the number of elements allows for."""
+    if not one_walk:
+        mean = f.average(x)
+        centred = f(aten.sub.Tensor, x, f.across(mean))
+        return mean, f.average(f(aten.mul.Tensor, centred, centred))
+    first = f.first(x)
+    away = f(aten.sub.Tensor, x, f.across(first))
+    mean, square = f.average(away), f.average(f(aten.mul.Tensor, away, away))
+    variance = f(aten.sub.Tensor, square, f(aten.mul.Tensor, mean, mean))
+    return f(aten.add.Tensor, mean, first), f(aten.clamp_min.default, variance, 0)
+
+
+def _forward(graph: fx.Graph, node: fx.Node, *, one_walk: bool) -> list[Any]:
     """The result, its mean and the reciprocal of its deviation, and new running statistics."""
-    x, weight, bias, *running, _, momentum, eps = node.args
-    f = _Formula(graph, x.meta["val"])  # type: ignore[union-attr]
-    mean = f.average(x)
-    centred = f(aten.sub.Tensor, x, f.across(mean))
-    variance = f.average(f(aten.mul.Tensor, centred, centred))
+    image, weight, bias, *running, _, momentum, eps = node.args
+    f = _Formula(graph, image.meta["val"])  # type: ignore[union-attr]
+    x = f.wide(image)
+    mean, variance = _statistics(f, x, one_walk=one_walk)
     scale = f(aten.rsqrt.default, f(aten.add.Tensor, variance, eps))
-    result = f(aten.mul.Tensor, centred, f.across(scale))
+    result = f(aten.mul.Tensor, f(aten.sub.Tensor, x, f.across(mean)), f.across(scale))
     if weight is not None:
         result = f(aten.mul.Tensor, result, f.across(weight))
     if bias is not None:
@@ -105,23 +160,26 @@ def _forward(graph: fx.Graph, node: fx.Node) -> list[Any]:
     results = [result, mean, scale]
     unbiased = momentum * f.number / (f.number - 1)  # type: ignore[operator]
     for old, new, share in zip(running, (mean, variance), (momentum, unbiased)):
-        kept = f(aten.mul.Tensor, old, 1 - momentum)  # type: ignore[operator]
+        kept = f(aten.mul.Tensor, f.wide(old), 1 - momentum)  # type: ignore[operator]
         results.append(f(aten.add.Tensor, kept, f(aten.mul.Tensor, new, share)))
     return results
 
 
 def _backward(graph: fx.Graph, node: fx.Node) -> list[Any]:
     """The gradients of the input, the weight and the bias."""
-    grad, x, weight, _, _, mean, scale, *_ = node.args
-    f = _Formula(graph, x.meta["val"])  # type: ignore[union-attr]
-    if not grad.meta["val"].is_contiguous():  # type: ignore[union-attr]
-        layout = torch.contiguous_format
-        grad = insert(graph, aten.clone.default, grad, memory_format=layout)
-    normal = f(aten.sub.Tensor, x, f.across(mean))
+    grad, image, weight, _, _, mean, scale, *_ = node.args
+    x: torch.Tensor = image.meta["val"]  # type: ignore[union-attr]
+    f = _Formula(graph, x)
+    if grad.meta["val"].stride() != x.stride():  # type: ignore[union-attr]
+        grad = insert(graph, aten.clone.default, grad, memory_format=_format(x))
+    grad, image = f.wide(grad), f.wide(image)
+    normal = f(aten.sub.Tensor, image, f.across(mean))
     normal = f(aten.mul.Tensor, normal, f.across(scale))
     along, whole = f.total(f(aten.mul.Tensor, grad, normal)), f.total(grad)
     shares = [f.across(f(aten.div.Tensor, vector, f.number)) for vector in (whole, along)]
     inside = f(aten.sub.Tensor, grad, shares[0])
     inside = f(aten.sub.Tensor, inside, f(aten.mul.Tensor, normal, shares[1]))
-    factor = scale if weight is None else f(aten.mul.Tensor, scale, weight)
+    factor = f.wide(scale)
+    if weight is not None:
+        factor = f(aten.mul.Tensor, factor, f.wide(weight))
     return [f(aten.mul.Tensor, inside, f.across(factor)), along, whole]

@@ -3,12 +3,14 @@
 Half-precision convolutions run on matrix units that want the channels of a pixel side by side.
 Given anything else, the library copies input and result of each call, and is slower by a factor of
 1.3 to 4 over the shapes of usual networks (measured on an H200). So the first input of a stack is
-copied once, everything behind it follows, and what the caller sees is copied back.
+copied once, everything behind it follows, and what the caller sees is copied back. What is saved
+for a backward half stays as it is; there the gradients of convolutions follow, too.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +21,7 @@ from torchsmith_fx_backend._src.capture.torch_private import OpOverload, fake_mo
 from torchsmith_fx_backend._src.passes.attention import ATTENTION
 from torchsmith_fx_backend._src.passes.base import (
     COPY,
+    TRACED,
     escaping,
     inferred,
     insert,
@@ -28,6 +31,7 @@ from torchsmith_fx_backend._src.passes.base import (
 from torchsmith_fx_backend._src.passes.biases import CONVOLUTION, split_bias
 
 aten = torch.ops.aten
+CONVOLUTION_BACKWARD = aten.convolution_backward.default
 _LAST = torch.channels_last
 _FAR = 16  # between the first and the last tap; all less were measured to be fast
 _FEWEST = 2  # convolutions: a single one gains what the copies around it cost
@@ -53,21 +57,39 @@ class ChannelsLast:
     def run(self, graph: fx.Graph) -> bool:
         """Rewrite ``graph`` in place."""
         chosen = _convolutions(graph, 4, self.device, self.dtypes)
-        if not chosen:
-            return False
         for node in chosen if self.biases else ():
-            split_bias(graph, node)
-        walk = _Walk(graph, set(chosen), escaping(graph))
+            if node.target is CONVOLUTION:
+                split_bias(graph, node)
+        walk = _Walk(graph, set(chosen), escaping(graph, saved=False))
+        for node in graph.find_nodes(op="placeholder"):
+            traced = node.meta.get(TRACED)
+            if isinstance(traced, torch.Tensor) and _is_last(node) and not _is_last(traced):
+                walk.before[node] = traced
+        if not (chosen or walk.before):
+            return False
         for node in list(graph.nodes):
             walk.visit(node)
         return True
 
 
+def _is_last(value: Any) -> bool:
+    """Whether a tensor, or that of a node, is a channels-last image, and not row-major as well."""
+    value = value.meta["val"] if isinstance(value, fx.Node) else value
+    image = isinstance(value, torch.Tensor) and value.dim() == 4 and is_static(value)
+    return image and value.is_contiguous(memory_format=_LAST) and not value.is_contiguous()
+
+
+def _arguments(node: fx.Node) -> tuple[Any, ...]:
+    """Those of a convolution, or of the one that a node is the gradient of."""
+    return node.args if node.target is CONVOLUTION else node.args[1:]
+
+
 def _has_odd_groups(node: fx.Node) -> bool:
     """Whether groups have a width for which the library rearranges channels-last images at each
     call (24 channels a group, measured: half of a RegNet's time); 1 and powers of two are fine."""
-    width = int(node.args[1].meta["val"].shape[1])  # type: ignore[union-attr]
-    return bool(node.args[8] != 1) and width & (width - 1) != 0
+    arguments = _arguments(node)
+    width = int(arguments[1].meta["val"].shape[1])
+    return bool(arguments[8] != 1) and width & (width - 1) != 0
 
 
 @dataclass(frozen=True)
@@ -104,14 +126,15 @@ def _convolutions(
     pay."""
     found = [
         node
-        for node in graph.find_nodes(op="call_function", target=CONVOLUTION)
+        for target in (CONVOLUTION, CONVOLUTION_BACKWARD)
+        for node in graph.find_nodes(op="call_function", target=target)
         if _suits(node, rank, device, dtypes)
     ]
     return [] if len(found) < _FEWEST or any(map(_has_odd_groups, found)) else found
 
 
 def _suits(node: fx.Node, rank: int, device: str, dtypes: tuple[torch.dtype, ...]) -> bool:
-    x, weight = (n.meta["val"] for n in node.args[:2])  # type: ignore[union-attr]
+    x, weight = (n.meta["val"] for n in _arguments(node)[:2])
     return (
         x.device.type == weight.device.type == device
         and x.dtype == weight.dtype
@@ -120,9 +143,17 @@ def _suits(node: fx.Node, rank: int, device: str, dtypes: tuple[torch.dtype, ...
         and is_static(x)
         and is_static(weight)
         and x.numel() > 0
-        and not node.args[6]  # transposed
-        and not _reaches_far(weight, node.args[5])
+        and not _arguments(node)[6]  # transposed
+        and not _is_slow(node)
     )
+
+
+def _is_slow(node: fx.Node) -> bool:
+    """Whether the library has no fast kernel for channels-last images: for groups of one channel
+    with several results each it launched a kernel per group; see ``_reaches_far``."""
+    _, weight, _, _, _, dilation, _, _, groups = _arguments(node)[:9]
+    results, width, *_ = weight.meta["val"].shape
+    return (groups > 1 == width and results != groups) or _reaches_far(weight.meta["val"], dilation)
 
 
 def _reaches_far(weight: torch.Tensor, dilation: Any) -> bool:
@@ -146,16 +177,23 @@ class _Walk:
 
     def visit(self, node: fx.Node) -> None:
         if node in self.chosen:
-            self._put_last(node)
+            images = node.args[:1] if node.target is CONVOLUTION else node.args[:2]
+            for image in images:
+                self._put_last(node, image)
+            self._put_weight_last(node, _arguments(node)[1])
         elif self.before.keys().isdisjoint(node.all_input_nodes) or node.target is COPY:
             return
-        if node.op == "output" or not _follows(node):
-            self._restore_inputs(node)
+        slow = node.target in (CONVOLUTION, CONVOLUTION_BACKWARD) and node not in self.chosen
+        if node.op == "output":
+            self._restore_inputs(node, self.seen)
+            return
+        if not _follows(node) or (slow and _is_slow(node)):
+            self._restore_inputs(node, node.all_input_nodes)
             return
         try:
             value = _infer(node)
         except (RuntimeError, ValueError):  # a view that these strides do not allow
-            self._restore_inputs(node)
+            self._restore_inputs(node, node.all_input_nodes)
             return
         old = node.meta["val"]
         if not _same(value, old):
@@ -173,26 +211,39 @@ class _Walk:
                 user.replace_input_with(node, copy)
 
     def _in_layout(self, node: fx.Node, old: torch.Tensor) -> fx.Node:
+        if old.is_contiguous() and old.layout is torch.strided:
+            layout = torch.contiguous_format
+            return insert(self.graph, aten.clone.default, node, memory_format=layout)
         options = {"dtype": old.dtype, "device": old.device}
         size, stride = list(old.shape), list(old.stride())
         empty = insert(self.graph, aten.empty_strided.default, size, stride, **options)
         return insert(self.graph, aten.copy.default, empty, node)
 
-    def _put_last(self, node: fx.Node) -> None:
-        image: Any = node.args[0]
+    def _put_last(self, node: fx.Node, image: Any) -> None:
         if image.meta["val"].is_contiguous(memory_format=_LAST):
             return
         if image not in self.copies:
             with self.graph.inserting_before(node):
                 target = aten.clone.default
                 self.copies[image] = insert(self.graph, target, image, memory_format=_LAST)
-        node.args = (self.copies[image], *node.args[1:])
+        node.replace_input_with(image, self.copies[image])
 
-    def _restore_inputs(self, node: fx.Node) -> None:
-        """Give ``node`` copies of its operands in the layouts that they had."""
+    def _put_weight_last(self, node: fx.Node, weight: fx.Node) -> None:
+        """Let a cast that makes a weight for convolutions alone lay it out, too: each call of the
+        library would."""
+        old = weight.meta["val"]
+        others = (user for user in weight.users if user not in self.chosen and user.op != "output")
+        if weight.target is not aten._to_copy.default or weight in self.seen or any(others):
+            return
+        if not old.is_contiguous(memory_format=_LAST):
+            weight.kwargs = {**weight.kwargs, "memory_format": _LAST}
+            self.before[weight], weight.meta["val"] = old, _infer(weight)
+
+    def _restore_inputs(self, node: fx.Node, operands: Collection[fx.Node]) -> None:
+        """Give ``node`` copies of those of its operands in the layouts that they had."""
         for operand in node.all_input_nodes:
             old = self.before.get(operand)
-            if not isinstance(old, torch.Tensor):
+            if operand not in operands or not isinstance(old, torch.Tensor):
                 continue
             with self.graph.inserting_before(node):
                 copy = self._in_layout(operand, old)
