@@ -17,8 +17,9 @@ DTYPES = (torch.float32, torch.bfloat16)
 
 
 @pytest.fixture
-def halves(monkeypatch):
+def halves(monkeypatch, tmp_path):
     """The graphs that are lowered, after passes that take a CPU for a GPU."""
+    monkeypatch.setenv("TORCHSMITH_CACHE_DIR", str(tmp_path / "cache"))
     found = []
 
     class Last:
