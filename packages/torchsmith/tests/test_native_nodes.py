@@ -192,6 +192,32 @@ def test_the_rest_of_a_graph_is_compiled_around_a_backward_pass_on_data(halves, 
     assert len(parts) == 2 and not any(p.compiled in (None, p.part) for p in parts)
 
 
+def test_many_calls_of_one_operator_are_cut_around_at_once(halves, monkeypatch):
+    """More of them than a graph may be cut, with results of several beside them."""
+    parts = parts_made(monkeypatch)
+
+    def program(m, x, ends):
+        for _ in range(12):
+            top, places = m(x).sin().topk(3, 1)
+            low, high = x.chunk(2, 1)
+            y = halves(torch.cat([top.exp(), low], 1)[:, :4] * 2, ends)
+            x = (y + places.sum(1, keepdim=True) * high.mean(1, keepdim=True)).tanh()
+        return x.square().sum()
+
+    m = nn.Linear(4, 4)
+    sides = []
+    for f in (torchsmith.compile(program), program):
+        torch.manual_seed(0)
+        x = torch.randn(5, 4, requires_grad=True)
+        f(m, x, torch.tensor([2, 3])).backward()
+        sides.append((x.grad, m.weight.grad.clone()))
+        m.zero_grad()
+    torch.testing.assert_close(*sides)
+    run = [p for p in parts if p.compiled is not None]
+    assert len(run) == 14  # twice two at the first cut, then all others
+    assert not any(p.compiled is p.part for p in run)
+
+
 class Scaled(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):

@@ -36,7 +36,7 @@ from torchsmith_fx_backend._src.aot.twice import Again
 from torchsmith_fx_backend._src.capture.rules import JOINT_RULES, RULES
 from torchsmith_fx_backend._src.capture.torch_private import pytree
 from torchsmith_fx_backend._src.freezing import Frozen
-from torchsmith_fx_backend._src.native_nodes import cut, failing_node, has_native_nodes
+from torchsmith_fx_backend._src.native_nodes import alike, cut, failing_node, has_native_nodes
 from torchsmith_fx_backend._src.page.parts import (
     dump_schedule,
     load_schedule,
@@ -148,8 +148,10 @@ def _smith(
     mode: str | None,
     named: dict[str, object],
     cuts: int = _CUTS,
+    blamed: frozenset[object] = frozenset(),
 ) -> Callable[..., Any]:
-    """``smith``; ``cuts`` is how often parts of the graph may be cut at what is not compiled."""
+    """``smith``; ``cuts`` is how often parts of the graph may be cut at what is not compiled, and
+    ``blamed`` what it was cut at: a call of one of these is likely to be one of many."""
     mode_too = named.pop("mode", None)
     chosen = settings.current().with_options(**named)
     switches.check(chosen.disable)
@@ -183,11 +185,12 @@ def _smith(
 
     def compile_part(part: fx.GraphModule, inputs: Sequence[object]) -> Callable[..., Any]:
         both = {**named, "mode": mode_too}
-        return _smith(part, inputs, mode, both, cuts - (apart is not None))
+        targets = blamed.union([] if apart is None else [apart.target])
+        return _smith(part, inputs, mode, both, cuts - (apart is not None), targets)
 
     apart = None
     if switched or has_native_nodes(gm):
-        around = cut(gm, compile_part)
+        around = cut(gm, example_inputs, compile_part)
         if not around.parts:
             return _eagerly(gm, f"graphs of {around.around} alone run operator by operator")
         return around
@@ -210,9 +213,12 @@ def _smith(
         return compiled(gm, example_inputs)  # type: ignore[no-any-return]
     except UnsupportedError as error:
         apart = failing_node(error)
-        if apart is not None and cuts and (around := cut(gm, compile_part, apart)).parts:
-            tell_restart(str(error).splitlines()[0], 0.0)
-            return around
+        if apart is not None and cuts:
+            nodes = alike(gm, apart) if apart.target in blamed else [apart]
+            around = cut(gm, example_inputs, compile_part, nodes)
+            if around.parts:
+                tell_restart(str(error).splitlines()[0], 0.0)
+                return around
         tell_eager(error)
         _say_once(logging.WARNING, str(error))
         return gm

@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import operator
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -63,8 +63,20 @@ def failing_node(error: BaseException | None) -> fx.Node | None:
     return node if node is not None or error is None else failing_node(error.__cause__)
 
 
-def cut(gm: fx.GraphModule, compile_part: Compile, apart: fx.Node | None = None) -> InParts:
-    """The graph with each part between native nodes, ``apart`` among them, in one call."""
+def alike(gm: fx.GraphModule, node: fx.Node) -> list[fx.Node]:
+    """The nodes that call what ``node`` calls."""
+    return [n for n in gm.graph.nodes if n.op == node.op and n.target == node.target]
+
+
+def cut(
+    gm: fx.GraphModule,
+    inputs: Sequence[object],
+    compile_part: Compile,
+    apart: Collection[fx.Node] = (),
+) -> InParts:
+    """The graph, which is called with ``inputs`` first, with each part between native nodes,
+    ``apart`` among them, in one call."""
+    given = dict(zip(gm.graph.find_nodes(op="placeholder"), inputs))
     outer = fx.Graph()
     parts: dict[str, torch.nn.Module] = {}
     copies: dict[fx.Node, fx.Node] = {}
@@ -85,29 +97,44 @@ def cut(gm: fx.GraphModule, compile_part: Compile, apart: fx.Node | None = None)
     def native(node: fx.Node) -> bool:
         bodies = [n.meta.get("example_value") for n in node.all_input_nodes if n.op == "get_attr"]
         inside = any(has_native_nodes(body) for body in bodies if isinstance(body, fx.GraphModule))
-        if node.target is operator.getitem and isinstance(node.args[0], fx.Node):
-            inside = not isinstance(node.args[0].meta.get("example_value"), torch.Tensor)
-        return inside or node is apart or _is_native(node) or bool(_MODE.fullmatch(_name(node)))
+        if _picks(node):
+            inside = node.args[0].op == "placeholder" or native(node.args[0])  # type: ignore[union-attr, arg-type]
+        return inside or node in apart or _is_native(node) or bool(_MODE.fullmatch(_name(node)))
 
     *nodes, output = gm.graph.nodes
-    calls = [n for n in nodes if n.op != "get_attr"]
+    others = [n for n in nodes if n.op != "get_attr" and not _picks(n)]
+    calls = [n for node in others for n in _with_picks(node)]
     for as_it_is, run in itertools.groupby(calls, lambda n: n.op == "placeholder" or native(n)):
         if as_it_is:
             for node in run:
                 take(node)
             continue
         inside = list(run)
-        graph, inputs, results = _part(inside)
+        graph, taken, results = _part(inside)
         name = f"part_{len(parts)}"
         module = fx.GraphModule(gm, graph)
-        parts[name] = _later(module, (*inputs, *results), compile_part)
-        call = outer.call_module(name, tuple(map(take, inputs)))
+        ends = [given.get(n, _value(n)) for n in (*taken, *results)]
+        parts[name] = _later(module, ends, compile_part)
+        call = outer.call_module(name, tuple(map(take, taken)))
         for place, node in enumerate(results):
             copies[node] = outer.call_function(_item, (call, place))
     outer.output(fx.map_arg(output.args[0], take))
-    around = dict.fromkeys(_name(n) for n in calls if n is apart or _is_native(n))
+    around = dict.fromkeys(_name(n) for n in calls if n in apart or _is_native(n))
     modules = {**dict(gm.named_children()), **_attributes(gm), **parts}
     return InParts(fx.GraphModule(modules, outer), tuple(around))
+
+
+def _picks(node: fx.Node) -> bool:
+    """Whether a node takes one of several results, which stays with the call that gives them."""
+    given = node.args[0] if node.target is operator.getitem else None
+    return isinstance(given, fx.Node) and not isinstance(_value(given), torch.Tensor)
+
+
+def _with_picks(node: fx.Node) -> Iterator[fx.Node]:
+    yield node
+    for user in node.users:
+        if _picks(user) and user.args[0] is node:
+            yield from _with_picks(user)
 
 
 class InParts:
@@ -156,11 +183,9 @@ def _part(inside: list[fx.Node]) -> tuple[fx.Graph, list[fx.Node], list[fx.Node]
     return graph, inputs, results
 
 
-def _later(
-    part: torch.nn.Module, nodes: Iterable[fx.Node], compile_part: Compile
-) -> torch.nn.Module:
-    """``part``, to be compiled if these nodes, its inputs and results, are tensors and numbers."""
-    known = all(isinstance(_value(n), (torch.Tensor, *SYMBOLIC_TYPES)) for n in nodes)
+def _later(part: torch.nn.Module, ends: Iterable[object], compile_part: Compile) -> torch.nn.Module:
+    """``part``, to be compiled if its inputs and results, as known, are tensors and numbers."""
+    known = all(isinstance(value, (torch.Tensor, *SYMBOLIC_TYPES)) for value in ends)
     return _Later(part, compile_part) if known and isinstance(part, fx.GraphModule) else part
 
 
@@ -170,7 +195,7 @@ def _body(body: torch.nn.Module, compile_part: Compile) -> torch.nn.Module:
     if sum(n.op.startswith("call") for n in nodes) < 2:
         return body
     inputs = (n for n in nodes if n.op == "placeholder")
-    return _later(body, (*inputs, *nodes[-1].all_input_nodes), compile_part)
+    return _later(body, map(_value, (*inputs, *nodes[-1].all_input_nodes)), compile_part)
 
 
 def _cond(condition: object, when_true: Any, when_false: Any, operands: Sequence[object]) -> Any:
