@@ -20,16 +20,15 @@ from torchsmith_guards import (
     ContentSource,
     DefaultsSource,
     FunctionSource,
-    GlobalSource,
     GlobalState,
     Guard,
     GuardKind,
     GuardSet,
-    IdSource,
     ItemSource,
     LocalSource,
     NamespaceSource,
     PinnedSource,
+    ResultSource,
     ShapeEnv,
     TensorPropertySource,
     TensorSpec,
@@ -248,8 +247,8 @@ def test_roots_of_all_kinds():
     modules = {"pkg.mod": {"flag": True}}
     made = checker(
         Guard(ClosureSource(FunctionSource(), 0), K.CONSTANT, 7),
-        Guard(GlobalSource("scale"), K.CONSTANT, 2.0),
-        Guard(GlobalSource("flag", "pkg.mod"), K.CONSTANT, True),
+        Guard(ItemSource(NamespaceSource(), "scale"), K.CONSTANT, 2.0),
+        Guard(ItemSource(NamespaceSource("pkg.mod"), "flag"), K.CONSTANT, True),
         Guard(NamespaceSource(), K.DICT_CONTAINS, ("len", False)),
         Guard(LocalSource("bound"), K.TYPE, Box),
         params=(),
@@ -272,8 +271,8 @@ def test_roots_of_all_kinds():
 def test_roots_as_parameters():
     guards = [
         Guard(ClosureSource(FunctionSource(), 0), K.CONSTANT, 7),
-        Guard(GlobalSource("n"), K.CONSTANT, 1),
-        Guard(GlobalSource("n", "m"), K.CONSTANT, 2),
+        Guard(ItemSource(NamespaceSource(), "n"), K.CONSTANT, 1),
+        Guard(ItemSource(NamespaceSource("m"), "n"), K.CONSTANT, 2),
     ]
     made = checker(*guards, params=("F", "G", "M"))
     assert_holds(made, make_closure(7), {"n": 1}, {"m": {"n": 2}})
@@ -285,8 +284,8 @@ def test_unknown_roots_are_reported():
     for source in (
         LocalSource("z"),
         ClosureSource(FunctionSource(), 0),
-        GlobalSource("g"),
-        GlobalSource("g", "m"),
+        ItemSource(NamespaceSource(), "g"),
+        ItemSource(NamespaceSource("m"), "g"),
     ):
         with pytest.raises(UnguardableSourceError, match="TS-G002"):
             checker(Guard(source, K.NONE))
@@ -680,7 +679,7 @@ def test_pinned_objects_are_fetched_from_the_guard_itself():
             Guard(ItemSource(ClassDictSource(Base), "a"), K.CONSTANT, 1),
             Guard(AttrSource(PinnedSource(Derived), "__mro__"), K.ID, Derived.__mro__),
             Guard(CallSource(PinnedSource(issubclass), (Derived, Base)), K.CONSTANT, True),
-            Guard(IdSource(LocalSource("x")), K.CONSTANT, id(Base)),
+            Guard(ResultSource(LocalSource("x"), id), K.CONSTANT, id(Base)),
         ]
     ).compile(("x",))
     assert made.check(Base)

@@ -8,13 +8,13 @@ from torchsmith_guards import (
     GLOBAL_STATE,
     UNCHANGED_NUMBER,
     AttrSource,
-    GlobalSource,
     GlobalState,
     Guard,
     GuardKind,
     GuardSet,
     ItemSource,
     LocalSource,
+    NamespaceSource,
     ShapeEnv,
     TensorPropertySource,
     TensorSpec,
@@ -80,7 +80,7 @@ def test_values_are_named_as_the_program_names_them(source, value, text):
 
 
 def test_globals_are_called_by_their_names():
-    guard = Guard(GlobalSource("scale"), K.CONSTANT, 3)
+    guard = Guard(ItemSource(NamespaceSource(), "scale"), K.CONSTANT, 3)
     (found,) = GuardSet([guard]).compile([], {"G": {"scale": 4}}).explain()
     assert str(found).startswith("scale: expected 3, got 4")
 
@@ -111,7 +111,8 @@ def test_shape_relations_name_the_sizes():
 
 def test_a_number_that_is_needed_itself_is_told_by_its_values():
     env = ShapeEnv(where=lambda: "app.py:3")
-    size = env.create_symbol(4, ItemSource(GlobalSource("sizes"), "n"), "unspecified")
+    sizes = ItemSource(NamespaceSource(), "sizes")
+    size = env.create_symbol(4, ItemSource(sizes, "n"), "unspecified")
     assert int(size) == 4
     (guard,) = env.shape_guards()[1:]
     (found,) = GuardSet([guard]).compile([], {"G": {"sizes": {"n": 9}}}).explain()

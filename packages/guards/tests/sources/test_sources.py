@@ -12,12 +12,11 @@ from torchsmith_guards import (
     ClosureSource,
     ContentSource,
     DefaultsSource,
-    GlobalSource,
-    IdSource,
     ItemSource,
     LocalSource,
     NamespaceSource,
     PinnedSource,
+    ResultSource,
     TensorPropertySource,
 )
 
@@ -30,8 +29,8 @@ X = LocalSource("x")
 
 TEXTS = [
     (X, "x"),
-    (GlobalSource("g"), "G['g']"),
-    (GlobalSource("g", "pkg.mod"), "M['pkg.mod']['g']"),
+    (ItemSource(NamespaceSource(), "g"), "G['g']"),
+    (ItemSource(NamespaceSource("pkg.mod"), "g"), "M['pkg.mod']['g']"),
     (NamespaceSource(), "G"),
     (NamespaceSource("pkg.mod"), "M['pkg.mod']"),
     (AttrSource(X, "a"), "x.a"),
@@ -51,7 +50,7 @@ TEXTS = [
     (PinnedSource(len), "len"),
     (ClassDictSource(dict), "vars(dict)"),
     (CallSource(PinnedSource(len), ("a", 1)), "len('a', 1)"),
-    (IdSource(X), "id(x)"),
+    (ResultSource(X, id), "id(x)"),
 ]
 
 

@@ -17,13 +17,13 @@ from torchsmith_guards import (
     ClosureSource,
     DefaultsSource,
     FunctionSource,
-    GlobalSource,
     GlobalState,
     Guard,
     GuardKind,
     GuardSet,
     ItemSource,
     LocalSource,
+    NamespaceSource,
     PinnedSource,
     TensorSpec,
 )
@@ -434,7 +434,7 @@ def test_a_model_in_a_global_variable_or_a_cell():
         return module
 
     for source, bind in (
-        (GlobalSource("net"), {"G": space}),
+        (ItemSource(NamespaceSource(), "net"), {"G": space}),
         (ClosureSource(FunctionSource(), 0), {"F": function}),
     ):
         check = Watched(facts(module, source), (), bind).warm()

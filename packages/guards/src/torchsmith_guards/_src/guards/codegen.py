@@ -308,8 +308,6 @@ class _Generator:
                 return self._bound("F", source)
             case src.NamespaceSource():
                 return self._namespace_of(source.module, source)
-            case src.GlobalSource():
-                return f"{self._namespace_of(source.module, source)}[{source.name!r}]"
             case src.PinnedSource():
                 named = isinstance(source.obj, type | types.FunctionType | types.ModuleType)
                 return self.names.constant(source.obj, "" if named else type(source.obj).__name__)

@@ -72,18 +72,14 @@ def fetch(source: Source, roots: Mapping[str, object]) -> Any:
             return source.obj
         case src.ClassDictSource():
             return src.class_dict(source.cls)
-        case src.NamespaceSource():
-            return _namespace(source.module, roots)
-        case src.GlobalSource():
-            return _namespace(source.module, roots)[source.name]
+        case src.NamespaceSource(None):
+            return roots["G"]
+        case src.NamespaceSource(module):
+            spaces: Any = roots["M"]
+            return spaces[module]
         case src.AnchorSource():
             return None
         case src.IndexedSource():
             return fetch(source.base, roots)[fetch(source.index, roots) + source.offset]
     assert isinstance(source, src.Step), "all roots are handled above"
     return source.take(fetch(source.base, roots))
-
-
-def _namespace(module: str | None, roots: Mapping[str, object]) -> dict[str, object]:
-    space: Any = roots["G"] if module is None else roots["M"]
-    return space if module is None else space[module]  # type: ignore[no-any-return]

@@ -1,8 +1,8 @@
 """``Source``: where an object of the traced program was found, and how to find it again.
 
-A source is a path. Its root is a parameter (``LocalSource``), a global variable, a free variable
-of the entry function, or a whole namespace; every further step (attribute, item, ...) wraps the
-step before as ``base``. Sources are immutable and hash in constant time, so they serve as keys.
+A source is a path. Its root is a parameter (``LocalSource``), the entry function, the globals of a
+module, or an object that is the same at every call; every further step (attribute, item, ...) wraps
+the step before as ``base``. Sources are immutable and hash in constant time, so they serve as keys.
 
 ``expr`` prints a source as Python over these roots:
 
@@ -193,18 +193,6 @@ class NamespaceSource(_Root):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class GlobalSource(_Root):
-    """Global variable ``name`` of the entry function, or of the module named ``module``."""
-
-    name: str
-    module: str | None = None
-
-    def _text(self) -> str:
-        space = "G" if self.module is None else f"M[{self.module!r}]"
-        return f"{space}[{self.name!r}]"
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class FunctionSource(_Root):
     """The entry function object itself, ``F``."""
 
@@ -300,9 +288,10 @@ def _constant(value: object, name: Name, hint: str) -> str:
     return repr(value) if is_literal(value) and is_short(value) else name(value, hint)
 
 
-def _class(cls: type, name: Name) -> str:
-    known = getattr(builtins, cls.__name__, None) is cls
-    return cls.__name__ if known else name(cls, cls.__name__)
+def _named(fn: Callable[..., object], name: Name) -> str:
+    """A class or function, which generated text may call a builtin by its name."""
+    known = getattr(builtins, fn.__name__, None) is fn
+    return fn.__name__ if known else name(fn, fn.__name__)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -352,7 +341,7 @@ class ItemSource(Step):
             return f"{base}[{key}]"
         if self.of is dict:
             return f"{name(dict_entry, 'dict_entry')}({base}, {key})"
-        return f"{_class(self.of, name)}.__getitem__({base}, {key})"
+        return f"{_named(self.of, name)}.__getitem__({base}, {key})"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -379,15 +368,7 @@ class ContentSource(Step):
     of: type
 
     def code(self, base: str, name: Name) -> str:
-        return f"tuple({_class(self.of, name)}.{self.part}({base}))"
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class IdSource(Step):
-    """``id(base)``."""
-
-    def code(self, base: str, name: Name) -> str:
-        return f"id({base})"
+        return f"tuple({_named(self.of, name)}.{self.part}({base}))"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -406,13 +387,13 @@ class CallSource(Step):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ResultSource(Step):
-    """``fn(base)``: what a function without effects makes of an object, the tensor below an
-    instance of a subclass for example."""
+    """``fn(base)``: what a function without effects makes of an object, its ``id`` for example, or
+    the tensor below an instance of a subclass."""
 
     fn: Callable[[Any], object]
 
     def code(self, base: str, name: Name) -> str:
-        return f"{name(self.fn, self.fn.__name__)}({base})"
+        return f"{_named(self.fn, name)}({base})"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -143,11 +143,6 @@ class _Walk:
         """The object of a root, and whether it is the same one at each check."""
         obj = helpers.fetch(source, self.roots)
         match source:
-            case src.GlobalSource():
-                space = src.NamespaceSource(source.module)
-                table = helpers.fetch(space, self.roots)
-                held = self._held("G" if source.module is None else "M")
-                return obj, held and self._dict(table, space)
             case src.NamespaceSource():
                 return obj, self._held("G" if source.module is None else "M")
             case src.LocalSource():
@@ -277,7 +272,7 @@ class _Walk:
                 return self._item(source, obj, at)
             case src.ContentSource() if source.of is dict and type(obj) is dict:
                 return source.take(obj) if self._dict(obj, at) else _MISSING
-            case src.IdSource():
+            case src.ResultSource() if source.fn is id:
                 return id(obj)
             case src.ResultSource() if source.fn is src.class_mro:
                 return self._order(obj)  # type: ignore[arg-type]

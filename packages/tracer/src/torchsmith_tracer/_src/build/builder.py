@@ -31,11 +31,11 @@ from torchsmith_guards import (
     ContentSource,
     DefaultsSource,
     FunctionSource,
-    GlobalSource,
     Guard,
     GuardKind,
     ItemSource,
     LocalSource,
+    NamespaceSource,
     PinnedSource,
     ResultSource,
     Source,
@@ -162,7 +162,7 @@ class Builder:
             if entry[2] != source:
                 self._same_object(obj, entry[2], source)
             return entry[1]
-        if kind is types.FunctionType and isinstance(source, GlobalSource):
+        if kind is types.FunctionType and isinstance(source.base, NamespaceSource):
             # Facts about a global function are facts about that very object, wherever it is found.
             self.guard(source, GuardKind.ID, obj, "global function")
             source = PinnedSource(obj)

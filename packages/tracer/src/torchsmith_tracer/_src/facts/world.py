@@ -27,7 +27,6 @@ from torchsmith_guards import (
     ClassDictSource,
     DefaultsSource,
     GuardKind,
-    IdSource,
     ItemSource,
     PinnedSource,
     ResultSource,
@@ -257,7 +256,7 @@ class World:
 
     def identity(self, obj: object, source: Source) -> int:
         """``id(obj)`` as a number. The object itself is not kept by the guard."""
-        self._guard(IdSource(source), GuardKind.CONSTANT, id(obj), "id() of an object")
+        self._guard(ResultSource(source, id), GuardKind.CONSTANT, id(obj), "id() of an object")
         return id(obj)
 
     def item(self, table: dict[object, object], source: Source, key: object) -> Value | None:

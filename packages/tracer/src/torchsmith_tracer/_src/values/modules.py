@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 from torch.nn.utils.rnn import PackedSequence
-from torchsmith_guards import GlobalSource, Guard, GuardKind, Source
+from torchsmith_guards import Guard, GuardKind, Source
 
 from torchsmith_tracer._src import marks
 from torchsmith_tracer._src.breaks.signals import Unsupported
@@ -227,5 +227,5 @@ class ModuleValue(ObjectValue):
         if tx.world.note(global_hooks_empty):
             space = tx.interp.namespace(module_globals)
             for name in GLOBAL_HOOKS:
-                tx.guards.add(Guard(GlobalSource(name, space.module), GuardKind.EMPTY, None, why))
+                tx.guards.add(Guard(space.variable(name), GuardKind.EMPTY, None, why))
         return True

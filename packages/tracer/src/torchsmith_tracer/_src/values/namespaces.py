@@ -7,7 +7,7 @@ import types
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from torchsmith_guards import GlobalSource
+from torchsmith_guards import ItemSource, NamespaceSource
 
 from torchsmith_tracer._src.effects.journal import DELETED
 from torchsmith_tracer._src.frames.library import is_library_module, is_ours
@@ -43,6 +43,10 @@ class NamespaceValue(Value):
     def describe(self) -> str:
         return f"the globals of module {self.obj.get('__name__')!r}"
 
+    def variable(self, name: str) -> ItemSource:
+        """The path to a global variable."""
+        return ItemSource(NamespaceSource(self.module), name)
+
     def lookup(self, tx: Trace, name: str) -> Value | None:
         """A global variable, or None when it is not defined."""
         stored = tx.journal.load_attr(self, name)
@@ -54,7 +58,7 @@ class NamespaceValue(Value):
             value = (
                 tx.builder.wrap_new(obj)
                 if self.trusted
-                else tx.builder.wrap(obj, GlobalSource(name, self.module))
+                else tx.builder.wrap(obj, self.variable(name))
             )
             self._cache[name] = value
             tx.journal.record(partial(self._cache.pop, name, None))  # its guards go, too

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import cast
 
-from torchsmith_guards import GlobalSource, ItemSource
+from torchsmith_guards import ItemSource
 
 from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
 from torchsmith_tracer._src.values.abstract.part import Part
@@ -49,8 +49,8 @@ class Imports(Part):
                 return self.tx.builder.wrap(module, ItemSource(self._modules(), known))
         return self.tx.builder.wrap_new(module)
 
-    def _modules(self) -> GlobalSource:
-        return GlobalSource("modules", self.interp.namespace(vars(sys)).module)
+    def _modules(self) -> ItemSource:
+        return self.interp.namespace(vars(sys)).variable("modules")
 
     def import_from(self, module: Value, name: str) -> Value:
         """``from module import name``."""

@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 from torch.fx import has_side_effect
+from torchsmith_guards import NamespaceSource
 
 from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
 from torchsmith_tracer._src.emitter import Emitter
@@ -199,8 +200,10 @@ def _warn_explicit(tx: Trace, *args: Value, **kwargs: Value) -> Value:
 
 def _of_warnings(value: Value) -> bool:
     """Whether traced code has changed what the module of warnings holds."""
-    root = None if value.source is None else value.source.root
-    return "warnings" in (str(root), getattr(root, "module", None)) or "warnings" in str(root)
+    start = value.source
+    while start is not None and not isinstance(start.base, NamespaceSource | None):
+        start = start.base
+    return start is not None and "warnings" in start.expr
 
 
 def _show(text: str, kind: type[Warning], file: str, line: int, space: dict[str, Any]) -> None:
