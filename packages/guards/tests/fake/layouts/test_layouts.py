@@ -67,7 +67,7 @@ def compare(name, call):
         return None
     mode = FakeMode()
     ours, our_kwargs = faked(mode.mode, mode.fakeify, args, kwargs)
-    if entry_of(func).rule(*ours, **our_kwargs) is None:
+    if entry_of(func).result(ours, our_kwargs) is None:
         return None
     with mode.mode:
         result = run(func, ours, our_kwargs)
@@ -149,7 +149,7 @@ def test_operators_of_networks_on_another_device_are_as_torch_describes_them(nam
         except RuntimeError:
             continue  # the CPU has no kernel that would give the rest of the arguments
         ours = on_gpu(mode, args)
-        if entry_of(overload(name)).rule(*ours, **kwargs) is None:
+        if entry_of(overload(name)).result(ours, kwargs) is None:
             continue
         answered += 1
         with mode:
@@ -188,7 +188,7 @@ def test_symbolic_sizes_give_the_same_numbers_and_no_guards(name, layout):
         except (RuntimeError, IndexError):
             continue
         before = list(env.guards)
-        layout_found = entry_of(func).rule(*ours, **our_kwargs)
+        layout_found = entry_of(func).result(ours, our_kwargs)
         assert env.guards == before
         if layout_found is None:
             continue

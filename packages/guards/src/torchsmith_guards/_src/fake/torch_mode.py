@@ -160,7 +160,7 @@ class TorchMode(FakeTensorMode):  # type: ignore[no-untyped-call]  # torch's __i
             return NotImplemented  # rules take every symbol to be at least two
         if not is_plain(self, args) or (kwargs and not is_plain(self, kwargs.values())):
             return NotImplemented
-        result = entry.rule(*args, **kwargs)
+        result = entry.result(args, kwargs)
         if result is None:
             return NotImplemented
         if entry.effect is Effect.WRITE:

@@ -18,6 +18,7 @@ from torchsmith_guards._src.fake.layouts.base import (
     rule,
     same,
     same_sizes,
+    unsure_if,
 )
 
 
@@ -35,22 +36,18 @@ def _fits(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> bool:
     )
 
 
-def _like(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> Layout | None:
+def _like(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> Layout:
     size, stride = tuple(query.shape), tuple(query.stride())
-    if not _fits(query, key, value) or not same(query.shape[-1], value.shape[-1]):
-        return None
-    if not (is_dense(size, stride) or is_contiguous(query)):
-        return None
+    unsure_if(not _fits(query, key, value) or not same(query.shape[-1], value.shape[-1]))
+    unsure_if(not (is_dense(size, stride) or is_contiguous(query)))
     return size, stride, query.dtype, query.device, 0
 
 
 @rule("_scaled_dot_product_flash_attention_for_cpu")
 def _flash_for_cpu(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *rest: object, **named: object
-) -> Layouts | None:
+) -> Layouts:
     output = _like(query, key, value)
-    if output is None:
-        return None
     batch, heads, length, _ = query.shape
     dtype = torch.float64 if query.dtype is torch.float64 else torch.float32
     # Stored as [batch, length, heads].
@@ -67,9 +64,8 @@ def _flash_for_cpu_backward(
     value: torch.Tensor,
     *_: object,
     **__: object,
-) -> Layouts | None:
-    if not _fits(query, key, value) or grad.dtype != query.dtype:
-        return None
+) -> Layouts:
+    unsure_if(not _fits(query, key, value) or grad.dtype != query.dtype)
     # Stored as [batch, length, heads, width].
     stored = [contiguous_strides([t.shape[i] for i in (0, 2, 1, 3)]) for t in (query, key, value)]
     return [
@@ -81,15 +77,11 @@ def _flash_for_cpu_backward(
 @rule("_scaled_dot_product_flash_attention")
 def _flash(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *rest: object, **named: object
-) -> Layouts | None:
+) -> Layouts:
     shows_mask = any(rest[2:]) or named.get("return_debug_mask")
-    if shows_mask or query.device.type != "cuda" or torch.version.hip is not None:
-        return None
-    output = _like(query, key, value)
-    if output is None:
-        return None
+    unsure_if(shows_mask or query.device.type != "cuda" or torch.version.hip is not None)
     return [
-        output,
+        _like(query, key, value),
         contiguous(query.shape[:3], query, torch.float32),
         None,
         None,
@@ -110,12 +102,10 @@ def _efficient(
     compute_log_sumexp: bool,
     *options: object,
     **named: object,
-) -> Layouts | None:
-    if query.device.type != "cuda" or torch.version.hip is not None:
-        return None
+) -> Layouts:
+    unsure_if(query.device.type != "cuda" or torch.version.hip is not None)
     batch, heads, length = query.shape[:3]
-    if not _fits(query, key, value) or type(length) is not int:
-        return None
+    unsure_if(not _fits(query, key, value) or type(length) is not int)
     width = value.shape[-1]
     stored = contiguous_strides((batch, length, heads, width))
     stride = (stored[0], stored[2], stored[1], stored[3])
@@ -132,10 +122,9 @@ def _efficient(
 @rule("_scaled_dot_product_cudnn_attention")
 def _cudnn(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *rest: object, **named: object
-) -> Layouts | None:
-    output = _like(query, key, value) if query.device.type == "cuda" else None
-    if output is None:
-        return None
+) -> Layouts:
+    unsure_if(query.device.type != "cuda")
+    output = _like(query, key, value)
     scalar: Layout = ((), (), torch.int64, query.device, 0)
     statistics = contiguous((*query.shape[:3], 1), query, torch.float32)
     lengths = query.shape[2], key.shape[2]

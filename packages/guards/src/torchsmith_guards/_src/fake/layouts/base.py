@@ -1,9 +1,9 @@
 """What a layout rule is, the table of them, and the questions that rules ask about layouts.
 
-A rule takes an operator's arguments and gives the layout of what it returns. It returns None when
-it is not sure; then torch is asked. Rules never raise: wrong arguments are left to torch to
-complain about. They never make a guard either: symbolic sizes are compared as expressions, and an
-answer that depends on the value of a symbol is left to torch. They assume that every symbol is a
+A rule takes an operator's arguments and gives the layout of what it returns. Where it is not sure
+it gives None, or what it calls raises ``Unsure``; then torch is asked. Wrong arguments are left to
+torch to complain about. Rules never make a guard: symbolic sizes are compared as expressions, and
+an answer that depends on the value of a symbol is left to torch. They assume that every symbol is a
 size of at least two, so they must not be asked once a size comes from data.
 """
 
@@ -43,12 +43,29 @@ class Effect(enum.Enum):
     WRITE = enum.auto()  # is the first argument
 
 
+class Unsure(Exception):
+    """Only torch can tell."""
+
+
+def unsure_if(condition: object) -> None:
+    """Leave the call to torch where this holds."""
+    if condition:
+        raise Unsure
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """A rule and what it says about storage."""
 
     rule: LayoutRule
     effect: Effect
+
+    def result(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Result | None:
+        """What a call returns, or None when only torch can tell."""
+        try:
+            return self.rule(*args, **kwargs)
+        except Unsure:
+            return None
 
 
 _RULES: dict[str, Entry] = {}
@@ -104,7 +121,7 @@ def layout_of(
     entry = entry_of(func)
     if entry is None or entry.effect is Effect.WRITE:
         return None
-    return entry.rule(*args, **(kwargs or {}))
+    return entry.result(args, kwargs or {})
 
 
 def same(a: Any, b: Any) -> bool:
@@ -241,11 +258,12 @@ def channels_last_strides(size: Sequence[int]) -> tuple[int, ...]:
     return (height * width * channels, 1, width * channels, channels)
 
 
-def image_layout(size: Sequence[int], x: torch.Tensor) -> Layout | None:
+def image_layout(size: Sequence[int], x: torch.Tensor) -> Layout:
     """The layout of an image made from ``x``: channels-last if that is, row-major if that is."""
     if x.dim() == 4 and is_channels_last(x):
         return tuple(size), channels_last_strides(size), x.dtype, x.device, 0
-    return contiguous(size, x) if is_contiguous(x) else None
+    unsure_if(not is_contiguous(x))
+    return contiguous(size, x)
 
 
 def alike(x: torch.Tensor, *others: torch.Tensor | None) -> bool:
@@ -260,26 +278,20 @@ def fits(x: torch.Tensor, *others: torch.Tensor | None) -> bool:
     return is_static(x.shape, x.stride()) and not holds(x.shape, 0) and alike(x, *others)
 
 
-def spread(values: Sequence[int], count: int) -> list[int] | None:
+def spread(values: Sequence[int], count: int) -> list[int]:
     """One number for each spatial dimension."""
-    if not is_static(values) or len(values) not in (1, count):
-        return None
+    unsure_if(not is_static(values) or len(values) not in (1, count))
     return list(values) * (count if len(values) == 1 else 1)
 
 
-def wanted(parts: Layouts, mask: Sequence[bool]) -> Layouts | None:
-    """The gradients that a mask asks for; None if one of them is unknown."""
-    if any(part is None and asked for part, asked in zip(parts, mask)):
-        return None
+def wanted(parts: Layouts, mask: Sequence[bool]) -> Layouts:
+    """The gradients that a mask asks for."""
+    unsure_if(any(part is None and asked for part, asked in zip(parts, mask)))
     return [part if asked else None for part, asked in zip(parts, mask)]
 
 
-def contiguous(
-    size: Sequence[Any] | None, x: torch.Tensor, dtype: torch.dtype | None = None
-) -> Layout | None:
-    """Row-major layout on the device (and of the type) of ``x``; None stays None."""
-    if size is None:
-        return None
+def contiguous(size: Sequence[Any], x: torch.Tensor, dtype: torch.dtype | None = None) -> Layout:
+    """Row-major layout on the device (and of the type) of ``x``."""
     shape = tuple(size)
     return shape, contiguous_strides(shape), dtype or x.dtype, x.device, 0
 
@@ -292,10 +304,7 @@ def promoted(*dtypes: torch.dtype) -> torch.dtype:
         return reduce(torch.promote_types, dtypes)
 
 
-def axis_of(dim: Any, rank: int) -> int | None:
-    """A dimension counted from the front; None when it is out of range or no plain int."""
-    if type(dim) is not int:
-        return None
-    if rank == 0:
-        return 0 if dim in (0, -1) else None
-    return dim % rank if -rank <= dim < rank else None
+def axis_of(dim: Any, rank: int) -> int:
+    """A dimension counted from the front, which must be in range and a plain int."""
+    unsure_if(type(dim) is not int or not -max(rank, 1) <= dim < max(rank, 1))
+    return dim % max(rank, 1)  # type: ignore[no-any-return]

@@ -24,6 +24,7 @@ from torchsmith_guards._src.fake.layouts.base import (
     is_static,
     rule,
     spread,
+    unsure_if,
     wanted,
 )
 
@@ -31,21 +32,18 @@ from torchsmith_guards._src.fake.layouts.base import (
 @rule("convolution")
 def _convolution(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *settings: Any, **named: Any
-) -> Layout | None:
+) -> Layout:
     size = _size(x, weight, *settings, **named)
-    if size is None or not fits(x, bias):
-        return None
-    if bias is not None and tuple(bias.shape) != (size[1],):
-        return None
+    unsure_if(not fits(x, bias))
+    unsure_if(bias is not None and tuple(bias.shape) != (size[1],))
     return _image(size, x, weight)
 
 
 @rule("convolution_backward")
 def _convolution_backward(
     grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, *settings: Any
-) -> Layouts | None:
-    if not fits(x, grad, weight) or not fits(weight) or x.dim() not in (3, 4, 5):
-        return None
+) -> Layouts:
+    unsure_if(not fits(x, grad, weight) or not fits(weight) or x.dim() not in (3, 4, 5))
     gradients = [_image(list(t.shape), x, weight) for t in (x, weight)]
     return wanted([*gradients, contiguous(grad.shape[1:2], x)], settings[-1])
 
@@ -59,44 +57,37 @@ def _size(
     transposed: bool,
     output_padding: Sequence[int],
     groups: int,
-) -> list[int] | None:
+) -> list[int]:
     """The size of the result, if the arguments go together."""
     rank = x.dim() - 2
-    if rank not in (1, 2, 3) or weight.dim() != x.dim() or not fits(x, weight):
-        return None
-    if not is_static(weight.shape, weight.stride(), (groups,)) or groups < 1:
-        return None
+    unsure_if(rank not in (1, 2, 3) or weight.dim() != x.dim() or not fits(x, weight))
+    unsure_if(not is_static(weight.shape, weight.stride(), (groups,)) or groups < 1)
     channels = weight.shape[0] if transposed else weight.shape[1] * groups
-    if holds(weight.shape, 0) or x.shape[1] != channels or weight.shape[0] % groups:
-        return None
+    unsure_if(holds(weight.shape, 0) or x.shape[1] != channels or weight.shape[0] % groups)
     steps, pads, gaps = spread(stride, rank), spread(padding, rank), spread(dilation, rank)
     more = spread(output_padding, rank)
-    if steps is None or pads is None or gaps is None or more is None:
-        return None
     size = [x.shape[0], weight.shape[1] * groups if transposed else weight.shape[0]]
     for n, kernel, step, pad, gap, extra in zip(
         x.shape[2:], weight.shape[2:], steps, pads, gaps, more
     ):
-        if step < 1 or gap < 1 or pad < 0 or not 0 <= extra < max(step, gap):
-            return None
+        unsure_if(step < 1 or gap < 1 or pad < 0 or not 0 <= extra < max(step, gap))
         reach = gap * (kernel - 1) + 1
         if transposed:
             extent = (n - 1) * step - 2 * pad + reach + extra
         else:
             extent = (n + 2 * pad - reach) // step + 1
-        if extent < 1:
-            return None
+        unsure_if(extent < 1)
         size.append(extent)
     return size
 
 
-def _image(size: list[int], x: torch.Tensor, weight: torch.Tensor) -> Layout | None:
+def _image(size: list[int], x: torch.Tensor, weight: torch.Tensor) -> Layout:
     if x.dim() != 4:
-        return contiguous(size, x) if is_contiguous(x) and is_contiguous(weight) else None
+        unsure_if(not is_contiguous(x) or not is_contiguous(weight))
+        return contiguous(size, x)
     if not (is_channels_last(x) or is_channels_last(weight)):
         return contiguous(size, x)
-    if not _keeps_channels_last(x):
-        return None
+    unsure_if(not _keeps_channels_last(x))
     return tuple(size), channels_last_strides(size), x.dtype, x.device, 0
 
 

@@ -21,6 +21,7 @@ from torchsmith_guards._src.fake.layouts.base import (
     is_static,
     rule,
     same_sizes,
+    unsure_if,
 )
 from torchsmith_guards._src.fake.layouts.pointwise import broadcast, copy_stride
 from torchsmith_guards._src.fake.layouts.views import (
@@ -42,15 +43,12 @@ def _new(
     layout: torch.layout | None = None,
     pin_memory: bool | None = None,
     stride: Sequence[Any] | None = None,
-) -> Layout | None:
-    if pin_memory or layout not in (None, torch.strided):
-        return None
+) -> Layout:
+    unsure_if(pin_memory or layout not in (None, torch.strided))
     place = _CPU if device is None else torch.device(device)
-    if place.type == "meta" or (place.type != "cpu" and place.index is None):
-        return None
+    unsure_if(place.type == "meta" or (place.type != "cpu" and place.index is None))
     dtype = dtype or torch.get_default_dtype()
-    if dtype not in PLAIN_DTYPES or any(type(n) is int and n < 0 for n in size):
-        return None
+    unsure_if(dtype not in PLAIN_DTYPES or any(type(n) is int and n < 0 for n in size))
     shape = tuple(size)
     return shape, contiguous_strides(shape) if stride is None else tuple(stride), dtype, place, 0
 
@@ -58,30 +56,28 @@ def _new(
 @rule("zeros", "ones", "rand", "randn", "empty.memory_format")
 def _filled(
     size: Sequence[Any], *, memory_format: torch.memory_format | None = None, **place: Any
-) -> Layout | None:
-    if memory_format not in (None, torch.contiguous_format):
-        return None
+) -> Layout:
+    unsure_if(memory_format not in (None, torch.contiguous_format))
     return _new(size, **place)
 
 
 @rule("empty_strided")
-def _empty_strided(size: Sequence[Any], stride: Sequence[Any], **place: Any) -> Layout | None:
-    if len(size) != len(stride) or any(type(n) is int and n < 0 for n in stride):
-        return None
+def _empty_strided(size: Sequence[Any], stride: Sequence[Any], **place: Any) -> Layout:
+    unsure_if(len(size) != len(stride) or any(type(n) is int and n < 0 for n in stride))
     return _new(size, stride=stride, **place)
 
 
 @rule("full")
 def _full(
     size: Sequence[Any], value: Any, *, dtype: torch.dtype | None = None, **place: Any
-) -> Layout | None:
+) -> Layout:
     if dtype is None:
         if type(value) is bool:
             dtype = torch.bool
         elif type(value) in (int, torch.SymInt):
             dtype = torch.int64
-        elif type(value) not in (float, torch.SymFloat):
-            return None
+        else:
+            unsure_if(type(value) not in (float, torch.SymFloat))
     return _new(size, dtype, **place)
 
 
@@ -101,19 +97,15 @@ def _arange(
 ) -> Layout | None:
     kinds = {type(start), type(end), type(step)}
     if kinds == {int}:
-        if step == 0 or (end - start) * step < 0:
-            return None
+        unsure_if(step == 0 or (end - start) * step < 0)
         length: Any = -((start - end) // step)
     elif kinds == {int, torch.SymInt} and type(start) is type(step) is int:
-        if (start, step) != (0, 1) or not _is_size(end):
-            return None
+        unsure_if((start, step) != (0, 1) or not _is_size(end))
         length = end
     elif kinds <= {int, float}:
-        numbers = (start, end, step)
-        if not all(math.isfinite(n) for n in numbers) or step == 0 or (end - start) * step < 0:
-            return None
-        if dtype is not None and not dtype.is_floating_point:
-            return None
+        unsure_if(not all(map(math.isfinite, (start, end, step))))
+        unsure_if(step == 0 or (end - start) * step < 0)
+        unsure_if(dtype is not None and not dtype.is_floating_point)
         length = math.ceil((end - start) / step)
     else:
         return None
@@ -138,11 +130,10 @@ def _is_size(value: Any) -> bool:
 
 
 @rule("copy")
-def _copied(x: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> Layout | None:
-    if not is_static(x.shape, x.stride(), source.shape) or not is_dense(x.shape, x.stride()):
-        return None
-    if source.device != x.device or broadcast(tuple(x.shape), tuple(source.shape)) != x.shape:
-        return None
+def _copied(x: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> Layout:
+    unsure_if(not is_static(x.shape, x.stride(), source.shape) or not is_dense(x.shape, x.stride()))
+    unsure_if(source.device != x.device)
+    unsure_if(broadcast(tuple(x.shape), tuple(source.shape)) != x.shape)
     return tuple(x.shape), x.stride(), x.dtype, x.device, 0
 
 
@@ -151,7 +142,7 @@ rule("clone")(lambda x, memory_format=None: copy_layout(x, x.dtype, x.device, me
 
 
 @rule("index_fill.int_Scalar", "index_fill.int_Tensor")
-def _index_fill(x: torch.Tensor, dim: int, index: torch.Tensor, value: object) -> Layout | None:
+def _index_fill(x: torch.Tensor, dim: int, index: torch.Tensor, value: object) -> Layout:
     like = torch.empty_like(x)  # a clone that is then written, whatever the meta kernel says
     return tuple(like.shape), tuple(like.stride()), x.dtype, x.device, 0
 
@@ -161,25 +152,23 @@ def _index_fill(x: torch.Tensor, dim: int, index: torch.Tensor, value: object) -
     "fake_quantize_per_channel_affine_cachemask",
     "_fake_quantize_per_tensor_affine_cachemask_tensor_qparams",
 )
-def _fake_quantize(x: torch.Tensor, *_: Any) -> Layouts | None:
+def _fake_quantize(x: torch.Tensor, *_: Any) -> Layouts:
     """What is in range, and where: torch has no meta kernel to ask."""
-    if not x.dtype.is_floating_point or not x.dim():  # that has no channels
-        return None
+    unsure_if(not x.dtype.is_floating_point or not x.dim())  # that has no channels
     like = torch.empty_like(x)
     size, stride = tuple(like.shape), tuple(like.stride())
     return [(size, stride, x.dtype, x.device, 0), (size, stride, torch.bool, x.device, 0)]
 
 
 def _scatter_into_copy(
-    place: Callable[..., Layout | None],
+    place: Callable[..., Layout],
     x: torch.Tensor,
     source: torch.Tensor,
     *where: Any,
     **named: Any,
-) -> Layout | None:
+) -> Layout:
     view = place(x, *where, **named)
-    if view is None or not same_sizes(source.shape, view[0]) or source.device != x.device:
-        return None
+    unsure_if(not same_sizes(source.shape, view[0]) or source.device != x.device)
     # The copy keeps holes; only what is expanded gets memory of its own. (Where sizes are symbols,
     # torch 2.11 says that this too stays expanded.)
     repeats = (type(step) is int and step == 0 for step in x.stride())
@@ -187,8 +176,7 @@ def _scatter_into_copy(
         return tuple(x.shape), tuple(torch.empty_like(x).stride()), x.dtype, x.device, 0
     offset = x.storage_offset()
     plain = is_row_major(x) or is_static(x.shape, x.stride())
-    if not plain or type(offset) is not int or offset:
-        return None
+    unsure_if(not plain or type(offset) is not int or offset)
     return tuple(x.shape), tuple(x.stride()), x.dtype, x.device, 0
 
 
@@ -208,21 +196,19 @@ def _like(
     pin_memory: bool | None = None,
     non_blocking: bool = False,
     memory_format: torch.memory_format | None = None,
-) -> Layout | None:
-    if pin_memory or layout not in (None, torch.strided):
-        return None
-    if device is not None and torch.device(device) != x.device:
-        return None
+) -> Layout:
+    unsure_if(pin_memory or layout not in (None, torch.strided))
+    unsure_if(device is not None and torch.device(device) != x.device)
     dtype = dtype or x.dtype
-    if dtype not in PLAIN_DTYPES or not isinstance(x, torch.Tensor):
-        return None  # numbers stand for tensors where a mapped operator was given one
+    # Numbers stand for tensors where a mapped operator was given one.
+    unsure_if(dtype not in PLAIN_DTYPES or not isinstance(x, torch.Tensor))
     return copy_layout(x, dtype, x.device, memory_format)
 
 
 @rule("rand_like", "randn_like")
 def _random_like(x: torch.Tensor, **kwargs: Any) -> Layout | None:
     layout = _like(x, **kwargs)
-    return layout if layout is not None and layout[2].is_floating_point else None
+    return layout if layout[2].is_floating_point else None
 
 
 rule("bernoulli.p")(lambda x, p, **_: _random_like(x) if 0 <= p <= 1 and is_row_major(x) else None)
@@ -238,7 +224,7 @@ def _new_like(
     dtype: torch.dtype | None = None,
     device: Any = None,
     **place: Any,
-) -> Layout | None:
+) -> Layout:
     return _new(size, dtype or x.dtype, x.device if device is None else device, **place)
 
 
@@ -251,7 +237,7 @@ def _new_empty_strided(
     dtype: torch.dtype | None = None,
     device: Any = None,
     **place: Any,
-) -> Layout | None:
+) -> Layout:
     place |= {"dtype": dtype or x.dtype, "device": x.device if device is None else device}
     return _empty_strided(size, stride, **place)
 
@@ -264,18 +250,15 @@ def copy_layout(
     dtype: torch.dtype,
     device: torch.device,
     memory_format: torch.memory_format | None = None,
-) -> Layout | None:
+) -> Layout:
     """Of a copy of ``x`` that keeps the order of its elements, or has a format."""
     size = tuple(x.shape)
     if memory_format is torch.contiguous_format:
         return size, contiguous_strides(size), dtype, device, 0
     if memory_format is torch.channels_last and len(size) == 4:
         return size, channels_last_strides(size), dtype, device, 0
-    if memory_format not in (None, torch.preserve_format):
-        return None
-    stride: tuple[Any, ...] | None = x.stride()
+    unsure_if(memory_format not in (None, torch.preserve_format))
     if is_static(size, x.stride()):
-        stride = copy_stride(x)
-    elif not (is_contiguous(x) or is_dense(size, x.stride())):
-        return None
-    return None if stride is None else (size, stride, dtype, device, 0)
+        return size, copy_stride(x), dtype, device, 0
+    unsure_if(not (is_contiguous(x) or is_dense(size, x.stride())))
+    return size, x.stride(), dtype, device, 0

@@ -20,6 +20,7 @@ from torchsmith_guards._src.fake.layouts.base import (
     is_contiguous,
     rule,
     same_sizes,
+    unsure_if,
     wanted,
 )
 
@@ -54,20 +55,17 @@ def _row_major(grad: torch.Tensor, x: torch.Tensor, *_: Any) -> Layout | None:
 
 
 @rule(_IMAGE)
-def _image(grad: torch.Tensor, x: torch.Tensor, *_: Any) -> Layout | None:
-    if not fits(x, grad) or not (x.device.type == "cpu" or is_contiguous(x)):
-        return None
+def _image(grad: torch.Tensor, x: torch.Tensor, *_: Any) -> Layout:
+    unsure_if(not fits(x, grad) or not (x.device.type == "cpu" or is_contiguous(x)))
     return image_layout(x.shape, x)
 
 
 def _register(names: str, arguments: tuple[int, ...]) -> None:
     @rule(names)
-    def several(grad: torch.Tensor, *rest: Any) -> Layouts | None:
+    def several(grad: torch.Tensor, *rest: Any) -> Layouts:
         of = [(grad, *rest)[i] for i in arguments]
-        if not fits(of[0], grad) or not all(t is None or is_contiguous(t) for t in of):
-            return None
-        if grad.device.type != "cpu" and not fits(*of):
-            return None  # mixed types are the CPU's
+        unsure_if(not fits(of[0], grad) or not all(t is None or is_contiguous(t) for t in of))
+        unsure_if(grad.device.type != "cpu" and not fits(*of))  # mixed types are the CPU's
         return wanted([None if t is None else contiguous(t.shape, t) for t in of], rest[-1])
 
 
@@ -76,17 +74,15 @@ for _names, _arguments in _SEVERAL.items():
 
 
 @rule("native_layer_norm_backward")
-def _layer_norm(grad: torch.Tensor, x: torch.Tensor, *rest: Any) -> Layouts | None:
+def _layer_norm(grad: torch.Tensor, x: torch.Tensor, *rest: Any) -> Layouts:
     """Row-major, in whatever order ``x`` and its gradient come."""
     of = (x, *rest[3:5])
-    if not fits(x, grad) or x.device.type not in ("cpu", "cuda"):
-        return None
-    if x.device.type != "cpu" and not alike(*of):
-        return None  # mixed types are the CPU's
+    unsure_if(not fits(x, grad) or x.device.type not in ("cpu", "cuda"))
+    unsure_if(x.device.type != "cpu" and not alike(*of))  # mixed types are the CPU's
     return wanted([None if t is None else contiguous(t.shape, t) for t in of], rest[-1])
 
 
 @rule("_prelu_kernel_backward")
-def _prelu(grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> Layouts | None:
-    found = _one(grad, x) if fits(x, weight) and same_sizes(grad.shape, x.shape) else None
-    return None if found is None or not is_contiguous(grad) else [found, found]
+def _prelu(grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> Layouts:
+    unsure_if(not fits(x, weight) or not same_sizes(grad.shape, x.shape) or not is_contiguous(grad))
+    return [_one(grad, x)] * 2

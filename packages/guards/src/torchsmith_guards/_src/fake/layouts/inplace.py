@@ -13,23 +13,20 @@ from torchsmith_guards._src.fake.layouts.base import (
     is_static,
     rule,
     same_sizes,
+    unsure_if,
 )
 from torchsmith_guards._src.fake.layouts.pointwise import broadcast, result_device, result_dtype
 
 
-def _write(x: torch.Tensor, dtype: torch.dtype | None, *others: torch.Tensor) -> Layout | None:
+def _write(x: torch.Tensor, dtype: torch.dtype, *others: torch.Tensor) -> Layout:
     """The layout of ``x`` if values of this type and these operands can be written into it."""
-    if dtype is None or not torch.can_cast(dtype, x.dtype) or _may_overlap(x):
-        return None
+    unsure_if(not torch.can_cast(dtype, x.dtype) or _may_overlap(x))
     storage = x.untyped_storage()._cdata
     for other in others:
-        if other is not x and other.untyped_storage()._cdata == storage:
-            return None  # torch checks whether they overlap partially
-        size = broadcast(tuple(x.shape), tuple(other.shape))
-        if size is None or not same_sizes(size, x.shape):
-            return None
-    if result_device((x, *others)) != x.device:
-        return None
+        # Else torch checks whether they overlap partially.
+        unsure_if(other is not x and other.untyped_storage()._cdata == storage)
+        unsure_if(not same_sizes(broadcast(tuple(x.shape), tuple(other.shape)), x.shape))
+    unsure_if(result_device((x, *others)) != x.device)
     return x.shape, x.stride(), x.dtype, x.device, x.storage_offset()
 
 
@@ -50,7 +47,7 @@ def _may_overlap(x: torch.Tensor) -> bool:
     """,
     effect=Effect.WRITE,
 )
-def _binary(x: torch.Tensor, other: Any, **kwargs: Any) -> Layout | None:
+def _binary(x: torch.Tensor, other: Any, **kwargs: Any) -> Layout:
     tensors = (other,) if isinstance(other, torch.Tensor) else ()
     return _write(x, result_dtype((x, other)), *tensors)
 
@@ -74,8 +71,7 @@ def _copy(x: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> 
 
 @rule("fill_.Scalar", effect=Effect.WRITE)
 def _fill(x: torch.Tensor, value: Any) -> Layout | None:
-    if type(value) is float and x.dtype in INTEGRAL:
-        return None
+    unsure_if(type(value) is float and x.dtype in INTEGRAL)
     return _write(x, x.dtype) if type(value) in (bool, int, float) else None
 
 
@@ -83,11 +79,9 @@ rule("zero_", effect=Effect.WRITE)(lambda x: _write(x, x.dtype))
 
 
 @rule("masked_fill_.Scalar", effect=Effect.WRITE)
-def _masked_fill(x: torch.Tensor, mask: torch.Tensor, value: Any) -> Layout | None:
-    if mask.dtype is not torch.bool or mask.device != x.device:
-        return None
-    if type(value) not in (bool, int) and not x.dtype.is_floating_point:
-        return None
+def _masked_fill(x: torch.Tensor, mask: torch.Tensor, value: Any) -> Layout:
+    unsure_if(mask.dtype is not torch.bool or mask.device != x.device)
+    unsure_if(type(value) not in (bool, int) and not x.dtype.is_floating_point)
     return _write(x, x.dtype, mask)
 
 

@@ -14,6 +14,7 @@ from torchsmith_guards._src.fake.layouts.base import (
     is_row_major,
     rule,
     same_sizes,
+    unsure_if,
 )
 
 _NONE, _MEAN, _SUM = 0, 1, 2  # how torch numbers reductions
@@ -74,7 +75,6 @@ def _classes(x: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None)
 @rule("nll_loss_forward nll_loss2d_forward")
 def _nll_loss(
     x: torch.Tensor, target: torch.Tensor, weight: Any, reduction: int, ignore_index: int
-) -> Layouts | None:
-    if x.dim() not in (1, 2, 4) or not _classes(x, target, weight):
-        return None
+) -> Layouts:
+    unsure_if(x.dim() not in (1, 2, 4) or not _classes(x, target, weight))
     return [_reduced(x, target.shape, reduction), contiguous((), x)]

@@ -21,6 +21,7 @@ from torchsmith_guards._src.fake.layouts.base import (
     rule,
     same,
     same_sizes,
+    unsure_if,
     wanted,
 )
 
@@ -42,14 +43,12 @@ def _statistics_dtype(x: torch.Tensor, *parameters: torch.Tensor | None) -> torc
 @rule("native_layer_norm")
 def _native_layer_norm(
     x: torch.Tensor, normalized_shape: Sequence[Any], weight: Any, bias: Any, eps: float
-) -> Layouts | None:
+) -> Layouts:
     rank = x.dim() - len(normalized_shape)
     dtype = _statistics_dtype(x, weight, bias)
-    if dtype is None or rank < 0 or not normalized_shape or holds(x.shape, 0):
-        return None
+    unsure_if(dtype is None or rank < 0 or not normalized_shape or holds(x.shape, 0))
     shapes = [x.shape[rank:], *(p.shape for p in (weight, bias) if p is not None)]
-    if not all(same_sizes(shape, normalized_shape) for shape in shapes):
-        return None
+    unsure_if(not all(same_sizes(shape, normalized_shape) for shape in shapes))
     size = (*x.shape[:rank], *(1 for _ in normalized_shape))
     return [contiguous(x.shape, x), contiguous(size, x, dtype), contiguous(size, x, dtype)]
 
@@ -57,62 +56,54 @@ def _native_layer_norm(
 @rule("native_group_norm")
 def _native_group_norm(
     x: torch.Tensor, weight: Any, bias: Any, N: Any, C: Any, HxW: Any, group: int, eps: float
-) -> Layouts | None:
+) -> Layouts:
     dtype = _statistics_dtype(x, weight, bias)
-    if dtype is None or not is_contiguous(x) or x.dim() < 2:
-        return None
-    if holds(x.shape, 0) or not same(x.shape[0], N) or not same(x.shape[1], C):
-        return None
-    if not is_static((C, group)) or group < 1 or C % group:
-        return None
+    unsure_if(dtype is None or not is_contiguous(x) or x.dim() < 2)
+    unsure_if(holds(x.shape, 0) or not same(x.shape[0], N) or not same(x.shape[1], C))
+    unsure_if(not is_static((C, group)) or group < 1 or C % group)
     size = (N, group)
     return [contiguous(x.shape, x), contiguous(size, x, dtype), contiguous(size, x, dtype)]
 
 
 @rule("_native_batch_norm_legit_no_training")
-def _batch_norm_inference(x: torch.Tensor, *rest: Any) -> Layouts | None:
+def _batch_norm_inference(x: torch.Tensor, *rest: Any) -> Layouts:
     return _batch_norm(x, *rest[:4], False)
 
 
 @rule("_native_batch_norm_legit_functional")
 def _batch_norm_functional(x: torch.Tensor, *rest: Any) -> Layouts | None:
     found, mean = _batch_norm(x, *rest), rest[2]
-    if found is None or mean is None or not rest[4]:
-        return None
+    unsure_if(mean is None or not rest[4])
     updated = contiguous(mean.shape, mean)
     return [*found, updated, updated] if updated == found[1] else None
 
 
 @rule("native_batch_norm_backward")
-def _batch_norm_backward(grad: torch.Tensor, x: torch.Tensor, *rest: Any) -> Layouts | None:
+def _batch_norm_backward(grad: torch.Tensor, x: torch.Tensor, *rest: Any) -> Layouts:
     weight, running_mean, running_var, mean, deviation, train, _, mask = rest
     dtype = _statistics_dtype(x, weight, running_mean, running_var)
-    if not alike(x, grad) or mean.dtype != deviation.dtype:
-        return None
-    if holds(x.shape, 1) and not is_contiguous(x):  # the gradient's layout counts, too
-        return None
+    unsure_if(not alike(x, grad) or mean.dtype != deviation.dtype)
+    unsure_if(holds(x.shape, 1) and not is_contiguous(x))  # the gradient's layout counts, too
     known = x.dtype, torch.float32 if weight is None and not any(mask[1:]) else dtype
-    if x.device.type != "cuda" and mean.dtype not in known:
-        return None
+    unsure_if(x.device.type != "cuda" and mean.dtype not in known)
     found = _batch_norm(x, weight, None, running_mean, running_var, train)
     kind = x.dtype if weight is None else weight.dtype
     if weight is None and x.device.type == "cpu":
         kind = dtype or kind
     channels = contiguous(x.shape[1:2], x, kind)
-    return found and wanted([found[0], channels, channels], mask)
+    return wanted([found[0], channels, channels], mask)
 
 
 @rule("cudnn_batch_norm")
-def _cudnn_batch_norm(x: torch.Tensor, weight: torch.Tensor, *rest: Any) -> Layouts | None:
-    found = _batch_norm(x, weight, *rest) if x.device.type == "cuda" else None
-    if found is None:
-        return None
+def _cudnn_batch_norm(x: torch.Tensor, weight: torch.Tensor, *rest: Any) -> Layouts:
+    unsure_if(x.device.type != "cuda")
+    found = _batch_norm(x, weight, *rest)
     statistics = found[1:] if rest[3] else [contiguous((0,), weight)] * 2
     return [found[0], *statistics, contiguous((0,), x, torch.uint8)]
 
 
 @rule("cudnn_batch_norm_backward")
-def _cudnn_batch_norm_backward(x: torch.Tensor, grad: torch.Tensor, *rest: Any) -> Layouts | None:
+def _cudnn_batch_norm_backward(x: torch.Tensor, grad: torch.Tensor, *rest: Any) -> Layouts:
     return _batch_norm_backward(grad, x, *rest[:5], True, 0.0, (True, True, True))
 
 
@@ -120,26 +111,21 @@ def _cudnn_batch_norm_backward(x: torch.Tensor, grad: torch.Tensor, *rest: Any) 
 @rule("_native_batch_norm_legit")
 def _batch_norm(
     x: torch.Tensor, weight: Any, bias: Any, mean: Any, var: Any, training: bool, *_: float
-) -> Layouts | None:
+) -> Layouts:
     parameters = (weight, bias, mean, var)
     if x.device.type == "cuda" and (training or mean is not None):
         return _batch_norm_on_gpu(x, *parameters)
-    if x.device.type != "cpu" or x.dim() < 2 or (mean is None and not training):
-        return None
+    unsure_if(x.device.type != "cpu" or x.dim() < 2 or (mean is None and not training))
     dtype = _statistics_dtype(x, *parameters)
-    if dtype is None or holds(x.shape, 0):
-        return None
-    if any(p is not None and not same_sizes(p.shape, x.shape[1:2]) for p in parameters):
-        return None
+    unsure_if(dtype is None or holds(x.shape, 0))
+    unsure_if(any(p is not None and not same_sizes(p.shape, x.shape[1:2]) for p in parameters))
     result = contiguous(x.shape, x)
     if not is_contiguous(x) and x.dim() > 3:
-        if x.dim() > 4:
-            return None
+        unsure_if(x.dim() > 4)
         strides = channels_last_strides(x.shape)
         last = lies(x, strides) or is_channels_last(x)
         open_ended = holds(x.shape, 1) and not is_static(x.shape, x.stride())
-        if last is None or (open_ended and not last):
-            return None
+        unsure_if(last is None or (open_ended and not last))
         if last:
             result = (x.shape, strides, x.dtype, x.device, 0)
     statistics = (x.shape[1] if training else 0,)
@@ -147,19 +133,16 @@ def _batch_norm(
 
 
 @rule("_native_batch_norm_legit.no_stats")
-def _without_running(x: torch.Tensor, weight: Any, bias: Any, *rest: Any) -> Layouts | None:
+def _without_running(x: torch.Tensor, weight: Any, bias: Any, *rest: Any) -> Layouts:
     return _batch_norm(x, weight, bias, None, None, *rest)
 
 
-def _batch_norm_on_gpu(x: torch.Tensor, *parameters: torch.Tensor | None) -> Layouts | None:
+def _batch_norm_on_gpu(x: torch.Tensor, *parameters: torch.Tensor | None) -> Layouts:
     """In row-major order; statistics, which are at least of float32, come back in any case."""
-    if not fits(x) or x.dim() < 2 or not is_contiguous(x) or torch.version.hip is not None:
-        return None
+    unsure_if(not fits(x) or x.dim() < 2 or not is_contiguous(x) or torch.version.hip is not None)
     dtype = torch.float64 if x.dtype is torch.float64 else torch.float32
     for p in parameters:
-        if p is not None and (p.device != x.device or p.dtype not in (dtype, x.dtype)):
-            return None
-        if p is not None and not same_sizes(p.shape, x.shape[1:2]):
-            return None
+        unsure_if(p is not None and (p.device != x.device or p.dtype not in (dtype, x.dtype)))
+        unsure_if(p is not None and not same_sizes(p.shape, x.shape[1:2]))
     statistics = contiguous(x.shape[1:2], x, dtype)
     return [contiguous(x.shape, x), statistics, statistics]

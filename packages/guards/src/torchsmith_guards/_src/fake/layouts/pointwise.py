@@ -28,6 +28,7 @@ from torchsmith_guards._src.fake.layouts.base import (
     rule,
     same,
     same_sizes,
+    unsure_if,
 )
 
 Ints = tuple[int, ...]
@@ -71,54 +72,47 @@ def _merge(strong: torch.dtype | None, weak: torch.dtype | None) -> torch.dtype 
     return weak
 
 
-def result_dtype(operands: Sequence[Any]) -> torch.dtype | None:
-    """The type that tensors and numbers promote to; None for complex ones."""
+def result_dtype(operands: Sequence[Any]) -> torch.dtype:
+    """The type that tensors and numbers promote to, which must not be complex."""
     tensors = [x for x in operands if isinstance(x, torch.Tensor)]
-    if len(tensors) == len(operands) == 1:
-        return None if tensors[0].dtype.is_complex else tensors[0].dtype
     full = tuple(t.dtype for t in tensors if t.dim())
     zero = tuple(t.dtype for t in tensors if not t.dim())
     kinds = [type(x) for x in operands if not isinstance(x, torch.Tensor)]
     numbers = tuple({_SYMBOLIC_NUMBERS.get(kind, kind) for kind in kinds})
-    if any(kind not in _NUMBER_DTYPES for kind in numbers):
-        return None
-    dtype: torch.dtype | None
+    unsure_if(any(kind not in _NUMBER_DTYPES for kind in numbers))
+    dtype: torch.dtype
     if full and not numbers and not zero and all(d is full[0] for d in full):
         dtype = full[0]
     elif float in numbers:  # depends on the default type
         dtype = _promote.__wrapped__(full, zero, numbers)
     else:
         dtype = _promote(full, zero, numbers)
-    return None if dtype is None or dtype.is_complex else dtype
+    unsure_if(dtype is None or dtype.is_complex)
+    return dtype
 
 
-def result_device(tensors: Sequence[torch.Tensor]) -> torch.device | None:
-    """The device of the result: CPU scalars go anywhere. None when devices disagree."""
+def result_device(tensors: Sequence[torch.Tensor]) -> torch.device:
+    """The device of the result: CPU scalars go anywhere."""
     device = tensors[0].device
     for index, other in enumerate(tensors[1:], 1):
         if other.device == device or (other.dim() == 0 and other.device.type == "cpu"):
             continue
-        if all(t.dim() == 0 and t.device.type == "cpu" for t in tensors[:index]):
-            device = other.device
-            continue
-        return None
+        unsure_if(any(t.dim() or t.device.type != "cpu" for t in tensors[:index]))
+        device = other.device
     return device
 
 
-def broadcast_all(tensors: Sequence[torch.Tensor]) -> tuple[Any, ...] | None:
-    """The size that tensors broadcast to, if it is the same for every value of the symbols."""
+def broadcast_all(tensors: Sequence[torch.Tensor]) -> tuple[Any, ...]:
+    """The size that tensors broadcast to."""
     size: tuple[Any, ...] = tuple(tensors[0].shape)
     for other in tensors[1:]:
         if not same_sizes(other.shape, size):
-            merged = broadcast(size, tuple(other.shape))
-            if merged is None:
-                return None
-            size = merged
+            size = broadcast(size, tuple(other.shape))
     return size
 
 
-def broadcast(a: tuple[Any, ...], b: tuple[Any, ...]) -> tuple[Any, ...] | None:
-    """The size that two sizes broadcast to."""
+def broadcast(a: tuple[Any, ...], b: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The size that two sizes broadcast to, whatever the values of their symbols."""
     if len(a) < len(b):
         a, b = b, a
     merged = list(a)
@@ -127,13 +121,12 @@ def broadcast(a: tuple[Any, ...], b: tuple[Any, ...]) -> tuple[Any, ...] | None:
         have = merged[offset + i]
         if same(have, extent) or (type(extent) is int and extent == 1):
             continue
-        if not (type(have) is int and have == 1):
-            return None
+        unsure_if(not (type(have) is int and have == 1))
         merged[offset + i] = extent
     return tuple(merged)
 
 
-def pointwise_layout(kind: int, operands: Sequence[Any]) -> Layout | None:
+def pointwise_layout(kind: int, operands: Sequence[Any]) -> Layout:
     """Layout of a pointwise operator's result.
 
     Args:
@@ -141,26 +134,17 @@ def pointwise_layout(kind: int, operands: Sequence[Any]) -> Layout | None:
         operands: tensors and numbers.
     """
     tensors = [x for x in operands if isinstance(x, torch.Tensor)]
-    if not tensors:
-        return None
+    unsure_if(not tensors)
     device = result_device(tensors)
-    size = None if device is None else broadcast_all(tensors)
-    if device is None or size is None:
-        return None
+    size = broadcast_all(tensors)
     dtype = result_dtype(operands)
-    if dtype is None:
-        return None
     common = torch.get_default_dtype() if kind == _TO_FLOAT and dtype in INTEGRAL else dtype
     stride = pointwise_stride(tensors, size, len(tensors) < len(operands), common)
-    if stride is None:
-        return None
-    if kind == _NOT_BOOL and any(t.dtype is torch.bool for t in tensors):
-        return None
+    unsure_if(kind == _NOT_BOOL and any(t.dtype is torch.bool for t in tensors))
     if kind == _TO_BOOL:
         dtype = torch.bool
     elif dtype in INTEGRAL:
-        if kind == _ONLY_FLOAT:
-            return None
+        unsure_if(kind == _ONLY_FLOAT)
         dtype = common
     return size, stride, dtype, device, 0
 
@@ -170,7 +154,7 @@ def pointwise_stride(
     size: tuple[Any, ...],
     numbers: bool = False,
     dtype: torch.dtype | None = None,
-) -> tuple[Any, ...] | None:
+) -> tuple[Any, ...]:
     """Strides that TensorIterator gives its output; for symbolic sizes, where that is easy to say.
 
     Args:
@@ -184,32 +168,29 @@ def pointwise_stride(
     strides = []
     for t in tensors:
         cast = dtype is not None and t.dtype is not dtype and t.device.type == "cpu"
-        stride = copy_stride(t) if cast else tuple(t.stride())
-        if stride is None:
-            return None
-        strides.append(stride)
+        strides.append(copy_stride(t) if cast else tuple(t.stride()))
     if is_static(size, *sizes, *strides):
         return iterator_strides(size, tuple(sizes), tuple(strides), numbers)
-    if holds(size, 0):
-        return None
+    unsure_if(holds(size, 0))
     full = [t for t in tensors if same_sizes(t.shape, size)]
     wanted = contiguous_strides(size)
     if len(full) == len(tensors):
         if all(same_sizes(stride, wanted) for stride in strides):
             return wanted
         if holds(size, 1) and not numbers:
-            return _common_strides(size, strides)
+            common = _common_strides(size, strides)
+            unsure_if(common is None)
+            return common  # type: ignore[return-value]
     order = axis_order(size, [expanded_strides(size, s, t) for s, t in zip(sizes, strides)])
-    return None if order is None else strides_in_order(size, order)
+    return strides_in_order(size, order)
 
 
-def copy_stride(x: torch.Tensor) -> tuple[Any, ...] | None:
+def copy_stride(x: torch.Tensor) -> tuple[Any, ...]:
     """Strides of a copy of ``x``: its own if it is dense, else dense ones in their order."""
     size, stride = tuple(x.shape), tuple(x.stride())
     if is_dense(size, stride) or holds(size, 0):
         return stride
-    order = axis_order(size, [list(stride)])
-    return None if order is None else strides_in_order(size, order)
+    return strides_in_order(size, axis_order(size, [list(stride)]))
 
 
 @lru_cache(maxsize=4096)
@@ -225,7 +206,6 @@ def iterator_strides(
         if common is not None:
             return common
     order = axis_order(size, [expanded_strides(size, s, t) for s, t in zip(sizes, strides)])
-    assert order is not None, "plain numbers can be compared"
     return strides_in_order(size, order)
 
 
@@ -287,18 +267,13 @@ def _is(n: Any, value: int) -> bool:
     return type(n) is int and n == value
 
 
-def axis_order(size: tuple[Any, ...], operands: Sequence[Sequence[Any]]) -> list[int] | None:
-    """Axes from the innermost out: an insertion sort whose comparison may find no difference.
-
-    None when the order depends on the value of a symbol.
-    """
+def axis_order(size: tuple[Any, ...], operands: Sequence[Sequence[Any]]) -> list[int]:
+    """Axes from the innermost out: an insertion sort whose comparison may find no difference."""
     order = list(range(len(size)))[::-1]
     for i in range(1, len(size)):
         moving = i
         for other in range(i - 1, -1, -1):
             verdict = _compare(size, operands, order[other], order[moving])
-            if verdict is None:
-                return None
             if verdict > 0:
                 order[other], order[moving] = order[moving], order[other]
                 moving = other
@@ -309,18 +284,18 @@ def axis_order(size: tuple[Any, ...], operands: Sequence[Sequence[Any]]) -> list
 
 def _compare(
     size: tuple[Any, ...], operands: Sequence[Sequence[Any]], inner: int, outer: int
-) -> int | None:
-    """1 to exchange two axes, -1 to leave them, 0 if no operand decides, None if unknown."""
+) -> int:
+    """1 to exchange two axes, -1 to leave them, 0 if no operand decides."""
     for stride in operands:
         a, b = stride[inner], stride[outer]
         if _is(a, 0) or _is(b, 0):
             continue
         if not same(a, b):
             smaller = less(a, b)
-            return None if smaller is None else -1 if smaller else 1
+            unsure_if(smaller is None)
+            return -1 if smaller else 1
         exchange = less(size[outer], size[inner])
-        if exchange is None and not same(size[outer], size[inner]):
-            return None
+        unsure_if(exchange is None and not same(size[outer], size[inner]))
         if exchange:
             return 1
     return 0
@@ -370,7 +345,7 @@ def _register() -> None:
         # a third argument is ``alpha``, a factor that leaves the layout alone
         return lambda a, b, *factor, **kwargs: pointwise_layout(kind, (a, b))
 
-    def settings(x: torch.Tensor, *args: Any, **kwargs: Any) -> Layout | None:
+    def settings(x: torch.Tensor, *args: Any, **kwargs: Any) -> Layout:
         if any(isinstance(a, float | torch.Tensor) for a in (*args, *kwargs.values())):
             return pointwise_layout(_ONLY_FLOAT, (x,))
         return pointwise_layout(_NOT_BOOL, (x,))
@@ -402,10 +377,9 @@ def _hardtanh(x: torch.Tensor, min_val: Any = -1, max_val: Any = 1) -> Layout | 
 
 
 @rule("pow.Tensor_Scalar")
-def _pow(x: torch.Tensor, exponent: Any) -> Layout | None:
-    dtype = result_dtype((x, exponent))
+def _pow(x: torch.Tensor, exponent: Any) -> Layout:
     layout = pointwise_layout(_DEFAULT, (x,))  # the number is no operand of the kernel
-    return None if layout is None or dtype is None else (*layout[:2], dtype, *layout[3:])
+    return (*layout[:2], result_dtype((x, exponent)), *layout[3:])
 
 
 @rule("pow.Scalar")
@@ -414,81 +388,68 @@ def _pow_of_number(base: Any, x: torch.Tensor) -> Layout | None:
 
 
 @rule("div.Tensor_mode", "div.Scalar_mode")
-def _div(a: torch.Tensor, b: Any, *, rounding_mode: str | None) -> Layout | None:
+def _div(a: torch.Tensor, b: Any, *, rounding_mode: str | None) -> Layout:
     return pointwise_layout(_TO_FLOAT if rounding_mode is None else _DEFAULT, (a, b))
 
 
 @rule("where.self where.ScalarSelf where.ScalarOther")
-def _where(condition: torch.Tensor, a: Any, b: Any) -> Layout | None:
+def _where(condition: torch.Tensor, a: Any, b: Any) -> Layout:
     tensors = [x for x in (condition, a, b) if isinstance(x, torch.Tensor)]
     device, dtype = result_device(tensors), result_dtype((a, b))
     size = broadcast_all(tensors)
-    if device is None or dtype is None or size is None or condition.dtype is not torch.bool:
-        return None
-    cast = [t for t in tensors[1:] if t.dim() and t.dtype != dtype]
-    stride = None if cast else pointwise_stride(tensors, size, len(tensors) < 3)
-    return None if stride is None else (size, stride, dtype, device, 0)
+    unsure_if(condition.dtype is not torch.bool)
+    unsure_if(any(t.dim() and t.dtype != dtype for t in tensors[1:]))
+    return size, pointwise_stride(tensors, size, len(tensors) < 3), dtype, device, 0
 
 
 rule("addcmul", "addcdiv")(lambda x, a, b, **factor: pointwise_layout(_ONLY_FLOAT, (x, a, b)))
 
 
 @rule("lerp.Scalar", "lerp.Tensor")
-def _lerp(a: torch.Tensor, b: torch.Tensor, weight: Any) -> Layout | None:
+def _lerp(a: torch.Tensor, b: torch.Tensor, weight: Any) -> Layout:
     tensors = (a, b, weight) if isinstance(weight, torch.Tensor) else (a, b)
-    if any(t.dtype != a.dtype for t in tensors):
-        return None
+    unsure_if(any(t.dtype != a.dtype for t in tensors))
     return pointwise_layout(_ONLY_FLOAT, tensors)
 
 
 @rule("masked_fill.Scalar", "masked_fill.Tensor")
-def _masked_fill(x: torch.Tensor, mask: torch.Tensor, value: Any) -> Layout | None:
+def _masked_fill(x: torch.Tensor, mask: torch.Tensor, value: Any) -> Layout:
     if isinstance(value, torch.Tensor):
-        if value.dim() or value.dtype != x.dtype:
-            return None
-    elif type(value) not in (bool, int) and not x.dtype.is_floating_point:
-        return None
-    if mask.dtype is not torch.bool or x.device != mask.device:
-        return None
-    if not is_static(x.shape) and not (is_contiguous(x) and is_contiguous(mask)):
-        return None
+        unsure_if(value.dim() or value.dtype != x.dtype)
+    else:
+        unsure_if(type(value) not in (bool, int) and not x.dtype.is_floating_point)
+    unsure_if(mask.dtype is not torch.bool or x.device != mask.device)
+    unsure_if(not is_static(x.shape) and not (is_contiguous(x) and is_contiguous(mask)))
     size = broadcast(tuple(x.shape), tuple(mask.shape))
-    if size is None or not same_sizes(size, x.shape):
-        return None
+    unsure_if(not same_sizes(size, x.shape))
     return size, contiguous_strides(size), x.dtype, x.device, 0
 
 
 @rule("native_dropout")
-def _native_dropout(x: torch.Tensor, p: float, train: bool | None) -> Layouts | None:
-    if not x.dtype.is_floating_point or not is_row_major(x) or train is False:
-        return None
-    if holds(x.shape, 0):
-        return None
+def _native_dropout(x: torch.Tensor, p: float, train: bool | None) -> Layouts:
+    unsure_if(not x.dtype.is_floating_point or not is_row_major(x) or train is False)
+    unsure_if(holds(x.shape, 0))
     size = tuple(x.shape)
     stride = contiguous_strides(size)
     return [(size, stride, x.dtype, x.device, 0), (size, stride, torch.bool, x.device, 0)]
 
 
 @rule("log_sigmoid_forward")
-def _log_sigmoid(x: torch.Tensor) -> Layouts | None:
-    if not fits(x) or not is_row_major(x):
-        return None
+def _log_sigmoid(x: torch.Tensor) -> Layouts:
+    unsure_if(not fits(x) or not is_row_major(x))
     return [contiguous(x.shape, x), contiguous(x.shape if x.device.type == "cpu" else (0,), x)]
 
 
 @rule("_prelu_kernel")
 def _prelu(x: torch.Tensor, weight: torch.Tensor) -> Layout | None:
-    if not fits(x, weight) or not is_row_major(x):
-        return None
-    size = broadcast_all((x, weight))
-    return contiguous(x.shape, x) if size is not None and same_sizes(size, x.shape) else None
+    unsure_if(not fits(x, weight) or not is_row_major(x))
+    return contiguous(x.shape, x) if same_sizes(broadcast_all((x, weight)), x.shape) else None
 
 
 @rule("glu")
-def _glu(x: torch.Tensor, dim: int = -1) -> Layout | None:
+def _glu(x: torch.Tensor, dim: int = -1) -> Layout:
     axis = axis_of(dim, x.dim())
-    if axis is None or not fits(x) or not is_row_major(x) or not x.dim() or x.shape[axis] % 2:
-        return None
+    unsure_if(not fits(x) or not is_row_major(x) or not x.dim() or x.shape[axis] % 2 != 0)
     size = list(x.shape)
     size[axis] //= 2
     return contiguous(size, x)

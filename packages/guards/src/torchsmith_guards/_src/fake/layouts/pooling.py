@@ -18,26 +18,26 @@ from torchsmith_guards._src.fake.layouts.base import (
     is_static,
     rule,
     spread,
+    unsure_if,
 )
 
 
-def _pool_layout(size: list[int] | None, x: torch.Tensor, count: int) -> Layout | None:
-    if size is None:
-        return None
-    if count == 3:  # may be of four axes, but is no image
-        return contiguous(size, x) if is_contiguous(x) else None
-    return image_layout(size, x)
+def _pool_layout(size: list[int], x: torch.Tensor, count: int) -> Layout:
+    if count == 2:
+        return image_layout(size, x)
+    unsure_if(not is_contiguous(x))
+    return contiguous(size, x)  # may be of four axes, but is no image
 
 
-def _with_indices(values: Layout | None) -> Layouts | None:
-    return None if values is None else [values, (*values[:2], torch.int64, *values[3:])]
+def _with_indices(values: Layout) -> Layouts:
+    return [values, (*values[:2], torch.int64, *values[3:])]
 
 
 def _register(count: int) -> None:
     """The rules of pooling over ``count`` spatial dimensions."""
 
     @rule(f"max_pool{count}d_with_indices")
-    def _max_pool(x: torch.Tensor, *window: Any, **named: Any) -> Layouts | None:
+    def _max_pool(x: torch.Tensor, *window: Any, **named: Any) -> Layouts:
         return _with_indices(_pool_layout(_pooled(count, x, *window, **named), x, count))
 
     @rule(f"avg_pool{count}d")
@@ -57,15 +57,13 @@ def _register(count: int) -> None:
         return None if divisor_override == 0 or unknown else _pool_layout(size, x, count)
 
     @rule(f"_adaptive_avg_pool{count}d")
-    def _adaptive_avg_pool(x: torch.Tensor, output_size: Sequence[Any]) -> Layout | None:
-        if x.dim() not in (count + 1, count + 2) or len(output_size) != count or not fits(x):
-            return None
-        if not is_static(output_size) or min(output_size) < 1:
-            return None
+    def _adaptive_avg_pool(x: torch.Tensor, output_size: Sequence[Any]) -> Layout:
+        unsure_if(x.dim() not in (count + 1, count + 2) or len(output_size) != count or not fits(x))
+        unsure_if(not is_static(output_size) or min(output_size) < 1)
         return _pool_layout([*x.shape[:-count], *output_size], x, count)
 
     @rule(f"adaptive_max_pool{count}d")
-    def _adaptive_max_pool(x: torch.Tensor, output_size: Sequence[Any]) -> Layouts | None:
+    def _adaptive_max_pool(x: torch.Tensor, output_size: Sequence[Any]) -> Layouts:
         return _with_indices(_adaptive_avg_pool(x, output_size))
 
 
@@ -81,20 +79,15 @@ def _pooled(
     padding: Sequence[int] = (0,),
     dilation: Sequence[int] = (1,),
     ceil_mode: bool = False,
-) -> list[int] | None:
-    if x.dim() not in (count + 1, count + 2) or not fits(x):
-        return None
+) -> list[int]:
+    unsure_if(x.dim() not in (count + 1, count + 2) or not fits(x))
     kernels, pads, gaps = (spread(n, count) for n in (kernel_size, padding, dilation))
     steps = spread(stride, count) if stride else kernels
-    if kernels is None or steps is None or pads is None or gaps is None:
-        return None
     size = list(x.shape[:-count])
     for extent, kernel, step, pad, gap in zip(x.shape[-count:], kernels, steps, pads, gaps):
-        if step < 1 or kernel < 1 or gap < 1 or not 0 <= 2 * pad <= kernel:
-            return None
+        unsure_if(step < 1 or kernel < 1 or gap < 1 or not 0 <= 2 * pad <= kernel)
         room = extent + 2 * pad - gap * (kernel - 1) - 1
-        if room < 0:
-            return None
+        unsure_if(room < 0)
         number = -(-room // step) + 1 if ceil_mode else room // step + 1
         if ceil_mode and (number - 1) * step >= extent + pad:
             number -= 1  # the last window must start inside the input or its left padding
@@ -108,14 +101,12 @@ def _columns(
     padding: Sequence[int], stride: Sequence[int],
 ) -> Layout | None:  # fmt: skip
     """Row-major, whatever the image's layout is."""
-    if x.dim() not in (3, 4) or not x.dtype.is_floating_point or holds(x.shape, 0):
-        return None
+    unsure_if(x.dim() not in (3, 4) or not x.dtype.is_floating_point or holds(x.shape, 0))
     windows: Any = 1
     for extent, *numbers in zip(x.shape[-2:], kernel_size, dilation, padding, stride):
         kernel, gap, pad, step = numbers
         least = extent if type(extent) is int else 2
-        if least + 2 * pad - gap * (kernel - 1) < 1 or min(kernel, gap, step, pad + 1) < 1:
-            return None
+        unsure_if(least + 2 * pad - gap * (kernel - 1) < 1 or min(kernel, gap, step, pad + 1) < 1)
         windows = windows * ((extent + 2 * pad - gap * (kernel - 1) - 1) // step + 1)
     rows = x.shape[-3] * (kernel_size[0] * kernel_size[1])
     return contiguous((*x.shape[:-3], rows, windows), x)

@@ -23,6 +23,7 @@ from torchsmith_guards._src.fake.layouts.base import (
     is_static,
     rule,
     same_sizes,
+    unsure_if,
 )
 
 _UPSAMPLING = """
@@ -32,15 +33,15 @@ _UPSAMPLING = """
 """.split()
 
 
-def _resampled(size: Sequence[Any], x: torch.Tensor) -> Layout | None:
+def _resampled(size: Sequence[Any], x: torch.Tensor) -> Layout:
     """The layout of ``x`` with the sizes ``size``, the first of which may be a symbol."""
-    if not alike(x) or not is_static(x.stride(), x.shape[1:], size[1:]) or holds(x.shape, 0):
-        return None
-    if min(size[1:]) < 1 or holds(size[:1], 0):
-        return None
+    unsure_if(not alike(x) or not is_static(x.stride(), x.shape[1:], size[1:]) or holds(x.shape, 0))
+    unsure_if(min(size[1:]) < 1 or holds(size[:1], 0))
     if not is_channels_last(x):
-        return contiguous(size, x) if x.dim() < 5 or is_contiguous(x) else None
-    return image_layout(size, x) if x.device.type == "cpu" else None
+        unsure_if(x.dim() >= 5 and not is_contiguous(x))
+        return contiguous(size, x)
+    unsure_if(x.device.type != "cpu")
+    return image_layout(size, x)
 
 
 @rule("upsample_nearest2d", "_upsample_nearest_exact2d")
@@ -69,15 +70,13 @@ def _bicubic_backward(grad: torch.Tensor, *sizes: Any) -> Layout | None:
     return None if is_channels_last(grad) else _upsample_backward(grad, *sizes)
 
 
-def _padded(count: int, x: torch.Tensor, padding: Sequence[int]) -> Layout | None:
-    if x.dim() not in (count + 1, count + 2) or len(padding) != 2 * count or not is_static(padding):
-        return None
-    if min(padding) < 0 or not fits(x) or not is_contiguous(x):
-        return None
+def _padded(count: int, x: torch.Tensor, padding: Sequence[int]) -> Layout:
+    unsure_if(x.dim() not in (count + 1, count + 2))
+    unsure_if(len(padding) != 2 * count or not is_static(padding))
+    unsure_if(min(padding) < 0 or not fits(x) or not is_contiguous(x))
     size = list(x.shape)
     for i in range(count):
-        if max(padding[2 * i : 2 * i + 2]) >= size[-1 - i]:
-            return None
+        unsure_if(max(padding[2 * i : 2 * i + 2]) >= size[-1 - i])
         size[-1 - i] += sum(padding[2 * i : 2 * i + 2])
     return contiguous(size, x)
 
@@ -87,26 +86,23 @@ for _count in (1, 2, 3):
 
 
 @rule("pixel_shuffle")
-def _pixel_shuffle(x: torch.Tensor, factor: int) -> Layout | None:
-    if x.dim() < 3 or not fits(x) or factor < 1 or x.shape[-3] % factor**2:
-        return None
+def _pixel_shuffle(x: torch.Tensor, factor: int) -> Layout:
+    unsure_if(x.dim() < 3 or not fits(x) or factor < 1 or x.shape[-3] % factor**2)
     *batch, channels, height, width = x.shape
     return _resampled((*batch, channels // factor**2, height * factor, width * factor), x)
 
 
 @rule("pixel_unshuffle")
-def _pixel_unshuffle(x: torch.Tensor, factor: int) -> Layout | None:
-    if x.dim() < 3 or not fits(x) or factor < 1 or x.shape[-2] % factor or x.shape[-1] % factor:
-        return None
+def _pixel_unshuffle(x: torch.Tensor, factor: int) -> Layout:
+    unsure_if(x.dim() < 3 or not fits(x) or factor < 1)
+    unsure_if(x.shape[-2] % factor or x.shape[-1] % factor)
     *batch, channels, height, width = x.shape
     return _resampled((*batch, channels * factor**2, height // factor, width // factor), x)
 
 
 @rule("grid_sampler_2d", "grid_sampler_3d")
-def _grid_sampler(x: torch.Tensor, grid: torch.Tensor, *_: Any) -> Layout | None:
+def _grid_sampler(x: torch.Tensor, grid: torch.Tensor, *_: Any) -> Layout:
     count = x.dim() - 2
-    if count not in (2, 3) or not fits(x, grid) or not fits(grid) or not is_contiguous(x):
-        return None
-    if grid.dim() != x.dim() or grid.shape[0] != x.shape[0] or grid.shape[-1] != count:
-        return None
+    unsure_if(count not in (2, 3) or not fits(x, grid) or not fits(grid) or not is_contiguous(x))
+    unsure_if(grid.dim() != x.dim() or grid.shape[0] != x.shape[0] or grid.shape[-1] != count)
     return contiguous((*x.shape[:2], *grid.shape[1:-1]), x)

@@ -19,6 +19,7 @@ from torchsmith_guards._src.fake.layouts.base import (
     is_static,
     rule,
     same,
+    unsure_if,
 )
 
 _Rule = TypeVar("_Rule", bound=LayoutRule)
@@ -59,17 +60,16 @@ def view_strides(
 @view("view", "_unsafe_view")
 def _view(x: torch.Tensor, size: Sequence[int]) -> Layout | None:
     new = resolve_size(x, size)
-    if new is None or holds(x.shape, 0):
-        return None
-    if all(type(n) is int for n in (*x.shape, *x.stride(), *new)):
+    unsure_if(holds(x.shape, 0))
+    if is_static(x.shape, x.stride(), new):
         strides = view_strides(x.shape, x.stride(), new)
     else:
         strides = contiguous_strides(new) if is_contiguous(x) else None
     return None if strides is None else (new, strides, x.dtype, x.device, x.storage_offset())
 
 
-def resolve_size(x: torch.Tensor, size: Sequence[Any]) -> list[Any] | None:
-    """``size`` with -1 replaced, if ``x`` has as many elements for every value of its symbols."""
+def resolve_size(x: torch.Tensor, size: Sequence[Any]) -> list[Any]:
+    """``size`` with -1 replaced; ``x`` has as many elements for every value of its symbols."""
     new = list(size)
     unknown = [i for i, n in enumerate(new) if type(n) is int and n == -1]
     rest: Any = 1
@@ -80,11 +80,11 @@ def resolve_size(x: torch.Tensor, size: Sequence[Any]) -> list[Any] | None:
     for n in x.shape:
         total = total * n
     if unknown:
-        if len(unknown) > 1 or (type(rest) is int and rest == 0):
-            return None
+        unsure_if(len(unknown) > 1 or (type(rest) is int and rest == 0))
         new[unknown[0]] = total // rest
         rest = rest * new[unknown[0]]
-    return new if same(rest, total) else None
+    unsure_if(not same(rest, total))
+    return new
 
 
 def _viewed(x: torch.Tensor, size: Sequence[int], stride: Sequence[int], offset: int = 0) -> Layout:
@@ -92,20 +92,18 @@ def _viewed(x: torch.Tensor, size: Sequence[int], stride: Sequence[int], offset:
 
 
 @view("permute")
-def _permute(x: torch.Tensor, dims: Sequence[int]) -> Layout | None:
+def _permute(x: torch.Tensor, dims: Sequence[int]) -> Layout:
     rank = x.dim()
     axes = [d % rank if -rank <= d < rank else -1 for d in dims]
-    if sorted(axes) != list(range(rank)):
-        return None
+    unsure_if(sorted(axes) != list(range(rank)))
     size, stride = x.shape, x.stride()
     return _viewed(x, [size[a] for a in axes], [stride[a] for a in axes])
 
 
 @view("transpose.int")
-def _transpose(x: torch.Tensor, dim0: int, dim1: int) -> Layout | None:
+def _transpose(x: torch.Tensor, dim0: int, dim1: int) -> Layout:
     rank = x.dim()
-    if not (-rank <= dim0 < rank and -rank <= dim1 < rank):
-        return None
+    unsure_if(not (-rank <= dim0 < rank and -rank <= dim1 < rank))
     size, stride = list(x.shape), list(x.stride())
     size[dim0], size[dim1] = size[dim1], size[dim0]
     stride[dim0], stride[dim1] = stride[dim1], stride[dim0]
@@ -116,10 +114,9 @@ view("t")(lambda x: _transpose(x, 0, 1) if x.dim() == 2 else None)
 
 
 @view("unsqueeze")
-def _unsqueeze(x: torch.Tensor, dim: int) -> Layout | None:
+def _unsqueeze(x: torch.Tensor, dim: int) -> Layout:
     rank = x.dim()
-    if not -rank - 1 <= dim <= rank:
-        return None
+    unsure_if(not -rank - 1 <= dim <= rank)
     axis = dim % (rank + 1)
     size, stride = list(x.shape), list(x.stride())
     step = size[axis] * stride[axis] if axis < rank else 1
@@ -129,10 +126,9 @@ def _unsqueeze(x: torch.Tensor, dim: int) -> Layout | None:
 
 
 @view("squeeze.dim")
-def _squeeze(x: torch.Tensor, dim: int) -> Layout | None:
+def _squeeze(x: torch.Tensor, dim: int) -> Layout:
     rank = x.dim()
-    if not -rank <= dim < rank:
-        return None
+    unsure_if(not -rank <= dim < rank)
     size, stride = list(x.shape), list(x.stride())
     if size[dim] == 1:
         del size[dim % rank], stride[dim % rank]
@@ -140,10 +136,9 @@ def _squeeze(x: torch.Tensor, dim: int) -> Layout | None:
 
 
 @view("expand")
-def _expand(x: torch.Tensor, size: Sequence[int], *, implicit: bool = False) -> Layout | None:
+def _expand(x: torch.Tensor, size: Sequence[int], *, implicit: bool = False) -> Layout:
     extra = len(size) - x.dim()
-    if extra < 0:
-        return None
+    unsure_if(extra < 0)
     new: list[Any] = list(size)
     stride: list[Any] = [0] * len(size)
     for axis in range(len(size) - 1, -1, -1):
@@ -151,30 +146,24 @@ def _expand(x: torch.Tensor, size: Sequence[int], *, implicit: bool = False) -> 
         literal = wanted if type(wanted) is int else None
         if axis < extra:
             if literal is not None and literal <= 1:
-                if literal < 1 or not is_static(x.shape, x.stride(), size):
-                    return None
+                unsure_if(literal < 1 or not is_static(x.shape, x.stride(), size))
                 if x.dim():  # what has no axis has no stride to go on from
                     stride[axis] = new[axis + 1] * stride[axis + 1]
             continue
         have, step = x.shape[axis - extra], x.stride(axis - extra)
         if literal == -1 or same(wanted, have):
             new[axis], stride[axis] = have, step
-        elif not same(have, 1) or (literal is not None and literal < 0):
-            return None
+        else:
+            unsure_if(not same(have, 1) or (literal is not None and literal < 0))
     return _viewed(x, new, stride)
 
 
 @view("select.int")
-def select_view(x: torch.Tensor, dim: int, index: int) -> Layout | None:
+def select_view(x: torch.Tensor, dim: int, index: int) -> Layout:
     rank = x.dim()
-    if type(index) is not int or not -rank <= dim < rank:
-        return None
+    unsure_if(type(index) is not int or not -rank <= dim < rank)
     extent: Any = x.shape[dim]
-    if type(extent) is not int:
-        if index not in (0, -1):
-            return None
-    elif not -extent <= index < extent:
-        return None
+    unsure_if(index not in (0, -1) if type(extent) is not int else not -extent <= index < extent)
     size, stride = list(x.shape), list(x.stride())
     offset = (index + extent if index < 0 else index) * stride[dim]
     del size[dim % rank], stride[dim % rank]
@@ -184,20 +173,18 @@ def select_view(x: torch.Tensor, dim: int, index: int) -> Layout | None:
 @view("slice.Tensor")
 def slice_view(
     x: torch.Tensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
-) -> Layout | None:
+) -> Layout:
     rank = x.dim()
-    if not -rank <= dim < rank or type(step) is not int or step < 1:
-        return None
+    unsure_if(not -rank <= dim < rank or type(step) is not int or step < 1)
     extent: Any = x.shape[dim]
     if type(extent) is not int:
         # Python writes ``x[1:]`` with the greatest int.
         open_ended = end is None or (type(end) is int and end >= 2**63 - 1)
-        whole = start in (None, 0) and open_ended and step == 1
-        return _viewed(x, x.shape, x.stride()) if whole else None
+        unsure_if(start not in (None, 0) or not open_ended or step != 1)
+        return _viewed(x, x.shape, x.stride())
     begin = 0 if start is None else start
     stop = extent if end is None else end
-    if type(begin) is not int or type(stop) is not int:
-        return None
+    unsure_if(type(begin) is not int or type(stop) is not int)
     begin = min(max(begin + extent if begin < 0 else begin, 0), extent)
     stop = min(max(stop + extent if stop < 0 else stop, begin), extent)
     size, stride = list(x.shape), list(x.stride())
@@ -212,10 +199,9 @@ view("_reshape_alias")(lambda x, size, stride: _viewed(x, tuple(size), tuple(str
 
 
 @view("squeeze.dims")
-def _squeeze_dims(x: torch.Tensor, dim: Sequence[int]) -> Layout | None:
+def _squeeze_dims(x: torch.Tensor, dim: Sequence[int]) -> Layout:
     axes = [axis_of(d, x.dim()) for d in dim]
-    if None in axes or len(set(axes)) != len(axes):
-        return None
+    unsure_if(len(set(axes)) != len(axes))
     size = x.shape
     return _without(x, [i for i, n in enumerate(size) if i in axes and type(n) is int and n == 1])
 
@@ -229,21 +215,16 @@ def _without(x: torch.Tensor, axes: Sequence[int]) -> Layout:
     return _viewed(x, [size[i] for i in kept], [stride[i] for i in kept])
 
 
-def _divided(x: torch.Tensor, dim: int) -> tuple[int, int] | None:
+def _divided(x: torch.Tensor, dim: int) -> tuple[int, int]:
     """The axis and its known extent of what is taken apart along a dimension."""
     axis = axis_of(dim, x.dim())
-    if axis is None or not x.dim():
-        return None
-    extent: Any = x.shape[axis]
-    return (axis, extent) if type(extent) is int else None
+    unsure_if(not x.dim() or not is_static((x.shape[axis],)))
+    return axis, x.shape[axis]
 
 
 @view("unbind.int")
-def _unbind(x: torch.Tensor, dim: int = 0) -> Layouts | None:
-    found = _divided(x, dim)
-    if found is None:
-        return None
-    axis, extent = found
+def _unbind(x: torch.Tensor, dim: int = 0) -> Layouts:
+    axis, extent = _divided(x, dim)
     size, stride = list(x.shape), list(x.stride())
     del size[axis]
     step = stride.pop(axis)
@@ -251,13 +232,10 @@ def _unbind(x: torch.Tensor, dim: int = 0) -> Layouts | None:
 
 
 @view("split_with_sizes")
-def _split_with_sizes(x: torch.Tensor, split_sizes: Sequence[int], dim: int = 0) -> Layouts | None:
-    found = _divided(x, dim)
-    if found is None or not is_static(split_sizes) or min(split_sizes, default=0) < 0:
-        return None
-    axis, extent = found
-    if sum(split_sizes) != extent:
-        return None
+def _split_with_sizes(x: torch.Tensor, split_sizes: Sequence[int], dim: int = 0) -> Layouts:
+    axis, extent = _divided(x, dim)
+    unsure_if(not is_static(split_sizes) or min(split_sizes, default=0) < 0)
+    unsure_if(sum(split_sizes) != extent)
     stride = x.stride()
     parts: Layouts = []
     begin = 0
@@ -270,35 +248,29 @@ def _split_with_sizes(x: torch.Tensor, split_sizes: Sequence[int], dim: int = 0)
 
 
 @view("split.Tensor")
-def _split(x: torch.Tensor, split_size: int, dim: int = 0) -> Layouts | None:
-    found = _divided(x, dim)
-    if found is None or type(split_size) is not int or split_size < 1:
-        return None
+def _split(x: torch.Tensor, split_size: int, dim: int = 0) -> Layouts:
+    _, extent = _divided(x, dim)
+    unsure_if(type(split_size) is not int or split_size < 1)
     # Nothing is split into one piece of nothing.
-    starts = range(0, found[1], split_size)
-    sizes = [min(split_size, found[1] - begin) for begin in starts] or [0]
+    sizes = [min(split_size, extent - begin) for begin in range(0, extent, split_size)] or [0]
     return _split_with_sizes(x, sizes, dim)
 
 
 @view("chunk")
-def _chunk(x: torch.Tensor, chunks: int, dim: int = 0) -> Layouts | None:
-    found = _divided(x, dim)
-    if found is None or type(chunks) is not int or chunks < 1:
-        return None
-    return _split(x, -(-found[1] // chunks), dim)
+def _chunk(x: torch.Tensor, chunks: int, dim: int = 0) -> Layouts:
+    _, extent = _divided(x, dim)
+    unsure_if(type(chunks) is not int or chunks < 1)
+    return _split(x, -(-extent // chunks), dim)
 
 
 @view("diagonal")
-def diagonal_view(x: torch.Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Layout | None:
+def diagonal_view(x: torch.Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Layout:
     first, second = axis_of(dim1, x.dim()), axis_of(dim2, x.dim())
-    if first is None or second is None or first == second or type(offset) is not int:
-        return None
-    if not is_static((x.shape[first], x.shape[second])):
-        return None
+    unsure_if(first == second or type(offset) is not int)
+    unsure_if(not is_static((x.shape[first], x.shape[second])))
     size, stride = list(x.shape), list(x.stride())
     length = min(size[first] + min(offset, 0), size[second] - max(offset, 0))
-    if length <= 0:
-        return None
+    unsure_if(length <= 0)
     start = offset * stride[second] if offset >= 0 else -offset * stride[first]
     step = stride[first] + stride[second]
     for axis in sorted((first, second), reverse=True):
@@ -307,13 +279,11 @@ def diagonal_view(x: torch.Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1
 
 
 @view("unfold")
-def _unfold(x: torch.Tensor, dimension: int, size: int, step: int) -> Layout | None:
+def _unfold(x: torch.Tensor, dimension: int, size: int, step: int) -> Layout:
     axis = axis_of(dimension, x.dim())
-    if axis is None or not x.dim() or not is_static((x.shape[axis], size, step)):
-        return None
+    unsure_if(not x.dim() or not is_static((x.shape[axis], size, step)))
     extent = x.shape[axis]
-    if step < 1 or not 0 <= size <= extent:
-        return None
+    unsure_if(step < 1 or not 0 <= size <= extent)
     sizes, strides = list(x.shape), list(x.stride())
     sizes.append(size)
     strides.append(strides[axis])
@@ -325,13 +295,11 @@ def _unfold(x: torch.Tensor, dimension: int, size: int, step: int) -> Layout | N
 @view("as_strided")
 def strided_view(
     x: torch.Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
-) -> Layout | None:
+) -> Layout:
     offset = x.storage_offset() if storage_offset is None else storage_offset
-    if not is_static(x.shape, x.stride(), size, stride, (offset,)) or len(size) != len(stride):
-        return None
-    if min((*size, *stride, offset), default=0) < 0:
-        return None
+    unsure_if(not is_static(x.shape, x.stride(), size, stride, (offset,)))
+    unsure_if(len(size) != len(stride))
+    unsure_if(min((*size, *stride, offset), default=0) < 0)
     last = offset + sum((n - 1) * step for n, step in zip(size, stride))
-    if 0 not in size and (last + 1) * x.element_size() > x.untyped_storage().nbytes():
-        return None  # torch says what is wrong
+    unsure_if(0 not in size and (last + 1) * x.element_size() > x.untyped_storage().nbytes())
     return tuple(size), tuple(stride), x.dtype, x.device, offset
