@@ -20,7 +20,7 @@ from torchsmith_tracer._src.torch_private import storage_id
 from torchsmith_tracer._src.trace import Outlined, Trace
 from torchsmith_tracer._src.values.base import Args, Kwargs, Value
 from torchsmith_tracer._src.values.builtins.registry import builtin
-from torchsmith_tracer._src.values.constants import ConstantValue
+from torchsmith_tracer._src.values.constants import FALSE, ConstantValue
 from torchsmith_tracer._src.values.containers import TupleValue
 from torchsmith_tracer._src.values.tensor import TensorValue
 from torchsmith_tracer._src.values.torch_queries import handles
@@ -117,20 +117,17 @@ def _layout(fake: object) -> object:
 
 
 @handles(torch.cond)
-def _cond(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
-    named = dict(zip(("pred", "true_fn", "false_fn", "operands"), args)) | kwargs
-    if not {"pred", "true_fn", "false_fn"} <= named.keys() <= {*named, "operands"}:
-        raise Unsupported("opaque-call", what="torch.cond with these arguments")
-    pred, operands = named["pred"], named.get("operands")
+def _cond(
+    tx: Trace, pred: Value, true_fn: Value, false_fn: Value, operands: Value | None = None
+) -> Value:
     given = [] if operands is None else tx.interp.unpack(operands)
     if not isinstance(pred, TensorValue):
-        chosen = named["true_fn" if tx.interp.truth(pred) else "false_fn"]
-        return tx.interp.call(chosen, given)
+        return tx.interp.call(true_fn if tx.interp.truth(pred) else false_fn, given)
     if pred.fake.dtype is not torch.bool or pred.fake.numel() != 1:
         raise Unsupported("opaque-call", what="torch.cond with this condition")
     _tensors(tx, TupleValue(given), "torch.cond")
-    yes = _pure(tx, "a branch of torch.cond", named["true_fn"], given)
-    no = _pure(tx, "a branch of torch.cond", named["false_fn"], given)
+    yes = _pure(tx, "a branch of torch.cond", true_fn, given)
+    no = _pure(tx, "a branch of torch.cond", false_fn, given)
     fakes = yes.body.fakes
     if yes.shape != no.shape or [*map(_layout, fakes)] != [*map(_layout, no.body.fakes)]:
         raise Unsupported("opaque-call", what="torch.cond with branches of different results")
@@ -141,10 +138,7 @@ def _cond(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
 
 
 @handles(private.while_loop)
-def _while_loop(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
-    if kwargs or len(args) != 3:
-        raise Unsupported("opaque-call", what="while_loop with these arguments")
-    condition, body, carried = args
+def _while_loop(tx: Trace, condition: Value, body: Value, carried: Value, /) -> Value:
     given = tx.interp.unpack(carried)
     tensors = _tensors(tx, TupleValue(given), "while_loop")
     every = range(len(given))
@@ -170,11 +164,8 @@ def _rows(tx: Trace, tensors: Sequence[TensorValue], dim: int, what: str) -> lis
 
 
 @handles(private.map_rows)
-def _map(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
+def _map(tx: Trace, func: Value, rows: Value, /, *others: Value) -> Value:
     what = "map"
-    if kwargs or len(args) < 2:
-        raise Unsupported("opaque-call", what="map with these arguments")
-    func, rows, *others = args
     tensors = _tensors(tx, rows, what)
     _, build = flatten(tx, rows)
     given = [build(_rows(tx, tensors, 0, what)), *others]
@@ -182,25 +173,33 @@ def _map(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
     return _looped(tx, (0, len(tensors), 0, False), tensors, step)
 
 
+_ZERO = ConstantValue(0)
+
+
 @handles(private.scan)
-def _scan(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
-    if len(args) != 3 or kwargs.keys() - {"dim", "reverse"}:
-        raise Unsupported("opaque-call", what="scan with these arguments")
-    func, carried, scanned = args
-    dim = tx.interp.concrete(kwargs.get("dim", ConstantValue(0)))
-    reverse = tx.interp.concrete(kwargs.get("reverse", ConstantValue(False)))
+def _scan(
+    tx: Trace,
+    func: Value,
+    carried: Value,
+    scanned: Value,
+    /,
+    *,
+    dim: Value = _ZERO,
+    reverse: Value = FALSE,
+) -> Value:
+    place, backwards = tx.interp.concrete(dim), tx.interp.concrete(reverse)
     state, tensors = _tensors(tx, carried, "scan"), _tensors(tx, scanned, "scan")
-    if type(dim) is not int or type(reverse) is not bool or not state:
+    if type(place) is not int or type(backwards) is not bool or not state:
         raise Unsupported("opaque-call", what="scan with these arguments")
     _, build = flatten(tx, scanned)
-    given = [carried, build(_rows(tx, tensors, dim, "scan"))]
+    given = [carried, build(_rows(tx, tensors, place, "scan"))]
     step = _pure(tx, "the body of scan", func, given, [0, 1])
     count = len(state)
     same = [_layout(t.fake)[:4] for t in state] == [_layout(f)[:4] for f in step.body.fakes[:count]]  # type: ignore[index]
     whole = isinstance(step.shape, list) and len(step.shape) == 2
     if not same or not whole or step.shape[0] != outline_of(tx, carried):  # type: ignore[index]
         raise Unsupported("opaque-call", what="scan with results unlike what it carries")
-    return _looped(tx, (count, len(tensors), dim, reverse), [*state, *tensors], step)
+    return _looped(tx, (count, len(tensors), place, backwards), [*state, *tensors], step)
 
 
 def _looped(
@@ -237,12 +236,11 @@ _KEEP = {"use_reentrant", "preserve_rng_state", "early_stop", "determinism_check
 
 
 @handles(torch.utils.checkpoint.checkpoint)
-def _checkpoint(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
+def _checkpoint(tx: Trace, func: Value, /, *given: Value, **kwargs: Value) -> Value:
     """Checkpointing changes what is saved for the backward pass, not the result; with nothing to
     save it is the plain call."""
     own = {k: v for k, v in kwargs.items() if k in _KEEP}
     rest = {k: v for k, v in kwargs.items() if k not in own and k != "context_fn"}
-    func, *given = args
     if not torch.is_grad_enabled():
         return tx.interp.call(func, given, rest)
     options = {k: tx.interp.concrete(v) for k, v in own.items()}

@@ -20,8 +20,8 @@ from torchsmith_tracer._src.higher_order import ops
 from torchsmith_tracer._src.higher_order.hooks import refuse_pending
 from torchsmith_tracer._src.torch_private import without_anomalies
 from torchsmith_tracer._src.trace import Trace
-from torchsmith_tracer._src.values.base import Args, Kwargs, Value
-from torchsmith_tracer._src.values.constants import NONE, ConstantValue
+from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.constants import NONE, TRUE, ConstantValue
 from torchsmith_tracer._src.values.tensor import PROPERTIES, STORES, TensorValue
 from torchsmith_tracer._src.values.tensor_methods import method
 from torchsmith_tracer._src.values.torch_queries import handles
@@ -69,11 +69,8 @@ STORES["grad"] = store_grad
 
 
 @method("requires_grad_")
-def _require_grad(
-    tx: Trace, tensor: TensorValue, args: list[Value], kwargs: Kwargs
-) -> Value | None:
-    given = _bound("requires_grad_", ("requires_grad",), args, kwargs)
-    flag = given.get("requires_grad", ConstantValue(True)).as_constant()
+def _require_grad(tx: Trace, tensor: TensorValue, /, requires_grad: Value = TRUE) -> Value:
+    flag = requires_grad.as_constant()
     fake = tensor.fake
     if flag is not fake.requires_grad:
         tx.graph.call_method("requires_grad_", (tensor, ConstantValue(flag)))
@@ -90,36 +87,40 @@ def _restore_flag(fake: torch.Tensor, flag: bool) -> None:
         fake.requires_grad_(flag)
 
 
-STORES["requires_grad"] = lambda tx, tensor, value: _require_grad(tx, tensor, [value], {})
+STORES["requires_grad"] = _require_grad
 
 
 # --- backward passes -------------------------------------------------------------------------
 
 
 @method("backward")
-def _backward(tx: Trace, tensor: TensorValue, args: list[Value], kwargs: Kwargs) -> Value | None:
-    names = ("gradient", "retain_graph", "create_graph", "inputs")
-    given = _bound("Tensor.backward", names, args, kwargs)
-    gradient, retain, create, inputs = (given.get(name, NONE) for name in names)
-    return _run(tx, [tensor], [gradient], retain, create, inputs)
+def _backward(
+    tx: Trace,
+    tensor: TensorValue,
+    /,
+    gradient: Value = NONE,
+    retain_graph: Value = NONE,
+    create_graph: Value = NONE,
+    inputs: Value = NONE,
+) -> Value:
+    return _run(tx, [tensor], [gradient], retain_graph, create_graph, inputs)
 
 
 @handles(torch.autograd.backward)
-def _autograd_backward(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
-    names = ("tensors", "grad_tensors", "retain_graph", "create_graph", "grad_variables", "inputs")
-    given = _bound("torch.autograd.backward", names, args, kwargs)
-    tensors, gradients, retain, create, old, inputs = (given.get(name, NONE) for name in names)
-    if not tx.interp.is_none(old):
+def _autograd_backward(
+    tx: Trace,
+    tensors: Value,
+    grad_tensors: Value = NONE,
+    retain_graph: Value = NONE,
+    create_graph: Value = NONE,
+    grad_variables: Value = NONE,
+    inputs: Value = NONE,
+) -> Value:
+    if not tx.interp.is_none(grad_variables):
         raise Unsupported("opaque-call", what="torch.autograd.backward with grad_variables")
     roots = _several(tx, tensors)
-    grads = [NONE] * len(roots) if tx.interp.is_none(gradients) else _several(tx, gradients)
-    return _run(tx, roots, grads, retain, create, inputs)
-
-
-def _bound(what: str, names: Sequence[str], args: Args, kwargs: Kwargs) -> Kwargs:
-    if len(args) > len(names) or not kwargs.keys() <= set(names):
-        raise Unsupported("opaque-call", what=f"{what} with these arguments")
-    return {**dict(zip(names, args, strict=False)), **kwargs}
+    grads = [NONE] * len(roots) if tx.interp.is_none(grad_tensors) else _several(tx, grad_tensors)
+    return _run(tx, roots, grads, retain_graph, create_graph, inputs)
 
 
 def _several(tx: Trace, value: Value) -> list[Value]:
@@ -127,9 +128,13 @@ def _several(tx: Trace, value: Value) -> list[Value]:
 
 
 def _run(
-    tx: Trace, roots: Sequence[Value], grads: Sequence[Value], retain: Value, create: Value,
+    tx: Trace,
+    roots: Sequence[Value],
+    grads: Sequence[Value],
+    retain: Value,
+    create: Value,
     inputs: Value,
-) -> Value:  # fmt: skip
+) -> Value:
     if any(not isinstance(v, TensorValue) for v in roots):
         raise Unsupported("opaque-call", what="a backward pass from something else than tensors")
     tx.graph.need_history()
@@ -204,7 +209,7 @@ def _leaves(tx: Trace, roots: Sequence[TensorValue]) -> list[TensorValue]:
 
 
 @handles(torch.autograd.grad)
-def _grad(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
+def _grad(tx: Trace, *args: Value, **kwargs: Value) -> Value:
     tx.graph.need_history()
     refuse_pending(tx)
     with without_anomalies():

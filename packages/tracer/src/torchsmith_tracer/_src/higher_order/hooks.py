@@ -26,8 +26,6 @@ from torchsmith_tracer._src.values.constants import NONE
 from torchsmith_tracer._src.values.tensor import TensorValue
 from torchsmith_tracer._src.values.tensor_methods import method
 
-Args = list[Value]
-Kwargs = dict[str, Value]
 _CODE = (GuardKind.ID, GuardKind.TYPE, GuardKind.CODE, GuardKind.HASATTR, GuardKind.DICT_CONTAINS)
 _OF_FUNCTIONS = ("__defaults__", "__kwdefaults__", "__closure__")
 
@@ -116,8 +114,7 @@ def refuse_pending(tx: Trace) -> None:
 
 
 @method("register_hook")
-def _register(tx: Trace, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
-    (hook,) = [*args, *kwargs.values()]
+def _register(tx: Trace, tensor: TensorValue, /, hook: Value) -> Value:
     if not tensor.fake.requires_grad:
         message = "cannot register a hook on a tensor that doesn't require gradient"
         raise tx.interp.error(RuntimeError, message)
@@ -129,8 +126,7 @@ def _register(tx: Trace, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Val
 
 
 @method("register_post_accumulate_grad_hook")
-def _register_post(tx: Trace, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
-    (hook,) = [*args, *kwargs.values()]
+def _register_post(tx: Trace, tensor: TensorValue, /, hook: Value) -> Value:
     if not (tensor.fake.requires_grad and tensor.fake.is_leaf and tensor.source is not None):
         raise Unsupported("tensor-attribute", what="such a hook", tensor=tensor.describe())
     return _later(tx, torch.Tensor.register_post_accumulate_grad_hook, tensor, hook)

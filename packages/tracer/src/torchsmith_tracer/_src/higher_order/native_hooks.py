@@ -9,7 +9,6 @@ runs: they may be replaced between calls.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
 
 import torch
 from torch import fx
@@ -18,9 +17,8 @@ from torchsmith_guards import Guard, GuardKind
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.higher_order import ops
-from torchsmith_tracer._src.higher_order.hooks import Args, Kwargs
 from torchsmith_tracer._src.trace import Trace
-from torchsmith_tracer._src.values.base import MethodOf, Value
+from torchsmith_tracer._src.values.base import Args, Kwargs, MethodOf, Value
 from torchsmith_tracer._src.values.builtins.registry import constructor
 from torchsmith_tracer._src.values.constants import NONE
 from torchsmith_tracer._src.values.containers import TupleValue
@@ -41,7 +39,7 @@ def _native(tx: Trace, what: str) -> None:
 
 
 @method("retain_grad")
-def _retain(tx: Trace, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
+def _retain(tx: Trace, tensor: TensorValue, /) -> Value:
     fake = tensor.fake
     if not fake.requires_grad:
         raise Unsupported("tensor-attribute", what="retain_grad", tensor=tensor.describe())
@@ -79,7 +77,7 @@ class _Setup(MethodOf["ModuleHooks"]):
 
     __slots__ = ()
 
-    def call(self, tx: Trace, args: Sequence[Value], kwargs: Kwargs) -> Value:
+    def call(self, tx: Trace, args: Args, kwargs: Kwargs) -> Value:
         (given,) = args
         several = given.python_type() is tuple
         if not several and issubclass(given.python_type(), tuple):

@@ -27,7 +27,7 @@ from torchsmith_tracer._src.values.base import Args, Kwargs, Value
 from torchsmith_tracer._src.values.builtin_object import BuiltinObject
 from torchsmith_tracer._src.values.builtins import registry
 from torchsmith_tracer._src.values.builtins.registry import builtin
-from torchsmith_tracer._src.values.constants import NONE
+from torchsmith_tracer._src.values.constants import FALSE, NONE
 from torchsmith_tracer._src.values.containers import TupleValue
 from torchsmith_tracer._src.values.opaque import GraphObject
 from torchsmith_tracer._src.values.tensor import TensorValue
@@ -332,45 +332,48 @@ for _real in _APPLY:
 
 
 @handles(torch.func.jvp)
-def _jvp(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
-    if len(args) != 3 or kwargs.keys() - {"has_aux", "strict"}:
-        raise Unsupported("opaque-call", what="torch.func.jvp with these arguments")
-    func, primals, tangents = args
-    has_aux, strict = (n in kwargs and kwargs[n].as_constant() for n in ("has_aux", "strict"))
+def _jvp(
+    tx: Trace,
+    func: Value,
+    primals: Value,
+    tangents: Value,
+    /,
+    *,
+    strict: Value = FALSE,
+    has_aux: Value = FALSE,
+) -> Value:
+    aux = has_aux.as_constant()
     given = tx.interp.unpack(primals)
     directions, _ = flatten(tx, tangents)
     nodes = [d.node for d in directions if isinstance(d, TensorValue)]
     call, inputs, outputs, build, others, build_aux = _differentiated(
-        tx, "torch.func.jvp", func, given, range(len(given)), {}, has_aux, forward=True
+        tx, "torch.func.jvp", func, given, range(len(given)), {}, aux, forward=True
     )
     if len(nodes) != len(inputs.nodes):
         raise Unsupported("opaque-call", what="torch.func.jvp with these tangents")
     n, m = len(outputs), len(others)
-    own = (len(nodes), n, strict)
+    own = (len(nodes), n, strict.as_constant())
     found = call.close(ops.jvp, own, [*inputs.nodes, *nodes], [*outputs, *others])
     parts = [build(found[:n]), build(found[n + m :])]
-    return TupleValue([*parts, build_aux(found[n : n + m])] if has_aux else parts)
+    return TupleValue([*parts, build_aux(found[n : n + m])] if aux else parts)
 
 
 @handles(torch.func.vjp)
-def _vjp(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
-    if not args or kwargs.keys() - {"has_aux"}:
-        raise Unsupported("opaque-call", what="torch.func.vjp with these arguments")
-    func, *primals = args
-    has_aux = "has_aux" in kwargs and kwargs["has_aux"].as_constant()
+def _vjp(tx: Trace, func: Value, /, *primals: Value, has_aux: Value = FALSE) -> Value:
+    aux = has_aux.as_constant()
     call, inputs, outputs, build, others, build_aux = _differentiated(
-        tx, "torch.func.vjp", func, primals, range(len(primals)), {}, has_aux
+        tx, "torch.func.vjp", func, primals, range(len(primals)), {}, aux
     )
     n = len(outputs)
     own = (len(inputs.nodes), n)
     *found, pull = call.close(ops.vjp, own, inputs.nodes, [*outputs, *others])
     assert isinstance(pull, GraphObject)
     parts = [build(found[:n]), PullBackValue(pull.node, inputs, n)]
-    return TupleValue([*parts, build_aux(found[n:])] if has_aux else parts)
+    return TupleValue([*parts, build_aux(found[n:])] if aux else parts)
 
 
 @handles(torch.func.linearize)
-def _refused(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
+def _refused(tx: Trace, *args: Value, **kwargs: Value) -> Value:
     raise Unsupported("opaque-call", what="torch.func.linearize, which compiles by itself")
 
 

@@ -29,7 +29,7 @@ from torchsmith_tracer._src.torch_private import (
 )
 from torchsmith_tracer._src.trace import Graph, Trace
 from torchsmith_tracer._src.values.base import Args, Kwargs, MethodOf, Value
-from torchsmith_tracer._src.values.constants import FALSE, NONE, ConstantValue
+from torchsmith_tracer._src.values.constants import FALSE, NONE, TRUE
 
 
 class ContextValue(Value):
@@ -419,25 +419,23 @@ def _read(tx: Trace, context: ContextValue, name: str) -> object:
     return value.as_constant()
 
 
-Maker = Callable[["Trace", Args, Kwargs], ContextValue]
+Maker = Callable[..., ContextValue]
 
 
 def _new(value: Callable[..., ContextValue], *about: object) -> Maker:
-    return lambda tx, args, kwargs: value(*about)
+    return lambda tx, *args, **kwargs: value(*about)
 
 
-def _set_grad_mode(tx: Trace, args: Args, kwargs: Kwargs) -> ContextValue:
-    mode = args[0] if args else kwargs["mode"]
+def _set_grad_mode(tx: Trace, mode: Value) -> ContextValue:
     return GradModeValue(torch.set_grad_enabled, bool(mode.as_constant())).apply(tx)
 
 
-def _inference_mode(tx: Trace, args: Args, kwargs: Kwargs) -> ContextValue:
-    mode = args[0] if args else kwargs.get("mode", ConstantValue(True))
+def _inference_mode(tx: Trace, mode: Value = TRUE) -> ContextValue:
     return InferenceModeValue(torch.inference_mode, bool(mode.as_constant()))
 
 
 def _autocast(cls: Callable[..., torch.autocast]) -> Maker:
-    def make(tx: Trace, args: Args, kwargs: Kwargs) -> ContextValue:
+    def make(tx: Trace, *args: Value, **kwargs: Value) -> ContextValue:
         values = [a.as_constant() for a in args]
         named = {k: v.as_constant() for k, v in kwargs.items()}
         try:

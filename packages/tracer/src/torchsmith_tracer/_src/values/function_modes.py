@@ -16,7 +16,7 @@ import torch
 from torchsmith_tracer._src import torch_private as private
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.trace import Trace
-from torchsmith_tracer._src.values.base import Args, Kwargs, Value
+from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtins.registry import builtin, method
 from torchsmith_tracer._src.values.constants import NONE, ConstantValue
 from torchsmith_tracer._src.values.contexts import FunctionMode, TorchFunctionDisabled
@@ -109,7 +109,7 @@ def _count(tx: Trace) -> int:
 
 
 @handles(torch.get_default_device)
-def _default_device(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
+def _default_device(tx: Trace) -> Value:
     devices = [entered.mode.as_constant() for entered in active(tx) if not entered.watches]
     with devices[-1] if devices else nullcontext():  # type: ignore[attr-defined]
         return ConstantValue(torch.get_default_device())

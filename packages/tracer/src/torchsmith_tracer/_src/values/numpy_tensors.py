@@ -7,7 +7,7 @@ import torch
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Args, Kwargs, Value
-from torchsmith_tracer._src.values.constants import NONE, TRUE
+from torchsmith_tracer._src.values.constants import FALSE, NONE, TRUE
 from torchsmith_tracer._src.values.lazy import realize
 from torchsmith_tracer._src.values.numpy_arrays import ArrayValue, alias
 from torchsmith_tracer._src.values.numpy_calls import from_tensor
@@ -18,11 +18,8 @@ from torchsmith_tracer._src.values.torch_queries import Handler, handles, regist
 
 
 @method("numpy")
-def _numpy(
-    tx: Trace, tensor: TensorValue, args: list[Value], kwargs: dict[str, Value]
-) -> Value | None:
-    force = args[0] if args else kwargs.get("force")
-    if force is not None and tx.interp.truth(force):
+def _numpy(tx: Trace, tensor: TensorValue, /, *, force: Value = FALSE) -> Value:
+    if tx.interp.truth(force):
         for step in ("detach", "cpu", "resolve_conj", "resolve_neg"):
             made = tx.graph.call_method(step, (tensor,))
             assert isinstance(made, TensorValue)
@@ -42,9 +39,9 @@ def _shared(tx: Trace, array: ArrayValue) -> TensorValue:
 
 
 @handles(torch.from_numpy)
-def _from_numpy(tx: Trace, args: Args, kwargs: Kwargs) -> Value | None:
-    array = realize(tx, args[0]) if args else NONE
-    if not isinstance(array, ArrayValue) or array.is_scalar or kwargs:
+def _from_numpy(tx: Trace, given: Value, /) -> Value:
+    array = realize(tx, given)
+    if not isinstance(array, ArrayValue) or array.is_scalar:
         raise Unsupported("opaque-call", what="torch.from_numpy")
     return _shared(tx, array)
 

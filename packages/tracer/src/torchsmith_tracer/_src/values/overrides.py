@@ -46,7 +46,7 @@ from torchsmith_tracer._src.values.tensor_objects import (
     tensor_object,
 )
 from torchsmith_tracer._src.values.torch_fn import call_torch, name_of
-from torchsmith_tracer._src.values.torch_queries import find_handler, handles, register
+from torchsmith_tracer._src.values.torch_queries import find_handler, handles
 from torchsmith_tracer._src.values.wrapper_tensors import WrapperTensor
 
 # --- whether overrides are on --------------------------------------------------------------------
@@ -377,11 +377,12 @@ def _converted(tx: Trace, result: Value, cls: type) -> Value:
 
 
 @handles(torch.overrides.handle_torch_function)
-def _handle(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
-    """``handle_torch_function(public_api, relevant_args, *args, **kwargs)``."""
-    asked = iter(tx.interp.unpack(args[1])) if enabled(tx) else iter(())
+def _handle(
+    tx: Trace, public_api: Value, relevant_args: Value, *args: Value, **kwargs: Value
+) -> Value:
+    asked = iter(tx.interp.unpack(relevant_args)) if enabled(tx) else iter(())
     relevant = overloaded(tx, asked, plain=True)
-    return dispatch(tx, args[0], relevant, args[2:], kwargs)
+    return dispatch(tx, public_api, relevant, args, kwargs)
 
 
 def _any(tx: Trace, values: Sequence[Value]) -> Value:
@@ -390,34 +391,27 @@ def _any(tx: Trace, values: Sequence[Value]) -> Value:
 
 
 @handles(torch.overrides.is_tensor_like)
-def _is_tensor_like(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
-    kind = (args[0] if args else kwargs["inp"]).python_type()
+def _is_tensor_like(tx: Trace, inp: Value) -> Value:
+    kind = inp.python_type()
     asked = lookup(tx, kind, "__torch_function__") is not None
     return ConstantValue(issubclass(kind, torch.Tensor) or asked)
 
 
-def _has_of(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
-    return _any(tx, tx.interp.unpack(args[0]))
-
-
-def _has_any(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
-    return _any(tx, args)
-
-
-_QUERIES = {_handle, _is_tensor_like, _has_of, _has_any}
-register(private.torch_function_enabled, lambda tx, args, kwargs: ConstantValue(enabled(tx)))
-for _question in private.OVERRIDES_OF:
-    register(_question, _has_of)
-for _question in private.OVERRIDES_OF_ANY:
-    register(_question, _has_any)
+handles(*private.OVERRIDES_OF)(lambda tx, given, /: _any(tx, tx.interp.unpack(given)))
+handles(*private.OVERRIDES_OF_ANY)(lambda tx, *given: _any(tx, given))
+handles(private.torch_function_enabled)(lambda tx: ConstantValue(enabled(tx)))
+_QUERIES = {
+    find_handler(torch.overrides.handle_torch_function),
+    find_handler(torch.overrides.is_tensor_like),
+    *map(find_handler, private.OVERRIDES_OF + private.OVERRIDES_OF_ANY),
+}
 
 
 # --- making tensor objects ------------------------------------------------------------------------
 
 
 @method("as_subclass")
-def _as_subclass(tx: Trace, tensor: TensorValue, args: list[Value], kwargs: Kwargs) -> Value | None:
-    cls = args[0] if args else kwargs.get("cls")
+def _as_subclass(tx: Trace, tensor: TensorValue, /, cls: Value) -> Value:
     if not isinstance(cls, ClassValue) or not issubclass(cls.obj, torch.Tensor):
         raise Unsupported("opaque-call", what="as_subclass")
     return as_class(tx, tensor, cls.obj)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -284,24 +285,26 @@ def _lists_as_tensors(tx: Trace, key: Value) -> Value:
 
 
 @method("__getitem__")
-def _getitem(tx: Trace, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
-    return tensor.plain_getitem(tx, _lists_as_tensors(tx, args[0]))
+def _getitem(tx: Trace, tensor: TensorValue, key: Value, /) -> Value:
+    return tensor.plain_getitem(tx, _lists_as_tensors(tx, key))
 
 
 @method("__setitem__")
-def _setitem(tx: Trace, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
-    tensor.plain_setitem(tx, _lists_as_tensors(tx, args[0]), args[1])
+def _setitem(tx: Trace, tensor: TensorValue, key: Value, value: Value, /) -> Value:
+    tensor.plain_setitem(tx, _lists_as_tensors(tx, key), value)
     return NONE
+
+
+def _as_method(handler: Handler, tx: Trace, /, *args: Value, **kwargs: Value) -> Value | None:
+    return handler(tx, args, kwargs)
 
 
 register(torch.nn.functional.one_hot, _traced(_one_hot))
 for _name, _fn in (("take_along_dim", _take_along_dim), ("kron", _kron)):
     _handler = _traced(_fn)
-    method(_name)(lambda tx, self, args, kwargs, f=_handler: f(tx, [self, *args], kwargs))  # type: ignore[misc]
+    method(_name)(partial(_as_method, _handler))
     register(getattr(torch, _name), _handler)
-method("fill_diagonal_")(
-    lambda tx, x, args, kwargs: _traced(_fill_diagonal)(tx, [x, *args], kwargs)
-)
+method("fill_diagonal_")(partial(_as_method, _traced(_fill_diagonal)))
 register(torch.linspace, _spaced(_linspace, "start", "end", "steps"))
 register(torch.logspace, _spaced(_logspace, "start", "end", "steps", "base"))
 for _name, _shape in (

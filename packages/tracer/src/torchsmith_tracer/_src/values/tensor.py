@@ -432,6 +432,7 @@ def call_tensor_method(
     kwargs: dict[str, Value],
 ) -> Value:
     """``tensor.name(*args, **kwargs)``."""
+    from torchsmith_tracer._src.values.builtins.registry import misfit
     from torchsmith_tracer._src.values.tensor_methods import METHODS
 
     if not are_simple(tx, args, kwargs):
@@ -441,7 +442,9 @@ def call_tensor_method(
             return overrides.call(tx, getattr(torch.Tensor, name), [tensor, *args], kwargs)
     handler = METHODS.get(name)
     if handler is not None:
-        result = handler(tx, tensor, list(args), kwargs)
+        if misfit(tx, handler, [tensor, *args], kwargs):
+            raise Unsupported("opaque-call", what=f"Tensor.{name} with these arguments")
+        result = handler(tx, tensor, *args, **kwargs)
         if result is not None:
             return result
     if name in _SLOT_METHODS or name in _ABSTRACT:

@@ -1,6 +1,7 @@
 """Tensor methods that are not plain operators: metadata queries, data reads, slots by name.
 
-A handler gives the result, or None to become an ordinary graph node.
+A handler ``fn(tx, tensor, *args, **kwargs)`` gives the result, or None to become an ordinary node
+of the graph.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from torchsmith_guards import same_sizes
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
-from torchsmith_tracer._src.values.constants import ConstantValue
+from torchsmith_tracer._src.values.builtins.registry import F, Implementation
+from torchsmith_tracer._src.values.constants import NONE, ConstantValue
 from torchsmith_tracer._src.values.containers import ListValue
 from torchsmith_tracer._src.values.read_numbers import read_number
 from torchsmith_tracer._src.values.sizes import SizeNumel, SizeValue, size_value
@@ -26,17 +28,13 @@ from torchsmith_tracer._src.values.tensor import (
     stride_node,
 )
 
-Args = list[Value]
-Kwargs = dict[str, Value]
-Handler = Callable[["Trace", TensorValue, Args, Kwargs], Value | None]
-
-METHODS: dict[str, Handler] = {}
+METHODS: dict[str, Implementation] = {}
 
 
-def method(*names: str) -> Callable[[Handler], Handler]:
+def method(*names: str) -> Callable[[F], F]:
     """Register a handler; a name used twice is an error."""
 
-    def add(handler: Handler) -> Handler:
+    def add(handler: F) -> F:
         for name in names:
             if name in METHODS:
                 raise ValueError(f"tensor method {name} has a handler already")
@@ -46,56 +44,50 @@ def method(*names: str) -> Callable[[Handler], Handler]:
     return add
 
 
-def _dim_argument(tensor: TensorValue, args: Args, kwargs: Kwargs) -> int | bool | None:
-    """The dimension asked for; None: all; False: not a valid known dimension."""
-    value = args[0] if args else kwargs.get("dim")
-    if value is None or (isinstance(value, ConstantValue) and value.value is None):
-        return None
-    dim = value.as_constant()
-    rank = tensor.fake.dim()
-    if type(dim) is not int or not -rank <= dim < rank:
-        return False
-    return dim % rank
+def _known_dim(tensor: TensorValue, value: Value) -> int | None:
+    """A dimension that is asked for, from the front; None if it is not valid."""
+    dim, rank = value.as_constant(), tensor.fake.dim()
+    return dim % rank if type(dim) is int and -rank <= dim < rank else None
 
 
 @method("size")
-def _size(tx: Trace, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value | None:
-    dim = _dim_argument(tensor, args, kwargs)
-    if dim is None:
+def _size(tx: Trace, tensor: TensorValue, /, dim: Value = NONE) -> Value | None:
+    if tx.interp.is_none(dim):
         return tensor.size(tx)
-    return None if dim is False else tensor.size_of(tx, dim)
+    place = _known_dim(tensor, dim)
+    return None if place is None else tensor.size_of(tx, place)
 
 
 @method("stride")
-def _stride(tx: Trace, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value | None:
-    dim = _dim_argument(tensor, args, kwargs)
-    if dim is False:
-        return None
+def _stride(tx: Trace, tensor: TensorValue, /, dim: Value = NONE) -> Value | None:
     strides = tensor.fake.stride()
-    if dim is not None:
-        n = strides[dim]
-        return ConstantValue(n) if type(n) is int else symbolic(stride_node(tx, tensor, dim), n)
+    if not tx.interp.is_none(dim):
+        place = _known_dim(tensor, dim)
+        if place is None:
+            return None
+        n = strides[place]
+        return ConstantValue(n) if type(n) is int else symbolic(stride_node(tx, tensor, place), n)
     whole = size_value(tx.graph, torch.Size(strides), lambda d: stride_node(tx, tensor, d))
     return tx.interp.tuple(whole.items)
 
 
 @method("numel", "nelement")
-def _numel(tx: Trace, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value | None:
+def _numel(tx: Trace, tensor: TensorValue, /) -> Value:
     return SizeNumel(tensor.size(tx), "numel").call(tx, (), {})
 
 
 @method("storage_offset")
-def _storage_offset(tx: Trace, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value | None:
+def _storage_offset(tx: Trace, tensor: TensorValue, /) -> Value:
     offset = tensor.fake.storage_offset()
     if tensor.real is not None or type(offset) is not int:
         raise Unsupported("tensor-attribute", what="storage_offset", tensor=tensor.describe())
     return ConstantValue(offset)
 
 
-def _fold(name: str) -> Handler:
+def _fold(name: str) -> Implementation:
     """A query about metadata, answered by the fake."""
 
-    def query(tx: Trace, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value | None:
+    def query(tx: Trace, tensor: TensorValue, /, *args: Value, **kwargs: Value) -> Value:
         values = [_metadata_argument(a) for a in args]
         named = {k: _metadata_argument(v) for k, v in kwargs.items()}
         result = getattr(tensor.fake, name)(*values, **named)
@@ -118,10 +110,10 @@ for _name in (
         method(_name)(_fold(_name))
 
 
-def _real_first(name: str) -> Handler:
+def _real_first(name: str) -> Implementation:
     """A query that the guard on an input's metadata does not answer."""
 
-    def query(tx: Trace, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value | None:
+    def query(tx: Trace, tensor: TensorValue, /) -> Value:
         if tensor.real is not None and tensor.source is not None:
             return tx.world.computed(tensor.real, tensor.source, name, called=True)
         if name == "_is_view":
@@ -138,14 +130,15 @@ for _name in ("is_inference", "_is_view"):
 
 
 @method("type")
-def _type(tx: Trace, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value | None:
-    wanted = args[0] if args else kwargs.get("dtype")
-    if wanted is not None:
-        kind = wanted.as_constant()
-        dtype = _LEGACY.get(kind, kind)
-        if isinstance(dtype, type | str):
+def _type(
+    tx: Trace, tensor: TensorValue, /, dtype: Value = NONE, non_blocking: Value = NONE
+) -> Value:
+    if not tx.interp.is_none(dtype):
+        kind = dtype.as_constant()
+        wanted = _LEGACY.get(kind, kind)
+        if isinstance(wanted, type | str):
             raise Unsupported("opaque-call", what=f"Tensor.type({kind})")
-        return tx.graph.call_method("to", (tensor, ConstantValue(dtype)))
+        return tx.graph.call_method("to", (tensor, ConstantValue(wanted)))
     fake = tensor.fake
     place = "" if fake.device.type == "cpu" else f"{fake.device.type}."
     return ConstantValue(f"torch.{place}{_TYPE_NAMES[fake.dtype]}Tensor")
@@ -157,26 +150,26 @@ _LEGACY.update(LEGACY_TYPES.items())
 _TYPE_NAMES |= {torch.complex64: "ComplexFloat", torch.complex128: "ComplexDouble"}
 
 
-def _refused(kind: str, details: Callable[[TensorValue], dict[str, str]]) -> Handler:
-    def refuse(tx: Trace, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value | None:
+def _refused(kind: str, details: Callable[[TensorValue], dict[str, str]]) -> Implementation:
+    def refuse(tx: Trace, tensor: TensorValue, /, *args: Value, **kwargs: Value) -> Value:
         raise Unsupported(kind, **details(tensor))
 
     return refuse
 
 
-def _reads_data(name: str) -> Handler:
+def _reads_data(name: str) -> Implementation:
     return _refused("item", lambda tensor: {"what": f"{name}() of a {tensor.describe()}"})
 
 
-def _scalar(name: str, convert: type | None) -> Handler:
+def _scalar(name: str, convert: type | None) -> Implementation:
     """The one number in a tensor, in the graph where the settings say so."""
 
-    def read(tx: Trace, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value | None:
+    def read(tx: Trace, tensor: TensorValue, /) -> Value:
         found = tx.graph.known_number(tensor.node)
-        if found is not None and not (args or kwargs):
+        if found is not None:
             number: Value = ConstantValue(found)
-        elif not tx.settings.capture_scalar_outputs or args or kwargs or tensor.fake.is_complex():
-            checked = None if args or kwargs else read_number(tx, tensor, convert)
+        elif not tx.settings.capture_scalar_outputs or tensor.fake.is_complex():
+            checked = read_number(tx, tensor, convert)
             if checked is None:
                 raise Unsupported("item", what=f"{name}() of a {tensor.describe()}")
             return checked
@@ -193,7 +186,7 @@ _LONGEST_LIST = 64
 
 
 @method("tolist")
-def _tolist(tx: Trace, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value | None:
+def _tolist(tx: Trace, tensor: TensorValue, /) -> Value:
     sizes = tensor.fake.shape
     known = all(type(n) is int for n in sizes) and tensor.fake.numel() <= _LONGEST_LIST
     if not tx.settings.capture_scalar_outputs or not known or tensor.fake.is_complex():
@@ -211,7 +204,7 @@ for _name in (
     method(_name)(_reads_data(_name))
 
 
-def _opaque(name: str) -> Handler:
+def _opaque(name: str) -> Implementation:
     return _refused("tensor-attribute", lambda x: {"what": name, "tensor": x.describe()})
 
 
@@ -230,15 +223,14 @@ for _name in (
     *"set_ resize_ resize_as_ detach_ t_ transpose_ unsqueeze_ squeeze_ swapaxes_ swapdims_ "
     "as_strided_".split()
 )
-def _new_layout(tx: Trace, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value | None:
+def _new_layout(tx: Trace, tensor: TensorValue, /, *args: Value, **kwargs: Value) -> None:
     """What changes the tensor object itself, not its content: only for those of the trace."""
     if tensor.source is not None:
         raise Unsupported("tensor-attribute", what="a new layout", tensor=tensor.describe())
-    return None
 
 
 @method("new")
-def _new(tx: Trace, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value | None:
+def _new(tx: Trace, tensor: TensorValue, /, *args: Value, **kwargs: Value) -> Value | None:
     """A size in a graph is a tuple, which would be data here."""
     if len(args) != 1 or not isinstance(args[0], SizeValue):
         return None
@@ -267,5 +259,5 @@ def _set_data(tx: Trace, tensor: TensorValue, value: Value) -> None:
 STORES["data"] = _set_data
 
 
-method("__len__")(lambda tx, tensor, args, kwargs: tensor.length(tx))
-method("__iter__")(lambda tx, tensor, args, kwargs: tensor.iter(tx))
+method("__len__")(lambda tx, tensor, /: tensor.length(tx))
+method("__iter__")(lambda tx, tensor, /: tensor.iter(tx))

@@ -14,10 +14,11 @@ import torch
 
 from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Args, Kwargs, Value
+from torchsmith_tracer._src.values.builtins.registry import Implementation
 from torchsmith_tracer._src.values.constants import ConstantValue
 from torchsmith_tracer._src.values.containers import SequenceValue
 from torchsmith_tracer._src.values.tensor import TensorValue
-from torchsmith_tracer._src.values.tensor_methods import Handler, method
+from torchsmith_tracer._src.values.tensor_methods import method
 from torchsmith_tracer._src.values.torch_queries import register
 
 
@@ -33,12 +34,10 @@ def _addcdiv(tensor1: Any, tensor2: Any, *, value: Any) -> object:
     return tensor1 * value.to(tensor1.dtype) / tensor2
 
 
-def _product(rest: str, keyword: str, product: Callable[..., object]) -> Handler:
+def _product(rest: str, keyword: str, product: Callable[..., object]) -> Implementation:
     """An operator with a tensor as its ``keyword`` comes down to ``rest`` of a product."""
 
-    def call(
-        tx: Trace, tensor: TensorValue, args: list[Value], kwargs: dict[str, Value]
-    ) -> Value | None:
+    def call(tx: Trace, tensor: TensorValue, /, *args: Value, **kwargs: Value) -> Value | None:
         factor = kwargs.get(keyword)
         if not isinstance(factor, TensorValue) or factor.fake.dim() or factor.fake.requires_grad:
             return None
@@ -118,9 +117,7 @@ for _make in (torch.full, torch.full_like):
 
 
 @method("new_full")
-def _new_full(
-    tx: Trace, tensor: TensorValue, args: list[Value], kwargs: dict[str, Value]
-) -> Value | None:
+def _new_full(tx: Trace, tensor: TensorValue, /, *args: Value, **kwargs: Value) -> Value | None:
     own = {"dtype": tensor.fake.dtype, "device": tensor.fake.device}
     given = {key: value for key, value in kwargs.items() if not tx.interp.is_none(value)}
     return _full(torch.full)(tx, args, {k: ConstantValue(v) for k, v in own.items()} | given)

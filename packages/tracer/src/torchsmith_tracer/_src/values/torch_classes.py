@@ -24,19 +24,8 @@ from torchsmith_tracer._src.values.sizes import SizeValue
 from torchsmith_tracer._src.values.symnum import SymNumValue, combine, known
 from torchsmith_tracer._src.values.tensor import TensorValue
 
-
-def _register_contexts() -> None:
-    for cls, maker in MAKERS.items():
-
-        def make(
-            tx: Trace, *args: Value, _maker: Callable[..., Value] = maker, **kwargs: Value
-        ) -> Value:
-            return _maker(tx, args, kwargs)
-
-        constructor(cls)(make)
-
-
-_register_contexts()
+for _context, _maker in MAKERS.items():
+    constructor(_context)(_maker)
 
 
 @constructor(torch.Size)

@@ -1,6 +1,7 @@
 """Handlers of torch functions that are not operators: queries, checks, state.
 
-A handler takes ``(tx, args, kwargs)`` and gives the result, or None to become a graph node.
+A handler takes ``(tx, args, kwargs)``, or below ``handles`` the arguments themselves, and gives
+the result, or None to become a graph node.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.frames.library import is_library
 from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Args, Kwargs, Value
-from torchsmith_tracer._src.values.constants import NONE, ConstantValue
+from torchsmith_tracer._src.values.builtins.registry import F, misfit
+from torchsmith_tracer._src.values.constants import FALSE, NONE, ConstantValue
 from torchsmith_tracer._src.values.containers import ListValue, TupleValue
-from torchsmith_tracer._src.values.contexts import AutocastValue
+from torchsmith_tracer._src.values.contexts import AutocastValue, GradModeValue
 from torchsmith_tracer._src.values.switches import Switch, ask, switch_handler
 from torchsmith_tracer._src.values.symnum import SymNumValue, assume, combine, decide
 from torchsmith_tracer._src.values.tensor import TensorValue, call_tensor_method
+from torchsmith_tracer._src.values.torch_fn import name_of
 
 Handler = Callable[["Trace", Args, Kwargs], Value | None]
 
@@ -36,13 +39,19 @@ def register(obj: object, handler: Handler) -> None:
     _by_id[id(obj)] = (obj, handler)
 
 
-def handles(*objs: object) -> Callable[[Handler], Handler]:
-    """Register the function below as the handler of callables of torch."""
+def handles(*objs: object) -> Callable[[F], F]:
+    """Register the function below, ``fn(tx, *args, **kwargs)``, as the handler of callables of
+    torch. Other arguments than it takes are a break."""
 
-    def add(handler: Handler) -> Handler:
+    def add(fn: F) -> F:
+        def handler(tx: Trace, args: Args, kwargs: Kwargs) -> Value | None:
+            if misfit(tx, fn, args, kwargs):
+                raise Unsupported("opaque-call", what=f"{name_of(objs[0])} with these arguments")
+            return fn(tx, *args, **kwargs)
+
         for obj in objs:
             register(obj, handler)
-        return handler
+        return fn
 
     return add
 
@@ -155,7 +164,7 @@ for _module, _name, _answer in private.QUERIES_BY_NAME:
 
 
 @handles(torch.compiler.is_compiling)
-def _is_compiling(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
+def _is_compiling(tx: Trace) -> Value:
     # Calls of modules ask it to leave out, for other compilers, hooks that errors have to call.
     return ConstantValue(tx.frames[-1].info.code is not private.module_call_impl.__code__)
 
@@ -164,16 +173,15 @@ def _is_compiling(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
 
 
 @handles(torch.is_tensor)
-def _is_tensor(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
-    value = args[0] if args else kwargs["obj"]
-    return ConstantValue(issubclass(value.python_type(), torch.Tensor))
+def _is_tensor(tx: Trace, obj: Value) -> Value:
+    return ConstantValue(issubclass(obj.python_type(), torch.Tensor))
 
 
 @handles(torch.typename)
-def _typename(tx: Trace, args: Args, kwargs: Kwargs) -> Value | None:
-    if len(args) == 1 and isinstance(args[0], TensorValue):
-        return call_tensor_method(tx, args[0], "type", [], {})
-    return _fold(torch.typename)(tx, args, kwargs)
+def _typename(tx: Trace, obj: Value, /) -> Value | None:
+    if isinstance(obj, TensorValue):
+        return call_tensor_method(tx, obj, "type", [], {})
+    return _fold(torch.typename)(tx, [obj], {})
 
 
 def _as_method(name: str) -> Callable[[Callable[..., object]], Handler]:
@@ -209,13 +217,13 @@ _each("quantize_per_tensor", _refused("opaque-call"))  # its fake is a tensor of
 
 
 @handles(torch.result_type)
-def _result_type(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
-    values = [a.fake if isinstance(a, TensorValue) else a.as_constant() for a in args]
+def _result_type(tx: Trace, *numbers: Value) -> Value:
+    values = [a.fake if isinstance(a, TensorValue) else a.as_constant() for a in numbers]
     return ConstantValue(torch.result_type(*values))  # type: ignore[call-overload]
 
 
 @handles(private.group_tensors)
-def _group_tensors(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
+def _group_tensors(tx: Trace, lists: Value, with_indices: Value = FALSE) -> Value:
     """Optimizers sort their tensors by device and dtype, in the order of a C++ table."""
     values: dict[int, Value] = {}
 
@@ -225,8 +233,7 @@ def _group_tensors(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
             return value.fake
         return None if tx.interp.is_none(value) else tx.interp.concrete(value)
 
-    rows = [[fake(v) for v in tx.interp.unpack(row)] for row in tx.interp.unpack(args[0])]
-    numbered = args[1] if len(args) > 1 else kwargs.get("with_indices", ConstantValue(False))
+    rows = [[fake(v) for v in tx.interp.unpack(row)] for row in tx.interp.unpack(lists)]
 
     def group(found: object) -> Value:
         if isinstance(found, list):
@@ -234,7 +241,7 @@ def _group_tensors(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
         return values[id(found)] if isinstance(found, torch.Tensor) else tx.interp.const(found)
 
     try:
-        groups = private.group_tensors(rows, tx.interp.concrete(numbered))
+        groups = private.group_tensors(rows, tx.interp.concrete(with_indices))
     except (RuntimeError, TypeError) as e:
         raise tx.interp.host_error(e) from None
     pairs = [
@@ -261,9 +268,9 @@ _each("sym_max sym_min sym_int sym_float sym_not sym_sum", _sym)
 
 
 @handles(torch.ops.aten.sym_size.int)
-def _size_of(tx: Trace, args: Args, kwargs: Kwargs) -> Value | None:
-    if len(args) == 2 and isinstance(args[0], TensorValue) and args[1].is_constant():
-        return call_tensor_method(tx, args[0], "size", [args[1]], {})
+def _size_of(tx: Trace, tensor: Value, dim: Value, /) -> Value | None:
+    if isinstance(tensor, TensorValue) and dim.is_constant():
+        return call_tensor_method(tx, tensor, "size", [dim], {})
     return None
 
 
@@ -271,28 +278,24 @@ def _size_of(tx: Trace, args: Args, kwargs: Kwargs) -> Value | None:
 
 
 @handles(torch._assert)
-def _assert(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
-    condition = args[0] if args else kwargs["condition"]
+def _assert(tx: Trace, condition: Value, message: Value) -> Value:
     if isinstance(condition, TensorValue):
         return assert_tensor(tx, condition)
     if tx.interp.truth(condition):
         return NONE
-    message = args[1] if len(args) > 1 else kwargs.get("message", ConstantValue(""))
     raise tx.interp.error(AssertionError, message.as_constant())
 
 
 @handles(torch._check)
-def _check(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
-    condition = args[0] if args else kwargs["cond"]
-    if isinstance(condition, TensorValue):
-        raise Unsupported("data-dependent-branch", what=condition.describe())
-    if isinstance(condition, SymNumValue) and isinstance(condition.sym, torch.SymBool):
-        if decide(condition.sym) is None and assume(tx, condition.sym):
+def _check(tx: Trace, cond: Value, message: Value = NONE) -> Value:
+    if isinstance(cond, TensorValue):
+        raise Unsupported("data-dependent-branch", what=cond.describe())
+    if isinstance(cond, SymNumValue) and isinstance(cond.sym, torch.SymBool):
+        if decide(cond.sym) is None and assume(tx, cond.sym):
             return NONE
-    if tx.interp.truth(condition):
+    if tx.interp.truth(cond):
         return NONE
-    message = args[1] if len(args) > 1 else kwargs.get("message")
-    if message is None or message.python_type() is type(None):
+    if tx.interp.is_none(message):
         text: object = (
             "Expected cond to be True, but got False. (Could this error message be improved? "
             "If so, please report an enhancement request to PyTorch.)"
@@ -303,12 +306,10 @@ def _check(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
 
 
 @handles(torch._check_tensor_all_with)
-def _check_tensor(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
-    """``torch._check_tensor_all_with(error_type, cond, message)``."""
-    condition = kwargs["cond"] if "cond" in kwargs else args[1]
-    if not isinstance(condition, TensorValue) or condition.fake.dtype is not torch.bool:
+def _check_tensor(tx: Trace, error_type: Value, cond: Value, message: Value = NONE) -> Value:
+    if not isinstance(cond, TensorValue) or cond.fake.dtype is not torch.bool:
         raise Unsupported("opaque-call", what="torch._check_tensor_all_with, which raises")
-    return assert_tensor(tx, tx.graph.call_method("all", (condition,)))
+    return assert_tensor(tx, tx.graph.call_method("all", (cond,)))
 
 
 def assert_tensor(tx: Trace, condition: Value) -> Value:
@@ -321,13 +322,11 @@ def assert_tensor(tx: Trace, condition: Value) -> Value:
 
 
 @handles(torch._check_is_size)
-def _check_is_size(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
+def _check_is_size(tx: Trace, i: Value, message: Value = NONE, *, max: Value = NONE) -> Value:
     """``torch._check_is_size``, whose warning that it will go away is left out."""
-    named = dict(zip(("i", "message"), args)) | kwargs
-    number, most, message = named["i"], named.get("max"), named.get("message", NONE)
-    for op, bound in (("ge", ConstantValue(0)), ("le", most)):
-        if bound is not None and bound is not NONE:
-            _check(tx, [tx.interp.compare(op, number, bound), message], {})
+    for op, bound in (("ge", ConstantValue(0)), ("le", max)):
+        if bound is not NONE:
+            _check(tx, tx.interp.compare(op, i, bound), message)
     return NONE
 
 
@@ -357,10 +356,8 @@ register_name(
 
 
 @handles(private.set_grad_enabled)
-def _set_grad(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
-    from torchsmith_tracer._src.values.contexts import GradModeValue
-
-    GradModeValue(torch.set_grad_enabled, bool(args[0].as_constant())).apply(tx)
+def _set_grad(tx: Trace, enabled: Value, /) -> Value:
+    GradModeValue(torch.set_grad_enabled, bool(enabled.as_constant())).apply(tx)
     return NONE
 
 
@@ -369,7 +366,7 @@ for _function, _put, _read in private.SWITCHES:
 
 
 @handles(torch.nn.functional.scaled_dot_product_attention)
-def _attention(tx: Trace, args: Args, kwargs: Kwargs) -> None:
+def _attention(tx: Trace, *args: Value, **kwargs: Value) -> None:
     """Backends may decide on the kernel when they compile."""
     if not any(isinstance(context, Switch) for context in tx.graph.contexts):
         tx.world.query(private.attention_switches)
@@ -378,14 +375,16 @@ def _attention(tx: Trace, args: Args, kwargs: Kwargs) -> None:
 _each("jit.unused jit.ignore jit.export", lambda fn: lambda tx, args, kwargs: args[0])
 
 
+_HALF = ConstantValue(0.5)
+
+
 @handles(torch.nn.functional.dropout, torch.nn.functional.alpha_dropout)
-def _dropout(tx: Trace, args: Args, kwargs: Kwargs) -> Value | None:
+def _dropout(
+    tx: Trace, input: Value, p: Value = _HALF, training: Value = NONE, inplace: Value = FALSE
+) -> Value | None:
     """Outside of training dropout gives its very argument."""
-    rate = args[1] if len(args) > 1 else kwargs.get("p", ConstantValue(0.5))
-    training = args[2] if len(args) > 2 else kwargs.get("training")
-    source = args[0] if args else kwargs.get("input")
     if isinstance(training, ConstantValue) and training.value is False:
-        p = rate.sym if isinstance(rate, SymNumValue) else rate.as_constant()
-        if isinstance(p, int | float | torch.SymFloat) and isinstance(source, TensorValue):
-            return source if bool(p >= 0) and bool(p <= 1) else None
+        rate = p.sym if isinstance(p, SymNumValue) else p.as_constant()
+        if isinstance(rate, int | float | torch.SymFloat) and isinstance(input, TensorValue):
+            return input if bool(rate >= 0) and bool(rate <= 1) else None
     return None

@@ -161,6 +161,14 @@ def invoke(
     kwargs: Kwargs,
 ) -> Value | None:
     """Call an implementation; arguments that do not fit raise what CPython raises."""
+    error = misfit(tx, fn, args, kwargs)
+    if error is not None:
+        raise wrong_arguments(tx, obj, args, kwargs, error)
+    return fn(tx, *args, **kwargs)
+
+
+def misfit(tx: Trace, fn: Implementation, args: Args, kwargs: Kwargs) -> TypeError | None:
+    """What is wrong with the arguments for an implementation, if anything is."""
     arity = _ARITY.get(fn)
     if arity is None:
         arity = _ARITY[fn] = _arity(fn)
@@ -168,8 +176,8 @@ def invoke(
         try:
             arity.signature.bind(tx, *args, **kwargs)
         except TypeError as e:
-            raise wrong_arguments(tx, obj, args, kwargs, e) from None
-    return fn(tx, *args, **kwargs)
+            return e
+    return None
 
 
 class _Arity(NamedTuple):
