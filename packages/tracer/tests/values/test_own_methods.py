@@ -197,3 +197,134 @@ def test_entries_under_the_name_of_a_descriptor(program, born):
         return found
 
     program(body)
+
+
+class Equal(enum.IntEnum):
+    """Its slots for ``!=`` and for truth stay those of int."""
+
+    A = 1
+    B = 2
+
+    def __eq__(self, other):
+        return True
+
+    def __len__(self):
+        return 0
+
+    __hash__ = int.__hash__
+
+
+class Unequal(enum.Enum):
+    A = 1
+    B = 2
+
+    def __eq__(self, other):
+        return NotImplemented if isinstance(other, int) else self.name == "A"
+
+    __hash__ = object.__hash__
+
+
+class Store(enum.Enum):
+    A = 1
+
+    def __getitem__(self, key):
+        if key > 2:
+            raise IndexError
+        return key * 10
+
+    def __setitem__(self, key, value):
+        log.append((key, value))
+
+    def __delitem__(self, key):
+        log.append(key)
+
+    def __next__(self):
+        return 7
+
+
+class Meta(type):
+    def __setitem__(cls, key, value):
+        log.append((cls.__name__, key, value))
+
+    def __delitem__(cls, key):
+        log.append((cls.__name__, key))
+
+    def __neg__(cls):
+        return 3
+
+    def __next__(cls):
+        return 4
+
+    def __len__(cls):
+        return 0
+
+    def __eq__(cls, other):
+        return "equal"
+
+    __hash__ = type.__hash__
+
+
+class Kind(metaclass=Meta):
+    pass
+
+
+class Plain:
+    pass
+
+
+class Chain(type):
+    def __eq__(cls, other):
+        return super().__eq__(other) is True or getattr(other, "__name__", "") == "Last"
+
+    def __hash__(cls):
+        return super().__hash__()
+
+
+class First(metaclass=Chain):
+    pass
+
+
+class Last(metaclass=Chain):
+    pass
+
+
+log = []
+
+
+def of_members(x):
+    compared = [Equal.A == Equal.B, Equal.A != Equal.B, Equal.A != 1, bool(Equal.A)]
+    compared += [Unequal.A != Unequal.B, Unequal.B != Unequal.A, Unequal.A != 1]
+    member = Store.A
+    member[1] = 2
+    del member[3]
+    return x * 2, compared, next(member), list(member), 20 in member
+
+
+def of_classes(x):
+    Kind[1] = 2
+    del Kind[3]
+    return x * 2, -Kind, next(Kind), len(Kind), bool(Kind), Plain == Kind, Plain != Kind
+
+
+def of_base_metaclass(x):
+    compared = [First == Last, Last == First, First == Plain, First != Last, First == First]
+    compared += [type.__eq__(Plain, Plain), type.__eq__(Plain, First), {First: 1}[First]]
+    return x * 2, compared, object.__ne__(Plain, First), hash(First) == hash(First)
+
+
+def test_special_methods_of_enum_members_and_of_metaclasses(check):
+    for body in (of_members, of_classes, of_base_metaclass):
+        check(lambda x: (log.clear(), body(x), list(log)), X, fullgraph=True)
+
+
+@pytest.mark.parametrize(
+    "use", [lambda c: -c, lambda c: c.__class__.__setitem__, lambda c: iter(c), lambda c: next(c)]
+)
+def test_slots_that_a_class_has_not(check, use):
+    def attempt(x):
+        try:
+            use(Plain)
+        except (TypeError, AttributeError) as e:
+            return x * 2, str(e)
+
+    check(attempt, X, fullgraph=True)

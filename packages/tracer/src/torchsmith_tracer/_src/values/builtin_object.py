@@ -1,4 +1,5 @@
-"""Attribute access on instances of builtin types: the type's table decides, there is no dict."""
+"""What CPython does where a type has nothing in a slot, and attributes of instances of builtin
+types: the type's table decides, there is no dict."""
 
 from __future__ import annotations
 
@@ -18,41 +19,10 @@ METHOD_TYPES = (
 UNARY_SIGNS = {"neg": "-", "pos": "+", "invert": "~"}
 
 
-class BuiltinObject(Value):
-    """Base of values whose type is builtin: methods come from the type, wrapped as bound."""
+class PlainObject(Value):
+    """Base of values that answer as CPython does where their type has nothing in a slot."""
 
     __slots__ = ()
-
-    def getattr(self, tx: Trace, name: str) -> Value:
-        cls = self.python_type()
-        for base in cls.__mro__:
-            descriptor = base.__dict__.get(name, _MISSING)
-            if descriptor is not _MISSING:
-                if name == "__class__":
-                    return tx.interp.type_of(self)
-                if isinstance(descriptor, METHOD_TYPES):
-                    return tx.interp.builtin_method(self, name, base, descriptor)
-                if name == "__hash__" and descriptor is None:
-                    return tx.interp.const(None)
-                return self.c_attribute(tx, name, descriptor)
-        raise self.no_attribute(tx, name)
-
-    def c_attribute(self, tx: Trace, name: str, descriptor: object) -> Value:
-        """An attribute of the type that is not a method: getset, member, Python function ..."""
-        return tx.interp.bind_attribute(descriptor, self, self.python_type(), name)
-
-    def setattr(self, tx: Trace, name: str, value: Value) -> None:
-        cls = self.python_type()
-        if any(name in base.__dict__ for base in cls.__mro__):
-            message = f"{cls.__name__!r} object attribute {name!r} is read-only"
-        else:
-            message = f"{cls.__name__!r} object has no attribute {name!r}"
-            if sys.version_info >= (3, 13):
-                message += " and no __dict__ for setting new attributes"
-        raise tx.interp.error(AttributeError, message, name=name, obj=self)
-
-    def delattr(self, tx: Trace, name: str) -> None:
-        self.setattr(tx, name, self)
 
     def call(self, tx: Trace, args: Args, kwargs: Kwargs) -> Value:
         raise self._error(tx, "{!r} object is not callable")
@@ -88,6 +58,43 @@ class BuiltinObject(Value):
 
     def _error(self, tx: Trace, message: str) -> ObservedException:
         return tx.interp.error(TypeError, message.format(self.type_name))
+
+
+class BuiltinObject(PlainObject):
+    """Base of values whose type is builtin: methods come from the type, wrapped as bound."""
+
+    __slots__ = ()
+
+    def getattr(self, tx: Trace, name: str) -> Value:
+        cls = self.python_type()
+        for base in cls.__mro__:
+            descriptor = base.__dict__.get(name, _MISSING)
+            if descriptor is not _MISSING:
+                if name == "__class__":
+                    return tx.interp.type_of(self)
+                if isinstance(descriptor, METHOD_TYPES):
+                    return tx.interp.builtin_method(self, name, base, descriptor)
+                if name == "__hash__" and descriptor is None:
+                    return tx.interp.const(None)
+                return self.c_attribute(tx, name, descriptor)
+        raise self.no_attribute(tx, name)
+
+    def c_attribute(self, tx: Trace, name: str, descriptor: object) -> Value:
+        """An attribute of the type that is not a method: getset, member, Python function ..."""
+        return tx.interp.bind_attribute(descriptor, self, self.python_type(), name)
+
+    def setattr(self, tx: Trace, name: str, value: Value) -> None:
+        cls = self.python_type()
+        if any(name in base.__dict__ for base in cls.__mro__):
+            message = f"{cls.__name__!r} object attribute {name!r} is read-only"
+        else:
+            message = f"{cls.__name__!r} object has no attribute {name!r}"
+            if sys.version_info >= (3, 13):
+                message += " and no __dict__ for setting new attributes"
+        raise tx.interp.error(AttributeError, message, name=name, obj=self)
+
+    def delattr(self, tx: Trace, name: str) -> None:
+        self.setattr(tx, name, self)
 
 
 _MISSING = object()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-import builtins
 import enum
 import functools
 import types
@@ -16,7 +15,8 @@ from torchsmith_tracer._src.emitter import Emitter
 from torchsmith_tracer._src.frames.library import is_library_module
 from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Args, Kwargs, RealObject, Value
-from torchsmith_tracer._src.values.constants import FALSE, NONE, ConstantValue, bool_value, dunder
+from torchsmith_tracer._src.values.builtin_object import PlainObject
+from torchsmith_tracer._src.values.constants import FALSE, NONE, ConstantValue
 from torchsmith_tracer._src.values.lookup import (
     C_DATA,
     bind,
@@ -25,12 +25,12 @@ from torchsmith_tracer._src.values.lookup import (
     lookup,
     lookup_in,
 )
-from torchsmith_tracer._src.values.python_instances import implemented
+from torchsmith_tracer._src.values.special_methods import HasSpecialMethods
 
 _ANSWERS = {"__getattr__", "__getattribute__"}
 
 
-class ClassValue(RealObject):
+class ClassValue(HasSpecialMethods, RealObject, PlainObject):
     """A class. Stores to it are attribute stores in the journal.
 
     Attributes:
@@ -183,14 +183,14 @@ class ClassValue(RealObject):
         tx.journal.store_attr(self, name, DELETED)
         self._mirror(tx, name, DELETED)
 
-    def _meta_method(self, tx: Trace, name: str) -> Value | None:
+    def special_method(self, tx: Trace, name: str) -> Value | None:
         found = lookup(tx, type(self.obj), name)
         if found is None or found.owner in (object, type):
             return None
         return bind(tx, found, self, tx.interp.type_of(self), name)
 
     def getitem(self, tx: Trace, key: Value) -> Value:
-        method = self._meta_method(tx, "__getitem__")
+        method = self.special_method(tx, "__getitem__")
         if method is not None:
             if isinstance(self.obj, enum.EnumMeta):
                 tx.world.enum_members(self.obj)
@@ -209,80 +209,44 @@ class ClassValue(RealObject):
         if isinstance(self.obj, enum.EnumMeta):
             tx.world.enum_members(self.obj)
             return tx.interp.fold(lambda k: k in self.obj, tx.interp.concrete(item))  # type: ignore[operator]
-        method = self._meta_method(tx, "__contains__")
-        if method is None:
-            return tx.interp.contains_by_iteration(self, item)
-        return bool_value(tx.interp.truth(tx.interp.call(method, [item])))
+        return super().contains(tx, item)
 
     def iter(self, tx: Trace) -> Value:
         if isinstance(self.obj, enum.EnumMeta):
             tx.world.enum_members(self.obj)
             members: list[object] = list(self.obj)
             return tx.interp.iterator([tx.interp.const(m) for m in members], self)
-        method = self._meta_method(tx, "__iter__")
-        if method is None and self._meta_method(tx, "__getitem__") is not None:
-            return tx.interp.getitem_iterator(self)
-        if method is None:
-            raise tx.interp.error(TypeError, f"{type(self.obj).__name__!r} object is not iterable")
-        return tx.interp.check_iterator(tx.interp.call(method, []))
+        return super().iter(tx)
 
     def length(self, tx: Trace) -> Value:
         if isinstance(self.obj, enum.EnumMeta):
             tx.world.enum_members(self.obj)
             return ConstantValue(len(self.obj))
-        method = self._meta_method(tx, "__len__")
-        if method is None:
-            name = type(self.obj).__name__
-            raise tx.interp.error(TypeError, f"object of type {name!r} has no len()")
-        return tx.interp.call(method, [])
+        return super().length(tx)
 
-    def bool(self, tx: Trace) -> bool:
-        method = self._meta_method(tx, "__bool__")
-        if isinstance(self.obj, enum.EnumMeta):
-            return True
-        if method is not None:
-            return tx.interp.check_bool(tx.interp.call(method, []))
-        has_length = self._meta_method(tx, "__len__") is not None
-        return not has_length or tx.interp.index(self.length(tx)) != 0
-
-    def binary(
-        self, tx: Trace, op: str, other: Value, *, reflected: builtins.bool = False
-    ) -> Value | None:
-        method = self._meta_method(tx, dunder(op, reflected=reflected))
-        if method is not None:
-            return implemented(tx.interp.call(method, [other]))
-        if op == "or_":
+    def binary(self, tx: Trace, op: str, other: Value, *, reflected: bool = False) -> Value | None:
+        if op == "or_" and self.special_method(tx, "__ror__" if reflected else "__or__") is None:
             mine, theirs = self.obj, tx.interp.try_concrete(other)
             if self.is_constant() and theirs is not tx.interp.UNKNOWN:
                 pair = (theirs, mine) if reflected else (mine, theirs)
                 return tx.interp.fold(lambda a, b: a | b, *pair)
-        return None
-
-    def richcompare(self, tx: Trace, op: str, other: Value) -> Value | None:
-        method = self._meta_method(tx, f"__{op}__")
-        if method is not None:
-            return implemented(tx.interp.call(method, [other]))
-        equal = self._meta_method(tx, "__eq__") if op == "ne" else None
-        if equal is not None:
-            known = implemented(tx.interp.call(equal, [other]))
-            return None if known is None else bool_value(not tx.interp.truth(known))
-        if op in ("eq", "ne") and isinstance(other, ClassValue):
-            return bool_value((self.obj is other.obj) == (op == "eq"))
-        return None
+        return super().binary(tx, op, other, reflected=reflected)
 
     def hash_key(self, tx: Trace) -> object:
         meta = tx.world.metaclass(self.obj)
         found = lookup(tx, meta, "__hash__")
         if found is not None and found.attr is None:
             raise tx.interp.error(TypeError, f"unhashable type: {meta.__name__!r}")
-        if self._meta_method(tx, "__hash__") is None and self._meta_method(tx, "__eq__") is None:
+        if (
+            self.special_method(tx, "__hash__") is None
+            and self.special_method(tx, "__eq__") is None
+        ):
             return self.obj
         return tx.interp.user_key(self)
 
     def users_hash(self, tx: Trace) -> Value | None:
         """What the ``__hash__`` of a metaclass returns, if it has one of its own."""
-        method = self._meta_method(tx, "__hash__")
-        return None if method is None else tx.interp.call(method, [])
+        return self.call_special(tx, "__hash__")
 
     def reconstruct(self, cg: Emitter) -> str:
         if self.recipe is None:

@@ -8,7 +8,6 @@ method on the class. An instance of a user subclass of a builtin type carries th
 from __future__ import annotations
 
 import _random
-import builtins
 import collections
 import enum
 import sys
@@ -24,12 +23,10 @@ from torchsmith_tracer._src.emitter import Emitter
 from torchsmith_tracer._src.frames.library import is_library, is_library_module
 from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
-from torchsmith_tracer._src.values.builtin_object import METHOD_TYPES, UNARY_SIGNS, HasInstanceDict
+from torchsmith_tracer._src.values.builtin_object import METHOD_TYPES, HasInstanceDict, PlainObject
 from torchsmith_tracer._src.values.constants import (
     ConstantValue,
-    bool_value,
     dunder,
-    is_not_implemented,
 )
 from torchsmith_tracer._src.values.lookup import (
     C_DATA,
@@ -42,9 +39,10 @@ from torchsmith_tracer._src.values.lookup import (
     lookup,
     special,
 )
+from torchsmith_tracer._src.values.special_methods import HasSpecialMethods
 
 
-class ObjectValue(Value, HasInstanceDict):
+class ObjectValue(HasSpecialMethods, PlainObject, HasInstanceDict):
     """An existing object of a Python class; the builder has guarded its type.
 
     Attributes:
@@ -249,16 +247,12 @@ class ObjectValue(Value, HasInstanceDict):
         raise self.no_attribute(tx, name)
 
     # --- other slots: the class's dunder methods -----------------------------------------------
-    def method(self, tx: Trace, name: str) -> Value | None:
-        """The class's method ``name`` bound to this object, or None when there is none."""
+    def type_entry(self, tx: Trace, name: str) -> Found | None:
+        return lookup(tx, self.cls, name)
+
+    def special_method(self, tx: Trace, name: str) -> Value | None:
         found = special(tx, self.cls, name)
         return None if found is None else bind(tx, found, self, tx.interp.type_of(self), name)
-
-    def _slot(self, tx: Trace, name: str, args: Sequence[Value], message: str) -> Value:
-        method = self.method(tx, name)
-        if method is None:
-            raise tx.interp.error(TypeError, message.format(self.cls.__name__))
-        return tx.interp.call(method, args)
 
     def call(self, tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
         target = self.call_target(tx, args, kwargs)
@@ -269,66 +263,8 @@ class ObjectValue(Value, HasInstanceDict):
     def call_target(
         self, tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]
     ) -> tuple[Value, Sequence[Value], dict[str, Value]] | None:
-        method = self.method(tx, "__call__")
+        method = self.special_method(tx, "__call__")
         return None if method is None else (method, args, kwargs)
-
-    def getitem(self, tx: Trace, key: Value) -> Value:
-        return self._slot(tx, "__getitem__", [key], "{!r} object is not subscriptable")
-
-    def setitem(self, tx: Trace, key: Value, value: Value) -> None:
-        message = "{!r} object does not support item assignment"
-        self._slot(tx, "__setitem__", [key, value], message)
-
-    def delitem(self, tx: Trace, key: Value) -> None:
-        self._slot(tx, "__delitem__", [key], "{!r} object does not support item deletion")
-
-    def length(self, tx: Trace) -> Value:
-        value = self._slot(tx, "__len__", [], "object of type {!r} has no len()")
-        if self.storage is not None and not value.is_constant():
-            return value
-        return tx.interp.check_length(value)
-
-    def contains(self, tx: Trace, item: Value) -> Value:
-        found = lookup(tx, self.cls, "__contains__")
-        if found is None:
-            return tx.interp.contains_by_iteration(self, item)
-        method = self.method(tx, "__contains__")
-        if method is None:
-            name = self.cls.__name__
-            raise tx.interp.error(TypeError, f"{name!r} object is not a container")
-        return ConstantValue(tx.interp.truth(tx.interp.call(method, [item])))
-
-    def iter(self, tx: Trace) -> Value:
-        found = lookup(tx, self.cls, "__iter__")
-        if found is None and lookup(tx, self.cls, "__getitem__") is not None:
-            return tx.interp.getitem_iterator(self)
-        result = self._slot(tx, "__iter__", [], "{!r} object is not iterable")
-        return tx.interp.check_iterator(result)
-
-    def next(self, tx: Trace) -> Value:
-        return self._slot(tx, "__next__", [], "{!r} object is not an iterator")
-
-    def binary(self, tx: Trace, op: str, other: Value, *, reflected: bool = False) -> Value | None:
-        method = self.method(tx, dunder(op, reflected=reflected))
-        if method is None:
-            return None
-        return implemented(tx.interp.call(method, [other]))
-
-    def unary(self, tx: Trace, op: str) -> Value:
-        message = f"bad operand type for unary {UNARY_SIGNS[op]}: {{!r}}"
-        return self._slot(tx, dunder(op), [], message)
-
-    def richcompare(self, tx: Trace, op: str, other: Value) -> Value | None:
-        method = self.method(tx, f"__{op}__")
-        return None if method is None else implemented(tx.interp.call(method, [other]))
-
-    def bool(self, tx: Trace) -> bool:
-        method = self.method(tx, "__bool__")
-        if method is not None:
-            return tx.interp.check_bool(tx.interp.call(method, []))
-        if lookup(tx, self.cls, "__len__") is not None:
-            return tx.interp.truth(self.length(tx))
-        return True
 
     def hash_key(self, tx: Trace) -> object:
         found = lookup(tx, self.cls, "__hash__")
@@ -346,10 +282,6 @@ class ObjectValue(Value, HasInstanceDict):
         if self.obj is None:
             return super().reconstruct(cg)
         return cg.bound(self.obj, self.cls.__name__)
-
-
-def implemented(value: Value) -> Value | None:
-    return None if is_not_implemented(value) else value
 
 
 class NewObjectValue(ObjectValue):
@@ -495,7 +427,7 @@ def users_method(tx: Trace, cls: type, *names: str) -> Found | None:
     return None
 
 
-class EnumValue(ConstantValue):
+class EnumValue(HasSpecialMethods, ConstantValue):
     """A member of an enum class: a constant, with the attributes and methods of its class. What
     the user's classes say nothing about is computed on the member itself."""
 
@@ -508,39 +440,17 @@ class EnumValue(ConstantValue):
             return int.__int__(member)  # graphs print members by name, which combinations lack
         return member
 
-    def users(self, tx: Trace, name: str, *args: Value) -> Value | None:
-        """What the special method returns, if a class of the user's defines it."""
+    def special_method(self, tx: Trace, name: str) -> Value | None:
         found = users_method(tx, type(self.value), name)
-        return None if found is None else call_found(tx, found, self, name, *args)
+        return None if found is None else bind(tx, found, self, tx.interp.type_of(self), name)
 
     def binary(self, tx: Trace, op: str, other: Value, *, reflected: bool = False) -> Value | None:
-        result = self.users(tx, dunder(op, reflected=reflected), other)
-        if result is not None:
-            return implemented(result)
-        mirrored = dunder(op, reflected=not reflected)
-        if isinstance(other, EnumValue) and users_method(tx, type(other.value), mirrored):
-            return None
+        if isinstance(other, EnumValue):
+            own = users_method(tx, type(self.value), dunder(op, reflected=reflected))
+            mirrored = dunder(op, reflected=not reflected)
+            if own is None and users_method(tx, type(other.value), mirrored):
+                return None
         return super().binary(tx, op, other, reflected=reflected)
-
-    def unary(self, tx: Trace, op: str) -> Value:
-        return self.users(tx, dunder(op)) or super().unary(tx, op)
-
-    def richcompare(self, tx: Trace, op: str, other: Value) -> Value | None:
-        result = self.users(tx, f"__{op}__", other)
-        if result is not None:
-            return implemented(result)
-        equal = self.users(tx, "__eq__", other) if op == "ne" else None
-        if equal is None:
-            return super().richcompare(tx, op, other)
-        known = implemented(equal)
-        return None if known is None else ConstantValue(not tx.interp.truth(known))
-
-    def bool(self, tx: Trace) -> builtins.bool:
-        answer = self.users(tx, "__bool__")
-        if answer is not None:
-            return tx.interp.check_bool(answer)
-        length = self.users(tx, "__len__")
-        return super().bool(tx) if length is None else tx.interp.index(length) != 0
 
     def hash_key(self, tx: Trace) -> object:
         own = users_method(tx, type(self.value), "__hash__")
@@ -549,21 +459,6 @@ class EnumValue(ConstantValue):
         if own is not None or users_method(tx, type(self.value), "__eq__") is not None:
             return tx.interp.user_key(self)
         return super().hash_key(tx)
-
-    def length(self, tx: Trace) -> Value:
-        length = self.users(tx, "__len__")
-        return super().length(tx) if length is None else tx.interp.check_length(length)
-
-    def contains(self, tx: Trace, item: Value) -> Value:
-        found = self.users(tx, "__contains__", item)
-        return super().contains(tx, item) if found is None else bool_value(tx.interp.truth(found))
-
-    def getitem(self, tx: Trace, key: Value) -> Value:
-        return self.users(tx, "__getitem__", key) or super().getitem(tx, key)
-
-    def iter(self, tx: Trace) -> Value:
-        iterator = self.users(tx, "__iter__")
-        return super().iter(tx) if iterator is None else tx.interp.check_iterator(iterator)
 
     def getattr(self, tx: Trace, name: str) -> Value:
         cls = type(self.value)
@@ -578,17 +473,14 @@ class EnumValue(ConstantValue):
                 return value
             why = "attribute of an enum member was looked up"
             tx.world.no_entry(member, source, entry, why)
-        computed = self.users(tx, "__getattr__", ConstantValue(name)) if found is None else None
-        if found is None or library:
+        if found is None:
+            computed = self.call_special(tx, "__getattr__", ConstantValue(name))
             return computed or super().getattr(tx, name)
+        if library:
+            return super().getattr(tx, name)
         if isinstance(member, enum.Enum) and name in type(member).__members__:
             return tx.interp.const(getattr(member, name))
         return bind(tx, found, self, tx.interp.type_of(self), name)
-
-    def call(self, tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
-        if users_method(tx, type(self.value), "__call__") is None:
-            return super().call(tx, args, kwargs)
-        return tx.interp.call(self.getattr(tx, "__call__"), args, kwargs)
 
     def reconstruct(self, cg: Emitter) -> str:
         return cg.bound(self.value, "member")

@@ -100,7 +100,7 @@ class TwinValue(NewObjectValue):
         return function, [*tx.interp.unpack(first), *args], {**more, **kwargs}
 
     def call(self, tx: Trace, args: Args, kwargs: Kwargs) -> Value:
-        method = self.method(tx, "__call__")
+        method = self.special_method(tx, "__call__")
         return super().call(tx, args, kwargs) if method is None else method.call(tx, args, kwargs)
 
     def has_dict(self) -> bool:

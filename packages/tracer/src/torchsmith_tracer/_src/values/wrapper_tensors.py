@@ -8,8 +8,6 @@ wrapper around fake inner tensors. Attributes and methods of the class are trace
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import fx
 from torchsmith_guards import Source
@@ -24,15 +22,15 @@ from torchsmith_tracer._src.torch_private import (
 )
 from torchsmith_tracer._src.trace import Graph, OpenContext, Trace
 from torchsmith_tracer._src.values.base import Args, Kwargs, Value
-from torchsmith_tracer._src.values.constants import NOT_IMPLEMENTED, ConstantValue, dunder
+from torchsmith_tracer._src.values.constants import ConstantValue
 from torchsmith_tracer._src.values.contexts import TorchFunctionDisabled
-from torchsmith_tracer._src.values.lookup import Found, bind, is_data_descriptor, lookup
+from torchsmith_tracer._src.values.lookup import bind, is_data_descriptor, lookup
+from torchsmith_tracer._src.values.special_methods import HasSpecialMethods
 from torchsmith_tracer._src.values.tensor import TensorValue
 from torchsmith_tracer._src.values.tensor_objects import TENSOR_CLASSES
 
 HOOKS = ("__torch_dispatch__", "__torch_function__", "__tensor_flatten__", "__tensor_unflatten__")
 _LITERALS = (bool, int, float, str, type(None), torch.dtype, torch.device, torch.layout)
-_UNARY = {"neg": "__neg__", "pos": "__pos__", "invert": "__invert__"}
 
 
 def is_wrapper_class(cls: type) -> bool:
@@ -60,7 +58,7 @@ def flat_tensors(tensor: torch.Tensor) -> list[torch.Tensor]:
     return found
 
 
-class WrapperTensor(TensorValue):
+class WrapperTensor(HasSpecialMethods, TensorValue):
     """See the module's docstring.
 
     Attributes:
@@ -150,7 +148,7 @@ class WrapperTensor(TensorValue):
 
     def setattr(self, tx: Trace, name: str, value: Value) -> None:
         names, _ = self.fake.__tensor_flatten__()  # type: ignore[attr-defined]
-        if name in names or self._method(tx, "__setattr__") or self._descriptor(tx, name):
+        if name in names or self.special_method(tx, "__setattr__") or self._descriptor(tx, name):
             raise Unsupported("tensor-attribute-store", what=name, tensor=self.describe())
         super().setattr(tx, name, value)
 
@@ -159,58 +157,14 @@ class WrapperTensor(TensorValue):
         return found is not None and is_data_descriptor(tx, found.attr)
 
     # --- slots -------------------------------------------------------------------------------
-    def _method(self, tx: Trace, name: str) -> Value | None:
-        """A slot that the class defines in Python, bound."""
-        found: Found | None = lookup(tx, self.cls, name)
+    def special_method(self, tx: Trace, name: str) -> Value | None:
+        found = lookup(tx, self.cls, name)
         if found is None or found.owner in (*TENSOR_CLASSES, object):
             return None
         return bind(tx, found, self, tx.interp.type_of(self), name)
 
-    def _result(self, tx: Trace, method: Value, args: Sequence[Value]) -> Value | None:
-        result = tx.interp.call(method, args)
-        is_none = isinstance(result, ConstantValue) and result.value is NotImplemented
-        return None if is_none or result is NOT_IMPLEMENTED else result
-
-    def binary(self, tx: Trace, op: str, other: Value, *, reflected: bool = False) -> Value | None:
-        method = self._method(tx, dunder(op, reflected=reflected))
-        if method is not None:
-            return self._result(tx, method, [other])
-        return super().binary(tx, op, other, reflected=reflected)
-
-    def richcompare(self, tx: Trace, op: str, other: Value) -> Value | None:
-        method = self._method(tx, f"__{op}__")
-        if method is not None:
-            return self._result(tx, method, [other])
-        return super().richcompare(tx, op, other)
-
-    def unary(self, tx: Trace, op: str) -> Value:
-        method = self._method(tx, _UNARY[op])
-        return super().unary(tx, op) if method is None else tx.interp.call(method, [])
-
-    def getitem(self, tx: Trace, key: Value) -> Value:
-        method = self._method(tx, "__getitem__")
-        return super().getitem(tx, key) if method is None else tx.interp.call(method, [key])
-
-    def setitem(self, tx: Trace, key: Value, value: Value) -> None:
-        method = self._method(tx, "__setitem__")
-        if method is None:
-            super().setitem(tx, key, value)
-        else:
-            tx.interp.call(method, [key, value])
-
     def length(self, tx: Trace) -> Value:
-        method = self._method(tx, "__len__")
-        return super().length(tx) if method is None else tx.interp.call(method, [])
-
-    def iter(self, tx: Trace) -> Value:
-        method = self._method(tx, "__iter__")
-        return super().iter(tx) if method is None else tx.interp.call(method, [])
-
-    def call(self, tx: Trace, args: Args, kwargs: Kwargs) -> Value:
-        method = self._method(tx, "__call__")
-        if method is None:
-            return super().call(tx, args, kwargs)
-        return tx.interp.call(method, args, kwargs)
+        return self.call_special(tx, "__len__") or super().length(tx)
 
 
 def wrapper_result(graph: Graph, node: fx.Node, fake: torch.Tensor) -> WrapperTensor:

@@ -9,7 +9,7 @@ from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.effects.journal import DELETED
 from torchsmith_tracer._src.values.abstract.part import Part
 from torchsmith_tracer._src.values.base import Value
-from torchsmith_tracer._src.values.builtin_object import METHOD_TYPES, BuiltinObject
+from torchsmith_tracer._src.values.builtin_object import METHOD_TYPES, PlainObject
 from torchsmith_tracer._src.values.builtins.weak import reached
 from torchsmith_tracer._src.values.classes import ClassValue, DescriptorValue, SuperValue
 from torchsmith_tracer._src.values.constants import NONE, ConstantValue
@@ -35,7 +35,7 @@ class Attributes(Part):
 
     def special_method(self, value: Value, name: str) -> Value | None:
         cls = value.python_type()
-        if not isinstance(value, ObjectValue | BuiltinObject | ClassValue):
+        if not isinstance(value, PlainObject):
             return value.getattr(self.tx, name) if lookup(self.tx, cls, name) else None
         found = special(self.tx, cls, name)
         owner = self.type_of(value)

@@ -17,7 +17,7 @@ from torchsmith_guards import NamespaceSource, PinnedSource
 from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
 from torchsmith_tracer._src.values.abstract.part import Part
 from torchsmith_tracer._src.values.base import Value
-from torchsmith_tracer._src.values.builtin_object import BuiltinObject
+from torchsmith_tracer._src.values.builtin_object import PlainObject
 from torchsmith_tracer._src.values.classes import ClassValue
 from torchsmith_tracer._src.values.constants import FALSE, NONE, TRUE, ConstantValue, bool_value
 from torchsmith_tracer._src.values.containers import (
@@ -368,7 +368,7 @@ class Basics(Part):
         symbolic number, or a bool already."""
         if isinstance(value, ConstantValue):
             return type(value.value) is bool
-        return not isinstance(value, BuiltinObject | ObjectValue | ClassValue)
+        return not isinstance(value, PlainObject)
 
     def negate(self, value: Value) -> Value:
         """``not value``."""

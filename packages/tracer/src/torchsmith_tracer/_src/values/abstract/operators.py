@@ -132,7 +132,7 @@ class Operators(Part):
         """``hash(value)`` as a number."""
         result: Value | None = None
         if isinstance(value, EnumValue):
-            result = value.users(self.tx, "__hash__")
+            result = value.call_special(self.tx, "__hash__")
             if result is None:
                 return hash(value.value)
         elif isinstance(value, ClassValue | ReferenceValue):
@@ -144,7 +144,7 @@ class Operators(Part):
             found = lookup(self.tx, value.cls, "__hash__")
             own = None if found is None else found.attr
             if own is not None and own is not object.__hash__:
-                method = value.method(self.tx, "__hash__")
+                method = value.special_method(self.tx, "__hash__")
                 assert method is not None
                 if not isinstance(own, METHOD_TYPES):
                     result = self.interp.call(method, [])
@@ -162,7 +162,7 @@ class Operators(Part):
 
     def try_index(self, value: Value) -> int | None:
         """``operator.index`` as a known int, or None when the value is not an integer."""
-        if isinstance(value, EnumValue) and (found := value.users(self.tx, "__index__")):
+        if isinstance(value, EnumValue) and (found := value.call_special(self.tx, "__index__")):
             return self.index(found)
         if isinstance(value, ConstantValue):
             real = value.value
@@ -170,7 +170,7 @@ class Operators(Part):
                 return real
             return operator.index(cast(Any, real)) if hasattr(real, "__index__") else None
         if isinstance(value, ObjectValue) and not issubclass(value.cls, int):
-            method = value.method(self.tx, "__index__")
+            method = value.special_method(self.tx, "__index__")
             if method is None:
                 return None
             result = self.interp.try_concrete(self.interp.call(method, []))

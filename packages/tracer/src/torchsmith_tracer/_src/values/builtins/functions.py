@@ -104,7 +104,7 @@ builtin(format)(lambda tx, obj, spec=None, /: tx.interp.format(obj, spec))
 def _special(tx: Trace, obj: Value, name: str, message: str, *args: Value) -> Value | None:
     """A dunder method of an instance; None for other values, which fold or ask their hook."""
     if isinstance(obj, EnumValue):
-        return obj.users(tx, name, *args)
+        return obj.call_special(tx, name, *args)
     if not isinstance(obj, ObjectValue):
         return None
     result = tx.interp.call_special(obj, name, *args)

@@ -24,7 +24,7 @@ from torchsmith_guards import AttrSource, PinnedSource, Source
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
-from torchsmith_tracer._src.values.builtin_object import BuiltinObject
+from torchsmith_tracer._src.values.builtin_object import PlainObject
 from torchsmith_tracer._src.values.builtins import copying, polyfills, registry
 from torchsmith_tracer._src.values.builtins.python_versions import PYTHON_OPERATOR
 from torchsmith_tracer._src.values.builtins.registry import builtin, constructor, method, traced
@@ -210,7 +210,7 @@ builtin(sys.intern)(lambda tx, text, /: text)
 def _copy(tx: Trace, x: Value, *rest: Value) -> Value | None:
     if isinstance(x, ConstantValue) or x.python_type() is types.BuiltinFunctionType:
         return x
-    if isinstance(x, BuiltinObject | ObjectValue | ClassValue | FunctionValue):
+    if isinstance(x, PlainObject | FunctionValue):
         return None
     raise Unsupported("opaque-call", what=f"copying {x.describe()}")
 

@@ -9,7 +9,6 @@ from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.classes import ClassValue
 from torchsmith_tracer._src.values.constants import NONE, NOT_IMPLEMENTED, ConstantValue, bool_value
-from torchsmith_tracer._src.values.lookup import lookup
 from torchsmith_tracer._src.values.python_instances import ObjectValue
 
 Slot = Callable[["Trace", Value, list[Value]], "Value | None"]
@@ -83,7 +82,7 @@ SLOTS.update(
 
 @_slot("__hash__")
 def _hash(tx: Trace, obj: Value, args: list[Value]) -> Value:
-    if isinstance(obj, ObjectValue):
+    if isinstance(obj, ObjectValue | ClassValue):
         return ConstantValue(hash(tx.interp.identity_key(obj)))
     return ConstantValue(hash(obj.hash_key(tx)))
 
@@ -160,23 +159,19 @@ def _enter(tx: Trace, obj: Value, args: list[Value]) -> Value:
 
 def _comparison(op: str) -> Slot:
     def slot(tx: Trace, obj: Value, args: list[Value]) -> Value:
-        if isinstance(obj, ObjectValue):  # object.__eq__ and its kin
+        if isinstance(obj, ObjectValue | ClassValue):  # object.__eq__ and its kin
             if op == "eq" and tx.interp.is_same(obj, args[0]):
                 return ConstantValue(True)
             if op == "ne":
                 result = obj.richcompare(tx, "eq", args[0])
-                if result is not None and not _default_eq(tx, obj):
+                found = obj.type_entry(tx, "__eq__")
+                if result is not None and found is not None and found.owner is not object:
                     return bool_value(not tx.interp.truth(result))
             return NOT_IMPLEMENTED
         result = obj.richcompare(tx, op, args[0])
         return NOT_IMPLEMENTED if result is None else result
 
     return slot
-
-
-def _default_eq(tx: Trace, obj: ObjectValue) -> bool:
-    found = lookup(tx, obj.cls, "__eq__")
-    return found is not None and found.owner is object
 
 
 for _op in ("lt", "le", "eq", "ne", "gt", "ge"):
