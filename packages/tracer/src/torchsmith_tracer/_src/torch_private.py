@@ -143,9 +143,7 @@ _STATE = re.compile(
     r"|accumulation|math|backend|order|kernel)"
 )
 _READERS = [name for name in dir(torch._C) if _STATE.fullmatch(name)]
-STATE_QUERIES = " ".join(f"_C.{name}" for name in _READERS)
-if hasattr(torch._C, "_get_fp32_precision_getter"):
-    STATE_QUERIES += " _C._get_fp32_precision_getter"
+STATE_QUERIES = " ".join(f"_C.{name}" for name in (*_READERS, "_get_fp32_precision_getter"))
 # Switches of the attention kernels, which contexts turn: what each is set by and read by.
 ATTENTION_SWITCHES: dict[Callable[[Any], None], Callable[[], Any]] = {
     getattr(torch._C, f"_set_sdp_use_{name}"): getattr(torch._C, f"_get_{name}_sdp_enabled")
@@ -231,7 +229,7 @@ def numpy_layer() -> Any:
 def c_namespaces() -> tuple[object, ...]:
     """Namespaces of operators that are implemented in C++."""
     names = ("_VariableFunctions", "_nn", "_special", "_linalg", "_fft", "_sparse", "_nested")
-    return tuple(getattr(torch._C, n) for n in names if hasattr(torch._C, n))
+    return tuple(getattr(torch._C, n) for n in names)
 
 
 def legacy_tensor_types() -> dict[type, torch.dtype]:
@@ -355,12 +353,10 @@ SWITCHES: list[tuple[Any, Callable[..., Any], Callable[..., Any]]] = [
     (torch.set_anomaly_enabled, set_anomaly, anomaly_mode),
 ]
 _SETTINGS = {put: read for _, put, read in SWITCHES}
+_PRECISION = torch._C._set_fp32_precision_setter
+SWITCHES.append((_PRECISION, _PRECISION, torch._C._get_fp32_precision_getter))
 # Those of which there are several: how many arguments say which.
-SWITCH_KEYS: dict[object, int] = {}
-if hasattr(torch._C, "_set_fp32_precision_setter"):
-    _put, _read = torch._C._set_fp32_precision_setter, torch._C._get_fp32_precision_getter
-    SWITCHES.append((_put, _put, _read))
-    SWITCH_KEYS[_put] = 2
+SWITCH_KEYS: dict[object, int] = {_PRECISION: 2}
 
 
 class AmbientState:

@@ -162,5 +162,4 @@ def _fused(name: str) -> Callable[[Trace, Args, Kwargs], Value | None]:
 
 
 for _name in ("_fused_adam_", "_fused_adamw_", "_fused_sgd_", "_fused_adagrad_"):
-    if hasattr(torch, _name):
-        register(getattr(torch, _name), _fused(_name))
+    register(getattr(torch, _name), _fused(_name))
