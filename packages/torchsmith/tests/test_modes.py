@@ -15,8 +15,8 @@ NOT_ON_A_CPU = {"reduce-overhead": 1, "max-autotune": 1, "max-autotune-no-cudagr
 
 
 @pytest.fixture(autouse=True)
-def nothing_was_said(monkeypatch):
-    monkeypatch.setattr(modes, "_said", {})
+def nothing_was_said():
+    modes.not_recorded.cache_clear()
 
 
 def program(x):

@@ -19,8 +19,8 @@ from torchsmith_guards.records import recorder
 
 
 @pytest.fixture(autouse=True)
-def nothing_was_said(monkeypatch):
-    monkeypatch.setattr(modes, "_said", {})
+def nothing_was_said():
+    modes.not_recorded.cache_clear()
 
 
 def program(x):

@@ -53,7 +53,7 @@ class Played:
 def played(monkeypatch):
     monkeypatch.setattr(driver, "obstacle", lambda graph: "")
     monkeypatch.setattr(driver, "CudaRecorder", Played)
-    monkeypatch.setattr(modes, "_said", {})
+    modes.not_recorded.cache_clear()
     monkeypatch.setattr(Played, "made", [])
     monkeypatch.setattr(Played, "touched", [])
 

@@ -45,7 +45,8 @@ from torchsmith_fx_backend._src.page.parts import (
     schedules,
 )
 from torchsmith_fx_backend._src.passes import KeyedRandom, PoolPositions, run_passes
-from torchsmith_fx_backend._src.passes.dead import DeadCode
+from torchsmith_fx_backend._src.passes.casts import ComparedValues
+from torchsmith_fx_backend._src.passes.common import DeadCode
 from torchsmith_fx_backend._src.records import logs
 from torchsmith_fx_backend._src.records.graphs import (
     dump,
@@ -348,7 +349,7 @@ def _recording(
         written=frame.mutated,
         attributes=attributes,
         static=frame.static,
-        say=modes.sayer(mode),
+        say=functools.partial(modes.not_recorded, mode),
     )
 
 
@@ -386,7 +387,8 @@ def compile_training(
     expect(example_inputs)
     joint = _stage("joint", trace_joint, gm, example_inputs, rules, exact_draws=exact)
     keyed = (DeadCode(), KeyedRandom(unless=BACKWARD)) if chosen.rng == "keyed" else ()
-    before_division = [p for p in (*keyed, PoolPositions(BACKWARD)) if p.name not in off]
+    wanted = (*keyed, PoolPositions(BACKWARD), ComparedValues())
+    before_division = [p for p in wanted if p.name not in off]
 
     def finish(graph: fx.Graph) -> None:
         with _reported(gm):
@@ -423,7 +425,8 @@ def compile_training(
     recordings = None
     if recorded is not None:
         device = _ordinal((*example_inputs, *_attributes_read(gm)))
-        recordings = RecordedHalves(CudaRecorder(device, private=True), modes.sayer(recorded))
+        say = functools.partial(modes.not_recorded, recorded)
+        recordings = RecordedHalves(CudaRecorder(device, private=True), say)
     owner = recorder.current_graph()
     if owner is not None:
         owner.kind = "forward"

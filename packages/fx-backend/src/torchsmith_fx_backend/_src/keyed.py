@@ -49,10 +49,7 @@ def random_bits(seed: torch.Tensor, counter: torch.Tensor) -> torch.Tensor:
 
 
 def _counters(seed: torch.Tensor, size: Sequence[int]) -> torch.Tensor:
-    count = 1
-    for n in size:
-        count *= n
-    return torch.arange(count, device=seed.device).reshape(tuple(size))
+    return torch.arange(math.prod(size), device=seed.device).reshape(tuple(size))
 
 
 def _words(seed: torch.Tensor, size: Sequence[int], word: int) -> torch.Tensor:

@@ -12,8 +12,6 @@ _RECORDING = ("reduce-overhead", "max-autotune")
 _MEASURING = ("max-autotune", "max-autotune-no-cudagraphs")
 TUNING_SECONDS = 60.0  # of a graph, in the modes that measure
 
-_said: dict[tuple[str, str], object] = {}
-
 
 def check(mode: object) -> str:
     """``mode`` by name.
@@ -38,17 +36,8 @@ def measures(mode: str) -> bool:
     return mode in _MEASURING
 
 
+@functools.cache
 def not_recorded(mode: str, reason: str) -> None:
     """Say, once per reason, that a graph runs as in mode ``default``."""
-    _warn(mode, f"a graph is not recorded, its kernels are launched one by one: {reason}")
-
-
-def sayer(mode: str) -> functools.partial[None]:
-    """``not_recorded`` for ``mode``."""
-    return functools.partial(not_recorded, mode)
-
-
-def _warn(mode: str, text: str) -> None:
-    mine = object()
-    if _said.setdefault((mode, text), mine) is mine:  # one thread wins
-        warnings.warn(f"[{ModeWarning.code}] mode={mode!r}: {text}.", ModeWarning, stacklevel=4)
+    text = f"a graph is not recorded, its kernels are launched one by one: {reason}"
+    warnings.warn(f"[{ModeWarning.code}] mode={mode!r}: {text}.", ModeWarning, stacklevel=3)

@@ -117,7 +117,7 @@ def cut(
         parts[name] = _later(module, ends, compile_part)
         call = outer.call_module(name, tuple(map(take, taken)))
         for place, node in enumerate(results):
-            copies[node] = outer.call_function(_item, (call, place))
+            copies[node] = outer.call_function(operator.getitem, (call, place))
     outer.output(fx.map_arg(output.args[0], take))
     around = dict.fromkeys(_name(n) for n in calls if n in apart or _is_native(n))
     modules = {**dict(gm.named_children()), **_attributes(gm), **parts}
@@ -211,10 +211,6 @@ def _while_loop(condition: Any, body: Any, carried: Sequence[Any], shared: Seque
 
 
 _CONTROLLED = {"cond": _cond, "while_loop": _while_loop}
-
-
-def _item(found: Sequence[object], place: int) -> object:
-    return found[place]
 
 
 def _value(node: fx.Node) -> object:

@@ -592,7 +592,7 @@ def _look_at_saved(joint: Joint, function: Any, number: int) -> _Saving | None:
     if part is not None and isinstance(part[1].args[0], torch.Tensor):  # none of a list
         for tensor in _saved_for_part(mode, *part):
             result.keep(joint, tensor)
-    for name in _saved_names(type(function)):
+    for name in _saved_names(type(function)):  # type: ignore[arg-type]
         try:
             raw = getattr(function, f"_raw_{name.removeprefix('_')}", None)
             if any(_hooked(each) for each in (raw if isinstance(raw, tuple) else (raw,))):
@@ -619,7 +619,7 @@ def _saved_for_part(
     with torch.enable_grad():
         whole = torch.empty_like(view, requires_grad=differentiable).clone()
         func(whole, *call.args[1:], **call.kwargs)
-    for name in _saved_names(type(whole.grad_fn)):
+    for name in _saved_names(type(whole.grad_fn)):  # type: ignore[arg-type]
         found = getattr(whole.grad_fn, name)
         for tensor in found if isinstance(found, (list, tuple)) else (found,):
             if isinstance(tensor, FakeTensor):
@@ -630,17 +630,11 @@ def _hooked(saved: Any) -> bool:
     return saved is not None and saved.unpack_hook is not None
 
 
-_SAVED_NAMES: dict[type, tuple[str, ...]] = {}
-
-
+@functools.cache
 def _saved_names(kind: type) -> tuple[str, ...]:
     """The attributes by which autograd nodes of one kind show the tensors that they save. What
     they save besides has no raw form; to read a symbolic number there would need it itself."""
-    found = _SAVED_NAMES.get(kind)
-    if found is None:
-        names = (name for name in dir(kind) if name.startswith("_saved_"))
-        found = tuple(name for name in names if hasattr(kind, f"_raw{name}"))
-        if issubclass(kind, torch.autograd.function.BackwardCFunction):
-            found = (*found, "saved_tensors")
-        _SAVED_NAMES[kind] = found
-    return found
+    names = (name for name in dir(kind) if name.startswith("_saved_"))
+    several = issubclass(kind, torch.autograd.function.BackwardCFunction)
+    found = tuple(name for name in names if hasattr(kind, f"_raw{name}"))
+    return (*found, "saved_tensors") if several else found

@@ -44,9 +44,7 @@ def ordered(tangents: list[torch.Tensor | None]) -> Key:
         order = order_of(sizes, strides)
         usual = strides_in(order, sizes)
         if any(a != b and n != 1 for a, b, n in zip(strides, usual, sizes)):
-            tangents[i] = torch.empty_strided(
-                sizes, usual, dtype=tangent.dtype, device=tangent.device
-            ).copy_(tangent)
+            tangents[i] = tangent.new_empty_strided(sizes, usual).copy_(tangent)
         orders.append(order)
     return tuple(orders)
 

@@ -7,6 +7,7 @@ for given sizes, so that a launch under ``TORCHSMITH_VERIFY=1`` never leaves a b
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 
 import torch
@@ -187,9 +188,7 @@ def _look(
 
     shape = [number(extent) for extent in extents]
     moving = sorted(set().union(*(ix.variables(freed(x)) for x in _involved(kernel, position))))
-    points = 1
-    for axis in moving:
-        points *= shape[axis]
+    points = math.prod(shape[axis] for axis in moving)
     if 0 in shape or points == 0:
         return
     if points > _MOST_POINTS:

@@ -13,17 +13,12 @@ from torchsmith_fx_backend._src.loops.ir import Kernel, Op, Store, StoreMode
 from torchsmith_fx_backend._src.loops.proof import at_least
 from torchsmith_fx_backend._src.loops.sizes import estimate
 
+# What is there and what comes: for numbers, and for truths.
 COMBINED = {
-    StoreMode.ADD: Op.ADD,
-    StoreMode.MUL: Op.MUL,
-    StoreMode.MAX: Op.MAXIMUM,
-    StoreMode.MIN: Op.MINIMUM,
-}
-COMBINED_BOOLS = {
-    StoreMode.ADD: Op.OR,
-    StoreMode.MUL: Op.AND,
-    StoreMode.MAX: Op.OR,
-    StoreMode.MIN: Op.AND,
+    StoreMode.ADD: (Op.ADD, Op.OR),
+    StoreMode.MUL: (Op.MUL, Op.AND),
+    StoreMode.MAX: (Op.MAXIMUM, Op.OR),
+    StoreMode.MIN: (Op.MINIMUM, Op.AND),
 }
 
 

@@ -206,7 +206,8 @@ def copy(p: Point) -> Value:
     value = p.read(p.node.args[0], p.dtype)
     source = getattr(p.node.args[0], "meta", {}).get("val")
     widened = source is not None and source.dtype in (torch.float32, torch.float64)
-    return value.rounded(p.dtype) if widened else value
+    rounds = widened or p.node.target is prims.convert_element_type.default
+    return value.rounded(p.dtype) if rounds else value
 
 
 @lowering(aten.copy.default)

@@ -13,9 +13,8 @@ from torchsmith_fx_backend._src.passes.attention import AttentionMasks
 from torchsmith_fx_backend._src.passes.base import Pass, run_passes
 from torchsmith_fx_backend._src.passes.batch_norms import BatchNorms
 from torchsmith_fx_backend._src.passes.biases import ConvolutionBiases
-from torchsmith_fx_backend._src.passes.casts import RedundantCasts
-from torchsmith_fx_backend._src.passes.common import CommonSubexpressions
-from torchsmith_fx_backend._src.passes.dead import DeadCode
+from torchsmith_fx_backend._src.passes.casts import ComparedValues, RedundantCasts
+from torchsmith_fx_backend._src.passes.common import CommonSubexpressions, DeadCode
 from torchsmith_fx_backend._src.passes.fold import FoldConstants
 from torchsmith_fx_backend._src.passes.frozen import (
     FoldFrozen,
@@ -52,6 +51,7 @@ PASSES: tuple[Pass, ...] = (
     ConvolutionBiases(),
     ThinProducts(),
     AlignedProducts(),
+    ComparedValues(),
     DeadCode(),
     WritesInPlace(),
 )

@@ -1,36 +1,33 @@
-"""Redundant casts: conversions that a shorter conversion, or none, replaces."""
+"""Casts: those that a shorter one, or none, replaces, and those that comparisons need."""
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx
 
-from torchsmith_fx_backend._src.passes.base import copied_back, escaping, same_layout
+from torchsmith_fx_backend._src.loops.registry import Pointwise, Reduction, Scatter, rule_for
+from torchsmith_fx_backend._src.passes.base import copied_back, escaping, is_view, same_layout
 from torchsmith_fx_backend._src.passes.noop import can_share
 
 aten = torch.ops.aten
 CAST = aten._to_copy.default
 
+_INTEGERS = (torch.int16, torch.int32, torch.int64)
+_FLOATS = (torch.float16, torch.float32, torch.float64)
 # type -> types that hold all of its values
-_WIDER: dict[torch.dtype, frozenset[torch.dtype]] = {
-    torch.bool: frozenset(
-        {torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
-        | {torch.float16, torch.bfloat16, torch.float32, torch.float64}
-    ),
-    torch.uint8: frozenset(
-        {torch.int16, torch.int32, torch.int64, torch.float16, torch.float32, torch.float64}
-    ),
-    torch.int8: frozenset(
-        {torch.int16, torch.int32, torch.int64, torch.float16, torch.float32, torch.float64}
-    ),
-    torch.int16: frozenset({torch.int32, torch.int64, torch.float32, torch.float64}),
-    torch.int32: frozenset({torch.int64, torch.float64}),
-    torch.float16: frozenset({torch.float32, torch.float64}),
-    torch.bfloat16: frozenset({torch.float32, torch.float64}),
-    torch.float32: frozenset({torch.float64}),
+_WIDER: dict[torch.dtype, set[torch.dtype]] = {
+    torch.bool: {torch.uint8, torch.int8, *_INTEGERS, torch.bfloat16, *_FLOATS},
+    torch.uint8: {*_INTEGERS, *_FLOATS},
+    torch.int8: {*_INTEGERS, *_FLOATS},
+    torch.int16: {torch.int32, torch.int64, torch.float32, torch.float64},
+    torch.int32: {torch.int64, torch.float64},
+    torch.float16: {torch.float32, torch.float64},
+    torch.bfloat16: {torch.float32, torch.float64},
+    torch.float32: {torch.float64},
 }
 
 
@@ -69,3 +66,57 @@ class RedundantCasts:
 
 def _is_plain_cast(node: fx.Node) -> bool:
     return node.op == "call_function" and node.target is CAST and set(node.kwargs) == {"dtype"}
+
+
+ROUND = torch.ops.prims.convert_element_type.default
+_COMPARE = {
+    *(getattr(aten, name).Tensor for name in "eq ne lt le gt ge".split()),
+    aten._segment_reduce_backward.default,
+}
+# Operators whose results are among the elements that they are given.
+_SELECT = frozenset(
+    "amax amin aminmax cummax cummin kthvalue max median min mode nanmedian sort topk".split()
+)
+
+
+@dataclass(frozen=True)
+class ComparedValues:
+    """Rounds what is compared, back to the sums and products that it is computed from, as eager.
+
+    Kernels hold values of low precision in float32, and what is stored on the way decides which are
+    rounded. A maximum that one kernel finds may so equal nothing that another compares it with, and
+    its gradient is divided by how many do. For joint graphs, too, so that both halves agree.
+    """
+
+    name: str = "compared-values"
+
+    def run(self, graph: fx.Graph) -> bool:
+        """Rewrite ``graph`` in place."""
+        compared: set[fx.Node] = set()
+        for node in reversed(graph.nodes):
+            compares = node.target in _COMPARE and isinstance(node.args[1], fx.Node)
+            if compares or (node in compared and _passes_on(node)):
+                compared.update(node.all_input_nodes)
+        held = [node for node in graph.nodes if node in compared and _is_held(node)]
+        for node in held:
+            value, users = node.meta["val"], [u for u in node.users if u.op != "output"]
+            with graph.inserting_after(node):
+                rounded = graph.call_function(ROUND, (node, value.dtype))
+            rounded.meta = {**node.meta, "val": value.detach().clone()}
+            for user in users:
+                user.replace_input_with(node, rounded)
+        return bool(held)
+
+
+def _passes_on(node: fx.Node) -> bool:
+    """Whether values come through ``node`` as they are, or may be computed again with it."""
+    selects = node.target is operator.getitem or getattr(node.target, "_opname", "") in _SELECT
+    return selects or is_view(node) or isinstance(rule_for(node), Pointwise | Scatter)
+
+
+def _is_held(node: fx.Node) -> bool:
+    """Whether a kernel may hold the value of ``node``, of low precision, unrounded."""
+    if ROUND in (node.target, *(user.target for user in node.users)):
+        return False
+    low = getattr(node.meta.get("val"), "dtype", None) in (torch.bfloat16, torch.float16)
+    return low and isinstance(rule_for(node), Pointwise | Reduction)

@@ -1,4 +1,4 @@
-"""Common subexpressions: one node for equal calls."""
+"""Calls that are not needed: equal ones, and those whose results nothing uses."""
 
 from __future__ import annotations
 
@@ -64,3 +64,19 @@ def _key(value: Any) -> Any:
     if isinstance(value, (bool, int, float, complex)):
         return type(value), repr(value)
     return value
+
+
+@dataclass(frozen=True)
+class DeadCode:
+    """Drops unused nodes without effects. Random draws stay, since later draws depend on them."""
+
+    name: str = "dead-code"
+
+    def run(self, graph: fx.Graph) -> bool:
+        """Rewrite ``graph`` in place."""
+        changed = False
+        for node in reversed(graph.nodes):
+            if not node.users and is_pure(node):
+                graph.erase_node(node)
+                changed = True
+        return changed

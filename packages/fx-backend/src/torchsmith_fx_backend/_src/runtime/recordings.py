@@ -523,9 +523,7 @@ def _no_overlap(tensor: torch.Tensor) -> bool:
 def _buffer_for(tensor: torch.Tensor) -> tuple[torch.Tensor, bool]:
     """Memory for copies of ``tensor``, and whether it has the same layout or is flat."""
     if _extent(tensor) == tensor.numel() and _no_overlap(tensor):
-        return torch.empty_strided(
-            tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
-        ), True
+        return tensor.new_empty_strided(tensor.shape, tensor.stride()), True
     return torch.empty(_extent(tensor), dtype=tensor.dtype, device=tensor.device), False
 
 

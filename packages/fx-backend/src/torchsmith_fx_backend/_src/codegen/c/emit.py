@@ -31,7 +31,7 @@ from torchsmith_fx_backend._src.loops.ir import (
     Scan,
     Store,
 )
-from torchsmith_fx_backend._src.loops.meeting import COMBINED, COMBINED_BOOLS
+from torchsmith_fx_backend._src.loops.meeting import COMBINED
 from torchsmith_fx_backend._src.loops.proof import settled
 
 
@@ -181,9 +181,8 @@ class Emitter:
         """The statement that writes ``value`` at offset ``place``, as the store's mode says."""
         cell = f"a{node.arg}[{place}]"
         dtype = self.kernel.args[node.arg].dtype
-        table = COMBINED_BOOLS if dtype is torch.bool else COMBINED
-        op = table.get(node.mode)
-        if op is not None:
+        if node.mode in COMBINED:
+            op = COMBINED[node.mode][dtype is torch.bool]
             value = scalars.combined(op, [cell, value], dtype)
         self.line(f"{cell} = {value};")
 

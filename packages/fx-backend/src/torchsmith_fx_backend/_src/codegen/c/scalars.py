@@ -15,21 +15,15 @@ import torch
 
 from torchsmith_fx_backend._src.loops.ir import INFIX, Compute, Kernel, Literal, Op
 
-# dtype -> type of a value, type of a memory cell
-_TYPES: dict[torch.dtype, tuple[str, str]] = {
-    torch.float32: ("float", "float"),
-    torch.float64: ("double", "double"),
-    torch.bfloat16: ("uint16_t", "uint16_t"),
-    torch.float16: ("uint16_t", "uint16_t"),
-    torch.int64: ("int64_t", "int64_t"),
-    torch.int32: ("int32_t", "int32_t"),
-    torch.int16: ("int16_t", "int16_t"),
-    torch.int8: ("int8_t", "int8_t"),
-    torch.uint8: ("uint8_t", "uint8_t"),
-    torch.bool: ("_Bool", "uint8_t"),
-}
-
 HALF = {torch.bfloat16: "bf16", torch.float16: "f16"}
+_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+_TYPES: dict[torch.dtype, str] = {
+    torch.float32: "float",
+    torch.float64: "double",
+    torch.bool: "_Bool",
+    **dict.fromkeys(HALF, "uint16_t"),
+    **{dtype: f"{str(dtype).removeprefix('torch.')}_t" for dtype in _INTEGERS},
+}
 DTYPES = frozenset(_TYPES)
 
 _PLAIN_SYMBOL = re.compile(r"[su]\d+")
@@ -37,12 +31,12 @@ _PLAIN_SYMBOL = re.compile(r"[su]\d+")
 
 def value_type(dtype: torch.dtype) -> str:
     """The C type that holds an SSA value of ``dtype``."""
-    return _TYPES[dtype][0]
+    return _TYPES[dtype]
 
 
 def cell_type(dtype: torch.dtype) -> str:
     """The C type of an element in memory."""
-    return _TYPES[dtype][1]
+    return "uint8_t" if dtype is torch.bool else _TYPES[dtype]
 
 
 def symbol_name(name: str) -> str:

@@ -93,10 +93,7 @@ def _clamp_power(n: int, low: int, high: int) -> int:
 
 def count_points(extents: tuple[Index, ...], symbols: Mapping[str, int]) -> int:
     """How many points these axes span, for these values of size symbols."""
-    result = 1
-    for extent in extents:
-        result *= int(evaluate(extent, (), symbols))
-    return result
+    return math.prod(int(evaluate(extent, (), symbols)) for extent in extents)
 
 
 def fill_hints(kernel: Kernel, hints: Mapping[str, int]) -> dict[str, int]:

@@ -44,7 +44,7 @@ from torchsmith_fx_backend._src.loops.ir import (
     ScalarArg,
     Store,
 )
-from torchsmith_fx_backend._src.loops.meeting import COMBINED, COMBINED_BOOLS
+from torchsmith_fx_backend._src.loops.meeting import COMBINED
 from torchsmith_fx_backend._src.loops.verify import full_values, uses
 
 _HEADER = """\
@@ -375,10 +375,10 @@ class Emitter:
     def _combined(self, node: Store, old: str, new: str) -> str:
         """What is there and what comes, in the buffer's dtype."""
         dtype = self.kernel.args[node.arg].dtype
-        table = COMBINED_BOOLS if dtype is torch.bool else COMBINED
+        op = COMBINED[node.mode][dtype is torch.bool]
         wide = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
         texts = [scalars.cast_text(text, dtype, wide) for text in (old, new)]
-        text = scalars.compute_text(table[node.mode], texts, wide, wide)
+        text = scalars.compute_text(op, texts, wide, wide)
         return text if wide is dtype else scalars.cast_text(f"({text})", wide, dtype)
 
     def _address(self, arg: int, index: Index) -> str:

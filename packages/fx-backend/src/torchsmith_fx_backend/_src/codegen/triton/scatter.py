@@ -7,6 +7,7 @@ barrier.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 from torchsmith_fx_backend._src.codegen.triton.emit import Emitter, ceil_div
@@ -41,8 +42,5 @@ class ScatterPrinter(Emitter):
         moving = [axis for axis in axes if self.kernel.ranges[axis] != ONE]
         parts = [self._extent_text(axis, symbols) for axis in moving] or ["1"]
         if all(part.isdigit() for part in parts):
-            product = 1
-            for part in parts:
-                product *= int(part)
-            return str(product)
+            return str(math.prod(map(int, parts)))
         return parts[0] if len(parts) == 1 else f"({' * '.join(parts)})"
