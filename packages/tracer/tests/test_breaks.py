@@ -501,3 +501,35 @@ def test_super_without_arguments_after_a_break(program):
         return [C(getattr(Derived(), name))(torch.ones(1)) for name in names for _ in range(2)]
 
     program(body, broken=True)
+
+
+METHODS = {
+    "roll": lambda x, t: x.roll(-int(t), 1) * 2,
+    "narrow": lambda x, t: x.narrow(1, 0, int(t)) * 2,
+    "clamp": lambda x, t: (x + 1).clamp(max=t.item()) * 2,
+    "index_fill": lambda x, t: x.index_fill(0, torch.arange(2), t.item()).sin(),
+    "written": lambda x, t: x.clone().mul_(t.item()).add_(1) + x,
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("leaf", [False, True])
+def test_a_tensors_method_that_was_looked_up_before_a_break_is_captured(capture, method, leaf):
+    compiled = torchsmith_tracer.compile(METHODS[method], backend=capture)
+    x = torch.arange(15.0).reshape(3, 5)
+    x = torch.nn.Parameter(x) if leaf else x
+    for number in (2, 2, 3):
+        t = torch.tensor(number)
+        torch.testing.assert_close(compiled(x, t), METHODS[method](x, t), check_stride=True)
+    breaks = compiled._torchsmith_region.log.breaks
+    assert {each.name for each in breaks} == {"item"}
+
+
+def test_the_tensor_of_a_method_that_is_called_after_a_break_is_written(check):
+    def f(x, t):
+        y = x + 1
+        view = y[0]
+        y.mul_(t.item())
+        return y, view * 2
+
+    check(f, torch.ones(3, 2), torch.tensor(3.0), breaks=["item"])

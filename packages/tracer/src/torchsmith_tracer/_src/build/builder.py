@@ -118,7 +118,9 @@ _BUILTIN_CALLABLES = (
     types.MethodWrapperType, types.ClassMethodDescriptorType, types.GetSetDescriptorType,
     types.MemberDescriptorType,
 )  # fmt: skip
-_WITH_METHODS = frozenset((list, dict, set, frozenset, tuple, str, bytes, deque, OrderedDict))
+_WITH_METHODS = frozenset((
+    list, dict, set, frozenset, tuple, str, bytes, deque, OrderedDict, torch.Tensor, nn.Parameter,
+))  # fmt: skip
 _TORCH_CONSTANTS = (
     torch.dtype, torch.device, torch.layout, torch.memory_format, torch.finfo, torch.iinfo,
     torch.nn.attention.SDPBackend,
@@ -433,6 +435,8 @@ class Builder:
         self.guard(AttrSource(source, "__name__"), GuardKind.CONSTANT, obj.__name__, "its name")
         held = self.wrap(obj.__self__, AttrSource(source, "__self__"))
         kind = type(obj.__self__)
+        if isinstance(held, TensorValue):
+            return held.getattr(self.tx, obj.__name__)
         owner = next(base for base in kind.__mro__ if obj.__name__ in vars(base))
         return self.tx.interp.builtin_method(held, obj.__name__, owner, vars(owner)[obj.__name__])
 

@@ -339,11 +339,8 @@ def _leftover(operation: Operation, operands: str, exits: Sequence[Exit]) -> int
 
 
 def _tail(number: int, exit: Exit, leftover: str, location: Any) -> list[Any]:
-    out: list[Any] = []
     results = [f"___r{i}" for i in range(exit.results)]
-    for name in reversed(results):
-        out.append(Instr("STORE_FAST", name))
-    out += _drops(leftover)
+    out = [*(Instr("STORE_FAST", name) for name in reversed(results)), *_drops(leftover)]
     made = [Instr("LOAD_FAST", name) for name in results]
     made.append(Instr("BUILD_TUPLE", len(results)))
     rest = Instr("LOAD_FAST", f"___rest{number}")

@@ -291,9 +291,7 @@ class Basics(Part):
 
     def host_error(self, exc: BaseException) -> ObservedException:
         """The traced program's version of an exception that a host operation raised."""
-        args: list[Value] = []
-        for arg in exc.args:
-            args.append(arg if isinstance(arg, Value) else self.const(arg))
+        args = [arg if isinstance(arg, Value) else self.const(arg) for arg in exc.args]
         cls = type(exc)
         found = ((name, getattr(exc, name, None)) for name in FIELDS[builtin_base(cls)])
         table = {n: v if isinstance(v, Value) else self.const(v) for n, v in found}
