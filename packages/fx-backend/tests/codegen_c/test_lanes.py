@@ -6,6 +6,7 @@ import subprocess
 import pytest
 import torch
 import torch.nn.functional as F
+import torchsmith_guards as guards
 from torch import fx
 from torchsmith_fx_backend import compile_graph
 from torchsmith_fx_backend._src.codegen.c.functions import prelude
@@ -36,6 +37,35 @@ def test_several_far_loads_of_one_table_are_no_vectors():
     for far, near in ((1024, False), (8, True)):
         loops = vector_loops(lambda x: x[:, 0] + x[:, 1] + x[:, 2] * x[:, 3], torch.randn(500, far))
         assert bool(loops) is near
+
+
+def rows(x):
+    y = x * 2 + (x + ROWS)
+    return F.layer_norm(y, (8,)), y
+
+
+ROWS = torch.randn(256, 8)
+
+
+def test_a_far_load_that_is_repeated_is_no_vector():
+    """For gcc it is several of one table, too: it took 25 seconds for this kernel."""
+    loops = vector_loops(rows, torch.randn(64, 256, 8))
+    assert any("2048 *" in body for _, body in loops)
+    assert not any("2048 *" in body and "part" in body for _, body in loops)
+
+
+def test_lanes_do_not_step_far_along_an_axis_of_unknown_length():
+    fake = guards.FakeMode(guards.ShapeEnv()).fakeify(
+        torch.randn(5, 256, 8), guards.LocalSource("x"), {0}
+    )
+    with torch.no_grad():
+        compiled = compile_graph(fx.symbolic_trace(rows), [fake])
+        for batch in (5, 70):
+            x = torch.randn(batch, 256, 8)
+            torch.testing.assert_close(compiled(x), rows(x))
+    bodies = [body for _, source in compiled.kernels for _, body in LOOP.findall(source)]
+    assert any("i1 = low + l" in body for body in bodies)
+    assert not any("i0 = low + l" in body for body in bodies)
 
 
 @pytest.mark.parametrize("size", [24, 40])

@@ -152,14 +152,13 @@ class Facts:
         # A scattered store touches a cache line to write it back: dearer than a scattered load.
         # Lines that the cache has lost when the neighbours' turn comes are fetched once for each.
         cost = 8.0 if isinstance(node, Store) else 6.0
-        if isinstance(step, Const) and isinstance(size, Const):
-            lost = abs(step.value) >= _LINE and size.value > _LINES
-            cost *= 2.0 if lost else 1.0
-        return cost
+        short = isinstance(size, Const) and size.value <= _LINES
+        lost = isinstance(step, Const) and abs(step.value) >= _LINE and not short
+        return cost * 2.0 if lost else cost
 
-    def interleaves(self, axis: int) -> bool:
-        """Whether several loads step far through the same memory along ``axis``. gcc takes them
-        for columns of one table, and spends seconds to minutes on reading it as vectors."""
+    def interleaves(self, axis: int, unrolled: bool = False) -> bool:
+        """Whether several loads, or one ``unrolled``, step far through one memory along ``axis``.
+        gcc takes it for a table of columns, and spends seconds to minutes on vectors of them."""
         seen: set[tuple[int, int]] = set()
         for node in self.kernel.body:
             if not isinstance(node, Load):
@@ -168,7 +167,7 @@ class Facts:
             if not isinstance(step, Const) or abs(step.value) < _FAR:
                 continue
             where = (node.arg, step.value)
-            if where in seen:
+            if where in seen or unrolled:
                 return True
             seen.add(where)
         return False

@@ -124,9 +124,9 @@ class Emitter:
             value_name=self.value,
         )
 
-    def simd(self, axis: int) -> None:
+    def simd(self, axis: int, unrolled: bool = False) -> None:
         """Ask for vectors along ``axis`` in the loop that follows, where they can gain."""
-        if not self.facts.interleaves(axis):
+        if not self.facts.interleaves(axis, unrolled):
             self.line("#pragma omp simd")
 
     def parallel(self, what: str, points: Index, work: int) -> bool:

@@ -139,7 +139,7 @@ def _walk(
             at = f"r{accumulators[0].position}"  # passes may share a scope
             out.line(f"int64_t {at} = 0;")
             out.open(f"for (; {at} + {unroll} <= {end}; {at} += {unroll})")
-            out.simd(lane)
+            out.simd(lane, unrolled=True)
             with out.block(_LANES):
                 out.line(f"const int64_t i{lane} = low + l;")
                 for a in accumulators:
