@@ -70,3 +70,33 @@ def test_a_comparison_in_inference_is_eagers():
     x = torch.randn(64, 33, generator=torch.Generator().manual_seed(1)).to(torch.bfloat16)
     for result, expected in zip(torchsmith.compile(program)(x), program(x), strict=True):
         assert torch.equal(result, expected)
+
+
+HIDDEN = -1e5  # bfloat16 has no such number
+HIDES = {
+    "where": lambda d, m: torch.where(m, d, HIDDEN),
+    "where, a tensor": lambda d, m: torch.where(m, d, torch.tensor(HIDDEN)),
+    "masked_fill": lambda d, m: d.masked_fill(~m, HIDDEN),
+    "full": lambda d, m: torch.where(m, d, torch.full_like(d, HIDDEN)),
+    "clamp": lambda d, m: torch.where(m, d, HIDDEN * 8).clamp(min=HIDDEN),
+    "pad": lambda d, m: torch.nn.functional.pad(d[..., :0], (0, d.shape[-1]), value=HIDDEN),
+    "a mask that is added": lambda d, m: d + torch.where(m, 0.0, HIDDEN).to(d.dtype),
+    "a mask that is subtracted": lambda d, m: d * m - -HIDDEN * (~m).to(d.dtype),
+}
+
+
+@pytest.mark.parametrize("hides", HIDES)
+def test_rows_of_hidden_scores_have_eagers_weights(hides):
+    def program(q, mask):
+        scores = HIDES[hides](q @ q.mT, mask)
+        weights = (scores - torch.logsumexp(scores, -1, keepdim=True)).exp()
+        return weights, (scores - scores.amax(-1, keepdim=True)).exp()
+
+    compiled = torchsmith.compile(program)
+    torch.manual_seed(0)
+    for rows in (5, 5, 7):
+        q, mask = torch.randn(2, rows, 8), torch.zeros(2, rows, rows, dtype=torch.bool)
+        mask[1, 2] = True
+        with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+            result, expected = compiled(q, mask), program(q, mask)
+        torch.testing.assert_close(result, expected, rtol=2e-2, atol=2e-2)

@@ -86,10 +86,8 @@ def cut(
         if node not in copies:
             copy = copies[node] = outer.node_copy(node, take)
             if node.op == "call_function" and _name(node) in _CONTROL:
-                for body in (n for n in node.all_input_nodes if n.op == "get_attr"):
-                    parts[str(body.target)] = _body(
-                        gm.get_submodule(str(body.target)), compile_part
-                    )
+                for name in (str(n.target) for n in node.all_input_nodes if n.op == "get_attr"):
+                    parts[name] = _body(gm.get_submodule(name), compile_part)
                 if isinstance(node.target, HigherOrderOperator):
                     copy.target = _CONTROLLED[_name(node)]
         return copies[node]

@@ -210,6 +210,9 @@ class Value:
 
     def rounded(self, dtype: torch.dtype) -> Value:
         """The value as eager sees it when the tensor is of low precision ``dtype``."""
+        node = self.body.nodes[self.id]
+        if dtype in _LOW and type(node) is Literal:
+            return self.body.literal(torch.tensor(node.value, dtype=dtype).item(), torch.float32)
         return self.cast(dtype).cast(torch.float32) if dtype in _LOW else self
 
 
@@ -533,6 +536,12 @@ class Point:
         if not isinstance(arg, (int, float, bool)):
             raise UnrepresentableError(f"operand {arg!r}")
         return self.body.literal(arg, compute_dtype(dtype or self.dtype))
+
+    def element(self, arg: object) -> Value:
+        """An operand as an element of the result: a number, say, is one that its dtype has."""
+        value = self.read(arg, self.dtype)
+        alike = isinstance(arg, fx.Node) and getattr(arg.meta["val"], "dtype", 0) is self.dtype
+        return value if alike else value.rounded(self.dtype)
 
     @staticmethod
     def convert(value: Value, source: torch.dtype, dtype: torch.dtype) -> Value:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable
 
 import torch
@@ -21,7 +23,7 @@ prims = torch.ops.prims
 def _fill(value: int | Callable[[Point], object], *ops: object) -> None:
     @lowering(*ops, creation=True)
     def emit(p: Point) -> Value:
-        return p.read(value(p) if callable(value) else value, p.dtype)
+        return p.element(value(p) if callable(value) else value)
 
 
 _fill(0, aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default)
@@ -182,11 +184,9 @@ def constant_pad(p: Point) -> Value:
             tests.append(place < p.body.index_value(shape[dim]))
     if not tests:
         return p.at_of(source, tuple(at))
-    mask = tests[0]
-    for test in tests[1:]:
-        mask = mask & test
+    mask = functools.reduce(operator.and_, tests)
     value = p.body.masked(mask, lambda: p.at_of(source, tuple(at)))
-    return mask.where(value, p.read(p.arg(2, "value", 0), p.dtype))
+    return mask.where(value, p.element(p.arg(2, "value", 0)))
 
 
 def _placed(p: Point, mask: Value, at: Coords) -> Value:

@@ -419,13 +419,12 @@ def where(p: Point) -> Value:
     condition = p.read(p.node.args[0])
     if condition.dtype is not torch.bool:
         condition = condition.ne(0)
-    return condition.where(p.read(p.node.args[1], p.dtype), p.read(p.node.args[2], p.dtype))
+    return condition.where(p.element(p.node.args[1]), p.element(p.node.args[2]))
 
 
 @lowering(aten.masked_fill.Scalar, aten.masked_fill.Tensor)
 def masked_fill(p: Point) -> Value:
-    fill = p.read(p.node.args[2], p.dtype)
-    return p.read(p.node.args[1]).where(fill, p.read(p.node.args[0], p.dtype))
+    return p.read(p.node.args[1]).where(p.element(p.node.args[2]), p.element(p.node.args[0]))
 
 
 _CLAMP = aten.clamp.default
@@ -456,9 +455,9 @@ def clamp(p: Point) -> Value:
     if alone != alone and (not on_cpu or (p.node.target is _CLAMP and _overlooks_nan())):
         return x  # a GPU's maximum of a number and NaN is the number (with two bounds: NaN)
     if low is not None:
-        x = _at_least(x, p.read(low, p.dtype))
+        x = _at_least(x, p.element(low))
     if high is not None:
-        x = _at_most(x, p.read(high, p.dtype))
+        x = _at_most(x, p.element(high))
     return x
 
 

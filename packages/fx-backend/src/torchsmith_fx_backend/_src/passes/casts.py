@@ -81,7 +81,7 @@ _SELECT = frozenset(
 
 @dataclass(frozen=True)
 class ComparedValues:
-    """Rounds what is compared, back to the sums and products that it is computed from, as eager.
+    """Rounds what is compared, and shifted by its maximum, as eager, back to sums and products.
 
     Kernels hold values of low precision in float32, and what is stored on the way decides which are
     rounded. A maximum that one kernel finds may so equal nothing that another compares it with, and
@@ -92,10 +92,15 @@ class ComparedValues:
 
     def run(self, graph: fx.Graph) -> bool:
         """Rewrite ``graph`` in place."""
-        compared: set[fx.Node] = set()
+        compared, extreme = set[fx.Node](), set[fx.Node]()
+        for node in graph.nodes:
+            found = not extreme.isdisjoint(node.all_input_nodes) and _passes_on(node)
+            if found or node.target in (aten.amax.default, aten.amin.default):
+                extreme.add(node)
         for node in reversed(graph.nodes):
             compares = node.target in _COMPARE and isinstance(node.args[1], fx.Node)
-            if compares or (node in compared and _passes_on(node)):
+            shifts = node.target is aten.sub.Tensor and _is_low(node) and node in extreme
+            if compares or shifts or (node in compared and _passes_on(node)):
                 compared.update(node.all_input_nodes)
         held = [node for node in graph.nodes if node in compared and _is_held(node)]
         for node in held:
@@ -116,7 +121,9 @@ def _passes_on(node: fx.Node) -> bool:
 
 def _is_held(node: fx.Node) -> bool:
     """Whether a kernel may hold the value of ``node``, of low precision, unrounded."""
-    if ROUND in (node.target, *(user.target for user in node.users)):
-        return False
-    low = getattr(node.meta.get("val"), "dtype", None) in (torch.bfloat16, torch.float16)
-    return low and isinstance(rule_for(node), Pointwise | Reduction)
+    again = ROUND in (node.target, *(user.target for user in node.users))
+    return not again and _is_low(node) and isinstance(rule_for(node), Pointwise | Reduction)
+
+
+def _is_low(node: fx.Node) -> bool:
+    return getattr(node.meta.get("val"), "dtype", None) in (torch.bfloat16, torch.float16)

@@ -113,28 +113,21 @@ _INT_CALL: dict[Op, str] = {
 _COMPARISONS = frozenset({Op.EQ, Op.NE, Op.LT, Op.LE, Op.GT, Op.GE})
 
 # Rough time per element in units of one add; what a schedule weighs recomputation with.
-COST: dict[Op, int] = {
-    Op.EXP: 12,
-    Op.EXP2: 10,
-    Op.EXPM1: 14,
-    Op.LOG: 14,
-    Op.LOG2: 14,
-    Op.LOG1P: 20,
-    Op.SIN: 80,  # its argument is reduced in float64
-    Op.COS: 80,
-    Op.TANH: 20,
-    Op.ERF: 24,
-    Op.SIGMOID: 16,
-    Op.POW: 50,
-    Op.DIV: 4,
-    Op.SQRT: 5,
-    Op.RSQRT: 8,
-    Op.RECIPROCAL: 4,
-    Op.FLOORDIV: 30,
-    Op.TRUNCDIV: 20,
-    Op.MOD: 30,
-    Op.FMOD: 30,
+_BY_COST: dict[int, tuple[Op, ...]] = {
+    4: (Op.DIV, Op.RECIPROCAL),
+    5: (Op.SQRT,),
+    8: (Op.RSQRT,),
+    10: (Op.EXP2,),
+    12: (Op.EXP,),
+    14: (Op.EXPM1, Op.LOG, Op.LOG2),
+    16: (Op.SIGMOID,),
+    20: (Op.LOG1P, Op.TANH, Op.TRUNCDIV),
+    24: (Op.ERF,),
+    30: (Op.FLOORDIV, Op.MOD, Op.FMOD),
+    50: (Op.POW,),
+    80: (Op.SIN, Op.COS),  # their argument is reduced in float64
 }
+COST = {op: cost for cost, ops in _BY_COST.items() for op in ops}
 
 
 # gcc makes ``truncf`` of a conversion to integers and back, which keeps -0.0, NaN and what is out

@@ -279,7 +279,7 @@ class Emitter:
         match node:
             case Literal(value):
                 if number in self.spelled_out:
-                    self._define(number, scalars.scalar_text(node), frozenset())
+                    self._define(number, scalars.typed_constant(value, node.dtype), frozenset())
                     return
                 self.values[number] = scalars.literal_text(value)
                 self.lanes[number] = frozenset()

@@ -8,7 +8,7 @@ from typing import assert_never
 
 import torch
 
-from torchsmith_fx_backend._src.loops.ir import INFIX, Literal, Op, ReduceOp
+from torchsmith_fx_backend._src.loops.ir import INFIX, Op, ReduceOp
 
 _INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64)
 _FLOATS = {
@@ -28,9 +28,8 @@ SIGNATURES: dict[torch.dtype, str] = {
     **_FLOATS,
 }
 
-_INFIX: dict[Op, str] = {
-    op: sign for op, sign in INFIX.items() if op is not Op.DIV
-}  # which rounds here
+# But for division, which rounds here.
+_INFIX: dict[Op, str] = {op: sign for op, sign in INFIX.items() if op is not Op.DIV}
 
 _FUNCTIONS = {
     **{op: f"ts.{op.value}" for op in (Op.EXP, Op.EXP2, Op.EXPM1, Op.LOG, Op.LOG2, Op.LOG1P)},
@@ -56,11 +55,6 @@ def literal_text(value: float | int | bool) -> str:
     if math.isinf(value):
         return 'float("inf")' if value > 0 else 'float("-inf")'
     return repr(value)
-
-
-def scalar_text(node: Literal) -> str:
-    """A typed zero-dimensional constant."""
-    return typed_constant(node.value, node.dtype)
 
 
 def typed_constant(value: float | int | bool, dtype: torch.dtype) -> str:
