@@ -341,6 +341,20 @@ def test_break_in_a_callee_inside_a_loop_and_a_context():
     assert one.log == two.log
 
 
+@pytest.mark.parametrize("form", ["plain", "in a callee", "in a block"])
+def test_nothing_is_left_to_do_but_to_return(form, check):
+    def last(a):
+        return opaque(a + 1)
+
+    def f(a):
+        if form == "in a callee":
+            return last(a) * 2
+        with torch.no_grad() if form == "in a block" else contextlib.nullcontext():
+            return opaque(a * 2)
+
+    check(f, torch.ones(3), breaks=["opaque-call"])
+
+
 def test_break_in_a_comprehension(check):
     def f(a, xs):
         b = a + 1
