@@ -180,6 +180,7 @@ class ConstantValue(BuiltinObject):
 NONE = ConstantValue(None)
 TRUE = ConstantValue(True)
 FALSE = ConstantValue(False)
+ZERO = ConstantValue(0)
 NOT_IMPLEMENTED = ConstantValue(NotImplemented)
 
 

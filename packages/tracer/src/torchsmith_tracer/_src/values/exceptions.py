@@ -109,14 +109,8 @@ class ExceptionValue(NewObjectValue):
             tx.journal.store_attr(self, name, value)
 
     def _change(self, tx: Trace, **new: object) -> None:
-        old = {name: getattr(self, name) for name in new}
-
-        def put(state: Mapping[str, object]) -> None:
-            for name, value in state.items():
-                setattr(self, name, value)
-
-        tx.journal.record(lambda: put(old))
-        put(new)
+        for name, value in new.items():
+            tx.journal.assign(self, name, value)
 
     def initialize(self, tx: Trace, args: Sequence[Value], kwargs: Mapping[str, Value]) -> None:
         """``__init__`` of the builtin class."""

@@ -74,15 +74,10 @@ class TwinValue(NewObjectValue):
         return super().instance_get(tx, name)
 
     def instance_set(self, tx: Trace, name: str, value: Value) -> None:
-        if not self._in_twin(name):
-            super().instance_set(tx, name, value)
-            return
-        state, old = self.state, self.state.get(name)
-        if old is None:
-            tx.journal.record(lambda: state.pop(name))
+        if self._in_twin(name):
+            tx.journal.assign(self, "state", {**self.state, name: value})
         else:
-            tx.journal.record(lambda: state.__setitem__(name, old))
-        state[name] = value
+            super().instance_set(tx, name, value)
 
     def call_target(
         self, tx: Trace, args: Args, kwargs: Kwargs

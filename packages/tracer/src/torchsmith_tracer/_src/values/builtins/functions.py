@@ -23,7 +23,14 @@ from torchsmith_tracer._src.values.builtins.python_versions import protocol_memb
 from torchsmith_tracer._src.values.builtins.registry import builtin
 from torchsmith_tracer._src.values.builtins.slots import attribute_name
 from torchsmith_tracer._src.values.classes import ClassValue
-from torchsmith_tracer._src.values.constants import NONE, ConstantValue, bool_value, is_none
+from torchsmith_tracer._src.values.constants import (
+    FALSE,
+    NONE,
+    ZERO,
+    ConstantValue,
+    bool_value,
+    is_none,
+)
 from torchsmith_tracer._src.values.containers import ListValue, TupleValue
 from torchsmith_tracer._src.values.functions import BoundMethodValue
 from torchsmith_tracer._src.values.identity import IdentityValue
@@ -166,7 +173,7 @@ def _pow(tx: Trace, base: Value, exp: Value, mod: Value = NONE) -> Value | None:
 
 
 @builtin(sum)
-def _sum(tx: Trace, iterable: Value, /, start: Value = ConstantValue(0)) -> Value:  # noqa: B008
+def _sum(tx: Trace, iterable: Value, /, start: Value = ZERO) -> Value:
     if issubclass(start.python_type(), str | bytes):
         text = issubclass(start.python_type(), str)
         kind, join = ("strings", "''.join(seq)") if text else ("bytes", "b''.join(seq)")
@@ -180,44 +187,40 @@ def _sum(tx: Trace, iterable: Value, /, start: Value = ConstantValue(0)) -> Valu
     return total
 
 
-def _extreme(
-    tx: Trace, name: str, op: str, args: tuple[Value, ...], key: Value, default: Value | None
-) -> Value:
-    if not args:
-        raise tx.interp.error(TypeError, f"{name} expected at least 1 argument, got 0")
-    if len(args) == 1:
-        items = tx.interp.unpack_for(args[0], "{!r} object is not iterable")
-    else:
-        items = list(args)
-        if default is not None:
-            message = f"Cannot specify a default for {name}() with multiple positional arguments"
-            raise tx.interp.error(TypeError, message)
-    if not items:
-        if default is not None:
-            return default
-        empty = "arg is an empty sequence" if VERSION < (3, 12) else "iterable argument is empty"
-        raise tx.interp.error(ValueError, f"{name}() {empty}")
-    keys = items if tx.interp.is_none(key) else [tx.interp.call(key, [v]) for v in items]
-    best, best_key = items[0], keys[0]
-    for item, item_key in zip(items[1:], keys[1:], strict=True):
-        chosen = None
-        if tx.interp.is_none(key) and any(isinstance(v, SymNumValue) for v in (best, item)):
-            chosen = number_builtin(tx, max if name == "max" else min, [best, item], {})
-        if chosen is not None:
-            best = best_key = chosen
-        elif tx.interp.truth(tx.interp.compare(op, item_key, best_key)):
-            best, best_key = item, item_key
-    return best
+def _extreme(fn: Callable[..., object], op: str) -> None:
+    name = fn.__name__
 
-
-def _named_extreme(fn: Callable[..., object], op: str) -> None:
     @builtin(fn)
     def call(tx: Trace, *args: Value, key: Value = NONE, default: Value | None = None) -> Value:
-        return _extreme(tx, fn.__name__, op, args, key, default)
+        if not args:
+            raise tx.interp.error(TypeError, f"{name} expected at least 1 argument, got 0")
+        if len(args) == 1:
+            items = tx.interp.unpack_for(args[0], "{!r} object is not iterable")
+        elif default is None:
+            items = list(args)
+        else:
+            text = f"Cannot specify a default for {name}() with multiple positional arguments"
+            raise tx.interp.error(TypeError, text)
+        if not items:
+            if default is not None:
+                return default
+            why = "arg is an empty sequence" if VERSION < (3, 12) else "iterable argument is empty"
+            raise tx.interp.error(ValueError, f"{name}() {why}")
+        keys = items if tx.interp.is_none(key) else [tx.interp.call(key, [v]) for v in items]
+        best, best_key = items[0], keys[0]
+        for item, item_key in zip(items[1:], keys[1:], strict=True):
+            chosen = None
+            if tx.interp.is_none(key) and any(isinstance(v, SymNumValue) for v in (best, item)):
+                chosen = number_builtin(tx, fn, [best, item], {})
+            if chosen is not None:
+                best = best_key = chosen
+            elif tx.interp.truth(tx.interp.compare(op, item_key, best_key)):
+                best, best_key = item, item_key
+        return best
 
 
-_named_extreme(min, "lt")
-_named_extreme(max, "gt")
+_extreme(min, "lt")
+_extreme(max, "gt")
 
 
 # --- iterables ---------------------------------------------------------------------------------
@@ -266,14 +269,7 @@ def sort(tx: Trace, items: list[Value], key: Value, reverse: Value) -> list[Valu
 
 
 @builtin(sorted)
-def _sorted(
-    tx: Trace,
-    iterable: Value,
-    /,
-    *,
-    key: Value = NONE,
-    reverse: Value = ConstantValue(False),  # noqa: B008
-) -> Value:
+def _sorted(tx: Trace, iterable: Value, /, *, key: Value = NONE, reverse: Value = FALSE) -> Value:
     items = tx.interp.unpack_for(iterable, "{!r} object is not iterable")
     return ListValue(sort(tx, items, key, reverse))
 
@@ -338,12 +334,11 @@ def is_instance(tx: Trace, obj: Value, cls: Value) -> bool:
     if kind is cls.obj:
         return True
     found = lookup(tx, type(cls.obj), "__instancecheck__")
-    if found is not None and found.owner is not type:
-        custom = getattr(obj, "isinstance_hook", None)
-        if custom is not None:
-            verdict = custom(tx, cls.obj)
-            if verdict is not None:
-                return bool(verdict)
+    custom = getattr(obj, "isinstance_hook", None)
+    if custom is not None and found is not None and found.owner is not type:
+        verdict = custom(tx, cls.obj)
+        if verdict is not None:
+            return bool(verdict)
     if _is_users(found):
         return _ask(tx, cls, "__instancecheck__", obj)
     plain = found is None or found.owner is type  # then no hook for subclasses is asked
@@ -415,27 +410,24 @@ def _issubclass(tx: Trace, cls: Value, classes: Value, /) -> Value:
 def _vars(tx: Trace, obj: Value | None = None, /) -> Value:
     if obj is None:
         return _locals(tx)
-    try:
-        return obj.getattr(tx, "__dict__")
-    except ObservedException as e:
-        if not tx.interp.exception_matches(e.exc, AttributeError):
-            raise
-    raise tx.interp.error(TypeError, "vars() argument must have __dict__ attribute")
+    missing = ConstantValue(None)
+    found = _getattr(tx, obj, ConstantValue("__dict__"), missing)
+    if found is missing:
+        raise tx.interp.error(TypeError, "vars() argument must have __dict__ attribute")
+    return found
 
 
 @builtin(dir)
 def _dir(tx: Trace, obj: Value | None = None, /) -> Value:
     if obj is None:
-        names = sorted(_visible(tx))
-        return tx.interp.const(names)
+        return tx.interp.const(sorted(_visible(tx)))
     if isinstance(obj, ObjectValue):
         method = tx.interp.special_method(obj, "__dir__")
         if isinstance(method, BoundMethodValue):
             found = tx.interp.unpack(tx.interp.call(method, []))
-            return ListValue(sort(tx, found, NONE, ConstantValue(False)))
+            return ListValue(sort(tx, found, NONE, FALSE))
         tx.world.all_names(obj.cls)
-        names = sorted({*obj.instance_names(tx), *dir(obj.cls)})
-        return tx.interp.const(names)
+        return tx.interp.const(sorted({*obj.instance_names(tx), *dir(obj.cls)}))
     if isinstance(obj, ClassValue):
         tx.world.all_names(obj.obj)
         return tx.interp.fold(dir, obj.obj)
@@ -482,18 +474,17 @@ def _eval(tx: Trace, source: Value, globals: Value = NONE, locals: Value = NONE,
         raise tx.interp.error(
             TypeError, f"eval() arg 1 must be a string, bytes or code object, not {kind}"
         )
-    names = _locals(tx) if tx.interp.is_none(locals) else locals
-    space = caller.globals
+    space, own = caller.globals, globals
     if isinstance(globals, NamespaceValue):
         space = globals
-        names = globals if tx.interp.is_none(locals) else locals
     elif isinstance(base := globals.base_value(), DictValue):
-        space = DictNamespace(tx, base)
-        names = base if tx.interp.is_none(locals) else locals
-    elif not tx.interp.is_none(globals):
+        space, own = DictNamespace(tx, base), base
+    elif tx.interp.is_none(globals):
+        own = _locals(tx)
+    else:
         raise tx.interp.error(TypeError, f"eval() globals must be a dict, not {globals.type_name}")
     frame = Frame(decode(text), space)
-    frame.names = names
+    frame.names = own if tx.interp.is_none(locals) else locals
     return tx.loop.run(frame)
 
 

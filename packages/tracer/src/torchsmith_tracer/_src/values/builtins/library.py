@@ -29,7 +29,7 @@ from torchsmith_tracer._src.values.builtins import copying, polyfills, registry
 from torchsmith_tracer._src.values.builtins.python_versions import PYTHON_OPERATOR
 from torchsmith_tracer._src.values.builtins.registry import builtin, constructor, method, traced
 from torchsmith_tracer._src.values.classes import ClassValue
-from torchsmith_tracer._src.values.constants import NONE, ConstantValue, bool_value
+from torchsmith_tracer._src.values.constants import NONE, ZERO, ConstantValue, bool_value
 from torchsmith_tracer._src.values.construction import make_twin
 from torchsmith_tracer._src.values.containers import TupleValue
 from torchsmith_tracer._src.values.frame_object import frame_value
@@ -180,23 +180,21 @@ _switch(sys.getrecursionlimit, sys.setrecursionlimit)
 
 
 @builtin(sys._getframe)
-def _getframe(tx: Trace, depth: Value = ConstantValue(0), /) -> Value:  # noqa: B008
+def _getframe(tx: Trace, depth: Value = ZERO, /) -> Value:
     return frame_value(tx, tx.interp.index(depth))
 
 
 if sys.version_info >= (3, 12):
 
     @builtin(sys._getframemodulename)
-    def _getframemodulename(tx: Trace, depth: Value = ConstantValue(0)) -> Value:  # noqa: B008
+    def _getframemodulename(tx: Trace, depth: Value = ZERO) -> Value:
         space = frame_value(tx, tx.interp.index(depth)).frame.globals
         return space.lookup(tx, "__name__") or NONE
 
 
 @builtin(sys.audit)
 def _audit(tx: Trace, event: Value, /, *args: Value) -> Value:
-    effects = tx.journal.effects
-    effects.append((sys.audit, event, *args))
-    tx.journal.record(effects.pop)
+    tx.journal.call_later(sys.audit, event, *args)
     return NONE
 
 
@@ -230,11 +228,7 @@ def _compile_pattern(tx: Trace, *args: Value) -> Value | None:
 
 @method(re.Pattern, "sub")
 def _pattern_sub(
-    tx: Trace,
-    self: Value,
-    repl: Value,
-    string: Value,
-    count: Value = ConstantValue(0),  # noqa: B008
+    tx: Trace, self: Value, repl: Value, string: Value, count: Value = ZERO
 ) -> Value | None:
     if isinstance(repl, ConstantValue):
         return None

@@ -38,10 +38,9 @@ def _log(
 ) -> Value:
     what = f"logging.Logger.{name}"
     logger = getattr(self, "obj", None)
-    if type(logger) not in (logging.Logger, logging.RootLogger) or self.source is None:
+    set_here = any(issubclass(v.python_type(), _OF_LOGGING) for v in tx.journal.attrs)
+    if type(logger) not in (logging.Logger, logging.RootLogger) or self.source is None or set_here:
         raise Unsupported("opaque-call", what=what)
-    if any(issubclass(v.python_type(), _OF_LOGGING) for v in tx.journal.attrs):
-        raise Unsupported("opaque-call", what=what)  # a level was set in this very trace
     tx.builder.guard(self.source, GuardKind.ID, logger, "logger")
     enabled = tx.world.query(logging.Logger.isEnabledFor, logger, level)
     if not tx.interp.truth(enabled):
