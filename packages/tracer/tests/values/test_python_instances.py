@@ -300,3 +300,23 @@ def test_a_class_that_becomes_abstract():
         return found
 
     assert results(lambda f: torchsmith_tracer.compile(f, backend="eager")) == results(lambda f: f)
+
+
+MARKED = functools.partial(sum)
+MARKED.mark = True
+
+
+def test_a_partial_of_one_that_exists_is_one_of_its_function(capture):
+    def f(x, partial, extra):
+        a = functools.partial(partial, [1], *extra)
+        b = functools.partial(functools.partial(partial, [2]), start=3)
+        c = functools.partial(MARKED, [3])
+        parts = [(p.args, p.keywords, p.func is sum) for p in (a, b, c)]
+        return float(x + b()), parts, c.func is MARKED, repr(a)
+
+    compiled = torchsmith_tracer.compile(f, backend=capture)
+    for extra in ([], [2], [3], []):
+        found, expected = (
+            fn(torch.ones(2)[0], functools.partial(sum, start=1), extra) for fn in (compiled, f)
+        )
+        assert found == expected

@@ -45,9 +45,9 @@ class partial:
             raise TypeError("the first argument must be callable")
         cls = type(self)
         if isinstance(func, cls) and type(func).__call__ is cls.__call__ and not func.__dict__:
-            args = (*func._args, *args)
-            keywords = {**func._keywords, **keywords}
-            func = func._func
+            args = (*func.args, *args)
+            keywords = {**func.keywords, **keywords}
+            func = func.func
         self._func = func
         self._args = tuple(args)
         self._keywords = keywords
