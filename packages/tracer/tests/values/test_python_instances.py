@@ -320,3 +320,43 @@ def test_a_partial_of_one_that_exists_is_one_of_its_function(capture):
             fn(torch.ones(2)[0], functools.partial(sum, start=1), extra) for fn in (compiled, f)
         )
         assert found == expected
+
+
+@typing.runtime_checkable
+class HasData(typing.Protocol):
+    data: int
+
+    def run(self): ...
+
+
+@typing.runtime_checkable
+class Runs(typing.Protocol):
+    def run(self): ...
+
+
+class OnlyRuns:
+    def run(self):
+        return 1
+
+
+class Both(OnlyRuns):
+    data = 3
+
+
+class Derived(HasData):
+    pass
+
+
+def test_protocols_with_data(agree):
+    def f(x, obj):
+        try:
+            asked = issubclass(float, HasData)
+        except TypeError as e:
+            asked = str(e)
+        kinds = (HasData, Runs)
+        return [isinstance(v, k) for v in (x, obj, type(obj)()) for k in kinds], asked, x + 1
+
+    changed, without = OnlyRuns(), Both()
+    changed.data, without.run = 1, None
+    for obj in (OnlyRuns(), Both(), Derived(), changed, without, OnlyRuns()):
+        agree(f, torch.ones(2), obj)

@@ -123,7 +123,10 @@ class World:
         """``issubclass(cls, other)``, where ``other`` has no check of the user's."""
         if other in self.mro(cls):
             return True
-        found = issubclass(cls, other)
+        try:
+            found = issubclass(cls, other)
+        except TypeError as e:  # of a protocol, which is one of instances only
+            raise self.tx.interp.host_error(e) from None
         # What an abstract class has accepted it accepts for ever; what not may be registered.
         if not found and isinstance(other, ABCMeta) and not self.born & {cls, other}:
             self.query(issubclass, cls, other)

@@ -341,10 +341,12 @@ def is_instance(tx: Trace, obj: Value, cls: Value) -> bool:
             return bool(verdict)
     if _is_users(found):
         return _ask(tx, cls, "__instancecheck__", obj)
-    plain = found is None or found.owner is type  # then no hook for subclasses is asked
+    members = sorted(protocol_members(cls.obj)) if _is_protocol(cls.obj) else []
+    # Then no hook for subclasses is asked.
+    plain = found is None or found.owner is type or _lists_data(tx, cls, members)
     if _is_subclass(tx, kind, cls.obj, plain=plain):
         return True
-    if _is_protocol(cls.obj) and _follows(tx, obj, cls):
+    if members and _follows(tx, obj, cls, members):
         return True
     if isinstance(obj, ObjectValue) and disguises(kind):
         shown = obj.getattr(tx, "__class__")
@@ -372,10 +374,16 @@ def _is_protocol(cls: type) -> bool:
     return bool(flags.get("_is_protocol")) and bool(flags.get("_is_runtime_protocol"))
 
 
-def _follows(tx: Trace, obj: Value, protocol: ClassValue) -> bool:
+def _lists_data(tx: Trace, protocol: ClassValue, members: list[str]) -> bool:
+    """Whether a protocol lists more than methods."""
+    found = (lookup(tx, protocol.obj, name) for name in members)
+    return not all(listed is not None and callable(listed.attr) for listed in found)
+
+
+def _follows(tx: Trace, obj: Value, protocol: ClassValue, members: list[str]) -> bool:
     """Whether ``obj`` has what a protocol lists, whoever gave it to the object; where the protocol
     has a method, None does not count."""
-    for name in sorted(protocol_members(protocol.obj)):
+    for name in members:
         if not tx.interp.truth(_hasattr(tx, obj, ConstantValue(name))):
             return False
         listed = lookup(tx, protocol.obj, name)
