@@ -114,6 +114,20 @@ def recorded(x, i):
     return x * 2, [str(w.message) for w in log]
 
 
+def read_while_recorded(x, i):
+    counts = []
+    with warnings.catch_warnings(record=True) as log:
+        warnings.simplefilter("always")
+        warnings.warn("recorded")
+        y = torch.std(x[:1]) + len(log)
+        if log:
+            warnings.warn(f"after {i.item()}")
+        counts += [len(log), [str(w.message)[:8] for w in log][-1]]
+        log.clear()
+        counts.append(len(log))
+    return y, counts
+
+
 def entered_twice(x, i):
     cm = warnings.catch_warnings()
     with cm:
@@ -173,7 +187,16 @@ def seen(fn, action):
 
 @pytest.mark.parametrize("action", ["always", "default", "once", "module", "ignore", "error"])
 @pytest.mark.parametrize(
-    "fn", [*WHOLE, broken_inside, an_error, with_an_action, recorded, entered_twice]
+    "fn",
+    [
+        *WHOLE,
+        broken_inside,
+        an_error,
+        with_an_action,
+        recorded,
+        read_while_recorded,
+        entered_twice,
+    ],
 )
 def test_warnings_within(fn, action):
     compiled = torchsmith_tracer.compile(fn, backend="eager")
@@ -204,3 +227,20 @@ def test_backends_may_remove_dead_code():
 
     compiled = torchsmith_tracer.compile(ignores, backend=backend)
     assert seen(compiled, "always") == seen(ignores, "always")
+
+
+def test_a_list_may_be_the_record_of_warnings_or_not():
+    def fn(x, log):
+        before = len(log)
+        warnings.warn("a")
+        return x + before, len(log)
+
+    compiled = torchsmith_tracer.compile(fn, backend="eager")
+    for f in (fn, compiled):
+        for recorded in (False, True, True, False):
+            with warnings.catch_warnings(record=True) as log:
+                warnings.simplefilter("always")
+                y, n = f(torch.zeros(1), log if recorded else [])
+                assert (float(y), n) == (0, int(recorded))
+                y, n = f(torch.zeros(1), log if recorded else [])
+                assert (float(y), n) == ((1, 2) if recorded else (0, 0))

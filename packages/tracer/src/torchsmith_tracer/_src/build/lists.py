@@ -10,6 +10,7 @@ from torchsmith_guards import GuardKind, Source
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.build.dynamic import key_of
 from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.builtins.printing import recorded
 from torchsmith_tracer._src.values.containers import ListValue, TupleValue, Unread
 from torchsmith_tracer._src.values.sizes import SizeValue
 
@@ -31,6 +32,8 @@ def wrap_list(builder: Builder, obj: object, source: Source) -> Value:
     key, state = key_of(source), builder.frame_state
 
     def read() -> list[Value]:
+        if obj is recorded():  # warnings come after the graph, and are looked at after that
+            raise Unsupported("opaque-attribute", what="items", object="a record of warnings")
         if varies:
             what = f"{kind.__name__} `{source.expr}`"
             most = _OF_LISTS if kind is list else _OF_TUPLES
@@ -41,7 +44,7 @@ def wrap_list(builder: Builder, obj: object, source: Source) -> Value:
     if kind is list:
         state.lists.add(key)
     dynamic = False if tx.settings.dynamic is False else None
-    varies = state.is_dynamic_scalar(source, length, dynamic)
+    varies = state.is_dynamic_scalar(source, length, dynamic) or obj is recorded()
     if not varies:
         state.unrolled.setdefault(key, set()).add(length)
         return made(read(), source)

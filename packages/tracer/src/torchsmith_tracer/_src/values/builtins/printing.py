@@ -29,7 +29,6 @@ from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.addresses import VaryingText
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtins.registry import builtin, constructor
-from torchsmith_tracer._src.values.classes import ClassValue
 from torchsmith_tracer._src.values.constants import NONE, ConstantValue
 from torchsmith_tracer._src.values.contexts import PairedContext
 from torchsmith_tracer._src.values.lazy import realize
@@ -138,6 +137,12 @@ def _can_wait(text: str, category: type[Warning], module: str, line: int) -> boo
     return (action or vars(warnings).get("defaultaction")) != "error"
 
 
+def recorded() -> list[warnings.WarningMessage] | None:
+    """What ``warnings.catch_warnings(record=True)`` has given to whoever looks at warnings now."""
+    shown: Any = vars(warnings).get("_showwarnmsg_impl")
+    return getattr(shown, "__self__", None)
+
+
 def _action(
     filters: list[Filter], text: str, category: type[Warning], module: str, line: int
 ) -> str | None:
@@ -166,9 +171,7 @@ def _warn(
     **others: Value,
 ) -> Value:
     text, level = tx.interp.try_concrete(message), tx.interp.try_index(stacklevel)
-    kind: object = UserWarning
-    if not tx.interp.is_none(category):
-        kind = category.obj if isinstance(category, ClassValue) else None
+    kind = UserWarning if tx.interp.is_none(category) else getattr(category, "obj", None)
     if (
         type(text) is not str
         or not (isinstance(kind, type) and issubclass(kind, Warning))
@@ -184,6 +187,9 @@ def _warn(
     if _action([f for c in _caught(tx)[::-1] for f in c.filters or ()], *warning) != "ignore":
         if not tx.interp.truth(tx.world.query(_can_wait, *warning)):
             raise Unsupported("opaque-call", what="warnings.warn")
+        record = tx.world.query(recorded)
+        if not tx.interp.is_none(record):
+            tx.journal.mutate(record, lambda: None)  # and no other list that was read is it
     place = (frame.info.code.co_filename, frame.line, space)
     tx.journal.call_later(_show, *map(ConstantValue, (text, kind, *place)))
     return NONE
