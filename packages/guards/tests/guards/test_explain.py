@@ -136,3 +136,12 @@ def test_text_has_reason_and_line():
     assert text.startswith("x: expected 3, got 4 (app.py:7)")
     assert "needed because: an int argument" in text
     assert "hint: " in text
+
+
+def test_no_code_of_a_class_of_tensors_is_run():
+    class Loud(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, func, types, args=(), kwargs=None):
+            raise AssertionError(func)
+
+    assert failure(TENSOR_GUARD, TENSOR.as_subclass(Loud)).new is Loud

@@ -211,7 +211,8 @@ def _tensor(guard: Guard, spec: TensorSpec, value: Any) -> Failure | None:
         old = f"a {spec.type.__name__}"
         new = "None" if value is None else f"type {type(value).__name__}"
         return Failure(guard, old, new, "pass a tensor on every call")
-    found = TensorSpec.of(value)
+    with torch._C.DisableTorchFunctionSubclass():  # no code of the program's is run
+        found = TensorSpec.of(value)
     for name, hint in (
         ("type", "pass the same tensor class on every call"),
         ("dtype", "convert once, outside of the compiled function"),
