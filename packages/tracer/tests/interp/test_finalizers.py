@@ -113,6 +113,23 @@ class Counts(Closes):
         LOG.append(self.name)
 
 
+def suspended(name):
+    def run():
+        try:
+            yield
+        finally:
+            Counts.count += 10
+            LOG.append(name)
+
+    generator = run()
+    next(generator)
+    return generator
+
+
+def iterated(name):
+    return enumerate(suspended(name))
+
+
 class Owner:
     __slots__ = ("part", "table", "items", "__dict__")
 
@@ -205,14 +222,15 @@ HELD = None
     ],
     ids=lambda f: f.__name__,
 )
-def test_what_ends_in_the_callers_objects_ends_in_order(fn):
+@pytest.mark.parametrize("kind", [Counts, suspended, iterated])
+def test_what_ends_in_the_callers_objects_ends_in_order(fn, kind):
     def owner():
         global HELD
         o = Owner()
-        o.part, o.other, HELD = Counts("part"), Counts("other"), Counts("global")
-        o.table = {"a": Counts("a"), "b": Counts("b"), "c": 0}
-        o.items = [Counts("first"), Counts("second")]
-        held = Counts("cell")
+        o.part, o.other, HELD = kind("part"), kind("other"), kind("global")
+        o.table = {"a": kind("a"), "b": kind("b"), "c": 0}
+        o.items = [kind("first"), kind("second")]
+        held = kind("cell")
 
         def cell(x):
             nonlocal held

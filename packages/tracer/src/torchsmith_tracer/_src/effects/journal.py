@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from torchsmith_tracer._src.values.base import Value
 
 Undo = Callable[[], object]
+_HOLD_GENERATORS = (BaseException, types.GeneratorType, enumerate, filter, map, zip)
 
 
 class Deleted:
@@ -66,13 +67,13 @@ def _at(owner: Any, name: str) -> object:
 
 
 def _end_natively(objects: Iterable[object]) -> None:
-    """A break where the program may let go of an object with ``__del__``, or of an exception that
-    holds a suspended generator: what that does comes before what the program does next, and is not
-    to be overwritten by it."""
+    """A break where the program may let go of an object with ``__del__``, or of a suspended
+    generator, which an exception or an iterator may hold: what that does comes before what the
+    program does next, and is not to be overwritten by it."""
     classes: set[type] = set()
     for obj in objects:
         cls = type(obj)
-        if issubclass(cls, BaseException) and leads_to_generator(obj):  # type: ignore[arg-type]
+        if issubclass(cls, _HOLD_GENERATORS) and leads_to_generator(obj):
             raise Unsupported("opaque-call", what="the end of a suspended generator")
         classes.add(cls)
     for cls in classes:

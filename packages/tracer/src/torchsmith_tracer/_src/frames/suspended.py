@@ -17,10 +17,10 @@ _CONTAINERS = (list, tuple, dict, set)
 _ELSEWHERE = (type, types.ModuleType, types.CodeType, torch.Tensor, torch.nn.Module)
 
 
-def leads_to_generator(error: BaseException) -> bool:
-    """Whether the frames that a real exception has passed hold a suspended generator that has
-    something to clean up. It is looked for near them, among so many objects at most."""
-    todo: list[Any] = [error]
+def leads_to_generator(holder: object) -> bool:
+    """Whether an object, a real exception by the frames that it has passed, holds a suspended
+    generator that has something to clean up. It is looked for among so many objects at most."""
+    todo: list[Any] = [holder]
     seen: set[int] = set()
     for obj in todo:
         kind = type(obj)
