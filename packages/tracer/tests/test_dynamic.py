@@ -66,6 +66,18 @@ def test_14_int_arguments(capture):
     assert run(lambda a, k: a * k, [(ones(2), k) for k in (3, 4, 5, 6)], capture) == 2
 
 
+def test_truth_values_are_numbers_beside_those_that_vary(capture):
+    def f(a, k):
+        t = k != 0
+        return a * (k + t) + a * (t - k) * (k // t) + a / (k / t) + a * (k**t) * (t / k)
+
+    for numbers in ((3, 4, 5, 6), (2.5, 3.5, 4.5)):
+        run(f, [(ones(2), k) for k in numbers], capture)
+        called = [n for n in capture.graphs[-1].graph.nodes if n.op == "call_function"]
+        assert len(called) > 10
+        assert not [n for n in called if any(type(arg) is bool for arg in n.args)]
+
+
 def test_15_int_arguments_never_duck(capture):
     inputs = [(ones(5), 5), (ones(5), 6), (ones(7), 6)]
     assert run(lambda a, k: a * k, inputs, capture, dynamic=True) == 1

@@ -84,16 +84,15 @@ class SymNumValue(Value):
             if op.startswith("i") and op[1:] in _BINARY and not reflected:
                 return None  # numbers have no in-place operators
             return self.constant().binary(tx, op, known(other), reflected=reflected)
-        truths = [isinstance(n, torch.SymBool) for n in (self.sym, other_sym)]
-        if any(truths):
-            if all(truths) and op in ("and_", "or_") and decide(self.sym) is None:
-                return combine(tx, fn, (self, other), fn(self.sym, other_sym))
-            return self.constant().binary(tx, op, known(other), reflected=reflected)
+        if isinstance(other_sym, int | float):
+            other = ConstantValue(other_sym)  # True is 1
         pair: tuple[Value, Value] = (other, self) if reflected else (self, other)
         left, right = (other_sym, self.sym) if reflected else (self.sym, other_sym)
-        if not _is_defined(tx, op, left, right):
-            return self.constant().binary(tx, op, known(other), reflected=reflected)
-        return combine(tx, fn, pair, fn(left, right))
+        truths = [isinstance(n, torch.SymBool) for n in (left, right)]
+        unknown = all(truths) and op in ("and_", "or_") and decide(self.sym) is None
+        if unknown or (not any(truths) and _is_defined(tx, op, left, right)):
+            return combine(tx, fn, pair, fn(left, right))
+        return self.constant().binary(tx, op, known(other), reflected=reflected)
 
     def unary(self, tx: Trace, op: str) -> Value:
         if op == "pos" and not isinstance(self.sym, torch.SymBool):
