@@ -355,6 +355,22 @@ def test_nothing_is_left_to_do_but_to_return(form, check):
     check(f, torch.ones(3), breaks=["opaque-call"])
 
 
+def test_an_ellipsis_among_what_a_break_leaves(agree):
+    def f(a, k):
+        place = (..., k)
+        a[..., k:] += opaque(a)[..., k:]
+        return a[place], opaque({"all": ...})
+
+    def fails(a, b):
+        a[..., -1:] += b[..., -2:]
+        return a
+
+    for k in range(3):
+        agree(f, torch.ones(4), k)
+    for size in ((3,), (3, 3), (4, 3)):
+        agree(fails, torch.ones(size), torch.ones(size))
+
+
 def test_break_in_a_comprehension(check):
     def f(a, xs):
         b = a + 1

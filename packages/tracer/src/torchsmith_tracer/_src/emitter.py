@@ -246,7 +246,7 @@ class Emitter:
     def temporaries(self, which: Callable[[Value], bool] | None = None) -> list[str]:
         """Locals of the body that hold objects made for certain values; those of all, and what
         they were read from."""
-        kept = {*self.params, *self.namespace, *_KEYWORDS}
+        kept = {*self.params, *self.namespace, *self._literals, *_KEYWORDS}
         names = [n for v, n in self._memo.items() if which is None or which(v)]
         names += self._sources.values() if which is None else ()
         return [n for n in dict.fromkeys(names) if n.isidentifier() and n not in kept]
