@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import cast
 
 import torch
-from torchsmith_guards import GuardKind
+from torchsmith_guards import GuardKind, class_dict
 
 from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
 from torchsmith_tracer._src.frames.code import VERSION, decode
@@ -370,7 +370,7 @@ def _is_subclass(tx: Trace, kind: type, cls: type, *, plain: bool) -> bool:
 
 
 def _is_protocol(cls: type) -> bool:
-    flags = vars(cls)
+    flags = class_dict(cls)
     return bool(flags.get("_is_protocol")) and bool(flags.get("_is_runtime_protocol"))
 
 
