@@ -105,7 +105,7 @@ def test_step_leaves_by_a_tail_call():
     assert type(out) is TailCall
     assert (out.rest, out.results) == (("rest",), (3,))
     args = ((opaque, 1, 2), {}, ("rest",), it, recorder.__exit__, [], 2, 50)
-    assert drive(step, *args) == ("resumed", ("rest", 3))
+    assert drive([step, *args]) == ("resumed", ("rest", 3))
 
 
 def test_exception_in_a_step_goes_to_the_users_handler():
@@ -316,8 +316,8 @@ def test_branch_has_two_exits():
         None,
     )
     step = types.FunctionType(code, {})
-    assert drive(step, ("f",), ("j",), True) == ("fall", ("f",))
-    assert drive(step, ("f",), ("j",), False) == ("jump", ("j",))
+    assert drive([step, ("f",), ("j",), True]) == ("fall", ("f",))
+    assert drive([step, ("f",), ("j",), False]) == ("jump", ("j",))
 
 
 def test_for_iter_has_an_exit_for_the_end():
@@ -338,8 +338,8 @@ def test_for_iter_has_an_exit_for_the_end():
     step = types.FunctionType(
         step_code(user.__code__, ins.index, plan.operation, "R", ends, None), {}
     )
-    assert drive(step, (10,), (10,), iter([1, 2])) == 13
-    assert drive(step, (10,), (10,), iter([])) == 10
+    assert drive([step, (10,), (10,), iter([1, 2])]) == 13
+    assert drive([step, (10,), (10,), iter([])]) == 10
 
 
 @pytest.mark.parametrize("module", [inspect, functools, traceback])

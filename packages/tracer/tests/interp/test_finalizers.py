@@ -1,6 +1,10 @@
 """Objects with ``__del__`` that compiled code makes go when they do in eager."""
 
 import gc
+import os
+import tempfile
+import threading
+import weakref
 
 import pytest
 import torch
@@ -256,3 +260,91 @@ def test_what_ends_in_the_callers_objects_ends_in_order(fn, kind):
         assert results(torchsmith_tracer.compile(fn, backend="eager")) == results(fn)
     finally:
         globals()["HELD"] = None
+
+
+LOCK = threading.RLock()
+NAMED = weakref.WeakValueDictionary()
+
+
+class Holder:
+    pass
+
+
+def lock_owner():
+    LOCK.acquire()
+    owner = Holder()
+    weakref.finalize(owner, LOCK.release)
+    return owner
+
+
+def named(key):
+    out = NAMED[key] = Holder()
+    return out
+
+
+@torchsmith_tracer.disable
+def call(fn, *args):
+    return fn(*args)
+
+
+def folder(x, n):
+    made = call(tempfile.TemporaryDirectory, f"-{n}")
+    path = made.name
+    call(LOG.append, 1)
+    y = x * 2
+    call(LOG.append, os.path.isdir(path))
+    return call(os.path.isdir, path), y
+
+
+def file(x, n):
+    made = call(tempfile.NamedTemporaryFile)
+    path = made.name
+    y = call(lambda t: t + n, x)
+    return [call(os.path.exists, path) for _ in range(2)], y
+
+
+def owner(x, n):
+    held = [call(lock_owner)]
+    found = [call(LOCK._is_owned)]
+    y = x + n
+    if n > 1:
+        del held
+    found.append(call(LOCK._is_owned))
+    y = y * 2
+    return y, found, call(LOCK._is_owned)
+
+
+def in_a_loop(x, n):
+    found = []
+    for i in range(n):
+        one = call(named, i)
+        x = x + len(found)
+        found.append(call(sorted, NAMED))
+    for _ in range(1):
+        found.append(call(sorted, NAMED))
+    return x, found
+
+
+def in_a_callee(x, n):
+    def inner(y):
+        one = call(named, n)
+        y = y + 1
+        return call(lambda: (y, sorted(NAMED)))
+
+    return inner(x), call(sorted, NAMED)
+
+
+def before_the_return(x, n):
+    one = call(named, n)
+    x.add_(1)
+    return call(sorted, NAMED)
+
+
+@pytest.mark.parametrize(
+    "fn", [folder, file, owner, in_a_loop, in_a_callee, before_the_return], ids=lambda f: f.__name__
+)
+@pytest.mark.filterwarnings("ignore:Implicitly cleaning up:ResourceWarning")
+def test_locals_that_are_not_read_any_more_live_as_long_as_their_frame(fn, agree):
+    for n in (1, 2, 3, 1):
+        agree(fn, torch.ones(2), n)
+        assert not NAMED and not LOCK._is_owned()

@@ -509,3 +509,57 @@ def test_exceptions_and_arguments_are_freed_without_the_collector(fn):
             assert not [ref() for ref in held if ref() is not None]
     finally:
         gc.enable()
+
+
+def _dead_after_a_break(x, keep, alive):
+    y = x + 1
+    keep(y)
+    z = y * 2
+    keep(z)
+    del y
+    found = [alive()]
+    w = z + 1
+    z = None
+    found.append(alive())
+    keep(w)
+    w = w + 1
+    return found, alive()
+
+
+def _dead_in_a_callee(x, keep, alive):
+    def inner(x):
+        y = keep(x * 2)
+        x = y + 1
+        del y
+        return x, alive()
+
+    found = []
+    for _ in range(3):
+        x, there = inner(x)
+        found.append((there, alive()))
+    rows = [keep(x + i) for i in range(2)]
+    rows.pop()
+    found.append(alive())
+    rows.clear()
+    return found, alive()
+
+
+@pytest.mark.parametrize("fn", [_dead_after_a_break, _dead_in_a_callee])
+def test_what_is_dead_is_freed_before_the_function_goes_on(fn):
+    def run(f):
+        made = []
+
+        @torchsmith_tracer.disable
+        def keep(t):
+            made.append(weakref.ref(t))
+            return t
+
+        @torchsmith_tracer.disable
+        def alive():
+            return [ref() is not None for ref in made]
+
+        return f(torch.ones(3), keep, alive)
+
+    own = compiled(fn, backend="eager")
+    for _ in range(3):
+        assert run(own) == run(fn)

@@ -32,7 +32,7 @@ from torchsmith_tracer._src.emitter import plain_name
 from torchsmith_tracer._src.frames.code import PAIRS, cells_of, decode, note_resumes
 
 _V = sys.version_info[:2]
-_CALLEE, ARGS, _KWARGS, _ERROR = "___callee", "___args", "___kwargs", "___error"
+_CALLEE, _ARGS, _KWARGS, _ERROR = "___callee", "___args", "___kwargs", "___error"
 RAISED = "___raised"
 _EXTRA_STACK = 8
 _KEPT_FLAGS = CompilerFlags.OPTIMIZED | CompilerFlags.NEWLOCALS | CompilerFlags.NESTED
@@ -232,20 +232,20 @@ def step_code(
         local_names: the locals that are passed, and the cells with them, where the instruction or
             what it calls looks at them.
         onward: do not leave, but go on natively at this instruction, in a copy of the code.
-        boxed: parameters (locals, slots as ``___sN``, ``ARGS``) that arrive in a list, from which
-            they are taken, so that nobody but this frame holds them. ``RAISED``: exceptions that
+        boxed: parameters (locals, slots as ``___sN``) that arrive in a list, from which they are
+            taken, so that nobody but this frame holds them. ``RAISED``: exceptions that
             the frame has raised or handled; their tracebacks lead to this one from now on.
         caught: gives what to return for an exception of the instruction (``CodeRecord.caught``), if
             the user's function handles it.
     """
     location = instruction_at(code, index).location
     end, jump_end, handler = Label(), Label(), Label()
-    native = _located(_natively(operation, jump_end, boxed), location)
+    native = _located(_natively(operation, jump_end), location)
     closure = local_names is not None and bool(cells_of(code))
     pushes = _pushes(code, operands, boxed, closure)
     leftover = operands[: _leftover(operation, operands, exits)]
     own = [_CALLEE] if operation.resolve is not None else []
-    own += [ARGS, _KWARGS] if operation.calls else []
+    own += [_ARGS, _KWARGS] if operation.calls else []
     own += [RAISED] if RAISED in boxed else []
     own += [f"___rest{i}" for i in range(len(exits) + (caught is not None))] + _slots(operands)
     params = [*own, *(local_name(n) for n in local_names or ())]
@@ -277,14 +277,14 @@ def step_code(
     return _assemble(out, code, operands + "R" * results)
 
 
-def _natively(operation: Operation, jump_end: Label, boxed: Collection[str]) -> list[Any]:
+def _natively(operation: Operation, jump_end: Label) -> list[Any]:
     """What runs the operation, with its operands on the stack."""
     if operation.calls:
         return [
             *push_null_call(_callee(operation), None),
-            *(_unbox(ARGS) if ARGS in boxed else [Instr("LOAD_FAST", ARGS)]),
+            Instr("LOAD_FAST", _ARGS),
             Instr("LOAD_FAST", _KWARGS),
-            Instr("DELETE_FAST", ARGS),
+            Instr("DELETE_FAST", _ARGS),
             Instr("CALL_FUNCTION_EX", 1),
         ]
     return [] if operation.instr is None else operation.instr(jump_end)
@@ -295,7 +295,7 @@ def _pushes(code: CodeType, operands: str, boxed: Collection[str], closure: bool
     out: list[Any] = _entry(code) if closure else [Instr("RESUME", 0)]
     if RAISED in boxed:
         out += [*_call(adopt, 1, Instr("LOAD_FAST", RAISED)), Instr("POP_TOP")]
-    for name in sorted(set(boxed) - {ARGS, RAISED, *_slots(operands)}):
+    for name in sorted(set(boxed) - {RAISED, *_slots(operands)}):
         out += [*_unbox(local_name(name)), Instr("STORE_FAST", local_name(name))]
     for i, kind in enumerate(operands):
         name = f"___s{i}"

@@ -7,21 +7,23 @@ it called. The body computes their arguments: locals, cells and stack slots of e
 
 from __future__ import annotations
 
+import gc
 import inspect
-import re
 import sys
 import types
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
+import torch
 from bytecode import Instr
+from torchsmith_guards import class_dict, class_mro
 
 from torchsmith_tracer._src.breaks.signals import InternalError, Unsupported
 from torchsmith_tracer._src.codegen.replay import replay
 from torchsmith_tracer._src.codegen.resume import (
-    ARGS,
     RAISED,
     Exit,
     Operation,
@@ -40,6 +42,8 @@ from torchsmith_tracer._src.codegen.tail import TailCall, drive, weakly
 from torchsmith_tracer._src.frames.code import VERSION, cells_of, decode
 from torchsmith_tracer._src.frames.frame import NULL, Handling, operands_of, shape_of
 from torchsmith_tracer._src.frames.liveness import live_locals
+from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.containers import SequenceValue
 from torchsmith_tracer._src.values.exceptions import ExceptionValue
 from torchsmith_tracer._src.values.functions import CellValue
 from torchsmith_tracer._src.values.tracebacks import TracebackValue
@@ -50,7 +54,6 @@ if TYPE_CHECKING:
     from torchsmith_tracer._src.emitter import Emitter
     from torchsmith_tracer._src.frames.frame import Frame, FrameState
     from torchsmith_tracer._src.regions.record import CodeRecord
-    from torchsmith_tracer._src.values.base import Value
 
 
 @dataclass(slots=True)
@@ -89,30 +92,24 @@ def emit_break(
     replay(cg, trace.journal)
     for context in trace.graph.contexts:
         context.reenter(cg)
-    step = ""
-    args: list[str] = []
+    todo: list[str] = []
     rests = [_holds_generator(trace, state) for state in frames]
     rests[0] = refuse is None and (native or rests[0])
     for state, rest in zip(frames, rests, strict=True):
         for value in (*operands_of(state.stack), *state.locals.values()) if rest else ():
             cg.expr(value)  # all exceptions that may have to be led to the frames
     for state, rest in zip(frames, rests, strict=True):
-        step, args = _frame_step(
-            trace, cg, record, state, step, args, refuse, varies, native_rest=rest
-        )
+        todo = _frame_step(trace, cg, record, state, todo, refuse, varies, native_rest=rest)
         refuse = None
-    call = cg.call_of(step, args)
-    used = set(re.findall(r"\w+", call))
-    if unused := [name for name in cg.temporaries() if name not in used]:
-        cg.statement(" = ".join([*unused, "None"]))  # for as long as what follows runs
+    # What follows runs when no frame of ours holds any more what is dead for the program: after
+    # this body, or, where the function begins, as far as its temporaries go.
     if record.resume is None:
-        call = cg.call(drive, _whole(step), *args)
-    elif any(rests):  # frames of ours, which hold what was passed, are gone before it runs
-        call = cg.call(TailCall, f"[{step}].pop", _tuple(args), "()")
-    raised = [n for n in cg.temporaries(lambda v: isinstance(v, ExceptionValue)) if n in used]
-    # An exception that leaves must not lead to the body while that holds it.
-    dropped = ["finally:", f"    {' = '.join([*raised, 'None'])}"]
-    cg.lines += ["try:", f"    return {call}", *dropped] if raised else [f"return {call}"]
+        call = cg.call(drive, _box(cg, ", ".join(todo)))
+        if names := cg.temporaries():
+            cg.statement(" = ".join([*names, "None"]))
+    else:
+        call = cg.call(TailCall, f"[{todo[0]}].pop", _tuple(todo[1:]), "()")
+    cg.lines.append(f"return {call}")
     return not any(rests)
 
 
@@ -121,14 +118,14 @@ def _frame_step(
     cg: Emitter,
     record: CodeRecord,
     state: FrameState,
-    inner: str,
-    inner_args: list[str],
+    inner: list[str],
     refuse: Callable[..., object] | None,
     varies: Varies,
     *,
     native_rest: bool,
-) -> tuple[str, list[str]]:
-    """Expression for the step function of one frame, and those for its arguments."""
+) -> list[str]:
+    """Expressions for the step function of one frame and its arguments, from those of the frame
+    that it called."""
     info, ins, region = state.info, state.instruction, record.region
     code, prologue = region.origin(info.code)
     index = ins.index - prologue
@@ -139,12 +136,12 @@ def _frame_step(
     space: dict[str, object] = state.frame.globals.obj
     values = _Values(cg, state, code)
     if native_rest:
-        return _native_rest(trace, cg, state, values, index, inner, inner_args)
+        return _native_rest(trace, cg, state, values, index, inner)
     call_args: list[str] = []
     after = (NativeExit(index + 1, "R"),)
     if inner:
         plan = Native(Operation(call=drive), 0, 0, after)
-        call_args = [_tuple([_whole(inner), *inner_args]), "{}"]
+        call_args = [f"([{', '.join(inner)}],)", "{}"]
     elif is_call(ins):
         operands = _call_operands(cg, state)
         plan = Native(Operation(resolve=weakly(region.compiled)), 0, operands.popped, after)
@@ -186,7 +183,7 @@ def _frame_step(
 
     def entry(way: NativeExit) -> Callable[..., object]:
         returns = info.instructions[way.index + prologue].opname == "RETURN_VALUE"
-        if returns and shape_of(kept) + way.shape == "R":
+        if returns and shape_of(kept) + way.shape == "R" and not values.bound(frozenset()):
             rests.append(_tuple(values.stack(kept)))
             return lambda: _same  # nothing is left to compile
         return exit_to(way.index, kept, way.shape).entry()
@@ -208,10 +205,8 @@ def _frame_step(
     step = step_code(
         code, index, plan.operation, shape, exits, local_names, boxed=boxed, caught=caught
     )
-    args = [*call_args, *rests, *boxes]
-    if local_names is not None:
-        args += values.locals(local_names)
-    return _function(cg, step, space, values), args
+    args = [*call_args, *rests, *boxes, *values.locals(local_names or ())]
+    return [_function(cg, step, space, values), *args]
 
 
 def _function(cg: Emitter, step: types.CodeType, space: dict[str, object], values: _Values) -> str:
@@ -220,13 +215,7 @@ def _function(cg: Emitter, step: types.CodeType, space: dict[str, object], value
     if not step.co_freevars:
         return cg.bound(types.FunctionType(step, space, name), "step")
     code, globals_ = cg.bound(step, "code"), cg.bound(space, "globals")
-    made = cg.call(types.FunctionType, code, globals_, cg.const(name), "None", values.cells())
-    return f"{_box(cg, made)}.pop()"  # nobody else holds the cells
-
-
-def _whole(step: str) -> str:
-    """What ``drive`` is given for a step: it takes a function out of its list itself."""
-    return step.removesuffix(".pop()")
+    return cg.call(types.FunctionType, code, globals_, cg.const(name), "None", values.cells())
 
 
 def _holds_generator(trace: Compilation, state: FrameState) -> bool:
@@ -238,6 +227,22 @@ def _only_the_programs(trace: Compilation, value: object) -> bool:
     """Whether letting go of ``value`` at the right time matters: no frame of ours may hold it. An
     exception leads to all frames that it passed, so to keep it keeps everything."""
     return isinstance(value, ExceptionValue | CellValue) or trace.loop.abandoned.holds(value)
+
+
+def _ends_visibly(value: object, depth: int = 2) -> bool:
+    """Whether the end of an object, or of what it holds, may do something: a temporary folder is
+    removed, a lock released, a file closed."""
+    if isinstance(value, SequenceValue):
+        items: Sequence[object] = () if value.growing else value.items
+    else:
+        obj = getattr(value, "obj", None) if isinstance(value, Value) else value
+        kind = type(obj)
+        if issubclass(kind, _ENDS_UNSEEN):
+            return False
+        if weakref.getweakrefcount(obj) or any("__del__" in class_dict(c) for c in class_mro(kind)):
+            return True
+        items = gc.get_referents(obj) if depth else ()
+    return depth > 0 and any(_ends_visibly(item, depth - 1) for item in items[:100])
 
 
 def _is_new_exception(item: object) -> bool:
@@ -256,21 +261,18 @@ def _native_rest(
     state: FrameState,
     values: _Values,
     index: int,
-    inner: str,
-    inner_args: list[str],
-) -> tuple[str, list[str]]:
+    inner: list[str],
+) -> list[str]:
     """The frame's rest as one native function. It holds a generator that has something to clean up
     when its last reference goes, which has to be this frame's own: passed from piece to piece,
     the generator would be held by all of them."""
     code, stack = values.code, list(state.stack)
     args: list[str] = []
-    operation = Operation()
     onward = index
     boxed: set[str] = set()
     if inner:
         operation, onward = Operation(call=drive), index + 1
-        boxed.add(ARGS)
-        args = [_box(cg, _tuple([_whole(inner), *inner_args])), "{}"]
+        args = [f"([{', '.join(inner)}],)", "{}"]
     else:
         instructions = decode(code).instructions
         while onward and instructions[onward - 1].opname in ("KW_NAMES", "PRECALL"):
@@ -278,11 +280,10 @@ def _native_rest(
         first = to_bool(instructions[index].opname)
         operation = Operation(instr=lambda _: first)
     names = values.bound(frozenset(state.locals))
-    slots = operands_of(stack)
     holds = partial(_only_the_programs, trace)
     boxed |= {f"___s{i}" for i, item in enumerate(stack) if holds(item)}
     texts = values.stack(stack) + values.locals(names)
-    held = [*slots, *(values.local(n) for n in names)]
+    held = [*operands_of(stack), *(values.local(n) for n in names)]
     boxed |= {n for n in names if holds(values.local(n))}
     for i, item in enumerate(held):
         if holds(item):
@@ -296,7 +297,7 @@ def _native_rest(
     shape = shape_of(stack)
     step = step_code(code, index, operation, shape, (), names, onward, boxed)
     space: dict[str, object] = state.frame.globals.obj
-    return _function(cg, step, space, values), [*args, *texts]
+    return [_function(cg, step, space, values), *args, *texts]
 
 
 def _raised_in(frame: Frame, value: Value) -> bool:
@@ -316,14 +317,17 @@ class _Values:
         self._key: Callable[[str], str] = local_name if resumed else str
 
     def bound(self, live: frozenset[str]) -> list[str]:
-        """Locals of the original code that are live and bound, in order."""
+        """Locals of the original code that are bound, in order: those that are live, and what the
+        program would notice to be gone."""
         found, key = self.state.locals, self._key
         if not _LOOKS_AT_NAMES.isdisjoint(self.code.co_names):
             live = frozenset(found)  # ``locals()`` and its like show all of them
         return [
             name
             for name in self.code.co_varnames
-            if name not in self.cell_names and key(name) in live and key(name) in found
+            if name not in self.cell_names
+            and (value := found.get(key(name))) is not None
+            and (key(name) in live or _ends_visibly(value))
         ]
 
     def local(self, name: str) -> Value:
@@ -337,15 +341,9 @@ class _Values:
 
     def cells(self) -> str:
         """The tuple of cell objects for ``cell_names``."""
-        out = []
-        for name in self.cell_names:
-            cell: Value | None = self.state.cells.get(name)
-            if cell is None:
-                # Not made yet, or emptied: an inlined comprehension makes its own.
-                out.append(self.cg.call(types.CellType))
-            else:
-                out.append(self.cg.expr(cell))
-        return self.cg.tuple_of(out)
+        cg, found = self.cg, [self.state.cells.get(name) for name in self.cell_names]
+        # What is missing is not made yet, or emptied: an inlined comprehension makes its own.
+        return cg.tuple_of([cg.call(types.CellType) if c is None else cg.expr(c) for c in found])
 
 
 def _call_operands(cg: Emitter, state: FrameState) -> _CallOperands:
@@ -382,12 +380,11 @@ def _call_operands(cg: Emitter, state: FrameState) -> _CallOperands:
     if special is not None:
         return _CallOperands(*special, "{}", popped)
     split = len(values) - len(names)
-    pairs = [f"{n!r}: {text(v)}" for n, v in zip(names, values[split:], strict=True)]
-    return _CallOperands(
-        text(callee), [text(v) for v in values[:split]], "{" + ", ".join(pairs) + "}", popped
-    )
+    given = ", ".join(f"{n!r}: {text(v)}" for n, v in zip(names, values[split:], strict=True))
+    return _CallOperands(text(callee), [text(v) for v in values[:split]], f"{{{given}}}", popped)
 
 
+_ENDS_UNSEEN = (type, types.FunctionType, types.GeneratorType, torch.Tensor, torch.nn.Module)
 _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, type(cache(print)))
 _LOOKS_AT_NAMES = frozenset("locals vars dir eval exec _getframe currentframe".split())
 _LOOKS_AT_FRAMES = frozenset(("_getframe", "currentframe", "f_back", "f_locals", "stack"))

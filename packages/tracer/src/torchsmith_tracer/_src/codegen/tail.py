@@ -35,15 +35,17 @@ class TailCall:
 
     def take(self) -> tuple[object, ...]:
         """The arguments for ``entry``, which are nobody else's from now on."""
-        args = (*self.rest, *self.results)
+        args = self.rest + self.results
         self.rest = self.results = ()
         return args
 
 
-def drive(step: Callable[..., object] | list[Callable[..., object]], *args: object) -> object:
-    """Run one activation to its end and return what the user's function returns. The step comes in
-    a list, from which it is taken, where it holds cells."""
-    out = (step.pop() if isinstance(step, list) else step)(*args)
+def drive(todo: list[Any]) -> object:
+    """Run one activation to its end and return what the user's function returns. ``todo`` is its
+    first step with the arguments, which are taken out: nobody else holds them."""
+    step, *args = todo
+    todo.clear()
+    out = step(*args)
     del step, args  # nothing of the user's is held for longer than its own frame would
     try:
         while type(out) is TailCall:

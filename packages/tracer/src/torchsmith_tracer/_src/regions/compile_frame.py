@@ -47,6 +47,8 @@ from torchsmith_tracer._src.codegen.resume import local_name
 from torchsmith_tracer._src.codegen.split import emit_break
 from torchsmith_tracer._src.codegen.tail import leads_to
 from torchsmith_tracer._src.compilation import Compilation
+from torchsmith_tracer._src.frames.code import decode
+from torchsmith_tracer._src.frames.liveness import live_locals
 from torchsmith_tracer._src.records.frames import start_of
 from torchsmith_tracer._src.regions.ambient import unseen, unwarned
 from torchsmith_tracer._src.regions.failed import graph_failed
@@ -238,9 +240,13 @@ def _interpret(
     entry = FunctionValue.existing(trace, fn, FunctionSource())
     names = zip(record.signature.names, record.labels, flat, strict=True)
     values: dict[str, Value] = {}
+    resume = record.resume
+    live = live_locals(decode(resume.original), resume.index) if resume is not None else ()
+    read = {*map(local_name, live)}
     for name, label, obj in names:
-        passed = type(obj) in _PASSED and record.resume is not None and obj is not warnings.filters
-        lazy = passed and not label.startswith("___s")  # what is on the stack is read at once
+        passed = (type(obj) in _PASSED and obj is not warnings.filters) or name not in read
+        # What is on the stack is read at once.
+        lazy = passed and resume is not None and not label.startswith("___s")
         values[name] = (LazyValue if lazy else builder.wrap)(obj, LocalSource(label))
     if record.calls_modules:
         lookup(trace, type(flat[0]), "__call__")
