@@ -189,7 +189,7 @@ def _warn(
             raise Unsupported("opaque-call", what="warnings.warn")
         record = tx.world.query(recorded)
         if not tx.interp.is_none(record):
-            tx.journal.mutate(record, lambda: None)  # and no other list that was read is it
+            tx.journal.mutated.setdefault(record)  # and no other list that was read is it
     place = (frame.info.code.co_filename, frame.line, space)
     tx.journal.call_later(_show, *map(ConstantValue, (text, kind, *place)))
     return NONE
