@@ -10,7 +10,7 @@ LIMIT = 800
 # Lines of Python per group of packages; why these, says docs/decisions/0006-lines-of-code.md.
 BUDGETS = {
     ("guards", "tracer"): 44_922,
-    ("fx-backend",): 32_386,
+    ("fx-backend",): 32_404,
     ("kernels",): 22_000,
     ("torchsmith",): 1_000,
 }

@@ -163,6 +163,33 @@ def test_a_refused_kernel_is_a_restart(monkeypatch):
     assert [p.name for p in told.phases].count("schedule") == 2
 
 
+def test_a_kernel_that_cannot_be_built_is_made_of_smaller_ones(monkeypatch):
+    """Compilers have faults that large kernels meet."""
+    real, most = driver.build, [40]
+
+    def build(plan, **kwargs):
+        launches = [s for s in plan.steps if isinstance(s, driver.Launch)]
+        large = [s for s in launches if len(s.kernel.body) > most[0]]
+        requests = [KernelRequest(s.kernel, s.device, s.origins) for s in large]
+        if requests:
+            raise driver.KernelFailedError([(r, ValueError("too large")) for r in requests])
+        return real(plan, **kwargs)
+
+    def program(x, y):
+        for _ in range(12):
+            x = (x + y).sin() * torch.softmax(x, -1)
+            y = y.cos() - x.sum(-1, keepdim=True)
+        return x, y
+
+    monkeypatch.setattr(driver, "build", build)
+    for most[0], by_aten in ((40, False), (3, True)):
+        compiled = backend.smith(graph_of(program), [X, Y], strict=False, graph_cache=False)
+        torch.testing.assert_close(compiled(X, Y), program(X, Y))
+        told = last()
+        assert told.restarts and told.outcome == "compiled"
+        assert bool(told.externs) == by_aten
+
+
 def test_the_kept_record_is_small_and_has_no_source(tmp_path):
     backend.smith(graph_of(softmax_of_sum), [X, Y])
     (file,) = (tmp_path / "cache").rglob("record.json")

@@ -14,7 +14,7 @@ import operator
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -86,6 +86,7 @@ logs.switch_on()
 
 _Result = TypeVar("_Result")
 
+_LEAST_BODY = 12  # scalar operations of kernels that are worth being made instead of larger ones
 _CUTS = 8  # how often a graph is cut, one after the other, where a node cannot be compiled
 _NO_KEY = "the graph has no key: sizes from data, or functions without a stable name"
 
@@ -539,7 +540,8 @@ def _build(
     chosen: Settings,
     captured: fx.GraphModule | None = None,
 ) -> object:
-    """Schedule and build. A kernel that cannot be built leaves its nodes to aten, and no others."""
+    """Schedule and build. Where a kernel cannot be built, kernels of half its size are made; one
+    that is small already leaves its nodes to aten, and no others."""
     last = switches.last_passes(chosen.disable, chosen.rng)
     changed = [_stage(f"pass {each.name}", each.run, graph.graph) for each in last]
     if any(changed):
@@ -581,8 +583,13 @@ def _build(
             if chosen.strict or found <= refused:
                 raise StageError(stage="build", error=error) from error
             report_failure(captured or gm, error)
-            log.warning("these kernels run through aten instead: %s", error)
             tell_restart(str(error), time.perf_counter() - begin)
+            half = min(len(kernel.body) for kernel in kernels) // 2
+            if _LEAST_BODY <= half < policies[0].largest:
+                policies = tuple(replace(policy, largest=half) for policy in policies)
+                log.info("smaller kernels are made instead: %s", error)
+                continue
+            log.warning("these kernels run through aten instead: %s", error)
             refused |= found
 
 

@@ -41,7 +41,7 @@ from torchsmith_fx_backend._src.schedule.facts import (
 from torchsmith_fx_backend._src.schedule.join import join_nests
 from torchsmith_fx_backend._src.schedule.places import Place
 
-MAX_BODY = 600  # scalar operations in one kernel
+MAX_BODY = 600  # scalar operations in one kernel, about
 MAX_READS = 24  # different buffers read by one kernel
 NEIGHBOURS = 4  # how many nests back a launch may be shared ...
 SMALL_SPACE = 1 << 20  # ... when both have at most so many points
@@ -86,15 +86,22 @@ class Fuser:
             number, -1 for no fusion. Smaller values hold less memory at once.
         share: whether to join nests that do not depend on each other.
         gather: whether to do so across extern calls, where their order is free.
+        largest: scalar operations in one kernel, about.
     """
 
     def __init__(
-        self, facts: Facts, reach: int | None = None, share: bool = True, gather: bool = False
+        self,
+        facts: Facts,
+        reach: int | None = None,
+        share: bool = True,
+        gather: bool = False,
+        largest: int = MAX_BODY,
     ) -> None:
         self.facts = facts
         self.reach = reach
         self.share = share
         self.gather = gather
+        self.largest = largest
         self.units: list[Unit] = []
         self.unit_of: dict[fx.Node, Unit] = {}
         self._writer_of: dict[fx.Node, Unit] = {}  # who writes an input at the end of the graph
@@ -252,7 +259,7 @@ class Fuser:
         assert nest is not None
         if not self._near(unit, self._era):
             return False
-        if len(nest.nodes) > MAX_BODY or len(nest.reads) > MAX_READS:
+        if len(nest.nodes) > self.largest or len(nest.reads) > MAX_READS:
             return False
         value = node.meta["val"]
         first = value[0] if isinstance(value, (tuple, list)) else value
@@ -415,7 +422,7 @@ class Fuser:
             if through >> third.bit & 1 and third.deps >> other.bit & 1:
                 return
         ats = nest.reads[read]
-        if len(ats) != 1 or len(nest.nodes) + len(other.nest.nodes) > MAX_BODY:
+        if len(ats) != 1 or len(nest.nodes) + len(other.nest.nodes) > self.largest:
             return
         if other.nest.members[read].at is None or not self._near(other, self._era):
             return
@@ -512,7 +519,10 @@ class Fuser:
         """Make one launch of two independent nests over one space."""
         a, b = host.nest, unit.nest
         assert a is not None and b is not None
-        if len(a.nodes) + len(b.nodes) > MAX_BODY // 4 or len(a.reads) + len(b.reads) > MAX_READS:
+        if (
+            len(a.nodes) + len(b.nodes) > self.largest // 4
+            or len(a.reads) + len(b.reads) > MAX_READS
+        ):
             return False
         if not self._independent(host, unit):
             return False
@@ -538,7 +548,7 @@ class Fuser:
                 continue
             if not self._independent(host, unit):
                 continue
-            if len(nest.nodes) + len(host.nest.nodes) > MAX_BODY // 2:
+            if len(nest.nodes) + len(host.nest.nodes) > self.largest // 2:
                 continue
             merged = join_nests(host.nest, nest, next(iter(theirs)), next(iter(ats)))
             if merged is not None and self._absorb(host, unit, merged):

@@ -12,7 +12,7 @@ from torchsmith_fx_backend._src.loops.body import Body
 from torchsmith_fx_backend._src.loops.verify import verify
 from torchsmith_fx_backend._src.schedule.externs import Externs, getattr_path
 from torchsmith_fx_backend._src.schedule.facts import Facts
-from torchsmith_fx_backend._src.schedule.fuse import Fuser, RefusedError
+from torchsmith_fx_backend._src.schedule.fuse import MAX_BODY, Fuser, RefusedError
 from torchsmith_fx_backend._src.schedule.memory import MemoryPlanner, eager_peak
 from torchsmith_fx_backend._src.schedule.order import lower_peak
 from torchsmith_fx_backend._src.schedule.plan import Argument, Launch, Plan, is_boxed
@@ -28,6 +28,7 @@ class Policy:
         reuse: dead buffers may be used again.
         inline: cheap values may be computed again in each kernel that reads them.
         gather: kernels whose order is free may be joined across extern calls.
+        largest: scalar operations in one kernel, about.
     """
 
     reach: int | None = None
@@ -35,6 +36,7 @@ class Policy:
     reuse: bool = True
     inline: bool = True
     gather: bool = False
+    largest: int = MAX_BODY
 
 
 # Tried in turn until the plan holds no more memory than eager does.
@@ -112,7 +114,7 @@ def plan_with(facts: Facts, policy: Policy, limit: int = 0) -> tuple[int, Plan]:
 
     On a CPU, where fresh memory is dear, dead buffers may wait up to ``limit`` bytes.
     """
-    units = Fuser(facts, policy.reach, policy.share, policy.gather).run()
+    units = Fuser(facts, policy.reach, policy.share, policy.gather, policy.largest).run()
     names = facts.names
     made = (node.meta.get("val") for node in facts.nodes)
     if any(v.device.type != "cpu" for v in made if isinstance(v, Tensor)):
