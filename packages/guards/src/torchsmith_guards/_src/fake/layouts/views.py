@@ -60,7 +60,8 @@ def view_strides(
 @view("view", "_unsafe_view")
 def _view(x: torch.Tensor, size: Sequence[int]) -> Layout | None:
     new = resolve_size(x, size)
-    unsure_if(holds(x.shape, 0))
+    if new is None or holds(x.shape, 0):
+        return None
     if is_static(x.shape, x.stride(), new):
         strides = view_strides(x.shape, x.stride(), new)
     else:
@@ -68,8 +69,8 @@ def _view(x: torch.Tensor, size: Sequence[int]) -> Layout | None:
     return None if strides is None else (new, strides, x.dtype, x.device, x.storage_offset())
 
 
-def resolve_size(x: torch.Tensor, size: Sequence[Any]) -> list[Any]:
-    """``size`` with -1 replaced; ``x`` has as many elements for every value of its symbols."""
+def resolve_size(x: torch.Tensor, size: Sequence[Any]) -> list[Any] | None:
+    """``size`` with -1 replaced, if ``x`` has as many elements for every value of its symbols."""
     new = list(size)
     unknown = [i for i, n in enumerate(new) if type(n) is int and n == -1]
     rest: Any = 1
@@ -80,11 +81,11 @@ def resolve_size(x: torch.Tensor, size: Sequence[Any]) -> list[Any]:
     for n in x.shape:
         total = total * n
     if unknown:
-        unsure_if(len(unknown) > 1 or (type(rest) is int and rest == 0))
+        if len(unknown) > 1 or (type(rest) is int and rest == 0):
+            return None
         new[unknown[0]] = total // rest
         rest = rest * new[unknown[0]]
-    unsure_if(not same(rest, total))
-    return new
+    return new if same(rest, total) else None
 
 
 def _viewed(x: torch.Tensor, size: Sequence[int], stride: Sequence[int], offset: int = 0) -> Layout:
