@@ -17,6 +17,8 @@ def maker(order, dtype):
         axes = range(len(size))
         if len(size) < 2 or order == "row-major":
             return make(size, None, dtype)
+        if order == "expanded":
+            return make((1, *size[1:]), None, dtype).expand(size)
         if order == "sliced":
             return make((*size[:-1], 2 * size[-1]), None, dtype)[..., : size[-1]]
         if order == "part of the channels":

@@ -17,12 +17,13 @@ from torchsmith_guards._src.fake.layouts.base import (
     Layouts,
     channels_last_strides,
     contiguous,
+    contiguous_strides,
     fits,
     holds,
     is_channels_last,
-    is_contiguous,
     is_static,
     rule,
+    same_sizes,
     spread,
     unsure_if,
     wanted,
@@ -83,7 +84,8 @@ def _size(
 
 def _image(size: list[int], x: torch.Tensor, weight: torch.Tensor) -> Layout:
     if x.dim() != 4:
-        unsure_if(not is_contiguous(x) or not is_contiguous(weight))
+        rows = all(same_sizes(t.stride(), contiguous_strides(t.shape)) for t in (x, weight))
+        unsure_if(not rows)  # along axes of one, too
         return contiguous(size, x)
     if not (is_channels_last(x) or is_channels_last(weight)):
         return contiguous(size, x)

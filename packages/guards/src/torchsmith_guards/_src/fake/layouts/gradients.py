@@ -32,7 +32,7 @@ _SEVERAL = {
 # These give that of their second argument.
 _ONE = """
     mse_loss_backward smooth_l1_loss_backward huber_loss_backward soft_margin_loss_backward
-    binary_cross_entropy_backward nll_loss_backward nll_loss2d_backward log_sigmoid_backward
+    binary_cross_entropy_backward nll_loss_backward nll_loss2d_backward
     glu_backward reflection_pad1d_backward reflection_pad2d_backward reflection_pad3d_backward
     replication_pad1d_backward replication_pad2d_backward replication_pad3d_backward
     max_pool3d_with_indices_backward avg_pool3d_backward _adaptive_avg_pool3d_backward
@@ -45,8 +45,15 @@ _IMAGE = """
 
 
 @rule(_ONE)
-def _one(grad: torch.Tensor, x: torch.Tensor, *_: Any) -> Layout | None:
-    return contiguous(x.shape, x) if fits(x, grad) and is_contiguous(x) else None
+def _one(grad: torch.Tensor, x: torch.Tensor, *_: Any) -> Layout:
+    unsure_if(not fits(x, grad) or not is_contiguous(x))
+    return contiguous(x.shape, x)
+
+
+@rule("log_sigmoid_backward")
+def _log_sigmoid(grad: torch.Tensor, x: torch.Tensor, *_: Any) -> Layout:
+    unsure_if(not is_contiguous(grad))  # which it is laid out as
+    return _one(grad, x)
 
 
 @rule("multi_margin_loss_backward multilabel_margin_loss_backward")

@@ -29,10 +29,9 @@ def _elementwise(x: torch.Tensor, target: torch.Tensor, *weights: torch.Tensor |
     )
 
 
-def _reduced(x: torch.Tensor, size: Any, reduction: int) -> Layout | None:
-    if reduction == _NONE:
-        return contiguous(size, x)
-    return contiguous((), x) if reduction in (_MEAN, _SUM) else None
+def _reduced(x: torch.Tensor, size: Any, reduction: int) -> Layout:
+    unsure_if(reduction not in (_NONE, _MEAN, _SUM))
+    return contiguous(size if reduction == _NONE else (), x)
 
 
 @rule("mse_loss smooth_l1_loss huber_loss soft_margin_loss")
