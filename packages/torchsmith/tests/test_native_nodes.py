@@ -218,6 +218,32 @@ def test_many_calls_of_one_operator_are_cut_around_at_once(halves, monkeypatch):
     assert not any(p.compiled is p.part for p in run)
 
 
+def test_what_is_read_of_an_input_stays_after_what_was_written_into_it(halves, monkeypatch):
+    """In a part that is cut again, of whose inputs nothing is known but what it is called with."""
+    parts = parts_made(monkeypatch)
+
+    def program(m, x, table, ends):
+        y = halves(m(x).sin() * 2, ends)
+        table.view(-1).add_(1)
+        places = ends + 1
+        rows = table[places]
+        z = halves(y.exp() * rows[0], ends)
+        return (z.cos() + rows.sum() + table[1]).square().sum()
+
+    m, ends = nn.Linear(4, 4).double(), torch.tensor([2, 3])
+    run = torchsmith.compile(program)
+    sides = []
+    for f in (run, program):
+        torch.manual_seed(0)
+        x, table = torch.randn(5, 4).double().requires_grad_(), torch.randn(6, 4).double()
+        results = [f(m, x, table, ends) for _ in range(2)]
+        sum(results).backward()
+        sides.append((results, table, x.grad, m.weight.grad.clone()))
+        m.zero_grad()
+    torch.testing.assert_close(*sides)
+    assert any(p.compiled not in (None, p.part) for p in parts)
+
+
 class Scaled(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):

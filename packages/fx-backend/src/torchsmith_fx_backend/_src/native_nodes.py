@@ -76,7 +76,12 @@ def cut(
 ) -> InParts:
     """The graph, which is called with ``inputs`` first, with each part between native nodes,
     ``apart`` among them, in one call."""
-    given = dict(zip(gm.graph.find_nodes(op="placeholder"), inputs))
+    values = {node: _value(node) for node in gm.graph.nodes}
+    values |= zip(gm.graph.find_nodes(op="placeholder"), inputs)
+    tensors = {node for node, value in values.items() if isinstance(value, torch.Tensor)}
+    # What takes one of several results stays with the call that gives them.
+    several = {node for node, value in values.items() if isinstance(value, (tuple, list))}
+    picks = {node for node in values if _indexed(node) in several}
     outer = fx.Graph()
     parts: dict[str, torch.nn.Module] = {}
     copies: dict[fx.Node, fx.Node] = {}
@@ -95,13 +100,15 @@ def cut(
     def native(node: fx.Node) -> bool:
         bodies = [n.meta.get("example_value") for n in node.all_input_nodes if n.op == "get_attr"]
         inside = any(has_native_nodes(body) for body in bodies if isinstance(body, fx.GraphModule))
-        if _picks(node):
-            inside = node.args[0].op == "placeholder" or native(node.args[0])  # type: ignore[union-attr, arg-type]
+        indexed = _indexed(node)
+        if indexed in several:
+            return indexed.op == "placeholder" or native(indexed)
+        inside |= indexed is not None and indexed not in tensors
         return inside or node in apart or _is_native(node) or bool(_MODE.fullmatch(_name(node)))
 
     *nodes, output = gm.graph.nodes
-    others = [n for n in nodes if n.op != "get_attr" and not _picks(n)]
-    calls = [n for node in others for n in _with_picks(node)]
+    others = [n for n in nodes if n.op != "get_attr" and n not in picks]
+    calls = [n for node in others for n in _with(node, picks)]
     for as_it_is, run in itertools.groupby(calls, lambda n: n.op == "placeholder" or native(n)):
         if as_it_is:
             for node in run:
@@ -111,8 +118,7 @@ def cut(
         graph, taken, results = _part(inside)
         name = f"part_{len(parts)}"
         module = fx.GraphModule(gm, graph)
-        ends = [given.get(n, _value(n)) for n in (*taken, *results)]
-        parts[name] = _later(module, ends, compile_part)
+        parts[name] = _later(module, map(values.get, (*taken, *results)), compile_part)
         call = outer.call_module(name, tuple(map(take, taken)))
         for place, node in enumerate(results):
             copies[node] = outer.call_function(operator.getitem, (call, place))
@@ -122,17 +128,18 @@ def cut(
     return InParts(fx.GraphModule(modules, outer), tuple(around))
 
 
-def _picks(node: fx.Node) -> bool:
-    """Whether a node takes one of several results, which stays with the call that gives them."""
-    given = node.args[0] if node.target is operator.getitem else None
-    return isinstance(given, fx.Node) and not isinstance(_value(given), torch.Tensor)
+def _indexed(node: fx.Node) -> Any:
+    """The node that this one takes an item of, if it does."""
+    taken = node.args[0] if node.target is operator.getitem else None
+    return taken if isinstance(taken, fx.Node) else None
 
 
-def _with_picks(node: fx.Node) -> Iterator[fx.Node]:
+def _with(node: fx.Node, picks: Collection[fx.Node]) -> Iterator[fx.Node]:
+    """A node and what takes its results, and theirs."""
     yield node
     for user in node.users:
-        if _picks(user) and user.args[0] is node:
-            yield from _with_picks(user)
+        if user in picks and user.args[0] is node:
+            yield from _with(user, picks)
 
 
 class InParts:
