@@ -243,8 +243,8 @@ def _is_lone(gm: fx.GraphModule, inputs: Sequence[object]) -> bool:
     made = (torch.zeros, aten.sym_size.int, operator.getitem)  # around the operator of an LSTM
     calls = [n.target for n in gm.graph.nodes if "call" in n.op and n.target not in made]
     tensors = [x for x in inputs if isinstance(x, torch.Tensor)]
-    alike = all(x.dtype is torch.float32 and x.device.type == "cpu" for x in tensors)
-    return len(calls) == 1 and calls[0] in _OF_LIBRARIES and alike
+    single = all(x.dtype is torch.float32 and x.device.type == "cpu" for x in tensors)
+    return len(calls) == 1 and calls[0] in _OF_LIBRARIES and single
 
 
 def _eagerly(gm: fx.GraphModule, reason: str) -> fx.GraphModule:

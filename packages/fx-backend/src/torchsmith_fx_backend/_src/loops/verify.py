@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 
@@ -58,12 +58,16 @@ def full_values(kernel: Kernel) -> list[bool]:
     For a ``Store`` it says whether it happens at every point (value or index is full) rather than
     once per outer point.
     """
-    start = kernel.reduce_from
+    return varying(kernel.body, range(kernel.reduce_from, len(kernel.ranges)))
+
+
+def varying(body: Sequence[Node], reduced: Collection[int]) -> list[bool]:
+    """``full_values`` of a body whose reduction axes are ``reduced``."""
     full: list[bool] = []
-    for node in kernel.body:
+    for node in body:
         match node:
             case Load() | Store() | IndexValue():
-                value = any(axis >= start for axis in variables(node.index))
+                value = any(axis in reduced for axis in variables(node.index))
                 value = value or any(full[a] for a in uses(node))
             case Reduce():
                 value = False
@@ -73,6 +77,17 @@ def full_values(kernel: Kernel) -> list[bool]:
                 value = any(full[a] for a in uses(node))
         full.append(value)
     return full
+
+
+def walks_again(body: Sequence[Node], full: Sequence[bool]) -> bool:
+    """Whether a reduction, or what differs along the reduction axes, depends on a reduction."""
+    depends: list[bool] = []
+    for node, differs in zip(body, full):
+        after, reduces = any(depends[i] for i in uses(node)), isinstance(node, Reduce)
+        if after and (reduces or differs):
+            return True
+        depends.append(after or reduces)
+    return False
 
 
 def reduce_levels(kernel: Kernel) -> list[int]:

@@ -322,9 +322,9 @@ class Fuser:
 
     def _too_serial(self, nest: Nest, node: fx.Node, rule: Computed, fit: Fit) -> bool:
         """Whether too few, long rows would be walked again after their reduction."""
-        if not nest.reduced:
+        if not serial.leaves_idle(nest, columns=True):  # a look at sizes alone
             return False
-        axes = set(nest.reduced)
+        axes = set(nest.reduced or ())
         stays = not any(axes & ix.variables(x) for place in fit.places for x in place)
         if stays and not isinstance(rule, Reduction):
             return False
@@ -499,9 +499,8 @@ class Fuser:
             if unit.gone or nest is None or nest.device.type in QUICK_LAUNCH:
                 continue
             first, awaits = unit.deps == 0, awaited >> unit.bit & 1
-            if (awaits and not first) or estimate(nest.numel()) > GATHERED_SPACE:
-                continue
-            if unit.mutates and (awaits or not first):  # counters alone are written at any time
+            free = first and not awaits if unit.mutates else first or not awaits
+            if not free or estimate(nest.numel()) > GATHERED_SPACE:
                 continue
             kept = [n for n in nest.members if n in self.facts.materialised]
             stored = sum(self.facts.info(n).bytes() for n in kept)

@@ -7,10 +7,10 @@ what reads the reduced rows by elements.
 from __future__ import annotations
 
 from torchsmith_fx_backend._src.loops import index as ix
+from torchsmith_fx_backend._src.loops import verify
 from torchsmith_fx_backend._src.loops.index import Const
-from torchsmith_fx_backend._src.loops.ir import IndexValue, Load, Reduce
+from torchsmith_fx_backend._src.loops.ir import Load
 from torchsmith_fx_backend._src.loops.nest import Nest
-from torchsmith_fx_backend._src.loops.verify import uses
 
 # Fewer rows that are at least so long are walked once: on a GPU, and elsewhere.
 ROWS, OTHERS = {"cuda": (264, 1 << 15)}, (16, 1 << 16)
@@ -49,22 +49,9 @@ def leaves_idle(nest: Nest, *, columns: bool = False) -> bool:
 
 def walks_again(nest: Nest) -> bool:
     """Whether a nest walks such rows again after a reduction."""
-    if not leaves_idle(nest):
-        return False
-    axes = set(nest.reduced or ())
-    varies: list[bool] = []  # along the row, and ...
-    after: list[bool] = []  # ... with a reduction of it
-    for node in nest.nodes:
-        operands = uses(node)
-        reduced = any(after[i] for i in operands)
-        differs = any(varies[i] for i in operands)
-        if isinstance(node, Load | IndexValue):
-            differs = differs or not axes.isdisjoint(ix.variables(node.index))
-        if reduced and (differs or isinstance(node, Reduce)):
-            return True
-        varies.append(differs and not isinstance(node, Reduce))
-        after.append(reduced or isinstance(node, Reduce))
-    return False
+    return leaves_idle(nest) and verify.walks_again(
+        nest.nodes, verify.varying(nest.nodes, nest.reduced or ())
+    )
 
 
 def _reads_columns(nest: Nest) -> bool:

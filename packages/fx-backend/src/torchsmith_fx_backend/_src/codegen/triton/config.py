@@ -20,7 +20,7 @@ from torchsmith_fx_backend._src.loops.index import Index, evaluate
 from torchsmith_fx_backend._src.loops.index import symbols as symbols_of
 from torchsmith_fx_backend._src.loops.ir import Kernel, Load, Reduce, ReduceOp, Store
 from torchsmith_fx_backend._src.loops.meeting import meeting_stores, owned_axes
-from torchsmith_fx_backend._src.loops.verify import full_values, reduce_levels, uses
+from torchsmith_fx_backend._src.loops.verify import full_values, reduce_levels, walks_again
 
 PERSISTENT_LIMIT = 16384  # longest row, in elements, that one program holds in registers
 DEFAULT_HINT = 1024  # assumed size of a symbol that nobody gave a hint for
@@ -280,19 +280,7 @@ def can_split(kernel: Kernel) -> bool:
 
     That needs every reduction to be independent of the others, and no full value to depend on one.
     """
-    depends: list[bool] = []
-    full = full_values(kernel)
-    for number, node in enumerate(kernel.body):
-        after = any(depends[operand] for operand in uses(node))
-        if isinstance(node, Reduce):
-            if after:
-                return False
-            depends.append(True)
-            continue
-        if after and full[number]:
-            return False
-        depends.append(after)
-    return True
+    return not walks_again(kernel.body, full_values(kernel))
 
 
 ARG_REDUCTIONS = (ReduceOp.ARGMAX, ReduceOp.ARGMIN)
