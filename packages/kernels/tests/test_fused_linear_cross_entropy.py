@@ -87,6 +87,27 @@ def test_results_and_gradients(
 
 
 @kt.devices
+@kt.dtypes
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_nothing_is_read_that_was_not_written(
+    reduction: str, dtype: torch.dtype, device: str
+) -> None:
+    """Deterministic mode fills new tensors with NaN."""
+    tensors, target = problem(64, 24, 83, dtype, device)
+    upstream = [kt.make(*([64] if reduction == "none" else []), device=device)]
+    torch.use_deterministic_algorithms(True)
+    try:
+        found = kt.grads(
+            lambda x, w, b: fused_linear_cross_entropy(x, w, target, b, reduction=reduction),
+            tensors,
+            upstream,
+        )
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert all(torch.isfinite(tensor).all() for tensor in found)
+
+
+@kt.devices
 def test_rows_of_many_blocks(device: str) -> None:
     (x, w, _), target = problem(6, 8, 33001, torch.bfloat16, device)
     kt.no_worse_than_eager(

@@ -140,7 +140,9 @@ def _add_gradients(
 def _logits_buffer(rows: int, classes: int, like: Tensor) -> Tensor:
     """Room for a chunk; rows start at multiples of 16, which all kernels like."""
     padded = ceil_div(classes, 16) * 16
-    buffer = torch.empty((rows, padded), dtype=like.dtype, device=like.device)
+    # oneDNN's AMX products of bfloat16 read past the ends of rows, where a NaN would spread.
+    new = torch.zeros if like.is_cpu and padded != classes else torch.empty
+    buffer = new((rows, padded), dtype=like.dtype, device=like.device)
     return buffer if padded == classes else buffer[:, :classes]
 
 
