@@ -4,11 +4,13 @@ import itertools
 
 import pytest
 import torch
+from torchsmith_guards import FakeMode, LocalSource, ShapeEnv, hint_of
 from torchsmith_guards._src.fake.layouts.base import layout_of
 
 aten = torch.ops.aten
 FORMATS = (torch.contiguous_format, torch.channels_last)
 LOW = (torch.bfloat16, torch.float16)
+NONE = (None, None, None, True)  # no shift, no running statistics, in training
 
 
 def check(op, *args):
@@ -38,3 +40,14 @@ def test_statistics(training, affine, running):
         for mask in ([True, True, True], [True, False, False]) if training else ():
             given = (x, x, weight, mean, mean, *saved, True, 1e-5, mask)
             check(aten.native_batch_norm_backward.default, *given)
+
+
+@pytest.mark.parametrize("channels", [4, 5])
+def test_one_parameter_for_each_channel_is_guarded(channels):
+    env = ShapeEnv()
+    x = FakeMode(env).fakeify(torch.randn(4, 4).t(), LocalSource("x"), {0, 1})
+    found = layout_of(aten.native_batch_norm.default, (x, torch.ones(channels), *NONE, 0.1, 1e-5))
+    assert (found is not None) == (channels == 4)
+    assert any("4" in str(g.expected) or "5" in str(g.expected) for g in env.shape_guards())
+    if found is not None:
+        assert [hint_of(n) for n in found[0][1]] == [4, 1]  # whatever the order of the input

@@ -212,6 +212,7 @@ def _random_like(x: torch.Tensor, **kwargs: Any) -> Layout | None:
 
 
 rule("bernoulli.p")(lambda x, p, **_: _random_like(x) if 0 <= p <= 1 and is_row_major(x) else None)
+rule("zero")(lambda x: _like(x))  # torch 2.11 takes it to be in row-major order
 rule("fill.Scalar")(lambda x, value: _like(x) if is_row_major(x) else None)
 rule("full_like")(lambda x, value, **kwargs: _like(x, **kwargs))
 

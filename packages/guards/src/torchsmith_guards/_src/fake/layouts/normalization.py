@@ -118,7 +118,7 @@ def _batch_norm(
     unsure_if(x.device.type != "cpu" or x.dim() < 2 or (mean is None and not training))
     dtype = _statistics_dtype(x, *parameters)
     unsure_if(dtype is None or holds(x.shape, 0))
-    unsure_if(any(p is not None and not same_sizes(p.shape, x.shape[1:2]) for p in parameters))
+    unsure_if(not all(p is None or _per_channel(p, x) for p in parameters))
     result = contiguous(x.shape, x)
     if not is_contiguous(x) and x.dim() > 3:
         unsure_if(x.dim() > 4)
@@ -137,12 +137,18 @@ def _without_running(x: torch.Tensor, weight: Any, bias: Any, *rest: Any) -> Lay
     return _batch_norm(x, weight, bias, None, None, *rest)
 
 
+def _per_channel(p: torch.Tensor, x: torch.Tensor) -> bool:
+    """Whether ``p`` has one value for each channel: guarded, since eager takes nothing else and
+    fake kernels do not look."""
+    return p.dim() == 1 and bool(p.shape[0] == x.shape[1])
+
+
 def _batch_norm_on_gpu(x: torch.Tensor, *parameters: torch.Tensor | None) -> Layouts:
     """In row-major order; statistics, which are at least of float32, come back in any case."""
     unsure_if(not fits(x) or x.dim() < 2 or not is_contiguous(x) or torch.version.hip is not None)
     dtype = torch.float64 if x.dtype is torch.float64 else torch.float32
     for p in parameters:
         unsure_if(p is not None and (p.device != x.device or p.dtype not in (dtype, x.dtype)))
-        unsure_if(p is not None and not same_sizes(p.shape, x.shape[1:2]))
+        unsure_if(p is not None and not _per_channel(p, x))
     statistics = contiguous(x.shape[1:2], x, dtype)
     return [contiguous(x.shape, x), statistics, statistics]

@@ -164,7 +164,8 @@ def select_view(x: torch.Tensor, dim: int, index: int) -> Layout:
     rank = x.dim()
     unsure_if(type(index) is not int or not -rank <= dim < rank)
     extent: Any = x.shape[dim]
-    unsure_if(index not in (0, -1) if type(extent) is not int else not -extent <= index < extent)
+    least = extent if type(extent) is int else 2
+    unsure_if(not -least <= index < least)
     size, stride = list(x.shape), list(x.stride())
     offset = (index + extent if index < 0 else index) * stride[dim]
     del size[dim % rank], stride[dim % rank]
