@@ -131,7 +131,7 @@ def evaluate(
         symbols: values of ``kernel.symbols`` by name.
     """
     values: Mapping[str, int | float | bool] = symbols or {}
-    sizes = {name: int(value) for name, value in values.items()}
+    sizes = {name: int(v) for name, v in values.items() if not isinstance(v, float)}
     shape = [int(index_value(size, (), sizes)) for size in kernel.ranges]
     if 0 in shape[: kernel.reduce_from]:
         return

@@ -144,7 +144,7 @@ def _sharing(tensors: Iterable[torch.Tensor]) -> list[int]:
     result = []
     for number, t in enumerate(tensors):
         pointer = t.untyped_storage().data_ptr()
-        result.append(first.setdefault(pointer, number) if pointer else number)
+        result.append(first.setdefault(pointer, number) if pointer and t.numel() else number)
     return result
 
 

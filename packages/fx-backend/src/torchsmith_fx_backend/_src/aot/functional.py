@@ -309,9 +309,15 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
             layout = base.root if base.origin is None else base.origin.meta["val"]
             if base.exact or layout is None:
                 raise
+        self._regain(base, layout)
+        return self._replay(base.node, value.steps)
+
+    def _regain(self, base: Base, layout: torch.Tensor) -> None:
+        """Give a storage that was written the strides of ``layout``; its values stay."""
         base.node = self._restride(base.node, layout)
         base.exact = True
-        return self._replay(base.node, value.steps)
+        base.generation += 1  # what is known of its views is of the node before
+        base.unseen += 1
 
     # Nodes from nodes.
 
@@ -454,7 +460,7 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
             for index, item in enumerate(result):
                 self._add_view(source, item, replace(step, index=index))
             return result
-        if not source.exact or func is aten._neg_view.default:
+        if not source.exact or _moved(source) or func is aten._neg_view.default:
             self._add_view(source, result, step)
             return result
         node = self.recorder.call(func, call.node_args, call.node_kwargs, result, info.name)
@@ -706,18 +712,13 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
             copy.meta[WRITES] = base.generation - base.unseen
 
     def share(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Give a storage that several results lie in eager's strides, so that they can share it.
-
-        Call before ``output``.
-        """
+        """Give a storage that several results share eager's strides; call before ``output``."""
         seen: set[int] = set()
         for tensor in tensors:
             base = self.value_of(tensor).base
-            if id(base) in seen and base.origin is None and not base.exact:
-                if base.root is not None:
-                    base.node = self._restride(base.node, base.root)
-                    base.exact = True
-                    base.generation += 1
+            again = id(base) in seen and base.origin is None and not base.exact
+            if again and base.root is not None:
+                self._regain(base, base.root)
             seen.add(id(base))
 
     def output(self, tensor: torch.Tensor) -> fx.Node:
@@ -779,6 +780,12 @@ def _freeze(args: Sequence[Any]) -> tuple[Any, ...]:
 
 def _same_layout(a: torch.Tensor, b: torch.Tensor) -> bool:
     return a is b or (same_sizes(a.shape, b.shape) and same_sizes(a.stride(), b.stride()))
+
+
+def _moved(value: Value) -> bool:
+    """Whether a part of a tensor has been written, and begins a tensor of its own since."""
+    now, before = value.node.meta["val"].storage_offset(), value.tensor.storage_offset()
+    return value.base.generation > 0 and not same_sizes((now,), (before,))
 
 
 def _view_variant(func: OpOverload) -> OpOverload | None:

@@ -103,8 +103,10 @@ class ComparedValues:
             if compares or shifts or (node in compared and _passes_on(node)):
                 compared.update(node.all_input_nodes)
         held = [node for node in graph.nodes if node in compared and _is_held(node)]
+        seen = escaping(graph)  # views that the caller sees stay views of what it sees
         for node in held:
-            value, users = node.meta["val"], [u for u in node.users if u.op != "output"]
+            value = node.meta["val"]
+            users = [u for u in node.users if u.op != "output" and not (is_view(u) and u in seen)]
             with graph.inserting_after(node):
                 rounded = graph.call_function(ROUND, (node, value.dtype))
             rounded.meta = {**node.meta, "val": value.detach().clone()}
