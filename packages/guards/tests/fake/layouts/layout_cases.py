@@ -42,6 +42,7 @@ LAYOUTS = {
 UNARY = """neg abs sign floor ceil round trunc relu gelu silu exp exp2 expm1 log log2 log10 log1p
     sqrt rsqrt sin cos tan atan sinh cosh tanh asinh erf erfc sigmoid reciprocal isnan isinf signbit
     logit sinc i0 celu hardshrink softshrink frac isposinf isneginf zero
+    log_sigmoid_forward
     logical_not bitwise_not elu mish softplus hardswish hardsigmoid leaky_relu hardtanh
     clone empty_like zeros_like ones_like rand_like randn_like detach alias squeeze t sum mean prod
     amax amin max min argmax argmin any all""".split()
