@@ -114,6 +114,32 @@ def test_is_compiling_is_true_only_while_tracing(capture):
     assert torchsmith_tracer.compile(f, backend=capture, fullgraph=True)(X)[:2] == (True, True)
 
 
+def test_a_path_for_compilers_that_raises_is_left_for_eagers(capture):
+    def raises(a):
+        b = a + 1
+        if torch.compiler.is_compiling():
+            raise ValueError("not for compilers")
+        return b * 2
+
+    def forgets(a, mask=None):
+        if mask is None and not torch.compiler.is_dynamo_compiling():
+            mask = a > 0
+        return a.sin() * mask.shape[0]
+
+    for f in (raises, forgets):
+        compiled = torchsmith_tracer.compile(f, backend=capture, fullgraph=True)
+        assert torch.equal(compiled(X), f(X))
+    assert len(capture.graphs) == 2
+
+    def always(a):
+        if torch.compiler.is_compiling():
+            a = a + 1
+        raise ValueError(f"of {a.dim()}")
+
+    with pytest.raises(ValueError, match="of 2"):
+        torchsmith_tracer.compile(always, backend=capture)(X)
+
+
 def test_creation_in_the_graph(check):
     def f(a):
         n = a.shape[0]

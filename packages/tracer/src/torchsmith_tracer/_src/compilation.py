@@ -36,8 +36,11 @@ class Compilation:
         keep_history: bool = False,
         native_nodes: bool = False,
         takes_locks: bool = True,
+        says_compiling: bool = True,
     ) -> None:
         self.settings = settings
+        self.says_compiling = says_compiling
+        self.asked_compiling = False
         self.native_nodes = native_nodes
         self.graph = OutputGraph(FakeMode(ShapeEnv()), keep_history=keep_history)
         self.guards = GuardSet()

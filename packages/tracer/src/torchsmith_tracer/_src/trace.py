@@ -157,6 +157,8 @@ class Trace(Protocol):
         loop: runs frames.
         frames: innermost last.
         native_nodes: whether the backend runs nodes that only this process can run.
+        says_compiling: what is said to a program that asks whether it is being compiled.
+        asked_compiling: whether one has asked, and may have taken another path than eagerly.
         visited: where somebody wants to know, the instructions that were run, by their code.
         logs: what each stage has logged; ``checkpoint`` is how long they are.
     """
@@ -169,6 +171,8 @@ class Trace(Protocol):
     frames: list[Frame]
     visited: dict[int, tuple[CodeType, set[int]]] | None
     native_nodes: bool
+    says_compiling: bool
+    asked_compiling: bool
 
     @property
     def logs(self) -> tuple[Sized, Sized, Sized, Sized]: ...

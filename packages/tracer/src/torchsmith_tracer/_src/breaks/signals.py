@@ -45,6 +45,11 @@ class LocksTaken(BaseException):
     again, and takes them natively."""
 
 
+class MisledByUs(BaseException):
+    """A path raises that was taken in a program which asked whether it is being compiled: it is
+    traced again, and told that it is not, as in eager mode."""
+
+
 class BreakAt(Exception):
     """A graph break with its place: ``frames`` holds the stopped frames, innermost first. All but
     the first are in the middle of a call instruction (``FrameState.in_call``)."""

@@ -39,6 +39,7 @@ from torchsmith_tracer._src.breaks.signals import (
     BreakAt,
     HistoryNeeded,
     LocksTaken,
+    MisledByUs,
     ObservedException,
     Unsupported,
 )
@@ -79,10 +80,13 @@ def compile_frame(
         BackendError: the backend failed.
         InternalTracerError: our bug, under ``fullgraph=True``.
     """
+    says_compiling = True
     with record.region.tracing(), unseen():
         while True:
             try:
-                return _compile_frame(record, fn, flat, number)
+                return _compile_frame(record, fn, flat, number, says_compiling)
+            except MisledByUs:
+                says_compiling = False
             except HistoryNeeded:
                 record.keep_history = True
             except LocksTaken:
@@ -90,7 +94,11 @@ def compile_frame(
 
 
 def _compile_frame(
-    record: CodeRecord, fn: types.FunctionType, flat: Sequence[object], number: int
+    record: CodeRecord,
+    fn: types.FunctionType,
+    flat: Sequence[object],
+    number: int,
+    says_compiling: bool,
 ) -> Entry:
     report = FrameReport(record.name, start_of(record))
     keep_history = record.keep_history
@@ -101,6 +109,7 @@ def _compile_frame(
         keep_history=keep_history,
         native_nodes=native,
         takes_locks=record.takes_locks,
+        says_compiling=says_compiling,
     )
     detailed = record.region.log.detailed or recorder.detailed
     visited = trace.visited = {} if detailed else None
@@ -211,6 +220,9 @@ def _trace_and_generate(
         signal = _follows(result)
         found = BreakReport.of(signal, stack)
         raising = signal.kind in _RAISING
+        if raising and trace.asked_compiling and trace.says_compiling:
+            del result, signal, frames  # their tracebacks lead to the arguments
+            raise MisledByUs
         if signal.kind == "raises":
             report.note = f"[{found.id}] {found.what}"
         else:

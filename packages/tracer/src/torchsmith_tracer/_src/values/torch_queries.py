@@ -152,21 +152,28 @@ _each(
 _each(private.FOLDED_QUERIES, _fold)
 
 
+def _is_compiled(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
+    tx.asked_compiling = True
+    return ConstantValue(tx.says_compiling)
+
+
 for _paths, _answer in (
-    ("compiler.is_dynamo_compiling " + private.TRUE_QUERIES, True),
     ("jit.is_scripting jit.is_tracing compiler.is_exporting " + private.FALSE_QUERIES, False),
     (private.NONE_QUERIES, None),
 ):
     _each(_paths, lambda fn, answer=_answer: _constant(answer))  # type: ignore[misc]
 _each(private.STATE_QUERIES, _query)
+_each("compiler.is_dynamo_compiling " + private.TRUE_QUERIES, lambda fn: _is_compiled)
 for _module, _name, _answer in private.QUERIES_BY_NAME:
-    register_name(_module, _name, _constant(_answer))
+    register_name(_module, _name, _is_compiled if _answer else _constant(_answer))
 
 
 @handles(torch.compiler.is_compiling)
 def _is_compiling(tx: Trace) -> Value:
     # Calls of modules ask it to leave out, for other compilers, hooks that errors have to call.
-    return ConstantValue(tx.frames[-1].info.code is not private.module_call_impl.__code__)
+    if tx.frames[-1].info.code is private.module_call_impl.__code__:
+        return ConstantValue(False)
+    return _is_compiled(tx, [], {})
 
 
 # --- tensors as objects ----------------------------------------------------------------------
