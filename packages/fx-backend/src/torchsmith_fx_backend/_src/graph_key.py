@@ -211,9 +211,7 @@ def _size(number: object, known: Collection[str]) -> str:
 
 
 def _attribute(gm: fx.GraphModule, path: str) -> torch.Tensor:
-    value: Any = gm
-    for part in path.split("."):
-        value = getattr(value, part)
+    value = reduce(getattr, path.split("."), gm)
     if not isinstance(value, torch.Tensor):
         raise _NoKeyError
     return value

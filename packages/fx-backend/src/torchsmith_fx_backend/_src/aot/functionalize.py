@@ -8,6 +8,7 @@ strides, aliases and identities.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -86,7 +87,7 @@ def functionalize(
         mode.share([leaf for leaf in leaves if isinstance(leaf, torch.Tensor)])
         outputs: Any = [_output(mode, recorder, leaf) for leaf in leaves]
     recorder.graph.output(tuple(outputs))
-    module = LazyGraphModule(module_of(recorder.attributes), recorder.graph)
+    module = LazyGraphModule(recorder.root(), recorder.graph)
     written = {n.args[0] for n in recorder.graph.nodes if n.target is _COPY}
     return FunctionalGraph(
         module=module,
@@ -248,22 +249,17 @@ class _Run:
         if node.op == "call_module":
             return self.gm.get_submodule(target)(*args, **kwargs)
         if isinstance(target, HigherOrderOperator):
-            return self._opaque(target, args, kwargs)
+            raise UnsupportedError(what=f"the higher-order operator {target}")
         composite = above_autograd(target, args)
         if composite is not None:
             return run_composite(composite, args, kwargs)
         return target(*args, **kwargs)
 
     def _attribute(self, path: str) -> Any:
-        value: Any = self.gm
-        for part in path.split("."):
-            value = getattr(value, part)
+        value = functools.reduce(getattr, path.split("."), self.gm)
         if isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor):
             return self.mode.adopt(value)
         return value
-
-    def _opaque(self, target: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        raise UnsupportedError(what=f"the higher-order operator {target}")
 
 
 def example_of(node: fx.Node, value: object) -> object:
@@ -362,22 +358,3 @@ def _output(mode: FunctionalMode, recorder: Recorder, leaf: object) -> object:
     if isinstance(leaf, SYMBOLIC_TYPES):
         return recorder.symbols.lower(leaf)
     return leaf
-
-
-def module_of(attributes: Mapping[str, object]) -> torch.nn.Module:
-    """A module that has ``attributes`` at their paths."""
-    root = torch.nn.Module()
-    for path, value in attributes.items():
-        owner = root
-        *parents, name = path.split(".")
-        for parent in parents:
-            if not hasattr(owner, parent):
-                owner.add_module(parent, torch.nn.Module())
-            owner = getattr(owner, parent)
-        if isinstance(value, torch.nn.Parameter):
-            owner.register_parameter(name, value)
-        elif isinstance(value, torch.Tensor):
-            owner.register_buffer(name, value, persistent=False)
-        else:
-            setattr(owner, name, value)
-    return root

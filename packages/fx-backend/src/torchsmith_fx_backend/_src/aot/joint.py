@@ -19,7 +19,7 @@ from torch import fx
 
 from torchsmith_fx_backend._src.aot.draws import untouched_generators
 from torchsmith_fx_backend._src.aot.functional import WRITES, Base, FunctionalMode, Rule
-from torchsmith_fx_backend._src.aot.functionalize import Trace, begin, execute, module_of
+from torchsmith_fx_backend._src.aot.functionalize import Trace, begin, execute
 from torchsmith_fx_backend._src.aot.masks import MASK_RULES
 from torchsmith_fx_backend._src.aot.views import LAZY, Step
 from torchsmith_fx_backend._src.capture.recorder import LazyGraphModule, copy_node
@@ -243,7 +243,7 @@ class Joint:
         self.finish(graph)
         given: Any = graph.output_node().args[0]
         kept = {given[i] for i, n in enumerate(self.outputs) if n in self.kept}
-        module = LazyGraphModule(module_of(self.trace.recorder.attributes), graph)
+        module = LazyGraphModule(self.trace.recorder.root(), graph)
         return Snapshot(
             module,
             tuple(env[n] for n in self.nodes),

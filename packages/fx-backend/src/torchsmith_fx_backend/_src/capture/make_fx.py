@@ -93,12 +93,8 @@ def _trace(
     fake_mode, shape_env = _fake_mode_for(leaves, tracing_mode, allow_non_fake)
     inputs = _convert_inputs(leaves, tracing_mode, fake_mode, shape_env)
     recorder = Recorder()
-    mode = ProxyMode(
-        recorder,
-        fake_mode.mode if isinstance(fake_mode, guards.FakeMode) else fake_mode,
-        table,
-        error_on_data_dependent=error_on_data_dependent,
-    )
+    fakes = fake_mode.mode if isinstance(fake_mode, guards.FakeMode) else fake_mode
+    mode = ProxyMode(recorder, fakes, table, error_on_data_dependent=error_on_data_dependent)
     if isinstance(fn, torch.nn.Module):
         mode.name_parameters(fn)
     nested = any(isinstance(arg, (list, tuple, dict)) for arg in args)
@@ -106,10 +102,8 @@ def _trace(
     for name, value in zip(names, inputs):
         mode.track(value, recorder.placeholder(name, value))
     with contextlib.ExitStack() as stack:
-        if fake_mode is not None:
-            stack.enter_context(
-                fake_mode.mode if isinstance(fake_mode, guards.FakeMode) else fake_mode
-            )
+        if fakes is not None:
+            stack.enter_context(fakes)
         if tracing_mode == "symbolic":
             stack.enter_context(enable_python_dispatcher())
         stack.enter_context(no_autocast_cache())
@@ -126,10 +120,7 @@ def _trace(
         recorder.graph.output(outputs[0])
     else:
         recorder.graph.output(tuple(outputs) if type(result) is tuple else outputs)
-    root = torch.nn.Module()
-    for name, value in recorder.attributes.items():
-        _set_attribute(root, name, value)
-    module = fx.GraphModule(root, recorder.graph, _class_name(fn))
+    module = fx.GraphModule(recorder.root(), recorder.graph, _class_name(fn))
     if shape_env is not None:
         module.shape_env = shape_env
     return module
@@ -194,18 +185,6 @@ def _input_names(fn: Callable[..., object], args: int, nested: bool, leaves: int
     ]
     rest = range(max(0, args - len(named)))
     return [f"{name}_1" for name in [*named[:args], *(f"arg{i}" for i in rest)]]
-
-
-def _set_attribute(root: torch.nn.Module, path: str, value: object) -> None:
-    *parents, name = path.split(".")
-    for parent in parents:
-        if not hasattr(root, parent):
-            root.add_module(parent, torch.nn.Module())
-        root = getattr(root, parent)
-    if isinstance(value, torch.Tensor) and not isinstance(value, torch.nn.Parameter):
-        root.register_buffer(name, value, persistent=False)
-    else:
-        setattr(root, name, value)
 
 
 def _class_name(fn: Callable[..., object]) -> str:

@@ -98,6 +98,22 @@ class Recorder:
             index += 1
         return f"{prefix}{index}"
 
+    def root(self) -> torch.nn.Module:
+        """A module that has ``attributes`` at their paths."""
+        root = torch.nn.Module()
+        for path, value in self.attributes.items():
+            owner = root
+            *parents, name = path.split(".")
+            for parent in parents:
+                if not hasattr(owner, parent):
+                    owner.add_module(parent, torch.nn.Module())
+                owner = getattr(owner, parent)
+            if isinstance(value, torch.Tensor) and not isinstance(value, torch.nn.Parameter):
+                owner.register_buffer(name, value, persistent=False)
+            else:
+                setattr(owner, name, value)
+        return root
+
 
 def _set_arguments(node: fx.Node, args: Any, kwargs: Any) -> None:
     """Given when a node is created, fx would look through all of them for numbers without a node;
@@ -149,6 +165,11 @@ class LazyGraphModule(fx.GraphModule):
         """Run the graph."""
         self._refresh()
         return type(self).forward(self, *args, **kwargs)
+
+
+def values_of(nest: Any) -> Any:
+    """``nest`` with what its nodes give, as their metadata tells, in their places."""
+    return fx.node.map_arg(nest, lambda node: node.meta["val"])
 
 
 def tensors_in(values: object) -> list[torch.Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 
 import torch
@@ -45,12 +46,12 @@ class Externs:
             if not self.facts.is_tensor(arg):
                 index = self.facts.scalar_index(arg)
                 if index is not None:
-                    return index.value if type(index) is ix.Const else index
+                    return plain(index)
                 value = arg.meta.get("val")
                 if isinstance(value, (int, float, bool)):
                     return value
                 if arg.op == "get_attr":
-                    return getattr_path(self.facts.gm, str(arg.target))
+                    return attribute(self.facts.gm, arg)
             return Name(self.names[arg])
         if isinstance(arg, (list, tuple)):
             items = [self.argument(a) for a in arg]
@@ -119,11 +120,11 @@ class Externs:
     def _restride(self, node: fx.Node, root: fx.Node) -> ExternCall:
         """A chain of views of a planned buffer in one call."""
         info = self.facts.info(node)
-        size = [_plain(s) for s in info.shape]
-        stride = [_plain(s) for s in info.stride]
+        size = [plain(s) for s in info.shape]
+        stride = [plain(s) for s in info.stride]
         args: list[Argument] = [Name(self.names[root]), size, stride]
         if info.offset != ix.ZERO:
-            args.append(_plain(info.offset))
+            args.append(plain(info.offset))
         target = aten.as_strided.default
         return ExternCall(target, tuple(args), (), (self.names[node],), origins=origins(node))
 
@@ -138,26 +139,24 @@ class Externs:
             assert isinstance(parent, fx.Node)
             dim = int(parent.args[1]) if len(parent.args) > 1 else 0  # type: ignore[arg-type]
             dim %= len(shapes[0])
-            args: tuple[Argument, ...] = (name, dim, _plain(start[dim]))
+            args: tuple[Argument, ...] = (name, dim, plain(start[dim]))
             target = aten.select.int
         else:
             dim = next((d for d, (a, b) in enumerate(zip(*shapes)) if a != b), 0)
             end = ix.add(start[dim], shapes[1][dim])
-            args = (name, dim, _plain(start[dim]), _plain(end))
+            args = (name, dim, plain(start[dim]), plain(end))
             target = aten.slice.Tensor
         return ExternCall(target, args, (), (self.names[node],), origins=origins(node))
 
 
-def _plain(x: Index) -> Argument:
+def plain(x: Index) -> Argument:
+    """An index as an argument: a number where it is one."""
     return x.value if type(x) is ix.Const else x
 
 
-def getattr_path(module: torch.nn.Module, path: str) -> object:
-    """The attribute behind a dotted path."""
-    value: object = module
-    for part in path.split("."):
-        value = getattr(value, part)
-    return value
+def attribute(module: torch.nn.Module, node: fx.Node) -> object:
+    """What a ``get_attr`` node reads."""
+    return functools.reduce(getattr, str(node.target).split("."), module)
 
 
 def origins(node: fx.Node) -> tuple[str, ...]:

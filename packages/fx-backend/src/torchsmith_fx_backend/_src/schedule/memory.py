@@ -27,6 +27,7 @@ from torchsmith_fx_backend._src.schedule.externs import (
     Externs,
     aliases_input,
     origins,
+    plain,
 )
 from torchsmith_fx_backend._src.schedule.facts import COPY, GEMMS, Facts
 from torchsmith_fx_backend._src.schedule.fuse import Unit
@@ -429,7 +430,7 @@ class MemoryPlanner:
         if info is None or self.facts.number(value) not in self._loaded:
             return
         name = self.names[value]
-        size, stride = (tuple(map(_number, part)) for part in (info.shape, info.stride))
+        size, stride = (tuple(map(plain, part)) for part in (info.shape, info.stride))
         own = self.storage[value].node is value
         expected = Name(name), size, stride, info.dtype, own
         self.steps.append(ExternCall(conform, expected, (), (name,)))
@@ -559,7 +560,7 @@ class MemoryPlanner:
         value: Index = ix.Sym(whole)
         if rest is not None:
             value = ix.sub(value, rest)
-        self.steps.append(ExternCall(operator.floordiv, (value, _number(scale)), (), (symbol,)))
+        self.steps.append(ExternCall(operator.floordiv, (value, plain(scale)), (), (symbol,)))
         self._bound.add(symbol)
 
 
@@ -572,10 +573,6 @@ def _covers(view: Info | None, base: Info) -> bool:
         and view.dtype is base.dtype
         and view.numel == base.numel
     )
-
-
-def _number(x: Index) -> object:
-    return x.value if type(x) is ix.Const else x
 
 
 @dataclass(frozen=True, slots=True)

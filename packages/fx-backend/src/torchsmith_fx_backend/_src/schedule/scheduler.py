@@ -10,7 +10,7 @@ from torchsmith_guards.records import recorder
 
 from torchsmith_fx_backend._src.loops.body import Body
 from torchsmith_fx_backend._src.loops.verify import verify
-from torchsmith_fx_backend._src.schedule.externs import Externs, getattr_path
+from torchsmith_fx_backend._src.schedule.externs import Externs, attribute
 from torchsmith_fx_backend._src.schedule.facts import Facts
 from torchsmith_fx_backend._src.schedule.fuse import MAX_BODY, Fuser, RefusedError
 from torchsmith_fx_backend._src.schedule.memory import MemoryPlanner, eager_peak
@@ -141,7 +141,7 @@ def plan_with(facts: Facts, policy: Policy, limit: int = 0) -> tuple[int, Plan]:
     constants: list[tuple[str, Tensor]] = []
     for node in facts.nodes:
         if node.op == "get_attr" and facts.is_tensor(node):
-            value = getattr_path(facts.gm, str(node.target))
+            value = attribute(facts.gm, node)
             assert isinstance(value, Tensor)
             constants.append((names[node], value))
     return planner.peak, Plan(
