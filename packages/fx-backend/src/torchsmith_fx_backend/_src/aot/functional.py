@@ -39,7 +39,7 @@ from torchsmith_fx_backend._src.capture.ops import (
     is_refused,
     op_info,
 )
-from torchsmith_fx_backend._src.capture.recorder import Recorder
+from torchsmith_fx_backend._src.capture.recorder import Recorder, values_of
 from torchsmith_fx_backend._src.capture.symbols import SYMBOLIC_TYPES
 from torchsmith_fx_backend._src.capture.torch_private import (
     DispatchMode,
@@ -350,7 +350,7 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
 
     def apply(self, target: OpOverload, args: Sequence[Any], **kwargs: Any) -> fx.Node:
         """Add a call on graph nodes; its metadata follows from theirs."""
-        values = [_value_of_node(arg) for arg in args]
+        values = values_of(args)
         if target is aten.reshape.default:
             return self._reshape(args[0], values[0], args[1])
         result = self.evaluate(target, values, kwargs)
@@ -380,7 +380,7 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
                 continue
             if step.target is aten.as_strided.default and not is_contiguous(node.meta["val"]):
                 raise UnsupportedError(what="as_strided after a write to its base")
-            values = [_value_of_node(a) for a in step.args]
+            values = values_of(step.args)
             try:
                 result = self.evaluate(step.target, [node.meta["val"], *values], dict(step.kwargs))
             except (RuntimeError, ValueError) as error:
@@ -408,11 +408,7 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
         result = self.evaluate(func, call.args, call.kwargs)
         value = result
         if not call.exact:
-            value = self.evaluate(
-                func,
-                [_value_of_node(a) for a in call.node_args],
-                {k: _value_of_node(v) for k, v in call.node_kwargs.items()},
-            )
+            value = self.evaluate(func, values_of(call.node_args), values_of(call.node_kwargs))
         node = self._draws.call(func, call.node_args, call.node_kwargs, value)
         self._track(result, value, node)
         return result
@@ -464,12 +460,14 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
             self._add_view(source, result, step)
             return result
         node = self.recorder.call(func, call.node_args, call.node_kwargs, result, info.name)
-        base, steps = source.base, (*source.steps, step)
-        self.values[id(result)] = Value(result, base, steps, node, base.generation, True)
+        self._add_view(source, result, step, node)
         return result
 
-    def _add_view(self, source: Value, result: torch.Tensor, step: Step) -> None:
-        node = self._replay(source.node, (step,))
+    def _add_view(
+        self, source: Value, result: torch.Tensor, step: Step, node: fx.Node | None = None
+    ) -> None:
+        """``result`` is ``source`` after ``step``, which ``node`` computes if it is given."""
+        node = node or self._replay(source.node, (step,))
         base, steps = source.base, (*source.steps, step)
         exact = _same_layout(node.meta["val"], result)
         self.values[id(result)] = Value(result, base, steps, node, base.generation, exact)
@@ -542,9 +540,7 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
         order = memory_order(args[0].meta["val"]) if info.seeded and call.values else None
         if order is not None:  # numbers are drawn in the order in which they lie in memory
             args[0] = self.apply(aten.permute.default, (args[0], order))
-        values = [_value_of_node(a) for a in args]
-        value_kwargs = {k: _value_of_node(v) for k, v in kwargs.items()}
-        value = self.evaluate(variant, values, value_kwargs)
+        value = self.evaluate(variant, values_of(args), values_of(kwargs))
         if isinstance(value, (tuple, list)) and len(value) > len(targets):
             # The last results stand for what is written, whatever torch's fakes are (batch norm's
             # running statistics of low precision are float32 there, and are not in truth).
@@ -764,14 +760,6 @@ KEPT_WHOLE = frozenset(
         aten.scaled_dot_product_attention.default,
     }
 )
-
-
-def _value_of_node(arg: Any) -> Any:
-    if isinstance(arg, fx.Node):
-        return arg.meta["val"]
-    if isinstance(arg, (list, tuple)):
-        return [_value_of_node(item) for item in arg]
-    return arg
 
 
 def _freeze(args: Sequence[Any]) -> tuple[Any, ...]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import fx
-from torchsmith_guards import hint_of
 
+from torchsmith_fx_backend._src.aot.partition import number_of_bytes
+from torchsmith_fx_backend._src.capture.recorder import tensors_in
 from torchsmith_fx_backend._src.loops.index import Index, evaluate
 from torchsmith_fx_backend._src.loops.ir import Kernel
 from torchsmith_fx_backend._src.page.arithmetic import call_arithmetic, kernel_arithmetic
@@ -215,15 +216,5 @@ def _word(node: fx.Node) -> str:
     return name.partition(".")[0].strip("_")
 
 
-def _tensors(value: object) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, tuple | list):
-        for item in value:
-            yield from _tensors(item)
-
-
 def _bytes(value: object) -> int:
-    return sum(
-        math.prod(int(hint_of(n) or 0) for n in t.shape) * t.element_size() for t in _tensors(value)
-    )
+    return sum(map(number_of_bytes, tensors_in(value)))

@@ -10,17 +10,20 @@ import torch
 from torch import fx
 
 from torchsmith_fx_backend._src.capture.ops import op_info
-from torchsmith_fx_backend._src.capture.torch_private import (
-    below_autograd,
-    fake_mode_of,
-    run_composite_kernel,
-)
-from torchsmith_fx_backend._src.passes.base import keep_layout, same_layout
+from torchsmith_fx_backend._src.capture.recorder import values_of
+from torchsmith_fx_backend._src.capture.torch_private import fake_mode_of, run_composite_kernel
+from torchsmith_fx_backend._src.passes.base import inferred, keep_layout, same_layout
 from torchsmith_fx_backend._src.passes.constants import Constant, Constants
 
 aten = torch.ops.aten
 ATTENTION = aten.scaled_dot_product_attention.default
-_KEPT = ("scale", "enable_gqa")
+_KEPT = ("query", "key", "value", "scale", "enable_gqa")
+# Arguments by position, with what stands for one that is not given.
+DEFAULTS: dict[str, Any] = {
+    **dict.fromkeys(("query", "key", "value", "attn_mask")),
+    "dropout_p": 0.0,
+    "is_causal": False,
+}
 
 
 class Pattern(Enum):
@@ -49,7 +52,7 @@ class AttentionMasks:
         for node in list(graph.nodes):
             if node.op != "call_function" or node.target is not ATTENTION:
                 continue
-            call = dict(zip(op_info(ATTENTION).names, node.args)) | dict(node.kwargs)
+            call = arguments(node)
             mask: Any = call.get("attn_mask")
             if not isinstance(mask, fx.Node) or not _is_plain(call):
                 continue
@@ -59,21 +62,18 @@ class AttentionMasks:
             causal = pattern is Pattern.CAUSAL and _sizes(call) == mask.meta["val"].shape[-2:]
             if pattern is not Pattern.ALL and not causal:
                 continue
-            args: list[Any] = [call["query"], call["key"], call["value"]]
-            if causal:
-                args += [None, 0.0, True]
-            kwargs = {name: value for name, value in call.items() if name in _KEPT}
-            key = (*map(_layout, args[:3]), causal, *kwargs.items())
+            new = {name: value for name, value in call.items() if name in _KEPT}
+            new |= {"is_causal": True} if causal else {}
+            key = tuple((k, _layout(v) if isinstance(v, fx.Node) else v) for k, v in new.items())
             if key not in layouts:
-                layouts[key] = _result(args, kwargs)
-            result = layouts[key]
-            if result is None or result.shape != node.meta["val"].shape:
-                continue
-            node.args, node.kwargs = tuple(args), kwargs
-            if not same_layout(result, node.meta["val"]):
-                keep_layout(graph, node, result)
-            changed = True
+                layouts[key] = result_of(new)
+            changed |= call_with(graph, node, new, layouts[key])
         return changed
+
+
+def arguments(node: fx.Node) -> dict[str, Any]:
+    """Those of a call of attention, by name."""
+    return dict(zip(op_info(ATTENTION).names, node.args)) | dict(node.kwargs)
 
 
 def _is_plain(call: dict[str, Any]) -> bool:
@@ -119,12 +119,25 @@ def _layout(node: fx.Node) -> Any:
     return tuple(value.shape), value.stride(), value.storage_offset(), value.dtype, value.device
 
 
-def _result(args: list[Any], kwargs: dict[str, Any]) -> torch.Tensor | None:
-    """Metadata of the new call: another kernel may give the result other strides."""
-    values = [arg.meta["val"] if isinstance(arg, fx.Node) else arg for arg in args]
-    mode = fake_mode_of(values[0])
+def result_of(call: dict[str, Any]) -> torch.Tensor | None:
+    """Metadata of a call with these arguments: another kernel may give other strides."""
+    values = values_of(call)
+    mode = fake_mode_of(values["query"])
     if mode is None:
         return None
-    with mode, below_autograd(), torch.no_grad():
-        result = run_composite_kernel(ATTENTION, values, kwargs)
+    result = inferred(mode, lambda: run_composite_kernel(ATTENTION, (), values))
     return result if isinstance(result, torch.Tensor) else None
+
+
+def call_with(
+    graph: fx.Graph, node: fx.Node, new: dict[str, Any], result: torch.Tensor | None
+) -> bool:
+    """Give a call the arguments ``new``, where its ``result`` then is of the size that it was."""
+    before = node.meta["val"]
+    if result is None or result.shape != before.shape:
+        return False
+    node.args = tuple(new.get(name, default) for name, default in DEFAULTS.items())
+    node.kwargs = {name: value for name, value in new.items() if name not in DEFAULTS}
+    if not same_layout(result, before):
+        keep_layout(graph, node, result)
+    return True

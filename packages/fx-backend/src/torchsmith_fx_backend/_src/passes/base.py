@@ -11,6 +11,7 @@ from torch import fx
 from torchsmith_guards import same_sizes
 
 from torchsmith_fx_backend._src.capture.ops import Effect, op_info
+from torchsmith_fx_backend._src.capture.recorder import values_of
 from torchsmith_fx_backend._src.capture.torch_private import (
     OpOverload,
     below_autograd,
@@ -106,13 +107,19 @@ def inferred(mode: Any, call: Callable[[], object]) -> object:
 
 def insert(graph: fx.Graph, target: OpOverload, *args: Any, **kwargs: Any) -> fx.Node:
     """A new call at the insertion point of ``graph``, with its metadata."""
-    values, named = fx.node.map_arg((args, kwargs), lambda n: n.meta["val"])
     node = graph.call_function(target, args, kwargs)
-    found = (n.meta.get("val") for n in graph.nodes)
+    node.meta["val"] = infer(node)
+    return node
+
+
+def infer(node: fx.Node) -> Any:
+    """What the call of ``node`` gives for what the metadata of its operands tells."""
+    target: Any = node.target
+    args, kwargs = values_of((node.args, node.kwargs))
+    found = (n.meta.get("val") for n in node.graph.nodes)
     modes = (fake_mode_of(value) for value in found if isinstance(value, torch.Tensor))
     mode = next(mode for mode in modes if mode is not None)
-    node.meta["val"] = inferred(mode, lambda: target(*values, **named))
-    return node
+    return inferred(mode, lambda: target(*args, **kwargs))
 
 
 def is_static(tensor: torch.Tensor) -> bool:

@@ -7,6 +7,7 @@ or linear layer is folded into its weights; packed weights are laid out as the l
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from torchsmith_fx_backend._src.capture.recorder import tensors_in
 from torchsmith_fx_backend._src.capture.torch_private import (
     fake_mode_of,
     has_mkldnn,
@@ -40,12 +42,8 @@ def constant(node: object) -> torch.Tensor | None:
     """The tensor of an attribute of the module that the graph does not write; else None."""
     if not isinstance(node, fx.Node) or node.op != "get_attr":
         return None
-    module: Any = node.graph.owning_module
-    for name in str(node.target).split("."):
-        module = getattr(module, name)
-    if not isinstance(module, torch.Tensor) or module.layout is not torch.strided:
-        return None
-    return module
+    value = functools.reduce(getattr, str(node.target).split("."), node.graph.owning_module)
+    return value if isinstance(value, torch.Tensor) and value.layout is torch.strided else None
 
 
 def _attribute(graph: fx.Graph, value: torch.Tensor, meta: dict[str, Any]) -> fx.Node:
@@ -113,7 +111,8 @@ def _evaluated(node: fx.Node, known: dict[fx.Node, Any]) -> Any:
         return None
     target: Any = node.target
     args, kwargs = fx.node.map_arg((node.args, node.kwargs), known.__getitem__)
-    given = sum(_bytes(known[operand]) for operand in node.all_input_nodes)
+    operands = tensors_in([known[operand] for operand in node.all_input_nodes])
+    given = sum(tensor.untyped_storage().nbytes() for tensor in operands)
     try:
         if isinstance(expected, torch.Tensor):
             dense = expected.numel() * expected.element_size()
@@ -126,12 +125,6 @@ def _evaluated(node: fx.Node, known: dict[fx.Node, Any]) -> Any:
     if isinstance(value, torch.Tensor) and value.stride() != expected.stride():
         return None
     return value
-
-
-def _bytes(value: object) -> int:
-    if isinstance(value, (tuple, list)):
-        return sum(map(_bytes, value))
-    return value.untyped_storage().nbytes() if isinstance(value, torch.Tensor) else 0
 
 
 # ------------------------------------------------------------------------------------- scales

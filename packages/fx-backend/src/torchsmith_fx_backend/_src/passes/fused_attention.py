@@ -15,23 +15,18 @@ from typing import Any
 import torch
 from torch import fx
 
-from torchsmith_fx_backend._src.capture.ops import op_info
-from torchsmith_fx_backend._src.capture.torch_private import (
-    fake_mode_of,
-    fused_attention_choice,
-    run_composite_kernel,
+from torchsmith_fx_backend._src.capture.recorder import values_of
+from torchsmith_fx_backend._src.capture.torch_private import fused_attention_choice
+from torchsmith_fx_backend._src.passes.attention import (
+    ATTENTION,
+    DEFAULTS,
+    arguments,
+    call_with,
+    result_of,
 )
-from torchsmith_fx_backend._src.passes.attention import ATTENTION
-from torchsmith_fx_backend._src.passes.base import (
-    inferred,
-    insert,
-    is_static,
-    keep_layout,
-    same_layout,
-)
+from torchsmith_fx_backend._src.passes.base import insert, is_static
 
 aten = torch.ops.aten
-_NAMES = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
 HALF = (torch.float16, torch.bfloat16)
 _ROW = 8  # elements: fused kernels load mask rows in pieces of 16 bytes
 _REPEATS = (aten.view.default, aten._unsafe_view.default, aten.reshape.default)
@@ -57,13 +52,13 @@ class FusedAttention:
         masks: dict[tuple[fx.Node, torch.dtype], fx.Node] = {}
         changed = False
         for node in graph.find_nodes(op="call_function", target=ATTENTION):
-            call = dict(zip(op_info(ATTENTION).names, node.args)) | dict(node.kwargs)
+            call = arguments(node)
             if self._takes(call):
                 changed |= self._rewrite(graph, node, call, masks)
         return changed
 
     def _takes(self, call: dict[str, Any]) -> bool:
-        operands = [call[name].meta["val"] for name in _NAMES[:3]]
+        operands = [call[name].meta["val"] for name in ("query", "key", "value")]
         return (
             call.get("dropout_p", 0.0) == 0
             and all(v.device.type == self.device and v.dim() == 4 for v in operands)
@@ -96,25 +91,15 @@ class FusedAttention:
                 new = laid
         if new == call:
             return False
-        result = _result(new)
-        if result is None or result.shape != node.meta["val"].shape:
-            return False
-        node.args = tuple(new.get(name, default) for name, default in zip(_NAMES, _DEFAULTS))
-        node.kwargs = {k: v for k, v in new.items() if k not in _NAMES}
-        if not same_layout(result, node.meta["val"]):
-            keep_layout(graph, node, result)
-        return True
+        return call_with(graph, node, new, result_of(new))
 
     def _chosen(self, call: dict[str, Any]) -> int | None:
-        values = {k: v.meta["val"] if isinstance(v, fx.Node) else v for k, v in call.items()}
+        values = values_of(call)
         return self.choose(
-            *(values.get(name, default) for name, default in zip(_NAMES, _DEFAULTS)),
+            *(values.get(name, default) for name, default in DEFAULTS.items()),
             scale=values.get("scale"),
             enable_gqa=values.get("enable_gqa", False),
         )
-
-
-_DEFAULTS = (None, None, None, None, 0.0, False)
 
 
 def unrepeated(node: fx.Node) -> fx.Node | None:
@@ -167,12 +152,3 @@ def _rows(graph: fx.Graph, before: fx.Node, mask: fx.Node, dtype: torch.dtype) -
         if small.meta["val"].shape != value.shape:
             small = insert(graph, aten.expand.default, small, list(value.shape))
     return small
-
-
-def _result(call: dict[str, Any]) -> torch.Tensor | None:
-    values = {k: v.meta["val"] if isinstance(v, fx.Node) else v for k, v in call.items()}
-    mode = fake_mode_of(values["query"])
-    if mode is None:
-        return None
-    result = inferred(mode, lambda: run_composite_kernel(ATTENTION, (), values))
-    return result if isinstance(result, torch.Tensor) else None

@@ -17,13 +17,13 @@ from typing import Any
 import torch
 from torch import fx
 
-from torchsmith_fx_backend._src.capture.torch_private import OpOverload, fake_mode_of
+from torchsmith_fx_backend._src.capture.torch_private import OpOverload
 from torchsmith_fx_backend._src.passes.attention import ATTENTION
 from torchsmith_fx_backend._src.passes.base import (
     COPY,
     TRACED,
     escaping,
-    inferred,
+    infer,
     insert,
     is_static,
     same_layout,
@@ -191,7 +191,7 @@ class _Walk:
             self._restore_inputs(node, node.all_input_nodes)
             return
         try:
-            value = _infer(node)
+            value = infer(node)
         except (RuntimeError, ValueError):  # a view that these strides do not allow
             self._restore_inputs(node, node.all_input_nodes)
             return
@@ -237,7 +237,7 @@ class _Walk:
             return
         if not old.is_contiguous(memory_format=_LAST):
             weight.kwargs = {**weight.kwargs, "memory_format": _LAST}
-            self.before[weight], weight.meta["val"] = old, _infer(weight)
+            self.before[weight], weight.meta["val"] = old, infer(weight)
 
     def _restore_inputs(self, node: fx.Node, operands: Collection[fx.Node]) -> None:
         """Give ``node`` copies of those of its operands in the layouts that they had."""
@@ -257,23 +257,6 @@ def _follows(node: fx.Node) -> bool:
     if isinstance(node.target, OpOverload):
         return node.target.namespace in ("aten", "prims")
     return getattr(node.target, "__module__", None) == "_operator"
-
-
-def _infer(node: fx.Node) -> Any:
-    args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
-    target: Any = node.target
-    mode = next(
-        mode
-        for value in (_first(n.meta["val"]) for n in node.all_input_nodes)
-        if value is not None and (mode := fake_mode_of(value)) is not None
-    )
-    return inferred(mode, lambda: target(*args, **kwargs))
-
-
-def _first(value: object) -> torch.Tensor | None:
-    if isinstance(value, (tuple, list)):
-        return next((v for v in value if isinstance(v, torch.Tensor)), None)
-    return value if isinstance(value, torch.Tensor) else None
 
 
 def _same(a: object, b: object) -> bool:

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import fx
 
+from torchsmith_fx_backend._src.capture.recorder import values_of
 from torchsmith_fx_backend._src.capture.torch_private import OpOverload
 from torchsmith_fx_backend._src.passes.base import insert, is_static, replace_with
 from torchsmith_fx_backend._src.passes.fused_attention import HALF, unrepeated
@@ -85,10 +86,7 @@ class LibraryKernels:
         return changed
 
     def _chosen(self, found: _Attention) -> Template | None:
-        values = {
-            name: arg.meta["val"] if isinstance(arg, fx.Node) else arg
-            for name, arg in found._asdict().items()
-        }
+        values = values_of(found._asdict())
         for template in self.templates():
             if ATTENTION not in template.targets or not template.matches(values):
                 continue

@@ -25,6 +25,7 @@ import torch
 from torch import fx
 
 from torchsmith_fx_backend._src import by_rows, keyed
+from torchsmith_fx_backend._src.capture.recorder import tensors_in
 from torchsmith_fx_backend._src.runtime.support import copy_each, set_grad_enabled
 
 log = logging.getLogger("torchsmith.backend")
@@ -70,7 +71,7 @@ def obstacle(graph: fx.Graph) -> str:
     for node in graph.nodes:
         if node.op in ("output", "root"):
             continue
-        for value in _tensors(node.meta.get("val")):
+        for value in tensors_in(node.meta.get("val")):
             if value.device.type != "cuda":
                 what = "an input" if node.op == "placeholder" else f"the result of {node.target}"
                 return f"{what} is on device {value.device.type!r}"
@@ -87,19 +88,11 @@ def obstacle(graph: fx.Graph) -> str:
     return "" if devices else "no input is on a GPU"
 
 
-def _tensors(value: object) -> list[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, (tuple, list)):
-        return [tensor for item in value for tensor in _tensors(item)]
-    return []
-
-
 def _takes_places(node: fx.Node) -> bool:
     """Whether it is an ``index`` by numbers only; by masks, its size would depend on them."""
     if node.target is not torch.ops.aten.index.Tensor:
         return False
-    indices = _tensors([x.meta["val"] for x in node.args[1] if isinstance(x, fx.Node)])  # type: ignore[union-attr]
+    indices = tensors_in([x.meta["val"] for x in node.args[1] if isinstance(x, fx.Node)])  # type: ignore[union-attr]
     return all(x.dtype not in (torch.bool, torch.uint8) for x in indices)
 
 
