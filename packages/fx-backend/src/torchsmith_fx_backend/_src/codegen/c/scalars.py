@@ -13,7 +13,8 @@ import struct
 
 import torch
 
-from torchsmith_fx_backend._src.loops.ir import INFIX, Compute, Kernel, Literal, Op
+from torchsmith_fx_backend._src.loops.ir import INFIX, Compute, Kernel, Op
+from torchsmith_fx_backend._src.loops.verify import COMPARISONS
 
 HALF = {torch.bfloat16: "bf16", torch.float16: "f16"}
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
@@ -110,8 +111,6 @@ _INT_CALL: dict[Op, str] = {
     Op.POW: "ts_ipow",
 }
 
-_COMPARISONS = frozenset({Op.EQ, Op.NE, Op.LT, Op.LE, Op.GT, Op.GE})
-
 # Rough time per element in units of one add; what a schedule weighs recomputation with.
 _BY_COST: dict[int, tuple[Op, ...]] = {
     4: (Op.DIV, Op.RECIPROCAL),
@@ -160,21 +159,21 @@ def compute(node: Compute, operands: list[str], kernel: Kernel) -> str:
     if node.op is Op.WHERE:
         condition, then, other = operands
         return f"{condition} ? {then} : {other}"
-    if source in HALF:
-        wide = [f"ts_{HALF[source]}_to_f32({x})" for x in operands]
-        text = _apply(node, wide, torch.float32, kernel)
-        return f"ts_f32_to_{HALF[source]}({text})" if node.dtype in HALF else text
-    return _apply(node, operands, source, kernel)
+    return _widened(node.op, operands, source, node.dtype)
 
 
 def combined(op: Op, x: list[str], dtype: torch.dtype) -> str:
     """The C expression of an infix operation, or of an extreme, on cells of ``dtype``."""
-    node = Compute(op, (), dtype)
-    kernel = Kernel((), 0, (), (), ())
-    if dtype not in HALF:
-        return _apply(node, x, dtype, kernel)
-    wide = [f"ts_{HALF[dtype]}_to_f32({part})" for part in x]
-    return f"ts_f32_to_{HALF[dtype]}({_apply(node, wide, torch.float32, kernel)})"
+    return _widened(op, x, dtype, dtype)
+
+
+def _widened(op: Op, x: list[str], source: torch.dtype, target: torch.dtype) -> str:
+    """``op`` on values of ``source``, those of low precision in float32."""
+    if source not in HALF:
+        return _apply(op, x, source)
+    wide = [f"ts_{HALF[source]}_to_f32({part})" for part in x]
+    text = _apply(op, wide, torch.float32)
+    return f"ts_f32_to_{HALF[source]}({text})" if target in HALF else text
 
 
 def dtype_of(kernel: Kernel, position: int) -> torch.dtype:
@@ -186,14 +185,13 @@ def dtype_of(kernel: Kernel, position: int) -> torch.dtype:
     return dtype
 
 
-def _apply(node: Compute, x: list[str], dtype: torch.dtype, kernel: Kernel) -> str:
-    op = node.op
+def _apply(op: Op, x: list[str], dtype: torch.dtype) -> str:
     if op in INFIX:
         text = f"{x[0]} {INFIX[op]} {x[1]}"
-        if op in _COMPARISONS or dtype.is_floating_point:
+        if op in COMPARISONS or dtype.is_floating_point:
             return text
         return _wrap(text, dtype) if op in (Op.ADD, Op.SUB, Op.MUL) else text
-    return _float(node, x, dtype, kernel) if dtype.is_floating_point else _integer(op, x, dtype)
+    return _float(op, x, dtype) if dtype.is_floating_point else _integer(op, x, dtype)
 
 
 def _wrap(text: str, dtype: torch.dtype) -> str:
@@ -203,16 +201,11 @@ def _wrap(text: str, dtype: torch.dtype) -> str:
     return f"({value_type(dtype)})({text})"
 
 
-def _float(node: Compute, x: list[str], dtype: torch.dtype, kernel: Kernel) -> str:
-    op = node.op
+def _float(op: Op, x: list[str], dtype: torch.dtype) -> str:
     single = dtype is torch.float32
     suffix = "f" if single else ""
     one = "1.0f" if single else "1.0"
     width = "f32" if single else "f64"
-    if op is Op.POW:
-        special = _power(node, x, suffix, one, kernel)
-        if special is not None:
-            return special
     if single and op in _OWN:
         return f"{_OWN[op]}({', '.join(x)})"
     if not single and op in _OWN_DOUBLE:
@@ -242,31 +235,6 @@ def _float(node: Compute, x: list[str], dtype: torch.dtype, kernel: Kernel) -> s
             return f"__builtin_fabs{suffix}({x[0]}) == __builtin_inf{suffix}()"
         case _:
             raise TypeError(f"{op} is not defined for {dtype}")
-
-
-def _power(node: Compute, x: list[str], suffix: str, one: str, kernel: Kernel) -> str | None:
-    """aten's own shortcuts for constant exponents, which round differently from ``pow``."""
-    exponent = kernel.body[node.args[1]]
-    if not isinstance(exponent, Literal):
-        return None
-    base = x[0]
-    match exponent.value:
-        case 0.5:
-            return f"__builtin_sqrt{suffix}({base})"
-        case -0.5:
-            return f"{one} / __builtin_sqrt{suffix}({base})"
-        case 1:
-            return base
-        case 2:
-            return f"{base} * {base}"
-        case 3:
-            return f"{base} * {base} * {base}"
-        case -1:
-            return f"{one} / {base}"
-        case -2:
-            return f"{one} / ({base} * {base})"
-        case _:
-            return None
 
 
 def _integer(op: Op, x: list[str], dtype: torch.dtype) -> str:
