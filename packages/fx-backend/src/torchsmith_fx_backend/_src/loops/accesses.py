@@ -176,9 +176,7 @@ def _look(
         return int(ix.evaluate(x, (), values))
 
     # A loaded position may be any: it runs along an axis of its own.
-    found: dict[ix.Loaded, None] = {}
-    for x in _involved(kernel, position):
-        ix.loaded(x, found)
+    found = dict.fromkeys(leaf for x in _involved(kernel, position) for leaf in ix.loaded(x))
     rank = len(kernel.ranges)
     extents = [*kernel.ranges, *(leaf.extent for leaf in found)]
     free = {leaf.value: ix.var(rank + i) for i, leaf in enumerate(found)}

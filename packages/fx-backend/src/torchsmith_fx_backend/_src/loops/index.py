@@ -107,6 +107,7 @@ _CONSTS = tuple(map(Const, range(1025)))  # most sizes and strides
 ZERO, ONE = _CONSTS[:2]
 _NO_RANGES: dict[int, Index] = {}
 _VARS = tuple(Var(i) for i in range(64))
+_VARY = frozenset({Var, Loaded})
 
 
 def const(value: int) -> Const:
@@ -553,67 +554,56 @@ def in_range(x: Index, extent: Index, ranges: Ranges = _NO_RANGES) -> bool:
     return slack is not None and slack >= 0
 
 
+def leaves(x: Index) -> list[Index]:
+    """The numbers, symbols, variables and loaded positions in ``x``, from left to right."""
+    found: list[Index] = []
+    waiting = [x]
+    while waiting:
+        part = waiting.pop()
+        if type(part) is Add:
+            waiting += part.terms[::-1]
+        elif type(part) is Mul:
+            waiting += part.factors[::-1]
+        elif type(part) is FloorDiv or type(part) is Mod:
+            waiting += part.den, part.num
+        else:
+            found.append(part)
+    return found
+
+
 def has_var(x: Index) -> bool:
     """Whether any iteration variable occurs in ``x``."""
-    match x:
-        case Var() | Loaded():
-            return True
-        case Add(parts) | Mul(parts):
-            return any(has_var(p) for p in parts)
-        case FloorDiv(num, den) | Mod(num, den):
-            return has_var(num) or has_var(den)
-    return False
+    return not _VARY.isdisjoint(map(type, leaves(x)))
 
 
 def variables(x: Index, into: set[int] | None = None) -> set[int]:
     """The axes of all iteration variables in ``x``, and those that its loaded positions follow."""
     found: set[int] = set() if into is None else into
-    match x:
-        case Var(axis):
-            found.add(axis)
-        case Loaded(axes=axes):
-            found.update(axes)
-        case Add(parts) | Mul(parts):
-            for part in parts:
-                variables(part, found)
-        case FloorDiv(num, den) | Mod(num, den):
-            variables(num, found)
-            variables(den, found)
+    for leaf in leaves(x):
+        if type(leaf) is Var:
+            found.add(leaf.axis)
+        elif type(leaf) is Loaded:
+            found.update(leaf.axes)
     return found
 
 
 def symbols(x: Index, into: set[str] | None = None) -> set[str]:
     """The names of all size symbols in ``x``."""
     found: set[str] = set() if into is None else into
-    match x:
-        case Sym(name):
-            found.add(name)
-        case Loaded(extent=extent):
-            symbols(extent, found)
-        case Add(parts) | Mul(parts):
-            for part in parts:
-                symbols(part, found)
-        case FloorDiv(num, den) | Mod(num, den):
-            symbols(num, found)
-            symbols(den, found)
+    found.update([symbol.name for symbol in symbol_nodes([x])])
     return found
 
 
 def symbol_nodes(expressions: Iterable[Index]) -> list[Sym]:
     """All size symbols in ``expressions``, once each, by name."""
     found: dict[str, Sym] = {}
-    stack = list(expressions)
-    while stack:
-        x = stack.pop()
-        match x:
-            case Sym(name):
-                found[name] = x
-            case Loaded(extent=extent):
-                stack.append(extent)
-            case Add(parts) | Mul(parts):
-                stack.extend(parts)
-            case FloorDiv(num, den) | Mod(num, den):
-                stack += [num, den]
+    waiting = list(expressions)
+    while waiting:
+        for leaf in leaves(waiting.pop()):
+            if type(leaf) is Sym:
+                found[leaf.name] = leaf
+            elif type(leaf) is Loaded:
+                waiting.append(leaf.extent)
     return [found[name] for name in sorted(found)]
 
 
@@ -639,19 +629,9 @@ def coefficient(x: Index, axis: int) -> Index | None:
 # ------------------------------------------------------------------------------ transformation
 
 
-def loaded(x: Index, into: dict[Loaded, None] | None = None) -> dict[Loaded, None]:
-    """The loaded positions in ``x``, in order."""
-    found: dict[Loaded, None] = {} if into is None else into
-    match x:
-        case Loaded():
-            found[x] = None
-        case Add(parts) | Mul(parts):
-            for part in parts:
-                loaded(part, found)
-        case FloorDiv(num, den) | Mod(num, den):
-            loaded(num, found)
-            loaded(den, found)
-    return found
+def loaded(x: Index) -> list[Loaded]:
+    """The loaded positions in ``x``, once each, in order."""
+    return list(dict.fromkeys(leaf for leaf in leaves(x) if type(leaf) is Loaded))
 
 
 def substitute(

@@ -122,6 +122,20 @@ class ReduceOp(Enum):
     )
     ARGMIN = "argmin"
 
+    def identity(self, dtype: torch.dtype) -> float | int | bool:
+        """The value that leaves a reduction of ``dtype`` unchanged."""
+        if self in (ReduceOp.SUM, ReduceOp.PROD):
+            start = int(self is ReduceOp.PROD)
+            return float(start) if dtype.is_floating_point else start
+        if self in (ReduceOp.ANY, ReduceOp.ALL):
+            return self is ReduceOp.ALL
+        low = self in (ReduceOp.MAX, ReduceOp.ARGMAX)
+        if dtype is torch.bool:
+            return not low
+        if dtype.is_floating_point:
+            return -torch.inf if low else torch.inf
+        return int(torch.iinfo(dtype).min if low else torch.iinfo(dtype).max)
+
 
 class ScanOp(Enum):
     """Inclusive scans along the reduction axes, row-major. Result dtype is the operand's."""

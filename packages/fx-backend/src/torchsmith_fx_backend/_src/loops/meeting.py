@@ -44,7 +44,7 @@ def _digits(x: Index, ranges: tuple[Index, ...]) -> set[int]:
     Digits of equal numbers are equal, so two points that differ in an axis that is one write
     different elements. Loaded positions are digits, too.
     """
-    leaves = list(ix.loaded(x))
+    leaves = ix.loaded(x)
     rank = len(ranges)
     extents = (*ranges, *(leaf.extent for leaf in leaves))
     plain = {leaf.value: ix.var(rank + number) for number, leaf in enumerate(leaves)}

@@ -64,26 +64,20 @@ class Accumulator:
                 return (Variable(wide, name, "1" if product else "0", "*" if product else "+"),)
             case ReduceOp.MAX | ReduceOp.MIN:
                 word = "max" if self.op is ReduceOp.MAX else "min"
-                main = Variable(value_type(self.dtype), name, self._extreme(), word)
+                main = Variable(value_type(self.dtype), name, self._start(), word)
                 if not floating:
                     return (main,)
                 return (main, Variable("int", f"nan{self.position}", "0", "|"))
             case ReduceOp.ARGMAX | ReduceOp.ARGMIN:
                 # What is no better than the start leaves -1, which stands for the first place.
                 ctype, best = value_type(self.dtype), f"best{self.position}"
-                start = self._extreme()
+                start = self._start()
                 return (Variable(ctype, best, start, ""), Variable("int64_t", name, "-1", ""))
             case _:
                 return (Variable("int", name, "0", "|"),)
 
-    def _extreme(self) -> str:
-        low = self.op in (ReduceOp.MAX, ReduceOp.ARGMAX)
-        if self.dtype is torch.bool:
-            return literal(not low, self.dtype)
-        if self.dtype.is_floating_point:
-            return literal(float("-inf") if low else float("inf"), self.dtype)
-        limits = torch.iinfo(self.dtype)
-        return literal(limits.min if low else limits.max, self.dtype)
+    def _start(self) -> str:
+        return literal(self.op.identity(self.dtype), self.dtype)
 
     def clause(self) -> str:
         """OpenMP ``reduction(...)`` clauses for a simd loop."""

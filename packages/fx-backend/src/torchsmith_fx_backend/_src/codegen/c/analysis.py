@@ -18,20 +18,16 @@ from torchsmith_fx_backend._src.loops.index import (
     Index,
     coefficient,
     product,
-    variables,
 )
 from torchsmith_fx_backend._src.loops.ir import (
     Compute,
-    IndexValue,
     Kernel,
     Literal,
     Load,
-    Reduce,
     ReduceOp,
-    Scan,
     Store,
 )
-from torchsmith_fx_backend._src.loops.verify import full_values, reduce_levels, uses
+from torchsmith_fx_backend._src.loops.verify import axes_of, full_values, reduce_levels, uses
 
 ARG_REDUCTIONS = frozenset({ReduceOp.ARGMAX, ReduceOp.ARGMIN})
 
@@ -183,26 +179,17 @@ class Facts:
 
 def analyse(kernel: Kernel) -> Facts:
     """All facts about ``kernel``."""
-    axes: list[frozenset[int]] = []
+    axes: list[set[int]] = []
     users: list[list[int]] = [[] for _ in kernel.body]
-    outer = frozenset(range(kernel.reduce_from))
     for position, node in enumerate(kernel.body):
-        depends: frozenset[int] = frozenset()
         for operand in uses(node):
             users[operand].append(position)
-            depends |= axes[operand]
-        if isinstance(node, (Load, IndexValue, Store)):
-            depends |= frozenset(variables(node.index))
-        elif isinstance(node, Reduce):
-            depends = outer
-        elif isinstance(node, Scan):
-            depends = frozenset(range(len(kernel.ranges)))
-        axes.append(depends)
+        axes.append(axes_of(node, axes, kernel.reduce_from, len(kernel.ranges)))
     return Facts(
         kernel,
         tuple(full_values(kernel)),
         tuple(reduce_levels(kernel)),
-        tuple(axes),
+        tuple(map(frozenset, axes)),
         tuple(tuple(u) for u in users),
     )
 

@@ -166,7 +166,7 @@ class ReductionPrinter(Emitter):
         self._outer_nodes(passes, 0)
         for number, node in passes.reductions(1):
             dtype = operand_dtype(self.dtypes, node)
-            other = scalars.literal_text(scalars.identity(node.op, dtype))
+            other = scalars.literal_text(node.op.identity(dtype))
             options = f", {mask}, other={other}" if mask else ""
             self._say(
                 f"value{number} = tl.load(partial{number} + part * {outer} + x_index{options})"
@@ -197,7 +197,7 @@ class ReductionPrinter(Emitter):
         value = self._broadcast(node.value)
         mask = self.masks["r"]
         if mask:
-            neutral = scalars.typed_constant(scalars.identity(node.op, dtype), dtype)
+            neutral = scalars.typed_constant(node.op.identity(dtype), dtype)
             value = f"tl.where({mask}, {value}, {neutral})"
         if node.op not in ARG_REDUCTIONS:
             return value, None
@@ -220,7 +220,7 @@ class ReductionPrinter(Emitter):
 
     def _start_accumulator(self, number: int, node: Reduce) -> None:
         dtype = operand_dtype(self.dtypes, node)
-        neutral = scalars.literal_text(scalars.identity(node.op, dtype))
+        neutral = scalars.literal_text(node.op.identity(dtype))
         kind = scalars.TYPES[dtype]
         if node.op in ARG_REDUCTIONS:
             self._say(f"pos{number} = tl.full([XBLOCK, RBLOCK], {FAR}, tl.int64)")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import assert_never
 
 import torch
 
@@ -169,22 +168,3 @@ _ACCUMULATE = {
 def accumulate_text(op: ReduceOp, running: str, value: str) -> str:
     """One step of a lane-wise accumulation (not for the arg reductions)."""
     return _ACCUMULATE[op].format(running, value)
-
-
-def identity(op: ReduceOp, dtype: torch.dtype) -> float | int | bool:
-    """The value that leaves a reduction of ``dtype`` unchanged."""
-    match op:
-        case ReduceOp.SUM | ReduceOp.PROD:
-            start = int(op is ReduceOp.PROD)
-            return float(start) if dtype.is_floating_point else start
-        case ReduceOp.ANY | ReduceOp.ALL:
-            return op is ReduceOp.ALL
-        case ReduceOp.MAX | ReduceOp.ARGMAX | ReduceOp.MIN | ReduceOp.ARGMIN:
-            low = op in (ReduceOp.MAX, ReduceOp.ARGMAX)
-            if dtype is torch.bool:
-                return not low
-            if dtype.is_floating_point:
-                return -math.inf if low else math.inf
-            return int(torch.iinfo(dtype).min if low else torch.iinfo(dtype).max)
-        case _:
-            assert_never(op)

@@ -55,7 +55,7 @@ class ScanPrinter(Emitter):
 
     def _neutral(self, node: Scan) -> tuple[str, torch.dtype]:
         dtype = self.dtypes[node.value]
-        return scalars.literal_text(scalars.identity(_STARTS[node.op], dtype)), dtype
+        return scalars.literal_text(_STARTS[node.op].identity(dtype)), dtype
 
     def _start(self, number: int, node: Scan) -> None:
         neutral, dtype = self._neutral(node)
