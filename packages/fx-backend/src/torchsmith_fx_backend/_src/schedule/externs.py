@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import operator
 
 import torch
@@ -156,7 +155,7 @@ def plain(x: Index) -> Argument:
 
 def attribute(module: torch.nn.Module, node: fx.Node) -> object:
     """What a ``get_attr`` node reads."""
-    return functools.reduce(getattr, str(node.target).split("."), module)
+    return operator.attrgetter(str(node.target))(module)
 
 
 def origins(node: fx.Node) -> tuple[str, ...]:

@@ -177,6 +177,12 @@ class Facts:
     def is_tensor(self, node: fx.Node) -> bool:
         return isinstance(node.meta.get("val"), torch.Tensor)
 
+    def device(self, node: fx.Node) -> torch.device:
+        """Where the results of a node are."""
+        value = node.meta["val"]
+        first: torch.Tensor = value[0] if isinstance(value, (tuple, list)) else value
+        return first.device
+
     def taken(self, node: fx.Node) -> list[fx.Node]:
         """The ``getitem`` nodes that take a call's results apart, and those that go on with a list
         among them."""
@@ -338,7 +344,7 @@ class Facts:
         device = tensors[0].device
         for arg, info in zip(inputs, infos):
             assert info is not None
-            made = self._rule.get(self._chain_root(arg))
+            made = self._rule[self.root(arg)]
             free = isinstance(made, Pointwise) and made.creation
             if info.dtype not in SUPPORTED or (info.device != device and not free):
                 return None
@@ -370,10 +376,7 @@ class Facts:
         """Whether points that follow each other leave enough parallel work."""
         if not isinstance(rule, Reduction):
             return True
-        value = node.meta["val"]
-        if (value[0] if isinstance(value, tuple | list) else value).device.type == "cpu":
-            return True
-        return self._rows_to_scan(node, rule)
+        return self.device(node).type == "cpu" or self._rows_to_scan(node, rule)
 
     def _rows_to_scan(self, node: fx.Node, rule: Reduction) -> bool:
         """Whether there are no scans, or enough rows for a program each."""
@@ -400,11 +403,6 @@ class Facts:
         """Whether the last dimension of a tensor is not its rows."""
         info = self.info(node)
         return len(info.shape) > 1 and ix.ONE not in (info.shape[-1], info.stride[-1])
-
-    def _chain_root(self, node: fx.Node) -> fx.Node:
-        while isinstance(self._rule.get(node), View):
-            node = self.base(node)
-        return node
 
     def _find_volatile(self) -> None:
         """Note what calls write into: such a value is read from memory, at its place in order."""
@@ -435,7 +433,8 @@ class Facts:
         for node in self.nodes:
             if node in self.dead or node.op == "placeholder" or node.op == "get_attr":
                 continue
-            if node.op == "output" or (self._rule[node] is None and not self._is_result(node)):
+            called = self._rule[node] is None and node.target is not operator.getitem
+            if node.op == "output" or called:
                 if node.target is COPY or self.is_split(node):
                     continue  # decided when it is fused; only its pieces count
                 for arg in node.all_input_nodes:
@@ -450,11 +449,8 @@ class Facts:
             self._era[node] = era
             if node.op != "call_function" or self._rule[node] is not None or node in self.dead:
                 continue
-            if not self._is_result(node) and not self.is_split(node):
+            if node.target is not operator.getitem and not self.is_split(node):
                 era += 1
-
-    def _is_result(self, node: fx.Node) -> bool:
-        return node.target is operator.getitem
 
     def require(self, node: fx.Node) -> None:
         """Note that ``node`` must exist in memory as a tensor of its own."""
@@ -535,7 +531,7 @@ class Facts:
     def told_apart(self, node: fx.Node) -> int:
         """How many parts each point of a kernel has to tell apart, where those are many."""
         parts = len(node.all_input_nodes) if node.target in JOINED else 0
-        on = node.meta["val"].device.type if parts > FEW_PARTS else ""
+        on = self.device(node).type if parts > FEW_PARTS else ""
         return parts if on in FAST else 0
 
     def _may_fail(self, node: fx.Node) -> bool:

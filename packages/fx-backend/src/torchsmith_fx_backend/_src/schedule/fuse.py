@@ -35,6 +35,7 @@ from torchsmith_fx_backend._src.schedule.facts import (
     COPY,
     COPY_INTO,
     Facts,
+    has_effect,
     is_mutable,
     only_checks,
 )
@@ -187,7 +188,7 @@ class Fuser:
             self._depend(unit, arg)
         if not is_view and node not in facts.wholes:
             self._era += 1
-            if self._impure(node):
+            if has_effect(node):
                 # Effects keep their order, and writes come after every earlier reader.
                 for other in self.units if is_mutable(node) else ():
                     if other is not unit and not other.gone:
@@ -197,13 +198,6 @@ class Fuser:
                 self._ordered_effect = unit
                 for value in facts.written(node):
                     self.unit_of[value] = unit  # from here on it is this call's result
-
-    @staticmethod
-    def _impure(node: fx.Node) -> bool:
-        tags = {str(t) for t in getattr(node.target, "tags", ())}
-        schema = getattr(node.target, "_schema", None)
-        random = "Tag.nondeterministic_seeded" in tags
-        return random or schema is None or bool(schema.is_mutable) or only_checks(node)
 
     def _depend(self, unit: Unit, value: fx.Node) -> None:
         producer = self.unit_of.get(value)
@@ -228,9 +222,7 @@ class Fuser:
         for unit in self._hosts(node):
             if self._try_join(unit, node, rule):
                 return
-        value = node.meta["val"]
-        first = value[0] if isinstance(value, (tuple, list)) else value
-        nest = Nest(self.facts, first.device)
+        nest = Nest(self.facts, self.facts.device(node))
         unit = self._new_unit(nest, None)
         at = nest.fresh_axes(self.facts.space(node, rule))
         fit = nest.fit(node, rule, at)
@@ -261,9 +253,7 @@ class Fuser:
             return False
         if len(nest.nodes) > self.largest or len(nest.reads) > MAX_READS:
             return False
-        value = node.meta["val"]
-        first = value[0] if isinstance(value, (tuple, list)) else value
-        if first.device != nest.device:
+        if self.facts.device(node) != nest.device:
             return False
         for at in self._candidates(nest, node, rule):
             fit = nest.fit(node, rule, at)
