@@ -322,11 +322,24 @@ def compile_graph(
     )
     if key is not None and sizes is not None:
         _save(key, sizes, frame, built, gm)
-    recording = _recording(built, frame, example_inputs, known, recorded)
-    compiled: Any = frame.wrap(recording, gm, example_inputs, ambient, known)
+    return _framed(built, frame, gm, example_inputs, ambient, recorded)
+
+
+def _framed(
+    built: Any,
+    frame: Frame,
+    gm: fx.GraphModule,
+    inputs: Sequence[object],
+    ambient: Callable[[], AbstractContextManager[object]] | None,
+    recorded: str | None,
+) -> Compiled:
+    """``built`` as it is called, and told of."""
+    named = named_tensors(gm)
+    recording = _recording(built, frame, inputs, named, recorded)
+    compiled: Any = frame.wrap(recording, gm, inputs, ambient, named)
     compiled.schedules = functools.partial(schedules, [("inference", built)])
     compiled.notes = functools.partial(notes, [("inference", built)])
-    compiled.written = tuple(known[path] for name, path in attributes if name in written)
+    compiled.written = tuple(named[p] for name, p in frame.attributes if name in frame.written)
     return compiled  # type: ignore[no-any-return]
 
 
@@ -667,14 +680,9 @@ def _load(
             for each in switches.last_passes(chosen.disable, chosen.rng):
                 each.run(graph.graph)
             tell_lowered(schedule_graph(graph))
-    recording = _recording(built, frame, inputs, named, recorded)
-    compiled: Any = frame.wrap(recording, gm, inputs, _ambient_guard(), named)
     built_too: Any = built
     built_too.schedule = load_schedule(files.get("schedule.json"), gm)
-    compiled.schedules = functools.partial(schedules, [("inference", built)])
-    compiled.notes = functools.partial(notes, [("inference", built)])
-    compiled.written = tuple(named[p] for name, p in frame.attributes if name in frame.written)
-    return compiled  # type: ignore[no-any-return]
+    return _framed(built, frame, gm, inputs, _ambient_guard(), recorded)
 
 
 def functional_graph(

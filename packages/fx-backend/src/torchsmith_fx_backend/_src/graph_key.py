@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import operator
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, reduce
@@ -211,7 +212,7 @@ def _size(number: object, known: Collection[str]) -> str:
 
 
 def _attribute(gm: fx.GraphModule, path: str) -> torch.Tensor:
-    value = reduce(getattr, path.split("."), gm)
+    value = operator.attrgetter(path)(gm)
     if not isinstance(value, torch.Tensor):
         raise _NoKeyError
     return value

@@ -223,17 +223,32 @@ def _checked(
         if changed is not None and changed():
             log.info("attributes were replaced or have other layouts: running as captured")
             return eager(*inputs)
-        for position, value in frozen:
-            given = inputs[position]
-            if type(given) is not type(value) or not (given == value or given != given):
-                log.info("input %d is %r, not %r: running as captured", position, given, value)
-                return eager(*inputs)
-        if apart is not None and not apart(inputs):
-            log.info("written tensors share memory: running as captured")
+        reason = differs(inputs, frozen, apart)
+        if reason is not None:
+            log.info("%s: running as captured", reason)
             return eager(*inputs)
         return call(*inputs)
 
     return run
+
+
+def differs(
+    inputs: Sequence[Any],
+    frozen: tuple[tuple[int, object], ...],
+    apart: Callable[[Sequence[Any]], bool] | None,
+) -> str | None:
+    """In which way, in words, a call is not one that a graph was compiled for; None if it is.
+
+    Args:
+        inputs: what it is given.
+        frozen: Python values that the graph has as literals, by position.
+        apart: whether nothing that is written shares memory; None where nothing can.
+    """
+    for position, value in frozen:
+        given = inputs[position]
+        if type(given) is not type(value) or not (given == value or given != given):
+            return f"input {position} is {given!r}, not {value!r}"
+    return "written tensors share memory" if apart is not None and not apart(inputs) else None
 
 
 def _changed(

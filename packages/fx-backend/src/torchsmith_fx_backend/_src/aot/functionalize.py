@@ -8,7 +8,7 @@ strides, aliases and identities.
 
 from __future__ import annotations
 
-import functools
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -144,9 +144,8 @@ def begin(
     fake_mode = _find_fake_mode(examples)
     from_data = getattr(fake_mode.shape_env, "has_unbacked", False)
     static = not from_data and not any(_is_symbolic(value) for value in examples)
-    if not static:
-        for value in examples:
-            _refuse_foreign(value)
+    if not static and any(map(is_foreign, examples)):
+        raise UnsupportedError(what="a size that is a symbol of another library")
     recorder = Recorder()
     mode = FunctionalMode(recorder, fake_mode, rules, static)
     if isinstance(program, torch.nn.Module):
@@ -256,7 +255,7 @@ class _Run:
         return target(*args, **kwargs)
 
     def _attribute(self, path: str) -> Any:
-        value = functools.reduce(getattr, path.split("."), self.gm)
+        value = operator.attrgetter(path)(self.gm)
         if isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor):
             return self.mode.adopt(value)
         return value
@@ -298,17 +297,9 @@ def _is_symbolic(value: object) -> bool:
     return any(isinstance(n, torch.SymInt) for n in (*value.shape, *value.stride()))
 
 
-def _refuse_foreign(value: object) -> None:
-    """Only symbols of torchsmith_guards can be lowered; those of torch.compile cannot."""
-    for symbol in _symbols(value):
-        try:
-            guards.hint_of(symbol)
-        except TypeError as error:
-            raise UnsupportedError(what=f"a size that is a {error}") from error
-
-
 def is_foreign(value: object) -> bool:
-    """Whether a number, or a size of a tensor, is a symbol of another library."""
+    """Whether a number, or a size of a tensor, is a symbol of another library (torch.compile's),
+    which cannot be lowered."""
     try:
         for symbol in _symbols(value):
             guards.hint_of(symbol)

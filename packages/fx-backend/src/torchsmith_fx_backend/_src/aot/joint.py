@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import operator
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -392,7 +393,7 @@ def _lift_attributes(
         if node.op != "get_attr":
             continue
         path = str(node.target)
-        value: Any = functools.reduce(getattr, path.split("."), program)
+        value: Any = operator.attrgetter(path)(program)
         if not isinstance(value, torch.Tensor) or isinstance(value, FakeTensor):
             continue
         if id(value) in seen:

@@ -24,7 +24,7 @@ import torch
 from torch import fx
 from torchsmith_guards import collector
 
-from torchsmith_fx_backend._src.aot.frame import apart
+from torchsmith_fx_backend._src.aot.frame import apart, differs
 from torchsmith_fx_backend._src.aot.held import SPENT, Division, Part, independent, items
 from torchsmith_fx_backend._src.aot.joint import Joint, Result, Slot, Snapshot
 from torchsmith_fx_backend._src.aot.lone import LEAST, alone, holders, taken
@@ -518,13 +518,7 @@ def unlike(joint: Joint, examples: Sequence[object]) -> Callable[[Sequence[Any]]
             return f"gradients are switched {'off' if grad else 'on'}"
         if [*map(_wants, tensors(inputs))] != wanted:
             return "another set of inputs requires gradients"
-        for position, value in frozen:
-            given = inputs[position]
-            if type(given) is not type(value) or not (given == value or given != given):
-                return f"input {position} is {given!r}, not {value!r}"
-        if separate is not None and not separate(inputs):
-            return "written tensors share memory"
-        return None
+        return differs(inputs, frozen, separate)
 
     return difference
 

@@ -8,7 +8,6 @@ that run, and so the caller gets what eager gives.
 from __future__ import annotations
 
 import contextlib
-import functools
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -143,7 +142,7 @@ class Again:
                     made = self._alias(place, values[place])
                     values[place] = first.setdefault(id(joint.nodes[place].meta["val"]), made)
             for path, value in zip(joint.attributes, values[count:]):
-                if functools.reduce(getattr, path.split("."), self.program) is not value:
+                if operator.attrgetter(path)(self.program) is not value:
                     raise RuntimeError(f"{path} was replaced after the forward pass")
             with torch.set_grad_enabled(self.grad):
                 flat = pytree.tree_leaves(self.program(*values[:count]))

@@ -7,7 +7,7 @@ or linear layer is folded into its weights; packed weights are laid out as the l
 
 from __future__ import annotations
 
-import functools
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -42,7 +42,7 @@ def constant(node: object) -> torch.Tensor | None:
     """The tensor of an attribute of the module that the graph does not write; else None."""
     if not isinstance(node, fx.Node) or node.op != "get_attr":
         return None
-    value = functools.reduce(getattr, str(node.target).split("."), node.graph.owning_module)
+    value = operator.attrgetter(str(node.target))(node.graph.owning_module)
     return value if isinstance(value, torch.Tensor) and value.layout is torch.strided else None
 
 
