@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -43,17 +44,20 @@ def _like(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> Layout
     return size, stride, query.dtype, query.device, 0
 
 
+def _by_length(size: Sequence[Any], dtype: torch.dtype, device: torch.device) -> Layout:
+    """A tensor of [batch, heads, length, ...] that is stored as [batch, length, heads, ...]."""
+    batch, heads, length, *width = size
+    first, second, third, *rest = contiguous_strides((batch, length, heads, *width))
+    return tuple(size), (first, third, second, *rest), dtype, device, 0
+
+
 @rule("_scaled_dot_product_flash_attention_for_cpu")
 def _flash_for_cpu(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *rest: object, **named: object
 ) -> Layouts:
     output = _like(query, key, value)
-    batch, heads, length, _ = query.shape
     dtype = torch.float64 if query.dtype is torch.float64 else torch.float32
-    # Stored as [batch, length, heads].
-    stored: tuple[Any, ...] = contiguous_strides((batch, length, heads))
-    stride = (stored[0], stored[2], stored[1])
-    return [output, ((batch, heads, length), stride, dtype, query.device, 0)]
+    return [output, _by_length(query.shape[:3], dtype, query.device)]
 
 
 @rule("_scaled_dot_product_flash_attention_for_cpu_backward")
@@ -66,12 +70,7 @@ def _flash_for_cpu_backward(
     **__: object,
 ) -> Layouts:
     unsure_if(not _fits(query, key, value) or grad.dtype != query.dtype)
-    # Stored as [batch, length, heads, width].
-    stored = [contiguous_strides([t.shape[i] for i in (0, 2, 1, 3)]) for t in (query, key, value)]
-    return [
-        (tuple(t.shape), (s[0], s[2], s[1], s[3]), t.dtype, t.device, 0)
-        for t, s in zip((query, key, value), stored)
-    ]
+    return [_by_length(t.shape, t.dtype, t.device) for t in (query, key, value)]
 
 
 @rule("_scaled_dot_product_flash_attention")
@@ -106,13 +105,10 @@ def _efficient(
     unsure_if(query.device.type != "cuda" or torch.version.hip is not None)
     batch, heads, length = query.shape[:3]
     unsure_if(not _fits(query, key, value) or type(length) is not int)
-    width = value.shape[-1]
-    stored = contiguous_strides((batch, length, heads, width))
-    stride = (stored[0], stored[2], stored[1], stored[3])
     padded = math.ceil(length / 32) * 32 if compute_log_sumexp else 0
     scalar: Layout = ((), (), torch.int64, query.device, 0)
     return [
-        ((batch, heads, length, width), stride, query.dtype, query.device, 0),
+        _by_length((batch, heads, length, value.shape[-1]), query.dtype, query.device),
         contiguous((batch, heads, padded), query, torch.float32),
         scalar,
         scalar,

@@ -111,9 +111,7 @@ def _index_select(x: torch.Tensor, dim: int, index: torch.Tensor) -> Layout:
 @rule("gather")
 def _gather(x: torch.Tensor, dim: int, index: torch.Tensor, *, sparse_grad: bool = False) -> Layout:
     axis = axis_of(dim, x.dim())
-    unsure_if(x.dim() != index.dim() or index.dtype is not torch.int64)
-    unsure_if(index.device != x.device or holds(index.shape, 0))
-    unsure_if(not _within(*([n for i, n in enumerate(t.shape) if i != axis] for t in (index, x))))
+    unsure_if(not _points_into(x, axis, index))
     return contiguous(index.shape, x)
 
 
@@ -195,15 +193,21 @@ def _index_add(
 @rule("scatter.src", "scatter_add", "scatter.value")
 def _scatter(x: torch.Tensor, dim: int, index: torch.Tensor, source: Any) -> Layout:
     axis = axis_of(dim, x.dim())
-    unsure_if(not x.dim() or index.dim() != x.dim() or not is_row_major(x))
-    unsure_if(index.dtype is not torch.int64 or index.device != x.device or holds(index.shape, 0))
-    unsure_if(not _within(*([n for i, n in enumerate(t.shape) if i != axis] for t in (index, x))))
+    unsure_if(not x.dim() or not is_row_major(x) or not _points_into(x, axis, index))
     if isinstance(source, torch.Tensor):
         unsure_if(not _takes(x, source) or source.dim() != x.dim())
         unsure_if(not _within(index.shape, source.shape))
     else:
         unsure_if(type(source) not in (int, bool) and not x.dtype.is_floating_point)
     return contiguous(x.shape, x)
+
+
+def _points_into(x: torch.Tensor, axis: int, index: torch.Tensor) -> bool:
+    """Whether ``index`` holds positions along ``axis``, and reaches no further than ``x`` else."""
+    if x.dim() != index.dim() or index.dtype is not torch.int64 or index.device != x.device:
+        return False
+    beside = ([n for i, n in enumerate(t.shape) if i != axis] for t in (index, x))
+    return not holds(index.shape, 0) and _within(*beside)
 
 
 def _within(size: Sequence[Any], limits: Sequence[Any]) -> bool:

@@ -413,7 +413,7 @@ def _lerp(a: torch.Tensor, b: torch.Tensor, weight: Any) -> Layout:
 
 
 @rule("masked_fill.Scalar", "masked_fill.Tensor")
-def _masked_fill(x: torch.Tensor, mask: torch.Tensor, value: Any) -> Layout:
+def _masked_fill(x: torch.Tensor, mask: torch.Tensor, value: Any) -> Layout | None:
     if isinstance(value, torch.Tensor):
         unsure_if(value.dim() or value.dtype != x.dtype)
     else:
@@ -421,17 +421,14 @@ def _masked_fill(x: torch.Tensor, mask: torch.Tensor, value: Any) -> Layout:
     unsure_if(mask.dtype is not torch.bool or x.device != mask.device)
     unsure_if(not is_static(x.shape) and not (is_contiguous(x) and is_contiguous(mask)))
     size = broadcast(tuple(x.shape), tuple(mask.shape))
-    unsure_if(not same_sizes(size, x.shape))
-    return size, contiguous_strides(size), x.dtype, x.device, 0
+    return contiguous(size, x) if same_sizes(size, x.shape) else None
 
 
 @rule("native_dropout")
 def _native_dropout(x: torch.Tensor, p: float, train: bool | None) -> Layouts:
     unsure_if(not x.dtype.is_floating_point or not is_row_major(x) or train is False)
     unsure_if(holds(x.shape, 0))
-    size = tuple(x.shape)
-    stride = contiguous_strides(size)
-    return [(size, stride, x.dtype, x.device, 0), (size, stride, torch.bool, x.device, 0)]
+    return [contiguous(x.shape, x), contiguous(x.shape, x, torch.bool)]
 
 
 @rule("log_sigmoid_forward")

@@ -126,16 +126,6 @@ def _unsqueeze(x: torch.Tensor, dim: int) -> Layout:
     return _viewed(x, size, stride)
 
 
-@view("squeeze.dim")
-def _squeeze(x: torch.Tensor, dim: int) -> Layout:
-    rank = x.dim()
-    unsure_if(not -rank <= dim < rank)
-    size, stride = list(x.shape), list(x.stride())
-    if size[dim] == 1:
-        del size[dim % rank], stride[dim % rank]
-    return _viewed(x, size, stride)
-
-
 @view("expand")
 def _expand(x: torch.Tensor, size: Sequence[int], *, implicit: bool = False) -> Layout:
     extra = len(size) - x.dim()
@@ -204,17 +194,13 @@ view("_reshape_alias")(lambda x, size, stride: _viewed(x, tuple(size), tuple(str
 def _squeeze_dims(x: torch.Tensor, dim: Sequence[int]) -> Layout:
     axes = [axis_of(d, x.dim()) for d in dim]
     unsure_if(len(set(axes)) != len(axes))
-    size = x.shape
-    return _without(x, [i for i, n in enumerate(size) if i in axes and type(n) is int and n == 1])
+    size, stride = x.shape, x.stride()
+    kept = [i for i, n in enumerate(size) if i not in axes or not (type(n) is int and n == 1)]
+    return _viewed(x, [size[i] for i in kept], [stride[i] for i in kept])
 
 
 view("squeeze")(lambda x: _squeeze_dims(x, range(x.dim())))
-
-
-def _without(x: torch.Tensor, axes: Sequence[int]) -> Layout:
-    kept = [i for i in range(x.dim()) if i not in axes]
-    size, stride = x.shape, x.stride()
-    return _viewed(x, [size[i] for i in kept], [stride[i] for i in kept])
+view("squeeze.dim")(lambda x, dim: _squeeze_dims(x, (dim,)))
 
 
 def _divided(x: torch.Tensor, dim: int) -> tuple[int, int]:
@@ -227,10 +213,7 @@ def _divided(x: torch.Tensor, dim: int) -> tuple[int, int]:
 @view("unbind.int")
 def _unbind(x: torch.Tensor, dim: int = 0) -> Layouts:
     axis, extent = _divided(x, dim)
-    size, stride = list(x.shape), list(x.stride())
-    del size[axis]
-    step = stride.pop(axis)
-    return [_viewed(x, size, stride, index * step) for index in range(extent)]
+    return [select_view(x, axis, index) for index in range(extent)]
 
 
 @view("split_with_sizes")
