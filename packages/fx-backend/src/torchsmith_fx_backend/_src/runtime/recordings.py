@@ -25,6 +25,7 @@ import torch
 from torch import fx
 
 from torchsmith_fx_backend._src import by_rows, keyed
+from torchsmith_fx_backend._src.aot.overlap import is_dense
 from torchsmith_fx_backend._src.capture.recorder import tensors_in
 from torchsmith_fx_backend._src.runtime.support import copy_each, set_grad_enabled
 
@@ -326,13 +327,9 @@ class Recordings:
                 with self._recorder.turn():
                     recording = self._record(inputs)
                     self._recordings[key] = recording
-                    grad = torch.is_grad_enabled()
-                    set_grad_enabled(False)
-                    try:
+                    with torch.no_grad():
                         recording.replay()
                         return recording.hand_out(inputs, self._attributes), recording
-                    finally:
-                        set_grad_enabled(grad)
             except _RefusedError as reason:
                 self.refuse(str(reason))
         return self.run(*inputs), None
@@ -399,18 +396,13 @@ class Recordings:
         fixed = set(self._fixed)
         copied: list[tuple[int, torch.Tensor, bool]] = []
         arguments = list(inputs)
-        grad = torch.is_grad_enabled()
-        set_grad_enabled(False)
-        try:
-            with torch.inference_mode(False):
-                for i in self._tensors:
-                    if i not in fixed:
-                        buffer, dense = _buffer_for(inputs[i])
-                        _fill(buffer, inputs[i], dense)
-                        arguments[i] = buffer if dense else _like(buffer, inputs[i])
-                        copied.append((i, buffer, dense))
-        finally:
-            set_grad_enabled(grad)
+        with torch.no_grad(), torch.inference_mode(False):
+            for i in self._tensors:
+                if i not in fixed:
+                    buffer, dense = _buffer_for(inputs[i])
+                    _fill(buffer, inputs[i], dense)
+                    arguments[i] = buffer if dense else _like(buffer, inputs[i])
+                    copied.append((i, buffer, dense))
         targets = [(i, inputs[i]) for i in self._written]
         targets += [(~i, tensor) for i, tensor in enumerate(self._attributes)]
         versions = [_version(tensor) for _, tensor in targets]
@@ -498,24 +490,13 @@ def _extent(tensor: torch.Tensor) -> int:
 
 def _fills_its_storage(tensor: torch.Tensor) -> bool:
     """Whether ``clone`` keeps strides, offset and size of the storage."""
-    dense = _extent(tensor) == tensor.numel() and _no_overlap(tensor)
     whole = tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
-    return dense and whole and tensor.numel() > 0
-
-
-def _no_overlap(tensor: torch.Tensor) -> bool:
-    expected = 1
-    for stride, size in sorted(zip(tensor.stride(), tensor.shape)):
-        if size != 1:
-            if stride != expected:
-                return False
-            expected *= size
-    return True
+    return is_dense(tensor) and whole and tensor.numel() > 0
 
 
 def _buffer_for(tensor: torch.Tensor) -> tuple[torch.Tensor, bool]:
     """Memory for copies of ``tensor``, and whether it has the same layout or is flat."""
-    if _extent(tensor) == tensor.numel() and _no_overlap(tensor):
+    if is_dense(tensor):
         return tensor.new_empty_strided(tensor.shape, tensor.stride()), True
     return torch.empty(_extent(tensor), dtype=tensor.dtype, device=tensor.device), False
 

@@ -86,11 +86,18 @@ def _logsumexp(m: Mode, x: Tensor, dim: Sequence[int], keepdim: bool = False) ->
     return to(m, result, x.dtype)
 
 
+def _has_rows(x: Tensor, shape: Sequence[Any]) -> bool:
+    """Whether a formula over rows of this shape gives eager's layout."""
+    if x.dtype not in FLOATS or holds(x.shape, 0) or not shape or not is_contiguous(x):
+        return False
+    return list(x.shape[-len(shape) :]) == list(shape)
+
+
 def _layer_norm_parts(
     m: Mode, x: Tensor, shape: Sequence[Any], weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> tuple[Tensor, Tensor, Tensor] | None:
     rank = len(shape)
-    if x.dtype not in FLOATS or holds(x.shape, 0) or not rank or not is_contiguous(x):
+    if not _has_rows(x, shape):
         return None
     result, mean, scale = normalize(m, up(m, x), range(x.dim() - rank, x.dim()), eps)
     return to(m, affine(m, result, weight, bias), x.dtype), mean, scale
@@ -106,8 +113,6 @@ def _layer_norm(
     eps: float = 1e-5,
     cudnn_enable: bool = True,
 ) -> Any:
-    if list(x.shape[-len(normalized_shape) :]) != list(normalized_shape):
-        return NotImplemented
     parts = _layer_norm_parts(m, x, normalized_shape, weight, bias, eps)
     return NotImplemented if parts is None else parts[0]
 
@@ -123,8 +128,6 @@ def _native_layer_norm(
 ) -> Any:
     if x.dtype not in (torch.float32, torch.float64):
         return NotImplemented  # the type of the statistics differs between devices
-    if list(x.shape[-len(normalized_shape) :]) != list(normalized_shape):
-        return NotImplemented
     parts = _layer_norm_parts(m, x, normalized_shape, weight, bias, eps)
     return NotImplemented if parts is None else parts
 
@@ -138,9 +141,7 @@ def _rms_norm(
     eps: float | None = None,
 ) -> Any:
     rank = len(normalized_shape)
-    if x.dtype not in FLOATS or holds(x.shape, 0) or not rank or not is_contiguous(x):
-        return NotImplemented
-    if list(x.shape[-rank:]) != list(normalized_shape):
+    if not _has_rows(x, normalized_shape):
         return NotImplemented
     wide = up(m, x)
     dims = range(x.dim() - rank, x.dim())
