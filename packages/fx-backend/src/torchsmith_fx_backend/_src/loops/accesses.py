@@ -22,6 +22,7 @@ from torchsmith_fx_backend._src.loops.ir import (
     Load,
     Op,
     Store,
+    as_index,
 )
 from torchsmith_fx_backend._src.loops.proof import at_least
 
@@ -118,7 +119,7 @@ def _facts(kernel: Kernel, mask: int | None) -> Iterator[Index]:
         node, op = inner, opposite[inner.op]
     if len(node.args) != 2:
         return
-    left, right = (_number(kernel, argument) for argument in node.args)
+    left, right = (as_index(kernel.body[argument]) for argument in node.args)
     if left is None or right is None:
         return
     if op in (Op.GE, Op.EQ):
@@ -129,15 +130,6 @@ def _facts(kernel: Kernel, mask: int | None) -> Iterator[Index]:
         yield ix.sub(ix.sub(left, right), ONE)
     if op is Op.LT:
         yield ix.sub(ix.sub(right, left), ONE)
-
-
-def _number(kernel: Kernel, position: int) -> Index | None:
-    match kernel.body[position]:
-        case IndexValue(index):
-            return index
-        case Literal(int(value)):
-            return ix.const(value)
-    return None
 
 
 # ------------------------------------------------------------------------------ point by point

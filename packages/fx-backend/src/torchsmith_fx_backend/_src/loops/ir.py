@@ -28,7 +28,7 @@ from enum import Enum
 
 import torch
 
-from torchsmith_fx_backend._src.loops.index import Index
+from torchsmith_fx_backend._src.loops.index import Index, const
 
 Size = Index  # a Const or an expression over Sym; never contains Var
 
@@ -276,6 +276,16 @@ class Store:
 
 
 Node = Literal | IndexValue | ScalarArg | Load | Position | Compute | Reduce | Scan | Store
+
+
+def as_index(node: object) -> Index | None:
+    """The int64 value of a node as an index expression, if it is one."""
+    match node:
+        case IndexValue(index):
+            return index
+        case Literal(int(value), torch.int64):
+            return const(value)
+    return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from torchsmith_fx_backend._src.loops.ir import (
     Op,
     Position,
     Store,
+    as_index,
 )
 from torchsmith_fx_backend._src.loops.nest import substitute_node
 
@@ -110,7 +111,7 @@ def _jumps(x: Index, axis: int, size: int) -> Iterator[int]:
 
 def _turns(kernel: Kernel, node: Compute, axis: int) -> Iterator[int]:
     """Where the comparison ``node`` of an index with a number changes."""
-    left, right = (_as_index(kernel.body[a]) for a in node.args)
+    left, right = (as_index(kernel.body[a]) for a in node.args)
     if left is None or right is None:
         return
     difference = ix.sub(left, right)
@@ -131,15 +132,6 @@ def _turns(kernel: Kernel, node: Compute, axis: int) -> Iterator[int]:
 def _reaches(a: int, b: int, value: int) -> int:
     """The first ``i`` where ``a * i + b`` has come to ``value``, or has fallen below it."""
     return -((b - value) // a) if a > 0 else (b - value) // -a + 1
-
-
-def _as_index(node: Node) -> Index | None:
-    match node:
-        case IndexValue(index):
-            return index
-        case Literal(int(value), torch.int64):
-            return ix.const(value)
-    return None
 
 
 # values of left minus right from which on a comparison is another than just below
@@ -171,7 +163,7 @@ def _folded(body: list[Node], ranges: list[Index]) -> list[Node]:
                 if type(known) is Literal:
                     same = then if known.value else other
             case Compute(op, args) if op in _HOLDS:
-                left, right = (_as_index(out[a]) for a in args)
+                left, right = (as_index(out[a]) for a in args)
                 if left is not None and right is not None:
                     low, high = ix.bounds(ix.sub(left, right), ranges)
                     holds = None if low is None or high is None else _HOLDS[op](low, high)

@@ -30,7 +30,7 @@ class Built(Protocol):
     built: bool
 
 
-def tell_plan(plan: Plan, built: Built, *, check: bool) -> None:
+def tell_plan(plan: Plan, built: Built) -> None:
     """Fill in the record under way from what was scheduled and built."""
     _print_sources(built)
     told = recorder.current_graph()
@@ -40,7 +40,7 @@ def tell_plan(plan: Plan, built: Built, *, check: bool) -> None:
         told.externs = sum(isinstance(step, ExternCall) for step in plan.steps)
         if not built.built:
             told.outcome, told.reason = "eager", built.source.strip("# \n")
-        told.kernels = _kernels(plan, built.kernels, check, getattr(built, "choices", ()))
+        told.kernels = _kernels(plan, built)
         told.bytes = _sum([kernel.bytes for kernel in told.kernels])
         _tell_sources(told, built)
 
@@ -92,17 +92,13 @@ def _tell_sources(told: GraphRecord, built: Built) -> None:
         )
 
 
-def _kernels(
-    plan: Plan, kernels: Sequence[tuple[str, str]], check: bool, choices: Sequence[Choice]
-) -> tuple[KernelRecord, ...]:
-    """One record for each distinct kernel, in the order in which ``build`` tells them apart."""
-    groups: dict[tuple[object, ...], list[Launch]] = {}
-    for step in plan.steps:
-        if isinstance(step, Launch):
-            key = (step.kernel, str(step.device), *(step.sizes if check else ()))
-            groups.setdefault(key, []).append(step)
-    if len(groups) != len(kernels):
-        return ()  # they run through aten
+def _kernels(plan: Plan, built: Built) -> tuple[KernelRecord, ...]:
+    """One record for each distinct kernel; none where all runs through aten."""
+    groups: list[list[Launch]] = [[] for _ in built.kernels]
+    steps = (step for step in plan.steps if isinstance(step, Launch))
+    for number, step in zip(getattr(built, "launches", ()), steps):
+        groups[number].append(step)
+    choices: Sequence[Choice] = getattr(built, "choices", ())
     return tuple(
         KernelRecord(
             name,
@@ -117,7 +113,7 @@ def _kernels(
             table_seconds=choice.table_seconds,
         )
         for (name, _), launches, choice in zip(
-            kernels, groups.values(), choices or [Choice()] * len(groups)
+            built.kernels, groups, choices or [Choice()] * len(groups)
         )
     )
 
