@@ -49,6 +49,7 @@ from torchsmith_fx_backend._src.capture.torch_private import (
     above_autograd_views,
     attention_switches,
     below_autograd,
+    fake_like,
     gradient_clock,
     make_fake,
     number_in,
@@ -181,9 +182,7 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
             return known[1]
         if tensor.layout is not torch.strided:
             raise UnsupportedError(what=f"a {tensor.layout} tensor in the graph")
-        fake = make_fake(
-            self.fake_mode, tensor.size(), tensor.stride(), tensor.dtype, tensor.device
-        )
+        fake = fake_like(self.fake_mode, tensor)
         name = self._names.get(id(tensor))
         if name is None:
             name = self.recorder.fresh_attribute_name("_tensor_constant")
@@ -676,8 +675,7 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
 
     def snapshot(self, tensor: torch.Tensor) -> FakeTensor:
         """Another fake tensor of the layout of ``tensor``."""
-        layout = (tensor.size(), tensor.stride(), tensor.dtype, tensor.device)
-        return make_fake(self.fake_mode, *layout, tensor.storage_offset())
+        return fake_like(self.fake_mode, tensor, tensor.storage_offset())
 
     def _lift(self, tensor: torch.Tensor) -> Any:
         """A literal: one element becomes a ``full``, more become a copied attribute."""

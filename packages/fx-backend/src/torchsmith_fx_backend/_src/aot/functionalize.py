@@ -32,8 +32,8 @@ from torchsmith_fx_backend._src.capture.torch_private import (
     FakeTensorMode,
     HigherOrderOperator,
     below_autograd,
+    fake_like,
     fake_mode_of,
-    make_fake,
     no_autocast_cache,
     pytree,
 )
@@ -321,7 +321,7 @@ def _fresh_fake(tensor: torch.Tensor, mode: FakeTensorMode) -> FakeTensor:
         raise UnsupportedError(what=f"an input of type {type(tensor).__name__} ({tensor.layout})")
     if tensor.is_neg():
         raise UnsupportedError(what="an input with a lazy negation")
-    fake = make_fake(mode, tensor.size(), tensor.stride(), tensor.dtype, tensor.device)
+    fake = fake_like(mode, tensor)
     if tensor.is_conj():
         with mode:
             fake = cast(FakeTensor, torch.conj(fake))

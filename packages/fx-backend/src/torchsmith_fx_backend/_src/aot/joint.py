@@ -29,6 +29,7 @@ from torchsmith_fx_backend._src.capture.torch_private import (
     FakeTensor,
     below_autograd,
     ended,
+    fake_like,
     hook,
     make_fake,
     no_autocast_cache,
@@ -264,7 +265,7 @@ class _Place(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, leaf: FakeTensor) -> FakeTensor:
         ctx.set_materialize_grads(False)
-        return make_fake(leaf.fake_mode, leaf.shape, leaf.stride(), leaf.dtype, leaf.device)
+        return fake_like(leaf.fake_mode, leaf)
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor | None) -> torch.Tensor | None:
@@ -401,10 +402,7 @@ def _lift_attributes(
         seen.add(id(value))
         if value.layout is not torch.strided:
             raise UnsupportedError(what=f"a {value.layout} tensor in the graph")
-        fake = stand_in(
-            value,
-            make_fake(trace.fake_mode, value.size(), value.stride(), value.dtype, value.device),
-        )
+        fake = stand_in(value, fake_like(trace.fake_mode, value))
         placeholder = trace.recorder.placeholder(path.replace(".", "_"), fake)
         trace.mode.lift(value, fake, placeholder)
         paths.append(path)

@@ -43,10 +43,10 @@ from torchsmith_fx_backend._src.capture.torch_private import (
     apply_of,
     below_autograd,
     delayed_error,
+    fake_like,
     has_saving_hooks,
     has_storage,
     keeps_graph,
-    make_fake,
     pytree,
 )
 from torchsmith_fx_backend._src.runtime.halves import RecordedBackward, RecordedForward
@@ -323,8 +323,7 @@ def _as_input(value: Any) -> Any:
     """The description of a value that a graph takes from outside."""
     if not isinstance(value, torch.Tensor):
         return value
-    mode = value.fake_mode  # type: ignore[attr-defined]
-    return make_fake(mode, value.shape, value.stride(), value.dtype, value.device)
+    return fake_like(value.fake_mode, value)  # type: ignore[attr-defined]
 
 
 # What one call of the forward half gave: what was given to it, if a second run is possible; its

@@ -25,7 +25,7 @@ from torchsmith_fx_backend._src.capture.torch_private import (
     FakeTensorMode,
     OpOverload,
     active_modes,
-    make_fake,
+    fake_like,
     unset_fake_temporarily,
 )
 from torchsmith_fx_backend.errors import DataDependentError
@@ -188,14 +188,7 @@ class ProxyMode(DispatchMode):  # type: ignore[no-untyped-call]
         if isinstance(value, torch.Tensor):
             if value.layout is not torch.strided:
                 return None
-            return make_fake(
-                self._value_mode,
-                value.size(),
-                value.stride(),
-                value.dtype,
-                value.device,
-                value.storage_offset(),
-            )
+            return fake_like(self._value_mode, value, value.storage_offset())
         if isinstance(value, (list, tuple)):
             items = [self.snapshot(item) for item in value]
             return items if isinstance(value, list) else tuple(items)

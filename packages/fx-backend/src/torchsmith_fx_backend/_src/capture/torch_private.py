@@ -240,6 +240,13 @@ def make_fake(
         return FakeTensor(mode, meta, device)
 
 
+def fake_like(
+    mode: FakeTensorMode, tensor: torch.Tensor, offset: int | torch.SymInt = 0
+) -> FakeTensor:
+    """A fake tensor of the layout of ``tensor``."""
+    return make_fake(mode, tensor.shape, tensor.stride(), tensor.dtype, tensor.device, offset)
+
+
 def fake_mode_of(tensor: torch.Tensor) -> FakeTensorMode | None:
     """The mode that a fake tensor belongs to; None for other tensors."""
     return tensor.fake_mode if isinstance(tensor, FakeTensor) else None

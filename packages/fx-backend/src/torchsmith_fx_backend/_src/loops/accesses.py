@@ -79,11 +79,16 @@ def _safe(kernel: Kernel, position: int, sizes: Sequence[Index | None]) -> bool:
         return False
     if isinstance(node, IndexValue):
         return True
-    size = sizes[node.arg] if node.arg < len(sizes) else None
+    size = _reach(node, sizes)
     if size is None:
         return True
     last = ix.sub(ix.sub(size, ONE), node.index)
     return at_least(node.index, 0, ranges, known) and at_least(last, 0, ranges, known)
+
+
+def _reach(access: Load | Store, sizes: Sequence[Index | None]) -> Index | None:
+    """How many elements the buffer of an access reaches over, if it is known."""
+    return sizes[access.arg] if access.arg < len(sizes) else None
 
 
 def _divisors(x: Index) -> Iterator[Index]:
@@ -139,8 +144,8 @@ def _is_static(kernel: Kernel, position: int, sizes: Sequence[Index | None]) -> 
     node = kernel.body[position]
     assert isinstance(node, (Load, Store, IndexValue))
     involved = [*kernel.ranges, *_involved(kernel, position)]
-    if not isinstance(node, IndexValue) and node.arg < len(sizes):
-        involved.append(sizes[node.arg] or ZERO)
+    if not isinstance(node, IndexValue):
+        involved.append(_reach(node, sizes) or ZERO)
     return not any(ix.symbols(x) for x in involved)
 
 
@@ -204,7 +209,7 @@ def _look(
             raise fail("a divisor is not positive")
     if isinstance(node, IndexValue):
         return
-    size = sizes[node.arg] if node.arg < len(sizes) else None
+    size = _reach(node, sizes)
     if size is not None:
         where = at(node.index)[keep]
         if bool((where < 0).any()) or bool((where >= number(size)).any()):

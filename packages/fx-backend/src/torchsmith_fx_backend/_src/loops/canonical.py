@@ -242,9 +242,7 @@ def _boundaries(x: Index, into: dict[int, dict[Index, None]]) -> None:
         case ix.Add(parts) | ix.Mul(parts):
             for part in parts:
                 _boundaries(part, into)
-        case FloorDiv(Var(axis), den):
-            into.setdefault(axis, {})[den] = None
-        case Mod(Var(axis), den):
+        case FloorDiv(Var(axis), den) | Mod(Var(axis), den):
             into.setdefault(axis, {})[den] = None
         case Mod(FloorDiv(Var(axis), inner), den):
             marks = into.setdefault(axis, {})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import fx
@@ -131,12 +131,21 @@ def _concatenate(p: Point, pieces: list[fx.Node], sizes: list[Index], dim: int) 
             mask = below[-1].negated()
         else:
             mask = below[number] & below[number - 1].negated()
-        at = _moved(p.at, dim, ix.sub(x, starts[number]))
-        value = p.body.masked(mask, lambda arg=arg, at=at: p.at_of(arg, at))  # type: ignore[misc]
-        values.append(p.convert(value, p.body.graph.info(arg).dtype, p.dtype))
+        values.append(_masked(p, mask, arg, _moved(p.at, dim, ix.sub(x, starts[number]))))
+    return _first_of(below, values)
+
+
+def _masked(p: Point, mask: Value, source: fx.Node, at: Coords) -> Value:
+    """The element of ``source`` at ``at``, read where the mask is true, in the node's dtype."""
+    value = p.body.masked(mask, lambda: p.at_of(source, at))
+    return p.convert(value, p.body.graph.info(source).dtype, p.dtype)
+
+
+def _first_of(tests: Sequence[Value], values: Sequence[Value]) -> Value:
+    """The value of the first test that is true; the last value, which has no test, else."""
     result = values[-1]
-    for mask, value in zip(reversed(below), reversed(values[:-1])):
-        result = mask.where(value, result)
+    for test, value in zip(reversed(tests), reversed(values[:-1]), strict=True):
+        result = test.where(value, result)
     return result
 
 
@@ -151,15 +160,11 @@ def stack(p: Point) -> Value:
     dim = p.dim(1)
     at = (*p.at[:dim], *p.at[dim + 1 :])
     place = p.body.index_value(p.at[dim])
-    values = []
-    for number, arg in enumerate(pieces):
-        read: Callable[[], Value] = lambda arg=arg: p.at_of(arg, at)  # type: ignore[misc]
-        value = p.body.masked(place.eq(number), read) if len(pieces) > 1 else read()
-        values.append(p.convert(value, p.body.graph.info(arg).dtype, p.dtype))
-    result = values[-1]
-    for number in reversed(range(len(values) - 1)):
-        result = place.eq(number).where(values[number], result)
-    return result
+    if len(pieces) == 1:
+        return p.convert(p.at_of(pieces[0], at), p.body.graph.info(pieces[0]).dtype, p.dtype)
+    tests = [place.eq(number) for number in range(len(pieces))]
+    values = [_masked(p, test, arg, at) for test, arg in zip(tests, pieces)]
+    return _first_of(tests[:-1], values)
 
 
 def _pad_push(g: Geometry, at: Coords) -> Coords | None:
@@ -192,9 +197,7 @@ def constant_pad(p: Point) -> Value:
 def _placed(p: Point, mask: Value, at: Coords) -> Value:
     """The second operand's element at ``at`` where the mask is true, else the first's here."""
     base, source = p.operand(), p.operand(1)
-    value = p.body.masked(mask, lambda: p.at_of(source, at))
-    value = p.convert(value, p.body.graph.info(source).dtype, p.dtype)
-    return mask.where(value, p.at_of(base, p.at))
+    return mask.where(_masked(p, mask, source, at), p.at_of(base, p.at))
 
 
 @lowering(aten.slice_scatter.default, cost=4, moves=True, applies=_few_dims)

@@ -150,8 +150,10 @@ def index_tensor(p: Point) -> Value:
 # --------------------------------------------------------------------------- sorted rows
 
 
-def _found(p: Point, sorted_row: fx.Node, key: Value, right: bool) -> Value:
-    """How many entries of the row come before ``key``, by bisection: the same steps everywhere."""
+def _found(p: Point, sorted_row: fx.Node, keys: fx.Node) -> Value:
+    """How many entries of the row come before a key, by bisection: the same steps everywhere."""
+    key = p.at_of(keys, p.at).rounded(p.body.graph.info(keys).dtype)
+    right = _right(p.node)
     shape = p.body.graph.info(sorted_row).shape
     length = shape[-1]
     assert type(length) is ix.Const
@@ -167,7 +169,7 @@ def _found(p: Point, sorted_row: fx.Node, key: Value, right: bool) -> Value:
         before = after.negated() & (tried <= length.value)
         found = before.where(tried, found)
         step //= 2
-    return found
+    return found.cast(p.dtype)
 
 
 def _searched(row: int, keys: int) -> Callable[[fx.Node], bool]:
@@ -195,16 +197,12 @@ def _right(node: fx.Node) -> bool | None:
 
 @lowering(aten.bucketize.Tensor, cost=60, applies=_searched(1, 0))
 def bucketize(p: Point) -> Value:
-    keys, row = p.operand(), p.operand(1)
-    key = p.at_of(keys, p.at).rounded(p.body.graph.info(keys).dtype)
-    return _found(p, row, key, bool(_right(p.node))).cast(p.dtype)
+    return _found(p, p.operand(1), p.operand())
 
 
 @lowering(aten.searchsorted.Tensor, cost=60, applies=_searched(0, 1))
 def searchsorted(p: Point) -> Value:
-    row, keys = p.operand(), p.operand(1)
-    key = p.at_of(keys, p.at).rounded(p.body.graph.info(keys).dtype)
-    return _found(p, row, key, bool(_right(p.node))).cast(p.dtype)
+    return _found(p, p.operand(), p.operand(1))
 
 
 # ---------------------------------------------------------------- losses that check their input

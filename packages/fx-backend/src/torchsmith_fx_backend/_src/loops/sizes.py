@@ -156,13 +156,19 @@ def _from_guards(x: object, place: bool) -> Index:
             return const(int(x.value))  # type: ignore[attr-defined]
         case "Symbol":
             return Sym(x.name, _number(x.lo), _number(x.hi))  # type: ignore[attr-defined]
+    return _combined(x, args, place)
+
+
+def _combined(x: object, args: list[Index], place: bool) -> Index:
+    """The expression ``x``, whose parts are ``args``; ours and sympy's are named alike."""
+    match type(x).__name__:
         case "Add":
             return add(*args)
         case "Mul":
             return mul(*args)
-        case "FloorDiv":
+        case "FloorDiv" | "CleanDiv" | "IntTrueDiv":
             return floordiv(args[0], args[1])
-        case "Mod":
+        case "Mod" | "PythonMod":
             return mod(args[0], args[1])
         case "Max" if place:
             return _at_least_one(args)
@@ -195,19 +201,7 @@ def _from_sympy(x: Any, ranges: Mapping[Any, Any], place: bool) -> Index:
         return Sym(x.name, low, high)
     if isinstance(x, sympy.Pow) and isinstance(x.exp, sympy.Integer) and int(x.exp) > 0:
         return mul(*[_from_sympy(x.base, ranges, place)] * int(x.exp))
-    args = [_from_sympy(a, ranges, place) for a in x.args]
-    match type(x).__name__:
-        case "Add":
-            return add(*args)
-        case "Mul":
-            return mul(*args)
-        case "FloorDiv" | "CleanDiv" | "IntTrueDiv":
-            return floordiv(args[0], args[1])
-        case "Max" if place:
-            return _at_least_one(args)
-        case "Mod" | "PythonMod":
-            return mod(args[0], args[1])
-    raise UnrepresentableError(str(x))
+    return _combined(x, [_from_sympy(a, ranges, place) for a in x.args], place)
 
 
 def sizes(values: Iterable[object], place: bool = False) -> tuple[Index, ...]:

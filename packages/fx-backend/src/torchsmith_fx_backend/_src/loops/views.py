@@ -10,7 +10,7 @@ from torch import fx
 from torchsmith_fx_backend._src.loops import index as ix
 from torchsmith_fx_backend._src.loops.index import Const, Index, Ranges
 from torchsmith_fx_backend._src.loops.proof import at_least
-from torchsmith_fx_backend._src.loops.registry import Coords, Geometry, View, register
+from torchsmith_fx_backend._src.loops.registry import Coords, Geometry, View, argument, register
 from torchsmith_fx_backend._src.loops.sizes import UnrepresentableError, size_index
 
 aten = torch.ops.aten
@@ -259,13 +259,10 @@ def split_pull(g: Geometry, at: Coords) -> Coords:
     """Coordinates in the split tensor for ``getitem(split, k)``; ``g.node`` is the getitem."""
     parent, number = g.node.args
     assert isinstance(parent, fx.Node) and isinstance(number, int)
-    args = parent.args
-    dim = int(args[2] if len(args) > 2 else parent.kwargs.get("dim", 0))  # type: ignore[arg-type]
-    if parent.target is aten.unbind.int:
-        dim = int(args[1] if len(args) > 1 else parent.kwargs.get("dim", 0))  # type: ignore[arg-type]
-        dim %= len(g.base)
+    unbound = parent.target is aten.unbind.int
+    dim = int(argument(parent, 1 if unbound else 2, "dim", 0)) % len(g.base)
+    if unbound:
         return (*at[:dim], ix.const(number), *at[dim:])
-    dim %= len(g.base)
     start: Index = ix.ZERO
     pieces = parent.meta["val"]
     for piece in pieces[: number % len(pieces)]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
@@ -68,9 +70,7 @@ def _taps(
                 if not ix.in_range(place, size, p.body.sizes):
                     number = p.body.index_value(place)
                     tests += [number >= 0, number < p.body.index_value(size)]
-            mask: Value | None = None
-            for test in tests:
-                mask = test if mask is None else mask & test
+            mask = functools.reduce(operator.and_, tests) if tests else None
             at = (*p.at[:-2], y, x)
             yield mask, y, x, lambda at=at: p.at_of(source, at)  # type: ignore[misc]
 

@@ -127,20 +127,12 @@ def plan_passes(kernel: Kernel, *, online: bool) -> Passes:
 
 def _online_pair(kernel: Kernel, node: Reduce) -> tuple[int, int] | None:
     """(maximum, value) when ``node`` is ``sum(exp(value - maximum(value)))``."""
-    if node.op is not ReduceOp.SUM:
+    power = kernel.body[node.value]
+    if node.op is not ReduceOp.SUM or not isinstance(power, Compute) or power.op is not Op.EXP:
         return None
-    match kernel.body[node.value]:
-        case Compute(Op.EXP, (inner,)):
-            pass
-        case _:
-            return None
-    match kernel.body[inner]:
+    match kernel.body[power.args[0]]:
         case Compute(Op.SUB, (value, best)):
-            pass
-        case _:
-            return None
-    match kernel.body[best]:
-        case Reduce(ReduceOp.MAX, reduced) if reduced == value:
-            return best, value
-        case _:
-            return None
+            maximum = kernel.body[best]
+            if isinstance(maximum, Reduce) and (maximum.op, maximum.value) == (ReduceOp.MAX, value):
+                return best, value
+    return None

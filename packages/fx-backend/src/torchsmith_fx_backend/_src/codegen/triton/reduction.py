@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import torch
 
@@ -121,7 +121,7 @@ class ReductionPrinter(Emitter):
         for number, node in enumerate(self.kernel.body):
             if isinstance(node, Reduce):
                 self.workspaces.append(
-                    Workspace(f"partial{number}", operand_dtype(self.dtypes, node), length)
+                    Workspace(f"partial{number}", self.dtypes[node.value], length)
                 )
                 if node.op in ARG_REDUCTIONS:
                     self.workspaces.append(Workspace(f"where{number}", torch.int64, length))
@@ -165,7 +165,7 @@ class ReductionPrinter(Emitter):
         passes = plan_passes(self.kernel, online=False)
         self._outer_nodes(passes, 0)
         for number, node in passes.reductions(1):
-            dtype = operand_dtype(self.dtypes, node)
+            dtype = self.dtypes[node.value]
             other = scalars.literal_text(node.op.identity(dtype))
             options = f", {mask}, other={other}" if mask else ""
             self._say(
@@ -193,7 +193,7 @@ class ReductionPrinter(Emitter):
 
     def _reduce_operands(self, node: Reduce) -> tuple[str, str | None]:
         """Operand with masked lanes set to the identity, and positions for an arg reduction."""
-        dtype = operand_dtype(self.dtypes, node)
+        dtype = self.dtypes[node.value]
         value = self._broadcast(node.value)
         mask = self.masks["r"]
         if mask:
@@ -219,7 +219,7 @@ class ReductionPrinter(Emitter):
         self._define(number, text, frozenset("x"))
 
     def _start_accumulator(self, number: int, node: Reduce) -> None:
-        dtype = operand_dtype(self.dtypes, node)
+        dtype = self.dtypes[node.value]
         neutral = scalars.literal_text(node.op.identity(dtype))
         kind = scalars.TYPES[dtype]
         if node.op in ARG_REDUCTIONS:
@@ -248,8 +248,3 @@ class ReductionPrinter(Emitter):
     def _finish_accumulator(self, number: int, node: Reduce) -> None:
         position = f"pos{number}" if node.op in ARG_REDUCTIONS else None
         self._finish(number, node, f"acc{number}", position)
-
-
-def operand_dtype(dtypes: Sequence[torch.dtype], node: Reduce) -> torch.dtype:
-    """Dtype of what a reduction reads (an arg reduction's own dtype is int64)."""
-    return dtypes[node.value]
