@@ -483,6 +483,51 @@ def match_args_that_are_no_names():
     return out
 
 
+def tagged():
+    pass
+
+
+tagged.a = tagged.b = 1
+
+
+@case
+def attributes_of_functions_that_are_set_again():
+    del tagged.a
+    tagged.a = 2
+    found = list(vars(tagged))
+    del tagged.b
+    tagged.b = 3
+    return found, list(vars(tagged))
+
+
+class Hashed(frozenset):
+    def __hash__(self):
+        return 7
+
+
+@case
+def elements_with_a_hash_of_their_own():
+    found = {Hashed([1]), Hashed([2]), 3}
+    found.discard(Hashed([1]))
+    found.discard(frozenset([2]))
+    found.remove(Hashed([2]))
+    return found, {1} in {frozenset([1])}, Hashed([1]) in {frozenset([1])}
+
+
+@case
+def arguments_of_initialisers_that_are_refused():
+    out = []
+    for init, args in (
+        (collections.deque().__init__, ((), -1)),
+        (collections.defaultdict().__init__, (5,)),
+    ):
+        try:
+            init(*args)
+        except (TypeError, ValueError) as e:
+            out.append((type(e).__name__, str(e)))
+    return out
+
+
 @case
 def dicts_of_objects_that_are_deleted():
     obj, part = Plain(), functools.partial(max, 1)

@@ -156,6 +156,13 @@ class Journal:
         """The pending stores to ``value``'s attributes."""
         return self.attrs.get(self.owner(value)) or {}
 
+    def names(self, value: Value, real: Iterable[str]) -> list[str]:
+        """The attributes that ``value`` has now, in order, of which it had ``real`` at first."""
+        dropped = self.dropped.get(self.owner(value), {})
+        names = [n for n in real if n not in dropped]
+        stored = self.stores(value).items()
+        return names + [n for n, v in stored if v is not DELETED and n not in names]
+
     def store_attr(self, value: Value, name: str, new: Value | Deleted) -> None:
         """Note ``value.name = new`` (or its deletion)."""
         value = self.owner(value)

@@ -416,7 +416,7 @@ class DequeValue(ListValue):
 
     def c_attribute(self, tx: Trace, name: str, descriptor: object) -> Value:
         if name == "maxlen":
-            return ConstantValue(self.maxlen)
+            return self.limit()
         return super().c_attribute(tx, name, descriptor)
 
     def reconstruct(self, cg: Emitter) -> str:

@@ -265,13 +265,8 @@ class FunctionValue(Value, HasInstanceDict):
 
     def instance_names(self, tx: Trace) -> list[str]:
         real = tx.world.instance_names(self.fn, self.source)
-        table = tx.journal.attrs.get(self) or {}
-        names = [n for n in real if not isinstance(table.get(n), Deleted)]
-        return names + [
-            n
-            for n, v in table.items()
-            if n not in real and not isinstance(v, Deleted) and n not in _PER_FUNCTION
-        ]
+        names = tx.journal.names(self, real)
+        return [n for n in names if n in real or n not in _PER_FUNCTION]
 
     def guard_missing(self, tx: Trace, name: str) -> None:
         if self.source is not None and tx.journal.load_attr(self, name) is None:

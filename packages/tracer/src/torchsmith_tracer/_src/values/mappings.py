@@ -82,9 +82,7 @@ class DictValue(BuiltinObject, HasInstanceDict):
 
     def instance_names(self, tx: Trace) -> list[str]:
         real = () if self.real is None else tx.world.instance_names(self.real, self.source)
-        stored, dropped = tx.journal.attrs.get(self, {}), tx.journal.dropped.get(self, {})
-        names = [n for n in real if n not in dropped]
-        return names + [n for n, v in stored.items() if v is not DELETED and n not in names]
+        return tx.journal.names(self, real)
 
     def guard_missing(self, tx: Trace, name: str) -> None:
         stored = tx.journal.load_attr(self, name) is not None
@@ -346,10 +344,7 @@ class SetValue(BuiltinObject):
         return bool(self.table)
 
     def contains(self, tx: Trace, item: Value) -> Value:
-        other = item.base_value()
-        if isinstance(other, SetValue) and other.cls is set:
-            return bool_value(frozenset(other.table) in self.table)
-        return bool_value(tx.interp.hash_key(item) in self.table)
+        return bool_value(element_key(tx, item) in self.table)
 
     def iter(self, tx: Trace) -> Value:
         return tx.interp.iterator(self.in_order(), self)
@@ -418,6 +413,14 @@ def set_table(value: Value) -> dict[object, Value] | None:
     if isinstance(value, DictViewValue) and value.kind == "keys":
         return {h: k for h, (k, _) in value.mapping.table.items()}
     return None
+
+
+def element_key(tx: Trace, item: Value) -> object:
+    """The hash key that an element is looked up by: a set finds the frozenset of its elements."""
+    base = item.base_value()
+    if isinstance(base, SetValue) and base.cls is set:
+        return frozenset(base.table)
+    return tx.interp.hash_key(item)
 
 
 def elements(tx: Trace, value: Value) -> Elements:

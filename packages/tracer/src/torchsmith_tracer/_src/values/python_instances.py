@@ -111,12 +111,8 @@ class ObjectValue(HasSpecialMethods, PlainObject, HasInstanceDict):
     def instance_names(self, tx: Trace) -> list[str]:
         """Names in the instance dict, in order."""
         owner = self.dict_owner(tx)
-        real = tx.world.instance_names(owner.obj, owner.source)
-        table = tx.journal.stores(self)
-        dropped = tx.journal.dropped.get(owner, {})
-        names = [n for n in real if n not in dropped]
-        names += [n for n, v in table.items() if v is not DELETED and n not in names]
-        slots = self.slot_names() if table else frozenset()
+        names = tx.journal.names(self, tx.world.instance_names(owner.obj, owner.source))
+        slots = self.slot_names() if tx.journal.stores(self) else frozenset()
         return [n for n in names if n not in slots]
 
     def dict_owner(self, tx: Trace) -> ObjectValue:

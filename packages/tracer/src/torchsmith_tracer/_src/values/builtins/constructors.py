@@ -179,19 +179,29 @@ def _ordered_dict(tx: Trace, *args: Value, **kwargs: Value) -> Value:
 
 @constructor(collections.defaultdict)
 def _default_dict(tx: Trace, *args: Value, **kwargs: Value) -> Value:
+    new = DictValue(None, None, collections.defaultdict, default_factory(tx, args))
+    return fill_dict(tx, new, "defaultdict", args[1:], kwargs)
+
+
+def default_factory(tx: Trace, args: tuple[Value, ...]) -> Value | None:
+    """The factory of a ``defaultdict`` that is made with ``args``."""
     factory = None if not args or tx.interp.is_none(args[0]) else args[0]
     if isinstance(factory, ConstantValue | SequenceValue | DictValue):
         raise tx.interp.error(TypeError, "first argument must be callable or None")
-    new = DictValue(None, None, collections.defaultdict, factory)
-    return fill_dict(tx, new, "defaultdict", args[1:], kwargs)
+    return factory
 
 
 @constructor(collections.deque)
 def _deque(tx: Trace, iterable: Value | None = None, maxlen: Value = NONE) -> Value:
+    return DequeValue(_items(tx, iterable), most_items(tx, maxlen))
+
+
+def most_items(tx: Trace, maxlen: Value) -> int | None:
+    """The ``maxlen`` that a deque is made with."""
     limit = None if tx.interp.is_none(maxlen) else tx.interp.index(maxlen)
     if limit is not None and limit < 0:
         raise tx.interp.error(ValueError, "maxlen must be non-negative")
-    return DequeValue(_items(tx, iterable), limit)
+    return limit
 
 
 constructor(types.MappingProxyType)(lambda tx, mapping, /: MappingProxyValue(mapping))

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.builtins.constructors import most_items
 from torchsmith_tracer._src.values.builtins.functions import sort
 from torchsmith_tracer._src.values.builtins.registry import method
 from torchsmith_tracer._src.values.constants import NONE, ConstantValue
@@ -168,8 +169,7 @@ def _deque_init(
     tx: Trace, self: Value, iterable: Value | None = None, maxlen: Value = NONE
 ) -> Value:
     target = cast("DequeValue", _list(self))
-    limit = None if tx.interp.is_none(maxlen) else tx.interp.index(maxlen)
-    tx.journal.assign(target, "maxlen", limit)
+    tx.journal.assign(target, "maxlen", most_items(tx, maxlen))
     target.replace(tx, [])
     return NONE if iterable is None else _extend(tx, self, iterable)
 

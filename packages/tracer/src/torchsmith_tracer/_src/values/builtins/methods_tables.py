@@ -7,7 +7,7 @@ from typing import cast
 
 from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
-from torchsmith_tracer._src.values.builtins.constructors import fill_dict
+from torchsmith_tracer._src.values.builtins.constructors import default_factory, fill_dict
 from torchsmith_tracer._src.values.builtins.registry import method
 from torchsmith_tracer._src.values.classes import ClassValue
 from torchsmith_tracer._src.values.constants import NONE, ConstantValue, bool_value
@@ -20,6 +20,7 @@ from torchsmith_tracer._src.values.mappings import (
     DictViewValue,
     SetValue,
     compare_keys,
+    element_key,
     elements,
 )
 from torchsmith_tracer._src.values.python_instances import ObjectValue
@@ -50,8 +51,7 @@ def _init(tx: Trace, self: Value, /, *args: Value, **kwargs: Value) -> Value:
 @method(collections.defaultdict, "__init__")
 def _default_init(tx: Trace, self: Value, /, *args: Value, **kwargs: Value) -> Value:
     target = _dict(self)
-    factory = None if not args or tx.interp.is_none(args[0]) else args[0]
-    tx.journal.assign(target, "factory", factory)
+    tx.journal.assign(target, "factory", default_factory(tx, args))
     fill_dict(tx, target, "defaultdict", args[1:], kwargs)
     return NONE
 
@@ -204,7 +204,7 @@ def _add(tx: Trace, self: Value, item: Value, /) -> Value:
 @method(set, "discard")
 def _discard(tx: Trace, self: Value, item: Value, /) -> Value:
     target = _set(self)
-    key = _element_key(tx, item)
+    key = element_key(tx, item)
     if key in target.table:
         table = dict(target.table)
         del table[key]
@@ -212,16 +212,9 @@ def _discard(tx: Trace, self: Value, item: Value, /) -> Value:
     return NONE
 
 
-def _element_key(tx: Trace, item: Value) -> object:
-    base = item.base_value()
-    if isinstance(base, SetValue):
-        return frozenset(base.table)
-    return tx.interp.hash_key(item)
-
-
 @method(set, "remove")
 def _remove(tx: Trace, self: Value, item: Value, /) -> Value:
-    if _element_key(tx, item) not in _set(self).table:
+    if element_key(tx, item) not in _set(self).table:
         raise tx.interp.error_with(KeyError, [item])
     return _discard(tx, self, item)
 

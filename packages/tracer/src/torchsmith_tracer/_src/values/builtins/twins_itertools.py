@@ -431,7 +431,7 @@ new_group = type(next(itertools.groupby("a"))[1])
 @_twin
 class _tee_dataobject:
     state = ("_it", "_values", "_link", "_running")
-    make = _Iterator.make.__func__
+    make = classmethod(_Iterator.make.__func__)
 
     def __init__(self, it, values, link, /):
         if not isinstance(values, list):
@@ -461,9 +461,6 @@ class _tee_dataobject:
 
     def __reduce__(self):
         return type(self), (self._it, self._values, self._link)
-
-
-_tee_dataobject.make = classmethod(_tee_dataobject.make)
 
 
 @_twin
