@@ -71,34 +71,13 @@ def _call_function_ex(tx: Trace, frame: Frame, ins: Instruction) -> None:
     else:
         stack.pop()
         fn = cast("Value", stack.pop())
-    kwargs: dict[str, Value] = {}
-    if mapping is not None:
-        kwargs = _keywords(tx, fn, mapping)
+    kwargs = {} if mapping is None else tx.interp.keywords(mapping)
     if not tx.interp.is_iterable(sequence):
         text = tx.interp.function_text(fn)
         message = f"{text} argument after * must be an iterable, not {sequence.type_name}"
         raise tx.interp.error(TypeError, message)
     args = tx.interp.unpack(sequence)
     stack.append(tx.interp.call_from(frame, fn, args, kwargs))
-
-
-def _keywords(tx: Trace, fn: Value, mapping: Value) -> dict[str, Value]:
-    base = mapping.base_value()
-    if not isinstance(base, DictValue) or base is not mapping:
-        new = DictValue()
-        if not tx.interp.is_mapping(mapping):
-            text = tx.interp.function_text(fn)
-            message = f"{text} argument after ** must be a mapping, not {mapping.type_name}"
-            raise tx.interp.error(TypeError, message)
-        tx.interp.dict_update(new, mapping)
-        base = new
-    out: dict[str, Value] = {}
-    for key, value in zip(base.keys(), base.values(tx), strict=True):
-        name = tx.interp.try_concrete(key)
-        if not isinstance(name, str):
-            raise tx.interp.error(TypeError, "keywords must be strings")
-        out[name] = value
-    return out
 
 
 # --- functions ---------------------------------------------------------------------------------

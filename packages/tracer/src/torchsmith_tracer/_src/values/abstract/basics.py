@@ -239,12 +239,17 @@ class Basics(Part):
             return self.UNKNOWN
 
     def keywords(self, mapping: Value) -> Keywords:
-        """The content of a dict whose keys are known strings."""
+        """The content of a dict as keywords of a call; TypeError where a key is no string."""
         table = mapping.base_value()
         if not isinstance(table, DictValue):
             raise Unsupported("not-constant", what=mapping.describe())
-        pairs = zip(table.keys(), table.values(self.tx), strict=True)
-        return {str(self.concrete(key)): value for key, value in pairs}
+        found: Keywords = {}
+        for key, value in zip(table.keys(), table.values(self.tx), strict=True):
+            name = self.concrete(key)
+            if not isinstance(name, str):
+                raise self.error(TypeError, "keywords must be strings")
+            found[name] = value
+        return found
 
     def known(self, args: Iterable[Value], kwargs: Mapping[str, Value]) -> Known | None:
         """Host objects of call arguments, or None when one is not known."""
