@@ -1,7 +1,11 @@
 """Writes of one value where a mask is true: values, layouts, and no search for true places."""
 
+import operator
+import warnings
+
 import pytest
 import torch
+import torchsmith_guards as guards
 from torch import fx
 from torchsmith_fx_backend import Settings, compile_graph
 
@@ -47,6 +51,23 @@ def test_masks_are_choices(fn, dtype):
     assert torch.equal(want, got) and want.stride() == got.stride()
     assert torch.equal(first, second) and first._version == second._version
     assert "index_put" not in compiled.source
+
+
+@pytest.mark.parametrize("write", ["index_put", "index_put_"])
+def test_rows_of_any_length_are_chosen(write):
+    put = operator.methodcaller
+    fn = lambda x: put(write, [x.select(-1, 0) > 0], x.new_full((), 9.0))(x) + 1
+    x = torch.ones(4, 1).t()  # a choice has other strides than the write
+    fake = guards.FakeMode(guards.ShapeEnv()).fakeify(x, guards.LocalSource("x"), {1})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # fx warns of symbols that no node computes
+        compiled = compile_graph(fx.symbolic_trace(fn), [fake], STRICT)
+    assert "index_put" not in compiled.source
+    for column in (torch.ones(4, 1), torch.ones(7, 1), -torch.ones(5, 1)):
+        given, mine = column.clone().t(), column.clone().t()
+        got, want = compiled(mine), fn(given)
+        assert torch.equal(want, got) and want.stride(1) == got.stride(1)
+        assert torch.equal(given, mine)
 
 
 def test_several_values_stay():

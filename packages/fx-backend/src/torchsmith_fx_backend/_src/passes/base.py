@@ -12,6 +12,7 @@ from torchsmith_guards import same_sizes
 
 from torchsmith_fx_backend._src.capture.ops import Effect, op_info
 from torchsmith_fx_backend._src.capture.recorder import values_of
+from torchsmith_fx_backend._src.capture.symbols import SymbolNodes
 from torchsmith_fx_backend._src.capture.torch_private import (
     OpOverload,
     below_autograd,
@@ -239,7 +240,7 @@ def keep_layout(
     with graph.inserting_before(node.next):
         empty = graph.call_function(
             aten.empty_strided.default,
-            (list(before.shape), list(before.stride())),
+            (_lowered(node, before.shape), _lowered(node, before.stride())),
             {"dtype": before.dtype, "device": before.device},
         )
         copy = graph.call_function(aten.copy.default, (empty, node))
@@ -247,6 +248,15 @@ def keep_layout(
     empty.meta = {**node.meta, "val": before}
     copy.meta = {**node.meta, "val": before}
     node.meta["val"] = result
+
+
+def _lowered(node: fx.Node, numbers: Iterable[int | torch.SymInt]) -> list[int | fx.Node]:
+    """Sizes as arguments of a call after ``node``, whose operands have the symbols in them."""
+    symbols = SymbolNodes(node.graph)
+    for each in node.all_input_nodes:
+        if isinstance(each.meta["val"], torch.Tensor):
+            symbols.bind_tensor(each.meta["val"], each)
+    return [n if isinstance(n, int) else symbols.lower(n) for n in numbers]  # type: ignore[misc]
 
 
 def replace_with(graph: fx.Graph, node: fx.Node, new: fx.Node) -> None:
