@@ -9,14 +9,14 @@ from sources import PACKAGES, ROOT, product_files
 LIMIT = 800
 # Lines of Python per group of packages; why these, says docs/decisions/0006-lines-of-code.md.
 BUDGETS = {
-    ("guards", "tracer"): 44_930,
-    ("fx-backend",): 32_400,
+    ("guards", "tracer"): 44_895,
+    ("fx-backend",): 32_200,
     ("kernels",): 22_000,
     ("torchsmith",): 1_000,
 }
 # Folders that tell what the compiler did, in whichever package: counted apart, all together.
 REPORTS = {"records", "page", "repro", "commands"}
-REPORTS_BUDGET = 5_770
+REPORTS_BUDGET = 5_700
 
 
 def test_no_source_file_is_over_the_limit() -> None:
