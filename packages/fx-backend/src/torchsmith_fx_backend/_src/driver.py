@@ -311,15 +311,8 @@ def compile_graph(
         for node in graph.module.graph.find_nodes(op="call_function", target=aten.copy_.default)
         if node.args[0].op == "get_attr"
     )
-    frame = Frame(
-        graph.out_spec,
-        graph.mutated,
-        graph.frozen,
-        attributes,
-        written,
-        graph.static,
-        obstacle(graph.module.graph),
-    )
+    stop, spec = obstacle(graph.module.graph), graph.out_spec
+    frame = Frame(spec, graph.mutated, graph.frozen, attributes, written, graph.static, stop)
     if key is not None and sizes is not None:
         _save(key, sizes, frame, built, gm)
     return _framed(built, frame, gm, example_inputs, ambient, recorded)

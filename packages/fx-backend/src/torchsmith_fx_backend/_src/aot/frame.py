@@ -7,7 +7,7 @@ import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, cast
 
 import torch
@@ -43,29 +43,17 @@ class Frame:
 
     def dump(self) -> bytes:
         """A text form of the frame."""
-        record = {
-            "out_spec": pytree.treespec_dumps(self.out_spec),
-            "mutated": list(self.mutated),
-            "frozen": [list(pair) for pair in self.frozen],
-            "attributes": [list(pair) for pair in self.attributes],
-            "written": list(self.written),
-            "static": self.static,
-            "obstacle": self.obstacle,
-        }
-        return json.dumps(record).encode()
+        record = {each.name: getattr(self, each.name) for each in fields(self)}
+        return json.dumps({**record, "out_spec": pytree.treespec_dumps(self.out_spec)}).encode()
 
     @staticmethod
     def load(data: bytes) -> Frame:
         """The frame that ``dump`` wrote."""
         record = json.loads(data)
+        pairs = {name: tuple(map(tuple, record[name])) for name in ("frozen", "attributes")}
+        names = {name: tuple(record[name]) for name in ("mutated", "written")}
         return Frame(
-            pytree.treespec_loads(record["out_spec"]),
-            tuple(record["mutated"]),
-            tuple((position, value) for position, value in record["frozen"]),
-            tuple((name, path) for name, path in record["attributes"]),
-            tuple(record["written"]),
-            record["static"],
-            record["obstacle"],
+            **{**record, **pairs, **names, "out_spec": pytree.treespec_loads(record["out_spec"])}
         )
 
     def wrap(

@@ -38,6 +38,7 @@ from torchsmith_fx_backend._src.capture.ops import (
     is_out_variant,
     is_refused,
     op_info,
+    view_variant,
 )
 from torchsmith_fx_backend._src.capture.recorder import Recorder, values_of
 from torchsmith_fx_backend._src.capture.symbols import SYMBOLIC_TYPES
@@ -117,6 +118,10 @@ class _Call:
     exact: bool = True
 
 
+# A call with the ids of its tensors that have gradients, and what it gave.
+Hidden = tuple[OpOverload, Any, Any, set[int], Any]
+
+
 class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
     """Records a functional graph of primitive operators.
 
@@ -152,8 +157,8 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
         self._draws = Draws(recorder)
         self._made: object = None  # by a factory, the last call: its binding detaches the result
         self.bases: list[Base] = []
-        # Writes into views, by autograd's node: the call, whether the view had a gradient before.
-        self.parts: dict[int, tuple[OpOverload, _Call, bool]] = {}
+        # By the number of autograd's node, calls of which that does not show what it saves.
+        self.hidden: dict[int, Hidden] = {}
         self.put: dict[int | None, Sequence[int]] = {}  # by node: sizes of what puts write
 
     # Roots: what belongs to the caller.
@@ -410,7 +415,17 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
             value = self.evaluate(func, values_of(call.node_args), values_of(call.node_kwargs))
         node = self._draws.call(func, call.node_args, call.node_kwargs, value)
         self._track(result, value, node)
+        if isinstance(result, list):
+            self._hide(gradient_clock() - 1, func, call.args, call.kwargs, result)
         return result
+
+    def _hide(self, number: int, func: OpOverload, args: Any, kwargs: Any, results: Any) -> bool:
+        """Keep a call if autograd makes a node of it."""
+        given = [a for a in pytree.tree_leaves((args, kwargs)) if isinstance(a, torch.Tensor)]
+        wanted = {id(a) for a in given if a.requires_grad and torch.is_grad_enabled()}
+        if wanted:
+            self.hidden[number] = (func, args, kwargs, wanted, results)
+        return bool(wanted)
 
     def _track(self, result: Any, value: Any, node: fx.Node) -> None:
         if isinstance(result, torch.Tensor):
@@ -496,11 +511,15 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
             news, result = self._call_on_copies(func, info, call)
         else:
             news, result = self._call_variant(func, variant, info, call, targets)
-        history = torch.is_grad_enabled() and any(v.tensor.requires_grad for v in call.values)
-        if history and not info.seeded and self.values[id(targets[0])].steps:
-            self.parts[gradient_clock()] = (func, call, targets[0].requires_grad)
+        clock = gradient_clock()
+        for place, target in enumerate(targets if not info.seeded else ()):
+            several = isinstance(call.args[0], list)
+            args = [a[place : place + 1] if several and type(a) is list else a for a in call.args]
+            clock += target._is_view() and self._hide(clock, func, args, call.kwargs, [])
         for target, new in zip(targets, news):
             self.write(target, new, func, call)
+        if info.name.startswith("_foreach_"):  # their kernels count writes, not autograd
+            torch.autograd.graph.increment_version(targets)
         if info.effect is Effect.WRITE and func._schema.returns and result is None:
             return targets[0] if len(func._schema.returns) == 1 else tuple(targets)
         return result
@@ -650,7 +669,7 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
         base.root = None
         if base.origin is not None and not value.steps:
             raise UnsupportedError(what=f"{func} on an input, which changes its sizes")
-        variant = _view_variant(func)
+        variant = view_variant(func)
         if variant is None:
             raise UnsupportedError(what=str(func))
         tensor = value.tensor
@@ -752,11 +771,7 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
 
 # Composite operators that stay one node, because eager's own implementation is the fast one.
 KEPT_WHOLE = frozenset(
-    {
-        aten.linear.default,
-        aten.matmul.default,
-        aten.scaled_dot_product_attention.default,
-    }
+    {aten.linear.default, aten.matmul.default, aten.scaled_dot_product_attention.default}
 )
 
 
@@ -772,14 +787,3 @@ def _moved(value: Value) -> bool:
     """Whether a part of a tensor has been written, and begins a tensor of its own since."""
     now, before = value.node.meta["val"].storage_offset(), value.tensor.storage_offset()
     return value.base.generation > 0 and not same_sizes((now,), (before,))
-
-
-def _view_variant(func: OpOverload) -> OpOverload | None:
-    packet = getattr(aten, op_info(func).name.removesuffix("_"), None)
-    wanted = [(a.name, str(a.type)) for a in func._schema.arguments]
-    for name in () if packet is None else packet.overloads():
-        found: OpOverload = getattr(packet, name)  # transpose_ has no name, transpose.int has
-        if op_info(found).effect is Effect.VIEW:
-            if [(a.name, str(a.type)) for a in found._schema.arguments] == wanted:
-                return found
-    return None

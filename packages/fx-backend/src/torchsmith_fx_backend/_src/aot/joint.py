@@ -19,7 +19,7 @@ import torch
 from torch import fx
 
 from torchsmith_fx_backend._src.aot.draws import untouched_generators
-from torchsmith_fx_backend._src.aot.functional import WRITES, Base, FunctionalMode, Rule
+from torchsmith_fx_backend._src.aot.functional import WRITES, Base, FunctionalMode, Hidden, Rule
 from torchsmith_fx_backend._src.aot.functionalize import Trace, begin, execute
 from torchsmith_fx_backend._src.aot.masks import MASK_RULES
 from torchsmith_fx_backend._src.aot.views import LAZY, Step
@@ -121,6 +121,8 @@ class Joint:
     finish: Callable[[fx.Graph], object] = lambda graph: None
     _leaves: tuple[FakeTensor, ...] = ()
     _roots: dict[int, torch.Tensor] = field(default_factory=dict)  # output position -> stand-in
+    _reached: dict[int, frozenset[int]] = field(default_factory=dict)  # of ``wanted``, likewise
+    _reentrant: bool = False  # nodes run backward passes of their own
     _visible: dict[int, fx.Node] = field(default_factory=dict)  # base -> what the caller gets
     _writes: list[tuple[fx.Node, fx.Node, int]] = field(default_factory=list)
 
@@ -135,6 +137,13 @@ class Joint:
     def sources(self) -> tuple[int, ...]:
         """What gradients are for: ``wanted``, then ``cuts`` as inputs after the writes."""
         return (*self.wanted, *(len(self.nodes) + i for i, _ in enumerate(self.cuts)))
+
+    def reached(self, position: int) -> frozenset[int]:
+        """Those of ``sources`` that eager's backward pass comes to from a result."""
+        if self._reentrant:
+            return frozenset(self.sources)
+        cuts, ends = enumerate(self.cuts, len(self.nodes)), self.passed.get(position, ())
+        return self._reached[position].union(i for i, (_, at) in cuts if at in ends)
 
     def level(self, position: int) -> int:
         """After how many of ``rewritten``, one after the other, a result can be a result."""
@@ -214,6 +223,7 @@ class Joint:
             if "use_reentrant" not in str(error) or ends:
                 raise
         # Reentrant checkpointing gives gradients to leaves only, as it comes by them.
+        self._reentrant = True
         before = [leaf.grad for leaf in leaves]
         try:
             for leaf in leaves:
@@ -527,6 +537,7 @@ def _find_saved(joint: Joint) -> None:
     kept: dict[fx.Node, bool] = {}
     known: dict[Any, _Saving | None] = {}  # by autograd node
     new = {joint._roots[position].grad_fn: position for _, position, _ in joint.rewritten}
+    leaves = {id(leaf): i for i, leaf in zip(joint.wanted, joint._leaves)}
     for position, root in list(joint._roots.items()):
         waiting: list[Any] = [root.grad_fn]
         seen = set(waiting)
@@ -552,6 +563,8 @@ def _find_saved(joint: Joint) -> None:
             found = [each for function in seen if (each := known[function]) is not None]
             joint.saves[position] = frozenset(each.number for each in found if each.some)
             joint.reads[position] = frozenset(node for each in found for node in each.kept)
+            ends = (f.variable for f in seen if type(f).__name__ == "AccumulateGrad")
+            joint._reached[position] = frozenset(leaves[id(x)] for x in ends if id(x) in leaves)
     for each in known.values():
         for node, itself in {} if each is None else each.kept.items():
             kept[node] = kept.get(node, False) or itself
@@ -586,10 +599,12 @@ class _Saving:
 def _look_at_saved(joint: Joint, function: Any, number: int) -> _Saving | None:
     """What the autograd node ``function`` saves; None when it has let go of it."""
     mode = joint.trace.mode
-    result = _Saving(number, type(function).__name__ == "CopySlices")
-    part = mode.parts.get(function._sequence_nr()) if result.some else None
-    if part is not None and isinstance(part[1].args[0], torch.Tensor):  # none of a list
-        for tensor in _saved_for_part(mode, *part):
+    kind = type(function).__name__
+    result = _Saving(number, kind == "CopySlices")
+    if kind in ("CopySlices", "CppFunction"):
+        call = mode.hidden.get(function._sequence_nr())
+        for tensor in () if call is None else _saved_by(call):
+            result.some = True
             result.keep(joint, tensor)
     for name in _saved_names(type(function)):  # type: ignore[arg-type]
         try:
@@ -609,20 +624,25 @@ def _look_at_saved(joint: Joint, function: Any, number: int) -> _Saving | None:
     return result
 
 
-def _saved_for_part(
-    mode: FunctionalMode, func: Any, call: Any, differentiable: bool
-) -> Iterator[torch.Tensor]:
-    """What autograd saves of a write into a view. It shows that only where the whole is written:
-    so write a tensor of its own (of whose value nobody asks)."""
-    view = call.args[0]
-    with torch.enable_grad():
-        whole = torch.empty_like(view, requires_grad=differentiable).clone()
-        func(whole, *call.args[1:], **call.kwargs)
-    for name in _saved_names(type(whole.grad_fn)):  # type: ignore[arg-type]
-        found = getattr(whole.grad_fn, name)
-        for tensor in found if isinstance(found, (list, tuple)) else (found,):
-            if isinstance(tensor, FakeTensor):
-                yield view if mode.value_of(tensor).base is mode.value_of(whole).base else tensor
+def _saved_by(call: Hidden) -> Iterator[torch.Tensor]:
+    """What autograd saves of a call, seen where it runs again on tensors of its own, of whose
+    values nobody asks."""
+    func, args, kwargs, wanted, results = call
+    own: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+    saved: list[torch.Tensor] = []
+
+    def copied(tensor: torch.Tensor) -> torch.Tensor:
+        copy = torch.empty_like(tensor, requires_grad=id(tensor) in wanted).clone()
+        return own.setdefault(id(tensor), (tensor, copy))[1]
+
+    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(saved.append, copied):
+        args, kwargs = pytree.tree_map_only(torch.Tensor, copied, (args, kwargs))
+        again = func(*args, **kwargs)
+    originals = {
+        id(copy): tensor
+        for tensor, copy in (*own.values(), *zip(results, again if results else ()))
+    }
+    yield from (originals.get(id(tensor), tensor) for tensor in saved)
 
 
 def _hooked(saved: Any) -> bool:

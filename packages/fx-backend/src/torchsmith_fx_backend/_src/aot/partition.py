@@ -329,21 +329,6 @@ def needed_by(
     return [frozenset(users[by_name[each.name]]) for each in saved]
 
 
-def inputs_reached(
-    joint: fx.GraphModule, tangents: Mapping[int, fx.Node], outputs: int, wanted: Sequence[int]
-) -> dict[int, frozenset[int]]:
-    """For each of ``tangents``, which inputs of ``wanted`` have a gradient from it, or one that is
-    constant, which may be from any."""
-    returned: Any = joint.graph.output_node().args[0]
-    grads = {i: grad for i, grad in zip(wanted, returned[outputs:], strict=True) if grad}
-    own = {position: dependants([tangent]) for position, tangent in tangents.items()}
-    constant = {i for i, grad in grads.items() if not any(grad in each for each in own.values())}
-    return {
-        position: frozenset(constant.union(i for i, grad in grads.items() if grad in each))
-        for position, each in own.items()
-    }
-
-
 def _untold(values: Iterable[fx.Node], others: Iterable[fx.Node]) -> list[fx.Node]:
     """Those of ``others`` that are symbols which no size or stride of ``values`` tells: sizes of
     what is computed from ``values`` may need them."""

@@ -33,7 +33,6 @@ from torchsmith_fx_backend._src.aot.partition import (
     backward_graph,
     choose_saved,
     forward_graph,
-    inputs_reached,
     needed_by,
 )
 from torchsmith_fx_backend._src.aot.tangents import Key, order_at_hand, ordered, strides_in
@@ -185,32 +184,39 @@ class Training:
             tangents = tuple(places.get(i) for i in joint.differentiable)
             return Part(tuple(results), turns, tangents, tuple(wanted[i] for i in turns), own)
 
-        self.parts = (part(joint.differentiable, wanted, None),)
+        tangents = dict(zip(joint.differentiable, snapshot.tangents, strict=True))
+        reached = {i: joint.reached(i) for i in tangents}
+        every = frozenset[int]().union(*reached.values())
+        self.parts = (part(joint.differentiable, every, None),)
         if len(joint.differentiable) < 2:
             return  # it needs all
-        tangents = dict(zip(joint.differentiable, snapshot.tangents, strict=True))
         needed = needed_by(snapshot.module, tangents, outputs, self.saved)
         # A gradient of zeros is a constant here; computed for its result alone it reads what
         # eager's nodes do. Of values made inside that is not known: it may be any.
-        names = {each.name for each in self.saved}
-        for i in joint.saves.keys() - frozenset[int]().union(*needed):
-            own = {node.name for node in joint.reads.get(i, ())} & names
-            own = own or (names if joint.saves[i] else own)
-            needed = [n | {i} if s.name in own else n for s, n in zip(self.saved, needed)]
+        seen = {n.name for n in (*joint.nodes, *joint.outputs) if isinstance(n, fx.Node)}
+        zeros = joint.saves.keys() - frozenset[int]().union(*needed)
+        for place, each in enumerate(self.saved):
+            nodes = frozenset[int]().union(*(joint.saves[i] for i in needed[place]))
+            for i, own in joint.saves.items():
+                more = bool(own) and (i in zeros or not own.isdisjoint(nodes))
+                if each.name in seen:
+                    more = any(each.name == node.name for node in joint.reads[i])
+                needed[place] |= {i} if more else set()
         users = [each for i, each in enumerate(needed) if i not in self.numbers]
         guarded = [joint.nodes[i] for i in self.kept_inputs]
         guarded += [joint.outputs[i] for i in self.kept_outputs]
         users += [frozenset(i for i, r in joint.reads.items() if node in r) for node in guarded]
         division = Division.of(joint.saves, users)
-        self.parts = (part(joint.differentiable, wanted, division),)
-        if not joint.cuts and (division is None or joint.rewritten or joint.spent):
+        self.parts = (part(joint.differentiable, every, division),)
+        if joint.spent and not joint.cuts:
             return
-        reached = inputs_reached(snapshot.module, tangents, outputs, joint.sources)
         if joint.cuts:
-            levels: dict[int, set[int]] = {}
+            levels: dict[int, dict[int, frozenset[int]]] = {}
             for i in joint.differentiable:
-                levels.setdefault(joint.level(i), set()).add(i)
-            sets = [levels[level] for level in sorted(levels)]
+                levels.setdefault(joint.level(i), {})[i] = joint.saves[i]
+            sets = [
+                each for level in sorted(levels) for each in independent(levels[level], reached)
+            ]
         else:
             sets = independent(joint.saves, reached)
         if len(sets) > 1:
@@ -369,8 +375,9 @@ class CompiledFunction(torch.autograd.Function):
             if not results:
                 return (None,) * (3 + len(part.inputs))
         saves = not training.saving.isdisjoint(results)
-        for tensor, version in ctx.guarded:
-            check_version(tensor, version)
+        for tensor, version, users in ctx.guarded:
+            if not users.isdisjoint(results):
+                check_version(tensor, version)
         twice, given = torch.is_grad_enabled(), ctx.given
         # Tangents without memory are vmap's.
         if given is not None and (twice or not all(map(has_storage, defined))):
@@ -465,19 +472,22 @@ def _write(
     """Give inputs their new values that are among ``results``, in the sight of autograd."""
     for place, position, times in training.joint.rewritten:
         if position in results:
-            torch.autograd.graph.increment_version([inputs[place]] * (times - 1))
-            inputs[place].copy_(outputs[position])
+            target = inputs[place]
+            torch.autograd.graph.increment_version([target] * (times - 1))
+            if not (target._is_view() or target.retains_grad or target.is_leaf):
+                target.detach_()  # nor do zeros go where its gradient before the write goes
+            target.copy_(outputs[position])
 
 
 def _guard_written(training: Training, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
     """Let backward passes check the written inputs that they read as they are now."""
     joint = training.joint
     for part in training.parts if training.kept_rewritten else ():
-        read = frozenset[fx.Node]().union(*(joint.reads[i] for i in part.results))
-        # Aliases without a history: the tensors themselves hold the function by theirs.
-        places = (i for i in training.kept_rewritten if joint.nodes[i] in read)
-        guarded = [inputs[place].detach() for place in places]
-        outputs[part.results[0]].grad_fn.guarded = [(t, t._version) for t in guarded]
+        guarded = outputs[part.results[0]].grad_fn.guarded = []
+        for place in training.kept_rewritten:
+            users = frozenset(i for i in part.results if joint.nodes[place] in joint.reads[i])
+            # An alias without a history: the tensor itself holds the function by its own.
+            guarded.append((inputs[place].detach(), inputs[place]._version, users))
 
 
 class _Before(torch.autograd.Function):
@@ -485,6 +495,7 @@ class _Before(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
+        ctx.set_materialize_grads(False)
         return tensor.data
 
     @staticmethod
@@ -511,13 +522,19 @@ def unlike(joint: Joint, examples: Sequence[object]) -> Callable[[Sequence[Any]]
     wanted = [first[id(examples[i])] in joint.wanted for i in places]
     separate = apart(examples, [i for i in joint.mutated if i < len(examples)], (), ())
     tensors, frozen, grad = items(places), joint.trace.frozen, torch.is_grad_enabled()
+    # Views of these have a history that begins where they are views themselves.
+    given = {place for place, _, _ in joint.rewritten}.symmetric_difference(joint.mutated)
+    plain = [i for i in given.intersection(joint.wanted) if i < len(examples)]
 
     def difference(inputs: Sequence[Any]) -> str | None:
         if torch.is_grad_enabled() is not grad:
             return f"gradients are switched {'off' if grad else 'on'}"
         if [*map(_wants, tensors(inputs))] != wanted:
             return "another set of inputs requires gradients"
-        return differs(inputs, frozen, separate)
+        reason = differs(inputs, frozen, separate)
+        if reason is None and any(inputs[i]._is_view() for i in plain):
+            return "a written input is a view itself"
+        return reason
 
     return difference
 

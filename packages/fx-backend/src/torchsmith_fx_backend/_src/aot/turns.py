@@ -13,11 +13,7 @@ from typing import Any
 
 import torch
 
-from torchsmith_fx_backend._src.capture.torch_private import (
-    apply_of,
-    hook,
-    without_active_modes,
-)
+from torchsmith_fx_backend._src.capture.torch_private import apply_of, hook, without_active_modes
 
 
 class _Probe(torch.autograd.Function):

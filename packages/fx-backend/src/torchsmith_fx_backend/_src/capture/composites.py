@@ -59,7 +59,7 @@ def _one_hot(index: torch.Tensor, num_classes: int) -> torch.Tensor:
 
 def _affine_grid(
     theta: torch.Tensor, size: Sequence[Any], align_corners: bool | None = None
-) -> torch.Tensor:
+) -> Any:
     """As eager does it, by operators that autocast sees and whose gradients take symbols."""
     rank, sides = len(size) - 2, []
     for axis, n in enumerate(size[2:]):
@@ -69,7 +69,7 @@ def _affine_grid(
         sides.append(side.view([-1 if i == axis else 1 for i in range(rank)]).expand(*size[2:]))
     base = torch.stack([*reversed(sides), torch.ones_like(sides[0])], -1)
     points = base.view(1, -1, rank + 1).expand(size[0], -1, -1)
-    return points.bmm(theta.mT).view(size[0], *size[2:], rank)
+    return aten._unsafe_view.default(points.bmm(theta.mT), (size[0], *size[2:], rank))
 
 
 def _symbolic(value: object) -> bool:
@@ -159,10 +159,5 @@ _RECURRENT: dict[object, OpOverload] = {
 }
 # Torch's own definitions in Python.
 _PYTHON = frozenset(
-    {
-        *_RECURRENT.values(),
-        aten.stft.center,
-        aten.istft.default,
-        aten.unsafe_chunk.default,
-    }
+    {*_RECURRENT.values(), aten.stft.center, aten.istft.default, aten.unsafe_chunk.default}
 )

@@ -274,3 +274,15 @@ def is_out_variant(op: OpOverload) -> bool:
 def is_factory(op: OpOverload) -> bool:
     """Whether the binding in Python makes a variable of what ``op`` gave: it detaches it."""
     return op.namespace == "aten" and op._schema.name[6:] in _FACTORIES
+
+
+def view_variant(func: OpOverload) -> OpOverload | None:
+    """The view that ``func`` makes of its own tensor object; None without one."""
+    packet = getattr(aten, op_info(func).name.removesuffix("_"), None)
+    wanted = [(a.name, str(a.type)) for a in func._schema.arguments]
+    for name in () if packet is None else packet.overloads():
+        found: OpOverload = getattr(packet, name)  # transpose_ has no name, transpose.int has
+        if op_info(found).effect is Effect.VIEW:
+            if [(a.name, str(a.type)) for a in found._schema.arguments] == wanted:
+                return found
+    return None

@@ -33,12 +33,7 @@ _DEFINED.define(
 
 
 def layer(
-    kind: str,
-    x: Tensor,
-    state: Sequence[Tensor],
-    params: Sequence[Tensor],
-    *,
-    both: bool,
+    kind: str, x: Tensor, state: Sequence[Tensor], params: Sequence[Tensor], *, both: bool
 ) -> tuple[Tensor, ...]:
     """One layer.
 

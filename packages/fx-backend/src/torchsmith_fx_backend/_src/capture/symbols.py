@@ -97,12 +97,7 @@ class SymbolNodes:
         return found
 
     def _bind_one(
-        self,
-        value: object,
-        node: fx.Node,
-        what: str,
-        axis: int,
-        found: list[tuple[str, str, int]],
+        self, value: object, node: fx.Node, what: str, axis: int, found: list[tuple[str, str, int]]
     ) -> None:
         if not isinstance(value, torch.SymInt):
             return

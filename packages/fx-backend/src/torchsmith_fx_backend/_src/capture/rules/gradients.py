@@ -43,6 +43,13 @@ def _rsub(m: Mode, number: float, x: Tensor) -> Tensor:
     return add(m, m.tensor(aten.neg.default, x), number)
 
 
+def _below(m: Mode, x: Tensor, bound: float, below: Any, above: Any) -> Tensor:
+    """Whether ``x`` is below. A CPU's vectors ask whether it is not above: so is NaN to them."""
+    if x.device.type != "cpu":
+        return m.tensor(below, x, bound)
+    return m.tensor(aten.logical_not.default, m.tensor(above, x, bound))
+
+
 # ------------------------------------------------------------------------------- activations
 
 
@@ -90,7 +97,7 @@ def _silu(m: Mode, grad: Tensor, x: Tensor) -> Any:
 def _hardswish(m: Mode, grad: Tensor, x: Tensor) -> Any:
     x = up(m, x)
     middle = mul(m, grad, add(m, div(m, x, 3.0), 0.5))
-    upper = where(m, m.tensor(aten.lt.Scalar, x, 3.0), middle, grad)
+    upper = where(m, _below(m, x, 3.0, aten.lt.Scalar, aten.ge.Scalar), middle, grad)
     slope = where(m, m.tensor(aten.le.Scalar, x, -3.0), scalar(m, 0.0, grad), upper)
     return laid_by(m, slope, grad, x)
 
@@ -129,7 +136,8 @@ def _elu(
         below = mul(m, mul(m, grad, inner), add(m, x, alpha * scale))
     else:
         below = mul(m, mul(m, grad, inner * alpha * scale), exp(m, mul(m, x, inner)))
-    return laid_by(m, where(m, m.tensor(aten.le.Scalar, x, 0), below, mul(m, grad, scale)), grad, x)
+    curved = _below(m, x, 0, aten.le.Scalar, aten.gt.Scalar)
+    return laid_by(m, where(m, curved, below, mul(m, grad, scale)), grad, x)
 
 
 @float_rule(aten.softplus_backward.default)
@@ -161,6 +169,7 @@ def _plain(*tensors: Tensor) -> bool:
 
 @rule(aten._softmax_backward_data.default)
 def _softmax(m: Mode, grad: Tensor, result: Tensor, dim: int, dtype: torch.dtype) -> Any:
+    grad = row_major(m, grad)
     if not _plain(grad, result):
         return NotImplemented
     out = up(m, result)
@@ -170,6 +179,7 @@ def _softmax(m: Mode, grad: Tensor, result: Tensor, dim: int, dtype: torch.dtype
 
 @rule(aten._log_softmax_backward_data.default)
 def _log_softmax(m: Mode, grad: Tensor, result: Tensor, dim: int, dtype: torch.dtype) -> Any:
+    grad = row_major(m, grad)
     if not _plain(grad, result):
         return NotImplemented
     wide = up(m, grad)
