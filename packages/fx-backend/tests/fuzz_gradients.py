@@ -21,14 +21,21 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from composition.gradients import Scenario, compare, prepare  # noqa: E402
+from composition import sessions  # noqa: E402
+from composition.gradients import Play, Scenario, compare, play, prepare  # noqa: E402
 from composition.machines import MACHINES, Machine  # noqa: E402
 from composition.programs import Program, generate  # noqa: E402
 from composition.shrink import shrink  # noqa: E402
 
 
 def run(
-    seeds: range, machine: Machine, *, most: int = 20, say: bool = False, seconds: float = math.inf
+    seeds: range,
+    machine: Machine,
+    *,
+    most: int = 20,
+    say: bool = False,
+    seconds: float = math.inf,
+    play: Play = play,
 ) -> tuple[Counter[str], list[tuple[Scenario, str]]]:
     """Play scenarios ``seeds``; counts, and up to ``most`` failures with their shrunk programs."""
     counts: Counter[str] = Counter()
@@ -43,16 +50,16 @@ def run(
         if ready.skipped and say:
             counts[f"skipped: {ready.skipped[:60]}"] += 1
         machine.prepare()
-        problem = compare(ready, machine)
+        problem = compare(ready, machine, play)
         if problem is None:
             continue
         counts["wrong"] += 1
 
         def fails(program: Program) -> bool:
-            return _problem(replace(scenario, program=program), machine) is not None
+            return _problem(replace(scenario, program=program), machine, play) is not None
 
         small = replace(scenario, program=shrink(scenario.program, fails, most=150))
-        failures.append((small, _problem(small, machine) or problem))
+        failures.append((small, _problem(small, machine, play) or problem))
         if say:
             print(report(*failures[-1]), flush=True)
         if len(failures) >= most:
@@ -60,10 +67,10 @@ def run(
     return counts, failures
 
 
-def _problem(scenario: Scenario, machine: Machine) -> str | None:
+def _problem(scenario: Scenario, machine: Machine, play: Play) -> str | None:
     ready = prepare(scenario, machine)
     machine.prepare()
-    return compare(ready, machine)
+    return compare(ready, machine, play)
 
 
 def report(scenario: Scenario, problem: str) -> str:
@@ -81,6 +88,7 @@ def main() -> int:
     parser.add_argument("--machine", choices=MACHINES, default="reference")
     parser.add_argument("--seconds", type=float, default=math.inf, help="stop after so long")
     parser.add_argument("--most", type=int, default=20, help="stop after so many failures")
+    parser.add_argument("--sessions", action="store_true", help="several calls, of other facts")
     options = parser.parse_args()
     torch.set_num_threads(1)
     numpy.seterr(all="ignore")
@@ -92,6 +100,7 @@ def main() -> int:
         most=options.most,
         say=True,
         seconds=options.seconds,
+        play=sessions.play if options.sessions else play,
     )
     for what, number in counts.most_common():
         print(number, what)
