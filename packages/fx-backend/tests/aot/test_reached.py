@@ -142,6 +142,23 @@ def test_hooks_hear_of_what_a_backward_pass_comes_to(fn, result):
     assert heard(run, result, kinds) == heard(fn, result, kinds)
 
 
+@pytest.mark.parametrize("places", ((0, 1), (1, 0)))
+def test_independent_results_are_taken_in_the_order_of_their_making(places):
+    def fn(x, y):
+        made = x.exp(), y.exp()
+        return made[places[0]], made[places[1]]
+
+    def order(fn):
+        leaves, found = [leaf(3), leaf(3)], []
+        for number, x in enumerate(leaves):
+            x.register_hook(lambda g, n=number: found.append(n))
+        torch.autograd.backward(fn(*leaves), [torch.ones(3)] * 2)
+        return found
+
+    run = compiled(fn, leaf(3), leaf(3))
+    assert order(run) == order(fn)
+
+
 def test_a_write_is_no_error_for_results_that_do_not_need_it():
     def fn(x, y):
         y.tanh_()

@@ -538,7 +538,8 @@ def _find_saved(joint: Joint) -> None:
     known: dict[Any, _Saving | None] = {}  # by autograd node
     new = {joint._roots[position].grad_fn: position for _, position, _ in joint.rewritten}
     leaves = {id(leaf): i for i, leaf in zip(joint.wanted, joint._leaves)}
-    for position, root in list(joint._roots.items()):
+    made: list[tuple[int, Any]] = [*joint._roots.items()]  # first those that eager takes last
+    for position, root in sorted(made, key=lambda pair: pair[1].grad_fn._sequence_nr()):
         waiting: list[Any] = [root.grad_fn]
         seen = set(waiting)
         while waiting:

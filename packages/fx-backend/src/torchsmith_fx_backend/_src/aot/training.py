@@ -210,15 +210,10 @@ class Training:
         self.parts = (part(joint.differentiable, every, division),)
         if joint.spent and not joint.cuts:
             return
-        if joint.cuts:
-            levels: dict[int, dict[int, frozenset[int]]] = {}
-            for i in joint.differentiable:
-                levels.setdefault(joint.level(i), {})[i] = joint.saves[i]
-            sets = [
-                each for level in sorted(levels) for each in independent(levels[level], reached)
-            ]
-        else:
-            sets = independent(joint.saves, reached)
+        levels: dict[int, dict[int, frozenset[int]]] = {}
+        for i, nodes in joint.saves.items():
+            levels.setdefault(joint.level(i), {})[i] = nodes
+        sets = [each for level in sorted(levels) for each in independent(levels[level], reached)]
         if len(sets) > 1:
             self.parts = tuple(
                 part(
