@@ -62,7 +62,7 @@ def test_legal_kernel_runs(dtype):
 def test_full_and_levels():
     kernel = softmax()
     assert full_values(kernel) == [True, False, True, True, False, True, True]
-    assert reduce_levels(kernel) == [0, 1, 1, 1, 2, 2, 2]
+    assert reduce_levels(kernel.body) == [0, 1, 1, 1, 2, 2, 2]
 
 
 def test_print_and_read_back():

@@ -6,7 +6,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from plans import check, externs, kernels, run_plan, trace
+from torchsmith_fx_backend._src.loops import canonical
 from torchsmith_fx_backend._src.loops.index import Const
+from torchsmith_fx_backend._src.loops.verify import reduce_levels
 from torchsmith_fx_backend._src.passes import padding
 from torchsmith_fx_backend._src.schedule import schedule_graph
 from torchsmith_fx_backend._src.schedule.facts import Facts
@@ -28,6 +30,20 @@ def test_pointwise_runs_in_place_on_a_dying_result():
     assert [a.inplace for a in kernel.args] == [True]
     (allocation,) = allocations(plan)
     assert allocation.reuse is not None
+
+
+def test_levels_are_counted_once_however_many_inputs_die(monkeypatch):
+    counted = []
+    monkeypatch.setattr(
+        canonical, "reduce_levels", lambda body: counted.append(body) or reduce_levels(body)
+    )
+
+    def fn(x, w):
+        parts = [torch.mm(x, w * i).softmax(-1) for i in range(1, 9)]
+        return sum(torch.mm(part, w) for part in parts).softmax(-1)
+
+    check(fn, A, W, tolerance=1e-4)
+    assert len(counted) == len({id(body) for body in counted}) > 0
 
 
 H, V = torch.randn(2, 3, 8), torch.randn(8, 6)

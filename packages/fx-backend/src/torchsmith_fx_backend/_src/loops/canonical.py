@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 
 import torch
@@ -35,7 +36,7 @@ from torchsmith_fx_backend._src.loops.sizes import Info, estimate
 from torchsmith_fx_backend._src.loops.verify import reduce_levels, uses
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Draft:
     """A kernel whose ``Load.arg`` and ``Store.arg`` are still value numbers of the graph."""
 
@@ -44,30 +45,38 @@ class Draft:
     body: tuple[Node, ...]
     dtypes: tuple[tuple[int, torch.dtype], ...]  # of each value number
 
+    @cached_property
+    def _accesses(self) -> dict[tuple[type[Node], int], list[int]]:
+        """Positions in the body by what is there, ``Load`` or ``Store``, and of which value."""
+        found: dict[tuple[type[Node], int], list[int]] = {}
+        for position, node in enumerate(self.body):
+            if type(node) is Load or type(node) is Store:
+                found.setdefault((type(node), node.arg), []).append(position)
+        return found
+
+    @cached_property
+    def _levels(self) -> list[int]:
+        return reduce_levels(self.body)
+
     def loads(self) -> list[int]:
         """Value numbers read, in order of first use."""
-        return list(dict.fromkeys(n.arg for n in self.body if type(n) is Load))
+        return [number for kind, number in self._accesses if kind is Load]
 
     def stores(self) -> list[int]:
         """Value numbers written, in order."""
-        return list(dict.fromkeys(n.arg for n in self.body if type(n) is Store))
+        return [number for kind, number in self._accesses if kind is Store]
 
     def may_share(self, source: int, target: int) -> bool:
         """Whether ``target`` may be written over ``source``: see ``ir.BufferArg.inplace``."""
         dtypes = dict(self.dtypes)
-        if dtypes[source] is not dtypes[target]:
+        stores = self._accesses.get((Store, target), [])
+        if dtypes[source] is not dtypes[target] or len(stores) != 1:
             return False
-        stores = [i for i, n in enumerate(self.body) if type(n) is Store and n.arg == target]
-        if len(stores) != 1:
+        at, *read = (self.body[i] for i in (*stores, *self._accesses.get((Load, source), [])))
+        assert type(at) is Store
+        if any(type(node) is Load and node.index != at.index for node in read):
             return False
-        store = self.body[stores[0]]
-        assert type(store) is Store
-        if any(type(n) is Load and n.arg == source and n.index != store.index for n in self.body):
-            return False
-        if self.reduce_from == len(self.ranges):
-            return True
-        levels = reduce_levels(Kernel(self.ranges, self.reduce_from, self.body, (), ()))
-        return levels[stores[0]] == max(levels)
+        return self._levels[stores[0]] == max(self._levels)
 
     def bind(self, same: dict[int, int]) -> tuple[Kernel, tuple[int, ...]]:
         """The kernel, and the value numbers of its arguments in order.

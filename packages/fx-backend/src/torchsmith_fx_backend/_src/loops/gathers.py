@@ -281,11 +281,6 @@ for _op in (aten.nll_loss_forward.default, aten.nll_loss2d_forward.default):
     register(
         _op,
         Reduction(
-            _summed,
-            _nll_loss,
-            (False, False),
-            several=True,
-            walks=1,
-            applies=_class_numbers,
+            _summed, _nll_loss, (False, False), several=True, walks=1, applies=_class_numbers
         ),
     )

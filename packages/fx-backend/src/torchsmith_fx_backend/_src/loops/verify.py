@@ -90,13 +90,13 @@ def walks_again(body: Sequence[Node], full: Sequence[bool]) -> bool:
     return False
 
 
-def reduce_levels(kernel: Kernel) -> list[int]:
+def reduce_levels(body: Sequence[Node]) -> list[int]:
     """For each node: how many reductions lie one after the other before it.
 
     A printer that walks a row several times handles the full values of level ``n`` in pass ``n``.
     """
     levels: list[int] = []
-    for node in kernel.body:
+    for node in body:
         level = max((levels[a] for a in uses(node)), default=0)
         levels.append(level + 1 if isinstance(node, Reduce) else level)
     return levels
@@ -267,7 +267,7 @@ class _Check:
         same = all(node.index == stores[0].index for node in loads)
         self.need(same, f"{name}: in place at another index")
         if self.reduces:
-            levels = reduce_levels(self.kernel)
+            levels = reduce_levels(body)
             last = levels[body.index(stores[0])] == max(levels)
             self.need(last, f"{name}: in place before the last level")
 

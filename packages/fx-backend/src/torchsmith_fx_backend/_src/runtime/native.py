@@ -20,13 +20,7 @@ from typing import cast
 import torch
 from torchsmith_guards.records import recorder
 
-from torchsmith_fx_backend._src.codegen.c import (
-    API,
-    Function,
-    kernel_function,
-    parameters,
-    unit,
-)
+from torchsmith_fx_backend._src.codegen.c import API, Function, kernel_function, parameters, unit
 from torchsmith_fx_backend._src.loops.ir import Kernel
 from torchsmith_fx_backend._src.runtime.cache import Cache
 from torchsmith_fx_backend._src.runtime.compiler import CompileError, Compiler, find_compiler
@@ -200,12 +194,7 @@ class NativeLauncher:
                 self._adopt(group, missing, text, built, cache)
 
     def _adopt(
-        self,
-        keys: list[str],
-        functions: dict[str, Function],
-        text: str,
-        built: Path,
-        cache: Cache,
+        self, keys: list[str], functions: dict[str, Function], text: str, built: Path, cache: Cache
     ) -> None:
         """Load a fresh shared object and keep it in the cache."""
         listing = "".join(f"{key} {functions[key].name}\n" for key in keys)

@@ -188,7 +188,7 @@ def analyse(kernel: Kernel) -> Facts:
     return Facts(
         kernel,
         tuple(full_values(kernel)),
-        tuple(reduce_levels(kernel)),
+        tuple(reduce_levels(kernel.body)),
         tuple(map(frozenset, axes)),
         tuple(tuple(u) for u in users),
     )

@@ -130,7 +130,7 @@ def _with_room(kernel: Kernel, config: Config) -> Config:
     """Shorter steps where many reductions have a tile of accumulators each in a loop."""
     if config.schedule is Schedule.PERSISTENT:
         return config
-    levels = reduce_levels(kernel)
+    levels = reduce_levels(kernel.body)
     counts = Counter(levels[i] for i, node in enumerate(kernel.body) if isinstance(node, Reduce))
     x, r, threads = config.x_block, config.r_block, 32 * config.num_warps
     most = ACCUMULATED * threads // max(counts.values())
