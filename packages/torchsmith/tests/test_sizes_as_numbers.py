@@ -39,6 +39,27 @@ STEPS = {
     "linspace of doubles": lambda x: torch.linspace(-1, 1, x.shape[3], dtype=torch.float64) * x,
     "round": lambda x: x[:, :, : round(x.shape[2] * 0.6)] * round(x.shape[3] / 7, 2),
 }
+SHAPES = {
+    "grid": lambda x: F.affine_grid(
+        torch.ones(2, 2, 3) * x.mean(), (2, 3, *x.shape[2:]), align_corners=False
+    ),
+    "grid to the corners": lambda x: F.affine_grid(
+        torch.ones(2, 2, 3) + x.mean(), [2, 1, *x.shape[2:]], True
+    ),
+    "grid of doubles": lambda x: F.affine_grid(
+        torch.ones(2, 2, 3) * x.double().mean(), (2, 3, 4, x.size(3)), True
+    ),
+    "grid of a block": lambda x: F.affine_grid(
+        torch.ones(2, 3, 4) * x.mean(), (2, 1, *x.shape[2:], 3), False
+    ),
+    "broadcast shapes": lambda x: (
+        x[0, 0, 0].expand(torch.broadcast_shapes(x.shape[3:], (4, 1, 1), 1))
+        + len(torch.broadcast_shapes())
+    ),
+    "normal": lambda x: torch.distributions.MultivariateNormal(
+        x.mean(3)[0, :, :, None] * torch.ones(4), scale_tril=torch.eye(4)
+    ).log_prob(x.mean(2)[1, :, :1, None] * torch.ones(4)),
+}
 OTHERS = {
     "another window": lambda x: F.max_pool2d(x, (x.shape[2], 1)),
     "half a window": lambda x: F.avg_pool2d(x, x.shape[2] // 2),
@@ -52,6 +73,14 @@ OTHERS = {
     ),
     "linspace of one": lambda x: torch.linspace(2, 3, x.shape[2] - 4) + x[0, 0, 0, 0],
     "linspace of tensors": lambda x: torch.linspace(x.detach().mean(), 1, x.shape[2]) + x.mean(),
+    "no grid": lambda x: F.affine_grid(
+        torch.ones(2, 2, 3) * x.mean(), (2, 3, x.shape[2] - 5, 2), False
+    ),
+    "another grid": lambda x: F.affine_grid(
+        torch.ones(2, 3, 4) * x.mean(), (2, 3, *x.shape[2:]), False
+    ),
+    "shapes that differ": lambda x: x * len(torch.broadcast_shapes(x.shape[2:], x.shape[3:] * 2)),
+    "less than none": lambda x: x * len(torch.broadcast_shapes((-1,), x.shape[2:])),
     "linspace of less than none": lambda x: torch.linspace(0, 1, x.shape[2] - 7) + x[0, 0, 0, 0],
 }
 
@@ -93,9 +122,11 @@ def count_versions(fn, dynamic):
 
 
 @pytest.mark.parametrize("dynamic", [None, True])
-@pytest.mark.parametrize("name", [*ONE_WINDOW, *STEPS])
+@pytest.mark.parametrize("name", [*ONE_WINDOW, *STEPS, *SHAPES])
 def test_sizes_need_no_version_each(name, dynamic):
-    assert count_versions({**ONE_WINDOW, **STEPS}[name], dynamic) == (2 if dynamic is None else 1)
+    assert count_versions({**ONE_WINDOW, **STEPS, **SHAPES}[name], dynamic) == (
+        2 if dynamic is None else 1
+    )
 
 
 @pytest.mark.parametrize("name", BITS)

@@ -321,6 +321,8 @@ _POINTWISE = (
 _RESAMPLING = (
     ("pixel_shuffle", lambda m: ((m(2, 12, 4, 3), 2), {})),
     ("pixel_unshuffle", lambda m: ((m(2, 3, 4, 6), 2), {})),
+    ("affine_grid_generator", lambda m: ((m(2, 2, 3), [2, 3, 4, 6], False), {})),
+    ("affine_grid_generator", lambda m: ((m(2, 3, 4), [2, 3, 4, 6, 5], True), {})),
     ("grid_sampler_2d", lambda m: ((m(2, 3, 4, 6), m(2, 5, 7, 2), 0, 0, False), {})),
     ("grid_sampler_3d", lambda m: ((m(2, 3, 4, 6, 3), m(2, 5, 7, 2, 3), 0, 0, False), {})),
     (

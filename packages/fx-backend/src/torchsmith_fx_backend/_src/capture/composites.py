@@ -63,13 +63,22 @@ def _affine_grid(
     """As eager does it, by operators that autocast sees and whose gradients take symbols."""
     rank, sides = len(size) - 2, []
     for axis, n in enumerate(size[2:]):
-        ends = (-1, 1) if n > 1 else (0, 0)
-        side = torch.linspace(*ends, n, dtype=theta.dtype, device=theta.device)
+        side = _from_minus_one(n, theta)
         side = side if align_corners else side * (n - 1) / n
         sides.append(side.view([-1 if i == axis else 1 for i in range(rank)]).expand(*size[2:]))
     base = torch.stack([*reversed(sides), torch.ones_like(sides[0])], -1)
     points = base.view(1, -1, rank + 1).expand(size[0], -1, -1)
     return aten._unsafe_view.default(points.bmm(theta.mT), (size[0], *size[2:], rank))
+
+
+def _from_minus_one(n: Any, like: torch.Tensor) -> torch.Tensor:
+    """To 1 in ``n`` steps: ``torch.linspace``, which takes plain numbers."""
+    if type(n) is int or n < 2 or like.dtype not in (torch.float32, torch.float64):
+        ends = (-1, 1) if n > 1 else (0, 0)
+        return torch.linspace(*ends, n, dtype=like.dtype, device=like.device)
+    i = torch.arange(n, dtype=like.dtype, device=like.device)
+    step = like.new_full((), 2) / (n - 1)
+    return torch.where(i < n // 2, step * i - 1, 1 - step * (n - 1 - i))
 
 
 def _symbolic(value: object) -> bool:

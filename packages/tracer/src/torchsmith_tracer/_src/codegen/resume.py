@@ -146,10 +146,7 @@ def generator_code(code: CodeType, index: int, shape: str, local_names: Sequence
 
 
 def _resume(
-    code: CodeType,
-    index: int,
-    stack: str,
-    local_names: Sequence[str],
+    code: CodeType, index: int, stack: str, local_names: Sequence[str]
 ) -> tuple[Bytecode, int, Label]:
     """The listing, the length of its prologue, and the label of ``index``."""
     body = _copy(code)
@@ -381,11 +378,7 @@ def _drops(slots: str) -> list[Instr]:
 
 
 def _caught_tail(
-    number: int,
-    caught: Callable[..., object],
-    in_force: str,
-    own: Sequence[str],
-    location: Any,
+    number: int, caught: Callable[..., object], in_force: str, own: Sequence[str], location: Any
 ) -> list[Any]:
     """With an exception on the stack: returns what ``caught`` makes of it. This frame, which the
     traceback leads to, lets go of everything of ours."""

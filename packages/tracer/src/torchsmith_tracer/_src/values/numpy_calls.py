@@ -155,13 +155,7 @@ class Asked:
     """
 
     def __init__(
-        self,
-        tx: Trace,
-        name: str,
-        fn: Any,
-        args: Args,
-        kwargs: Kwargs,
-        generic: bool = False,
+        self, tx: Trace, name: str, fn: Any, args: Args, kwargs: Kwargs, generic: bool = False
     ) -> None:
         self.tx, self.name, self.fn, self.args, self.kwargs = tx, name, fn, args, kwargs
         self.generic = generic

@@ -17,21 +17,24 @@ from torchsmith_tracer._src.values.base import Args, Kwargs, Value
 from torchsmith_tracer._src.values.constants import NONE, ConstantValue
 from torchsmith_tracer._src.values.containers import ListValue, TupleValue
 from torchsmith_tracer._src.values.lazy import realize
+from torchsmith_tracer._src.values.sizes import SizeValue
 from torchsmith_tracer._src.values.symnum import SymNumValue, decide
 from torchsmith_tracer._src.values.tensor import TensorValue
 from torchsmith_tracer._src.values.tensor_methods import method
-from torchsmith_tracer._src.values.torch_queries import Handler, register
+from torchsmith_tracer._src.values.torch_queries import Handler, fold, register
 
 
 def _numbers(value: Value) -> list[object]:
     """The symbolic numbers of a value: itself, or sizes."""
     if isinstance(value, SymNumValue):
         return [value.sym]
+    if isinstance(value, SizeValue):
+        return [n.sym for n in value.items if isinstance(n, SymNumValue)]
     sizes = value.fake.shape if isinstance(value, TensorValue) else ()
     return [n for n in sizes if type(n) is not int]
 
 
-def _traced(fn: Callable[..., object]) -> Handler:
+def _traced(fn: Callable[..., object], otherwise: Handler | None = None) -> Handler:
     """``fn`` in place of a function of torch whose arguments have symbols. Numbers that only the
     data determines are left to torch: ``fn`` branches on them."""
 
@@ -40,7 +43,7 @@ def _traced(fn: Callable[..., object]) -> Handler:
         numbers = [number for value in given for number in _numbers(value)]
         if numbers and all(hint_of(number) is not None for number in numbers):
             return tx.builder.wrap_new(fn).call(tx, args, kwargs)
-        return None
+        return otherwise and otherwise(tx, args, kwargs)
 
     return call
 
@@ -70,6 +73,19 @@ def _kron(input: Any, other: Any) -> object:
     left = input.reshape([k for size in a for k in (size, 1)])
     right = other.reshape([k for size in b for k in (1, size)])
     return (left * right).reshape([p * q for p, q in zip(a, b, strict=True)])
+
+
+def _broadcast_shapes(*shapes: Any) -> object:
+    rows = [(n,) if isinstance(n, int) else n for n in shapes]
+    common: list[Any] = [1] * max(map(len, rows))
+    for row in rows:
+        for i in range(-len(row), 0):
+            if common[i] == 1 and row[i] >= 0:
+                common[i] = row[i]
+            elif row[i] not in (1, common[i]):
+                plain = [[int(n) for n in row] for row in rows]
+                return torch.broadcast_shapes(*plain)  # type: ignore[no-untyped-call]
+    return torch.Size(common)
 
 
 def _linspace(start: Any, end: Any, steps: Any, *, dtype: Any = None, device: Any = None) -> object:
@@ -305,6 +321,7 @@ for _name, _fn in (("take_along_dim", _take_along_dim), ("kron", _kron)):
     method(_name)(partial(_as_method, _handler))
     register(getattr(torch, _name), _handler)
 method("fill_diagonal_")(partial(_as_method, _traced(_fill_diagonal)))
+register(torch.broadcast_shapes, _traced(_broadcast_shapes, fold(torch.broadcast_shapes)))
 register(torch.linspace, _spaced(_linspace, "start", "end", "steps"))
 register(torch.logspace, _spaced(_logspace, "start", "end", "steps", "base"))
 for _name, _shape in (

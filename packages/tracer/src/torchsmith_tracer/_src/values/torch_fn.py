@@ -24,15 +24,10 @@ from torchsmith_tracer._src.values.tensor import TensorValue, are_simple, call_t
 
 _C_FUNCTION = (types.BuiltinFunctionType, types.BuiltinMethodType)
 _DESCRIPTORS = (types.MethodDescriptorType, types.WrapperDescriptorType)
-_FUNCTION_MODULES = (
-    torch.functional,
-    torch.nn.functional,
-    torch.special,
-    torch.linalg,
-    torch.fft,
-)
+_FUNCTION_MODULES = (torch.functional, torch.nn.functional, torch.special, torch.linalg, torch.fft)
 
-# Functions of these namespaces that change or read state rather than compute.
+# Functions of these namespaces that change or read state rather than compute, and, at the end,
+# Python of torch that looks at its sizes and is traced.
 _NOT_OPERATORS = set(
     (
         "manual_seed seed initial_seed set_rng_state get_rng_state set_num_threads "
@@ -46,7 +41,8 @@ _NOT_OPERATORS = set(
         "clear_autocast_cache init_num_threads wait fork import_ir_module "
         "import_ir_module_from_buffer parse_ir parse_schema parse_type_comment "
         "merge_type_from_type_comment from_file frombuffer from_numpy from_dlpack to_dlpack save "
-        "load compile handle_torch_function is_nonzero equal allclose"
+        "load compile handle_torch_function is_nonzero equal allclose "
+        "affine_grid"
     ).split()
 )
 

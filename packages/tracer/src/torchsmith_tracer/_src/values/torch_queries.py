@@ -81,7 +81,7 @@ def _constant(result: object) -> Handler:
     return lambda tx, args, kwargs: value
 
 
-def _fold(fn: Callable[..., object]) -> Handler:
+def fold(fn: Callable[..., object]) -> Handler:
     """Run ``fn`` while tracing: its answer is fixed by its arguments, by the machine, or by
     ambient state that every compiled body guards."""
 
@@ -102,7 +102,7 @@ def _query(fn: Callable[..., object]) -> Handler:
         # Inside a traced autocast the answer may be that context's; at the check it is not.
         autocast = any(isinstance(context, AutocastValue) for context in tx.graph.contexts)
         if autocast and "autocast" in getattr(fn, "__name__", ""):
-            return _fold(fn)(tx, args, kwargs)
+            return fold(fn)(tx, args, kwargs)
         try:
             return ask(tx, fn, *[a.as_constant() for a in args])
         except (TypeError, RuntimeError, ValueError) as e:
@@ -131,7 +131,7 @@ _each(
     "is_grad_enabled is_inference_mode_enabled is_autocast_enabled is_autocast_cpu_enabled "
     "get_default_dtype "
     "are_deterministic_algorithms_enabled get_deterministic_debug_mode "
-    "promote_types can_cast broadcast_shapes amp.autocast_mode.is_autocast_available "
+    "promote_types can_cast amp.autocast_mode.is_autocast_available "
     "amp.is_autocast_available "
     "cuda.is_available cuda.device_count cuda.is_bf16_supported cuda.get_device_capability "
     "cuda.get_device_name cuda.get_device_properties "
@@ -140,7 +140,7 @@ _each(
     "backends.openmp.is_available xpu.is_available mps.is_available mtia.is_available "
     "accelerator.is_available accelerator.device_count accelerator.current_accelerator "
     "distributed.is_available",
-    _fold,
+    fold,
 )
 _each(
     "is_autocast_cache_enabled get_autocast_dtype get_autocast_gpu_dtype get_autocast_cpu_dtype "
@@ -149,7 +149,7 @@ _each(
     "distributed.is_initialized",
     _query,
 )
-_each(private.FOLDED_QUERIES, _fold)
+_each(private.FOLDED_QUERIES, fold)
 
 
 def _is_compiled(tx: Trace, args: Args, kwargs: Kwargs) -> Value:
@@ -188,7 +188,7 @@ def _is_tensor(tx: Trace, obj: Value) -> Value:
 def _typename(tx: Trace, obj: Value, /) -> Value | None:
     if isinstance(obj, TensorValue):
         return call_tensor_method(tx, obj, "type", [], {})
-    return _fold(torch.typename)(tx, [obj], {})
+    return fold(torch.typename)(tx, [obj], {})
 
 
 def _as_method(name: str) -> Callable[[Callable[..., object]], Handler]:

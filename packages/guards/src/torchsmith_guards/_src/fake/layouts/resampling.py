@@ -106,3 +106,11 @@ def _grid_sampler(x: torch.Tensor, grid: torch.Tensor, *_: Any) -> Layout:
     unsure_if(count not in (2, 3) or not fits(x, grid) or not fits(grid) or not is_contiguous(x))
     unsure_if(grid.dim() != x.dim() or grid.shape[0] != x.shape[0] or grid.shape[-1] != count)
     return contiguous((*x.shape[:2], *grid.shape[1:-1]), x)
+
+
+@rule("affine_grid_generator")
+def _affine_grid(theta: torch.Tensor, size: Sequence[Any], align_corners: bool = False) -> Layout:
+    count = len(size) - 2
+    unsure_if(count not in (2, 3) or not alike(theta) or holds(size, 0))
+    unsure_if(not same_sizes(theta.shape, (size[0], count, count + 1)))
+    return contiguous((size[0], *size[2:], count), theta)

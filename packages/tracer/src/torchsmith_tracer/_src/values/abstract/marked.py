@@ -15,11 +15,7 @@ from torchsmith_tracer._src.values.lazy import realize
 
 
 def call_marked(
-    tx: Trace,
-    fn: FunctionValue,
-    real: types.FunctionType,
-    args: Args,
-    kwargs: Kwargs,
+    tx: Trace, fn: FunctionValue, real: types.FunctionType, args: Args, kwargs: Kwargs
 ) -> Value | None:
     """A call of ``fn``, which is ``real``, or None when no mark says anything.
 
@@ -39,11 +35,7 @@ def call_marked(
 
 
 def _constant_result(
-    tx: Trace,
-    fn: FunctionValue,
-    real: types.FunctionType,
-    args: Args,
-    kwargs: Kwargs,
+    tx: Trace, fn: FunctionValue, real: types.FunctionType, args: Args, kwargs: Kwargs
 ) -> Value:
     """Call ``real`` now, once, and take what it returns for what it will always return. What is
     not the same in each call cannot be its argument."""
