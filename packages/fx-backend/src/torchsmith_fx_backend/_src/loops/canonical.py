@@ -55,8 +55,10 @@ class Draft:
         return found
 
     @cached_property
-    def _levels(self) -> list[int]:
-        return reduce_levels(self.body)
+    def _in_last_level(self) -> list[bool]:
+        levels = reduce_levels(self.body)
+        last = max(levels)
+        return [level == last for level in levels]
 
     def loads(self) -> list[int]:
         """Value numbers read, in order of first use."""
@@ -68,15 +70,15 @@ class Draft:
 
     def may_share(self, source: int, target: int) -> bool:
         """Whether ``target`` may be written over ``source``: see ``ir.BufferArg.inplace``."""
-        dtypes = dict(self.dtypes)
         stores = self._accesses.get((Store, target), [])
-        if dtypes[source] is not dtypes[target] or len(stores) != 1:
+        if len(stores) != 1 or not self._in_last_level[stores[0]]:
             return False
         at, *read = (self.body[i] for i in (*stores, *self._accesses.get((Load, source), [])))
         assert type(at) is Store
         if any(type(node) is Load and node.index != at.index for node in read):
             return False
-        return self._levels[stores[0]] == max(self._levels)
+        dtypes = dict(self.dtypes)
+        return dtypes[source] is dtypes[target]
 
     def bind(self, same: dict[int, int]) -> tuple[Kernel, tuple[int, ...]]:
         """The kernel, and the value numbers of its arguments in order.
