@@ -153,3 +153,18 @@ def test_lists_and_tuples_are_different_indices():
     for i in ([0, 1], (0, 1), [0, 1]):
         x, y = torch.zeros(2, 2), torch.zeros(2, 2)
         assert torch.equal(torchsmith.compile(f)(x, i), f(y, i)) and torch.equal(x, y)
+
+
+def test_what_an_import_makes_is_old() -> None:
+    program = (
+        "import gc, torch\n"
+        "before = len(gc.get_objects())\n"
+        "import torchsmith\n"
+        "young = len(gc.get_objects(generation=0)) + len(gc.get_objects(generation=1))\n"
+        "print(young, len(gc.get_objects()) - before)"
+    )
+    out = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    young, made = map(int, out.stdout.split())
+    assert young < made / 20

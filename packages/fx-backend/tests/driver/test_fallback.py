@@ -7,6 +7,7 @@ import torch
 from torch import fx
 from torchsmith_fx_backend import Settings, compile_graph, smith
 from torchsmith_fx_backend._src import driver, settings
+from torchsmith_fx_backend._src.codegen import c
 from torchsmith_fx_backend._src.runtime import native
 from torchsmith_fx_backend.errors import StageError
 
@@ -43,7 +44,7 @@ def check(**options):
 @pytest.mark.parametrize("broken", ["sin", "tanh", "exp"])
 def test_a_kernel_that_does_not_print_leaves_only_its_nodes_to_aten(broken, monkeypatch, caplog):
     whole = len(check().kernels)
-    known = native.kernel_function
+    known = c.kernel_function
 
     def printing(kernel, name):
         text = known(kernel, name)
@@ -51,7 +52,7 @@ def test_a_kernel_that_does_not_print_leaves_only_its_nodes_to_aten(broken, monk
             raise IndexError("planted")
         return text
 
-    monkeypatch.setattr(native, "kernel_function", printing)
+    monkeypatch.setattr(c, "kernel_function", printing)
     native_launcher(monkeypatch)
     with caplog.at_level(logging.WARNING, "torchsmith.backend"):
         compiled = check()
@@ -71,9 +72,9 @@ def native_launcher(monkeypatch):
 
 
 def test_a_kernel_that_does_not_compile_leaves_only_its_nodes_to_aten(monkeypatch, caplog):
-    known = native.kernel_function
+    known = c.kernel_function
     spoil = lambda kernel, name: known(kernel, name).replace("ts_tanh(", "not C ts_tanh(")
-    monkeypatch.setattr(native, "kernel_function", spoil)
+    monkeypatch.setattr(c, "kernel_function", spoil)
     native_launcher(monkeypatch)
     with caplog.at_level(logging.WARNING, "torchsmith.backend"):
         compiled = check()

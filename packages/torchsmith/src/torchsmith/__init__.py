@@ -4,6 +4,8 @@ The front door with everything installed: the tracer's ``compile`` and ``explain
 ``smith`` backend as their default, the marks that steer them, and the backend's ``make_fx``.
 """
 
+import gc
+
 from torchsmith_guards import collector
 
 with collector.paused():  # a full pass in the middle of an import finds nothing
@@ -24,6 +26,10 @@ with collector.paused():  # a full pass in the middle of an import finds nothing
 
     from torchsmith._src.frontdoor import compile, explain, reset
     from torchsmith._src.testing.same import same
+
+    if not gc.get_freeze_count():  # else what somebody else froze would thaw
+        gc.freeze()  # what was imported stays: passes over young objects would walk it twice
+        gc.unfreeze()  # into the oldest generation
 
 __all__ = [
     "allow_in_graph",

@@ -8,6 +8,7 @@ compiled side by side, when there are many).
 from __future__ import annotations
 
 import ctypes
+import functools
 import hashlib
 import os
 import tempfile
@@ -15,12 +16,11 @@ import threading
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torchsmith_guards.records import recorder
 
-from torchsmith_fx_backend._src.codegen.c import API, Function, kernel_function, parameters, unit
 from torchsmith_fx_backend._src.loops.ir import Kernel
 from torchsmith_fx_backend._src.runtime.cache import Cache
 from torchsmith_fx_backend._src.runtime.compiler import CompileError, Compiler, find_compiler
@@ -30,6 +30,9 @@ from torchsmith_fx_backend._src.runtime.launchers import (
     LoadedKernel,
     Unavailable,
 )
+
+if TYPE_CHECKING:  # what is restored needs no printer, whose import takes longer than that
+    from torchsmith_fx_backend._src.codegen.c import Function
 
 _PER_UNIT = 8  # kernels per C file from which on a second compiler process pays
 _METH_FASTCALL = 0x80
@@ -109,11 +112,13 @@ class NativeLauncher:
 
     def _function(self, request: KernelRequest, compiler: Compiler) -> tuple[str, Function]:
         """Content address and C text; the name is part of neither's hash."""
+        from torchsmith_fx_backend._src.codegen.c import Function, kernel_function, parameters
+
         text = self._texts.get(request.kernel)
         if text is None:
             text = self._texts[request.kernel] = kernel_function(request.kernel, _PLACEHOLDER)
         faults = request.kernel.faults
-        whole = f"{compiler.identity}\n{_BUILD}\n{faults}\n{text}"
+        whole = f"{compiler.identity}\n{_build_version()}\n{faults}\n{text}"
         key = hashlib.sha256(whole.encode()).hexdigest()[:40]
         name = f"k_{key[:16]}"
         comment = "".join(f"/* {line.replace('*/', '* /')} */\n" for line in request.origins)
@@ -140,6 +145,8 @@ class NativeLauncher:
         compiler: Compiler,
     ) -> None:
         """Raise for the kernels that do not compile on their own, if the compiler works at all."""
+        from torchsmith_fx_backend._src.codegen.c import unit
+
         failed: list[tuple[KernelRequest, Exception]] = []
         with tempfile.TemporaryDirectory(prefix="torchsmith-build-") as name:
             for number, function in enumerate([None, *(f for _, f in functions)]):
@@ -176,6 +183,8 @@ class NativeLauncher:
         return key in self._loaded
 
     def _compile(self, missing: dict[str, Function], compiler: Compiler, cache: Cache) -> None:
+        from torchsmith_fx_backend._src.codegen.c import unit
+
         keys = list(missing)
         processes = max(1, min(os.cpu_count() or 1, -(-len(keys) // _PER_UNIT)))
         groups = [keys[start::processes] for start in range(processes)]
@@ -216,7 +225,8 @@ class NativeLauncher:
 
     def _load_unit(self, path: Path, data: bytes, files: dict[str, bytes]) -> None:
         library = _open_library(path, data)
-        table = (ctypes.c_void_p * len(API))(*_api_addresses())
+        addresses = _api_addresses()
+        table = (ctypes.c_void_p * len(addresses))(*addresses)
         library.ts_bind(ctypes.byref(table))
         for line in files["kernels.txt"].decode().splitlines():
             key, _, name = line.partition(" ")
@@ -244,22 +254,12 @@ def _address(name: str) -> int:
 
 
 def _api_addresses() -> list[int]:
-    """The functions of ``codegen.c.unit.API``, in order."""
-    addresses = {
-        "as_pointer": _address("PyLong_AsVoidPtr"),
-        "as_integer": _address("PyLong_AsLongLong"),
-        "as_floating": _address("PyFloat_AsDouble"),
-        "error_occurred": _address("PyErr_Occurred"),
-        "set_error": _address("PyErr_SetString"),
-        "type_error": id(TypeError),
-        "save_thread": _address("PyEval_SaveThread"),
-        "restore_thread": _address("PyEval_RestoreThread"),
-        "none": id(None),
-        "index_error": id(IndexError),
-        "runtime_error": id(RuntimeError),
-        "increment": _address("Py_IncRef"),
-    }
-    return [addresses[name] for name in API]
+    """The fields of ``py`` in ``codegen.c.unit``, in order."""
+    first = "PyLong_AsVoidPtr PyLong_AsLongLong PyFloat_AsDouble PyErr_Occurred PyErr_SetString"
+    threads = (_address("PyEval_SaveThread"), _address("PyEval_RestoreThread"))
+    errors = (id(IndexError), id(RuntimeError))
+    reading = map(_address, first.split())
+    return [*reading, id(TypeError), *threads, id(None), _address("Py_IncRef"), *errors]
 
 
 # Python functions point into these for as long as the process lives, and so do the libraries.
@@ -279,12 +279,11 @@ def _callable(library: ctypes.CDLL, name: str) -> Callable[..., object]:
     return cast("Callable[..., object]", make(ctypes.addressof(definition), None, None))
 
 
+@functools.cache
 def _build_version() -> str:
     """A hash of the C that surrounds every kernel: prelude and entry points."""
+    from torchsmith_fx_backend._src.codegen.c import unit
     from torchsmith_fx_backend._src.codegen.c.functions import FUNCTIONS, PROLOGUE
 
     text = PROLOGUE + "".join(FUNCTIONS.values()) + unit([])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-_BUILD = _build_version()

@@ -6,6 +6,6 @@ and ``outer.py``.
 """
 
 from torchsmith_fx_backend._src.codegen.c.kernel import Parameter, kernel_function, parameters
-from torchsmith_fx_backend._src.codegen.c.unit import API, Function, unit
+from torchsmith_fx_backend._src.codegen.c.unit import Function, unit
 
-__all__ = ["API", "Function", "Parameter", "kernel_function", "parameters", "unit"]
+__all__ = ["Function", "Parameter", "kernel_function", "parameters", "unit"]

@@ -17,22 +17,7 @@ from torchsmith_fx_backend._src.codegen.c.functions import prelude
 from torchsmith_fx_backend._src.codegen.c.kernel import Parameter
 from torchsmith_fx_backend._src.loops.ir import Fault
 
-# Order and meaning are shared with runtime/native.py, which fills this table.
-API = (
-    "as_pointer",
-    "as_integer",
-    "as_floating",
-    "error_occurred",
-    "set_error",
-    "type_error",
-    "save_thread",
-    "restore_thread",
-    "none",
-    "increment",
-    "index_error",
-    "runtime_error",
-)
-
+# runtime/native.py fills ``py``, in this order.
 _BINDING = """
 /* ---- calls from Python ---- */
 
