@@ -234,3 +234,37 @@ def test_tangents_of_many_backward_passes_at_once(name):
     for mine, true in zip(*found):
         torch.testing.assert_close(mine, true)
         assert mine is None or not mine.requires_grad
+
+
+def layers(x, first, second):
+    """Eager saves ``x`` itself, and of the second weight a view."""
+    return (F.linear(F.linear(x, first).relu(), second),)
+
+
+@pytest.mark.parametrize("kind", ["leaves", "weights with a history"])
+def test_each_tensor_is_saved_once_and_a_second_run_finds_it(kind):
+    run = compile_training(layers, (leaf(4, 6).detach(), leaf(5, 6), leaf(3, 5)), SETTINGS)
+    sides = []
+    for each in (layers, run):
+        x, first, second = leaf(4, 6).detach(), leaf(5, 6, seed=1), leaf(3, 5, seed=2)
+        given = [x, first, second]
+        if kind == "weights with a history":
+            given = [x, first * 2, second * 2]
+        (result,) = each(*given)
+        if each is run:
+            places = [t.data_ptr() for t in result.grad_fn.saved_tensors]
+            assert len(places) == len(set(places)) == 3
+        wanted = (first, second)
+        one = torch.autograd.grad(result.sin().sum(), wanted, create_graph=True)
+        sides.append([*one, *torch.autograd.grad(sum(g.pow(2).sum() for g in one), wanted)])
+        (result,) = each(*given)
+        with torch.no_grad():
+            given[2].add_(1)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            result.sum().backward()
+        (result,) = each(*given)
+        with torch.no_grad():
+            given[2].add_(1)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            torch.autograd.grad(result.sum(), wanted, create_graph=True)
+    check(sides[1], sides[0])

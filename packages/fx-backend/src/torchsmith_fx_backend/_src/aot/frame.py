@@ -43,18 +43,18 @@ class Frame:
 
     def dump(self) -> bytes:
         """A text form of the frame."""
-        record = {each.name: getattr(self, each.name) for each in fields(self)}
-        return json.dumps({**record, "out_spec": pytree.treespec_dumps(self.out_spec)}).encode()
+        record = {field.name: getattr(self, field.name) for field in fields(self)}
+        record["out_spec"] = pytree.treespec_dumps(self.out_spec)
+        return json.dumps(record).encode()
 
     @staticmethod
     def load(data: bytes) -> Frame:
         """The frame that ``dump`` wrote."""
         record = json.loads(data)
-        pairs = {name: tuple(map(tuple, record[name])) for name in ("frozen", "attributes")}
-        names = {name: tuple(record[name]) for name in ("mutated", "written")}
-        return Frame(
-            **{**record, **pairs, **names, "out_spec": pytree.treespec_loads(record["out_spec"])}
-        )
+        record["out_spec"] = pytree.treespec_loads(record["out_spec"])
+        record |= {name: tuple(record[name]) for name in ("mutated", "written")}
+        record |= {name: tuple(map(tuple, record[name])) for name in ("frozen", "attributes")}
+        return Frame(**record)
 
     def wrap(
         self,

@@ -15,7 +15,7 @@ import itertools
 import logging
 import operator
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
@@ -90,6 +90,7 @@ class Training:
     tensors: tuple[int, ...] = ()  # outputs that are no numbers
     numbers: tuple[int, ...] = ()  # those of ``saved`` that are no tensors
     aliased: tuple[int, ...] = ()  # tensors of ``saved`` of which eager saves views
+    through: Mapping[int, int] = field(default_factory=dict)  # inputs that are tensors of ``saved``
     saved: tuple[Saved, ...] = ()
     parts: tuple[Part, ...] = ()  # results that are independent of each other's
     saving: frozenset[int] = frozenset()  # results for which eager saves something
@@ -174,6 +175,9 @@ class Training:
         viewed = {snapshot.inputs[i].name for i, n in enumerate(joint.nodes) if n in joint.viewed}
         tensors = [each for i, each in enumerate(self.saved) if i not in self.numbers]
         self.aliased = tuple(i for i, each in enumerate(tensors) if each.name in viewed)
+        inputs = {n: i for i, n in enumerate(graph.graph.find_nodes(op="placeholder"))}
+        held = (n for i, n in enumerate(returned[outputs:]) if i not in self.numbers)
+        self.through = {inputs[n]: i for i, n in enumerate(held) if n in inputs}
         wanted = {position: i for i, position in enumerate(joint.sources)}
         leaves = {i for i in joint.wanted if joint.nodes[i].meta["val"].is_leaf}
         order = (*joint.turns, *joint.sources[len(joint.wanted) :])
@@ -225,6 +229,23 @@ class Training:
             )
         later = {i for each in self.parts[1:] for i in each.inputs} if joint.cuts else ()
         self.before = tuple(place for place, _ in joint.cuts if place in later)
+
+    def besides(self) -> tuple[int, ...]:
+        """Inputs that autograd saves for eager's checks besides what the forward half gives: but
+        for such as that gives, or aliases of leaves that have their versions."""
+        if any(part.division is not None for part in self.parts):
+            return self.kept_inputs
+        through = {} if isinstance(self.forward, RecordedForward) else self.through  # else copies
+        shown = {
+            i: p for i, p in through.items() if i in self.kept_inputs and p not in self.aliased
+        }
+        alike = {i for i in through.keys() - shown if self.joint.nodes[i].meta["val"].is_leaf}
+        besides = tuple(i for i in self.kept_inputs if i not in shown and i not in alike)
+        places = {i: p for p, i in enumerate(besides, len(self.saved) - len(self.numbers))}
+        again, found = self.again, shown | places
+        again.left = {i: p for i, p in found.items() if i not in again.written}
+        again.checked = not again.written.issuperset(self.kept_inputs)
+        return besides
 
     def _strides(self, key: Key) -> Sequence[tuple[Any, ...] | None]:
         """The strides of tangents that ``key`` describes."""
@@ -327,10 +348,15 @@ def _as_input(value: Any) -> Any:
     return fake_like(value.fake_mode, value)  # type: ignore[attr-defined]
 
 
-# What one call of the forward half gave: what was given to it, if a second run is possible; its
-# outputs; what autograd saves, which begins with what the half does; numbers that it saves; and the
-# loan of the memory that this lies in, if it lies in a recording's.
-_Call = tuple[Given | None, list[Any], tuple[Any, ...], Sequence[Any], Any]
+@dataclass(slots=True)
+class _Call:
+    """What a node of autograd's knows of the call that it was made in, besides what is saved."""
+
+    training: Training
+    part: Part  # whose results the node gives
+    numbers: Sequence[Any]  # that the forward half saves
+    given: Given | None  # to the call, if a second run is possible
+    loan: Any  # of the memory of a recording, if what is saved lies there
 
 
 class CompiledFunction(torch.autograd.Function):
@@ -338,48 +364,48 @@ class CompiledFunction(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, training: Training, call: _Call, part: Part, *inputs: Any
+        ctx: Any, call: _Call, outputs: Sequence[Any], kept: Sequence[Any], *inputs: Any
     ) -> tuple[Any, ...]:
-        """Give autograd results of a call, which depend on ``inputs``."""
-        given, outputs, kept, numbers, loan = call
-        if part.division is not None:
+        """Give autograd ``outputs`` of a call, which depend on ``inputs``; save ``kept``, which
+        begins with what the forward half saves."""
+        ctx.call = call
+        division = call.part.division
+        if division is not None:
             # Aliases of outputs: they themselves get this node as their history.
             own = {id(out) for out in outputs}
-            ctx.held = part.division.hold([t.detach() if id(t) in own else t for t in kept])
+            ctx.held = division.hold([t.detach() if id(t) in own else t for t in kept])
         elif kept:
             ctx.save_for_backward(*kept)
-        elif training.saving:
+        elif call.training.saving:
             ctx.save_for_backward(torch.empty(0))  # a second pass is an error, as eager's
-        ctx.call, ctx.given = (training, part, numbers), given
-        if loan is not None:
-            ctx.loan = loan
         ctx.set_materialize_grads(False)
-        return tuple(items(part.results)(outputs))
+        return tuple(items(call.part.results)(outputs))
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         """Run the backward half for the tangents that are defined."""
-        training, part, numbers = ctx.call
+        call: _Call = ctx.call
+        training, part = call.training, call.part
         counts = holders(grads) if training.large else None
         tangents, defined, results = [*grads], [*grads], part.results
         if len(grads) != len(part.tangents) or type(None) in map(type, grads):
             tangents = [None if i is None else grads[i] for i in part.tangents]
             defined = [t for t in grads if t is not None]
             order = training.joint.differentiable
-            results = [i for i, t in zip(order, tangents) if t is not None]
+            results = tuple(i for i, t in zip(order, tangents) if t is not None)
             if not results:
                 return (None,) * (3 + len(part.inputs))
         saves = not training.saving.isdisjoint(results)
         for tensor, version, users in ctx.guarded:
             if not users.isdisjoint(results):
                 check_version(tensor, version)
-        twice, given = torch.is_grad_enabled(), ctx.given
+        twice, given = torch.is_grad_enabled(), call.given
         # Tangents without memory are vmap's.
         if given is not None and (twice or not all(map(has_storage, defined))):
             kept: dict[int, Any] = {}
-            if saves or training.again.left:  # an error where they are gone or were written
-                after = len(training.saved) - len(numbers)
-                kept = dict(zip(training.kept_inputs, _saved(ctx, results)[after:]))
+            if saves or training.again.checked:  # an error where they are gone or were written
+                left = training.again.left
+                kept = dict(zip(left, map(_saved(ctx, results).__getitem__, left.values())))
             _release(ctx)
             found = training.again.gradients(given, kept, tangents, twice)
         else:
@@ -389,18 +415,18 @@ class CompiledFunction(torch.autograd.Function):
                 tangents = [t if t is None else taken(t, n) for t, n in zip(tangents, held)]
             if twice or training.ambient is not None:
                 with torch.no_grad(), _NOTHING if training.ambient is None else training.ambient():
-                    found = _compiled_backward(ctx, training, numbers, tangents, saves, results)
+                    found = _compiled_backward(ctx, tangents, saves, results)
             else:
-                found = _compiled_backward(ctx, training, numbers, tangents, saves, results)
-        if ctx.loan is not None and not keeps_graph() and (ctx.held is None or ctx.held.empty):
-            ctx.loan = None  # the last one gives the memory back
+                found = _compiled_backward(ctx, tangents, saves, results)
+        if call.loan is not None and not keeps_graph() and (ctx.held is None or ctx.held.empty):
+            call.loan = None  # the last one gives the memory back
         if twice and given is None:
             why = TWICE.format(training.again.obstacle or "hooks have what was saved")
             found = [None if g is None else _never(g, why) for g in found]
         return (None, None, None, *items(part.gradients)(found))
 
 
-_apply = apply_of(CompiledFunction, guarded=(), held=None, loan=None)
+_apply = apply_of(CompiledFunction, guarded=(), held=None)
 
 
 def _saved(ctx: Any, results: Sequence[int]) -> Any:
@@ -417,19 +443,16 @@ def _release(ctx: Any) -> None:
     """Let go of what the call saved and was given, unless other backward passes may need it."""
     ctx.maybe_clear_saved_tensors()
     if not keeps_graph() and (ctx.held is None or ctx.held.empty):
-        ctx.given = None
+        ctx.call.given = None
 
 
 def _compiled_backward(
-    ctx: Any,
-    training: Training,
-    numbers: Sequence[Any],
-    tangents: list[torch.Tensor | None],
-    saves: bool,
-    results: Sequence[int],
+    ctx: Any, tangents: list[torch.Tensor | None], saves: bool, results: Sequence[int]
 ) -> Sequence[Any]:
     """Run the backward half; ``saves`` says whether eager's would need what it saved for
     ``results``, whose tangents are defined."""
+    call: _Call = ctx.call
+    training, numbers = call.training, call.numbers
     strides: list[tuple[int, ...] | None] = []
     for place, tangent in enumerate(tangents):
         if tangent is None:
@@ -456,8 +479,8 @@ def _compiled_backward(
     arguments += [t for t in tangents if t is not None]
     tangents.clear()
     _release(ctx)
-    if ctx.loan is not None and isinstance(half, RecordedBackward):
-        return half.borrow(ctx.loan, arguments)
+    if call.loan is not None and isinstance(half, RecordedBackward):
+        return half.borrow(call.loan, arguments)
     return half(arguments)  # type: ignore[no-any-return]
 
 
@@ -550,15 +573,18 @@ def callable_of(
     """
     joint, parts, cuts = training.joint, training.parts, training.joint.cuts
     forward, lends = training.forward, isinstance(training.forward, RecordedForward)
-    kept = () if any(part.division is not None for part in parts) else training.kept_inputs
-    hold = training.again.holder(kept) if parts else lambda inputs: None
+    besides = items(training.besides())
+    hold = training.again.holder() if parts else lambda inputs: None
     paths = [path.split(".") for path in joint.attributes]
     count, results, spec, spent = len(joint.outputs), joint.results, joint.out_spec, joint.spent
     written = {position for _, position, _ in joint.rewritten}
     flat_result = spec.type is tuple and all(child.is_leaf() for child in spec.children())
     fresh = all(result.kind == "fresh" and not result.steps for result in results)
-    made_of = items(tuple(result.index for result in results)) if fresh else None
-    kept_inputs, kept_outputs = map(items, (training.kept_inputs, training.kept_outputs))
+    returned = tuple(result.index for result in results)
+    made_of = items(returned) if fresh else None
+    simple = fresh and flat_result and [returned] == [part.results for part in parts]
+    simple = simple and not (cuts or spent or joint.mutated)  # the node's results are the call's
+    kept_outputs = items(training.kept_outputs)
     tensors, numbered, aliased = items(training.tensors), training.numbers[::-1], training.aliased
 
     @contextlib.contextmanager
@@ -597,16 +623,19 @@ def callable_of(
             numbers = tuple(saved.pop(i) for i in numbered)
         for i in aliased:
             saved[i] = saved[i].detach()
-        kept = (*saved, *kept_inputs(inputs), *kept_outputs(outputs))
-        call: _Call = given, outputs[:], kept, numbers, loan
-        given = inputs
+        kept = (*saved, *besides(inputs), *kept_outputs(outputs))
+        if simple:
+            call = _Call(training, parts[0], numbers, given, loan)
+            return _apply(call, outputs, kept, *items(parts[0].inputs)(inputs))
+        made_in, sources = outputs[:], inputs
         if cuts:
-            given = [*inputs, *(inputs[place] for place, _ in cuts)]
+            sources = [*inputs, *(inputs[place] for place, _ in cuts)]
             for place in training.before:
-                given[place] = _as_before(given[place])
+                sources[place] = _as_before(sources[place])
         try:
             for part in parts:
-                own = _apply(training, call, part, *items(part.inputs)(given))
+                call = _Call(training, part, numbers, given, loan)
+                own = _apply(call, made_in, kept, *items(part.inputs)(sources))
                 for position, result in zip(part.results, own):
                     outputs[position] = result
                 if cuts:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -30,13 +30,14 @@ class Given:
     """What one call was given.
 
     Attributes:
-        plain: by position the inputs, or aliases of them, but for tensors that have a history.
+        plain: inputs, or aliases of them, in the order of ``Again.order``; None for tensors that
+            have a history.
         places: where those are.
         saved: the result whose node has them.
         versions: of the tensors that are not saved for a backward pass.
     """
 
-    plain: dict[int, Any]
+    plain: Sequence[Any]
     places: Sequence[int]
     saved: Any
     versions: list[int]
@@ -56,7 +57,9 @@ class Again:
         varied: positions of the tensors that require a gradient.
         unchecked: tensors that autograd does not check when a backward pass begins.
         constant: those of the other tensors.
-        left: those of all that autograd saves itself.
+        left: those of all that autograd saves itself, with their places there.
+        checked: whether what autograd saves is checked for writes in any case.
+        order: positions of the others.
     """
 
     joint: Joint
@@ -68,7 +71,9 @@ class Again:
     varied: tuple[int, ...]
     unchecked: tuple[int, ...]
     constant: tuple[int, ...]
-    left: tuple[int, ...] = ()
+    left: dict[int, int] = field(default_factory=dict)
+    checked: bool = False
+    order: tuple[int, ...] = ()
 
     @staticmethod
     def of(joint: Joint, program: Callable[..., Any]) -> Again:
@@ -84,34 +89,34 @@ class Again:
         grad = torch.is_grad_enabled()
         return Again(joint, program, why, tuple(kinds), grad, written, varied, unchecked, constant)
 
-    def holder(self, kept: Sequence[int]) -> Callable[[Sequence[Any]], Given | None]:
+    def holder(self) -> Callable[[Sequence[Any]], Given | None]:
         """A function that keeps what a call is given, where a second run is possible, but for what
         autograd keeps at any rate."""
-        self.left = tuple(i for i in kept if i not in self.written)
         every = [i for i in range(len(self.joint.nodes)) if i not in self.left]
         given = [i for i in every if i < len(self.joint.nodes) - len(self.joint.attributes)]
         aliased = tuple(i for i in given if i in self.constant)
         varied = tuple(i for i in every if i in self.varied)
         others = tuple(i for i in every if i not in aliased)
-        order, written, obstacle = (*aliased, *others), self.written, self.obstacle
+        self.order, written = (*aliased, *others), self.written
+        order = {position: number for number, position in enumerate(self.order)}
         of_aliased, of_others, of_varied, unchecked = map(
             items, (aliased, others, varied, self.unchecked)
         )
 
         def hold(inputs: Sequence[Any]) -> Given | None:
             constants = of_aliased(inputs)
-            if obstacle or has_saving_hooks() or any(map(_is_inference, constants)):
+            if self.obstacle or has_saving_hooks() or any(map(_is_inference, constants)):
                 return None  # an inference tensor counts no versions
             # Aliases of constants: the tensors themselves may get a history later.
-            plain = dict(zip(order, (*map(_detach, constants), *of_others(inputs))))
+            plain = [*map(_detach, constants), *of_others(inputs)]
             places: Sequence[int] = ()
             if not all(map(_is_leaf, of_varied(inputs))):
                 places = [i for i in varied if not inputs[i].is_leaf]
             for place in written:
-                plain[place] = plain[place].data
-            saved = save(plain[i] for i in places) if places else None
+                plain[order[place]] = inputs[place].data
+            saved = save(plain[order[i]] for i in places) if places else None
             for place in places:
-                plain[place] = None
+                plain[order[place]] = None
             return Given(plain, places, saved, [*map(_version, unchecked(inputs))])
 
         return hold
@@ -124,7 +129,7 @@ class Again:
         twice: bool,
     ) -> Sequence[torch.Tensor | None]:
         """Gradients of the wanted inputs, if ``twice`` as functions of these and ``tangents``."""
-        joint, known = self.joint, {**given.plain, **{place: kept[place] for place in self.left}}
+        joint, known = self.joint, {**dict(zip(self.order, given.plain)), **kept}
         values = [known[place] for place in range(len(known))]
         for number, place in enumerate(given.places):
             values[place] = given.saved.grad_fn.saved_tensors[number]
