@@ -29,7 +29,7 @@ ALLOWED = {
         "values/abstract/calls.py call_builtin",
         "values/abstract/text.py default_text",
         "values/base.py bool hash_key",
-        "values/builtin_object.py getattr hash_key setattr",
+        "values/builtin_object.py _error getattr hash_key method_of_type setattr",
         "values/builtins/methods_objects.py _reduce_builtin",
         "values/builtins/registry.py find_method",
         "values/classes.py getattr",
@@ -45,7 +45,7 @@ ALLOWED = {
     ),
     "looks whether there is anything to read, which the world then reads, or guards beside it": (
         "values/builtins/library.py _environ_getitem",
-        "values/functions.py instance_get",
+        "values/functions.py _attribute instance_get",
         "values/modules.py changed_table _registers _without_hooks table_get",
         "values/namespaces.py _own_getattr _read getattr",
         "values/contexts.py _leave_existing _read",

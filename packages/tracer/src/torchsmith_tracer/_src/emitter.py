@@ -295,6 +295,7 @@ class Emitter:
 
     def _make(self, value: Value) -> str:
         name = self._memo[value] = self.temporary(value.reconstruct(self))
+        value.reconstruct_fill(self)  # before the stores: a function is given its own names
         stores, owner = self._journal.attrs.get(value), self._journal.shared.get(value)
         if owner is not None and value.source is None:
             self.set_attr(value, "__dict__", self.attr(owner, "__dict__"))
@@ -302,7 +303,6 @@ class Emitter:
             self.new_attrs.add(value)
             kept = {k: v for k, v in stores.items() if not isinstance(v, Deleted)}
             self.set_attrs(value, kept)  # what was deleted again was never there
-        value.reconstruct_fill(self)
         return name
 
 

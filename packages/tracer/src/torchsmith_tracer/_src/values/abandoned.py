@@ -164,8 +164,7 @@ class Abandoned:
         if witness is not None and self._still(witness, ending):
             return True
         for frame, root in self._roots(ending, result):
-            path = self._path(root, gen)
-            if path is not None:
+            if (path := self._path(root, gen)) is not None:
                 self._witness[gen] = _Witness(frame, path, -1, -1)
                 return True
         return witness is None and len(self._tx.frames) > self.suspended[gen]
@@ -252,8 +251,7 @@ class _Witness:
 def finalizes(value: object, depth: int = 6) -> bool:
     """Whether dropping an iterator may run code of a suspended generator."""
     if isinstance(value, GeneratorValue):
-        frame = value.frame
-        if frame is None:
+        if (frame := value.frame) is None:
             return False
         return cleans_up(frame.info.code) or any(
             depth and finalizes(v, depth - 1) for v in (*frame.locals.values(), *_on(frame.stack))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.emitter import Emitter
@@ -146,9 +146,6 @@ class VaryingText(AddressedText):
             return super().binary(tx, op, other, reflected=reflected)
         return self._known().binary(tx, op, other, reflected=reflected)
 
-    def richcompare(self, tx: Trace, op: str, other: Value) -> Value | None:
-        return self._known().richcompare(tx, op, other)
-
     def text(self, tx: Trace, name: str) -> Value:
         return self if name == "__str__" else tx.interp.repr_of(self._known())
 
@@ -159,17 +156,13 @@ class VaryingText(AddressedText):
     def bool(self, tx: Trace) -> bool:
         return True  # a number is not empty
 
-    def contains(self, tx: Trace, item: Value) -> Value:
-        return self._known().contains(tx, item)
 
-    def hash_key(self, tx: Trace) -> object:
-        return self._known().hash_key(tx)
+def _of_known(slot: str) -> Callable[..., Any]:
+    return lambda self, *args: getattr(self._known(), slot)(*args)
 
-    def getitem(self, tx: Trace, key: Value) -> Value:
-        return self._known().getitem(tx, key)
 
-    def getattr(self, tx: Trace, name: str) -> Value:
-        return self._known().getattr(tx, name)
+for _slot in "richcompare contains hash_key getitem getattr length iter".split():
+    setattr(VaryingText, _slot, _of_known(_slot))
 
 
 def number_text(tx: Trace, number: SymNumValue, spec: str) -> Value:

@@ -24,6 +24,16 @@ from torchsmith_tracer._src.emitter import Emitter
 from torchsmith_tracer._src.trace import Trace
 
 
+def name_in_messages(cls: type) -> str:
+    """What C calls a class in messages: one of C mostly with its module."""
+    base: Any = list if issubclass(cls, int) else int
+    try:
+        base.__new__(cls)  # nothing else shows the name
+    except TypeError as e:
+        return str(e).partition("(")[2].partition("):")[0]
+    return cls.__name__
+
+
 class Value:
     """Base of all symbolic values. Identity is Python identity: one traced object, one Value."""
 
@@ -45,7 +55,7 @@ class Value:
     @property
     def type_name(self) -> str:
         """What the type is called, for messages."""
-        return self.python_type().__name__
+        return name_in_messages(self.python_type())
 
     def is_constant(self) -> bool:
         """True when ``as_constant`` gives the object itself without a guard being missing."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 import types
 
-from torchsmith_tracer._src.breaks.signals import ObservedException
+from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
 from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Args, Kwargs, Value
 
@@ -28,36 +28,47 @@ class PlainObject(Value):
         raise self._error(tx, "{!r} object is not callable")
 
     def getitem(self, tx: Trace, key: Value) -> Value:
-        raise self._error(tx, "{!r} object is not subscriptable")
+        raise self._error(tx, "{!r} object is not subscriptable", "__getitem__")
 
     def setitem(self, tx: Trace, key: Value, value: Value) -> None:
-        raise self._error(tx, "{!r} object does not support item assignment")
+        raise self._error(tx, "{!r} object does not support item assignment", "__setitem__")
 
     def delitem(self, tx: Trace, key: Value) -> None:
-        raise self._error(tx, "{!r} object does not support item deletion")
+        raise self._error(tx, "{!r} object does not support item deletion", "__delitem__")
 
     def length(self, tx: Trace) -> Value:
-        raise self._error(tx, "object of type {!r} has no len()")
+        raise self._error(tx, "object of type {!r} has no len()", "__len__")
 
     def contains(self, tx: Trace, item: Value) -> Value:
         return tx.interp.contains_by_iteration(self, item)
 
     def iter(self, tx: Trace) -> Value:
-        raise self._error(tx, "{!r} object is not iterable")
+        raise self._error(tx, "{!r} object is not iterable", "__iter__")
 
     def next(self, tx: Trace) -> Value:
-        raise self._error(tx, "{!r} object is not an iterator")
+        raise self._error(tx, "{!r} object is not an iterator", "__next__")
 
     def unary(self, tx: Trace, op: str) -> Value:
-        raise self._error(tx, f"bad operand type for unary {UNARY_SIGNS[op]}: {{!r}}")
+        message = f"bad operand type for unary {UNARY_SIGNS[op]}: {{!r}}"
+        raise self._error(tx, message, f"__{op}__")
 
     def hash_key(self, tx: Trace) -> object:
         if self.python_type().__hash__ is None:
             raise self._error(tx, "unhashable type: {!r}")
         return tx.interp.identity_key(self)
 
-    def _error(self, tx: Trace, message: str) -> ObservedException:
+    def _error(self, tx: Trace, message: str, slot: str = "") -> ObservedException | Unsupported:
+        if slot and isinstance(self, BuiltinObject) and hasattr(self.python_type(), slot):
+            return self._no(tx, slot)  # not asked for in the trace, but the type has it
         return tx.interp.error(TypeError, message.format(self.type_name))
+
+
+def method_of_type(tx: Trace, value: Value, name: str) -> Value | None:
+    """A method in C that the builtin type of ``value`` has, bound, or None."""
+    for base in value.python_type().__mro__:
+        if isinstance(descriptor := vars(base).get(name), METHOD_TYPES):
+            return tx.interp.builtin_method(value, name, base, descriptor)
+    return None
 
 
 class BuiltinObject(PlainObject):
@@ -66,29 +77,31 @@ class BuiltinObject(PlainObject):
     __slots__ = ()
 
     def getattr(self, tx: Trace, name: str) -> Value:
-        cls = self.python_type()
-        for base in cls.__mro__:
-            descriptor = base.__dict__.get(name, _MISSING)
-            if descriptor is not _MISSING:
-                if name == "__class__":
-                    return tx.interp.type_of(self)
-                if isinstance(descriptor, METHOD_TYPES):
-                    return tx.interp.builtin_method(self, name, base, descriptor)
-                if name == "__hash__" and descriptor is None:
-                    return tx.interp.const(None)
-                return self.c_attribute(tx, name, descriptor)
-        raise self.no_attribute(tx, name)
+        descriptor = self._in_type(name)
+        if descriptor is _MISSING:
+            raise self.no_attribute(tx, name)
+        if name == "__class__":
+            return tx.interp.type_of(self)
+        if name == "__hash__" and descriptor is None:
+            return tx.interp.const(None)
+        return method_of_type(tx, self, name) or self.c_attribute(tx, name, descriptor)
+
+    def _in_type(self, name: str) -> object:
+        mro = self.python_type().__mro__
+        return next((vars(base)[name] for base in mro if name in vars(base)), _MISSING)
 
     def c_attribute(self, tx: Trace, name: str, descriptor: object) -> Value:
         """An attribute of the type that is not a method: getset, member, Python function ..."""
         return tx.interp.bind_attribute(descriptor, self, self.python_type(), name)
 
     def setattr(self, tx: Trace, name: str, value: Value) -> None:
-        cls = self.python_type()
-        if any(name in base.__dict__ for base in cls.__mro__):
-            message = f"{cls.__name__!r} object attribute {name!r} is read-only"
+        found = self._in_type(name)
+        if self.python_type().__dictoffset__ or hasattr(type(found), "__set__"):
+            super().setattr(tx, name, value)  # natively: it may be taken, or be refused otherwise
+        if found is not _MISSING:
+            message = f"{self.type_name!r} object attribute {name!r} is read-only"
         else:
-            message = f"{cls.__name__!r} object has no attribute {name!r}"
+            message = f"{self.type_name!r} object has no attribute {name!r}"
             if sys.version_info >= (3, 13):
                 message += " and no __dict__ for setting new attributes"
         raise tx.interp.error(AttributeError, message, name=name, obj=self)

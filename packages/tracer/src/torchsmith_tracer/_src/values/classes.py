@@ -10,12 +10,13 @@ import weakref
 
 from torchsmith_guards import Source, class_mro
 
+from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.effects.journal import DELETED
 from torchsmith_tracer._src.emitter import Emitter
 from torchsmith_tracer._src.frames.library import is_library_module
 from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Args, Kwargs, RealObject, Value
-from torchsmith_tracer._src.values.builtin_object import PlainObject
+from torchsmith_tracer._src.values.builtin_object import BuiltinObject, PlainObject
 from torchsmith_tracer._src.values.constants import FALSE, NONE, ConstantValue
 from torchsmith_tracer._src.values.lookup import (
     C_DATA,
@@ -81,12 +82,10 @@ class ClassValue(HasSpecialMethods, RealObject, PlainObject):
         meta = type(cls)
         on_meta = lookup(tx, meta, name)
         if on_meta is not None and is_data_descriptor(tx, on_meta.attr):
-            special = self._special(tx, name)
-            if special is not None:
+            if (special := self._special(tx, name)) is not None:
                 return special
             return bind(tx, on_meta, self, tx.interp.type_of(self), name)
-        found = lookup(tx, cls, name)
-        if found is not None:
+        if (found := lookup(tx, cls, name)) is not None:
             if isinstance(cls, enum.EnumMeta) and isinstance(found.attr, cls):
                 return tx.interp.const(found.attr)
             return bind(tx, found, None, self, name)
@@ -120,8 +119,7 @@ class ClassValue(HasSpecialMethods, RealObject, PlainObject):
         if name in _COMPUTED:
             if self.source is None:
                 return tx.interp.fold(getattr, cls, name)
-            value = tx.world.attribute(cls, self.source, name)
-            if value is None:
+            if (value := tx.world.attribute(cls, self.source, name)) is None:
                 raise self.no_attribute(tx, name)
             return value
         return None
@@ -149,6 +147,9 @@ class ClassValue(HasSpecialMethods, RealObject, PlainObject):
         ):
             tx.interp.descriptor_set(found, self, name, value)
             return
+        text = name in ("__name__", "__qualname__")
+        if name in _FIXED or (text and value.python_type() is not str):  # it may be refused
+            raise Unsupported("unsupported-slot", what=f"setting {name} of {self.describe()}")
         tx.interp.patch_class(self)
         tx.journal.store_attr(self, name, value)
         self._mirror(tx, name, None if tx.interp.is_none(value) else _stands)
@@ -176,8 +177,9 @@ class ClassValue(HasSpecialMethods, RealObject, PlainObject):
 
     def delattr(self, tx: Trace, name: str) -> None:
         self._refuse_immutable(tx, name)
-        found = lookup_in(tx, (self.obj,), name)
-        if found is None:
+        if isinstance(vars(type).get(name), C_DATA):
+            raise Unsupported("unsupported-slot", what=f"deleting {name} of {self.describe()}")
+        if lookup_in(tx, (self.obj,), name) is None:
             raise self.no_attribute(tx, name)
         tx.interp.patch_class(self)
         tx.journal.store_attr(self, name, DELETED)
@@ -190,14 +192,12 @@ class ClassValue(HasSpecialMethods, RealObject, PlainObject):
         return bind(tx, found, self, tx.interp.type_of(self), name)
 
     def getitem(self, tx: Trace, key: Value) -> Value:
-        method = self.special_method(tx, "__getitem__")
-        if method is not None:
+        if (method := self.special_method(tx, "__getitem__")) is not None:
             if isinstance(self.obj, enum.EnumMeta):
                 tx.world.enum_members(self.obj)
                 return tx.interp.fold(lambda k: self.obj[k], tx.interp.concrete(key))  # type: ignore[index]
             return tx.interp.call(method, [key])
-        found = lookup(tx, self.obj, "__class_getitem__")
-        if found is None:
+        if (found := lookup(tx, self.obj, "__class_getitem__")) is None:
             raise tx.interp.error(TypeError, f"type {self.obj.__name__!r} is not subscriptable")
         if not isinstance(found.attr, Value) and self.is_constant():
             known = tx.interp.try_concrete(key)
@@ -303,6 +303,7 @@ def _stands() -> None:
 
 _NOT_MIRRORED = {name for name, attr in vars(type).items() if isinstance(attr, C_DATA)}
 _NOT_MIRRORED |= {"__init_subclass__", "__class_getitem__", "__set_name__", "__new__"}
+_FIXED = ("__class__", "__bases__", "__mro__", "__dict__", "__base__")
 _COMPUTED = frozenset(
     "__name__ __qualname__ __module__ __doc__ __flags__ __basicsize__ __itemsize__ "
     "__dictoffset__ __abstractmethods__ __annotations__".split()
@@ -329,8 +330,7 @@ class SuperValue(Value):
             return tx.interp.const(super)
         mro = tx.world.mro(self.start)
         rest = mro[mro.index(self.after.obj) + 1 :]
-        found = lookup_in(tx, rest, name)
-        if found is None:
+        if (found := lookup_in(tx, rest, name)) is None:
             raise self.no_attribute(tx, name)
         if isinstance(self.obj, ClassValue) and self.obj.obj is self.start:
             return bind(tx, found, None, self.obj, name)
@@ -340,7 +340,7 @@ class SuperValue(Value):
         return cg.call(super, self.after, self.obj)
 
 
-class DescriptorValue(Value):
+class DescriptorValue(BuiltinObject):
     """A ``property``, ``staticmethod`` or ``classmethod`` object made by traced code.
 
     ``parts``: the functions by attribute name (``fget``, ``fset``, ``fdel``, ``__func__``).
@@ -362,8 +362,6 @@ class DescriptorValue(Value):
         if self.cls is property:
             if name in ("fget", "fset", "fdel"):
                 return tx.interp.none
-            if name in ("setter", "getter", "deleter"):
-                return tx.interp.builtin_method(self, name, property, property.__dict__[name])
             if name == "__doc__" and "fget" in self.parts:
                 return self.parts["fget"].getattr(tx, "__doc__")
         elif name == "__wrapped__":
@@ -373,16 +371,12 @@ class DescriptorValue(Value):
             return tx.interp.call(tx.interp.const(getattr), args)
         elif name in functools.WRAPPER_ASSIGNMENTS:  # copied when it was made
             return self.parts["__func__"].getattr(tx, name)
-        if name == "__get__":
-            return tx.interp.builtin_method(self, name, self.cls, self.cls.__dict__[name])
-        if name == "__class__":
-            return tx.interp.const(self.cls)
-        raise self.no_attribute(tx, name)
+        return super().getattr(tx, name)
 
     def call(self, tx: Trace, args: Args, kwargs: Kwargs) -> Value:
         if self.cls is staticmethod:
             return self.parts["__func__"].call(tx, args, kwargs)
-        raise tx.interp.error(TypeError, f"{self.cls.__name__!r} object is not callable")
+        return super().call(tx, args, kwargs)
 
     def reconstruct(self, cg: Emitter) -> str:
         names = ("fget", "fset", "fdel") if self.cls is property else ("__func__",)

@@ -125,9 +125,7 @@ class ConstantValue(BuiltinObject):
             if type(content) is ConstantValue and (
                 not text or (op != "mod" and type(content.value) is type(self.value))
             ):
-                if explodes(op, self.value, content.value):
-                    raise Unsupported("too-large-to-fold", what=f"{op} of {other.type_name}")
-                return self._own(tx, dunder(op, reflected=reflected), content.value)
+                return self._own(tx, dunder(op, reflected=reflected), content)
             if op == "mod" and not reflected and isinstance(self.value, str | bytes):
                 if isinstance(self.value, str):
                     return tx.interp.percent(self.value, other)
@@ -152,16 +150,22 @@ class ConstantValue(BuiltinObject):
             return tx.interp.fold(COMPARE[op], self.value, other.value)
         content = other.base_value()
         if type(content) is ConstantValue and not isinstance(other, ConstantValue):
-            return self._own(tx, f"__{op}__", content.value)
+            return self._own(tx, f"__{op}__", content)
         if (type(self.value), other.python_type()) in _NUMBERS:
             return other.richcompare(tx, _SWAPPED.get(op, op), self)
         return None
 
-    def _own(self, tx: Trace, name: str, other: object) -> Value | None:
-        """What the type's own method makes of the builtin part of another class's instance."""
+    def own(self, tx: Trace, name: str, other: ConstantValue) -> Value:
+        """What the type's own method makes of a constant, perhaps ``NotImplemented``."""
         method = getattr(self.value, name, None)
-        result = None if method is None else tx.interp.fold(method, other)
-        return None if result is None or is_not_implemented(result) else result
+        op, operands = name.strip("_"), (self.value, other.value)
+        if explodes(op.removeprefix("r"), *(operands[::-1] if op[0] == "r" else operands)):
+            raise Unsupported("too-large-to-fold", what=f"{name} of {self.type_name}")
+        return NOT_IMPLEMENTED if method is None else tx.interp.fold(method, other.value)
+
+    def _own(self, tx: Trace, name: str, other: ConstantValue) -> Value | None:
+        result = self.own(tx, name, other)
+        return None if is_not_implemented(result) else result
 
     def bool(self, tx: Trace) -> bool:
         return bool(self.value)

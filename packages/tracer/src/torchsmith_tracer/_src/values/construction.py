@@ -76,8 +76,7 @@ def new_instance(
 ) -> Value:
     """The C-level ``__new__`` of the builtin class that lays out ``cls``."""
     real = cls.obj
-    marked = lookup_in(tx, (real,), "__abstractmethods__")
-    if marked is not None:
+    if (marked := lookup_in(tx, (real,), "__abstractmethods__")) is not None:
         attr_value(tx, marked, "__abstractmethods__")  # guards it
     if real.__flags__ & _ABSTRACT:
         return tx.interp.fold(object.__new__, real)

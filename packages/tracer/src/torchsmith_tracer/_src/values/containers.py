@@ -75,7 +75,8 @@ class SequenceValue(BuiltinObject):
         del self.items
 
     def describe(self) -> str:
-        return self.type_name if self.growing else f"{self.type_name} of {len(self.items)}"
+        name = self.python_type().__name__
+        return name if self.growing else f"{name} of {len(self.items)}"
 
     def as_constant(self) -> object:
         return self.cls([_constant(v) for v in self.items])
@@ -126,7 +127,7 @@ class SequenceValue(BuiltinObject):
         return tx.builder.wrap(items[place].obj, IndexedSource(source, *index))  # type: ignore[attr-defined]
 
     def _noun(self) -> str:
-        return self.type_name
+        return self.python_type().__name__
 
     def position(self, tx: Trace, key: Value, what: str = "index") -> int:
         """``key`` as a valid index from the front; IndexError or TypeError as in CPython."""
@@ -324,8 +325,7 @@ class ListValue(SequenceValue):
 
     def extend(self, tx: Trace, items: list[Value]) -> None:
         """``list.extend``."""
-        unread = self.growing
-        if unread is None:
+        if (unread := self.growing) is None:
             return self.replace(tx, self.items + items)
         tx.journal.mutate(self, lambda: setattr(self, "growing", unread))
         self.growing = replace(unread, tail=unread.tail + items)
@@ -359,15 +359,14 @@ class ListValue(SequenceValue):
             self.extend(tx, tx.interp.unpack(other))
             return self
         if op == "imul":
-            items = self._repeated(tx, other)
-            if items is None:
+            if (items := self._repeated(tx, other)) is None:
                 return None
             self.replace(tx, items)
             return self
         return super().binary(tx, op, other, reflected=reflected)
 
     def hash_key(self, tx: Trace) -> object:
-        raise tx.interp.error(TypeError, f"unhashable type: {self._noun()!r}")
+        raise tx.interp.error(TypeError, f"unhashable type: {self.type_name!r}")
 
     def reconstruct(self, cg: Emitter) -> str:
         return "[]"
@@ -473,8 +472,7 @@ class SliceValue(_Bounds):
             if isinstance(value, ConstantValue) and value.value is None:
                 parts.append(None)
                 continue
-            index = tx.interp.try_index(value)
-            if index is None:
+            if (index := tx.interp.try_index(value)) is None:
                 message = "slice indices must be integers or None or have an __index__ method"
                 raise tx.interp.error(TypeError, message)
             parts.append(index)
@@ -514,8 +512,7 @@ class RangeValue(_Bounds):
         real = self.host(tx)
         if isinstance(key, SliceValue):
             return RangeValue.of(real[key.as_slice(tx)])
-        index = tx.interp.try_index(key)
-        if index is None:
+        if (index := tx.interp.try_index(key)) is None:
             message = f"range indices must be integers or slices, not {key.type_name}"
             raise tx.interp.error(TypeError, message)
         return tx.interp.fold(real.__getitem__, index)

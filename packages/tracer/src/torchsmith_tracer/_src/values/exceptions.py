@@ -264,8 +264,7 @@ def _link(tx: Trace, exc: Value, name: str) -> Value:
 
 def set_context(tx: Trace, exc: Value, handled: Value | None = None) -> None:
     """``exc`` is raised: what is being handled becomes its context, without making a circle."""
-    handled = handled or tx.interp.handled
-    if handled is None:
+    if (handled := handled or tx.interp.handled) is None:
         if isinstance(exc, ExceptionValue) and not exc.was_raised:
             exc._change(tx, was_raised=True)
         return

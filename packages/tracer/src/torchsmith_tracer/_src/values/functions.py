@@ -11,7 +11,11 @@ from torchsmith_guards import AttrSource, ClosureSource, ItemSource, PinnedSourc
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.effects.journal import DELETED, Deleted
 from torchsmith_tracer._src.values.base import Args, Kwargs, RealObject, Value
-from torchsmith_tracer._src.values.builtin_object import HasInstanceDict
+from torchsmith_tracer._src.values.builtin_object import (
+    BuiltinObject,
+    HasInstanceDict,
+    method_of_type,
+)
 from torchsmith_tracer._src.values.constants import ConstantValue
 
 if TYPE_CHECKING:
@@ -86,8 +90,7 @@ class CellValue(Value):
 
     def getattr(self, tx: Trace, name: str) -> Value:
         if name == "cell_contents":
-            value = self.load(tx)
-            if value is None:
+            if (value := self.load(tx)) is None:
                 raise tx.interp.error(ValueError, "Cell is empty")
             return value
         return super().getattr(tx, name)
@@ -192,15 +195,12 @@ class FunctionValue(Value, HasInstanceDict):
         if name == "__call__":
             return self
         if stored is None:
-            found = self._attribute(tx, name)
-            if found is not None:
+            if (found := self._attribute(tx, name)) is not None:
                 return found
         raise self.no_attribute(tx, name)
 
     def _attribute(self, tx: Trace, name: str) -> Value | None:
         const = tx.interp.const
-        if name == "__get__":
-            return BuiltinMethodValue(self, "__get__")
         if name in ("__name__", "__qualname__") and self.fn is None:
             return ConstantValue(self.name if name == "__name__" else self.qualname)
         if name == "__code__":
@@ -213,6 +213,10 @@ class FunctionValue(Value, HasInstanceDict):
             return const(types.FunctionType)
         if name == "__dict__":
             return tx.interp.instance_dict(self)
+        method = method_of_type(tx, self, name)
+        if method is not None and (self.fn is None or name not in self.fn.__dict__):
+            self.guard_missing(tx, name)
+            return method
         if name in _PER_FUNCTION and tx.journal.load_attr(self, name) is DELETED:
             return None
         if self.fn is not None:
@@ -232,15 +236,21 @@ class FunctionValue(Value, HasInstanceDict):
             return const(consts[0] if consts and isinstance(consts[0], str) else None)
         if name == "__module__":
             return const(self.globals.obj.get("__name__"))
-        return tx.interp.tuple(()) if name == "__type_params__" else None
+        if name == "__type_params__":
+            return tx.interp.tuple(())
+        if hasattr(types.FunctionType, name):
+            raise Unsupported("opaque-attribute", what=f"{name} of {self.describe()}")
+        return None
 
     def setattr(self, tx: Trace, name: str, value: Value) -> None:
-        if name in ("__code__", "__globals__", "__closure__"):
-            super().setattr(tx, name, value)
+        needs = _PER_FUNCTION.get(name, value.python_type())
+        if name in _FIXED or needs not in (None, value.python_type()):
+            super().setattr(tx, name, value)  # natively: it may be refused
         if name == "__defaults__" and self.fn is None:
-            given = None if tx.interp.is_none(value) else tuple(tx.interp.unpack(value))
-            tx.journal.assign(self, "_defaults", given)
+            tx.journal.assign(self, "_defaults", tuple(tx.interp.unpack(value)))
             return
+        if name in ("__name__", "__qualname__"):
+            tx.journal.assign(self, name.strip("_"), tx.interp.concrete(value))
         tx.journal.store_attr(self, name, value)
         if name in ("__defaults__", "__kwdefaults__"):
             raise Unsupported("unsupported-slot", what=f"setting {name} of {self.describe()}")
@@ -256,8 +266,7 @@ class FunctionValue(Value, HasInstanceDict):
         return self.fn
 
     def instance_get(self, tx: Trace, name: str) -> Value | None:
-        stored = tx.journal.load_attr(self, name)
-        if stored is not None:
+        if (stored := tx.journal.load_attr(self, name)) is not None:
             return None if isinstance(stored, Deleted) else stored
         if self.fn is None or name not in self.fn.__dict__:
             return None
@@ -296,13 +305,14 @@ class FunctionValue(Value, HasInstanceDict):
             cg.set_attr(self, "__qualname__", cg.const(self.qualname))
 
 
-_PER_FUNCTION = frozenset(
-    "__name__ __qualname__ __doc__ __module__ __annotations__ __defaults__ __kwdefaults__ "
-    "__type_params__".split()
-)
+_FIXED = ("__code__", "__globals__", "__closure__", "__builtins__", "__class__", "__dict__")
+# What the type keeps itself, and what it takes there.
+_PER_FUNCTION = dict[str, type | None](__name__=str, __qualname__=str, __doc__=None)
+_PER_FUNCTION |= {"__module__": None, "__annotations__": dict, "__defaults__": tuple}
+_PER_FUNCTION |= {"__kwdefaults__": dict, "__type_params__": tuple}
 
 
-class BoundMethodValue(Value):
+class BoundMethodValue(BuiltinObject):
     """A bound method: ``func`` called with ``self_value`` first."""
 
     __slots__ = ("func", "self_value")
@@ -331,10 +341,7 @@ class BoundMethodValue(Value):
             return self
         if name == "__class__":
             return tx.interp.const(types.MethodType)
-        return self.func.getattr(tx, name)
-
-    def setattr(self, tx: Trace, name: str, value: Value) -> None:
-        raise tx.interp.error(AttributeError, f"'method' object has no attribute {name!r}")
+        return method_of_type(tx, self, name) or self.func.getattr(tx, name)
 
     def richcompare(self, tx: Trace, op: str, other: Value) -> Value | None:
         if op not in ("eq", "ne") or not isinstance(other, BoundMethodValue):
@@ -350,7 +357,7 @@ class BoundMethodValue(Value):
         return cg.call(types.MethodType, self.func, self.self_value)
 
 
-class BuiltinMethodValue(Value):
+class BuiltinMethodValue(BuiltinObject):
     """A method or slot of a builtin type bound to a value: ``[].append``, ``x.__len__``.
 
     ``descriptor`` is the type's attribute (method descriptor, slot wrapper, ...) or None when the
@@ -389,16 +396,13 @@ class BuiltinMethodValue(Value):
         if name == "__self__":
             return self.self_value
         if name in ("__name__", "__qualname__"):
-            return ConstantValue(
-                self.name if name == "__name__" else f"{self.self_value.type_name}.{self.name}"
-            )
+            owner = "" if name == "__name__" else f"{self.self_value.python_type().__qualname__}."
+            return ConstantValue(owner + self.name)
         if name == "__call__":
             return self
         if name == "__doc__":
             return ConstantValue(getattr(self.descriptor, "__doc__", None))
-        if name == "__class__":
-            return tx.interp.const(self.python_type())
-        raise self.no_attribute(tx, name)
+        return super().getattr(tx, name)
 
     def richcompare(self, tx: Trace, op: str, other: Value) -> Value | None:
         if op not in ("eq", "ne") or not isinstance(other, BuiltinMethodValue):

@@ -41,8 +41,7 @@ class IteratorValue(BuiltinObject):
         raise NotImplementedError(type(self).__name__)
 
     def next(self, tx: Trace) -> Value:
-        value = self.step(tx)
-        if value is None:
+        if (value := self.step(tx)) is None:
             raise tx.interp.error(StopIteration)
         return value
 
@@ -440,8 +439,7 @@ class EnumerateValue(Counted):
         self.it = it
 
     def step(self, tx: Trace) -> Value | None:
-        value = tx.interp.step(self.it)
-        if value is None:
+        if (value := tx.interp.step(self.it)) is None:
             return None
         i = self.index
         self.move(tx, i + 1)
@@ -467,8 +465,7 @@ class ZipValue(IteratorValue):
             return None
         out: list[Value] = []
         for i, it in enumerate(self.its):
-            value = tx.interp.step(it)
-            if value is None:
+            if (value := tx.interp.step(it)) is None:
                 if self.strict:
                     self._check(tx, i)
                 return None
@@ -505,8 +502,7 @@ class MapValue(IteratorValue):
     def step(self, tx: Trace) -> Value | None:
         args: list[Value] = []
         for it in self.its:
-            value = tx.interp.step(it)
-            if value is None:
+            if (value := tx.interp.step(it)) is None:
                 return None
             args.append(value)
         return tx.interp.call(self.fn, args)
@@ -528,8 +524,7 @@ class FilterValue(IteratorValue):
 
     def step(self, tx: Trace) -> Value | None:
         while True:
-            value = tx.interp.step(self.it)
-            if value is None:
+            if (value := tx.interp.step(self.it)) is None:
                 return None
             verdict = value if self.fn is None else tx.interp.call(self.fn, [value])
             if tx.interp.truth(verdict):

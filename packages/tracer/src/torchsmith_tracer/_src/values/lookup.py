@@ -61,8 +61,7 @@ def lookup_in(tx: Trace, mro: tuple[type, ...], name: str) -> Found | None:
     patched = tx.interp.patched_classes
     entry = tx.world.class_entry
     for base in mro:
-        value = patched.get(base)
-        if value is not None:
+        if (value := patched.get(base)) is not None:
             stored = tx.journal.load_attr(value, name)
             if stored is DELETED:
                 continue
@@ -80,8 +79,7 @@ def attr_value(tx: Trace, found: Found, name: str) -> Value:
         return found.attr
     interp = tx.interp
     key = (found.owner, name)
-    value = interp.class_attr_values.get(key)
-    if value is None:
+    if (value := interp.class_attr_values.get(key)) is None:
         value = tx.world.class_attribute(found.owner, name, found.attr)
         interp.class_attr_values[key] = value
     return value
@@ -161,8 +159,7 @@ def bind(tx: Trace, found: Found, instance: Value | None, owner: Value, name: st
         if instance is None:
             return attr_value(tx, found, name)
         return tx.interp.c_attribute(instance, name, attr)
-    getter = lookup(tx, type(attr), "__get__")
-    if getter is None:
+    if (getter := lookup(tx, type(attr), "__get__")) is None:
         return attr_value(tx, found, name)
     if isinstance(getter.attr, types.FunctionType):
         descriptor = attr_value(tx, found, name)
@@ -186,8 +183,7 @@ def cached(tx: Trace, func: Value, instance: Value, name: str) -> Value:
     """``functools.cached_property.__get__`` without its lock."""
     if not isinstance(instance, HasInstanceDict):
         raise Unsupported("unsupported-slot", what=f"cached property {name!r}")
-    found = instance.instance_get(tx, name)
-    if found is None:
+    if (found := instance.instance_get(tx, name)) is None:
         found = tx.interp.call(func, [instance])
         instance.instance_set(tx, name, found)
     return found

@@ -16,6 +16,7 @@ from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtin_object import BuiltinObject, HasInstanceDict
 from torchsmith_tracer._src.values.constants import COMPARE, ConstantValue, bool_value
+from torchsmith_tracer._src.values.containers import TupleValue
 from torchsmith_tracer._src.values.lazy import LazyValue, realize
 from torchsmith_tracer._src.values.symnum import SymNumValue
 
@@ -73,8 +74,7 @@ class DictValue(BuiltinObject, HasInstanceDict):
 
     # --- attributes ------------------------------------------------------------------------
     def instance_get(self, tx: Trace, name: str) -> Value | None:
-        stored = tx.journal.load_attr(self, name)
-        if stored is not None:
+        if (stored := tx.journal.load_attr(self, name)) is not None:
             return stored if isinstance(stored, Value) else None
         if self.real is None or self.source is None:
             return None
@@ -95,8 +95,7 @@ class DictValue(BuiltinObject, HasInstanceDict):
 
     def getattr(self, tx: Trace, name: str) -> Value:
         if self._takes_attribute(name):
-            found = self.instance_get(tx, name)
-            if found is not None:
+            if (found := self.instance_get(tx, name)) is not None:
                 return found
             if not hasattr(self.cls, name):
                 self.guard_missing(tx, name)
@@ -175,12 +174,10 @@ class DictValue(BuiltinObject, HasInstanceDict):
 
     # --- slots -----------------------------------------------------------------------------
     def getitem(self, tx: Trace, key: Value) -> Value:
-        value = self.get(tx, key)
-        if value is not None:
+        if (value := self.get(tx, key)) is not None:
             return value
         if self.owner is not None:
-            missing = tx.interp.special_method(self.owner, "__missing__")
-            if missing is not None:
+            if (missing := tx.interp.special_method(self.owner, "__missing__")) is not None:
                 return missing.call(tx, [key], {})
         elif self.factory is not None:
             value = tx.interp.call(self.factory, [])
@@ -365,8 +362,7 @@ class SetValue(BuiltinObject):
         return SetValue(table, None, self.cls)
 
     def richcompare(self, tx: Trace, op: str, other: Value) -> Value | None:
-        theirs = set_table(other)
-        if theirs is None:
+        if (theirs := set_table(other)) is None:
             return None
         return bool_value(compare_keys(op, self.table, theirs))
 
@@ -476,7 +472,8 @@ class DictViewValue(BuiltinObject):
         if self.kind == "keys":
             return self.mapping.contains(tx, item)
         if self.kind == "items":
-            parts = tx.interp.unpack(item)
+            pair = item.base_value()
+            parts = pair.unpack(tx) if isinstance(pair, TupleValue) else []
             found = self.mapping.get(tx, parts[0]) if len(parts) == 2 else None
             return bool_value(found is not None and tx.interp.equal(found, parts[1]))
         return tx.interp.contains_by_iteration(self, item)

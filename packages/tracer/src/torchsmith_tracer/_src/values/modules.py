@@ -61,8 +61,7 @@ class ModuleValue(ObjectValue):
         hides = found is not None and hides_entry(tx, found.attr)
         if hides or self._custom_getattribute(tx):
             return super().getattr(tx, name)
-        value = self.instance_get(tx, name)
-        if value is not None:
+        if (value := self.instance_get(tx, name)) is not None:
             return value
         if found is not None:
             self.guard_missing(tx, name)
@@ -72,8 +71,7 @@ class ModuleValue(ObjectValue):
             return super().getattr(tx, name)
         self.guard_missing(tx, name)
         for table in _TABLES:
-            value = self.table_get(tx, table, name)
-            if value is not None:
+            if (value := self.table_get(tx, table, name)) is not None:
                 return value
         raise self.no_attribute(tx, name)
 
@@ -84,8 +82,7 @@ class ModuleValue(ObjectValue):
     def _registers(self, tx: Trace, table: str, name: str) -> bool:
         """Whether a table of the real module has a name; guarded where it has not."""
         assert self.obj is not None
-        entries = self.obj.__dict__.get(table)
-        if entries is None:
+        if (entries := self.obj.__dict__.get(table)) is None:
             self.guard_missing(tx, table)
         elif not entries:
             why = f"{name!r} was looked up"

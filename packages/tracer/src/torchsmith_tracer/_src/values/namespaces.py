@@ -49,8 +49,7 @@ class NamespaceValue(Value):
 
     def lookup(self, tx: Trace, name: str) -> Value | None:
         """A global variable, or None when it is not defined."""
-        stored = tx.journal.load_attr(self, name)
-        if stored is not None:
+        if (stored := tx.journal.load_attr(self, name)) is not None:
             return None if stored is DELETED else stored  # type: ignore[return-value]
         value = self._cache.get(name)
         if value is None and name in self.obj:
@@ -66,8 +65,7 @@ class NamespaceValue(Value):
 
     def load(self, tx: Trace, name: str) -> Value:
         """LOAD_GLOBAL: a global, else a builtin, else NameError."""
-        value = self.lookup(tx, name)
-        if value is not None:
+        if (value := self.lookup(tx, name)) is not None:
             return value
         self.missing(tx, name)
         return load_builtin(tx, name)
@@ -150,11 +148,9 @@ def _namespace_get(space: dict[str, object], name: str, default: object = None) 
 def load_builtin(tx: Trace, name: str) -> Value:
     """A name of the ``builtins`` module, or NameError."""
     cache = tx.interp.builtin_names
-    value = cache.get(name)
-    if value is None:
+    if (value := cache.get(name)) is None:
         space = tx.interp.namespace(tx.interp.builtins)
-        value = space.lookup(tx, name)
-        if value is None:
+        if (value := space.lookup(tx, name)) is None:
             space.missing(tx, name)
             raise tx.interp.error(NameError, f"name {name!r} is not defined", name=name)
         cache[name] = value
@@ -184,8 +180,7 @@ class PyModuleValue(RealObject):
         cached = self._cache.get(name)
         if cached is not None and not tx.journal.attrs:
             return cached
-        computes = self._descriptor(tx, name)
-        if computes is not None:
+        if (computes := self._descriptor(tx, name)) is not None:
             return bind(tx, computes, self, tx.interp.type_of(self), name)
         if name == "__dict__":
             return tx.interp.namespace(self.obj.__dict__)
@@ -196,8 +191,7 @@ class PyModuleValue(RealObject):
             stored = tx.journal.load_attr(holder, name) if holder is not None else None
             if stored is not None and stored is not DELETED:
                 return stored  # type: ignore[return-value]
-        own = self._own_getattr(tx, name)
-        if own is not None:
+        if (own := self._own_getattr(tx, name)) is not None:
             return own.call(tx, [tx.interp.const(name)], {})
         value = self._read(tx, name)
         self._cache[name] = value
@@ -237,8 +231,7 @@ class PyModuleValue(RealObject):
         return value
 
     def setattr(self, tx: Trace, name: str, value: Value) -> None:
-        computes = self._descriptor(tx, name)
-        if computes is None:
+        if (computes := self._descriptor(tx, name)) is None:
             tx.journal.store_attr(self, name, value)
         else:
             tx.interp.descriptor_set(computes, self, name, value)

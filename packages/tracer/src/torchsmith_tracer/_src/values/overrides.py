@@ -171,8 +171,7 @@ _handed_on: dict[int, tuple[object, object, bool]] = {}
 def _asks(tx: Trace, obj: Callable[..., object], args: Args, kwargs: Kwargs) -> tuple[object, bool]:
     """The function that ``obj`` hands on, or None when it asks nobody; whether it asks a plain
     tensor, too, when its class says nothing."""
-    known = _handed_on.get(id(obj))
-    if known is not None:
+    if (known := _handed_on.get(id(obj))) is not None:
         return known[1:]
     values = [_stand_in(tx, a) for a in args]
     named = {k: _stand_in(tx, v) for k, v in kwargs.items()}

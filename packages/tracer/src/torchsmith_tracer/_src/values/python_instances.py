@@ -74,8 +74,7 @@ class ObjectValue(HasSpecialMethods, PlainObject, HasInstanceDict):
 
     # --- instance dict -----------------------------------------------------------------------
     def instance_get(self, tx: Trace, name: str) -> Value | None:
-        stored = tx.journal.load_attr(self, name)
-        if stored is not None:
+        if (stored := tx.journal.load_attr(self, name)) is not None:
             return None if stored is DELETED else stored  # type: ignore[return-value]
         if self._in_twin(name):
             assert isinstance(self.storage, NewObjectValue)
@@ -162,11 +161,12 @@ class ObjectValue(HasSpecialMethods, PlainObject, HasInstanceDict):
 
     def generic_getattr(self, tx: Trace, name: str) -> Value:
         """``object.__getattribute__``."""
+        if name == "__dict__" and not self.has_dict():
+            raise self.no_attribute(tx, name)
         found = lookup(tx, self.cls, name)
         if found is not None and hides_entry(tx, found.attr):
             return bind(tx, found, self, tx.interp.type_of(self), name)
-        value = self.instance_get(tx, name)
-        if value is not None:
+        if (value := self.instance_get(tx, name)) is not None:
             return value
         self.guard_missing(tx, name)
         if found is not None:
@@ -195,11 +195,11 @@ class ObjectValue(HasSpecialMethods, PlainObject, HasInstanceDict):
 
     def _require_dict(self, tx: Trace, name: str, found: Found | None) -> None:
         if not self.has_dict() and not self._in_twin(name):
-            message = f"{self.cls.__name__!r} object has no attribute {name!r}"
+            message = f"{self.type_name!r} object has no attribute {name!r}"
             if found is None and sys.version_info >= (3, 13):
                 message += " and no __dict__ for setting new attributes"
             elif found is not None:
-                message = f"{self.cls.__name__!r} object attribute {name!r} is read-only"
+                message = f"{self.type_name!r} object attribute {name!r} is read-only"
             raise tx.interp.error(AttributeError, message, name=name, obj=self)
 
     def delattr(self, tx: Trace, name: str) -> None:
@@ -237,8 +237,7 @@ class ObjectValue(HasSpecialMethods, PlainObject, HasInstanceDict):
             return self.storage.getattr(tx, name)
         if stored is None and self.obj is not None:
             assert self.source is not None, "an existing object has a source"
-            found = tx.world.attribute(self.obj, self.source, name)
-            if found is not None:
+            if (found := tx.world.attribute(self.obj, self.source, name)) is not None:
                 return found
         raise self.no_attribute(tx, name)
 
@@ -251,9 +250,8 @@ class ObjectValue(HasSpecialMethods, PlainObject, HasInstanceDict):
         return None if found is None else bind(tx, found, self, tx.interp.type_of(self), name)
 
     def call(self, tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
-        target = self.call_target(tx, args, kwargs)
-        if target is None:
-            raise tx.interp.error(TypeError, f"{self.cls.__name__!r} object is not callable")
+        if (target := self.call_target(tx, args, kwargs)) is None:
+            raise tx.interp.error(TypeError, f"{self.type_name!r} object is not callable")
         return target[0].call(tx, target[1], target[2])
 
     def call_target(
@@ -312,8 +310,7 @@ class NewObjectValue(ObjectValue):
         return None if owner is self else owner.real_get(tx, name)
 
     def reconstruct(self, cg: Emitter) -> str:
-        rebuild = getattr(self.storage, "rebuild", None)
-        if rebuild is not None:
+        if (rebuild := getattr(self.storage, "rebuild", None)) is not None:
             made: str = rebuild(cg, self)
             return made
         base = storage_base(self.cls)
@@ -372,8 +369,7 @@ def is_struct_sequence(cls: type) -> bool:
 def storage_base(cls: type) -> type:
     """The class in C that lays out instances of ``cls``: the nearest base, or ``cls`` itself, with
     a ``__new__`` of its own or fields that its base has not."""
-    found = _STORAGE_BASES.get(cls)
-    if found is None:
+    if (found := _STORAGE_BASES.get(cls)) is None:
         found = cls
         while not _lays_out(found) and found.__base__ is not None:
             found = found.__base__
@@ -464,8 +460,7 @@ class EnumValue(HasSpecialMethods, ConstantValue):
         library = found is None or is_library_module(found.owner.__module__)
         if found is None or library or not is_data_descriptor(tx, found.attr):
             entry = f"_{name}_" if name in ("name", "value") else name
-            value = tx.world.instance_entry(member, source, entry)
-            if value is not None:
+            if (value := tx.world.instance_entry(member, source, entry)) is not None:
                 return value
             why = "attribute of an enum member was looked up"
             tx.world.no_entry(member, source, entry, why)

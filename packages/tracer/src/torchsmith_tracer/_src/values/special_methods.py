@@ -7,7 +7,7 @@ import builtins
 from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Args, Kwargs, Value
 from torchsmith_tracer._src.values.constants import bool_value, dunder, is_not_implemented
-from torchsmith_tracer._src.values.lookup import Found, lookup
+from torchsmith_tracer._src.values.lookup import Found, in_python, lookup
 
 
 class HasSpecialMethods(Value):
@@ -40,11 +40,18 @@ class HasSpecialMethods(Value):
 
     def setitem(self, tx: Trace, key: Value, value: Value) -> None:
         if self.call_special(tx, "__setitem__", key, value) is None:
+            self._lacks_half(tx, "__setitem__", "__delitem__")
             super().setitem(tx, key, value)
 
     def delitem(self, tx: Trace, key: Value) -> None:
         if self.call_special(tx, "__delitem__", key) is None:
+            self._lacks_half(tx, "__delitem__", "__setitem__")
             super().delitem(tx, key)
+
+    def _lacks_half(self, tx: Trace, name: str, other: str) -> None:
+        # The two are one slot in C.
+        if self.base_value() is self and in_python(self.type_entry(tx, other)):
+            raise tx.interp.error(AttributeError, name)
 
     def length(self, tx: Trace) -> Value:
         length = self.call_special(tx, "__len__")

@@ -76,11 +76,9 @@ class SymNumValue(Value):
 
     # --- numbers -----------------------------------------------------------------------------
     def binary(self, tx: Trace, op: str, other: Value, *, reflected: bool = False) -> Value | None:
-        other_sym = _number(other)
-        if other_sym is None:
+        if (other_sym := _number(other)) is None:
             return None
-        fn = _BINARY.get(op)
-        if fn is None:
+        if (fn := _BINARY.get(op)) is None:
             if op.startswith("i") and op[1:] in _BINARY and not reflected:
                 return None  # numbers have no in-place operators
             return self.constant().binary(tx, op, known(other), reflected=reflected)
@@ -105,14 +103,12 @@ class SymNumValue(Value):
         return self.constant().unary(tx, op)
 
     def richcompare(self, tx: Trace, op: str, other: Value) -> Value | None:
-        other_sym = _number(other)
-        if other_sym is None:
+        if (other_sym := _number(other)) is None:
             return None
         if isinstance(self.sym, torch.SymBool) is not isinstance(other_sym, torch.SymBool):
             return self.constant().richcompare(tx, op, known(other))
         result = COMPARE[op](self.sym, other_sym)
-        truth = decide(result)
-        if truth is None:
+        if (truth := decide(result)) is None:
             return combine(tx, COMPARE[op], (self, other), result)
         return ConstantValue(truth)
 
@@ -304,8 +300,7 @@ def _is_defined(tx: Trace, op: str, left: Symbolic | Number, right: Symbolic | N
         condition = left > 0 if floats else right >= 0  # type: ignore[operator]
     elif op in ("lshift", "rshift"):
         condition = right >= 0  # type: ignore[operator]
-    known = decide(condition)
-    if known is None:
+    if (known := decide(condition)) is None:
         assume(tx, condition)
     return known is not False
 

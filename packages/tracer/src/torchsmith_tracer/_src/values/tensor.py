@@ -104,8 +104,7 @@ class TensorValue(Value):
             if isinstance(descriptor, types.GetSetDescriptorType) and _watched(tx):
                 watched: Value = _overrides().watched_property(tx, self, descriptor)
                 return watched
-            prop = PROPERTIES.get(name)
-            if prop is not None:
+            if (prop := PROPERTIES.get(name)) is not None:
                 return prop(tx, self)
             attr = getattr(self.cls, name, None)
             if attr is not None and callable(attr):
@@ -114,8 +113,7 @@ class TensorValue(Value):
                 return TensorMethod(self, name)
             if attr is not None and name not in ("__dict__", "__doc__", "__module__"):
                 raise Unsupported("tensor-attribute", what=name, tensor=self.describe())
-            found = self._user_attribute(tx, name)
-            if found is not None:
+            if (found := self._user_attribute(tx, name)) is not None:
                 return found
         raise self.no_attribute(tx, name)
 
@@ -124,8 +122,7 @@ class TensorValue(Value):
         if self.real is None:
             return None
         if self.source is not None:
-            found = tx.world.instance_entry(self.real, self.source, name)
-            if found is not None:
+            if (found := tx.world.instance_entry(self.real, self.source, name)) is not None:
                 return found
             why = f"tensor attribute {name!r} was looked up"
             tx.guards.add(Guard(self.source, GuardKind.HASATTR, (name, False), why))
@@ -270,8 +267,7 @@ class TensorValue(Value):
         return tx.graph.call_function(COMPARE[op], (self, other))
 
     def bool(self, tx: Trace) -> bool:
-        known = tx.graph.known_truth(self.node)
-        if known is None:
+        if (known := tx.graph.known_truth(self.node)) is None:
             raise Unsupported("data-dependent-branch", what=self.describe())
         return known
 
@@ -279,7 +275,7 @@ class TensorValue(Value):
         return tx.interp.identity_key(self)
 
     def call(self, tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
-        raise tx.interp.error(TypeError, f"{self.cls.__name__!r} object is not callable")
+        raise tx.interp.error(TypeError, f"{self.type_name!r} object is not callable")
 
     def format(self, tx: Trace, spec: str) -> Value:
         """``format(self, spec)``: text shows data, where somebody looks at it."""
@@ -306,8 +302,7 @@ class TensorValue(Value):
                 return tx.interp.truth((whole or self).getattr(tx, "_is_buffer"))
             except ObservedException:
                 return False
-        dtype = LEGACY_TYPES.get(cls)
-        if dtype is not None:
+        if (dtype := LEGACY_TYPES.get(cls)) is not None:
             return self.fake.dtype is dtype and self.fake.device.type == "cpu"
         return None
 
@@ -440,12 +435,10 @@ def call_tensor_method(
 
         if overrides.involved(tx, args, kwargs):
             return overrides.call(tx, getattr(torch.Tensor, name), [tensor, *args], kwargs)
-    handler = METHODS.get(name)
-    if handler is not None:
+    if (handler := METHODS.get(name)) is not None:
         if misfit(tx, handler, [tensor, *args], kwargs):
             raise Unsupported("opaque-call", what=f"Tensor.{name} with these arguments")
-        result = handler(tx, tensor, *args, **kwargs)
-        if result is not None:
+        if (result := handler(tx, tensor, *args, **kwargs)) is not None:
             return result
     if name in _SLOT_METHODS or name in _ABSTRACT:
         raise Unsupported("tensor-attribute", what=name, tensor=tensor.describe())

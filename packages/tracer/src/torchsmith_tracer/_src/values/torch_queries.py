@@ -63,14 +63,12 @@ def register_name(module: str, qualname: str, handler: Handler) -> None:
 
 def find_handler(obj: object) -> Handler | None:
     """The handler of a torch callable, or None."""
-    found = _by_id.get(id(obj))
-    if found is not None:
+    if (found := _by_id.get(id(obj))) is not None:
         return found[1]
     if isinstance(obj, types.FunctionType) and obj.__module__ is not None:
         if obj.__module__.startswith("torch."):
             # Importing torch's own compiler puts wrappers around some functions.
-            inner = obj.__dict__.get("__wrapped__")
-            if inner is not None:
+            if (inner := obj.__dict__.get("__wrapped__")) is not None:
                 return find_handler(inner)
             return _by_name.get((obj.__module__, obj.__qualname__))
     return None
@@ -114,8 +112,7 @@ def _query(fn: Callable[..., object]) -> Handler:
 def _resolve(path: str) -> object:
     obj: object = torch
     for part in path.split("."):
-        obj = getattr(obj, part, None)
-        if obj is None:
+        if (obj := getattr(obj, part, None)) is None:
             return None
     return obj
 

@@ -61,8 +61,7 @@ class Attributes(Part):
         if isinstance(value, ObjectValue):
             return value.slot_get(self.tx, name, descriptor)
         if isinstance(value, ClassValue):
-            special = value._special(self.tx, name)
-            if special is not None:
+            if (special := value._special(self.tx, name)) is not None:
                 return special
             return self.interp.fold(getattr, value.obj, name)
         if name == "__dict__":
@@ -98,8 +97,7 @@ class Attributes(Part):
             if attr.cls is property:
                 if instance is None:
                     return attr
-                getter = attr.parts.get("fget")
-                if getter is None:
+                if (getter := attr.parts.get("fget")) is None:
                     raise self.interp.error(AttributeError, "property has no getter")
                 return self.interp.call(getter, [instance])
             func = attr.parts["__func__"]

@@ -76,7 +76,7 @@ class IdentityKey:
         self.obj = obj
 
     def __hash__(self) -> int:
-        return hash(id(self.obj))
+        return object.__hash__(self.obj)  # as the program sees it, of an object that exists
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, IdentityKey) and self.obj is other.obj
@@ -91,7 +91,11 @@ class UserKey:
     def __init__(self, tx: Trace, value: Value) -> None:
         self.tx = tx
         self.value = value
-        self.hash = tx.interp.hash_of(value)
+        tx.interp.keys += 1
+        try:
+            self.hash = tx.interp.hash_of(value)
+        finally:
+            tx.interp.keys -= 1
         self._equal: Callable[[], UserKey | None] = lambda: None
 
     @property
@@ -173,8 +177,7 @@ class Basics(Part):
 
     def code_const(self, obj: object) -> Value:
         """The value of a constant of a code object; the same object gives the same value."""
-        entry = self._consts.get(id(obj))
-        if entry is None:
+        if (entry := self._consts.get(id(obj))) is None:
             entry = self._consts[id(obj)] = (obj, self.const(obj))
         return entry[1]
 
@@ -193,8 +196,7 @@ class Basics(Part):
 
     def namespace(self, obj: Globals) -> NamespaceValue:
         """The namespace of a globals dict; the first one asked for is the entry function's."""
-        space = self.namespaces.get(id(obj))
-        if space is None:
+        if (space := self.namespaces.get(id(obj))) is None:
             module: str | None = None
             if self.namespaces:
                 module = str(obj.get("__name__", "sys.modules"))
@@ -212,8 +214,7 @@ class Basics(Part):
         contents_source: Source | None = None,
     ) -> CellValue:
         """The value of a real cell; functions that share a cell share its value."""
-        cell = self._cells.get(id(obj))
-        if cell is None:
+        if (cell := self._cells.get(id(obj))) is None:
             cell = CellValue(None, obj, source, contents_source)
             self._cells[id(obj)] = cell
         elif cell.source is None and source is not None:
@@ -222,8 +223,7 @@ class Basics(Part):
 
     def class_value(self, cls: type) -> ClassValue:
         """The value of a class; the same for each request."""
-        value = self._classes.get(cls)
-        if value is None:
+        if (value := self._classes.get(cls)) is None:
             source = None if cls in self.tx.world.born else PinnedSource(cls)
             value = self._classes[cls] = ClassValue(cls, source)
         return value
@@ -375,8 +375,7 @@ class Basics(Part):
 
     def negate(self, value: Value) -> Value:
         """``not value``."""
-        negated = getattr(value, "logical_not", None)
-        if negated is not None:
+        if (negated := getattr(value, "logical_not", None)) is not None:
             result: Value = negated(self.tx)
             return result
         return bool_value(not self.truth(value))

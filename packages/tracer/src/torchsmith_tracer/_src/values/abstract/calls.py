@@ -20,7 +20,7 @@ from torchsmith_tracer._src.values import numpy_calls, numpy_scalars
 from torchsmith_tracer._src.values.abstract.arguments import bind_arguments
 from torchsmith_tracer._src.values.abstract.marked import call_marked
 from torchsmith_tracer._src.values.abstract.part import Part
-from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.base import Value, name_in_messages
 from torchsmith_tracer._src.values.builtins import (  # noqa: F401 - they fill the tables
     cached_functions,
     combinatorics,
@@ -78,8 +78,7 @@ class Calls(Part):
         and ``__call__``, are entered so that a break inside can resume in every frame."""
         resumable = frame.resumable
         while not isinstance(fn, FunctionValue):
-            target = fn.call_target(self.tx, args, kwargs)
-            if target is None:
+            if (target := fn.call_target(self.tx, args, kwargs)) is None:
                 return fn.call(self.tx, args, kwargs)
             fn, args, kwargs = target
         resumable = resumable and not fn.globals.own
@@ -95,19 +94,15 @@ class Calls(Part):
         directly: bool = False,
     ) -> Value:
         """Inline a Python function."""
-        real = fn.fn
-        if real is not None:
-            handler = registry.FUNCTIONS.get(real)
-            if handler is not None:
+        if (real := fn.fn) is not None:
+            if (handler := registry.FUNCTIONS.get(real)) is not None:
                 result = registry.invoke(self.tx, handler, real, args, kwargs)
                 if result is not None:
                     return result
-            made = registry.CLOSURES.get(id(fn.code))
-            if made is not None:
+            if (made := registry.CLOSURES.get(id(fn.code))) is not None:
                 return made(self.tx, self._cell_of(fn), args, kwargs)
             if real.__dict__ or weakref.getweakrefcount(real):
-                marked = call_marked(self.tx, fn, real, args, kwargs)
-                if marked is not None:
+                if (marked := call_marked(self.tx, fn, real, args, kwargs)) is not None:
                     return marked
         code = fn.code
         variables = bind_arguments(self.tx, fn, args, kwargs)
@@ -131,14 +126,12 @@ class Calls(Part):
 
     def call_class(self, cls: ClassValue, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
         """``type.__call__``, metaclass overrides and builtin classes included."""
-        handler = registry.CLASSES.get(cls.obj)
-        if handler is not None:
+        if (handler := registry.CLASSES.get(cls.obj)) is not None:
             result = registry.invoke(self.tx, handler, cls.obj, args, kwargs)
             if result is not None:
                 return result
         if numpy_scalars.is_number_type(cls.obj):
-            known = self.interp.known(args, kwargs)
-            if known is None:
+            if (known := self.interp.known(args, kwargs)) is None:
                 raise Unsupported("opaque-call", what=cls.describe())
             return numpy_scalars.compute(self.tx, cls.obj, *known[0], **known[1])
         meta = type(cls.obj)
@@ -177,10 +170,8 @@ class Calls(Part):
         """A callable implemented in C (or replaced as a whole)."""
         obj = fn.obj
         tx = self.tx
-        handler = registry.find(obj)
-        if handler is not None:
-            result = registry.invoke(tx, handler, obj, args, kwargs)
-            if result is not None:
+        if (handler := registry.find(obj)) is not None:
+            if (result := registry.invoke(tx, handler, obj, args, kwargs)) is not None:
                 return result
         for arg in args:
             hook = getattr(arg, "call_builtin", None)
@@ -204,8 +195,7 @@ class Calls(Part):
             return tx.graph.call_function(obj, args, kwargs)
         numeric = numpy_scalars.is_function(obj)
         if numeric or registry.is_pure(obj):
-            known = self.interp.known(args, kwargs)
-            if known is not None:
+            if (known := self.interp.known(args, kwargs)) is not None:
                 assert callable(obj)
                 if numeric:
                     with contextlib.suppress(numpy_scalars.MakesArray):
@@ -241,10 +231,11 @@ class Calls(Part):
             raise self.interp.error(TypeError, message)
         receiver = args[0]
         if not issubclass(receiver.python_type(), owner):
-            message = (
-                f"descriptor {name!r} for {owner.__name__!r} objects "
-                f"doesn't apply to a {receiver.type_name!r} object"
-            )
+            kind, given = name_in_messages(owner), receiver.type_name
+            message = f"descriptor {name!r} requires a {kind!r} object but received a {given!r}"
+            if isinstance(obj, types.MethodDescriptorType):
+                applied = f"doesn't apply to a {given!r} object"
+                message = f"descriptor {name!r} for {kind!r} objects {applied}"
             raise self.interp.error(TypeError, message)
         return self.call_builtin_method(receiver, name, owner, obj, args[1:], kwargs)
 
@@ -267,8 +258,7 @@ class Calls(Part):
             if played is not None and played.owner is not object:
                 method = bind(tx, played, receiver, self.interp.type_of(receiver), name)
                 return method.call(tx, args, kwargs)
-        handler = registry.find_method(owner, base, name)
-        if handler is not None:
+        if (handler := registry.find_method(owner, base, name)) is not None:
             result = registry.invoke(tx, handler, descriptor, [receiver, *args], kwargs)
             if result is not None:
                 return result
@@ -283,8 +273,7 @@ class Calls(Part):
         if isinstance(base, ClassValue) and registry.is_pure(descriptor, base.obj):
             real = base.as_constant()
         if real is not self.interp.UNKNOWN:
-            known = self.interp.known(args, kwargs)
-            if known is not None:
+            if (known := self.interp.known(args, kwargs)) is not None:
                 return self.interp.fold(getattr(real, name), *known[0], **known[1])
         what = f"method {name!r} of {receiver.describe()}"
         raise Unsupported("opaque-call", what=what)

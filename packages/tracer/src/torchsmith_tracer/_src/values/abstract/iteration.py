@@ -17,6 +17,9 @@ class Iteration(Part):
 
     def contains_by_iteration(self, container: Value, item: Value) -> Value:
         """``item in container`` for containers without ``__contains__``."""
+        if not self.is_iterable(container):
+            message = f"argument of type {container.type_name!r} is not iterable"
+            raise self.interp.error(TypeError, message)
         it = container.iter(self.tx)
         while (value := self.step(it)) is not None:
             if self.interp.equal(value, item):

@@ -44,6 +44,7 @@ class ObjectLayer:
 
     def __init__(self, tx: Trace) -> None:
         self.handled: Value | None = None  # by the traced program
+        self.keys = 0  # hashes of keys that are being computed, which nobody sees
         self.builtins: dict[str, object] = vars(builtins)
         self.builtin_names: dict[str, Value] = {}
         self.class_cache: dict[tuple[type, str], object] = {}
@@ -87,6 +88,8 @@ class ObjectLayer:
         self.compare = operators.compare
         self.equal = operators.equal
         self.hash_of = operators.hash_of
+        self.shown_hash = operators.shown_hash
+        self.operand_error = operators.operand_error
         self.try_index = operators.try_index
         self.index = operators.index
         self.check_length = operators.check_length

@@ -24,8 +24,7 @@ def call_marked(
     """
     if marks.is_disabled(real):
         raise Unsupported("opaque-call", what=f"{fn.describe()}{marks.why_disabled(real)}")
-    original = marks.original_of(real)
-    if original is not None:
+    if (original := marks.original_of(real)) is not None:
         return tx.builder.wrap_new(original).call(tx, args, kwargs)
     if marks.has_constant_result(real):
         return _constant_result(tx, fn, real, args, kwargs)

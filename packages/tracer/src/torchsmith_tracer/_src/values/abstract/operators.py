@@ -6,15 +6,18 @@ import operator
 import sys
 from typing import Any, cast
 
-from torchsmith_tracer._src.breaks.signals import ObservedException
+from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
+from torchsmith_tracer._src.frames.library import is_library
 from torchsmith_tracer._src.values.abstract.part import Part
-from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.base import Value, name_in_messages
 from torchsmith_tracer._src.values.builtin_object import METHOD_TYPES
 from torchsmith_tracer._src.values.classes import ClassValue
 from torchsmith_tracer._src.values.constants import COMPARE, ConstantValue, bool_value, dunder
-from torchsmith_tracer._src.values.containers import SequenceValue
+from torchsmith_tracer._src.values.containers import SequenceValue, TupleValue
+from torchsmith_tracer._src.values.functions import BoundMethodValue, BuiltinMethodValue
 from torchsmith_tracer._src.values.identity import IdentityValue
 from torchsmith_tracer._src.values.lookup import lookup
+from torchsmith_tracer._src.values.mappings import SetValue
 from torchsmith_tracer._src.values.opaque import ReferenceValue
 from torchsmith_tracer._src.values.python_instances import EnumValue, ObjectValue
 from torchsmith_tracer._src.values.symnum import SymNumValue
@@ -32,9 +35,8 @@ class Operators(Part):
 
     def binary(self, op: str, a: Value, b: Value) -> Value:
         """``a op b`` with reflected operands; ``op`` as in ``Value.binary``."""
-        result = self._binary(op, a, b)
-        if result is None:
-            raise self._operand_error(op, a, b)
+        if (result := self._binary(op, a, b)) is None:
+            raise self.operand_error(op, a, b)
         return result
 
     def _binary(self, op: str, a: Value, b: Value) -> Value | None:
@@ -60,22 +62,21 @@ class Operators(Part):
 
     def inplace(self, op: str, a: Value, b: Value) -> Value:
         """``a op= b``; ``op`` with a leading i (``iadd``)."""
-        result = a.binary(self.tx, op, b)
-        if result is not None:
+        if (result := a.binary(self.tx, op, b)) is not None:
             return result
         plain = _INPLACE[op]
-        result = self._binary(plain, a, b)
-        if result is None:
-            raise self._operand_error(plain, a, b, inplace=True)
+        if (result := self._binary(plain, a, b)) is None:
+            raise self.operand_error(plain, a, b, inplace=True)
         return result
 
-    def _operand_error(
+    def operand_error(
         self, op: str, a: Value, b: Value, *, inplace: bool = False
     ) -> ObservedException:
         x, y = a.type_name, b.type_name
         base = a.base_value()
         if op == "add":
             if isinstance(base, SequenceValue) and not inplace:
+                x = name_in_messages(base.base_type())
                 return self.interp.error(TypeError, f'can only concatenate {x} (not "{y}") to {x}')
             if isinstance(base, ConstantValue) and isinstance(base.value, str | bytes):
                 if isinstance(base.value, str):
@@ -107,8 +108,7 @@ class Operators(Part):
             found = lookup(tx, right, f"__{swapped}__")
             if found is not None and found.owner is not object:
                 tried = True
-                result = b.richcompare(tx, swapped, a)
-                if result is not None:
+                if (result := b.richcompare(tx, swapped, a)) is not None:
                     return result
         result = a.richcompare(tx, op, b)
         if result is None and not tried:
@@ -119,7 +119,7 @@ class Operators(Part):
             return bool_value(self.interp.is_same(a, b))
         if op == "ne":
             return bool_value(not self.interp.is_same(a, b))
-        x, y = left.__name__, right.__name__
+        x, y = a.type_name, b.type_name
         message = f"{_COMPARE_SIGNS[op]!r} not supported between instances of {x!r} and {y!r}"
         raise self.interp.error(TypeError, message)
 
@@ -132,12 +132,10 @@ class Operators(Part):
         """``hash(value)`` as a number."""
         result: Value | None = None
         if isinstance(value, EnumValue):
-            result = value.call_special(self.tx, "__hash__")
-            if result is None:
+            if (result := value.call_special(self.tx, "__hash__")) is None:
                 return hash(value.value)
         elif isinstance(value, ClassValue | ReferenceValue):
-            result = value.users_hash(self.tx)
-            if result is None:
+            if (result := value.users_hash(self.tx)) is None:
                 return hash(self.interp.identity_key(value))
         elif isinstance(value, ObjectValue):
             # An object that plays one of a C class has the methods of what plays it.
@@ -160,6 +158,34 @@ class Operators(Part):
         fits = -sys.maxsize <= number <= sys.maxsize and number != -1  # taken as it is, else hashed
         return number if fits else hash(number)
 
+    def shown_hash(self, value: Value, number: int) -> Value:
+        """``number``, the hash of ``value``, for the program to see."""
+        if self.interp.keys or is_library(self.tx.frames[-1].info.code):
+            return ConstantValue(number)
+        return ConstantValue(self._by_identity(value, number))
+
+    def _by_identity(self, value: Value, number: int) -> int:
+        """The hash of an object that has it from its address, which is guarded."""
+        if isinstance(value, IdentityValue) and value.target.source is not None:
+            return number
+        base, source = value.base_value(), value.source
+        if isinstance(base, TupleValue | SetValue):
+            for item in self.interp.unpack(base):
+                if self._by_identity(item, key := hash(self.interp.hash_key(item))) != key:
+                    raise Unsupported("opaque-call", what=f"hash() of {value.describe()}")
+            return number
+        found = lookup(self.tx, value.python_type(), "__hash__")
+        by_identity = found is not None and found.attr is object.__hash__
+        obj = getattr(value, "obj", None)
+        if by_identity and source is not None and obj is not None:
+            self.tx.world.identity(obj, source)
+            return object.__hash__(obj)
+        if isinstance(value, BoundMethodValue | BuiltinMethodValue | IdentityValue) or (
+            by_identity and (obj is None or getattr(value, "recipe", None) is not None)
+        ):
+            raise Unsupported("opaque-call", what=f"hash() of {value.describe()}")
+        return number
+
     def try_index(self, value: Value) -> int | None:
         """``operator.index`` as a known int, or None when the value is not an integer."""
         if isinstance(value, EnumValue) and (found := value.call_special(self.tx, "__index__")):
@@ -170,8 +196,7 @@ class Operators(Part):
                 return real
             return operator.index(cast(Any, real)) if hasattr(real, "__index__") else None
         if isinstance(value, ObjectValue) and not issubclass(value.cls, int):
-            method = value.special_method(self.tx, "__index__")
-            if method is None:
+            if (method := value.special_method(self.tx, "__index__")) is None:
                 return None
             result = self.interp.try_concrete(self.interp.call(method, []))
             if not isinstance(result, int):
@@ -188,8 +213,7 @@ class Operators(Part):
 
     def index(self, value: Value) -> int:
         """``operator.index`` as a known int; TypeError when the value is not an integer."""
-        number = self.try_index(value)
-        if number is None:
+        if (number := self.try_index(value)) is None:
             raise self.interp.error(
                 TypeError, f"{value.type_name!r} object cannot be interpreted as an integer"
             )

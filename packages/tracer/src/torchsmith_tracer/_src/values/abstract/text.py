@@ -90,8 +90,7 @@ class Texts(Part):
                 message = f"__format__ must return a str, not {made.type_name}"
                 raise self.interp.error(TypeError, message)
             return made
-        own = getattr(value, "format", None)
-        if own is not None:
+        if (own := getattr(value, "format", None)) is not None:
             result: Value = own(self.tx, text)
             return result
         asks_str = not text and isinstance(value, ObjectValue)  # as the builtin types' do
@@ -114,17 +113,16 @@ class Texts(Part):
             named: list[list[str | Value]] = [[f"{k}=", self.repr_of(v)] for k, v in parts]
             return _listed(f"{cls.__module__}.{cls.__qualname__}(", named, ")")
         if isinstance(base, TupleValue | ListValue | DictValue | SetValue):
-            text = self._container_text(base, cls)
-            if text is not None:
+            if (text := self._container_text(base, cls)) is not None:
                 return text
-        own = getattr(value, "text", None)
-        if own is not None:
+        if (own := getattr(value, "text", None)) is not None:
             result: Value = own(self.tx, name)
             return result
         known = self.interp.try_concrete(value)
         if known is not self.interp.UNKNOWN:
             return self.interp.fold(str if name == "__str__" else repr, known)
-        if isinstance(value, FunctionValue | BuiltinValue) and value.obj is not None:
+        stores = self.tx.journal.stores(value)
+        if isinstance(value, FunctionValue | BuiltinValue) and value.obj is not None and not stores:
             if value.source is not None:  # the text has its address
                 why = "the text of a function"
                 self.tx.builder.guard(value.source, GuardKind.ID, value.obj, why)
@@ -208,8 +206,7 @@ class Texts(Part):
                 out.append(self.convert(operand.getitem(self.tx, ConstantValue(name)), _HOW[how]))
                 values = iter(())
             else:
-                value = next(values, None)
-                if value is None:
+                if (value := next(values, None)) is None:
                     raise self.interp.error(TypeError, "not enough arguments for format string")
                 out.append(self.convert(value, _HOW[how]))
         if next(values, None) is not None and not self.interp.is_mapping(operand):

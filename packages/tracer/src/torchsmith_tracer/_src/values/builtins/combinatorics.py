@@ -49,8 +49,7 @@ class CombinatoricValue(Counted):
 
     def step(self, tx: Trace) -> Value | None:
         if self.index == len(self.rows):
-            row = next(self.host, None)
-            if row is None:
+            if (row := next(self.host, None)) is None:
                 return None
             if len(self.rows) == _MOST:
                 raise Unsupported("too-large-to-fold", what=f"{self.cls.__name__} of many items")

@@ -50,8 +50,7 @@ _ZERO = ConstantValue(0)
 
 @constructor(bool)
 def _bool(tx: Trace, obj: Value = _FALSE, /) -> Value:
-    convert = getattr(obj, "as_bool", None)
-    if convert is not None:
+    if (convert := getattr(obj, "as_bool", None)) is not None:
         result: Value = convert(tx)
         return result
     return bool_value(tx.interp.truth(obj))
@@ -78,7 +77,7 @@ def _number(
             if lookup(tx, obj.python_type(), name) is not None:
                 return tx.interp.call(obj.getattr(tx, name), [])
     known = tx.interp.try_concrete(obj)
-    if known is not tx.interp.UNKNOWN:
+    if base is obj and known is not tx.interp.UNKNOWN:
         return tx.interp.fold(cls, known)
     text = "a string, a bytes-like object" if cls is int else "a string"
     message = f"{cls.__name__}() argument must be {text} or a real number, not {obj.type_name!r}"
@@ -97,8 +96,7 @@ constructor(float)(lambda tx, obj=_ZERO, /: _number(tx, float, obj, ("__float__"
 @constructor(complex)
 def _complex(tx: Trace, real: Value = _ZERO, imag: Value | None = None) -> Value:
     if isinstance(real, ObjectValue):
-        result = tx.interp.call_special(real, "__complex__")
-        if result is not None:
+        if (result := tx.interp.call_special(real, "__complex__")) is not None:
             return result
         real = tx.interp.class_value(float).call(tx, [real], {})
     parts = [tx.interp.concrete(v) for v in (real, imag) if v is not None]
@@ -272,9 +270,8 @@ def _reversed(tx: Trace, sequence: Value, /) -> Value:
         not (lookup(tx, kind, "__getitem__") and lookup(tx, kind, "__len__"))
         or isinstance(base, SetValue)
     ) and not (isinstance(sequence, ObjectValue) and lookup(tx, kind, "__getitem__")):
-        raise tx.interp.error(TypeError, f"{kind.__name__!r} object is not reversible")
-    own = getattr(sequence, "reversed", None)
-    if own is not None:
+        raise tx.interp.error(TypeError, f"{sequence.type_name!r} object is not reversible")
+    if (own := getattr(sequence, "reversed", None)) is not None:
         result: Value = own(tx)
         return result
     return ReversedValue(sequence, tx.interp.index(sequence.length(tx)))
@@ -363,11 +360,9 @@ def _super(tx: Trace, cls: Value | None = None, obj: Value | None = None, /) -> 
     if cls is not None:
         raise Unsupported("opaque-call", what="super() with one argument")
     frame = tx.frames[-1]
-    cell = frame.cells.get("__class__")
-    if cell is None:
+    if (cell := frame.cells.get("__class__")) is None:
         raise tx.interp.error(RuntimeError, "super(): __class__ cell not found")
-    name = frame.first
-    if name is None:
+    if (name := frame.first) is None:
         raise tx.interp.error(RuntimeError, "super(): no arguments")
     owner = cell.load(tx)
     first = frame.locals.get(name)

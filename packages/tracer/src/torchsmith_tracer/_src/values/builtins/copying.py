@@ -49,8 +49,7 @@ def object_reduce(self, protocol=0, /):
 
 def getstate(self, /):
     """``object.__getstate__``."""
-    state = getattr(self, "__dict__", None) or None
-    if state is not None:
+    if (state := getattr(self, "__dict__", None) or None) is not None:
         state = dict(state)
     names = copyreg._slotnames(type(self))
     slots = {}

@@ -13,7 +13,7 @@ from typing import cast
 import torch
 from torchsmith_guards import GuardKind, class_dict
 
-from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
+from torchsmith_tracer._src.breaks.signals import ObservedException
 from torchsmith_tracer._src.frames.code import VERSION, decode
 from torchsmith_tracer._src.frames.frame import Frame
 from torchsmith_tracer._src.frames.library import is_library, is_library_module
@@ -89,15 +89,11 @@ def _get_ident(tx: Trace) -> Value:
 
 @builtin(hash)
 def _hash(tx: Trace, obj: Value, /) -> Value:
-    if isinstance(obj, ObjectValue) and obj.obj is None:
-        found = lookup(tx, obj.cls, "__hash__")
-        if found is not None and found.attr is object.__hash__:
-            raise Unsupported("opaque-call", what="hash() of a new object")
     if isinstance(obj, TensorValue):
         found = lookup(tx, obj.cls, "__hash__")
         if found is not None and found.owner is torch.Tensor:
             return IdentityValue(obj)
-    return ConstantValue(tx.interp.hash_of(obj))
+    return tx.interp.shown_hash(obj, tx.interp.hash_of(obj))
 
 
 builtin(repr)(lambda tx, obj, /: tx.interp.repr_of(obj))
@@ -114,8 +110,7 @@ def _special(tx: Trace, obj: Value, name: str, message: str, *args: Value) -> Va
         return obj.call_special(tx, name, *args)
     if not isinstance(obj, ObjectValue):
         return None
-    result = tx.interp.call_special(obj, name, *args)
-    if result is None:
+    if (result := tx.interp.call_special(obj, name, *args)) is None:
         raise tx.interp.error(TypeError, message.format(obj.cls.__name__))
     return result
 
@@ -336,8 +331,7 @@ def is_instance(tx: Trace, obj: Value, cls: Value) -> bool:
     found = lookup(tx, type(cls.obj), "__instancecheck__")
     custom = getattr(obj, "isinstance_hook", None)
     if custom is not None and found is not None and found.owner is not type:
-        verdict = custom(tx, cls.obj)
-        if verdict is not None:
+        if (verdict := custom(tx, cls.obj)) is not None:
             return bool(verdict)
     if _is_users(found):
         return _ask(tx, cls, "__instancecheck__", obj)

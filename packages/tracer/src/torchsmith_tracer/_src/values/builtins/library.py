@@ -262,8 +262,7 @@ def _real_callable(fn: Value) -> object | None:
 
 @builtin(inspect.signature)
 def _signature(tx: Trace, obj: Value, **kwargs: Value) -> Value:
-    real = _real_callable(obj)
-    if real is None:
+    if (real := _real_callable(obj)) is None:
         raise Unsupported("opaque-call", what=f"inspect.signature of {obj.describe()}")
     options = {k: tx.interp.concrete(v) for k, v in kwargs.items()}
     assert callable(real)
@@ -297,8 +296,7 @@ def _environ_getitem(tx: Trace, self: Value, key: Value) -> Value | None:
     if not isinstance(self, ObjectValue) or self.source is None or not isinstance(known, str):
         return None
     table = AttrSource(self.source, "_data")
-    value = tx.world.item(vars(self.obj)["_data"], table, os.fsencode(known))
-    if value is None:
+    if (value := tx.world.item(vars(self.obj)["_data"], table, os.fsencode(known))) is None:
         raise tx.interp.error_with(KeyError, [key])
     return tx.interp.fold(os.fsdecode, value.as_constant())
 
@@ -358,8 +356,7 @@ builtin(typing.get_origin, typing.get_args)(lambda tx, tp: None)
 
 @constructor(typing.TypeVar, typing.ParamSpec)
 def _type_variable(tx: Trace, *args: Value, **kwargs: Value) -> Value:
-    known = tx.interp.known(args, kwargs)
-    if known is None:
+    if (known := tx.interp.known(args, kwargs)) is None:
         raise Unsupported("opaque-call", what="typing.TypeVar with these arguments")
     make: Callable[..., object] = typing.TypeVar
     return tx.builder.wrap_new(make(*known[0], **known[1]))

@@ -123,8 +123,7 @@ def make_class(
     table: dict[str, Value] = {k: v for k, v in values.items() if v is not None}
     cell = table.pop("__classcell__", None)
     if "__module__" not in table and tx.frames:
-        module = tx.frames[-1].globals.lookup(tx, "__name__")
-        if module is not None:
+        if (module := tx.frames[-1].globals.lookup(tx, "__name__")) is not None:
             table["__module__"] = module
     stand_in = _stand_in(tx, name, meta, real_bases, table)
     tx.world.born.add(stand_in)

@@ -57,8 +57,7 @@ def _add_note(tx: Trace, self: Value, note: Value, /) -> Value:
     if not issubclass(note.python_type(), str):
         return tx.interp.fold(Exception().add_note, tx.interp.concrete(note))  # it refuses
     assert isinstance(self, ObjectValue)
-    notes = self.instance_get(tx, "__notes__")
-    if notes is None:
+    if (notes := self.instance_get(tx, "__notes__")) is None:
         notes = ListValue([])
         self.setattr(tx, "__notes__", notes)
     if not issubclass(notes.python_type(), list):
@@ -99,7 +98,7 @@ for _cls in BUILTIN_EXCEPTIONS - {BaseException}:
 @method(BaseException, "__repr__")
 def _repr(tx: Trace, self: Value, /) -> Value:
     parts = [str(tx.interp.concrete(tx.interp.repr_of(v))) for v in _args(tx, self)]
-    return ConstantValue(f"{self.type_name}({', '.join(parts)})")
+    return ConstantValue(f"{self.python_type().__name__}({', '.join(parts)})")
 
 
 method(types.FrameType, "clear")(lambda tx, self, /: cast("FrameValue", self).clear(tx))

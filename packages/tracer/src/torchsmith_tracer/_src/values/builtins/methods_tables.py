@@ -92,8 +92,7 @@ def _setdefault(tx: Trace, self: Value, key: Value, default: Value = NONE) -> Va
 
 @method(dict, "pop")
 def _pop(tx: Trace, self: Value, key: Value, default: Value | None = None) -> Value:
-    found = _dict(self).remove(tx, key)
-    if found is not None:
+    if (found := _dict(self).remove(tx, key)) is not None:
         return found
     if default is None:
         raise tx.interp.error_with(KeyError, [key])

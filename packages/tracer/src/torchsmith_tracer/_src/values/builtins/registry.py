@@ -161,16 +161,14 @@ def invoke(
     kwargs: Kwargs,
 ) -> Value | None:
     """Call an implementation; arguments that do not fit raise what CPython raises."""
-    error = misfit(tx, fn, args, kwargs)
-    if error is not None:
+    if (error := misfit(tx, fn, args, kwargs)) is not None:
         raise wrong_arguments(tx, obj, args, kwargs, error)
     return fn(tx, *args, **kwargs)
 
 
 def misfit(tx: Trace, fn: Implementation, args: Args, kwargs: Kwargs) -> TypeError | None:
     """What is wrong with the arguments for an implementation, if anything is."""
-    arity = _ARITY.get(fn)
-    if arity is None:
+    if (arity := _ARITY.get(fn)) is None:
         arity = _ARITY[fn] = _arity(fn)
     if kwargs or not arity.least <= len(args) <= arity.most:
         try:
@@ -210,8 +208,7 @@ def wrong_arguments(
     real callable also refuses them, else a break."""
     known = [tx.interp.try_concrete(a) for a in args]
     if isinstance(obj, types.MethodDescriptorType | types.WrapperDescriptorType) and args:
-        refusal = _refused(tx, obj, args, kwargs)
-        if refusal is not None:
+        if (refusal := _refused(tx, obj, args, kwargs)) is not None:
             return refusal
     if (
         callable(obj)
@@ -245,8 +242,7 @@ def _refused(
     over a container of its own."""
     if method.__objclass__ not in (list, dict, set, frozenset, tuple, collections.deque):
         return None
-    found = tx.interp.known(args[1:], kwargs)
-    if found is None:
+    if (found := tx.interp.known(args[1:], kwargs)) is None:
         return None
     try:
         method(method.__objclass__(), *found[0], **found[1])

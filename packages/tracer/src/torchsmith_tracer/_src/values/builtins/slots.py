@@ -8,7 +8,14 @@ from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.classes import ClassValue
-from torchsmith_tracer._src.values.constants import NONE, NOT_IMPLEMENTED, ConstantValue, bool_value
+from torchsmith_tracer._src.values.constants import (
+    NONE,
+    NOT_IMPLEMENTED,
+    ConstantValue,
+    bool_value,
+    dunder,
+)
+from torchsmith_tracer._src.values.containers import SequenceValue
 from torchsmith_tracer._src.values.python_instances import ObjectValue
 
 Slot = Callable[["Trace", Value, list[Value]], "Value | None"]
@@ -21,13 +28,13 @@ _NONE = frozenset(
         "__invert__ __index__ __int__ __trunc__ __float__ __length_hint__ __enter__"
     ).split()
 )
-_ANY = frozenset("__call__ __init_subclass__ __subclasshook__ __pow__ __rpow__ __exit__".split())
+_ANY = frozenset("__call__ __init_subclass__ __subclasshook__ __exit__".split())
+_POWERS = ("__pow__", "__rpow__")  # a modulus may follow
 
 
 def call_slot(tx: Trace, name: str, obj: Value, args: list[Value]) -> Value | None:
     """``obj.<name>(*args)`` through the slot; None when there is no such slot."""
-    slot = SLOTS.get(name)
-    if slot is None:
+    if (slot := SLOTS.get(name)) is None or (name in _POWERS and len(args) != 1):
         return None
     expected = 2 if name in _TWO else 0 if name in _NONE else 1
     if len(args) != expected and name not in _ANY:
@@ -82,9 +89,9 @@ SLOTS.update(
 
 @_slot("__hash__")
 def _hash(tx: Trace, obj: Value, args: list[Value]) -> Value:
-    if isinstance(obj, ObjectValue | ClassValue):
-        return ConstantValue(hash(tx.interp.identity_key(obj)))
-    return ConstantValue(hash(obj.hash_key(tx)))
+    known = isinstance(obj, ObjectValue | ClassValue)
+    key = tx.interp.identity_key(obj) if known else obj.hash_key(tx)
+    return tx.interp.shown_hash(obj, hash(key))
 
 
 @_slot("__getattribute__")
@@ -160,15 +167,18 @@ def _enter(tx: Trace, obj: Value, args: list[Value]) -> Value:
 def _comparison(op: str) -> Slot:
     def slot(tx: Trace, obj: Value, args: list[Value]) -> Value:
         if isinstance(obj, ObjectValue | ClassValue):  # object.__eq__ and its kin
-            if op == "eq" and tx.interp.is_same(obj, args[0]):
-                return ConstantValue(True)
             if op == "ne":
                 result = obj.richcompare(tx, "eq", args[0])
                 found = obj.type_entry(tx, "__eq__")
                 if result is not None and found is not None and found.owner is not object:
                     return bool_value(not tx.interp.truth(result))
-            return NOT_IMPLEMENTED
-        result = obj.richcompare(tx, op, args[0])
+            result = None
+        elif type(obj) is type(other := args[0].base_value()) is ConstantValue:
+            return obj.own(tx, f"__{op}__", other)
+        else:
+            result = obj.richcompare(tx, op, args[0])
+        if result is None and op in ("eq", "ne") and tx.interp.is_same(obj, args[0]):
+            return ConstantValue(op == "eq")  # object's, as the type's own compares the content
         return NOT_IMPLEMENTED if result is None else result
 
     return slot
@@ -180,7 +190,15 @@ for _op in ("lt", "le", "eq", "ne", "gt", "ge"):
 
 def _operator(op: str, *, reflected: bool) -> Slot:
     def slot(tx: Trace, obj: Value, args: list[Value]) -> Value:
+        other = args[0].base_value()
+        if type(obj) is ConstantValue and type(other) is ConstantValue:
+            return obj.own(tx, dunder(op, reflected=reflected), other)
         result = obj.binary(tx, op, args[0], reflected=reflected)
+        text = isinstance(obj, ConstantValue) and isinstance(obj.value, str | bytes)
+        if result is None and op in ("add", "mul") and (text or isinstance(obj, SequenceValue)):
+            if op == "mul":
+                tx.interp.index(args[0])
+            raise tx.interp.operand_error(op, obj, args[0])
         return NOT_IMPLEMENTED if result is None else result
 
     return slot
