@@ -23,6 +23,8 @@ from torchsmith_guards._src.fake.layouts.base import (
     unsure_if,
     wanted,
 )
+from torchsmith_guards._src.fake.layouts.factories import copy_layout
+from torchsmith_guards._src.fake.layouts.pointwise import pointwise_stride
 
 # Operators, and the arguments whose gradients they give; a last argument says which are asked for.
 _SEVERAL = {
@@ -31,9 +33,8 @@ _SEVERAL = {
 }
 # These give that of their second argument.
 _ONE = """
-    mse_loss_backward smooth_l1_loss_backward huber_loss_backward soft_margin_loss_backward
-    binary_cross_entropy_backward nll_loss_backward nll_loss2d_backward
-    glu_backward reflection_pad1d_backward reflection_pad2d_backward reflection_pad3d_backward
+    nll_loss_backward nll_loss2d_backward glu_backward
+    reflection_pad1d_backward reflection_pad2d_backward reflection_pad3d_backward
     replication_pad1d_backward replication_pad2d_backward replication_pad3d_backward
     max_pool3d_with_indices_backward avg_pool3d_backward _adaptive_avg_pool3d_backward
     adaptive_max_pool3d_backward
@@ -48,6 +49,24 @@ _IMAGE = """
 def _one(grad: torch.Tensor, x: torch.Tensor, *_: Any) -> Layout:
     unsure_if(not fits(x, grad) or not is_contiguous(x))
     return contiguous(x.shape, x)
+
+
+@rule("mse_loss_backward smooth_l1_loss_backward huber_loss_backward _log_softmax_backward_data")
+def _in_any_order(grad: torch.Tensor, x: torch.Tensor, *_: Any) -> Layout:
+    unsure_if(not fits(x, grad))
+    return contiguous(x.shape, x)
+
+
+@rule("soft_margin_loss_backward")
+def _of_a_margin(grad: torch.Tensor, x: torch.Tensor, target: torch.Tensor, *_: Any) -> Layout:
+    unsure_if(not fits(x, grad, target) or not same_sizes(x.shape, target.shape))
+    return x.shape, pointwise_stride((target, x), tuple(x.shape)), x.dtype, x.device, 0
+
+
+@rule("binary_cross_entropy_backward")
+def _of_an_entropy(grad: torch.Tensor, x: torch.Tensor, *_: Any) -> Layout:
+    unsure_if(not fits(x, grad))
+    return copy_layout(x, x.dtype, x.device)
 
 
 @rule("log_sigmoid_backward")

@@ -16,6 +16,7 @@ from torchsmith_guards._src.fake.layouts.base import (
     same_sizes,
     unsure_if,
 )
+from torchsmith_guards._src.fake.layouts.factories import copy_layout
 
 _NONE, _MEAN, _SUM = 0, 1, 2  # how torch numbers reductions
 
@@ -42,12 +43,14 @@ def _loss(
 
 
 @rule("binary_cross_entropy")
-def _weighted(
+def _entropy(
     x: torch.Tensor,
     target: torch.Tensor,
     weight: torch.Tensor | None = None,
     reduction: int = _MEAN,
 ) -> Layout | None:
+    if reduction == _NONE and fits(x, target) and same_sizes(x.shape, target.shape):
+        return copy_layout(x, x.dtype, x.device)  # whatever the order of the target
     return _reduced(x, x.shape, reduction) if _elementwise(x, target, weight) else None
 
 
@@ -58,8 +61,9 @@ def _of_logits(
     weight: torch.Tensor | None = None,
     pos_weight: torch.Tensor | None = None,
     reduction: int = _MEAN,
-) -> Layout | None:
-    return _weighted(x, target, weight, reduction) if pos_weight is None else None
+) -> Layout:
+    unsure_if(pos_weight is not None or not _elementwise(x, target, weight))
+    return _reduced(x, x.shape, reduction)
 
 
 def _classes(x: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None) -> bool:

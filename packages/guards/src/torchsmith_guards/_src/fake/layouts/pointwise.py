@@ -392,6 +392,16 @@ def _div(a: torch.Tensor, b: Any, *, rounding_mode: str | None) -> Layout:
     return pointwise_layout(_TO_FLOAT if rounding_mode is None else _DEFAULT, (a, b))
 
 
+@rule("hardtanh_backward hardsigmoid_backward hardswish_backward softplus_backward logit_backward")
+def _activation_backward(grad: torch.Tensor, x: torch.Tensor, *_: Any, **__: Any) -> Layout:
+    return pointwise_layout(
+        _ONLY_FLOAT, (grad, x)
+    )  # as eager's iterator, which sees ``grad`` first
+
+
+rule("elu_backward")(lambda grad, *rest: _activation_backward(grad, rest[-1]))
+
+
 @rule("where.self where.ScalarSelf where.ScalarOther")
 def _where(condition: torch.Tensor, a: Any, b: Any) -> Layout:
     tensors = [x for x in (condition, a, b) if isinstance(x, torch.Tensor)]
