@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import fx
 from torchsmith_fx_backend import Settings
-from torchsmith_fx_backend._src.driver import compile_graph
+from torchsmith_fx_backend._src.driver import compile_graph, compile_training
 
 SETTINGS = Settings(graph_cache=False, verify=True, strict=True)
 
@@ -82,3 +82,23 @@ def test_views_of_what_is_compared_in_low_precision(view):
     mine, true = compiled_and_eager(fn, make)
     assert memory(mine) == memory(true)
     assert all(torch.equal(a, b) for a, b in zip(mine, true, strict=True))
+
+
+@pytest.mark.parametrize("reduce", [torch.amin, torch.amax])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_gradients_of_what_is_written_and_then_compared(reduce, dtype):
+    """Each result is differentiated alone, in a graph of its own that compares nothing."""
+
+    def fn(x):
+        x.relu_()
+        return (reduce(x, 0),)
+
+    def gradient(f, values):
+        leaf = torch.tensor(values, dtype=dtype, requires_grad=True)
+        f(leaf * 1)[0].backward()
+        return leaf.grad
+
+    example = torch.ones(2, dtype=dtype, requires_grad=True) * 1
+    compiled = compile_training(fx.symbolic_trace(fn), [example], SETTINGS)
+    for values in ([1.0, 2.0], [-1.0, 2.0], [3.0, 3.0]):
+        assert torch.equal(gradient(compiled, values), gradient(fn, values))

@@ -25,6 +25,7 @@ from torchsmith_fx_backend._src.capture.symbols import SYMBOLIC_TYPES
 from torchsmith_fx_backend._src.capture.torch_private import OpOverload
 from torchsmith_fx_backend._src.loops.registry import Pointwise, rule_for
 from torchsmith_fx_backend._src.passes.base import COPY, RESULTS, TRACED, source
+from torchsmith_fx_backend._src.passes.casts import is_rounding
 from torchsmith_fx_backend._src.schedule.plan import GIVEN
 from torchsmith_fx_backend.errors import UnsupportedError
 
@@ -81,7 +82,7 @@ def choose_saved(
     costs = _Costs(kept, written, free, {*map(source, seen), *inputs})
     position = {node: i for i, node in enumerate(graph.nodes)}
     far: set[fx.Node] = set()
-    again = lambda node: node not in far and is_recomputable(node, budget)
+    again = lambda n: is_rounding(n) or (n not in far and is_recomputable(n, budget))
     while True:
         found = _cut(read, position, costs, again)
         more = _far(read, found, position, _READS / budget if budget else math.inf)
@@ -121,6 +122,8 @@ class _Costs:
             return _INFINITE  # another backward pass does not have it
         if isinstance(node.meta.get("val"), (list, tuple)):
             return _INFINITE  # its items are saved
+        if is_rounding(node):
+            return _INFINITE  # for other tangents there may be none: what it rounds is saved
         if owner in self.kept and not self.copied(node):
             return 1 if owner is node else 2
         if owner in self.free and not self.copied(node):

@@ -115,6 +115,12 @@ class ComparedValues:
         return bool(held)
 
 
+def is_rounding(node: fx.Node) -> bool:
+    """Whether ``node`` is a value as it is stored: what lies in memory is it already."""
+    given: Any = node.args[0] if node.target is ROUND else None
+    return given is not None and given.meta["val"].dtype is node.meta["val"].dtype
+
+
 def _passes_on(node: fx.Node) -> bool:
     """Whether values come through ``node`` as they are, or may be computed again with it."""
     selects = node.target is operator.getitem or getattr(node.target, "_opname", "") in _SELECT
