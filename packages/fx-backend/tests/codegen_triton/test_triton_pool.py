@@ -71,6 +71,25 @@ def test_a_refusal_is_told_and_the_process_goes_on(pool: Pool, tmp_path: Path) -
     assert workers(pool) == [worker]
 
 
+def test_what_a_failing_pass_prints_is_told_in_short(
+    pool: Pool, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    fails = """
+import os
+os.write(2, b"%0 = tt.load\\n" * 1000 + b"kernel.py:3:0: error: {what}\\n")
+raise RuntimeError("PassManager::run failed")
+"""
+    for what in ("first pass", "second pass"):
+        wrong = job(tmp_path)._replace(text=fails.replace("{what}", what))
+        with pytest.raises(WorkerFailedError) as raised:
+            pool.compile(wrong)
+        lines = str(raised.value).splitlines()
+        assert lines[0].endswith("RuntimeError: PassManager::run failed")
+        assert lines[1:] == [f"kernel.py:3:0: error: {what}"]
+    assert capfd.readouterr().err == ""
+    assert len(workers(pool)) == 1
+
+
 def workers(pool: Pool) -> list[int]:
     """Processes that the host of ``pool`` has forked."""
     number = pool._host.process.pid

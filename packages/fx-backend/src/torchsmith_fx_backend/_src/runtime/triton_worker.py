@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from io import BufferedRWPair
 from pathlib import Path
 from select import select
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 IDLE = 60.0  # seconds without a job after which a process ends
 
@@ -123,16 +123,28 @@ def receive(stream: BufferedRWPair) -> Any:
 def serve(connection: socket.socket) -> None:
     """Answer jobs, each with its results or with the text of an error, until none comes."""
     stream = connection.makefile("rwb")
-    while select([connection], [], [], IDLE)[0]:  # one job at a time: none waits in the buffer
-        try:
-            job = Job(*receive(stream))
-        except EOFError:
-            return
-        try:
-            answer: object = [tuple(result) for result in compile_job(job)]
-        except Exception as error:  # noqa: BLE001 - whatever it is, the asker tells it
-            answer = f"{type(error).__name__}: {error}"
-        send(stream, answer)
+    with tempfile.TemporaryFile(buffering=0) as said:
+        os.dup2(said.fileno(), 2)
+        while select([connection], [], [], IDLE)[0]:  # one at a time: none waits in the buffer
+            try:
+                job = Job(*receive(stream))
+            except EOFError:
+                return
+            send(stream, _answer(job, said))
+
+
+def _answer(job: Job, said: IO[bytes]) -> object:
+    """Results, or the text of an error. Where one of its passes fails, the compiler prints all of
+    its input into ``said``: the lines that say what failed are part of the error."""
+    try:
+        return [tuple(result) for result in compile_job(job)]
+    except Exception as error:  # noqa: BLE001 - whatever it is, the asker tells it
+        said.seek(0)
+        lines = said.read().decode(errors="replace").splitlines()
+        said.seek(0)
+        said.truncate()
+        failed = [x for x in lines if ": error: " in x or ": note: Pipeline failed" in x]
+        return "\n".join((f"{type(error).__name__}: {error}", *failed[:9]))
 
 
 def host(control: socket.socket) -> None:
