@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-import torchsmith_fx_backend._src.runtime.native as native
+import torchsmith_fx_backend._src.codegen.c as printer
 from torchsmith.__main__ import main
 from torchsmith._src.repro.cases import captured
 from torchsmith._src.repro.judge import Failure
@@ -25,14 +25,14 @@ def calls(graph, op):
 
 def change_kernels(patch, change):
     """Another C text for the kernels that compute a hyperbolic tangent."""
-    right = native.kernel_function
+    right = printer.kernel_function
     forget_kernels()
 
     def wrong(kernel, name):
         text = right(kernel, name)
         return change(text) if "tanh" in text else text
 
-    patch.setattr(native, "kernel_function", wrong)
+    patch.setattr(printer, "kernel_function", wrong)
 
 
 def body_first(statement):
