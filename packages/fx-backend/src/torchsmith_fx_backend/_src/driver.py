@@ -707,7 +707,8 @@ def _stage(stage: str, function: Callable[..., _Result], *args: Any, **kwargs: A
     except (UnsupportedError, StageError, KernelFailedError):
         raise
     except Exception as error:
-        raise StageError(stage=stage, error=f"{type(error).__name__}: {error}") from error
+        said, _, _ = str(error).partition("\nException raised from")  # and torch's frames in C++
+        raise StageError(stage=stage, error=f"{type(error).__name__}: {said}") from error
 
 
 @functools.cache

@@ -242,6 +242,10 @@ WITH_SETTINGS = {
         lambda x: ((make((3, 4)), x, make((6, 4))), {}),
     ],
     "bmm": [lambda x: ((x, x.transpose(1, 2)), {})],
+    "matmul": [
+        lambda x: ((x, x.transpose(-2, -1)), {}),
+        lambda x: ((x, make((x.shape[-1], 5))), {}),
+    ],
     "baddbmm": [lambda x: ((make((3, 3)), x, x.transpose(1, 2)), {})],
     "mv": [lambda x: ((x, make((6,))), {})],
     "dot": [lambda x: ((x, x), {})],

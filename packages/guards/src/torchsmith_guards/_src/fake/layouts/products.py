@@ -29,7 +29,8 @@ def _linear(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None = None) -> 
 @rule("matmul")
 def _product(a: torch.Tensor, b: torch.Tensor) -> Layout:
     unsure_if(a.dtype != b.dtype or a.device != b.device or a.dim() < 2 or b.dim() < 2)
-    unsure_if(not same(a.shape[-1], b.shape[-2]) or not same_sizes(a.shape[:-2], b.shape[:-2]))
+    batches = a.shape[:-2] if b.dim() > 2 else ()  # a matrix is multiplied by all rows at once
+    unsure_if(not same(a.shape[-1], b.shape[-2]) or not same_sizes(batches, b.shape[:-2]))
     unsure_if(holds(a.shape, 0) or holds(b.shape, 0) or a.dtype is torch.bool)
     return contiguous((*a.shape[:-1], b.shape[-1]), a)
 
