@@ -65,6 +65,18 @@ def finalized(x, log):
     return x * node.value
 
 
+def watched_where_the_rest_runs_natively(x, log):
+    first, second = Node(x), Node(1)
+    first.other = second
+    weakref.finalize(first, log.append, "finalized")
+    ref = weakref.ref(second, lambda _: log.append("ended"))
+    del first
+    log.append("deleted")
+    second = None
+    log.append("rebound")
+    return x * 2, ref() is None
+
+
 def in_a_callee(x, log):
     def helper():
         node = Node(Node(x))
@@ -105,6 +117,7 @@ def kept_by_the_caller(x, log):
         callback_in_order,
         callback_after_a_break,
         finalized,
+        watched_where_the_rest_runs_natively,
         in_a_callee,
         held_by_a_list,
         kept_by_the_caller,

@@ -45,7 +45,6 @@ from torchsmith_tracer._src.frames.liveness import live_locals
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.containers import SequenceValue
 from torchsmith_tracer._src.values.exceptions import ExceptionValue
-from torchsmith_tracer._src.values.functions import CellValue
 from torchsmith_tracer._src.values.tracebacks import TracebackValue
 
 if TYPE_CHECKING:
@@ -93,7 +92,8 @@ def emit_break(
     for context in trace.graph.contexts:
         context.reenter(cg)
     todo: list[str] = []
-    rests = [_holds_generator(trace, state) for state in frames]
+    held = [(*state.stack, *state.locals.values(), *state.cells.values()) for state in frames]
+    rests = [any(map(trace.loop.abandoned.holds, values)) for values in held]
     rests[0] = refuse is None and (native or rests[0])
     for state, rest in zip(frames, rests, strict=True):
         for value in (*operands_of(state.stack), *state.locals.values()) if rest else ():
@@ -108,7 +108,7 @@ def emit_break(
         if names := cg.temporaries():
             cg.statement(" = ".join([*names, "None"]))
     else:
-        call = cg.call(TailCall, f"[{todo[0]}].pop", _tuple(todo[1:]), "()")
+        call = cg.call(TailCall, f"[{todo[0]}].pop", cg.tuple_of(todo[1:]), "()")
     cg.lines.append(f"return {call}")
     return not any(rests)
 
@@ -145,7 +145,7 @@ def _frame_step(
     elif is_call(ins):
         operands = _call_operands(cg, state)
         plan = Native(Operation(resolve=weakly(region.compiled)), 0, operands.popped, after)
-        call_args = [operands.callee, _tuple(operands.args), operands.kwargs]
+        call_args = [operands.callee, cg.tuple_of(operands.args), operands.kwargs]
     else:
         original = decode(code)
         plan = native(code, original, original.instructions[index])
@@ -173,7 +173,7 @@ def _frame_step(
         names = values.bound(live_locals(info, at + prologue))
         target = region.resume(code, space, at, shape_of(kept) + shape, names)
         head = [cells] if target.pass_function else []
-        rests.append(_tuple([*head, *values.locals(names), *values.stack(kept)]))
+        rests.append(cg.tuple_of([*head, *values.locals(names), *values.stack(kept)]))
         found = [*map(values.local, names), *operands_of(kept)]
         state_of = target.frame_state
         state_of.follow(record.frame_state, target.labels, found, varies, called=bool(inner))
@@ -184,7 +184,7 @@ def _frame_step(
     def entry(way: NativeExit) -> Callable[..., object]:
         returns = info.instructions[way.index + prologue].opname == "RETURN_VALUE"
         if returns and shape_of(kept) + way.shape == "R" and not values.bound(frozenset()):
-            rests.append(_tuple(values.stack(kept)))
+            rests.append(cg.tuple_of(values.stack(kept)))
             return lambda: _same  # nothing is left to compile
         return exit_to(way.index, kept, way.shape).entry()
 
@@ -216,17 +216,6 @@ def _function(cg: Emitter, step: types.CodeType, space: dict[str, object], value
         return cg.bound(types.FunctionType(step, space, name), "step")
     code, globals_ = cg.bound(step, "code"), cg.bound(space, "globals")
     return cg.call(types.FunctionType, code, globals_, cg.const(name), "None", values.cells())
-
-
-def _holds_generator(trace: Compilation, state: FrameState) -> bool:
-    held = (*state.stack, *state.locals.values(), *state.cells.values())
-    return any(map(trace.loop.abandoned.holds, held))
-
-
-def _only_the_programs(trace: Compilation, value: object) -> bool:
-    """Whether letting go of ``value`` at the right time matters: no frame of ours may hold it. An
-    exception leads to all frames that it passed, so to keep it keeps everything."""
-    return isinstance(value, ExceptionValue | CellValue) or trace.loop.abandoned.holds(value)
 
 
 def _ends_visibly(value: object, depth: int = 2) -> bool:
@@ -269,7 +258,6 @@ def _native_rest(
     code, stack = values.code, list(state.stack)
     args: list[str] = []
     onward = index
-    boxed: set[str] = set()
     if inner:
         operation, onward = Operation(call=drive), index + 1
         args = [f"([{', '.join(inner)}],)", "{}"]
@@ -280,14 +268,11 @@ def _native_rest(
         first = to_bool(instructions[index].opname)
         operation = Operation(instr=lambda _: first)
     names = values.bound(frozenset(state.locals))
-    holds = partial(_only_the_programs, trace)
-    boxed |= {f"___s{i}" for i, item in enumerate(stack) if holds(item)}
-    texts = values.stack(stack) + values.locals(names)
-    held = [*operands_of(stack), *(values.local(n) for n in names)]
-    boxed |= {n for n in names if holds(values.local(n))}
-    for i, item in enumerate(held):
-        if holds(item):
-            texts[i] = _box(cg, texts[i])
+    # Weak references to anything may be made there: no frame of ours is to hold it.
+    boxed = {f"___s{i}" for i, item in enumerate(stack) if isinstance(item, Value | Handling)} | {
+        *names
+    }
+    texts = [_box(cg, text) for text in values.stack(stack) + values.locals(names)]
     raised = cg.temporaries(partial(_raised_in, state.frame))
     if state.frame is trace.loop.abandoned.running[-1]:
         raised += map(cg.expr, trace.loop.abandoned.caught)
@@ -296,8 +281,7 @@ def _native_rest(
         args.append(_box(cg, ", ".join(raised)))
     shape = shape_of(stack)
     step = step_code(code, index, operation, shape, (), names, onward, boxed)
-    space: dict[str, object] = state.frame.globals.obj
-    return [_function(cg, step, space, values), *args, *texts]
+    return [_function(cg, step, state.frame.globals.obj, values), *args, *texts]
 
 
 def _raised_in(frame: Frame, value: Value) -> bool:
@@ -436,7 +420,3 @@ def _frame_builtin(
 
 def _same(obj: object) -> object:
     return obj
-
-
-def _tuple(items: Sequence[str]) -> str:
-    return f"({', '.join(items)}{',' if len(items) == 1 else ''})"

@@ -223,6 +223,8 @@ class World:
         if source is None or table is None:
             return ()
         names = tuple(table)
+        if not all(isinstance(name, str) for name in names):
+            raise Unsupported("unsupported-slot", what="a __dict__ of other keys than names")
         why = "attributes of an object were listed"
         place = self.own_table(obj, source)
         self._guard(place, GuardKind.DICT_KEYS, (type(table), names), why)

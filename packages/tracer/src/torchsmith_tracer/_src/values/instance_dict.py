@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import cast
 
+from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.effects.journal import DELETED
 from torchsmith_tracer._src.emitter import Emitter
 from torchsmith_tracer._src.trace import Trace
@@ -50,8 +51,7 @@ class InstanceDictValue(DictValue):
         tx, instance = self.tx, self.instance
         out: Table = {}
         for name in instance.instance_names(tx):
-            value = instance.instance_get(tx, name)
-            if value is not None:
+            if (value := instance.instance_get(tx, name)) is not None:
                 out[name] = (ConstantValue(name), value)
         return out
 
@@ -60,30 +60,32 @@ class InstanceDictValue(DictValue):
         pass  # the base class's __init__ stores an empty table
 
     def get(self, tx: Trace, key: Value) -> Value | None:
-        name = key.as_constant()
-        return self.get_str(tx, name) if isinstance(name, str) else None
+        return self.get_str(tx, self._name(key))
+
+    def _name(self, key: Value) -> str:
+        if not isinstance(name := key.as_constant(), str):
+            raise Unsupported("unsupported-slot", what=f"{name!r} as a key of {self.describe()}")
+        return name
 
     def get_str(self, tx: Trace, key: str) -> Value | None:
-        value = self.instance.instance_get(tx, key)
-        if value is None:
+        if (value := self.instance.instance_get(tx, key)) is None:
             self.instance.guard_missing(tx, key)
         return value
 
     def put(self, tx: Trace, key: Value, value: Value) -> None:
-        self.instance.instance_set(tx, str(key.as_constant()), value)
+        self.instance.instance_set(tx, self._name(key), value)
 
     def remove(self, tx: Trace, key: Value) -> Value | None:
-        value = self.get(tx, key)
-        if value is not None:
-            tx.journal.store_attr(self.instance, str(key.as_constant()), DELETED)
+        if (value := self.get(tx, key)) is not None:
+            tx.journal.store_attr(self.instance, self._name(key), DELETED)
         return value
 
     def replace(self, tx: Trace, table: Table, gone: Iterable[object] = ()) -> None:
         for name in self.instance.instance_names(tx):
             if name not in table:
                 tx.journal.store_attr(self.instance, name, DELETED)
-        for key, (_, value) in table.items():
-            self.instance.instance_set(tx, str(key), value)
+        for key, value in table.values():
+            self.put(tx, key, value)
 
     def contains(self, tx: Trace, item: Value) -> Value:
         return bool_value(self.get(tx, item) is not None)

@@ -6,7 +6,8 @@ import builtins
 import collections
 import types
 from collections.abc import Callable, Iterable
-from typing import cast
+from functools import partial
+from typing import Protocol, TypeVar, cast
 
 from torchsmith_guards import Source
 
@@ -21,6 +22,30 @@ from torchsmith_tracer._src.values.lazy import LazyValue, realize
 from torchsmith_tracer._src.values.symnum import SymNumValue
 
 Table = dict[object, tuple[Value, Value]]
+_E = TypeVar("_E")  # of a table: a pair or an element
+
+
+class _Hashed(Protocol[_E]):
+    table: dict[object, _E]
+
+
+def look_up(holder: _Hashed[_E], hkey: object) -> _E | None:
+    """The entry under a key. It is looked up again where comparing keys changes the table."""
+    found = (table := holder.table).get(hkey)
+    return found if holder.table is table else look_up(holder, hkey)
+
+
+def claim(holder: _Hashed[_E], hkey: object, entry: _E) -> tuple[_E, bool]:
+    """The same, and whether it is ``entry``, which is added where there is none. Keys are compared
+    once, as in CPython."""
+    table, held = holder.table, len(holder.table)
+    found = table.setdefault(hkey, entry)
+    new = len(table) > held and next(reversed(table)) is hkey
+    if holder.table is table:
+        return found, new
+    if new:
+        table.popitem()
+    return claim(holder, hkey, entry)
 
 
 class DictValue(BuiltinObject, HasInstanceDict):
@@ -117,7 +142,7 @@ class DictValue(BuiltinObject, HasInstanceDict):
     # --- host-side access (no ``__missing__``, no overrides) -------------------------------
     def get(self, tx: Trace, key: Value) -> Value | None:
         """The value stored for ``key``, realised, or None."""
-        pair = self.table.get(tx.interp.hash_key(key))
+        pair = look_up(self, tx.interp.hash_key(key))
         return None if pair is None else realize(tx, pair[1])
 
     def get_str(self, tx: Trace, key: str) -> Value | None:
@@ -128,28 +153,26 @@ class DictValue(BuiltinObject, HasInstanceDict):
     def put(self, tx: Trace, key: Value, value: Value) -> None:
         """Store; an existing key object is kept."""
         hkey = tx.interp.hash_key(key)
-        table, held = self.table, len(self.table)
-        old = table.setdefault(hkey, (key, value))  # keys are compared once, as in CPython
-        if len(table) > held:
+        old, new = claim(self, hkey, (key, value))
+        if new:
             self.added(tx, hkey)
         else:
-            hkey = getattr(hkey, "equal", hkey)
+            table, hkey = self.table, getattr(hkey, "equal", hkey)
             tx.journal.mutate(self, lambda: table.__setitem__(hkey, old))
             table[hkey] = (old[0], value)
 
     def added(self, tx: Trace, hkey: object) -> None:
         """Note that a key has just been added."""
-        table = self.table
-        tx.journal.mutate(self, lambda: table.__delitem__(hkey))
+        tx.journal.mutate(self, partial(self.table.__delitem__, hkey))
 
     def remove(self, tx: Trace, key: Value) -> Value | None:
         """Delete and return the value, or None when the key is absent."""
         hkey = tx.interp.hash_key(key)
-        if hkey not in self.table:
+        if look_up(self, hkey) is None:
             return None
-        table = dict(self.table)
+        table, hkey = dict(self.table), getattr(hkey, "equal", hkey)
         _, value = table.pop(hkey)
-        self.replace(tx, table, (getattr(hkey, "equal", hkey),))
+        self.replace(tx, table, (hkey,))
         return realize(tx, value)
 
     def replace(self, tx: Trace, table: Table, gone: Iterable[object] = ()) -> None:
@@ -204,7 +227,7 @@ class DictValue(BuiltinObject, HasInstanceDict):
             # Which keys it is not is less to know than which number it is.
             compare, truth = tx.interp.compare, tx.interp.truth
             return bool_value(any(truth(compare("eq", item, key)) for key in self.keys()))
-        return bool_value(tx.interp.hash_key(item) in self.table)
+        return bool_value(look_up(self, tx.interp.hash_key(item)) is not None)
 
     def iter(self, tx: Trace) -> Value:
         return tx.interp.dict_iterator(self, "keys")
@@ -235,12 +258,8 @@ class DictValue(BuiltinObject, HasInstanceDict):
     def _equal(self, tx: Trace, other: DictValue) -> builtins.bool:
         if len(self.table) != len(other.table):
             return False
-        ordered = issubclass(self.cls, collections.OrderedDict)
-        if (
-            ordered
-            and issubclass(other.cls, collections.OrderedDict)
-            and list(self.table) != list(other.table)
-        ):
+        ordered = all(issubclass(d.cls, collections.OrderedDict) for d in (self, other))
+        if ordered and list(self.table) != list(other.table):
             return False
         for hkey, (_, value) in list(self.table.items()):
             pair = other.table.get(hkey)
@@ -329,10 +348,8 @@ class SetValue(BuiltinObject):
 
     def add_as(self, tx: Trace, key: object, item: Value) -> None:
         """Add an element whose hash key is known."""
-        table, held = self.table, len(self.table)
-        table.setdefault(key, item)  # compares once
-        if len(table) > held:
-            tx.journal.mutate(self, lambda: table.__delitem__(key))
+        if claim(self, key, item)[1]:
+            tx.journal.mutate(self, partial(self.table.__delitem__, key))
 
     def length(self, tx: Trace) -> Value:
         return ConstantValue(len(self.table))
@@ -341,7 +358,7 @@ class SetValue(BuiltinObject):
         return bool(self.table)
 
     def contains(self, tx: Trace, item: Value) -> Value:
-        return bool_value(element_key(tx, item) in self.table)
+        return bool_value(look_up(self, element_key(tx, item)) is not None)
 
     def iter(self, tx: Trace) -> Value:
         return tx.interp.iterator(self.in_order(), self)

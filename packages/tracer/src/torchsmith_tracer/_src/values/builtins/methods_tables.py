@@ -19,9 +19,11 @@ from torchsmith_tracer._src.values.mappings import (
     DictValue,
     DictViewValue,
     SetValue,
+    claim,
     compare_keys,
     element_key,
     elements,
+    look_up,
 )
 from torchsmith_tracer._src.values.python_instances import ObjectValue
 
@@ -80,12 +82,13 @@ method(dict, "items")(lambda tx, self, /: DictViewValue(_dict(self), "items"))
 @method(dict, "setdefault")
 def _setdefault(tx: Trace, self: Value, key: Value, default: Value = NONE) -> Value:
     target = _dict(self)
+    if isinstance(target, InstanceDictValue):
+        if (held := target.get(tx, key)) is None:
+            target.put(tx, key, held := default)
+        return held
     hkey = tx.interp.hash_key(key)
-    table, held = target.table, len(target.table)
-    found = table.setdefault(hkey, (key, default))  # keys are compared once
-    if isinstance(target, InstanceDictValue) and len(table) > held:
-        target.put(tx, key, default)
-    elif len(table) > held:
+    found, new = claim(target, hkey, (key, default))
+    if new:
         target.added(tx, hkey)
     return realize(tx, found[1])
 
@@ -204,16 +207,16 @@ def _add(tx: Trace, self: Value, item: Value, /) -> Value:
 def _discard(tx: Trace, self: Value, item: Value, /) -> Value:
     target = _set(self)
     key = element_key(tx, item)
-    if key in target.table:
+    if look_up(target, key) is not None:
         table = dict(target.table)
-        del table[key]
+        del table[getattr(key, "equal", key)]
         target.replace(tx, table)
     return NONE
 
 
 @method(set, "remove")
 def _remove(tx: Trace, self: Value, item: Value, /) -> Value:
-    if element_key(tx, item) not in _set(self).table:
+    if look_up(_set(self), element_key(tx, item)) is None:
         raise tx.interp.error_with(KeyError, [item])
     return _discard(tx, self, item)
 
