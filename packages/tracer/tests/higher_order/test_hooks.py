@@ -256,6 +256,53 @@ def test_what_a_hook_reads_is_as_it_is_in_the_backward_pass(monkeypatch):
         assert x.grad.tolist() == [8 * scale * 2] * 2
 
 
+def hooks_of_tensors_first(x, layer):
+    y = layer(x)
+    y.register_hook(times(3))
+    y.register_hook(times(5))
+    handle = layer.register_forward_hook(lambda module, args, out: out * 2)
+    z = layer(x)
+    handle.remove()
+    return y, z
+
+
+def hook_of_a_module_first(x, layer):
+    handle = layer.register_forward_hook(lambda module, args, out: out * 2)
+    y = layer(x)
+    handle.remove()
+    y.register_hook(times(3))
+    y.register_hook(times(5))
+    return y, y
+
+
+def hook_of_a_leaf_between(x, layer):
+    x.register_hook(times(3))
+    handle = layer.register_forward_hook(lambda module, args, out: out * 2)
+    y = layer(x)
+    x.register_hook(times(5))
+    handle.remove()
+    return x, y
+
+
+@pytest.mark.parametrize(
+    "fn", [hooks_of_tensors_first, hook_of_a_module_first, hook_of_a_leaf_between]
+)
+def test_no_two_hooks_of_a_tensor_have_the_same_number(fn):
+    torch.manual_seed(0)
+    layer = nn.Linear(2, 2)
+    compiled = torchsmith_tracer.compile(fn, backend="eager")
+
+    def gradient(run):
+        x = torch.ones(2, requires_grad=True)
+        y, z = run(x, layer)
+        y.register_hook(times(7))
+        (y + z).sum().backward()
+        return x.grad.tolist(), dict(layer._forward_hooks)
+
+    for _ in range(3):
+        assert gradient(compiled) == gradient(fn)
+
+
 class Refuses(nn.Module):
     """A module that fails in a way of choice on inputs of three columns."""
 

@@ -84,7 +84,7 @@ class HookHandle(Value):
     def reconstruct(self, cg: Emitter) -> str:
         if self.later is None:
             raise Unsupported("cannot-rebuild", what=self.describe())
-        return cg.call(*self.later)
+        return cg.call(ops.numbered_apart, cg.call(*self.later))
 
     def reconstruct_fill(self, cg: Emitter) -> None:
         if self.removed:
@@ -162,6 +162,7 @@ def _in_graph(tx: Trace, tensor: TensorValue, hook: Value) -> HookHandle:
     closed = body.close([] if tx.interp.is_none(result) else [result])
     fakes = [operand.meta["example_value"] for operand in closed.operands]
     made = ops.register_hook(tensor.fake, closed.module, *fakes)
+    RemovableHandle.next_id -= 1  # the program may have read it
     graph.record(made.remove)
     args = (tensor.node, graph.add_module(closed.module), *closed.operands)
     return HookHandle(

@@ -8,10 +8,11 @@ through. Aliases of these names in printed graphs are what ``torch.func`` calls 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import count
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils.hooks import BackwardHook
+from torch.utils.hooks import BackwardHook, RemovableHandle
 
 from torchsmith_tracer._src.torch_private import AmbientState, backward_hooks_of
 
@@ -143,16 +144,26 @@ def backward(
     return tuple(leaf.grad for leaf in leaves)
 
 
-def register_hook(
-    tensor: torch.Tensor, body: Body, *operands: object
-) -> torch.utils.hooks.RemovableHandle:
+def register_hook(tensor: torch.Tensor, body: Body, *operands: object) -> RemovableHandle:
     """``tensor.register_hook`` of a body that gives the new gradient, or nothing."""
 
     def hook(grad: torch.Tensor) -> Any:
         found = body(grad, *operands)
         return found[0] if found else None
 
-    return tensor.register_hook(hook)  # type: ignore[no-any-return, no-untyped-call]
+    return numbered_apart(tensor.register_hook(hook))  # type: ignore[no-untyped-call]
+
+
+def numbered_apart(made: RemovableHandle) -> RemovableHandle:
+    """Give a hook a number of our own: traced code has counted its own handles only, so that what
+    it leaves as the next number may be the hook's."""
+    hooks: Any = made.hooks_dict_ref()
+    hooks[number := next(_NUMBERS)] = hooks.pop(made.id)
+    made.id = number
+    return made
+
+
+_NUMBERS = count(-1, -1)
 
 
 def module_hooks(module: Callable[[], torch.nn.Module | None]) -> BackwardHook:
