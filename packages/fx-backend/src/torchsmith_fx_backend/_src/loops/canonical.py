@@ -43,7 +43,7 @@ class Draft:
     ranges: tuple[Index, ...]
     reduce_from: int
     body: tuple[Node, ...]
-    dtypes: tuple[tuple[int, torch.dtype], ...]  # of each value number
+    dtypes: dict[int, torch.dtype]  # of each value number
 
     @cached_property
     def _accesses(self) -> dict[tuple[type[Node], int], list[int]]:
@@ -77,8 +77,7 @@ class Draft:
         assert type(at) is Store
         if any(type(node) is Load and node.index != at.index for node in read):
             return False
-        dtypes = dict(self.dtypes)
-        return dtypes[source] is dtypes[target]
+        return self.dtypes[source] is self.dtypes[target]
 
     def bind(self, same: dict[int, int]) -> tuple[Kernel, tuple[int, ...]]:
         """The kernel, and the value numbers of its arguments in order.
@@ -97,9 +96,8 @@ class Draft:
                 (read if type(node) is Load else written).add(place)
                 node = replace(node, arg=place)
             body.append(node)
-        dtypes = dict(self.dtypes)
         args = tuple(
-            BufferArg(dtypes[number], i in read, i in written, i in read and i in written)
+            BufferArg(self.dtypes[number], i in read, i in written, i in read and i in written)
             for number, i in order.items()
         )
         names = self._symbols()
@@ -152,7 +150,7 @@ def finish(nest: Nest, stores: Sequence[tuple[int, Member, Info]]) -> Draft:
     for node in body:
         if type(node) is Load:
             dtypes[node.arg] = node.dtype
-    return Draft(tuple(ranges), reduce_from, tuple(body), tuple(dtypes.items()))
+    return Draft(tuple(ranges), reduce_from, tuple(body), dtypes)
 
 
 def from_start(kernel: Kernel) -> tuple[Kernel, tuple[int, ...]]:

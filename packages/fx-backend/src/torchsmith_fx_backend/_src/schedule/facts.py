@@ -152,6 +152,7 @@ class Facts:
         self.wholes = {place.whole for place in self.placed.values()}
         for node in self.nodes:
             self._find_inlined(node, inline)
+        self.changed = False  # by a walk that needed more in memory than was known here
 
     # ------------------------------------------------------------------- GraphValues
 
@@ -454,6 +455,7 @@ class Facts:
 
     def require(self, node: fx.Node) -> None:
         """Note that ``node`` must exist in memory as a tensor of its own."""
+        self.changed = True
         root = self.root(node)
         if node is not root and self.base(node) is not root and self._own_memory(root):
             # Several views in a row of memory that is laid out as planned are one call.

@@ -103,7 +103,9 @@ class Fuser:
         self.share = share
         self.gather = gather
         self.largest = largest
-        self.units: list[Unit] = []
+        self.units: list[Unit] = []  # without those that others took in
+        self._numbered = 0
+        self._awaited = 0  # every unit that another one depends on
         self.unit_of: dict[fx.Node, Unit] = {}
         self._writer_of: dict[fx.Node, Unit] = {}  # who writes an input at the end of the graph
         self._callers: dict[fx.Node, list[Unit]] = {}  # aten calls that read a value's memory
@@ -158,7 +160,8 @@ class Fuser:
         return self.facts.scalar_index(node) is not None
 
     def _new_unit(self, nest: Nest | None, node: fx.Node | None) -> Unit:
-        unit = Unit(len(self.units), nest, node, era=self._era)
+        unit = Unit(self._numbered, nest, node, era=self._era)
+        self._numbered += 1
         self.units.append(unit)
         if node is not None:
             tensors = [a for a in node.all_input_nodes if self.facts.is_tensor(a)]
@@ -191,7 +194,7 @@ class Fuser:
             if has_effect(node):
                 # Effects keep their order, and writes come after every earlier reader.
                 for other in self.units if is_mutable(node) else ():
-                    if other is not unit and not other.gone:
+                    if other is not unit:
                         self._add_deps(unit, other)
                 if self._ordered_effect is not None:
                     self._add_deps(unit, self._ordered_effect)
@@ -209,9 +212,10 @@ class Fuser:
         if not more:
             return
         unit.deps |= more
-        if unit.nest is None and unit is self.units[-1]:
-            return  # brand new: nobody depends on it yet
+        self._awaited |= more
         mark = 1 << unit.bit
+        if not self._awaited & mark:
+            return
         for other in self.units:
             if other.deps & mark:
                 other.deps |= more
@@ -406,15 +410,14 @@ class Fuser:
             return
         nest = unit.nest
         assert nest is not None
-        # ``unit`` depends on ``other`` by this very read; any longer path forbids the join.
-        through = unit.deps & ~other.deps & ~(1 << other.bit)
-        for third in self.units:
-            if through >> third.bit & 1 and third.deps >> other.bit & 1:
-                return
         ats = nest.reads[read]
         if len(ats) != 1 or len(nest.nodes) + len(other.nest.nodes) > self.largest:
             return
         if other.nest.members[read].at is None or not self._near(other, self._era):
+            return
+        # ``unit`` depends on ``other`` by this very read; any longer path forbids the join.
+        through = unit.deps & ~other.deps & ~(1 << other.bit)
+        if any(u.deps >> other.bit & 1 and through >> u.bit & 1 for u in self.units):
             return
         if len(other.nest.nodes) > LONG_BODY and serial.leaves_idle(nest):
             return
@@ -430,8 +433,9 @@ class Fuser:
         if serial.walks_again(merged):
             return False
         unit.nest = merged
-        for node, owner in self.unit_of.items():
-            if owner is other:
+        assert other.nest is not None
+        for node in (*other.nest.members, *other.nest.tuples):
+            if self.unit_of.get(node) is other:  # no call has written into it since
                 self.unit_of[node] = unit
         both = 1 << unit.bit | 1 << other.bit
         unit.deps = (unit.deps | other.deps) & ~both
@@ -439,16 +443,18 @@ class Fuser:
         unit.mutates.update(other.mutates)
         self._writer_of.update(dict.fromkeys(other.mutates, unit))
         other.gone = True
+        self.units.remove(other)
+        self._awaited |= both
         for third in self.units:
-            if third is not unit and not third.gone and third.deps & both:
+            if third is not unit and third.deps & both:
                 third.deps |= unit.deps | both
         return True
 
     def _join_siblings(self) -> None:
         """Horizontal fusion: nests that read the same value at the same places."""
         readers: dict[fx.Node, list[Unit]] = {}
-        for unit in self.units:
-            if unit.gone or unit.nest is None:
+        for unit in list(self.units):
+            if unit.nest is None:
                 continue
             for read in list(unit.nest.reads):
                 if self._join_with_reader(unit, read, readers.setdefault(read, [])):
@@ -458,9 +464,7 @@ class Fuser:
                     readers.setdefault(read, []).append(unit)
 
         small = [
-            u
-            for u in self.units
-            if not u.gone and u.nest is not None and u.nest.reduced is None and not u.mutates
+            u for u in self.units if u.nest is not None and u.nest.reduced is None and not u.mutates
         ]
         for number, unit in enumerate(small):
             for host in small[max(0, number - NEIGHBOURS) : number]:
@@ -482,11 +486,11 @@ class Fuser:
         (counters of calls)."""
         awaited = 0
         for unit in self.units:
-            awaited |= 0 if unit.gone else unit.deps
+            awaited |= unit.deps
         hosts: dict[tuple[object, ...], tuple[Unit, int]] = {}
-        for unit in self.units:
+        for unit in list(self.units):
             nest = unit.nest
-            if unit.gone or nest is None or nest.device.type in QUICK_LAUNCH:
+            if nest is None or nest.device.type in QUICK_LAUNCH:
                 continue
             first, awaits = unit.deps == 0, awaited >> unit.bit & 1
             free = first and not awaits if unit.mutates else first or not awaits
@@ -556,7 +560,7 @@ class Fuser:
         """
         target, source = node.args[0], node.args[1]
         assert isinstance(target, fx.Node)
-        readers = [u for u in self.units if u.nest and not u.gone and target in u.nest.reads]
+        readers = [u for u in self.units if u.nest and target in u.nest.reads]
         readers += self._callers.get(target, ())
         # What may raise comes before a write that the caller would see nevertheless.
         failing = list(checks)
@@ -684,7 +688,7 @@ class Fuser:
 
     def _order(self) -> list[Unit]:
         """Execution order: each unit where its last node stood, or before its first reader."""
-        by_bit = {u.bit: u for u in self.units if not u.gone}
+        by_bit = {u.bit: u for u in self.units}
         done: list[Unit] = []
         emitted = 0
         waiting = sorted(by_bit.values(), key=lambda u: u.last)

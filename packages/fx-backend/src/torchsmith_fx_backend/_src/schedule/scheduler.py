@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor, fx
 from torchsmith_guards.records import recorder
 
 from torchsmith_fx_backend._src.loops.body import Body
 from torchsmith_fx_backend._src.loops.verify import verify
+from torchsmith_fx_backend._src.schedule import fuse
 from torchsmith_fx_backend._src.schedule.externs import Externs, attribute
 from torchsmith_fx_backend._src.schedule.facts import Facts
 from torchsmith_fx_backend._src.schedule.fuse import MAX_BODY, Fuser, RefusedError
@@ -85,15 +86,23 @@ def _best_plan(gm: fx.GraphModule, refused: set[fx.Node], policies: list[Policy]
     best: tuple[int, Plan] | None = None
     limit: int | None = None
     bodies: dict[fx.Node, Body | None] = {}
+    made = (node.meta.get("val") for node in gm.graph.nodes)
+    kinds = {value.device.type for value in made if isinstance(value, Tensor)}
+    if kinds <= fuse.QUICK_LAUNCH:  # nothing is gathered there
+        policies = list(dict.fromkeys(replace(policy, gather=False) for policy in policies))
+    facts, known = None, None
     while policies:
-        facts = Facts(gm, frozenset(refused), bodies, policies[0].inline)
+        asked = frozenset(refused), policies[0].inline
+        if facts is None or facts.changed or known != asked:
+            facts, known = Facts(gm, asked[0], bodies, asked[1]), asked
         if facts.crowded:
             refused.update(facts.crowded)
             continue
         if limit is None:
             limit = eager_peak(facts) + SLACK
         try:
-            peak, plan = plan_with(facts, policies[0], limit)
+            # Fresh memory is dear on a CPU.
+            peak, plan = plan_with(facts, policies[0], limit if kinds <= {"cpu"} else 0)
         except RefusedError as error:
             refused.add(error.node)
             continue
@@ -112,13 +121,10 @@ def _best_plan(gm: fx.GraphModule, refused: set[fx.Node], policies: list[Policy]
 def plan_with(facts: Facts, policy: Policy, limit: int = 0) -> tuple[int, Plan]:
     """The plan under one policy, and the most bytes that it holds at once beyond its inputs.
 
-    On a CPU, where fresh memory is dear, dead buffers may wait up to ``limit`` bytes.
+    Dead buffers may wait up to ``limit`` bytes.
     """
     units = Fuser(facts, policy.reach, policy.share, policy.gather, policy.largest).run()
     names = facts.names
-    made = (node.meta.get("val") for node in facts.nodes)
-    if any(v.device.type != "cpu" for v in made if isinstance(v, Tensor)):
-        limit = 0
     planner = MemoryPlanner(facts, units, names, limit, policy.reuse)
     uses = None if limit else planner.uses()  # ``run`` changes what it is told from
     steps = planner.run()
