@@ -31,34 +31,27 @@ from torchsmith_fx_backend._src.schedule.plan import (
 
 _SUPPORT = "torchsmith_fx_backend._src.runtime.support"
 
-# aten overload -> the function of the same meaning whose call is cheaper, and whether it
-# takes out=
+_SUMS = ("addmm", "baddbmm", "bmm", "cat", "dot", "matmul", "mm", "mv")  # which take out=
+_FUNCTIONS = (
+    *("_adaptive_avg_pool2d", "_embedding_bag", "_fft_c2c", "_fft_c2r", "_fft_r2c", "as_strided"),
+    *("clone", "convolution", "cumsum", "embedding", "gather", "grid_sampler_2d", "index_add"),
+    *("index_select", "logcumsumexp", "native_batch_norm", "native_group_norm"),
+    *("native_layer_norm", "nonzero", "scatter_add", "sort", "topk"),
+)
+_METHODS = (
+    *("expand.default", "permute.default", "select.int", "squeeze.dim", "t.default"),
+    *("transpose.int", "unsqueeze.default", "view.default"),
+)
+# aten overload -> the function of the same meaning whose call is cheaper (arguments are not boxed),
+# and whether it takes out=
 _DIRECT: dict[str, tuple[str, bool]] = {
-    "aten.mm.default": ("torch.mm", True),
-    "aten.addmm.default": ("torch.addmm", True),
-    "aten.bmm.default": ("torch.bmm", True),
-    "aten.baddbmm.default": ("torch.baddbmm", True),
-    "aten.mv.default": ("torch.mv", True),
-    "aten.dot.default": ("torch.dot", True),
-    "aten.matmul.default": ("torch.matmul", True),
-    "aten.cat.default": ("torch.cat", True),
-    "aten.convolution.default": ("torch.convolution", False),
-    "aten.embedding.default": ("torch.embedding", False),
+    **{f"aten.{name}.default": (f"torch.{name}", name in _SUMS) for name in _SUMS + _FUNCTIONS},
+    **{f"aten.{name}": (f"torch.Tensor.{name.partition('.')[0]}", False) for name in _METHODS},
     "aten.embedding_dense_backward.default": (f"{_SUPPORT}.embedding_gradient", False),
-    "aten.linear.default": ("torch.nn.functional.linear", False),
-    "aten.scaled_dot_product_attention.default": (
-        "torch.nn.functional.scaled_dot_product_attention",
-        False,
-    ),
-    "aten.view.default": ("torch.Tensor.view", False),
-    "aten.permute.default": ("torch.Tensor.permute", False),
-    "aten.transpose.int": ("torch.Tensor.transpose", False),
-    "aten.t.default": ("torch.Tensor.t", False),
-    "aten.expand.default": ("torch.Tensor.expand", False),
-    "aten.unsqueeze.default": ("torch.Tensor.unsqueeze", False),
-    "aten.squeeze.dim": ("torch.Tensor.squeeze", False),
-    "aten.select.int": ("torch.Tensor.select", False),
-    "aten.as_strided.default": ("torch.as_strided", False),
+    **{
+        f"aten.{name}.default": (f"torch.nn.functional.{name}", False)
+        for name in ("linear", "scaled_dot_product_attention")
+    },
 }
 
 _NAMED_MODULES = frozenset(
@@ -253,10 +246,10 @@ class _Printer:
     def _overload(self, target: torch._ops.OpOverload, *, out: bool) -> tuple[str, str | None]:
         text = str(target)
         plain = text.replace(".", "_").removesuffix("_default")
-        if text in _DIRECT:
-            public, has_out = _DIRECT[text]
+        public, has_out = _DIRECT.get(text, ("", False))
+        if public and (has_out or not out):
             name = self.constant(public, public.rpartition(".")[2])
-            return name, name if has_out and out else None
+            return name, name if out else None
         name = self.constant(_expression(target), plain)
         variant = out_variant(target) if out else None
         if variant is None:
