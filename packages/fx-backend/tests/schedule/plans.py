@@ -123,7 +123,7 @@ def run_plan(plan: Plan, inputs: Sequence[object]) -> list[object]:
                     for name, value in zip(results, result, strict=True):
                         if name is not None:
                             env[name] = value
-                else:
+                elif results:
                     env[results[0]] = result
             case BindSymbol(symbol, tensor, what, axis):
                 t = env[tensor]

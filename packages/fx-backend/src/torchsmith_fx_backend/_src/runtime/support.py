@@ -10,7 +10,7 @@ import ctypes
 import mmap
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
 
@@ -121,6 +121,11 @@ def reuse(
 def copy_unseen(target: torch.Tensor, source: torch.Tensor) -> None:
     """``target.copy_(source)`` that the version counter does not count."""
     target.data.copy_(source)
+
+
+def write_slice(target: torch.Tensor, source: torch.Tensor, *where: Any, **named: Any) -> None:
+    """``aten.slice_scatter`` in place."""
+    torch.ops.aten.slice.Tensor(target, *where, **named).copy_(source)
 
 
 def copy_each(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:

@@ -72,7 +72,6 @@ class Unit:
     deps: int = 0
     last: int = 0
     era: int = 0
-    gone: bool = False
     mutates: dict[fx.Node, fx.Node] = field(default_factory=dict)
     draft: Draft | None = None
     placed: dict[fx.Node, Place] = field(default_factory=dict)
@@ -238,9 +237,7 @@ class Fuser:
     def _hosts(self, node: fx.Node) -> list[Unit]:
         """Nests that compute something ``node`` reads; the one that saves most bytes first."""
         saved: dict[Unit, int] = {}
-        for arg in node.all_input_nodes:
-            if not self.facts.is_tensor(arg):
-                continue
+        for arg in filter(self.facts.is_tensor, node.all_input_nodes):
             for leaf in self.facts.leaves(arg):
                 unit = self.unit_of.get(leaf)
                 if unit is not None and unit.nest is not None:
@@ -253,11 +250,9 @@ class Fuser:
     def _try_join(self, unit: Unit, node: fx.Node, rule: Computed) -> bool:
         nest = unit.nest
         assert nest is not None
-        if not self._near(unit, self._era):
+        if not self._near(unit, self._era) or self.facts.device(node) != nest.device:
             return False
         if len(nest.nodes) > self.largest or len(nest.reads) > MAX_READS:
-            return False
-        if self.facts.device(node) != nest.device:
             return False
         for at in self._candidates(nest, node, rule):
             fit = nest.fit(node, rule, at)
@@ -442,7 +437,7 @@ class Fuser:
         unit.last, unit.era = max(unit.last, other.last), max(unit.era, other.era)
         unit.mutates.update(other.mutates)
         self._writer_of.update(dict.fromkeys(other.mutates, unit))
-        other.gone = True
+        other.nest = None
         self.units.remove(other)
         self._awaited |= both
         for third in self.units:
@@ -474,7 +469,7 @@ class Fuser:
     def _join_neighbours(self, host: Unit, unit: Unit) -> bool:
         """Save a launch: two small pointwise nests over one space, with nothing between them."""
         a, b = host.nest, unit.nest
-        if a is None or b is None or host.gone or unit.gone or host.era != unit.era:
+        if a is None or b is None or host.era != unit.era:  # another one took it in
             return False
         if list(a.sizes.values()) != list(b.sizes.values()) or a.device != b.device:
             return False
@@ -512,12 +507,9 @@ class Fuser:
         """Make one launch of two independent nests over one space."""
         a, b = host.nest, unit.nest
         assert a is not None and b is not None
-        if (
-            len(a.nodes) + len(b.nodes) > self.largest // 4
-            or len(a.reads) + len(b.reads) > MAX_READS
-        ):
+        if len(a.nodes) + len(b.nodes) > self.largest // 4 or not self._independent(host, unit):
             return False
-        if not self._independent(host, unit):
+        if len(a.reads) + len(b.reads) > MAX_READS:
             return False
         merged = join_nests(a, b, (), ())
         return merged is not None and self._absorb(host, unit, merged)
@@ -532,14 +524,11 @@ class Fuser:
         if small and nest.device.type in QUICK_LAUNCH:
             return False
         for host in readers:
-            if host.gone or host is unit or host.nest is None:
-                continue
+            assert host.nest is not None
             theirs = host.nest.reads.get(read)
-            if theirs is None or len(theirs) != 1 or len(ats) != 1:
+            if theirs is None or len(theirs) != 1 or len(ats) != 1 or host.era != unit.era:
                 continue
-            if host.era != unit.era or host.nest.device != nest.device:
-                continue
-            if not self._independent(host, unit):
+            if host.nest.device != nest.device or not self._independent(host, unit):
                 continue
             if len(nest.nodes) + len(host.nest.nodes) > self.largest // 2:
                 continue
@@ -566,7 +555,7 @@ class Fuser:
         failing = list(checks)
         if self._lowerable(node, target, source):
             assert isinstance(source, fx.Node)
-            failing += [u for u in raising if not u.gone]
+            failing += [u for u in raising if u.nest]
             for unit in self._hosts(node) or self._opened(source):
                 others = [u for u in dict.fromkeys((*readers, *failing)) if u is not unit]
                 if any(u.deps >> unit.bit & 1 for u in others):

@@ -21,7 +21,8 @@ from torchsmith_fx_backend._src.loops import index as ix
 from torchsmith_fx_backend._src.loops.index import Index
 from torchsmith_fx_backend._src.loops.registry import Scatter, View
 from torchsmith_fx_backend._src.loops.sizes import Info
-from torchsmith_fx_backend._src.runtime.support import conform, copy_unseen
+from torchsmith_fx_backend._src.passes.base import IN_PLACE
+from torchsmith_fx_backend._src.runtime.support import conform, copy_unseen, write_slice
 from torchsmith_fx_backend._src.schedule.externs import (
     OUT_VARIANTS,
     Externs,
@@ -58,6 +59,8 @@ TRUSTED = frozenset(
         by_rows.product,
     }
 )
+# Calls that copy a value with some elements replaced -> what replaces them in the value itself.
+REPLACES: dict[object, object] = {**IN_PLACE, aten.slice_scatter.default: write_slice}
 SizeClass = tuple[Index, object, object]
 
 
@@ -183,12 +186,9 @@ class MemoryPlanner:
             return self.facts.called_on(node)
         if aliases_input(node):
             inputs = [a for a in node.all_input_nodes if a in self.storage]
-            for other in inputs[1:]:  # which one is not known: none may be taken over
-                self.storage[other].owned = False
-            if inputs:
-                if len(inputs) > 1:
-                    self.storage[inputs[0]].owned = False
-                return inputs[0]
+            for other in inputs if len(inputs) > 1 else ():
+                self.storage[other].owned = False  # which one is not known: none may be taken over
+            return inputs[0] if inputs else None
         return None
 
     def _read(self, unit: Unit) -> list[fx.Node]:
@@ -264,8 +264,7 @@ class MemoryPlanner:
         waiting = self._pool.get(self._class(info)) if self.reuse else None
         if not waiting or value in self._unseen:
             return waiting.pop() if waiting else None
-        wanted = self._laid.get(value, info)
-        layout = Layout(info.dtype, info.device, wanted.shape, wanted.stride)
+        layout = _layout(self._laid.get(value, info))
         places = range(len(waiting) - 1, -1, -1)
         alike = (i for i in places if self._layouts.get(self.names[waiting[i].node]) == layout)
         return waiting.pop(next(alike, -1))
@@ -304,8 +303,7 @@ class MemoryPlanner:
                             results.add(value)
 
     def _allocate(self, value: fx.Node, info: Info, reuse: Storage | None) -> None:
-        name, laid = self.names[value], self._laid.get(value, info)
-        layout = Layout(info.dtype, info.device, laid.shape, laid.stride)
+        name, layout = self.names[value], _layout(self._laid.get(value, info))
         if reuse is None:
             self.steps.append(Allocate(name, layout))
         else:
@@ -338,15 +336,13 @@ class MemoryPlanner:
             info = self.facts.info(value)
             base = self._written_into(value)
             source = base or self._dying_input(position, unit, value, claimed)
-            if base is not None:
-                claimed.add(self.storage[base])
-                self._allocate(value, info, self.storage[base])
-            elif source is not None:
-                claimed.add(self.storage[source])
-                same[number] = self.facts.number(source)
-                self._allocate(value, info, self.storage[source])
-            else:
+            if source is None:
                 self._allocate(value, info, self._take(value, info))
+                continue
+            claimed.add(self.storage[source])
+            self._allocate(value, info, self.storage[source])
+            if base is None:
+                same[number] = self.facts.number(source)
         kernel, order = draft.bind(same)
         written = {source: number for number, source in same.items()}
         values = [self._order[written.get(n, n)] for n in order]
@@ -355,16 +351,8 @@ class MemoryPlanner:
         sizes = tuple(self.facts.info(wholes.get(value, value)).reach for value in values)
         assert unit.nest is not None
         nodes = {self.facts.is_output_of(n) or n for n in unit.nest.members} | {*wholes.values()}
-        self.steps.append(
-            Launch(
-                kernel,
-                args,
-                unit.nest.device,
-                self._origins(unit),
-                sizes,
-                tuple(sorted(n.name for n in nodes)),
-            )
-        )
+        told = self._origins(unit), sizes, tuple(sorted(n.name for n in nodes))
+        self.steps.append(Launch(kernel, args, unit.nest.device, *told))
         for target, copy in unit.mutates.items():
             self.steps.append(Bump(self.names[target], copy.meta.get(WRITES, 1)))
         for storage in claimed:
@@ -407,14 +395,20 @@ class MemoryPlanner:
         if is_view and self.names[node] == self.names[self.facts.called_on(node)]:
             self._bind(node)
             return  # its base has this layout
+        over = self._replaced(position, node)
         calls = self.externs.calls(node, out)
+        if over is not None:
+            name, dead = self.names[node], self.names[over.node]
+            self.steps += [Allocate(name, _layout(self.facts.info(node)), dead, True), Free(dead)]
+            args = Name(name), *calls[0].args[1:]
+            calls = [replace(calls[0], target=REPLACES[node.target], args=args, results=())]
+            over.owned = False  # its memory lives on under another name
         writes = node.meta.get(WRITES, 1) if node.target is COPY else 1
         if writes == 0:
             calls = [replace(call, target=copy_unseen) for call in calls]
         self.steps.extend(calls)
         if out is None and node.target in TRUSTED and info is not None:
-            kind = info.dtype, info.device
-            self._layouts[self.names[node]] = Layout(*kind, info.shape, info.stride)
+            self._layouts[self.names[node]] = _layout(info)
         for target in self.facts.written(node):
             if target.op in ("placeholder", "get_attr"):
                 self.steps.append(Bump(self.names[target], max(writes - 1, 0)))
@@ -423,6 +417,19 @@ class MemoryPlanner:
             self._bind(value)
             if checked:
                 self._conform(value)
+
+    def _replaced(self, position: int, node: fx.Node) -> Storage | None:
+        """The memory of the value that a call copies to replace some of its elements, where nothing
+        else reads it: eager would have written there, too."""
+        base = node.args[0] if self.reuse and node.target in REPLACES else None
+        storage = self.storage.get(base) if isinstance(base, fx.Node) else None
+        if storage is None or storage.node is not base or storage.last != position:
+            return None
+        others: list[Storage | None] = []
+        fx.map_arg((node.args[1:], node.kwargs), lambda n: others.append(self.storage.get(n)))
+        if not storage.owned or not storage.reusable or storage in others:
+            return None
+        return storage if self.facts.info(storage.node) == self.facts.try_info(node) else None
 
     def _conform(self, value: fx.Node) -> None:
         """Have a result that a kernel reads checked at run time."""
@@ -562,6 +569,10 @@ class MemoryPlanner:
             value = ix.sub(value, rest)
         self.steps.append(ExternCall(operator.floordiv, (value, plain(scale)), (), (symbol,)))
         self._bound.add(symbol)
+
+
+def _layout(info: Info) -> Layout:
+    return Layout(info.dtype, info.device, info.shape, info.stride)
 
 
 def _covers(view: Info | None, base: Info) -> bool:
