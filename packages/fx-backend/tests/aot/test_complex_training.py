@@ -1,7 +1,10 @@
 """Gradients of complex inputs and results are eager's, in its convention of conjugates."""
 
+from collections import Counter
+
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from torchsmith_fx_backend import Settings
 from torchsmith_fx_backend._src.driver import compile_training
 from torchsmith_fx_backend.errors import UnsupportedError
@@ -97,3 +100,35 @@ def test_optimizers_of_complex_parameters_go_the_same_way():
             optimizer.step()
         sides.append([t.detach() for t in given])
     torch.testing.assert_close(*sides)
+
+
+class Counted(TorchDispatchMode):
+    """Counts the calls of each operator."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = Counter()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.calls[func] += 1
+        return func(*args, **kwargs or {})
+
+
+def normalised(c, w):
+    z = c * w
+    return (z / (z.abs() + 1e-3)) @ w.t()
+
+
+@pytest.mark.parametrize(("budget", "again"), [(1.0, False), (0.5, False), (0.0, True)])
+def test_what_aten_computes_is_computed_again_only_to_save_memory(budget, again):
+    """It would cost as much as before: no kernel does it beside what it does anyway."""
+    c, w = numbers(3, 4).requires_grad_(), numbers(3, 4, seed=1).requires_grad_()
+    run = compile_training(normalised, [c, w], SETTINGS.with_options(memory_budget=budget))
+    counts = []
+    for fn in (run, run, normalised):
+        result = fn(c, w)
+        tangent = torch.ones_like(result)
+        with Counted() as counted:
+            torch.autograd.grad(result, [c, w], tangent)
+        counts.append(counted.calls[torch.ops.aten.abs.default])
+    assert (counts[1] > counts[2]) is again

@@ -26,6 +26,7 @@ from torchsmith_fx_backend._src.capture.torch_private import OpOverload
 from torchsmith_fx_backend._src.loops.registry import Pointwise, rule_for
 from torchsmith_fx_backend._src.passes.base import COPY, RESULTS, TRACED, source
 from torchsmith_fx_backend._src.passes.casts import is_rounding
+from torchsmith_fx_backend._src.schedule.facts import SUPPORTED
 from torchsmith_fx_backend._src.schedule.plan import GIVEN
 from torchsmith_fx_backend.errors import UnsupportedError
 
@@ -405,7 +406,10 @@ def is_recomputable(node: fx.Node, budget: float) -> bool:
     rule = rule_for(node)
     if not isinstance(rule, Pointwise):
         return False
-    return rule.creation or rule.cost <= _DEAREST * (1.0 - budget)
+    values = (n.meta.get("val") for n in (node, *node.all_input_nodes))
+    dtypes = {v.dtype for v in values if isinstance(v, torch.Tensor)}
+    in_kernel = not budget or dtypes <= SUPPORTED  # aten takes as long as it did
+    return rule.creation or (in_kernel and rule.cost <= _DEAREST * (1.0 - budget))
 
 
 def _is_number(node: fx.Node) -> bool:
