@@ -394,9 +394,7 @@ def _div(a: torch.Tensor, b: Any, *, rounding_mode: str | None) -> Layout:
 
 @rule("hardtanh_backward hardsigmoid_backward hardswish_backward softplus_backward logit_backward")
 def _activation_backward(grad: torch.Tensor, x: torch.Tensor, *_: Any, **__: Any) -> Layout:
-    return pointwise_layout(
-        _ONLY_FLOAT, (grad, x)
-    )  # as eager's iterator, which sees ``grad`` first
+    return pointwise_layout(_ONLY_FLOAT, (grad, x))  # in the order of eager's iterator
 
 
 rule("elu_backward")(lambda grad, *rest: _activation_backward(grad, rest[-1]))
