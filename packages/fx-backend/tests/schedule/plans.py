@@ -105,9 +105,9 @@ def run_plan(plan: Plan, inputs: Sequence[object]) -> list[object]:
                     env[name] = new
                 else:
                     env[name] = env[reuse].as_strided(size, stride)
-            case Launch(kernel, args, _, _, sizes):
+            case Launch(kernel, args, _, _, sizes, numbers=numbers):
                 verify(kernel, sizes)
-                symbols = {s: env[s] for s in kernel.symbols}
+                symbols = {s: env[n] for s, n in zip(kernel.symbols, numbers or kernel.symbols)}
                 check_assumptions(kernel, sizes, symbols)
                 evaluate(kernel, [env[a] for a in args], symbols)
             case ExternCall(target, args, kwargs, results, unpack, out, _):
@@ -127,9 +127,7 @@ def run_plan(plan: Plan, inputs: Sequence[object]) -> list[object]:
                     env[results[0]] = result
             case BindSymbol(symbol, tensor, what, axis):
                 t = env[tensor]
-                env[symbol] = (
-                    t.storage_offset() if what == "storage_offset" else getattr(t, what)(axis)
-                )
+                env[symbol] = getattr(t, what)(*((axis,) if what in ("size", "stride") else ()))
             case Free(name):
                 del env[name]
     return [resolve(o) for o in plan.outputs]

@@ -199,7 +199,7 @@ class _Printer:
         for place, start in enumerate(step.starts):
             if start:
                 arguments[place] += f" + {start * step.kernel.args[place].dtype.itemsize}"
-        arguments += step.kernel.symbols
+        arguments += step.numbers or step.kernel.symbols
         self.line(f"{kernel}({', '.join(arguments)})")
 
     def extern(self, step: ExternCall) -> None:
@@ -310,9 +310,8 @@ def print_wrapper(
                 printer.launch(step, next(launches))
             case ExternCall():
                 printer.extern(step)
-            case BindSymbol(symbol, tensor, what, axis):
-                where = "" if what == "storage_offset" else str(axis)
-                printer.line(f"{symbol} = {tensor}.{what}({where})")
+            case BindSymbol(symbol, tensor):
+                printer.line(f"{symbol} = {tensor}.{step.call}")
             case Free(dead):
                 printer.line(f"del {dead}")
             case Bump(written, times):
@@ -386,7 +385,7 @@ def _local_names(plan: Plan) -> set[str]:
             case BindSymbol(symbol):
                 names.add(symbol)
             case Launch():
-                names.update(step.args, step.kernel.symbols)
+                names.update(step.args, step.numbers or step.kernel.symbols)
             case Free(name) | Bump(name):
                 names.add(name)
     return names

@@ -7,7 +7,7 @@ model give equal kernels.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -79,18 +79,25 @@ class Draft:
             return False
         return self.dtypes[source] is self.dtypes[target]
 
-    def bind(self, same: dict[int, int]) -> tuple[Kernel, tuple[int, ...]]:
-        """The kernel, and the value numbers of its arguments in order.
+    def bind(
+        self, same: dict[int, int], held: Container[int] = ()
+    ) -> tuple[Kernel, tuple[int, ...], dict[str, int]]:
+        """The kernel, the value numbers of its arguments in order, and those of its numbers.
 
         Args:
             same: written value number -> read value number whose memory it takes over.
+            held: values of one element that are handed in as numbers.
         """
         order: dict[int, int] = {}
+        numbers: dict[int, str] = {}
         read: set[int] = set()
         written: set[int] = set()
         body: list[Node] = []
         for node in self.body:
-            if type(node) is Load or type(node) is Store:
+            if type(node) is Load and node.arg in held:
+                name = numbers.setdefault(node.arg, f"number{len(numbers)}")
+                node = ScalarArg(name, node.dtype)
+            elif type(node) is Load or type(node) is Store:
                 number = same.get(node.arg, node.arg)
                 place = order.setdefault(number, len(order))
                 (read if type(node) is Load else written).add(place)
@@ -100,10 +107,11 @@ class Draft:
             BufferArg(self.dtypes[number], i in read, i in written, i in read and i in written)
             for number, i in order.items()
         )
-        names = self._symbols()
-        return Kernel(self.ranges, self.reduce_from, tuple(body), args, names), tuple(order)
+        names = tuple(sorted({*self._symbols(), *numbers.values()}))
+        kernel = Kernel(self.ranges, self.reduce_from, tuple(body), args, names)
+        return kernel, tuple(order), {name: number for number, name in numbers.items()}
 
-    def _symbols(self) -> tuple[str, ...]:
+    def _symbols(self) -> set[str]:
         found: set[str] = set()
         for size in self.ranges:
             ix.symbols(size, found)
@@ -114,7 +122,7 @@ class Draft:
                 ix.symbols(node.extent, found)
             elif type(node) is Load or type(node) is Store or type(node) is IndexValue:
                 ix.symbols(node.index, found)
-        return tuple(sorted(found))
+        return found
 
 
 def finish(nest: Nest, stores: Sequence[tuple[int, Member, Info]]) -> Draft:

@@ -171,7 +171,7 @@ class Nest(Builder):
                 continue
             visited.add((operand, there))
             if not self._is_substituted(operand):
-                if self.graph.info(operand).device != self.device:
+                if not self.graph.info(operand).read_on(self.device):
                     return False
                 reads[operand] = None
             elif not self._reaches(self.graph.body(operand), there, reads, visited):

@@ -47,6 +47,11 @@ class Info:
     dtype: torch.dtype
     device: torch.device
 
+    def read_on(self, device: torch.device) -> bool:
+        """Whether a kernel on ``device`` can read it: one element on a CPU is handed in at launch,
+        as eager does."""
+        return self.device == device or (self.device.type == "cpu" and not self.shape)
+
     @property
     def numel(self) -> Index:
         return product(self.shape)

@@ -24,6 +24,7 @@ from torchsmith_fx_backend._src.passes.frozen import (
 from torchsmith_fx_backend._src.passes.fused_attention import FusedAttention
 from torchsmith_fx_backend._src.passes.inplace import WritesInPlace
 from torchsmith_fx_backend._src.passes.layouts import ChannelsLast, RowsAsImages
+from torchsmith_fx_backend._src.passes.lists import Lists
 from torchsmith_fx_backend._src.passes.masked import MaskedWrites
 from torchsmith_fx_backend._src.passes.noop import NoOps
 from torchsmith_fx_backend._src.passes.padding import AlignedProducts
@@ -35,6 +36,7 @@ from torchsmith_fx_backend._src.passes.templates import LibraryKernels
 from torchsmith_fx_backend._src.passes.thin import ThinProducts
 
 PASSES: tuple[Pass, ...] = (
+    Lists(),
     RedundantCasts(),
     NoOps(),
     MaskedWrites(),
@@ -59,6 +61,7 @@ PASSES: tuple[Pass, ...] = (
 # float32 on a CPU gain from channels-last.
 _SEVERAL = PASSES.index(CommonSubexpressions())
 FROZEN_PASSES: tuple[Pass, ...] = (
+    Lists(),
     *PASSES[: _SEVERAL + 1],
     FoldFrozen(),
     FoldScales(),

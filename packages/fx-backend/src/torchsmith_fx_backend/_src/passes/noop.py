@@ -1,8 +1,9 @@
-"""No-ops: copies and views that change nothing."""
+"""No-ops: copies and views that change nothing, and what is taken out of a stack again."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import fx
@@ -25,7 +26,8 @@ COPIES = frozenset({aten.clone.default, aten._to_copy.default, aten.lift_fresh_c
 
 @dataclass(frozen=True)
 class NoOps:
-    """Drops copies that nobody can tell from their source, and views equal to what they view."""
+    """Drops copies that nobody can tell from their source, views equal to what they view, and
+    stacks of which only single items are read."""
 
     name: str = "no-ops"
 
@@ -37,10 +39,11 @@ class NoOps:
         for node in list(graph.nodes):
             if node.op != "call_function" or not node.args:
                 continue
-            before = node.args[0]
+            item = _stacked(node)
+            before = node.args[0] if item is None else item
             if not isinstance(before, fx.Node):
                 continue
-            is_copy = node.target in COPIES
+            is_copy = item is not None or node.target in COPIES
             if not is_copy and not is_view(node):
                 continue
             if not is_copy:
@@ -63,6 +66,25 @@ class NoOps:
                     group.add(source(before))
             changed = True
         return changed
+
+
+def _stacked(node: fx.Node) -> fx.Node | None:
+    """What was stacked at the place of which ``node`` selects the item."""
+    if node.target is not aten.select.int:
+        return None
+    whole, dim, place = node.args
+    if not isinstance(whole, fx.Node) or whole.target is not aten.cat.default:
+        return None
+    parts: Any = whole.args[0]
+    rank = whole.meta["val"].dim()
+    axis = dim % rank
+    if (whole.args[1] if len(whole.args) > 1 else 0) % rank != axis:
+        return None
+    if type(place) is not int or any(p.meta["val"].shape[axis] != 1 for p in parts):
+        return None
+    part = parts[place]
+    alone = part.target is aten.unsqueeze.default and part.args[1] % rank == axis
+    return part.args[0] if alone else None
 
 
 def _viewed_before(node: fx.Node, before: fx.Node) -> fx.Node | None:

@@ -39,7 +39,7 @@ def print_step(step: Step, kernel_name: str = "kernel") -> str:
             place = "empty_strided" if reuse is None else f"{reuse}.as_strided"
             dtype = str(layout.dtype).removeprefix("torch.")
             return f"{name} = {place}({_text(layout.size)}, {_text(layout.stride)})  # {dtype}"
-        case Launch(_, args, _, origins, _):
+        case Launch(_, args, _, origins):
             return f"{kernel_name}({', '.join(args)})  # {', '.join(origins)}"
         case ExternCall(target, args, kwargs, results, _, out, _):
             words = [_text(a) for a in args] + [f"{k}={_text(v)}" for k, v in kwargs]
@@ -47,8 +47,8 @@ def print_step(step: Step, kernel_name: str = "kernel") -> str:
                 words.append(f"out={out}")
             names = ", ".join("_" if r is None else r for r in results)
             return f"{names} = {target}({', '.join(words)})"
-        case BindSymbol(symbol, tensor, what, axis):
-            return f"{symbol} = {tensor}.{what}({axis})"
+        case BindSymbol(symbol, tensor):
+            return f"{symbol} = {tensor}.{step.call}"
         case Free(name):
             return f"del {name}"
         case Bump(name, times):

@@ -347,7 +347,7 @@ class Facts:
             assert info is not None
             made = self._rule[self.root(arg)]
             free = isinstance(made, Pointwise) and made.creation
-            if info.dtype not in SUPPORTED or (info.device != device and not free):
+            if info.dtype not in SUPPORTED or not (free or info.read_on(device)):
                 return None
         if any(r.dtype not in SUPPORTED for r in tensors):
             return None

@@ -29,6 +29,8 @@ def hints(plan: Plan, graph: fx.Graph) -> dict[str, Any]:
             found[name] = hint_of(value)
     for step in plan.steps:
         match step:
+            case BindSymbol(symbol, _, "item"):
+                found[symbol] = 1  # which one it is hardly matters
             case BindSymbol(symbol, tensor, what, axis):
                 layout = getattr(nodes[tensor].meta["val"], what)()
                 found[symbol] = hint_of(layout if what == "storage_offset" else layout[axis])

@@ -107,6 +107,7 @@ class MemoryPlanner:
         self.peak = 0
         self._loaded = {n for u in units if u.draft is not None for n in u.draft.loads()}
         self._bound: set[str] = set()
+        self._items: dict[fx.Node, str] = {}
         self._last: dict[fx.Node, int] = {}
         self._laid: dict[fx.Node, Info] = {}  # buffers that have the layout of one of their views
         self._unseen: set[fx.Node] = set()  # what only kernels touch, which take addresses
@@ -343,20 +344,36 @@ class MemoryPlanner:
             self._allocate(value, info, self.storage[source])
             if base is None:
                 same[number] = self.facts.number(source)
-        kernel, order = draft.bind(same)
+        assert unit.nest is not None
+        device = unit.nest.device
+        held = {n for n in draft.loads() if self.facts.info(self._order[n]).device != device}
+        kernel, order, items = draft.bind(same, held)
+        numbers = {name: self._number(self._order[n]) for name, n in items.items()}
         written = {source: number for number, source in same.items()}
         values = [self._order[written.get(n, n)] for n in order]
         args = tuple(self.names[value] for value in values)
         wholes = {part: place.whole for part, place in unit.placed.items()}
         sizes = tuple(self.facts.info(wholes.get(value, value)).reach for value in values)
-        assert unit.nest is not None
         nodes = {self.facts.is_output_of(n) or n for n in unit.nest.members} | {*wholes.values()}
         told = self._origins(unit), sizes, tuple(sorted(n.name for n in nodes))
-        self.steps.append(Launch(kernel, args, unit.nest.device, *told))
+        symbols = tuple(numbers.get(s, s) for s in kernel.symbols) if numbers else ()
+        self.steps.append(Launch(kernel, args, device, *told, numbers=symbols))
         for target, copy in unit.mutates.items():
             self.steps.append(Bump(self.names[target], copy.meta.get(WRITES, 1)))
         for storage in claimed:
             storage.owned = False  # its memory lives on under another name
+
+    def _number(self, value: fx.Node) -> str:
+        """The local that has what a tensor of one element holds."""
+        found = self._items.get(value)
+        if found is None:
+            found = self.names[value]
+            while found in self._bound or found in self.names.values():
+                found += "_item"
+            self._bound.add(found)
+            self._items[value] = found
+            self.steps.append(BindSymbol(found, self.names[value], "item"))
+        return found
 
     def _dying_input(
         self, position: int, unit: Unit, value: fx.Node, claimed: set[Storage]

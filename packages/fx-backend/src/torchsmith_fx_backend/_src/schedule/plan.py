@@ -58,7 +58,8 @@ class Launch:
     values of ``kernel.symbols``. ``origins`` are user source lines or op names, for the comment;
     ``sizes`` says how many elements each argument reaches over; ``nodes`` are the names of the
     graph nodes that are computed here; ``starts``, where given, are the elements of each argument
-    at which its pointer starts."""
+    at which its pointer starts; ``numbers``, where given, are the names of the kernel's symbols in
+    the wrapper, which has others for what tensors hold."""
 
     kernel: Kernel
     args: tuple[str, ...]
@@ -67,6 +68,7 @@ class Launch:
     sizes: tuple[Index, ...] = ()
     nodes: tuple[str, ...] = ()
     starts: tuple[int, ...] = ()
+    numbers: tuple[str, ...] = ()
 
     def moved_bytes(self, number: Callable[[Index], int | None]) -> int | None:
         """What is read and written, each tensor once; None where ``number`` knows no size."""
@@ -99,12 +101,18 @@ class ExternCall:
 
 @dataclass(frozen=True, slots=True)
 class BindSymbol:
-    """``symbol = tensor.size(axis)`` (or stride): gives a size symbol its value."""
+    """``symbol = tensor.size(axis)`` (or stride): gives a size symbol its value; ``item`` is what
+    a tensor of one element holds."""
 
     symbol: str
     tensor: str
-    what: Literal["size", "stride", "storage_offset"]
-    axis: int
+    what: Literal["size", "stride", "storage_offset", "item"]
+    axis: int = 0
+
+    @property
+    def call(self) -> str:
+        """The method that gives the value, with its argument."""
+        return f"{self.what}({self.axis if self.what in ('size', 'stride') else ''})"
 
 
 @dataclass(frozen=True, slots=True)

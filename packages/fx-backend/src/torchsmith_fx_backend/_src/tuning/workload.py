@@ -36,7 +36,8 @@ class Workload:
         """``step`` at its likely sizes; None where these are not known, or there is no point."""
         kernel = step.kernel
         try:
-            sizes = {name: hints[name] for name in kernel.symbols}
+            numbers = step.numbers or kernel.symbols
+            sizes = {name: hints[number] for name, number in zip(kernel.symbols, numbers)}
             lengths = tuple(_number(size, hints) for size in step.sizes)
             extents = [_number(extent, hints) for extent in kernel.ranges]
             extents += [_number(n.extent, hints) for n in kernel.body if isinstance(n, Position)]
