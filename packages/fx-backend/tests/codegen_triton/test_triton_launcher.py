@@ -21,7 +21,7 @@ from torchsmith_fx_backend._src.runtime import gpu_driver
 from torchsmith_fx_backend._src.runtime.gpu import print_kernel
 from torchsmith_fx_backend._src.runtime.gpu_driver import Driver, DriverError
 from torchsmith_fx_backend._src.runtime.triton_compile import Binary
-from torchsmith_fx_backend._src.runtime.triton_launcher import TritonKernel, Variant
+from torchsmith_fx_backend._src.runtime.triton_launcher import TritonKernel, Variant, for_each
 
 HIDDEN = 2  # triton's own scratch pointers, after ours
 
@@ -39,6 +39,12 @@ class Recorded(ctypes.Structure):
 
 
 class FakeDriver(Driver):
+    held: torch.Tensor
+
+    def hold(self, data: bytearray) -> torch.Tensor:
+        self.held = torch.frombuffer(data, dtype=torch.int64)
+        return self.held
+
     def launches(self) -> list[Recorded]:
         self.library.fake_launch.restype = ctypes.POINTER(Recorded)
         return [self.library.fake_launch(i)[0] for i in range(self.library.fake_count())]
@@ -59,6 +65,8 @@ def driver(library: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver
     monkeypatch.setattr(gpu_driver, "current_device", lambda: 0)
     monkeypatch.setattr(gpu_driver, "current_stream", lambda device: 0x5000 + device)
     monkeypatch.setattr(gpu_driver, "on_device", lambda device: nullcontext())
+    monkeypatch.setattr(gpu_driver, "is_recording", lambda: False)
+    monkeypatch.setattr(gpu_driver, "upload", lambda data, device: fake.hold(data))
     yield fake
 
 
@@ -70,7 +78,8 @@ def loaded(
 
     def obtain(variant: Variant) -> list[Binary]:
         made.append(variant)
-        source = sources[variant.wide]
+        source = for_each(sources) if variant.each else sources[variant.wide]
+        assert source is not None
         own = len(source.pointers) + len(source.workspaces) + len(source.symbols)
         name = f"wide{variant.wide}_aligned{variant.aligned}"
         return [
@@ -278,3 +287,37 @@ def test_offset_bound_counts_strides_not_only_points(driver: FakeDriver) -> None
     kernel.launch(0x1000, 0x2000, 1024)
     kernel.launch(0x1000, 0x2000, 2**24)
     assert made == [Variant(False, True), Variant(True, True)]
+
+
+def scaled(extent: int) -> Kernel:
+    body = Body()
+    factor = body.scalar("number0", f32)
+    body.store(1, var(0), body.op(Op.MUL, body.load(0, var(0)), factor))
+    return body.kernel([extent], symbols=["number0"])
+
+
+def test_many_runs_are_one_launch_with_a_table_of_their_arguments(driver: FakeDriver) -> None:
+    kernel, made = loaded(scaled(64), driver)
+    kernel.each(0x1000, 0x2000, 0.5, 0x3000, 0x4000, -2.0, 0x5000, 0x6000, 3.0)
+    (launch,) = driver.launches()
+    alone = kernel.source.stages[0].grid
+    assert list(launch.grid) == [int(alone[0]), int(alone[1]), 3]
+    assert launch.values[0] == driver.held.data_ptr() and launch.stream == 0x5000
+    rows = struct.unpack("=QQdQQdQQd", driver.held.numpy().tobytes())
+    assert rows == (0x1000, 0x2000, 0.5, 0x3000, 0x4000, -2.0, 0x5000, 0x6000, 3.0)
+    kernel.each(0x1000, 0x2000, 0.5)
+    assert made == [Variant(False, True), Variant(False, True, each=True)]
+    assert driver.launches()[1].grid[2] == 1
+
+
+@pytest.mark.parametrize("reason", ["unaligned", "recorded", "varying"])
+def test_runs_that_cannot_share_a_launch_follow_each_other(
+    driver: FakeDriver, monkeypatch: pytest.MonkeyPatch, reason: str
+) -> None:
+    kernel, _ = loaded(add_one("s0") if reason == "varying" else add_one(64), driver)
+    monkeypatch.setattr(gpu_driver, "is_recording", lambda: reason == "recorded")
+    last = 0x4004 if reason == "unaligned" else 0x4000
+    size = [64] if reason == "varying" else []
+    kernel.each(0x1000, 0x2000, *size, 0x3000, last, *size)
+    assert [launch.values[0] for launch in driver.launches()] == [0x1000, 0x3000]
+    assert [launch.grid[2] for launch in driver.launches()] == [1, 1]

@@ -11,7 +11,7 @@ ALONE = (
 ).split()
 TWO = "add sub mul div pow maximum minimum clamp_min clamp_max".split()
 CALLS = {
-    **{name: (lambda f, a, b, c: f(a)) for name in ALONE},
+    **{name: (lambda f, a, b, c: f(a)) for name in ALONE if hasattr(torch, f"_foreach_{name}")},
     **{f"{name} number": (lambda f, a, b, c: f(a, 1.5)) for name in TWO},
     **{f"{name} numbers": (lambda f, a, b, c: f(a, [2.0, 0.5, 1.25])) for name in TWO},
     **{f"{name} tensors": (lambda f, a, b, c: f(a, b)) for name in TWO},

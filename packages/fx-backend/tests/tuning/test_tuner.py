@@ -67,7 +67,7 @@ class Launcher:
         return [
             ValueError("does not compile")
             if r.config in self.wrong
-            else LoadedKernel("key", "name", "text", lambda *arguments, own=r.config: own)
+            else LoadedKernel("key", "name", "text", lambda *arguments, own=r.config: own, None)
             for r in requests
         ]
 

@@ -117,6 +117,9 @@ def _restructured(call: Callable[..., Any], spec: Any) -> Callable[..., Any]:
     return lambda *inputs: pytree.tree_unflatten(list(call(*inputs)), spec)
 
 
+_address = torch.Tensor.data_ptr
+
+
 @dataclass(slots=True)
 class _Apart:
     """Tells whether written tensors share memory with any other tensor of the graph.
@@ -138,7 +141,7 @@ class _Apart:
     def __call__(self, inputs: Sequence[Any]) -> bool:
         tensors: list[torch.Tensor] = [inputs[i] for i in self.positions]
         tensors += self.attributes
-        pointers = [tensor.data_ptr() for tensor in tensors]
+        pointers = [*map(_address, tensors)]
         if pointers == self.pointers:
             return True
         extents = self.extents
@@ -160,22 +163,20 @@ def apart(
     """What must be compared before each call; None when nothing can be shared."""
     if not mutated and not written_attributes:
         return None
-    found = [
-        i
-        for i, x in enumerate(examples)
-        if isinstance(x, torch.Tensor) and all(x is not y for y in examples[:i])
-    ]
-    own = [a for i, a in enumerate(attributes) if all(a is not b for b in attributes[:i])]
+    first = {id(x): i for i, x in reversed([*enumerate(examples)]) if isinstance(x, torch.Tensor)}
+    found = sorted(first.values())
+    own = list({id(a): a for a in attributes}.values())
     if len(found) + len(own) < 2:
         return None
-    tensors = [*(cast(torch.Tensor, examples[i]) for i in found), *own]
+    compared = [*(cast(torch.Tensor, examples[i]) for i in found), *own]
+    changed = set(mutated)
     written = (
-        *(i in mutated for i in found),
+        *(i in changed for i in found),
         *(any(a is w for w in written_attributes) for a in own),
     )
-    layouts = [n for t in tensors for part in (t.shape, t.stride()) for n in part]
+    layouts = [n for t in compared for part in (t.shape, t.stride()) for n in part]
     static = all(type(n) is int for n in layouts)
-    extents = tuple(_extent(t) for t in tensors) if static else None
+    extents = tuple(_extent(t) for t in compared) if static else None
     return _Apart(tuple(found), tuple(own), written, extents)
 
 

@@ -467,8 +467,10 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
         step = Step(func, _freeze(call.node_args[1:]), tuple(call.node_kwargs.items()))
         self._lazy = self._lazy or func in LAZY
         if isinstance(result, (list, tuple)):
+            whole = self._replay(source.node, (step,))
             for index, item in enumerate(result):
-                self._add_view(source, item, replace(step, index=index))
+                node = self._item(whole, index, whole.meta["val"][index])
+                self._add_view(source, item, replace(step, index=index), node)
             return result
         if not source.exact or _moved(source) or func is aten._neg_view.default:
             self._add_view(source, result, step)

@@ -15,7 +15,9 @@ from dataclasses import dataclass, field
 
 import torch
 
+from torchsmith_fx_backend._src.codegen.runs import runs
 from torchsmith_fx_backend._src.loops.index import Const, Index, mul, product, render
+from torchsmith_fx_backend._src.loops.ir import Kernel
 from torchsmith_fx_backend._src.runtime.progress import WRITTEN
 from torchsmith_fx_backend._src.runtime.support import conform
 from torchsmith_fx_backend._src.schedule.plan import (
@@ -83,6 +85,8 @@ class _Printer:
     header: dict[str, str] = field(default_factory=dict)  # global name -> expression
     globals: dict[str, str] = field(default_factory=dict)  # expression -> global name
     bindings: dict[str, object] = field(default_factory=dict)
+    # elements that are part of another tensor: its name, the place there, bytes of an element
+    stacked: dict[str, tuple[str, int, int]] = field(default_factory=dict)
     lines: list[str] = field(default_factory=list)
 
     # ------------------------------------------------------------------------------- names
@@ -189,18 +193,61 @@ class _Printer:
             advise = self.constant(f"{_SUPPORT}.advise_huge", "advise_huge")
             self.line(f"{advise}({step.name}.data_ptr(), {size_in_bytes.value})")
 
+    def allocate_each(self, steps: Sequence[Allocate]) -> None:
+        """Single elements that lie side by side: addresses are all that is needed of each."""
+        layout, stack = steps[0].layout, f"{steps[0].name}_and_others"
+        while {stack, f"{stack}_start"} & self.locals:
+            stack += "_"
+        self.locals |= {stack, f"{stack}_start"}
+        size = layout.dtype.itemsize
+        self.stacked.update((step.name, (stack, i, size)) for i, step in enumerate(steps))
+        empty = self.constant("torch.empty", "empty")
+        dtype, device = self.value(layout.dtype), self.device(layout.device)
+        self.line(f"{stack} = {empty}({len(steps)}, dtype={dtype}, device={device})")
+        self.line(f"{stack}_start = {stack}.data_ptr()")
+
+    def read_each(self, steps: Sequence[BindSymbol]) -> None:
+        """What tensors of one element hold."""
+        start = 0
+        while start < len(steps):
+            stack, place, size = self.stacked.get(steps[start].tensor, ("", 0, 0))
+            end = start + 1
+            while stack and end < len(steps):
+                if self.stacked.get(steps[end].tensor) != (stack, place + end - start, size):
+                    break
+                end += 1
+            names = ", ".join(step.symbol for step in steps[start:end])
+            if stack:
+                self.line(f"{names}, = {stack}[{place}:{place + end - start}].tolist()")
+            else:
+                self.line(f"{names} = {steps[start].tensor}.item()")
+            start = end
+
+    def launch_each(self, steps: Sequence[Launch], kernel: str) -> None:
+        """Launches of one kernel that do not depend on each other."""
+        self.comment(steps[0].origins)
+        self.line(f"{kernel}_each(")
+        for step in steps:
+            self.line(f"    {', '.join(self.arguments(step))},")
+        self.line(")")
+
     def launch(self, step: Launch, kernel: str) -> None:
-        ranges = step.kernel.ranges[: step.kernel.reduce_from]
-        if any(isinstance(size, Const) and size.value == 0 for size in ranges):
-            return  # no point to compute
         self.comment(step.origins)
-        suffix = ".data_ptr()" if self.pointers else ""
-        arguments = [name + suffix for name in step.args]
+        self.line(f"{kernel}({', '.join(self.arguments(step))})")
+
+    def address(self, name: str) -> str:
+        """Where a tensor begins."""
+        if name not in self.stacked:
+            return f"{name}.data_ptr()"
+        stack, place, size = self.stacked[name]
+        return f"{stack}_start + {place * size}" if place else f"{stack}_start"
+
+    def arguments(self, step: Launch) -> list[str]:
+        arguments = list(map(self.address, step.args)) if self.pointers else list(step.args)
         for place, start in enumerate(step.starts):
             if start:
                 arguments[place] += f" + {start * step.kernel.args[place].dtype.itemsize}"
-        arguments += step.numbers or step.kernel.symbols
-        self.line(f"{kernel}({', '.join(arguments)})")
+        return [*arguments, *(step.numbers or step.kernel.symbols)]
 
     def extern(self, step: ExternCall) -> None:
         self.comment(step.origins)
@@ -257,6 +304,11 @@ class _Printer:
         return name, self.constant(_expression(variant), str(variant).replace(".", "_"))
 
 
+def _computes_nothing(kernel: Kernel) -> bool:
+    outer = kernel.ranges[: kernel.reduce_from]
+    return any(isinstance(size, Const) and size.value == 0 for size in outer)
+
+
 def _expression(target: torch._ops.OpOverload) -> str:
     """Python for an overload; the name of one is a keyword (``aten.random.from``)."""
     packet, overload = str(target).rsplit(".", 1)
@@ -298,20 +350,33 @@ def print_wrapper(
     """
     function = name if name.isidentifier() and not keyword.iskeyword(name) else "graph"
     parameters = ", ".join(plan.inputs)
-    names = _local_names(plan) | {function, "torch", *kernels}
+    each = (f"{kernel}_each" for kernel in kernels)
+    names = _local_names(plan) | {function, "torch", *kernels, *each}
     printer = _Printer(plan, pointers, names)
     launches = iter(kernels)
     bumped: list[str] = []
-    for step in plan.steps:
+    for step, *more in runs(plan) if pointers else ([step] for step in plan.steps):
         match step:
+            case Allocate() if more:
+                printer.allocate_each([step, *more])
             case Allocate():
                 printer.allocate(step)
             case Launch():
-                printer.launch(step, next(launches))
+                kernel, *_ = [next(launches) for _ in (step, *more)]
+                if _computes_nothing(step.kernel):
+                    continue
+                if more:
+                    printer.launch_each([step, *more], kernel)
+                else:
+                    printer.launch(step, kernel)
             case ExternCall():
                 printer.extern(step)
+            case BindSymbol(what="item"):
+                printer.read_each([step, *more])
             case BindSymbol(symbol, tensor):
                 printer.line(f"{symbol} = {tensor}.{step.call}")
+            case Free(dead) if dead in printer.stacked:
+                continue
             case Free(dead):
                 printer.line(f"del {dead}")
             case Bump(written, times):

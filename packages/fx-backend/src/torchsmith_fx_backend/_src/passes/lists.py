@@ -14,8 +14,6 @@ from typing import Any
 import torch
 from torch import fx
 
-from torchsmith_fx_backend._src.passes.base import insert, replace_with
-
 aten = torch.ops.aten
 
 _PREFIX = "aten::_foreach_"
@@ -54,8 +52,10 @@ class Lists:
             for item in items:
                 target, args, kwargs = calls[item.args[1]]
                 with graph.inserting_before(node):
-                    new = insert(graph, target, *args, **kwargs)
-                replace_with(graph, item, new)
+                    new = graph.call_function(target, args, kwargs)
+                new.meta = dict(item.meta)
+                item.replace_all_uses_with(new)
+                graph.erase_node(item)
             graph.erase_node(node)
             changed = True
         return changed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,9 +71,12 @@ class NoOps:
 
 def _stacked(node: fx.Node) -> fx.Node | None:
     """What was stacked at the place of which ``node`` selects the item."""
-    if node.target is not aten.select.int:
+    if node.target is aten.select.int:
+        whole, dim, place = node.args
+    elif node.target is operator.getitem and node.args[0].target is aten.unbind.int:  # type: ignore[union-attr]
+        (whole, dim), place = (*node.args[0].args, 0)[:2], node.args[1]  # type: ignore[union-attr]
+    else:
         return None
-    whole, dim, place = node.args
     if not isinstance(whole, fx.Node) or whole.target is not aten.cat.default:
         return None
     parts: Any = whole.args[0]

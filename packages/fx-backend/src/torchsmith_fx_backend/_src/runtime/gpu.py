@@ -48,6 +48,7 @@ from torchsmith_fx_backend._src.runtime.triton_launcher import (
     INT32_ROOM,
     TritonKernel,
     Variant,
+    for_each,
 )
 from torchsmith_fx_backend._src.runtime.triton_pool import POOL, processors
 
@@ -231,7 +232,24 @@ def _prepare(request: KernelRequest, cache: Cache) -> _Prepared:
         binaries = _compile(sources[usual], capability, True, cache)
         _write_entry(key, sources, binaries, cache)
         entry = sources, binaries
+    if request.each and for_each(entry[0]) is not None:
+        _rare(Variant(False, True, each=True), key, ordinal, entry[0], cache)
     return (key, ordinal, *entry)
+
+
+def _rare(
+    variant: Variant, key: str, ordinal: int, sources: Mapping[bool, TritonSource], cache: Cache
+) -> Sequence[Binary]:
+    """The binaries of a variant of the kernel under ``key``, compiled if need be."""
+    place = f"{key}:{variant}"
+    entry = _read_entry(place, cache)
+    if entry is not None:
+        return entry[1]
+    source = for_each(sources) if variant.each else sources[variant.wide]
+    assert source is not None
+    made = _compile(source, _capability(ordinal), variant.aligned, cache)
+    _write_entry(place, {variant.wide: source}, made, cache)
+    return made
 
 
 def _finish(
@@ -244,20 +262,11 @@ def _finish(
     usual = Variant(next(iter(sources)), True)
 
     def obtain(variant: Variant) -> Sequence[Binary]:
-        if variant == usual:
-            return binaries
-        rare = f"{key}:{variant}"
-        entry = _read_entry(rare, cache)
-        if entry is not None:
-            return entry[1]
-        source = sources[variant.wide]
-        made = _compile(source, _capability(ordinal), variant.aligned, cache)
-        _write_entry(rare, {variant.wide: source}, made, cache)
-        return made
+        return binaries if variant == usual else _rare(variant, key, ordinal, sources, cache)
 
     kernel = TritonKernel(sources, ordinal, obtain, driver())
     source = kernel.source
-    return LoadedKernel(key, source.stages[0].function, source.text, kernel.launch)
+    return LoadedKernel(key, source.stages[0].function, source.text, kernel.launch, kernel.each)
 
 
 def _ordinal(device: torch.device) -> int:

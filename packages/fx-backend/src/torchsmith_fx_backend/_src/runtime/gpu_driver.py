@@ -156,3 +156,15 @@ def on_device(device: int) -> AbstractContextManager[None]:
     """Makes ``device`` the current one for a while."""
     guard: AbstractContextManager[None] = torch.cuda.device(device)
     return guard
+
+
+def is_recording() -> bool:
+    """Whether launches on this thread's current stream are captured into a CUDA graph."""
+    return torch.cuda.is_current_stream_capturing()
+
+
+def upload(data: bytearray, device: int) -> torch.Tensor:
+    """``data`` as 64-bit integers on ``device``. Does not wait for the device: what comes from
+    ordinary memory has been taken from there when the call returns."""
+    here = torch.frombuffer(data, dtype=torch.int64)
+    return here.to(torch.device("cuda", device), non_blocking=True)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import torch
 from torchsmith_guards.records import recorder
 
+from torchsmith_fx_backend._src.codegen.runs import runs
 from torchsmith_fx_backend._src.codegen.wrapper import Wrapper, print_wrapper
 from torchsmith_fx_backend._src.loops.accesses import check_accesses, check_assumptions
 from torchsmith_fx_backend._src.loops.canonical import from_start
@@ -93,6 +94,7 @@ def build(
     cache = default_cache() if cache is None else cache
     plan = replace(plan, steps=tuple(map(_from_start, plan.steps)))
     launches = [step for step in plan.steps if isinstance(step, Launch)]
+    together = {run[0].kernel for run in runs(plan) if len(run) > 1 and isinstance(run[0], Launch)}
     distinct: dict[tuple[object, ...], int] = {}
     requests: list[KernelRequest] = []
     numbers = []
@@ -102,7 +104,8 @@ def build(
         identity = (step.kernel, str(step.device), *(step.sizes if check else ()))
         number = distinct.setdefault(identity, len(requests))
         if number == len(requests):
-            requests.append(KernelRequest(step.kernel, step.device, step.origins))
+            each = step.kernel in together
+            requests.append(KernelRequest(step.kernel, step.device, step.origins, each=each))
             same.append([])
             if check and check_accesses(step.kernel, step.sizes):
                 checked[number] = step
@@ -120,7 +123,7 @@ def build(
             raise
         return _through_aten(fallback, problem, plan.boxed)
     wrapper = print_wrapper(plan, names, name=name, grad_off=grad_off)
-    bound: dict[str, object] = {f"kernel_{i}": kernel.launch for i, kernel in enumerate(loaded)}
+    bound = _named(loaded)
     for number, step in checked.items():
         bound[f"kernel_{number}"] = _checked(step, loaded[number].launch)
     bound.update(plan.constants)
@@ -154,6 +157,14 @@ def _checked(step: Launch, launch: Callable[..., object]) -> Callable[..., objec
         return launch(*arguments)
 
     return run
+
+
+def _named(kernels: Sequence[LoadedKernel]) -> dict[str, object]:
+    """What the wrapper calls, by its names there."""
+    bound: dict[str, object] = {}
+    for number, kernel in enumerate(kernels):
+        bound |= {f"kernel_{number}": kernel.launch, f"kernel_{number}_each": kernel.each}
+    return bound
 
 
 def _load(requests: Sequence[KernelRequest], cache: Cache) -> list[LoadedKernel]:
@@ -291,12 +302,9 @@ def load_graph(
     for name, dtype, size, stride, file in record["constants"]:
         given = constants.get(name) if constants is not None else None
         tensors[name] = _tensor(files[file], dtype, size, stride) if given is None else given
-    bound: dict[str, object] = dict(tensors)
-    kernels = []
-    for number, (address, device) in enumerate(record["kernels"]):
-        kernel = found[address, device]
-        bound[f"kernel_{number}"] = kernel.launch
-        kernels.append((kernel.name, kernel.source, address, device))
+    places = [(address, device) for address, device in record["kernels"]]
+    bound: dict[str, object] = {**tensors, **_named([found[place] for place in places])}
+    kernels = [(found[p].name, found[p].source, *p) for p in places]
     wrapper = Wrapper(files["wrapper.py"].decode(), record["function"], {})
     return _finish(wrapper, bound, kernels, cache, constants=tensors)
 

@@ -25,13 +25,15 @@ from torchsmith_fx_backend._src.runtime.cache import Cache
 class KernelRequest:
     """One distinct kernel that a graph needs, and the comment that its source shall carry.
 
-    ``config`` is one of the launcher's ``candidates``; None leaves it to the launcher.
+    ``config`` is one of the launcher's ``candidates``; None leaves it to the launcher. ``each``
+    says that runs which do not depend on each other will be asked for together.
     """
 
     kernel: Kernel
     device: torch.device
     origins: tuple[str, ...] = ()
     config: Config | None = None
+    each: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +45,14 @@ class LoadedKernel:
         name: the function's name in ``source``.
         source: the generated source text.
         launch: ``launch(*data_pointers, *symbol_values)``; returns None.
+        each: the same for the arguments of any number of independent runs, one after the other.
     """
 
     key: str
     name: str
     source: str
     launch: Callable[..., object]
+    each: Callable[..., object]
 
 
 class Unavailable(Exception):

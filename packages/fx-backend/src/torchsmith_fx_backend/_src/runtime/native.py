@@ -232,7 +232,8 @@ class NativeLauncher:
             key, _, name = line.partition(" ")
             if key not in self._loaded:
                 source = files[f"{key}.c"].decode()
-                self._loaded[key] = LoadedKernel(key, name, source, _callable(library, name))
+                call = _callable(library, name)
+                self._loaded[key] = LoadedKernel(key, name, source, call, call)
 
 
 def _open_library(path: Path, data: bytes) -> ctypes.CDLL:

@@ -9,14 +9,18 @@ generated Python text, so that a call does no loops and no lookups.
 from __future__ import annotations
 
 import ctypes
+import functools
+import itertools
+import operator
 import struct
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
+from torchsmith_fx_backend._src.codegen.triton.scalars import TYPES
 from torchsmith_fx_backend._src.codegen.triton.source import TritonSource
 from torchsmith_fx_backend._src.runtime import gpu_driver
 from torchsmith_fx_backend._src.runtime.gpu_driver import Driver
@@ -33,10 +37,40 @@ class Variant:
     Attributes:
         wide: addresses are 64-bit.
         aligned: every pointer is a multiple of 16 bytes.
+        each: one launch is for many runs, whose arguments lie in a table.
     """
 
     wide: bool
     aligned: bool
+    each: bool = False
+
+
+def for_each(sources: Mapping[bool, TritonSource]) -> TritonSource | None:
+    """The kernel that runs another one for each row of a table of its arguments, if it can be
+    launched without knowing more than how many rows there are."""
+    source = sources.get(False)
+    if source is None or len(sources) > 1 or len(source.stages) > 1 or source.workspaces:
+        return None
+    (stage,) = source.stages
+    if not all(part.isdigit() for part in stage.grid):
+        return None
+    given = [
+        f"tl.multiple_of(tl.load(row + {i}).to(tl.pointer_type({TYPES[dtype]})), 16)"
+        for i, (_, dtype) in enumerate(source.pointers)
+    ]
+    for i, symbol in enumerate(source.symbols, start=len(given)):
+        cast = ".to(tl.float64, bitcast=True)" if symbol.kind == "fp64" else ""
+        given.append(f"tl.load(row + {i}){cast}")
+    lines = ["", "", "@triton.jit", f"def {stage.function}_each(rows):"]
+    lines.append(f"    row = rows + tl.program_id(2) * {len(given)}")
+    lines += [f"    {stage.function}(", *(f"        {each}," for each in given), "    )", ""]
+    return replace(
+        source,
+        text=source.text + "\n".join(lines),
+        stages=(replace(stage, function=f"{stage.function}_each"),),
+        pointers=(("rows", torch.int64),),
+        symbols=(),
+    )
 
 
 class _Stage:
@@ -57,7 +91,7 @@ class _Stage:
         self.shared = binary.shared
         self.pool: list[tuple[Any, ...]] = []
 
-    def buffer(self) -> tuple[Any, ...]:
+    def buffer(self, depth: int = 1) -> tuple[Any, ...]:
         """(packed values, grid x, grid y, stream, arguments of ``cuLaunchKernel``)."""
         values = (ctypes.c_char * (8 * max(self.parameters, 1)))()
         base = ctypes.addressof(values)
@@ -71,7 +105,7 @@ class _Stage:
             ctypes.c_void_p(self.function.handle),
             grid_x,
             grid_y,
-            one,
+            ctypes.c_uint(depth),
             ctypes.c_uint(self.threads),
             one,
             one,
@@ -89,6 +123,7 @@ class TritonKernel:
     Attributes:
         source: the printed kernel of the usual variant.
         launch: ``launch(*data_pointers, *symbol_values)``, as one flat positional call.
+        each: the same for many runs at once, which do not depend on each other.
     """
 
     def __init__(
@@ -115,6 +150,40 @@ class TritonKernel:
         self._lock = threading.Lock()
         self._ready: dict[Variant, Launch] = {}
         self.launch: Launch = self._dispatcher(self.variant(Variant(usual, True)), usual)
+        self._at_once = for_each(sources) is not None
+        self._each: _Stage | None = None
+
+    def each(self, *values: Any) -> None:
+        """Launch for each group of arguments in ``values``."""
+        pointers = len(self.source.pointers)
+        width = pointers + len(self.source.symbols)
+        addresses = itertools.chain(*(values[i::width] for i in range(pointers)))
+        aligned = not functools.reduce(operator.or_, addresses) & 15
+        if self._at_once and aligned and not gpu_driver.is_recording():
+            with gpu_driver.on_device(self._device):
+                self._launch_rows(values, len(values) // width)
+            return
+        for start in range(0, len(values), width):
+            self.launch(*values[start : start + width])
+
+    def _launch_rows(self, values: Sequence[Any], rows: int) -> None:
+        stage = self._each
+        if stage is None:
+            (binary,) = self._obtain(Variant(False, True, each=True))
+            across, down = map(int, self.source.stages[0].grid)
+            fields = "Q" * binary.parameters
+            stage = _Stage(self._driver, binary, fields, self._device, (across, down))
+            self._each = stage
+        kinds = "Q" * len(self.source.pointers)
+        kinds += "".join("d" if symbol.kind == "fp64" else "q" for symbol in self.source.symbols)
+        packed = bytearray(struct.pack(f"={kinds * rows}", *values))
+        table = gpu_driver.upload(packed, self._device)  # freed in the order of the stream
+        given, _, _, stream, call = stage.buffer(rows)
+        stage.pack(given, 0, table.data_ptr(), *[0] * (stage.parameters - 1))
+        stream.value = gpu_driver.current_stream(self._device)
+        status = self._driver.launch_kernel(*call)
+        if status:
+            _failure_handler(self._driver, self._device)(status, call)
 
     def variant(self, variant: Variant) -> Launch:
         """The launch function of one variant, loading it on first use."""

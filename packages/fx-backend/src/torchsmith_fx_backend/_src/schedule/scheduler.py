@@ -17,6 +17,7 @@ from torchsmith_fx_backend._src.schedule.fuse import MAX_BODY, Fuser, RefusedErr
 from torchsmith_fx_backend._src.schedule.memory import MemoryPlanner, eager_peak
 from torchsmith_fx_backend._src.schedule.order import lower_peak
 from torchsmith_fx_backend._src.schedule.plan import Argument, Launch, Plan, is_boxed
+from torchsmith_fx_backend._src.schedule.repeats import HELD, find_repeats
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,8 @@ POLICIES = (
     Policy(reach=0, share=False),
     Policy(reach=-1, share=False),
 )
+# The most bytes that a plan holds at once beyond its inputs, what eager holds, and the plan.
+_Planned = tuple[int, int, Plan]
 SLACK = 1 << 16  # bytes by which a plan may exceed eager's peak: nothing to an allocator
 
 
@@ -74,7 +77,13 @@ def schedule_graph(
     Raises:
         IllegalKernelError: with ``check``, when a kernel breaks a rule of the loop IR.
     """
-    plan = _best_plan(gm, {n for n in gm.graph.nodes if n.name in refused}, list(policies))
+    found = None if refused else _repeated(gm, policies)
+    if found is None:
+        found = _best_plan(gm, {n for n in gm.graph.nodes if n.name in refused}, policies)
+    peak, eager, plan = found
+    told = recorder.current_graph()
+    if told is not None:
+        told.peak_bytes, told.eager_peak_bytes = peak, eager
     if check:
         for step in plan.steps:
             if isinstance(step, Launch):
@@ -82,7 +91,22 @@ def schedule_graph(
     return plan
 
 
-def _best_plan(gm: fx.GraphModule, refused: set[fx.Node], policies: list[Policy]) -> Plan:
+def _repeated(gm: fx.GraphModule, policies: Sequence[Policy]) -> _Planned | None:
+    """The plan of a graph of equal parts."""
+    found = find_repeats(gm)
+    if found is None:
+        return None
+    modules = [found.rest, *(kind.module for kind in found.kinds)]
+    peaks, eager, (rest, *plans) = zip(*(_best_plan(m, set(), policies) for m in modules))
+    plan = found.join(rest, plans)
+    if plan is None:
+        return None
+    held = [min(p * len(k.nodes), max(p, HELD)) for p, k in zip(peaks[1:], found.kinds)]
+    return max(peaks[0], *held), max(eager), plan
+
+
+def _best_plan(gm: fx.GraphModule, refused: set[fx.Node], policies: Sequence[Policy]) -> _Planned:
+    policies = list(policies)
     best: tuple[int, Plan] | None = None
     limit: int | None = None
     bodies: dict[fx.Node, Body | None] = {}
@@ -112,10 +136,7 @@ def _best_plan(gm: fx.GraphModule, refused: set[fx.Node], policies: list[Policy]
         if best[0] <= limit:
             break
     assert best is not None and limit is not None
-    told = recorder.current_graph()
-    if told is not None:
-        told.peak_bytes, told.eager_peak_bytes = best[0], limit - SLACK
-    return best[1]
+    return best[0], limit - SLACK, best[1]
 
 
 def plan_with(facts: Facts, policy: Policy, limit: int = 0) -> tuple[int, Plan]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from torchsmith_guards._src.guards.tensor_spec import TensorSpec
 from torchsmith_guards._src.sources.arrays import share_memory
 from torchsmith_guards._src.sources.sources import Source
 
+_MOST_KEYS = 16  # of a dict, that are listed
 _AUTOMATIC = (
     "it becomes symbolic at the recompile; mark_dynamic(tensor, {dim}), or dynamic=True, starts "
     "that way"
@@ -102,6 +103,12 @@ def _shown(obj: object) -> str:
         return object.__repr__(obj)
 
 
+def _keys(keys: Iterable[object]) -> str:
+    shown = [_shown(k) if isinstance(k, torch.Tensor) else repr(k) for k in keys]
+    more = [f"{len(shown) - _MOST_KEYS} more"] if len(shown) > _MOST_KEYS else []
+    return f"[{', '.join([*shown[:_MOST_KEYS], *more])}]"
+
+
 def expectation(guard: Guard) -> str:
     """What a guard asks for, in words."""
     return _shown(_old(guard))
@@ -151,7 +158,7 @@ def _old(guard: Guard) -> object:
         case GuardKind.LENGTH:
             return f"{expected[0].__name__} of {expected[1]}"
         case GuardKind.DICT_KEYS:
-            return f"{expected[0].__name__} with keys {list(expected[1])}"
+            return f"{expected[0].__name__} with keys {_keys(expected[1])}"
         case GuardKind.DICT_CONTAINS:
             return f"key {expected[0]!r} {'present' if expected[1] else 'absent'}"
         case GuardKind.HASATTR:
@@ -176,7 +183,7 @@ def _new(guard: Guard, value: Any) -> object:
         case GuardKind.LENGTH:
             return f"{type(value).__name__} of {len(value)}"
         case GuardKind.DICT_KEYS:
-            return f"{type(value).__name__} with keys {list(value)}"
+            return f"{type(value).__name__} with keys {_keys(value)}"
         case GuardKind.DICT_CONTAINS | GuardKind.HASATTR:
             assert isinstance(guard.expected, tuple), "checked by Guard"
             return "absent" if guard.expected[1] else "present"

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import types
 import weakref
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -52,7 +52,7 @@ _IMMUTABLE = frozenset(
         *(torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size),
     }
 )
-_DICTS = (dict, OrderedDict)
+_DICTS = (dict, OrderedDict, defaultdict)
 _MISSING = object()
 # What ``unchanged.c`` compares of a tensor; a specification that says more is not covered.
 _METADATA = frozenset("type dtype device requires_grad size stride layout conj neg".split())
@@ -270,7 +270,7 @@ class _Walk:
                 return self._attribute(source, obj, at)
             case src.ItemSource():
                 return self._item(source, obj, at)
-            case src.ContentSource() if source.of is dict and type(obj) is dict:
+            case src.ContentSource() if source.of is type(obj) and source.of in (dict, defaultdict):
                 return source.take(obj) if self._dict(obj, at) else _MISSING
             case src.ResultSource() if source.fn is id:
                 return id(obj)
@@ -315,7 +315,7 @@ class _Walk:
             place = items + 8 * range(len(obj))[key]
             return self._pointer(place, obj[key], source)
         table = memory.behind(obj)
-        if type(table) not in _DICTS or source.of not in (None, dict, OrderedDict):
+        if type(table) not in _DICTS or source.of not in (None, *_DICTS):
             return _MISSING
         if not (src.is_literal(key) or isinstance(key, type)) or not self._dict(table, at):
             return _MISSING

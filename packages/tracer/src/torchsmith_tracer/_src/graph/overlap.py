@@ -36,21 +36,24 @@ def refuse(
         if any(isinstance(part, torch.Tensor | list) for part in index):
             return
         out, tensors = args[0][args[1]], tensors[1:]  # type: ignore[index]
+    sharing: dict[int, list[torch.Tensor]] = {}
+    for tensor in tensors:
+        if tensor.layout is torch.strided:
+            sharing.setdefault(storage_id(tensor), []).append(tensor)
     for written in out if isinstance(out, list | tuple) else (out,):
         if not isinstance(written, torch.Tensor) or written.layout is not torch.strided:
             continue
         pairs = zip(written.stride(), written.size(), strict=True)
         if any(type(stride) is int and not stride and size != 1 for stride, size in pairs):
             raise RuntimeError(_ITSELF)
-        if not has_symbols(written) and any(_partly(written, other) for other in tensors):
+        others = () if has_symbols(written) else sharing.get(storage_id(written), ())
+        if any(_partly(written, other) for other in others):
             raise RuntimeError(_EACH_OTHER)
 
 
 def _partly(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether two dense tensors share a part of their memory, but not all of it alike."""
-    if a is b or b.layout is not torch.strided or storage_id(a) != storage_id(b):
-        return False
-    if has_symbols(b) or not (a.numel() and b.numel() and _dense(a) and _dense(b)):
+    """Whether two dense tensors of one storage share a part of it, but not all of it alike."""
+    if a is b or has_symbols(b) or not (a.numel() and b.numel() and _dense(a) and _dense(b)):
         return False
     (first, end), (other, other_end) = _range(a), _range(b)
     if (first, end) == (other, other_end):

@@ -12,6 +12,7 @@ from torchsmith_guards._src.fake.layouts import (  # noqa: F401 - they register 
     gradients,
     indexing,
     inplace,
+    lists,
     losses,
     normalization,
     pointwise,
