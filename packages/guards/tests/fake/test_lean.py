@@ -76,6 +76,21 @@ def test_a_model_with_views_is_faked_without_what_asking_for_devices_imports():
     )
 
 
+def test_attention_of_a_fused_projection_is_faked_without_what_torch_imports():
+    fresh(
+        """
+        before = set(sys.modules)
+        mode = FakeMode()
+        x = mode.fakeify(torch.ones(2, 5, 24))
+        with mode.mode, torch.no_grad():
+            q, k, v = (t.view(2, -1, 2, 4).transpose(1, 2) for t in x.chunk(3, -1))
+            y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        assert y.stride() == (40, 4, 8, 1)
+        assert {"sympy", "torch._dynamo"}.isdisjoint(set(sys.modules) - before)
+        """
+    )
+
+
 def test_operators_of_torch_do_not_load_the_package():
     fresh(
         """

@@ -314,6 +314,13 @@ def _batch_norm_backward(size, order, order_of_gradient, train):
     return "native_batch_norm_backward", lambda: ((*tensors, bool(train), 1e-5, [True] * 3), {})
 
 
+def _fused_attention(order, axes, **kwargs):
+    """Query, key and value are parts of one tensor, whose axes are permuted to head-major."""
+    size = tuple((2, 4, 5)[axis] for axis in order)
+    parts = make((*size, 24)).chunk(3, -1)
+    return lambda: (tuple(part.permute(*axes, 3) for part in parts), kwargs)
+
+
 def _attention(order, length=5, **kwargs):
     q = make((2, 4, 5, 8), order)
     k = make((2, 4, length, 8), order, seed=1)
@@ -418,6 +425,9 @@ WHOLE_CALLS = [
             _attention((0, 2, 1, 3), 7),
             _attention((2, 0, 1, 3), is_causal=True),
             _attention(None, attn_mask=make((2, 1, 5, 5)), scale=0.5),
+            _fused_attention((0, 1, 2), (0, 1, 2)),
+            _fused_attention((0, 2, 1), (0, 2, 1), is_causal=True),
+            _fused_attention((2, 0, 1), (1, 2, 0)),
         )
     ],
     ("embedding", lambda: ((make((9, 4)), torch.tensor([[1, 2, 3], [4, 5, 6]])), {})),

@@ -14,13 +14,12 @@ from torchsmith_guards._src.fake.layouts.base import (
     contiguous,
     contiguous_strides,
     holds,
-    is_contiguous,
-    is_dense,
     rule,
     same,
     same_sizes,
     unsure_if,
 )
+from torchsmith_guards._src.fake.layouts.pointwise import copy_stride
 
 
 def _fits(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> bool:
@@ -38,10 +37,9 @@ def _fits(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> bool:
 
 
 def _like(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> Layout:
-    size, stride = tuple(query.shape), tuple(query.stride())
+    """What ``empty_like(query)`` gives: dense where that is a part of a fused projection."""
     unsure_if(not _fits(query, key, value) or not same(query.shape[-1], value.shape[-1]))
-    unsure_if(not (is_dense(size, stride) or is_contiguous(query)))
-    return size, stride, query.dtype, query.device, 0
+    return tuple(query.shape), copy_stride(query), query.dtype, query.device, 0
 
 
 def _by_length(size: Sequence[Any], dtype: torch.dtype, device: torch.device) -> Layout:
