@@ -6,7 +6,7 @@ import pytest
 import torch
 import torchsmith_tracer as tracer
 from torch import nn
-from torchsmith_fx_backend import errors
+from torchsmith_fx_backend import errors, smith
 from torchsmith_fx_backend._src import driver
 from torchsmith_fx_backend._src.freezing import Frozen
 
@@ -194,7 +194,7 @@ def test_modules_that_share_a_graph_keep_their_own_weights(frozen):
     graph = torch.fx.symbolic_trace(lambda x, w, b: nn.functional.linear(x, w, b) * 2)
     x = torch.randn(2, 3)
     with torch.no_grad():
-        compiled = driver.smith(graph, [x, block.weight, block.bias], options={"freezing": True})
+        compiled = smith(graph, [x, block.weight, block.bias], options={"freezing": True})
         assert isinstance(compiled, Frozen)
         for module in (block, other, block):
             torch.testing.assert_close(compiled(x, module.weight, module.bias), module(x) * 2)
@@ -244,7 +244,7 @@ def test_gradients_are_refused(frozen):
         frozen(model)(torch.randn(2, 3))
     assert "no_grad" in str(caught.value)
     with pytest.raises(errors.FreezingError):
-        driver.smith(
+        smith(
             torch.fx.symbolic_trace(lambda x: x + 1),
             [torch.ones(2, requires_grad=True)],
             freezing=True,

@@ -6,7 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import fx
 from torchsmith_fx_backend import Settings
-from torchsmith_fx_backend._src.driver import compile_graph, compile_training
+from torchsmith_fx_backend._src.backend import compile_graph
+from torchsmith_fx_backend._src.driver import compile_training
 
 SETTINGS = Settings(graph_cache=False, verify=True, strict=True)
 pytestmark = pytest.mark.usefixtures("reference_machine")

@@ -10,7 +10,8 @@ from torchsmith_fx_backend._src.aot.joint import trace_joint
 from torchsmith_fx_backend._src.aot.training import Training
 from torchsmith_fx_backend._src.capture.rules import JOINT_RULES
 from torchsmith_fx_backend._src.driver import functional_graph
-from torchsmith_fx_backend._src.passes import PASSES, run_passes
+from torchsmith_fx_backend._src.passes import PASSES
+from torchsmith_fx_backend._src.passes.base import run_passes
 from torchsmith_fx_backend._src.schedule.facts import Facts
 from torchsmith_fx_backend._src.schedule.scheduler import POLICIES, plan_with
 

@@ -5,7 +5,8 @@ import pytest
 import torch
 from torch import fx
 from torchsmith_fx_backend import Settings
-from torchsmith_fx_backend._src.driver import compile_graph, compile_training
+from torchsmith_fx_backend._src.backend import compile_graph
+from torchsmith_fx_backend._src.driver import compile_training
 
 SETTINGS = Settings(graph_cache=False, verify=True, strict=True)
 

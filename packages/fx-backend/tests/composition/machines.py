@@ -17,7 +17,8 @@ from loop_reference import evaluate
 from torchsmith_fx_backend._src import driver
 from torchsmith_fx_backend._src.codegen.wrapper import print_wrapper
 from torchsmith_fx_backend._src.loops.ir import Kernel
-from torchsmith_fx_backend._src.runtime import build, default_cache
+from torchsmith_fx_backend._src.runtime.build import build
+from torchsmith_fx_backend._src.runtime.cache import default_cache
 from torchsmith_fx_backend._src.runtime.launchers import KernelRequest, launcher_for
 from torchsmith_fx_backend._src.schedule.plan import Launch, Plan
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import fx
 from torchsmith_fx_backend import Settings
-from torchsmith_fx_backend._src.driver import compile_graph
+from torchsmith_fx_backend._src.backend import compile_graph
 
 
 def expanded_copy_and_flip(x):

@@ -9,8 +9,9 @@ import torch.nn.functional as F
 import torchsmith_guards as guards
 from torch import fx
 from torchsmith_fx_backend import Settings, compile_graph, smith
-from torchsmith_fx_backend._src import driver, graph_key, settings
-from torchsmith_fx_backend._src.runtime import default_cache
+from torchsmith_fx_backend._src import backend, driver, graph_key, settings
+from torchsmith_fx_backend._src.aot import frame
+from torchsmith_fx_backend._src.runtime.cache import default_cache
 from torchsmith_fx_backend.errors import SettingError, StageError, UnsupportedError
 
 
@@ -127,7 +128,7 @@ def test_input_that_is_a_literal():
 
 
 def test_gradients_are_compiled_or_run_as_captured(caplog):
-    driver._say_once.cache_clear()
+    backend._say_once.cache_clear()
     weight = torch.randn(3, requires_grad=True)
     gm = traced(lambda a, w: (a * w).sum())
     with caplog.at_level(logging.INFO, "torchsmith.backend"):
@@ -147,7 +148,7 @@ def test_gradients_are_compiled_or_run_as_captured(caplog):
 
 
 def test_unsupported_graphs_run_as_captured(caplog):
-    driver._say_once.cache_clear()
+    backend._say_once.cache_clear()
     x = torch.tensor([0.0, 1.0, 2.0])
     gm = traced(lambda a: a.nonzero())
     with torch.no_grad(), caplog.at_level(logging.WARNING, "torchsmith.backend"):
@@ -206,7 +207,7 @@ def test_verify_option_accepts_good_graphs():
 @pytest.mark.parametrize("devices", [("cpu",), ("cpu", "cuda"), ("cuda", "cpu")])
 def test_autocast_is_off_for_each_device_while_a_graph_runs(devices):
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        with driver._without_autocast(devices):
+        with frame._without_autocast(devices):
             assert not any(map(torch.is_autocast_enabled, devices))
         assert torch.is_autocast_enabled("cpu")
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import fx
 from torchsmith_fx_backend import Settings, compile_graph, smith
-from torchsmith_fx_backend._src import driver, settings
+from torchsmith_fx_backend._src import backend, driver, settings
 from torchsmith_fx_backend._src.codegen import c
 from torchsmith_fx_backend._src.runtime import native
 from torchsmith_fx_backend.errors import StageError
@@ -16,7 +16,7 @@ from torchsmith_fx_backend.errors import StageError
 def fresh(tmp_path, monkeypatch):
     """No kernel or graph of an earlier test."""
     monkeypatch.setenv("TORCHSMITH_CACHE_DIR", str(tmp_path / "cache"))
-    driver._say_once.cache_clear()
+    backend._say_once.cache_clear()
 
 
 def program(x, w):

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import fx
 from torchsmith_fx_backend import smith
-from torchsmith_fx_backend._src import driver, modes
+from torchsmith_fx_backend._src import backend, driver, modes
 from torchsmith_fx_backend._src.codegen.triton.config import Config, Schedule
 from torchsmith_fx_backend._src.runtime import launchers
 from torchsmith_fx_backend._src.runtime.native import NativeLauncher
@@ -167,7 +167,7 @@ def test_recordings_are_what_reduce_overhead_runs(monkeypatch):
             return replay, results
 
     monkeypatch.setattr(driver, "obstacle", lambda graph: "")
-    monkeypatch.setattr(driver, "CudaRecorder", Played)
+    monkeypatch.setattr(backend, "CudaRecorder", Played)
     for _ in range(2):  # the second time from the graph cache
         seen.clear()
         with torch.no_grad():

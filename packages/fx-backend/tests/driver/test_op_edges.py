@@ -17,7 +17,7 @@ from composition.check import compare, prepare
 from composition.machines import Native, Reference
 from composition.programs import Input, Program, Step
 from torchsmith_fx_backend import Settings, compile_graph
-from torchsmith_fx_backend._src.driver import smith
+from torchsmith_fx_backend._src.backend import smith
 
 SETTINGS = Settings(graph_cache=False, verify=True)
 

@@ -91,7 +91,8 @@ def test_from_the_environment(monkeypatch):
 
 @pytest.mark.parametrize("name", ["dead-code", "scatter-targets"])
 def test_a_pass_that_fails_is_named(name, monkeypatch):
-    from torchsmith_fx_backend._src.passes import DeadCode, ScatterTargets
+    from torchsmith_fx_backend._src.passes import DeadCode
+    from torchsmith_fx_backend._src.passes.scatters import ScatterTargets
 
     def fails(self, graph):
         raise KeyError("planted")

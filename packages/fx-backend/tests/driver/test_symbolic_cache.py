@@ -6,7 +6,7 @@ import pytest
 import torch
 import torchsmith_guards as guards
 from torch import fx
-from torchsmith_fx_backend._src import driver, graph_key
+from torchsmith_fx_backend._src import backend, driver, graph_key
 from torchsmith_fx_backend._src.settings import Settings
 
 
@@ -37,7 +37,7 @@ class Process:
             bool(assume(*self.inputs))
         self.gm = fx.symbolic_trace(program)
         with torch.no_grad():
-            self.compiled = driver.compile_graph(
+            self.compiled = backend.compile_graph(
                 self.gm, self.inputs, Settings(graph_cache=True, strict=True)
             )
         self.check = guards.GuardSet(self.env.shape_guards()).compile(self.names).check

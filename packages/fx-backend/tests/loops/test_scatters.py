@@ -10,7 +10,7 @@ from torchsmith_fx_backend import Settings, compile_graph
 from torchsmith_fx_backend._src.driver import functional_graph
 from torchsmith_fx_backend._src.loops.ir import StoreMode
 from torchsmith_fx_backend._src.loops.meeting import meeting_stores, owned_axes
-from torchsmith_fx_backend._src.passes import ScatterTargets
+from torchsmith_fx_backend._src.passes.scatters import ScatterTargets
 from torchsmith_fx_backend._src.records.kernels import print_kernel
 from torchsmith_fx_backend._src.schedule import schedule_graph
 

@@ -10,13 +10,9 @@ import torch
 from differential import assert_metadata, capture, check
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention as attention
-from torchsmith_fx_backend._src.passes import (
-    AttentionMasks,
-    CommonSubexpressions,
-    DeadCode,
-    run_passes,
-)
+from torchsmith_fx_backend._src.passes import AttentionMasks, CommonSubexpressions, DeadCode
 from torchsmith_fx_backend._src.passes import constants as constants_module
+from torchsmith_fx_backend._src.passes.base import run_passes
 from torchsmith_fx_backend._src.passes.constants import Constants
 
 aten = torch.ops.aten

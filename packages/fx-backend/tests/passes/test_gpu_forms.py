@@ -24,11 +24,11 @@ from torchsmith_fx_backend._src.passes import (
     FusedAttention,
     PatchProducts,
     RowsAsImages,
-    ThinProducts,
     padding,
-    run_passes,
     thin,
 )
+from torchsmith_fx_backend._src.passes.base import run_passes
+from torchsmith_fx_backend._src.passes.thin import ThinProducts
 
 aten = torch.ops.aten
 HALF = torch.bfloat16

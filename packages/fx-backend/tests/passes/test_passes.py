@@ -16,9 +16,8 @@ from torchsmith_fx_backend._src.passes import (
     FoldConstants,
     NoOps,
     RedundantCasts,
-    run_passes,
 )
-from torchsmith_fx_backend._src.passes.base import verify
+from torchsmith_fx_backend._src.passes.base import run_passes, verify
 
 aten = torch.ops.aten
 

@@ -15,7 +15,8 @@ from differential import check
 from torch.nn.functional import softmax
 from torchsmith_fx_backend import Settings
 from torchsmith_fx_backend._src import switches
-from torchsmith_fx_backend._src.passes import run_passes, templates
+from torchsmith_fx_backend._src.passes import templates
+from torchsmith_fx_backend._src.passes.base import run_passes
 from torchsmith_fx_backend._src.passes.common import DeadCode
 from torchsmith_fx_backend._src.passes.templates import LibraryKernels
 from torchsmith_fx_backend.errors import SettingError

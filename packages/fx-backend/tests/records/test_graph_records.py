@@ -6,8 +6,8 @@ import logging
 import pytest
 import torch
 import torchsmith_fx_backend as backend
-from torchsmith_fx_backend._src import driver
-from torchsmith_fx_backend._src.runtime import KernelRequest
+from torchsmith_fx_backend._src import cached, driver
+from torchsmith_fx_backend._src.runtime.launchers import KernelRequest
 from torchsmith_fx_backend.errors import StageError
 from torchsmith_guards import FakeMode, LocalSource, ShapeEnv, records
 
@@ -74,7 +74,7 @@ def test_a_cache_hit_tells_what_the_miss_told():
 
 
 def test_a_hit_without_a_record_still_names_its_kernels(monkeypatch):
-    monkeypatch.setattr(driver, "dump", lambda told: b"{}")
+    monkeypatch.setattr(cached, "dump", lambda told: b"{}")
     for _ in range(2):
         backend.smith(graph_of(softmax_of_sum), [X, Y])
     assert last().cache == "hit" and len(last().kernels) == 1

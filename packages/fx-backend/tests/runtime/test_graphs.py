@@ -16,8 +16,9 @@ import torch
 from torchsmith_fx_backend._src.codegen.wrapper import out_variant
 from torchsmith_fx_backend._src.loops.index import Sym, add, const, mul, var
 from torchsmith_fx_backend._src.loops.ir import BufferArg, Kernel, Load, Store
-from torchsmith_fx_backend._src.runtime import build, load_graph, save_graph
+from torchsmith_fx_backend._src.runtime.build import build
 from torchsmith_fx_backend._src.runtime.cache import Cache, CacheWarning
+from torchsmith_fx_backend._src.runtime.graphs import load_graph, save_graph
 from torchsmith_fx_backend._src.runtime.launchers import Unavailable
 from torchsmith_fx_backend._src.runtime.native import NoCompilerWarning
 from torchsmith_fx_backend._src.schedule.plan import (
@@ -412,7 +413,8 @@ def test_loading_needs_no_compiler_in_a_new_process(cache: Cache, plans) -> None
     save_graph("model", graph, cache=cache)
     script = (
         "import sys, torch\n"
-        "from torchsmith_fx_backend._src.runtime import load_graph, Cache\n"
+        "from torchsmith_fx_backend._src.runtime.cache import Cache\n"
+        "from torchsmith_fx_backend._src.runtime.graphs import load_graph\n"
         "graph = load_graph('model', cache=Cache(sys.argv[1]))\n"
         "print(graph(torch.eye(4))[0].tolist())\n"
     )

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from plans import trace
-from torchsmith_fx_backend._src.runtime import build
+from torchsmith_fx_backend._src.runtime.build import build
 from torchsmith_fx_backend._src.schedule import schedule_graph
 
 

@@ -4,8 +4,7 @@ import logging
 
 import torch
 from plans import trace
-from torchsmith_fx_backend._src.records.graphs import tell_lowered
-from torchsmith_fx_backend._src.records.plans import print_plan
+from torchsmith_fx_backend._src.records.plans import print_plan, tell_lowered
 from torchsmith_fx_backend._src.schedule import schedule_graph
 
 A = torch.randn(4, 4)

@@ -3,7 +3,8 @@
 import pytest
 import torch
 from plans import run_plan, trace
-from torchsmith_fx_backend._src.passes import PASSES, run_passes
+from torchsmith_fx_backend._src.passes import PASSES
+from torchsmith_fx_backend._src.passes.base import run_passes
 from torchsmith_fx_backend._src.schedule import schedule_graph, scheduler
 from torchsmith_fx_backend._src.schedule.plan import ExternCall, Launch
 from torchsmith_fx_backend._src.schedule.repeats import LEAST, find_repeats

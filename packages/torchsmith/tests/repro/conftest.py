@@ -6,7 +6,7 @@ import pytest
 import torch
 import torchsmith
 from torchsmith_fx_backend._src.loops import registry
-from torchsmith_fx_backend._src.runtime import launcher_for
+from torchsmith_fx_backend._src.runtime.launchers import launcher_for
 
 aten = torch.ops.aten
 

@@ -13,7 +13,7 @@ from torchsmith.errors import MinifyError
 from torchsmith_fx_backend._src.capture import rules
 from torchsmith_fx_backend._src.loops import registry
 from torchsmith_fx_backend._src.passes import CommonSubexpressions, DeadCode, fold
-from torchsmith_fx_backend._src.runtime import launcher_for
+from torchsmith_fx_backend._src.runtime.launchers import launcher_for
 from torchsmith_guards import GuardKind, GuardSet
 
 aten = torch.ops.aten

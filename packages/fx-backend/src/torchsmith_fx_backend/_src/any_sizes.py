@@ -15,7 +15,7 @@ import torch
 import torchsmith_guards as guards
 from torch import fx
 
-from torchsmith_fx_backend._src.aot.functionalize import example_of, is_foreign
+from torchsmith_fx_backend._src.captured import example_of, is_foreign
 
 log = logging.getLogger("torchsmith.backend")
 

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from torchsmith_fx_backend._src.aot.functionalize import named_tensors
 from torchsmith_fx_backend._src.capture.torch_private import FakeTensor
+from torchsmith_fx_backend._src.captured import named_tensors
 
 log = logging.getLogger("torchsmith.backend")
 

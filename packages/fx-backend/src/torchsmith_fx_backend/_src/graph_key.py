@@ -15,9 +15,8 @@ import torch
 import torchsmith_guards as guards
 from torch import fx
 
-from torchsmith_fx_backend._src.aot.functional import WRITES
-from torchsmith_fx_backend._src.aot.functionalize import example_of
 from torchsmith_fx_backend._src.capture.torch_private import OpOverload, attention_switches
+from torchsmith_fx_backend._src.captured import WRITES, example_of
 
 # Functions of these modules mean the same in every process with the same versions.
 _STABLE_MODULES = ("torch", "_operator", "operator", "math", "builtins", "torchsmith_fx_backend")

@@ -10,15 +10,12 @@ from dataclasses import replace
 
 from torch import fx
 
-from torchsmith_fx_backend._src.passes import (
-    FROZEN_PASSES,
-    PASSES,
-    KeyedRandom,
-    Pass,
-    PoolPositions,
-    ScatterTargets,
-)
+from torchsmith_fx_backend._src.passes import FROZEN_PASSES, PASSES
+from torchsmith_fx_backend._src.passes.base import Pass
 from torchsmith_fx_backend._src.passes.layouts import RowsAsImages
+from torchsmith_fx_backend._src.passes.positions import PoolPositions
+from torchsmith_fx_backend._src.passes.random import KeyedRandom
+from torchsmith_fx_backend._src.passes.scatters import ScatterTargets
 from torchsmith_fx_backend._src.passes.templates import LibraryKernels
 from torchsmith_fx_backend._src.schedule.scheduler import POLICIES, Policy
 from torchsmith_fx_backend._src.settings import Settings

@@ -3,10 +3,11 @@ literals in the graph, and writes to inputs that share memory."""
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, fields
 from typing import Any, cast
 
@@ -271,3 +272,18 @@ def _changed(
         return False
 
     return changed
+
+
+def ambient_guard() -> Callable[[], AbstractContextManager[object]] | None:
+    """A context for running: the graph has autocast's casts in it, so autocast is off then."""
+    devices = [d for d in ("cpu", "cuda") if torch.is_autocast_enabled(d)]
+    if not devices:
+        return None
+    return functools.partial(_without_autocast, tuple(devices))
+
+
+def _without_autocast(devices: tuple[str, ...]) -> AbstractContextManager[object]:
+    contexts = ExitStack()
+    for device in devices:
+        contexts.enter_context(torch.autocast(device, enabled=False))
+    return contexts

@@ -57,13 +57,13 @@ from torchsmith_fx_backend._src.capture.torch_private import (
     pytree,
     run_composite_kernel,
 )
+from torchsmith_fx_backend._src.captured import WRITES
 from torchsmith_fx_backend.errors import UnsupportedError
 
 aten = torch.ops.aten
 
 # What eager's batch norm is recorded as: that one writes without a word in its schema.
 BATCH_NORM = aten._native_batch_norm_legit.default
-WRITES = "torchsmith_writes"  # in a ``copy_`` node's meta: how often eager writes the input
 
 # rule(mode, *args, **kwargs) -> result, or NotImplemented to decline
 Rule = Callable[..., Any]

@@ -37,6 +37,7 @@ from torchsmith_fx_backend._src.capture.torch_private import (
     no_autocast_cache,
     pytree,
 )
+from torchsmith_fx_backend._src.captured import example_of, is_foreign, is_symbolic, named_tensors
 from torchsmith_fx_backend.errors import UnsupportedError
 
 
@@ -143,7 +144,7 @@ def begin(
     names, examples = _examples(program, inputs)
     fake_mode = _find_fake_mode(examples)
     from_data = getattr(fake_mode.shape_env, "has_unbacked", False)
-    static = not from_data and not any(_is_symbolic(value) for value in examples)
+    static = not from_data and not any(is_symbolic(value) for value in examples)
     if not static and any(map(is_foreign, examples)):
         raise UnsupportedError(what="a size that is a symbol of another library")
     recorder = Recorder()
@@ -261,15 +262,6 @@ class _Run:
         return value
 
 
-def example_of(node: fx.Node, value: object) -> object:
-    """What the placeholder ``node`` stands for when it is given ``value``."""
-    for key in ("example_value", "val"):
-        known = node.meta.get(key)
-        if isinstance(known, (FakeTensor, *SYMBOLIC_TYPES)):
-            return known
-    return value
-
-
 def _examples(program: object, inputs: Sequence[object]) -> tuple[list[str], list[object]]:
     if not isinstance(program, fx.GraphModule):
         return [f"arg{i}" for i in range(len(inputs))], list(inputs)
@@ -289,33 +281,6 @@ def _find_fake_mode(examples: Sequence[object]) -> FakeTensorMode:
     return guards.FakeMode(env if isinstance(env, guards.ShapeEnv) else None).mode
 
 
-def _is_symbolic(value: object) -> bool:
-    if isinstance(value, SYMBOLIC_TYPES):
-        return True
-    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
-        return False
-    return any(isinstance(n, torch.SymInt) for n in (*value.shape, *value.stride()))
-
-
-def is_foreign(value: object) -> bool:
-    """Whether a number, or a size of a tensor, is a symbol of another library (torch.compile's),
-    which cannot be lowered."""
-    try:
-        for symbol in _symbols(value):
-            guards.hint_of(symbol)
-    except TypeError:
-        return True
-    return False
-
-
-def _symbols(value: object) -> tuple[object, ...]:
-    if isinstance(value, SYMBOLIC_TYPES):
-        return (value,)
-    if isinstance(value, torch.Tensor) and _is_symbolic(value):
-        return (*value.shape, *value.stride())
-    return ()
-
-
 def _fresh_fake(tensor: torch.Tensor, mode: FakeTensorMode) -> FakeTensor:
     if tensor.layout is not torch.strided or type(tensor) not in _TENSOR_TYPES:
         raise UnsupportedError(what=f"an input of type {type(tensor).__name__} ({tensor.layout})")
@@ -329,18 +294,6 @@ def _fresh_fake(tensor: torch.Tensor, mode: FakeTensorMode) -> FakeTensor:
 
 
 _TENSOR_TYPES = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, FakeTensor)
-
-
-def named_tensors(gm: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Parameters, buffers and tensor attributes of ``gm`` and its modules by qualified
-    name."""
-    named: dict[str, torch.Tensor] = dict(gm.named_parameters(remove_duplicate=False))
-    named.update(gm.named_buffers(remove_duplicate=False))
-    for prefix, module in gm.named_modules():
-        for name, value in vars(module).items():
-            if isinstance(value, torch.Tensor):
-                named.setdefault(f"{prefix}.{name}" if prefix else name, value)
-    return named
 
 
 def _output(mode: FunctionalMode, recorder: Recorder, leaf: object) -> object:

@@ -19,7 +19,7 @@ import torch
 from torch import fx
 
 from torchsmith_fx_backend._src.aot.draws import untouched_generators
-from torchsmith_fx_backend._src.aot.functional import WRITES, Base, FunctionalMode, Hidden, Rule
+from torchsmith_fx_backend._src.aot.functional import Base, FunctionalMode, Hidden, Rule
 from torchsmith_fx_backend._src.aot.functionalize import Trace, begin, execute
 from torchsmith_fx_backend._src.aot.masks import MASK_RULES
 from torchsmith_fx_backend._src.aot.views import LAZY, Step
@@ -36,6 +36,7 @@ from torchsmith_fx_backend._src.capture.torch_private import (
     pytree,
     run_backward,
 )
+from torchsmith_fx_backend._src.captured import WRITES
 from torchsmith_fx_backend.errors import UnsupportedError
 
 aten = torch.ops.aten

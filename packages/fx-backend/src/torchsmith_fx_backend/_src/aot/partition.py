@@ -23,11 +23,11 @@ from torchsmith_fx_backend._src.capture.ops import op_info
 from torchsmith_fx_backend._src.capture.recorder import LazyGraphModule, copy_node
 from torchsmith_fx_backend._src.capture.symbols import SYMBOLIC_TYPES
 from torchsmith_fx_backend._src.capture.torch_private import OpOverload
+from torchsmith_fx_backend._src.captured import GIVEN
 from torchsmith_fx_backend._src.loops.registry import Pointwise, rule_for
 from torchsmith_fx_backend._src.passes.base import COPY, RESULTS, TRACED, source
 from torchsmith_fx_backend._src.passes.casts import is_rounding
 from torchsmith_fx_backend._src.schedule.facts import SUPPORTED
-from torchsmith_fx_backend._src.schedule.plan import GIVEN
 from torchsmith_fx_backend.errors import UnsupportedError
 
 aten = torch.ops.aten

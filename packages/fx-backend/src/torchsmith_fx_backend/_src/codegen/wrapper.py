@@ -18,6 +18,7 @@ import torch
 from torchsmith_fx_backend._src.codegen.runs import runs
 from torchsmith_fx_backend._src.loops.index import Const, Index, mul, product, render
 from torchsmith_fx_backend._src.loops.ir import Kernel
+from torchsmith_fx_backend._src.runtime.graphs import Wrapper
 from torchsmith_fx_backend._src.runtime.progress import WRITTEN
 from torchsmith_fx_backend._src.runtime.support import conform
 from torchsmith_fx_backend._src.schedule.plan import (
@@ -60,21 +61,6 @@ _NAMED_MODULES = frozenset(
     {"torch", "operator", "_operator", "math", "torchsmith_kernels", "torchsmith_fx_backend"}
 )
 _HUGE_BYTES = 4 * 1024 * 1024  # fresh buffers from this size on ask for huge pages
-
-
-@dataclass(frozen=True, slots=True)
-class Wrapper:
-    """A generated module.
-
-    Attributes:
-        text: its source.
-        function: the name of the function in it.
-        bindings: objects that the text refers to but cannot name, by global name.
-    """
-
-    text: str
-    function: str
-    bindings: dict[str, object]
 
 
 @dataclass

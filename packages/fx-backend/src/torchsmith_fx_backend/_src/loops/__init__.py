@@ -6,7 +6,7 @@ operations. Read ``ir.py`` and ``index.py`` first, then ``body.py`` (what one no
 ``reference.py`` says what a kernel means.
 """
 
-from torchsmith_fx_backend._src.loops import (
+from torchsmith_fx_backend._src.loops import (  # noqa: F401 - they register their lowerings
     creation,
     gathers,
     pointwise,
@@ -16,14 +16,3 @@ from torchsmith_fx_backend._src.loops import (
     views,
     windows,
 )
-
-__all__ = [
-    "creation",
-    "gathers",
-    "pointwise",
-    "random",
-    "reductions",
-    "scatters",
-    "views",
-    "windows",
-]

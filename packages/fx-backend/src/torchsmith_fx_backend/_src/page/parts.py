@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
-import os
 from collections.abc import Mapping, Sequence
 from itertools import chain, repeat
 from typing import Any
@@ -12,23 +10,6 @@ from typing import Any
 from torch import fx
 
 from torchsmith_fx_backend._src.page.roof import roof
-from torchsmith_fx_backend._src.page.summary import summary
-from torchsmith_fx_backend._src.schedule.plan import Plan
-
-log = logging.getLogger("torchsmith.backend")
-
-
-def note_schedule(built: Any, plan: Plan, graph: fx.Graph) -> Any:
-    """``built`` with what it runs as its attribute ``schedule``; None where that fails."""
-    try:
-        built.schedule = summary(plan, graph, getattr(built, "launches", ()))
-        built.schedule["tuned"] = list(map(str, getattr(built, "choices", ())))
-    except Exception as error:
-        if os.environ.get("TORCHSMITH_STRICT") == "1":
-            raise
-        log.debug("no summary of a schedule: %s: %s", type(error).__name__, error)
-        built.schedule = None
-    return built
 
 
 def dump_schedule(schedule: Mapping[str, Any] | None, gm: fx.GraphModule) -> bytes:

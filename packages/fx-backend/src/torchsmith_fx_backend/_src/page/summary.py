@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import math
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,16 +18,23 @@ from torchsmith_fx_backend._src.loops.ir import Kernel
 from torchsmith_fx_backend._src.page.arithmetic import call_arithmetic, kernel_arithmetic
 from torchsmith_fx_backend._src.passes.base import is_view
 from torchsmith_fx_backend._src.schedule.hints import hints
-from torchsmith_fx_backend._src.schedule.plan import (
-    Allocate,
-    ExternCall,
-    Free,
-    Launch,
-    Name,
-    Plan,
-)
+from torchsmith_fx_backend._src.schedule.plan import Allocate, ExternCall, Free, Launch, Name, Plan
 
 _MOST_LABELS = 6
+log = logging.getLogger("torchsmith.backend")
+
+
+def note_schedule(built: Any, plan: Plan, graph: fx.Graph) -> Any:
+    """``built`` with what it runs as its attribute ``schedule``; None where that fails."""
+    try:
+        built.schedule = summary(plan, graph, getattr(built, "launches", ()))
+        built.schedule["tuned"] = list(map(str, getattr(built, "choices", ())))
+    except Exception as error:
+        if os.environ.get("TORCHSMITH_STRICT") == "1":
+            raise
+        log.debug("no summary of a schedule: %s: %s", type(error).__name__, error)
+        built.schedule = None
+    return built
 
 
 def summary(plan: Plan, graph: fx.Graph, launched: Sequence[int]) -> dict[str, Any]:

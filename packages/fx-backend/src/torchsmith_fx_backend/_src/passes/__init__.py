@@ -10,17 +10,13 @@ runs them.
 import torch
 
 from torchsmith_fx_backend._src.passes.attention import AttentionMasks
-from torchsmith_fx_backend._src.passes.base import Pass, run_passes
+from torchsmith_fx_backend._src.passes.base import Pass
 from torchsmith_fx_backend._src.passes.batch_norms import BatchNorms
 from torchsmith_fx_backend._src.passes.biases import ConvolutionBiases
 from torchsmith_fx_backend._src.passes.casts import ComparedValues, RedundantCasts
 from torchsmith_fx_backend._src.passes.common import CommonSubexpressions, DeadCode
 from torchsmith_fx_backend._src.passes.fold import FoldConstants
-from torchsmith_fx_backend._src.passes.frozen import (
-    FoldFrozen,
-    FoldScales,
-    PackConvolutions,
-)
+from torchsmith_fx_backend._src.passes.frozen import FoldFrozen, FoldScales, PackConvolutions
 from torchsmith_fx_backend._src.passes.fused_attention import FusedAttention
 from torchsmith_fx_backend._src.passes.inplace import WritesInPlace
 from torchsmith_fx_backend._src.passes.layouts import ChannelsLast, RowsAsImages
@@ -29,9 +25,6 @@ from torchsmith_fx_backend._src.passes.masked import MaskedWrites
 from torchsmith_fx_backend._src.passes.noop import NoOps
 from torchsmith_fx_backend._src.passes.padding import AlignedProducts
 from torchsmith_fx_backend._src.passes.patches import PatchProducts
-from torchsmith_fx_backend._src.passes.positions import PoolPositions
-from torchsmith_fx_backend._src.passes.random import KeyedRandom
-from torchsmith_fx_backend._src.passes.scatters import ScatterTargets
 from torchsmith_fx_backend._src.passes.templates import LibraryKernels
 from torchsmith_fx_backend._src.passes.thin import ThinProducts
 
@@ -69,14 +62,3 @@ FROZEN_PASSES: tuple[Pass, ...] = (
     PackConvolutions(),
     *PASSES[_SEVERAL + 1 :],
 )
-
-__all__ = [
-    "FROZEN_PASSES",
-    "PASSES",
-    "KeyedRandom",
-    "Pass",
-    "PoolPositions",
-    "ScatterTargets",
-    "ThinProducts",
-    "run_passes",
-]

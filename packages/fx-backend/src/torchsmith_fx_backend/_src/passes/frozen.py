@@ -23,13 +23,7 @@ from torchsmith_fx_backend._src.capture.torch_private import (
     pack_convolution,
     without_active_modes,
 )
-from torchsmith_fx_backend._src.passes.base import (
-    COPY,
-    escaping,
-    inferred,
-    is_pure,
-    is_static,
-)
+from torchsmith_fx_backend._src.passes.base import COPY, escaping, inferred, is_pure, is_static
 from torchsmith_fx_backend._src.passes.biases import CONVOLUTION
 
 aten = torch.ops.aten

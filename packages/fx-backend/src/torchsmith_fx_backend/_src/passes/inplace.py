@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from torchsmith_fx_backend._src.aot.functional import WRITES
+from torchsmith_fx_backend._src.captured import WRITES
 from torchsmith_fx_backend._src.passes.base import COPY, IN_PLACE, escaping, same_layout
 
 aten = torch.ops.aten

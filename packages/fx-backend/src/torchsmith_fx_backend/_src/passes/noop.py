@@ -10,6 +10,7 @@ import torch
 from torch import fx
 from torchsmith_guards import same_sizes
 
+from torchsmith_fx_backend._src.captured import is_boxed
 from torchsmith_fx_backend._src.passes.base import (
     copied_back,
     escaping,
@@ -18,7 +19,6 @@ from torchsmith_fx_backend._src.passes.base import (
     same_layout,
     source,
 )
-from torchsmith_fx_backend._src.schedule.plan import is_boxed
 
 aten = torch.ops.aten
 

@@ -1,8 +1,18 @@
-"""Plans as text, for ``TORCHSMITH_LOGS=schedule``: the wrapper's steps before it is generated."""
+"""Plans as records, and as text for ``TORCHSMITH_LOGS=schedule``."""
 
 from __future__ import annotations
 
-from torchsmith_fx_backend._src.loops.index import Index
+import logging
+from collections.abc import Sequence
+
+from torchsmith_guards.records import KernelRecord, recorder
+
+from torchsmith_fx_backend._src.loops.index import Const, Index
+from torchsmith_fx_backend._src.records import logs
+from torchsmith_fx_backend._src.records.choices import Choice
+from torchsmith_fx_backend._src.records.graphs import print_sources, tell_sources
+from torchsmith_fx_backend._src.records.kernels import print_kernel
+from torchsmith_fx_backend._src.runtime.graphs import CompiledGraph
 from torchsmith_fx_backend._src.schedule.plan import (
     Allocate,
     BindSymbol,
@@ -14,6 +24,8 @@ from torchsmith_fx_backend._src.schedule.plan import (
     Plan,
     Step,
 )
+
+_LANGUAGES = {"cpu": "c", "cuda": "triton"}
 
 
 def _text(value: object) -> str:
@@ -66,3 +78,74 @@ def print_plan(plan: Plan) -> str:
         lines.append(f"    {print_step(step, name)}")
     lines.append(f"    return {_text(tuple(plan.outputs))}")
     return "\n".join(lines) + "\n"
+
+
+def tell_plan(plan: Plan, built: CompiledGraph) -> None:
+    """Fill in the record under way from what was scheduled and built."""
+    print_sources(built)
+    told = recorder.current_graph()
+    if told is None:
+        return
+    with recorder.safely("a record"):
+        told.externs = sum(isinstance(step, ExternCall) for step in plan.steps)
+        if not built.built:
+            told.outcome, told.reason = "eager", built.source.strip("# \n")
+        told.kernels = _kernels(plan, built)
+        told.bytes = _sum([kernel.bytes for kernel in told.kernels])
+        tell_sources(told, built)
+
+
+def tell_lowered(plan: Plan) -> None:
+    """The texts of the plan and of its kernels' loops, where they are kept or printed."""
+    told = recorder.current_graph()
+    kernels = dict.fromkeys(s.kernel for s in plan.steps if isinstance(s, Launch))
+    if (log := logs.logger("loops")).isEnabledFor(logging.DEBUG):
+        for number, kernel in enumerate(kernels):
+            log.debug("kernel%d\n%s", number, print_kernel(kernel))
+    if (log := logs.logger("schedule")).isEnabledFor(logging.DEBUG):
+        log.debug("plan\n%s", print_plan(plan))
+    if told is None or not recorder.detailed:
+        return
+    with recorder.safely("a record"):
+        told.texts["plan"] = print_plan(plan)
+        if recorder.debugging:
+            told.texts["loops"] = "\n\n".join(map(print_kernel, kernels))
+
+
+def _kernels(plan: Plan, built: CompiledGraph) -> tuple[KernelRecord, ...]:
+    """One record for each distinct kernel; none where all runs through aten."""
+    groups: list[list[Launch]] = [[] for _ in built.kernels]
+    steps = (step for step in plan.steps if isinstance(step, Launch))
+    for number, step in zip(getattr(built, "launches", ()), steps):
+        groups[number].append(step)
+    choices: Sequence[Choice] = getattr(built, "choices", ())
+    return tuple(
+        KernelRecord(
+            name,
+            _LANGUAGES.get(launches[0].device.type, ""),
+            str(launches[0].device),
+            len(launches),
+            _bytes(launches),
+            tuple(node for step in launches for node in step.nodes),
+            tuple(dict.fromkeys(text for step in launches for text in step.origins)),
+            tuned=str(choice) if choices else "",
+            seconds=choice.seconds,
+            table_seconds=choice.table_seconds,
+        )
+        for (name, _), launches, choice in zip(
+            built.kernels, groups, choices or [Choice()] * len(groups)
+        )
+    )
+
+
+def _bytes(launches: Sequence[Launch]) -> int | None:
+    """What ``launches`` read and write; None where a size is a symbol."""
+    moved = [
+        step.moved_bytes(lambda n: n.value if isinstance(n, Const) else None) for step in launches
+    ]
+    return _sum(moved)
+
+
+def _sum(numbers: Sequence[int | None]) -> int | None:
+    known = [n for n in numbers if n is not None]
+    return sum(known) if len(known) == len(numbers) else None

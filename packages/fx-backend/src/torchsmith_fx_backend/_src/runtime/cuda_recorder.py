@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar
 
 import torch
@@ -97,3 +97,9 @@ class CudaRecorder:
                 if self._pool is None:
                     self._pool = self._shared[self.device] = _Pool(self.device)
         return self._pool
+
+
+def ordinal(values: Iterable[object]) -> int:
+    """The GPU that tensors are on."""
+    devices = [x.device for x in values if isinstance(x, torch.Tensor)]
+    return next((d.index for d in devices if d.index is not None), 0)

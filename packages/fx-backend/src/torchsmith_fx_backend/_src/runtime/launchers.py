@@ -12,13 +12,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 import torch
 
-from torchsmith_fx_backend._src.codegen.triton.config import Config
-from torchsmith_fx_backend._src.loops.ir import Kernel
 from torchsmith_fx_backend._src.runtime.cache import Cache
+
+if TYPE_CHECKING:
+    from torchsmith_fx_backend._src.codegen.triton.config import Config
+    from torchsmith_fx_backend._src.loops.ir import Kernel
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, cast
 import torch
 from torchsmith_guards.records import recorder
 
-from torchsmith_fx_backend._src.loops.ir import Kernel
 from torchsmith_fx_backend._src.runtime.cache import Cache
 from torchsmith_fx_backend._src.runtime.compiler import CompileError, Compiler, find_compiler
 from torchsmith_fx_backend._src.runtime.launchers import (
@@ -33,6 +32,7 @@ from torchsmith_fx_backend._src.runtime.launchers import (
 
 if TYPE_CHECKING:  # what is restored needs no printer, whose import takes longer than that
     from torchsmith_fx_backend._src.codegen.c import Function
+    from torchsmith_fx_backend._src.loops.ir import Kernel
 
 _PER_UNIT = 8  # kernels per C file from which on a second compiler process pays
 _METH_FASTCALL = 0x80

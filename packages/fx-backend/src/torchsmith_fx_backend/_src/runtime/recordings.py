@@ -25,11 +25,11 @@ import torch
 from torch import fx
 
 from torchsmith_fx_backend._src import by_rows, keyed
-from torchsmith_fx_backend._src.aot.overlap import is_dense
 from torchsmith_fx_backend._src.capture.recorder import tensors_in
 from torchsmith_fx_backend._src.runtime.support import copy_each, set_grad_enabled
 
 log = logging.getLogger("torchsmith.backend")
+is_dense: Callable[[torch.Tensor], bool] = torch.ops.aten.is_non_overlapping_and_dense.default
 
 MAX_RECORDINGS = 8  # of one graph: as many combinations of sizes and addresses
 MAX_MOVES = 3  # how often a fixed input may be found elsewhere before recording is given up

@@ -16,7 +16,7 @@ import torch
 from torch import fx
 
 from torchsmith_fx_backend._src import by_rows
-from torchsmith_fx_backend._src.aot.functional import WRITES
+from torchsmith_fx_backend._src.captured import GIVEN, WRITES
 from torchsmith_fx_backend._src.loops import index as ix
 from torchsmith_fx_backend._src.loops.index import Index
 from torchsmith_fx_backend._src.loops.registry import Scatter, View
@@ -34,7 +34,6 @@ from torchsmith_fx_backend._src.schedule.facts import COPY, GEMMS, Facts
 from torchsmith_fx_backend._src.schedule.fuse import Unit
 from torchsmith_fx_backend._src.schedule.order import Use
 from torchsmith_fx_backend._src.schedule.plan import (
-    GIVEN,
     Allocate,
     BindSymbol,
     Bump,

@@ -11,13 +11,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import fx
 
 from torchsmith_fx_backend._src.loops.index import Index
 from torchsmith_fx_backend._src.loops.ir import Kernel
-
-# In the meta of a placeholder: callers give the value away, and whether nobody else holds it.
-GIVEN = "given"
 
 # An argument of an extern call: a Name, a symbol expression, a Python constant, or nested tuples
 # and lists of these.
@@ -129,11 +125,6 @@ class Bump:
 
     name: str
     times: int
-
-
-def is_boxed(graph: fx.Graph) -> bool:
-    """Whether callers of ``graph`` give its inputs away."""
-    return any(GIVEN in node.meta for node in graph.find_nodes(op="placeholder"))
 
 
 Step = Allocate | Launch | ExternCall | BindSymbol | Free | Bump

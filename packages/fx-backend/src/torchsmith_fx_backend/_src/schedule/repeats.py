@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from torchsmith_fx_backend._src.aot.functional import WRITES
+from torchsmith_fx_backend._src.captured import WRITES, is_boxed
 from torchsmith_fx_backend._src.loops.index import product
 from torchsmith_fx_backend._src.loops.sizes import estimate
 from torchsmith_fx_backend._src.passes.base import is_view
@@ -30,7 +30,6 @@ from torchsmith_fx_backend._src.schedule.plan import (
     Name,
     Plan,
     Step,
-    is_boxed,
 )
 
 LEAST = 4  # parts of a kind that are worth it

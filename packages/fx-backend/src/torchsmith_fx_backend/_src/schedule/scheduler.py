@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from torch import Tensor, fx
 from torchsmith_guards.records import recorder
 
+from torchsmith_fx_backend._src.captured import is_boxed
 from torchsmith_fx_backend._src.loops.body import Body
 from torchsmith_fx_backend._src.loops.verify import verify
 from torchsmith_fx_backend._src.schedule import fuse
@@ -16,7 +17,7 @@ from torchsmith_fx_backend._src.schedule.facts import Facts
 from torchsmith_fx_backend._src.schedule.fuse import MAX_BODY, Fuser, RefusedError
 from torchsmith_fx_backend._src.schedule.memory import MemoryPlanner, eager_peak
 from torchsmith_fx_backend._src.schedule.order import lower_peak
-from torchsmith_fx_backend._src.schedule.plan import Argument, Launch, Plan, is_boxed
+from torchsmith_fx_backend._src.schedule.plan import Argument, Launch, Plan
 from torchsmith_fx_backend._src.schedule.repeats import HELD, find_repeats
 
 

@@ -9,12 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torchsmith_guards import (
-    holds,
-    is_contiguous,
-    resolve_size,
-    view_strides,
-)
+from torchsmith_guards import holds, is_contiguous, resolve_size, view_strides
 
 from torchsmith_fx_backend._src.capture.rules.registry import Mode, Tensor, aten, rule
 

@@ -11,22 +11,8 @@ from dataclasses import dataclass
 import torch
 
 from torchsmith_fx_backend._src.codegen.c.scalars import COST, HALF
-from torchsmith_fx_backend._src.loops.index import (
-    ONE,
-    ZERO,
-    Const,
-    Index,
-    coefficient,
-    product,
-)
-from torchsmith_fx_backend._src.loops.ir import (
-    Compute,
-    Kernel,
-    Literal,
-    Load,
-    ReduceOp,
-    Store,
-)
+from torchsmith_fx_backend._src.loops.index import ONE, ZERO, Const, Index, coefficient, product
+from torchsmith_fx_backend._src.loops.ir import Compute, Kernel, Literal, Load, ReduceOp, Store
 from torchsmith_fx_backend._src.loops.verify import axes_of, full_values, reduce_levels, uses
 
 ARG_REDUCTIONS = frozenset({ReduceOp.ARGMAX, ReduceOp.ARGMIN})

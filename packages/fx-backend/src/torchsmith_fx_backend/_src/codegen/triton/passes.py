@@ -10,15 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torchsmith_fx_backend._src.loops.ir import (
-    Compute,
-    Kernel,
-    Load,
-    Op,
-    Reduce,
-    ReduceOp,
-    Store,
-)
+from torchsmith_fx_backend._src.loops.ir import Compute, Kernel, Load, Op, Reduce, ReduceOp, Store
 from torchsmith_fx_backend._src.loops.verify import full_values, uses
 
 
