@@ -1,5 +1,6 @@
 """The front door: names, defaults, and one program all the way through."""
 
+import importlib.metadata
 import inspect
 import subprocess
 import sys
@@ -7,6 +8,7 @@ import sys
 import pytest
 import torch
 import torchsmith
+import torchsmith_tracer.errors
 
 
 def test_public_names() -> None:
@@ -168,3 +170,17 @@ def test_what_an_import_makes_is_old() -> None:
     )
     young, made = map(int, out.stdout.split())
     assert young < made / 20
+
+
+def test_its_own_backend_is_not_searched_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    real, asked = importlib.metadata.entry_points, []
+    monkeypatch.setattr(
+        importlib.metadata, "entry_points", lambda **by: (asked.append(by["group"]), real(**by))[1]
+    )
+    compiled = torchsmith.compile(lambda x: x.sin() + 1)
+    x = torch.randn(4)
+    assert torch.allclose(compiled(x), x.sin() + 1)
+    assert "torchsmith.backends" not in asked
+    with pytest.raises(torchsmith_tracer.errors.UnknownBackendError):
+        torchsmith.compile(lambda x: x, backend="nobody's")
+    assert "torchsmith.backends" in asked

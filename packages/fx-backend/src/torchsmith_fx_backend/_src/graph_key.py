@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import operator
+import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, reduce
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from torchsmith_fx_backend._src.captured import WRITES, example_of
 # Functions of these modules mean the same in every process with the same versions.
 _STABLE_MODULES = ("torch", "_operator", "operator", "math", "builtins", "torchsmith_fx_backend")
 VARIANTS = 4
+_ROOT = os.path.dirname(__file__)
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _NAMED = (torch.dtype, torch.device, torch.layout, torch.memory_format)
 
@@ -79,10 +80,8 @@ def _versions() -> str:
 
 def _source_stamp() -> str:
     """Changes when this package's own code does, so that a developer never sees stale graphs."""
-    root = Path(__file__).parent
-    files = (*root.rglob("*.py"), *root.rglob("*.c"))
-    newest = max(path.stat().st_mtime_ns for path in files)
-    return str(newest)
+    paths = (os.path.join(at, n) for at, _, names in os.walk(_ROOT) for n in names)
+    return str(max(os.stat(p).st_mtime_ns for p in paths if p.endswith((".py", ".c"))))
 
 
 def _environment() -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar, overload
 
 import torchsmith_tracer
+from torchsmith_fx_backend import smith
 from torchsmith_tracer import Explanation
 
 from torchsmith._src.repro import watch as watching
@@ -79,6 +80,8 @@ def compile(
     chosen: Backend = watching.with_backend(watch, backend, verify)
     if watch.backend is not None:
         mode = options = None  # they were meant for another one
+    if isinstance(chosen, str) and chosen == "smith":
+        chosen = smith  # which the tracer would look for among all that is installed
 
     def now(fn: F) -> F:
         compiled = torchsmith_tracer.compile(
