@@ -175,3 +175,41 @@ def test_60_backend_errors_name_the_backend():
             compiled(torch.ones(2))
         assert backend.__name__ in str(caught.value)
     assert "42" in str(caught.value)
+
+
+def failing(h, n):
+    twice, names = h * 2, {"n": n}
+    if n > 1:
+        raise ValueError(names)
+    return twice[n + 5]
+
+
+def variables(error):
+    """Names and values of the variables of each frame of the program's."""
+    entries = traceback.walk_tb(error.__traceback__)
+    found = [f.f_locals for f, _ in entries if f.f_code.co_filename == __file__]
+    return [{n: v for n, v in vs.items() if not n.startswith("___")} for vs in found[1:]]
+
+
+@pytest.mark.parametrize("fullgraph", [False, True])
+@pytest.mark.parametrize("n", [0, 2])
+def test_the_frames_of_an_exception_have_their_variables(n, fullgraph):
+    def f(a, n):
+        y, lines = a + 1, [a, "text"]
+        steps = iter(lines)
+        next(steps)
+        with torch.no_grad():
+            return failing(y, n)
+
+    compiled = torchsmith_tracer.compile(f, fullgraph=fullgraph)
+    for _ in range(2):
+        found = []
+        for fn in (f, compiled):
+            with pytest.raises((ValueError, IndexError)) as raised:
+                fn(torch.ones(2), n)
+            found.append(variables(raised.value))
+        want, got = found
+        assert want[0].pop("steps") and "steps" not in got[0]  # an iterator is left out
+        assert [list(names) for names in got] == [list(names) for names in want]
+        assert got[1]["names"] == {"n": n} and got[1]["twice"].tolist() == [4, 4]
+        assert got[0]["lines"][1] == "text" and got[0]["y"].tolist() == [2, 2]

@@ -304,3 +304,18 @@ def test_what_is_said_of_the_context_stays_after_a_cause_is_set(cause, suppress)
         e = caught.value
         shown.append((e.__suppress_context__, repr(e.__cause__), repr(e.__context__)))
     assert shown[0] == shown[1]
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_single_exception_is_wrapped_as_cpython_does(broken):
+    def f(x):
+        try:
+            raise ValueError("plain")
+        except* ValueError as e:
+            group = e
+            x = opaque(x) if broken else x * 2
+        return x, type(group.args[1]).__name__, len(group.exceptions)
+
+    compiled = torchsmith_tracer.compile(f, backend="eager")
+    x = torch.ones(2)
+    assert compiled(x)[1:] == f(x)[1:] == ("tuple", 1)

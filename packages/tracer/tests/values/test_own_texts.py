@@ -1,5 +1,6 @@
 """Texts of instances of builtin types' subclasses: their own where CPython asks them."""
 
+import collections
 import enum
 
 import pytest
@@ -64,3 +65,44 @@ def test_texts_are_cpythons(program, value):
         pytest.skip("not a number")
     x = torch.ones(1)
     assert torchsmith_tracer.compile(program, backend="eager")(x, value)[1] == program(x, value)[1]
+
+
+class Ordered(collections.OrderedDict):
+    pass
+
+
+class Defaults(collections.defaultdict):
+    pass
+
+
+class Some(set):
+    pass
+
+
+class Fixed(frozenset):
+    pass
+
+
+@pytest.mark.parametrize("made", [False, True])
+def test_texts_of_containers_name_their_class(made):
+    given = (Ordered(a=1), Defaults(int, b=2), Some([1, 2]), Fixed([3, 4]), Some())
+
+    def program(x, given):
+        if made:
+            given = (Ordered(a=1), Defaults(int, b=2), Some([1, 2]), Fixed([3, 4]), Some())
+        return x + 1, [repr(v) for v in given], str(given[0]), f"{given[1]}"
+
+    x = torch.ones(1)
+    compiled = torchsmith_tracer.compile(program, backend="eager")
+    assert compiled(x, given)[1:] == program(x, given)[1:]
+
+
+def test_format_reads_attributes_that_every_object_has():
+    def program(x, v):
+        template = "{0.__class__.__name__} {k.__doc__} {0.__dict__} {0.__class__}"
+        return x + 1, template.format(v, k=v), "{k.__class__.__name__}".format_map({"k": v})
+
+    v, x = Word("w"), torch.ones(1)
+    v.tag = 3
+    compiled = torchsmith_tracer.compile(program, backend="eager")
+    assert compiled(x, v)[1:] == program(x, v)[1:]

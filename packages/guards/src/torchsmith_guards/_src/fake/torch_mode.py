@@ -16,11 +16,7 @@ from typing import Any, Self
 import torch
 from torch._dispatch.python import enable_python_dispatcher
 from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import (
-    FakeTensor,
-    FakeTensorMode,
-    in_kernel_invocation_manager,
-)
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
 from torch.nested._internal.nested_int import NestedIntNode
 
 from torchsmith_guards._src.fake.build import build, is_plain, settle

@@ -213,7 +213,8 @@ class _Generator:
             else:
                 tests.append((conditions.condition(self.names, var, guard), _comment(guard)))
         children = list(node.children.values())
-        single = [c for c in children if self._inline(c)]
+        leaves = [c for c in children if c.guards and not c.children]
+        single = [c for c in leaves if conditions.reads_once(c.guards)]
         for child in single:
             text = self._step(node, child.source)
             (guard,) = child.guards
@@ -227,9 +228,6 @@ class _Generator:
         rest = [c for c in children if c not in single]
         for group in runs(rest, lambda c: c.form if self._loops(c) else None):
             self._group(node, group)
-
-    def _inline(self, node: Node) -> bool:
-        return not node.children and bool(node.guards) and conditions.reads_once(node.guards)
 
     def _loops(self, node: Node) -> bool:
         source = node.source

@@ -38,10 +38,7 @@ _OF_RELATIONS = {
 # How generated code reaches what the program writes in fewer words.
 _PLAINER = (
     (re.compile(r"\bG\['([^\W\d]\w*)'\]"), r"\1"),
-    (
-        re.compile(r"\.(?:__dict__|_modules|_parameters|_buffers)\['([^\W\d]\w*)'\]"),
-        r".\1",
-    ),
+    (re.compile(r"\.(?:__dict__|_modules|_parameters|_buffers)\['([^\W\d]\w*)'\]"), r".\1"),
 )
 
 

@@ -20,6 +20,7 @@ import weakref
 # By name: the program may put other things in the module's place.
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -45,7 +46,7 @@ from torchsmith_tracer._src import marks
 from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
 from torchsmith_tracer._src.build.arrays import guard_memory, wrap_array
 from torchsmith_tracer._src.build.dynamic import FrameState, check_marks
-from torchsmith_tracer._src.build.lists import wrap_list
+from torchsmith_tracer._src.build.lists import LITERALS, is_plain_key, unless_other_keys, wrap_list
 from torchsmith_tracer._src.build.stored_hash import stored_hashes
 from torchsmith_tracer._src.build.tensors import wrap_tensor
 from torchsmith_tracer._src.build.wrappers import wrap_descriptor
@@ -108,7 +109,6 @@ from torchsmith_tracer._src.values.torch_fn import TorchCallable, is_torch_calla
 if TYPE_CHECKING:
     from torchsmith_tracer._src.compilation import Compilation
 
-_LITERALS = frozenset((bool, int, float, complex, str, bytes, type(None), type(Ellipsis)))
 # Attributes of torch's modules that programs change from step to step.
 _SCHEDULED = frozenset({"p", "label_smoothing", "momentum", "margin", "beta", "delta"})
 _VARYING = ("float64", "float32", "float16", "int64", "int32")  # numbers of NumPy
@@ -155,7 +155,7 @@ class Builder:
     def wrap(self, obj: object, source: Source) -> Value:
         """The value of ``obj``, found at ``source``."""
         kind = type(obj)
-        if kind in _LITERALS:
+        if kind in LITERALS:
             return self._literal(obj, source)
         if is_number_type(kind):
             return self._numpy_number(obj, source)
@@ -172,7 +172,7 @@ class Builder:
 
     def wrap_new(self, obj: object) -> Value:
         """The value of an object that is the same at every call; what it holds is guarded."""
-        if type(obj) in _LITERALS:
+        if type(obj) in LITERALS:
             return ConstantValue(obj)
         return self.wrap(obj, PinnedSource(obj))
 
@@ -329,7 +329,7 @@ class Builder:
         varies = type(obj).__name__ in _VARYING and env is not None and dynamic is not False
         varies = varies and not self._is_fixed(source) and obj == obj
         made: Value
-        if varies and self.frame_state.is_dynamic_scalar(source, obj, None):  # type: ignore[arg-type]
+        if varies and self.frame_state.is_dynamic_scalar(source, obj, None):
             made = wrap_array(self, obj, source)
         else:
             why = UNCHANGED_NUMBER if varies else "number of NumPy is a constant"
@@ -475,7 +475,8 @@ class Builder:
         if isinstance(obj, defaultdict):
             made = self.wrap(obj.default_factory, AttrSource(source, "default_factory"))
             factory = None if is_none(made) else made
-        found = DictValue(self._table(obj, source, kind), source, kind, factory)
+        read = partial(self._table, obj, source, kind)
+        found = DictValue(unless_other_keys(self, obj, source, kind, read), source, kind, factory)
         found.real = obj if type(obj) is OrderedDict else None
         return found
 
@@ -486,7 +487,7 @@ class Builder:
         class whose methods read it."""
         entries = list(kind.items(obj))  # type: ignore[attr-defined]
         pairs: list[tuple[Value, Value]]
-        if all(_is_plain_key(k) for k, _ in entries):
+        if all(is_plain_key(k) for k, _ in entries):
             self._plain_keys(obj, source, kind, [k for k, _ in entries])
             plain = type(obj) in (dict, OrderedDict) or not isinstance(obj, dict)
             of = None if plain else dict
@@ -559,8 +560,14 @@ class Builder:
         """The content of a set or of an instance of a subclass, in the order it is found in."""
         assert isinstance(obj, set | frozenset)
         kind = storage_base(type(obj))
+        read = partial(self._elements, obj, source, kind)
+        return SetValue(unless_other_keys(self, obj, source, kind, read), source, kind)
+
+    def _elements(
+        self, obj: set[object] | frozenset[object], source: Source, kind: type
+    ) -> dict[object, Value]:
         items = list(kind.__iter__(obj))  # type: ignore[attr-defined]
-        if all(map(_is_plain_key, items)):
+        if all(map(is_plain_key, items)):
             self._plain_keys(obj, source, kind, items)
             values = [self.wrap_new(x) for x in items]
         else:
@@ -570,7 +577,7 @@ class Builder:
         table = dict(zip(self._hash_keys(obj, values), values, strict=True))
         if len(table) != len(values):
             raise Unsupported("opaque-call", what="a set with elements that are equal by now")
-        return SetValue(table, source, kind)
+        return table
 
     def _range(self, obj: object, source: Source) -> Value:
         assert isinstance(obj, range)
@@ -713,9 +720,7 @@ class Builder:
         return value
 
     def _sequence(
-        self,
-        obj: list[object] | tuple[object, ...] | deque[object],
-        source: Source,
+        self, obj: list[object] | tuple[object, ...] | deque[object], source: Source
     ) -> Value:
         """The content of an instance of a user subclass of list, tuple or deque."""
         cls, kind = type(obj), storage_base(type(obj))
@@ -755,13 +760,6 @@ def _is_on_stack(owner: object, source: Source) -> bool:
     """Whether a graph break left a method of ``owner``, made for the call, on the stack."""
     held = isinstance(owner, types.ModuleType | type | None)
     return isinstance(source, LocalSource) and source.name.startswith("___s") and not held
-
-
-def _is_plain_key(key: object) -> bool:
-    """True for keys that are compared by value; NaN is found again by identity only."""
-    if type(key) is tuple:
-        return all(map(_is_plain_key, key))
-    return type(key) in _LITERALS and key == key
 
 
 Maker = Callable[[Builder, object, Source], Value]

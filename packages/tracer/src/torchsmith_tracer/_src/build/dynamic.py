@@ -45,24 +45,24 @@ class FrameState:
         sizes: sizes of tensors; None in place of one that varied, None altogether after the
             number of dimensions changed.
         strides: likewise strides.
-        scalars: ints and floats; None after the value varied.
+        scalars: ints and floats, keys of tables; None after the value varied.
         edge: whether a size that varies was 0 or 1 in the compile under way.
         varying: sizes that vary, of this compile.
         compiles: how many there have been, with the one under way.
         seen: size of a dimension in each compile, by text of its tensor and place.
-        unrolled: lengths that versions were compiled for, by text of what has the length.
+        unrolled: lengths or keys that versions were compiled for, by text of what has them.
         lists: texts of lists.
         ragged: dimensions that vary among the tensors of a list, by the text of that.
     """
 
     sizes: dict[str, list[int | None] | None] = field(default_factory=dict)
     strides: dict[str, list[int | None] | None] = field(default_factory=dict)
-    scalars: dict[str, int | float | None] = field(default_factory=dict)
+    scalars: dict[str, Hashable] = field(default_factory=dict)
     edge: bool = False
     varying: set[int] = field(default_factory=set)
     compiles: int = 0
     seen: dict[tuple[str, int | None], dict[int, int]] = field(default_factory=dict)
-    unrolled: dict[str, set[int | None]] = field(default_factory=dict)
+    unrolled: dict[str, set[Hashable]] = field(default_factory=dict)
     lists: set[str] = field(default_factory=set)
     ragged: dict[str, set[int]] = field(default_factory=dict)
 
@@ -106,7 +106,7 @@ class FrameState:
             return frozenset()
         return frozenset(_varied(self.strides, source.expr, tensor.stride()))
 
-    def unroll(self, tx: Trace, what: str, key: str, length: int, most: int) -> None:
+    def unroll(self, tx: Trace, what: str, key: str, length: Hashable, most: int) -> None:
         """Traced code needs a ``length`` that varies: that of a loop, say, which had a constant one
         before. Code for the first ones is made as ever; for others a break leaves what needs it to
         Python, and the body of a loop is compiled once.
@@ -174,7 +174,7 @@ class FrameState:
             for i, item in enumerate(value.items):
                 self._inherit(outer, f"{label}[{i}]", item, depth - 1, grows=grows)
 
-    def is_dynamic_scalar(self, source: Source, value: int | float, dynamic: bool | None) -> bool:
+    def is_dynamic_scalar(self, source: Source, value: Hashable, dynamic: bool | None) -> bool:
         """Note a number and tell whether it is to be symbolic."""
         if dynamic is False:
             return False

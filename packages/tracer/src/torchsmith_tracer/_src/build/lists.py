@@ -1,9 +1,10 @@
-"""Wrapping lists, tuples and sizes of tensors."""
+"""Wrapping lists, tuples and sizes of tensors; tables of other keys each time."""
 
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
 
 from torchsmith_guards import GuardKind, Source
 
@@ -17,8 +18,10 @@ from torchsmith_tracer._src.values.sizes import SizeValue
 if TYPE_CHECKING:
     from torchsmith_tracer._src.build.builder import Builder
 
-# Lengths that have code of their own; tuples are arguments more often than data.
-_OF_LISTS, _OF_TUPLES = 2, 3
+_T = TypeVar("_T")
+LITERALS = frozenset((bool, int, float, complex, str, bytes, type(None), type(Ellipsis)))
+# Lengths, or keys, that have code of their own; tuples are arguments more often than data.
+_OF_LISTS, _OF_TUPLES, _OF_TABLES = 2, 3, 3
 
 
 def wrap_list(builder: Builder, obj: object, source: Source) -> Value:
@@ -50,3 +53,31 @@ def wrap_list(builder: Builder, obj: object, source: Source) -> Value:
         return made(read(), source)
     builder.guard(source, GuardKind.TYPE, kind, "what something is put behind the end of")
     return made(Unread(read, tx.journal), source)
+
+
+def unless_other_keys(
+    builder: Builder, obj: object, source: Source, kind: type, read: Callable[[], _T]
+) -> _T | Unread:
+    """What ``read`` finds in a dict or set; one of other keys each time (a cache, what is noted at
+    each step) is not read before it has to be. ``kind`` is its builtin class."""
+    keys = list(kind.__iter__(obj))  # type: ignore[attr-defined]
+    held = tuple(keys) if all(map(is_plain_key, keys)) else len(keys)
+    key, state = key_of(source), builder.frame_state
+
+    def unrolled() -> _T:
+        state.unroll(builder.tx, f"{kind.__name__} `{source.expr}`", key, held, _OF_TABLES)
+        return read()
+
+    dynamic = False if builder.tx.settings.dynamic is False else None
+    if not state.is_dynamic_scalar(source, held, dynamic):
+        state.unrolled.setdefault(key, set()).add(held)
+        return read()
+    builder.guard(source, GuardKind.TYPE, type(obj), "what is read natively")
+    return Unread(unrolled, builder.tx.journal)
+
+
+def is_plain_key(key: object) -> bool:
+    """True for keys that are compared by value; NaN is found again by identity only."""
+    if type(key) is tuple:
+        return all(map(is_plain_key, key))
+    return type(key) in LITERALS and key == key

@@ -99,7 +99,8 @@ def assemble(
     assert graph is not None
     lines = list(cg.lines)
     compiled: Function | None = None
-    if trace.graph.is_empty() and not cg.outputs:
+    calls = any(n.op in ("call_function", "call_method") for n in trace.graph.graph.nodes)
+    if not calls and not cg.outputs:
         graph = None
     else:
         compiled = compile_graph(graph, trace.graph.example_inputs())

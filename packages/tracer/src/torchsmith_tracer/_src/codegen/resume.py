@@ -247,9 +247,9 @@ def step_code(
     own += [f"___rest{i}" for i in range(len(exits) + (caught is not None))] + _slots(operands)
     params = [*own, *(local_name(n) for n in local_names or ())]
     in_force = operands[: operands.rfind("E") + 1]
+    gone = [Instr("DELETE_FAST", name) for name in _slots(operands)]
+    pushes += _located(gone, pushes[-1].location)
     if onward is not None:
-        gone = [Instr("DELETE_FAST", name) for name in _slots(operands)]
-        pushes += _located(gone, pushes[-1].location)
         # The original instruction stays where it is: handlers may run into it again in a loop.
         body = _copy(code)
         cover = _cover(body, _position_of(body, index))
@@ -282,6 +282,7 @@ def _natively(operation: Operation, jump_end: Label) -> list[Any]:
             Instr("LOAD_FAST", _ARGS),
             Instr("LOAD_FAST", _KWARGS),
             Instr("DELETE_FAST", _ARGS),
+            Instr("DELETE_FAST", _KWARGS),
             Instr("CALL_FUNCTION_EX", 1),
         ]
     return [] if operation.instr is None else operation.instr(jump_end)

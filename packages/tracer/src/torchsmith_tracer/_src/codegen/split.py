@@ -45,7 +45,7 @@ from torchsmith_tracer._src.frames.liveness import live_locals
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.containers import SequenceValue
 from torchsmith_tracer._src.values.exceptions import ExceptionValue
-from torchsmith_tracer._src.values.tracebacks import TracebackValue
+from torchsmith_tracer._src.values.tracebacks import TracebackValue, can_show
 
 if TYPE_CHECKING:
     from torchsmith_tracer._src.breaks.kinds import Varies
@@ -74,6 +74,7 @@ def emit_break(
     varies: Varies = "",
     *,
     native: bool = False,
+    raises: bool = False,
 ) -> bool:
     """Effects, then the steps of all frames (innermost first in ``frames``). Returns whether all
     frames are resumed in compiled code.
@@ -86,8 +87,10 @@ def emit_break(
         refuse: called instead of what comes after the instruction, for one that has to raise.
         varies: what of the instruction differs from call to call.
         native: the innermost frame goes on natively.
+        raises: an exception follows; who looks at its frames finds their variables.
     """
     trace.loop.abandoned.running = [state.frame for state in frames]
+    trace.loop.abandoned.raises = raises
     replay(cg, trace.journal)
     for context in trace.graph.contexts:
         context.reenter(cg)
@@ -99,7 +102,7 @@ def emit_break(
         for value in (*operands_of(state.stack), *state.locals.values()) if rest else ():
             cg.expr(value)  # all exceptions that may have to be led to the frames
     for state, rest in zip(frames, rests, strict=True):
-        todo = _frame_step(trace, cg, record, state, todo, refuse, varies, native_rest=rest)
+        todo = _frame_step(trace, cg, record, state, todo, refuse, varies, rest, raises)
         refuse = None
     # What follows runs when no frame of ours holds any more what is dead for the program: after
     # this body, or, where the function begins, as far as its temporaries go.
@@ -121,8 +124,8 @@ def _frame_step(
     inner: list[str],
     refuse: Callable[..., object] | None,
     varies: Varies,
-    *,
     native_rest: bool,
+    raises: bool,
 ) -> list[str]:
     """Expressions for the step function of one frame and its arguments, from those of the frame
     that it called."""
@@ -162,9 +165,9 @@ def _frame_step(
     pushed = [*handling, *stack[first:below]]
     shown = plan.operation.resolve is not None and any(map(_looks_at_caller, stack[below:]))
     local_names: list[str] | None = None
-    if plan.reads_cells or shown:
+    if plan.reads_cells or shown or raises:
         live = live_locals(info, ins.index)
-        live |= state.locals.keys() if shown else frozenset()
+        live |= {n for n, v in state.locals.items() if shown or (raises and can_show(v))}
         local_names = values.bound(live)
     rests: list[str] = []
     cells = _box(cg, values.cells()) if values.cell_names else ""

@@ -16,11 +16,7 @@ from torchsmith_tracer._src.torch_private import (
     set_grad_enabled,
     storage_id,
 )
-from torchsmith_tracer._src.values.builtins.printing import (
-    add_filter,
-    enter_filters,
-    exit_filters,
-)
+from torchsmith_tracer._src.values.builtins.printing import add_filter, enter_filters, exit_filters
 
 GRAD_TOGGLES: frozenset[object] = frozenset([set_grad_enabled])
 _LEFT_BY: dict[object, object] = {enter_autocast: exit_autocast, enter_filters: exit_filters}

@@ -529,10 +529,6 @@ class OutputGraph:
         module.meta["sources"] = [entry.source for entry in kept]
         return module
 
-    def is_empty(self) -> bool:
-        """True when the graph has no call that computes anything."""
-        return not any(n.op in ("call_function", "call_method") for n in self.graph.nodes)
-
     # --- helpers ---------------------------------------------------------------------------
     def argument(self, value: object) -> object:
         """The form in which an argument stands in a node; lazy elements are read now."""

@@ -230,7 +230,8 @@ def _trace_and_generate(
         refuse = _refusal(found) if raising and region.settings.fullgraph else None
         native = bool(signal.details.get("native"))
         varies = KINDS[signal.kind].varies
-        resumed = emit_break(trace, cg, record, frames, refuse, varies, native=native)
+        how = {"native": native, "raises": raising}
+        resumed = emit_break(trace, cg, record, frames, refuse, varies, **how)
         if not resumed and report.break_ is not None and signal.kind != "host-function":
             report.break_ = replace(report.break_, resumed=False)
         del signal, result  # their tracebacks lead to this frame, and it to the arguments

@@ -25,7 +25,7 @@ from torchsmith_tracer._src.values.base import Value, slot_names
 from torchsmith_tracer._src.values.containers import DequeValue
 from torchsmith_tracer._src.values.generators import GeneratorValue
 from torchsmith_tracer._src.values.iterators import IteratorValue
-from torchsmith_tracer._src.values.tracebacks import TracebackValue, frame_maker, lead_to
+from torchsmith_tracer._src.values.tracebacks import TracebackValue, can_show, frame_maker, lead_to
 
 _NO_FOLLOW = frozenset(("source", "obj", "tx", "journal"))
 
@@ -41,6 +41,7 @@ class Abandoned:
         self._witness: dict[GeneratorValue, _Witness] = {}
         self._waiting: frozenset[GeneratorValue] = frozenset()  # until the one before has ended
         self.running: list[Frame] = []  # that go on after the trace
+        self.raises = False  # they go on with an exception
         # Exceptions of before: their tracebacks lead to the outermost frame.
         self.caught: tuple[Value, ...] = ()
         self._below: dict[TracebackValue, tuple[Frame, ...]] = {}
@@ -62,13 +63,14 @@ class Abandoned:
 
     def kept(self, entry: TracebackValue) -> dict[str, Value]:
         """The variables that an entry has to hold after the trace: those of its own frame and of
-        its callers that lead to suspended generators."""
+        its callers that lead to suspended generators, and what shows where an exception is raised.
+        """
         found: dict[str, Value] = {}
         for frame in self._led_to(entry):
-            if frame not in self.running:
-                for name, value in frame.variables().items():
-                    if self.holds(value):
-                        found[name if frame is entry.frame else f"{name} {len(found)}"] = value
+            shows, ends = self.raises and frame is entry.frame, frame not in self.running
+            for name, value in frame.variables().items():
+                if (shows and can_show(value)) or (ends and self.holds(value)):
+                    found[name if frame is entry.frame else f"{name} {len(found)}"] = value
         return found
 
     def _led_to(self, entry: TracebackValue) -> Iterator[Frame]:
@@ -228,7 +230,8 @@ class Abandoned:
                 while (before := came[path[-1]]) is not None:
                     path.append(before)
                 return path[::-1]
-            if not contexts and _is_context(value):
+            cls = getattr(value, "cls", object)
+            if not contexts and issubclass(cls, contextlib._GeneratorContextManager):
                 continue
             for part in self._parts(value):
                 if part not in came:
@@ -267,10 +270,6 @@ def _pending(gen: GeneratorValue) -> bool:
     if frame is None or not gen.started or gen.running:
         return False
     return covered(frame.info, frame.ip - 1)
-
-
-def _is_context(value: Value) -> bool:
-    return issubclass(getattr(value, "cls", object), contextlib._GeneratorContextManager)
 
 
 def _values(items: Iterable[object]) -> Iterator[Value]:

@@ -10,6 +10,7 @@ import sys
 from collections import deque, namedtuple
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from torchsmith_guards import IndexedSource, ItemSource, Source, hint_of
 
@@ -30,49 +31,61 @@ _MAX_ITEMS = 10_000_000
 @dataclass(slots=True, eq=False)
 class Unread:
     """What is known of a sequence that has another length at each compile, as one that a loop with
-    a break grows, while nothing has asked for more than to put something behind its end.
+    a break grows, while nothing has asked for more than to put something behind its end; or of a
+    table that has other keys.
 
     Attributes:
-        read: the items at entry; guards how many they are.
+        read: the items at entry, or the table; guards how many, or which keys, they are.
         journal: where reading is noted, so that a rollback undoes it.
         head: the sequence at entry where this is another one.
         tail: what comes behind those items.
     """
 
-    read: Callable[[], list[Value]]
+    read: Callable[[], Any]
     journal: Journal
     head: Value | None = None
     tail: list[Value] = field(default_factory=list)
 
 
-class SequenceValue(BuiltinObject):
+class Growing:
+    """What is set when it is asked for, in the slot named ``content``, while ``growing``."""
+
+    __slots__ = ()
+    content = "table"
+    growing: Unread | None
+
+    def fill(self, content: object) -> None:
+        self.growing = content if isinstance(content, Unread) else None  # type: ignore[misc]
+        if self.growing is None:
+            setattr(self, self.content, content)
+
+    def __getattr__(self, name: str) -> Any:
+        if name != self.content or self.growing is None:
+            raise AttributeError(name)
+        unread = self.growing
+        found = unread.read()
+        unread.journal.record(lambda: self._forget(unread))
+        self.fill([*found, *unread.tail] if unread.tail else found)
+        return getattr(self, name)
+
+    def _forget(self, unread: Unread) -> None:
+        self.growing = unread  # type: ignore[misc]
+        delattr(self, self.content)
+
+
+class SequenceValue(Growing, BuiltinObject):
     """Common part of tuple, list and deque. ``items`` may hold ``LazyValue``s; those of a sequence
     that is ``growing`` are set when they are asked for."""
 
     __slots__ = ("growing", "items")  # in this order, in which they are let go of
+    content = "items"
+    items: list[Value]
     cls: type = object
     ordered = True
 
     def __init__(self, items: Iterable[Value] | Unread, source: Source | None = None) -> None:
         self.source = source
-        self.growing: Unread | None = None
-        if isinstance(items, Unread):
-            self.growing = items
-        else:
-            self.items: list[Value] = list(items)
-
-    def __getattr__(self, name: str) -> list[Value]:
-        if name != "items" or self.growing is None:
-            raise AttributeError(name)
-        unread = self.growing
-        items = unread.read() + unread.tail
-        unread.journal.record(lambda: self._forget(unread))
-        self.growing, self.items = None, items
-        return items
-
-    def _forget(self, unread: Unread) -> None:
-        self.growing = unread
-        del self.items
+        self.fill(items if isinstance(items, Unread) else list(items))
 
     def describe(self) -> str:
         name = self.python_type().__name__
@@ -216,7 +229,7 @@ class TupleValue(SequenceValue):
         return all(v.is_constant() for v in self.items)
 
     def getitem(self, tx: Trace, key: Value) -> Value:
-        if isinstance(key, SliceValue) and key.is_full():
+        if isinstance(key, SliceValue) and all(map(tx.interp.is_none, key.items)):  # ``[:]``
             return self
         return super().getitem(tx, key)
 
@@ -457,10 +470,6 @@ class SliceValue(_Bounds):
 
     __slots__ = ()
     cls = slice
-
-    def is_full(self) -> bool:
-        """``[:]``."""
-        return all(isinstance(v, ConstantValue) and v.value is None for v in self.items)
 
     def as_proxy(self) -> object:
         return slice(*[v.as_proxy() for v in self.items])

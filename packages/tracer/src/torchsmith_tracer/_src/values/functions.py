@@ -367,11 +367,7 @@ class BuiltinMethodValue(BuiltinObject):
     __slots__ = ("descriptor", "name", "owner", "self_value")
 
     def __init__(
-        self,
-        self_value: Value,
-        name: str,
-        owner: type | None = None,
-        descriptor: object = None,
+        self, self_value: Value, name: str, owner: type | None = None, descriptor: object = None
     ) -> None:
         super().__init__(None)
         self.self_value = self_value
@@ -416,8 +412,7 @@ class BuiltinMethodValue(BuiltinObject):
     def reconstruct(self, cg: Emitter) -> str:
         cls = self.self_value.python_type()
         found = next(
-            (b.__dict__[self.name] for b in cls.__mro__ if self.name in b.__dict__),
-            self.descriptor,
+            (b.__dict__[self.name] for b in cls.__mro__ if self.name in b.__dict__), self.descriptor
         )
         if self.descriptor is not None and found is not self.descriptor:
             # ``super().name``: plain access would find the override.

@@ -17,7 +17,7 @@ from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtin_object import BuiltinObject, HasInstanceDict
 from torchsmith_tracer._src.values.constants import COMPARE, ConstantValue, bool_value
-from torchsmith_tracer._src.values.containers import TupleValue
+from torchsmith_tracer._src.values.containers import Growing, TupleValue, Unread
 from torchsmith_tracer._src.values.lazy import LazyValue, realize
 from torchsmith_tracer._src.values.symnum import SymNumValue
 
@@ -48,7 +48,7 @@ def claim(holder: _Hashed[_E], hkey: object, entry: _E) -> tuple[_E, bool]:
     return claim(holder, hkey, entry)
 
 
-class DictValue(BuiltinObject, HasInstanceDict):
+class DictValue(Growing, BuiltinObject, HasInstanceDict):
     """A dict, OrderedDict or defaultdict. An OrderedDict has attributes, too: torch keeps versions
     of modules in those of a ``state_dict``.
 
@@ -62,17 +62,18 @@ class DictValue(BuiltinObject, HasInstanceDict):
         instance, tx: of an ``InstanceDictValue``, which a dict may become.
     """
 
-    __slots__ = ("cls", "factory", "gone", "instance", "owner", "real", "table", "tx")
+    table: Table
+    __slots__ = ("cls", "factory", "gone", "growing", "instance", "owner", "real", "table", "tx")
 
     def __init__(
         self,
-        table: Table | None = None,
+        table: Table | Unread | None = None,
         source: Source | None = None,
         cls: type = dict,
         factory: Value | None = None,
     ) -> None:
         self.source = source
-        self.table: Table = {} if table is None else table
+        self.fill({} if table is None else table)
         self.cls = cls
         self.factory = factory
         self.owner: Value | None = None
@@ -80,7 +81,7 @@ class DictValue(BuiltinObject, HasInstanceDict):
         self.gone: list[object] = []
 
     def describe(self) -> str:
-        return f"{self.cls.__name__} of {len(self.table)}"
+        return self.cls.__name__ if self.growing else f"{self.cls.__name__} of {len(self.table)}"
 
     def as_constant(self) -> object:
         pairs = {
@@ -286,19 +287,20 @@ class DictValue(BuiltinObject, HasInstanceDict):
             cg.statement(cg.method(self, "update", cg.dict_of(self.table.values())))
 
 
-class SetValue(BuiltinObject):
+class SetValue(Growing, BuiltinObject):
     """A set (``cls`` set) or frozenset. ``table``: ``hash_key`` -> element."""
 
-    __slots__ = ("cls", "table")
+    table: dict[object, Value]
+    __slots__ = ("cls", "growing", "table")
 
     def __init__(
         self,
-        table: dict[object, Value] | None = None,
+        table: dict[object, Value] | Unread | None = None,
         source: Source | None = None,
         cls: type = set,
     ) -> None:
         self.source = source
-        self.table: dict[object, Value] = {} if table is None else table
+        self.fill({} if table is None else table)
         self.cls = cls
 
     @staticmethod
@@ -315,7 +317,7 @@ class SetValue(BuiltinObject):
         return list(self.table.values())
 
     def describe(self) -> str:
-        return f"{self.cls.__name__} of {len(self.table)}"
+        return self.cls.__name__ if self.growing else f"{self.cls.__name__} of {len(self.table)}"
 
     def is_constant(self) -> bool:
         return self.cls is frozenset and all(v.is_constant() for v in self.table.values())

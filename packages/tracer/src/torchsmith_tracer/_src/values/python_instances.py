@@ -24,10 +24,7 @@ from torchsmith_tracer._src.frames.library import is_library, is_library_module
 from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtin_object import METHOD_TYPES, HasInstanceDict, PlainObject
-from torchsmith_tracer._src.values.constants import (
-    ConstantValue,
-    dunder,
-)
+from torchsmith_tracer._src.values.constants import ConstantValue, dunder
 from torchsmith_tracer._src.values.lookup import (
     C_DATA,
     Found,

@@ -420,11 +420,7 @@ def are_simple(tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]) -> bo
 
 
 def call_tensor_method(
-    tx: Trace,
-    tensor: TensorValue,
-    name: str,
-    args: Sequence[Value],
-    kwargs: dict[str, Value],
+    tx: Trace, tensor: TensorValue, name: str, args: Sequence[Value], kwargs: dict[str, Value]
 ) -> Value:
     """``tensor.name(*args, **kwargs)``."""
     from torchsmith_tracer._src.values.builtins.registry import misfit

@@ -3,7 +3,8 @@
 Such an exception has passed no real frame. One entry is kept for each frame of the program's that
 it did pass, as CPython makes them, and becomes a real entry where the exception becomes a real one:
 its frame is that of a function with the name, file, positions and globals of the user's, which was
-never run and has only those local variables that lead to a suspended generator.
+never run. It has the local variables that lead to a suspended generator, and all that can be made
+once more if the exception leaves the traced code: a debugger shows them.
 """
 
 from __future__ import annotations
@@ -77,6 +78,12 @@ class TracebackValue(BuiltinObject):
     def reconstruct_fill(self, cg: Emitter) -> None:
         if self.inner is not NONE:
             cg.set_attr(self, "tb_next", self.inner)
+
+
+def can_show(variable: Value) -> bool:
+    """Whether a frame may hold a variable that nobody reads: an iterator may not be rebuilt."""
+    cls = variable.python_type()
+    return cls is not types.CellType and not hasattr(cls, "__next__")
 
 
 def frame_maker(frame: Frame, held: tuple[str, ...]) -> types.FunctionType:

@@ -161,11 +161,7 @@ def _fake_quantize(x: torch.Tensor, *_: Any) -> Layouts:
 
 
 def _scatter_into_copy(
-    place: Callable[..., Layout],
-    x: torch.Tensor,
-    source: torch.Tensor,
-    *where: Any,
-    **named: Any,
+    place: Callable[..., Layout], x: torch.Tensor, source: torch.Tensor, *where: Any, **named: Any
 ) -> Layout:
     view = place(x, *where, **named)
     unsure_if(not same_sizes(source.shape, view[0]) or source.device != x.device)

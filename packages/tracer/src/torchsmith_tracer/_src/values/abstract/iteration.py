@@ -126,7 +126,11 @@ class Iteration(Part):
     def dict_update(self, target: DictValue, source: Value, *, pairs: bool = True) -> None:
         """``target.update(source)``: a mapping, or an iterable of pairs."""
         base = source.base_value()
-        if isinstance(base, DictValue) and (base is source or not self._overrides_items(source)):
+        # C code uses the methods of a subclass that customises iteration.
+        own, cls = base is not source, source.python_type()
+        if isinstance(base, DictValue) and not (
+            own and in_python(lookup(self.tx, cls, "__iter__"))
+        ):
             size = len(base.table)
             for key, value in list(base.table.values()):
                 target.put(self.tx, key, value)
@@ -150,10 +154,6 @@ class Iteration(Part):
                     )
                     raise self.interp.error(ValueError, message)
                 target.put(self.tx, parts[0], parts[1])
-
-    def _overrides_items(self, value: Value) -> bool:
-        """Whether a dict subclass customises iteration, so that C code would use its methods."""
-        return in_python(lookup(self.tx, value.python_type(), "__iter__"))
 
     def merge_keywords(self, function: Value, target: DictValue, source: Value) -> None:
         """``f(**target, **source)``."""

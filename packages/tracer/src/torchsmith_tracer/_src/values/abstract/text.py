@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import operator
 import re
 from typing import TYPE_CHECKING
@@ -120,6 +121,9 @@ class Texts(Part):
             return result
         known = self.interp.try_concrete(value)
         if known is not self.interp.UNKNOWN:
+            if isinstance(known, _NAMED) and type(known) is not cls:  # known are only its items
+                items = (known.default_factory,) if hasattr(known, "default_factory") else ()
+                known = type(cls.__name__, (type(known),), {})(*items, known)
             return self.interp.fold(str if name == "__str__" else repr, known)
         stores = self.tx.journal.stores(value)
         if isinstance(value, FunctionValue | BuiltinValue) and value.obj is not None and not stores:
@@ -230,6 +234,7 @@ class Texts(Part):
 
 
 _BRACKETS: dict[type, tuple[str, str]] = {ListValue: ("[", "]"), TupleValue: ("(", ")")}
+_NAMED = (set, frozenset, collections.OrderedDict, collections.defaultdict)
 _PERCENT = re.compile(r"%(?:\((\w*)\))?([sra%])")
 _ASKS = re.compile(r"%[^%a-zA-Z]*(?:\(\w*\))?[^%a-zA-Z]*[srafFeEgG]")  # not only the content
 _HOW = {"s": "str", "r": "repr", "a": "ascii"}

@@ -103,11 +103,7 @@ _ASKED = frozenset(
 
 
 def make_class(
-    tx: Trace,
-    name: str,
-    bases: Sequence[Value],
-    namespace: DictValue,
-    kwargs: dict[str, Value],
+    tx: Trace, name: str, bases: Sequence[Value], namespace: DictValue, kwargs: dict[str, Value]
 ) -> ClassValue:
     """A new class from its name, bases, namespace and class keywords."""
     kwargs = dict(kwargs)

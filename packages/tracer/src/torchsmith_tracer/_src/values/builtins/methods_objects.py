@@ -342,6 +342,8 @@ _end("endswith", -1)
 class _Formatted:
     """Stands for a value inside the host's ``str.format``."""
 
+    __slots__ = ("_tx", "_value")
+
     def __init__(self, tx: Trace, value: Value) -> None:
         self._tx = tx
         self._value = value
@@ -356,7 +358,9 @@ class _Formatted:
     def __repr__(self) -> str:
         return str(self._tx.interp.concrete(self._tx.interp.repr_of(self._value)))
 
-    def __getattr__(self, name: str) -> _Formatted:
+    def __getattribute__(self, name: str) -> object:
+        if name in _Formatted.__slots__:
+            return object.__getattribute__(self, name)
         return _Formatted(self._tx, self._value.getattr(self._tx, name))
 
     def __getitem__(self, key: object) -> _Formatted:

@@ -153,13 +153,7 @@ def find_method(owner: type | None, receiver: Value, name: str) -> Implementatio
 _COPYING = ("__reduce__", "__reduce_ex__", "__getstate__")  # a class's own are not like object's
 
 
-def invoke(
-    tx: Trace,
-    fn: Implementation,
-    obj: object,
-    args: Args,
-    kwargs: Kwargs,
-) -> Value | None:
+def invoke(tx: Trace, fn: Implementation, obj: object, args: Args, kwargs: Kwargs) -> Value | None:
     """Call an implementation; arguments that do not fit raise what CPython raises."""
     if (error := misfit(tx, fn, args, kwargs)) is not None:
         raise wrong_arguments(tx, obj, args, kwargs, error)
