@@ -121,3 +121,30 @@ def test_keys_that_are_no_names(case, make):
     compiled = tracer.compile(case(make), backend="eager")
     for _ in range(2):
         assert repr(compiled(x)) == repr(case(make)(x))
+
+
+SETS = [
+    lambda x: repr(({1, 2} & {True}, {True} & {1, 2}, {1} & {True}, frozenset([1.0]) & {1})),
+    lambda x: repr(({1, 2} - {True}, {2, 1.0} | {1, 2.0}, {1, 3} ^ {True, 4})),
+    lambda x: list({8, 0, 3} ^ {16, 3}) + list({16, 8} | {0, 24}) + list({0, 8} - {3}),
+    lambda x: list({24, 16, 8} & {8, 16, 24, 1}) + list({8, 16} & {16, 8}),
+    lambda x: repr({1, 2}.intersection({True}, {1.0, 5})),
+]
+
+
+@pytest.mark.parametrize("program", SETS)
+def test_sets_keep_the_elements_that_cpython_keeps(program):
+    compiled = tracer.compile(lambda x: (program(x), x + 1), backend="eager")
+    x = torch.ones(1)
+    assert compiled(x)[0] == program(x)
+
+
+def test_an_iterator_of_what_cannot_be_called():
+    def f(x):
+        try:
+            return iter(3, 4), x
+        except TypeError as e:
+            return str(e), x + 1
+
+    compiled = tracer.compile(f, backend="eager")
+    assert compiled(torch.ones(1))[0] == f(torch.ones(1))[0]

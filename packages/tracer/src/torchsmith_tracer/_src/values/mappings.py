@@ -328,15 +328,13 @@ class SetValue(Growing, BuiltinObject):
     def as_proxy(self) -> object:
         return self.cls([v.as_proxy() for v in self.table.values()])
 
-    def in_order(self) -> list[Value]:
-        """Elements in the order in which the real set would give them, where that is known: sets
-        of constants iterate in hash order."""
-        items = list(self.table.values())
-        if self.source is not None:
-            return items  # the builder has read them from the real set
-        if len(items) > 1 and all(map(_plain_key, self.table)):
-            return [self.table[key] for key in self.cls(self.table)]
-        return items
+    def in_order(self) -> Elements:
+        """The table in the order in which the real set would give its elements, where that is
+        known: sets of constants iterate in hash order."""
+        table = self.table
+        if self.source is None and len(table) > 1 and all(map(_plain_key, table)):
+            return {key: table[key] for key in self.cls(table)}
+        return table  # the builder has read it from a real set
 
     def replace(self, tx: Trace, table: dict[object, Value]) -> None:
         """Give the set a new content."""
@@ -363,7 +361,7 @@ class SetValue(Growing, BuiltinObject):
         return bool_value(look_up(self, element_key(tx, item)) is not None)
 
     def iter(self, tx: Trace) -> Value:
-        return tx.interp.iterator(self.in_order(), self)
+        return tx.interp.iterator(list(self.in_order().values()), self)
 
     def binary(
         self, tx: Trace, op: str, other: Value, *, reflected: builtins.bool = False
@@ -374,7 +372,7 @@ class SetValue(Growing, BuiltinObject):
         theirs = set_table(other)
         if theirs is None or reflected or op not in _SET_OPS:
             return None
-        table = _SET_OPS[op](self.table, theirs)
+        table = _SET_OPS[op](self.in_order(), theirs)
         if inplace:
             self.replace(tx, table)
             return self
@@ -408,23 +406,26 @@ def _plain_key(key: object) -> builtins.bool:
 Elements = dict[object, Value]
 
 
+def _part(a: Elements, b: Elements, *, common: bool = False) -> Elements:
+    return {k: v for k, v in a.items() if (k in b) is common}
+
+
+# As CPython walks them: of two sets the shorter, or the second, has the elements in common.
 _SET_OPS: dict[str, Callable[[Elements, Elements], Elements]] = {
-    "or_": lambda a, b: {**a, **{k: v for k, v in b.items() if k not in a}},
-    "and_": lambda a, b: {k: v for k, v in a.items() if k in b},
-    "sub": lambda a, b: {k: v for k, v in a.items() if k not in b},
-    "xor": lambda a, b: {
-        **{k: v for k, v in a.items() if k not in b},
-        **{k: v for k, v in b.items() if k not in a},
-    },
+    "or_": lambda a, b: {**a, **_part(b, a)},
+    "and_": lambda a, b: _part(*((a, b) if len(a) < len(b) else (b, a)), common=True),
+    "sub": _part,
+    "ixor": lambda a, b: {**_part(a, b), **_part(b, a)},
+    "xor": lambda a, b: {**_part(b, a), **_part(a, b)},
 }
-_SET_OPS |= {"i" + op.rstrip("_"): combine for op, combine in _SET_OPS.items()}
+_SET_OPS |= {f"i{op.rstrip('_')}": _SET_OPS[op] for op in ("or_", "and_", "sub")}
 
 
 def set_table(value: Value) -> dict[object, Value] | None:
     """The elements of a set or of a keys/items view, by hash key; None for anything else."""
     value = value.base_value()
     if isinstance(value, SetValue):
-        return value.table
+        return value.in_order()
     if isinstance(value, DictViewValue) and value.kind == "keys":
         return {h: k for h, (k, _) in value.mapping.table.items()}
     return None

@@ -283,7 +283,7 @@ class Calls(Part):
         if isinstance(value, ConstantValue):
             return value.value
         if isinstance(value, ObjectValue):
-            if value.obj is not None and registry.is_immutable(value.obj):
+            if isinstance(value.obj, registry.IMMUTABLE):
                 return value.obj
             return self.interp.UNKNOWN
         if issubclass(value.python_type(), _IMMUTABLE):

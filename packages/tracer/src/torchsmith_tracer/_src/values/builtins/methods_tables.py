@@ -226,7 +226,7 @@ def _set_pop(tx: Trace, self: Value, /) -> Value:
     target = _set(self)
     if not target.table:
         raise tx.interp.error(KeyError, "pop from an empty set")
-    item = target.in_order()[0]
+    item = next(iter(target.in_order().values()))
     _discard(tx, self, item)
     return item
 

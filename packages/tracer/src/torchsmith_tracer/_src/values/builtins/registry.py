@@ -266,7 +266,8 @@ _PURE_OF_CLASSES = frozenset(
 )
 _IMPURE = frozenset(("insort", "insort_left", "insort_right", "pack_into"))
 _IMPURE_OF_CLASSES = frozenset(("__new__", "__init__", "__setattr__", "__delattr__"))
-_IMMUTABLE = (
+# Their methods can be run while tracing, without any effect.
+IMMUTABLE = (
     re.Pattern, re.Match, pathlib.PurePath, datetime.date, datetime.time, datetime.timedelta,
     fractions.Fraction, Decimal, uuid.UUID, operator.attrgetter, operator.itemgetter,
     operator.methodcaller,
@@ -290,8 +291,3 @@ def is_pure(obj: object, cls: type | None = None) -> bool:
         return obj in _PURE or obj in vars(math).values() or obj in vars(cmath).values()
     except TypeError:
         return False
-
-
-def is_immutable(obj: object) -> bool:
-    """Whether methods of ``obj`` can be run while tracing without any effect."""
-    return isinstance(obj, _IMMUTABLE)
