@@ -21,11 +21,12 @@ def main():
     parser.add_argument("--programs", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--show", type=int, default=3, help="how many failures to print in full")
+    parser.add_argument("--snippets", type=int, default=0, help="how likely they are, e.g. 40")
     args = parser.parse_args()
     warnings.simplefilter("ignore")
     failed = []
     for seed in range(args.seed, args.seed + args.programs):
-        found = mismatch(seed, limit=8 if seed % 3 else 1)
+        found = mismatch(seed, limit=8 if seed % 3 else 1, snippets=args.snippets)
         if found is not None:
             failed.append(seed)
             if len(failed) <= args.show:

@@ -563,3 +563,52 @@ def test_the_tensor_of_a_method_that_is_called_after_a_break_is_written(check):
         return y, view * 2
 
     check(f, torch.ones(3, 2), torch.tensor(3.0), breaks=["item"])
+
+
+def counted_down(n):
+    while n:
+        yield n
+        n -= 1
+    raise ZeroDivisionError("ended")
+
+
+class Indexed:
+    def __getitem__(self, key):
+        raise ZeroDivisionError(key)
+
+    @property
+    def broken(self):
+        raise ZeroDivisionError("property")
+
+
+@pytest.mark.parametrize("given", [counted_down, Indexed])
+def test_what_python_code_raises_in_a_step_is_caught_each_time(given):
+    opaque = torchsmith_tracer.disable(lambda x: x)
+
+    def f(x, it, seen):
+        try:
+            for i in it:
+                seen.append(opaque(i))
+        except ZeroDivisionError as e:
+            return x + 1, str(e)
+        return x
+
+    def g(x, obj, seen):
+        for _ in range(2):
+            obj = opaque(obj)
+            try:
+                seen.append(obj[x.sum().item()])
+            except ZeroDivisionError as e:
+                seen.append(str(e))
+            try:
+                seen.append(obj.broken)
+            except ZeroDivisionError as e:
+                seen.append(str(e))
+        return x + 1
+
+    fn, make = (f, lambda: given(2)) if given is counted_down else (g, given)
+    compiled = torchsmith_tracer.compile(fn, backend="eager")
+    for _ in range(6):  # CPython has its own code for what has been run a few times
+        ours, eager = [], []
+        want, got = fn(torch.ones(2), make(), eager), compiled(torch.ones(2), make(), ours)
+        assert repr((got, ours)) == repr((want, eager))

@@ -3,14 +3,28 @@
 Compiled and eager must agree on the result, the exception, and the order of every effect.
 """
 
+import collections
+import contextlib
+import dataclasses
+import enum
+import functools
 import gc
+import itertools
 import linecache
+import pathlib
 import random
+import sys
 import types
 
 import pytest
 import torch
 import torchsmith_tracer
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+
+from random_snippets import HELPERS, SNIPPETS  # noqa: E402
+
+_USED = (collections, contextlib, dataclasses, enum, functools, itertools)  # by the snippets
 
 
 class Writer:
@@ -19,8 +33,9 @@ class Writer:
     ``log`` is a list that opaque functions append to, so that the order of effects is compared.
     """
 
-    def __init__(self, seed):
+    def __init__(self, seed, snippets=0):
         self.random = random.Random(seed)
+        self.snippets = snippets
         self.lines = []
         self.helpers = 0
         self.counter = 0
@@ -106,10 +121,16 @@ class Writer:
         kinds = ["assign", "assign", "assign", "opaque", "if", "for", "while", "with", "try"]
         kinds += ["call", "data", "nested", "bump", "generator", "steps", "comprehension"]
         kinds += ["raise", "finally", "inplace", "store", "keep", "again", "thrower"]
+        kinds += ["snippet"] * self.snippets
         if loops:
             kinds += ["break", "continue", "return"]
         kind = r.choice(kinds)
         inner = lambda more=0: self.block(indent + 1, depth, loops + more)  # noqa: E731
+        if kind == "snippet":
+            self.counter += 1
+            text = r.choice(SNIPPETS).replace("$", str(self.counter))
+            text = "".join(str(r.randint(0, 4)) if c == "#" else c for c in text)
+            return [pad + line for line in text.splitlines()]
         if kind == "assign":
             return [f"{pad}{r.choice('xy')} = {self.expression(depth)}"]
         if kind == "opaque":
@@ -238,9 +259,9 @@ class Writer:
         return [f"{pad}x = x + 1"]
 
 
-def program(seed):
-    """Source text for one seed; helpers come before ``f``."""
-    return Writer(seed).source()
+def program(seed, snippets=0):
+    """Source text for one seed; helpers come before ``f``. ``snippets``: how likely they are."""
+    return (HELPERS if snippets else "") + Writer(seed, snippets).source()
 
 
 @torchsmith_tracer.disable
@@ -265,7 +286,7 @@ def fail(log, k, m):
 def attempt(log, fn, *args):
     try:
         log.append(fn(*args) is not None)
-    except (StopIteration, ValueError, TypeError, KeyError) as e:
+    except (StopIteration, ValueError, TypeError, KeyError, AttributeError) as e:
         log.append(type(e).__name__)
     finally:
         del fn, args  # an exception among them leads back here: all frames would wait for the gc
@@ -301,8 +322,8 @@ class Recorder:
         return self.swallow
 
 
-def load(seed):
-    text = program(seed)
+def load(seed, snippets=0):
+    text = program(seed, snippets)
     name = f"random_program_{seed}"
     space = {"__name__": name, "torch": torch, **globals()}
     space["__name__"] = name
@@ -332,11 +353,13 @@ def described(error):
     return error and (type(error).__name__, str(error))
 
 
-def mismatch(seed, limit, backend="eager"):
+def mismatch(seed, limit, backend="eager", snippets=0):
     """What differs between eager and compiled for one program, or None."""
-    fn, text = load(seed)
-    compiled = torchsmith_tracer.compile(fn, backend=backend, options={"recompile_limit": limit})
-    space = fn.__globals__
+    fn, text = load(seed, snippets)
+    other = load(seed, snippets)[0] if snippets else fn  # counters and caches of its own
+    options = {"recompile_limit": limit}
+    compiled = torchsmith_tracer.compile(other, backend=backend, options=options)
+    space = other.__globals__
     for a, n in ((torch.ones(3), 1), (torch.ones(3), 4), (torch.arange(3.0), 0)):
         expected = run(fn, a, n)
         space["compiled"] = compiled
@@ -366,6 +389,12 @@ def alike(a, b):
     if isinstance(a, float):
         return a == b or (a != a and b != b) or abs(a - b) <= 1e-4 * max(1.0, abs(a))
     return type(a) is type(b) and a == b
+
+
+@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.filterwarnings("ignore::torchsmith_tracer.errors.RecompileLimitWarning")
+def test_compiled_snippets_equal_eager(seed):
+    assert mismatch(seed, 8, snippets=40) is None
 
 
 @pytest.mark.parametrize("limit", [8, 1])

@@ -83,13 +83,24 @@ class Fixed(frozenset):
     pass
 
 
+class Window(collections.deque):
+    pass
+
+
 @pytest.mark.parametrize("made", [False, True])
 def test_texts_of_containers_name_their_class(made):
-    given = (Ordered(a=1), Defaults(int, b=2), Some([1, 2]), Fixed([3, 4]), Some())
+    given = (Ordered(a=1), Defaults(int, b=2), Some([1, 2]), Fixed([3, 4]), Some(), Window([1], 2))
 
     def program(x, given):
         if made:
-            given = (Ordered(a=1), Defaults(int, b=2), Some([1, 2]), Fixed([3, 4]), Some())
+            given = (
+                Ordered(a=1),
+                Defaults(int, b=2),
+                Some([1, 2]),
+                Fixed([3, 4]),
+                Some(),
+                Window([1], 2),
+            )
         return x + 1, [repr(v) for v in given], str(given[0]), f"{given[1]}"
 
     x = torch.ones(1)

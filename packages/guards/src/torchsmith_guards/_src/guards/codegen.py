@@ -388,7 +388,8 @@ class _Generator:
 
     def _tensor(self, var: str, guard: Guard, spec: TensorSpec) -> None:
         """One combined comparison, then single sizes and strides where some are symbolic."""
-        if conditions.may_negate(spec):
+        number = spec.dtype.is_floating_point or spec.dtype.is_complex
+        if number and not spec.neg:  # the negative bit could be set, and must not be
             self.here.floats.append(var)
         self.here.fail_if([(conditions.tensor(self.names, var, spec), _comment(guard))])
         if not conditions.is_static(spec):

@@ -187,11 +187,6 @@ def is_static(spec: TensorSpec) -> bool:
     return None not in spec.size
 
 
-def may_negate(spec: TensorSpec) -> bool:
-    """True when the negative bit could be set and must not be."""
-    return not spec.neg and (spec.dtype.is_floating_point or spec.dtype.is_complex)
-
-
 def _strides(var: str, spec: TensorSpec) -> str:
     assert spec.stride is not None
     # For sizes above 1 "contiguous" and "has these strides" are the same, and cheaper to ask.

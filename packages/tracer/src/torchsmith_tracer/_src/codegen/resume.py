@@ -535,7 +535,8 @@ def _covered(native: list[Any], cover: TryBegin | None) -> list[Any]:
     if cover is None or not native:  # an empty range has no place in the exception table
         return native
     begin = TryBegin(cover.target, cover.push_lasti, cover.stack_depth)
-    return [begin, *native, TryEnd(begin)]
+    # 3.13 looks for what covers the place before where a generator or function raises.
+    return [begin, Instr("NOP", location=native[0].location), *native, TryEnd(begin)]
 
 
 def _label_instruction(body: list[Any], index: int) -> Label:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import collections
 import operator
 import re
+from collections import OrderedDict, defaultdict, deque
 from typing import TYPE_CHECKING
 
 from torchsmith_guards import GuardKind
@@ -122,8 +122,9 @@ class Texts(Part):
         known = self.interp.try_concrete(value)
         if known is not self.interp.UNKNOWN:
             if isinstance(known, _NAMED) and type(known) is not cls:  # known are only its items
-                items = (known.default_factory,) if hasattr(known, "default_factory") else ()
-                known = type(cls.__name__, (type(known),), {})(*items, known)
+                before = (known.default_factory,) if hasattr(known, "default_factory") else ()
+                after = (known.maxlen,) if hasattr(known, "maxlen") else ()
+                known = type(cls.__name__, (type(known),), {})(*before, known, *after)
             return self.interp.fold(str if name == "__str__" else repr, known)
         stores = self.tx.journal.stores(value)
         if isinstance(value, FunctionValue | BuiltinValue) and value.obj is not None and not stores:
@@ -234,7 +235,7 @@ class Texts(Part):
 
 
 _BRACKETS: dict[type, tuple[str, str]] = {ListValue: ("[", "]"), TupleValue: ("(", ")")}
-_NAMED = (set, frozenset, collections.OrderedDict, collections.defaultdict)
+_NAMED = (set, frozenset, deque, OrderedDict, defaultdict)
 _PERCENT = re.compile(r"%(?:\((\w*)\))?([sra%])")
 _ASKS = re.compile(r"%[^%a-zA-Z]*(?:\(\w*\))?[^%a-zA-Z]*[srafFeEgG]")  # not only the content
 _HOW = {"s": "str", "r": "repr", "a": "ascii"}

@@ -51,7 +51,7 @@ builtin(len)(lambda tx, obj, /: obj.length(tx))
 def _iter(tx: Trace, obj: Value, sentinel: Value | None = None, /) -> Value:
     if sentinel is not None:
         if not tx.interp.truth(_callable(tx, obj)):
-            raise tx.interp.error(TypeError, "iter(v, w): v must be callable")
+            return tx.interp.fold(iter, None, None)  # raises what CPython does
         return CallableIterator(obj, sentinel)
     return obj.iter(tx)
 
