@@ -224,7 +224,7 @@ def total$(*values, scale=1, **named):
     log.append((len(values), sorted(named)))
     return sum(values) * scale
 x = x + total$(*[1, k], *(2,), scale=opaque(log, 1, 1), **{"n": k})
-log.append(attempt(log, lambda: total$(scale=1, **{"scale": 2})))
+log.append(attempt(log, lambda: total$(scale=1, **{1: 2})))
 """.strip().split("\n---\n")
 
 

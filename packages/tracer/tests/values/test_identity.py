@@ -1,5 +1,6 @@
 """Numbers from ``id()``."""
 
+import pytest
 import torch
 import torchsmith_tracer as tracer
 
@@ -37,3 +38,38 @@ def test_whether_tensors_are_one_memory_is_asked_of_them():
     compiled = tracer.compile(program, backend="eager")
     x = torch.ones(2)
     assert compiled(x) == program(x)
+
+
+COMPUTED = [
+    lambda o: id(o) & 255,
+    lambda o: (id(o) ^ id(o), id(o) % 16, 1 + id(o) > id(o), id(o) // 2 * 1.0 > 5 > -id(o)),
+    lambda o: (hex(id(o)), f"{id(o):x}", f"{id(o)}", "%d" % id(o), f"<at {id(o):#x}>"),
+    lambda o: (sum([id(o)]) == id(o), max(id(o), 0) == id(o), {id(o) & 7: 1}),
+    lambda o: id(o) + (o.n is None),
+]
+
+
+@pytest.mark.parametrize("made", ["given", "tensor", "born"])
+@pytest.mark.parametrize("compute", COMPUTED)
+def test_computing_with_an_address(compute, made):
+    class Own:
+        n = None
+
+        def __hash__(self):
+            return int(id(self) & 0x7FFFFFFF)
+
+    def f(x, o):
+        o = o if made != "born" else Own()
+        try:
+            found = compute(o)
+        except TypeError as e:
+            found = str(e)
+        return x + 1, found if made != "born" else [type(v) for v in [found]]
+
+    o, x = Own() if made != "tensor" else torch.ones(1), torch.ones(2)
+    o.n = 1
+    compiled = tracer.compile(f, backend="eager")
+    for _ in range(3):
+        assert compiled(x, o)[1] == f(x, o)[1]
+    keys = tracer.compile(lambda x: (x + 1, len({o, o, 1})), fullgraph=True)
+    assert keys(x)[1] == 2

@@ -206,7 +206,7 @@ class FakeRunner:
     ) -> object:
         """The result for fake arguments, which hold ``tensors``."""
         first = tensors[0] if tensors and in_place(target) and target not in _RELAYING else None
-        layout = (first.size(), first.stride(), first.storage_offset()) if first is not None else ()
+        layout = None if first is None else (first.size(), first.stride(), first.storage_offset())
         cache = torch.is_autocast_cache_enabled() and _autocast_key() is not None
         if cache:  # casts of fake tensors are not kept for the user's
             torch.set_autocast_cache_enabled(False)
@@ -220,8 +220,11 @@ class FakeRunner:
                     result = _of_any_length(target, *args)
                 else:
                     result = target(*args, **kwargs)  # type: ignore[operator]
-                if first is not None:
-                    _refuse_resized(first, *layout)
+                # Some fake operators give what they write the broadcast size, where eager raises.
+                if layout is not None and (now := first.size()) != layout[0]:  # type: ignore[union-attr]
+                    first.as_strided_(*layout)  # type: ignore[union-attr]
+                    text = f"output with shape {layout[0]} doesn't match the broadcast shape {now}"
+                    raise RuntimeError(text)
                 if first is not None or "out" in kwargs or target in _WRITE_LISTS:
                     overlap.refuse(target, args, kwargs, tensors)
         finally:
@@ -317,13 +320,6 @@ def _refusal(target: Callable[..., object] | str, error: Exception) -> Unsupport
     first = f"{type(error).__name__}: {(text.strip().splitlines() or [''])[0]}"
     kind = next((kind for part, kind in _FAILURES.items() if part in text), "op-failed")
     return Unsupported(kind, what=what, error=first, cause=error)
-
-
-def _refuse_resized(tensor: torch.Tensor, size: torch.Size, *rest: object) -> None:
-    """Some fake operators give what they write the broadcast size, where eager raises."""
-    if (now := tensor.size()) != size:
-        tensor.as_strided_(size, *rest)  # type: ignore[arg-type]
-        raise RuntimeError(f"output with shape {size} doesn't match the broadcast shape {now}")
 
 
 def in_place(target: Callable[..., object] | str) -> bool:

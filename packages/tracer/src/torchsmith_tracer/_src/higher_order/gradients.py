@@ -74,17 +74,12 @@ def _require_grad(tx: Trace, tensor: TensorValue, /, requires_grad: Value = TRUE
     fake = tensor.fake
     if flag is not fake.requires_grad:
         tx.graph.call_method("requires_grad_", (tensor, ConstantValue(flag)))
-        tx.graph.record(partial(_restore_flag, fake, not flag))
+        tx.graph.record(lambda: fake.is_leaf and fake.requires_grad_(not flag))  # type: ignore[arg-type]
         if tensor.source is not None:
             tx.journal.call_later(torch.Tensor.requires_grad_, tensor, ConstantValue(flag))
     if fake.requires_grad and fake.is_leaf:
         tx.builder.note_leaf(tensor)
     return tensor
-
-
-def _restore_flag(fake: torch.Tensor, flag: bool) -> None:
-    if fake.is_leaf:
-        fake.requires_grad_(flag)
 
 
 STORES["requires_grad"] = _require_grad

@@ -204,13 +204,6 @@ class Interpreter:
         return all(outer.info.handler_at[outer.ip] is None for outer in self.tx.frames[:-1])
 
     # --- breaks ------------------------------------------------------------------------------
-    def _within_library(self, frame: Frame) -> bool:
-        """Whether ``frame`` is a library's own, called from user code: a break there is one of
-        the user's call. A callback of the user's that breaks does stop in the frames between."""
-        return is_library(frame.info.code) and any(
-            outer.resumable and not is_library(outer.info.code) for outer in self.tx.frames[:-1]
-        )
-
     def _too_deep(self, frame: Frame) -> Unsupported:
         """Calls are nested too deep. As many frames rebuilt would use up the interpreter's own
         limit, so the entry function's call runs natively, or, where that is what comes back, the
@@ -221,7 +214,10 @@ class Interpreter:
 
     def _stopped(self, frame: Frame, signal: Unsupported) -> Exception:
         """Bring the trace back to before the current instruction and say where it stopped."""
-        if not frame.resumable or self._within_library(frame):
+        callers = [f for f in self.tx.frames[:-1] if f.resumable and not is_library(f.info.code)]
+        # A break in a library's frame is one of the user's call. A callback of the user's that
+        # breaks does stop in the frames between.
+        if not frame.resumable or (callers and is_library(frame.info.code)):
             return signal
         if signal.kind == "inline-depth" and (
             frame is not self.tx.frames[0] or signal.details["again"]

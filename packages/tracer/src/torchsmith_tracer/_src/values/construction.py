@@ -106,8 +106,7 @@ def new_instance(
         return tx.interp.instantiate(cls, make_twin(tx, base, args, kwargs))
     if base in (filter, map, reversed) and _takes_keywords(tx, real):
         kwargs = {}
-    build = _constructed if base in _ITERATORS else _STORAGE.get(base)
-    if build is None:
+    if (build := _STORAGE.get(base)) is None:
         raise Unsupported("opaque-call", what=f"constructor of {real.__qualname__}")
     if kwargs and base in (frozenset, tuple) and not _takes_keywords(tx, real):
         raise tx.interp.error(TypeError, f"{base.__name__}() takes no keyword arguments")
@@ -177,18 +176,17 @@ def _constant(tx: Trace, base: type, args: Args, kwargs: Kwargs) -> Value:
     return value
 
 
-def _constructed(tx: Trace, base: type, args: Args, kwargs: Kwargs) -> Value:
-    return tx.interp.class_value(base).call(tx, args, kwargs)
-
-
 def _namespace(tx: Trace, base: type, args: Args, kwargs: Kwargs) -> Value | None:
     return None  # made when it is needed, or its attributes are all there is
 
 
-_ITERATORS = (enumerate, filter, map, reversed, zip)
 _STORAGE: dict[type, Builder] = {
     types.SimpleNamespace: _namespace,
     _random.Random: _namespace,
+    **dict.fromkeys(
+        (enumerate, filter, map, reversed, zip),
+        lambda tx, base, *given: tx.interp.class_value(base).call(tx, *given),
+    ),
     **dict.fromkeys(
         (dict, collections.OrderedDict, collections.defaultdict),
         lambda tx, base, args, kwargs: DictValue(None, None, base),

@@ -26,10 +26,27 @@ class IdentityValue(BuiltinObject):
     def richcompare(self, tx: Trace, op: str, other: Value) -> Value | None:
         if op in ("eq", "ne") and isinstance(other, IdentityValue):
             return bool_value(tx.interp.is_same(self.target, other.target) == (op == "eq"))
+        if op not in ("eq", "ne"):
+            return self.known(tx).richcompare(tx, op, other)
         number = self._number(tx)
-        if number is None and op not in ("eq", "ne"):
-            raise Unsupported("not-constant", what=self.describe())
         return None if number is None else ConstantValue(number).richcompare(tx, op, other)
+
+    def binary(self, tx: Trace, op: str, other: Value, *, reflected: bool = False) -> Value | None:
+        other = other.known(tx) if isinstance(other, IdentityValue) else other
+        return self.known(tx).binary(tx, op, other, reflected=reflected)
+
+    def format(self, tx: Trace, spec: str) -> Value:
+        """``format(self, spec)``."""
+        return (
+            tx.interp.fold(format, self.known(tx).value, spec) if spec else tx.interp.str_of(self)
+        )
+
+    def known(self, tx: Trace) -> ConstantValue:
+        """The number, to compute with: not that of a tensor, which is another one at each call."""
+        number = None if hasattr(self.target, "fake") else self._number(tx)
+        if number is None:
+            raise Unsupported("not-constant", what=self.describe())
+        return ConstantValue(number)
 
     def hash_key(self, tx: Trace) -> object:
         number = self._number(tx)

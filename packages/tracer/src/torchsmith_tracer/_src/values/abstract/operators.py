@@ -190,6 +190,7 @@ class Operators(Part):
         """``operator.index`` as a known int, or None when the value is not an integer."""
         if isinstance(value, EnumValue) and (found := value.call_special(self.tx, "__index__")):
             return self.index(found)
+        value = value.known(self.tx) if isinstance(value, IdentityValue) else value
         if isinstance(value, ConstantValue):
             real = value.value
             if type(real) is int:
