@@ -22,6 +22,7 @@ _T = TypeVar("_T")
 LITERALS = frozenset((bool, int, float, complex, str, bytes, type(None), type(Ellipsis)))
 # Lengths, or keys, that have code of their own; tuples are arguments more often than data.
 _OF_LISTS, _OF_TUPLES, _OF_TABLES = 2, 3, 3
+_OF_MODULES = ("._buffers", "._modules", "._parameters")
 
 
 def wrap_list(builder: Builder, obj: object, source: Source) -> Value:
@@ -58,8 +59,7 @@ def wrap_list(builder: Builder, obj: object, source: Source) -> Value:
 def unless_other_keys(
     builder: Builder, obj: object, source: Source, kind: type, read: Callable[[], _T]
 ) -> _T | Unread:
-    """What ``read`` finds in a dict or set; one of other keys each time (a cache, what is noted at
-    each step) is not read before it has to be. ``kind`` is its builtin class."""
+    """What ``read`` finds in a dict or set (``kind``), unless it has other keys at each call."""
     keys = list(kind.__iter__(obj))  # type: ignore[attr-defined]
     held = tuple(keys) if all(map(is_plain_key, keys)) else len(keys)
     key, state = key_of(source), builder.frame_state
@@ -68,8 +68,8 @@ def unless_other_keys(
         state.unroll(builder.tx, f"{kind.__name__} `{source.expr}`", key, held, _OF_TABLES)
         return read()
 
-    dynamic = False if builder.tx.settings.dynamic is False else None
-    if not state.is_dynamic_scalar(source, held, dynamic):
+    fixed = key.endswith(_OF_MODULES) or builder.tx.settings.dynamic is False
+    if fixed or not state.is_dynamic_scalar(source, held, None):
         state.unrolled.setdefault(key, set()).add(held)
         return read()
     builder.guard(source, GuardKind.TYPE, type(obj), "what is read natively")

@@ -36,7 +36,6 @@ class IdentityValue(BuiltinObject):
         return self.known(tx).binary(tx, op, other, reflected=reflected)
 
     def format(self, tx: Trace, spec: str) -> Value:
-        """``format(self, spec)``."""
         return (
             tx.interp.fold(format, self.known(tx).value, spec) if spec else tx.interp.str_of(self)
         )

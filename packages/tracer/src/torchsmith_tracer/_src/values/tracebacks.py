@@ -14,6 +14,8 @@ from functools import lru_cache
 from opcode import opmap
 from typing import TYPE_CHECKING
 
+from torchsmith_guards import class_dict, class_mro
+
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtin_object import BuiltinObject
 from torchsmith_tracer._src.values.constants import NONE
@@ -82,8 +84,8 @@ class TracebackValue(BuiltinObject):
 
 def can_show(variable: Value) -> bool:
     """Whether a frame may hold a variable that nobody reads: an iterator may not be rebuilt."""
-    cls = variable.python_type()
-    return cls is not types.CellType and not hasattr(cls, "__next__")
+    classes = class_mro(variable.python_type())
+    return not any(c is types.CellType or "__next__" in class_dict(c) for c in classes)
 
 
 def frame_maker(frame: Frame, held: tuple[str, ...]) -> types.FunctionType:

@@ -266,7 +266,6 @@ _PURE_OF_CLASSES = frozenset(
 )
 _IMPURE = frozenset(("insort", "insort_left", "insort_right", "pack_into"))
 _IMPURE_OF_CLASSES = frozenset(("__new__", "__init__", "__setattr__", "__delattr__"))
-# Their methods can be run while tracing, without any effect.
 IMMUTABLE = (
     re.Pattern, re.Match, pathlib.PurePath, datetime.date, datetime.time, datetime.timedelta,
     fractions.Fraction, Decimal, uuid.UUID, operator.attrgetter, operator.itemgetter,
