@@ -3,17 +3,16 @@ literals in the graph, and writes to inputs that share memory."""
 
 from __future__ import annotations
 
-import functools
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields
 from typing import Any, cast
 
 import torch
 
-from torchsmith_fx_backend._src.capture.torch_private import pytree
+from torchsmith_fx_backend._src.capture.torch_private import has_autocast, pytree, without_autocast
 from torchsmith_fx_backend.errors import UnsupportedError
 
 log = logging.getLogger("torchsmith.backend")
@@ -275,15 +274,5 @@ def _changed(
 
 
 def ambient_guard() -> Callable[[], AbstractContextManager[object]] | None:
-    """A context for running: the graph has autocast's casts in it, so autocast is off then."""
-    devices = [d for d in ("cpu", "cuda") if torch.is_autocast_enabled(d)]
-    if not devices:
-        return None
-    return functools.partial(_without_autocast, tuple(devices))
-
-
-def _without_autocast(devices: tuple[str, ...]) -> AbstractContextManager[object]:
-    contexts = ExitStack()
-    for device in devices:
-        contexts.enter_context(torch.autocast(device, enabled=False))
-    return contexts
+    """The context that a graph runs in, if it needs one."""
+    return without_autocast if has_autocast() else None

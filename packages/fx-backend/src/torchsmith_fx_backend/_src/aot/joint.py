@@ -35,6 +35,7 @@ from torchsmith_fx_backend._src.capture.torch_private import (
     no_autocast_cache,
     pytree,
     run_backward,
+    without_autocast,
 )
 from torchsmith_fx_backend._src.captured import WRITES
 from torchsmith_fx_backend.errors import UnsupportedError
@@ -182,9 +183,7 @@ class Joint:
                 stack.enter_context(untouched_generators())
                 stack.enter_context(no_autocast_cache())
                 stack.enter_context(torch.autograd.set_detect_anomaly(False))
-                for device in ("cpu", "cuda"):
-                    if torch.is_autocast_enabled(device):
-                        stack.enter_context(torch.autocast(device, enabled=False))
+                stack.enter_context(without_autocast())
                 stack.enter_context(fake_mode)
                 stack.enter_context(mode)
                 for level, pairs in levels.items():

@@ -43,10 +43,12 @@ from torchsmith_fx_backend._src.capture.torch_private import (
     below_autograd,
     delayed_error,
     fake_like,
+    has_autocast,
     has_saving_hooks,
     has_storage,
     keeps_graph,
     pytree,
+    without_autocast,
 )
 from torchsmith_fx_backend._src.runtime.halves import RecordedBackward, RecordedForward
 from torchsmith_fx_backend._src.runtime.launchers import meanwhile
@@ -413,8 +415,8 @@ class CompiledFunction(torch.autograd.Function):
             if counts is not None:
                 held = [None if i is None else counts[i] for i in part.tangents]
                 tangents = [t if t is None else taken(t, n) for t, n in zip(tangents, held)]
-            if twice or training.ambient is not None:
-                with torch.no_grad(), _NOTHING if training.ambient is None else training.ambient():
+            if twice or has_autocast():  # perhaps not when the graph was captured
+                with torch.no_grad(), without_autocast():
                     found = _compiled_backward(ctx, tangents, saves, results)
             else:
                 found = _compiled_backward(ctx, tangents, saves, results)

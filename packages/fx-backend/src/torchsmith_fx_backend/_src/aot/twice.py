@@ -170,7 +170,9 @@ class Again:
         where the inputs are, though one may be computed from another."""
         if place in self.written:
             return value.clone()
-        return value.view_as(value) if place in self.joint.wanted else value
+        if place not in self.joint.wanted:
+            return value
+        return value.view_as(value) if value.requires_grad else value.detach().requires_grad_()
 
 
 _DEVICES = ("cpu", "cuda")

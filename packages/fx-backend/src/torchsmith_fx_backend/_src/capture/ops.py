@@ -72,6 +72,9 @@ _REFUSES = {
         "integers divided": "addcdiv",
         "a truth": "sub rsub",
         "a scale": "add",
+        "other parameters": "layer_norm native_layer_norm group_norm native_group_norm batch_norm",
+        "other weights": "cross_entropy_loss nll_loss nll_loss_nd nll_loss_forward "
+        "nll_loss2d nll_loss2d_forward",
     }.items()
     for name in names.split()
 }
@@ -172,6 +175,11 @@ def is_refused(info: OpInfo, args: Sequence[object], kwargs: Mapping[str, object
             return all(integral[1:3])
         case "a truth" if any(truths):
             return True
+        case "other parameters":  # single ones go with halves
+            others = {k for k in kinds[1:] if isinstance(k, torch.dtype)} - {kinds[0]}
+            return bool(others) and (others != {torch.float32} or kinds[0] is torch.float64)
+        case "other weights":
+            return any(isinstance(k, torch.dtype) and k is not kinds[0] for k in kinds[2:])
     scale = kwargs.get("alpha", args[2] if len(args) > 2 else 1)  # of a sum or difference
     if isinstance(scale, bool):
         return not all(truths[:2])

@@ -96,6 +96,18 @@ use_count: Callable[[torch.Tensor], int] = torch.Tensor._use_count  # type: igno
 has_storage: Callable[[torch.Tensor], bool] = torch._C._has_storage
 
 
+has_autocast: Callable[[], bool] = torch._C._is_any_autocast_enabled
+
+
+def without_autocast() -> AbstractContextManager[object]:
+    """A context for running: what was captured has autocast's casts in it."""
+    contexts = contextlib.ExitStack()
+    for device in ("cpu", "cuda"):
+        if torch.is_autocast_enabled(device):
+            contexts.enter_context(torch.autocast(device, enabled=False))
+    return contexts
+
+
 def has_saving_hooks() -> bool:
     """Whether hooks take what autograd saves now."""
     return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None

@@ -73,6 +73,7 @@ class _Printer:
     bindings: dict[str, object] = field(default_factory=dict)
     # elements that are part of another tensor: its name, the place there, bytes of an element
     stacked: dict[str, tuple[str, int, int]] = field(default_factory=dict)
+    owned: set[str] = field(default_factory=set)  # in memory of the wrapper's own: no views
     lines: list[str] = field(default_factory=list)
 
     # ------------------------------------------------------------------------------- names
@@ -154,8 +155,11 @@ class _Printer:
 
     def allocate(self, step: Allocate) -> None:
         layout = step.layout
+        own = step.reuse is None or step.reuse in self.owned
+        if own:
+            self.owned.add(step.name)
         if step.reuse is not None:
-            if step.as_is:
+            if step.as_is and (own or Name(step.name) not in self.plan.outputs):
                 self.line(f"{step.name} = {step.reuse}  # reused")
                 return
             recycle = self.constant(f"{_SUPPORT}.reuse", "reuse")

@@ -110,10 +110,10 @@ def reuse(
     dead: torch.Tensor, size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype
 ) -> torch.Tensor:
     """A tensor of that layout in the storage of ``dead``, which nobody reads any more."""
-    if dead.dtype is dtype:
+    if dead.dtype is dtype and not dead._is_view():  # results are no views
         if dead.shape == size and dead.stride() == stride:
             return dead
-        return torch.as_strided(dead, size, stride, 0)
+        return dead.as_strided_(size, stride, 0)
     fresh = torch.empty((0,), dtype=dtype, device=dead.device)
     return fresh.set_(dead.untyped_storage(), 0, size, stride)
 

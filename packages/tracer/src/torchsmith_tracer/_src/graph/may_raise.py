@@ -84,10 +84,10 @@ def may_raise(operation: Operation, tensors: Sequence[torch.Tensor]) -> bool:
 
 def refuses_types(node: fx.Node) -> bool:
     """Whether a call of torch's own fails on tensors of one element of the same types. Fake tensors
-    do not tell for which types there are kernels."""
+    do not tell for which types there are kernels, nor which must be the same."""
     fakes = [n.meta["example_value"] for n in node.all_input_nodes]
     types = tuple([f.dtype for f in fakes if isinstance(f, torch.Tensor)])
-    if _EVERYWHERE.issuperset(types) or any(
+    if (_EVERYWHERE.issuperset(types) and len(set(types)) < 2) or any(
         not isinstance(f, torch.Tensor) or f.device.type != "cpu" for f in fakes
     ):
         return False

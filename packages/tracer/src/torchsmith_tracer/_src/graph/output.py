@@ -405,7 +405,7 @@ class OutputGraph:
             self.draws = True
             self.log.append(lambda: setattr(self, "draws", False))
         risk = self.mutated - self.at_risk
-        if not risk and (self.may_fail or not operation.fails):
+        if not risk and (self.may_fail or not (operation.fails or self.draws)):
             return
         fails = self._fails(node) if operation.fails else refuses_types(node)
         if fails or (self.inference and self._saves_inference(node)):

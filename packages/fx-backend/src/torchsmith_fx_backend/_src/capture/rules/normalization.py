@@ -148,8 +148,7 @@ def _rms_norm(
     mean_square = div(m, total(m, mul(m, wide, wide), dims), count(wide, dims))
     floor = torch.finfo(wide.dtype).eps if eps is None else eps
     result = affine(m, mul(m, wide, rsqrt(m, add(m, mean_square, floor))), weight, None)
-    kind = x.dtype if weight is None else torch.promote_types(x.dtype, weight.dtype)
-    return to(m, result, kind)
+    return to(m, result, x.dtype)
 
 
 @rule(aten.group_norm.default)

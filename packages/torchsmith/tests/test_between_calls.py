@@ -1,0 +1,152 @@
+"""What happens between two calls, or between a call and its backward pass: families of faults that
+``fuzz_calls.py`` found."""
+
+import itertools
+
+import pytest
+import torch
+import torch.nn.functional as F
+import torchsmith
+from torch import nn
+
+W = torch.ones(4, 4)
+
+
+def _buffer(x):
+    return x.abs().amax() + torch.ones(1)
+
+
+def _other_layout(x):
+    return (x.t().contiguous() * 2).t() + x.amax()
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        _buffer,
+        _other_layout,
+        lambda x: F.dropout(x.t(), 0.5),
+        lambda x: F.gelu(F.linear(x[None], W)),
+        lambda x: F.gelu(torch.matmul(x[None], W)).amax(0) + 1,
+        lambda x: torch.bmm(x[None], W[None]).squeeze(0).sin(),
+    ],
+)
+def test_results_in_memory_used_before_are_no_views(function):
+    """Views that were made without gradients cannot be written by what has some."""
+    compiled = torchsmith.compile(function, options={"rng": "eager"})
+    for make in (torch.no_grad, torch.enable_grad):
+        sides = []
+        for run in (function, compiled):
+            torch.manual_seed(0)
+            with make():
+                y = run(torch.arange(8.0).view(2, 4))
+            before = y.clone()
+            assert not y._is_view()
+            w = torch.full((), 2.0, requires_grad=True)
+            y.detach_().mul_(w)
+            y.sum().backward()
+            sides.append((before, w.grad, y.stride()))
+        torch.testing.assert_close(sides[1][0], sides[0][0])
+        torch.testing.assert_close(sides[1][1], sides[0][1])
+        assert sides[1][2] == sides[0][2]
+
+
+TYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+NORMS = {
+    "root-mean-square": lambda x, w: F.rms_norm(x, (4,), w),
+    "layer": lambda x, w: F.layer_norm(x, (4,), w, w),
+    "layer, weight": lambda x, w: F.layer_norm(x, (4,), w),
+    "group": lambda x, w: F.group_norm(x, 2, w, w),
+    "batch": lambda x, w: F.batch_norm(x, w * w, w * w, w, w),
+    "batch, training": lambda x, w: F.batch_norm(x, w.clone(), w.clone(), w, w, True),
+    "loss": lambda x, w: F.cross_entropy(x, torch.tensor([1, 2, 0]), w),
+}
+
+
+@pytest.mark.parametrize("name", NORMS)
+def test_parameters_of_another_type_than_the_input(name):
+    """What a model is after ``.to(dtype)``, when the input is not: eager's type, or its error."""
+    torch.manual_seed(0)
+    values = torch.randn(3, 4), torch.rand(4) + 0.5
+    for kinds in itertools.product(TYPES, TYPES):
+        torchsmith.reset()  # more kinds than one function is compiled for
+        compiled = torchsmith.compile(NORMS[name])
+        given = [x.to(kind) for x, kind in zip(values, kinds)]
+        try:
+            want = NORMS[name](*given)
+        except RuntimeError as error:
+            with pytest.raises(RuntimeError) as raised:
+                compiled(*given)
+            assert str(raised.value) == str(error)
+            continue
+        torch.testing.assert_close(compiled(*given), want, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("first", [False, True])
+@pytest.mark.parametrize("forward", [False, True])
+@pytest.mark.parametrize(
+    "last", [lambda: nn.LayerNorm(4), lambda: nn.Softmax(-1), lambda: nn.BatchNorm1d(4)]
+)
+def test_backward_passes_under_autocast(last, forward, first):
+    """Autocast may be on in a backward pass, and may not have been before: the halves have the
+    types that they were compiled for."""
+    torch.manual_seed(0)
+    model = nn.Sequential(last(), nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4), last())
+    compiled = torchsmith.compile(model)
+    sides = []
+    for run in (model, compiled):
+        model.zero_grad()
+        x = (torch.arange(12.0).view(3, 4) / 7).sin().requires_grad_()
+        if first:
+            (run(x) ** 2).sum().backward()
+        x.grad = None
+        model.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=forward):
+            loss = (run(x) ** 3).sum()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss.backward()
+        sides.append([x.grad, *(p.grad for p in model.parameters())])
+    for mine, true in zip(sides[1], sides[0], strict=True):
+        torch.testing.assert_close(mine, true, rtol=0.1, atol=0.2)
+
+
+def test_derivatives_of_gradients_when_parameters_were_frozen_meanwhile():
+    sides = []
+    for compile in (lambda m: m, torchsmith.compile):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
+        x = torch.ones(2, 4, requires_grad=True)
+        y = compile(model)(x)
+        model[0].weight.requires_grad_(False)
+        (gradient,) = torch.autograd.grad(y.sum(), [x], create_graph=True)
+        gradient.pow(2).sum().backward()
+        assert model[0].weight.grad is None
+        sides.append((gradient, x.grad, model[0].bias.grad))
+    for mine, true in zip(sides[1], sides[0], strict=True):
+        torch.testing.assert_close(mine, true)
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("kinds", [(torch.float64, torch.float32), (torch.float32, torch.bfloat16)])
+@pytest.mark.parametrize(
+    "product", [F.linear, lambda x, w: x @ w, torch.mm, lambda x, w: F.linear(x[None], w, w[0])]
+)
+def test_draws_and_writes_before_a_product_of_mixed_types(product, kinds, dynamic):
+    """Which fails when it runs: what was done before it has been done once."""
+
+    def function(x, count, w):
+        count.add_(1)
+        y = x + torch.rand(x.shape, dtype=x.dtype)
+        return product(F.dropout(y, 0.5), w)
+
+    compiled = torchsmith.compile(function, dynamic=dynamic, options={"rng": "eager"})
+    for rows in (4, 4, 6):
+        sides = []
+        for run in (function, compiled):
+            torch.manual_seed(0)
+            count = torch.zeros(())
+            x, w = (torch.ones(n, 4, dtype=k) for n, k in zip((rows, 4), kinds))
+            with pytest.raises(RuntimeError):
+                run(x, count, w)
+            sides.append((count.item(), torch.get_rng_state().tolist()))
+        assert sides[0] == sides[1]
