@@ -181,6 +181,12 @@ def fuzz_mutation(session: nox.Session) -> None:
     script(session, "packages/tracer/tests/fuzz_mutation.py", ["guards", "tracer"])
 
 
+@task(name="fuzz-calls")
+def fuzz_calls(session: nox.Session) -> None:
+    """Sessions whose calls differ in anything, for long: ``-- --programs 10000 --seed 1``."""
+    script(session, "packages/torchsmith/tests/fuzz_calls.py", SIBLINGS, "pytest")
+
+
 @task(name="op-gradients")
 def op_gradients(session: nox.Session) -> None:
     """Gradients of every operator of torch's database, for long: ``-- --only linalg``."""

@@ -244,7 +244,7 @@ def compare(prepared: Prepared, machine: Machine, play: Play = play) -> str | No
             if true != mine:
                 return f"{name} {mine}, not {true}"
             continue
-        problem = _difference(mine, true)
+        problem = difference(mine, true)
         if problem is None:
             continue
         if doubtful is None:
@@ -252,7 +252,7 @@ def compare(prepared: Prepared, machine: Machine, play: Play = play) -> str | No
         wide = dict(doubtful).get(name)
         if not isinstance(wide, torch.Tensor) or wide.shape != true.shape:
             continue  # double precision takes another way
-        if _difference(true, wide, 0.2) is not None:
+        if difference(true, wide, 0.2) is not None:
             continue  # eager itself is off
         return f"{name}: {problem}"
     if len(want) != len(got):
@@ -260,7 +260,7 @@ def compare(prepared: Prepared, machine: Machine, play: Play = play) -> str | No
     return None
 
 
-def _difference(mine: torch.Tensor, true: torch.Tensor, factor: float = 1.0) -> str | None:
+def difference(mine: torch.Tensor, true: torch.Tensor, factor: float = 1.0) -> str | None:
     if not true.numel():
         return None
     low = true.dtype in (torch.bfloat16, torch.float16) or mine.dtype in (
