@@ -150,3 +150,38 @@ def test_draws_and_writes_before_a_product_of_mixed_types(product, kinds, dynami
                 run(x, count, w)
             sides.append((count.item(), torch.get_rng_state().tolist()))
         assert sides[0] == sides[1]
+
+
+class _Written(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(4, 4, 1, bias=False)
+
+    def forward(self, x):
+        y = self.conv(x).clone()
+        y.view(-1)[1:].add_(1)
+        return y, y.mean()
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize(
+    "laid",
+    [
+        lambda t: t.transpose(0, -1).contiguous().transpose(0, -1),
+        lambda t: t.to(memory_format=torch.channels_last),
+        lambda t: t[:1, :1, :1, :1].expand(t.shape),
+    ],
+)
+def test_tangents_that_no_half_can_be_made_for(laid, dynamic):
+    """They are copied into tangents that lie row by row, of any sizes, too."""
+    torch.manual_seed(0)
+    model = _Written()
+    compiled = torchsmith.compile(model, dynamic=dynamic)
+    for size in (3, 4, 3):
+        sides = []
+        for run in (model, compiled):
+            model.zero_grad()
+            image = torch.ones(2, 4, size, 3)
+            run(image)[0].backward(laid(torch.arange(image.numel()).view(image.shape) / 50))
+            sides.append(model.conv.weight.grad)
+        torch.testing.assert_close(sides[1], sides[0])

@@ -83,7 +83,7 @@ class Facts(nn.Module):
 
 class Branch(nn.Module):
     def forward(self, x):
-        if x.detach().float().sum() > 0:
+        if x.detach().float().sum() > 0.37:  # no sum that may be zero but for rounding
             return x.tanh() * 3
         return x.sin() - 1
 

@@ -122,14 +122,19 @@ def compare(session: Session) -> str | None:
     with _quiet():
         want, got = (play(session, compiled=compiled) for compiled in (False, True))
     at: object = None
+    way: object = None
     judge: list[Entry] | None = None
     for place, ((name, true), (label, mine)) in enumerate(zip(want, got)):
         if label == "backward raises" and any(text in str(mine) for text in DOCUMENTED):
             return None
+        if name != label == "backward raises" and (way, mine) == ("create_graph", "written"):
+            return None  # which runs again from all that a call was given
         if name != label:
             return f"{at}: {label} = {mine}, not {name} = {true}"
         if name == "step":
             at = true
+        if name == "way":
+            way = true
         if name == VIEW and true:  # of what eager has made on its way: nobody relies on it
             continue
         if not isinstance(true, torch.Tensor):

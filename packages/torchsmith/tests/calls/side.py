@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torchsmith
 from calls.arguments import Facts, Given, make
-from calls.blocks import Checkpointed
+from calls.blocks import Checkpointed, Counted, Kept
 from composition.gradients import Entry, kind_of, sharing, strides_of, tangent
 from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
@@ -30,6 +30,7 @@ class Call:
 
     given: Given
     results: list[torch.Tensor]
+    again: bool = False  # runs again in its backward pass, with what is so then
 
 
 @dataclass
@@ -132,7 +133,7 @@ class Side:
             self.note("returns", str(tree))
             self.note("numbers", [x for x in leaves if not isinstance(x, torch.Tensor)])
             results = [x for x in leaves if isinstance(x, torch.Tensor)]
-            self.calls.append(Call(given, results))
+            self.calls.append(Call(given, results, style == "checkpoint"))
         for number, x in enumerate(results):
             self.look(f"result {number}", x)
         for number, (x, version) in enumerate(zip(given.tensors(), versions)):
@@ -205,6 +206,7 @@ class Side:
         tangents = [tangent(x, rng) for x in chosen]
         if not chosen:
             return
+        self.note("way", way)
         leaves = list({id(x): x for call in calls for x in call.given.leaves}.values())
         named = dict(self.net.named_parameters())
         sources = [x for x in (*leaves, *named.values()) if x.requires_grad]
@@ -253,8 +255,8 @@ class Side:
 
     def settle(self) -> None:
         """Let go of calls that would see a change where checkpoints run again."""
-        if any(isinstance(m, Checkpointed) for m in self.net.modules()):
-            self.calls.clear()
+        whole = any(isinstance(m, Checkpointed) for m in self.net.modules())
+        self.calls = [] if whole else [call for call in self.calls if not call.again]
 
     def drop(self) -> None:
         """Let go of all calls, and look at what is alive then."""
@@ -313,6 +315,7 @@ def in_thread(call: Callable[[], Any]) -> Any:
 
 
 STYLES = ("plain", "thread", "functional", "vmap", "grad", "jvp", "stance", "checkpoint")
+TRANSFORMS = ("vmap", "grad", "jvp")
 WEIGHTS = (80, 4, 3, 3, 3, 2, 3, 2)
 
 
@@ -321,6 +324,8 @@ def styled(side: Side, style: str, given: Given, rng: random.Random) -> Any:
     run = lambda: side.run(*given.args, **given.kwargs)  # noqa: E731
     x, *others = given.args
     rest = lambda t: side.run(t, *others, **given.kwargs)  # noqa: E731
+    if style in TRANSFORMS and any(isinstance(m, (Kept, Counted)) for m in side.net.modules()):
+        style = "plain"  # what is kept of a transform is of no use after it
     match style:
         case "thread":
             return in_thread(run)

@@ -273,13 +273,15 @@ class Training:
         others or needs more than is saved; for all results where that does, too: right gradients,
         though perhaps in another layout, or zero where eager has none."""
         roots = [self.joint.outputs[i].meta["val"] for i in self.joint.differentiable]
-        every: Key = tuple(root.stride() for root in roots)
+        rows = [tuple(range(root.dim())) for root in roots]
+        every: Key = tuple(rows if self.any_sizes else [root.stride() for root in roots])
         alone: Key = tuple(None if k is None else stride for k, stride in zip(key, every))
-        for usual in (key, alone, every):
+        turns = (key, alone) if self.any_sizes else (key, alone, every)
+        for usual in turns:
             try:
                 half, used = self._compile_backward(usual)
             except UnsupportedError:
-                if self.any_sizes or usual == every:
+                if usual == turns[-1]:
                     raise
                 continue
             if usual is not key:
@@ -292,9 +294,13 @@ class Training:
             tangents = []
             for root, stride, wanted in zip(roots, key, usual):
                 if wanted is not None:
+                    tangent = None if stride is None else next(given)
+                    shape = root.shape if tangent is None else tangent.shape
+                    strides = strides_in(wanted, shape) if self.any_sizes else wanted
                     kind = {"dtype": root.dtype, "device": root.device}
-                    fresh = torch.empty_strided(root.shape, wanted, **kind)
-                    tangents.append(fresh.zero_() if stride is None else fresh.copy_(next(given)))
+                    fresh = torch.empty_strided(shape, strides, **kind)
+                    tangents.append(fresh.zero_() if tangent is None else fresh.copy_(tangent))
+            tangent = None
             arguments[len(used) :] = tangents
             del given, tangents
             return half(arguments)
