@@ -20,6 +20,22 @@ def _other_layout(x):
     return (x.t().contiguous() * 2).t() + x.amax()
 
 
+def _twice_detached(x):
+    y = x * 2
+    return y.detach(), y + 1, y.detach()
+
+
+@pytest.mark.parametrize("wanted", [False, True])
+def test_detached_results_are_no_views_of_each_other(wanted):
+    for run in (_twice_detached, torchsmith.compile(_twice_detached)):
+        first, _, last = run(torch.ones(2, 3, requires_grad=wanted))
+        assert not first._is_view() and not last._is_view()
+        assert first.data_ptr() == last.data_ptr()
+        w = torch.ones(3, requires_grad=True)
+        last.mul_(w)
+        assert last.requires_grad and not first.requires_grad
+
+
 @pytest.mark.parametrize(
     "function",
     [

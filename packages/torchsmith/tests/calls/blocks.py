@@ -289,7 +289,6 @@ LAYERS: dict[str, dict[str, Callable[[], nn.Module]]] = {
         "group-norm": lambda: nn.GroupNorm(2, WIDTH),
         "pool": lambda: nn.MaxPool2d(3, 1, 1),
         "dropout": lambda: nn.Dropout2d(0.5),
-        "shuffle": lambda: nn.ChannelShuffle(2),
     },
 }
 AROUND: dict[str, Callable[[nn.Module], nn.Module]] = {

@@ -118,7 +118,11 @@ class Externs:
 
     def _restride(self, node: fx.Node, root: fx.Node) -> ExternCall:
         """A chain of views of a planned buffer in one call."""
-        info = self.facts.info(node)
+        info, whole = self.facts.info(node), self.facts.info(root)
+        if node.target is aten.detach.default and info.stride == whole.stride:
+            if info.shape == whole.shape:  # not a view, for autograd
+                name = (Name(self.names[root]),)
+                return ExternCall(node.target, name, (), (self.names[node],), origins=origins(node))
         size = [plain(s) for s in info.shape]
         stride = [plain(s) for s in info.stride]
         args: list[Argument] = [Name(self.names[root]), size, stride]
