@@ -110,9 +110,15 @@ def result_written(side: Side, rng: random.Random) -> None:
 
 
 def _write(victim: torch.Tensor, rng: random.Random) -> None:
-    match rng.choice(("whole", "part", "history", "data")):
+    match rng.choice(("whole", "part", "history", "data", "detached", "wanted", "moved")):
         case "history":
             victim.mul_(2)
+        case "detached":
+            victim.detach_()
+        case "wanted":
+            victim.requires_grad_(not victim.requires_grad)
+        case "moved":
+            victim.data = victim.data * 0.5
         case "data":
             victim.data.add_(1)
         case "part":
@@ -426,12 +432,13 @@ def autocast(side: Side, rng: random.Random) -> None:
         {"dtype": torch.float16},
         {"dtype": torch.bfloat16, "cache_enabled": False},
         {"enabled": False},
+        {"device_type": "cuda", "dtype": torch.bfloat16, "enabled": torch.cuda.is_available()},
     ]
     way = rng.choice(ways)
     if side.wide or way is None:
         side.modes["autocast"] = lambda: None
     else:
-        side.modes["autocast"] = lambda: torch.autocast("cpu", **way)
+        side.modes["autocast"] = lambda: torch.autocast(**{"device_type": "cpu", **way})
 
 
 @change

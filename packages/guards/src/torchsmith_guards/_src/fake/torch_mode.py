@@ -53,6 +53,21 @@ _QUIET = _Quiet()
 logging.getLogger(FakeTensorMode.__module__).addFilter(_QUIET)
 
 
+@functools.cache
+def _keep_device_guard() -> None:
+    """What torch puts in the place of the guard of a device that is not there is gone with the
+    thread that entered a mode first, and the next one crashes: let it be a thread that stays."""
+    found, main = threading.Event(), threading.current_thread() is threading.main_thread()
+
+    def find() -> None:
+        torch._C._ensureCUDADeviceGuardSet()
+        found.set()
+        main or threading.Event().wait()
+
+    find() if main else threading.Thread(target=find, daemon=True).start()
+    found.wait()
+
+
 class TorchMode(FakeTensorMode):  # type: ignore[no-untyped-call]  # torch's __init_subclass__
     """A fake tensor mode whose symbolic sizes belong to a ``ShapeEnv`` of this package."""
 
@@ -68,6 +83,8 @@ class TorchMode(FakeTensorMode):  # type: ignore[no-untyped-call]  # torch's __i
                 setattr(self, name, value)
         else:
             super().__init__(allow_non_fake_inputs=True, static_shapes=shape_env is None)
+        if self.avoid_device_init:
+            _keep_device_guard()
         self._env = shape_env
         self._results = None if shape_env is None else ResultCache(shape_env)
         self._dispatchers: list[contextlib.AbstractContextManager[None]] = []
