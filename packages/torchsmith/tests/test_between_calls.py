@@ -201,3 +201,22 @@ def test_tangents_that_no_half_can_be_made_for(laid, dynamic):
             run(image)[0].backward(laid(torch.arange(image.numel()).view(image.shape) / 50))
             sides.append(model.conv.weight.grad)
         torch.testing.assert_close(sides[1], sides[0])
+
+
+@pytest.mark.parametrize("layer", [lambda: nn.BatchNorm1d(4), lambda: nn.LayerNorm(4), nn.Softplus])
+def test_first_backward_passes_in_inference_mode(layer):
+    """The half is compiled then, of tensors that are none of inference mode."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 4), layer())
+    compiled = torchsmith.compile(model)
+    for laid in (lambda t: t, lambda t: t.t().contiguous().t()):
+        sides = []
+        for run in (model, compiled):
+            model.zero_grad()
+            y = run(torch.arange(12.0).view(3, 4) / 7)
+            with torch.inference_mode():
+                y.backward(laid(torch.arange(12.0).view(3, 4) / 5))
+            sides.append([p.grad for p in model.parameters()])
+        for mine, true in zip(sides[1], sides[0], strict=True):
+            assert mine.is_inference() == true.is_inference()
+            torch.testing.assert_close(mine, true, rtol=1e-3, atol=1e-4)

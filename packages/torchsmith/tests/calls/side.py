@@ -21,6 +21,7 @@ from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 VIEW = "is a view"
+LATE = ("cannot be saved for backward", "a leaf Variable that requires grad")
 LOW = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -123,7 +124,7 @@ class Side:
                 result = styled(self, style, given, rng)
         except Exception as error:
             self.note("raises", (type(error).__name__, what_is_told(error)))
-            if "cannot be saved for backward" in str(error):
+            if any(text in str(error) for text in LATE):
                 self.ended = True  # found when all else is done, so that buffers are written
                 return
             results: list[torch.Tensor] = []

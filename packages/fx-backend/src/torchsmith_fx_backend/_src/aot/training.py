@@ -261,7 +261,7 @@ class Training:
         Its inputs are in one list, which it empties, to free what it has read for the last time."""
         known = self.backwards.get(key)
         if known is None:
-            with self._lock:
+            with self._lock, torch.inference_mode(False):
                 known = self.backwards.get(key) or self._backward_for(key)
                 self.backwards[key] = known
             collector.settle()
