@@ -178,7 +178,7 @@ def is_refused(info: OpInfo, args: Sequence[object], kwargs: Mapping[str, object
         case "other parameters":  # single ones go with halves
             others = {k for k in kinds[1:] if isinstance(k, torch.dtype)} - {kinds[0]}
             return bool(others) and (others != {torch.float32} or kinds[0] is torch.float64)
-        case "other weights":
+        case "other weights" if not any(map(torch.is_autocast_enabled, ("cpu", "cuda"))):
             return any(isinstance(k, torch.dtype) and k is not kinds[0] for k in kinds[2:])
     scale = kwargs.get("alpha", args[2] if len(args) > 2 else 1)  # of a sum or difference
     if isinstance(scale, bool):
