@@ -118,17 +118,11 @@ EXTREMES = {
 }
 
 
-@pytest.mark.parametrize("name", EXTREMES)
-def test_extremes_that_keep_nan_are_vector_code(name, tmp_path):
+def vector_lines(compiled, tmp_path):
+    """The lines of each unit, and the numbers of those where gcc says that a loop is vectors."""
     compiler = find_compiler()
     if compiler is None or "gcc" not in subprocess.getoutput(f"{compiler.command[0]} -v"):
         pytest.skip("gcc alone tells which loops are vectors")
-    x = torch.randn(96, 160)
-    x[3, 5] = x[7, 0] = x[7, 9] = float("nan")
-    with torch.no_grad():
-        compiled = compile_graph(fx.symbolic_trace(EXTREMES[name]), [x])
-        wanted = EXTREMES[name](x)
-        torch.testing.assert_close(compiled(x), wanted, equal_nan=True, rtol=0, atol=0)
     for number, (_, source) in enumerate(compiled.kernels):
         file = tmp_path / f"{number}.c"
         file.write_text(f"{prelude(source)}\n{source}")
@@ -136,11 +130,45 @@ def test_extremes_that_keep_nan_are_vector_code(name, tmp_path):
         command = [*compiler.command, *flags, "-fno-math-errno", "-fno-trapping-math", "-fwrapv"]
         command += ["-fopt-info-vec-optimized", "-c", str(file), "-o", str(tmp_path / "object")]
         told = subprocess.run(command, capture_output=True, text=True, check=True).stderr
-        vectors = {int(n) for n in re.findall(rf"{file}:(\d+):", told)}
-        lines = file.read_text().splitlines()
+        vectors = {int(n) for n in re.findall(rf"{file}:(\d+):\d+: optimized: loop", told)}
+        yield file.read_text().splitlines(), vectors
+
+
+@pytest.mark.parametrize("name", EXTREMES)
+def test_extremes_that_keep_nan_are_vector_code(name, tmp_path):
+    x = torch.randn(96, 160)
+    x[3, 5] = x[7, 0] = x[7, 9] = float("nan")
+    with torch.no_grad():
+        compiled = compile_graph(fx.symbolic_trace(EXTREMES[name]), [x])
+        wanted = EXTREMES[name](x)
+        torch.testing.assert_close(compiled(x), wanted, equal_nan=True, rtol=0, atol=0)
+    for lines, vectors in vector_lines(compiled, tmp_path):
         extremes = [
             i for i, line in enumerate(lines, 1) if re.search(r"= ts_m|int wins\d+ =", line)
         ]
         for place in extremes:
             start = max(i for i in range(1, place) if "for (" in lines[i - 1])
             assert not vectors.isdisjoint(range(start, place + 1)), lines[start - 1 : place]
+
+
+VECTORS = {
+    "uniform draws": torch.rand_like,
+    "normal draws": torch.randn_like,
+    "dropout": F.dropout,
+    "a comparison as a number": lambda x: (x > 0).float() * x,
+    "in double": lambda x: (x > 0).double(),
+    "in half": lambda x: (x > 0).bfloat16(),
+    "what is not so": lambda x: x * ~(x > 0.5),
+    "share of a mask": lambda x: ((x > 0) == (x < 1)).float().mean(-1),
+}
+
+
+@pytest.mark.parametrize("name", VECTORS)
+def test_draws_and_masks_as_numbers_are_vector_code(name, tmp_path):
+    x = torch.randn(96, 160)
+    compiled = compile_graph(fx.symbolic_trace(lambda x: (VECTORS[name](x),)), [x])
+    units = list(vector_lines(compiled, tmp_path))
+    assert units
+    for lines, vectors in units:
+        first = min(i for i, line in enumerate(lines, 1) if "for (" in line)
+        assert not vectors.isdisjoint(range(first, len(lines) + 1)), lines

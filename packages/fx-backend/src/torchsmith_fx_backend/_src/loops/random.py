@@ -19,8 +19,10 @@ def _high(x: Value) -> Value:
     return x.op(Op.SHR, 32) & x.body.literal(_LOW_WORD, torch.int64)
 
 
-def _swapped(x: Value) -> Value:
-    return _high(x) | x.op(Op.SHL, 32)
+def _swapped_square(x: Value) -> Value:
+    """The square of ``x`` with its two words swapped; gcc does not vectorise a rotation itself."""
+    high = _high(x)
+    return high * high + (high * x).op(Op.SHL, 33)
 
 
 def _word(p: Point, word: int = 0) -> Value:
@@ -32,10 +34,9 @@ def _word(p: Point, word: int = 0) -> Value:
     counter = p.body.index_value(place) + (word << keyed.WORD_BITS)
     y = counter * key
     z = y + key
-    x = _swapped(y * y + y)
-    x = _swapped(x * x + z)
-    x = _swapped(x * x + y)
-    return _high(x * x + z)
+    x = _swapped_square(y * y + y) + z
+    x = _swapped_square(x) + y
+    return _high(_swapped_square(x) + z)
 
 
 def _long(p: Point, word: int) -> Value:
