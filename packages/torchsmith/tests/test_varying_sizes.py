@@ -43,6 +43,8 @@ SIZED = {
     "logspace": (lambda x: torch.logspace(-1, 2, len(x)) * x, VECTORS),
     "logspace of base 2": (lambda x: torch.logspace(0, 3, len(x), base=2.0) * x, VECTORS),
     "fill_diagonal": (filled, MATRICES),
+    "joined": (lambda x: torch.cat([x, x.sin(), x[1:], x * 2]) + 1, MATRICES),
+    "joined columns": (lambda x: torch.cat([x.cos(), x, x[:, :3], x], -1) * 2, MATRICES),
     **{
         f"interpolate {mode}": (
             lambda x, mode=mode: F.interpolate(x, size=(x.shape[2] + 3, 10), mode=mode),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -130,6 +131,40 @@ def test_nothing_is_decided_at_each_point(make, count) -> None:
     )
     text = kernel_function(kernel, "k")
     assert "%" not in text and "?" not in text
+
+
+SIZES = [ix.Sym(name) for name in ("s0", "s1", "s2")]
+
+
+@pytest.mark.parametrize("least", [0, 1])
+@pytest.mark.parametrize("turned", [False, True])
+def test_parts_of_sizes_that_vary(least: int, turned: bool) -> None:
+    """A nest is cut where no piece can be empty: what is done before one may rely on it."""
+    sizes = [replace(size, low=least) for size in SIZES]
+    body, start, whole = Body(), ix.ZERO, ix.add(*sizes)
+    total = body.literal(0.0)
+    for number, size in enumerate(sizes):
+        at, end = body.index(ix.sub(ix.var(0), start)), body.index(size)
+        inside = body.op(Op.GT, end, at) if turned else body.op(Op.LT, at, end)
+        if number:
+            inside = body.op(
+                Op.AND, inside, body.op(Op.GE, at, body.literal(0, torch.int64)), dtype=torch.bool
+            )
+        value = body.op(Op.SIN, body.load(number, ix.sub(ix.var(0), start), mask=inside))
+        total = body.op(Op.WHERE, inside, value, total)
+        start = ix.add(start, size)
+    body.store(3, ix.var(0), total)
+    kernel = body.kernel(["s0"], symbols=("s0", "s1", "s2"))
+    kernel = replace(kernel, ranges=(whole,))
+    parts = pieces(kernel, [0])
+    assert len(parts) == (3 if least else 1)
+    decided = [n for p in parts for n in p.body if isinstance(n, Compute) and n.op is Op.WHERE]
+    assert bool(decided) is not bool(least)
+    for lengths in ([5, 1, 40], [1, 1, 1], [70, 3, 33]):
+        tensors = [torch.randn(n) for n in lengths] + [torch.zeros(sum(lengths))]
+        named = dict(zip(("s0", "s1", "s2"), lengths))
+        found = check(kernel, tensors, named)
+        assert torch.allclose(found[3], torch.cat(tensors[:3]).sin())
 
 
 def test_a_kernel_with_many_conditions_stays_whole() -> None:

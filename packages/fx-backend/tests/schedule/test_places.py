@@ -217,3 +217,19 @@ def test_many_parts_are_not_told_apart_at_each_point(fn, monkeypatch):
     calls = [s.target for s in plan.steps if isinstance(s, ExternCall)]
     assert (torch.ops.aten.cat.default in calls) is (fn is many_inputs)
     torch.testing.assert_close(run_plan(plan, inputs), [fn(*inputs)])
+
+
+def test_many_parts_on_a_cpu_are_stored_where_they_belong():
+    """More than what loops in C are cut into: each point would tell them apart."""
+    table = torch.randn(7, 32)
+
+    def fn(x, y):
+        one, other = (
+            torch.cat([F.embedding(z[:, i], table) for i in range(40)], -1) for z in (x, y)
+        )
+        return one + other
+
+    inputs = [torch.randint(7, (3, 40)), torch.randint(7, (3, 40))]
+    plan = schedule_graph(trace(fn, *inputs), check=True)
+    assert all(sum(type(n) is Load for n in k.body) <= 10 for k in kernels(plan))
+    torch.testing.assert_close(run_plan(plan, inputs), [fn(*inputs)])

@@ -125,12 +125,9 @@ def _concatenate(p: Point, pieces: list[fx.Node], sizes: list[Index], dim: int) 
     below = [place < p.body.index_value(end) for end in starts[1:-1]]
     values: list[Value] = []
     for number, arg in enumerate(pieces):
-        if number == 0:
-            mask = below[0]
-        elif number == len(pieces) - 1:
-            mask = below[-1].negated()
-        else:
-            mask = below[number] & below[number - 1].negated()
+        mask = below[number] if number < len(below) else below[-1].negated()
+        if 0 < number < len(below):
+            mask = mask & below[number - 1].negated()
         values.append(_masked(p, mask, arg, _moved(p.at, dim, ix.sub(x, starts[number]))))
     return _first_of(below, values)
 

@@ -6,6 +6,7 @@ pieces ``i < 3`` and ``i >= 3`` each point computes one side only, and the index
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import pairwise
@@ -28,32 +29,48 @@ from torchsmith_fx_backend._src.loops.ir import (
     as_index,
 )
 from torchsmith_fx_backend._src.loops.nest import substitute_node
+from torchsmith_fx_backend._src.loops.proof import at_least
 
 _MOST_PIECES = 8  # along one axis, and of one kernel
 _MOST_NODES = 400  # of all pieces together
-_MANY_PIECES = 32  # where each computes what no other does
+MANY_PIECES = 32  # where each computes what no other does
 
 
-def cuts(kernel: Kernel, axis: int) -> list[int]:
+def cuts(kernel: Kernel, axis: int) -> list[Index]:
     """Where conditions and quotients over ``axis`` alone change, both ends of its range included.
 
     Without such places, or with too many of them, only the ends.
     """
     extent = kernel.ranges[axis]
-    if type(extent) is not Const:
-        return []
-    size = extent.value
-    found = {p for p in _places(kernel, axis, size) if 0 < p < size}
-    if len(found) >= _MANY_PIECES:
-        found = set()
-    return [0, *sorted(found), size]
+    found: list[Index]
+    if type(extent) is Const:
+        size = extent.value
+        found = [ix.const(p) for p in sorted(set(_places(kernel, axis, size))) if 0 < p < size]
+    else:
+        turns = set(_symbolic_turns(kernel, axis))
+        known = [p for p in turns if at_least(p, 1) and at_least(ix.sub(extent, p), 1)]
+        found = sorted(known, key=lambda p: sum(at_least(ix.sub(p, q), 1) for q in known))
+        if not all(at_least(ix.sub(b, a), 1) for a, b in pairwise(found)):
+            found = []  # their order is not known
+    return [ix.ZERO, *(found if len(found) < MANY_PIECES else ()), extent]
 
 
-def piece(kernel: Kernel, axis: int, low: int, high: int) -> Kernel:
+def _symbolic_turns(kernel: Kernel, axis: int) -> Iterator[Index]:
+    """Where comparisons of ``axis`` itself with what is the same at all points change."""
+    for node in kernel.body:
+        if isinstance(node, Compute) and node.op in _CHANGES_AT:
+            left, right = (as_index(kernel.body[a]) for a in node.args)
+            if left is not None and right is not None:
+                place = ix.sub(ix.var(axis), ix.sub(left, right))
+                if not ix.has_var(place) and not ix.loaded(place):
+                    yield from (ix.add(place, ix.const(value)) for value in _CHANGES_AT[node.op])
+
+
+def piece(kernel: Kernel, axis: int, low: Index, high: Index) -> Kernel:
     """``kernel`` for ``low <= i < high`` of ``axis`` only, which runs from zero in the result."""
     ranges = list(kernel.ranges)
-    ranges[axis] = ix.const(high - low)
-    shift = {axis: ix.add(ix.var(axis), ix.const(low))}
+    ranges[axis] = ix.sub(high, low)
+    shift = {axis: ix.add(ix.var(axis), low)}
     body = [substitute_node(node, shift, ranges) for node in kernel.body]
     return replace(kernel, ranges=tuple(ranges), body=tuple(live(_folded(body, ranges))))
 
@@ -66,11 +83,11 @@ def pieces(kernel: Kernel, axes: Iterable[int]) -> list[Kernel]:
             piece(k, axis, low, high) if len(found) > 2 else k
             for k in whole
             for found in [cuts(k, axis)]
-            for low, high in pairwise(found or [0, 0])
+            for low, high in pairwise(found)
         ]
         nodes, before = (sum(len(k.body) for k in kernels) for kernels in (parts, whole))
         few = len(parts) <= _MOST_PIECES and (nodes <= _MOST_NODES or len(parts) == len(whole))
-        if few or (len(parts) <= _MANY_PIECES and nodes <= 2 * before):
+        if few or (len(parts) <= MANY_PIECES and nodes <= 2 * before):
             whole = parts
     return whole
 
@@ -165,8 +182,7 @@ def _folded(body: list[Node], ranges: list[Index]) -> list[Node]:
             case Compute(op, args) if op in _HOLDS:
                 left, right = (as_index(out[a]) for a in args)
                 if left is not None and right is not None:
-                    low, high = ix.bounds(ix.sub(left, right), ranges)
-                    holds = None if low is None or high is None else _HOLDS[op](low, high)
+                    holds = _HOLDS[op](*_bounds(ix.sub(left, right), ranges))
                     node = node if holds is None else Literal(holds, torch.bool)
             case Compute(op, args, torch.bool) if op in (Op.AND, Op.OR, Op.NOT):
                 node, same = _logic(op, args, out, node, same)
@@ -182,6 +198,16 @@ def _folded(body: list[Node], ranges: list[Index]) -> list[Node]:
         out.append(node)
         stands.append(same)
     return out
+
+
+def _bounds(x: Index, ranges: list[Index]) -> tuple[float, float]:
+    """The bounds of ``x``; where they are not numbers, what is proved of its sign."""
+    low, high = ix.bounds(x, ranges)
+    if low is not None and high is not None:
+        return low, high
+    both = (x, ix.mul(ix.const(-1), x))
+    low, less = (next((n for n in (1, 0) if at_least(y, n, tuple(ranges))), None) for y in both)
+    return -math.inf if low is None else low, math.inf if less is None else -less
 
 
 def _logic(

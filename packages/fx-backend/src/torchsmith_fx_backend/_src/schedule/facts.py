@@ -20,6 +20,7 @@ from torchsmith_fx_backend._src.loops import index as ix
 from torchsmith_fx_backend._src.loops.body import Body, Read, lower
 from torchsmith_fx_backend._src.loops.index import Index
 from torchsmith_fx_backend._src.loops.ir import Scan
+from torchsmith_fx_backend._src.loops.pieces import MANY_PIECES
 from torchsmith_fx_backend._src.loops.pointwise import copy_into
 from torchsmith_fx_backend._src.loops.registry import (
     Coords,
@@ -140,7 +141,8 @@ class Facts:
         self.placed: dict[fx.Node, Place] = {}
         self.crowded: list[fx.Node] = []  # concatenations that aten does better
         for node in gm.graph.find_nodes(op="call_function", target=aten.cat.default):
-            crowded = self.told_apart(node) > MANY_PARTS
+            most = MANY_PARTS if self.device(node).type in FAST else MANY_PIECES
+            crowded = self.told_apart(node) > most
             if self._rule[node] is None or not (crowded or node in self.materialised):
                 continue
             found = places(self, node, crowded) if inline else {}
@@ -531,10 +533,10 @@ class Facts:
             self._cost[node] = cost
 
     def told_apart(self, node: fx.Node) -> int:
-        """How many parts each point of a kernel has to tell apart, where those are many."""
+        """How many parts each point tells apart, if many; loops in C are cut between a few."""
         parts = len(node.all_input_nodes) if node.target in JOINED else 0
-        on = self.device(node).type if parts > FEW_PARTS else ""
-        return parts if on in FAST else 0
+        few = FEW_PARTS if self.device(node).type in FAST else MANY_PIECES
+        return parts if parts > few else 0
 
     def _may_fail(self, node: fx.Node) -> bool:
         """Whether a kernel that computes ``node`` at a point may raise there."""
