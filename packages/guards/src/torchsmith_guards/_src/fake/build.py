@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import torch
@@ -18,7 +18,9 @@ _VIEWS = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
 _warn_on_data_pointer = torch._C._set_warn_deprecated_on_mutable_data_ptr
 
 
-def is_plain(mode: FakeTensorMode, values: Iterable[Any]) -> bool:
+def is_plain(
+    mode: FakeTensorMode, values: Iterable[Any], dtypes: Collection[torch.dtype] = PLAIN_DTYPES
+) -> bool:
     """Whether every tensor among the values is an ordinary fake tensor of this mode.
 
     Ordinary means strided, of a common type, without a pending negation. Real tensors, subclasses,
@@ -31,13 +33,13 @@ def is_plain(mode: FakeTensorMode, values: Iterable[Any]) -> bool:
             known += value.constant is not None
             if (
                 value.fake_mode is not mode
-                or value.dtype not in PLAIN_DTYPES
+                or value.dtype not in dtypes
                 or value.layout is not torch.strided
                 or value.is_neg()
             ):
                 return False
         elif isinstance(value, torch.Tensor) or (
-            isinstance(value, list | tuple) and not is_plain(mode, value)
+            isinstance(value, list | tuple) and not is_plain(mode, value, dtypes)
         ):
             return False
     return known == 0 or known < tensors

@@ -171,7 +171,7 @@ class TorchMode(FakeTensorMode):  # type: ignore[no-untyped-call]  # torch's __i
         """What an operator with a layout rule returns, or NotImplemented."""
         if self._env is not None and self._env.has_unbacked:
             return NotImplemented  # rules take every symbol to be at least two
-        if not is_plain(self, args) or (kwargs and not is_plain(self, kwargs.values())):
+        if not all(is_plain(self, part, entry.dtypes) for part in (args, kwargs.values()) if part):
             return NotImplemented
         result = entry.result(args, kwargs)
         if result is None:

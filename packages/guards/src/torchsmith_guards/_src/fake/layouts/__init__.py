@@ -20,5 +20,6 @@ from torchsmith_guards._src.fake.layouts import (  # noqa: F401 - they register 
     products,
     reductions,
     resampling,
+    transforms,
     views,
 )

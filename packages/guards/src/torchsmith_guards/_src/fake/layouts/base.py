@@ -10,7 +10,7 @@ size of at least two, so they must not be asked once a size comes from data.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, reduce
 from typing import Any, TypeVar
@@ -55,10 +55,11 @@ def unsure_if(condition: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A rule and what it says about storage."""
+    """A rule, what it says about storage, and of which types tensors may be."""
 
     rule: LayoutRule
     effect: Effect
+    dtypes: Collection[torch.dtype]
 
     def result(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Result | None:
         """What a call returns, or None when only torch can tell."""
@@ -72,20 +73,23 @@ _RULES: dict[str, Entry] = {}
 _RESOLVED: dict[object, Entry | None] = {}
 
 
-def rule(*names: str, effect: Effect = Effect.FRESH) -> Callable[[_Rule], _Rule]:
+def rule(
+    *names: str, effect: Effect = Effect.FRESH, dtypes: Collection[torch.dtype] = PLAIN_DTYPES
+) -> Callable[[_Rule], _Rule]:
     """Register a rule for aten operators.
 
     Args:
         names: each one or several overloads, as in ``"add.Tensor mul.Tensor"``; ``relu`` stands
             for the overload without a name.
         effect: what the operators do with storage.
+        dtypes: of their tensors.
     """
 
     def register(function: _Rule) -> _Rule:
         for name in " ".join(names).split():
             if name in _RULES:
                 raise ValueError(f"{name} has a layout rule already")
-            _RULES[name] = Entry(function, effect)
+            _RULES[name] = Entry(function, effect, dtypes)
         return function
 
     return register

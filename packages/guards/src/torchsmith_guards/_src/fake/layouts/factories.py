@@ -214,29 +214,20 @@ rule("full_like")(lambda x, value, **kwargs: _like(x, **kwargs))
 
 
 @rule("new_empty", "new_zeros", "new_ones")
-def _new_like(
-    x: torch.Tensor,
-    size: Sequence[Any],
-    *,
-    dtype: torch.dtype | None = None,
-    device: Any = None,
-    **place: Any,
-) -> Layout:
-    return _new(size, dtype or x.dtype, x.device if device is None else device, **place)
+def _new_like(x: torch.Tensor, size: Sequence[Any], **place: Any) -> Layout:
+    return _new(size, **_beside(x, **place))
 
 
 @rule("new_empty_strided")
 def _new_empty_strided(
-    x: torch.Tensor,
-    size: Sequence[Any],
-    stride: Sequence[Any],
-    *,
-    dtype: torch.dtype | None = None,
-    device: Any = None,
-    **place: Any,
+    x: torch.Tensor, size: Sequence[Any], stride: Sequence[Any], **place: Any
 ) -> Layout:
-    place |= {"dtype": dtype or x.dtype, "device": x.device if device is None else device}
-    return _empty_strided(size, stride, **place)
+    return _empty_strided(size, stride, **_beside(x, **place))
+
+
+def _beside(x: torch.Tensor, dtype: Any = None, device: Any = None, **place: Any) -> dict[str, Any]:
+    """``place`` of a tensor that is like ``x`` in what is not given."""
+    return place | {"dtype": dtype or x.dtype, "device": x.device if device is None else device}
 
 
 rule("new_full")(lambda x, size, value, **kwargs: _new_like(x, size, **kwargs))
