@@ -96,7 +96,8 @@ class Base:
 
 @dataclass(slots=True, eq=False)
 class Value:
-    """A tensor object of the program: where its data is and which node holds it now."""
+    """A tensor object of the program: where its data is and which node holds it now; ``born`` is
+    the generation of its base in which it was made as a view."""
 
     tensor: torch.Tensor
     base: Base
@@ -104,6 +105,7 @@ class Value:
     node: fx.Node
     generation: int
     exact: bool
+    born: int = 0
 
 
 @dataclass(slots=True)
@@ -486,7 +488,8 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
         node = node or self._replay(source.node, (step,))
         base, steps = source.base, (*source.steps, step)
         exact = _same_layout(node.meta["val"], result)
-        self.values[id(result)] = Value(result, base, steps, node, base.generation, exact)
+        now = base.generation
+        self.values[id(result)] = Value(result, base, steps, node, now, exact, now)
 
     def _record_write(
         self, func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any]

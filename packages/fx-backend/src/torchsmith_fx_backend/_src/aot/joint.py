@@ -17,11 +17,13 @@ from typing import Any
 
 import torch
 from torch import fx
+from torchsmith_guards import same_sizes
 
 from torchsmith_fx_backend._src.aot.draws import untouched_generators
 from torchsmith_fx_backend._src.aot.functional import Base, FunctionalMode, Hidden, Rule
 from torchsmith_fx_backend._src.aot.functionalize import Trace, begin, execute
 from torchsmith_fx_backend._src.aot.masks import MASK_RULES
+from torchsmith_fx_backend._src.aot.overlap import overlaps_itself
 from torchsmith_fx_backend._src.aot.views import LAZY, Step
 from torchsmith_fx_backend._src.capture.recorder import LazyGraphModule, copy_node
 from torchsmith_fx_backend._src.capture.symbols import SYMBOLIC_TYPES
@@ -376,6 +378,7 @@ def trace_joint(
                 _ = isinstance(leaf, torch.Tensor) and leaf.is_leaf
             except RuntimeError as error:
                 raise UnsupportedError(what=f"a result without a history ({error})") from error
+        _lay_out_as_bases(mode)
     _collect_writes(joint)
     with trace.fake_mode, below_autograd(), torch.no_grad():
         joint.results = tuple(_Collector(joint, mode).run(flat))
@@ -418,6 +421,49 @@ def _lift_attributes(
         paths.append(path)
         nodes.append(placeholder)
     return tuple(paths), tuple(nodes)
+
+
+def _lay_out_as_bases(mode: FunctionalMode) -> None:
+    """Where a view outlives a write, its new history is ``as_strided`` in eager, whose gradient
+    lies as the base does; that of stand-ins is the view's own."""
+    for value in list(mode.values.values()):
+        tensor, base = value.tensor, value.tensor._base
+        if base is None or value.born == value.base.generation or not tensor.requires_grad:
+            continue
+        with contextlib.suppress(RuntimeError):  # eager has none either
+            function: Any = tensor.grad_fn
+            for _ in () if overlaps_itself(base) else value.steps:
+                following = function.next_functions[0][0] if function.next_functions else None
+                if following is None:
+                    break
+                if following is base.grad_fn:
+                    function.register_hook(functools.partial(_laid_out, base))
+                    break
+                function = following
+
+
+def _laid_out(base: torch.Tensor, grads: Sequence[Any], _: object) -> tuple[Any, ...] | None:
+    """A hook: the gradient for ``base`` with its strides."""
+    grad = grads[0]
+    if grad is None or same_sizes(grad.stride(), base.stride()):
+        return None
+    return (grad.new_empty_strided(base.shape, base.stride()).copy_(grad),)
+
+
+def _as_quotient(
+    function: Any, _saved_self: torch.Tensor, _saved_result: torch.Tensor
+) -> Callable[..., tuple[Any, ...] | None]:
+    """A hook: the gradient of a product as eager lays it out where no factor is zero."""
+    x, result = _saved_self.detach(), _saved_result.detach()
+    dim = getattr(function, "_saved_dim", 0)
+    dim -= (dim >> 63) << 64  # it is shown without its sign
+    inner = result.dim() < x.dim() and hasattr(function, "_saved_dim")
+
+    def hook(grads: Sequence[Any], given: Sequence[Any]) -> tuple[Any, ...] | None:
+        pair = [t.unsqueeze(dim) if inner else t for t in (given[0], result)]
+        return _laid_out(pair[0] * (pair[1] / x), grads, given)
+
+    return hook
 
 
 def _collect_writes(joint: Joint) -> None:
@@ -602,6 +648,7 @@ def _look_at_saved(joint: Joint, function: Any, number: int) -> _Saving | None:
     mode = joint.trace.mode
     kind = type(function).__name__
     result = _Saving(number, kind == "CopySlices")
+    tensors: dict[str, Any] = {}
     if kind in ("CopySlices", "CppFunction"):
         call = mode.hidden.get(function._sequence_nr())
         for tensor in () if call is None else _saved_by(call):
@@ -622,6 +669,9 @@ def _look_at_saved(joint: Joint, function: Any, number: int) -> _Saving | None:
             result.some = result.some or isinstance(tensor, torch.Tensor)
             if isinstance(tensor, FakeTensor):
                 result.keep(joint, tensor)
+                tensors[name] = tensor
+    if kind.startswith("ProdBackward") and len(tensors) == 2:
+        function.register_hook(_as_quotient(function, **tensors))
     return result
 
 

@@ -73,6 +73,10 @@ _COMPARE = {
     *(getattr(aten, name).Tensor for name in "eq ne lt le gt ge".split()),
     aten._segment_reduce_backward.default,
 }
+_NORMS = {aten.native_group_norm.default, aten.native_layer_norm.default}
+_NORMS_BACKWARD = {
+    getattr(aten, f"native_{kind}_norm_backward").default for kind in ("group", "layer", "batch")
+}
 # Operators whose results are among the elements that they are given.
 _SELECT = frozenset(
     "amax amin aminmax cummax cummin kthvalue max median min mode nanmedian sort topk".split()
@@ -81,27 +85,37 @@ _SELECT = frozenset(
 
 @dataclass(frozen=True)
 class ComparedValues:
-    """Rounds what is compared, and shifted by its maximum, as eager, back to sums and products.
+    """Rounds what is compared, or shifted by its maximum or its mean, back to sums and products.
 
     Kernels hold values of low precision in float32, and what is stored on the way decides which are
     rounded. A maximum that one kernel finds may so equal nothing that another compares it with, and
-    its gradient is divided by how many do. For joint graphs, too, so that both halves agree.
+    its gradient is divided by how many do; a distance from a mean that a norm has found of rounded
+    values is divided by what may be small. For joint graphs, too, so that both halves agree.
     """
 
     name: str = "compared-values"
 
     def run(self, graph: fx.Graph) -> bool:
         """Rewrite ``graph`` in place."""
-        compared, extreme = set[fx.Node](), set[fx.Node]()
+        compared, extreme, means = set[fx.Node](), set[fx.Node](), set[fx.Node]()
         for node in graph.nodes:
+            source: Any = node.args[0] if node.args else None
+            if node.target is operator.getitem and source.target in _NORMS and node.args[1] == 1:
+                means.add(node)
+            if (node.target is CAST or is_view(node)) and source in means:
+                means.add(node)
             found = not extreme.isdisjoint(node.all_input_nodes) and _passes_on(node)
             if found or node.target in (aten.amax.default, aten.amin.default):
                 extreme.add(node)
         for node in reversed(graph.nodes):
             compares = node.target in _COMPARE and isinstance(node.args[1], fx.Node)
-            shifts = node.target is aten.sub.Tensor and _is_low(node) and node in extreme
+            shifts = node.target is aten.sub.Tensor and (
+                (_is_low(node) and node in extreme) or node.args[1] in means
+            )
             if compares or shifts or (node in compared and _passes_on(node)):
                 compared.update(node.all_input_nodes)
+            elif node.target in _NORMS_BACKWARD:
+                compared.add(node.all_input_nodes[1])
         held = [node for node in graph.nodes if node in compared and _is_held(node)]
         seen = escaping(graph)  # views that the caller sees stay views of what it sees
         for node in held:

@@ -13,12 +13,7 @@ from torchsmith_fx_backend._src.passes.base import escaping
 aten = torch.ops.aten
 FULL = aten.full.default
 
-_VIEWS = (
-    aten.view.default,
-    aten.unsqueeze.default,
-    aten.expand.default,
-    aten.detach.default,
-)
+_VIEWS = (aten.view.default, aten.unsqueeze.default, aten.expand.default, aten.detach.default)
 # Operators that map repeated values to a repeated value.
 _FOLDABLE = frozenset(
     {

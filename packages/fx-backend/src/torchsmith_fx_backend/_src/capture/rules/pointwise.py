@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torchsmith_guards import is_contiguous
+from torchsmith_guards import is_contiguous, layout_of
 
 from torchsmith_fx_backend._src.capture.rules.registry import (
     FLOATS,
@@ -19,6 +19,7 @@ from torchsmith_fx_backend._src.capture.rules.registry import (
     counting,
     div,
     full,
+    laid,
     mul,
     rule,
     scalar,
@@ -192,9 +193,12 @@ def _filled_like(m: Mode, x: Tensor, value: Any, options: Options) -> Any:
     memory_format = options.pop("memory_format", None)
     if memory_format not in (None, torch.preserve_format, torch.contiguous_format):
         return NotImplemented
-    if not is_contiguous(x) and memory_format is not torch.contiguous_format:
-        return NotImplemented
-    return _filled_new(m, x, list(x.shape), value, options)
+    made = _filled_new(m, x, list(x.shape), value, options)
+    if is_contiguous(x) or memory_format is torch.contiguous_format or made is NotImplemented:
+        return made
+    # Nothing of ``x`` is needed: a backward half may not have it.
+    found = layout_of(aten.empty_like.default, (x,))
+    return laid(m, made, found[1]) if isinstance(found, tuple) else NotImplemented
 
 
 def _filled_new(m: Mode, x: Tensor, size: Sequence[Any], value: Any, options: Options) -> Any:

@@ -104,10 +104,15 @@ def laid_by(m: Mode, result: Tensor, first: Tensor, second: Tensor) -> Tensor:
     """``result`` as a pointwise kernel of eager's lays it out that reads ``first``, then ``second``
     (what a formula computes from them may meet them in another order)."""
     found = layout_of(aten.add.Tensor, (first, second), {})
-    if not isinstance(found, tuple) or same_sizes(found[1], result.stride()):
+    return laid(m, result, found[1]) if isinstance(found, tuple) else result
+
+
+def laid(m: Mode, result: Tensor, stride: Sequence[Any]) -> Tensor:
+    """``result`` with these strides."""
+    if same_sizes(stride, result.stride()):
         return result
     kept = {"dtype": result.dtype, "device": result.device}
-    empty = m.tensor(aten.empty_strided.default, list(found[0]), list(found[1]), **kept)
+    empty = m.tensor(aten.empty_strided.default, list(result.shape), list(stride), **kept)
     return m.tensor(aten.copy.default, empty, result)
 
 
