@@ -119,3 +119,18 @@ def test_of_norms_that_find_no_spread_are_zero(norm, dtype):
     """A distance from the mean is that of the rounded values, of which the mean is."""
     torch.manual_seed(0)
     check(lambda x: (norm(F.celu(x * 1.5, 0.5)),), torch.randn(8, 3).to(dtype), "rows")
+
+
+@pytest.mark.parametrize("size", [(2, 3, 4, 5), (2, 1, 3, 4, 2)])
+@pytest.mark.parametrize("corners", [False, True])
+def test_grids_save_nothing_and_are_differentiated_twice(size, corners):
+    rank = len(size) - 2
+    fn = lambda x: (F.affine_grid(x, size, align_corners=corners),)  # noqa: E731
+    leaf = torch.randn(2, rank, rank + 1, requires_grad=True)
+    compiled = compile_training(fx.symbolic_trace(fn), [leaf], SETTINGS)
+    mine, true = compiled(leaf)[0], fn(leaf)[0]
+    tangent = torch.randn(mine.shape)
+    for _ in range(2):
+        ours, eager = (torch.autograd.grad(y, leaf, tangent)[0] for y in (mine, true))
+        torch.testing.assert_close(ours, eager)
+        assert ours.stride() == eager.stride()

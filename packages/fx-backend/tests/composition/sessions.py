@@ -107,7 +107,10 @@ def _prepare(leaf: torch.Tensor, name: str, rng: random.Random, journal: list[En
 
 
 def _noting(journal: list[Entry], name: str) -> Any:
-    def note(grad: torch.Tensor) -> torch.Tensor:
+    def note(grad: torch.Tensor | None) -> torch.Tensor | None:
+        if grad is None:  # eager's nodes give nothing for some, too
+            journal.append((f"{name} is", None))
+            return None
         journal.append((f"{name} is", (grad.shape, grad.dtype)))
         journal.append((name, grad.detach().clone()))
         return grad * 2

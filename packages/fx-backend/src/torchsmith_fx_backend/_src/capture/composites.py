@@ -57,18 +57,41 @@ def _one_hot(index: torch.Tensor, num_classes: int) -> torch.Tensor:
     return zeros.scatter(-1, index.unsqueeze(-1), 1)
 
 
-def _affine_grid(
-    theta: torch.Tensor, size: Sequence[Any], align_corners: bool | None = None
-) -> Any:
-    """As eager does it, by operators that autocast sees and whose gradients take symbols."""
+def _affine_grid(theta: torch.Tensor, size: Sequence[Any], align_corners: Any = None) -> Any:
+    return _AffineGrid.apply(theta, size, bool(align_corners))  # type: ignore[no-untyped-call]
+
+
+class _AffineGrid(torch.autograd.Function):
+    """As eager does it, by operators that autocast sees and whose gradients take symbols; it saves
+    nothing."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(theta: torch.Tensor, size: Sequence[Any], align_corners: bool) -> Any:
+        points = _grid(theta, size, align_corners).bmm(theta.mT)
+        return aten._unsafe_view.default(points, (size[0], *size[2:], len(size) - 2))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.given = inputs[1:]
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        size = ctx.given[0]
+        points = grad.reshape(size[0], -1, len(size) - 2)
+        return _grid(grad, *ctx.given).mT.bmm(points).mT, None, None
+
+
+def _grid(like: torch.Tensor, size: Sequence[Any], align_corners: bool) -> torch.Tensor:
+    """The points of a grid with a 1 each, as many times as there are images."""
     rank, sides = len(size) - 2, []
     for axis, n in enumerate(size[2:]):
-        side = _from_minus_one(n, theta)
+        side = _from_minus_one(n, like)
         side = side if align_corners else side * (n - 1) / n
         sides.append(side.view([-1 if i == axis else 1 for i in range(rank)]).expand(*size[2:]))
     base = torch.stack([*reversed(sides), torch.ones_like(sides[0])], -1)
-    points = base.view(1, -1, rank + 1).expand(size[0], -1, -1)
-    return aten._unsafe_view.default(points.bmm(theta.mT), (size[0], *size[2:], rank))
+    return base.view(1, -1, rank + 1).expand(size[0], -1, -1)
 
 
 def _from_minus_one(n: Any, like: torch.Tensor) -> torch.Tensor:

@@ -17,29 +17,14 @@ _VIEWS = (aten.view.default, aten.unsqueeze.default, aten.expand.default, aten.d
 # Operators that map repeated values to a repeated value.
 _FOLDABLE = frozenset(
     {
-        aten.add.Tensor,
-        aten.sub.Tensor,
-        aten.mul.Tensor,
-        aten.div.Tensor,
-        aten.neg.default,
-        aten.abs.default,
-        aten.rsqrt.default,
-        aten.sqrt.default,
-        aten.reciprocal.default,
-        aten.minimum.default,
-        aten.maximum.default,
-        aten.where.self,
-        aten.eq.Scalar,
-        aten.ne.Scalar,
-        aten.lt.Scalar,
-        aten.le.Scalar,
-        aten.gt.Scalar,
-        aten.ge.Scalar,
-        aten.logical_not.default,
-        aten.bitwise_not.default,
-        aten._to_copy.default,
-        aten.clone.default,
-        *_VIEWS,
+        *(getattr(aten, name).Tensor for name in "add sub mul div".split()),
+        *(getattr(aten, name).Scalar for name in "eq ne lt le gt ge".split()),
+        *(getattr(aten, name).default for name in "neg abs rsqrt sqrt reciprocal".split()),
+        *(
+            getattr(aten, name).default
+            for name in "minimum maximum logical_not bitwise_not".split()
+        ),
+        *(aten.where.self, aten._to_copy.default, aten.clone.default, *_VIEWS),
     }
 )
 
@@ -82,11 +67,7 @@ class FoldConstants:
 
 
 def _is_literal(node: fx.Node) -> bool:
-    return (
-        node.op == "call_function"
-        and node.target is FULL
-        and type(node.args[1]) in (bool, int, float)
-    )
+    return node.target is FULL and type(node.args[1]) in (bool, int, float)
 
 
 def _compute(node: fx.Node) -> bool | int | float | None:
