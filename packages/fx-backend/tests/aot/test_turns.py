@@ -139,3 +139,34 @@ def test_no_number_of_a_hook_is_taken(graph):
     sum(compiled(*leaves)).backward()
     assert torch.utils.hooks.RemovableHandle.next_id == before
     assert all(x.grad is not None for x in leaves)
+
+
+APART = {
+    "view first": lambda x, y: (x.t(), (y + 9).sin().exp()),
+    "view last": lambda x, y: ((x + 9).sin().exp(), y.t()),
+    "view between": lambda x, y: (z := x.sin(), y.t(), z.exp())[1:],
+    "inner nodes": lambda x, y: ((v := x.t(), y.flatten()[[3, 2]])[1], v - v),
+    "first begun, last done": lambda x, y: ((v := x.sin(), y.cos())[1], v.exp()),
+    "one after the other": lambda x, y: (x.sin().exp(), y.cos().exp()),
+    "parts and a view": lambda x, y: (x.sin(), y.t(), (x * 2).exp()),
+}
+
+
+@pytest.mark.parametrize("name", APART)
+@pytest.mark.parametrize("order", [1, -1])
+def test_results_that_share_nothing_reach_their_leaves_in_turn(name, order):
+    def heard(function):
+        calls = []
+        leaves = [torch.ones(2, 2, requires_grad=True) for _ in "xy"]
+        for number, leaf in enumerate(leaves):
+            leaf.register_hook(lambda grad, number=number: calls.append(number))
+        results = function(*leaves)[::order]
+        torch.autograd.backward(results, [torch.ones_like(r) for r in results])
+        return calls, [leaf.grad for leaf in leaves]
+
+    fn = APART[name]
+    example = [torch.ones(2, 2, requires_grad=True) for _ in "xy"]
+    compiled = compile_training(torch.fx.symbolic_trace(fn), example, SETTINGS)
+    (mine, ours), (true, eager) = heard(compiled), heard(fn)
+    assert mine == true
+    torch.testing.assert_close(ours, eager)

@@ -57,12 +57,14 @@ class Result:
         index: which input, output or result; the value itself for a constant.
         steps: views to take of it, as eager did.
         hidden: the steps are taken without gradients.
+        turn: the number of the node of autograd's of a view of an input that is not written.
     """
 
     kind: str
     index: Any
     steps: tuple[Step, ...] = ()
     hidden: bool = False
+    turn: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,7 @@ class Joint:
             anything for it: a second backward pass through one of them is an error.
         reads: which of ``kept`` it saves for each of ``differentiable``.
         turns: ``wanted`` in the order in which eager's first backward pass is done with them.
+        first: for each of ``differentiable``, the number of eager's first node that computes it.
         rewritten: inputs that get values with a history: position of the input, position in
             ``outputs`` of its new value, and how often eager writes it. Autograd itself has to see
             that write, so it comes after the compiled function.
@@ -119,6 +122,7 @@ class Joint:
     saves: dict[int, frozenset[int]] = field(default_factory=dict)
     reads: dict[int, frozenset[fx.Node]] = field(default_factory=dict)
     turns: tuple[int, ...] = ()
+    first: dict[int, int] = field(default_factory=dict)
     rewritten: tuple[tuple[int, int, int], ...] = ()
     passed: dict[int, frozenset[int]] = field(default_factory=dict)
     spent: tuple[int, ...] = ()
@@ -551,7 +555,9 @@ class _Collector:
         steps = tuple(replace(step, args=self._slots(step.args)) for step in value.steps)
         detached = any(step.target is aten.detach.default for step in steps)
         hidden = owner.requires_grad and not leaf.requires_grad and not detached
-        return Result(kind, index, steps, hidden)
+        views = kind == "input" and steps and leaf.requires_grad and not base.generation
+        turn = leaf.grad_fn._sequence_nr() if views and leaf.grad_fn is not None else None
+        return Result(kind, index, steps, hidden, turn)
 
     def _slots(self, args: Any) -> Any:
         """``args`` with the number of an output for each graph node."""
@@ -609,6 +615,8 @@ def _find_saved(joint: Joint) -> None:
         else:
             found = [each for function in seen if (each := known[function]) is not None]
             joint.saves[position] = frozenset(each.number for each in found if each.some)
+            numbers = (f._sequence_nr() for f in seen if type(f).__name__ != _PLACE)
+            joint.first[position] = min(numbers, default=0)
             joint.reads[position] = frozenset(node for each in found for node in each.kept)
             ends = (f.variable for f in seen if type(f).__name__ == "AccumulateGrad")
             joint._reached[position] = frozenset(leaves[id(x)] for x in ends if id(x) in leaves)

@@ -219,7 +219,10 @@ class Training:
         levels: dict[int, dict[int, frozenset[int]]] = {}
         for i, nodes in joint.saves.items():
             levels.setdefault(joint.level(i), {})[i] = nodes
-        sets = [each for level in sorted(levels) for each in independent(levels[level], reached)]
+        sets: list[Collection[int]] = []
+        for level in sorted(levels):
+            found = independent(levels[level], reached)
+            sets += sorted(found, key=functools.partial(_first, joint))
         if len(sets) > 1:
             self.parts = tuple(
                 part(
@@ -342,6 +345,11 @@ def _expected(key: Key, roots: Sequence[torch.Tensor]) -> Key | None:
     if len(losses) == 1:
         return tuple(stride if i in losses else None for i, stride in enumerate(key))
     return key if all(root.is_contiguous() for root in roots) else None
+
+
+def _first(joint: Joint, results: Collection[int]) -> int:
+    """The number of eager's first node of those that compute these results."""
+    return min(joint.first[i] for i in results)
 
 
 def _is_tensor(value: Any) -> bool:
@@ -590,6 +598,11 @@ def callable_of(
     fresh = all(result.kind == "fresh" and not result.steps for result in results)
     returned = tuple(result.index for result in results)
     made_of = items(returned) if fresh else None
+    # A backward pass takes what was made last first: by part, the views that come before it.
+    early: list[list[int]] = [[] for _ in parts]
+    for i, turn in ((i, r.turn) for i, r in enumerate(results) if r.turn is not None):
+        later = (views for part, views in zip(parts, early) if turn < _first(joint, part.results))
+        next(later, []).append(i)
     simple = fresh and flat_result and [returned] == [part.results for part in parts]
     simple = simple and not (cuts or spent or joint.mutated)  # the node's results are the call's
     kept_outputs = items(training.kept_outputs)
@@ -640,8 +653,11 @@ def callable_of(
             sources = [*inputs, *(inputs[place] for place, _ in cuts)]
             for place in training.before:
                 sources[place] = _as_before(sources[place])
+        views: dict[int, Any] = {}
         try:
-            for part in parts:
+            for part, places in zip(parts, early):
+                for i in places:
+                    views[i] = _make(results[i], inputs, outputs, ())
                 call = _Call(training, part, numbers, given, loan)
                 own = _apply(call, made_in, kept, *items(part.inputs)(sources))
                 for position, result in zip(part.results, own):
@@ -658,8 +674,9 @@ def callable_of(
                 made: Any = made_of(outputs)
             else:
                 made = []
-                for result in results:
-                    made.append(_make(result, inputs, outputs, made))
+                for i, result in enumerate(results):
+                    view = views[i] if i in views else _make(result, inputs, outputs, made)
+                    made.append(view)
             return tuple(made) if flat_result else pytree.tree_unflatten(made, spec)
         except Exception as error:
             error.written = [inputs[i] for i in joint.mutated]  # type: ignore[attr-defined]
