@@ -373,3 +373,22 @@ def test_images_in_any_order_with_symbolic_sizes_are_laid_out_as_in_eager():
                 wrong.append((name, rest[0], size, dims, image.stride(), mine[1], true.stride()))
     assert not wrong, wrong[:3]
     assert answered > 400
+
+
+@pytest.mark.parametrize("dims", [{0}, {1}, {0, 1}])
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda row, x: torch.slice_scatter(row, x[1:] * 2, 0, 1),
+        lambda row, x: torch.select_scatter(row, x[1] * 2, 0, 1),
+        lambda row, x: torch.diagonal_scatter(row, x.diagonal() * 2),
+    ],
+)
+def test_copies_of_what_is_expanded_have_memory_of_their_own(write, dims):
+    call = lambda x: write(x[:1].expand(x.shape[0], -1), x)  # noqa: E731
+    real = torch.rand(6, 5)
+    mode = FakeMode(ShapeEnv())
+    fake = mode.fakeify(real, LocalSource("x"), dims)
+    with mode.mode:
+        got = described(call(fake))
+    assert numbers(got) == numbers(described(call(real)))

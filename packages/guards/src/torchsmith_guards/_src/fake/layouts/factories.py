@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -161,25 +161,25 @@ def _fake_quantize(x: torch.Tensor, *_: Any) -> Layouts:
 
 
 def _scatter_into_copy(
-    place: Callable[..., Layout], x: torch.Tensor, source: torch.Tensor, *where: Any, **named: Any
+    name: str, place: Any, x: torch.Tensor, source: torch.Tensor, *where: Any, **named: Any
 ) -> Layout:
-    view = place(x, *where, **named)
-    unsure_if(not same_sizes(source.shape, view[0]) or source.device != x.device)
     # The copy keeps holes; only what is expanded gets memory of its own. (Where sizes are symbols,
-    # torch 2.11 says that this too stays expanded.)
+    # torch 2.11 says that this too stays expanded, so it is asked of another tensor.)
     repeats = (type(step) is int and step == 0 for step in x.stride())
     if any(again and not (type(n) is int and n <= 1) for n, again in zip(x.shape, repeats)):
-        return tuple(x.shape), tuple(torch.empty_like(x).stride()), x.dtype, x.device, 0
+        made = getattr(torch, name)(torch.empty_like(x), source, *where, **named)
+        return tuple(x.shape), tuple(made.stride()), x.dtype, x.device, 0
+    view = place(x, *where, **named)
+    unsure_if(not same_sizes(source.shape, view[0]) or source.device != x.device)
     offset = x.storage_offset()
     plain = is_row_major(x) or is_static(x.shape, x.stride())
     unsure_if(not plain or type(offset) is not int or offset)
     return tuple(x.shape), tuple(x.stride()), x.dtype, x.device, 0
 
 
-rule("slice_scatter")(partial(_scatter_into_copy, slice_view))
-rule("select_scatter")(partial(_scatter_into_copy, select_view))
-rule("diagonal_scatter")(partial(_scatter_into_copy, diagonal_view))
-rule("as_strided_scatter")(partial(_scatter_into_copy, strided_view))
+_VIEWS = (slice_view, select_view, diagonal_view, strided_view)
+for _name, _view in zip(("slice", "select", "diagonal", "as_strided"), _VIEWS):
+    rule(f"{_name}_scatter")(partial(_scatter_into_copy, f"{_name}_scatter", _view))
 
 
 @rule("_to_copy", "empty_like", "zeros_like", "ones_like")
