@@ -18,6 +18,7 @@ from composition.machines import Native, Reference
 from composition.programs import Input, Program, Step
 from torchsmith_fx_backend import Settings, compile_graph
 from torchsmith_fx_backend._src.backend import smith
+from torchsmith_fx_backend._src.capture.composites import run_composite
 
 SETTINGS = Settings(graph_cache=False, verify=True)
 
@@ -211,6 +212,16 @@ def test_a_class_out_of_range_is_an_error_of_one_hot(call, wanted, classes):
     with pytest.raises(RuntimeError):
         run(torch.tensor([classes] * 3).t(), w)
     same([run(good, w).detach()], [program(good, w).detach()])
+
+
+@pytest.mark.parametrize("sizes", [(3, 4), (2, 3, 4)])
+def test_codes_of_a_turned_index_lie_in_rows_on_a_gpu(sizes):
+    """There eager, too, puts ones into zeros; what stands for it compares."""
+    mode = guards.FakeMode().mode
+    with mode, torch.no_grad():
+        index = torch.empty(sizes, dtype=torch.int64, device="cuda:0").transpose(0, -1)
+        codes = run_composite(torch.ops.aten.one_hot.default, (index, 5), {})
+    assert codes.is_contiguous() and codes.shape == (*sizes[::-1], 5)
 
 
 HOLDS = [

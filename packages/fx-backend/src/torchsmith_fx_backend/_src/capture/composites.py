@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torchsmith_guards import is_contiguous
 
 from torchsmith_fx_backend._src.capture.ops import op_info
 from torchsmith_fx_backend._src.capture.recurrent import layer
@@ -25,8 +26,11 @@ _sym_int: Callable[[Any], Any] = torch.sym_int
 
 def run_composite(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> object:
     """The result of a composite operator, by the operators that it is defined by."""
-    if op is aten.one_hot.default and _checks_classes(*args, **kwargs):
-        return _one_hot(*args, **kwargs)
+    if op is aten.one_hot.default:
+        if _checks_classes(*args, **kwargs):
+            return _one_hot(*args, **kwargs)
+        if not is_contiguous(args[0]):  # others compare, and would keep its order: eager's scatters
+            args = (args[0].clone(memory_format=torch.contiguous_format), *args[1:])
     if op is aten.affine_grid_generator.default:
         return _affine_grid(*args, **kwargs)
     if (op in _UPSAMPLE or op in _PYTHON) and _symbolic(args):

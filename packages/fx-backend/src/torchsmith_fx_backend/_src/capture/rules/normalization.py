@@ -143,6 +143,9 @@ def _rms_norm(
     rank = len(normalized_shape)
     if not _has_rows(x, normalized_shape):
         return NotImplemented
+    # Of a row with an infinity, eager's kernel on a GPU makes NaN throughout where the row's length
+    # keeps it from reading vectors (it finds a mean first). Elsewhere, and on the CPU, all but the
+    # infinity becomes zero, as here: that kernel is not followed.
     wide = up(m, x)
     dims = range(x.dim() - rank, x.dim())
     mean_square = div(m, total(m, mul(m, wide, wide), dims), count(wide, dims))
