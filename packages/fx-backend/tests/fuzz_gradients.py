@@ -21,7 +21,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from composition import sessions  # noqa: E402
+from composition import sessions, ways  # noqa: E402
 from composition.gradients import Play, Scenario, compare, play, prepare  # noqa: E402
 from composition.machines import MACHINES, Machine  # noqa: E402
 from composition.programs import Program, generate  # noqa: E402
@@ -89,6 +89,9 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=math.inf, help="stop after so long")
     parser.add_argument("--most", type=int, default=20, help="stop after so many failures")
     parser.add_argument("--sessions", action="store_true", help="several calls, of other facts")
+    parser.add_argument(
+        "--ways", action="store_true", help="derivatives twice, of some, checkpoints"
+    )
     options = parser.parse_args()
     torch.set_num_threads(1)
     numpy.seterr(all="ignore")
@@ -100,7 +103,7 @@ def main() -> int:
         most=options.most,
         say=True,
         seconds=options.seconds,
-        play=sessions.play if options.sessions else play,
+        play=sessions.play if options.sessions else ways.play if options.ways else play,
     )
     for what, number in counts.most_common():
         print(number, what)

@@ -268,3 +268,32 @@ def test_each_tensor_is_saved_once_and_a_second_run_finds_it(kind):
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             torch.autograd.grad(result.sum(), wanted, create_graph=True)
     check(sides[1], sides[0])
+
+
+def overwritten(x):
+    x.exp_()
+    return (x,)
+
+
+def dropped(x):
+    return (torch.nn.functional.dropout(x.sin(), 0.5),)
+
+
+@pytest.mark.parametrize("program", [overwritten, dropped])
+@pytest.mark.parametrize("wanted", ["leaf", "tangent"])
+def test_what_cannot_run_again_is_an_error_where_unused_inputs_are_allowed(program, wanted):
+    """Not a derivative that is missing as if there were none."""
+    leaf, tangent = (torch.ones(4, 3, requires_grad=True) for _ in "ab")
+    compiled = compile_training(program, [leaf * 1], SETTINGS)
+    (found,) = torch.autograd.grad(compiled(leaf * 1), leaf, (tangent,), create_graph=True)
+    sources = {"leaf": leaf, "tangent": tangent}
+    with pytest.raises(RuntimeError, match="differentiated twice"):
+        torch.autograd.grad(found.sum(), sources[wanted], allow_unused=True)
+
+
+@pytest.mark.parametrize("program", [overwritten, dropped])
+def test_what_cannot_run_again_says_so_of_tangents_in_a_batch(program):
+    leaf = torch.ones(4, 3, requires_grad=True)
+    result = compile_training(program, [leaf * 1], SETTINGS)(leaf * 1)
+    with pytest.raises(RuntimeError, match="for tangents in a batch"):
+        torch.autograd.grad(result, leaf, (torch.ones(2, 4, 3),), is_grads_batched=True)

@@ -103,7 +103,7 @@ def _prepare(leaf: torch.Tensor, name: str, rng: random.Random, journal: list[En
         leaf.register_hook(_noting(journal, f"hook of {name}"))
     if what == "after":
         note = _noting(journal, f"hook after {name}")
-        leaf.register_post_accumulate_grad_hook(lambda x: note(x.grad) and None)
+        leaf.register_post_accumulate_grad_hook(lambda x: (note(x.grad), None)[1])
 
 
 def _noting(journal: list[Entry], name: str) -> Any:

@@ -63,8 +63,8 @@ Compile = Callable[[fx.GraphModule], Any]
 Ambient = Callable[[], AbstractContextManager[object]]
 
 TWICE = (
-    "a compiled graph was differentiated twice, but cannot run again as it ran before: {}; "
-    'compile with options={{"training": "eager"}} for derivatives of derivatives'
+    "a compiled graph was differentiated {}, but cannot run again as it ran before: {}; "
+    'compile with options={{"training": "eager"}} for that'
 )
 
 
@@ -416,8 +416,11 @@ class CompiledFunction(torch.autograd.Function):
             if not users.isdisjoint(results):
                 check_version(tensor, version)
         twice, given = torch.is_grad_enabled(), call.given
-        # Tangents without memory are vmap's.
-        if given is not None and (twice or not all(map(has_storage, defined))):
+        batched = not all(map(has_storage, defined))  # by vmap, which gives tangents no memory
+        why = training.again.obstacle or "hooks have what was saved"
+        if batched and given is None:
+            raise RuntimeError(TWICE.format("for tangents in a batch", why))
+        if given is not None and (twice or batched):
             kept: dict[int, Any] = {}
             if saves or training.again.checked:  # an error where they are gone or were written
                 left = training.again.left
@@ -437,8 +440,9 @@ class CompiledFunction(torch.autograd.Function):
         if call.loan is not None and not keeps_graph() and (ctx.held is None or ctx.held.empty):
             call.loan = None  # the last one gives the memory back
         if twice and given is None:
-            why = TWICE.format(training.again.obstacle or "hooks have what was saved")
-            found = [None if g is None else _never(g, why) for g in found]
+            reached = [*_leaves_behind(ctx), *(t for t in grads if t is not None)]
+            said = TWICE.format("twice", why)
+            found = [None if g is None else _never(g, said, reached) for g in found]
         return (None, None, None, *items(part.gradients)(found))
 
 
@@ -540,9 +544,20 @@ class _Before(torch.autograd.Function):
 _as_before = apply_of(_Before)
 
 
-def _never(tensor: torch.Tensor, message: str) -> torch.Tensor:
-    """``tensor`` as the result of a function whose backward pass raises ``message``."""
-    return delayed_error(message, 1)(tensor.detach().requires_grad_())[0]
+def _never(tensor: torch.Tensor, message: str, others: Sequence[torch.Tensor] = ()) -> torch.Tensor:
+    """``tensor`` as the result of a function, of ``others``, too, whose backward pass raises
+    ``message``."""
+    return delayed_error(message, 1 + len(others))(tensor.detach().requires_grad_(), *others)[0]
+
+
+def _leaves_behind(function: Any) -> list[torch.Tensor]:
+    """The leaves that a backward pass through this node of autograd's comes to."""
+    seen = waiting = {function: None}
+    while waiting:
+        nodes = (each for node in waiting for each, _ in node.next_functions)
+        waiting = dict.fromkeys(node for node in nodes if node is not None and node not in seen)
+        seen = seen | waiting
+    return [node.variable for node in seen if type(node).__name__ == "AccumulateGrad"]
 
 
 _wants, _is_view = operator.attrgetter("requires_grad"), torch.Tensor._is_view

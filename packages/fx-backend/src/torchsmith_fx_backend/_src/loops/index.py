@@ -266,9 +266,7 @@ def add(*terms: Index) -> Index:
 
 def sub(a: Index, b: Index) -> Index:
     """``a - b`` in canonical form."""
-    if b == ZERO:
-        return a
-    return add(a, mul(Const(-1), b))
+    return a if b == ZERO else add(a, mul(Const(-1), b))
 
 
 def mul(*factors: Index) -> Index:

@@ -121,9 +121,7 @@ def _rounding(op: Op) -> Callable[[Point, Value], Value]:
 
 
 def _sign(p: Point, x: Value) -> Value:
-    if p.dtype is torch.bool:
-        return x
-    return (x > 0).cast(x.dtype) - (x < 0).cast(x.dtype)
+    return x if p.dtype is torch.bool else (x > 0).cast(x.dtype) - (x < 0).cast(x.dtype)
 
 
 def _at_least(x: Value, low: Value | float) -> Value:

@@ -19,12 +19,9 @@ _FOLDABLE = frozenset(
     {
         *(getattr(aten, name).Tensor for name in "add sub mul div".split()),
         *(getattr(aten, name).Scalar for name in "eq ne lt le gt ge".split()),
-        *(getattr(aten, name).default for name in "neg abs rsqrt sqrt reciprocal".split()),
-        *(
-            getattr(aten, name).default
-            for name in "minimum maximum logical_not bitwise_not".split()
-        ),
-        *(aten.where.self, aten._to_copy.default, aten.clone.default, *_VIEWS),
+        *(getattr(aten, name).default for name in "neg abs rsqrt sqrt reciprocal clone".split()),
+        *(aten.minimum.default, aten.maximum.default, aten.where.self, aten._to_copy.default),
+        *(aten.logical_not.default, aten.bitwise_not.default, *_VIEWS),
     }
 )
 
