@@ -402,3 +402,24 @@ def test_tensors_made_by_the_program_get_value_and_history(program):
         mine, true = seen(run), seen(program)
         assert mine[:2] == true[:2]
         torch.testing.assert_close(mine[2:], true[2:], rtol=1e-4, atol=1e-5)
+
+
+def test_what_hooks_have_of_a_written_input_is_not_checked_for_writes():
+    """Nor does autograd check it: hooks may have kept a copy."""
+
+    def fn(x, w):
+        x.mul_(w)
+        return (x.sin(),)
+
+    def gradients(program):
+        leaves = [torch.full((3,), n, requires_grad=True) for n in (0.5, 2.0)]
+        x = leaves[0] * 1
+        with torch.autograd.graph.saved_tensors_hooks(torch.clone, lambda saved: saved):
+            (result,) = program(x, leaves[1])
+        with torch.no_grad():
+            x.add_(1)
+        return torch.autograd.grad(result.sum(), leaves)
+
+    example = [torch.ones(3, requires_grad=True) * 1, torch.ones(3, requires_grad=True)]
+    compiled = compile_training(torch.fx.symbolic_trace(fn), example, SETTINGS)
+    torch.testing.assert_close(gradients(compiled), gradients(fn))

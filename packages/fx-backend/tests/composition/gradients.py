@@ -45,6 +45,10 @@ class Scenario:
         ]
 
 
+class Declined(Exception):
+    """The compiled program says that it cannot do what is asked, and why."""
+
+
 Entry = tuple[str, Any]
 _FAULT = "eager's own fault"
 Play = Callable[[Scenario, Function], list[Entry]]
@@ -138,6 +142,8 @@ _KINDS = {
     "modified by an inplace operation": "written",
     "has been modified inplace": "written",
     "second time": "second time",
+    "a leaf Variable that requires grad is being used": "a leaf is written",
+    "a view of a leaf Variable that requires grad": "a leaf is written",
     "ZeroTensors are immutable": _FAULT,
 }
 
@@ -227,6 +233,8 @@ def compare(prepared: Prepared, machine: Machine, play: Play = play) -> str | No
         try:
             with machine.installed():
                 got = play(scenario, prepared.compiled)
+        except Declined:
+            return None
         except Exception as error:
             return f"{type(error).__name__}: {error}"
     source = scenario.program.source()

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from composition.gradients import Entry, Function, Scenario, kind_of, strides_of, tangent
+from composition.gradients import Declined, Entry, Function, Scenario, kind_of, strides_of, tangent
 from torch.utils.checkpoint import checkpoint
 
 WAYS = ("twice", "some", "batch", "hooks", "checkpoint", "reentrant", "middle")
@@ -22,19 +22,10 @@ def play(scenario: Scenario, function: Function) -> list[Entry]:
     rng = random.Random(scenario.seed + 3)
     way = rng.choice(WAYS)
     journal: list[Entry] = [("way", way)]
-    leaves: list[torch.Tensor] = []
-    args: list[torch.Tensor] = []
-    for spec, kind in zip(scenario.program.inputs, scenario.wanted()):
-        x = spec.make()
-        if kind is not None:
-            leaves.append(x.requires_grad_())
-            dense = spec.layout in ("contiguous", "offset")  # a clone lies as it does
-            inner = kind == "inner" or (way == "middle" and dense)
-            x = x.clone(memory_format=torch.preserve_format) if inner else x
-        args.append(x)
+    leaves, args = _arguments(scenario, way)
     try:
         if way in ("reentrant", "middle"):  # which may lack what a usual call raises
-            function(*(x.detach().clone().requires_grad_(x.requires_grad) for x in args))
+            function(*_arguments(scenario, "")[1])
         results = _call(way, function, args)
     except Exception as error:
         return [("forward raises", str(error)[:200])]
@@ -51,6 +42,21 @@ def play(scenario: Scenario, function: Function) -> list[Entry]:
     if found and leaves:
         _differentiate(way, found, leaves, args, rng, journal)
     return journal
+
+
+def _arguments(scenario: Scenario, way: str) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Leaves that require gradients, and what a call is given."""
+    leaves: list[torch.Tensor] = []
+    args: list[torch.Tensor] = []
+    for spec, kind in zip(scenario.program.inputs, scenario.wanted()):
+        x = spec.make()
+        if kind is not None:
+            leaves.append(x.requires_grad_())
+            dense = spec.layout in ("contiguous", "offset")  # a clone lies as it does
+            inner = kind == "inner" or (way == "middle" and dense)
+            x = x.clone(memory_format=torch.preserve_format) if inner else x
+        args.append(x)
+    return leaves, args
 
 
 def _call(way: str, function: Function, args: Sequence[torch.Tensor]) -> Sequence[Any]:
@@ -101,6 +107,8 @@ def _differentiate(
             found = torch.autograd.grad(results, wanted, tangents, allow_unused=True)
             _note(journal, "gradient", found)
     except RuntimeError as error:
+        if "cannot run again" in str(error):
+            raise Declined from error
         journal.append((f"{way} raises", kind_of(error)))
 
 
