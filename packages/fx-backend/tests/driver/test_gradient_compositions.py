@@ -7,6 +7,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from composition import sessions, ways
 from composition.machines import Native, Reference
 from fuzz_gradients import report, run
 
@@ -23,3 +24,11 @@ def test_gradients_of_compositions_in_c():
     counts, failures = run(range(1000, 1030), Native(), most=3)
     assert not failures, "\n".join(report(*failure) for failure in failures)
     assert counts["run"] >= 0.7 * 30
+
+
+@pytest.mark.parametrize("play", [sessions.play, ways.play])
+def test_compositions_that_are_called_again_or_differentiated_otherwise(play):
+    seeds = range(33_000_000, 33_000_040)
+    counts, failures = run(seeds, Reference(), most=3, play=play)
+    assert not failures, "\n".join(report(*failure) for failure in failures)
+    assert counts["run"] >= 0.7 * len(seeds)
