@@ -99,12 +99,20 @@ _LIMITS = {"clamp": (1, 2), "clamp_min": (1,), "clamp_max": (1,), "threshold": (
 # Queries about a tensor object: answered from metadata, never recorded.
 QUERIES = frozenset(
     {
-        *(getattr(aten, name).default for name in "size stride storage_offset numel dim".split()),
-        *(aten.sym_size.default, aten.sym_stride.default),
-        *(aten.sym_storage_offset.default, aten.sym_numel.default),
-        *(aten.is_contiguous.default, aten.is_contiguous.memory_format),
-        *(aten.is_strides_like_format.default, aten.is_non_overlapping_and_dense.default),
         torch.ops.prim.device.default,
+        aten.size.default,
+        aten.stride.default,
+        aten.storage_offset.default,
+        aten.sym_size.default,
+        aten.sym_stride.default,
+        aten.sym_storage_offset.default,
+        aten.sym_numel.default,
+        aten.is_contiguous.default,
+        aten.is_contiguous.memory_format,
+        aten.is_strides_like_format.default,
+        aten.is_non_overlapping_and_dense.default,
+        aten.dim.default,
+        aten.numel.default,
     }
 )
 

@@ -266,7 +266,9 @@ def add(*terms: Index) -> Index:
 
 def sub(a: Index, b: Index) -> Index:
     """``a - b`` in canonical form."""
-    return a if b == ZERO else add(a, mul(Const(-1), b))
+    if b == ZERO:
+        return a
+    return add(a, mul(Const(-1), b))
 
 
 def mul(*factors: Index) -> Index:

@@ -121,7 +121,9 @@ def _rounding(op: Op) -> Callable[[Point, Value], Value]:
 
 
 def _sign(p: Point, x: Value) -> Value:
-    return x if p.dtype is torch.bool else (x > 0).cast(x.dtype) - (x < 0).cast(x.dtype)
+    if p.dtype is torch.bool:
+        return x
+    return (x > 0).cast(x.dtype) - (x < 0).cast(x.dtype)
 
 
 def _at_least(x: Value, low: Value | float) -> Value:
@@ -177,7 +179,11 @@ def _predicate(op: object, test: Formula, of_int: bool) -> None:
 
 _predicate(aten.isnan.default, lambda x: x.test(Op.ISNAN), False)
 _predicate(aten.isinf.default, lambda x: x.test(Op.ISINF), False)
-_predicate(aten.isfinite.default, lambda x: (x.test(Op.ISNAN) | x.test(Op.ISINF)).op(Op.NOT), True)
+_predicate(
+    aten.isfinite.default,
+    lambda x: (x.test(Op.ISNAN) | x.test(Op.ISINF)).op(Op.NOT),
+    True,
+)
 
 
 # ---------------------------------------------------------------------------------- copies

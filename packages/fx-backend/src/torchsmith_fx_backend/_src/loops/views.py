@@ -272,9 +272,15 @@ def split_pull(g: Geometry, at: Coords) -> Coords:
 
 SPLITS = frozenset(
     {
-        *(aten.split.Tensor, aten.split.sizes, aten.split_with_sizes.default, aten.unbind.int),
-        *(aten.chunk.default, aten.tensor_split.sections, aten.unsafe_chunk.default),
-        *(aten.unsafe_split.Tensor, aten.unsafe_split_with_sizes.default),
+        aten.split.Tensor,
+        aten.split_with_sizes.default,
+        aten.unbind.int,
+        aten.chunk.default,
+        aten.unsafe_split.Tensor,
+        aten.unsafe_split_with_sizes.default,
+        aten.unsafe_chunk.default,
+        aten.tensor_split.sections,
+        aten.split.sizes,
     }
 )
 PIECE = View(split_pull, lambda g, at: None)

@@ -13,15 +13,38 @@ from torchsmith_fx_backend._src.passes.base import escaping
 aten = torch.ops.aten
 FULL = aten.full.default
 
-_VIEWS = (aten.view.default, aten.unsqueeze.default, aten.expand.default, aten.detach.default)
+_VIEWS = (
+    aten.view.default,
+    aten.unsqueeze.default,
+    aten.expand.default,
+    aten.detach.default,
+)
 # Operators that map repeated values to a repeated value.
 _FOLDABLE = frozenset(
     {
-        *(getattr(aten, name).Tensor for name in "add sub mul div".split()),
-        *(getattr(aten, name).Scalar for name in "eq ne lt le gt ge".split()),
-        *(getattr(aten, name).default for name in "neg abs rsqrt sqrt reciprocal clone".split()),
-        *(aten.minimum.default, aten.maximum.default, aten.where.self, aten._to_copy.default),
-        *(aten.logical_not.default, aten.bitwise_not.default, *_VIEWS),
+        aten.add.Tensor,
+        aten.sub.Tensor,
+        aten.mul.Tensor,
+        aten.div.Tensor,
+        aten.neg.default,
+        aten.abs.default,
+        aten.rsqrt.default,
+        aten.sqrt.default,
+        aten.reciprocal.default,
+        aten.minimum.default,
+        aten.maximum.default,
+        aten.where.self,
+        aten.eq.Scalar,
+        aten.ne.Scalar,
+        aten.lt.Scalar,
+        aten.le.Scalar,
+        aten.gt.Scalar,
+        aten.ge.Scalar,
+        aten.logical_not.default,
+        aten.bitwise_not.default,
+        aten._to_copy.default,
+        aten.clone.default,
+        *_VIEWS,
     }
 )
 
@@ -64,7 +87,11 @@ class FoldConstants:
 
 
 def _is_literal(node: fx.Node) -> bool:
-    return node.target is FULL and type(node.args[1]) in (bool, int, float)
+    return (
+        node.op == "call_function"
+        and node.target is FULL
+        and type(node.args[1]) in (bool, int, float)
+    )
 
 
 def _compute(node: fx.Node) -> bool | int | float | None:

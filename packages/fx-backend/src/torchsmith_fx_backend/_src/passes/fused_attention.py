@@ -89,7 +89,9 @@ class FusedAttention:
             laid = {**new, "attn_mask": masks[mask, dtype]}
             if masks[mask, dtype] is not mask and self._chosen(laid):
                 new = laid
-        return False if new == call else call_with(graph, node, new, result_of(new))
+        if new == call:
+            return False
+        return call_with(graph, node, new, result_of(new))
 
     def _chosen(self, call: dict[str, Any]) -> int | None:
         values = values_of(call)

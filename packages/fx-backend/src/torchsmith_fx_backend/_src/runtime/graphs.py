@@ -150,7 +150,10 @@ def save_graph(key: str, graph: CompiledGraph, *, cache: Cache | None = None) ->
 
 
 def load_graph(
-    key: str, *, cache: Cache | None = None, constants: Mapping[str, torch.Tensor] | None = None
+    key: str,
+    *,
+    cache: Cache | None = None,
+    constants: Mapping[str, torch.Tensor] | None = None,
 ) -> CompiledGraph | None:
     """The graph that ``save_graph`` kept under ``key``, in this or an earlier process, or None.
 

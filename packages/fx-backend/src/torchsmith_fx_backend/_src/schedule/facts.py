@@ -47,8 +47,16 @@ aten = torch.ops.aten
 
 SUPPORTED = frozenset(
     {
-        *(torch.float64, torch.float32, torch.bfloat16, torch.float16),
-        *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool),
+        torch.float64,
+        torch.float32,
+        torch.bfloat16,
+        torch.float16,
+        torch.int64,
+        torch.int32,
+        torch.int16,
+        torch.int8,
+        torch.uint8,
+        torch.bool,
     }
 )
 INLINE_COST = 9  # simple operations that may be done again rather than stored

@@ -170,7 +170,9 @@ def _early(uses: list[Use], order: Sequence[int]) -> list[int]:
         use = uses[position]
         dying = {memory for memory in use.reads if left[memory] == 1}
         made, freed = sum(use.makes.values()), sum(use.reads[memory] for memory in dying)
-        return None if use.makes and made >= freed else made - _taken(use, dying)
+        if use.makes and made >= freed:
+            return None
+        return made - _taken(use, dying)
 
     return _walk(order, [len(use.before) for use in uses], [u.after for u in uses], reach, growth)
 

@@ -194,8 +194,9 @@ class FunctionValue(Value, HasInstanceDict):
             return stored  # type: ignore[return-value]
         if name == "__call__":
             return self
-        if stored is None and (found := self._attribute(tx, name)) is not None:
-            return found
+        if stored is None:
+            if (found := self._attribute(tx, name)) is not None:
+                return found
         raise self.no_attribute(tx, name)
 
     def _attribute(self, tx: Trace, name: str) -> Value | None:

@@ -158,8 +158,9 @@ def call_torch(tx: Trace, obj: object, args: Args, kwargs: Kwargs) -> Value:
 
         if overrides.involved(tx, args, kwargs) or function_modes.places(tx, obj):
             return overrides.call(tx, obj, args, kwargs)  # type: ignore[arg-type]
-    if handler is not None and (result := handler(tx, args, kwargs)) is not None:
-        return result
+    if handler is not None:
+        if (result := handler(tx, args, kwargs)) is not None:
+            return result
     if (name := method_name(obj)) is not None:
         return _unbound_method(tx, name, args, kwargs)
     if not is_operator(obj):

@@ -286,7 +286,10 @@ class Emitter:
             case IndexValue(index):
                 lanes = self._lanes_of_index(index)
                 shown = self._index_text(index)
-                text = f"({shown}).to(tl.int64)" if lanes else f"tl.full([], 0, tl.int64) + {shown}"
+                if lanes:
+                    text = f"({shown}).to(tl.int64)"
+                else:
+                    text = f"tl.full([], 0, tl.int64) + {shown}"
                 self._define(number, text, lanes)
             case ScalarArg(name, dtype):
                 local = self.host[name]

@@ -59,9 +59,16 @@ def _flash_for_cpu(
 
 
 @rule("_scaled_dot_product_flash_attention_for_cpu_backward")
-def _flash_for_cpu_backward(grad: torch.Tensor, *operands: Any, **_: object) -> Layouts:
-    unsure_if(not _fits(*operands[:3]) or grad.dtype != operands[0].dtype)
-    return [_by_length(t.shape, t.dtype, t.device) for t in operands[:3]]
+def _flash_for_cpu_backward(
+    grad: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    *_: object,
+    **__: object,
+) -> Layouts:
+    unsure_if(not _fits(query, key, value) or grad.dtype != query.dtype)
+    return [_by_length(t.shape, t.dtype, t.device) for t in (query, key, value)]
 
 
 @rule("_scaled_dot_product_flash_attention")
