@@ -8,7 +8,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torchsmith_fx_backend._src.codegen.triton.config import choose
 from torchsmith_fx_backend._src.codegen.triton.kernel import generate
 from torchsmith_fx_backend._src.schedule import schedule_graph
-from torchsmith_fx_backend._src.schedule.plan import BindSymbol, ExternCall, Launch
+from torchsmith_fx_backend._src.schedule.plan import Allocate, BindSymbol, ExternCall, Launch
 
 CALLS = {
     "product": lambda x, s: x * s,
@@ -46,6 +46,21 @@ def test_the_number_is_read_at_each_launch(call, dtype):
     assert [symbol.kind for symbol in source.symbols] == [
         "fp64" if dtype.is_floating_point else "i64"
     ]
+
+
+def test_what_is_computed_on_the_cpu_is_stored_there():
+    def counted(x, s):
+        s = s.add(1).exp()
+        return s, x.sum() * s, x * s
+
+    plan, launches = launch(counted, torch.randn(5, 3), torch.tensor(2.0))
+    here = {s.name for s in plan.steps if isinstance(s, Allocate) and s.layout.device.type == "cpu"}
+    assert here and {plan.inputs[1], *here} == {
+        name for step in launches if step.device.type == "cpu" for name in step.args
+    }
+    assert not here.intersection(
+        name for step in launches if step.device.type == "cuda" for name in step.args
+    )
 
 
 def test_equal_steps_with_other_numbers_share_a_kernel():

@@ -24,6 +24,8 @@ def join_nests(host: Nest, guest: Nest, there: Coords, here: Coords) -> Nest | N
         there: coordinates, in axes of ``host``, of some value both walk ...
         here: ... and the same coordinates in axes of ``guest``.
     """
+    if host.device != guest.device:
+        return None
     mapping = _align(host, guest, there, here)
     if mapping is None or _writes_into(host, guest) or _writes_into(guest, host):
         return None

@@ -350,6 +350,7 @@ class MemoryPlanner:
         numbers = {name: self._number(self._order[n]) for name, n in items.items()}
         written = {source: number for number, source in same.items()}
         values = [self._order[written.get(n, n)] for n in order]
+        assert all(self.facts.info(v).device == device for v in values), "another device's memory"
         args = tuple(self.names[value] for value in values)
         wholes = {part: place.whole for part, place in unit.placed.items()}
         sizes = tuple(self.facts.info(wholes.get(value, value)).reach for value in values)
