@@ -385,6 +385,8 @@ class CompiledFunction(torch.autograd.Function):
         """Give autograd ``outputs`` of a call, which depend on ``inputs``; save ``kept``, which
         begins with what the forward half saves."""
         ctx.call = call
+        if has_saving_hooks():  # which may give back what lies otherwise
+            ctx.laid = [(t.size(), t.stride(), t.dtype, t.device) for t in kept]
         division = call.part.division
         if division is not None:
             # Aliases of outputs: they themselves get this node as their history.
@@ -446,7 +448,7 @@ class CompiledFunction(torch.autograd.Function):
         return (None, None, None, *items(part.gradients)(found))
 
 
-_apply = apply_of(CompiledFunction, guarded=(), held=None)
+_apply = apply_of(CompiledFunction, guarded=(), held=None, laid=None)
 
 
 def _saved(ctx: Any, results: Sequence[int]) -> Any:
@@ -456,7 +458,24 @@ def _saved(ctx: Any, results: Sequence[int]) -> Any:
         RuntimeError: eager's, where they were let go of or written.
     """
     held = ctx.held
-    return ctx.saved_tensors if held is None else held.take(results, keeps_graph())
+    found = ctx.saved_tensors if held is None else held.take(results, keeps_graph())
+    return found if ctx.laid is None else list(map(_as_saved, found, ctx.laid))
+
+
+def _as_saved(given: torch.Tensor | None, laid: tuple[Any, ...]) -> torch.Tensor | None:
+    """What a hook gave back for a saved tensor, as kernels read that."""
+    if given is None or (given.size(), given.stride(), given.dtype, given.device) == laid:
+        return given
+    size, stride, dtype, device = laid
+    if given.size() != size:
+        said = f"a saved tensor of size {[*size]} came out of its hooks as {[*given.size()]}"
+        raise RuntimeError(said)
+    fresh = torch.empty_strided(size, stride, dtype=dtype, device=device)
+    target, source = fresh, given.detach()
+    for dim in (d for d, step in enumerate(stride) if step == 0):  # written once
+        target, source = target.narrow(dim, 0, 1), source.narrow(dim, 0, 1)
+    target.copy_(source)
+    return fresh
 
 
 def _release(ctx: Any) -> None:

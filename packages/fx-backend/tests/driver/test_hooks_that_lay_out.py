@@ -1,0 +1,62 @@
+"""Hooks on saved tensors that give back what lies otherwise, or has another type."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.autograd.graph import saved_tensors_hooks
+from torchsmith_fx_backend import Settings
+from torchsmith_fx_backend._src.driver import compile_training
+from torchsmith_tracer import compile as trace
+
+STRICT = Settings(graph_cache=False, verify=True, strict=True)
+
+
+def same(x):
+    return x
+
+
+HOOKS = {
+    "copied": (torch.clone, torch.clone),
+    "row by row": (torch.Tensor.contiguous, same),
+    "as on another device": (lambda x: torch.empty(x.size(), dtype=x.dtype).copy_(x), same),
+    "turned": (lambda x: x.t().contiguous().t() if x.dim() == 2 else x, same),
+    "wider": (lambda x: x.double() if x.is_floating_point() else x, same),
+}
+PROGRAMS = {
+    "every other": (lambda x, w: x[:, ::2].atan() * w, (6, 8), (4,)),
+    "turned": (lambda x, w: (x.t().exp() @ w).sin(), (4, 6), (4, 5)),
+    "expanded": (lambda x, w: (x.sum(1, keepdim=True).expand(4, 6) * x).exp() * w, (4, 6), (6,)),
+    "image": (lambda x, w: F.conv2d(x, w).relu().square(), (2, 3, 5, 5), (4, 3, 2, 2)),
+    "several results": (lambda x, w: (x.exp(), (x @ w).tanh()), (4, 6), (6, 3)),
+}
+
+
+def compiled(function):
+    return trace(function, backend=lambda gm, inputs: compile_training(gm, inputs, STRICT))
+
+
+@pytest.mark.parametrize("kind", HOOKS)
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_gradients_are_of_what_was_saved(name, kind):
+    function, *sizes = PROGRAMS[name]
+    torch.manual_seed(0)
+    given = [torch.randn(size) for size in sizes]
+    if name == "image":
+        given[0] = given[0].contiguous(memory_format=torch.channels_last)
+    ours, theirs = ([x.clone().requires_grad_() for x in given] for _ in range(2))
+    with saved_tensors_hooks(*HOOKS[kind]):
+        found = compiled(function)(*ours)
+    wanted = function(*theirs)
+    for results in (found, wanted):
+        results = results if isinstance(results, tuple) else (results,)
+        sum(r.square().sum() for r in results).backward()
+    for x, y in zip(ours, theirs):
+        torch.testing.assert_close(x.grad, y.grad)
+
+
+def test_another_size_is_an_error():
+    x = torch.randn(4, 6, requires_grad=True)
+    with saved_tensors_hooks(same, lambda x: x[:2]):
+        y = compiled(lambda x: (x.exp() * x).sin())(x)
+    with pytest.raises(RuntimeError, match="came out of its hooks as"):
+        y.sum().backward()
