@@ -204,11 +204,11 @@ def test_verify_option_accepts_good_graphs():
         same(smith(traced(block), [x], verify=True)(x), block(x))
 
 
-@pytest.mark.parametrize("devices", [("cpu",), ("cpu", "cuda"), ("cuda", "cpu")])
-def test_autocast_is_off_for_each_device_while_a_graph_runs(devices):
+def test_autocast_is_off_while_a_graph_runs():
+    assert frame.ambient_guard() is None
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        with frame._without_autocast(devices):
-            assert not any(map(torch.is_autocast_enabled, devices))
+        with frame.ambient_guard()():
+            assert not torch.is_autocast_enabled("cpu")
         assert torch.is_autocast_enabled("cpu")
 
 

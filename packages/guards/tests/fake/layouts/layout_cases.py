@@ -78,7 +78,10 @@ WITH_SETTINGS = {
         lambda x: ((x, x[::2] * 2, 0, None, None, 2), {}),
         lambda x: ((x, x[..., :1] * 2, -1, 0, 1), {}),
     ],
-    "select_scatter": [lambda x: ((x, x.select(-1, 0) * 2, -1, 0), {})],
+    "select_scatter": [
+        lambda x: ((x, x.select(-1, 0) * 2, -1, 0), {}),
+        lambda x: ((x.new_empty(0, 1).expand(0, 2), x.new_empty(0), 1, 0), {}),
+    ],
     "diagonal_scatter": [lambda x: ((x, x.diagonal() * 2), {})],
     "add.Scalar": [lambda x: ((x, 2), {})],
     "mul.Tensor": [lambda x: ((x, True), {}), lambda x: ((x > 2, x), {})],

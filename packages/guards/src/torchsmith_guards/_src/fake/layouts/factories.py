@@ -15,6 +15,7 @@ from torchsmith_guards._src.fake.layouts.base import (
     Layouts,
     channels_last_strides,
     contiguous_strides,
+    holds,
     is_contiguous,
     is_dense,
     is_row_major,
@@ -166,6 +167,7 @@ def _scatter_into_copy(
     # The copy keeps holes; only what is expanded gets memory of its own. (Where sizes are symbols,
     # torch 2.11 says that this too stays expanded, so it is asked of another tensor.)
     repeats = (type(step) is int and step == 0 for step in x.stride())
+    unsure_if(holds(x.shape, 0))
     if any(again and not (type(n) is int and n <= 1) for n, again in zip(x.shape, repeats)):
         made = getattr(torch, name)(torch.empty_like(x), source, *where, **named)
         return tuple(x.shape), tuple(made.stride()), x.dtype, x.device, 0
