@@ -400,3 +400,25 @@ def test_another_operator_of_functions_is_one_break(agree):
     log = agree(program, torch.ones(2, 2, dtype=torch.int8))
     assert [b.name for b in log.breaks] == ["opaque-call"]
     assert len(log.frames) == 2
+
+
+@pytest.mark.parametrize(
+    "context", [lambda: torch.autocast("cpu", torch.bfloat16), torch.inference_mode, torch.no_grad]
+)
+def test_a_block_that_is_taken_back_entered_and_left_contexts(context):
+    """What a checkpointed function changes makes it run natively, contexts and all."""
+    seen = []
+
+    def inner(x):
+        with context():
+            y = x @ x
+        seen.append(torch.is_autocast_enabled("cpu"))
+        return x.sin() + y.detach()
+
+    def fn(x):
+        return torch.utils.checkpoint.checkpoint(inner, x, use_reentrant=False)
+
+    x = torch.ones(2, 2, requires_grad=True)
+    got = tracer.compile(fn, backend="eager")(x)
+    assert torch.equal(got, fn(x)) and seen == [False, False]
+    assert torch.is_grad_enabled() and not torch.is_autocast_enabled("cpu")

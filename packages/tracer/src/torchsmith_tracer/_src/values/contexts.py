@@ -227,14 +227,8 @@ class PairedContext(ContextValue):
     def enter(self, tx: Trace) -> None:
         refuse_watched(tx)
         node = tx.graph.add_call("call_function", self.entry, self.arguments(), {}, None)
-        entry = (node, self.entry(*self.arguments()))
-        self.stack.append(entry)
-
-        def undo() -> None:
-            self.stack.remove(entry)
-            self.end(entry[1])
-
-        tx.graph.record(undo)
+        self.stack.append((node, self.entry(*self.arguments())))
+        tx.graph.record(lambda: self.end(self.stack.pop()[1]))  # perhaps of another entry by then
         tx.graph.enter_context(self)
         self._count(tx, 1)
 
