@@ -337,3 +337,14 @@ def test_types_that_numbers_give(name, dtype):
     for n, k in ((4, 1.5), (3, 2.5), (2, 5.5), (4, 0.5), (3, 4.25)):
         x = WHOLE[dtype][:n]
         torch.testing.assert_close(compiled(x, k), fn(x, k))
+
+
+@pytest.mark.parametrize("affine", [True, False])
+def test_an_average_of_all_batches_knows_no_empty_one(affine):
+    """``momentum=None`` makes a factor that varies; an empty batch leaves the statistics alone."""
+    ours, theirs = (nn.BatchNorm1d(4, momentum=None, affine=affine) for _ in range(2))
+    compiled = torchsmith.compile(ours)
+    for rows in (3, 0, 2, 0, 5):
+        x = torch.arange(4.0 * rows).reshape(rows, 4)
+        torch.testing.assert_close(compiled(x), theirs(x))
+        torch.testing.assert_close(dict(ours.named_buffers()), dict(theirs.named_buffers()))

@@ -353,8 +353,8 @@ def _batch_norm(
     momentum: Any = 0.1,
     eps: Any = 1e-5,
 ) -> Any:
-    if not training:
-        return F.batch_norm(input, running_mean, running_var, weight, bias, False, 0.1, eps)
+    if not training or guards.holds(input.shape, 0):  # which leaves the statistics as they are
+        return F.batch_norm(input, running_mean, running_var, weight, bias, training, 0.1, eps)
     with torch.no_grad():
         wide = input.detach()
         if running_mean is not None and wide.dtype != running_mean.dtype:
