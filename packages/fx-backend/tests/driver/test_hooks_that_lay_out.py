@@ -60,3 +60,29 @@ def test_another_size_is_an_error():
         y = compiled(lambda x: (x.exp() * x).sin())(x)
     with pytest.raises(RuntimeError, match="came out of its hooks as"):
         y.sum().backward()
+
+
+def test_programs_that_allow_no_hooks_are_compiled():
+    """What a write through a view saves is seen by a hook of ours."""
+
+    def function(x):
+        y = x * 2
+        y[0].mul_(x[1])
+        return y.sin()
+
+    x = torch.randn(4, 6, requires_grad=True)
+    with torch.autograd.graph.disable_saved_tensors_hooks("no hooks here"):
+        y = compiled(function)(x)
+        with pytest.raises(RuntimeError, match="no hooks here"), saved_tensors_hooks(same, same):
+            pass
+    wanted = torch.autograd.grad(function(x).sum(), x)
+    torch.testing.assert_close(torch.autograd.grad(y.sum(), x), wanted)
+
+
+def test_a_product_whose_gradient_nothing_needs():
+    def function(x):
+        return torch.linalg.vector_norm(x.prod(0), 0, 0)
+
+    x = torch.tensor(2.0, requires_grad=True)
+    compiled(function)(x).backward()
+    assert x.grad is None or x.grad == 0

@@ -37,6 +37,7 @@ from torchsmith_fx_backend._src.capture.torch_private import (
     no_autocast_cache,
     pytree,
     run_backward,
+    saving_hooks,
     without_autocast,
 )
 from torchsmith_fx_backend._src.captured import WRITES
@@ -464,6 +465,8 @@ def _as_quotient(
     inner = result.dim() < x.dim() and hasattr(function, "_saved_dim")
 
     def hook(grads: Sequence[Any], given: Sequence[Any]) -> tuple[Any, ...] | None:
+        if given[0] is None:
+            return None
         pair = [t.unsqueeze(dim) if inner else t for t in (given[0], result)]
         return _laid_out(pair[0] * (pair[1] / x), grads, given)
 
@@ -694,7 +697,7 @@ def _saved_by(call: Hidden) -> Iterator[torch.Tensor]:
         copy = torch.empty_like(tensor, requires_grad=id(tensor) in wanted).clone()
         return own.setdefault(id(tensor), (tensor, copy))[1]
 
-    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(saved.append, copied):
+    with torch.enable_grad(), saving_hooks(saved.append, copied):
         args, kwargs = pytree.tree_map_only(torch.Tensor, copied, (args, kwargs))
         again = func(*args, **kwargs)
     originals = {

@@ -113,6 +113,20 @@ def has_saving_hooks() -> bool:
     return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
 
 
+@contextlib.contextmanager
+def saving_hooks(pack: Callable[[Any], Any], unpack: Callable[[Any], Any]) -> Iterator[None]:
+    """Hooks of our own on what autograd saves, where the program forbids hooks, too."""
+    autograd: Any = torch._C._autograd
+    forbidden = autograd._saved_tensors_hooks_get_disabled_error_message()
+    autograd._saved_tensors_hooks_enable()
+    try:
+        with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+            yield
+    finally:
+        if forbidden is not None:
+            autograd._saved_tensors_hooks_disable(forbidden)
+
+
 def above_autograd_views() -> bool:
     """Whether a dispatch comes from autograd's own bookkeeping, not from an operator call."""
     return not torch._C._dispatch_tls_is_dispatch_key_excluded(_VIEWS)
