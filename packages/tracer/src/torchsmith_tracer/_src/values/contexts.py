@@ -228,7 +228,11 @@ class PairedContext(ContextValue):
         refuse_watched(tx)
         node = tx.graph.add_call("call_function", self.entry, self.arguments(), {}, None)
         self.stack.append((node, self.entry(*self.arguments())))
-        tx.graph.record(lambda: self.end(self.stack.pop()[1]))  # perhaps of another entry by then
+
+        def undo() -> None:
+            self.end(self.stack.pop()[1])  # perhaps of another entry by then
+
+        tx.graph.record(undo)
         tx.graph.enter_context(self)
         self._count(tx, 1)
 
