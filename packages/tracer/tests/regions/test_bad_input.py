@@ -349,3 +349,27 @@ def test_a_transform_whose_function_fails_leaves_no_level():
         with pytest.raises(KeyError):
             call(torch.ones(2))
         assert torch._C._functorch.peek_interpreter_stack() is None
+
+
+class OfItsClass(torch.nn.Module):
+    scale = torch.full((1,), 4.0)
+
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(1, 1)
+
+    def forward(self, x):
+        return self.linear(x) * self.scale
+
+
+def test_a_graph_that_fails_may_read_a_tensor_of_a_class():
+    """The error is the operator's own; the tensor is bound in the compiled code, not passed."""
+    model = OfItsClass()
+    compiled = torchsmith_tracer.compile(model, backend="eager")
+    x = torch.ones(2, 1)
+    assert torch.equal(compiled(x), model(x))
+    model.linear.double()
+    with pytest.raises(RuntimeError, match="must have the same dtype"):
+        compiled(x)
+    model.linear.float()
+    assert torch.equal(compiled(x), model(x))

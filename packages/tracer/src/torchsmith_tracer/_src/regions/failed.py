@@ -47,7 +47,7 @@ def graph_failed(
     nothing but its own new value depends."""
     place = error.__traceback__
     assert place is not None
-    found = place.tb_frame.f_locals
+    found = {**place.tb_frame.f_globals, **place.tb_frame.f_locals}  # a class's own are bound
     places = {id(found[name]): place for place, name in enumerate(inputs)}
     written = [] if written_before is None else written_before(error)
     copied = set() if undo is None else {id(entry[0]) for entry in undo.tensors}
