@@ -1,8 +1,8 @@
-"""What all passes share: their protocol, the verifier, and the question of what escapes."""
+"""What all passes share: their protocol, the verifier, what escapes, and equal arguments."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -267,3 +267,19 @@ def replace_with(graph: fx.Graph, node: fx.Node, new: fx.Node) -> None:
     if value.stride() != before.stride():
         keep_layout(graph, new, value, before)
     graph.erase_node(node)
+
+
+def stand_in(value: Any, places: Mapping[fx.Node, object] | None = None) -> Any:
+    """Hashable for arguments, with ``places`` for nodes if given.
+
+    1, 1.0 and True differ in it, and so do 0.0 and -0.0.
+    """
+    if isinstance(value, fx.Node):
+        return value if places is None else ("node", places[value])
+    if isinstance(value, (list, tuple)):
+        return tuple([stand_in(item, places) for item in value])
+    if isinstance(value, dict):
+        return tuple([(name, stand_in(item, places)) for name, item in value.items()])
+    if isinstance(value, (bool, int, float, complex)):
+        return type(value), repr(value)
+    return value

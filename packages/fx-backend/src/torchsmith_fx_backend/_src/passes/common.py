@@ -9,7 +9,7 @@ import torch
 from torch import fx
 from torchsmith_guards import hint_of
 
-from torchsmith_fx_backend._src.passes.base import escaping, is_pure
+from torchsmith_fx_backend._src.passes.base import escaping, is_pure, stand_in
 
 _FROM_DATA = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output}
 
@@ -29,7 +29,7 @@ class CommonSubexpressions:
         for node in list(graph.nodes):
             if not is_pure(node) or _brings_size(node):
                 continue
-            key = (node.op, node.target, _key(node.args), _key(node.kwargs))
+            key = (node.op, node.target, stand_in(node.args), stand_in(node.kwargs))
             first = seen.setdefault(key, node)
             if first is node:
                 continue
@@ -51,19 +51,6 @@ def _brings_size(node: fx.Node) -> bool:
     results = value if isinstance(value, (tuple, list)) else (value,)
     numbers = [n for r in results for n in (r.shape if isinstance(r, torch.Tensor) else (r,))]
     return any(isinstance(n, torch.SymInt | torch.SymFloat) and hint_of(n) is None for n in numbers)
-
-
-def _key(value: Any) -> Any:
-    """A hashable stand-in in which 1, 1.0 and True differ, and so do 0.0 and -0.0."""
-    if isinstance(value, fx.Node):
-        return value
-    if isinstance(value, (list, tuple)):
-        return tuple(_key(item) for item in value)
-    if isinstance(value, dict):
-        return tuple((name, _key(item)) for name, item in value.items())
-    if isinstance(value, (bool, int, float, complex)):
-        return type(value), repr(value)
-    return value
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from torch import fx
 from torchsmith_fx_backend._src.captured import WRITES, is_boxed
 from torchsmith_fx_backend._src.loops.index import product
 from torchsmith_fx_backend._src.loops.sizes import estimate
-from torchsmith_fx_backend._src.passes.base import is_view
+from torchsmith_fx_backend._src.passes.base import is_view, stand_in
 from torchsmith_fx_backend._src.schedule.facts import COPY, has_effect
 from torchsmith_fx_backend._src.schedule.plan import (
     Allocate,
@@ -108,9 +108,10 @@ def find_repeats(gm: fx.GraphModule) -> Repeats | None:
     parts = _parts(graph, before)
     if len(parts) < LEAST:
         return None
+    known = {*hubs, *graph.find_nodes(op="placeholder")}
     kinds: dict[Hashable, list[list[fx.Node]]] = defaultdict(list)
     for part in parts:
-        if all(a.op == "placeholder" or a in hubs for a in _inputs(part)):
+        if known.issuperset(_inputs(part)):
             kinds[_key(part, returned)].append(part)
     found = [parts for parts in kinds.values() if len(parts) >= LEAST]
     if not found:
@@ -200,7 +201,7 @@ def _key(part: Sequence[fx.Node], returned: set[fx.Node]) -> Hashable:
     found: list[object] = [_layout(a.meta["val"]) for a in places]
     for i, node in enumerate(part):
         places[node] = i
-        given = _plain((node.args, node.kwargs), places)
+        given = stand_in((node.args, node.kwargs), places)
         told = _layout(node.meta["val"]), node.meta.get(WRITES), node in returned
         found.append((node.target, given, *told))
     return tuple(found)
@@ -211,18 +212,6 @@ def _layout(value: Any) -> Hashable:
         return tuple(map(_layout, value))
     layout = value.shape, value.stride(), value.storage_offset()
     return (*layout, value.dtype, value.device, value.requires_grad)
-
-
-def _plain(value: Any, places: dict[fx.Node, object]) -> Hashable:
-    """Arguments with places for nodes; 1, 1.0 and True differ, and so do 0.0 and -0.0."""
-    kind = type(value)
-    if kind is fx.Node:
-        return "node", places[value]
-    if isinstance(value, (tuple, list)):
-        return tuple([_plain(v, places) for v in value])
-    if isinstance(value, dict):
-        return tuple([(k, _plain(v, places)) for k, v in value.items()])
-    return (kind, repr(value)) if kind in (bool, int, float, complex) else value
 
 
 def _module(
