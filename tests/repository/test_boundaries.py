@@ -54,19 +54,36 @@ def test_siblings_are_imported_by_top_level_name_only(package: str) -> None:
     assert found == []
 
 
-@pytest.mark.parametrize("package", PACKAGES)
-def test_third_party_imports_are_declared(package: str) -> None:
+def _declared(package: str) -> set[str]:
+    """The modules that a package may import: itself and what its project file names."""
     project = tomllib.loads((ROOT / "packages" / package / "pyproject.toml").read_text())["project"]
     extras = project.get("optional-dependencies", {}).values()
-    declared = {
+    return {PACKAGES[package]} | {
         re.split(r"[\s;<>=!~\[]", text)[0].replace("-", "_").lower()
         for text in [*project["dependencies"], *(d for group in extras for d in group)]
     }
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_tests_import_no_sibling_that_is_not_declared(package: str) -> None:
+    """Each package is tested in an environment without the others."""
+    foreign = set(PACKAGES.values()) - _declared(package)
+    found = []
+    for path in sorted((ROOT / "packages" / package / "tests").rglob("*.py")):
+        for line, dotted in imports(ast.parse(path.read_text())):
+            if dotted.partition(".")[0] in foreign:
+                found.append(f"{path.relative_to(ROOT)}:{line}: {dotted}")
+    assert found == []
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_third_party_imports_are_declared(package: str) -> None:
+    declared = _declared(package)
     undeclared = []
     for path in product_files(package):
         for line, dotted in imports(ast.parse(path.read_text())):
             top = dotted.partition(".")[0]
-            if top in STDLIB or top == PACKAGES[package] or top in declared:
+            if top in STDLIB or top in declared:
                 continue
             undeclared.append(f"{path.relative_to(ROOT)}:{line}: {top}")
     assert undeclared == []

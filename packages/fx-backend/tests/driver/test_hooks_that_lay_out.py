@@ -3,10 +3,10 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import fx
 from torch.autograd.graph import saved_tensors_hooks
 from torchsmith_fx_backend import Settings
 from torchsmith_fx_backend._src.driver import compile_training
-from torchsmith_tracer import compile as trace
 
 STRICT = Settings(graph_cache=False, verify=True, strict=True)
 
@@ -31,8 +31,8 @@ PROGRAMS = {
 }
 
 
-def compiled(function):
-    return trace(function, backend=lambda gm, inputs: compile_training(gm, inputs, STRICT))
+def compiled(function, *inputs):
+    return compile_training(fx.symbolic_trace(function), inputs, STRICT)
 
 
 @pytest.mark.parametrize("kind", HOOKS)
@@ -45,7 +45,7 @@ def test_gradients_are_of_what_was_saved(name, kind):
         given[0] = given[0].contiguous(memory_format=torch.channels_last)
     ours, theirs = ([x.clone().requires_grad_() for x in given] for _ in range(2))
     with saved_tensors_hooks(*HOOKS[kind]):
-        found = compiled(function)(*ours)
+        found = compiled(function, *ours)(*ours)
     wanted = function(*theirs)
     for results in (found, wanted):
         results = results if isinstance(results, tuple) else (results,)
@@ -57,7 +57,7 @@ def test_gradients_are_of_what_was_saved(name, kind):
 def test_another_size_is_an_error():
     x = torch.randn(4, 6, requires_grad=True)
     with saved_tensors_hooks(same, lambda x: x[:2]):
-        y = compiled(lambda x: (x.exp() * x).sin())(x)
+        y = compiled(lambda x: (x.exp() * x).sin(), x)(x)
     with pytest.raises(RuntimeError, match="came out of its hooks as"):
         y.sum().backward()
 
@@ -72,7 +72,7 @@ def test_programs_that_allow_no_hooks_are_compiled():
 
     x = torch.randn(4, 6, requires_grad=True)
     with torch.autograd.graph.disable_saved_tensors_hooks("no hooks here"):
-        y = compiled(function)(x)
+        y = compiled(function, x)(x)
         with pytest.raises(RuntimeError, match="no hooks here"), saved_tensors_hooks(same, same):
             pass
     wanted = torch.autograd.grad(function(x).sum(), x)
@@ -84,5 +84,5 @@ def test_a_product_whose_gradient_nothing_needs():
         return torch.linalg.vector_norm(x.prod(0), 0, 0)
 
     x = torch.tensor(2.0, requires_grad=True)
-    compiled(function)(x).backward()
+    compiled(function, x)(x).backward()
     assert x.grad is None or x.grad == 0

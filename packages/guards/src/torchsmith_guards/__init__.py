@@ -64,6 +64,7 @@ from torchsmith_guards._src.sources.sources import (
     is_literal,
     is_short,
 )
+from torchsmith_guards._src.torch_private import without_saving_hooks
 
 __all__ = [
     "GLOBAL_STATE",
@@ -139,4 +140,5 @@ __all__ = [
     "varying_floats",
     "view_strides",
     "with_examples",
+    "without_saving_hooks",
 ]

@@ -9,7 +9,8 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -40,6 +41,21 @@ def autocast_devices() -> tuple[str, ...]:
     elif torch.version.cuda is not None:
         devices.append("cuda")  # autocast("cuda") can be entered without a device
     return tuple(devices)
+
+
+@contextmanager
+def without_saving_hooks() -> Iterator[None]:
+    """No hooks on what autograd saves, as a compile must not be seen by the program's."""
+    autograd = torch._C._autograd
+    taken: list[tuple[object, object]] = []
+    while (hooks := autograd._top_saved_tensors_default_hooks(True)) is not None:
+        taken.append(hooks)
+        autograd._pop_saved_tensors_default_hooks()
+    try:
+        yield
+    finally:
+        for pack, unpack in reversed(taken):
+            autograd._push_saved_tensors_default_hooks(pack, unpack)
 
 
 def mode_device(mode: object) -> torch.device | None:

@@ -273,21 +273,6 @@ profiler_enabled: Callable[[], bool] = torch._C._autograd._profiler_enabled
 enable_record_function: Callable[[bool], None] = torch._C._autograd._enable_record_function
 
 
-def suspend_saved_tensor_hooks() -> Callable[[], None]:
-    """Take the active saved-tensor hooks away; the result puts them back."""
-    autograd = torch._C._autograd
-    taken: list[tuple[object, object]] = []
-    while (hooks := autograd._top_saved_tensors_default_hooks(True)) is not None:
-        taken.append(hooks)
-        autograd._pop_saved_tensors_default_hooks()
-
-    def restore() -> None:
-        for pack, unpack in reversed(taken):
-            autograd._push_saved_tensors_default_hooks(pack, unpack)
-
-    return restore
-
-
 def saving_hook() -> Callable[..., object] | None:
     """The hook that is given what autograd saves now."""
     hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)

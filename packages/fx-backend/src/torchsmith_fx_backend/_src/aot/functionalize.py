@@ -186,7 +186,10 @@ def execute(program: fx.GraphModule | Callable[..., object], trace: Trace) -> An
     """
     grad_mode = torch.is_grad_enabled()
     try:
-        with untouched_generators(), no_autocast_cache(), trace.fake_mode, trace.mode:
+        with (
+            untouched_generators(), no_autocast_cache(), guards.without_saving_hooks(),
+            trace.fake_mode, trace.mode,
+        ):  # fmt: skip
             if isinstance(program, fx.GraphModule):
                 return _Run(program, trace).run(trace.values)
             return program(*trace.values)

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 from torch import fx
-from torchsmith_guards import same_sizes
+from torchsmith_guards import same_sizes, without_saving_hooks
 
 from torchsmith_fx_backend._src.aot.draws import untouched_generators
 from torchsmith_fx_backend._src.aot.functional import Base, FunctionalMode, Hidden, Rule
@@ -189,6 +189,7 @@ class Joint:
             with contextlib.ExitStack() as stack:
                 stack.enter_context(untouched_generators())
                 stack.enter_context(no_autocast_cache())
+                stack.enter_context(without_saving_hooks())
                 stack.enter_context(torch.autograd.set_detect_anomaly(False))
                 stack.enter_context(without_autocast())
                 stack.enter_context(fake_mode)

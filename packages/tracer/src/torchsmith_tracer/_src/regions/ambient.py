@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
 import torch
+from torchsmith_guards import without_saving_hooks
 
 from torchsmith_tracer._src import torch_private as private
 from torchsmith_tracer._src.values.builtins.printing import SILENT
@@ -34,8 +35,8 @@ def watching_mode() -> str | None:
 def unseen() -> Iterator[None]:
     """Around one compile, the backend's part included."""
     with ExitStack() as stack:
-        for restore in (_random_state(), private.suspend_saved_tensor_hooks()):
-            stack.callback(restore)
+        stack.callback(_random_state())
+        stack.enter_context(without_saving_hooks())
         if private.profiler_enabled():
             private.enable_record_function(False)
             stack.callback(private.enable_record_function, True)
