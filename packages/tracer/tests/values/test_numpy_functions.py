@@ -90,6 +90,23 @@ OTHER = {
     "linspace": lambda a: (np.linspace(0, 1, 5), np.arange(0, 1, 0.25), np.arange(5, dtype="i2")),
     "compared": lambda a: (a == a, a != 1, a > a, 1 <= a, ~(a == a), -a, abs(a)),
     "floor": lambda a: (a // 2, a % 3, divmod(a, 2)),
+    "norm": lambda a: np.linalg.norm(a),
+    "norm of rows": lambda a: np.linalg.norm(a, axis=1, keepdims=True),
+    "norm 1": lambda a: (np.linalg.norm(a, 1, axis=0), np.linalg.norm(a, np.inf, axis=-1)),
+    "det": lambda a: np.linalg.det(a @ a.T),
+    "matrix_power": lambda a: np.linalg.matrix_power(a @ a.T, 3),
+    "fft": lambda a: (np.fft.fft(a), np.fft.ifft(a, axis=0), np.fft.fft(a, n=4, norm="ortho")),
+    "rfft": lambda a: (np.fft.rfft(a), np.fft.irfft(a), np.fft.rfft(a, axis=0)),
+    "fft2": lambda a: (np.fft.fft2(a), np.fft.ifft2(a), np.fft.rfft2(a), np.fft.irfft2(a)),
+    "fftn": lambda a: (np.fft.fftn(a), np.fft.ifftn(a), np.fft.rfftn(a), np.fft.irfftn(a)),
+    "hfft": lambda a: (np.fft.hfft(a), np.fft.ihfft(a)),
+    "fftshift": lambda a: (np.fft.fftshift(a), np.fft.ifftshift(a, axes=0)),
+    "cross": lambda a: np.cross(a, a[[1, 0]]),
+    "gradient": lambda a: (np.gradient(a), np.gradient(a, axis=0)),
+    "convolve": lambda a: np.convolve(a.ravel(), a[0], mode="same"),
+    "correlate": lambda a: np.correlate(a.ravel(), a[0]),
+    "sinc": lambda a: np.sinc(a),
+    "isneginf": lambda a: (np.isneginf(a), np.isposinf(a)),
     "metadata": lambda a: (a.shape, a.ndim, a.size, a.itemsize, a.nbytes, np.shape(a), np.ndim(a)),
 }
 # Without a form in the graph, or none for these shapes.
@@ -212,6 +229,25 @@ def test_special_values(name):
                 return result, plain if name in ZEROS else np.signbit(plain * 1.0)
 
             assert not compare(signed, *given)
+
+
+OF_SPECIAL = {
+    "norm": lambda a: [np.linalg.norm(a, p) for p in (None, 0, 0.5, 1, 2, 3, np.inf, -np.inf)],
+    "norm of numbers": lambda a: [np.linalg.norm(a[3:10], p) for p in (None, 0.5, 3, -np.inf)],
+    "gradient": lambda a: (np.gradient(a[3:10]), np.gradient(a[3:10], 2.0)),
+    "cross": lambda a: np.cross(np.stack([a, a, -a], 1), np.array([1.0, 2, 3])),
+    "convolve": lambda a: [np.convolve(a, [1.0, 0, 2], how) for how in ("full", "same", "valid")],
+    "correlate": lambda a: (np.correlate(a, a[3:5]), np.correlate(a, a[3:5], "full")),
+    "det": lambda a: np.linalg.det(np.stack([a, a * 2, a, a])[:, 3:7]),
+    "fft": lambda a: (np.fft.fft(a[3:10], 16), np.fft.irfft(a[3:10], 9), np.fft.hfft(a[3:10])),
+    "sinc": lambda a: (np.sinc(a), np.isneginf(a), np.isposinf(a)),
+}
+
+
+@pytest.mark.parametrize("name", OF_SPECIAL)
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_composed_of_special_values(name, dtype):
+    assert not compare(OF_SPECIAL[name], np.array(SPECIAL, dtype))
 
 
 def test_special_integers():

@@ -9,6 +9,7 @@ is put right (``_conform``) or is a break. The values alone rest on the tests of
 
 from __future__ import annotations
 
+import functools
 import operator
 import os
 import sys
@@ -66,7 +67,11 @@ _COMPOSED = frozenset(
     "atleast_2d atleast_3d flip fliplr flipud rot90 sum prod mean std var min max amin amax any "
     "all argmin argmax cumsum cumprod count_nonzero trace dot inner outer vdot tensordot einsum "
     "kron where clip take take_along_axis diff sort nan_to_num real imag diagonal copy "
-    "isclose round around ascontiguousarray vander average ptp".split()
+    "isclose round around ascontiguousarray vander average ptp cross gradient convolve "
+    "correlate sinc isneginf isposinf linalg.norm linalg.det "
+    "linalg.matrix_power fft.fft fft.ifft fft.rfft fft.irfft fft.fft2 fft.ifft2 fft.fftn "
+    "fft.ifftn fft.rfft2 fft.irfft2 fft.rfftn fft.irfftn fft.hfft fft.ihfft fft.fftshift "
+    "fft.ifftshift".split()
 )
 # Those that compute in the element type of the result.
 _IN_RESULT_TYPE = frozenset("sum prod mean std var cumsum cumprod trace average".split())
@@ -83,7 +88,9 @@ def name_of(obj: object) -> str | None:
     np = numpy()
     if not _found:
         for name in (*_UFUNCS, *_COMPOSED, *_OF_METADATA, *_SPECIAL):
-            fn = getattr(np, name, None)
+            fn = functools.reduce(
+                lambda place, part: getattr(place, part, None), name.split("."), np
+            )
             if _is_numpys(np, fn):
                 _found[id(fn)] = (fn, fn.__name__ if isinstance(fn, np.ufunc) else name)
     entry = _found.get(id(obj))
@@ -209,8 +216,13 @@ class Asked:
             args[1:] = [_as_result(self, a) for a in args[1:]]
         if self.name == "outer":
             args = [call(tx, numpy().ravel, [a], {}) for a in args]
-        fn = self.fn if self.generic else getattr(layer, self.name)
-        return _Recorder(tx).run(self.name, fn, args, self.kwargs)
+        fn = self.fn if self.generic else operator.attrgetter(self.name)(layer)
+        found = _Recorder(tx).run(self.name, fn, args, self.kwargs)
+        given = args[0].tensor.fake.dtype if isinstance(args[0], ArrayValue) else None
+        if self.name.startswith("fft.") and given in (torch.float32, torch.complex64):
+            assert isinstance(found, TensorValue)  # the layer computes in 64 bits
+            found = cast_to(tx, found, torch_dtype(self.expected.dtype) or found.fake.dtype)
+        return found
 
     # --- putting right -------------------------------------------------------------------------
     def conform(self, found: Value, expected: Any = None) -> Value:
