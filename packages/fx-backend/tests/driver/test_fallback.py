@@ -142,3 +142,19 @@ def test_a_graph_that_changes_a_setting_runs_its_operators_under_it(nested):
     seen.clear()
     torch.testing.assert_close(compiled(inputs()[0])[0], inputs()[0] * 2)
     assert seen == [False] and torch.backends.mkldnn.enabled
+
+
+def test_results_that_need_gradients_of_nothing_given(caplog):
+    """A parameter is made inside, and nothing outside reaches it."""
+
+    def made_inside(x):
+        return (x @ x.new_ones(4, 2).requires_grad_()).sum()
+
+    x = torch.randn(3, 4)
+    graph = fx.symbolic_trace(made_inside)
+    graph.graph.output_node().args[0].meta["example_value"] = made_inside(x)
+    with caplog.at_level(logging.WARNING, "torchsmith.backend"):
+        found = smith(graph, [x])(x)
+    torch.testing.assert_close(found, made_inside(x))
+    found.backward()
+    assert "results that need gradients of which no input is given" in caplog.text

@@ -162,8 +162,11 @@ class Joint:
         """Record the backward pass for tangents of these strides, None for an undefined one.
 
         Raises:
-            UnsupportedError: eager's backward pass raises, or writes into what it was given.
+            UnsupportedError: eager's backward pass raises, or writes into what it was given, or
+                nothing that is given wants a gradient.
         """
+        if not self.sources:
+            raise UnsupportedError(what="results that need gradients of which no input is given")
         mode, recorder, fake_mode = self.trace.mode, self.trace.recorder, self.trace.fake_mode
         levels: dict[int, tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
         nodes = []
